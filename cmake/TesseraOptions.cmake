@@ -1,0 +1,27 @@
+# Flags every target of this tree shares, and the list of parts left out.
+add_library(tessera_flags INTERFACE)
+# -ffp-contract=off: a fused multiply-add changes bits, so it happens only where it is written (docs/numbers.md).
+target_compile_options(tessera_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -ffp-contract=off -fno-fast-math -fvisibility=hidden>)
+if(TESSERA_WERROR)
+  target_compile_options(tessera_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+endif()
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
+  target_compile_definitions(tessera_flags INTERFACE TESSERA_SANITIZED=1)
+endif()
+target_compile_definitions(tessera_flags INTERFACE _GNU_SOURCE)
+
+# tessera_leave_out(<part> <reason>): remember that <part> is not built.
+function(tessera_leave_out part reason)
+  set_property(GLOBAL APPEND PROPERTY TESSERA_LEFT_OUT "${part}: ${reason}")
+endfunction()
+
+function(tessera_say_left_out)
+  get_property(left GLOBAL PROPERTY TESSERA_LEFT_OUT)
+  foreach(line IN LISTS left)
+    message(STATUS "tessera: left out ${line}")
+  endforeach()
+endfunction()

@@ -1,0 +1,188 @@
+/* tessera/tessera.h: fully sharded data parallel training for programs written in C. C11 and C++17.
+ *
+ * Rules for every function here:
+ *  - 0 is success, negative fails; outputs are written only on success. Nothing exits or aborts the program.
+ *  - The first error on a tess is sticky: every later call returns it and does nothing but tess_close. The
+ *    message is in tess_last_error().
+ *  - One thread at a time may call on one tess, never from inside an OpenMP parallel region; pointers handed
+ *    out may be used by any thread.
+ *  - [C] marks a collective: every rank calls it, in the same order, with the same arguments unless said.
+ *  - Every struct begins with its size (the caller sets it); a zero field is the default.
+ * Stability: functions and fields are only added. */
+#ifndef TESSERA_TESSERA_H
+#define TESSERA_TESSERA_H
+#include <tessera/plugin.h> /* the shared words: tess_status, dtypes, memory kinds */
+#ifdef __cplusplus
+extern "C" {
+#endif
+#ifndef TESS_API
+#define TESS_API __attribute__((visibility("default")))
+#endif
+
+typedef int32_t tess_scope; /* handles: small integers, valid until tess_close */
+typedef int32_t tess_param; /* slice i of a stack has handle first + i */
+typedef struct tess tess;
+
+enum { TESS_AVG = 4 /* beside TESS_SUM, TESS_MIN, TESS_MAX, in tess_all_reduce */ };
+enum {
+    TESS_PASS_TRAIN = 1,
+    TESS_PASS_EVAL = 2,     /* forward only, no gradient, buffers not updated */
+    TESS_PASS_NO_SYNC = 256 /* flag on TRAIN: accumulate, communicate in a later pass */
+};
+enum { TESS_OF_PARAM = 1, TESS_OF_GRAD, TESS_OF_MOMENT1, TESS_OF_MOMENT2, TESS_OF_WRITE = 256 /* flag: take data back */ };
+enum {
+    TESS_FROZEN = 1,         /* no gradient, no optimizer state; still sharded and gathered */
+    TESS_GRAD_OVERWRITE = 2, /* kernels store, do not add: the engine need not zero */
+    TESS_BUFFER = 4          /* not trained, replicated, saved, outside the digest: running statistics */
+};
+
+/* ---- open ------------------------------------------------------------------------------------- */
+typedef struct { /* the environment wins over these: docs/variables.md */
+    uint32_t struct_size;
+    uint32_t pointer_mem; /* 1 << TESS_MEM_…: memory my code can read; 0: host only. Another device is refused */
+    const char *comm, *offload, *precision, *wrap, *strategy, *device; /* as in TESSERA_COMM and so on; null: default */
+    const char *optimizer; /* "sgd", "adam", "adamw" (default), "adadelta", "none": decides the state that is planned */
+    float momentum;        /* sgd: not 0 plans a momentum state */
+    int32_t accum;         /* microbatches per step, 0: 1 */
+    uint64_t device_memory_bytes; /* budget per rank; 0: none */
+    uint64_t input_bytes;  /* blocks: bytes of one microbatch's input */
+    void *stream;          /* cudaStream_t my kernels run on; null on CPU */
+    uint32_t plan_only, reserved; /* 1: no ranks, no data: tess_shard plans for `ranks` and allocates nothing */
+    int32_t ranks, reserved1;
+} tess_options;
+TESS_API tess_status tess_open(const tess_options *or_null, tess **out); /* [C] options and environment → comm, device, … */
+/** Ends in order when no error stands, else locally; never hangs; null is fine. Frees all the engine allocated. */
+TESS_API tess_status tess_close(tess *);
+TESS_API const char *tess_last_error(void); /* of this thread; "" if none; valid until this thread's next failure */
+TESS_API int tess_exit_code(tess_status);   /* 0 ok, 1 check failed, 2 usage, 3 configuration, 4 memory, 5 peer, 6 data */
+TESS_API int32_t tess_rank(const tess *);   /* for the data loader: 0 … tess_ranks()-1 */
+TESS_API int32_t tess_ranks(const tess *);
+
+/* ---- describe: local, same on all ranks ------------------------------------------------------- */
+typedef struct {
+    uint32_t struct_size, dtype, flags;
+    uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused */
+    const char *name;        /* copied. "h.*.fc.weight" with stack = L describes L parameters, * = 0 … L-1 */
+    int64_t stack;           /* 0: not stacked */
+    const int64_t *shape;    /* of one slice; copied */
+    int32_t ndim;
+    int32_t optimizer_group; /* index into tess_optimizer_options.groups */
+    uint64_t tag;            /* mine; comes back in every tess_range */
+} tess_param_options;
+/** A scope is a module the program will enter. Declared in forward order; backward is the reverse. A parameter
+ * belongs to the scope whose name is its longest dotted prefix. Stacked like parameters. */
+TESS_API tess_status tess_scope_add(tess *, const char *name, int64_t stack, tess_scope *first);
+TESS_API tess_status tess_param_add(tess *, const tess_param_options *, tess_param *first_or_null);
+TESS_API tess_status tess_param_tie(tess *, const char *alias, const char *of); /* alias is one more parameter of its scope */
+
+/* ---- ranges: how values get in and out without the whole model anywhere ------------------------ */
+typedef struct {
+    uint32_t struct_size;
+    int32_t param;
+    uint64_t tag;
+    int64_t slice; /* index in the stack, else 0 */
+    uint64_t slice_elems, first_elem, elems; /* this range lies in one slice */
+    const char *name;
+} tess_range;
+/** Called on the thread that called in, one range at a time, ascending in declaration order, only for what
+ * this rank owns; `data` is host memory, fp32 unless the parameter is f64, valid during the call. */
+typedef tess_status (*tess_range_fn)(void *user, const tess_range *, void *data);
+TESS_API tess_status tess_shard(tess *, tess_range_fn fill, void *user);          /* [C] compile, plan, hash, allocate, fill */
+TESS_API tess_status tess_each(tess *, uint32_t of, tess_range_fn fn, void *user); /* [C] only in that a failure on one rank fails all */
+/** [C] Like tess_each, but every rank sees every element: pieces of at most 64 Ki elements in declaration order
+ * (tied parameters once, at the first name). For saving and for digests. */
+TESS_API tess_status tess_each_full(tess *, uint32_t of, tess_range_fn fn, void *user);
+/** [C] The full parameters of a scope, between passes; read-only, in the compute dtype. */
+TESS_API tess_status tess_summon_begin(tess *, tess_scope, void *params, int32_t n);
+TESS_API tess_status tess_summon_end(tess *, tess_scope); /* [C] */
+
+/* ---- hooks: one pass --------------------------------------------------------------------------- */
+TESS_API tess_status tess_pass(tess *, uint32_t kind); /* [C] starts a pass */
+/** Blocking until the scope's parameters are in place. Fills n pointers in declaration order into an array or a
+ * struct of pointers (copied bytewise). They hold until the matching end and not beyond (poisoned under
+ * TESSERA_STRICT=1); parameters are read-only. Scopes may nest; an outer scope's pointers stay valid. */
+TESS_API tess_status tess_forward_begin(tess *, tess_scope, void *params, int32_t n); /* [C] */
+TESS_API tess_status tess_forward_end(tess *, tess_scope);                            /* [C] never blocks on the network */
+/** grads: add into them. Zero on the first begin of a pass; a tied parameter's later scopes see the earlier sum.
+ * Reduced once, after the last scope that holds it; frozen parameters give null. */
+TESS_API tess_status tess_backward_begin(tess *, tess_scope, void *params, void *grads, int32_t n); /* [C] */
+TESS_API tess_status tess_backward_end(tess *, tess_scope);                                         /* [C] */
+
+/* ---- blocks: the engine runs the pass and owns the activations --------------------------------- */
+typedef struct { /* one call of a block; pointers hold during the call */
+    uint32_t struct_size;
+    uint32_t pass; /* TESS_PASS_… */
+    uint32_t recompute, reserved; /* 1: this forward runs again for the backward that follows; no side effects */
+    uint64_t step;        /* optimizer steps done before this one */
+    uint64_t microbatch;  /* global index of the microbatch in the step: same for the same data whatever W and K */
+    const void *const *params; /* the block's parameters in declaration order, compute dtype */
+    void *const *grads;        /* backward: same order, add into them; null for frozen ones and buffers */
+    int32_t n_params, threads; /* threads: how many the block may use */
+    const void *batch;    /* the pass's input: tess_options.input_bytes */
+    const void *input;    /* the previous block's output; null in the first block */
+    void *output;         /* forward: write; backward: as written, read-only */
+    void *saved;          /* forward: write what backward needs; null in an evaluation */
+    void *scratch;        /* forward_scratch_bytes or backward_scratch_bytes, contents undefined */
+    const void *grad_output; /* backward: of output; null in the last block */
+    void *grad_input;        /* backward: write (not add); null in the first block */
+} tess_block_call;
+typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
+typedef struct {
+    uint32_t struct_size, flags;
+    const char *name; /* its module: the block reads every parameter below that name (and its aliases); copied */
+    uint64_t output_bytes;  /* handed to the next block; of the last block: the pass's result, copied to the caller */
+    uint64_t saved_bytes;   /* from forward to backward, beside input and output, which are kept */
+    uint64_t forward_scratch_bytes, backward_scratch_bytes;
+    tess_block_fn forward, backward;
+    void *user;
+} tess_block_options;
+/** Blocks run in the order they are added; each is a scope of its own. Local, before tess_shard. */
+TESS_API tess_status tess_block_add(tess *, const tess_block_options *, tess_scope *or_null);
+
+/* ---- optimizer --------------------------------------------------------------------------------- */
+typedef struct { float weight_decay, lr_scale; } tess_optimizer_group; /* lr_scale 0 means 1 */
+typedef struct {
+    uint32_t struct_size;
+    float lr, beta1, beta2, eps, rho, momentum; /* 0: PyTorch's default of each, but lr and momentum */
+    float grad_scale;   /* multiplies the gradient first; 0 means 1 */
+    float clip_norm;    /* largest gradient norm (of the averaged gradient, after grad_scale); 0: no clipping */
+    const tess_optimizer_group *groups; /* null: one group, no decay, scale 1 */
+    int32_t n_groups, reserved;
+    uint64_t step;      /* from 1; 0: the engine counts */
+} tess_optimizer_options;
+/** [C] One step of the optimizer chosen at open on the averaged gradients; then the gradients are gone. */
+TESS_API tess_status tess_step(tess *, const tess_optimizer_options *);
+TESS_API tess_status tess_grad_norm(tess *, float *out); /* [C] of the averaged gradient, same bits everywhere */
+TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update */
+
+typedef struct { /* one pass over the blocks */
+    uint32_t struct_size, kind;
+    const void *batch; /* host memory, input_bytes; read before the call returns */
+    void *result;      /* host memory, the last block's output_bytes; may be null */
+    uint64_t microbatch;
+    const tess_optimizer_options *step; /* not null: step each unit as its gradient arrives, within this pass */
+} tess_run_options;
+TESS_API tess_status tess_run(tess *, const tess_run_options *); /* [C] */
+
+/* ---- the rest ---------------------------------------------------------------------------------- */
+TESS_API tess_status tess_all_reduce(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op); /* [C] losses, counts */
+TESS_API tess_status tess_barrier(tess *);                                                             /* [C] */
+/** Activations and other buffers of my own, booked and budgeted; before tess_shard they are in the plan. Host or
+ * device memory as pointer_mem says. Freed by tess_close. */
+TESS_API tess_status tess_alloc(tess *, const char *label, uint64_t bytes, void **out);
+
+typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
+    uint32_t struct_size, reserved;
+    uint64_t peak_bytes[3], planned_peak_bytes[3]; /* measured: obtained from the device; planned: by the compiler */
+    uint64_t live_bytes[3];                        /* booked now */
+    uint64_t category_peak_bytes[3][16];           /* [domain][TESS_CAT_…], planned, at the planned peak */
+    uint64_t resting_bytes[3];                     /* live between steps: shards, optimizer state, buffers */
+    uint64_t n_recompiles, n_collectives, n_units, n_params;
+    uint64_t param_elems, program_hash;
+} tess_stats;
+TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+#include "status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char last_error[1024];
+
+tess_status tess__fail(tess_status status, const char *format, ...) {
+    /* Formatted aside first: an argument may be the old message. */
+    char message[sizeof last_error];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    snprintf(last_error, sizeof last_error, "%s", message);
+    return status;
+}
+
+const char *tess_last_error(void) {
+    return last_error;
+}
+
+static const struct {
+    tess_status status;
+    int exit_code;
+    const char *name;
+} table[] = {
+    { TESS_OK, 0, "TESS_OK" },
+    { TESS_PENDING, 0, "TESS_PENDING" },
+    { TESS_E_INVALID, 3, "TESS_E_INVALID" },
+    { TESS_E_UNSUPPORTED, 3, "TESS_E_UNSUPPORTED" },
+    { TESS_E_NOMEM, 4, "TESS_E_NOMEM" },
+    { TESS_E_TIMEOUT, 5, "TESS_E_TIMEOUT" },
+    { TESS_E_ABORTED, 5, "TESS_E_ABORTED" },
+    { TESS_E_PEER, 5, "TESS_E_PEER" },
+    { TESS_E_SYSTEM, 3, "TESS_E_SYSTEM" },
+    { TESS_E_DEVICE, 3, "TESS_E_DEVICE" },
+    { TESS_E_VERSION, 3, "TESS_E_VERSION" },
+    { TESS_E_INTERNAL, 1, "TESS_E_INTERNAL" },
+    { TESS_E_DATA, 6, "TESS_E_DATA" },
+    { TESS_E_BUDGET, 4, "TESS_E_BUDGET" },
+    { TESS_E_PLANNED, 0, "TESS_E_PLANNED" },
+    { TESS_E_MISMATCH, 5, "TESS_E_MISMATCH" },
+};
+
+int tess_exit_code(tess_status status) {
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (table[i].status == status)
+            return table[i].exit_code;
+    return 1;
+}
+
+const char *tess__status_name(tess_status status) {
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (table[i].status == status)
+            return table[i].name;
+    return "unknown status";
+}
