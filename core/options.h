@@ -1,0 +1,32 @@
+/* The one table of TESSERA_ variables. API options are weakest, then the environment, then the command line, which
+ * sets the environment; so the core reads one place. Reads with secure_getenv. */
+#ifndef TESS_OPTIONS_H
+#define TESS_OPTIONS_H
+#include <tessera/tessera.h>
+
+enum { TESS_OPTION_INT = 1, TESS_OPTION_REAL, TESS_OPTION_TEXT, TESS_OPTION_BYTES, TESS_OPTION_CHOICE, TESS_OPTION_FLAG };
+typedef struct {
+    const char *key; /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
+    uint32_t type;
+    const char *fallback; /* shown in the docs; null: none */
+    const char *choices;  /* "each|end" for TESS_OPTION_CHOICE */
+    const char *help;
+} tess__option;
+extern const tess__option tess__option_table[]; /* ends with a null key */
+
+/** The variable's text, or null when unset or empty. `key` must be in the table or start with "x-" for plugins'. */
+const char *tess__option_text(const char *key);
+/** Typed reads: *out is untouched when the variable is unset. A bad value fails with TESS_E_INVALID and a message that
+ * names the variable, its text and what was expected. */
+tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64_t *out);
+tess_status tess__option_real(const char *key, double *out);
+tess_status tess__option_bytes(const char *key, uint64_t *out); /* "512", "64KiB", "1.5GiB" */
+tess_status tess__option_flag(const char *key, int *out);       /* 0 1 no yes off on */
+tess_status tess__option_choice(const char *key, const char **out); /* checks against the table's choices */
+/** Parses "1.5GiB" and the like; TESS_E_INVALID without setting a message. */
+tess_status tess__parse_bytes(const char *text, uint64_t *out);
+/** Warns once of every TESSERA_ variable that is in no table, with the nearest name. */
+void tess__options_warn_unknown(void);
+/** The nearest of `n` names by edit distance, or null when none is near. For "did you mean". */
+const char *tess__nearest(const char *word, const char *const *names, size_t n);
+#endif
