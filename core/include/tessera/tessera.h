@@ -112,7 +112,8 @@ TESS_API tess_status tess_backward_end(tess *, tess_scope);                     
 typedef struct { /* one call of a block; pointers hold during the call */
     uint32_t struct_size;
     uint32_t pass; /* TESS_PASS_… */
-    uint32_t recompute, reserved; /* 1: this forward runs again for the backward that follows; no side effects */
+    uint32_t recompute;     /* 1: this forward runs again for the backward that follows; no side effects */
+    uint32_t compute_dtype; /* of params: TESS_F32 or TESS_BF16 */
     uint64_t step;        /* optimizer steps done before this one */
     uint64_t microbatch;  /* global index of the microbatch in the step: same for the same data whatever W and K */
     const void *const *params; /* the block's parameters in declaration order, compute dtype */
