@@ -1,0 +1,48 @@
+/* The `tessera` command: finds the subcommand and hands over to it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "commands.h"
+
+/* One row per subcommand, in the order that --help shows. */
+static const struct {
+    const char *name;
+    tool_command_fn run;
+    const char *help;
+} commands[] = {
+    { NULL, NULL, NULL },
+};
+
+static int print_help(FILE *out) {
+    fputs("Usage: tessera COMMAND [OPTION…]\n"
+          "Fully sharded data parallel training.\n\n",
+          out);
+    for (size_t i = 0; commands[i].name; i++)
+        fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
+    fputs("\n  --help    this text; `tessera COMMAND --help` describes one command\n"
+          "  --version the version\n",
+          out);
+    return TOOL_OK;
+}
+
+static int unknown(const char *word) {
+    fprintf(stderr, "tessera: unknown command '%s'; `tessera --help` lists them\n", word);
+    return TOOL_USAGE;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        fputs("tessera: no command given; `tessera --help` lists them\n", stderr);
+        return TOOL_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "help") == 0)
+        return print_help(stdout);
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        puts("tessera " TESSERA_VERSION);
+        return TOOL_OK;
+    }
+    for (size_t i = 0; commands[i].name; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return unknown(argv[1]);
+}
