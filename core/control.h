@@ -42,7 +42,8 @@ void tess__control_report(tess__control *, tess_status status, const char *messa
 /* The server, for `tessera run`. */
 typedef struct tess__kv_server tess__kv_server;
 /** Listens on `address`:`port` (port 0: any, *port gets it). Secret: the text every client must present. */
-tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nranks, const char *secret, tess__kv_server **out);
+tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nranks, const char *secret,
+                                  tess__kv_server **out);
 void tess__kv_server_stop(tess__kv_server *);
 /** The launcher saw rank end (waitpid): the exact cause ("killed by signal 9") for the news. */
 void tess__kv_server_rank_ended(tess__kv_server *, int32_t rank, int orderly, const char *why);

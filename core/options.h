@@ -4,7 +4,14 @@
 #define TESS_OPTIONS_H
 #include <tessera/tessera.h>
 
-enum { TESS_OPTION_INT = 1, TESS_OPTION_REAL, TESS_OPTION_TEXT, TESS_OPTION_BYTES, TESS_OPTION_CHOICE, TESS_OPTION_FLAG };
+enum {
+    TESS_OPTION_INT = 1,
+    TESS_OPTION_REAL,
+    TESS_OPTION_TEXT,
+    TESS_OPTION_BYTES,
+    TESS_OPTION_CHOICE,
+    TESS_OPTION_FLAG
+};
 typedef struct {
     const char *key; /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
     uint32_t type;
@@ -20,8 +27,8 @@ const char *tess__option_text(const char *key);
  * names the variable, its text and what was expected. */
 tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64_t *out);
 tess_status tess__option_real(const char *key, double *out);
-tess_status tess__option_bytes(const char *key, uint64_t *out); /* "512", "64KiB", "1.5GiB" */
-tess_status tess__option_flag(const char *key, int *out);       /* 0 1 no yes off on */
+tess_status tess__option_bytes(const char *key, uint64_t *out);     /* "512", "64KiB", "1.5GiB" */
+tess_status tess__option_flag(const char *key, int *out);           /* 0 1 no yes off on */
 tess_status tess__option_choice(const char *key, const char **out); /* checks against the table's choices */
 /** Parses "1.5GiB" and the like; TESS_E_INVALID without setting a message. */
 tess_status tess__parse_bytes(const char *text, uint64_t *out);

@@ -14,6 +14,8 @@
  *  - Once a request or a stream-ordered call has ended, in any way but TESS_PENDING, the plugin no longer
  *    touches its buffers. TESS_E_TIMEOUT from wait is not an end. Nothing throws across the boundary.
  *  - No slot leaves the calling thread's signal mask, affinity, rounding or denormal mode changed. */
+/* The tables below are laid out by hand. */
+/* clang-format off */
 #ifndef TESSERA_PLUGIN_H
 #define TESSERA_PLUGIN_H
 #include <stddef.h>

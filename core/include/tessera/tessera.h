@@ -9,6 +9,8 @@
  *  - [C] marks a collective: every rank calls it, in the same order, with the same arguments unless said.
  *  - Every struct begins with its size (the caller sets it); a zero field is the default.
  * Stability: functions and fields are only added. */
+/* The tables below are laid out by hand. */
+/* clang-format off */
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
 #include <tessera/plugin.h> /* the shared words: tess_status, dtypes, memory kinds */

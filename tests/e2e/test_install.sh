@@ -1,0 +1,57 @@
+#!/bin/bash
+# labels: e2e
+# timeout: 300
+# Installs into a prefix of its own; builds programs in C and C++ and a plugin against it; checks every exported symbol.
+set -eu
+[ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
+fail() { echo "FAILED: $*"; exit 1; }
+prefix=$PWD/prefix
+exported() { nm -D --defined-only "$1" | awk '{ sub(/@.*/, "", $3); print $3 }' | sort | tr '\n' ' '; }
+same() { [ "$1" = "$2" ] || fail "$3: found '$1', expected '$2'"; }
+
+cmake --install "$BUILD" --prefix "$prefix" >install.log
+lib=$(find "$prefix" -name 'libtessera.so')
+[ -n "$lib" ] || fail "no libtessera.so below $prefix"
+libdir=$(dirname "$lib")
+same "$(readelf -d "$lib" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libtessera.so.0 "soname"
+[ -e "$libdir/libtessera.so.0" ] || fail "no libtessera.so.0 beside $lib"
+
+# Nothing is there but what tessera.h declares.
+sed -n 's/^TESS_API [^(]*\b\(tess_[a-z_]*\)(.*/\1/p' "$prefix/include/tessera/tessera.h" | sort >declared
+exported "$lib" | tr ' ' '\n' | sed '/^$/d' >found
+same "$(comm -13 declared found)" "" "symbols of libtessera.so that tessera.h does not declare"
+[ -s found ] || fail "libtessera.so exports nothing"
+
+# Programs.
+if command -v c++ >/dev/null; then
+  cmake -S "$SOURCE/tests/e2e/consumer" -B consumer -DCMAKE_PREFIX_PATH="$prefix" >consumer.log
+  cmake --build consumer >>consumer.log || { cat consumer.log; fail "the consumer project does not build"; }
+  same "$(consumer/consumer_c)" 5 "consumer in C"
+  same "$(consumer/consumer_cxx)" 5 "consumer in C++"
+  same "$(cat consumer/plugin_dir)" "$libdir/tessera" "tessera_PLUGIN_DIR"
+else
+  echo "no C++ compiler: the consumer project is left out"
+fi
+if command -v pkg-config >/dev/null; then
+  export PKG_CONFIG_PATH=$libdir/pkgconfig
+  same "$(realpath -m "$(pkg-config --variable=plugindir tessera)")" "$(realpath -m "$libdir/tessera")" "plugindir"
+  # shellcheck disable=SC2046
+  cc "$SOURCE/tests/e2e/consumer/main.c" $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$libdir" -o pc_consumer
+  same "$(./pc_consumer)" 5 "consumer by pkg-config"
+fi
+for example in first gpt; do
+  [ -e "$SOURCE/examples/$example/CMakeLists.txt" ] || continue
+  cmake -S "$SOURCE/examples/$example" -B "$example" -DCMAKE_PREFIX_PATH="$prefix" >"$example.log"
+  cmake --build "$example" >>"$example.log" || { cat "$example.log"; fail "examples/$example does not build"; }
+done
+
+# A plugin outside the tree, and every plugin of this tree.
+cp -r "$SOURCE/examples/wrap-every" plugin
+cmake -S plugin -B plugin/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" >plugin.log
+cmake --build plugin/build --target install >>plugin.log || { cat plugin.log; fail "the plugin does not build"; }
+[ -e "$libdir/tessera/libtessera-wrap-every.so" ] || fail "the plugin was not installed in $libdir/tessera"
+for plugin in "$libdir"/tessera/*.so; do
+  same "$(exported "$plugin")" "tess_plugin_note_v1 tess_plugin_open_v1 " "symbols of $(basename "$plugin")"
+  readelf -SW "$plugin" | grep -q '\.tessera\.plugin' || fail "$(basename "$plugin") has no section .tessera.plugin"
+done
+echo "installed, built against and compared: $(ls "$libdir/tessera" | tr '\n' ' ')"

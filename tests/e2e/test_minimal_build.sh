@@ -1,0 +1,23 @@
+#!/bin/bash
+# labels: e2e
+# timeout: 600
+# processors: 2
+# The build with a C compiler and nothing else: it builds without a warning, says what it leaves out, needs no library
+# but libc's own at run time, and its tests pass.
+set -eu
+[ -z "$SANITIZE" ] || { echo "skipped: only done once, without the sanitizer"; exit 77; }
+fail() { echo "FAILED: $*"; exit 1; }
+launcher=$(command -v ccache || true)
+cmake -S "$SOURCE" -B build -DTESSERA_MINIMAL=ON -DTESSERA_WERROR=ON -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_C_COMPILER_LAUNCHER="$launcher" >configure.log 2>&1 || { cat configure.log; fail "cmake"; }
+grep 'left out' configure.log || fail "configuring does not say what is left out"
+cmake --build build -j2 >build.log 2>&1 || { tail -40 build.log; fail "build"; }
+! grep -q 'Building CXX' build.log || fail "C++ was compiled"
+for file in build/tessera build/libtessera.so build/plugins/*.so; do
+  [ -e "$file" ] || continue
+  extra=$(readelf -d "$file" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(lib(c|m|dl|pthread|rt)\.so|ld-linux)' || true)
+  [ -z "$extra" ] || fail "$file needs $extra"
+done
+# Its own tests: all but this one and the ones that look at the source or install, which the outer build runs.
+TESSERA_PLUGIN_PATH='' ctest --test-dir build -j2 --output-on-failure --timeout 120 -LE slow -E 'e2e/test_(minimal_build|format|install)' ||
+  fail "tests of the minimal build"
