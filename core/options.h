@@ -3,6 +3,7 @@
 #ifndef TESS_OPTIONS_H
 #define TESS_OPTIONS_H
 #include <tessera/tessera.h>
+#include <stdio.h>
 
 enum {
     TESS_OPTION_INT = 1,
@@ -16,24 +17,41 @@ typedef struct {
     const char *key; /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
     uint32_t type;
     const char *fallback; /* shown in the docs; null: none */
-    const char *choices;  /* "each|end" for TESS_OPTION_CHOICE */
+    const char *choices;  /* "each|end" for TESS_OPTION_CHOICE; for the other types words allowed beside a value */
     const char *help;
 } tess__option;
 extern const tess__option tess__option_table[]; /* ends with a null key */
 
-/** The variable's text, or null when unset or empty. `key` must be in the table or start with "x-" for plugins'. */
+/** The table's row of `key`, or null. */
+const tess__option *tess__option_find(const char *key);
+/** "device-memory" → "TESSERA_DEVICE_MEMORY", at most 79 characters. Null when the key is not [a-z0-9-]+. */
+const char *tess__option_variable(const char *key, char out[80]);
+
+/** The variable's text, or null when unset or empty (and in a setuid program). Any key of [a-z0-9-]+: those that are
+ * not in the table are plugins'. The text lives as long as the process. */
 const char *tess__option_text(const char *key);
-/** Typed reads: *out is untouched when the variable is unset. A bad value fails with TESS_E_INVALID and a message that
- * names the variable, its text and what was expected. */
+/** Typed reads: *out is untouched when the variable is unset or holds one of the words in the table's `choices`
+ * ("auto"). A bad value fails with TESS_E_INVALID and a message that names the variable, its text and what was
+ * expected. */
 tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64_t *out);
 tess_status tess__option_real(const char *key, double *out);
 tess_status tess__option_bytes(const char *key, uint64_t *out);     /* "512", "64KiB", "1.5GiB" */
-tess_status tess__option_flag(const char *key, int *out);           /* 0 1 no yes off on */
+tess_status tess__option_flag(const char *key, int *out);           /* 0 1 no yes off on false true */
 tess_status tess__option_choice(const char *key, const char **out); /* checks against the table's choices */
 /** Parses "1.5GiB" and the like; TESS_E_INVALID without setting a message. */
 tess_status tess__parse_bytes(const char *text, uint64_t *out);
-/** Warns once of every TESSERA_ variable that is in no table, with the nearest name. */
-void tess__options_warn_unknown(void);
+/** Parses a finite number whatever the locale; TESS_E_INVALID without setting a message. */
+tess_status tess__parse_real(const char *text, double *out);
+
+/** Makes a plugin's options known, and checks what the environment sets of them: a bad value, or a variable with the
+ * plugin's prefix that is none of its options, fails with TESS_E_INVALID. Keys begin with the plugin's name or its
+ * kind and a hyphen. Copies what it keeps. */
+tess_status tess__options_register(const char *kind, const char *plugin, const tess_option *options, uint32_t n);
+/** Warns, once for each in the life of the process, of TESSERA_ variables that neither the table nor a registered
+ * plugin knows, with the nearest name. Returns how many it warned of. */
+int tess__options_warn_unknown(void);
 /** The nearest of `n` names by edit distance, or null when none is near. For "did you mean". */
 const char *tess__nearest(const char *word, const char *const *names, size_t n);
+/** Writes docs/variables.md. */
+void tess__options_markdown(FILE *out);
 #endif
