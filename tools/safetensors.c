@@ -1,0 +1,359 @@
+#include "safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "json_scan.h"
+#include "safetensors_dtype.h"
+#include "status.h"
+
+#define MOST_HEADER_BYTES (UINT64_C(100) << 20) /* as the reference implementation has it */
+
+struct tool_safetensors {
+    char *path;
+    int fd;
+    uint64_t n, capacity;
+    tool_tensor *tensors; /* by offset */
+    const tool_tensor **by_name;
+};
+
+static const struct {
+    uint32_t dtype, bytes;
+    const char *word;
+} dtypes[] = {
+    { TESS_F32, 4, "F32" },        { TESS_BF16, 2, "BF16" },      { TESS_F16, 2, "F16" }, { TESS_F64, 8, "F64" },
+    { TESS_U8, 1, "U8" },          { TESS_I8, 1, "I8" },          { TESS_I32, 4, "I32" }, { TESS_I64, 8, "I64" },
+    { TESS_F8E4M3, 1, "F8_E4M3" }, { TESS_F8E5M2, 1, "F8_E5M2" },
+};
+enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+uint32_t tool_dtype_bytes(uint32_t dtype) {
+    for (size_t i = 0; i < N_DTYPES; i++)
+        if (dtypes[i].dtype == dtype)
+            return dtypes[i].bytes;
+    return 0;
+}
+
+const char *tool__dtype_word(uint32_t dtype) {
+    for (size_t i = 0; i < N_DTYPES; i++)
+        if (dtypes[i].dtype == dtype)
+            return dtypes[i].word;
+    return NULL;
+}
+
+uint32_t tool__dtype_of_word(const char *word) {
+    for (size_t i = 0; i < N_DTYPES; i++)
+        if (strcmp(dtypes[i].word, word) == 0)
+            return dtypes[i].dtype;
+    return 0;
+}
+
+/* Reading any part of the file: the caller has checked that it lies inside. */
+static tess_status read_at(const tool_safetensors *s, void *into, uint64_t bytes, uint64_t offset) {
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t n = pread(s->fd, (char *)into + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return tess__fail(TESS_E_DATA, "%s: offset %" PRIu64 ": %s", s->path, offset + done,
+                              n < 0 ? strerror(errno) : "the file ends here, it was longer when it was opened");
+        done += (uint64_t)n;
+    }
+    return TESS_OK;
+}
+
+/* ---- the header -------------------------------------------------------------------------------- */
+static int scan_shape(json_scan *in, tool_tensor *t) {
+    uint64_t dim;
+    if (!json_scan_char(in, '['))
+        return 0;
+    t->ndim = 0;
+    t->elems = 1;
+    if (json_scan_if(in, ']'))
+        return 1;
+    do {
+        if (t->ndim == TOOL_TENSOR_DIMS) {
+            in->expected = "at most 8 dimensions";
+            return 0;
+        }
+        if (!json_scan_uint(in, &dim))
+            return 0;
+        if (__builtin_mul_overflow(t->elems, dim, &t->elems) || t->elems > INT64_MAX / 8) {
+            in->expected = "a shape of fewer than 2^60 elements";
+            return 0;
+        }
+        t->shape[t->ndim++] = (int64_t)dim;
+    } while (json_scan_if(in, ','));
+    return json_scan_char(in, ']');
+}
+
+static int scan_offsets(json_scan *in, uint64_t *begin, uint64_t *end) {
+    return json_scan_char(in, '[') && json_scan_uint(in, begin) && json_scan_char(in, ',') && json_scan_uint(in, end) &&
+           json_scan_char(in, ']');
+}
+
+/* {"dtype":…,"shape":…,"data_offsets":…} in any order; `seen` has a bit for each. */
+static int scan_tensor(json_scan *in, tool_tensor *t, uint64_t *end) {
+    unsigned seen = 0;
+    char key[32], word[16];
+    if (!json_scan_char(in, '{'))
+        return 0;
+    do {
+        if (!json_scan_string(in, key, sizeof key) || !json_scan_char(in, ':'))
+            return 0;
+        unsigned bit = strcmp(key, "dtype") == 0 ? 1 : strcmp(key, "shape") == 0 ? 2 : 4;
+        if (bit == 4 && strcmp(key, "data_offsets") != 0)
+            bit = 8;
+        int ok = bit == 1   ? json_scan_string(in, word, sizeof word)
+                 : bit == 2 ? scan_shape(in, t)
+                 : bit == 4 ? scan_offsets(in, &t->offset, end)
+                            : 0;
+        if (!ok || seen & bit) {
+            if (!in->expected)
+                in->expected = "dtype, shape and data_offsets, once each";
+            return 0;
+        }
+        seen |= bit;
+    } while (json_scan_if(in, ','));
+    if (!json_scan_char(in, '}'))
+        return 0;
+    in->expected = seen != 7 ? "dtype, shape and data_offsets, once each" : NULL;
+    t->dtype = seen == 7 ? tool__dtype_of_word(word) : 0;
+    if (seen == 7 && t->dtype == 0)
+        in->expected = "a known dtype before this place";
+    t->bytes = t->dtype ? t->elems * tool_dtype_bytes(t->dtype) : 0;
+    return !in->expected;
+}
+
+static tool_tensor *add_tensor(tool_safetensors *s) {
+    if (s->n == s->capacity) {
+        uint64_t capacity = s->capacity ? 2 * s->capacity : 64;
+        tool_tensor *grown = realloc(s->tensors, capacity * sizeof *grown);
+        if (!grown)
+            return NULL;
+        s->tensors = grown;
+        s->capacity = capacity;
+    }
+    tool_tensor *t = &s->tensors[s->n];
+    memset(t, 0, sizeof *t);
+    return t;
+}
+
+static tess_status scan_one(tool_safetensors *s, json_scan *in, uint64_t data_bytes) {
+    uint64_t end = 0;
+    tool_tensor *t = add_tensor(s);
+    if (!t)
+        return tess__fail(TESS_E_NOMEM, "%s: no memory for its header", s->path);
+    if (!json_scan_string(in, t->name, sizeof t->name) || !json_scan_char(in, ':'))
+        return TESS_E_DATA;
+    if (strcmp(t->name, "__metadata__") == 0)
+        return json_scan_skip(in) ? TESS_OK : TESS_E_DATA;
+    if (!scan_tensor(in, t, &end))
+        return TESS_E_DATA;
+    if (end < t->offset || end - t->offset != t->bytes || end > data_bytes)
+        return tess__fail(TESS_E_INVALID,
+                          "%s: offset %zu: tensor '%s' lies at %" PRIu64 " to %" PRIu64 ", expected %" PRIu64
+                          " bytes within %" PRIu64,
+                          s->path, in->at + 8, t->name, t->offset, end, t->bytes, data_bytes);
+    s->n++;
+    return TESS_OK;
+}
+
+/* TESS_E_DATA from scan_one means that `in` says what is wrong; other failures have their message already. */
+static tess_status scan_header(tool_safetensors *s, json_scan *in, uint64_t data_bytes) {
+    tess_status status = TESS_OK;
+    int ok = json_scan_char(in, '{');
+    if (ok && !json_scan_if(in, '}')) {
+        do
+            status = scan_one(s, in, data_bytes);
+        while (status == TESS_OK && json_scan_if(in, ','));
+        ok = status == TESS_OK && json_scan_char(in, '}');
+    }
+    if (ok && json_scan_end(in))
+        return TESS_OK;
+    if (status != TESS_OK && status != TESS_E_DATA)
+        return status == TESS_E_INVALID ? TESS_E_DATA : status;
+    return tess__fail(TESS_E_DATA, "%s: offset %zu: the header is not as expected here: expected %s", s->path,
+                      in->at + 8, in->expected ? in->expected : "JSON");
+}
+
+static int by_offset(const void *a, const void *b) {
+    const tool_tensor *x = a, *y = b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static int by_name(const void *a, const void *b) {
+    const tool_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* Sorts; refuses gaps, overlaps and two tensors of one name; makes offsets count from the file's start. */
+static tess_status check_layout(tool_safetensors *s, uint64_t data_start, uint64_t data_bytes) {
+    uint64_t at = 0;
+    qsort(s->tensors, s->n, sizeof s->tensors[0], by_offset);
+    s->by_name = malloc((s->n + 1) * sizeof s->by_name[0]);
+    if (!s->by_name)
+        return tess__fail(TESS_E_NOMEM, "%s: no memory for its header", s->path);
+    for (uint64_t i = 0; i < s->n; i++) {
+        tool_tensor *t = &s->tensors[i];
+        if (t->offset != at)
+            return tess__fail(TESS_E_DATA,
+                              "%s: tensor '%s' begins at offset %" PRIu64 " of the data, expected %" PRIu64
+                              " after the one before",
+                              s->path, t->name, t->offset, at);
+        at += t->bytes;
+        t->offset += data_start;
+        s->by_name[i] = t;
+    }
+    if (at != data_bytes)
+        return tess__fail(TESS_E_DATA, "%s: offset %" PRIu64 ": %" PRIu64 " bytes belong to no tensor", s->path,
+                          data_start + at, data_bytes - at);
+    qsort(s->by_name, s->n, sizeof s->by_name[0], by_name);
+    for (uint64_t i = 1; i < s->n; i++)
+        if (by_name(&s->by_name[i - 1], &s->by_name[i]) == 0)
+            return tess__fail(TESS_E_DATA, "%s: tensor '%s' appears twice", s->path, s->by_name[i]->name);
+    return TESS_OK;
+}
+
+static tess_status read_header(tool_safetensors *s, uint64_t file_bytes) {
+    unsigned char length[8];
+    uint64_t bytes = 0;
+    if (file_bytes < 8)
+        return tess__fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected at least 8 with the header's length", s->path,
+                          file_bytes);
+    tess_status status = read_at(s, length, 8, 0);
+    if (status != TESS_OK)
+        return status;
+    for (int i = 0; i < 8; i++)
+        bytes |= (uint64_t)length[i] << (8 * i);
+    if (bytes > MOST_HEADER_BYTES || bytes > file_bytes - 8)
+        return tess__fail(TESS_E_DATA, "%s: offset 0: a header of %" PRIu64 " bytes, expected at most %" PRIu64,
+                          s->path, bytes, file_bytes - 8 < MOST_HEADER_BYTES ? file_bytes - 8 : MOST_HEADER_BYTES);
+    char *header = malloc(bytes + 1);
+    if (!header)
+        return tess__fail(TESS_E_NOMEM, "%s: no memory for its header of %" PRIu64 " bytes", s->path, bytes);
+    status = read_at(s, header, bytes, 8);
+    if (status == TESS_OK)
+        status = scan_header(s, &(json_scan){ .text = header, .bytes = bytes }, file_bytes - 8 - bytes);
+    if (status == TESS_OK)
+        status = check_layout(s, 8 + bytes, file_bytes - 8 - bytes);
+    free(header);
+    return status;
+}
+
+tess_status tool_safetensors_open(const char *path, tool_safetensors **out) {
+    struct stat st;
+    tess_status status;
+    tool_safetensors *s = calloc(1, sizeof *s);
+    if (!s || !(s->path = strdup(path))) {
+        free(s);
+        return tess__fail(TESS_E_NOMEM, "%s: no memory to read it", path);
+    }
+    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (s->fd < 0 || fstat(s->fd, &st) != 0)
+        status = tess__fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        status = tess__fail(TESS_E_DATA, "%s: not a file, expected a safetensors file", path);
+    else
+        status = read_header(s, (uint64_t)st.st_size);
+    if (status != TESS_OK)
+        tool_safetensors_close(s);
+    else
+        *out = s;
+    return status;
+}
+
+void tool_safetensors_close(tool_safetensors *s) {
+    if (!s)
+        return;
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->tensors);
+    free(s->by_name);
+    free(s->path);
+    free(s);
+}
+
+const tool_tensor *tool_safetensors_list(const tool_safetensors *s, uint64_t *n) {
+    *n = s->n;
+    return s->tensors;
+}
+
+const tool_tensor *tool_safetensors_find(const tool_safetensors *s, const char *name) {
+    uint64_t low = 0, high = s->n;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        int order = strcmp(name, s->by_name[middle]->name);
+        if (order == 0)
+            return s->by_name[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+/* ---- the data ---------------------------------------------------------------------------------- */
+static float from_f16(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023, bits;
+    float value;
+    if (exponent == 31)
+        bits = sign | 0x7f800000 | mantissa << 13;
+    else if (exponent)
+        bits = sign | (exponent + 112) << 23 | mantissa << 13;
+    else {
+        value = (float)mantissa * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static float to_float(uint32_t dtype, const unsigned char *at) {
+    uint16_t half;
+    uint32_t bits;
+    float value;
+    double wide;
+    switch (dtype) {
+    case TESS_F64: memcpy(&wide, at, 8); return (float)wide;
+    case TESS_F16: memcpy(&half, at, 2); return from_f16(half);
+    case TESS_BF16:
+        memcpy(&half, at, 2);
+        bits = (uint32_t)half << 16;
+        memcpy(&value, &bits, 4);
+        return value;
+    default: memcpy(&value, at, 4); return value;
+    }
+}
+
+tess_status tool_safetensors_read(const tool_safetensors *s, const tool_tensor *t, uint64_t first, uint64_t elems,
+                                  float *out) {
+    uint32_t size = tool_dtype_bytes(t->dtype);
+    unsigned char piece[8192];
+    if (t->dtype != TESS_F32 && t->dtype != TESS_F64 && t->dtype != TESS_F16 && t->dtype != TESS_BF16)
+        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is %s, expected F32, F64, F16 or BF16", s->path, t->name,
+                          tool__dtype_word(t->dtype));
+    if (first > t->elems || elems > t->elems - first)
+        return tess__fail(TESS_E_DATA, "%s: tensor '%s' has %" PRIu64 " elements, expected at least %" PRIu64, s->path,
+                          t->name, t->elems, first + elems);
+    if (t->dtype == TESS_F32)
+        return read_at(s, out, elems * 4, t->offset + first * 4);
+    for (uint64_t done = 0; done < elems;) {
+        uint64_t n = elems - done < sizeof piece / size ? elems - done : sizeof piece / size;
+        tess_status status = read_at(s, piece, n * size, t->offset + (first + done) * size);
+        if (status != TESS_OK)
+            return status;
+        for (uint64_t i = 0; i < n; i++)
+            out[done + i] = to_float(t->dtype, piece + i * size);
+        done += n;
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,40 @@
+/* Files in the safetensors format (https://huggingface.co/docs/safetensors): eight bytes with the header's length, a
+ * JSON header with name, dtype, shape and place of every tensor, the data. */
+#ifndef TOOL_SAFETENSORS_H
+#define TOOL_SAFETENSORS_H
+#include <tessera/tessera.h>
+
+enum { TOOL_TENSOR_DIMS = 8, TOOL_TENSOR_NAME = 256 };
+
+typedef struct {
+    char name[TOOL_TENSOR_NAME];
+    uint32_t dtype; /* TESS_F32 and so on */
+    int32_t ndim;
+    int64_t shape[TOOL_TENSOR_DIMS];
+    uint64_t elems, bytes, offset; /* offset: from the file's start; set by the reader */
+} tool_tensor;
+
+/** Bytes of one element; 0 for a dtype that has no name in the format. */
+uint32_t tool_dtype_bytes(uint32_t dtype);
+
+/* ---- writing: streams into a temporary file beside `path`, which appears under its name only when it is whole --- */
+typedef struct tool_safetensors_writer tool_safetensors_writer;
+/** The tensors' name, dtype, ndim and shape are read; their data follows in the same order, without gaps. */
+tess_status tool_safetensors_create(const char *path, const tool_tensor *, uint64_t n, tool_safetensors_writer **out);
+tess_status tool_safetensors_write(tool_safetensors_writer *, const void *data, uint64_t bytes);
+/** Checks that all data came, syncs, renames. The writer is gone afterwards, also after a failure. */
+tess_status tool_safetensors_commit(tool_safetensors_writer *);
+/** Leaves no file. Null is fine. */
+void tool_safetensors_discard(tool_safetensors_writer *);
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+typedef struct tool_safetensors tool_safetensors;
+/** Reads and checks the header: every tensor lies in the file, they fill it without gap or overlap. TESS_E_DATA. */
+tess_status tool_safetensors_open(const char *path, tool_safetensors **out);
+void tool_safetensors_close(tool_safetensors *);                                      /* null is fine */
+const tool_tensor *tool_safetensors_list(const tool_safetensors *, uint64_t *n);      /* in the order of their data */
+const tool_tensor *tool_safetensors_find(const tool_safetensors *, const char *name); /* null: not there */
+/** Elements first … first + elems of a tensor as fp32, from F32, F64, F16 or BF16. */
+tess_status tool_safetensors_read(const tool_safetensors *, const tool_tensor *, uint64_t first, uint64_t elems,
+                                  float *out);
+#endif
