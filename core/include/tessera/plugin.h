@@ -203,6 +203,10 @@ typedef struct tess_device tess_device;
 typedef struct tess_event tess_event;
 enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_REDUCE, TESS_STREAM_UP, TESS_STREAM_DOWN };
 enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER };
+enum { /* tess_kernel.flags */
+    TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
+    TESS_KERNEL_CHAIN = 2 /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
+};
 enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
 
 typedef struct {
