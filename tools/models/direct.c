@@ -1,0 +1,191 @@
+#include "direct.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD = 64, GUARD_BYTE = 0xA5 };
+
+typedef struct {
+    char *data;
+    uint64_t bytes;
+} buffer;
+
+struct direct {
+    model *m;
+    int check;
+    int32_t n_buffers, max_params;
+    buffer *buffers;         /* all that was allocated */
+    float **params, **grads; /* per parameter */
+    const void **call_params;
+    void **call_grads;
+    char **outputs, **saved; /* per block */
+    char *scratch, *flow[2]; /* gradients between blocks, by turns */
+    uint64_t scratch_bytes;
+};
+
+static void *take(direct *d, uint64_t bytes) {
+    uint64_t room = ops_align(bytes) + GUARD;
+    char *data = aligned_alloc(64, room);
+    if (!data)
+        return NULL;
+    memset(data, 0, bytes);
+    memset(data + bytes, GUARD_BYTE, room - bytes);
+    d->buffers[d->n_buffers++] = (buffer){ data, bytes };
+    return data;
+}
+
+int direct_intact(const direct *d) {
+    for (int32_t i = 0; i < d->n_buffers; i++) {
+        const buffer *b = &d->buffers[i];
+        for (uint64_t at = b->bytes; at < ops_align(b->bytes) + GUARD; at++)
+            if ((unsigned char)b->data[at] != GUARD_BYTE)
+                return 0;
+    }
+    return 1;
+}
+
+static int32_t original(const model_desc *desc, int32_t i) {
+    for (int32_t k = 0; desc->params[i].alias_of[0] && k < i; k++)
+        if (!strcmp(desc->params[k].name, desc->params[i].alias_of))
+            return k;
+    return i;
+}
+
+static tess_status take_params(direct *d) {
+    const model_desc *desc = &d->m->desc;
+    for (int32_t i = 0; i < desc->n_params; i++) {
+        const model_param *p = &desc->params[i];
+        int32_t of = original(desc, i);
+        d->params[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->params[of];
+        d->grads[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->grads[of];
+        if (!d->params[i] || !d->grads[i])
+            return tess__fail(TESS_E_NOMEM, "out of memory for %s", p->name);
+        tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
+        all.slice_elems = all.elems = (uint64_t)p->elems;
+        if (of == i)
+            OPS_TRY(model_fill(d->m, &all, d->params[i]));
+    }
+    return TESS_OK;
+}
+
+static uint64_t most(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static tess_status take_buffers(direct *d) {
+    const model_desc *desc = &d->m->desc;
+    uint64_t flow_bytes = 0;
+    for (int32_t i = 0; i < desc->n_blocks; i++) {
+        const model_block *b = &desc->blocks[i];
+        d->outputs[i] = take(d, b->output_bytes);
+        d->saved[i] = take(d, b->saved_bytes);
+        if (!d->outputs[i] || !d->saved[i])
+            return tess__fail(TESS_E_NOMEM, "out of memory for block %s", b->name);
+        flow_bytes = most(flow_bytes, b->output_bytes);
+        d->scratch_bytes = most(d->scratch_bytes, most(b->forward_scratch_bytes, b->backward_scratch_bytes));
+    }
+    d->scratch = take(d, d->scratch_bytes);
+    d->flow[0] = take(d, flow_bytes);
+    d->flow[1] = take(d, flow_bytes);
+    if (!d->scratch || !d->flow[0] || !d->flow[1])
+        return tess__fail(TESS_E_NOMEM, "out of memory for scratch");
+    return TESS_OK;
+}
+
+tess_status direct_create(model *m, int check, direct **out) {
+    size_t params = (size_t)m->desc.n_params, blocks = (size_t)m->desc.n_blocks;
+    tess_status status = TESS_E_NOMEM;
+    direct *d = calloc(1, sizeof *d);
+    if (!d)
+        return tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
+    d->m = m;
+    d->check = check;
+    d->buffers = calloc(2 * params + 2 * blocks + 3, sizeof *d->buffers);
+    d->params = calloc(params, sizeof *d->params);
+    d->grads = calloc(params, sizeof *d->grads);
+    d->call_params = calloc(params, sizeof *d->call_params);
+    d->call_grads = calloc(params, sizeof *d->call_grads);
+    d->outputs = calloc(blocks, sizeof *d->outputs);
+    d->saved = calloc(blocks, sizeof *d->saved);
+    if (d->buffers && d->params && d->grads && d->call_params && d->call_grads && d->outputs && d->saved)
+        status = take_params(d);
+    else
+        tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
+    if (status == TESS_OK)
+        status = take_buffers(d);
+    if (status != TESS_OK) {
+        direct_destroy(d);
+        return status;
+    }
+    *out = d;
+    return TESS_OK;
+}
+
+void direct_destroy(direct *d) {
+    if (!d)
+        return;
+    for (int32_t i = 0; d->buffers && i < d->n_buffers; i++)
+        free(d->buffers[i].data);
+    free(d->buffers);
+    free(d->params);
+    free(d->grads);
+    free(d->call_params);
+    free(d->call_grads);
+    free(d->outputs);
+    free(d->saved);
+    free(d);
+}
+
+float *direct_param(direct *d, int32_t param) {
+    return d->params[param];
+}
+float *direct_grad(direct *d, int32_t param) {
+    return d->grads[param];
+}
+
+void direct_zero_grads(direct *d) {
+    const model_desc *desc = &d->m->desc;
+    for (int32_t i = 0; i < desc->n_params; i++)
+        memset(d->grads[i], 0,
+               (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
+}
+
+static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_block_call *call) {
+    const model_block *b = &d->m->desc.blocks[i];
+    for (int32_t k = 0; k < b->n_params; k++) {
+        d->call_params[k] = d->params[b->first_param + k];
+        d->call_grads[k] = d->grads[b->first_param + k];
+    }
+    call->params = d->call_params;
+    call->grads = d->call_grads;
+    call->n_params = b->n_params;
+    call->input = i > 0 ? d->outputs[i - 1] : NULL;
+    call->output = d->outputs[i];
+    call->saved = call->pass & TESS_PASS_TRAIN ? d->saved[i] : NULL;
+    /* At the end of the buffer: what a call writes beyond its own scratch hits the guard. */
+    call->scratch = d->scratch + (ops_align(d->scratch_bytes) - ops_align(scratch_bytes));
+    if (d->check)
+        memset(d->scratch, 0xFF, d->scratch_bytes);
+}
+
+tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result) {
+    const model_desc *desc = &d->m->desc;
+    tess_block_call call = { .struct_size = sizeof call, .pass = pass, .compute_dtype = TESS_F32, .batch = batch };
+    call.step = step;
+    call.microbatch = microbatch;
+    call.threads = d->m->options.threads;
+    for (int32_t i = 0; i < desc->n_blocks; i++) {
+        prepare_call(d, i, desc->blocks[i].forward_scratch_bytes, &call);
+        OPS_TRY(desc->blocks[i].forward(desc->blocks[i].user, &call));
+    }
+    if (result)
+        memcpy(result, d->outputs[desc->n_blocks - 1], desc->result_bytes);
+    for (int32_t i = desc->n_blocks - 1; i >= 0 && pass & TESS_PASS_TRAIN; i--) {
+        prepare_call(d, i, desc->blocks[i].backward_scratch_bytes, &call);
+        call.grad_output = i < desc->n_blocks - 1 ? d->flow[(i + 1) % 2] : NULL;
+        call.grad_input = i > 0 ? d->flow[i % 2] : NULL;
+        OPS_TRY(desc->blocks[i].backward(desc->blocks[i].user, &call));
+    }
+    return TESS_OK;
+}

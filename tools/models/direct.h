@@ -1,0 +1,18 @@
+/* A model's blocks called one after another in one process, without the engine: the same kernels on plain memory. For
+ * tests of the models, and the other side of the measurement of what the engine costs. */
+#ifndef TESS_MODELS_DIRECT_H
+#define TESS_MODELS_DIRECT_H
+#include "model.h"
+
+typedef struct direct direct;
+/** Allocates everything; parameters get their initial values. `check`: every call's scratch starts as NaN, and
+ * direct_intact sees writes beyond the declared sizes. */
+tess_status direct_create(model *, int check, direct **out);
+void direct_destroy(direct *);
+float *direct_param(direct *, int32_t param); /* an alias gives its original's */
+float *direct_grad(direct *, int32_t param);
+void direct_zero_grads(direct *);
+/** One pass: TESS_PASS_TRAIN adds gradients, TESS_PASS_EVAL is forward only. `result`: desc.result_bytes, or null. */
+tess_status direct_run(direct *, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result);
+int direct_intact(const direct *); /* 1 unless something was written beyond a buffer's end */
+#endif

@@ -1,0 +1,46 @@
+/* The operators that both CPU tables share: plain C, the same bits for any number of threads. Contracts in ops.h. */
+#ifndef TESS_MODELS_ELEMENTWISE_H
+#define TESS_MODELS_ELEMENTWISE_H
+#include "ops.h"
+
+tess_status ops_cpu_relu_backward(ops *, const float *y, const float *dy, float *dx, uint64_t elems, float scale);
+tess_status ops_cpu_dropout(ops *, float *x, uint64_t samples, uint64_t elems, const ops_dropout *);
+tess_status ops_cpu_add(ops *, const float *x, float *y, uint64_t elems);
+tess_status ops_cpu_maxpool(ops *, const float *x, const ops_conv_shape *, float *y, uint8_t *which);
+tess_status ops_cpu_maxpool_backward(ops *, const float *y, const uint8_t *which, const float *dy,
+                                     const ops_conv_shape *, float *dx, float scale);
+tess_status ops_cpu_gelu(ops *, const float *x, float *y, uint64_t elems);
+tess_status ops_cpu_gelu_backward(ops *, const float *x, const float *dy, float *dx, uint64_t elems);
+tess_status ops_cpu_layernorm(ops *, const float *x, const float *w, const float *b, float *y, float *stats,
+                              uint64_t rows, uint64_t width);
+tess_status ops_cpu_layernorm_backward(ops *, const float *x, const float *w, const float *stats, const float *dy,
+                                       float *dx, float *dw, float *db, uint64_t rows, uint64_t width);
+tess_status ops_cpu_cross_entropy(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
+                                  uint64_t count, ops_loss *out);
+tess_status ops_cpu_cross_entropy_backward(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
+                                           uint64_t classes, uint64_t count, float *dlogits);
+tess_status ops_cpu_embedding(ops *, const int32_t *ids, const float *table, const float *position, float *y,
+                              uint64_t rows, uint64_t time, uint64_t width);
+tess_status ops_cpu_embedding_backward(ops *, const int32_t *ids, const float *dy, float *dtable, float *dposition,
+                                       uint64_t rows, uint64_t time, uint64_t width);
+void ops_cpu_attention_need(const ops *, const ops_attention_shape *, ops_scratch *need);
+tess_status ops_cpu_attention(ops *, const ops_attention_shape *, const float *x, float *y, float *lse, void *scratch);
+tess_status ops_cpu_attention_backward(ops *, const ops_attention_shape *, const float *x, const float *y,
+                                       const float *lse, const float *dy, float *dx, void *scratch);
+/** db += the sum of dy's rows. For the tables' linear and conv. */
+void ops_cpu_bias_backward(ops *, const float *dy, float *db, uint64_t rows, uint64_t width);
+/** y += b, then relu if asked. */
+void ops_cpu_bias_relu(ops *, const float *b_or_null, float *y, uint64_t rows, uint64_t width, int32_t relu);
+/** y[i] = exp(x[i] - minus), x ≤ minus; relative error below 2e-7; far below, 0. */
+void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems);
+
+/* Their slots in a CPU table. */
+#define OPS_CPU_ELEMENTWISE                                                                                            \
+    .relu_backward = ops_cpu_relu_backward, .dropout = ops_cpu_dropout, .add = ops_cpu_add,                            \
+    .maxpool = ops_cpu_maxpool, .maxpool_backward = ops_cpu_maxpool_backward, .gelu = ops_cpu_gelu,                    \
+    .gelu_backward = ops_cpu_gelu_backward, .layernorm = ops_cpu_layernorm,                                            \
+    .layernorm_backward = ops_cpu_layernorm_backward, .cross_entropy = ops_cpu_cross_entropy,                          \
+    .cross_entropy_backward = ops_cpu_cross_entropy_backward, .embedding = ops_cpu_embedding,                          \
+    .embedding_backward = ops_cpu_embedding_backward, .attention_need = ops_cpu_attention_need,                        \
+    .attention = ops_cpu_attention, .attention_backward = ops_cpu_attention_backward
+#endif

@@ -1,0 +1,267 @@
+/* The operators that work on rows or images: pooling, layer normalisation, cross entropy, embedding. */
+#include "elementwise.h"
+#include "parallel.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct {
+    const ops_conv_shape *s;
+    const float *x, *y, *dy;
+    float *out;
+    uint8_t *which;
+    const uint8_t *chosen;
+    float scale;
+} pool;
+
+/* Index in NHWC of place `which` of the window at (row, column) of an image. */
+static inline int64_t window_place(const ops_conv_shape *s, int64_t row, int64_t column, int which) {
+    return ((row * 2 + which / 2) * s->width + column * 2 + which % 2) * s->channels;
+}
+
+static void pool_images(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const pool *p = arg;
+    const ops_conv_shape *s = p->s;
+    int64_t h = s->height / 2, w = s->width / 2, c = s->channels, image = (int64_t)s->height * s->width * c;
+    (void)thread;
+    for (int64_t n = first; n < last; n++)
+        for (int64_t at = 0; at < h * w; at++) {
+            const float *x[4];
+            for (int k = 0; k < 4; k++)
+                x[k] = p->x + n * image + window_place(s, at / w, at % w, k);
+            for (int64_t i = 0; i < c; i++) {
+                int best = 0; /* the first of equals, as PyTorch */
+                for (int k = 1; k < 4; k++)
+                    best = x[k][i] > x[best][i] ? k : best;
+                p->out[(n * c + i) * h * w + at] = x[best][i];
+                if (p->which)
+                    p->which[(n * c + i) * h * w + at] = (uint8_t)best;
+            }
+        }
+}
+
+tess_status ops_cpu_maxpool(ops *o, const float *x, const ops_conv_shape *s, float *y, uint8_t *which) {
+    pool p = { .s = s, .x = x, .out = y, .which = which };
+    ops_parallel(o, s->batch, 1, pool_images, &p);
+    return TESS_OK;
+}
+
+static void unpool_images(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const pool *p = arg;
+    const ops_conv_shape *s = p->s;
+    int64_t h = s->height / 2, w = s->width / 2, c = s->channels, image = (int64_t)s->height * s->width * c;
+    (void)thread;
+    memset(p->out + first * image, 0, (size_t)((last - first) * image) * sizeof *p->out);
+    for (int64_t n = first; n < last; n++)
+        for (int64_t at = 0; at < h * w; at++)
+            for (int64_t i = 0; i < c; i++) {
+                int64_t from = (n * c + i) * h * w + at;
+                if (p->y[from] > 0)
+                    p->out[n * image + window_place(s, at / w, at % w, p->chosen[from]) + i] = p->scale * p->dy[from];
+            }
+}
+
+tess_status ops_cpu_maxpool_backward(ops *o, const float *y, const uint8_t *which, const float *dy,
+                                     const ops_conv_shape *s, float *dx, float scale) {
+    pool p = { .s = s, .y = y, .dy = dy, .out = dx, .chosen = which, .scale = scale };
+    ops_parallel(o, s->batch, 1, unpool_images, &p);
+    return TESS_OK;
+}
+
+typedef struct {
+    const float *x, *w, *b, *dy;
+    float *y, *stats, *dw, *db;
+    uint64_t rows, width;
+} norm;
+
+enum { LANES = 16 }; /* partial sums, the same ones whatever the instruction set */
+
+static double add_lanes(const float *lane) {
+    double sum = 0;
+    for (int i = 0; i < LANES; i++)
+        sum += lane[i];
+    return sum;
+}
+
+/* Mean of x, and with it 1/sqrt(variance + eps) of x - mean. */
+OPS_CLONES static void row_stats(const float *x, uint64_t width, float *mean_out, float *rsigma_out) {
+    float lane[LANES] = { 0 }, square[LANES] = { 0 };
+    uint64_t whole = width / LANES * LANES;
+    for (uint64_t c = 0; c < whole; c += LANES)
+        for (int i = 0; i < LANES; i++)
+            lane[i] += x[c + (uint64_t)i];
+    for (uint64_t c = whole; c < width; c++)
+        lane[c - whole] += x[c];
+    float mean = (float)(add_lanes(lane) / (double)width);
+    for (uint64_t c = 0; c < whole; c += LANES)
+        for (int i = 0; i < LANES; i++) {
+            float d = x[c + (uint64_t)i] - mean;
+            square[i] += d * d;
+        }
+    for (uint64_t c = whole; c < width; c++)
+        square[c - whole] += (x[c] - mean) * (x[c] - mean);
+    *mean_out = mean;
+    *rsigma_out = (float)(1.0 / sqrt(add_lanes(square) / (double)width + 1e-5));
+}
+
+OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const norm *n = arg;
+    (void)thread;
+    for (int64_t r = first; r < last; r++) {
+        const float *x = n->x + (uint64_t)r * n->width;
+        float *y = n->y + (uint64_t)r * n->width, mean, rsigma;
+        row_stats(x, n->width, &mean, &rsigma);
+        for (uint64_t c = 0; c < n->width; c++)
+            y[c] = (x[c] - mean) * rsigma * n->w[c] + n->b[c];
+        n->stats[2 * r] = mean;
+        n->stats[2 * r + 1] = rsigma;
+    }
+}
+
+tess_status ops_cpu_layernorm(ops *o, const float *x, const float *w, const float *b, float *y, float *stats,
+                              uint64_t rows, uint64_t width) {
+    norm n = { .x = x, .w = w, .b = b, .y = y, .stats = stats, .rows = rows, .width = width };
+    ops_parallel(o, (int64_t)rows, 16, norm_rows, &n);
+    return TESS_OK;
+}
+
+/* dx = rσ (g - mean(g) - x̂ mean(g x̂)) with g = dy · w and x̂ the normalised row. */
+OPS_CLONES static void norm_backward_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const norm *n = arg;
+    uint64_t width = n->width, whole = width / LANES * LANES;
+    (void)thread;
+    for (int64_t r = first; r < last; r++) {
+        const float *x = n->x + (uint64_t)r * width, *dy = n->dy + (uint64_t)r * width, *w = n->w;
+        float *dx = n->y + (uint64_t)r * width, mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
+        float sum[LANES] = { 0 }, dot[LANES] = { 0 };
+        for (uint64_t c = 0; c < whole; c += LANES)
+            for (int i = 0; i < LANES; i++) {
+                float g = dy[c + (uint64_t)i] * w[c + (uint64_t)i];
+                sum[i] += g;
+                dot[i] += g * ((x[c + (uint64_t)i] - mean) * rsigma);
+            }
+        for (uint64_t c = whole; c < width; c++) {
+            sum[c - whole] += dy[c] * w[c];
+            dot[c - whole] += dy[c] * w[c] * ((x[c] - mean) * rsigma);
+        }
+        float g_mean = (float)(add_lanes(sum) / (double)width), g_dot = (float)(add_lanes(dot) / (double)width);
+        for (uint64_t c = 0; c < width; c++)
+            dx[c] = rsigma * (dy[c] * w[c] - g_mean - (x[c] - mean) * rsigma * g_dot);
+    }
+}
+
+enum { COLUMNS = 64 };
+
+OPS_CLONES static void norm_backward_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const norm *n = arg;
+    (void)thread;
+    for (int64_t c = first; c < last; c += COLUMNS) {
+        double dw[COLUMNS] = { 0 }, db[COLUMNS] = { 0 };
+        int64_t columns = last - c < COLUMNS ? last - c : COLUMNS;
+        for (uint64_t r = 0; r < n->rows; r++) {
+            const float *x = n->x + r * n->width + c, *dy = n->dy + r * n->width + c;
+            for (int64_t i = 0; i < columns; i++) {
+                dw[i] += dy[i] * ((x[i] - n->stats[2 * r]) * n->stats[2 * r + 1]);
+                db[i] += dy[i];
+            }
+        }
+        for (int64_t i = 0; i < columns; i++) {
+            if (n->dw)
+                n->dw[c + i] += (float)dw[i];
+            if (n->db)
+                n->db[c + i] += (float)db[i];
+        }
+    }
+}
+
+tess_status ops_cpu_layernorm_backward(ops *o, const float *x, const float *w, const float *stats, const float *dy,
+                                       float *dx, float *dw, float *db, uint64_t rows, uint64_t width) {
+    norm n = { .x = x, .w = w, .dy = dy, .y = dx, .dw = dw, .db = db, .rows = rows, .width = width };
+    n.stats = (float *)(uintptr_t)stats; /* read only here */
+    if (dw || db)
+        ops_parallel(o, (int64_t)width, COLUMNS, norm_backward_columns, &n);
+    ops_parallel(o, (int64_t)rows, 16, norm_backward_rows, &n);
+    return TESS_OK;
+}
+
+/* One row: logits to probabilities; returns its loss. */
+static double softmax_row(float *row, uint64_t classes, int32_t label, int *correct) {
+    uint64_t best = 0;
+    for (uint64_t c = 1; c < classes; c++)
+        best = row[c] > row[best] ? c : best;
+    double most = row[best], target = row[label], sum = 0;
+    ops_cpu_exp(row, row[best], row, classes);
+    for (uint64_t c = 0; c < classes; c++)
+        sum += row[c];
+    float over = (float)(1.0 / sum);
+    for (uint64_t c = 0; c < classes; c++)
+        row[c] *= over;
+    *correct = best == (uint64_t)label;
+    return log(sum) - (target - most);
+}
+
+tess_status ops_cpu_cross_entropy(ops *o, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
+                                  uint64_t count, ops_loss *out) {
+    ops_loss sum = { .count = count };
+    (void)o;
+    (void)rows;
+    for (uint64_t r = 0; r < count; r++) {
+        int correct;
+        sum.loss += softmax_row(logits + r * classes, classes, labels[r], &correct);
+        sum.correct += (uint64_t)correct;
+    }
+    *out = sum;
+    return TESS_OK;
+}
+
+tess_status ops_cpu_cross_entropy_backward(ops *o, const float *probabilities, const int32_t *labels, uint64_t rows,
+                                           uint64_t classes, uint64_t count, float *dlogits) {
+    float over = count ? (float)(1.0 / (double)count) : 0;
+    (void)o;
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < classes; c++) {
+            float hit = c == (uint64_t)labels[r] ? 1.0f : 0.0f;
+            dlogits[r * classes + c] = r < count ? (probabilities[r * classes + c] - hit) * over : 0;
+        }
+    return TESS_OK;
+}
+
+tess_status ops_cpu_embedding(ops *o, const int32_t *ids, const float *table, const float *position, float *y,
+                              uint64_t rows, uint64_t time, uint64_t width) {
+    (void)o;
+    for (uint64_t r = 0; r < rows; r++) {
+        const float *token = table + (uint64_t)ids[r] * width, *place = position + r % time * width;
+        for (uint64_t c = 0; c < width; c++)
+            y[r * width + c] = token[c] + place[c];
+    }
+    return TESS_OK;
+}
+
+typedef struct {
+    const int32_t *ids;
+    const float *dy;
+    float *dtable, *dposition;
+    uint64_t rows, time, width;
+} embed;
+
+/* By columns: two rows may hold the same token. */
+static void embed_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const embed *e = arg;
+    (void)thread;
+    for (uint64_t r = 0; r < e->rows; r++) {
+        const float *dy = e->dy + r * e->width;
+        float *token = e->dtable ? e->dtable + (uint64_t)e->ids[r] * e->width : NULL;
+        float *place = e->dposition ? e->dposition + r % e->time * e->width : NULL;
+        for (int64_t c = first; token && c < last; c++)
+            token[c] += dy[c];
+        for (int64_t c = first; place && c < last; c++)
+            place[c] += dy[c];
+    }
+}
+
+tess_status ops_cpu_embedding_backward(ops *o, const int32_t *ids, const float *dy, float *dtable, float *dposition,
+                                       uint64_t rows, uint64_t time, uint64_t width) {
+    embed e = { ids, dy, dtable, dposition, rows, time, width };
+    ops_parallel(o, (int64_t)width, COLUMNS, embed_columns, &e);
+    return TESS_OK;
+}

@@ -1,0 +1,108 @@
+/* The 3×3 linear layer without bias of PyTorch's uneven-sharding test: so small that ranks own nothing. Its loss is the
+ * sum of its outputs, so output and update have a closed form. */
+#include "model.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE = 3 };
+
+typedef struct {
+    ops_linear *layer;
+    uint64_t y_bytes;
+} linear;
+
+static uint32_t rows_of(const model *m, const model_batch *batch) {
+    return batch->count < (uint32_t)m->options.batch ? batch->count : (uint32_t)m->options.batch;
+}
+
+static tess_status linear_forward(void *user, const tess_block_call *call) {
+    model *m = user;
+    linear *l = m->own;
+    const model_batch *batch = call->batch;
+    float *y = call->scratch;
+    linear_result result;
+    memset(&result, 0, sizeof result);
+    OPS_TRY(m->o->t->linear_forward(l->layer, (const float *)(batch + 1), call->params[0], NULL, y,
+                                    (char *)y + l->y_bytes));
+    for (uint32_t i = 0; i < rows_of(m, batch) * SIZE; i++)
+        result.sum.loss += y[i];
+    result.sum.count = rows_of(m, batch);
+    memcpy(result.output, y, sizeof result.output);
+    memcpy(call->output, &result, sizeof result);
+    return TESS_OK;
+}
+
+/* The loss is the mean over rows of the sum of outputs. */
+static tess_status linear_backward(void *user, const tess_block_call *call) {
+    model *m = user;
+    linear *l = m->own;
+    const model_batch *batch = call->batch;
+    float *dy = call->scratch;
+    uint32_t rows = rows_of(m, batch);
+    for (int32_t i = 0; i < m->options.batch * SIZE; i++)
+        dy[i] = i < (int32_t)rows * SIZE ? 1.0f / (float)rows : 0;
+    return m->o->t->linear_backward(l->layer, (const float *)(batch + 1), call->params[0], dy, NULL, call->grads[0],
+                                    NULL, (char *)dy + l->y_bytes);
+}
+
+static tess_status linear_build(model *m) {
+    uint64_t batch = (uint64_t)m->options.batch;
+    ops_scratch need;
+    linear *l = m->own = calloc(1, sizeof *l);
+    if (!l)
+        return tess__fail(TESS_E_NOMEM, "out of memory for model linear");
+    ops_linear_shape shape = { m->options.batch, SIZE, SIZE, 0, 1 };
+    OPS_TRY(m->o->t->linear_create(m->o, &shape, &l->layer, &need));
+    l->y_bytes = ops_align(batch * SIZE * sizeof(float));
+    m->desc.input_bytes = sizeof(model_batch) + batch * SIZE * sizeof(float);
+    model_block b = { .name = "linear", .output_bytes = sizeof(linear_result), .user = m };
+    b.forward_scratch_bytes = l->y_bytes + need.forward_bytes;
+    b.backward_scratch_bytes = l->y_bytes + need.backward_bytes;
+    b.forward = linear_forward;
+    b.backward = linear_backward;
+    OPS_TRY(model__add_param(m, "linear.weight", (const int64_t[MODEL_DIMS]){ SIZE, SIZE }, MODEL_GRID, 0.125f));
+    return model__add_block(m, &b);
+}
+
+static void linear_release(model *m) {
+    linear *l = m->own;
+    if (l)
+        m->o->t->linear_destroy(l->layer);
+    free(l);
+}
+
+void linear_fill_input(uint64_t sample, float x[3]) {
+    for (uint64_t i = 0; i < SIZE; i++)
+        x[i] = 1.0f + 0.25f * (float)(sample % 16 * SIZE + i);
+}
+
+void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], double weight[9], double output[3],
+                   double updated[9]) {
+    double mean[SIZE] = { 0 };
+    int32_t samples = ranks * batch;
+    for (int32_t s = 0; s < samples; s++) {
+        float row[SIZE];
+        linear_fill_input((uint64_t)s, row);
+        for (int i = 0; i < SIZE; i++)
+            mean[i] += row[i];
+    }
+    for (int o = 0; o < SIZE; o++) {
+        output[o] = 0;
+        for (int i = 0; i < SIZE; i++) {
+            int e = o * SIZE + i;
+            weight[e] = 0.125 * (e % 7 - 3);
+            output[o] += weight[e] * x[i];
+            updated[e] = weight[e] - lr * mean[i] / samples; /* every output's gradient is its input */
+        }
+    }
+}
+
+const model_ops model_linear = {
+    .name = "linear",
+    .defaults = { .batch = 1 },
+    .optimizer_groups = 1,
+    .build = linear_build,
+    .release = linear_release,
+};

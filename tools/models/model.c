@@ -1,0 +1,181 @@
+#include "model.h"
+#include "philox.h"
+#include "status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const model_ops *const model_table[] = { &model_mnist, &model_linear, NULL };
+
+/* ---- options ------------------------------------------------------------------------------------ */
+static int32_t either(int32_t value, int32_t fallback) {
+    return value ? value : fallback;
+}
+
+static model_options with_defaults(const model_options *given, const model_options *defaults) {
+    model_options o = given ? *given : (model_options){ 0 };
+    o.batch = either(o.batch, defaults->batch);
+    o.layers = either(o.layers, defaults->layers);
+    o.heads = either(o.heads, defaults->heads);
+    o.width = either(o.width, defaults->width);
+    o.context = either(o.context, defaults->context);
+    o.threads = either(o.threads, 1);
+    o.dropout = o.dropout < 0 ? 0 : o.dropout > 0 ? o.dropout : defaults->dropout;
+    return o;
+}
+
+static tess_status check_options(const model_options *o) {
+    if (o->batch < 1 || o->batch > 65536)
+        return tess__fail(TESS_E_INVALID, "batch %d: expected 1 to 65536", o->batch);
+    if (o->threads < 1 || o->threads > 1024)
+        return tess__fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
+    if (!(o->dropout < 1))
+        return tess__fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
+    return TESS_OK;
+}
+
+static const model_ops *find(const char *name) {
+    for (const model_ops *const *m = model_table; name && *m; m++)
+        if (!strcmp((*m)->name, name))
+            return *m;
+    return NULL;
+}
+
+static tess_status unknown(const char *name) {
+    char names[160] = "";
+    for (const model_ops *const *m = model_table; *m; m++) {
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", (*m)->name);
+    }
+    return tess__fail(TESS_E_INVALID, "model \"%s\" is unknown: expected one of %s", name ? name : "", names);
+}
+
+tess_status model_create(const char *name, const model_options *options, model **out) {
+    const model_ops *t = find(name);
+    if (!t)
+        return unknown(name);
+    model_options filled = with_defaults(options, &t->defaults);
+    OPS_TRY(check_options(&filled));
+    if (t->check)
+        OPS_TRY(t->check(&filled));
+    const ops_table *operators;
+    OPS_TRY(ops_find(filled.operators, &operators));
+    model *m = calloc(1, sizeof *m);
+    if (!m)
+        return tess__fail(TESS_E_NOMEM, "out of memory for model %s", name);
+    m->t = t;
+    m->options = filled;
+    tess_status status = operators->create(&(ops_options){ filled.threads, filled.isa }, &m->o);
+    if (status == TESS_OK)
+        status = t->build(m);
+    if (status != TESS_OK) {
+        model_destroy(m);
+        return status;
+    }
+    m->options.isa = m->options.operators = NULL; /* the caller's text; `operators` says what became of it */
+    operators->describe(m->o, m->operators, sizeof m->operators);
+    *out = m;
+    return TESS_OK;
+}
+
+void model_destroy(model *m) {
+    if (!m)
+        return;
+    if (m->o) {
+        m->t->release(m);
+        m->o->t->destroy(m->o);
+    }
+    free(m->desc.params);
+    free(m->desc.blocks);
+    free(m);
+}
+
+/* ---- building ----------------------------------------------------------------------------------- */
+static tess_status grow(void **array, int32_t used, size_t size) {
+    if (used & (used - 1)) /* room is doubled at powers of two */
+        return TESS_OK;
+    void *more = realloc(*array, (size_t)(used ? used * 2 : 1) * size);
+    if (!more)
+        return tess__fail(TESS_E_NOMEM, "out of memory for a model's description");
+    *array = more;
+    return TESS_OK;
+}
+
+static tess_status next_param(model *m, const char *name, model_param **out) {
+    OPS_TRY(grow((void **)&m->desc.params, m->desc.n_params, sizeof *m->desc.params));
+    model_param *p = &m->desc.params[m->desc.n_params];
+    memset(p, 0, sizeof *p);
+    snprintf(p->name, sizeof p->name, "%s", name);
+    m->desc.n_params++;
+    *out = p;
+    return TESS_OK;
+}
+
+tess_status model__add_param(model *m, const char *name, const int64_t shape[MODEL_DIMS], uint32_t init, float scale) {
+    model_param *p;
+    OPS_TRY(next_param(m, name, &p));
+    p->elems = 1;
+    for (; p->ndim < MODEL_DIMS && shape[p->ndim]; p->ndim++)
+        p->elems *= p->shape[p->ndim] = shape[p->ndim];
+    p->init = init;
+    p->scale = scale;
+    p->optimizer_group = m->t->optimizer_groups > 1 && p->ndim < 2;
+    return TESS_OK;
+}
+
+tess_status model__add_alias(model *m, const char *name, const char *of) {
+    model_param *p;
+    OPS_TRY(next_param(m, name, &p));
+    snprintf(p->alias_of, sizeof p->alias_of, "%s", of);
+    return TESS_OK;
+}
+
+tess_status model__add_block(model *m, const model_block *block) {
+    OPS_TRY(grow((void **)&m->desc.blocks, m->desc.n_blocks, sizeof *m->desc.blocks));
+    model_block *b = &m->desc.blocks[m->desc.n_blocks];
+    const model_block *before = m->desc.n_blocks ? b - 1 : NULL;
+    *b = *block;
+    b->first_param = before ? before->first_param + before->n_params : 0;
+    b->n_params = m->desc.n_params - b->first_param;
+    m->desc.n_blocks++;
+    m->desc.result_bytes = b->output_bytes;
+    return TESS_OK;
+}
+
+ops_dropout model__dropout(const model *m, const tess_block_call *call, uint32_t layer, float rate) {
+    ops_dropout d = { .seed = m->options.seed, .step = call->step, .layer = layer };
+    d.first_sample = call->microbatch * (uint64_t)m->options.batch;
+    d.rate = call->pass & TESS_PASS_TRAIN ? rate : 0;
+    return d;
+}
+
+/* ---- initial values ------------------------------------------------------------------------------ */
+static float initial_value(const model_param *p, uint64_t element, const philox_block *words, const float normal[4]) {
+    switch (p->init) {
+    case MODEL_UNIFORM: return p->scale * (2.0f * philox_uniform(words->v[element & 3]) - 1.0f);
+    case MODEL_NORMAL: return p->scale * normal[element & 3];
+    case MODEL_GRID: return p->scale * (float)((int64_t)(element % 7) - 3);
+    default: return p->scale;
+    }
+}
+
+tess_status model_fill(void *user, const tess_range *r, void *data) {
+    const model *m = user;
+    float *out = data, normal[4] = { 0 };
+    if (r->tag >= (uint64_t)m->desc.n_params)
+        return tess__fail(TESS_E_INTERNAL, "filling %s: tag %llu is no parameter of %s", r->name,
+                          (unsigned long long)r->tag, m->t->name);
+    const model_param *p = &m->desc.params[r->tag];
+    philox_block words = { { 0 } };
+    for (uint64_t i = 0; i < r->elems; i++) {
+        uint64_t element = r->first_elem + i;
+        if ((i == 0 || (element & 3) == 0) && p->init != MODEL_CONSTANT) {
+            words = philox_at(m->options.seed, PHILOX_INIT, element, (uint32_t)r->tag, 0);
+            if (p->init == MODEL_NORMAL)
+                philox_normal(words, normal);
+        }
+        out[i] = initial_value(p, element, &words, normal);
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,122 @@
+/* The reference models as lists of parameters and blocks. A model is made once per process, says what it needs in
+ * bytes, and is then declared to the engine (model_declare) or run without it (direct.h). */
+#ifndef TESS_MODELS_MODEL_H
+#define TESS_MODELS_MODEL_H
+#include "ops.h"
+
+typedef struct {                           /* zero is the model's default; what a model has no use for is ignored */
+    int32_t batch;                         /* samples per rank and microbatch */
+    int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
+    int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
+    float dropout;                         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
+    int32_t threads;                       /* compute threads, 0: 1. Bits depend on it with oneDNN */
+    uint64_t seed;
+    const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
+} model_options;
+
+enum { MODEL_NAME = 48, MODEL_DIMS = 4 };
+enum { MODEL_UNIFORM = 1 /* in ± scale */, MODEL_NORMAL /* σ = scale */, MODEL_CONSTANT /* scale */, MODEL_GRID };
+
+typedef struct {
+    char name[MODEL_NAME], alias_of[MODEL_NAME]; /* alias_of "": a parameter of its own */
+    int64_t shape[MODEL_DIMS], elems;
+    int32_t ndim;
+    int32_t optimizer_group; /* gpt: 0 matrices, 1 biases and normalisations (no decay); else 0 */
+    uint32_t init;           /* MODEL_UNIFORM, … */
+    float scale;
+} model_param;
+typedef struct {
+    char name[MODEL_NAME];
+    int32_t first_param, n_params; /* in the order the block gets them */
+    uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
+    tess_block_fn forward, backward;
+    void *user;
+} model_block;
+typedef struct {
+    int32_t n_params, n_blocks;
+    model_param *params;
+    model_block *blocks;
+    uint64_t input_bytes, result_bytes; /* a batch; what the last block hands back, a model_result first */
+} model_desc;
+
+typedef struct { /* the start of every result */
+    double loss; /* sum over `count` samples (mnist), tokens (gpt) or rows (linear): sums of ranks can be added */
+    uint64_t correct, count, reserved;
+} model_result;
+
+typedef struct model_ops model_ops;
+typedef struct model {
+    const model_ops *t;
+    model_options options; /* with the defaults filled in */
+    model_desc desc;
+    ops *o;
+    char operators[96]; /* what computes, and all its bits depend on: for printing and hashing */
+    void *own;          /* the model's operators */
+} model;
+struct model_ops {
+    const char *name;
+    model_options defaults;
+    int32_t optimizer_groups;
+    tess_status (*check)(const model_options *); /* may be null */
+    tess_status (*build)(model *);               /* operators, parameters, blocks; release undoes a partial one */
+    void (*release)(model *);
+};
+extern const model_ops model_mnist, model_gpt, model_linear;
+extern const model_ops *const model_table[]; /* ends with null */
+
+/** Makes the model `name`; TESS_E_INVALID names what is wrong with an option. Local. */
+tess_status model_create(const char *name, const model_options *, model **out);
+void model_destroy(model *); /* after tess_close; null is fine */
+/** Declares parameters, ties and blocks; before tess_shard. The parameter's index is its tag. The engine must have been
+ * opened with input_bytes = desc.input_bytes. */
+tess_status model_declare(tess *, const model *);
+/** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
+tess_status model_fill(void *user, const tess_range *, void *data);
+
+/* ---- batches: 64 bytes of header, then each array at a multiple of 64 ------------------------------ */
+typedef struct {
+    uint32_t count; /* samples (gpt: target positions, row by row) that count; the rest is padding, e.g. at the end of a
+                       test set. Padding must be initialised all the same */
+    uint32_t want_logits, logits_row; /* gpt, evaluation: also hand back the logits of position logits_row */
+    uint32_t reserved[13];
+} model_batch;
+/* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */
+static inline int32_t *mnist_labels(void *batch) {
+    return (int32_t *)((char *)batch + sizeof(model_batch));
+}
+static inline float *mnist_images(void *batch, int32_t samples) {
+    return (float *)((char *)batch + sizeof(model_batch) + ops_align((uint64_t)samples * sizeof(int32_t)));
+}
+/* gpt: uint8_t text[batch][context + 1]: position t reads text[t] and predicts text[t + 1] */
+static inline uint8_t *gpt_text(void *batch) {
+    return (uint8_t *)batch + sizeof(model_batch);
+}
+typedef struct {
+    model_result sum;
+    float logits[256]; /* zeros unless wanted */
+} gpt_result;
+/* linear: float x[batch][3] */
+static inline float *linear_input(void *batch) {
+    return (float *)((char *)batch + sizeof(model_batch));
+}
+typedef struct {
+    model_result sum;
+    float output[3]; /* of the first row */
+    float reserved;
+} linear_result;
+
+/** linear's input for global sample `sample`: quarters, so that sums of a few thousand are exact. */
+void linear_fill_input(uint64_t sample, float x[3]);
+/** The closed form: initial weight, output of the first row x, and the weight after one SGD step on the average over
+ * `ranks` ranks of `batch` samples each, rank r holding samples r·batch …. */
+void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], double weight[9], double output[3],
+                   double updated[9]);
+
+/* ---- for the models ------------------------------------------------------------------------------- */
+/** Adds a parameter to the block that model__add_block will add next. Dims end at the first 0. */
+tess_status model__add_param(model *, const char *name, const int64_t shape[MODEL_DIMS], uint32_t init, float scale);
+tess_status model__add_alias(model *, const char *name, const char *of);
+tess_status model__add_block(model *, const model_block *); /* first_param and n_params are filled in here */
+/** The dropout mask of layer `layer` in this call. */
+ops_dropout model__dropout(const model *, const tess_block_call *, uint32_t layer, float rate);
+#endif

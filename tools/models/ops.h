@@ -1,0 +1,123 @@
+/* The operators the reference models are made of, as a table, so that a model is written once: ops_plain (C alone),
+ * ops_onednn (oneDNN where there is one), and a device's table later.
+ *
+ *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in, k,
+ * k].
+ *  - Everything that depends on a shape is made by the …_create calls, which also say how much scratch a call needs.
+ *    A call allocates nothing of ours. Pointers are 64-byte aligned unless said; scratch is undefined on entry.
+ *  - dx is written. dw and db are ADDED to; a null one is not computed.
+ *  - ops_plain's bits depend on neither threads nor instruction set. oneDNN's depend on both, which is why both are
+ *    fixed when an `ops` is made. */
+#ifndef TESS_MODELS_OPS_H
+#define TESS_MODELS_OPS_H
+#include <tessera/tessera.h>
+
+#define OPS_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        tess_status ops_status_ = (call);                                                                              \
+        if (ops_status_ != TESS_OK)                                                                                    \
+            return ops_status_;                                                                                        \
+    } while (0)
+/** Sizes in bytes, rounded up so that what follows stays aligned. */
+static inline uint64_t ops_align(uint64_t bytes) {
+    return (bytes + 63) & ~(uint64_t)63;
+}
+
+typedef struct ops_table ops_table;
+typedef struct { /* every table's context begins with this */
+    const ops_table *t;
+    int32_t threads;
+} ops;
+typedef struct {
+    int32_t threads; /* 0: 1 */
+    const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", … : oneDNN's upper bound */
+} ops_options;
+typedef struct {
+    uint64_t forward_bytes, backward_bytes;
+} ops_scratch;
+
+typedef struct ops_linear ops_linear;
+typedef struct { /* y[rows, outputs] = x[rows, inputs] · w^T + b */
+    int32_t rows, inputs, outputs, relu, no_bias;
+} ops_linear_shape;
+typedef struct ops_conv ops_conv;
+typedef struct { /* y[batch, h-k+1, w-k+1, outputs] = x[batch, h, w, channels] * w + b, no padding, stride 1 */
+    int32_t batch, height, width, channels, outputs, kernel, relu;
+} ops_conv_shape;
+typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, size]; position t sees 0 … t */
+    int32_t batch, time, heads, size;
+} ops_attention_shape;
+typedef struct { /* which mask: a function of these alone, the same on whatever rank holds the sample */
+    uint64_t seed, step, first_sample;
+    uint32_t layer;
+    float rate; /* 0: no dropout */
+} ops_dropout;
+typedef struct {
+    double loss; /* sum over the counted rows */
+    uint64_t correct, count;
+} ops_loss;
+
+struct ops_table {
+    const char *name;
+    tess_status (*create)(const ops_options *, ops **out);
+    void (*destroy)(ops *); /* after its operators; null is fine */
+    /** "onednn 2.6.3 avx512_core_bf16, 2 threads": what bits depend on, for hashes and for printing. */
+    void (*describe)(const ops *, char *out, size_t bytes);
+
+    tess_status (*linear_create)(ops *, const ops_linear_shape *, ops_linear **out, ops_scratch *need);
+    void (*linear_destroy)(ops_linear *);
+    tess_status (*linear_forward)(ops_linear *, const float *x, const float *w, const float *b_or_null, float *y,
+                                  void *scratch);
+    tess_status (*linear_backward)(ops_linear *, const float *x, const float *w, const float *dy, float *dx, float *dw,
+                                   float *db, void *scratch); /* dy: of the value before relu */
+    tess_status (*conv_create)(ops *, const ops_conv_shape *, ops_conv **out, ops_scratch *need);
+    void (*conv_destroy)(ops_conv *);
+    tess_status (*conv_forward)(ops_conv *, const float *x, const float *w, const float *b, float *y, void *scratch);
+    tess_status (*conv_backward)(ops_conv *, const float *x, const float *w, const float *dy, float *dx, float *dw,
+                                 float *db, void *scratch);
+
+    /** dx = scale · dy where y > 0, else 0: relu, and relu followed by dropout (scale 1/(1-rate)). dx may be dy. */
+    tess_status (*relu_backward)(ops *, const float *y, const float *dy, float *dx, uint64_t elems, float scale);
+    /** In place: x of `samples` rows of `elems`; kept values grow by 1/(1-rate). Applied to a gradient: its backward.
+     */
+    tess_status (*dropout)(ops *, float *x, uint64_t samples, uint64_t elems, const ops_dropout *);
+    tess_status (*add)(ops *, const float *x, float *y, uint64_t elems); /* y += x */
+    /** 2×2, stride 2. x[batch, h, w, c] → y[batch, c, h/2, w/2], which is PyTorch's order for a following linear;
+     * `which`: place of each maximum, 0 … 3. */
+    tess_status (*maxpool)(ops *, const float *x, const ops_conv_shape *, float *y, uint8_t *which);
+    /** dy and y as maxpool left them; dx = scale · dy at the maximum where y > 0 (relu before the pool), else 0. */
+    tess_status (*maxpool_backward)(ops *, const float *y, const uint8_t *which, const float *dy,
+                                    const ops_conv_shape *, float *dx, float scale);
+    /** GPT-2's form, 0.5 x (1 + tanh(√(2/π)(x + 0.044715 x³))). */
+    tess_status (*gelu)(ops *, const float *x, float *y, uint64_t elems);
+    tess_status (*gelu_backward)(ops *, const float *x, const float *dy, float *dx, uint64_t elems);
+    /** stats: mean and 1/σ per row, 2 × rows. eps 1e-5. */
+    tess_status (*layernorm)(ops *, const float *x, const float *w, const float *b, float *y, float *stats,
+                             uint64_t rows, uint64_t width);
+    tess_status (*layernorm_backward)(ops *, const float *x, const float *w, const float *stats, const float *dy,
+                                      float *dx, float *dw, float *db, uint64_t rows, uint64_t width);
+    /** Log-softmax and negative log likelihood of the first `count` rows; logits become probabilities. */
+    tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
+                                 uint64_t count, ops_loss *out);
+    /** Of the mean over `count` rows; the rows after them get 0. */
+    tess_status (*cross_entropy_backward)(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
+                                          uint64_t classes, uint64_t count, float *dlogits);
+    /** y[row] = table[ids[row]] + position[row mod time]. */
+    tess_status (*embedding)(ops *, const int32_t *ids, const float *table, const float *position, float *y,
+                             uint64_t rows, uint64_t time, uint64_t width);
+    tess_status (*embedding_backward)(ops *, const int32_t *ids, const float *dy, float *dtable, float *dposition,
+                                      uint64_t rows, uint64_t time, uint64_t width);
+    void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
+    /** lse: log of the sum of exponentials per batch, head and time: all that backward needs beside x and y. */
+    tess_status (*attention)(ops *, const ops_attention_shape *, const float *x, float *y, float *lse, void *scratch);
+    tess_status (*attention_backward)(ops *, const ops_attention_shape *, const float *x, const float *y,
+                                      const float *lse, const float *dy, float *dx, void *scratch);
+};
+
+extern const ops_table ops_plain;
+#ifdef TESSERA_HAVE_DNNL
+extern const ops_table ops_onednn;
+#endif
+/** By name, "plain" or "onednn"; null or "auto": the fastest there is. TESS_E_UNSUPPORTED names what was left out. */
+tess_status ops_find(const char *name_or_null, const ops_table **out);
+#endif

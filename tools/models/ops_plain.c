@@ -1,0 +1,262 @@
+/* Linear and convolution in plain C: for a machine with a C compiler and nothing else, where the library has no kernel
+ * that meets the rules, and to check the others against. */
+#include "ops_plain.h"
+#include "elementwise.h"
+#include "gemm.h"
+#include "parallel.h"
+
+#include "status.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ops_linear {
+    ops *o;
+    ops_linear_shape s;
+};
+struct ops_conv {
+    ops *o;
+    ops_conv_shape s;
+};
+
+static tess_status plain_create(const ops_options *options, ops **out) {
+    int32_t threads = options && options->threads > 0 ? options->threads : 1;
+    ops *o = calloc(1, sizeof *o);
+    if (!o)
+        return tess__fail(TESS_E_NOMEM, "out of memory for the plain operators");
+    o->t = &ops_plain;
+#ifdef _OPENMP
+    o->threads = threads;
+#else
+    (void)threads;
+    o->threads = 1;
+#endif
+    *out = o;
+    return TESS_OK;
+}
+
+static void plain_destroy(ops *o) {
+    free(o);
+}
+
+static void plain_describe(const ops *o, char *out, size_t bytes) {
+    snprintf(out, bytes, "plain, %d threads", o->threads);
+}
+
+/* ---- linear ------------------------------------------------------------------------------------ */
+uint64_t ops_plain_gemm_scratch(const ops *o) {
+    return (uint64_t)o->threads * GEMM_SCRATCH_BYTES;
+}
+
+void ops_plain_linear_forward(ops *o, const ops_linear_shape *s, const float *x, const float *w, const float *b,
+                              float *y, void *scratch) {
+    gemm_task t = { .rows = s->rows, .columns = s->outputs, .depth = s->inputs, .a = x, .b = w, .c = y };
+    t.a_row = s->inputs, t.a_depth = 1, t.b_depth = 1, t.b_column = s->inputs, t.c_row = s->outputs;
+    gemm_parallel(o, &t, scratch);
+    ops_cpu_bias_relu(o, b, y, (uint64_t)s->rows, (uint64_t)s->outputs, s->relu);
+}
+
+void ops_plain_linear_dx(ops *o, const ops_linear_shape *s, const float *w, const float *dy, float *dx, void *scratch) {
+    gemm_task t = { .rows = s->rows, .columns = s->inputs, .depth = s->outputs, .a = dy, .b = w, .c = dx };
+    t.a_row = s->outputs, t.a_depth = 1, t.b_depth = s->inputs, t.b_column = 1, t.c_row = s->inputs;
+    gemm_parallel(o, &t, scratch);
+}
+
+void ops_plain_linear_dw(ops *o, const ops_linear_shape *s, const float *x, const float *dy, float *dw, void *scratch) {
+    gemm_task t = { .rows = s->outputs, .columns = s->inputs, .depth = s->rows, .a = dy, .b = x, .c = dw };
+    t.a_row = 1, t.a_depth = s->outputs, t.b_depth = s->inputs, t.b_column = 1, t.c_row = s->inputs, t.accumulate = 1;
+    gemm_parallel(o, &t, scratch);
+}
+
+static tess_status plain_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
+    ops_linear *l = calloc(1, sizeof *l);
+    if (!l)
+        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
+    *l = (ops_linear){ o, *s };
+    *need = (ops_scratch){ ops_plain_gemm_scratch(o), ops_plain_gemm_scratch(o) };
+    *out = l;
+    return TESS_OK;
+}
+
+static void plain_linear_destroy(ops_linear *l) {
+    free(l);
+}
+
+static tess_status plain_linear_forward(ops_linear *l, const float *x, const float *w, const float *b, float *y,
+                                        void *scratch) {
+    ops_plain_linear_forward(l->o, &l->s, x, w, b, y, scratch);
+    return TESS_OK;
+}
+
+static tess_status plain_linear_backward(ops_linear *l, const float *x, const float *w, const float *dy, float *dx,
+                                         float *dw, float *db, void *scratch) {
+    if (dx)
+        ops_plain_linear_dx(l->o, &l->s, w, dy, dx, scratch);
+    if (dw)
+        ops_plain_linear_dw(l->o, &l->s, x, dy, dw, scratch);
+    if (db)
+        ops_cpu_bias_backward(l->o, dy, db, (uint64_t)l->s.rows, (uint64_t)l->s.outputs);
+    return TESS_OK;
+}
+
+/* ---- convolution: one image at a time, its windows laid out as rows ------------------------------ */
+typedef struct {
+    int64_t height, width, places, taps; /* of the output; taps: k · k · channels */
+    uint64_t windows_bytes, weights_bytes;
+} conv_sizes;
+
+static conv_sizes sizes_of(const ops_conv_shape *s) {
+    conv_sizes z = { s->height - s->kernel + 1, s->width - s->kernel + 1, 0, 0, 0, 0 };
+    z.places = z.height * z.width;
+    z.taps = (int64_t)s->kernel * s->kernel * s->channels;
+    z.windows_bytes = ops_align((uint64_t)(z.places * z.taps) * sizeof(float));
+    z.weights_bytes = ops_align((uint64_t)(z.taps * s->outputs) * sizeof(float));
+    return z;
+}
+
+uint64_t ops_plain_conv_scratch(const ops *o, const ops_conv_shape *s) {
+    conv_sizes z = sizes_of(s);
+    return z.windows_bytes + z.weights_bytes + ops_plain_gemm_scratch(o);
+}
+
+/* [out, in, k, k] to [k, k, in, out], or added back. */
+static void permute_weights(const ops_conv_shape *s, float *oihw, float *hwio, int add_back) {
+    int64_t kk = (int64_t)s->kernel * s->kernel;
+    for (int64_t n = 0; n < s->outputs; n++)
+        for (int64_t c = 0; c < s->channels; c++)
+            for (int64_t k = 0; k < kk; k++) {
+                float *a = &oihw[(n * s->channels + c) * kk + k], *b = &hwio[(k * s->channels + c) * s->outputs + n];
+                if (add_back)
+                    *a += *b;
+                else
+                    *b = *a;
+            }
+}
+
+static void windows_of(const ops_conv_shape *s, const conv_sizes *z, const float *image, float *windows) {
+    int64_t run = (int64_t)s->kernel * s->channels;
+    for (int64_t r = 0; r < z->height; r++)
+        for (int64_t c = 0; c < z->width; c++)
+            for (int64_t k = 0; k < s->kernel; k++, windows += run)
+                memcpy(windows, image + ((r + k) * s->width + c) * s->channels, (size_t)run * sizeof *windows);
+}
+
+static void add_windows(const ops_conv_shape *s, const conv_sizes *z, const float *windows, float *image) {
+    int64_t run = (int64_t)s->kernel * s->channels;
+    memset(image, 0, (size_t)s->height * (size_t)s->width * (size_t)s->channels * sizeof *image);
+    for (int64_t r = 0; r < z->height; r++)
+        for (int64_t c = 0; c < z->width; c++)
+            for (int64_t k = 0; k < s->kernel; k++, windows += run)
+                for (int64_t i = 0; i < run; i++)
+                    image[((r + k) * s->width + c) * s->channels + i] += windows[i];
+}
+
+void ops_plain_conv_forward(ops *o, const ops_conv_shape *s, const float *x, const float *w, const float *b, float *y,
+                            void *scratch) {
+    conv_sizes z = sizes_of(s);
+    float *windows = scratch, *hwio = windows + z.windows_bytes / sizeof(float);
+    void *rest = (char *)hwio + z.weights_bytes;
+    permute_weights(s, (float *)(uintptr_t)w, hwio, 0);
+    for (int64_t n = 0; n < s->batch; n++) {
+        windows_of(s, &z, x + n * s->height * s->width * s->channels, windows);
+        gemm_task t = { .rows = z.places, .columns = s->outputs, .depth = z.taps, .a = windows, .b = hwio };
+        t.c = y + n * z.places * s->outputs;
+        t.a_row = z.taps, t.a_depth = 1, t.b_depth = s->outputs, t.b_column = 1, t.c_row = s->outputs;
+        gemm_parallel(o, &t, rest);
+    }
+    ops_cpu_bias_relu(o, b, y, (uint64_t)(s->batch * z.places), (uint64_t)s->outputs, s->relu);
+}
+
+void ops_plain_conv_dx(ops *o, const ops_conv_shape *s, const float *w, const float *dy, float *dx, void *scratch) {
+    conv_sizes z = sizes_of(s);
+    float *windows = scratch, *hwio = windows + z.windows_bytes / sizeof(float);
+    void *rest = (char *)hwio + z.weights_bytes;
+    permute_weights(s, (float *)(uintptr_t)w, hwio, 0);
+    for (int64_t n = 0; n < s->batch; n++) {
+        gemm_task t = { .rows = z.places, .columns = z.taps, .depth = s->outputs, .b = hwio, .c = windows };
+        t.a = dy + n * z.places * s->outputs;
+        t.a_row = s->outputs, t.a_depth = 1, t.b_depth = 1, t.b_column = s->outputs, t.c_row = z.taps;
+        gemm_parallel(o, &t, rest);
+        add_windows(s, &z, windows, dx + n * s->height * s->width * s->channels);
+    }
+}
+
+void ops_plain_conv_dw(ops *o, const ops_conv_shape *s, const float *x, const float *dy, float *dw, void *scratch) {
+    conv_sizes z = sizes_of(s);
+    float *windows = scratch, *hwio = windows + z.windows_bytes / sizeof(float);
+    void *rest = (char *)hwio + z.weights_bytes;
+    for (int64_t n = 0; n < s->batch; n++) {
+        windows_of(s, &z, x + n * s->height * s->width * s->channels, windows);
+        gemm_task t = { .rows = z.taps, .columns = s->outputs, .depth = z.places, .a = windows, .c = hwio };
+        t.b = dy + n * z.places * s->outputs;
+        t.a_row = 1, t.a_depth = z.taps, t.b_depth = s->outputs, t.b_column = 1, t.c_row = s->outputs;
+        t.accumulate = n > 0;
+        gemm_parallel(o, &t, rest);
+    }
+    permute_weights(s, dw, hwio, 1);
+}
+
+static tess_status plain_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out, ops_scratch *need) {
+    ops_conv *c = calloc(1, sizeof *c);
+    if (!c)
+        return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
+    *c = (ops_conv){ o, *s };
+    *need = (ops_scratch){ ops_plain_conv_scratch(o, s), ops_plain_conv_scratch(o, s) };
+    *out = c;
+    return TESS_OK;
+}
+
+static void plain_conv_destroy(ops_conv *c) {
+    free(c);
+}
+
+static tess_status plain_conv_forward(ops_conv *c, const float *x, const float *w, const float *b, float *y,
+                                      void *scratch) {
+    ops_plain_conv_forward(c->o, &c->s, x, w, b, y, scratch);
+    return TESS_OK;
+}
+
+static tess_status plain_conv_backward(ops_conv *c, const float *x, const float *w, const float *dy, float *dx,
+                                       float *dw, float *db, void *scratch) {
+    conv_sizes z = sizes_of(&c->s);
+    if (dx)
+        ops_plain_conv_dx(c->o, &c->s, w, dy, dx, scratch);
+    if (dw)
+        ops_plain_conv_dw(c->o, &c->s, x, dy, dw, scratch);
+    if (db)
+        ops_cpu_bias_backward(c->o, dy, db, (uint64_t)(c->s.batch * z.places), (uint64_t)c->s.outputs);
+    return TESS_OK;
+}
+
+const ops_table ops_plain = {
+    .name = "plain",
+    .create = plain_create,
+    .destroy = plain_destroy,
+    .describe = plain_describe,
+    .linear_create = plain_linear_create,
+    .linear_destroy = plain_linear_destroy,
+    .linear_forward = plain_linear_forward,
+    .linear_backward = plain_linear_backward,
+    .conv_create = plain_conv_create,
+    .conv_destroy = plain_conv_destroy,
+    .conv_forward = plain_conv_forward,
+    .conv_backward = plain_conv_backward,
+    OPS_CPU_ELEMENTWISE,
+};
+
+tess_status ops_find(const char *name, const ops_table **out) {
+#ifdef TESSERA_HAVE_DNNL
+    if (!name || !strcmp(name, "auto") || !strcmp(name, "onednn")) {
+        *out = &ops_onednn;
+        return TESS_OK;
+    }
+#else
+    if (name && !strcmp(name, "onednn"))
+        return tess__fail(TESS_E_UNSUPPORTED, "operators \"onednn\": this build left oneDNN out (libdnnl-dev)");
+#endif
+    if (!name || !strcmp(name, "auto") || !strcmp(name, "plain")) {
+        *out = &ops_plain;
+        return TESS_OK;
+    }
+    return tess__fail(TESS_E_INVALID, "operators \"%s\": expected auto, onednn or plain", name);
+}

@@ -1,0 +1,16 @@
+/* The plain table's linear and convolution as functions of a shape, for a table that must fill a gap with them. */
+#ifndef TESS_MODELS_OPS_PLAIN_H
+#define TESS_MODELS_OPS_PLAIN_H
+#include "ops.h"
+
+uint64_t ops_plain_gemm_scratch(const ops *); /* what each linear function below needs */
+uint64_t ops_plain_conv_scratch(const ops *, const ops_conv_shape *);
+void ops_plain_linear_forward(ops *, const ops_linear_shape *, const float *x, const float *w, const float *b, float *y,
+                              void *scratch);
+void ops_plain_linear_dx(ops *, const ops_linear_shape *, const float *w, const float *dy, float *dx, void *scratch);
+void ops_plain_linear_dw(ops *, const ops_linear_shape *, const float *x, const float *dy, float *dw, void *scratch);
+void ops_plain_conv_forward(ops *, const ops_conv_shape *, const float *x, const float *w, const float *b, float *y,
+                            void *scratch);
+void ops_plain_conv_dx(ops *, const ops_conv_shape *, const float *w, const float *dy, float *dx, void *scratch);
+void ops_plain_conv_dw(ops *, const ops_conv_shape *, const float *x, const float *dy, float *dw, void *scratch);
+#endif
