@@ -17,9 +17,11 @@ typedef struct {
 
 /** A kind's word in variables and file names: "comm", "device"; null for an unknown kind. */
 const char *tess__kind_name(uint32_t kind);
-/** Opens the plugin `selection` names ("gloo", "size:20000", "/path/lib.so", "./lib.so:args"). `services` is the core's
- * host table, copied; its log, option, kv and abort services reach the plugin. Fails with TESS_E_INVALID or
- * TESS_E_VERSION and a message listing every candidate with its reason. */
+/** Opens the plugin `selection` names ("gloo", "size:20000", "/path/lib.so", "./lib.so:args"). The text before the
+ * first colon, or all, is a name when it has no slash; else the value is a path, with args after ".so:" or after the
+ * first colon behind the last slash. `services` is the core's host table, copied; what it leaves null gets a default,
+ * and null is fine. The plugin's options are registered (options.h). Fails with TESS_E_INVALID, TESS_E_VERSION or what
+ * the plugin's open returned, and one line with every candidate and its reason. */
 tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_host *services, tess__plugin **out);
 void tess__plugin_close(tess__plugin *); /* close(ctx), never dlclose; null is fine */
 
@@ -31,7 +33,8 @@ typedef struct {
     int usable;
     char reason[512]; /* why not usable */
 } tess__plugin_row;
-/** Calls `row` for every plugin of every kind: built-in ones and all files found in the search path. */
+/** Calls `row` for every plugin of every kind: built-in ones and all files found in the search path. Each file is
+ * opened and closed, to know whether it can be used. Stops at the first status that is not 0 and returns it. */
 tess_status tess__plugin_list(tess_status (*row)(void *user, const tess__plugin_row *), void *user);
 
 /* What is compiled in. The core names no other plugin. */
