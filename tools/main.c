@@ -10,6 +10,7 @@ static const struct {
     tool_command_fn run;
     const char *help;
 } commands[] = {
+    { "plugins", cmd_plugins, "list the plugins, or describe one" },
     { NULL, NULL, NULL },
 };
 
