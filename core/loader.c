@@ -261,6 +261,10 @@ tess_status tess__plugin_list(tess_status (*row)(void *user, const tess__plugin_
     }
     l->row = row;
     l->user = user;
+    for (uint32_t i = 0; i < search.n; i++)
+        if (search.dirs[i].reason && strcmp(search.dirs[i].reason, "no such directory") != 0)
+            tess__log(TESS_LOG_WARNING, "plugin directory %s is not searched: %s", search.dirs[i].path,
+                      search.dirs[i].reason);
     tess_status s = list_builtins(l);
     if (s == TESS_OK)
         s = tess__plugin_search_each(&search, list_file, l);

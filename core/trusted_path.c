@@ -12,6 +12,7 @@ typedef struct {
     char done[PATH_BYTES]; /* resolved so far, without a slash at its end; "" is the root */
     char rest[PATH_BYTES];
     int links;
+    uint32_t want;
     char *reason;
     size_t reason_bytes;
 } walk;
@@ -92,7 +93,8 @@ static tess_status step(walk *w, const char *name) {
     w->done[done] = '/';
     memcpy(w->done + done + 1, name, n + 1);
     if (lstat(w->done, &s) != 0)
-        return errno == ENOENT ? REFUSE(w, "no such file") : REFUSE(w, "%s: %s", w->done, strerror(errno));
+        return errno == ENOENT ? REFUSE(w, "no such %s", w->want == TESS_PATH_FILE ? "file" : "directory")
+                               : REFUSE(w, "%s: %s", w->done, strerror(errno));
     tess_status status = check_owner(w, &s);
     if (status == TESS_OK && S_ISLNK(s.st_mode))
         return follow(w);
@@ -122,7 +124,8 @@ static tess_status begin(walk *w, const char *path) {
 }
 
 /* The end of the way: of the right type, and neither it nor the directory that holds a file open to others. */
-static tess_status check_end(walk *w, uint32_t want) {
+static tess_status check_end(walk *w) {
+    uint32_t want = w->want;
     struct stat s;
     if (stat(shown(w), &s) != 0)
         return REFUSE(w, "%s: %s", shown(w), strerror(errno));
@@ -146,7 +149,7 @@ static tess_status check_end(walk *w, uint32_t want) {
 }
 
 tess_status tess__trusted_path(const char *path, uint32_t want, char real[4096], char *reason, size_t reason_bytes) {
-    walk w = { .reason = reason, .reason_bytes = reason_bytes };
+    walk w = { .want = want, .reason = reason, .reason_bytes = reason_bytes };
     char name[256];
     int more = 0;
     tess_status status = begin(&w, path);
@@ -155,7 +158,7 @@ tess_status tess__trusted_path(const char *path, uint32_t want, char real[4096],
     if (status == TESS_OK && more < 0)
         status = REFUSE(&w, "a file name of more than 255 bytes");
     if (status == TESS_OK)
-        status = check_end(&w, want);
+        status = check_end(&w);
     if (status == TESS_OK)
         snprintf(real, PATH_BYTES, "%s", shown(&w));
     return status;
