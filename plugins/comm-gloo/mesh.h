@@ -1,0 +1,107 @@
+// One communicator's connections: a pair to every other rank, and lanes of messages over them.
+//
+// All sending and receiving is done by the communicator's worker thread; wake() and the watcher are the exceptions
+// and say so. Errors are thrown as Failure.
+#pragma once
+#include "settings.h"
+#include <atomic>
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <vector>
+
+namespace tess_gloo {
+
+// What a rank says about a collective before any data moves; all ranks must say the same.
+struct Header {
+    uint32_t magic, op, redop, send_dtype, recv_dtype;
+    int32_t root;
+    uint64_t count, tag, seq, caller_seq;
+    double scale;
+};
+constexpr uint32_t kMagic = 0x54474c31; // "TGL1"
+// Small contributions travel behind the header, which saves the second message.
+constexpr size_t kEagerBytes = 4096;
+struct Message {
+    Header header;
+    unsigned char payload[kEagerBytes];
+};
+
+// Messages of one lane between two ranks arrive in the order they were posted.
+enum Lane { kHeaderLane, kDataLane, kGatherLane, kLanes };
+
+class Mesh {
+  public:
+    Mesh(Settings &, int rank, int size, const std::atomic<bool> &stop);
+    ~Mesh();
+    Mesh(const Mesh &) = delete;
+    Mesh &operator=(const Mesh &) = delete;
+
+    // Exchanges addresses through the key-value store under `prefix` and connects every pair.
+    void connect(const std::string &prefix);
+    int waiting_for() const { return waiting_for_; } // any thread: the rank that connect() waits for, -1 none
+
+    // Any thread. Wakes the worker and the watcher out of every wait; they then see `stop`.
+    void wake();
+    // Any thread, while connect() runs and `stop` is set: ends its waiting. Call until connect() has returned.
+    void break_connect();
+
+    void post_recv(Lane, int peer, void *to, size_t bytes);
+    void post_send(Lane, int peer, const void *from, size_t bytes);
+    void wait_recv(Lane, int peer); // one message
+    void wait_sends(Lane);          // every send posted on the lane so far
+
+    // The header exchange: fill outgoing(p) for every peer, send with sizes, then await each; release before the next.
+    Message &outgoing(int peer) { return sent_headers_[peer]; }
+    const Message &incoming(int peer) const { return got_headers_[2 * peer + turn_]; }
+    void send_header(int peer, size_t payload_bytes);
+    void await_header(int peer) { wait_recv(kHeaderLane, peer); }
+    bool header_came(int peer); // of a peer that is gone: whether it came before the end
+    void release_headers();
+
+    // Goodbye: sent to all as the last message; after await_byes every connection may close in any order.
+    void send_byes();
+    void await_byes();
+
+    // The watcher thread: returns when a connection has broken or wake() was called.
+    void watch();
+    int dead_peer(); // any thread: a rank whose connection has broken, -1 none
+
+    // After these no memory of the caller is touched any more.
+    void drop_data();
+    void close_pairs();
+
+  private:
+    using Buffer = gloo::transport::UnboundBuffer;
+    std::vector<char> addresses() const;
+    std::vector<char> fetch(const std::string &key, size_t bytes);
+    void connect_pair(int peer, const char *address, size_t bytes);
+    void make_buffers();
+    template <class Call>
+    auto guarded(int peer, Call call);
+    [[noreturn]] void lost(int peer, const char *what);
+    void check_stop() const;
+
+    Settings &settings_;
+    const int rank_, size_;
+    const std::atomic<bool> &stop_;
+    std::atomic<int> waiting_for_{ -1 };
+    std::shared_ptr<gloo::transport::Context> context_;
+    int turn_ = 0;
+    std::vector<Message> sent_headers_, got_headers_; // [peer], [2 * peer + turn]
+
+    // Guards the lists against wake(), and probing against itself.
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Buffer>> recv_[kLanes]; // [peer], so that each peer can be awaited alone
+    std::unique_ptr<Buffer> send_[kLanes];
+    uint64_t unsent_[kLanes] = {};
+    std::vector<std::unique_ptr<Buffer>> goodbye_; // [peer]: a receive posted at the start
+    std::unique_ptr<Buffer> goodbye_send_;
+    // Receives that nobody answers: Gloo marks them when a connection breaks. One for the watcher to wait on, and one
+    // for each peer to find out whose it was.
+    std::unique_ptr<Buffer> watch_;
+    std::vector<std::unique_ptr<Buffer>> probe_;
+    std::vector<uint64_t> words_; // goodbyes in, goodbye out, and a place for what never comes
+};
+
+} // namespace tess_gloo

@@ -1,0 +1,49 @@
+// The collectives themselves, over a Mesh; each runs on the worker thread from beginning to end.
+#pragma once
+#include "mesh.h"
+#include "reduce.h"
+#include <tessera/plugin.h>
+#include <vector>
+
+namespace tess_gloo {
+
+// Operations of our own that share the header exchange.
+enum : uint32_t { kOpHello = 100, kOpFinalize = 101 };
+
+// Null or what is wrong with the call, for any rank of `nranks`; `rank` -1 when planning.
+bool check_collective(const tess_collective &, int rank, int nranks, struct Failure *why);
+uint64_t scratch_bytes(const tess_collective &, int nranks);
+
+class Operations {
+  public:
+    Operations(Mesh *mesh, int rank, int size); // mesh null: one rank
+    void run(const tess_collective &, uint64_t seq);
+    // Only the header exchange, for `op` of ours: returns when every rank has come here.
+    void meet(uint32_t op, uint64_t tag, uint64_t seq);
+
+  private:
+    struct Split; // how a buffer is divided over the ranks
+    void exchange(const Header &, const tess_collective *);
+    size_t fill_payload(const tess_collective &, int peer);
+    void compare(int peer);
+    void eager(const tess_collective &);
+    void alone(const tess_collective &);
+    void all_gather(const tess_collective &, const Header &);
+    void all_to_all(const tess_collective &, const Header &);
+    void broadcast(const tess_collective &, const Header &);
+    void reduce(const tess_collective &, const Header &);
+    void reduce_chunks(const tess_collective &, const Split &, uint64_t chunk_elems);
+    void combine(const tess_collective &, const void *const *leaves, void *out, uint64_t elems);
+
+    uint64_t post(bool send, Lane, int peer, void *ptr, uint64_t bytes);
+    void await(Lane, int peer, uint64_t bytes);
+    int peer_at(int i) const { return (rank_ + 1 + i) % size_; } // i from 0 to size - 2: begin with the next rank
+
+    Mesh *mesh_;
+    const int rank_, size_;
+    Header header_{};
+    std::vector<const void *> leaves_;
+    std::vector<unsigned char> stack_; // partial sums
+};
+
+} // namespace tess_gloo

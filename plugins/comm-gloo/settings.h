@@ -1,0 +1,39 @@
+// What one opened plugin has: the host's services, the options, and Gloo's device with its I/O thread.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <sched.h>
+#include <string>
+#include <tessera/plugin.h>
+
+namespace gloo::transport {
+class Device;
+}
+
+namespace tess_gloo {
+
+class Settings {
+  public:
+    explicit Settings(const tess_host *host);
+
+    // The device is made at the first communicator and shared by all. Throws Failure.
+    std::shared_ptr<gloo::transport::Device> device();
+
+    // For each of our threads, first thing: no signals, the helper CPUs, the default floating-point mode.
+    void enter_thread(const char *name) const;
+
+    const tess_host &host() const { return host_; }
+    bool aborting() const { return host_.aborting != nullptr && host_.aborting(host_.host) != 0; }
+
+  private:
+    std::string setting(const char *name) const;
+
+    tess_host host_{};
+    std::string interface_, hostname_;
+    cpu_set_t cpus_;
+    bool pin_ = false;
+    std::mutex mutex_;
+    std::shared_ptr<gloo::transport::Device> device_;
+};
+
+} // namespace tess_gloo

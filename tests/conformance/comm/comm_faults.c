@@ -1,0 +1,2 @@
+#include "comm_suite.h"
+const struct comm_case comm_cases_faults[] = { { 0 } };
