@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "common.h"
 
 /* One row per subcommand, in the order that --help shows. */
 static const struct {
@@ -27,7 +28,13 @@ static int print_help(FILE *out) {
 }
 
 static int unknown(const char *word) {
-    fprintf(stderr, "tessera: unknown command '%s'; `tessera --help` lists them\n", word);
+    enum { MOST = 16 };
+    const char *names[MOST] = { NULL };
+    size_t n = 0;
+    for (; n < MOST && commands[n].name; n++)
+        names[n] = commands[n].name;
+    const char *near = tool_suggestion(word, names, n);
+    fprintf(stderr, "tessera: unknown command '%s'%s\n", word, *near ? near : "; `tessera --help` lists them");
     return TOOL_USAGE;
 }
 

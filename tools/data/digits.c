@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "philox.h"
+#include "random.h"
 
 /* Each digit is a few arcs and lines in a box 1 wide and 1.4 high, y downwards. A line is {x0, y0, x1, y1}; an arc is
  * an ellipse's centre, radii, and the angles it runs between, in eighths of a turn clockwise from the right. */
@@ -112,9 +112,11 @@ void tool_digits_draw(uint64_t seed, uint64_t index, unsigned char *pixels) {
         }
     }
     float dark = between(seed, index, 9, 170, 255);
-    for (uint32_t i = 0; i < SIDE * SIDE; i++) {
-        float noise = 40 * (tool_uniform(seed, index, DRAW_NOISE, i) - 0.5f);
-        float value = dark * ink[i] + noise;
-        pixels[i] = (unsigned char)(value < 0 ? 0 : value > 255 ? 255 : value);
+    for (uint32_t i = 0; i < SIDE * SIDE; i += 4) {
+        philox_block bits = philox(seed, (uint32_t)index, (uint32_t)(index >> 32), DRAW_NOISE, i);
+        for (uint32_t k = 0; k < 4; k++) {
+            float value = dark * ink[i + k] + 40 * ((float)(bits.v[k] >> 8) * 0x1p-24f - 0.5f);
+            pixels[i + k] = (unsigned char)(value < 0 ? 0 : value > 255 ? 255 : value);
+        }
     }
 }

@@ -1,6 +1,6 @@
 #include "sampler.h"
 
-#include "philox.h"
+#include "random.h"
 
 uint64_t tool_sampler_steps(const tool_sampler *s) {
     uint64_t per_step = (uint64_t)s->batch * (uint64_t)s->ranks * (uint64_t)s->accum;
@@ -18,10 +18,9 @@ static uint64_t feistel(uint64_t seed, uint64_t epoch, unsigned half_bits, uint6
     uint64_t mask = (UINT64_C(1) << half_bits) - 1;
     uint64_t left = x >> half_bits, right = x & mask;
     for (uint32_t round = 0; round < 6; round++) {
-        uint32_t counter[4] = { (uint32_t)right, (uint32_t)epoch, (uint32_t)(epoch >> 32), 0x53000000u + round };
-        uint32_t bits[4];
-        tool_philox(seed, counter, bits);
-        uint64_t next = left ^ ((((uint64_t)bits[1] << 32) | bits[0]) & mask);
+        philox_block bits =
+            philox(seed, (uint32_t)right, (uint32_t)epoch, (uint32_t)(epoch >> 32), 0x53000000u + round);
+        uint64_t next = left ^ ((((uint64_t)bits.v[1] << 32) | bits.v[0]) & mask);
         left = right;
         right = next;
     }

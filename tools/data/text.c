@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "philox.h"
+#include "random.h"
 #include "status.h"
 
 #define MOST_BYTES (UINT64_C(4) << 30)
@@ -126,10 +126,9 @@ void tool_text_free(tool_text *text) {
 }
 
 const unsigned char *tool_text_train_window(const tool_text *text, uint64_t seed, uint64_t sample, int64_t context) {
-    uint32_t counter[4] = { (uint32_t)sample, (uint32_t)(sample >> 32), 0x54455854u, 0 }, bits[4];
-    tool_philox(seed, counter, bits);
+    philox_block bits = philox(seed, (uint32_t)sample, (uint32_t)(sample >> 32), 0x54455854u, 0);
     uint64_t places = text->n_train - (uint64_t)context;
-    uint64_t random = (uint64_t)bits[1] << 32 | bits[0];
+    uint64_t random = (uint64_t)bits.v[1] << 32 | bits.v[0];
     return text->bytes + (uint64_t)(((unsigned __int128)random * places) >> 64);
 }
 

@@ -1,0 +1,111 @@
+/* `tessera train`: what its files share. train.c parses and starts ranks; train_settings.c fills in each model's
+ * defaults; train_rank.c is one rank's run; train_state.c loads, saves and digests parameters; train_output.c prints;
+ * train_mnist.c, train_gpt.c and train_linear.c are the tasks. */
+#ifndef TOOL_TRAIN_H
+#define TOOL_TRAIN_H
+#include <stdio.h>
+#include <tessera/tessera.h>
+
+#include "data/idx.h"
+#include "data/sampler.h"
+#include "data/text.h"
+#include "json_out.h"
+#include "models/model.h"
+#include "progress.h"
+
+typedef struct { /* options, else the model's defaults */
+    const char *model;
+    int64_t batch, accum, threads; /* threads 0: not set */
+    int sync_each, quiet, deterministic;
+    uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
+    const char *optimizer;
+    double lr, momentum, weight_decay, clip, beta2;
+    int64_t layers, heads, width, context;
+    const char *data, *save, *resume, *json, *isa; /* null: not set; json "1": standard output */
+    uint64_t save_every;
+} train_settings;
+
+/** Reads options and environment for `model`, which is in the list of models. */
+tess_status train_settings_read(const char *model, train_settings *out);
+/** The names of all models; ends with null. */
+extern const char *const train_models[];
+
+typedef struct train_run train_run;
+
+typedef struct { /* a model's data and what is done with it */
+    /** Loads the data; sets the fields of `task` below. */
+    tess_status (*open)(train_run *);
+    void (*close)(train_run *);
+    /** The batch of this rank's microbatch k in `step` (from 0). */
+    void (*fill)(const train_run *, uint64_t step, int32_t k, void *batch);
+    /** Evaluation batch i; past the last: an empty one, for ranks with less to do. */
+    void (*fill_eval)(const train_run *, uint64_t i, void *batch);
+    double (*rate)(const train_run *, uint64_t step); /* the learning rate of `step` */
+    /** After training; may be null. */
+    tess_status (*finish)(train_run *);
+} train_task_ops;
+extern const train_task_ops train_mnist, train_gpt, train_linear;
+
+struct train_run {
+    train_settings s;
+    const train_task_ops *ops;
+    tess *t;
+    model *m;
+    int32_t rank, ranks;
+    /* the task's */
+    struct {
+        uint64_t steps;           /* to run */
+        uint64_t steps_per_epoch; /* 0: no epochs */
+        uint64_t eval_every;      /* steps between evaluations; 0: at the end only */
+        uint64_t eval_batches;    /* over all ranks; 0: nothing to evaluate */
+        const char *unit;         /* "samples" */
+        uint64_t units_per_batch;
+        const char *source; /* where the data is from; for people */
+        tool_sampler sampler;
+        tool_idx train_set, test_set; /* pixels null: drawn digits */
+        uint64_t n_train, n_test;
+        tool_text text;
+    } task;
+    void *batch;
+    model_result *result;
+    tess_optimizer_options optimizer;
+    tess_optimizer_group groups[2];
+    /* what came of it */
+    double loss, accuracy, eval_loss; /* NAN: none */
+    double seconds;                   /* in steps */
+    uint64_t steps_done;
+    char digest[33]; /* "": none */
+    /* output, rank 0 only */
+    FILE *text, *json_file;
+    json_out json;
+    int json_failed;
+    tool_progress progress;
+};
+
+/** Runs as one rank of the world that the environment describes. Returns the exit code. */
+int train_rank(const train_settings *);
+
+/** [C] The same status on every rank: that of the lowest rank that failed, if any. Only that rank has a message; on the
+ * others it is empty. */
+tess_status train_agree(train_run *, tess_status mine);
+/** [C] One evaluation over all batches. */
+tess_status train_evaluate(train_run *, double *loss, double *accuracy);
+
+/* ---- train_state.c ------------------------------------------------------------------------------ */
+/** A fill for tess_shard from DIR/model.safetensors. */
+tess_status train_resume_open(train_run *, const char *dir, void **out);
+tess_status train_resume_fill(void *state, const tess_range *, void *data);
+void train_resume_close(void *state);  /* null is fine */
+tess_status train_save(train_run *);   /* [C] to s.save */
+tess_status train_digest(train_run *); /* [C] */
+
+/* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
+tess_status train_output_open(train_run *);
+void train_output_start(train_run *);
+void train_output_step(train_run *, double rate);
+void train_output_eval(train_run *, double loss, double accuracy);
+void train_output_sample(train_run *, const char *text, size_t bytes);
+/** The closing table and the summary object. Fails when JSON could not be written. */
+tess_status train_output_finish(train_run *);
+void train_output_close(train_run *);
+#endif

@@ -1,0 +1,236 @@
+/* What rank 0 prints: progress, a closing table, JSON. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "alloc_count.h"
+#include "options.h"
+#include "status.h"
+#include "train.h"
+
+static tess_stats stats_of(const train_run *r) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    if (!r->t || tess_stats_get(r->t, &stats) != TESS_OK)
+        memset(&stats, 0, sizeof stats);
+    return stats;
+}
+
+tess_status train_output_open(train_run *r) {
+    int to_stdout = r->s.json && strcmp(r->s.json, "1") == 0;
+    r->text = to_stdout ? stderr : stdout;
+    tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, 1, "");
+    if (!r->s.json || r->rank != 0)
+        return TESS_OK;
+    r->json_file = to_stdout ? stdout : fopen(r->s.json, "we");
+    if (!r->json_file)
+        return tess__fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
+    json_init(&r->json, r->json_file);
+    return TESS_OK;
+}
+
+void train_output_close(train_run *r) {
+    tool_progress_finish(&r->progress);
+    if (r->json_file && r->json_file != stdout)
+        fclose(r->json_file);
+    r->json_file = NULL;
+}
+
+static json_out *begin(train_run *r, const char *event) {
+    if (!r->json_file)
+        return NULL;
+    json_object_begin(&r->json, NULL);
+    json_string(&r->json, "event", event);
+    return &r->json;
+}
+
+static void end(train_run *r) {
+    json_object_end(&r->json);
+    if (json_line(&r->json) != 0)
+        r->json_failed = 1;
+}
+
+static const char *text_or_default(const char *key) {
+    const char *text = tess__option_text(key);
+    return text ? text : tess__option_find(key)->fallback;
+}
+
+void train_output_start(train_run *r) {
+    tess_stats stats = stats_of(r);
+    if (r->task.source)
+        tool_progress_say(&r->progress, "%s", r->task.source);
+    tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " units, %d rank%s, %s", r->s.model,
+                      stats.param_elems, stats.n_units, r->ranks, r->ranks == 1 ? "" : "s", r->m->operators);
+    json_out *j = begin(r, "start");
+    if (j) {
+        json_string(j, "model", r->s.model);
+        json_int(j, "ranks", r->ranks);
+        json_uint(j, "parameters", stats.param_elems);
+        json_uint(j, "units", stats.n_units);
+        json_uint(j, "steps", r->task.steps);
+        json_uint(j, "seed", r->s.seed);
+        json_string(j, "operators", r->m->operators);
+        json_string(j, "data", r->s.data);
+        end(r);
+    }
+    tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, r->task.steps, r->task.unit);
+}
+
+void train_output_step(train_run *r, double rate) {
+    if (r->rank != 0)
+        return;
+    tess_stats stats = stats_of(r);
+    uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
+    tool_progress_show(&r->progress,
+                       &(tool_progress_point){ r->steps_done, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
+                                               stats.peak_bytes[TESS_DOMAIN_DEVICE] });
+    json_out *j = begin(r, "step");
+    if (!j)
+        return;
+    json_uint(j, "step", r->steps_done);
+    json_double(j, "loss", r->loss);
+    json_double(j, "lr", rate);
+    end(r);
+}
+
+void train_output_eval(train_run *r, double loss, double accuracy) {
+    if (r->rank != 0)
+        return;
+    uint64_t per_epoch = r->task.steps_per_epoch;
+    if (per_epoch)
+        tool_progress_say(&r->progress, "epoch %.4g: test loss %.4f, accuracy %.2f %%",
+                          (double)r->steps_done / (double)per_epoch, loss, 100 * accuracy);
+    else
+        tool_progress_say(&r->progress, "step %" PRIu64 ": validation loss %.4f, accuracy %.2f %%", r->steps_done, loss,
+                          100 * accuracy);
+    json_out *j = begin(r, per_epoch ? "epoch" : "validation");
+    if (!j)
+        return;
+    if (per_epoch)
+        json_double(j, "epoch", (double)r->steps_done / (double)per_epoch);
+    json_uint(j, "step", r->steps_done);
+    json_double(j, "loss", loss);
+    json_double(j, "accuracy", accuracy);
+    json_double(j, "seconds", r->seconds);
+    end(r);
+}
+
+/* A terminal gets printable ASCII, newlines and tabs as they are; all else as a dot. */
+void train_output_sample(train_run *r, const char *text, size_t bytes) {
+    char shown[1024], whole[1024];
+    size_t n = bytes < sizeof shown - 1 ? bytes : sizeof shown - 1;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        shown[i] = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t' ? (char)c : '.';
+        whole[i] = c ? (char)c : '.';
+    }
+    shown[n] = whole[n] = '\0';
+    tool_progress_say(&r->progress, "a sample of what it writes:\n%s", shown);
+    json_out *j = begin(r, "sample");
+    if (!j)
+        return;
+    json_string(j, "text", whole);
+    end(r);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------- */
+static void put_number(json_out *j, const char *key, double value) {
+    if (isnan(value))
+        json_null(j, key);
+    else
+        json_double(j, key, value);
+}
+
+static void put_allocations(json_out *j) {
+    tool_alloc_library l;
+    if (!tool_alloc_available()) {
+        json_null(j, "step_allocations");
+        json_null(j, "library_allocations");
+        return;
+    }
+    json_uint(j, "step_allocations", tool_alloc_own());
+    json_object_begin(j, "library_allocations");
+    for (size_t i = 0; tool_alloc_library_at(i, &l); i++) {
+        if (l.own)
+            continue;
+        json_object_begin(j, l.name);
+        json_uint(j, "count", l.count);
+        json_uint(j, "bytes", l.bytes);
+        json_object_end(j);
+    }
+    json_object_end(j);
+}
+
+static void put_summary(train_run *r, const tess_stats *stats) {
+    static const char *const options[] = {
+        "comm", "offload", "precision", "wrap", "strategy", "device", "activations"
+    };
+    json_out *j = begin(r, "summary");
+    if (!j)
+        return;
+    json_string(j, "model", r->s.model);
+    json_int(j, "ranks", r->ranks);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        json_string(j, options[i], text_or_default(options[i]));
+    json_int(j, "accum", r->s.accum);
+    json_int(j, "threads", r->m->options.threads);
+    json_uint(j, "steps", r->steps_done);
+    put_number(j, "loss", r->loss);
+    put_number(j, "accuracy", r->accuracy);
+    json_double(j, "seconds", r->seconds);
+    json_uint(j, "peak_device_bytes", stats->peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_device_bytes", stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "peak_host_bytes", stats->peak_bytes[TESS_DOMAIN_HOST]);
+    json_uint(j, "planned_peak_host_bytes", stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
+    put_allocations(j);
+    json_string(j, "params_digest", r->digest[0] ? r->digest : NULL);
+    if (r->ops == &train_gpt)
+        put_number(j, "validation_loss", r->eval_loss);
+    end(r);
+}
+
+static void table_row(train_run *r, const char *name, const char *value) {
+    tool_progress_say(&r->progress, "  %-22s %s", name, value);
+}
+
+static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t planned) {
+    char a[32], text[128];
+    snprintf(text, sizeof text, "%s (%" PRIu64 " bytes, planned %" PRIu64 ")", tool_bytes_text(peak, a), peak, planned);
+    table_row(r, name, text);
+}
+
+static void print_table(train_run *r, const tess_stats *stats) {
+    char text[128];
+    uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
+    tool_progress_say(&r->progress, "%s, %d rank%s, strategy %s, wrap %s:", r->s.model, r->ranks,
+                      r->ranks == 1 ? "" : "s", text_or_default("strategy"), text_or_default("wrap"));
+    snprintf(text, sizeof text, "%" PRIu64 " in %.2f s, %.0f %s/s", r->steps_done, r->seconds,
+             r->seconds > 0 ? (double)units / r->seconds : 0.0, r->task.unit);
+    table_row(r, "steps", text);
+    snprintf(text, sizeof text, "%.6f", r->loss);
+    table_row(r, "loss of the last step", text);
+    if (!isnan(r->eval_loss)) {
+        snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);
+        table_row(r, r->task.steps_per_epoch ? "test loss" : "validation loss", text);
+    }
+    print_memory(r, "device memory, peak", stats->peak_bytes[TESS_DOMAIN_DEVICE],
+                 stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    if (stats->peak_bytes[TESS_DOMAIN_HOST])
+        print_memory(r, "host memory, peak", stats->peak_bytes[TESS_DOMAIN_HOST],
+                     stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
+    if (tool_alloc_available()) {
+        snprintf(text, sizeof text, "%" PRIu64, tool_alloc_own());
+        table_row(r, "allocations in steps", text);
+    }
+    if (r->digest[0])
+        table_row(r, "params_digest", r->digest);
+}
+
+tess_status train_output_finish(train_run *r) {
+    tess_stats stats = stats_of(r);
+    print_table(r, &stats);
+    put_summary(r, &stats);
+    if (r->json_failed)
+        return tess__fail(TESS_E_DATA, "--json=%s: not everything could be written", r->s.json);
+    return TESS_OK;
+}

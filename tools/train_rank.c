@@ -1,0 +1,229 @@
+/* One rank's run: opens the engine, declares and shards the model, trains, evaluates, saves, closes. */
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc_count.h"
+#include "common.h"
+#include "control.h"
+#include "status.h"
+#include "train.h"
+
+/* ---- agreement --------------------------------------------------------------------------------- */
+/* Each rank contributes rank * 64 + |status|, or a number above all when it is well; the least one wins. */
+tess_status train_agree(train_run *r, tess_status mine) {
+    const double well = 1e9;
+    double least = mine == TESS_OK ? well : 64.0 * r->rank - mine;
+    tess_status status = tess_all_reduce(r->t, &least, 1, TESS_F64, TESS_MIN);
+    if (status != TESS_OK || least == well)
+        return status;
+    status = -(tess_status)fmod(least, 64);
+    return (int32_t)(least / 64) == r->rank ? mine : tess__fail(status, "%s", "");
+}
+
+/* ---- evaluation -------------------------------------------------------------------------------- */
+tess_status train_evaluate(train_run *r, double *loss, double *accuracy) {
+    double sums[3] = { 0 }; /* loss, correct, count */
+    uint64_t rounds = (r->task.eval_batches + (uint64_t)r->ranks - 1) / (uint64_t)r->ranks;
+    for (uint64_t i = 0; i < rounds; i++) {
+        r->ops->fill_eval(r, i * (uint64_t)r->ranks + (uint64_t)r->rank, r->batch);
+        tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch };
+        run.result = r->result;
+        tess_status status = tess_run(r->t, &run);
+        if (status != TESS_OK)
+            return status;
+        sums[0] += r->result->loss;
+        sums[1] += (double)r->result->correct;
+        sums[2] += (double)r->result->count;
+    }
+    tess_status status = tess_all_reduce(r->t, sums, 3, TESS_F64, TESS_SUM);
+    if (status != TESS_OK)
+        return status;
+    *loss = sums[0] / sums[2];
+    *accuracy = sums[1] / sums[2];
+    return TESS_OK;
+}
+
+static tess_status evaluate(train_run *r) {
+    if (r->task.eval_batches == 0)
+        return TESS_OK;
+    tess_status status = train_evaluate(r, &r->eval_loss, &r->accuracy);
+    if (status == TESS_OK)
+        train_output_eval(r, r->eval_loss, r->accuracy);
+    return status;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------ */
+/* Without clipping each unit steps as its gradient arrives; clipping has to know all gradients first. */
+static tess_status run_microbatches(train_run *r, double *loss) {
+    int32_t accum = (int32_t)r->s.accum;
+    tess_status status = TESS_OK;
+    for (int32_t k = 0; k < accum && status == TESS_OK; k++) {
+        int last = k == accum - 1;
+        r->ops->fill(r, r->steps_done, k, r->batch);
+        tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_TRAIN, .batch = r->batch };
+        if (!last && !r->s.sync_each)
+            run.kind |= TESS_PASS_NO_SYNC;
+        run.result = r->result;
+        run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
+        run.step = last && r->s.clip == 0 ? &r->optimizer : NULL;
+        status = tess_run(r->t, &run);
+        *loss += r->result->loss / (double)r->result->count / accum;
+    }
+    if (status == TESS_OK && r->s.clip > 0)
+        status = tess_step(r->t, &r->optimizer);
+    return status;
+}
+
+static tess_status train_step(train_run *r) {
+    double loss = 0, rate = r->ops->rate(r, r->steps_done), started = tool_seconds();
+    r->optimizer.lr = (float)rate;
+    if (r->steps_done > 0)
+        tool_alloc_window_begin();
+    tess_status status = run_microbatches(r, &loss);
+    if (status == TESS_OK)
+        status = tess_all_reduce(r->t, &loss, 1, TESS_F64, TESS_AVG);
+    tool_alloc_window_end();
+    if (status != TESS_OK)
+        return status;
+    r->seconds += tool_seconds() - started;
+    r->steps_done++;
+    r->loss = loss;
+    train_output_step(r, rate);
+    return TESS_OK;
+}
+
+static tess_status train_loop(train_run *r) {
+    tess_status status = TESS_OK;
+    while (status == TESS_OK && r->steps_done < r->task.steps) {
+        status = train_step(r);
+        uint64_t done = r->steps_done;
+        int last = done == r->task.steps;
+        if (status == TESS_OK && (last || (r->task.eval_every && done % r->task.eval_every == 0)))
+            status = evaluate(r);
+        if (status == TESS_OK && r->s.save && (last || (r->s.save_every && done % r->s.save_every == 0)))
+            status = train_save(r);
+    }
+    return status;
+}
+
+/* ---- setting up -------------------------------------------------------------------------------- */
+/* A rank's share of the cores, unless it is told or must not depend on the machine. */
+static int32_t threads_for(const train_settings *s) {
+    tess__world world;
+    cpu_set_t cores;
+    if (s->threads)
+        return (int32_t)s->threads;
+    if (s->deterministic || tess__world_from_env(&world) != TESS_OK)
+        return 1;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    long share = online / (world.local_nranks > 0 ? world.local_nranks : 1);
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < share)
+        share = CPU_COUNT(&cores); /* bound by the launcher */
+    return share < 1 ? 1 : share > 1024 ? 1024 : (int32_t)share;
+}
+
+static tess_status make_model(train_run *r) {
+    const train_settings *s = &r->s;
+    model_options o = { .batch = (int32_t)s->batch,
+                        .layers = (int32_t)s->layers,
+                        .heads = (int32_t)s->heads,
+                        .width = (int32_t)s->width,
+                        .context = (int32_t)s->context,
+                        .threads = threads_for(s),
+                        .seed = s->seed,
+                        .isa = s->isa };
+    tess_status status = model_create(s->model, &o, &r->m);
+    if (status != TESS_OK)
+        return status;
+    r->batch = aligned_alloc(64, ops_align(r->m->desc.input_bytes));
+    r->result = aligned_alloc(64, ops_align(r->m->desc.result_bytes));
+    if (!r->batch || !r->result)
+        return tess__fail(TESS_E_NOMEM, "no memory for a batch of %llu bytes",
+                          (unsigned long long)r->m->desc.input_bytes);
+    memset(r->batch, 0, r->m->desc.input_bytes);
+    return TESS_OK;
+}
+
+static tess_status open_engine(train_run *r) {
+    tess_options o = { .struct_size = sizeof o,
+                       .optimizer = r->s.optimizer,
+                       .momentum = (float)r->s.momentum,
+                       .accum = (int32_t)r->s.accum,
+                       .input_bytes = r->m->desc.input_bytes };
+    tess_status status = tess_open(&o, &r->t);
+    if (status != TESS_OK)
+        return status;
+    r->rank = tess_rank(r->t);
+    r->ranks = tess_ranks(r->t);
+    r->groups[0] = (tess_optimizer_group){ (float)r->s.weight_decay, 1 };
+    r->groups[1] = (tess_optimizer_group){ 0, 1 }; /* biases and normalisations do not decay */
+    r->optimizer = (tess_optimizer_options){ .struct_size = sizeof r->optimizer,
+                                             .beta2 = (float)r->s.beta2,
+                                             .momentum = (float)r->s.momentum,
+                                             .clip_norm = (float)r->s.clip,
+                                             .groups = r->groups,
+                                             .n_groups = r->m->t->optimizer_groups > 1 ? 2 : 1 };
+    return TESS_OK;
+}
+
+static tess_status shard(train_run *r) {
+    void *resume = NULL;
+    tess_status status = model_declare(r->t, r->m);
+    if (status != TESS_OK)
+        return status;
+    if (!r->s.resume)
+        return tess_shard(r->t, model_fill, r->m);
+    status = train_agree(r, train_resume_open(r, r->s.resume, &resume));
+    if (status == TESS_OK)
+        status = tess_shard(r->t, train_resume_fill, resume);
+    train_resume_close(resume);
+    return status;
+}
+
+static tess_status run(train_run *r) {
+    tess_status status = make_model(r);
+    if (status == TESS_OK)
+        status = open_engine(r);
+    if (status != TESS_OK)
+        return status;
+    status = train_agree(r, train_output_open(r));
+    if (status == TESS_OK)
+        status = train_agree(r, r->ops->open(r));
+    if (status == TESS_OK)
+        status = shard(r);
+    if (status != TESS_OK)
+        return status;
+    train_output_start(r);
+    status = train_loop(r);
+    if (status == TESS_OK && r->ops->finish)
+        status = r->ops->finish(r);
+    if (status == TESS_OK)
+        status = train_digest(r);
+    if (status == TESS_OK && r->rank == 0)
+        status = train_output_finish(r);
+    return status;
+}
+
+static const train_task_ops *task_of(const char *name) {
+    return strcmp(name, "mnist") == 0 ? &train_mnist : strcmp(name, "gpt") == 0 ? &train_gpt : &train_linear;
+}
+
+int train_rank(const train_settings *settings) {
+    train_run r = { .s = *settings, .ops = task_of(settings->model), .loss = NAN, .accuracy = NAN, .eval_loss = NAN };
+    tess_status status = run(&r);
+    int code = tess_exit_code(status);
+    train_output_close(&r);
+    if (status != TESS_OK && tess_last_error()[0]) /* "" when another rank says it */
+        code = tool_report(status);
+    r.ops->close(&r);
+    tess_status closed = tess_close(r.t);
+    if (status == TESS_OK && closed != TESS_OK)
+        code = tool_report(closed);
+    model_destroy(r.m);
+    free(r.batch);
+    free(r.result);
+    return code;
+}

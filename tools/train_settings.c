@@ -1,0 +1,127 @@
+#include <string.h>
+
+#include "options.h"
+#include "status.h"
+#include "train.h"
+
+const char *const train_models[] = { "mnist", "gpt", "linear", NULL };
+
+static const train_settings defaults[] = {
+    /* The PyTorch FSDP tutorial's. */
+    { .model = "mnist", .batch = 64, .epochs = 5, .optimizer = "adadelta", .lr = 1.0 },
+    { .model = "gpt",
+      .batch = 6,
+      .steps = 2000,
+      .optimizer = "adamw",
+      .lr = 2e-3,
+      .weight_decay = 0.1,
+      .clip = 1.0,
+      .beta2 = 0.99,
+      .layers = 4,
+      .heads = 4,
+      .width = 128,
+      .context = 64 },
+    { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.1 },
+};
+
+static tess_status read_optimizer(train_settings *s) {
+    const char *name = s->optimizer;
+    tess_status status = tess__option_choice("optimizer", &name);
+    if (status != TESS_OK)
+        return status;
+    if (strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
+        s->optimizer = name;
+        s->lr = strcmp(name, "adadelta") == 0 ? 1.0 : strcmp(name, "sgd") == 0 ? 0.01 : 1e-3;
+        s->weight_decay = 0;
+        s->beta2 = 0;
+    }
+    static const char *const keys[] = { "lr", "momentum", "weight-decay", "clip" };
+    double *const values[] = { &s->lr, &s->momentum, &s->weight_decay, &s->clip };
+    for (int i = 0; i < 4 && status == TESS_OK; i++)
+        status = tess__option_real(keys[i], values[i]);
+    if (status == TESS_OK && (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0))
+        status = tess__fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
+    if (status == TESS_OK && s->momentum > 0 && strcmp(s->optimizer, "sgd") != 0)
+        status =
+            tess__fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
+    return status;
+}
+
+static tess_status read_length(train_settings *s) {
+    int64_t steps = 0, epochs = 0;
+    tess_status status = tess__option_int("steps", 1, INT64_MAX, &steps);
+    if (status == TESS_OK)
+        status = tess__option_int("epochs", 1, INT64_MAX, &epochs);
+    if (status != TESS_OK)
+        return status;
+    if (epochs && strcmp(s->model, "mnist") != 0)
+        return tess__fail(TESS_E_INVALID, "epochs is set, but %s counts steps", s->model);
+    if (steps)
+        s->epochs = 0;
+    if (steps || epochs) {
+        s->steps = (uint64_t)steps;
+        s->epochs = (uint64_t)epochs;
+    }
+    return TESS_OK;
+}
+
+static tess_status read_whole_numbers(train_settings *s) {
+    int64_t seed = 1, save_every = 0;
+    const struct {
+        const char *key;
+        int64_t least, most, *value;
+    } rows[] = {
+        { "batch", 1, 1 << 20, &s->batch },
+        { "accum", 1, 1 << 16, &s->accum },
+        { "threads", 1, 4096, &s->threads },
+        { "layers", 1, 4096, &s->layers },
+        { "heads", 1, 4096, &s->heads },
+        { "width", 1, 1 << 20, &s->width },
+        { "context", 1, 1 << 20, &s->context },
+        { "seed", 0, INT64_MAX, &seed },
+        { "save-every", 1, INT64_MAX, &save_every },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        tess_status status = tess__option_int(rows[i].key, rows[i].least, rows[i].most, rows[i].value);
+        if (status != TESS_OK)
+            return status;
+    }
+    s->seed = (uint64_t)seed;
+    s->save_every = (uint64_t)save_every;
+    if (s->heads && s->width % s->heads != 0)
+        return tess__fail(TESS_E_INVALID, "width %lld is not a multiple of heads %lld", (long long)s->width,
+                          (long long)s->heads);
+    return TESS_OK;
+}
+
+tess_status train_settings_read(const char *model, train_settings *out) {
+    train_settings s = { .model = NULL };
+    const char *sync = "each";
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+        if (strcmp(defaults[i].model, model) == 0)
+            s = defaults[i];
+    s.accum = 1;
+    tess_status status = read_whole_numbers(&s);
+    if (status == TESS_OK)
+        status = read_length(&s);
+    if (status == TESS_OK)
+        status = read_optimizer(&s);
+    if (status == TESS_OK)
+        status = tess__option_flag("quiet", &s.quiet);
+    if (status == TESS_OK)
+        status = tess__option_flag("deterministic", &s.deterministic);
+    if (status == TESS_OK)
+        status = tess__option_choice("sync", &sync);
+    if (status != TESS_OK)
+        return status;
+    s.sync_each = strcmp(sync, "each") == 0;
+    s.data = tess__option_text("data");
+    s.save = tess__option_text("save");
+    s.resume = tess__option_text("resume");
+    s.json = tess__option_text("json");
+    s.isa = tess__option_text("isa");
+    if (s.isa && strcmp(s.isa, "auto") == 0)
+        s.isa = NULL;
+    *out = s;
+    return TESS_OK;
+}
