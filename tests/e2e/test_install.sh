@@ -50,6 +50,18 @@ cp -r "$SOURCE/examples/wrap-every" plugin
 cmake -S plugin -B plugin/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" >plugin.log
 cmake --build plugin/build --target install >>plugin.log || { cat plugin.log; fail "the plugin does not build"; }
 [ -e "$libdir/tessera/libtessera-wrap-every.so" ] || fail "the plugin was not installed in $libdir/tessera"
+# Each plugin of this tree builds by itself too, from a copy of its folder.
+launcher=$(command -v ccache || true)
+for folder in "$SOURCE"/plugins/*/; do
+  name=$(basename "$folder")
+  cp -r "$folder" "$name"
+  if ! cmake -S "$name" -B "$name/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >"$name.log" 2>&1 ||
+    ! cmake --build "$name/build" >>"$name.log" 2>&1; then
+    cat "$name.log"
+    fail "plugins/$name does not build against the install"
+  fi
+done
 for plugin in "$libdir"/tessera/*.so; do
   same "$(exported "$plugin")" "tess_plugin_note_v1 tess_plugin_open_v1 " "symbols of $(basename "$plugin")"
   readelf -SW "$plugin" | grep -q '\.tessera\.plugin' || fail "$(basename "$plugin") has no section .tessera.plugin"
