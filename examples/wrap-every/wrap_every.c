@@ -2,10 +2,9 @@
 #include <tessera/plugin.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+enum { DECLARED = 1, TIED = 2 }; /* bits of tess_module_view.flags and of tess_param_view.flags */
 struct every {
-    const tess_host *host;
     int32_t scopes_per_unit;
 };
 
@@ -21,7 +20,7 @@ static int32_t scope_of(const tess_model_view *model, int32_t module) {
     size_t stride = model->modules->struct_size; /* a newer core's structs may be longer than ours */
     for (;;) {
         const tess_module_view *view = (const void *)(at + stride * (size_t)module);
-        if ((view->flags & 1) || view->parent < 0)
+        if ((view->flags & DECLARED) || view->parent < 0)
             return view->order < 0 ? 0 : view->order;
         module = view->parent;
     }
@@ -31,34 +30,20 @@ static const tess_param_view *param_at(const tess_model_view *model, int32_t i) 
     return (const void *)((const char *)model->params + model->params->struct_size * (size_t)i);
 }
 
-/* Units are numbered in order of first use, without gaps, whatever scopes turned out to hold no parameter. */
-static int32_t number_units(int32_t *unit, uint32_t n_params, int32_t *place, int32_t n_places) {
-    int32_t n_units = 0;
-    for (uint32_t i = 0; i < n_params; i++)
-        place[unit[i]] = 1;
-    for (int32_t p = 0; p < n_places; p++)
-        if (place[p])
-            place[p] = n_units++;
-    for (uint32_t i = 0; i < n_params; i++)
-        unit[i] = place[unit[i]];
-    return n_units;
-}
-
+/* Tied parameters are used far apart, so each tied set is a unit of its own. Numbers may have gaps: the core numbers
+ * the units anew in order of first use. */
 static tess_status every_assign(void *ctx, const tess_model_view *model, const tess_plan_env *env, int32_t *unit,
                                 int32_t *n_units,
                                 tess_status (*plan)(void *, const int32_t *, int32_t, tess_plan_result *), void *host,
                                 tess_error *err) {
     const struct every *self = ctx;
-    (void)env, (void)plan, (void)host;
-    int32_t *place = calloc(model->n_modules + 1u, sizeof *place);
-    if (!place)
-        return fail(err, TESS_E_NOMEM, "wrap every: no memory for the table of units");
+    (void)env, (void)plan, (void)host, (void)err;
     for (uint32_t i = 0; i < model->n_params; i++) {
-        const tess_param_view *p = param_at(model, param_at(model, (int32_t)i)->tied_to); /* tied ones go together */
-        unit[i] = scope_of(model, p->scope) / self->scopes_per_unit;
+        const tess_param_view *p = param_at(model, (int32_t)i);
+        unit[i] = p->flags & TIED ? (int32_t)model->n_modules + p->tied_to
+                                  : scope_of(model, p->scope) / self->scopes_per_unit;
     }
-    *n_units = number_units(unit, model->n_params, place, (int32_t)model->n_modules + 1);
-    free(place);
+    *n_units = (int32_t)(model->n_modules + model->n_params);
     return TESS_OK;
 }
 
@@ -95,7 +80,7 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     struct every *self = malloc(sizeof *self);
     if (!self)
         return fail(err, TESS_E_NOMEM, "wrap every: no memory");
-    *self = (struct every){ .host = host, .scopes_per_unit = (int32_t)k };
+    self->scopes_per_unit = (int32_t)k;
     *out_ops = &ops;
     *out_ctx = self;
     return TESS_OK;
