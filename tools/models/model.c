@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const model_ops *const model_table[] = { &model_mnist, &model_linear, NULL };
+const model_ops *const model_table[] = { &model_mnist, &model_gpt, &model_linear, NULL };
 
 /* ---- options ------------------------------------------------------------------------------------ */
 static int32_t either(int32_t value, int32_t fallback) {
