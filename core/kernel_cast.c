@@ -1,6 +1,5 @@
 #include "formulas.h"
-#include "isa.h"
-#include "kernels.h"
+#include "kernel_x86.h"
 #include "slots.h"
 
 /* One cast: the plain loop, and the same loop compiled for wider registers. */
@@ -96,11 +95,15 @@ static const struct {
 
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream) {
     static const tess__cast_fn copies[] = { NULL, copy_1, copy_2, NULL, copy_4, NULL, NULL, NULL, copy_8 };
-    (void)stream;
     if (from == to)
         return copies[tess__dtype_bytes(from)];
-    int isa = tess__isa();
-    int path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
+    int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
+#if defined(TESS_HAVE_X86)
+    tess__cast_fn wide = tess__cast_find_x86(from, to, stream, isa);
+    if (wide)
+        return wide;
+#endif
+    (void)stream;
     for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++)
         if (casts[i].from == from && casts[i].to == to)
             return casts[i].paths[path];

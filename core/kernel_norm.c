@@ -2,11 +2,10 @@
  * end of a part. The vector paths do the same for a block at a time, relative to the block's largest square. */
 #include "norm.h"
 #include "formulas.h"
-#include "isa.h"
-#include "kernels.h"
+#include "kernel_x86.h"
 #include "slots.h"
 
-enum { BLOCK = 1024, NOT_FINITE = 255 };
+enum { BLOCK = 2048, NOT_FINITE = 255 };
 
 typedef struct { /* one thread's sums */
     int64_t limb[TESS__NORM_LIMBS];
@@ -51,9 +50,40 @@ static void add_block_c(norm_sums *sums, const float *x, uint64_t elems, float s
     }
 }
 
+#if defined(TESS_HAVE_X86)
+static void add_rest(void *sums, float square) {
+    add_square(sums, square);
+}
+
+TESS_BODY void add_block_wide(norm_sums *sums, const float *x, uint64_t elems, float scale,
+                              int (*square_block)(const float *, uint64_t, float, tess__square_block *,
+                                                  void (*)(void *, float), void *)) {
+    tess__square_block sum;
+    uint64_t whole = elems & ~(uint64_t)15;
+    if (!square_block(x, whole, scale, &sum, add_rest, sums)) {
+        add_block_c(sums, x, elems, scale);
+        return;
+    }
+    add_at(sums, sum.high, sum.high_bit);
+    add_at(sums, sum.low, sum.low_bit);
+    add_block_c(sums, x + whole, elems - whole, scale);
+}
+static void add_block_avx2(norm_sums *sums, const float *x, uint64_t elems, float scale) {
+    add_block_wide(sums, x, elems, scale, tess__square_block_avx2);
+}
+static void add_block_avx512(norm_sums *sums, const float *x, uint64_t elems, float scale) {
+    add_block_wide(sums, x, elems, scale, tess__square_block_avx512);
+}
+#endif
+
 typedef void (*block_fn)(norm_sums *, const float *, uint64_t elems, float scale);
 
 static block_fn block_find(void) {
+#if defined(TESS_HAVE_X86)
+    int isa = tess__isa();
+    if (isa >= TESS_ISA_AVX2)
+        return isa >= TESS_ISA_AVX512 ? add_block_avx512 : add_block_avx2;
+#endif
     return add_block_c;
 }
 

@@ -12,18 +12,26 @@ typedef struct { /* one chunk: elements of the shard from the same segment */
     uint64_t elems;
 } step_span;
 
-/* A formula's loop, for one type. The constants are read through a copy: no store can change them. */
+/* A formula's loop, for one type. The constants are read through a copy: no store can change them. With and without
+ * weight decay are two loops, as a branch inside would keep the compiler from vectorising. */
 #define STEP(name, real, call)                                                                                         \
     TESS_BODY void name##_body(const tess_step_constants *constants, const step_span *span) {                          \
-        const tess_step_constants c = *constants;                                                                      \
+        tess_step_constants c = *constants;                                                                            \
         const real *restrict g = span->grad;                                                                           \
         real *restrict p = span->master;                                                                               \
         real *restrict a = span->state0;                                                                               \
         real *restrict b = span->state1;                                                                               \
         uint64_t n = span->elems;                                                                                      \
         (void)a, (void)b;                                                                                              \
-        for (uint64_t i = 0; i < n; i++)                                                                               \
-            call;                                                                                                      \
+        if (c.decays) {                                                                                                \
+            c.decays = 1;                                                                                              \
+            for (uint64_t i = 0; i < n; i++)                                                                           \
+                call;                                                                                                  \
+        } else {                                                                                                       \
+            c.decays = 0;                                                                                              \
+            for (uint64_t i = 0; i < n; i++)                                                                           \
+                call;                                                                                                  \
+        }                                                                                                              \
     }                                                                                                                  \
     static void name##_c(const tess_step_constants *c, const step_span *span) {                                        \
         name##_body(c, span);                                                                                          \

@@ -7,7 +7,7 @@
 #include "kernels.h"
 #include "slots.h"
 
-enum { CHUNK_BYTES = 2048, MOST_LEVELS = 32 };
+enum { CHUNK_BYTES = 4096, MOST_LEVELS = 32 };
 
 /* What one chunk of one type needs: add a + b, multiply. Integers wrap, as in every comm backend. */
 #define SPAN(type, name)                                                                                               \
@@ -77,40 +77,41 @@ static const void *load(const sum_job *job, uint32_t k, uint64_t first, uint64_t
     return room;
 }
 
-/* T over a chunk. The answer lies in an input or in the scratch. */
-static const void *tree(const sum_job *job, uint64_t first, uint64_t elems, sum_scratch *s) {
+/* T over a chunk; the last addition goes to `end`. Returns where the sum lies: in `end`, or for one input where it is.
+ */
+static const void *tree(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
     const void *level[MOST_LEVELS], *x;
     uint32_t last = job->kernel->n_in - 1;
     for (uint32_t k = 0; k < last; k++) {
-        if (k & 1) {
-            x = load(job, k, first, elems, s->loaded);
-        } else { /* stays as a partial of one input: straight into its place */
+        if (!(k & 1)) { /* stays as a partial of one input */
             level[0] = load(job, k, first, elems, s->level[0]);
             continue;
         }
         uint32_t top = (uint32_t)__builtin_ctz(~k);
-        for (uint32_t i = 0; i < top; i++) {
+        x = load(job, k, first, elems, s->loaded);
+        for (uint32_t i = 0; i < top; i++, x = s->level[top])
             job->add(s->level[top], level[i], x, elems);
-            x = s->level[top];
-        }
         level[top] = x;
     }
     x = load(job, last, first, elems, s->loaded);
-    for (uint32_t i = 0; i < MOST_LEVELS; i++) {
+    for (uint32_t i = 0; last >> i; i++) {
         if (last >> i & 1) {
-            job->add(s->result, level[i], x, elems);
-            x = s->result;
+            void *to = last >> i == 1 ? end : s->result;
+            job->add(to, level[i], x, elems);
+            x = to;
         }
     }
     return x;
 }
 
-static const void *chain(const sum_job *job, uint64_t first, uint64_t elems, sum_scratch *s) {
+/* The output may be any partial, so it is written by the last addition only. */
+static const void *chain(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
     uint32_t last = job->kernel->n_in - 1;
     const void *x = load(job, last, first, elems, s->loaded);
     for (uint32_t k = last; k-- > 0;) {
-        job->add(s->result, (const char *)job->kernel->in[k] + first * job->sum_bytes, x, elems);
-        x = s->result;
+        void *to = k ? s->result : end;
+        job->add(to, (const char *)job->kernel->in[k] + first * job->sum_bytes, x, elems);
+        x = to;
     }
     return x;
 }
@@ -129,20 +130,21 @@ static void scale_span(uint32_t dtype, void *out, const void *in, uint64_t elems
     }
 }
 
-static void finish(const sum_job *job, const void *x, uint64_t first, uint64_t elems, sum_scratch *s) {
+/* Adds what is in the output, scales and stores. `x` may be the output itself, when nothing is added and no cast
+ * needed. */
+static void finish(const sum_job *job, const void *x, char *out, uint64_t elems, sum_scratch *s) {
     const tess_kernel *k = job->kernel;
-    char *out = (char *)k->out + first * job->out_bytes;
+    void *to = job->store ? s->result : out;
     if (k->flags & TESS_KERNEL_ADD) {
         const void *old = out;
         if (job->load_out) {
             job->load_out(out, s->level[0], elems);
             old = s->level[0];
         }
-        job->add(job->store ? s->result : out, old, x, elems);
-        x = job->store ? s->result : out;
+        job->add(to, old, x, elems);
+        x = to;
     }
     if (k->scale != 0 && k->scale != 1) {
-        void *to = job->store ? s->result : out;
         scale_span(job->sum_dtype, to, x, elems, k->scale);
         x = to;
     }
@@ -154,13 +156,17 @@ static void finish(const sum_job *job, const void *x, uint64_t first, uint64_t e
 
 static void sum_part(void *user, uint64_t first, uint64_t elems) {
     const sum_job *job = user;
+    const tess_kernel *k = job->kernel;
     sum_scratch scratch;
-    uint64_t chunk = CHUNK_BYTES / job->sum_bytes, end = first + elems;
-    for (uint64_t at = first; at < end; at += chunk) {
-        uint64_t now = end - at < chunk ? end - at : chunk;
+    uint64_t chunk = CHUNK_BYTES / job->sum_bytes, stop = first + elems;
+    int through = job->store || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
+    for (uint64_t at = first; at < stop; at += chunk) {
+        uint64_t now = stop - at < chunk ? stop - at : chunk;
+        char *out = (char *)k->out + at * job->out_bytes;
+        void *end = through ? scratch.result : out;
         const void *x =
-            job->kernel->flags & TESS_KERNEL_CHAIN ? chain(job, at, now, &scratch) : tree(job, at, now, &scratch);
-        finish(job, x, at, now, &scratch);
+            k->flags & TESS_KERNEL_CHAIN ? chain(job, at, now, end, &scratch) : tree(job, at, now, end, &scratch);
+        finish(job, x, out, now, &scratch);
     }
 }
 
@@ -170,6 +176,11 @@ static uint32_t sum_dtype_of(uint32_t in) {
 }
 
 void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
+    if (k->n_in == 1 && !(k->flags & TESS_KERNEL_ADD) && (k->scale == 0 || k->scale == 1)) {
+        if (k->in[0] != k->out || k->in_dtype != k->out_dtype)
+            tess__kernel_cast(k, pool);
+        return;
+    }
     uint32_t sum = sum_dtype_of(k->in_dtype);
     sum_job job = { .kernel = k,
                     .sum_dtype = sum,
