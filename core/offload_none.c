@@ -19,7 +19,7 @@ static tess_status none_place(void *ctx, const tess_plan_env *env, const tess_re
     tess_placement placement = { .rest = TESS_REST_DEVICE, .align = 64 };
     uint32_t stride = n ? out->struct_size : 0;
     for (uint32_t i = 0; i < n; i++)
-        tess__slot_out((char *)out + (size_t)i * stride, &placement, sizeof placement);
+        tess__slot_out_sized((char *)out + (size_t)i * stride, stride, &placement, sizeof placement);
     return TESS_OK;
 }
 

@@ -27,16 +27,19 @@ __attribute__((format(printf, 3, 4))) static inline tess_status tess__slot_fail(
     return status;
 }
 
-/** Copies `from` (of `bytes` bytes, struct_size first) to `out`: at most out's own size, its unknown rest zeroed, its
- * struct_size left alone. */
+/** Copies `from` (of `bytes` bytes, struct_size first) to an out struct of `size` bytes: what does not fit is left out,
+ * what is unknown zeroed, its struct_size left alone. For arrays, `size` is the first element's. */
+static inline void tess__slot_out_sized(void *out, uint32_t size, const void *from, uint32_t bytes) {
+    uint32_t both = size < bytes ? size : bytes, head = sizeof size;
+    if (both > head)
+        memcpy((char *)out + head, (const char *)from + head, both - head);
+    if (size > both && both >= head)
+        memset((char *)out + both, 0, size - both);
+}
 static inline void tess__slot_out(void *out, const void *from, uint32_t bytes) {
     uint32_t size;
     memcpy(&size, out, sizeof size);
-    uint32_t both = size < bytes ? size : bytes;
-    if (both > sizeof size)
-        memcpy((char *)out + sizeof size, (const char *)from + sizeof size, both - sizeof size);
-    if (size > both && both >= sizeof size)
-        memset((char *)out + both, 0, size - both);
+    tess__slot_out_sized(out, size, from, bytes);
 }
 
 /** Bytes of an element; 0 for an unknown dtype. */
