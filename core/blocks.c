@@ -1,0 +1,120 @@
+/* The blocks API: the engine runs the pass by itself and owns the activations. */
+#include "engine.h"
+
+#include "options.h"
+#include "status.h"
+
+#include <string.h>
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        tess_status try_status = (call);                                                                               \
+        if (try_status)                                                                                                \
+            return try_status;                                                                                         \
+    } while (0)
+
+static void *or_null(const tess *t, int role, int32_t index) {
+    return index >= 0 && t->booked[role][index] ? tess__at(t, role, index) : NULL;
+}
+
+static tess_status call_block(tess *t, const tess__event *e) {
+    int32_t i = t->model.scopes[e->scope].block;
+    const tess_block_options *o = &t->model.blocks[i].options;
+    int backward = e->type == TESS__BACKWARD_BEGIN;
+    tess_block_call c = { .struct_size = sizeof c,
+                          .pass = t->pass,
+                          .recompute = e->type == TESS__AGAIN_BEGIN,
+                          .compute_dtype = t->layout.n_groups ? t->layout.groups[0].compute : TESS_F32,
+                          .step = t->steps_done,
+                          .microbatch = t->run->microbatch,
+                          .params = (const void *const *)t->block_params,
+                          .grads = t->block_grads,
+                          .n_params = t->model.scopes[e->scope].n_params,
+                          .threads = t->threads,
+                          .batch = or_null(t, TESS__INPUT, 0),
+                          .input = or_null(t, TESS__OUTPUT, i - 1),
+                          .output = or_null(t, TESS__OUTPUT, i),
+                          .saved = or_null(t, TESS__SAVED, i),
+                          .scratch = or_null(t, TESS__SCRATCH, i) };
+    if (backward) {
+        c.grad_output = or_null(t, TESS__OUTPUT_GRAD, i);
+        c.grad_input = or_null(t, TESS__OUTPUT_GRAD, i - 1);
+    }
+    tess__hand_out(t, e->scope, t->block_params, backward ? t->block_grads : NULL);
+    const char *before = tess_last_error();
+    tess_status s = (backward ? o->backward : o->forward)(o->user, &c);
+    if (s && tess_last_error() == before && !before[0])
+        return tess__fail(s, "%s of block \"%s\" failed with %s", backward ? "backward" : "forward", o->name,
+                          tess__status_name(s));
+    return s;
+}
+
+static tess__program *choose_program(tess *t, const tess_run_options *o) {
+    if (o->kind == TESS_PASS_EVAL)
+        return &t->programs[TESS__P_EVAL];
+    if (t->setup.accum > 1 && !t->setup.sync_each && t->microbatch < t->setup.accum - 1)
+        return &t->programs[TESS__P_NO_SYNC];
+    if (o->step && o->step->clip_norm == 0 && t->setup.accum == 1)
+        return &t->programs[TESS__P_FUSED];
+    return &t->programs[TESS__P_TRAIN];
+}
+
+static tess_status check(const tess *t, const tess_run_options *o) {
+    if (!t->sharded || t->plan_only || !t->model.n_blocks)
+        return tess__fail(TESS_E_INVALID, "tess_run needs declared blocks and tess_shard");
+    if (o->kind != TESS_PASS_EVAL && o->kind != TESS_PASS_TRAIN)
+        return tess__fail(TESS_E_INVALID, "tess_run: %u is no kind of pass", o->kind);
+    if (t->setup.input_bytes && !o->batch)
+        return tess__fail(TESS_E_INVALID, "tess_run: the batch of %llu bytes is missing",
+                          (unsigned long long)t->setup.input_bytes);
+    if (o->kind == TESS_PASS_TRAIN && t->microbatch >= t->setup.accum)
+        return tess__fail(TESS_E_INVALID, "tess_run: all %d microbatches of the step have run; tess_step comes next",
+                          t->setup.accum);
+    if (t->summoned)
+        return tess__fail(TESS_E_INVALID, "tess_run while parameters are summoned");
+    return TESS_OK;
+}
+
+static tess_status run_events(tess *t) {
+    for (;;) {
+        TRY(tess__execute(t, &t->pc, TESS__TO_EVENT));
+        if (t->pc == t->program->n_instrs)
+            return TESS_OK;
+        const tess__instr *in = &t->program->instrs[t->pc++];
+        if (in->op == TESS__ENTER)
+            TRY(call_block(t, &t->program->events[in->index]));
+    }
+}
+
+static tess_status run(tess *t, const tess_run_options *options) {
+    tess_run_options o = { .struct_size = sizeof o };
+    memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    TRY(check(t, &o));
+    TRY(tess__pass_finish(t));
+    int train = o.kind == TESS_PASS_TRAIN, last = t->microbatch == t->setup.accum - 1;
+    tess__program *program = choose_program(t, &o);
+    int fused = program == &t->programs[TESS__P_FUSED];
+    t->run = &o;
+    TRY(tess__pass_start(t, program, program->kind));
+    if (fused)
+        TRY(tess__step_begin(t, o.step));
+    TRY(run_events(t));
+    t->run = NULL;
+    t->pass = 0;
+    if (!train)
+        return TESS_OK;
+    t->microbatch++;
+    t->pending_grads = 1;
+    if (fused)
+        return tess__step_end(t);
+    return o.step && last ? tess__step(t, o.step) : TESS_OK;
+}
+
+tess_status tess_run(tess *t, const tess_run_options *options) {
+    tess_status s = tess__engine_check(t);
+    if (s)
+        return s;
+    s = run(t, options);
+    t->run = NULL;
+    return s ? tess__engine_fail(t, s) : TESS_OK;
+}

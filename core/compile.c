@@ -1,0 +1,699 @@
+#include "compile.h"
+
+#include "hash.h"
+#include "norm.h"
+#include "place.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        tess_status try_status = (call);                                                                               \
+        if (try_status)                                                                                                \
+            return try_status;                                                                                         \
+    } while (0)
+
+/* ---- buffers ---- */
+
+static int32_t *slot(tess__builder *b, int role, int32_t index) {
+    return &b->buffer_of[(size_t)role * (size_t)b->stride + (size_t)index];
+}
+
+static uint8_t domain_of(const tess__builder *b, int role, int32_t index) {
+    if (role == TESS__MASTER)
+        return (uint8_t)b->layout->groups[index].param_rest;
+    if (role == TESS__SHARD_GRAD)
+        return (uint8_t)b->layout->groups[index].grad_rest;
+    if (role >= TESS__STATE0 && role <= TESS__STATE3)
+        return (uint8_t)b->layout->groups[index].state_rest;
+    return TESS_DOMAIN_DEVICE;
+}
+
+static tess_status book(tess__builder *b, int role, int32_t index, uint8_t category, int32_t unit, uint64_t bytes,
+                        uint8_t flags) {
+    if (!bytes)
+        return TESS_OK;
+    tess__buffer buffer = { .role = (uint8_t)role,
+                            .domain = domain_of(b, role, index),
+                            .arena = role <= TESS__SUM_LAST ? TESS__RESIDENT : TESS__STEP,
+                            .category = category,
+                            .index = index,
+                            .unit = unit,
+                            .bytes = tess__round_up(bytes, b->setup->align),
+                            .first = b->p->n_instrs,
+                            .last = INT32_MAX };
+    int32_t at;
+    TRY(tess__program_buffer(b->p, &buffer, &at));
+    *slot(b, role, index) = at;
+    return tess__program_instr(b->p, TESS__BOOK, flags, index, at, 0);
+}
+
+static tess_status release(tess__builder *b, int role, int32_t index) {
+    int32_t at = *slot(b, role, index);
+    if (at < 0)
+        return TESS_OK;
+    *slot(b, role, index) = -1;
+    b->p->buffers[at].last = b->p->n_instrs;
+    return tess__program_instr(b->p, TESS__FREE, 0, index, at, 0);
+}
+
+/* ---- collectives ---- */
+
+static uint64_t next_tag(tess__builder *b, uint8_t op, int32_t group, uint64_t count, uint32_t dtype) {
+    uint64_t h = tess__hash_u64(TESS__HASH_START, b->ordinal++);
+    h = tess__hash_u64(h, (uint64_t)b->p->kind << 32 | op);
+    h = tess__hash_u64(h, (uint64_t)(uint32_t)group << 32 | dtype);
+    h = tess__hash_u64(h, count);
+    return h ? h : 1;
+}
+
+/* Scratch the comm plugin wants for one collective among `nranks`, in device memory. */
+static tess_status scratch_of(const tess__setup *s, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
+                              int32_t nranks, uint64_t *bytes) {
+    tess_plan_env env = s->env;
+    env.nranks = nranks;
+    tess_collective c = { .struct_size = sizeof c,
+                          .op = op,
+                          .redop = TESS_SUM,
+                          .send_dtype = send,
+                          .recv_dtype = recv,
+                          .send_mem = env.mem,
+                          .recv_mem = env.mem,
+                          .count = count,
+                          .scale = 1 };
+    tess_need need = { .struct_size = sizeof need };
+    tess_status status = s->comm->need(s->comm_ctx, &env, &c, &need);
+    if (status)
+        return tess__fail(status, "the comm plugin does not offer a collective (operation %u, %s to %s, %d ranks)", op,
+                          tess__dtype_name(send), tess__dtype_name(recv), nranks);
+    *bytes = need.device_bytes;
+    return TESS_OK;
+}
+
+static tess_status post(tess__builder *b, uint8_t op, int32_t g, uint64_t count, uint32_t dtype) {
+    return tess__program_instr(b->p, op, 0, g, -1, next_tag(b, op, g, count, dtype));
+}
+
+static tess_status plain(tess__builder *b, uint8_t op, int32_t index) {
+    return tess__program_instr(b->p, op, 0, index, -1, 0);
+}
+
+/* ---- parameters: gather, wait, release ---- */
+
+#define EACH_GROUP(g, u)                                                                                               \
+    for (int32_t g = b->layout->units[u].first_group, g##_end = g + b->layout->units[u].n_groups; g < g##_end; g++)
+
+static tess_status gather_unit(tess__builder *b, int32_t u) {
+    if (b->units[u].gathered != TESS__ABSENT)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        if (group->in_place)
+            continue;
+        uint64_t scratch = 0;
+        if (b->setup->shard_ranks > 1)
+            TRY(scratch_of(b->setup, TESS_ALL_GATHER, group->compute, group->compute, group->shard_elems,
+                           b->setup->shard_ranks, &scratch));
+        TRY(book(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, u, group->flat_elems * tess__dtype_bytes(group->compute), 0));
+        TRY(book(b, TESS__GATHER_SCRATCH, g, TESS_CAT_COMM, u, scratch, 0));
+        TRY(post(b, TESS__GATHER, g, group->shard_elems, group->compute));
+    }
+    b->units[u].gathered = TESS__IN_FLIGHT;
+    return TESS_OK;
+}
+
+static tess_status wait_unit(tess__builder *b, int32_t u) {
+    if (b->units[u].gathered != TESS__IN_FLIGHT)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        if (b->layout->groups[g].in_place)
+            continue;
+        TRY(plain(b, TESS__GATHER_WAIT, g));
+        TRY(release(b, TESS__GATHER_SCRATCH, g));
+    }
+    b->units[u].gathered = TESS__HERE;
+    return TESS_OK;
+}
+
+static tess_status release_unit(tess__builder *b, int32_t u) {
+    EACH_GROUP(g, u)
+    TRY(release(b, TESS__FULL, g));
+    b->units[u].gathered = TESS__ABSENT;
+    return TESS_OK;
+}
+
+/* ---- gradients: begin, reduce, finish ---- */
+
+int32_t tess__sum_levels(const tess__setup *s) {
+    int32_t levels = 1;
+    while (s->deterministic && s->accum >> levels)
+        levels++;
+    return levels;
+}
+
+static int sums_at_end(const tess__builder *b) {
+    return b->setup->accum > 1 && !b->setup->sync_each;
+}
+
+/* The reduced shard takes a detour when it is to be added to a sum, or when the gradient rests elsewhere. */
+static int needs_part(const tess__builder *b, const tess__group *g) {
+    return (b->setup->accum > 1 && b->setup->sync_each) || g->grad_rest != TESS_DOMAIN_DEVICE;
+}
+
+static tess_status book_shard_grad(tess__builder *b, int32_t g, uint8_t flags) {
+    const tess__group *group = &b->layout->groups[g];
+    if (b->setup->accum > 1)
+        return TESS_OK; /* lives across passes: the engine books it at the first microbatch */
+    return book(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit, group->shard_elems * 4, flags);
+}
+
+static tess_status begin_grad(tess__builder *b, int32_t u) {
+    if (b->units[u].grad)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        if (!group->trainable)
+            continue;
+        if (group->grad_in_place)
+            TRY(book_shard_grad(b, g, TESS__ZERO));
+        else
+            TRY(book(b, TESS__GRAD, g, TESS_CAT_FULL_GRAD, u, group->flat_elems * tess__dtype_bytes(group->grad_local),
+                     TESS__ZERO));
+    }
+    b->units[u].grad = 1;
+    return TESS_OK;
+}
+
+/* The dtype in which a group's gradient is sent: partial sums travel in fp32 (NUMBERS, "Leaves"). */
+static uint32_t sent_dtype(const tess__builder *b, const tess__group *g) {
+    return sums_at_end(b) ? TESS_F32 : g->grad_wire;
+}
+
+static tess_status prepare_send(tess__builder *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    if (group->grad_wire != group->grad_local) { /* a leaf is rounded once, wherever it goes */
+        TRY(book(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit, group->flat_elems * tess__dtype_bytes(group->grad_wire),
+                 0));
+        TRY(plain(b, TESS__CAST_WIRE, g));
+        TRY(release(b, TESS__GRAD, g));
+    }
+    if (!sums_at_end(b))
+        return TESS_OK;
+    TRY(plain(b, TESS__SUM_FULL, g));
+    TRY(release(b, TESS__WIRE, g));
+    return release(b, TESS__GRAD, g);
+}
+
+static tess_status replicate(tess__builder *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    uint32_t send = b->setup->shard_ranks == 1 ? sent_dtype(b, group) : TESS_F32;
+    uint64_t scratch = 0;
+    TRY(scratch_of(b->setup, TESS_ALL_REDUCE, send, TESS_F32, group->shard_elems, b->setup->replicas, &scratch));
+    TRY(book(b, TESS__REDUCE_SCRATCH, g, TESS_CAT_COMM, group->unit, scratch, 0));
+    return post(b, TESS__REPLICATE, g, group->shard_elems, send);
+}
+
+static tess_status post_reduce(tess__builder *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    TRY(prepare_send(b, g));
+    if (needs_part(b, group))
+        TRY(book(b, TESS__PART, g, TESS_CAT_COMM, group->unit, group->shard_elems * 4, 0));
+    else if (!group->grad_in_place)
+        TRY(book_shard_grad(b, g, 0));
+    if (b->setup->shard_ranks == 1 && b->setup->replicas > 1)
+        return replicate(b, g);
+    if (group->grad_in_place)
+        return TESS_OK;
+    uint64_t scratch = 0;
+    if (b->setup->shard_ranks > 1)
+        TRY(scratch_of(b->setup, TESS_REDUCE_SCATTER, sent_dtype(b, group), TESS_F32, group->shard_elems,
+                       b->setup->shard_ranks, &scratch));
+    TRY(book(b, TESS__REDUCE_SCRATCH, g, TESS_CAT_COMM, group->unit, scratch, 0));
+    return post(b, TESS__REDUCE, g, group->shard_elems, sent_dtype(b, group));
+}
+
+static tess_status finish_group(tess__builder *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    int sharded = b->setup->shard_ranks > 1, replicated = b->setup->replicas > 1;
+    if (sharded || (!replicated && !group->grad_in_place)) {
+        TRY(plain(b, TESS__REDUCE_WAIT, g));
+        TRY(release(b, TESS__REDUCE_SCRATCH, g));
+    }
+    if (sharded) { /* before the second collective takes scratch of its own */
+        TRY(release(b, TESS__GRAD, g));
+        TRY(release(b, TESS__WIRE, g));
+        if (replicated)
+            TRY(replicate(b, g));
+    }
+    if (replicated) {
+        TRY(plain(b, TESS__REPLICATE_WAIT, g));
+        TRY(release(b, TESS__REDUCE_SCRATCH, g));
+    }
+    TRY(release(b, TESS__GRAD, g));
+    TRY(release(b, TESS__WIRE, g));
+    if (needs_part(b, group)) {
+        TRY(book_shard_grad(b, g, 0));
+        TRY(plain(b, TESS__SUM_SHARD, g));
+        TRY(release(b, TESS__PART, g));
+    }
+    return TESS_OK;
+}
+
+static tess_status optimize_group(tess__builder *b, int32_t g);
+
+static tess_status finish_reduce(tess__builder *b) {
+    int32_t u = b->reducing;
+    b->reducing = -1;
+    if (u < 0)
+        return TESS_OK;
+    EACH_GROUP(g, u)
+    if (b->layout->groups[g].trainable) {
+        TRY(finish_group(b, g));
+        if (b->fused)
+            TRY(optimize_group(b, g));
+    }
+    return TESS_OK;
+}
+
+static tess_status reduce_unit(tess__builder *b, int32_t u) {
+    int sync = !(b->p->kind & TESS_PASS_NO_SYNC);
+    TRY(finish_reduce(b));
+    EACH_GROUP(g, u) {
+        if (!b->layout->groups[g].trainable)
+            continue;
+        if (sync)
+            TRY(post_reduce(b, g));
+        else
+            TRY(prepare_send(b, g));
+    }
+    b->units[u].grad = 0;
+    b->units[u].reduced = 1;
+    if (sync)
+        b->reducing = u;
+    return TESS_OK;
+}
+
+/* ---- looking ahead ---- */
+
+static int is_begin(uint8_t type) {
+    return type == TESS__FORWARD_BEGIN || type == TESS__BACKWARD_BEGIN || type == TESS__AGAIN_BEGIN;
+}
+
+static int scope_holds(const tess__builder *b, int32_t scope, int32_t unit) {
+    for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
+        if (b->scope_units[scope][i] == unit)
+            return 1;
+    return 0;
+}
+
+/* Whether one of the next `window` scopes to be entered holds the unit. */
+static int used_soon(const tess__builder *b, int32_t unit, int32_t window) {
+    if (!b->ahead)
+        return 0;
+    for (int32_t e = b->at + 1; e < b->ahead->n_events && window > 0; e++)
+        if (is_begin(b->ahead->events[e].type)) {
+            if (scope_holds(b, b->ahead->events[e].scope, unit))
+                return 1;
+            window--;
+        }
+    return 0;
+}
+
+static tess_status prefetch(tess__builder *b) {
+    int32_t left = b->setup->prefetch;
+    for (int32_t e = b->at + 1; b->ahead && e < b->ahead->n_events && left > 0; e++)
+        if (is_begin(b->ahead->events[e].type)) {
+            int32_t scope = b->ahead->events[e].scope;
+            for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
+                TRY(gather_unit(b, b->scope_units[scope][i]));
+            left--;
+        }
+    return TESS_OK;
+}
+
+static void find_last_backward(tess__builder *b) {
+    for (int32_t u = 0; u < b->layout->n_units; u++)
+        b->units[u].last_backward = -1;
+    for (int32_t e = 0; b->ahead && e < b->ahead->n_events; e++)
+        if (b->ahead->events[e].type == TESS__BACKWARD_BEGIN) {
+            int32_t scope = b->ahead->events[e].scope;
+            for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
+                b->units[b->scope_units[scope][i]].last_backward = e;
+        }
+}
+
+/* ---- blocks: activations ---- */
+
+static tess_status block_begin(tess__builder *b, uint8_t type, int32_t block) {
+    const tess_block_options *o = &b->model->blocks[block].options;
+    int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
+    if (type == TESS__FORWARD_BEGIN)
+        TRY(book(b, TESS__OUTPUT, block, TESS_CAT_ACTIVATION, -1, o->output_bytes, 0));
+    if (type == TESS__AGAIN_BEGIN || (type == TESS__FORWARD_BEGIN && train))
+        TRY(book(b, TESS__SAVED, block, TESS_CAT_ACTIVATION, -1, o->saved_bytes, 0));
+    if (type == TESS__BACKWARD_BEGIN && block > 0)
+        TRY(book(b, TESS__OUTPUT_GRAD, block - 1, TESS_CAT_ACTIVATION, -1,
+                 b->model->blocks[block - 1].options.output_bytes, 0));
+    uint64_t scratch = type == TESS__BACKWARD_BEGIN ? o->backward_scratch_bytes : o->forward_scratch_bytes;
+    return book(b, TESS__SCRATCH, block, TESS_CAT_TEMPORARY, -1, scratch, 0);
+}
+
+static tess_status block_end(tess__builder *b, uint8_t type, int32_t block) {
+    int train = (b->p->kind & 15) == TESS_PASS_TRAIN, last = block == b->model->n_blocks - 1;
+    TRY(release(b, TESS__SCRATCH, block));
+    if (type == TESS__FORWARD_END) {
+        if (last)
+            TRY(plain(b, TESS__RESULT_COPY, block));
+        if (train && b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && !last)
+            TRY(release(b, TESS__SAVED, block));
+        if (!train && block > 0)
+            TRY(release(b, TESS__OUTPUT, block - 1));
+        if (!train && last)
+            TRY(release(b, TESS__OUTPUT, block));
+    } else if (type == TESS__BACKWARD_END) {
+        TRY(release(b, TESS__OUTPUT_GRAD, block));
+        TRY(release(b, TESS__SAVED, block));
+        TRY(release(b, TESS__OUTPUT, block));
+    }
+    return TESS_OK;
+}
+
+/* ---- events ---- */
+
+static tess_status scope_begin(tess__builder *b, uint8_t type, int32_t scope) {
+    int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
+    int32_t block = b->model->scopes[scope].block;
+    for (int32_t i = 0; i < n; i++)
+        TRY(gather_unit(b, units[i]));
+    for (int32_t i = 0; i < n; i++)
+        TRY(wait_unit(b, units[i]));
+    TRY(prefetch(b));
+    for (int32_t i = 0; i < n; i++) {
+        b->units[units[i]].open++;
+        if (type == TESS__FORWARD_BEGIN)
+            b->units[units[i]].uses++;
+        if (type == TESS__BACKWARD_BEGIN)
+            TRY(begin_grad(b, units[i]));
+    }
+    if (block >= 0)
+        TRY(block_begin(b, type, block));
+    return tess__program_instr(b->p, TESS__ENTER, 0, b->p->n_events - 1, -1, 0);
+}
+
+static int keeps(const tess__builder *b, int32_t u, uint8_t type) {
+    int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
+    if (b->units[u].open > 0 || used_soon(b, u, b->setup->prefetch + 1))
+        return 1;
+    return b->setup->keep_forward && train && type != TESS__BACKWARD_END;
+}
+
+static int gradient_is_complete(const tess__builder *b, int32_t u) {
+    const tess__unit_state *s = &b->units[u];
+    if (!s->grad || s->open > 0)
+        return 0;
+    return b->ahead ? s->last_backward < b->at : s->uses <= 0;
+}
+
+static tess_status scope_end(tess__builder *b, uint8_t type, int32_t scope) {
+    int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
+    int32_t block = b->model->scopes[scope].block;
+    TRY(tess__program_instr(b->p, TESS__LEAVE, 0, b->p->n_events - 1, -1, 0));
+    if (block >= 0)
+        TRY(block_end(b, type, block));
+    for (int32_t i = 0; i < n; i++) {
+        b->units[units[i]].open--;
+        if (type == TESS__BACKWARD_END)
+            b->units[units[i]].uses--;
+        if (!keeps(b, units[i], type))
+            TRY(release_unit(b, units[i]));
+    }
+    for (int32_t i = n; type == TESS__BACKWARD_END && i-- > 0;)
+        if (gradient_is_complete(b, units[i]))
+            TRY(reduce_unit(b, units[i]));
+    return TESS_OK;
+}
+
+tess_status tess__builder_event(tess__builder *b, uint8_t type, int32_t scope) {
+    TRY(tess__program_event(b->p, type, scope));
+    return is_begin(type) ? scope_begin(b, type, scope) : scope_end(b, type, scope);
+}
+
+tess_status tess__builder_end(tess__builder *b) {
+    int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
+    for (int32_t u = 0; u < b->layout->n_units; u++) {
+        TRY(wait_unit(b, u));
+        TRY(release_unit(b, u));
+    }
+    for (int32_t u = b->layout->n_units; train && u-- > 0;)
+        if (b->layout->units[u].trainable && !b->units[u].reduced) {
+            TRY(begin_grad(b, u)); /* untouched: its gradient is zero */
+            TRY(reduce_unit(b, u));
+        }
+    TRY(finish_reduce(b));
+    for (int32_t i = 0; i < b->model->n_blocks; i++) {
+        TRY(release(b, TESS__OUTPUT, i));
+        TRY(release(b, TESS__SAVED, i));
+    }
+    return release(b, TESS__INPUT, 0);
+}
+
+/* ---- whole programs ---- */
+
+void tess__builder_start(tess__builder *b, tess__program *p, uint32_t kind) {
+    tess__program_clear(p);
+    p->kind = kind;
+    b->p = p;
+    b->ahead = NULL;
+    b->at = 0;
+    b->fused = 0;
+    b->reducing = -1;
+    b->ordinal = 0;
+    memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);
+    for (size_t i = 0; i < (size_t)TESS__N_ROLES * (size_t)b->stride; i++)
+        b->buffer_of[i] = -1;
+}
+
+static tess_status declared_events(const tess__builder *b, uint32_t kind, tess__program *out) {
+    const tess__model *m = b->model;
+    int32_t n = m->n_blocks ? m->n_blocks : m->n_scopes;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t scope = m->n_blocks ? m->blocks[i].scope : i;
+        TRY(tess__program_event(out, TESS__FORWARD_BEGIN, scope));
+        TRY(tess__program_event(out, TESS__FORWARD_END, scope));
+    }
+    for (int32_t i = n; (kind & 15) == TESS_PASS_TRAIN && i-- > 0;) {
+        int32_t scope = m->n_blocks ? m->blocks[i].scope : i;
+        if (m->n_blocks && b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && i < n - 1) {
+            TRY(tess__program_event(out, TESS__AGAIN_BEGIN, scope));
+            TRY(tess__program_event(out, TESS__AGAIN_END, scope));
+        }
+        TRY(tess__program_event(out, TESS__BACKWARD_BEGIN, scope));
+        TRY(tess__program_event(out, TESS__BACKWARD_END, scope));
+    }
+    return TESS_OK;
+}
+
+/* Closes the lives of step buffers, places them and hashes the whole. */
+static tess_status finish_program(tess__builder *b, int with_grads, tess__program *out) {
+    for (int32_t i = 0; i < out->n_buffers; i++)
+        if (out->buffers[i].last == INT32_MAX)
+            out->buffers[i].last = out->n_instrs;
+    tess__program resident = { 0 };
+    tess_status s = tess__resident(b->setup, b->layout, with_grads, &resident);
+    if (!s)
+        s = tess__place(out, resident.buffers, resident.n_buffers, b->setup->align);
+    tess__program_free(&resident);
+    out->hash = tess__program_hash(out);
+    return s;
+}
+
+tess_status tess__compile_pass(tess__builder *b, uint32_t kind, const tess__program *events, int fused,
+                               tess__program *out) {
+    tess__program declared = { 0 };
+    tess_status s = events ? TESS_OK : declared_events(b, kind, &declared);
+    tess__builder_start(b, out, kind);
+    b->ahead = events ? events : &declared;
+    b->fused = fused;
+    find_last_backward(b);
+    if (!s && b->model->n_blocks) {
+        s = book(b, TESS__INPUT, 0, TESS_CAT_INPUT, -1, b->setup->input_bytes, 0);
+        if (!s)
+            s = plain(b, TESS__INPUT_COPY, 0);
+    }
+    for (b->at = 0; !s && b->at < b->ahead->n_events; b->at++)
+        s = tess__builder_event(b, b->ahead->events[b->at].type, b->ahead->events[b->at].scope);
+    if (!s)
+        s = tess__builder_end(b);
+    if (!s)
+        s = finish_program(b, b->setup->accum > 1, out);
+    b->ahead = NULL;
+    tess__program_free(&declared);
+    return s;
+}
+
+static tess_status optimize_group(tess__builder *b, int32_t g) {
+    TRY(plain(b, TESS__OPTIMIZE, g));
+    return release(b, TESS__SHARD_GRAD, g);
+}
+
+static tess_status compile_norm(tess__builder *b) {
+    uint64_t bytes = TESS__NORM_LIMBS * 8, scratch = 0;
+    if (b->setup->shard_ranks > 1)
+        TRY(scratch_of(b->setup, TESS_ALL_REDUCE, TESS_I64, TESS_I64, TESS__NORM_LIMBS, b->setup->shard_ranks,
+                       &scratch));
+    TRY(book(b, TESS__LIMBS, 0, TESS_CAT_COMM, -1, bytes, TESS__ZERO));
+    for (int32_t g = 0; g < b->layout->n_groups; g++)
+        if (b->layout->groups[g].trainable)
+            TRY(plain(b, TESS__NORM_GROUP, g));
+    TRY(book(b, TESS__LIMBS_SCRATCH, 0, TESS_CAT_COMM, -1, scratch, 0));
+    TRY(post(b, TESS__NORM_REDUCE, 0, TESS__NORM_LIMBS, TESS_I64));
+    TRY(release(b, TESS__LIMBS_SCRATCH, 0));
+    TRY(plain(b, TESS__NORM_FINISH, 0));
+    return release(b, TESS__LIMBS, 0);
+}
+
+static tess_status compile_steps(tess__builder *b) {
+    for (int32_t g = 0; g < b->layout->n_groups; g++) {
+        const tess__group *group = &b->layout->groups[g];
+        if (!group->trainable)
+            continue;
+        tess__buffer live = { .role = TESS__SHARD_GRAD,
+                              .domain = (uint8_t)group->grad_rest,
+                              .arena = TESS__RESIDENT,
+                              .category = TESS_CAT_SHARD_GRAD,
+                              .index = g,
+                              .unit = group->unit,
+                              .bytes = tess__round_up(group->shard_elems * 4, b->setup->align),
+                              .last = INT32_MAX };
+        TRY(tess__program_buffer(b->p, &live, slot(b, TESS__SHARD_GRAD, g)));
+        TRY(optimize_group(b, g));
+    }
+    return TESS_OK;
+}
+
+/* tess_each_full: pieces are broadcast by their owners, one at a time. */
+static tess_status compile_full(tess__builder *b) {
+    uint64_t scratch = 0, bytes = 0;
+    for (int32_t g = 0; g < b->layout->n_groups; g++) {
+        uint64_t wide = b->layout->chunk_elems * tess__dtype_bytes(b->layout->groups[g].master);
+        bytes = wide > bytes ? wide : bytes;
+    }
+    if (b->setup->shard_ranks > 1)
+        TRY(scratch_of(b->setup, TESS_BROADCAST, TESS_U8, TESS_U8, bytes, b->setup->shard_ranks, &scratch));
+    TRY(book(b, TESS__CHUNK, 0, TESS_CAT_COMM, -1, bytes, 0));
+    return book(b, TESS__CHUNK_SCRATCH, 0, TESS_CAT_COMM, -1, scratch, 0);
+}
+
+tess_status tess__compile_other(tess__builder *b, uint32_t kind, tess__program *out) {
+    tess__builder_start(b, out, kind);
+    if (kind == TESS__PASS_NORM || kind == TESS__PASS_CLIP)
+        TRY(compile_norm(b));
+    if (kind == TESS__PASS_STEP || kind == TESS__PASS_CLIP)
+        TRY(compile_steps(b));
+    if (kind == TESS__PASS_FULL)
+        TRY(compile_full(b));
+    return finish_program(b, kind != TESS__PASS_FULL, out);
+}
+
+/* ---- the resident arena ---- */
+
+static tess_status keep(tess__program *out, int role, int32_t index, uint32_t domain, uint8_t category, int32_t unit,
+                        uint64_t bytes, uint64_t align, uint64_t *end) {
+    tess__buffer r = { .role = (uint8_t)role,
+                       .domain = (uint8_t)domain,
+                       .arena = TESS__RESIDENT,
+                       .category = category,
+                       .index = index,
+                       .unit = unit,
+                       .bytes = tess__round_up(bytes, align) };
+    int32_t at;
+    if (!r.bytes)
+        return TESS_OK;
+    r.offset = end[domain];
+    end[domain] += r.bytes;
+    return tess__program_buffer(out, &r, &at);
+}
+
+tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
+    uint64_t end[3] = { 0 };
+    tess__program_clear(out);
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        const tess__group *g = &l->groups[i];
+        TRY(keep(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
+                 g->shard_elems * tess__dtype_bytes(g->master), s->align, end));
+        for (int32_t k = 0; g->trainable && k < s->n_states; k++)
+            TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4, s->align,
+                     end));
+        for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
+            TRY(keep(out, TESS__SUM0 + k, i, TESS_DOMAIN_DEVICE, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4,
+                     s->align, end));
+        for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
+            TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align,
+                     end));
+        if (g->trainable && with_grads)
+            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align,
+                     end));
+    }
+    TRY(keep(out, TESS__BUFFERS, 0, TESS_DOMAIN_DEVICE, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align, end));
+    if (s->nranks > 1) { /* tess_all_reduce: losses and counts */
+        uint64_t scratch = 0;
+        TRY(scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &scratch));
+        TRY(keep(out, TESS__STAGE, 0, TESS_DOMAIN_DEVICE, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align, end));
+        TRY(keep(out, TESS__STAGE_SCRATCH, 0, TESS_DOMAIN_DEVICE, TESS_CAT_COMM, -1, scratch, s->align, end));
+    }
+    out->step_bytes[1] = end[1];
+    out->step_bytes[2] = end[2];
+    return TESS_OK;
+}
+
+/* ---- the builder itself ---- */
+
+static tess_status list_scope_units(tess__builder *b) {
+    const tess__model *m = b->model;
+    for (int32_t k = 0; k < m->n_scopes; k++) {
+        const tess__scope *scope = &m->scopes[k];
+        int32_t *list = malloc(((size_t)scope->n_params + 1) * sizeof *list), n = 0;
+        if (!list)
+            return tess__fail(TESS_E_NOMEM, "no memory for the units of scope \"%s\"", scope->name);
+        for (int32_t i = 0; i < scope->n_params; i++) {
+            int32_t u = m->params[scope->params[i]].unit, known = 0;
+            for (int32_t j = 0; j < n; j++)
+                known |= list[j] == u;
+            if (u >= 0 && !known)
+                list[n++] = u;
+        }
+        b->scope_units[k] = list;
+        b->n_scope_units[k] = n;
+    }
+    return TESS_OK;
+}
+
+tess_status tess__builder_create(tess__builder *b, const tess__setup *s, const tess__model *m, const tess__layout *l) {
+    *b = (tess__builder){ .setup = s, .model = m, .layout = l, .reducing = -1 };
+    b->stride = l->n_groups > m->n_blocks ? l->n_groups : m->n_blocks;
+    b->stride += !b->stride;
+    b->units = calloc((size_t)l->n_units + 1, sizeof *b->units);
+    b->buffer_of = calloc((size_t)TESS__N_ROLES * (size_t)b->stride, sizeof *b->buffer_of);
+    b->scope_units = calloc((size_t)m->n_scopes + 1, sizeof *b->scope_units);
+    b->n_scope_units = calloc((size_t)m->n_scopes + 1, sizeof *b->n_scope_units);
+    tess_status status = TESS_OK;
+    if (!b->units || !b->buffer_of || !b->scope_units || !b->n_scope_units)
+        status = tess__fail(TESS_E_NOMEM, "no memory for the step compiler");
+    if (!status)
+        status = list_scope_units(b);
+    if (status)
+        tess__builder_free(b);
+    return status;
+}
+
+void tess__builder_free(tess__builder *b) {
+    for (int32_t k = 0; b->scope_units && b->model && k < b->model->n_scopes; k++)
+        free(b->scope_units[k]);
+    free(b->scope_units);
+    free(b->n_scope_units);
+    free(b->units);
+    free(b->buffer_of);
+    *b = (tess__builder){ 0 };
+}

@@ -1,0 +1,149 @@
+/* The engine: what a tess is made of. Split over engine.c (open, close), shard.c, execute.c (the instructions), pass.c
+ * (hooks), blocks.c, optimizer.c and ranges.c. */
+#ifndef TESS_ENGINE_H
+#define TESS_ENGINE_H
+#include "compile.h"
+#include "control.h"
+#include "heap.h"
+#include "loader.h"
+#include "program.h"
+
+#include <pthread.h>
+
+enum { TESS__N_PROGRAMS = 8, TESS__MAX_USER = 256 };
+
+typedef struct { /* one arena, as obtained */
+    tess_buffer memory;
+    int from_comm; /* who allocated it, and frees it */
+} tess__arena;
+
+typedef struct { /* what runs, per group */
+    tess_request *gather, *reduce;
+    int gather_live, reduce_live;
+} tess__group_state;
+
+struct tess {
+    tess_status error; /* the first one; sticky */
+    char message[1024];
+    char *selected[6]; /* by TESS_KIND_…: the text that chose the plugin */
+    char *strategy, *optimizer;
+    tess_options options; /* as given; texts not to be used */
+    int strict, plan_only;
+    int32_t threads; /* compute threads of this rank */
+    int64_t timeout_ns;
+
+    tess__world world;
+    tess__control *control;
+    tess_host host;
+    tess__plugin *plugins[6];
+    tess__setup setup;
+    tess__model model;
+    tess__layout layout;
+    tess__builder builder;
+    int sharded; /* tess_shard is done */
+
+    const tess_comm_ops *comm;
+    const tess_device_ops *dev;
+    tess_device *device;
+    tess_stream compute;
+    tess_comm *comms[3];       /* world, shard group, replica group; the same pointer where they coincide */
+    pthread_mutex_t comm_lock; /* held while comms[] changes or is aborted */
+    int shard_rank, replica_rank;
+
+    tess__program resident;
+    tess__program programs[TESS__N_PROGRAMS];
+    tess__arena arenas[3][3]; /* by domain, by arena */
+    uint64_t arena_bytes[3][3];
+    void **where[TESS__N_ROLES]; /* by role and index: where it lives now */
+    uint8_t *booked[TESS__N_ROLES];
+    tess__group_state *state;
+
+    /* the pass */
+    tess__program *program, departed; /* the running one; the one a departing pass builds as it goes */
+    tess__heap heap;
+    tess_buffer *overflow; /* step buffers that did not fit while departing */
+    int32_t n_overflow;
+    int32_t pc;
+    uint32_t pass; /* 0: none */
+    int departing, summoned;
+    int32_t microbatch;    /* of this step, from 0 */
+    int32_t pending_grads; /* gradients live: a step or a drop is due */
+    const tess_run_options *run;
+    const tess_optimizer_options *step_options;
+    float grad_scale;
+    tess_optimizer step_kernel;
+    tess_segment *segments; /* of all groups */
+    int32_t *first_segment; /* by group; n_groups + 1 entries */
+    int32_t *segment_group; /* optimizer_group of each segment */
+    void **block_params, **block_grads;
+    uint64_t steps_done;
+    double norm;
+    char doing[2][256];
+    int doing_now;
+
+    void *user_memory[TESS__MAX_USER];
+    tess_buffer user_buffers[TESS__MAX_USER];
+    int32_t n_user;
+
+    uint64_t live[3][16], live_total[3], live_peak[3];
+    uint64_t obtained[3], obtained_peak[3];
+    uint64_t n_recompiles, n_collectives, exchange_count;
+};
+
+enum { TESS__WORLD, TESS__SHARD, TESS__REPLICA };
+enum {
+    TESS__P_TRAIN,
+    TESS__P_NO_SYNC,
+    TESS__P_EVAL,
+    TESS__P_FUSED,
+    TESS__P_STEP,
+    TESS__P_NORM,
+    TESS__P_CLIP,
+    TESS__P_FULL
+};
+
+/** Makes `status`, whose message is set, the engine's sticky error: names a lost rank as the cause when one was lost,
+ * tells the others, aborts the communicators. Returns the sticky status. */
+tess_status tess__engine_fail(tess *, tess_status status);
+/** Every public call starts with it: the sticky error again, or TESS_OK. */
+tess_status tess__engine_check(tess *);
+void tess__engine_abort_comms(tess *, tess_status why);
+/** Exchanges `bytes` with all ranks under a key that no other exchange has; [C]. */
+tess_status tess__engine_exchange(tess *, const char *what, const void *mine, uint64_t bytes, void *out);
+/** handshake.c: [C] plugins, threads and instruction sets are the same everywhere. */
+tess_status tess__handshake_identity(tess *);
+/** handshake.c: [C] the program is the same everywhere; names the first instruction that differs and the ranks. */
+tess_status tess__handshake_program(tess *, const tess__program *);
+
+/** shard.c */
+tess_status tess__compile_all(tess *);
+tess_status tess__arena_obtain(tess *, uint32_t domain, uint32_t arena, uint64_t bytes);
+void tess__arena_release(tess *, uint32_t domain, uint32_t arena);
+/** What planning and allocating would take in all, by domain; TESS_E_BUDGET with the bytes by category when over. */
+tess_status tess__check_budget(tess *);
+uint64_t tess__planned_bytes(const tess *, uint32_t domain);
+
+/** execute.c */
+enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
+tess_status tess__execute(tess *, int32_t *pc, int how_far);
+tess_status tess__comm_run(tess *, int which, const tess_collective *, const char *doing);
+void tess__book(tess *, const tess__buffer *, int sign);
+tess_status tess__run_program(tess *, tess__program *);
+/** Takes the program's live step buffers and sharded gradients off the books. */
+tess_status tess__free_all(tess *, const tess__program *);
+
+/** pass.c */
+/** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */
+void tess__hand_out(const tess *, int32_t scope, void *params, void *grads);
+tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
+tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
+
+/** optimizer.c */
+tess_status tess__step_begin(tess *, const tess_optimizer_options *);
+tess_status tess__step_end(tess *);
+tess_status tess__step(tess *, const tess_optimizer_options *);
+
+static inline void *tess__at(const tess *t, int role, int32_t index) {
+    return t->where[role][index];
+}
+#endif

@@ -1,0 +1,539 @@
+/* The engine's reading of a program: what each instruction does. */
+#include "engine.h"
+
+#include "norm.h"
+#include "status.h"
+#include "sums.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        tess_status try_status = (call);                                                                               \
+        if (try_status)                                                                                                \
+            return try_status;                                                                                         \
+    } while (0)
+
+static tess_status device_failed(const tess *t, tess_status s, const tess_error *e) {
+    return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e->message);
+}
+
+/* ---- memory ---- */
+
+void tess__book(tess *t, const tess__buffer *b, int sign) {
+    uint64_t change = sign > 0 ? b->bytes : 0 - b->bytes;
+    t->live[b->domain][b->category] += change;
+    t->live_total[b->domain] += change;
+    if (t->live_total[b->domain] > t->live_peak[b->domain])
+        t->live_peak[b->domain] = t->live_total[b->domain];
+}
+
+/* A departing pass finds room as it goes; what the arena cannot hold is obtained on top. */
+static tess_status find_room(tess *t, tess__buffer *b) {
+    tess__arena *a = &t->arenas[b->domain][TESS__STEP];
+    if (tess__heap_get(&t->heap, b->bytes, t->setup.align, &b->offset) == TESS_OK) {
+        t->where[b->role][b->index] = (char *)a->memory.ptr + b->offset;
+        return TESS_OK;
+    }
+    tess_error e = { .struct_size = sizeof e };
+    tess_buffer more = { .struct_size = sizeof more };
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = t->setup.env.mem,
+                             .domain = b->domain,
+                             .category = b->category,
+                             .numa_node = -1,
+                             .bytes = tess__round_up(b->bytes, t->setup.granularity),
+                             .align = t->setup.align };
+    tess_status s = t->dev->mem_alloc(t->device, &r, &more, &e);
+    if (s)
+        return device_failed(t, s, &e);
+    t->overflow[t->n_overflow++] = more;
+    t->obtained[b->domain] += more.bytes;
+    if (t->obtained[b->domain] > t->obtained_peak[b->domain])
+        t->obtained_peak[b->domain] = t->obtained[b->domain];
+    b->offset = UINT64_MAX;
+    t->where[b->role][b->index] = more.ptr;
+    return TESS_OK;
+}
+
+static tess_status fill(tess *t, void *at, uint8_t byte, uint64_t bytes) {
+    tess_error e = { .struct_size = sizeof e };
+    tess_status s = t->dev->fill(t->device, at, byte, bytes, &t->compute, &e);
+    return s ? device_failed(t, s, &e) : TESS_OK;
+}
+
+static tess_status book(tess *t, const tess__instr *in) {
+    tess__buffer *b = &t->program->buffers[in->buffer];
+    if (b->arena == TESS__STEP) {
+        if (t->departing)
+            TRY(find_room(t, b));
+        else
+            t->where[b->role][b->index] = (char *)t->arenas[b->domain][TESS__STEP].memory.ptr + b->offset;
+    } else if (t->booked[b->role][b->index]) {
+        return TESS_OK;
+    }
+    t->booked[b->role][b->index] = 1;
+    tess__book(t, b, 1);
+    return in->flags & TESS__ZERO ? fill(t, tess__at(t, b->role, b->index), 0, b->bytes) : TESS_OK;
+}
+
+static tess_status unbook(tess *t, const tess__instr *in) {
+    const tess__buffer *b = &t->program->buffers[in->buffer];
+    if (!t->booked[b->role][b->index])
+        return TESS_OK;
+    t->booked[b->role][b->index] = 0;
+    tess__book(t, b, -1);
+    if (b->arena != TESS__STEP)
+        return TESS_OK;
+    if (t->strict) /* all bits set is a NaN in every float format */
+        TRY(fill(t, tess__at(t, b->role, b->index), 0xff, b->bytes));
+    if (t->departing && b->offset != UINT64_MAX)
+        tess__heap_give(&t->heap, b->offset);
+    return TESS_OK;
+}
+
+/* ---- collectives ---- */
+
+static int32_t world_rank(const tess *t, int which, int32_t rank) {
+    if (rank < 0 || which == TESS__WORLD || t->comms[which] == t->comms[TESS__WORLD])
+        return rank;
+    return which == TESS__SHARD ? t->replica_rank * t->setup.shard_ranks + rank
+                                : rank * t->setup.shard_ranks + t->shard_rank;
+}
+
+static const char *set_doing(tess *t, const char *text) {
+    t->doing_now ^= 1;
+    snprintf(t->doing[t->doing_now], sizeof t->doing[0], "%s", text);
+    if (t->control)
+        tess__control_doing(t->control, t->doing[t->doing_now]);
+    return t->doing[t->doing_now];
+}
+
+static void clear_doing(tess *t) {
+    t->doing_now ^= 1;
+    t->doing[t->doing_now][0] = 0;
+    if (t->control)
+        tess__control_doing(t->control, NULL);
+}
+
+/* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
+static tess_status mismatch(tess *t, int which, const tess_error *e) {
+    char key[64], theirs[256] = "something else";
+    int32_t peer = world_rank(t, which, e->rank);
+    if (!t->control || peer < 0)
+        return tess__fail(TESS_E_MISMATCH, "in %s: %s", t->doing[t->doing_now], e->message);
+    snprintf(key, sizeof key, "mismatch/%d", t->world.rank);
+    tess__control_set(t->control, key, t->doing[t->doing_now], sizeof t->doing[0]);
+    snprintf(key, sizeof key, "mismatch/%d", peer);
+    uint64_t bytes = sizeof theirs;
+    tess__control_get(t->control, key, theirs, &bytes, INT64_C(1000000000));
+    theirs[sizeof theirs - 1] = 0;
+    return tess__fail(TESS_E_MISMATCH, "the ranks call different things: rank %d is in %s, rank %d in %s",
+                      t->world.rank, t->doing[t->doing_now], peer, theirs);
+}
+
+static tess_status comm_failed(tess *t, int which, tess_status s, const tess_error *e) {
+    if (s == TESS_E_MISMATCH)
+        return mismatch(t, which, e);
+    int32_t peer = world_rank(t, which, e->rank);
+    if (peer >= 0)
+        return tess__fail(s, "%s failed at rank %d: %s", t->doing[t->doing_now], peer, e->message);
+    return tess__fail(s, "%s failed: %s", t->doing[t->doing_now], e->message);
+}
+
+/* A rank that ended in order will never come: say so instead of waiting for the timeout. */
+static tess_status check_departed(tess *t) {
+    for (int32_t r = 0; t->control && r < t->world.nranks; r++)
+        if (r != t->world.rank && tess__control_departed(t->control, r))
+            return tess__fail(TESS_E_PEER, "rank %d has ended while rank %d waits for it in %s", r, t->world.rank,
+                              t->doing[t->doing_now]);
+    return TESS_OK;
+}
+
+static tess_status wait_for(tess *t, int which, tess_request *request) {
+    const int64_t slice = INT64_C(100000000);
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    for (int64_t waited = 0;; waited += slice) {
+        tess_status s = t->comm->wait(request, slice, &e);
+        if (s == TESS_OK)
+            return TESS_OK;
+        if (s != TESS_E_TIMEOUT)
+            return comm_failed(t, which, s, &e);
+        TRY(check_departed(t));
+        if (waited > t->timeout_ns)
+            return tess__fail(TESS_E_TIMEOUT, "%s took more than %lld s (TESSERA_TIMEOUT)", t->doing[t->doing_now],
+                              (long long)(t->timeout_ns / 1000000000));
+    }
+}
+
+static tess_status post(tess *t, int which, tess_collective *c, tess_request **request) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    c->struct_size = sizeof *c;
+    c->send_mem = c->recv_mem = t->setup.env.mem;
+    c->after = t->compute;
+    c->seq = t->n_collectives++;
+    tess_status s = t->comm->post(t->comms[which], c, 1, request, &e);
+    return s ? comm_failed(t, which, s, &e) : TESS_OK;
+}
+
+tess_status tess__comm_run(tess *t, int which, const tess_collective *c, const char *doing) {
+    tess_collective own = *c;
+    tess_request *request = NULL;
+    set_doing(t, doing);
+    TRY(post(t, which, &own, &request));
+    TRY(wait_for(t, which, request));
+    t->comm->request_free(request);
+    clear_doing(t);
+    return TESS_OK;
+}
+
+static void name_instr(tess *t, const tess__instr *in) {
+    char text[256];
+    tess__program_text(t->program, &t->model, &t->layout, (int32_t)(in - t->program->instrs), text, sizeof text);
+    set_doing(t, text);
+}
+
+/* ---- parameters ---- */
+
+static tess_status kernel(tess *t, tess_kernel *k) {
+    tess_error e = { .struct_size = sizeof e };
+    k->struct_size = sizeof *k;
+    tess_status s = t->dev->kernel(t->device, k, &t->compute, &e);
+    return s ? device_failed(t, s, &e) : TESS_OK;
+}
+
+static tess_status cast(tess *t, const void *src, uint32_t from, void *dst, uint32_t to, uint64_t elems) {
+    const void *in[1] = { src };
+    tess_kernel k = {
+        .kernel = TESS_K_CAST, .in_dtype = from, .out_dtype = to, .n_in = 1, .in = in, .out = dst, .elems = elems
+    };
+    return kernel(t, &k);
+}
+
+static tess_status gather(tess *t, const tess__instr *in) {
+    int32_t g = in->index;
+    const tess__group *group = &t->layout.groups[g];
+    uint64_t bytes = group->shard_elems * tess__dtype_bytes(group->compute);
+    char *full = tess__at(t, TESS__FULL, g), *slot = full + (uint64_t)t->shard_rank * bytes;
+    TRY(cast(t, tess__at(t, TESS__MASTER, g), group->master, slot, group->compute, group->shard_elems));
+    if (t->setup.shard_ranks == 1)
+        return TESS_OK;
+    name_instr(t, in);
+    tess_collective c = { .op = TESS_ALL_GATHER,
+                          .send_dtype = group->compute,
+                          .recv_dtype = group->compute,
+                          .send = slot,
+                          .recv = full,
+                          .count = group->shard_elems,
+                          .scale = 1,
+                          .scratch = tess__at(t, TESS__GATHER_SCRATCH, g),
+                          .tag = in->tag };
+    if (t->booked[TESS__GATHER_SCRATCH][g])
+        c.scratch_bytes = t->program->buffers[in[-1].buffer].bytes;
+    TRY(post(t, TESS__SHARD, &c, &t->state[g].gather));
+    clear_doing(t);
+    return TESS_OK;
+}
+
+static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request) {
+    if (!*request)
+        return TESS_OK;
+    name_instr(t, in);
+    TRY(wait_for(t, which, *request));
+    t->comm->request_free(*request);
+    *request = NULL;
+    clear_doing(t);
+    return TESS_OK;
+}
+
+/* ---- gradients ---- */
+
+static int sums_at_end(const tess *t) {
+    return t->setup.accum > 1 && !t->setup.sync_each;
+}
+
+static float final_scale(const tess *t) {
+    return (float)(1.0 / ((double)t->setup.nranks * t->setup.accum));
+}
+
+/* With a sum of shards still to come, the division waits for its end. */
+static double reduce_scale(const tess *t) {
+    return t->setup.accum > 1 && t->setup.sync_each ? 1.0 : (double)final_scale(t);
+}
+
+static tess__counter counter_of(const tess *t, int32_t g, int shards) {
+    tess__counter c = { .n_levels = tess__sum_levels(&t->setup), .in_order = !t->setup.deterministic };
+    for (int32_t l = 0; l < c.n_levels; l++)
+        c.level[l] = shards && l == 0 ? tess__at(t, TESS__SHARD_GRAD, g) : tess__at(t, TESS__SUM0 + l, g);
+    c.elems = shards ? t->layout.groups[g].shard_elems : t->layout.groups[g].flat_elems;
+    return c;
+}
+
+static tess_status run_kernel(void *user, tess_kernel *k) {
+    return kernel(user, k);
+}
+
+static tess_status cast_wire(tess *t, int32_t g) {
+    const tess__group *group = &t->layout.groups[g];
+    return cast(t, tess__at(t, TESS__GRAD, g), group->grad_local, tess__at(t, TESS__WIRE, g), group->grad_wire,
+                group->flat_elems);
+}
+
+static tess_status sum_full(tess *t, int32_t g) {
+    const tess__group *group = &t->layout.groups[g];
+    int wire = group->grad_wire != group->grad_local;
+    tess__counter c = counter_of(t, g, 0);
+    return tess__counter_add(&c, (uint32_t)t->microbatch, tess__at(t, wire ? TESS__WIRE : TESS__GRAD, g),
+                             group->grad_wire, run_kernel, t);
+}
+
+static tess_status sum_shard(tess *t, int32_t g) {
+    const void *part = tess__at(t, TESS__PART, g);
+    if (t->setup.accum == 1)
+        return cast(t, part, TESS_F32, tess__at(t, TESS__SHARD_GRAD, g), TESS_F32, t->layout.groups[g].shard_elems);
+    tess__counter c = counter_of(t, g, 1);
+    TRY(tess__counter_add(&c, (uint32_t)t->microbatch, part, TESS_F32, run_kernel, t));
+    if (t->microbatch < t->setup.accum - 1)
+        return TESS_OK;
+    void *sum;
+    TRY(tess__counter_finish(&c, (uint32_t)t->setup.accum, run_kernel, t, &sum));
+    const void *in[1] = { sum };
+    tess_kernel k = { .kernel = TESS_K_SCALE,
+                      .in_dtype = TESS_F32,
+                      .out_dtype = TESS_F32,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__at(t, TESS__SHARD_GRAD, g),
+                      .elems = c.elems,
+                      .scale = (double)final_scale(t) };
+    return kernel(t, &k);
+}
+
+/* What is sent, and in which dtype: the sum of microbatches, the leaf rounded to the wire, or the leaf. */
+static tess_status find_source(tess *t, int32_t g, void **source, uint32_t *dtype) {
+    const tess__group *group = &t->layout.groups[g];
+    *dtype = group->grad_wire;
+    if (sums_at_end(t)) {
+        tess__counter c = counter_of(t, g, 0);
+        *dtype = TESS_F32;
+        return tess__counter_finish(&c, (uint32_t)t->setup.accum, run_kernel, t, source);
+    }
+    *source = group->grad_in_place ? tess__at(t, TESS__SHARD_GRAD, g)
+                                   : tess__at(t, group->grad_wire != group->grad_local ? TESS__WIRE : TESS__GRAD, g);
+    return TESS_OK;
+}
+
+static void *destination(const tess *t, int32_t g) {
+    return tess__at(t, t->booked[TESS__PART][g] ? TESS__PART : TESS__SHARD_GRAD, g);
+}
+
+static uint64_t reduce_scratch(const tess *t, const tess__instr *in) {
+    return t->booked[TESS__REDUCE_SCRATCH][in->index] ? t->program->buffers[in[-1].buffer].bytes : 0;
+}
+
+static tess_status reduce(tess *t, const tess__instr *in) {
+    int32_t g = in->index;
+    uint64_t elems = t->layout.groups[g].shard_elems;
+    void *source;
+    uint32_t dtype;
+    TRY(find_source(t, g, &source, &dtype));
+    double scale = t->setup.replicas > 1 ? 1.0 : reduce_scale(t);
+    if (t->setup.shard_ranks == 1) { /* one rank: no network, the same rounding */
+        const void *from[1] = { source };
+        tess_kernel k = { .kernel = TESS_K_TREE_SUM,
+                          .in_dtype = dtype,
+                          .out_dtype = TESS_F32,
+                          .n_in = 1,
+                          .in = from,
+                          .out = destination(t, g),
+                          .elems = elems,
+                          .scale = scale };
+        return kernel(t, &k);
+    }
+    name_instr(t, in);
+    tess_collective c = { .op = TESS_REDUCE_SCATTER,
+                          .redop = TESS_SUM,
+                          .send_dtype = dtype,
+                          .recv_dtype = TESS_F32,
+                          .send = source,
+                          .recv = destination(t, g),
+                          .count = elems,
+                          .scale = scale,
+                          .scratch = tess__at(t, TESS__REDUCE_SCRATCH, g),
+                          .scratch_bytes = reduce_scratch(t, in),
+                          .tag = in->tag };
+    TRY(post(t, TESS__SHARD, &c, &t->state[g].reduce));
+    clear_doing(t);
+    return TESS_OK;
+}
+
+static tess_status replicate(tess *t, const tess__instr *in) {
+    int32_t g = in->index;
+    void *source = destination(t, g);
+    uint32_t dtype = TESS_F32;
+    if (t->setup.shard_ranks == 1)
+        TRY(find_source(t, g, &source, &dtype));
+    name_instr(t, in);
+    tess_collective c = { .op = TESS_ALL_REDUCE,
+                          .redop = TESS_SUM,
+                          .send_dtype = dtype,
+                          .recv_dtype = TESS_F32,
+                          .send = source,
+                          .recv = destination(t, g),
+                          .count = t->layout.groups[g].shard_elems,
+                          .scale = reduce_scale(t),
+                          .scratch = tess__at(t, TESS__REDUCE_SCRATCH, g),
+                          .scratch_bytes = reduce_scratch(t, in),
+                          .tag = in->tag };
+    TRY(post(t, TESS__REPLICA, &c, &t->state[g].reduce));
+    clear_doing(t);
+    return TESS_OK;
+}
+
+/* ---- norm and optimizer ---- */
+
+static tess_status norm_group(tess *t, int32_t g) {
+    const void *in[1] = { tess__at(t, TESS__SHARD_GRAD, g) };
+    tess_kernel k = { .kernel = TESS_K_SQUARE_SUM,
+                      .in_dtype = TESS_F32,
+                      .out_dtype = TESS_I64,
+                      .n_in = 1,
+                      .flags = 1,
+                      .in = in,
+                      .out = tess__at(t, TESS__LIMBS, 0),
+                      .elems = t->layout.groups[g].shard_elems,
+                      .scale = t->grad_scale == 1.0f ? 0 : (double)t->grad_scale };
+    return kernel(t, &k);
+}
+
+static tess_status norm_reduce(tess *t, const tess__instr *in) {
+    if (t->setup.shard_ranks == 1)
+        return TESS_OK;
+    void *limbs = tess__at(t, TESS__LIMBS, 0);
+    tess_collective c = { .op = TESS_ALL_REDUCE,
+                          .redop = TESS_SUM,
+                          .send_dtype = TESS_I64,
+                          .recv_dtype = TESS_I64,
+                          .send = limbs,
+                          .recv = limbs,
+                          .count = TESS__NORM_LIMBS,
+                          .scale = 1,
+                          .scratch = tess__at(t, TESS__LIMBS_SCRATCH, 0),
+                          .tag = in->tag };
+    if (t->booked[TESS__LIMBS_SCRATCH][0])
+        c.scratch_bytes = t->program->buffers[in[-1].buffer].bytes;
+    return tess__comm_run(t, TESS__SHARD, &c, "all_reduce of the gradient norm");
+}
+
+static tess_status norm_finish(tess *t) {
+    int64_t limbs[TESS__NORM_LIMBS];
+    tess_error e = { .struct_size = sizeof e };
+    tess_status s = t->dev->copy(t->device, limbs, TESS_MEM_HOST, tess__at(t, TESS__LIMBS, 0), t->setup.env.mem,
+                                 sizeof limbs, &t->compute, &e);
+    if (s)
+        return device_failed(t, s, &e);
+    t->norm = tess__norm_result(limbs);
+    const tess_optimizer_options *o = t->step_options;
+    if (t->program->kind == TESS__PASS_CLIP && o)
+        t->step_kernel.grad_scale = t->grad_scale * tess__clip_coefficient(o->clip_norm, t->norm);
+    return TESS_OK;
+}
+
+static tess_status optimize(tess *t, int32_t g) {
+    const void *in[1] = { tess__at(t, TESS__SHARD_GRAD, g) };
+    t->step_kernel.segments = &t->segments[t->first_segment[g]];
+    t->step_kernel.n_segments = (uint32_t)(t->first_segment[g + 1] - t->first_segment[g]);
+    if (!t->step_kernel.n_segments)
+        return TESS_OK;
+    tess_kernel k = { .kernel = TESS_K_OPTIMIZER,
+                      .in_dtype = TESS_F32,
+                      .out_dtype = t->layout.groups[g].master,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__at(t, TESS__MASTER, g),
+                      .elems = t->layout.groups[g].shard_elems,
+                      .optimizer = &t->step_kernel,
+                      .first_elem = (uint64_t)t->shard_rank * t->layout.groups[g].shard_elems };
+    for (int32_t i = 0; i < t->setup.n_states; i++)
+        k.state[i] = tess__at(t, TESS__STATE0 + i, g);
+    return kernel(t, &k);
+}
+
+/* ---- the loop ---- */
+
+static tess_status copy_input(tess *t) {
+    tess_error e = { .struct_size = sizeof e };
+    if (!t->setup.input_bytes)
+        return TESS_OK;
+    tess_status s = t->dev->copy(t->device, tess__at(t, TESS__INPUT, 0), t->setup.env.mem, t->run->batch, TESS_MEM_HOST,
+                                 t->setup.input_bytes, &t->compute, &e);
+    return s ? device_failed(t, s, &e) : TESS_OK;
+}
+
+static tess_status copy_result(tess *t, int32_t block) {
+    tess_error e = { .struct_size = sizeof e };
+    uint64_t bytes = t->model.blocks[block].options.output_bytes;
+    if (!t->run->result || !bytes)
+        return TESS_OK;
+    tess_status s = t->dev->copy(t->device, t->run->result, TESS_MEM_HOST, tess__at(t, TESS__OUTPUT, block),
+                                 t->setup.env.mem, bytes, &t->compute, &e);
+    return s ? device_failed(t, s, &e) : TESS_OK;
+}
+
+static tess_status run_instr(tess *t, const tess__instr *in) {
+    tess__group_state *state = t->state ? &t->state[in->index] : NULL;
+    switch (in->op) {
+    case TESS__BOOK: return book(t, in);
+    case TESS__FREE: return unbook(t, in);
+    case TESS__INPUT_COPY: return copy_input(t);
+    case TESS__RESULT_COPY: return copy_result(t, in->index);
+    case TESS__GATHER: return gather(t, in);
+    case TESS__GATHER_WAIT: return end_request(t, in, TESS__SHARD, &state->gather);
+    case TESS__CAST_WIRE: return cast_wire(t, in->index);
+    case TESS__SUM_FULL: return sum_full(t, in->index);
+    case TESS__REDUCE: return reduce(t, in);
+    case TESS__REDUCE_WAIT: return end_request(t, in, TESS__SHARD, &state->reduce);
+    case TESS__REPLICATE: return replicate(t, in);
+    case TESS__REPLICATE_WAIT: return end_request(t, in, TESS__REPLICA, &state->reduce);
+    case TESS__SUM_SHARD: return sum_shard(t, in->index);
+    case TESS__NORM_GROUP: return norm_group(t, in->index);
+    case TESS__NORM_REDUCE: return norm_reduce(t, in);
+    case TESS__NORM_FINISH: return norm_finish(t);
+    case TESS__OPTIMIZE: return optimize(t, in->index);
+    default: return TESS_OK; /* ENTER and LEAVE are the caller's */
+    }
+}
+
+static int stops(uint8_t op, int how_far) {
+    if (how_far == TESS__TO_WAIT &&
+        (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT || op == TESS__NORM_REDUCE))
+        return 1;
+    return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE);
+}
+
+tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
+    while (*pc < t->program->n_instrs) {
+        const tess__instr *in = &t->program->instrs[*pc];
+        if (stops(in->op, how_far))
+            return TESS_OK;
+        TRY(run_instr(t, in));
+        ++*pc;
+    }
+    return TESS_OK;
+}
+
+tess_status tess__run_program(tess *t, tess__program *p) {
+    int32_t pc = 0;
+    t->program = p;
+    return tess__execute(t, &pc, TESS__TO_END);
+}
+
+tess_status tess__free_all(tess *t, const tess__program *p) {
+    t->program = (tess__program *)p;
+    for (int32_t i = 0; i < p->n_buffers; i++) {
+        tess__instr in = { .op = TESS__FREE, .index = p->buffers[i].index, .buffer = i };
+        TRY(unbook(t, &in));
+    }
+    return TESS_OK;
+}

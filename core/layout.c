@@ -1,0 +1,206 @@
+#include "layout.h"
+
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Where a group's regions rest, by the offload plugin's word. */
+static tess_status place_one(const tess__setup *s, int32_t unit, int32_t group, uint32_t region, uint32_t dtype,
+                             uint64_t elems, uint32_t *rest) {
+    tess_region r = { .struct_size = sizeof r,
+                      .region = region,
+                      .dtype = dtype,
+                      .unit = unit,
+                      .group = group,
+                      .elems = elems,
+                      .bytes = elems * tess__dtype_bytes(dtype) };
+    tess_placement p = { .struct_size = sizeof p };
+    tess_error e = { .struct_size = sizeof e };
+    tess_status status = s->offload->place(s->offload_ctx, &s->env, &r, 1, &p, &e);
+    if (status)
+        return tess__fail(status, "offload plugin: %s", e.message);
+    if (p.rest == TESS_REST_PLUGIN)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "this offload plugin keeps memory of its own, which is not supported yet");
+    *rest = p.rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
+    return TESS_OK;
+}
+
+static tess_status place_group(const tess__setup *s, tess__group *g, int32_t index) {
+    tess_status status = place_one(s, g->unit, index, TESS_REGION_MASTER, g->master, g->shard_elems, &g->param_rest);
+    g->grad_rest = g->state_rest = TESS_DOMAIN_DEVICE;
+    if (!status && g->trainable)
+        status = place_one(s, g->unit, index, TESS_REGION_GRAD, TESS_F32, g->shard_elems, &g->grad_rest);
+    if (!status && g->trainable && s->n_states)
+        status = place_one(s, g->unit, index, TESS_REGION_STATE, TESS_F32, g->shard_elems, &g->state_rest);
+    return status;
+}
+
+static tess_status choose(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
+    tess_param_view v = { .struct_size = sizeof v,
+                          .dtype = p->dtype,
+                          .flags = p->flags & TESS_FROZEN ? 1 : 0,
+                          .compute_mask = p->compute_dtypes,
+                          .name = p->name,
+                          .elems = p->elems,
+                          .shape = p->shape,
+                          .ndim = p->ndim };
+    tess_error e = { .struct_size = sizeof e };
+    *c = (tess_precision_choice){ .struct_size = sizeof *c };
+    tess_status status = s->precision->choose(s->precision_ctx, &v, c, &e);
+    if (status)
+        return tess__fail(status, "parameter \"%s\": %s", p->name, e.message);
+    uint32_t readable = p->compute_dtypes ? p->compute_dtypes : 1u << p->dtype;
+    if (!(readable >> c->compute & 1))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
+                          "not read",
+                          p->name, tess__dtype_name(c->compute));
+    if (c->gather != c->compute || c->block_elems > 1 || c->block_bytes)
+        return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
+                          p->name);
+    return TESS_OK;
+}
+
+static int same_group(const tess__group *g, const tess_precision_choice *c, int trainable) {
+    return g->trainable == trainable && g->master == c->master && g->compute == c->compute &&
+           (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire));
+}
+
+/* Finds the parameter's group in its unit, which is the last one under construction. */
+static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
+                              int32_t *group) {
+    tess_precision_choice c;
+    tess_status status = choose(s, p, &c);
+    if (status)
+        return status;
+    int trainable = !(p->flags & TESS_FROZEN);
+    tess__unit *u = &l->units[unit];
+    for (int32_t g = u->first_group; g < l->n_groups; g++)
+        if (same_group(&l->groups[g], &c, trainable)) {
+            *group = g;
+            return TESS_OK;
+        }
+    *group = l->n_groups++;
+    u->n_groups++;
+    u->trainable |= trainable;
+    l->groups[*group] = (tess__group){ .unit = unit,
+                                       .trainable = trainable,
+                                       .master = c.master,
+                                       .compute = c.compute,
+                                       .grad_local = c.grad_local,
+                                       .grad_wire = c.grad_wire };
+    return TESS_OK;
+}
+
+static void add_to_group(tess__layout *l, tess__param *p) {
+    tess__group *g = &l->groups[p->group];
+    p->offset = tess__round_up(g->used_elems, TESS__PAD_ELEMS);
+    g->used_elems = p->offset + p->elems;
+    g->n_params++;
+    l->param_elems += p->elems;
+    if (p->elems > l->chunk_elems)
+        l->chunk_elems = p->elems < TESS__CHUNK_ELEMS ? p->elems : TESS__CHUNK_ELEMS;
+}
+
+/* Aliases share all with their target; buffers lie one behind the other, outside every unit. */
+static void place_others(tess__model *m, const tess__setup *s, tess__layout *l) {
+    for (int32_t i = 0; i < m->n_params; i++) {
+        tess__param *p = &m->params[i];
+        if (p->flags & TESS_BUFFER && p->tied_to == i) {
+            p->offset = l->buffer_bytes;
+            l->buffer_bytes += tess__round_up(p->elems * tess__dtype_bytes(p->dtype), s->align);
+        }
+    }
+    for (int32_t i = 0; i < m->n_params; i++) {
+        const tess__param *of = &m->params[m->params[i].tied_to];
+        m->params[i].unit = of->unit;
+        m->params[i].group = of->group;
+        m->params[i].offset = of->offset;
+    }
+}
+
+static tess_status finish_group(const tess__setup *s, tess__layout *l, int32_t index) {
+    tess__group *g = &l->groups[index];
+    uint64_t s_ranks = (uint64_t)s->shard_ranks;
+    g->shard_elems = tess__round_up((g->used_elems + s_ranks - 1) / s_ranks, TESS__PAD_ELEMS);
+    g->flat_elems = g->shard_elems * s_ranks;
+    tess_status status = place_group(s, g, index);
+    if (status)
+        return status;
+    g->in_place = s->shard_ranks == 1 && g->master == g->compute && g->param_rest == TESS_DOMAIN_DEVICE;
+    g->grad_in_place = g->trainable && s->shard_ranks == 1 && s->accum == 1 && g->grad_local == g->grad_wire &&
+                       g->grad_local == TESS_F32 && g->grad_rest == TESS_DOMAIN_DEVICE;
+    return TESS_OK;
+}
+
+static const char *unit_name(const tess__model *m, int32_t unit) {
+    for (int32_t i = 0; i < m->n_params; i++)
+        if (m->params[i].unit == unit) {
+            const char *scope = m->scopes[m->params[i].scope].name;
+            int tied = 0;
+            for (int32_t k = 0; k < m->n_params; k++)
+                tied |= k != i && m->params[k].tied_to == i;
+            return tied ? m->params[i].name : scope[0] ? scope : "root";
+        }
+    return "root";
+}
+
+tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32_t *unit_of_param, int32_t n_units,
+                               tess__layout *out) {
+    tess__layout l = { .n_units = n_units };
+    tess_status status = TESS_OK;
+    l.units = calloc((size_t)n_units + 1, sizeof *l.units);
+    l.groups = calloc((size_t)m->n_params + 1, sizeof *l.groups); /* never more groups than parameters */
+    l.order = calloc((size_t)m->n_params + 1, sizeof *l.order);
+    if (!l.units || !l.groups || !l.order) {
+        status = tess__fail(TESS_E_NOMEM, "no memory for the layout of %d parameters", m->n_params);
+        goto err_free;
+    }
+    for (int32_t i = 0; i < m->n_params; i++)
+        m->params[i].unit = unit_of_param[i], m->params[i].group = -1;
+    for (int32_t u = 0; u < n_units; u++) {
+        l.units[u].first_group = l.n_groups;
+        for (int32_t i = 0; i < m->n_params; i++) {
+            tess__param *p = &m->params[i];
+            if (unit_of_param[i] != u || p->tied_to != i)
+                continue;
+            if ((status = join_group(&l, s, p, u, &p->group)))
+                goto err_free;
+            add_to_group(&l, p);
+        }
+        l.units[u].name = unit_name(m, u);
+    }
+    for (int32_t g = 0; g < l.n_groups; g++) {
+        l.groups[g].first_param = l.n_order;
+        for (int32_t i = 0; i < m->n_params; i++)
+            if (m->params[i].group == g && m->params[i].tied_to == i)
+                l.order[l.n_order++] = i;
+        if ((status = finish_group(s, &l, g)))
+            goto err_free;
+    }
+    place_others(m, s, &l);
+    *out = l;
+    return TESS_OK;
+err_free:
+    tess__layout_free(&l);
+    return status;
+}
+
+void tess__layout_free(tess__layout *l) {
+    free(l->units);
+    free(l->groups);
+    free(l->order);
+    *l = (tess__layout){ 0 };
+}
+
+tess__piece tess__layout_piece(const tess__layout *l, const tess__param *p, int32_t shard_rank) {
+    const tess__group *g = &l->groups[p->group];
+    uint64_t begin = (uint64_t)shard_rank * g->shard_elems, end = begin + g->shard_elems;
+    uint64_t from = p->offset > begin ? p->offset : begin;
+    uint64_t to = p->offset + p->elems < end ? p->offset + p->elems : end;
+    if (from >= to)
+        return (tess__piece){ 0 };
+    return (tess__piece){ .in_param = from - p->offset, .in_shard = from - begin, .elems = to - from };
+}

@@ -1,0 +1,130 @@
+/* The program: the compiled step. The runtime, the memory planner, the check between ranks, the simulator and the
+ * pictures all read this one instruction list. */
+#ifndef TESS_PROGRAM_H
+#define TESS_PROGRAM_H
+#include "layout.h"
+
+/* What a buffer is for; with an index (group, block, or 0) it names one place in memory. */
+enum tess__role {
+    /* resident: offsets never move */
+    TESS__MASTER,     /* group: this rank's shard of the parameters */
+    TESS__SHARD_GRAD, /* group: this rank's shard of the averaged gradient, fp32 */
+    TESS__STATE0,     /* group: optimizer states */
+    TESS__STATE1,
+    TESS__STATE2,
+    TESS__STATE3,
+    TESS__BUFFERS, /* 0: all running statistics */
+    TESS__STAGE,   /* 0: tess_all_reduce's data on its way */
+    TESS__STAGE_SCRATCH,
+    TESS__SUM0, /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
+    TESS__SUM_LAST = TESS__SUM0 + 15,
+    /* step: one region, reused */
+    TESS__FULL,           /* group: unsharded parameters, compute dtype */
+    TESS__GRAD,           /* group: unsharded gradient */
+    TESS__WIRE,           /* group: unsharded gradient in the wire dtype */
+    TESS__PART,           /* group: a reduced shard on its way into a sum */
+    TESS__GATHER_SCRATCH, /* group */
+    TESS__REDUCE_SCRATCH, /* group */
+    TESS__OUTPUT,         /* block */
+    TESS__SAVED,          /* block */
+    TESS__OUTPUT_GRAD,    /* block */
+    TESS__SCRATCH,        /* block */
+    TESS__INPUT,          /* 0 */
+    TESS__LIMBS,          /* 0: the exact norm's integer sums */
+    TESS__LIMBS_SCRATCH,  /* 0 */
+    TESS__KERNEL_SCRATCH, /* group */
+    TESS__CHUNK,          /* 0: pieces of full parameters on their way to a callback */
+    TESS__CHUNK_SCRATCH,  /* 0 */
+    TESS__USER,           /* tess_alloc */
+    TESS__N_ROLES
+};
+
+enum { TESS__RESIDENT = 1, TESS__STEP }; /* arenas */
+
+typedef struct {
+    uint8_t role, domain, arena, category;
+    int32_t index, unit; /* unit -1: none */
+    uint64_t bytes, offset;
+    int32_t first, last; /* instructions between which it lives; STEP buffers only */
+} tess__buffer;
+
+enum tess__op {
+    TESS__BOOK = 1, /* buffer: from here on it lives */
+    TESS__FREE,     /* buffer: no longer */
+    TESS__INPUT_COPY,
+    TESS__RESULT_COPY,
+    TESS__GATHER,      /* group: cast the shard into its slot, post the all-gather */
+    TESS__GATHER_WAIT, /* group */
+    TESS__ENTER,       /* event: the program's own code runs from here … */
+    TESS__LEAVE,       /* … to here */
+    TESS__CAST_WIRE,   /* group: unsharded gradient to the wire dtype */
+    TESS__SUM_FULL,    /* group: this microbatch's unsharded gradient into the partial sums */
+    TESS__REDUCE,      /* group: post the reduce-scatter within the shard group */
+    TESS__REDUCE_WAIT,
+    TESS__REPLICATE, /* group: post the all-reduce across replicas */
+    TESS__REPLICATE_WAIT,
+    TESS__SUM_SHARD,  /* group: the reduced part into the sharded gradient */
+    TESS__NORM_GROUP, /* group: add its squares to the limbs */
+    TESS__NORM_REDUCE,
+    TESS__NORM_FINISH,
+    TESS__OPTIMIZE, /* group */
+};
+
+enum { TESS__ZERO = 1, TESS__ZERO_FIRST = 2 /* only in the first microbatch */ };
+
+typedef struct {
+    uint8_t op, flags;
+    int32_t index;  /* group, or event for ENTER and LEAVE, or 0 */
+    int32_t buffer; /* BOOK, FREE */
+    uint64_t tag;   /* of the collective it posts; 0: none */
+} tess__instr;
+
+enum {
+    TESS__FORWARD_BEGIN = 1,
+    TESS__FORWARD_END,
+    TESS__BACKWARD_BEGIN,
+    TESS__BACKWARD_END,
+    TESS__AGAIN_BEGIN,
+    TESS__AGAIN_END
+};
+typedef struct {
+    uint8_t type;
+    int32_t scope;
+} tess__event; /* AGAIN: forward run again for the backward that follows (activation checkpointing) */
+
+typedef struct {
+    uint32_t kind; /* TESS_PASS_… or TESS__PASS_… */
+    tess__instr *instrs;
+    tess__buffer *buffers;
+    tess__event *events;
+    int32_t n_instrs, n_buffers, n_events, cap_instrs, cap_buffers, cap_events;
+    uint64_t step_bytes[3]; /* size of the step arena it needs, by domain */
+    uint64_t hash;
+    int32_t peak_instr[3]; /* where most is alive, by domain */
+    uint64_t live_peak_bytes[3];
+    uint64_t category_bytes[3][16]; /* alive there, resident ones included */
+} tess__program;
+
+enum { TESS__STAGE_BYTES = 4096 /* of tess_all_reduce */ };
+enum {
+    TESS__PASS_STEP = 16,
+    TESS__PASS_NORM,
+    TESS__PASS_CLIP /* norm, then step */,
+    TESS__PASS_FULL /* tess_each_full */
+};
+
+tess_status tess__program_instr(tess__program *, uint8_t op, uint8_t flags, int32_t index, int32_t buffer,
+                                uint64_t tag);
+tess_status tess__program_buffer(tess__program *, const tess__buffer *, int32_t *index);
+tess_status tess__program_event(tess__program *, uint8_t type, int32_t scope);
+void tess__program_clear(tess__program *); /* empties it, keeps the memory */
+void tess__program_free(tess__program *);
+/** Hash of the whole: instructions, buffers with offsets. */
+uint64_t tess__program_hash(const tess__program *);
+/** One line of text for instruction i: "all_gather of unit h.0 (f32, 12288 elements)". */
+void tess__program_text(const tess__program *, const tess__model *, const tess__layout *, int32_t i, char *out,
+                        size_t n);
+/** What an instruction does to a unit, in the words of the messages: "all_gather of unit h.0". */
+const char *tess__op_name(uint8_t op);
+const char *tess__category_name(uint32_t category);
+#endif

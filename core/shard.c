@@ -1,0 +1,376 @@
+/* tess_shard: wrap, lay out, compile, plan, compare, obtain memory, fill. */
+#include "engine.h"
+
+#include "log.h"
+#include "options.h"
+#include "status.h"
+#include "wrap.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- compile ---- */
+
+static tess_status wrap_and_lay_out(tess *t) {
+    int32_t n_units = 0, *unit = calloc((size_t)t->model.n_params + 1, sizeof *unit);
+    if (!unit)
+        return tess__fail(TESS_E_NOMEM, "no memory for the units of %d parameters", t->model.n_params);
+    const tess__plugin *wrap = t->plugins[TESS_KIND_WRAP];
+    tess_status s =
+        tess__wrap_apply(&t->model, wrap->ops, wrap->ctx, t->selected[TESS_KIND_WRAP], &t->setup.env, unit, &n_units);
+    if (!s)
+        s = tess__layout_build(&t->model, &t->setup, unit, n_units, &t->layout);
+    free(unit);
+    return s;
+}
+
+static uint32_t pass_kind(int program) {
+    static const uint32_t kinds[] = { TESS_PASS_TRAIN, TESS_PASS_TRAIN | TESS_PASS_NO_SYNC,
+                                      TESS_PASS_EVAL,  TESS_PASS_TRAIN,
+                                      TESS__PASS_STEP, TESS__PASS_NORM,
+                                      TESS__PASS_CLIP, TESS__PASS_FULL };
+    return kinds[program];
+}
+
+/* Programs that this run can never enter are left empty. */
+static int is_wanted(const tess *t, int program) {
+    int at_end = t->setup.accum > 1 && !t->setup.sync_each;
+    if (program == TESS__P_NO_SYNC)
+        return at_end;
+    if (program == TESS__P_FUSED)
+        return t->model.n_blocks > 0 && t->setup.accum == 1 && t->setup.optimizer;
+    if (program == TESS__P_STEP || program == TESS__P_CLIP)
+        return t->setup.optimizer != 0;
+    return 1;
+}
+
+tess_status tess__compile_all(tess *t) {
+    tess_status s = tess__resident(&t->setup, &t->layout, 1, &t->resident);
+    for (int i = 0; !s && i < TESS__N_PROGRAMS; i++) {
+        if (!is_wanted(t, i))
+            continue;
+        if (i < TESS__P_STEP)
+            s = tess__compile_pass(&t->builder, pass_kind(i), NULL, i == TESS__P_FUSED, &t->programs[i]);
+        else
+            s = tess__compile_other(&t->builder, pass_kind(i), &t->programs[i]);
+    }
+    return s;
+}
+
+/* ---- the budget ---- */
+
+static uint64_t arena_plan(const tess *t, uint32_t domain, uint32_t arena) {
+    if (arena == TESS__RESIDENT)
+        return t->resident.step_bytes[domain];
+    uint64_t most = 0;
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        if (t->programs[i].step_bytes[domain] > most)
+            most = t->programs[i].step_bytes[domain];
+    return most;
+}
+
+uint64_t tess__planned_bytes(const tess *t, uint32_t domain) {
+    uint64_t total = 0;
+    for (uint32_t a = TESS__RESIDENT; a <= TESS__STEP; a++)
+        total += tess__round_up(arena_plan(t, domain, a), t->setup.granularity);
+    for (int32_t i = 0; domain == TESS_DOMAIN_DEVICE && i < t->n_user; i++)
+        total += tess__round_up(t->user_buffers[i].bytes, t->setup.granularity);
+    return total;
+}
+
+static void list_categories(const tess *t, uint32_t domain, char *out, size_t n) {
+    const tess__program *fullest = &t->programs[0];
+    for (int i = 1; i < TESS__N_PROGRAMS; i++)
+        if (t->programs[i].live_peak_bytes[domain] > fullest->live_peak_bytes[domain])
+            fullest = &t->programs[i];
+    size_t at = 0;
+    out[0] = 0;
+    for (uint32_t c = 1; c < 16; c++)
+        if (fullest->category_bytes[domain][c] && at < n)
+            at += (size_t)snprintf(out + at, n - at, "%s%s %.1f MiB", at ? ", " : "", tess__category_name(c),
+                                   (double)fullest->category_bytes[domain][c] / 1048576.0);
+}
+
+static tess_status over_budget(const tess *t, uint32_t domain, uint64_t need, uint64_t budget) {
+    static const char *const name[] = { "", "device", "host" }, *const variable[] = { "", "DEVICE", "HOST" };
+    char categories[512];
+    list_categories(t, domain, categories, sizeof categories);
+    return tess__fail(
+        TESS_E_BUDGET,
+        "a step needs %llu bytes of %s memory per rank and TESSERA_%s_MEMORY allows %llu; at its peak: %s",
+        (unsigned long long)need, name[domain], variable[domain], (unsigned long long)budget, categories);
+}
+
+tess_status tess__check_budget(tess *t) {
+    const uint64_t budget[3] = { 0, t->setup.env.device_budget_bytes, t->setup.env.host_budget_bytes };
+    for (uint32_t d = 1; d < 3; d++) {
+        uint64_t need = tess__planned_bytes(t, d);
+        if (budget[d] && need > budget[d])
+            return over_budget(t, d, need, budget[d]);
+    }
+    return TESS_OK;
+}
+
+/* How many units are gathered ahead is ours to choose unless the user did: fewer when that makes it fit. */
+static tess_status fit_prefetch(tess *t) {
+    const char *asked = tess__option_text("prefetch");
+    tess_status s = tess__check_budget(t);
+    if (!s || (asked && strcmp(asked, "auto") != 0) || t->setup.prefetch == 0)
+        return s;
+    t->setup.prefetch = 0;
+    if (tess__compile_all(t) || tess__check_budget(t)) {
+        t->setup.prefetch = 1; /* it does not help: speak of the usual plan */
+        if ((s = tess__compile_all(t)))
+            return s;
+        return tess__check_budget(t);
+    }
+    tess__log(TESS_LOG_INFO, "no unit is gathered ahead, so that the step fits its memory");
+    return TESS_OK;
+}
+
+/* ---- memory ---- */
+
+tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_t bytes) {
+    tess__arena *a = &t->arenas[domain][arena];
+    if (!bytes)
+        return TESS_OK;
+    tess_error e = { .struct_size = sizeof e };
+    tess_buffer memory = { .struct_size = sizeof memory };
+    uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem : TESS_MEM_PINNED;
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = mem,
+                             .domain = domain,
+                             .category = 0,
+                             .flags = mem == TESS_MEM_PINNED ? TESS_ALLOC_MAY_UNPIN : 0,
+                             .numa_node = -1,
+                             .bytes = tess__round_up(bytes, t->setup.granularity),
+                             .align = t->setup.align };
+    tess_status s = t->dev->mem_alloc(t->device, &r, &memory, &e);
+    if (s)
+        return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
+    a->memory = memory;
+    t->arena_bytes[domain][arena] = memory.bytes;
+    t->obtained[domain] += memory.bytes;
+    if (t->obtained[domain] > t->obtained_peak[domain])
+        t->obtained_peak[domain] = t->obtained[domain];
+    return TESS_OK;
+}
+
+void tess__arena_release(tess *t, uint32_t domain, uint32_t arena) {
+    tess__arena *a = &t->arenas[domain][arena];
+    if (!a->memory.ptr)
+        return;
+    t->obtained[domain] -= a->memory.bytes;
+    t->arena_bytes[domain][arena] = 0;
+    t->dev->mem_free(t->device, &a->memory);
+    a->memory = (tess_buffer){ 0 };
+}
+
+static tess_status make_tables(tess *t) {
+    size_t n = (size_t)t->builder.stride, groups = (size_t)t->layout.n_groups;
+    int ok = 1;
+    for (int role = 0; role < TESS__N_ROLES; role++) {
+        t->where[role] = calloc(n, sizeof **t->where);
+        t->booked[role] = calloc(n, 1);
+        ok = ok && t->where[role] && t->booked[role];
+    }
+    t->state = calloc(groups + 1, sizeof *t->state);
+    t->overflow = calloc(3 * n + 8, sizeof *t->overflow);
+    t->block_params = calloc((size_t)t->model.n_params + 1, sizeof *t->block_params);
+    t->block_grads = calloc((size_t)t->model.n_params + 1, sizeof *t->block_grads);
+    if (!ok || !t->state || !t->overflow || !t->block_params || !t->block_grads)
+        return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+    return tess__heap_create(&t->heap, (int32_t)(8 * n + 64));
+}
+
+/* Runs of one optimizer group in this rank's shards. Padding takes part: zero stays zero in every optimizer. */
+static tess_status make_segments(tess *t) {
+    const tess__layout *l = &t->layout;
+    t->segments = calloc((size_t)l->n_order + 1, sizeof *t->segments);
+    t->segment_group = calloc((size_t)l->n_order + 1, sizeof *t->segment_group);
+    t->first_segment = calloc((size_t)l->n_groups + 2, sizeof *t->first_segment);
+    if (!t->segments || !t->segment_group || !t->first_segment)
+        return tess__fail(TESS_E_NOMEM, "no memory for the optimizer's segments");
+    int32_t n = 0;
+    for (int32_t g = 0; g < l->n_groups; g++) {
+        t->first_segment[g] = n;
+        for (int32_t i = 0; i < l->groups[g].n_params; i++) {
+            const tess__param *p = &t->model.params[l->order[l->groups[g].first_param + i]];
+            tess__piece piece = tess__layout_piece(l, p, t->shard_rank);
+            if (!piece.elems)
+                continue;
+            int same = n > t->first_segment[g] && t->segment_group[n - 1] == p->optimizer_group;
+            tess_segment *s = &t->segments[same ? n - 1 : n];
+            if (!same) {
+                *s = (tess_segment){ .struct_size = sizeof *s, .first = piece.in_shard };
+                t->segment_group[n++] = p->optimizer_group;
+            }
+            s->elems = piece.in_shard + piece.elems - s->first;
+        }
+    }
+    t->first_segment[l->n_groups] = n;
+    return TESS_OK;
+}
+
+static tess_status zero(tess *t, tess__arena *a) {
+    tess_error e = { .struct_size = sizeof e };
+    if (!a->memory.ptr)
+        return TESS_OK;
+    tess_status s = t->dev->fill(t->device, a->memory.ptr, 0, a->memory.bytes, &t->compute, &e);
+    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : TESS_OK;
+}
+
+static tess_status obtain_all(tess *t) {
+    tess_status s = TESS_OK;
+    for (uint32_t d = 1; !s && d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__STEP; a++)
+            s = tess__arena_obtain(t, d, a, arena_plan(t, d, a));
+    for (uint32_t d = 1; !s && d < 3; d++)
+        s = zero(t, &t->arenas[d][TESS__RESIDENT]);
+    for (int32_t i = 0; !s && i < t->resident.n_buffers; i++) {
+        const tess__buffer *b = &t->resident.buffers[i];
+        t->where[b->role][b->index] = (char *)t->arenas[b->domain][TESS__RESIDENT].memory.ptr + b->offset;
+        if (b->role != TESS__SHARD_GRAD) {
+            t->booked[b->role][b->index] = 1;
+            tess__book(t, b, 1);
+        }
+    }
+    return s;
+}
+
+/* ---- tess_shard ---- */
+
+static tess_status check_blocks(const tess *t) {
+    if (t->model.n_scopes == 0)
+        return tess__fail(TESS_E_INVALID, "no scope is declared, so no program can be compiled");
+    if (t->model.n_blocks > 1 && !t->model.blocks[0].options.output_bytes)
+        return tess__fail(TESS_E_INVALID, "block \"%s\" hands nothing on: output_bytes is 0",
+                          t->model.blocks[0].options.name);
+    return TESS_OK;
+}
+
+static tess_status plan(tess *t) {
+    tess_status s = check_blocks(t);
+    if (!s)
+        s = tess__model_finish(&t->model);
+    if (!s)
+        s = wrap_and_lay_out(t);
+    if (!s)
+        s = tess__builder_create(&t->builder, &t->setup, &t->model, &t->layout);
+    if (!s)
+        s = tess__compile_all(t);
+    return s ? s : fit_prefetch(t);
+}
+
+static tess_status shard(tess *t, tess_range_fn fill, void *user) {
+    if (t->sharded)
+        return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
+    tess_status s = plan(t);
+    if (s)
+        return s;
+    if (t->plan_only) {
+        t->sharded = 1;
+        return tess__fail(TESS_E_PLANNED, "planned, nothing allocated");
+    }
+    for (int i = 0; !s && i < TESS__N_PROGRAMS; i++)
+        if (t->programs[i].n_instrs)
+            s = tess__handshake_program(t, &t->programs[i]);
+    if (!s)
+        s = make_tables(t);
+    if (!s)
+        s = make_segments(t);
+    if (!s)
+        s = obtain_all(t);
+    if (s)
+        return s;
+    t->sharded = 1;
+    return fill ? tess_each(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
+}
+
+tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {
+    tess_status s = tess__engine_check(t);
+    if (s)
+        return s;
+    s = shard(t, fill, user);
+    if (s == TESS_E_PLANNED || t->error)
+        return s;
+    return s ? tess__engine_fail(t, s) : TESS_OK;
+}
+
+tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
+    tess_status s = tess__engine_check(t);
+    if (s)
+        return s;
+    if (t->n_user == TESS__MAX_USER)
+        return tess__fail(TESS_E_INVALID, "more than %d allocations; \"%s\" is one too many", TESS__MAX_USER, label);
+    tess_error e = { .struct_size = sizeof e };
+    tess_buffer *b = &t->user_buffers[t->n_user];
+    *b = (tess_buffer){ .struct_size = sizeof *b };
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = t->setup.env.mem,
+                             .domain = TESS_DOMAIN_DEVICE,
+                             .category = TESS_CAT_ACTIVATION,
+                             .numa_node = -1,
+                             .bytes = tess__round_up(bytes ? bytes : 1, t->setup.granularity),
+                             .align = t->setup.align };
+    if (t->plan_only) {
+        b->bytes = r.bytes;
+        t->n_user++;
+        *out = NULL;
+        return TESS_OK;
+    }
+    uint64_t budget = t->setup.env.device_budget_bytes;
+    if (budget && t->obtained[TESS_DOMAIN_DEVICE] + r.bytes > budget)
+        return tess__engine_fail(
+            t, tess__fail(TESS_E_BUDGET,
+                          "\"%s\" asks for %llu bytes; %llu of the %llu that TESSERA_DEVICE_MEMORY "
+                          "allows are taken",
+                          label, (unsigned long long)r.bytes, (unsigned long long)t->obtained[TESS_DOMAIN_DEVICE],
+                          (unsigned long long)budget));
+    s = t->dev->mem_alloc(t->device, &r, b, &e);
+    if (s)
+        return tess__engine_fail(t, tess__fail(s, "\"%s\": %s", label, e.message));
+    t->n_user++;
+    t->obtained[TESS_DOMAIN_DEVICE] += b->bytes;
+    if (t->obtained[TESS_DOMAIN_DEVICE] > t->obtained_peak[TESS_DOMAIN_DEVICE])
+        t->obtained_peak[TESS_DOMAIN_DEVICE] = t->obtained[TESS_DOMAIN_DEVICE];
+    t->live[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += b->bytes;
+    t->live_total[TESS_DOMAIN_DEVICE] += b->bytes;
+    *out = b->ptr;
+    return TESS_OK;
+}
+
+tess_status tess_stats_get(const tess *t, tess_stats *out) {
+    if (!t || !out || !t->sharded)
+        return tess__fail(TESS_E_INVALID, "statistics exist after tess_shard only");
+    tess_stats s = { .struct_size = out->struct_size,
+                     .n_recompiles = t->n_recompiles,
+                     .n_collectives = t->n_collectives,
+                     .n_units = (uint64_t)t->layout.n_units,
+                     .n_params = (uint64_t)t->model.n_params,
+                     .param_elems = t->layout.param_elems,
+                     .program_hash = t->programs[TESS__P_TRAIN].hash };
+    for (uint32_t d = 1; d < 3; d++) {
+        s.peak_bytes[d] = t->obtained_peak[d];
+        s.planned_peak_bytes[d] = tess__planned_bytes(t, d);
+        s.live_bytes[d] = t->live_total[d];
+        const tess__program *fullest = &t->programs[0];
+        for (int i = 1; i < TESS__N_PROGRAMS; i++)
+            if (t->programs[i].live_peak_bytes[d] > fullest->live_peak_bytes[d])
+                fullest = &t->programs[i];
+        uint64_t sum = 0;
+        for (uint32_t c = 1; c < 16; c++)
+            sum += s.category_peak_bytes[d][c] = fullest->category_bytes[d][c];
+        for (int32_t i = 0; d == TESS_DOMAIN_DEVICE && i < t->n_user; i++) {
+            s.category_peak_bytes[d][TESS_CAT_ACTIVATION] += t->user_buffers[i].bytes;
+            sum += t->user_buffers[i].bytes;
+        }
+        s.category_peak_bytes[d][TESS_CAT_FRAGMENTATION] = s.planned_peak_bytes[d] - sum;
+        for (int32_t i = 0; i < t->resident.n_buffers; i++)
+            if (t->resident.buffers[i].domain == d && t->resident.buffers[i].role != TESS__SHARD_GRAD)
+                s.resting_bytes[d] += t->resident.buffers[i].bytes;
+    }
+    memcpy(out, &s, out->struct_size < sizeof s ? out->struct_size : sizeof s);
+    return TESS_OK;
+}

@@ -1,0 +1,15 @@
+/* Wrap policies: which parameters form a unit. The built-in ones, and the call of any policy with its checks. */
+#ifndef TESS_WRAP_H
+#define TESS_WRAP_H
+#include "model.h"
+
+/** Runs a policy on the model and writes unit_of_param[n_params] (buffers: -1), units renumbered in order of first use.
+ * Checks what a policy must keep: a unit for every parameter, tied ones together. */
+tess_status tess__wrap_apply(const tess__model *, const tess_wrap_ops *, void *ctx, const char *policy,
+                             const tess_plan_env *, int32_t *unit_of_param, int32_t *n_units);
+
+tess_status tess__wrap_scopes_open(const tess_host *, const void **ops, void **ctx, tess_error *);
+tess_status tess__wrap_none_open(const tess_host *, const void **ops, void **ctx, tess_error *);
+tess_status tess__wrap_size_open(const tess_host *, const void **ops, void **ctx, tess_error *);
+tess_status tess__wrap_module_open(const tess_host *, const void **ops, void **ctx, tess_error *);
+#endif

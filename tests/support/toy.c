@@ -1,0 +1,255 @@
+#include "toy.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every scope maps a vector of `WIDTH` through y = tanh(a·x + sum of its parameters' contributions): nonlinear enough
+ * that a wrong gradient or a stale parameter shows in the digest within two steps. */
+enum { WIDTH = 8 };
+
+static const struct {
+    const char *scope, *name;
+    int64_t rows, cols;
+    uint32_t flags;
+} params[] = {
+    { "embed", "embed.weight", 13, 7, 0 }, { "a", "a.weight", 37, 5, 0 },          { "a", "a.bias", 3, 1, 0 },
+    { "b", "b.weight", 128, 2, 0 },        { "b", "b.frozen", 9, 3, TESS_FROZEN }, { "c", "c.scale", 1, 1, 0 },
+    { "c", "c.mean", 5, 1, TESS_BUFFER },  { "head", "head.bias", 70, 1, 0 },
+};
+static const char *const scopes[TOY_SCOPES] = { "embed", "a", "b", "c", "head" };
+enum { N_PARAMS = sizeof params / sizeof params[0] };
+
+static uint64_t param_elems(int i) {
+    return (uint64_t)(params[i].rows * params[i].cols);
+}
+
+/* The parameters a scope hands out: its own in declaration order, and for the head the tied embedding last. */
+static int list_of(int scope, int out[N_PARAMS]) {
+    int n = 0;
+    for (int i = 0; i < N_PARAMS; i++)
+        if (strcmp(params[i].scope, scopes[scope]) == 0)
+            out[n++] = i;
+    if (scope == TOY_SCOPES - 1)
+        out[n++] = 0;
+    return n;
+}
+
+/* ---- the arithmetic ---- */
+
+static void forward(int scope, const void *const *p, const float *x, float *y) {
+    int list[N_PARAMS], n = list_of(scope, list);
+    for (int j = 0; j < WIDTH; j++) {
+        float sum = 0.5f * x[j];
+        for (int k = 0; k < n; k++) {
+            const float *w = p[k];
+            uint64_t elems = param_elems(list[k]);
+            for (uint64_t e = (uint64_t)j; e < elems; e += WIDTH)
+                sum += w[e] * x[(e / WIDTH) % WIDTH] * 0.05f;
+        }
+        y[j] = tanhf(sum);
+    }
+}
+
+static void backward(int scope, const void *const *p, void *const *g, const float *x, const float *y, const float *dy,
+                     float *dx) {
+    int list[N_PARAMS], n = list_of(scope, list);
+    float d[WIDTH];
+    for (int j = 0; j < WIDTH; j++) {
+        d[j] = dy[j] * (1 - y[j] * y[j]);
+        dx[j] = 0.5f * d[j];
+    }
+    for (int k = 0; k < n; k++) {
+        const float *w = p[k];
+        float *gw = g[k];
+        for (uint64_t e = 0; e < param_elems(list[k]); e++) {
+            int j = (int)(e % WIDTH), from = (int)(e / WIDTH % WIDTH);
+            dx[from] += d[j] * w[e] * 0.05f;
+            if (gw)
+                gw[e] += d[j] * x[from] * 0.05f;
+        }
+    }
+}
+
+static void make_input(int64_t microbatch, float *x) {
+    for (int j = 0; j < WIDTH; j++)
+        x[j] = (float)(((microbatch + 1) * (j + 3) * 7919) % 97) / 97.0f - 0.4f;
+}
+
+static double make_loss(const float *y, float *dy) {
+    double loss = 0;
+    for (int j = 0; j < WIDTH; j++) {
+        float target = j % 2 ? 0.3f : -0.2f;
+        dy[j] = y[j] - target;
+        loss += 0.5 * (double)dy[j] * (double)dy[j];
+    }
+    return loss;
+}
+
+/* The buffer counts training forwards, as running statistics would. */
+static void update_buffer(int scope, const void *const *p) {
+    int list[N_PARAMS], n = list_of(scope, list);
+    for (int k = 0; k < n; k++)
+        if (params[list[k]].flags & TESS_BUFFER)
+            ((float *)p[k])[0] = 0.9f * ((const float *)p[k])[0] + 0.1f;
+}
+
+/* The buffer takes no part in the arithmetic, so its weight is left out of sums: it reads as zeros there. */
+static void hide_buffer(int scope, const void *const *p, const void **out) {
+    static const float zeros[64];
+    int list[N_PARAMS], n = list_of(scope, list);
+    for (int k = 0; k < n; k++)
+        out[k] = params[list[k]].flags & TESS_BUFFER ? zeros : p[k];
+}
+
+/* ---- as blocks ---- */
+
+static int scope_of(void *user) {
+    return (int)(intptr_t)user;
+}
+
+static tess_status block_forward(void *user, const tess_block_call *c) {
+    int scope = scope_of(user);
+    const void *p[N_PARAMS];
+    const float *x = c->input ? c->input : c->batch;
+    hide_buffer(scope, c->params, p);
+    if (scope < TOY_SCOPES - 1) {
+        forward(scope, p, x, c->output);
+    } else {
+        float dy[WIDTH];
+        forward(scope, p, x, c->saved ? c->saved : c->scratch);
+        *(double *)c->output = make_loss(c->saved ? c->saved : c->scratch, dy);
+    }
+    if (c->saved && scope < TOY_SCOPES - 1)
+        memcpy(c->saved, c->output, WIDTH * sizeof(float));
+    if (c->pass == TESS_PASS_TRAIN && !c->recompute)
+        update_buffer(scope, c->params);
+    return TESS_OK;
+}
+
+static tess_status block_backward(void *user, const tess_block_call *c) {
+    int scope = scope_of(user);
+    const void *p[N_PARAMS];
+    float dy[WIDTH], dx[WIDTH];
+    const float *x = c->input ? c->input : c->batch;
+    hide_buffer(scope, c->params, p);
+    if (c->grad_output)
+        memcpy(dy, c->grad_output, sizeof dy);
+    else
+        make_loss(c->saved, dy);
+    backward(scope, p, c->grads, x, c->saved, dy, c->grad_input ? c->grad_input : dx);
+    return TESS_OK;
+}
+
+/* ---- declaration ---- */
+
+static tess_status declare_params(tess *t) {
+    tess_status s = TESS_OK;
+    for (int i = 0; !s && i < N_PARAMS; i++) {
+        int64_t shape[2] = { params[i].rows, params[i].cols };
+        tess_param_options o = { .struct_size = sizeof o,
+                                 .dtype = TESS_F32,
+                                 .flags = params[i].flags,
+                                 .name = params[i].name,
+                                 .shape = shape,
+                                 .ndim = 2 };
+        s = tess_param_add(t, &o, NULL);
+    }
+    return s ? s : tess_param_tie(t, "head.weight", "embed.weight");
+}
+
+tess_status toy_declare(tess *t, toy *m, int blocks) {
+    tess_status s = TESS_OK;
+    for (int k = 0; !s && k < TOY_SCOPES; k++) {
+        int list[N_PARAMS];
+        m->n_params[k] = list_of(k, list);
+        int last = k == TOY_SCOPES - 1;
+        tess_block_options o = { .struct_size = sizeof o,
+                                 .name = scopes[k],
+                                 .output_bytes = last ? sizeof(double) : WIDTH * sizeof(float),
+                                 .saved_bytes = WIDTH * sizeof(float),
+                                 .forward_scratch_bytes = 40 + 16 * (uint64_t)k,
+                                 .backward_scratch_bytes = 24,
+                                 .forward = block_forward,
+                                 .backward = block_backward,
+                                 .user = (void *)(intptr_t)k };
+        s = blocks ? tess_block_add(t, &o, &m->scope[k]) : tess_scope_add(t, scopes[k], 0, &m->scope[k]);
+    }
+    return s ? s : declare_params(t);
+}
+
+tess_status toy_fill(void *user, const tess_range *r, void *data) {
+    (void)user;
+    float *out = data;
+    uint64_t seed = 0;
+    for (const char *c = r->name; *c; c++)
+        seed = seed * 131 + (unsigned char)*c;
+    for (uint64_t i = 0; i < r->elems; i++) {
+        uint64_t x = (seed + r->first_elem + i) * 0x9e3779b97f4a7c15ull;
+        x ^= x >> 29;
+        out[i] = (float)((x >> 40) % 1000) / 1000.0f - 0.5f;
+    }
+    return TESS_OK;
+}
+
+/* ---- a pass ---- */
+
+tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double *loss) {
+    float x[TOY_SCOPES + 1][WIDTH], dy[WIDTH], dx[WIDTH];
+    const void *p[N_PARAMS], *seen[N_PARAMS];
+    void *g[N_PARAMS];
+    make_input(microbatch, x[0]);
+    tess_status s = tess_pass(t, kind);
+    for (int k = 0; !s && k < TOY_SCOPES; k++) {
+        if ((s = tess_forward_begin(t, m->scope[k], p, m->n_params[k])))
+            break;
+        hide_buffer(k, p, seen);
+        forward(k, seen, x[k], x[k + 1]);
+        if (kind != TESS_PASS_EVAL)
+            update_buffer(k, p);
+        s = tess_forward_end(t, m->scope[k]);
+    }
+    if (s)
+        return s;
+    *loss = make_loss(x[TOY_SCOPES], dy);
+    for (int k = TOY_SCOPES; kind != TESS_PASS_EVAL && !s && k-- > 0;) {
+        if ((s = tess_backward_begin(t, m->scope[k], p, g, m->n_params[k])))
+            break;
+        hide_buffer(k, p, seen);
+        backward(k, seen, g, x[k], x[k + 1], dy, dx);
+        memcpy(dy, dx, sizeof dy);
+        s = tess_backward_end(t, m->scope[k]);
+    }
+    return s;
+}
+
+tess_status toy_run(tess *t, uint32_t kind, int64_t microbatch, const tess_optimizer_options *step, double *loss) {
+    float batch[TOY_INPUT_BYTES / sizeof(float)] = { 0 };
+    make_input(microbatch, batch);
+    tess_run_options o = { .struct_size = sizeof o,
+                           .kind = kind,
+                           .batch = batch,
+                           .result = loss,
+                           .microbatch = (uint64_t)microbatch,
+                           .step = step };
+    return tess_run(t, &o);
+}
+
+static tess_status mix(void *user, const tess_range *r, void *data) {
+    uint64_t *h = user;
+    const unsigned char *bytes = data;
+    if (strcmp(r->name, "c.mean") == 0)
+        return TESS_OK;
+    for (uint64_t i = 0; i < r->elems * sizeof(float); i++)
+        *h = (*h ^ bytes[i]) * 1099511628211ull;
+    return TESS_OK;
+}
+
+tess_status toy_digest(tess *t, uint64_t *out) {
+    uint64_t h = 14695981039346656037ull;
+    tess_status s = tess_each_full(t, TESS_OF_PARAM, mix, &h);
+    if (!s)
+        *out = h;
+    return s;
+}

@@ -1,0 +1,24 @@
+/* A small model with everything awkward: uneven units, a tied pair, a frozen parameter, a buffer. Its gradients are
+ * made up from the parameters and the data, so that every combination can be checked in milliseconds. */
+#ifndef TOY_H
+#define TOY_H
+#include <tessera/tessera.h>
+
+enum { TOY_SCOPES = 5 };
+typedef struct {
+    tess_scope scope[TOY_SCOPES];
+    int32_t n_params[TOY_SCOPES];
+} toy;
+
+/** Declares the toy: hooks when `blocks` is 0, else as blocks. */
+tess_status toy_declare(tess *, toy *, int blocks);
+/** tess_range_fn: initial values by name and element. */
+tess_status toy_fill(void *user, const tess_range *, void *data);
+/** One training or evaluation pass by hooks on microbatch g; *loss is this microbatch's. */
+tess_status toy_pass(tess *, toy *, uint32_t kind, int64_t microbatch, double *loss);
+/** The same by tess_run. */
+tess_status toy_run(tess *, uint32_t kind, int64_t microbatch, const tess_optimizer_options *or_null, double *loss);
+/** A hash over all parameters in fp32, in declaration order: equal on all ranks. [C] */
+tess_status toy_digest(tess *, uint64_t *out);
+enum { TOY_INPUT_BYTES = 64 };
+#endif

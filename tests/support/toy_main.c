@@ -1,0 +1,57 @@
+/* Trains the toy and prints one line: "digest=… loss=… peak=… planned=… recompiles=…". For tests that start ranks. */
+#include "toy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int fail(tess *t, tess_status s) {
+    fprintf(stderr, "toy: %s\n", tess_last_error());
+    tess_close(t);
+    return tess_exit_code(s);
+}
+
+int main(int argc, char **argv) {
+    int blocks = argc > 1 && strstr(argv[1], "blocks") != NULL;
+    int fused = argc > 1 && strstr(argv[1], "fused") != NULL;
+    int clip = argc > 1 && strstr(argv[1], "clip") != NULL;
+    int steps = argc > 2 ? atoi(argv[2]) : 3;
+    const char *accum_text = getenv("TESSERA_ACCUM"), *sync = getenv("TESSERA_SYNC");
+    int accum = accum_text ? atoi(accum_text) : 1, at_end = sync && strcmp(sync, "end") == 0;
+    tess *t = NULL;
+    toy m;
+    tess_options options = { .struct_size = sizeof options, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
+    tess_status s = tess_open(&options, &t);
+    if (s)
+        return fail(NULL, s);
+    if ((s = toy_declare(t, &m, blocks)) || (s = tess_shard(t, toy_fill, NULL)))
+        return fail(t, s);
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = clip ? 0.002f : 0 };
+    double loss = 0;
+    int W = tess_ranks(t), r = tess_rank(t);
+    for (int i = 0; !s && i < steps; i++) {
+        for (int k = 0; !s && k < accum; k++) {
+            int64_t g = (int64_t)i * accum * W + (at_end ? r * accum + k : k * W + r);
+            int last = k == accum - 1;
+            s = blocks ? toy_run(t, TESS_PASS_TRAIN, g, fused && last ? &step : NULL, &loss)
+                       : toy_pass(t, &m, TESS_PASS_TRAIN, g, &loss);
+        }
+        if (!s && !(blocks && fused))
+            s = tess_step(t, &step);
+        if (!s)
+            s = tess_all_reduce(t, &loss, 1, TESS_F64, TESS_AVG);
+        double eval;
+        if (!s)
+            s = blocks ? toy_run(t, TESS_PASS_EVAL, 1000, NULL, &eval) : toy_pass(t, &m, TESS_PASS_EVAL, 1000, &eval);
+    }
+    uint64_t digest = 0;
+    tess_stats stats = { .struct_size = sizeof stats };
+    if (s || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
+        return fail(t, s);
+    if (r == 0)
+        printf("digest=%016llx loss=%.17g peak=%llu planned=%llu units=%llu recompiles=%llu\n",
+               (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
+               (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.n_units,
+               (unsigned long long)stats.n_recompiles);
+    return tess_exit_code(tess_close(t));
+}

@@ -1,0 +1,360 @@
+/* The engine at one rank, where every combination must give the same bits. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine.h"
+#include "support/toy.h"
+
+static tess *open_toy(toy *m, int blocks) {
+    tess *t = NULL;
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, m, blocks), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    return t;
+}
+
+static const tess_optimizer_options step_options = { .struct_size = sizeof step_options, .lr = 0.01f };
+
+static void train(tess *t, toy *m, int blocks, int fused, int steps) {
+    double loss;
+    for (int i = 0; i < steps; i++) {
+        tess_status s = blocks ? toy_run(t, TESS_PASS_TRAIN, i, fused ? &step_options : NULL, &loss)
+                               : toy_pass(t, m, TESS_PASS_TRAIN, i, &loss);
+        assert_int_equal(s, TESS_OK);
+        if (!fused)
+            assert_int_equal(tess_step(t, &step_options), TESS_OK);
+    }
+}
+
+static uint64_t digest_and_close(tess *t) {
+    uint64_t digest = 0;
+    assert_int_equal(toy_digest(t, &digest), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+    return digest;
+}
+
+static uint64_t digest_of(int blocks, int fused) {
+    toy m;
+    tess *t = open_toy(&m, blocks);
+    train(t, &m, blocks, fused, 3);
+    return digest_and_close(t);
+}
+
+static void test_engine__hooks_blocks_and_fused_step_agree(void **state) {
+    (void)state;
+    uint64_t hooks = digest_of(0, 0);
+    assert_int_equal(digest_of(1, 0), hooks);
+    assert_int_equal(digest_of(1, 1), hooks);
+}
+
+static void test_engine__strategy_wrap_prefetch_and_recompute_do_not_change_bits(void **state) {
+    (void)state;
+    static const char *const settings[][2] = {
+        { "TESSERA_STRATEGY", "grad_op" }, { "TESSERA_STRATEGY", "none" }, { "TESSERA_STRATEGY", "hybrid:1" },
+        { "TESSERA_WRAP", "none" },        { "TESSERA_WRAP", "size:100" }, { "TESSERA_WRAP", "module:a,b" },
+        { "TESSERA_PREFETCH", "0" },       { "TESSERA_PREFETCH", "3" },    { "TESSERA_ACTIVATIONS", "recompute" },
+        { "TESSERA_DETERMINISTIC", "1" },  { "TESSERA_STRICT", "1" },
+    };
+    uint64_t plain = digest_of(1, 0);
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        setenv(settings[i][0], settings[i][1], 1);
+        assert_int_equal(digest_of(1, 0), plain);
+        unsetenv(settings[i][0]);
+    }
+}
+
+static void test_engine__planned_bytes_equal_obtained_bytes(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 1);
+    train(t, &m, 1, 0, 2);
+    tess_stats s = { .struct_size = sizeof s };
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    assert_true(s.peak_bytes[TESS_DOMAIN_DEVICE] > 0);
+    assert_int_equal(s.peak_bytes[TESS_DOMAIN_DEVICE], s.planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    uint64_t sum = 0;
+    for (int c = 1; c < 16; c++)
+        sum += s.category_peak_bytes[TESS_DOMAIN_DEVICE][c];
+    assert_int_equal(sum, s.planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    assert_int_equal(s.live_bytes[TESS_DOMAIN_DEVICE], s.resting_bytes[TESS_DOMAIN_DEVICE]);
+    tess_close(t);
+}
+
+/* Skips scope c forward and backward: departs, is recompiled once, then runs as compiled. */
+static void partial_pass(tess *t, const toy *m) {
+    const void *p[8];
+    void *g[8];
+    static const int order[] = { 0, 1, 2, 4 };
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(tess_forward_begin(t, m->scope[order[i]], p, m->n_params[order[i]]), TESS_OK);
+        assert_int_equal(tess_forward_end(t, m->scope[order[i]]), TESS_OK);
+    }
+    for (int i = 4; i-- > 0;) {
+        assert_int_equal(tess_backward_begin(t, m->scope[order[i]], p, g, m->n_params[order[i]]), TESS_OK);
+        for (int k = 0; k < m->n_params[order[i]]; k++)
+            if (g[k])
+                ((float *)g[k])[0] += 1.0f;
+        assert_int_equal(tess_backward_end(t, m->scope[order[i]]), TESS_OK);
+    }
+}
+
+typedef struct {
+    float embed, scale, head;
+} seen_grads;
+
+static tess_status look(void *user, const tess_range *r, void *data) {
+    seen_grads *s = user;
+    const float *g = data;
+    if (strcmp(r->name, "embed.weight") == 0)
+        s->embed = g[0];
+    if (strcmp(r->name, "c.scale") == 0)
+        s->scale = g[0];
+    if (strcmp(r->name, "head.bias") == 0)
+        s->head = g[0];
+    return TESS_OK;
+}
+
+static void test_engine__part_of_the_model_recompiles_once_and_leaves_zero_gradients(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 0);
+    for (int i = 0; i < 3; i++) {
+        partial_pass(t, &m);
+        seen_grads s = { -1, -1, -1 };
+        assert_int_equal(tess_each(t, TESS_OF_GRAD, look, &s), TESS_OK);
+        assert_true(s.embed == 2.0f); /* tied: two uses */
+        assert_true(s.scale == 0.0f);
+        assert_true(s.head == 1.0f);
+        assert_int_equal(tess_grad_drop(t), TESS_OK);
+        tess_stats stats = { .struct_size = sizeof stats };
+        assert_int_equal(tess_stats_get(t, &stats), TESS_OK);
+        assert_int_equal(stats.n_recompiles, 1);
+        assert_int_equal(stats.live_bytes[1], stats.resting_bytes[1]);
+    }
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+/* F F B B over one scope, nested in another: the gradient is reduced once, after the last use. */
+static void test_engine__two_forwards_and_nested_scopes_reduce_once(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 0);
+    const void *p[8], *outer[8];
+    void *g[8];
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+        assert_int_equal(tess_forward_begin(t, m.scope[0], outer, m.n_params[0]), TESS_OK);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(tess_forward_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
+            assert_int_equal(tess_forward_end(t, m.scope[1]), TESS_OK);
+        }
+        float first = ((const float *)outer[0])[0];
+        assert_true(first == first);
+        assert_int_equal(tess_forward_end(t, m.scope[0]), TESS_OK);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(tess_backward_begin(t, m.scope[1], p, g, m.n_params[1]), TESS_OK);
+            assert_true(((float *)g[0])[0] == (float)i);
+            ((float *)g[0])[0] += 1.0f;
+            assert_int_equal(tess_backward_end(t, m.scope[1]), TESS_OK);
+        }
+        float norm = -1;
+        assert_int_equal(tess_grad_norm(t, &norm), TESS_OK);
+        assert_true(norm == 2.0f);
+        assert_int_equal(tess_grad_drop(t), TESS_OK);
+    }
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_engine__departing_under_strict_is_an_error_that_names_both(void **state) {
+    (void)state;
+    toy m;
+    setenv("TESSERA_STRICT", "1", 1);
+    tess *t = open_toy(&m, 0);
+    unsetenv("TESSERA_STRICT");
+    const void *p[8];
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    assert_int_equal(tess_forward_begin(t, m.scope[2], p, m.n_params[2]), TESS_E_MISMATCH);
+    assert_non_null(strstr(tess_last_error(), "\"embed\""));
+    assert_non_null(strstr(tess_last_error(), "\"b\""));
+    assert_int_equal(tess_step(t, &step_options), TESS_E_MISMATCH); /* sticky */
+    assert_int_equal(tess_close(t), TESS_E_MISMATCH);
+}
+
+static void test_engine__summoned_parameters_are_the_trained_ones(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 0);
+    const float *embed[1], *head[2];
+    assert_int_equal(tess_summon_begin(t, m.scope[0], embed, 1), TESS_OK);
+    assert_int_equal(tess_summon_begin(t, m.scope[4], head, 2), TESS_OK);
+    float expected[91];
+    tess_range r = { .name = "embed.weight", .elems = 91 };
+    toy_fill(NULL, &r, expected);
+    assert_memory_equal(embed[0], expected, sizeof expected);
+    assert_memory_equal(head[1], expected, sizeof expected);
+    assert_int_equal(tess_pass(t, TESS_PASS_EVAL), TESS_E_INVALID);
+    assert_int_equal(tess_close(t), TESS_E_INVALID);
+}
+
+static void test_engine__a_released_pointer_reads_nan_under_strict(void **state) {
+    (void)state;
+    toy m;
+    setenv("TESSERA_STRICT", "1", 1);
+    setenv("TESSERA_STRATEGY", "full", 1);
+    setenv("TESSERA_PREFETCH", "0", 1);
+    tess *t = open_toy(&m, 1);
+    train(t, &m, 1, 0, 1);
+    const unsigned char *step = t->arenas[TESS_DOMAIN_DEVICE][TESS__STEP].memory.ptr;
+    for (uint64_t i = 0; i < t->programs[TESS__P_TRAIN].buffers[0].bytes; i++)
+        assert_int_equal(step[t->programs[TESS__P_TRAIN].buffers[0].offset + i], 0xff);
+    tess_close(t);
+    unsetenv("TESSERA_STRICT");
+    unsetenv("TESSERA_STRATEGY");
+    unsetenv("TESSERA_PREFETCH");
+}
+
+/* The step arena starts filled with a pattern: what is touched ends where the plan says (NUMBERS, "Bytes"). */
+static void test_engine__touches_the_step_arena_up_to_the_planned_byte(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 1);
+    unsigned char *step = t->arenas[TESS_DOMAIN_DEVICE][TESS__STEP].memory.ptr;
+    uint64_t bytes = t->arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP], planned = 0;
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        if (t->programs[i].step_bytes[1] > planned)
+            planned = t->programs[i].step_bytes[1];
+    memset(step, 0xa5, bytes);
+    train(t, &m, 1, 0, 2);
+    uint64_t digest;
+    assert_int_equal(toy_digest(t, &digest), TESS_OK);
+    uint64_t highest = bytes;
+    while (highest > 0 && step[highest - 1] == 0xa5)
+        highest--;
+    assert_true(highest <= planned);
+    assert_true(planned - highest < t->setup.align + 64 * sizeof(float));
+    tess_close(t);
+}
+
+static void test_engine__accumulation_in_the_tree_equals_more_ranks_order(void **state) {
+    (void)state;
+    uint64_t digest[2];
+    static const char *const sync[] = { "each", "end" };
+    setenv("TESSERA_ACCUM", "4", 1);
+    setenv("TESSERA_DETERMINISTIC", "1", 1);
+    for (int i = 0; i < 2; i++) {
+        toy m;
+        double loss;
+        setenv("TESSERA_SYNC", sync[i], 1);
+        tess *t = open_toy(&m, 1);
+        for (int step = 0; step < 2; step++) {
+            for (int k = 0; k < 4; k++)
+                assert_int_equal(toy_run(t, TESS_PASS_TRAIN, step * 4 + k, NULL, &loss), TESS_OK);
+            assert_int_equal(toy_run(t, TESS_PASS_TRAIN, 0, NULL, &loss) == TESS_OK, 0);
+            break;
+        }
+        tess_close(t);
+        t = open_toy(&m, 1);
+        for (int step = 0; step < 2; step++) {
+            for (int k = 0; k < 4; k++)
+                assert_int_equal(toy_run(t, TESS_PASS_TRAIN, step * 4 + k, NULL, &loss), TESS_OK);
+            assert_int_equal(tess_step(t, &step_options), TESS_OK);
+        }
+        digest[i] = digest_and_close(t);
+    }
+    unsetenv("TESSERA_ACCUM");
+    unsetenv("TESSERA_DETERMINISTIC");
+    unsetenv("TESSERA_SYNC");
+    assert_int_equal(digest[0], digest[1]);
+}
+
+static void test_engine__a_budget_below_the_plan_is_refused_before_allocation(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 1);
+    uint64_t planned = tess__planned_bytes(t, TESS_DOMAIN_DEVICE);
+    tess_close(t);
+    for (int below = 0; below < 2; below++) {
+        char text[32];
+        snprintf(text, sizeof text, "%llu", (unsigned long long)(planned - (uint64_t)below * 4096));
+        setenv("TESSERA_DEVICE_MEMORY", text, 1);
+        setenv("TESSERA_PREFETCH", "1", 1);
+        tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
+        assert_int_equal(tess_open(&o, &t), TESS_OK);
+        assert_int_equal(toy_declare(t, &m, 1), TESS_OK);
+        assert_int_equal(tess_shard(t, toy_fill, NULL), below ? TESS_E_BUDGET : TESS_OK);
+        if (below) {
+            assert_non_null(strstr(tess_last_error(), "sharded parameter"));
+            assert_int_equal(t->obtained_peak[TESS_DOMAIN_DEVICE], 0);
+            assert_int_equal(tess_exit_code(TESS_E_BUDGET), 4);
+        }
+        tess_close(t);
+    }
+    unsetenv("TESSERA_DEVICE_MEMORY");
+    unsetenv("TESSERA_PREFETCH");
+}
+
+static void test_engine__planning_allocates_nothing_and_says_the_same(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 1);
+    uint64_t planned = tess__planned_bytes(t, TESS_DOMAIN_DEVICE);
+    tess_close(t);
+    tess_options o = {
+        .struct_size = sizeof o, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES, .plan_only = 1, .ranks = 1
+    };
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 1), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_E_PLANNED);
+    assert_int_equal(tess__planned_bytes(t, TESS_DOMAIN_DEVICE), planned);
+    assert_null(t->device);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_engine__wrong_calls_name_what_was_expected(void **state) {
+    (void)state;
+    toy m;
+    const void *p[8];
+    tess *t = open_toy(&m, 0);
+    assert_int_equal(tess_forward_begin(t, 99, p, 1), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "99"));
+    tess_close(t);
+    t = open_toy(&m, 0);
+    assert_int_equal(tess_step(t, &step_options), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "0 of 1 training passes"));
+    tess_close(t);
+    t = open_toy(&m, 0);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    assert_int_equal(tess_forward_begin(t, m.scope[0], p, 3), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "embed"));
+    tess_close(t);
+    assert_int_equal(tess_pass(NULL, TESS_PASS_TRAIN), TESS_E_INVALID);
+    assert_int_equal(tess_close(NULL), TESS_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine__hooks_blocks_and_fused_step_agree),
+        cmocka_unit_test(test_engine__strategy_wrap_prefetch_and_recompute_do_not_change_bits),
+        cmocka_unit_test(test_engine__planned_bytes_equal_obtained_bytes),
+        cmocka_unit_test(test_engine__part_of_the_model_recompiles_once_and_leaves_zero_gradients),
+        cmocka_unit_test(test_engine__two_forwards_and_nested_scopes_reduce_once),
+        cmocka_unit_test(test_engine__departing_under_strict_is_an_error_that_names_both),
+        cmocka_unit_test(test_engine__summoned_parameters_are_the_trained_ones),
+        cmocka_unit_test(test_engine__a_released_pointer_reads_nan_under_strict),
+        cmocka_unit_test(test_engine__touches_the_step_arena_up_to_the_planned_byte),
+        cmocka_unit_test(test_engine__accumulation_in_the_tree_equals_more_ranks_order),
+        cmocka_unit_test(test_engine__a_budget_below_the_plan_is_refused_before_allocation),
+        cmocka_unit_test(test_engine__planning_allocates_nothing_and_says_the_same),
+        cmocka_unit_test(test_engine__wrong_calls_name_what_was_expected),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
