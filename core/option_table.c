@@ -29,6 +29,7 @@ const tess__option tess__option_table[] = {
     { "strict", FLAG, "0", NULL,
       "check the program's use: a departure from the declared order is an error, released "
       "memory is filled with NaN" },
+    { "plan", INT, NULL, NULL, "ranks to plan for, set by tessera plan -- PROGRAM: nothing runs, tess_shard returns" },
     /* training */
     { "batch", INT, NULL, NULL, "samples per rank and microbatch" },
     { "accum", INT, "1", NULL, "microbatches per optimizer step" },
@@ -61,7 +62,7 @@ const tess__option tess__option_table[] = {
     { "listen", TEXT, "127.0.0.1", NULL, "address the key-value server listens on" },
     { "secret", TEXT, NULL, NULL, "shared secret of the ranks, needed to listen beyond loopback" },
     { "rendezvous-timeout", REAL, "60", NULL, "seconds to wait for all ranks at start" },
-    { "heartbeat", REAL, "5", NULL, "seconds of silence after which a rank counts as lost" },
+    { "heartbeat", REAL, "5", NULL, "seconds of silence after which a rank counts as lost; 0: never" },
     { "timeout", REAL, "300", NULL, "seconds one collective may take" },
     { NULL, 0, NULL, NULL, NULL },
 };

@@ -96,7 +96,8 @@ static tess_status take_options(const tess__plugin *p, char reason[TESS_REASON_B
         tess_status s = ops->options(p->ctx, &options, &n);
         if (s)
             return REFUSE(TESS_E_INVALID, "its options slot returned %s", tess__status_name(s));
-    } else if (!p->library)
+    }
+    if (!p->library && n == 0)
         return TESS_OK;
     tess_status s = tess__options_register(tess__kind_name(p->kind), p->name, options, n);
     return s ? REFUSE(s, "%s", tess_last_error()) : TESS_OK;

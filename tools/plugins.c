@@ -90,8 +90,9 @@ static void option_as_json(json_out *j, const tess_option *o) {
 
 static void option_as_text(const tess_option *o) {
     char variable[80];
-    printf("  %s (%s%s%s)\n      %s\n", tess__option_variable(o->key, variable), type_word(o->type),
-           o->fallback ? (o->type == TESS_OPTION_CHOICE ? " of " : ", default ") : "", o->fallback ? o->fallback : "",
+    const char *fallback = o->fallback ? o->fallback : "";
+    const char *word = !*fallback ? "" : o->type == TESS_OPTION_CHOICE ? " of " : ", default ";
+    printf("  %s (%s%s%s)\n      %s\n", tess__option_variable(o->key, variable), type_word(o->type), word, fallback,
            o->help ? o->help : "");
 }
 
