@@ -1,0 +1,23 @@
+#!/bin/bash
+# labels: e2e
+# A plugin exports its descriptor and its open function and nothing else; libtessera.so what tessera.h declares.
+set -eu
+fail() { echo "FAILED: $*"; exit 1; }
+command -v nm >/dev/null || { echo "skipped: nm not found (binutils)"; exit 77; }
+[ -z "$SANITIZE" ] || { echo "skipped: the sanitizer exports symbols of its own"; exit 77; }
+exports() { nm -D --defined-only "$1" | awk '{print $NF}' | sed 's/@.*//' | sort; }
+want=$(printf 'tess_plugin_note_v1\ntess_plugin_open_v1')
+n=0
+for file in "$BUILD"/plugins/*.so; do
+  [ -e "$file" ] || continue
+  have=$(exports "$file")
+  [ "$have" = "$want" ] || fail "$file exports $(echo $have)"
+  n=$((n + 1))
+done
+header=$SOURCE/core/include/tessera/tessera.h
+exports "$BUILD/libtessera.so" >have
+sed -n 's/^TESS_API [^(]*[ *]\(tess_[a-z_]*\)(.*/\1/p' "$header" | sort >declared
+[ -s declared ] || fail "no function found in tessera.h"
+! comm -23 have declared | grep . || fail "libtessera.so exports what tessera.h does not declare"
+! comm -13 have declared | grep . || fail "libtessera.so lacks what tessera.h declares"
+echo "$n plugins; $(wc -l <have) functions in libtessera.so"
