@@ -5,7 +5,7 @@
 static tess_error error;
 static const void *open_builtin(uint32_t kind, const char *name) {
     const void *ops = NULL;
-    void *ctx;
+    void *ctx = NULL;
     memset(&error, 0, sizeof error);
     error.struct_size = sizeof error;
     tess_host host = { .struct_size = sizeof host, .args = "" };
@@ -14,6 +14,8 @@ static const void *open_builtin(uint32_t kind, const char *name) {
             assert_int_equal(b->open(&host, &ops, &ctx, &error), TESS_OK);
     if (!ops)
         fail_msg("no built-in %s", name);
+    if (kind == TESS_KIND_DEVICE)
+        ((const tess_device_ops *)ops)->close(ctx);
     return ops;
 }
 
