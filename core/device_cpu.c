@@ -242,7 +242,7 @@ static tess_status cpu_mem_alloc(tess_device *device, const tess_alloc_request *
         free(b);
         return status;
     }
-    tess_buffer buffer = { .mem = mem, .ptr = b->ptr, .bytes = r->bytes };
+    tess_buffer buffer = { .mem = mem, .ptr = b->ptr, .bytes = b->bytes };
     tess__slot_out(out, &buffer, sizeof buffer);
     return TESS_OK;
 }
@@ -341,7 +341,7 @@ static tess_status cpu_event_wait(tess_event *event, int64_t timeout_ns, tess_er
 
 static tess_status cpu_event_elapsed_ns(tess_event *from, tess_event *to, int64_t *out) {
     if (!from->recorded || !to->recorded)
-        return TESS_E_INVALID;
+        return TESS_PENDING;
     *out = (int64_t)(to->at.tv_sec - from->at.tv_sec) * 1000000000 + (to->at.tv_nsec - from->at.tv_nsec);
     return TESS_OK;
 }
