@@ -2,7 +2,7 @@
 add_library(tessera_flags INTERFACE)
 # -ffp-contract=off: a fused multiply-add changes bits, so it happens only where it is written (docs/numbers.md).
 target_compile_options(tessera_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -ffp-contract=off -fno-fast-math -fvisibility=hidden>)
+  $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wno-format-truncation -ffp-contract=off -fno-fast-math -fvisibility=hidden>)
 if(TESSERA_WERROR)
   target_compile_options(tessera_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
