@@ -147,7 +147,7 @@ tess_status tess__control_connect(tess__control *control) {
             status = TESS_OK;
         }
         /* The launcher listens before it starts anyone; rank 0 may come later than we do. */
-        if (world->launched || tess__now_ns() >= deadline_ns)
+        if ((world->launched && error) || tess__now_ns() >= deadline_ns)
             return no_server(control, error);
         nanosleep(&pause, NULL);
     }

@@ -206,6 +206,8 @@ static void drop_oldest_stranger(tess__kv_server *server) {
 
 static void accept_one(tess__kv_server *server, int fd) {
     int one = 1;
+    if (server->n_clients == server->capacity)
+        sweep(server); /* whoever was hung up on in this turn */
     tess__kv_client *client = server->n_clients < server->capacity ? calloc(1, sizeof *client) : NULL;
     if (!client) {
         close(fd);
