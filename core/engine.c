@@ -383,13 +383,14 @@ tess_status tess_open(const tess_options *options, tess **out) {
     t->plan_only = t->options.plan_only || plan;
     if (plan && !t->options.plan_only)
         t->options.ranks = atoi(plan);
-    tess__options_warn_unknown();
     make_host(t);
     tess_status s = open_world(t);
     if (!s)
         s = read_options(t);
     if (!s)
         s = open_plugins(t);
+    if (!s && t->world.rank == 0)
+        tess__options_warn_unknown(); /* now that the plugins' own variables are known */
     if (!s)
         s = describe_device(t);
     if (!s && !t->plan_only) {

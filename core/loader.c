@@ -11,6 +11,9 @@
 #include "plugin_search.h"
 #include "status.h"
 
+#define NO_FILE "no such file" /* trusted_path.c's words for what is just not there */
+#define NO_DIRECTORY "no such directory"
+
 /* ---- what was asked for ------------------------------------------------------------------------ */
 
 typedef struct {
@@ -148,13 +151,13 @@ static tess_status open_searched(const request *r, const tess__plugin_search *se
                 tess__log(TESS_LOG_WARNING, "%s plugin '%s' is %s; passed over: %s", r->word, r->name, path, a.text);
             return TESS_OK;
         }
-        if (strcmp(reason, "no such file") != 0)
+        if (strcmp(reason, NO_FILE) != 0)
             tell_failed(&a, path, s, reason);
     }
     if (!a.n)
         return not_found(r, search);
     for (uint32_t i = 0; i < search->n; i++)
-        if (search->dirs[i].reason)
+        if (search->dirs[i].reason && strcmp(search->dirs[i].reason, NO_DIRECTORY) != 0)
             tell(&a, "; %s: %s", search->dirs[i].path, search->dirs[i].reason);
     return tess__fail(a.status, "%s plugin '%s' cannot be used: %s", r->word, r->name, a.text);
 }
@@ -262,7 +265,7 @@ tess_status tess__plugin_list(tess_status (*row)(void *user, const tess__plugin_
     l->row = row;
     l->user = user;
     for (uint32_t i = 0; i < search.n; i++)
-        if (search.dirs[i].reason && strcmp(search.dirs[i].reason, "no such directory") != 0)
+        if (search.dirs[i].reason && strcmp(search.dirs[i].reason, NO_DIRECTORY) != 0)
             tess__log(TESS_LOG_WARNING, "plugin directory %s is not searched: %s", search.dirs[i].path,
                       search.dirs[i].reason);
     tess_status s = list_builtins(l);
