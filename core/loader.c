@@ -131,7 +131,7 @@ static tess_status not_found(const request *r, const tess__plugin_search *search
 }
 
 static tess_status open_builtin(const request *r, const tess__builtin *b, tess__plugin **out) {
-    char reason[TESS_REASON_BYTES];
+    char reason[TESS_REASON_BYTES] = "";
     tess_status s = tess__plugin_builtin_open(b, r->args, r->services, out, reason);
     one_line(reason);
     return s ? tess__fail(s, "%s plugin '%s' (built in): %s", r->word, r->name, reason) : TESS_OK;
@@ -141,7 +141,7 @@ static tess_status open_builtin(const request *r, const tess__builtin *b, tess__
 static tess_status open_searched(const request *r, const tess__plugin_search *search, tess__plugin **out) {
     account a = { .text = "" };
     for (uint32_t i = 0; i < search->n; i++) {
-        char path[4096 + 64], reason[TESS_REASON_BYTES];
+        char path[4096 + 64], reason[TESS_REASON_BYTES] = "";
         snprintf(path, sizeof path, "%s/libtessera-%s-%s.so", search->dirs[i].path, r->word, r->name);
         if (search->dirs[i].reason)
             continue;
@@ -175,7 +175,7 @@ static tess_status open_named(const request *r, tess__plugin **out) {
 }
 
 static tess_status open_path(const request *r, tess__plugin **out) {
-    char reason[TESS_REASON_BYTES];
+    char reason[TESS_REASON_BYTES] = "";
     tess_status s = tess__plugin_file_open(r->kind, r->name, r->args, r->services, out, reason);
     one_line(reason);
     return s ? tess__fail(s, "%s plugin '%.400s': %s", r->word, r->name, reason) : TESS_OK;

@@ -116,7 +116,7 @@ static void show_options(view *v, const tess__plugin *p) {
 
 static void show_note(view *v, const tess__plugin_row *row) {
     tess_plugin_note note = { .license = "" };
-    char reason[TESS_REASON_BYTES];
+    char reason[TESS_REASON_BYTES] = "";
     if (!*row->path || tess__elf_note_file(row->path, &note, reason, sizeof reason) ||
         tess__note_check(&note, row->kind, reason))
         return;
@@ -183,7 +183,7 @@ static tess_status info_row(void *user, const tess__plugin_row *row) {
 /* A file says itself what kinds it offers. */
 static tess_status info_path(view *v) {
     tess_plugin_note note;
-    char reason[TESS_REASON_BYTES];
+    char reason[TESS_REASON_BYTES] = "";
     tess_status s = tess__elf_note_file(v->wanted, &note, reason, sizeof reason);
     if (s) {
         fprintf(stderr, "tessera: plugin '%s': %s\n", v->wanted, reason);
