@@ -50,7 +50,7 @@ __attribute__((section(NOTE_SECTION), used)) const tess_plugin_note tess_plugin_
 #ifdef CHANGES_MODE
 __attribute__((constructor)) static void change_mode(void) {
 #if defined(__SSE2__)
-    _mm_setcsr(_mm_getcsr() | 0x8040); /* flush to zero, denormals are zero */
+    _mm_setcsr(_mm_getcsr() | 0xe040); /* towards zero; flush to zero, denormals are zero */
 #else
     fesetround(FE_TOWARDZERO);
 #endif
