@@ -1,6 +1,8 @@
 // What went wrong, as it travels inside this plugin; plugin.cc turns it into a status and a tess_error.
 #pragma once
+#include <algorithm>
 #include <cstdarg>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <tessera/plugin.h>
@@ -22,13 +24,19 @@ struct Failure {
     }
 };
 
+// Fills `out` as far as its struct_size goes; null is fine.
 inline tess_status report(const Failure &failure, tess_error *out) {
-    if (out != nullptr && out->struct_size >= sizeof(tess_error)) {
-        out->code = failure.status;
-        out->native = 0;
-        out->rank = failure.rank;
-        memcpy(out->message, failure.message, sizeof out->message);
-    }
+    if (out == nullptr || out->struct_size < offsetof(tess_error, message))
+        return failure.status;
+    tess_error full{};
+    full.struct_size = out->struct_size;
+    full.code = failure.status;
+    full.rank = failure.rank;
+    memcpy(full.message, failure.message, sizeof full.message);
+    const size_t bytes = std::min<size_t>(out->struct_size, sizeof full);
+    memcpy(out, &full, bytes);
+    if (bytes > offsetof(tess_error, message))
+        reinterpret_cast<char *>(out)[bytes - 1] = '\0';
     return failure.status;
 }
 

@@ -11,6 +11,7 @@ constexpr uint64_t kMessageBytes = 8 << 20;
 constexpr uint64_t kChunkBytes = 512 << 10;
 constexpr uint64_t kRelayBytes = 1 << 20; // broadcast hands on in pieces
 constexpr uint64_t kAlign = 64;
+constexpr uint32_t kAdd = 1; // tess_collective.flags: add to recv
 
 static uint64_t round_up(uint64_t n, uint64_t to) {
     return (n + to - 1) / to * to;
@@ -43,10 +44,10 @@ static bool check_types(const tess_collective &c, Failure *why) {
             why, Failure(TESS_E_UNSUPPORTED, -1, "gloo: reduction %u from dtype %u to %u", c.redop, c.send_dtype, out));
     const bool whole =
         c.send_dtype == TESS_U8 || c.send_dtype == TESS_I8 || c.send_dtype == TESS_I32 || c.send_dtype == TESS_I64;
-    if (whole && c.scale != 1.0)
+    if (whole && c.scale != 0 && c.scale != 1)
         return refuse(why, Failure(TESS_E_INVALID, -1, "gloo: scale %g on integers, expected 1", c.scale));
-    if ((c.flags & 1) != 0 && (c.op != TESS_REDUCE_SCATTER || c.redop != TESS_SUM))
-        return refuse(why, Failure(TESS_E_UNSUPPORTED, -1, "gloo: adding to recv is for sums of reduce_scatter"));
+    if ((c.flags & kAdd) != 0 && c.redop != TESS_SUM)
+        return refuse(why, Failure(TESS_E_UNSUPPORTED, -1, "gloo: only a sum adds to what recv holds"));
     return true;
 }
 
@@ -61,6 +62,10 @@ static bool check_memory(const tess_collective &c, int rank, int nranks, Failure
                    out = n * dtype_bytes(c.recv_dtype != 0 ? c.recv_dtype : c.send_dtype);
     if (n == 0 || c.op == TESS_BARRIER)
         return true;
+    constexpr uint32_t kinds = 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED;
+    if (c.send_mem > 31 || c.recv_mem > 31 || (kinds >> c.send_mem & kinds >> c.recv_mem & 1) == 0)
+        return refuse(why, Failure(TESS_E_UNSUPPORTED, -1, "gloo: memory kinds %u and %u, expected host memory",
+                                   c.send_mem, c.recv_mem));
     const bool sends = c.op != TESS_BROADCAST || rank == c.root;
     const bool receives = c.op != TESS_BROADCAST || rank != c.root;
     if ((sends && c.send == nullptr) || (receives && c.recv == nullptr))
@@ -76,7 +81,9 @@ static bool check_memory(const tess_collective &c, int rank, int nranks, Failure
     case TESS_REDUCE_SCATTER:
         fine = (c.recv == at(c.send, rank * in) && in == out) || !overlap(c.send, w * in, c.recv, out);
         break;
-    case TESS_ALL_REDUCE: fine = (c.send == c.recv && in == out) || !overlap(c.send, in, c.recv, out); break;
+    case TESS_ALL_REDUCE:
+        fine = (c.send == c.recv && in == out && (c.flags & kAdd) == 0) || !overlap(c.send, in, c.recv, out);
+        break;
     default: fine = !sends || c.send == c.recv || c.recv == nullptr || !overlap(c.send, in, c.recv, in);
     }
     return fine || refuse(why, Failure(TESS_E_INVALID, -1, "gloo: send and recv overlap other than in place"));
@@ -196,7 +203,7 @@ static Header header_of(const tess_collective &c, uint64_t seq) {
         return h;
     h.count = c.count, h.send_dtype = c.send_dtype, h.recv_dtype = c.recv_dtype != 0 ? c.recv_dtype : c.send_dtype;
     if (reduces(c.op))
-        h.redop = c.redop, h.scale = c.scale;
+        h.redop = c.redop, h.scale = c.scale != 0 ? c.scale : 1;
     if (c.op == TESS_BROADCAST)
         h.root = c.root;
     return h;

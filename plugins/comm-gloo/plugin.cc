@@ -116,6 +116,7 @@ std::vector<Choice> choices(Communicator &parent, Choice mine, int64_t timeout_n
     c.struct_size = sizeof c;
     c.op = TESS_ALL_GATHER;
     c.send_dtype = c.recv_dtype = TESS_I32;
+    c.send_mem = c.recv_mem = TESS_MEM_HOST;
     c.send = &all[parent.rank()];
     c.recv = all.data();
     c.count = 2;

@@ -7,8 +7,8 @@ namespace tess_gloo {
 
 struct Reduction {
     uint32_t redop, in, out; // TESS_SUM …; dtypes
-    bool add;                // out += result instead of out = result
-    double scale;            // applied to the sum, in the accumulation type
+    bool add;                // what out holds is added to the sum
+    double scale;            // multiplies the sum, in the accumulation type; 0 means 1
 };
 
 // Elements handled at a time, so that partial sums stay in the first-level cache.

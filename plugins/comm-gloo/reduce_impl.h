@@ -147,11 +147,11 @@ T times(T value, double scale) {
 template <class Out, class Acc>
 void finish(void *out, const Acc *sum, size_t m, const Reduction &r) {
     using Stored = typename Out::Stored;
-    double scale = r.scale;
+    const double scale = r.scale != 0 ? r.scale : 1;
     if (r.add) {
         for (size_t i = 0; i < m; i++)
             store<Stored>(out, i,
-                          Out::narrow(Sum::of<Acc>(Out::widen(load<Stored>(out, i)), times<Acc>(sum[i], scale))));
+                          Out::narrow(times<Acc>(Sum::of<Acc>(Out::widen(load<Stored>(out, i)), sum[i]), scale)));
     } else {
         for (size_t i = 0; i < m; i++)
             store<Stored>(out, i, Out::narrow(times<Acc>(sum[i], scale)));

@@ -173,11 +173,11 @@ void ref_reduce(uint32_t from, uint32_t to, uint32_t redop, int n, uint64_t i, i
     }
     double v = tree_real(from, redop, 0, n, i, exact);
     if (from == TESS_F64) {
-        v *= scale;
         v = old ? load_real(to, old) + v : v;
+        v *= scale;
     } else {
-        float f = (float)v * (float)scale;
-        v = old ? (float)load_real(to, old) + f : f;
+        float f = old ? (float)load_real(to, old) + (float)v : (float)v;
+        v = f * (float)scale;
     }
     store(to, v, 0, out);
 }
