@@ -126,17 +126,16 @@ void Communicator::work() {
         fail(Failure(TESS_E_INTERNAL, -1, "gloo: %.200s", e.what()));
     }
     // No caller's memory is touched from here on; then the requests may end, and the connections after them.
-    Lock lock(mutex_);
-    const bool hard = cause_.status != TESS_OK && cause_.status != TESS_E_MISMATCH;
-    lock.unlock();
     if (mesh_)
         mesh_->drop_data();
-    lock.lock();
+    Lock lock(mutex_);
     end_all(lock);
     closed_ = true;
     done_cv_.notify_all();
+    // After a mismatch the others must still be able to read what we said: stay until told otherwise.
+    work_cv_.wait(lock, [&] { return cause_.status != TESS_E_MISMATCH || aborted_ || quit_; });
+    const bool hard = aborted_ || (cause_.status != TESS_OK && cause_.status != TESS_E_MISMATCH);
     lock.unlock();
-    // After a mismatch the others must still be able to read what we said.
     if (mesh_ && hard)
         mesh_->close_pairs();
 }
@@ -257,6 +256,10 @@ void Communicator::fail(const Failure &failure) {
 }
 
 void Communicator::abort(tess_status why) {
+    {
+        Lock lock(mutex_);
+        aborted_ = true;
+    }
     fail(Failure(why < 0 ? why : TESS_E_ABORTED, -1, "the communicator was aborted"));
 }
 

@@ -72,7 +72,7 @@ class Communicator : public tess_comm {
     std::deque<tess_request> pool_;
     tess_request *free_ = nullptr, *head_ = nullptr, *tail_ = nullptr, *running_ = nullptr;
     Failure cause_; // status TESS_OK while all is well
-    bool connected_ = false, finalized_ = false, quit_ = false, closed_ = false;
+    bool connected_ = false, finalized_ = false, quit_ = false, closed_ = false, aborted_ = false;
     std::thread worker_, watcher_;
 };
 

@@ -161,20 +161,21 @@ void Operations::compare(int peer) {
     throw Failure(TESS_E_MISMATCH, peer, "rank %d: %.105s; rank %d: %.105s", rank_, here, peer, there);
 }
 
-// Every rank tells every other what it is about to do, and goes on when all have said the same. So a mismatch is
-// found by every rank, before any data.
-void Operations::exchange(const Header &header, const tess_collective *eager) {
-    header_ = header;
+// Every rank tells every other what it is about to do …
+void Operations::announce(const tess_collective *eager) {
     mesh_->wait_sends(kHeaderLane);
     for (int i = 0; i < size_ - 1; i++) {
         const int peer = peer_at(i);
-        mesh_->outgoing(peer).header = header;
+        mesh_->outgoing(peer).header = header_;
         mesh_->send_header(peer, eager != nullptr ? fill_payload(*eager, peer) : 0);
     }
-    int waiting = -1;
+}
+
+// … and goes on when all have said the same. So a mismatch is found by every rank, before any data is used.
+void Operations::agree() {
     try {
         for (int i = 0; i < size_ - 1; i++)
-            mesh_->await_header(waiting = peer_at(i));
+            mesh_->await_header(peer_at(i));
     } catch (const Failure &) {
         // A rank that found a mismatch may be gone by now: what it said is the better answer.
         const int dead = mesh_->dead_peer();
@@ -190,9 +191,11 @@ void Operations::exchange(const Header &header, const tess_collective *eager) {
 void Operations::meet(uint32_t op, uint64_t tag, uint64_t seq) {
     if (mesh_ == nullptr)
         return;
-    Header h{};
-    h.magic = kMagic, h.op = op, h.tag = tag, h.seq = seq, h.count = size_;
-    exchange(h, nullptr);
+    header_ = Header{};
+    header_.magic = kMagic, header_.op = op, header_.tag = tag, header_.seq = seq;
+    header_.count = static_cast<uint64_t>(size_);
+    announce(nullptr);
+    agree();
     mesh_->release_headers();
 }
 
@@ -209,23 +212,34 @@ static Header header_of(const tess_collective &c, uint64_t seq) {
     return h;
 }
 
+static uint64_t hash_of(const Header &h) {
+    unsigned char bytes[sizeof h];
+    memcpy(bytes, &h, sizeof h);
+    uint64_t hash = 14695981039346656037u;
+    for (unsigned char byte : bytes)
+        hash = (hash ^ byte) * 1099511628211u;
+    return hash;
+}
+
 // ---- running one ----------------------------------------------------------------------------------
 
 void Operations::run(const tess_collective &c, uint64_t seq) {
     if (mesh_ == nullptr)
         return alone(c);
-    const Header h = header_of(c, seq);
+    header_ = header_of(c, seq);
+    mesh_->name_data(hash_of(header_));
     if (eager_bytes(c) <= kEagerBytes) {
-        exchange(h, &c);
+        announce(&c);
+        agree();
         eager(c);
     } else if (c.op == TESS_ALL_GATHER) {
-        all_gather(c, h);
+        all_gather(c);
     } else if (c.op == TESS_ALL_TO_ALL) {
-        all_to_all(c, h);
+        all_to_all(c);
     } else if (c.op == TESS_BROADCAST) {
-        broadcast(c, h);
+        broadcast(c);
     } else {
-        reduce(c, h);
+        reduce(c);
     }
     mesh_->release_headers();
 }
@@ -297,27 +311,29 @@ void Operations::await(Lane lane, int peer, uint64_t bytes) {
         mesh_->wait_recv(lane, peer);
 }
 
-// Receives are posted before the header goes out: a rank that has our header may send at once.
-void Operations::all_gather(const tess_collective &c, const Header &h) {
+// Receives are posted first, then the header goes out, then the data: what arrives finds its place ready.
+void Operations::all_gather(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
     for (int i = 0; i < size_ - 1; i++)
         post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
-    exchange(h, nullptr);
+    announce(nullptr);
     for (int i = 0; i < size_ - 1; i++)
         post(true, kDataLane, peer_at(i), at(c.send, 0), bytes);
+    agree();
     copy(at(c.recv, rank_ * bytes), c.send, bytes);
     for (int i = 0; i < size_ - 1; i++)
         await(kDataLane, peer_at(i), bytes);
     mesh_->wait_sends(kDataLane);
 }
 
-void Operations::all_to_all(const tess_collective &c, const Header &h) {
+void Operations::all_to_all(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
     for (int i = 0; i < size_ - 1; i++)
         post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
-    exchange(h, nullptr);
+    announce(nullptr);
     for (int i = 0; i < size_ - 1; i++)
         post(true, kDataLane, peer_at(i), at(c.send, peer_at(i) * bytes), bytes);
+    agree();
     copy(at(c.recv, rank_ * bytes), at(c.send, rank_ * bytes), bytes);
     for (int i = 0; i < size_ - 1; i++)
         await(kDataLane, peer_at(i), bytes);
@@ -325,7 +341,7 @@ void Operations::all_to_all(const tess_collective &c, const Header &h) {
 }
 
 // A binomial tree over ranks counted from the root; each piece is handed on as it comes.
-void Operations::broadcast(const tess_collective &c, const Header &h) {
+void Operations::broadcast(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
     const unsigned size = size_, self = (rank_ - c.root + size_) % size_;
     const auto real = [&](unsigned v) { return static_cast<int>((v + c.root) % size); };
@@ -336,7 +352,8 @@ void Operations::broadcast(const tess_collective &c, const Header &h) {
     unsigned char *data = at(self == 0 ? c.send : c.recv, 0);
     for (uint64_t done = 0; self != 0 && done < bytes; done += kRelayBytes)
         mesh_->post_recv(kDataLane, parent, data + done, std::min(kRelayBytes, bytes - done));
-    exchange(h, nullptr);
+    announce(nullptr);
+    agree();
     for (uint64_t done = 0; done < bytes; done += kRelayBytes) {
         if (self != 0)
             mesh_->wait_recv(kDataLane, parent);
@@ -358,11 +375,11 @@ struct Operations::Split {
     uint64_t elems(int rank) const { return std::min((rank + 1) * shard, total) - first(rank); }
 };
 
-void Operations::reduce(const tess_collective &c, const Header &h) {
+void Operations::reduce(const tess_collective &c) {
     const bool gather = c.op == TESS_ALL_REDUCE;
     const Split split{ shard_elems(c, size_), gather ? c.count : c.count * size_ };
     const uint64_t chunk = chunk_elems(c, size_), in = dtype_bytes(c.send_dtype), mine = split.elems(rank_);
-    const uint64_t out = dtype_bytes(h.recv_dtype), slot = round_up(chunk * in, kAlign);
+    const uint64_t out = dtype_bytes(header_.recv_dtype), slot = round_up(chunk * in, kAlign);
     for (uint64_t w = 0; w < 2 && w * chunk < mine; w++)
         for (int i = 0; i < size_ - 1; i++)
             mesh_->post_recv(kDataLane, peer_at(i), at(c.scratch, (w * (size_ - 1) + i) * slot),
@@ -374,7 +391,7 @@ void Operations::reduce(const tess_collective &c, const Header &h) {
             mesh_->post_recv(kGatherLane, peer, at(c.recv, (split.first(peer) + done) * out),
                              std::min(chunk, n - done) * out);
     }
-    exchange(h, nullptr);
+    announce(nullptr);
     for (uint64_t done = 0; done < split.shard; done += chunk)
         for (int i = 0; i < size_ - 1; i++) {
             const int peer = peer_at(i);
@@ -383,6 +400,7 @@ void Operations::reduce(const tess_collective &c, const Header &h) {
                 mesh_->post_send(kDataLane, peer, at(c.send, (split.first(peer) + done) * in),
                                  std::min(chunk, n - done) * in);
         }
+    agree();
     reduce_chunks(c, split, chunk);
     for (int i = 0; gather && i < size_ - 1; i++)
         for (uint64_t done = 0, n = split.elems(peer_at(i)); done < n; done += chunk)

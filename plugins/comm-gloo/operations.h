@@ -23,15 +23,16 @@ class Operations {
 
   private:
     struct Split; // how a buffer is divided over the ranks
-    void exchange(const Header &, const tess_collective *);
+    void announce(const tess_collective *eager);
+    void agree();
     size_t fill_payload(const tess_collective &, int peer);
     void compare(int peer);
     void eager(const tess_collective &);
     void alone(const tess_collective &);
-    void all_gather(const tess_collective &, const Header &);
-    void all_to_all(const tess_collective &, const Header &);
-    void broadcast(const tess_collective &, const Header &);
-    void reduce(const tess_collective &, const Header &);
+    void all_gather(const tess_collective &);
+    void all_to_all(const tess_collective &);
+    void broadcast(const tess_collective &);
+    void reduce(const tess_collective &);
     void reduce_chunks(const tess_collective &, const Split &, uint64_t chunk_elems);
     void combine(const tess_collective &, const void *const *leaves, void *out, uint64_t elems);
 
