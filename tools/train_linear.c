@@ -62,7 +62,8 @@ static tess_status compare(train_run *r, const float *output, const float *weigh
     const train_settings *s = &r->s;
     float x[SIDE];
     double initial[WEIGHTS], expected_output[SIDE], updated[WEIGHTS];
-    if (s->steps != 1 || s->momentum > 0 || s->weight_decay > 0 || s->clip > 0 || strcmp(s->optimizer, "sgd") != 0)
+    if (s->resume || s->steps != 1 || s->momentum > 0 || s->weight_decay > 0 || s->clip > 0 ||
+        strcmp(s->optimizer, "sgd") != 0)
         return TESS_OK; /* more than the closed form covers */
     linear_fill_input(
         tool_sampler_slot(&r->task.sampler, r->rank, (int32_t)s->accum - 1) * (uint64_t)r->task.sampler.batch, x);
