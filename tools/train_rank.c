@@ -118,8 +118,8 @@ static int32_t threads_for(const train_settings *s) {
         return (int32_t)s->threads;
     if (s->deterministic || tess__world_from_env(&world) != TESS_OK)
         return 1;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    long share = online / (world.local_nranks > 0 ? world.local_nranks : 1);
+    long local = world.local_nranks ? world.local_nranks : world.nranks;
+    long share = sysconf(_SC_NPROCESSORS_ONLN) / (local > 0 ? local : 1);
     if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < share)
         share = CPU_COUNT(&cores); /* bound by the launcher */
     return share < 1 ? 1 : share > 1024 ? 1024 : (int32_t)share;
