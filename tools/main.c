@@ -11,6 +11,7 @@ static const struct {
     tool_command_fn run;
     const char *help;
 } commands[] = {
+    { "train", cmd_train, "train a reference model, on files or on data that comes with it" },
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
     { NULL, NULL, NULL },
 };

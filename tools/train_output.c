@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc_count.h"
+#include "engine.h"
 #include "options.h"
 #include "status.h"
 #include "train.h"
@@ -50,17 +51,23 @@ static void end(train_run *r) {
         r->json_failed = 1;
 }
 
-static const char *text_or_default(const char *key) {
+/* What the engine runs with, "auto" resolved. */
+static const char *selected(const train_run *r, uint32_t kind) {
+    return r->t->selected[kind];
+}
+
+static const char *text_or(const char *key, const char *fallback) {
     const char *text = tess__option_text(key);
-    return text ? text : tess__option_find(key)->fallback;
+    return text ? text : fallback;
 }
 
 void train_output_start(train_run *r) {
     tess_stats stats = stats_of(r);
     if (r->task.source)
         tool_progress_say(&r->progress, "%s", r->task.source);
-    tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " units, %d rank%s, %s", r->s.model,
-                      stats.param_elems, stats.n_units, r->ranks, r->ranks == 1 ? "" : "s", r->m->operators);
+    tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, %d rank%s, %s", r->s.model,
+                      stats.param_elems, stats.n_units, stats.n_units == 1 ? "" : "s", r->ranks,
+                      r->ranks == 1 ? "" : "s", r->m->operators);
     json_out *j = begin(r, "start");
     if (j) {
         json_string(j, "model", r->s.model);
@@ -162,16 +169,18 @@ static void put_allocations(json_out *j) {
 }
 
 static void put_summary(train_run *r, const tess_stats *stats) {
-    static const char *const options[] = {
-        "comm", "offload", "precision", "wrap", "strategy", "device", "activations"
-    };
     json_out *j = begin(r, "summary");
     if (!j)
         return;
     json_string(j, "model", r->s.model);
     json_int(j, "ranks", r->ranks);
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
-        json_string(j, options[i], text_or_default(options[i]));
+    json_string(j, "comm", selected(r, TESS_KIND_COMM));
+    json_string(j, "offload", selected(r, TESS_KIND_OFFLOAD));
+    json_string(j, "precision", selected(r, TESS_KIND_PRECISION));
+    json_string(j, "wrap", selected(r, TESS_KIND_WRAP));
+    json_string(j, "strategy", text_or("strategy", "full"));
+    json_string(j, "device", selected(r, TESS_KIND_DEVICE));
+    json_string(j, "activations", text_or("activations", "keep"));
     json_int(j, "accum", r->s.accum);
     json_int(j, "threads", r->m->options.threads);
     json_uint(j, "steps", r->steps_done);
@@ -202,8 +211,9 @@ static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t
 static void print_table(train_run *r, const tess_stats *stats) {
     char text[128];
     uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
-    tool_progress_say(&r->progress, "%s, %d rank%s, strategy %s, wrap %s:", r->s.model, r->ranks,
-                      r->ranks == 1 ? "" : "s", text_or_default("strategy"), text_or_default("wrap"));
+    tool_progress_say(&r->progress, "%s, %d rank%s, %s, strategy %s, wrap %s:", r->s.model, r->ranks,
+                      r->ranks == 1 ? "" : "s", selected(r, TESS_KIND_COMM), text_or("strategy", "full"),
+                      selected(r, TESS_KIND_WRAP));
     snprintf(text, sizeof text, "%" PRIu64 " in %.2f s, %.0f %s/s", r->steps_done, r->seconds,
              r->seconds > 0 ? (double)units / r->seconds : 0.0, r->task.unit);
     table_row(r, "steps", text);

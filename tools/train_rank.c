@@ -8,19 +8,25 @@
 #include "alloc_count.h"
 #include "common.h"
 #include "control.h"
+#include "engine.h"
 #include "status.h"
 #include "train.h"
 
 /* ---- agreement --------------------------------------------------------------------------------- */
-/* Each rank contributes rank * 64 + |status|, or a number above all when it is well; the least one wins. */
+/* Over the control plane, as data is loaded before there are communicators. */
 tess_status train_agree(train_run *r, tess_status mine) {
-    const double well = 1e9;
-    double least = mine == TESS_OK ? well : 64.0 * r->rank - mine;
-    tess_status status = tess_all_reduce(r->t, &least, 1, TESS_F64, TESS_MIN);
-    if (status != TESS_OK || least == well)
-        return status;
-    status = -(tess_status)fmod(least, 64);
-    return (int32_t)(least / 64) == r->rank ? mine : tess__fail(status, "%s", "");
+    int32_t *all = calloc((size_t)r->ranks, sizeof *all), first = 0;
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", r->ranks);
+    char said[1024]; /* the exchange may leave a message of its own */
+    snprintf(said, sizeof said, "%s", tess_last_error());
+    tess_status status = tess__engine_exchange(r->t, "the comparison of errors", &mine, sizeof mine, all);
+    while (status == TESS_OK && first < r->ranks && all[first] == TESS_OK)
+        first++;
+    if (status == TESS_OK && first < r->ranks)
+        status = tess__fail(all[first], "%s", first == r->rank ? said : "");
+    free(all);
+    return status;
 }
 
 /* ---- evaluation -------------------------------------------------------------------------------- */
@@ -56,24 +62,19 @@ static tess_status evaluate(train_run *r) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------------ */
-/* Without clipping each unit steps as its gradient arrives; clipping has to know all gradients first. */
+/* The step goes along with the last microbatch: without clipping each unit then steps as its gradient arrives. */
 static tess_status run_microbatches(train_run *r, double *loss) {
     int32_t accum = (int32_t)r->s.accum;
     tess_status status = TESS_OK;
     for (int32_t k = 0; k < accum && status == TESS_OK; k++) {
-        int last = k == accum - 1;
         r->ops->fill(r, r->steps_done, k, r->batch);
         tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_TRAIN, .batch = r->batch };
-        if (!last && !r->s.sync_each)
-            run.kind |= TESS_PASS_NO_SYNC;
         run.result = r->result;
         run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
-        run.step = last && r->s.clip == 0 ? &r->optimizer : NULL;
+        run.step = k == accum - 1 ? &r->optimizer : NULL;
         status = tess_run(r->t, &run);
         *loss += r->result->loss / (double)r->result->count / accum;
     }
-    if (status == TESS_OK && r->s.clip > 0)
-        status = tess_step(r->t, &r->optimizer);
     return status;
 }
 
@@ -110,32 +111,42 @@ static tess_status train_loop(train_run *r) {
 }
 
 /* ---- setting up -------------------------------------------------------------------------------- */
-/* A rank's share of the cores, unless it is told or must not depend on the machine. */
-static int32_t threads_for(const train_settings *s) {
+/* A rank's share of the cores, unless it is told or must not depend on the machine. Set for the engine too, which
+ * compares it over the ranks. */
+static tess_status choose_threads(const train_settings *s, int32_t *out) {
     tess__world world;
     cpu_set_t cores;
-    if (s->threads)
-        return (int32_t)s->threads;
-    if (s->deterministic || tess__world_from_env(&world) != TESS_OK)
-        return 1;
+    char text[16];
+    tess_status status = tess__world_from_env(&world);
+    if (status != TESS_OK)
+        return status;
     long local = world.local_nranks ? world.local_nranks : world.nranks;
     long share = sysconf(_SC_NPROCESSORS_ONLN) / (local > 0 ? local : 1);
     if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < share)
         share = CPU_COUNT(&cores); /* bound by the launcher */
-    return share < 1 ? 1 : share > 1024 ? 1024 : (int32_t)share;
+    if (s->threads || s->deterministic)
+        share = s->threads ? s->threads : 1;
+    *out = share < 1 ? 1 : share > 1024 ? 1024 : (int32_t)share;
+    snprintf(text, sizeof text, "%d", *out);
+    setenv("TESSERA_THREADS", text, 1);
+    return TESS_OK;
 }
 
 static tess_status make_model(train_run *r) {
     const train_settings *s = &r->s;
+    int32_t threads = 1;
+    tess_status status = choose_threads(s, &threads);
+    if (status != TESS_OK)
+        return status;
     model_options o = { .batch = (int32_t)s->batch,
                         .layers = (int32_t)s->layers,
                         .heads = (int32_t)s->heads,
                         .width = (int32_t)s->width,
                         .context = (int32_t)s->context,
-                        .threads = threads_for(s),
+                        .threads = threads,
                         .seed = s->seed,
                         .isa = s->isa };
-    tess_status status = model_create(s->model, &o, &r->m);
+    status = model_create(s->model, &o, &r->m);
     if (status != TESS_OK)
         return status;
     r->batch = aligned_alloc(64, ops_align(r->m->desc.input_bytes));

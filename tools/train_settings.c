@@ -21,7 +21,7 @@ static const train_settings defaults[] = {
       .heads = 4,
       .width = 128,
       .context = 64 },
-    { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.1 },
+    { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.125 },
 };
 
 static tess_status read_optimizer(train_settings *s) {
