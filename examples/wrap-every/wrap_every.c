@@ -30,20 +30,28 @@ static const tess_param_view *param_at(const tess_model_view *model, int32_t i) 
     return (const void *)((const char *)model->params + model->params->struct_size * (size_t)i);
 }
 
-/* Tied parameters are used far apart, so each tied set is a unit of its own. Numbers may have gaps: the core numbers
- * the units anew in order of first use. */
+/* Units are numbered in order of first use. Tied parameters are used far apart, so each tied set is a unit of its own.
+ */
 static tess_status every_assign(void *ctx, const tess_model_view *model, const tess_plan_env *env, int32_t *unit,
                                 int32_t *n_units,
                                 tess_status (*plan)(void *, const int32_t *, int32_t, tess_plan_result *), void *host,
                                 tess_error *err) {
     const struct every *self = ctx;
+    const int32_t n_params = (int32_t)model->n_params, n_places = (int32_t)model->n_modules + 1;
+    int32_t next = 0;
     (void)env, (void)plan, (void)host, (void)err;
-    for (uint32_t i = 0; i < model->n_params; i++) {
-        const tess_param_view *p = param_at(model, (int32_t)i);
-        unit[i] = p->flags & TIED ? (int32_t)model->n_modules + p->tied_to
-                                  : scope_of(model, p->scope) / self->scopes_per_unit;
-    }
-    *n_units = (int32_t)(model->n_modules + model->n_params);
+    for (int32_t i = 0; i < n_params; i++)
+        unit[i] = -1;
+    for (int32_t first = 0; first < n_places; first += self->scopes_per_unit)
+        for (int32_t i = 0, here = -1; i < n_params; i++) {
+            const tess_param_view *p = param_at(model, i);
+            int32_t at = scope_of(model, p->scope), *mine = p->flags & TIED ? &unit[p->tied_to] : &here;
+            if (at < first || at - first >= self->scopes_per_unit)
+                continue;
+            *mine = *mine < 0 ? next++ : *mine;
+            unit[i] = *mine;
+        }
+    *n_units = next;
     return TESS_OK;
 }
 
