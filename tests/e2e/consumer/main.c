@@ -2,6 +2,13 @@
 #include <stdio.h>
 
 int main(void) {
-    printf("%s%d\n", tess_last_error(), tess_exit_code(TESS_E_PEER));
-    return 0;
+    tess *t;
+    tess_status status = tess_open(NULL, &t);
+    if (status == TESS_OK) {
+        printf("%d rank, exit code %d\n", tess_ranks(t), tess_exit_code(TESS_E_PEER));
+        status = tess_close(t);
+    }
+    if (status != TESS_OK)
+        printf("%s\n", tess_last_error());
+    return tess_exit_code(status);
 }
