@@ -17,11 +17,29 @@ typedef struct {
     void *batch;
 } run;
 
-/** Global sample `sample` of a made-up data set: the same in tests/reference/make_reference.py. */
-static inline void mnist_sample(uint64_t sample, float image[784], int32_t *label) {
-    for (uint32_t i = 0; i < 784; i++)
-        image[i] = 4.0f * philox_uniform(philox_at(7, PHILOX_BATCH, i, (uint32_t)sample, 0).v[i & 3]) - 1.0f;
-    *label = (int32_t)(philox_at(7, PHILOX_BATCH, 0, (uint32_t)sample, 1).v[0] % 10);
+/* Made-up data: the same as in tests/reference/make_reference.py. */
+static inline float batch_uniform(uint32_t i, uint32_t a, uint32_t b) {
+    return philox_uniform(philox_at(7, PHILOX_BATCH, i, a, b).v[i & 3]);
+}
+
+/** Global sample `sample`: 7 × 7 cells, the label's pattern with some turned over, and noise. */
+static inline void mnist_sample(uint32_t sample, float image[784], int32_t *label) {
+    *label = (int32_t)(philox_at(7, PHILOX_BATCH, 0, sample, 1).v[0] % 10);
+    for (uint32_t i = 0; i < 784; i++) {
+        uint32_t cell = i / 28 / 4 * 7 + i % 28 / 4;
+        int lit = (batch_uniform(cell, (uint32_t)*label, 2) < 0.2f) != (batch_uniform(cell, sample, 1u << 31) < 0.2f);
+        image[i] = (lit ? 0.5f : -0.25f) + 0.5f * batch_uniform(i, sample, 0);
+    }
+}
+
+/** Text in which three of four bytes follow from the one before. */
+static inline void gpt_sample(uint32_t sample, uint8_t *text, int32_t bytes) {
+    uint32_t last = 0;
+    for (int32_t t = 0; t < bytes; t++) {
+        uint32_t word = philox_at(7, PHILOX_BATCH, (uint64_t)t, sample, 3).v[t & 3];
+        last = word % 4 ? (last * 5 + 7) % 64 : (word >> 8) % 64;
+        text[t] = (uint8_t)last;
+    }
 }
 
 /** Samples first … into a batch, `count` of them counted; the rest is zero. */
@@ -30,8 +48,17 @@ static inline void mnist_batch_fill(run *r, uint64_t first, int32_t count) {
     memset(r->batch, 0, r->m->desc.input_bytes);
     head->count = (uint32_t)count;
     for (int32_t i = 0; i < count; i++)
-        mnist_sample(first + (uint64_t)i, mnist_images(r->batch, r->m->options.batch) + (size_t)i * 784,
+        mnist_sample((uint32_t)first + (uint32_t)i, mnist_images(r->batch, r->m->options.batch) + (size_t)i * 784,
                      mnist_labels(r->batch) + i);
+}
+
+static inline void gpt_batch_fill(run *r, uint64_t first) {
+    model_batch *head = r->batch;
+    int32_t bytes = r->m->options.context + 1;
+    memset(r->batch, 0, r->m->desc.input_bytes);
+    head->count = (uint32_t)(r->m->options.batch * r->m->options.context);
+    for (int32_t i = 0; i < r->m->options.batch; i++)
+        gpt_sample((uint32_t)first + (uint32_t)i, gpt_text(r->batch) + i * bytes, bytes);
 }
 
 static inline run run_create(const char *name, const model_options *options) {
