@@ -423,14 +423,13 @@ tess_status tess__device_cpu_open(const tess_host *host, const void **out, void 
     const char *text = host && host->option ? host->option(host->host, "threads") : NULL;
     char *end = NULL;
     long threads = text && *text ? strtol(text, &end, 10) : 1;
-    if (threads < 1 || threads > MOST_THREADS || (end && *end))
-        return tess__slot_fail(error, TESS_E_INVALID, "TESSERA_THREADS is \"%s\", expected 1 to %d", text,
-                               MOST_THREADS);
+    if (threads < 1 || (end && *end))
+        return tess__slot_fail(error, TESS_E_INVALID, "TESSERA_THREADS is \"%s\", expected a number from 1 up", text);
     cpu_context *c = calloc(1, sizeof *c);
     if (!c)
         return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: no memory to open");
     c->host = host;
-    c->threads = (int32_t)threads;
+    c->threads = (int32_t)(threads < MOST_THREADS ? threads : MOST_THREADS);
     *out = &ops;
     *ctx = c;
     return TESS_OK;

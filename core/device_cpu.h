@@ -1,4 +1,5 @@
-/* The built-in device `cpu`: plain memory, work done when the call returns. Threads per kernel: option "threads". */
+/* The built-in device `cpu`: plain memory, work done when the call returns. Threads per kernel: option "threads", else
+ * 1. */
 #ifndef TESS_DEVICE_CPU_H
 #define TESS_DEVICE_CPU_H
 #include <tessera/plugin.h>

@@ -24,6 +24,12 @@ static void one_by_one(const float *squares, uint32_t lanes, void (*rest)(void *
         rest(user, squares[__builtin_ctz(lanes)]);
 }
 
+/* The first pass over a block waits for memory, the second computes: so the second fetches for the next block's first.
+ */
+static inline void next_block(uintptr_t address) {
+    _mm_prefetch((const char *)address, _MM_HINT_T0);
+}
+
 /* The largest square's bits, from the largest |x|: squaring keeps the order. */
 static uint32_t square_bits(uint32_t size_bits, float scale) {
     float scaled = tess_f32_of_bits(size_bits) * scale, square = scaled * scaled;
@@ -62,6 +68,7 @@ TESS_TARGET_AVX512 int tess__square_block_avx512(const float *x, uint64_t elems,
     __m512i edge = _mm512_set1_epi32((int)(base << 23)), low_edge = _mm512_set1_epi32((int)(low_base << 23));
     for (uint64_t i = 0; i < elems; i += 16) {
         __m512i s = squares_512(x + i, factor);
+        next_block((uintptr_t)(x + i) + elems * sizeof *x);
         high = add_both_512(high, s, base_v);
         __mmask16 small = _mm512_mask_cmplt_epu32_mask(_mm512_test_epi32_mask(s, s), s, edge);
         if (__builtin_expect(small, 0)) {
@@ -120,6 +127,7 @@ TESS_TARGET_AVX2 int tess__square_block_avx2(const float *x, uint64_t elems, flo
     __m256i edge = _mm256_set1_epi32((int)(base << 23)), low_edge = _mm256_set1_epi32((int)(low_base << 23));
     for (uint64_t i = 0; i < elems; i += 8) {
         __m256i s = squares_256(x + i, factor);
+        next_block((uintptr_t)(x + i) + elems * sizeof *x);
         high = add_both_256(high, s, base_v);
         __m256i small = _mm256_andnot_si256(_mm256_cmpeq_epi32(s, zero), _mm256_cmpgt_epi32(edge, s));
         if (__builtin_expect(_mm256_movemask_epi8(small), 0)) {
