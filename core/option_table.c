@@ -63,6 +63,7 @@ const tess__option tess__option_table[] = {
     { "secret", TEXT, NULL, NULL, "shared secret of the ranks, needed to listen beyond loopback" },
     { "rendezvous-timeout", REAL, "60", NULL, "seconds to wait for all ranks at start" },
     { "heartbeat", REAL, "5", NULL, "seconds of silence after which a rank counts as lost; 0: never" },
+    { "grace", REAL, "5", NULL, "seconds that tessera run leaves the other ranks to end by themselves when one fails" },
     { "timeout", REAL, "300", NULL, "seconds one collective may take" },
     { NULL, 0, NULL, NULL, NULL },
 };

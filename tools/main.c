@@ -12,6 +12,7 @@ static const struct {
     const char *help;
 } commands[] = {
     { "train", cmd_train, "train a reference model, on files or on data that comes with it" },
+    { "run", cmd_run, "start ranks of any program" },
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
     { NULL, NULL, NULL },
 };

@@ -1,0 +1,156 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launch_internal.h"
+
+enum {
+    READ_SIZE = 64 << 10,
+    LINE_MAX_BYTES = 1 << 20,  /* longer lines are cut */
+    QUEUE_MAX_BYTES = 4 << 20, /* more is read only when some has been written */
+    WRITE_SIZE = 4096          /* what a pipe that is ready takes without blocking */
+};
+
+void launch_stream_open(launch *l, launch_stream *s, int32_t rank, int to, int fd) {
+    (void)l;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    *s = (launch_stream){ .fd = fd, .rank = rank, .to = to };
+}
+
+static int reserve(char **data, size_t *capacity, size_t bytes) {
+    if (*capacity >= bytes)
+        return 0;
+    size_t larger = *capacity ? *capacity : READ_SIZE;
+    while (larger < bytes)
+        larger *= 2;
+    char *moved = realloc(*data, larger);
+    if (!moved)
+        return -1;
+    *data = moved;
+    *capacity = larger;
+    return 0;
+}
+
+static void put_line(launch_sink *sink, int32_t rank, const char *line, size_t bytes) {
+    char prefix[24];
+    int n = snprintf(prefix, sizeof prefix, "[%d] ", (int)rank);
+    if (sink->broken || reserve(&sink->data, &sink->capacity, sink->bytes + (size_t)n + bytes + 1) != 0)
+        return;
+    memcpy(sink->data + sink->bytes, prefix, (size_t)n);
+    memcpy(sink->data + sink->bytes + n, line, bytes);
+    sink->bytes += (size_t)n + bytes;
+    sink->data[sink->bytes++] = '\n';
+}
+
+/* Hands over whole lines; at the end, and when a line is too long, what there is. */
+static void take_lines(launch *l, launch_stream *s, int all) {
+    size_t start = 0;
+    char *end;
+    while (start < s->bytes && (end = memchr(s->data + start, '\n', s->bytes - start))) {
+        put_line(&l->sinks[s->to], s->rank, s->data + start, (size_t)(end - s->data) - start);
+        start = (size_t)(end - s->data) + 1;
+    }
+    size_t rest = s->bytes - start;
+    if (rest && (all || rest >= LINE_MAX_BYTES)) {
+        put_line(&l->sinks[s->to], s->rank, s->data + start, rest);
+        rest = 0;
+    }
+    if (rest && start)
+        memmove(s->data, s->data + start, rest);
+    s->bytes = rest;
+}
+
+static void close_stream(launch *l, launch_stream *s) {
+    take_lines(l, s, 1);
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->data);
+    s->fd = -1;
+    s->data = NULL;
+    s->capacity = 0;
+}
+
+/* 1: there may be more. */
+static int read_stream(launch *l, launch_stream *s) {
+    if (reserve(&s->data, &s->capacity, s->bytes + READ_SIZE) != 0) {
+        close_stream(l, s);
+        return 0;
+    }
+    ssize_t got = read(s->fd, s->data + s->bytes, READ_SIZE);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (got <= 0) {
+        close_stream(l, s);
+        return 0;
+    }
+    s->bytes += (size_t)got;
+    take_lines(l, s, 0);
+    return 1;
+}
+
+/* Up to the last line's end, so that the two streams mix by lines where they share a terminal. */
+static void write_some(launch_sink *sink) {
+    size_t n = sink->bytes < WRITE_SIZE ? sink->bytes : WRITE_SIZE;
+    const char *end = memrchr(sink->data, '\n', n);
+    if (end)
+        n = (size_t)(end - sink->data) + 1;
+    ssize_t put = write(sink->fd, sink->data, n);
+    if (put < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (put < 0) {
+        sink->broken = 1;
+        sink->bytes = 0;
+        return;
+    }
+    sink->bytes -= (size_t)put;
+    memmove(sink->data, sink->data + put, sink->bytes);
+}
+
+nfds_t launch_output_poll(launch *l, struct pollfd *fds) {
+    nfds_t n = 0;
+    for (int32_t r = 0; r < l->options->ranks; r++)
+        for (int i = 0; i < 2; i++) {
+            const launch_stream *s = &l->ranks[r].streams[i];
+            int full = l->sinks[s->to].bytes > QUEUE_MAX_BYTES;
+            fds[n++] = (struct pollfd){ .fd = full ? -1 : s->fd, .events = POLLIN };
+        }
+    for (int i = 0; i < 2; i++)
+        fds[n++] = (struct pollfd){ .fd = l->sinks[i].bytes ? l->sinks[i].fd : -1, .events = POLLOUT };
+    return n;
+}
+
+void launch_output_turn(launch *l, const struct pollfd *fds) {
+    for (int32_t r = 0; r < l->options->ranks; r++)
+        for (int i = 0; i < 2; i++, fds++)
+            if (fds->revents && l->ranks[r].streams[i].fd >= 0)
+                read_stream(l, &l->ranks[r].streams[i]);
+    for (int i = 0; i < 2; i++)
+        if (fds[i].revents && l->sinks[i].bytes)
+            write_some(&l->sinks[i]);
+}
+
+void launch_output_drain(launch *l) {
+    for (int32_t r = 0; r < l->options->ranks; r++)
+        for (int i = 0; i < 2; i++) {
+            launch_stream *s = &l->ranks[r].streams[i];
+            while (s->fd >= 0 && read_stream(l, s))
+                ;
+            if (s->fd >= 0)
+                close_stream(l, s);
+        }
+}
+
+int launch_output_pending(const launch *l) {
+    return l->sinks[0].bytes || l->sinks[1].bytes;
+}
+
+void launch_output_close(launch *l) {
+    for (int32_t r = 0; r < l->options->ranks; r++)
+        for (int i = 0; i < 2; i++)
+            close_stream(l, &l->ranks[r].streams[i]);
+    for (int i = 0; i < 2; i++)
+        free(l->sinks[i].data);
+}
