@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include "norm.h"
+#include "poison.h"
 #include "status.h"
 #include "sums.h"
 
@@ -75,6 +76,7 @@ static tess_status book(tess *t, const tess__instr *in) {
     }
     t->booked[b->role][b->index] = 1;
     tess__book(t, b, 1);
+    tess__unpoison(tess__at(t, b->role, b->index), b->bytes);
     return in->flags & TESS__ZERO ? fill(t, tess__at(t, b->role, b->index), 0, b->bytes) : TESS_OK;
 }
 
@@ -88,6 +90,7 @@ static tess_status unbook(tess *t, const tess__instr *in) {
         return TESS_OK;
     if (t->strict) /* all bits set is a NaN in every float format */
         TRY(fill(t, tess__at(t, b->role, b->index), 0xff, b->bytes));
+    tess__poison(tess__at(t, b->role, b->index), b->bytes);
     if (t->departing && b->offset != UINT64_MAX)
         tess__heap_give(&t->heap, b->offset);
     return TESS_OK;

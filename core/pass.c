@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include "log.h"
+#include "poison.h"
 #include "status.h"
 
 #include <stdio.h>
@@ -144,6 +145,7 @@ static int program_slot(uint32_t kind) {
 static void drop_overflow(tess *t) {
     for (int32_t i = 0; i < t->n_overflow; i++) {
         t->obtained[TESS_DOMAIN_DEVICE] -= t->overflow[i].bytes;
+        tess__unpoison(t->overflow[i].ptr, t->overflow[i].bytes);
         t->dev->mem_free(t->device, &t->overflow[i]);
     }
     t->n_overflow = 0;

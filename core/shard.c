@@ -3,6 +3,7 @@
 
 #include "log.h"
 #include "options.h"
+#include "poison.h"
 #include "status.h"
 #include "wrap.h"
 
@@ -150,6 +151,8 @@ tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_
     if (s)
         return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
     a->memory = memory;
+    if (arena == TESS__STEP)
+        tess__poison(memory.ptr, memory.bytes);
     t->arena_bytes[domain][arena] = memory.bytes;
     t->obtained[domain] += memory.bytes;
     if (t->obtained[domain] > t->obtained_peak[domain])
@@ -163,6 +166,7 @@ void tess__arena_release(tess *t, uint32_t domain, uint32_t arena) {
         return;
     t->obtained[domain] -= a->memory.bytes;
     t->arena_bytes[domain][arena] = 0;
+    tess__unpoison(a->memory.ptr, a->memory.bytes);
     t->dev->mem_free(t->device, &a->memory);
     a->memory = (tess_buffer){ 0 };
 }

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { MOST_SEGMENTS = 512, MOST_LIBRARIES = 160, NAME_CHARS = 64 };
+enum { MOST_SEGMENTS = 512, MOST_LIBRARIES = 160, NAME_CHARS = 64, MOST_MAPPINGS = 1024 };
 
 typedef struct {
     uintptr_t first, last;
@@ -54,11 +54,17 @@ static int add_object(struct dl_phdr_info *info, size_t size, void *user) {
     return 0;
 }
 
+static void list_objects(void) {
+    n_segments = 0;
+    n_libraries = 1;
+    dl_iterate_phdr(add_object, NULL);
+}
+
 void tool_alloc_window_begin(void) {
     if (!hooked)
         return;
     if (!mapped) { /* plugins are loaded by now */
-        dl_iterate_phdr(add_object, NULL);
+        list_objects();
         mapped = 1;
     }
     atomic_store(&counting, 1);
@@ -81,6 +87,49 @@ void tool__alloc_note(const void *caller, size_t bytes) {
     library *l = find((uintptr_t)caller);
     atomic_fetch_add(&l->count, 1);
     atomic_fetch_add(&l->bytes, bytes);
+}
+
+/* ---- mappings ---- */
+
+static struct {
+    uintptr_t at;
+    size_t bytes;
+} mappings[MOST_MAPPINGS];
+static uint64_t mapped_now, mapped_peak;
+static atomic_flag mapping_lock = ATOMIC_FLAG_INIT;
+
+static void lock_mappings(void) {
+    while (atomic_flag_test_and_set_explicit(&mapping_lock, memory_order_acquire))
+        ;
+}
+
+void tool__alloc_mapped(const void *caller, const void *at, size_t bytes) {
+    lock_mappings();
+    if (!n_segments)
+        list_objects();
+    for (size_t i = 0; find((uintptr_t)caller)->own && i < MOST_MAPPINGS; i++)
+        if (!mappings[i].bytes) {
+            mappings[i].at = (uintptr_t)at;
+            mappings[i].bytes = bytes;
+            mapped_now += bytes;
+            mapped_peak = mapped_now > mapped_peak ? mapped_now : mapped_peak;
+            break;
+        }
+    atomic_flag_clear_explicit(&mapping_lock, memory_order_release);
+}
+
+void tool__alloc_unmapped(const void *at) {
+    lock_mappings();
+    for (size_t i = 0; i < MOST_MAPPINGS; i++)
+        if (mappings[i].bytes && mappings[i].at == (uintptr_t)at) {
+            mapped_now -= mappings[i].bytes;
+            mappings[i].bytes = 0;
+        }
+    atomic_flag_clear_explicit(&mapping_lock, memory_order_release);
+}
+
+uint64_t tool_alloc_mapped_peak(void) {
+    return mapped_peak;
 }
 
 uint64_t tool_alloc_own(void) {

@@ -64,9 +64,18 @@ EXPORTED int posix_memalign(void **out, size_t align, size_t bytes) {
 
 /* Only what is backed by no file: memory, not a file being read. */
 EXPORTED void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset) {
-    if (flags & MAP_ANONYMOUS)
+    void *at = (void *)syscall(SYS_mmap, where, bytes, protection, flags, fd, offset);
+    if (flags & MAP_ANONYMOUS) {
         NOTE(bytes);
-    return (void *)syscall(SYS_mmap, where, bytes, protection, flags, fd, offset);
+        if (at != MAP_FAILED)
+            tool__alloc_mapped(__builtin_return_address(0), at, bytes);
+    }
+    return at;
+}
+
+EXPORTED int munmap(void *at, size_t bytes) {
+    tool__alloc_unmapped(at);
+    return (int)syscall(SYS_munmap, at, bytes);
 }
 
 /* ---- C++: operator new, so that the caller is the plugin and not the C++ run-time library --------------------- */

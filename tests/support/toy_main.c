@@ -1,4 +1,6 @@
-/* Trains the toy and prints one line: "digest=… loss=… peak=… planned=… recompiles=…". For tests that start ranks. */
+/* Trains the toy and prints one line: "digest=… loss=… peak=… planned=… mapped=… step_allocations=… recompiles=…",
+ * mapped and step_allocations being counted at the system call and at malloc. For tests that start ranks. */
+#include "alloc_count.h"
 #include "toy.h"
 
 #include <stdio.h>
@@ -30,6 +32,8 @@ int main(int argc, char **argv) {
     double loss = 0;
     int W = tess_ranks(t), r = tess_rank(t);
     for (int i = 0; !s && i < steps; i++) {
+        if (i == 1)
+            tool_alloc_window_begin();
         for (int k = 0; !s && k < accum; k++) {
             int64_t g = (int64_t)i * accum * W + (at_end ? r * accum + k : k * W + r);
             int last = k == accum - 1;
@@ -44,14 +48,17 @@ int main(int argc, char **argv) {
         if (!s)
             s = blocks ? toy_run(t, TESS_PASS_EVAL, 1000, NULL, &eval) : toy_pass(t, &m, TESS_PASS_EVAL, 1000, &eval);
     }
+    tool_alloc_window_end();
     uint64_t digest = 0;
     tess_stats stats = { .struct_size = sizeof stats };
     if (s || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
         return fail(t, s);
     if (r == 0)
-        printf("digest=%016llx loss=%.17g peak=%llu planned=%llu units=%llu recompiles=%llu\n",
+        printf("digest=%016llx loss=%.17g peak=%llu planned=%llu mapped=%llu step_allocations=%lld units=%llu "
+               "recompiles=%llu\n",
                (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
-               (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.n_units,
+               (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)tool_alloc_mapped_peak(),
+               tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
                (unsigned long long)stats.n_recompiles);
     return tess_exit_code(tess_close(t));
 }

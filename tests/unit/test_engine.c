@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine.h"
+#include "poison.h"
 #include "support/toy.h"
 
 static tess *open_toy(toy *m, int blocks) {
@@ -214,6 +215,7 @@ static void test_engine__a_released_pointer_reads_nan_under_strict(void **state)
     tess *t = open_toy(&m, 1);
     train(t, &m, 1, 0, 1);
     const unsigned char *step = t->arenas[TESS_DOMAIN_DEVICE][TESS__STEP].memory.ptr;
+    tess__unpoison(step, t->arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
     for (uint64_t i = 0; i < t->programs[TESS__P_TRAIN].buffers[0].bytes; i++)
         assert_int_equal(step[t->programs[TESS__P_TRAIN].buffers[0].offset + i], 0xff);
     tess_close(t);
@@ -232,10 +234,12 @@ static void test_engine__touches_the_step_arena_up_to_the_planned_byte(void **st
     for (int i = 0; i < TESS__N_PROGRAMS; i++)
         if (t->programs[i].step_bytes[1] > planned)
             planned = t->programs[i].step_bytes[1];
+    tess__unpoison(step, bytes);
     memset(step, 0xa5, bytes);
     train(t, &m, 1, 0, 2);
     uint64_t digest;
     assert_int_equal(toy_digest(t, &digest), TESS_OK);
+    tess__unpoison(step, bytes);
     uint64_t highest = bytes;
     while (highest > 0 && step[highest - 1] == 0xa5)
         highest--;

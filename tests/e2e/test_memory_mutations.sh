@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# labels: e2e
+# timeout: 300
+# processors: 2
+# The memory check must be able to fail (docs/numbers.md, "Measured apart"): two faults are planted in a copy of the core,
+# and each must be caught. Usage: memory_mutations.sh SOURCE_DIR [CC]
+#   1. the engine allocates 64 KiB in a step   → step_allocations is not 0
+#   2. a buffer is planned 64 bytes short      → AddressSanitizer stops the access
+set -eu
+source=$SOURCE cc=${CC:-cc}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r "$source/core" "$work/core"
+
+build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
+  local output=$1 file objects=()
+  shift
+  mkdir -p "$work/$output.objects"
+  for file in "$work"/core/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_main.c \
+    "$source"/tools/alloc_count.c "$source"/tools/alloc_hooks.c; do
+    objects+=("$work/$output.objects/$(basename "$file" .c).o")
+    "$cc" -std=gnu11 -D_GNU_SOURCE -O0 -g -ffp-contract=off "$@" -DTESSERA_VERSION='"0"' \
+      -DTESSERA_INSTALL_PLUGIN_DIR='"/nonexistent"' -DTESSERA_BUILD_PLUGIN_DIR='"/nonexistent"' \
+      -DTESSERA_PLUGIN_SUBDIR='"lib/tessera"' -I"$work/core" -I"$work/core/include" -I"$source/tests/support" \
+      -I"$source/tests" -I"$source/tools" -c "$file" -o "${objects[-1]}" &
+    while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
+  done
+  wait
+  "$cc" "$@" "${objects[@]}" -ldl -lpthread -lm -o "$work/$output"
+}
+plant() { # plant FILE PATTERN REPLACEMENT: exactly one place
+  [ "$(grep -c "$2" "$work/core/$1")" = 1 ] || { echo "no single place for the fault in $1: $2" >&2; exit 1; }
+  sed -i "s|$2|$3|" "$work/core/$1"
+}
+unset RANK WORLD_SIZE TESSERA_STRICT
+export TESSERA_LOG=error
+
+build plain
+"$work/plain" blocks | grep -q ' step_allocations=0 ' || { echo "the unharmed core allocates in a step" >&2; exit 1; }
+
+plant blocks.c 'tess__hand_out(t, e->scope' 'free(malloc(65536)); tess__hand_out(t, e->scope'
+sed -i '1i #include <stdlib.h>' "$work/core/blocks.c"
+build extra
+if "$work/extra" blocks | grep -q ' step_allocations=0 '; then
+  echo "an extra allocation of 64 KiB in each block went unseen" >&2
+  exit 1
+fi
+cp "$source/core/blocks.c" "$work/core/blocks.c"
+
+plant compile.c '.bytes = tess__round_up(bytes, b->setup->align),' \
+  '.bytes = tess__round_up(bytes, b->setup->align) - (role == TESS__CHUNK ? 64 : 0),'
+build short -fsanitize=address -DTESSERA_SANITIZED=1
+if "$work/short" blocks > "$work/log" 2>&1; then
+  echo "a buffer planned 64 bytes short went unseen" >&2
+  exit 1
+fi
+grep -q 'use-after-poison' "$work/log" || { echo "the short buffer was not what failed:" >&2; cat "$work/log" >&2; exit 1; }
+echo "both planted faults were caught"
