@@ -131,7 +131,7 @@ static void publish(tess__control *control, int64_t now_ns) {
                                   .value_bytes = (uint32_t)length };
         tess__outbox_copy(&control->out, &message);
         control->doing_sent = doing;
-        control->doing_ns = control->beat_ns = now_ns;
+        control->doing_ns = now_ns; /* no beat: the server answers only those */
     }
     int64_t every_ns =
         control->heartbeat_ns && control->heartbeat_ns < 4 * SECOND_NS ? control->heartbeat_ns / 4 : SECOND_NS;
