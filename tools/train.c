@@ -1,11 +1,10 @@
 /* tessera train MODEL: parses, then runs as one rank, or starts several of itself. */
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common.h"
-#include "control.h"
+#include "launch.h"
 #include "options.h"
 #include "train.h"
 
@@ -39,6 +38,12 @@ static const char doc[] = "Trains MODEL, sharded over the ranks: mnist (a convol
                           "language model of bytes) or linear (a 3x3 layer). Without --data it trains on data that "
                           "comes with it.";
 
+/* Options are in the environment by now, which the ranks inherit. */
+static int start_ranks(const char *model, int32_t ranks) {
+    char *argv[] = { "tessera", "train", (char *)model, NULL };
+    return tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .argv = argv });
+}
+
 int cmd_train(int argc, char **argv) {
     struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
     struct argp argp = { NULL, parse, "MODEL", doc, children, NULL, NULL };
@@ -48,8 +53,16 @@ int cmd_train(int argc, char **argv) {
     if (code != TOOL_OK)
         return code;
     tess_status status = train_settings_read(a.model, &settings);
+    int64_t ranks = 1;
+    if (status == TESS_OK)
+        status = tess__option_int("ranks", 1, 65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
+    int start = tess_launch_wanted("train", ranks);
+    if (start < 0)
+        return TOOL_USAGE;
+    if (start)
+        return start_ranks(a.model, (int32_t)ranks);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is a failed write, with a message */
     return train_rank(&settings);
 }
