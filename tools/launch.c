@@ -158,7 +158,7 @@ static int conclude(const launch *l) {
     if (rank->signal)
         tess__log(TESS_LOG_ERROR, "rank %d was killed by signal %d (%s)%s", (int)r, rank->signal,
                   strsignal(rank->signal), rank->term_ns ? ", having been stopped" : "");
-    else
+    else if (!l->options->ranks_explain)
         tess__log(TESS_LOG_ERROR, "rank %d exited with code %d", (int)r, rank->exit_code);
     return rank->exit_code;
 }

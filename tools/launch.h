@@ -7,6 +7,7 @@ typedef struct {
     int32_t ranks;
     int prefix;          /* 1: "[rank] " before each line of output; 0: the ranks write to our own streams */
     int bind;            /* 1: to disjoint sets of cores, when there are enough */
+    int ranks_explain;   /* 1: a rank that exits with a code has said why; no line about it */
     const char *program; /* the file to run; null: argv[0], searched in PATH */
     char *const *argv;   /* ends with null */
 } launch_options;

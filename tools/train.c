@@ -41,7 +41,7 @@ static const char doc[] = "Trains MODEL, sharded over the ranks: mnist (a convol
 /* Options are in the environment by now, which the ranks inherit. */
 static int start_ranks(const char *model, int32_t ranks) {
     char *argv[] = { "tessera", "train", (char *)model, NULL };
-    return tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .argv = argv });
+    return tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = argv });
 }
 
 int cmd_train(int argc, char **argv) {
@@ -49,15 +49,17 @@ int cmd_train(int argc, char **argv) {
     struct argp argp = { NULL, parse, "MODEL", doc, children, NULL, NULL };
     arguments a = { .model = NULL };
     train_settings settings;
+    int64_t ranks = 1;
     int code = tool_parse(&argp, 0, argc, argv, &a);
     if (code != TOOL_OK)
         return code;
     tess_status status = train_settings_read(a.model, &settings);
-    int64_t ranks = 1;
     if (status == TESS_OK)
         status = tess__option_int("ranks", 1, 65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
+    if (settings.quiet && !tess__option_text("log"))
+        setenv("TESSERA_LOG", "warning", 1);
     int start = tess_launch_wanted("train", ranks);
     if (start < 0)
         return TOOL_USAGE;
