@@ -1,0 +1,152 @@
+/* One rank of a training run in which a chosen rank is killed at a chosen moment. Survivors write what they saw to
+ * DIR/rank.R: "code=5 late_ms=12 message=…", late_ms counting from the death or from this rank's engine call that
+ * failed, whichever is later. Usage: kill_main DIR PHASE VICTIM DELAY_US [SIGNAL]; VICTIM -1: nobody here. */
+#include <tessera/tessera.h>
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BIG = 16 << 20 /* elements: 64 MiB */, SMALL = 1 << 16, SCOPES = 3 };
+
+static const char *dir, *phase;
+static long delay_us;
+static int is_victim, signal_number = SIGKILL;
+static double call_started;
+
+static double now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void die(void) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/death", dir);
+    FILE *f = fopen(path, "w");
+    if (f) {
+        fprintf(f, "%.3f\n", now_ms());
+        fclose(f);
+    }
+    kill(getpid(), signal_number);
+    pause();
+}
+
+static void *later(void *unused) {
+    usleep((useconds_t)delay_us);
+    die();
+    return unused;
+}
+
+/* The victim dies here at once, or DELAY_US from now in the midst of the call that follows. */
+static void moment(const char *name, int inside) {
+    pthread_t thread;
+    call_started = now_ms();
+    if (!is_victim || strcmp(name, phase) != 0)
+        return;
+    if (!inside)
+        die();
+    pthread_create(&thread, NULL, later, NULL);
+}
+
+static double death_ms(void) {
+    char path[512];
+    double at = 0;
+    snprintf(path, sizeof path, "%s/death", dir);
+    FILE *f = fopen(path, "r");
+    if (f) {
+        if (fscanf(f, "%lf", &at) != 1)
+            at = 0;
+        fclose(f);
+    }
+    return at;
+}
+
+static int report(tess *t, tess_status s, const char *rank) {
+    char path[512];
+    double end = now_ms(), death = death_ms(), from = death > call_started ? death : call_started;
+    snprintf(path, sizeof path, "%s/rank.%s", dir, rank);
+    FILE *f = fopen(path, "w");
+    if (f) {
+        fprintf(f, "code=%d late_ms=%.0f message=%s\n", tess_exit_code(s), end - from, tess_last_error());
+        fclose(f);
+    }
+    tess_close(t);
+    return tess_exit_code(s);
+}
+
+static tess_status declare(tess *t, tess_scope *scopes) {
+    static const char *const names[SCOPES] = { "a", "b", "c" };
+    tess_status s = TESS_OK;
+    for (int i = 0; !s && i < SCOPES; i++) {
+        char name[16];
+        int64_t shape = i == 1 ? BIG : SMALL;
+        snprintf(name, sizeof name, "%s.weight", names[i]);
+        tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = name, .shape = &shape, .ndim = 1 };
+        s = tess_scope_add(t, names[i], 0, &scopes[i]);
+        if (!s)
+            s = tess_param_add(t, &o, NULL);
+    }
+    return s;
+}
+
+static tess_status train(tess *t, const tess_scope *scopes) {
+    tess_status s = tess_pass(t, TESS_PASS_TRAIN);
+    for (int i = 0; !s && i < SCOPES; i++) {
+        const float *p;
+        if (i == 1)
+            moment("transfer", 1);
+        call_started = now_ms();
+        s = tess_forward_begin(t, scopes[i], &p, 1);
+        if (i == 1)
+            moment("forward", 0);
+        call_started = now_ms();
+        if (!s)
+            s = tess_forward_end(t, scopes[i]);
+    }
+    for (int i = SCOPES; !s && i-- > 0;) {
+        const float *p;
+        float *g;
+        call_started = now_ms();
+        s = tess_backward_begin(t, scopes[i], &p, &g, 1);
+        if (!s)
+            g[0] += p[0];
+        if (i == 1)
+            moment("backward", 0);
+        call_started = now_ms();
+        if (!s)
+            s = tess_backward_end(t, scopes[i]);
+    }
+    tess_optimizer_options o = { .struct_size = sizeof o, .lr = 0.01f };
+    moment("step", 1);
+    call_started = now_ms();
+    return s ? s : tess_step(t, &o);
+}
+
+int main(int argc, char **argv) {
+    const char *rank = getenv("RANK");
+    if (argc < 5 || !rank)
+        return 2;
+    dir = argv[1];
+    phase = argv[2];
+    is_victim = strcmp(argv[3], rank) == 0;
+    delay_us = atol(argv[4]);
+    if (argc > 5)
+        signal_number = atoi(argv[5]);
+    tess *t = NULL;
+    tess_scope scopes[SCOPES];
+    moment("rendezvous", 1);
+    call_started = now_ms();
+    tess_status s = tess_open(NULL, &t);
+    if (s)
+        return report(NULL, s, rank);
+    if ((s = declare(t, scopes)) || (s = tess_shard(t, NULL, NULL)))
+        return report(t, s, rank);
+    for (int i = 0; !s && i < 1000; i++)
+        s = train(t, scopes);
+    return report(t, s, rank);
+}
