@@ -27,7 +27,7 @@ static inline void mnist_sample(uint32_t sample, float image[784], int32_t *labe
     *label = (int32_t)(philox_at(7, PHILOX_BATCH, 0, sample, 1).v[0] % 10);
     for (uint32_t i = 0; i < 784; i++) {
         uint32_t cell = i / 28 / 4 * 7 + i % 28 / 4;
-        int lit = (batch_uniform(cell, (uint32_t)*label, 2) < 0.2f) != (batch_uniform(cell, sample, 1u << 31) < 0.2f);
+        int lit = (batch_uniform(cell, (uint32_t)*label, 2) < 0.2f) != (batch_uniform(cell, sample, 1u << 31) < 0.05f);
         image[i] = (lit ? 0.5f : -0.25f) + 0.5f * batch_uniform(i, sample, 0);
     }
 }
