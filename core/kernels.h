@@ -1,5 +1,5 @@
 /* The cpu device's elementwise kernels (tess_kernel in plugin.h), on plain memory. All of them give the same bits for
- * any number of threads and any instruction set. What plugin.h leaves to docs/numbers.md, as these do it:
+ * any number of threads and any instruction set. What plugin.h leaves to docs/kernels.md, as these do it:
  *
  *  CAST       in[0] → out, among f16, bf16, f32, f64; equal dtypes are copied. scale: 0 or 1.
  *  TREE_SUM   r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale. Sums are f32 (f64 for f64,
