@@ -6,19 +6,6 @@
 # and on 2 and 4 ranks to the same bits whatever the strategy, the units and the run. examples/first learns.
 set -eu
 fail() { echo "FAILED: $*"; exit 1; }
-# start N PROGRAM ARGUMENT...: N ranks by the variables that launchers set; the output is that of rank 0.
-start() (
-  n=$1 code=0 pids=""
-  shift
-  export WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 12000))
-  for ((rank = 1; rank < n; rank++)); do
-    RANK=$rank LOCAL_RANK=$rank "$@" >/dev/null &
-    pids="$pids $!"
-  done
-  RANK=0 LOCAL_RANK=0 "$@" || code=$?
-  for pid in $pids; do wait "$pid" || code=$?; done
-  exit $code
-)
 gpt=$SOURCE/examples/gpt
 plain=$BUILD/examples/gpt/gpt_plain
 sharded=$BUILD/examples/gpt/gpt_sharded
@@ -52,7 +39,7 @@ for ranks in 2 4; do
   runs=0
   for setting in "full scopes" "full scopes" "full none" "full size:20000" "full module:h.*" "grad_op scopes" "none scopes"; do
     read -r strategy wrap <<<"$setting"
-    TESSERA_STRATEGY=$strategy TESSERA_WRAP=$wrap start $ranks "$sharded" $model \
+    TESSERA_STRATEGY=$strategy TESSERA_WRAP=$wrap "$TESSERA" run -n $ranks -- "$sharded" $model \
       --batch $((8 / ranks)) --save "ranks.bin" >ranks.txt || fail "W = $ranks, strategy $strategy, wrap $wrap"
     [ "$(losses ranks.txt | wc -l)" = 20 ] || fail "W = $ranks did not print 20 losses"
     if [ $runs = 0 ]; then
@@ -77,7 +64,7 @@ code=0
 grep -q 'short.bin: shorter than its header says' error.txt && [ $code = 1 ] || fail "a short checkpoint is not refused"
 
 for ranks in 1 2; do
-  start $ranks "$BUILD/examples/first/train" >first.txt
+  "$TESSERA" run -n $ranks -- "$BUILD/examples/first/train" >first.txt
   awk '{ loss = $NF } END { print "first: last loss", loss; exit !(NR >= 5 && loss < 0.01) }' first.txt ||
     { cat first.txt; fail "examples/first at W = $ranks does not learn"; }
 done

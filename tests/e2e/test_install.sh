@@ -58,6 +58,11 @@ diff scopes.txt every.txt || fail "the wrap plugin changes the numbers"
 ! TESSERA_WRAP=every:0 gpt/gpt_sharded $model >/dev/null 2>error.txt || fail "every:0 is taken"
 grep -q 'expected every:K' error.txt || fail "every:0: $(cat error.txt)"
 
+if [ -e "$libdir/tessera/libtessera-comm-gloo.so" ]; then
+  "$prefix/bin/tessera" run -n 2 -- first/train >first.txt || fail "two ranks of examples/first"
+  grep -q 'step 1000 loss 0\.000' first.txt || { cat first.txt; fail "examples/first on two ranks does not learn"; }
+fi
+
 # Each plugin of this tree builds by itself too, from a copy of its folder.
 launcher=$(command -v ccache || true)
 for folder in "$SOURCE"/plugins/*/; do

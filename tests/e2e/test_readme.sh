@@ -1,0 +1,21 @@
+#!/bin/bash
+# labels: e2e
+# What README.md quotes is what is in the tree, and every file it and the docs point to is there.
+set -eu
+fail() { echo "FAILED: $*"; exit 1; }
+awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$SOURCE/README.md" >quoted.c
+diff quoted.c "$SOURCE/examples/first/train.c" || fail "README.md does not quote examples/first/train.c"
+grep -q "^tessera_add_plugin(wrap every SOURCES wrap_every.c)" "$SOURCE/examples/wrap-every/CMakeLists.txt" ||
+  fail "README.md does not quote examples/wrap-every/CMakeLists.txt"
+[ "$(wc -l <"$SOURCE/examples/wrap-every/wrap_every.c")" -lt 100 ] || fail "wrap-every has 100 lines or more"
+cd "$SOURCE"
+count=0
+for page in README.md docs/*.md plugins/*/README.md; do
+  [ -e "$page" ] || continue
+  while read -r link; do
+    [ -e "$(dirname "$page")/$link" ] || fail "$page points to $link, which is not there"
+    count=$((count + 1))
+  done < <(grep -o '](\([^):#]*\))' "$page" | sed 's/](\(.*\))/\1/')
+done
+[ "$count" -gt 5 ] || fail "only $count links found"
+echo "$count links"
