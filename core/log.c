@@ -21,6 +21,10 @@ static int read_threshold(void) {
     return TESS_LOG_INFO;
 }
 
+int32_t tess__log_rank(void) {
+    return atomic_load(&rank_shown);
+}
+
 void tess__log_set_rank(int32_t rank) {
     atomic_store(&rank_shown, rank);
 }

@@ -228,7 +228,7 @@ static tess_status check(const tess_model_view *v, const char *policy_name, cons
 
 /* A policy that finds nothing to part leaves one unit beside the tied ones: legal, rarely meant. */
 static void warn_if_nothing_selected(const tess_model_view *v, const char *policy_name, const int32_t *unit) {
-    if (strncmp(policy_name, "size", 4) != 0 && strncmp(policy_name, "module", 6) != 0)
+    if (tess__log_rank() > 0 || (strncmp(policy_name, "size", 4) != 0 && strncmp(policy_name, "module", 6) != 0))
         return;
     for (uint32_t i = 0; i < v->n_params; i++)
         if (!(v->params[i].flags & FLAG_TIED) && unit[i] != 0)
