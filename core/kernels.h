@@ -5,7 +5,8 @@
  *  TREE_SUM   r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale. Sums are f32 (f64 for f64,
  *             wrapping for i32 and i64); out has the sum's dtype, or is bf16 or f16 rounded once. scale 0 means 1.
  *             TESS_KERNEL_CHAIN: in[0 … n_in-2] have the sum's dtype, in[n_in-1] has in_dtype, and
- *             r = in[0] + (in[1] + (… + in[n_in-1])): one push of the incremental tree (tree.h). out may be an input of its own dtype.
+ *             r = in[0] + (in[1] + (… + in[n_in-1])): one push of the incremental tree (tree.h). out may be an input
+ *             of its own dtype.
  *  SCALE      out = in[0] * scale (null in: out in place), f32 or f64; scale rounded once to the dtype; 0 is 0.
  *  SQUARE_SUM in[0] f32, bf16 or f16 → out: TESS__NORM_LIMBS int64 limbs (norm.h), normalised; TESS_KERNEL_ADD adds to
  *             them. scale (0 means 1) multiplies the element first.

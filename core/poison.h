@@ -1,5 +1,5 @@
-/* Step memory that no buffer holds is off limits: AddressSanitizer stops whoever touches it (NUMBERS, "Measured apart").
- * Nothing in other builds. Host-readable memory only. */
+/* Step memory that no buffer holds is off limits: AddressSanitizer stops whoever touches it (NUMBERS, "Measured
+ * apart"). Nothing in other builds. Host-readable memory only. */
 #ifndef TESS_POISON_H
 #define TESS_POISON_H
 #if defined(__SANITIZE_ADDRESS__)
