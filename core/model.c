@@ -173,15 +173,15 @@ tess_status tess__model_tie(tess__model *m, const char *alias, const char *of) {
     if (target < 0)
         return tess__fail(TESS_E_INVALID, "tie of \"%s\": no parameter \"%s\"", alias ? alias : "", of ? of : "");
     target = m->params[target].tied_to;
-    const tess__param *p = &m->params[target];
-    tess_param_options o = { .dtype = p->dtype,
-                             .flags = p->flags,
-                             .compute_dtypes = p->compute_dtypes,
+    const tess__param p = m->params[target]; /* a copy: adding one may move them */
+    tess_param_options o = { .dtype = p.dtype,
+                             .flags = p.flags,
+                             .compute_dtypes = p.compute_dtypes,
                              .name = alias,
-                             .shape = p->shape,
-                             .ndim = p->ndim,
-                             .optimizer_group = p->optimizer_group,
-                             .tag = p->tag };
+                             .shape = p.shape,
+                             .ndim = p.ndim,
+                             .optimizer_group = p.optimizer_group,
+                             .tag = p.tag };
     int32_t at;
     tess_status s = tess__model_add_param(m, &o, &at);
     if (!s)
