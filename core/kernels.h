@@ -1,19 +1,21 @@
-/* The cpu device's elementwise kernels (tess_kernel in plugin.h), on plain memory. All of them give the same bits for
- * any number of threads and any instruction set. What plugin.h leaves to docs/kernels.md, as these do it:
+/* The cpu device's elementwise kernels (tess_kernel in plugin.h), on plain memory. All give the same bits for any
+ * number of threads and any instruction set. docs/kernels.md has them to the last bit; here is what they take:
  *
- *  CAST       in[0] → out, among f16, bf16, f32, f64; equal dtypes are copied. scale: 0 or 1.
- *  TREE_SUM   r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale. Sums are f32 (f64 for f64,
- *             wrapping for i32 and i64); out has the sum's dtype, or is bf16 or f16 rounded once. scale 0 means 1.
- *             TESS_KERNEL_CHAIN: in[0 … n_in-2] have the sum's dtype, in[n_in-1] has in_dtype, and
- *             r = in[0] + (in[1] + (… + in[n_in-1])): one push of the incremental tree (tree.h). out may be an input
- *             of its own dtype.
- *  SCALE      out = in[0] * scale (null in: out in place), f32 or f64; scale rounded once to the dtype; 0 is 0.
- *  SQUARE_SUM in[0] f32, bf16 or f16 → out: TESS__NORM_LIMBS int64 limbs (norm.h), normalised; TESS_KERNEL_ADD adds to
- *             them. scale (0 means 1) multiplies the element first.
- *  OPTIMIZER  in[0] the gradient (in_dtype: f32, bf16, f16; f64 for f64), out the master (out_dtype: f32 or f64), out2
- *             null or the bf16 copy of the new master; state as the optimizer has it: sgd momentum, or none when every
- *             segment's momentum is 0; adam, adamw: first and second moment; adadelta: square average, delta average.
- *             grad_scale is taken literally: 0 is 0. */
+ * CAST: in[0] → out, among f16, bf16, f32, f64; equal dtypes are copied. scale: 0 or 1.
+ *
+ * TREE_SUM: r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale, where 0 means 1. Sums are f32
+ * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16 or f16, rounded once. TESS_KERNEL_CHAIN:
+ * in[0 … n_in-2] have the sum's dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of
+ * the incremental tree (tree.h). out may be an input of its own dtype.
+ *
+ * SCALE: out = in[0] * scale (null in: out in place), f32 or f64; scale rounded once to the dtype; 0 is 0.
+ *
+ * SQUARE_SUM: in[0] f32, bf16 or f16 → out: TESS__NORM_LIMBS int64 limbs (norm.h), normalised; TESS_KERNEL_ADD adds to
+ * them. scale (0 means 1) multiplies the element first.
+ *
+ * OPTIMIZER: in[0] the gradient (in_dtype f32, bf16, f16; f64 for f64), out the master (out_dtype f32 or f64), out2
+ * null or the bf16 copy of the new master. state: sgd momentum, or null when every segment's momentum is 0; adam and
+ * adamw first and second moment; adadelta square average, delta average. grad_scale is taken literally: 0 is 0. */
 #ifndef TESS_KERNELS_H
 #define TESS_KERNELS_H
 #include "pool.h"
