@@ -20,12 +20,20 @@
 
 enum { MAGIC = 0x4b535354 /* "TSSK" */, VERSION = 1, READ_SIZE = 64 << 10, READS = 4 };
 
+/* A body of a few words lies in the chunk, and spent chunks are kept: heartbeats and news of what a rank is doing
+ * allocate nothing once the first have gone out. */
+enum { SMALL = 320, MOST_SPARE = 8 };
 struct tess__chunk {
     tess__chunk *next;
-    tess__blob *body;
+    tess__blob *body; /* null: the body, if any, is `small` */
     size_t sent;
-    unsigned char header[TESS__WIRE_HEADER];
+    uint32_t small_bytes;
+    unsigned char header[TESS__WIRE_HEADER], small[SMALL];
 };
+
+static size_t body_bytes(const tess__chunk *chunk) {
+    return chunk->body ? chunk->body->bytes : chunk->small_bytes;
+}
 
 static void put_u32(unsigned char *at, uint32_t value) {
     for (int i = 0; i < 4; i++)
@@ -69,6 +77,8 @@ void tess__outbox_init(tess__outbox *box) {
     box->first = NULL;
     box->end = &box->first;
     box->n = 0;
+    box->spare = NULL;
+    box->n_spare = 0;
 }
 
 static void drop_first(tess__outbox *box) {
@@ -78,58 +88,85 @@ static void drop_first(tess__outbox *box) {
         box->end = &box->first;
     box->n--;
     tess__blob_drop(chunk->body);
-    free(chunk);
+    if (box->n_spare == MOST_SPARE) {
+        free(chunk);
+        return;
+    }
+    chunk->next = box->spare;
+    box->spare = chunk;
+    box->n_spare++;
 }
 
 void tess__outbox_clear(tess__outbox *box) {
     while (box->first)
         drop_first(box);
+    while (box->spare) {
+        tess__chunk *chunk = box->spare;
+        box->spare = chunk->next;
+        free(chunk);
+    }
+    box->n_spare = 0;
 }
 
-static int append(tess__outbox *box, const tess__message *message, tess__blob *body) {
-    tess__chunk *chunk = calloc(1, sizeof *chunk);
-    if (!chunk)
-        return -1;
-    put_header(chunk->header, message);
+static tess__chunk *append(tess__outbox *box, const tess__message *message, tess__blob *body) {
+    tess__chunk *chunk = box->spare;
+    if (chunk) {
+        box->spare = chunk->next;
+        box->n_spare--;
+    } else if (!(chunk = malloc(sizeof *chunk))) {
+        return NULL;
+    }
+    chunk->next = NULL;
     chunk->body = body;
+    chunk->sent = chunk->small_bytes = 0;
+    put_header(chunk->header, message);
     *box->end = chunk;
     box->end = &chunk->next;
     box->n++;
-    return 0;
+    return chunk;
 }
 
 int tess__outbox_push(tess__outbox *box, uint32_t type, uint32_t id, int32_t arg, tess__blob *value) {
     tess__message message = { .type = type, .id = id, .arg = arg, .value_bytes = value ? value->bytes : 0 };
-    if (append(box, &message, value) != 0)
+    if (!append(box, &message, value))
         return -1;
     if (value)
         value->refs++;
     return 0;
 }
 
-int tess__outbox_copy(tess__outbox *box, const tess__message *message) {
-    tess__blob *body = tess__blob_new(NULL, (uint64_t)message->key_bytes + message->value_bytes);
-    if (!body)
-        return -1;
+static void copy_body(unsigned char *to, const tess__message *message) {
     if (message->key_bytes)
-        memcpy(body->data, message->key, message->key_bytes);
+        memcpy(to, message->key, message->key_bytes);
     if (message->value_bytes)
-        memcpy(body->data + message->key_bytes, message->value, message->value_bytes);
-    if (append(box, message, body) == 0)
-        return 0;
-    tess__blob_drop(body);
-    return -1;
+        memcpy(to + message->key_bytes, message->value, message->value_bytes);
+}
+
+int tess__outbox_copy(tess__outbox *box, const tess__message *message) {
+    uint64_t bytes = (uint64_t)message->key_bytes + message->value_bytes;
+    tess__blob *body = NULL;
+    if (bytes > SMALL && !(body = tess__blob_new(NULL, bytes)))
+        return -1;
+    tess__chunk *chunk = append(box, message, body);
+    if (!chunk) {
+        tess__blob_drop(body);
+        return -1;
+    }
+    copy_body(body ? body->data : chunk->small, message);
+    chunk->small_bytes = body ? 0 : (uint32_t)bytes;
+    return 0;
 }
 
 static ssize_t send_chunk(int fd, const tess__chunk *chunk) {
     struct iovec parts[2];
     int n = 0;
-    size_t body = chunk->body ? chunk->body->bytes : 0, skip = chunk->sent;
+    size_t body = body_bytes(chunk), skip = chunk->sent;
+    const unsigned char *from = chunk->body ? chunk->body->data : chunk->small;
     if (skip < TESS__WIRE_HEADER)
         parts[n++] = (struct iovec){ (void *)(chunk->header + skip), TESS__WIRE_HEADER - skip };
     skip = skip < TESS__WIRE_HEADER ? 0 : skip - TESS__WIRE_HEADER;
     if (skip < body)
-        parts[n++] = (struct iovec){ chunk->body->data + skip, body - skip };
+        parts[n++] = (struct iovec){ (void *)(from + skip), body - skip };
     struct msghdr out = { .msg_iov = parts, .msg_iovlen = (size_t)n };
     return sendmsg(fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -143,7 +180,7 @@ int tess__outbox_flush(tess__outbox *box, int fd) {
         if (sent < 0)
             return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
         chunk->sent += (size_t)sent;
-        if (chunk->sent == TESS__WIRE_HEADER + (chunk->body ? (size_t)chunk->body->bytes : 0))
+        if (chunk->sent == TESS__WIRE_HEADER + body_bytes(chunk))
             drop_first(box);
     }
     return 1;

@@ -48,7 +48,8 @@ void tess__blob_drop(tess__blob *or_null);
 typedef struct tess__chunk tess__chunk;
 typedef struct {
     tess__chunk *first, **end;
-    uint32_t n;
+    uint32_t n, n_spare;
+    tess__chunk *spare;
 } tess__outbox;
 void tess__outbox_init(tess__outbox *);
 void tess__outbox_clear(tess__outbox *);

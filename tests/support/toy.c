@@ -38,22 +38,31 @@ static int list_of(int scope, int out[N_PARAMS]) {
 
 /* ---- the arithmetic ---- */
 
-static void forward(int scope, const void *const *p, const float *x, float *y) {
+/* Element e of a parameter as the precision hands it out: fp32 or bf16, the upper half of an fp32. */
+static float at(const void *p, uint64_t e, uint32_t dtype) {
+    if (dtype != TESS_BF16)
+        return ((const float *)p)[e];
+    uint32_t bits = (uint32_t)((const uint16_t *)p)[e] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void forward(int scope, const void *const *p, uint32_t dtype, const float *x, float *y) {
     int list[N_PARAMS], n = list_of(scope, list);
     for (int j = 0; j < WIDTH; j++) {
         float sum = 0.5f * x[j];
         for (int k = 0; k < n; k++) {
-            const float *w = p[k];
             uint64_t elems = param_elems(list[k]);
             for (uint64_t e = (uint64_t)j; e < elems; e += WIDTH)
-                sum += w[e] * x[(e / WIDTH) % WIDTH] * 0.05f;
+                sum += at(p[k], e, dtype) * x[(e / WIDTH) % WIDTH] * 0.05f;
         }
         y[j] = tanhf(sum);
     }
 }
 
-static void backward(int scope, const void *const *p, void *const *g, const float *x, const float *y, const float *dy,
-                     float *dx) {
+static void backward(int scope, const void *const *p, uint32_t dtype, void *const *g, const float *x, const float *y,
+                     const float *dy, float *dx) {
     int list[N_PARAMS], n = list_of(scope, list);
     float d[WIDTH];
     for (int j = 0; j < WIDTH; j++) {
@@ -61,11 +70,10 @@ static void backward(int scope, const void *const *p, void *const *g, const floa
         dx[j] = 0.5f * d[j];
     }
     for (int k = 0; k < n; k++) {
-        const float *w = p[k];
         float *gw = g[k];
         for (uint64_t e = 0; e < param_elems(list[k]); e++) {
             int j = (int)(e % WIDTH), from = (int)(e / WIDTH % WIDTH);
-            dx[from] += d[j] * w[e] * 0.05f;
+            dx[from] += d[j] * at(p[k], e, dtype) * 0.05f;
             if (gw)
                 gw[e] += d[j] * x[from] * 0.05f;
         }
@@ -115,10 +123,10 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
     const float *x = c->input ? c->input : c->batch;
     hide_buffer(scope, c->params, p);
     if (scope < TOY_SCOPES - 1) {
-        forward(scope, p, x, c->output);
+        forward(scope, p, c->compute_dtype, x, c->output);
     } else {
         float dy[WIDTH];
-        forward(scope, p, x, c->saved ? c->saved : c->scratch);
+        forward(scope, p, c->compute_dtype, x, c->saved ? c->saved : c->scratch);
         *(double *)c->output = make_loss(c->saved ? c->saved : c->scratch, dy);
     }
     if (c->saved && scope < TOY_SCOPES - 1)
@@ -138,19 +146,20 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
         memcpy(dy, c->grad_output, sizeof dy);
     else
         make_loss(c->saved, dy);
-    backward(scope, p, c->grads, x, c->saved, dy, c->grad_input ? c->grad_input : dx);
+    backward(scope, p, c->compute_dtype, c->grads, x, c->saved, dy, c->grad_input ? c->grad_input : dx);
     return TESS_OK;
 }
 
 /* ---- declaration ---- */
 
-static tess_status declare_params(tess *t) {
+static tess_status declare_params(tess *t, int blocks) {
     tess_status s = TESS_OK;
     for (int i = 0; !s && i < N_PARAMS; i++) {
         int64_t shape[2] = { params[i].rows, params[i].cols };
         tess_param_options o = { .struct_size = sizeof o,
                                  .dtype = TESS_F32,
                                  .flags = params[i].flags,
+                                 .compute_dtypes = 1u << TESS_F32 | (blocks ? 1u << TESS_BF16 : 0),
                                  .name = params[i].name,
                                  .shape = shape,
                                  .ndim = 2 };
@@ -176,7 +185,7 @@ tess_status toy_declare(tess *t, toy *m, int blocks) {
                                  .user = (void *)(intptr_t)k };
         s = blocks ? tess_block_add(t, &o, &m->scope[k]) : tess_scope_add(t, scopes[k], 0, &m->scope[k]);
     }
-    return s ? s : declare_params(t);
+    return s ? s : declare_params(t, blocks);
 }
 
 tess_status toy_fill(void *user, const tess_range *r, void *data) {
@@ -205,7 +214,7 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
         if ((s = tess_forward_begin(t, m->scope[k], p, m->n_params[k])))
             break;
         hide_buffer(k, p, seen);
-        forward(k, seen, x[k], x[k + 1]);
+        forward(k, seen, TESS_F32, x[k], x[k + 1]);
         if (kind != TESS_PASS_EVAL)
             update_buffer(k, p);
         s = tess_forward_end(t, m->scope[k]);
@@ -217,7 +226,7 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
         if ((s = tess_backward_begin(t, m->scope[k], p, g, m->n_params[k])))
             break;
         hide_buffer(k, p, seen);
-        backward(k, seen, g, x[k], x[k + 1], dy, dx);
+        backward(k, seen, TESS_F32, g, x[k], x[k + 1], dy, dx);
         memcpy(dy, dx, sizeof dy);
         s = tess_backward_end(t, m->scope[k]);
     }
