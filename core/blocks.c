@@ -3,15 +3,9 @@
 
 #include "options.h"
 #include "status.h"
+#include "try.h"
 
 #include <string.h>
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status try_status = (call);                                                                               \
-        if (try_status)                                                                                                \
-            return try_status;                                                                                         \
-    } while (0)
 
 static void *or_null(const tess *t, int role, int32_t index) {
     return index >= 0 && t->booked[role][index] ? tess__at(t, role, index) : NULL;

@@ -4,16 +4,10 @@
 #include "norm.h"
 #include "place.h"
 #include "status.h"
+#include "try.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status try_status = (call);                                                                               \
-        if (try_status)                                                                                                \
-            return try_status;                                                                                         \
-    } while (0)
 
 /* ---- buffers ---- */
 
@@ -301,24 +295,16 @@ static int is_begin(uint8_t type) {
     return type == TESS__FORWARD_BEGIN || type == TESS__BACKWARD_BEGIN || type == TESS__AGAIN_BEGIN;
 }
 
-static int scope_holds(const tess__builder *b, int32_t scope, int32_t unit) {
-    for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
-        if (b->scope_units[scope][i] == unit)
-            return 1;
-    return 0;
-}
-
-/* Whether one of the next `window` scopes to be entered holds the unit. */
-static int used_soon(const tess__builder *b, int32_t unit, int32_t window) {
-    if (!b->ahead)
-        return 0;
-    for (int32_t e = b->at + 1; e < b->ahead->n_events && window > 0; e++)
+/* Marks the units that one of the next `window` scopes to be entered holds. */
+static void mark_used_soon(tess__builder *b, int32_t window) {
+    b->mark++;
+    for (int32_t e = b->at + 1; b->ahead && e < b->ahead->n_events && window > 0; e++)
         if (is_begin(b->ahead->events[e].type)) {
-            if (scope_holds(b, b->ahead->events[e].scope, unit))
-                return 1;
+            int32_t scope = b->ahead->events[e].scope;
+            for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
+                b->units[b->scope_units[scope][i]].mark = b->mark;
             window--;
         }
-    return 0;
 }
 
 static tess_status prefetch(tess__builder *b) {
@@ -404,7 +390,7 @@ static tess_status scope_begin(tess__builder *b, uint8_t type, int32_t scope) {
 
 static int keeps(const tess__builder *b, int32_t u, uint8_t type) {
     int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
-    if (b->units[u].open > 0 || used_soon(b, u, b->setup->prefetch + 1))
+    if (b->units[u].open > 0 || b->units[u].mark == b->mark)
         return 1;
     return b->setup->keep_forward && train && type != TESS__BACKWARD_END;
 }
@@ -422,6 +408,7 @@ static tess_status scope_end(tess__builder *b, uint8_t type, int32_t scope) {
     TRY(tess__program_instr(b->p, TESS__LEAVE, 0, b->p->n_events - 1, -1, 0));
     if (block >= 0)
         TRY(block_end(b, type, block));
+    mark_used_soon(b, b->setup->prefetch + 1);
     for (int32_t i = 0; i < n; i++) {
         b->units[units[i]].open--;
         if (type == TESS__BACKWARD_END)
@@ -470,6 +457,7 @@ void tess__builder_start(tess__builder *b, tess__program *p, uint32_t kind) {
     b->fused = 0;
     b->reducing = -1;
     b->ordinal = 0;
+    b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);
     for (size_t i = 0; i < (size_t)TESS__N_ROLES * (size_t)b->stride; i++)
         b->buffer_of[i] = -1;
@@ -658,11 +646,11 @@ static tess_status list_scope_units(tess__builder *b) {
         if (!list)
             return tess__fail(TESS_E_NOMEM, "no memory for the units of scope \"%s\"", scope->name);
         for (int32_t i = 0; i < scope->n_params; i++) {
-            int32_t u = m->params[scope->params[i]].unit, known = 0;
-            for (int32_t j = 0; j < n; j++)
-                known |= list[j] == u;
-            if (u >= 0 && !known)
-                list[n++] = u;
+            int32_t u = m->params[scope->params[i]].unit;
+            if (u < 0 || b->units[u].mark == k + 1)
+                continue;
+            b->units[u].mark = k + 1;
+            list[n++] = u;
         }
         b->scope_units[k] = list;
         b->n_scope_units[k] = n;

@@ -12,6 +12,7 @@ typedef struct {           /* what the builder knows of a unit between two event
     uint8_t reduced;       /* in this pass */
     int32_t open;          /* scopes now entered that hold it */
     int32_t uses;          /* forward uses whose backward has not come */
+    int32_t mark;          /* equal to the builder's: used soon */
     int32_t last_backward; /* position of the last backward that holds it; known only with a view ahead */
 } tess__unit_state;
 
@@ -24,7 +25,8 @@ typedef struct {
     int32_t at;                 /* the event now compiled, in `ahead` */
     int32_t fused;              /* the optimizer step of a unit follows its reduction */
     int32_t reducing;           /* the unit whose gradient is on its way, or -1 */
-    uint64_t ordinal;           /* of the next collective, for its tag */
+    int32_t mark;
+    uint64_t ordinal; /* of the next collective, for its tag */
     tess__unit_state *units;
     int32_t *buffer_of; /* by role and index: the live buffer, or -1 */
     int32_t stride;

@@ -5,16 +5,10 @@
 #include "poison.h"
 #include "status.h"
 #include "sums.h"
+#include "try.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status try_status = (call);                                                                               \
-        if (try_status)                                                                                                \
-            return try_status;                                                                                         \
-    } while (0)
 
 static tess_status device_failed(const tess *t, tess_status s, const tess_error *e) {
     return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e->message);

@@ -135,60 +135,142 @@ static tess_status finish_group(const tess__setup *s, tess__layout *l, int32_t i
     return TESS_OK;
 }
 
-static const char *unit_name(const tess__model *m, int32_t unit) {
+/* ---- names of units, for messages ---- */
+
+/* What the scopes of a unit's parameters have in common. */
+typedef struct {
+    const char *text;
+    size_t length;
+    int32_t storages, aliases, last;
+} common_name;
+
+static int part_ends(const char *name, size_t length, size_t at) {
+    return at == length || name[at] == '.';
+}
+
+static void narrow(common_name *c, const char *scope) {
+    size_t same = 0, n = strlen(scope);
+    while (same < c->length && same < n && c->text[same] == scope[same])
+        same++;
+    while (same > 0 && !(part_ends(c->text, c->length, same) && part_ends(scope, n, same)))
+        same--;
+    c->length = same;
+}
+
+static void join(common_name *c, const tess__model *m, int32_t i) {
+    const tess__param *p = &m->params[i];
+    if (p->tied_to != i) {
+        c->aliases++;
+    } else {
+        c->storages++;
+        c->last = i;
+    }
+    const char *scope = m->scopes[p->scope].name;
+    if (c->text)
+        narrow(c, scope);
+    else
+        c->text = scope, c->length = strlen(scope);
+}
+
+/* A tied parameter's unit has its name; another that of the module its scopes share. */
+static char *unit_name(const tess__model *m, const common_name *c) {
+    if (c->storages == 1 && c->aliases)
+        return strdup(m->params[c->last].name);
+    return c->text && c->length ? strndup(c->text, c->length) : strdup("root");
+}
+
+static tess_status name_units(const tess__model *m, const int32_t *unit_of_param, tess__layout *l) {
+    common_name *c = calloc((size_t)l->n_units + 1, sizeof *c);
+    int ok = c != NULL;
+    for (int32_t i = 0; ok && i < m->n_params; i++)
+        if (unit_of_param[i] >= 0)
+            join(&c[unit_of_param[i]], m, i);
+    for (int32_t u = 0; ok && u < l->n_units; u++)
+        ok = (l->units[u].name = unit_name(m, &c[u])) != NULL;
+    free(c);
+    return ok ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the names of %d units", l->n_units);
+}
+
+/* ---- the whole ---- */
+
+/* Lists the parameters that hold storage and have a key, ascending by key, else in declaration order; first[key] is
+ * where its run starts. `first` has n_keys + 1 zeroes. */
+static int32_t sort_params(const tess__model *m, const int32_t *key, int32_t n_keys, int32_t *first, int32_t *out) {
     for (int32_t i = 0; i < m->n_params; i++)
-        if (m->params[i].unit == unit) {
-            const char *scope = m->scopes[m->params[i].scope].name;
-            int tied = 0;
-            for (int32_t k = 0; k < m->n_params; k++)
-                tied |= k != i && m->params[k].tied_to == i;
-            return tied ? m->params[i].name : scope[0] ? scope : "root";
+        if (m->params[i].tied_to == i && key[i] >= 0)
+            first[key[i] + 1]++;
+    for (int32_t k = 0; k < n_keys; k++)
+        first[k + 1] += first[k];
+    int32_t n = first[n_keys];
+    for (int32_t i = m->n_params; i-- > 0;)
+        if (m->params[i].tied_to == i && key[i] >= 0)
+            out[--first[key[i] + 1]] = i;
+    for (int32_t k = 0; k < n_keys; k++)
+        first[k] = first[k + 1];
+    first[n_keys] = n;
+    return n;
+}
+
+static tess_status form_groups(tess__model *m, const tess__setup *s, tess__layout *l, const int32_t *first,
+                               const int32_t *by_unit) {
+    for (int32_t u = 0; u < l->n_units; u++) {
+        l->units[u].first_group = l->n_groups;
+        for (int32_t i = first[u]; i < first[u + 1]; i++) {
+            tess__param *p = &m->params[by_unit[i]];
+            tess_status status = join_group(l, s, p, u, &p->group);
+            if (status)
+                return status;
+            add_to_group(l, p);
         }
-    return "root";
+    }
+    return TESS_OK;
 }
 
 tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32_t *unit_of_param, int32_t n_units,
                                tess__layout *out) {
     tess__layout l = { .n_units = n_units };
+    size_t n = (size_t)m->n_params + 1, keys = (size_t)(n_units > m->n_params ? n_units : m->n_params) + 2;
+    int32_t *first = calloc(keys, sizeof *first), *sorted = calloc(n, sizeof *sorted),
+            *group = calloc(n, sizeof *group);
     tess_status status = TESS_OK;
     l.units = calloc((size_t)n_units + 1, sizeof *l.units);
-    l.groups = calloc((size_t)m->n_params + 1, sizeof *l.groups); /* never more groups than parameters */
-    l.order = calloc((size_t)m->n_params + 1, sizeof *l.order);
-    if (!l.units || !l.groups || !l.order) {
+    l.groups = calloc(n, sizeof *l.groups); /* never more groups than parameters */
+    l.order = calloc(n, sizeof *l.order);
+    if (!first || !sorted || !group || !l.units || !l.groups || !l.order) {
         status = tess__fail(TESS_E_NOMEM, "no memory for the layout of %d parameters", m->n_params);
         goto err_free;
     }
     for (int32_t i = 0; i < m->n_params; i++)
         m->params[i].unit = unit_of_param[i], m->params[i].group = -1;
-    for (int32_t u = 0; u < n_units; u++) {
-        l.units[u].first_group = l.n_groups;
-        for (int32_t i = 0; i < m->n_params; i++) {
-            tess__param *p = &m->params[i];
-            if (unit_of_param[i] != u || p->tied_to != i)
-                continue;
-            if ((status = join_group(&l, s, p, u, &p->group)))
-                goto err_free;
-            add_to_group(&l, p);
-        }
-        l.units[u].name = unit_name(m, u);
+    if ((status = name_units(m, unit_of_param, &l)))
+        goto err_free;
+    sort_params(m, unit_of_param, n_units, first, sorted);
+    if ((status = form_groups(m, s, &l, first, sorted)))
+        goto err_free;
+    for (int32_t i = 0; i < m->n_params; i++)
+        group[i] = m->params[i].group;
+    memset(first, 0, keys * sizeof *first);
+    l.n_order = sort_params(m, group, l.n_groups, first, l.order);
+    for (int32_t g = 0; !status && g < l.n_groups; g++) {
+        l.groups[g].first_param = first[g];
+        status = finish_group(s, &l, g);
     }
-    for (int32_t g = 0; g < l.n_groups; g++) {
-        l.groups[g].first_param = l.n_order;
-        for (int32_t i = 0; i < m->n_params; i++)
-            if (m->params[i].group == g && m->params[i].tied_to == i)
-                l.order[l.n_order++] = i;
-        if ((status = finish_group(s, &l, g)))
-            goto err_free;
-    }
+    if (status)
+        goto err_free;
     place_others(m, s, &l);
     *out = l;
-    return TESS_OK;
+    l = (tess__layout){ 0 };
 err_free:
     tess__layout_free(&l);
+    free(first);
+    free(sorted);
+    free(group);
     return status;
 }
 
 void tess__layout_free(tess__layout *l) {
+    for (int32_t u = 0; l->units && u < l->n_units; u++)
+        free(l->units[u].name);
     free(l->units);
     free(l->groups);
     free(l->order);

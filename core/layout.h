@@ -20,7 +20,7 @@ typedef struct {
 } tess__group;
 
 typedef struct {
-    const char *name; /* of the module it stems from; for messages */
+    char *name; /* of the module it stems from, or of its tied parameter; for messages */
     int32_t first_group, n_groups;
     int trainable;
 } tess__unit;

@@ -9,6 +9,7 @@
 
 /* Larger than any real model, small enough that no product of two counts overflows. */
 enum { MAX_NAME = 255, MAX_COUNT = 1 << 22 };
+#define MAX_ELEMS (UINT64_C(1) << 44)
 
 uint32_t tess__dtype_bytes(uint32_t dtype) {
     static const uint8_t bytes[] = { 0, 1, 1, 4, 8, 2, 2, 4, 8, 1, 1 };
@@ -22,23 +23,8 @@ const char *tess__dtype_name(uint32_t dtype) {
     return dtype < sizeof names / sizeof names[0] ? names[dtype] : "?";
 }
 
-int tess__name_is_below(const char *name, const char *module) {
-    size_t n = strlen(module);
-    return n == 0 || (strncmp(name, module, n) == 0 && (name[n] == '.' || name[n] == 0));
-}
-
 int32_t tess__model_find_param(const tess__model *m, const char *name) {
-    for (int32_t i = 0; i < m->n_params; i++)
-        if (strcmp(m->params[i].name, name) == 0)
-            return i;
-    return -1;
-}
-
-static int32_t find_scope(const tess__model *m, const char *name) {
-    for (int32_t i = 0; i < m->n_scopes; i++)
-        if (strcmp(m->scopes[i].name, name) == 0)
-            return i;
-    return -1;
+    return tess__names_find(&m->param_index, name, strlen(name));
 }
 
 /* Makes room for `extra` more items of `size` bytes. */
@@ -82,6 +68,12 @@ static tess_status check_name(const tess__model *m, const char *what, const char
     return TESS_OK;
 }
 
+static tess_status add_name(tess__names *index, const char *what, const char *name, int32_t handle) {
+    if (tess__names_find(index, name, strlen(name)) >= 0)
+        return tess__fail(TESS_E_INVALID, "%s \"%s\" is declared twice", what, name);
+    return tess__names_add(index, name, handle);
+}
+
 tess_status tess__model_add_scope(tess__model *m, const char *name, int64_t stack, int32_t *first) {
     tess_status s = check_name(m, "scope", name, stack);
     if (s)
@@ -94,8 +86,8 @@ tess_status tess__model_add_scope(tess__model *m, const char *name, int64_t stac
         char *full = slice_name(name, stack, i);
         if (!full)
             return tess__fail(TESS_E_NOMEM, "no memory for scope \"%s\"", name);
-        if (find_scope(m, full) >= 0) {
-            s = tess__fail(TESS_E_INVALID, "scope \"%s\" is declared twice", full);
+        s = add_name(&m->scope_index, "scope", full, m->n_scopes);
+        if (s) {
             free(full);
             return s;
         }
@@ -106,15 +98,13 @@ tess_status tess__model_add_scope(tess__model *m, const char *name, int64_t stac
     return TESS_OK;
 }
 
-static tess_status check_param(const tess_param_options *o, uint64_t *elems) {
-    if (!tess__dtype_bytes(o->dtype))
-        return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown dtype %u", o->name, o->dtype);
+static tess_status check_shape(const tess_param_options *o, uint64_t *elems) {
     if (o->ndim < 0 || o->ndim > TESS__MAX_DIMS || (o->ndim && !o->shape))
-        return tess__fail(TESS_E_INVALID, "parameter \"%s\": %d dimensions, at most %d are possible", o->name, o->ndim,
-                          TESS__MAX_DIMS);
+        return tess__fail(TESS_E_INVALID, "parameter \"%s\": %d dimensions%s, at most %d are possible", o->name,
+                          o->ndim, o->shape ? "" : " and no shape", TESS__MAX_DIMS);
     *elems = 1;
     for (int32_t d = 0; d < o->ndim; d++) {
-        if (o->shape[d] < 1 || (uint64_t)o->shape[d] > (UINT64_C(1) << 44) / *elems)
+        if (o->shape[d] < 1 || (uint64_t)o->shape[d] > MAX_ELEMS / *elems)
             return tess__fail(TESS_E_INVALID, "parameter \"%s\": dimension %d is %lld", o->name, d,
                               (long long)o->shape[d]);
         *elems *= (uint64_t)o->shape[d];
@@ -122,33 +112,66 @@ static tess_status check_param(const tess_param_options *o, uint64_t *elems) {
     return TESS_OK;
 }
 
+static tess_status check_param(const tess_param_options *o) {
+    const uint32_t known = TESS_FROZEN | TESS_GRAD_OVERWRITE | TESS_BUFFER;
+    if (!o->name[0])
+        return tess__fail(TESS_E_INVALID, "a parameter needs a name that is not empty");
+    if (!tess__dtype_bytes(o->dtype))
+        return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown dtype %u", o->name, o->dtype);
+    if (o->dtype != TESS_F32 && o->dtype != TESS_F64 && o->dtype != TESS_BF16 && o->dtype != TESS_F16)
+        return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\" is %s; f32, f64, bf16 and f16 are supported", o->name,
+                          tess__dtype_name(o->dtype));
+    if (o->flags & ~known)
+        return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown flags 0x%x", o->name, o->flags & ~known);
+    if (o->optimizer_group < 0)
+        return tess__fail(TESS_E_INVALID, "parameter \"%s\": optimizer group %d", o->name, o->optimizer_group);
+    return TESS_OK;
+}
+
+/* Slice i of what `o` describes. */
+static tess_status add_slice(tess__model *m, const tess_param_options *o, uint64_t elems, int64_t i) {
+    tess__param p = { .dtype = o->dtype,
+                      .flags = o->flags,
+                      .compute_dtypes = o->compute_dtypes,
+                      .ndim = o->ndim,
+                      .elems = elems,
+                      .tag = o->tag,
+                      .slice = i,
+                      .scope = -1,
+                      .unit = -1,
+                      .group = -1,
+                      .tied_to = m->n_params,
+                      .optimizer_group = o->optimizer_group };
+    p.name = slice_name(o->name, o->stack, i);
+    if (!p.name)
+        return tess__fail(TESS_E_NOMEM, "no memory for parameter \"%s\"", o->name);
+    if (o->ndim)
+        memcpy(p.shape, o->shape, (size_t)o->ndim * sizeof *o->shape);
+    tess_status s = add_name(&m->param_index, "parameter", p.name, m->n_params);
+    if (s)
+        free(p.name);
+    else
+        m->params[m->n_params++] = p;
+    return s;
+}
+
 tess_status tess__model_add_param(tess__model *m, const tess_param_options *o, int32_t *first) {
     uint64_t elems = 0;
     tess_status s = check_name(m, "parameter", o->name, o->stack);
-    if (s || (s = check_param(o, &elems)))
+    if (s || (s = check_param(o)) || (s = check_shape(o, &elems)))
         return s;
     int64_t n = o->stack ? o->stack : 1;
+    if (elems > (MAX_ELEMS - m->elems) / (uint64_t)n)
+        return tess__fail(TESS_E_INVALID, "parameter \"%s\": with it the model has more than 2^44 elements", o->name);
     if ((s = grow((void **)&m->params, m->n_params, &m->cap_params, n, sizeof *m->params)))
         return s;
     int32_t start = m->n_params;
-    for (int64_t i = 0; i < n; i++) {
-        tess__param p = { .dtype = o->dtype, .flags = o->flags, .compute_dtypes = o->compute_dtypes, .ndim = o->ndim };
-        p.name = slice_name(o->name, o->stack, i);
-        if (!p.name)
-            return tess__fail(TESS_E_NOMEM, "no memory for parameter \"%s\"", o->name);
-        if (o->ndim)
-            memcpy(p.shape, o->shape, (size_t)o->ndim * sizeof *o->shape);
-        p.elems = elems;
-        p.tag = o->tag;
-        p.slice = i;
-        p.scope = p.unit = p.group = -1;
-        p.tied_to = m->n_params;
-        p.optimizer_group = o->optimizer_group;
-        m->params[m->n_params++] = p;
-    }
-    if (first)
+    for (int64_t i = 0; !s && i < n; i++)
+        s = add_slice(m, o, elems, i);
+    m->elems += elems * (uint64_t)n;
+    if (!s && first)
         *first = start;
-    return TESS_OK;
+    return s;
 }
 
 tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, int32_t *scope) {
@@ -189,17 +212,50 @@ tess_status tess__model_tie(tess__model *m, const char *alias, const char *of) {
     return s;
 }
 
+/* Takes the last part off the first *length bytes of a name; 0 when they were the root's already. */
+static int go_up(const char *name, size_t *length) {
+    if (*length == 0)
+        return 0;
+    while (*length > 0 && name[*length - 1] != '.')
+        --*length;
+    *length -= *length > 0;
+    return 1;
+}
+
+/* The nearest scope at or above the first *length bytes of a name, or -1; *length becomes that of the scope's name. */
+static int32_t scope_above(const tess__model *m, const char *name, size_t *length) {
+    int32_t k;
+    do
+        k = tess__names_find(&m->scope_index, name, *length);
+    while (k < 0 && go_up(name, length));
+    return k;
+}
+
+/* Calls `visit` for each scope that hands out parameter i: a scope of the hooks what it owns, a block all below it. */
+static void each_reader(tess__model *m, int32_t i, void (*visit)(tess__scope *, int32_t)) {
+    const tess__param *p = &m->params[i];
+    size_t length = strlen(p->name);
+    do {
+        int32_t k = scope_above(m, p->name, &length);
+        if (k >= 0 && (k == p->scope || m->scopes[k].block >= 0))
+            visit(&m->scopes[k], i);
+    } while (go_up(p->name, &length));
+}
+
+static void count_param(tess__scope *scope, int32_t i) {
+    (void)i;
+    scope->n_params++;
+}
+
+static void list_param(tess__scope *scope, int32_t i) {
+    scope->params[scope->n_params++] = i;
+}
+
 static tess_status find_homes(tess__model *m) {
     for (int32_t i = 0; i < m->n_params; i++) {
         tess__param *p = &m->params[i];
-        size_t longest = 0;
-        for (int32_t k = 0; k < m->n_scopes; k++) {
-            size_t n = strlen(m->scopes[k].name);
-            if (tess__name_is_below(p->name, m->scopes[k].name) && (p->scope < 0 || n > longest)) {
-                p->scope = k;
-                longest = n;
-            }
-        }
+        size_t length = strlen(p->name);
+        p->scope = scope_above(m, p->name, &length);
         if (p->scope < 0)
             return tess__fail(TESS_E_INVALID,
                               "parameter \"%s\" lies in no declared scope; declare one of its prefixes, or \"\"",
@@ -208,29 +264,21 @@ static tess_status find_homes(tess__model *m) {
     return TESS_OK;
 }
 
-/* A block reads all below its name, a scope of the hooks what it owns. */
-static int hands_out(const tess__model *m, int32_t scope, const tess__param *p) {
-    const tess__scope *s = &m->scopes[scope];
-    return s->block >= 0 ? tess__name_is_below(p->name, s->name) : p->scope == scope;
-}
-
 tess_status tess__model_finish(tess__model *m) {
     tess_status s = find_homes(m);
     if (s)
         return s;
     for (int32_t i = 0; i < m->n_params; i++)
-        for (int32_t k = i + 1; k < m->n_params && m->n_params < 4096; k++)
-            if (strcmp(m->params[i].name, m->params[k].name) == 0)
-                return tess__fail(TESS_E_INVALID, "parameter \"%s\" is declared twice", m->params[i].name);
+        each_reader(m, i, count_param);
     for (int32_t k = 0; k < m->n_scopes; k++) {
         tess__scope *scope = &m->scopes[k];
-        scope->params = malloc(((size_t)m->n_params + 1) * sizeof *scope->params);
+        scope->params = malloc(((size_t)scope->n_params + 1) * sizeof *scope->params);
         if (!scope->params)
             return tess__fail(TESS_E_NOMEM, "no memory for the parameter list of scope \"%s\"", scope->name);
-        for (int32_t i = 0; i < m->n_params; i++)
-            if (hands_out(m, k, &m->params[i]))
-                scope->params[scope->n_params++] = i;
+        scope->n_params = 0;
     }
+    for (int32_t i = 0; i < m->n_params; i++)
+        each_reader(m, i, list_param);
     m->finished = 1;
     return TESS_OK;
 }
@@ -245,6 +293,8 @@ void tess__model_free(tess__model *m) {
     free(m->params);
     free(m->scopes);
     free(m->blocks);
+    tess__names_free(&m->param_index);
+    tess__names_free(&m->scope_index);
     *m = (tess__model){ 0 };
 }
 
@@ -254,11 +304,12 @@ uint64_t tess__model_hash(const tess__model *m) {
         const tess__param *p = &m->params[i];
         h = tess__hash_text(h, p->name);
         h = tess__hash_u64(h, (uint64_t)p->dtype << 32 | p->flags);
+        h = tess__hash_u64(h, (uint64_t)p->ndim << 32 | p->compute_dtypes);
         h = tess__hash(h, p->shape, (size_t)p->ndim * sizeof p->shape[0]);
         h = tess__hash_u64(h, (uint64_t)p->tied_to << 32 | (uint32_t)p->optimizer_group);
     }
     for (int32_t k = 0; k < m->n_scopes; k++)
-        h = tess__hash_text(h, m->scopes[k].name);
+        h = tess__hash_u64(tess__hash_text(h, m->scopes[k].name), (uint64_t)(uint32_t)m->scopes[k].block);
     for (int32_t b = 0; b < m->n_blocks; b++) {
         const tess_block_options *o = &m->blocks[b].options;
         h = tess__hash_u64(h, o->output_bytes);

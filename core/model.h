@@ -1,7 +1,7 @@
 /* What the program declared: parameters, scopes and blocks, before any layout. */
 #ifndef TESS_MODEL_H
 #define TESS_MODEL_H
-#include <tessera/tessera.h>
+#include "names.h"
 
 enum { TESS__MAX_DIMS = 8 };
 
@@ -37,6 +37,8 @@ typedef struct {
     tess__block *blocks;
     int32_t n_params, n_scopes, n_blocks;
     int32_t cap_params, cap_scopes, cap_blocks;
+    tess__names param_index, scope_index; /* handles by name */
+    uint64_t elems;                       /* declared so far */
     int finished;
 } tess__model;
 
@@ -54,6 +56,4 @@ uint32_t tess__dtype_bytes(uint32_t dtype);
 const char *tess__dtype_name(uint32_t dtype);
 /** The handle of a name, or -1. */
 int32_t tess__model_find_param(const tess__model *, const char *name);
-/** Whether `name` is `module` or lies below it; every name lies below "". */
-int tess__name_is_below(const char *name, const char *module);
 #endif

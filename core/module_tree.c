@@ -14,6 +14,7 @@ typedef struct {
 typedef struct {
     node *nodes;
     int32_t n, cap;
+    tess__names index; /* nodes by name */
 } builder;
 
 static int32_t add_node(builder *b, const char *name, size_t n, int32_t parent) {
@@ -26,8 +27,10 @@ static int32_t add_node(builder *b, const char *name, size_t n, int32_t parent) 
         b->cap = cap;
     }
     char *copy = strndup(name, n);
-    if (!copy)
+    if (!copy || tess__names_add(&b->index, copy, b->n)) {
+        free(copy);
         return -1;
+    }
     b->nodes[b->n] = (node){ copy, parent, -1, -1, -1, -1 };
     if (parent >= 0) {
         node *p = &b->nodes[parent];
@@ -47,9 +50,7 @@ static int32_t reach(builder *b, const char *name, size_t n) {
         end += (end ? 1 : 0) + strcspn(name + end + (end ? 1 : 0), ".");
         if (end > n)
             end = n;
-        int32_t child = b->nodes[at].first_child;
-        while (child >= 0 && !(strncmp(b->nodes[child].name, name, end) == 0 && b->nodes[child].name[end] == 0))
-            child = b->nodes[child].next;
+        int32_t child = tess__names_find(&b->index, name, end);
         if (child < 0 && (child = add_node(b, name, end, at)) < 0)
             return -1;
         at = child;
@@ -96,33 +97,23 @@ static void number_modules(builder *b, tess_module_view *modules) {
 }
 
 static void mark_scopes(const tess__model *m, const builder *b, tess__module_tree *t, int32_t *module_of_scope) {
-    builder *all = (builder *)b;
     for (int32_t k = 0; k < m->n_scopes; k++) {
         const char *name = m->scopes[k].name;
-        for (int32_t i = 0; i < all->n; i++)
-            if (strcmp(t->view.modules[i].name, name) == 0)
-                module_of_scope[k] = i;
+        module_of_scope[k] = b->nodes[tess__names_find(&b->index, name, strlen(name))].number;
         tess_module_view *v = (tess_module_view *)&t->view.modules[module_of_scope[k]];
         v->flags |= 1;
         v->order = k;
     }
 }
 
-static int is_tied(const tess__model *m, int32_t i) {
-    for (int32_t k = 0; k < m->n_params; k++)
-        if (k != i && m->params[k].tied_to == m->params[i].tied_to)
-            return 1;
-    return 0;
-}
-
 /* Places the parameters behind their modules; view_of[i]: the place of the model's parameter i, or -1. */
 static void fill_params(const tess__model *m, const builder *b, const int32_t *home, const int32_t *module_of_scope,
-                        tess__module_tree *t, int32_t *view_of) {
+                        tess__module_tree *t, int32_t *view_of, int32_t *uses) {
     tess_module_view *modules = (tess_module_view *)t->view.modules;
     tess_param_view *params = (tess_param_view *)t->view.params;
-    int32_t any_tied = 0, n = 0;
+    int32_t n = 0;
     for (int32_t i = 0; i < m->n_params; i++)
-        any_tied |= m->params[i].tied_to != i;
+        uses[m->params[i].tied_to]++;
     /* A counting sort by module keeps declaration order within each. */
     for (int32_t i = 0; i < m->n_params; i++)
         if (!(m->params[i].flags & TESS_BUFFER))
@@ -148,7 +139,7 @@ static void fill_params(const tess__model *m, const builder *b, const int32_t *h
                                         .shape = p->shape,
                                         .ndim = p->ndim,
                                         .scope = module_of_scope[p->scope] };
-        params[at].flags = (p->flags & TESS_FROZEN ? 1u : 0u) | (any_tied && is_tied(m, i) ? 2u : 0u);
+        params[at].flags = (p->flags & TESS_FROZEN ? 1u : 0u) | (uses[p->tied_to] > 1 ? 2u : 0u);
         if (p->tied_to == i)
             home_view->own_elems += p->elems;
     }
@@ -168,11 +159,11 @@ static void add_up(tess_module_view *modules, uint32_t n) {
 tess_status tess__module_tree_build(const tess__model *m, tess__module_tree *out) {
     builder b = { 0 };
     size_t n = (size_t)m->n_params + 1;
-    int32_t *home = calloc(n, sizeof *home), *view_of = calloc(n, sizeof *view_of);
+    int32_t *home = calloc(n, sizeof *home), *view_of = calloc(n, sizeof *view_of), *uses = calloc(n, sizeof *uses);
     int32_t *module_of_scope = calloc((size_t)m->n_scopes + 1, sizeof *module_of_scope);
     tess__module_tree t = { 0 };
     tess_status s = TESS_OK;
-    if (!home || !view_of || !module_of_scope)
+    if (!home || !view_of || !uses || !module_of_scope)
         s = tess__fail(TESS_E_NOMEM, "no memory for the module tree of %d parameters", m->n_params);
     if (s || (s = grow_tree(m, &b, home)))
         goto out;
@@ -190,14 +181,16 @@ tess_status tess__module_tree_build(const tess__model *m, tess__module_tree *out
     }
     number_modules(&b, modules);
     mark_scopes(m, &b, &t, module_of_scope);
-    fill_params(m, &b, home, module_of_scope, &t, view_of);
+    fill_params(m, &b, home, module_of_scope, &t, view_of, uses);
     add_up(modules, t.view.n_modules);
 out:
     for (int32_t i = 0; i < b.n; i++)
         free(b.nodes[i].name);
     free(b.nodes);
+    tess__names_free(&b.index);
     free(home);
     free(view_of);
+    free(uses);
     free(module_of_scope);
     if (s)
         tess__module_tree_free(&t);

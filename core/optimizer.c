@@ -2,15 +2,9 @@
 #include "engine.h"
 
 #include "status.h"
+#include "try.h"
 
 #include <string.h>
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status try_status = (call);                                                                               \
-        if (try_status)                                                                                                \
-            return try_status;                                                                                         \
-    } while (0)
 
 static tess_status ready(tess *t, const char *call) {
     TRY(tess__pass_finish(t));

@@ -4,16 +4,10 @@
 #include "log.h"
 #include "poison.h"
 #include "status.h"
+#include "try.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status try_status = (call);                                                                               \
-        if (try_status)                                                                                                \
-            return try_status;                                                                                         \
-    } while (0)
 
 /* ---- pointers ---- */
 

@@ -4,16 +4,10 @@
 #include "hash.h"
 #include "kernels.h"
 #include "status.h"
+#include "try.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status try_status = (call);                                                                               \
-        if (try_status)                                                                                                \
-            return try_status;                                                                                         \
-    } while (0)
 
 typedef struct {
     uint32_t of; /* TESS_OF_…, without the flag */

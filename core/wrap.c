@@ -5,6 +5,7 @@
 #include "status.h"
 
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,7 +168,7 @@ tess_status tess__wrap_none_open(const tess_host *h, const void **ops, void **ct
 tess_status tess__wrap_size_open(const tess_host *h, const void **ops, void **ctx, tess_error *e) {
     char *end;
     unsigned long long size = strtoull(h->args, &end, 10);
-    if (h->args[0] < '0' || h->args[0] > '9' || *end || size == 0)
+    if (h->args[0] < '0' || h->args[0] > '9' || *end || size == 0 || size == ULLONG_MAX)
         return bad_args(e, "expects a number of elements after the colon, as in size:20000, got \"%s\"", h->args);
     policy *p = calloc(1, sizeof *p);
     if (!p)
@@ -245,9 +246,11 @@ static tess_status renumber(const tess__model *m, int32_t *unit_of_param, int32_
         number[u] = -1;
     int32_t used = 0;
     for (int32_t k = 0; k < m->n_scopes; k++)
-        for (int32_t i = 0; i < m->n_params; i++)
-            if (m->params[i].scope == k && unit_of_param[i] >= 0 && number[unit_of_param[i]] < 0)
-                number[unit_of_param[i]] = used++;
+        for (int32_t i = 0; i < m->scopes[k].n_params; i++) {
+            int32_t u = unit_of_param[m->scopes[k].params[i]];
+            if (u >= 0 && number[u] < 0)
+                number[u] = used++;
+        }
     for (int32_t i = 0; i < m->n_params; i++)
         if (unit_of_param[i] >= 0)
             unit_of_param[i] = number[unit_of_param[i]];
