@@ -15,7 +15,7 @@
 #include "wire.h"
 
 #define SECOND_NS 1000000000ll
-enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1 };
+enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1, LAST_WORDS_S = 1 };
 
 /* ---- signals ------------------------------------------------------------------------------------ */
 
@@ -184,7 +184,8 @@ static void run(launch *l) {
         press(l, tess__now_ns());
     }
     launch_output_drain(l);
-    while (launch_output_pending(l) && !l->interrupted)
+    int64_t end_ns = tess__now_ns() + LAST_WORDS_S * SECOND_NS;
+    while (launch_output_pending(l) && (!l->interrupted || tess__now_ns() < end_ns))
         wait_turn(l);
 }
 

@@ -1,0 +1,60 @@
+# Helpers for the end-to-end tests: . "$SOURCE/tests/e2e/lib.sh"
+set -u
+fail() { echo "FAILED: $*"; exit 1; }
+
+# Every process started from here on can be told by this mark in its environment.
+export TESSERA_TEST_MARK="$PWD/$$"
+
+# expect CODE COMMAND…: runs it with output to out and err, and checks the exit code.
+expect() {
+  local want=$1 got=0
+  shift
+  "$@" >out 2>err || got=$?
+  [ "$got" = "$want" ] || fail "exit code $got, expected $want, of: $*
+$(head -c 4000 out err)"
+}
+
+# one_line FILE TEXT: the file is this one line.
+one_line() {
+  [ "$(cat "$1")" = "$2" ] || fail "$1 is '$(cat "$1")', expected the one line '$2'"
+}
+
+# has_line FILE PATTERN: a whole line matches the extended pattern.
+has_line() { grep -Eqx -- "$2" "$1" || fail "no line '$2' in $1: $(head -c 4000 "$1")"; }
+
+# within SECONDS COMMAND…: repeats it until it succeeds.
+within() {
+  local tries=$(($1 * 50)) i
+  shift
+  for ((i = 0; i < tries; i++)); do
+    if "$@"; then return 0; fi
+    sleep 0.02
+  done
+  return 1
+}
+
+# leftovers: the running processes with our mark, but this shell's own helpers; zombies are ended already.
+leftovers() {
+  local p pid
+  for p in /proc/[0-9]*; do
+    pid=${p#/proc/}
+    [ "$pid" != "$$" ] && [ "$pid" != "$BASHPID" ] || continue
+    grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
+    case "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" in *test_*.sh*) continue ;; esac
+    echo "$pid"
+  done
+}
+none_left() { [ -z "$(leftovers)" ]; }
+
+# nothing_left [SECONDS]: no process of this test runs any more.
+nothing_left() { within "${1:-2}" none_left || fail "processes left: $(ps -o pid,stat,args -p "$(leftovers | tr '\n' ' ')")"; }
+
+# ends PID SECONDS: waits for a child; its exit code is in $code.
+ends() {
+  within "$2" gone "$1" || fail "process $1 still runs after $2 s"
+  code=0
+  wait "$1" 2>/dev/null || code=$?
+}
+gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
+
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
