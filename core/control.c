@@ -122,15 +122,27 @@ static void check_silence(tess__control *control, int64_t now_ns) {
     lose_server(control, why);
 }
 
+/* 0 when it is being written right now: the next turn is soon enough. */
+static int read_doing(tess__control *control, char *out) {
+    unsigned before = atomic_load(&control->doing_turn);
+    for (size_t i = 0; i < TESS__KV_DOING_MAX / 8; i++) {
+        uint64_t word = atomic_load(&control->doing[i]);
+        memcpy(out + 8 * i, &word, 8);
+    }
+    out[TESS__KV_DOING_MAX - 1] = 0;
+    return before % 2 == 0 && before == atomic_load(&control->doing_turn);
+}
+
 static void publish(tess__control *control, int64_t now_ns) {
-    const char *doing = atomic_load_explicit(&control->doing, memory_order_acquire);
-    if (doing != control->doing_sent && now_ns - control->doing_ns >= TICK_NS - 5000000) {
-        size_t length = doing ? strnlen(doing, TESS__KV_DOING_MAX - 1) : 0;
+    char doing[TESS__KV_DOING_MAX];
+    if (now_ns - control->doing_ns >= TICK_NS - 5000000 && read_doing(control, doing) &&
+        strcmp(doing, control->doing_sent) != 0) {
+        size_t length = strlen(doing);
         tess__message message = { .type = TESS__WIRE_DOING,
                                   .value = (const unsigned char *)doing,
                                   .value_bytes = (uint32_t)length };
         tess__outbox_copy(&control->out, &message);
-        control->doing_sent = doing;
+        memcpy(control->doing_sent, doing, length + 1);
         control->doing_ns = now_ns; /* no beat: the server answers only those */
     }
     int64_t every_ns =
@@ -408,7 +420,15 @@ int32_t tess__control_aborting(tess__control *control) {
 }
 
 void tess__control_doing(tess__control *control, const char *text) {
-    atomic_store_explicit(&control->doing, text, memory_order_release);
+    text = text ? text : "";
+    size_t length = strnlen(text, TESS__KV_DOING_MAX - 1);
+    atomic_fetch_add(&control->doing_turn, 1);
+    for (size_t at = 0; at <= length; at += 8) {
+        uint64_t word = 0;
+        memcpy(&word, text + at, length - at < 8 ? length - at : 8);
+        atomic_store(&control->doing[at / 8], word);
+    }
+    atomic_fetch_add(&control->doing_turn, 1);
 }
 
 /* Alone, there is nobody to decide: this rank is the cause. */

@@ -54,8 +54,8 @@ typedef void (*tess__departed_fn)(void *user, int32_t rank);
 void tess__control_on_departed(tess__control *, tess__departed_fn, void *user);
 int32_t tess__control_departed(tess__control *, int32_t rank); /* 1: has said goodbye; any thread, cheap */
 
-/** What this rank is doing, for messages on the other ranks: `text` stays valid and unchanged until the next call
- * (null: nothing). An atomic store, published within 100 ms. Cheap enough for each instruction. */
+/** What this rank is doing, for messages on the other ranks: the first 159 bytes are copied (null: nothing) and
+ * published within 100 ms. One thread at a time; no lock, no allocation: cheap enough for each instruction. */
 void tess__control_doing(tess__control *, const char *text);
 /** This rank has failed with `status`. Returns when the first cause is known, at most a second later: ask
  * tess__control_cause for it, it may be another rank's. A report that can be the echo of another rank's death (PEER,

@@ -38,11 +38,14 @@ struct tess__control {
 
     atomic_int aborting, news;
     atomic_uchar *departed;
-    _Atomic(const char *) doing;
+    /* What this rank does, written by the engine's thread at any moment: the thread reads it again when `doing_turn`
+     * was odd or has changed meanwhile. */
+    atomic_uint doing_turn;
+    atomic_ullong doing[TESS__KV_DOING_MAX / 8];
 
     /* the thread's own */
     tess__inbox in;
-    const char *doing_sent;
+    char doing_sent[TESS__KV_DOING_MAX];
     int64_t heartbeat_ns, rendezvous_ns, doing_ns, beat_ns, heard_ns, turn_ns;
 
     /* under `calls` */

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,14 +59,21 @@ static void begin_stop(launch *l) {
         l->stop_ns = tess__now_ns();
 }
 
-/* Whoever is on the control plane knows what happened and ends by itself; others have to be asked. A stopped process
- * must run to hear it. */
+static int anyone_joined(const launch *l) {
+    for (int32_t r = 0; r < l->options->ranks; r++)
+        if (tess__kv_server_joined(l->server, r))
+            return 1;
+    return 0;
+}
+
+/* Ranks on the control plane know what happened and end by themselves; programs that never join have to be asked. A
+ * stopped process must run to hear it. */
 static void press(launch *l, int64_t now_ns) {
+    int64_t grace_ns = l->grace_ns;
+    if (grace_ns > STRANGER_GRACE_S * SECOND_NS && !anyone_joined(l))
+        grace_ns = STRANGER_GRACE_S * SECOND_NS;
     for (int32_t r = 0; r < l->options->ranks && l->stop_ns; r++) {
         launch_rank *rank = &l->ranks[r];
-        int64_t grace_ns = l->grace_ns;
-        if (!tess__kv_server_joined(l->server, r) && grace_ns > STRANGER_GRACE_S * SECOND_NS)
-            grace_ns = STRANGER_GRACE_S * SECOND_NS;
         if (!rank->pid)
             continue;
         if (!rank->term_ns && now_ns - l->stop_ns >= grace_ns) {
@@ -230,7 +238,18 @@ static int launch_and_wait(launch *l) {
     return code;
 }
 
+/* Pipes must not take the numbers of streams that were closed on us. */
+static void fill_standard_streams(void) {
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2)
+        close(fd);
+}
+
 int tess_launch(const launch_options *options) {
+    fill_standard_streams();
     size_t n = (size_t)options->ranks;
     launch l = { .options = options, .first_failed = -1, .signal_fd = -1, .sinks = { { .fd = 1 }, { .fd = 2 } } };
     int code = TOOL_MEMORY;

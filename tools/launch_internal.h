@@ -20,7 +20,7 @@ typedef struct { /* one of a rank's two streams */
 typedef struct { /* standard output or error */
     int fd, broken;
     char *data;
-    size_t bytes, capacity;
+    size_t start, bytes, capacity; /* bytes from start on are to be written */
 } launch_sink;
 
 typedef struct {

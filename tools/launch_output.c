@@ -36,13 +36,18 @@ static int reserve(char **data, size_t *capacity, size_t bytes) {
 
 static void put_line(launch_sink *sink, int32_t rank, const char *line, size_t bytes) {
     char prefix[24];
-    int n = snprintf(prefix, sizeof prefix, "[%d] ", (int)rank);
-    if (sink->broken || reserve(&sink->data, &sink->capacity, sink->bytes + (size_t)n + bytes + 1) != 0)
+    size_t n = (size_t)snprintf(prefix, sizeof prefix, "[%d] ", (int)rank);
+    if (sink->start > sink->bytes) { /* mostly written: what is left moves to the front */
+        memcpy(sink->data, sink->data + sink->start, sink->bytes);
+        sink->start = 0;
+    }
+    if (sink->broken || reserve(&sink->data, &sink->capacity, sink->start + sink->bytes + n + bytes + 1) != 0)
         return;
-    memcpy(sink->data + sink->bytes, prefix, (size_t)n);
-    memcpy(sink->data + sink->bytes + n, line, bytes);
-    sink->bytes += (size_t)n + bytes;
-    sink->data[sink->bytes++] = '\n';
+    char *at = sink->data + sink->start + sink->bytes;
+    memcpy(at, prefix, n);
+    memcpy(at + n, line, bytes);
+    at[n + bytes] = '\n';
+    sink->bytes += n + bytes + 1;
 }
 
 /* Hands over whole lines; at the end, and when a line is too long, what there is. */
@@ -94,10 +99,10 @@ static int read_stream(launch *l, launch_stream *s) {
 /* Up to the last line's end, so that the two streams mix by lines where they share a terminal. */
 static void write_some(launch_sink *sink) {
     size_t n = sink->bytes < WRITE_SIZE ? sink->bytes : WRITE_SIZE;
-    const char *end = memrchr(sink->data, '\n', n);
+    const char *first = sink->data + sink->start, *end = memrchr(first, '\n', n);
     if (end)
-        n = (size_t)(end - sink->data) + 1;
-    ssize_t put = write(sink->fd, sink->data, n);
+        n = (size_t)(end - first) + 1;
+    ssize_t put = write(sink->fd, first, n);
     if (put < 0 && (errno == EINTR || errno == EAGAIN))
         return;
     if (put < 0) {
@@ -105,8 +110,10 @@ static void write_some(launch_sink *sink) {
         sink->bytes = 0;
         return;
     }
+    sink->start += (size_t)put;
     sink->bytes -= (size_t)put;
-    memmove(sink->data, sink->data + put, sink->bytes);
+    if (sink->bytes == 0)
+        sink->start = 0;
 }
 
 nfds_t launch_output_poll(launch *l, struct pollfd *fds) {

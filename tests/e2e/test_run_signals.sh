@@ -68,8 +68,10 @@ launcher=$!
 within 10 joined 0 1 2 || fail "no start"
 began=$(milliseconds)
 kill -KILL $launcher
+coded() { [ -e code.0 ] && [ -e code.1 ] && [ -e code.2 ]; }
+within 5 coded || fail "ranks did not end"
+[ $(($(milliseconds) - began)) -lt 1000 ] || fail "it took $(($(milliseconds) - began)) ms"
 within 5 none_left || fail "ranks outlive the launcher: $(leftovers)"
-[ $(($(milliseconds) - began)) -lt 1500 ] || fail "it took $(($(milliseconds) - began)) ms"
 for r in 0 1 2; do one_line code.$r 5; done
 wait $launcher 2>/dev/null
 

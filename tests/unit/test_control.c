@@ -454,7 +454,12 @@ static void test_control__report_reaches_everyone_once(void **state) {
     tess__kv_server *server = start_server(3, &port, 0);
     open_all(seats, 3, port);
     tess__control_on_lost(seats[2].control, note_lost, &lost);
-    tess__control_doing(seats[1].control, "forward of unit h.3");
+    char text[32] = "gather of unit h.3"; /* the text is copied, and noticed when it changes in place */
+    tess__control_doing(seats[1].control, text);
+    usleep(300000);
+    snprintf(text, sizeof text, "forward of unit h.3");
+    tess__control_doing(seats[1].control, text);
+    memset(text, 0, sizeof text);
     usleep(300000);
     tess__control_report(seats[1].control, TESS_E_NOMEM, "needs 2 bytes, has 1");
     for (int r = 0; r < 3; r++)
