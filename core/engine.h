@@ -85,7 +85,7 @@ struct tess {
     tess_buffer user_buffers[TESS__MAX_USER];
     int32_t n_user;
 
-    uint64_t live[3][16], live_total[3], live_peak[3];
+    uint64_t live[3][16], live_total[3], live_peak[3], live_at_peak[3][16];
     uint64_t obtained[3], obtained_peak[3];
     uint64_t n_recompiles, n_collectives, exchange_count;
 };

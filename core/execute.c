@@ -20,8 +20,10 @@ void tess__book(tess *t, const tess__buffer *b, int sign) {
     uint64_t change = sign > 0 ? b->bytes : 0 - b->bytes;
     t->live[b->domain][b->category] += change;
     t->live_total[b->domain] += change;
-    if (t->live_total[b->domain] > t->live_peak[b->domain])
+    if (t->live_total[b->domain] > t->live_peak[b->domain]) {
         t->live_peak[b->domain] = t->live_total[b->domain];
+        memcpy(t->live_at_peak[b->domain], t->live[b->domain], sizeof t->live[0]);
+    }
 }
 
 /* A departing pass finds room as it goes; what the arena cannot hold is obtained on top. */

@@ -359,6 +359,8 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
         s.peak_bytes[d] = t->obtained_peak[d];
         s.planned_peak_bytes[d] = tess__planned_bytes(t, d);
         s.live_bytes[d] = t->live_total[d];
+        s.live_peak_bytes[d] = t->live_peak[d];
+        memcpy(s.live_peak_category_bytes[d], t->live_at_peak[d], sizeof t->live_at_peak[d]);
         const tess__program *fullest = &t->programs[0];
         for (int i = 1; i < TESS__N_PROGRAMS; i++)
             if (t->programs[i].live_peak_bytes[d] > fullest->live_peak_bytes[d])

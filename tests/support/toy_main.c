@@ -13,6 +13,20 @@ static int fail(tess *t, tess_status s) {
     return tess_exit_code(s);
 }
 
+/* What was booked while running against the plan, category by category. */
+static int categories_agree(const tess_stats *s) {
+    for (int d = 1; d < 3; d++)
+        for (int c = 1; c < TESS_CAT_FRAGMENTATION; c++)
+            if (s->live_peak_category_bytes[d][c] != s->category_peak_bytes[d][c])
+                return 0;
+    return 1;
+}
+
+/* Between steps only what rests is alive: nothing leaked into the books. */
+static int rests(const tess_stats *s) {
+    return s->live_bytes[1] == s->resting_bytes[1] && s->live_bytes[2] == s->resting_bytes[2];
+}
+
 int main(int argc, char **argv) {
     int blocks = argc > 1 && strstr(argv[1], "blocks") != NULL;
     int fused = argc > 1 && strstr(argv[1], "fused") != NULL;
@@ -54,10 +68,12 @@ int main(int argc, char **argv) {
     if (s || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
         return fail(t, s);
     if (r == 0)
-        printf("digest=%016llx loss=%.17g peak=%llu planned=%llu mapped=%llu step_allocations=%lld units=%llu "
-               "recompiles=%llu\n",
+        printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
+               "categories=%s resting=%s step_allocations=%lld units=%llu recompiles=%llu\n",
                (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
-               (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)tool_alloc_mapped_peak(),
+               (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.peak_bytes[2],
+               (unsigned long long)stats.planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
+               categories_agree(&stats) ? "equal" : "differ", rests(&stats) ? "equal" : "differ",
                tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
                (unsigned long long)stats.n_recompiles);
     return tess_exit_code(tess_close(t));

@@ -182,6 +182,8 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t resting_bytes[3];                     /* live between steps: shards, optimizer state, buffers */
     uint64_t n_recompiles, n_collectives, n_units, n_params;
     uint64_t param_elems, program_hash;
+    uint64_t live_peak_bytes[3];               /* booked while running, at the fullest moment so far */
+    uint64_t live_peak_category_bytes[3][16];  /* what was alive then */
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 
