@@ -5,6 +5,7 @@
 /* argv[0] is the subcommand's name. */
 typedef int (*tool_command_fn)(int argc, char **argv);
 int cmd_train(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_plugins(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 
