@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BAR = 24 };
+enum { WIDE_BAR = 24, NARROW_BAR = 10 };
 static const double redraw_seconds = 0.1, line_seconds = 15;
 
 double tool_seconds(void) {
@@ -40,30 +40,32 @@ void tool_progress_start(tool_progress *p, FILE *out, int quiet, uint64_t total,
     p->started = tool_seconds();
 }
 
-/* What both forms say: "step 12/90  loss 2.3012  812 samples/s  device 9.1 MiB, peak 12.4 MiB". */
-static int describe(const tool_progress *p, const tool_progress_point *at, double now, char *text, size_t capacity) {
+/* "step 12/90  loss 2.3012  812 samples/s  device 9.1 MiB, peak 12.4 MiB"; narrow: fewer words, for 80 columns. */
+static void describe(const tool_progress *p, const tool_progress_point *at, double now, int narrow, char text[256]) {
     char live[32], peak[32];
     double seconds = now - p->started;
-    int n = snprintf(text, capacity, "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f %s/s", at->step, p->total, at->loss,
-                     seconds > 0 ? (double)at->units / seconds : 0.0, p->unit);
-    if (at->device_peak_bytes && n >= 0 && (size_t)n < capacity)
-        n += snprintf(text + n, capacity - (size_t)n, "  device %s, peak %s", tool_bytes_text(at->device_bytes, live),
-                      tool_bytes_text(at->device_peak_bytes, peak));
-    return n;
+    int n = snprintf(text, 256,
+                     narrow ? "%" PRIu64 "/%" PRIu64 " loss %.4f %.0f %s/s"
+                            : "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f %s/s",
+                     at->step, p->total, at->loss, seconds > 0 ? (double)at->units / seconds : 0.0, p->unit);
+    if (at->device_peak_bytes && n > 0 && n < 256)
+        snprintf(text + n, 256 - (size_t)n, narrow ? " %s, peak %s" : "  device %s, peak %s",
+                 tool_bytes_text(at->device_bytes, live), tool_bytes_text(at->device_peak_bytes, peak));
 }
 
 static void draw_bar(tool_progress *p, const tool_progress_point *at, double now) {
-    char text[256], bar[BAR + 1];
+    char text[256], bar[WIDE_BAR + 1];
     struct winsize size = { 0 };
     int columns = ioctl(fileno(p->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+    int narrow = columns < 110, width = narrow ? NARROW_BAR : WIDE_BAR;
     uint64_t step = at->step < p->total ? at->step : p->total;
-    int filled = (int)((double)BAR * (double)step / (double)p->total);
-    for (int i = 0; i < BAR; i++)
+    int filled = (int)((double)width * (double)step / (double)p->total);
+    for (int i = 0; i < width; i++)
         bar[i] = i < filled ? '#' : '.';
-    bar[BAR] = '\0';
-    describe(p, at, now, text, sizeof text);
+    bar[width] = '\0';
+    describe(p, at, now, narrow, text);
     fprintf(p->out, "\r%s%s%s %3.0f%% %.*s\033[K", p->color ? "\033[32m" : "", bar, p->color ? "\033[0m" : "",
-            100.0 * (double)step / (double)p->total, columns - BAR - 7, text);
+            100.0 * (double)step / (double)p->total, columns - width - 7, text);
     fflush(p->out);
     p->bar_drawn = 1;
 }
@@ -81,7 +83,7 @@ void tool_progress_show(tool_progress *p, const tool_progress_point *at) {
         if (!last && at->step < p->next_line && now - p->last_shown < line_seconds)
             return;
         char text[256];
-        describe(p, at, now, text, sizeof text);
+        describe(p, at, now, 0, text);
         fprintf(p->out, "%s\n", text);
         fflush(p->out);
         p->next_line = at->step + (p->total + 9) / 10;

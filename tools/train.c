@@ -49,7 +49,7 @@ int cmd_train(int argc, char **argv) {
     struct argp argp = { NULL, parse, "MODEL", doc, children, NULL, NULL };
     arguments a = { .model = NULL };
     train_settings settings;
-    int64_t ranks = 1;
+    int64_t ranks = 0; /* not said: one, or as many as another launcher started */
     int code = tool_parse(&argp, 0, argc, argv, &a);
     if (code != TOOL_OK)
         return code;
@@ -60,7 +60,7 @@ int cmd_train(int argc, char **argv) {
         return tool_report(status);
     if (settings.quiet && !tess__option_text("log"))
         setenv("TESSERA_LOG", "warning", 1);
-    int start = tess_launch_wanted("train", ranks);
+    int start = ranks ? tess_launch_wanted("train", ranks) : 0;
     if (start < 0)
         return TOOL_USAGE;
     if (start)

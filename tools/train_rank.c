@@ -73,7 +73,8 @@ static tess_status run_microbatches(train_run *r, double *loss) {
         run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
         run.step = k == accum - 1 ? &r->optimizer : NULL;
         status = tess_run(r->t, &run);
-        *loss += r->result->loss / (double)r->result->count / accum;
+        if (status == TESS_OK)
+            *loss += r->result->loss / (double)r->result->count / accum;
     }
     return status;
 }
