@@ -19,4 +19,22 @@ typedef struct {
  * rounds, on the same threads: for kernels with an output of its own copy and triad, for those that update in place
  * also x = a x, for those that only read a sum. */
 int tool_bench_kernels(const char *what, const tool_bench_options *);
+
+typedef struct {
+    FILE *out;            /* null: standard output */
+    int json;             /* a JSON object per line, else a table */
+    const char *comm;     /* as TESSERA_COMM; null: every comm plugin that can run with so many ranks, one by one */
+    const char *op;       /* "all_gather" …; null: all */
+    uint64_t least_bytes; /* sizes go from here, times four; 0: 1 KiB */
+    uint64_t most_bytes;  /* 0: 64 MiB */
+    int32_t rounds;       /* the median of so many counts; 0: 7 */
+    double seconds;       /* a case stops taking rounds after this; 0: 2 */
+} tool_bench_comm_options;
+
+/** Collectives in fp32. Called by every rank that `tessera run` started, alike; rank 0 prints:
+ *     {"event":"bench","comm","op","ranks","bytes","seconds","bus_bandwidth"}
+ * bytes: of the whole buffer, that of all ranks for all_gather, reduce_scatter and all_to_all. seconds: of one
+ * collective out of several posted together, on the slowest rank. bus_bandwidth as in NCCL's tests, in bytes per
+ * second: bytes / seconds, times (W-1)/W, twice that for all_reduce, times 1 for broadcast; 0 for barrier. */
+int tool_bench_comm(const tool_bench_comm_options *);
 #endif
