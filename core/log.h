@@ -7,6 +7,6 @@ enum { TESS_LOG_ERROR = 0, TESS_LOG_WARNING, TESS_LOG_INFO, TESS_LOG_DEBUG };
 
 /** Writes one line in one write(2), with the rank in front when there is more than one ("tessera[2]: …"). */
 void tess__log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int32_t tess__log_rank(void); /* as set; what every rank would say, rank 0 says alone */
+int32_t tess__log_rank(void);          /* as set; what every rank would say, rank 0 says alone */
 void tess__log_set_rank(int32_t rank); /* -1: none */
 #endif
