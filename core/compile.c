@@ -17,11 +17,11 @@ static int32_t *slot(tess__builder *b, int role, int32_t index) {
 
 static uint8_t domain_of(const tess__builder *b, int role, int32_t index) {
     if (role == TESS__MASTER)
-        return (uint8_t)b->layout->groups[index].param_rest;
+        return (uint8_t)b->layout->groups[index].param_rest.domain;
     if (role == TESS__SHARD_GRAD)
-        return (uint8_t)b->layout->groups[index].grad_rest;
+        return (uint8_t)b->layout->groups[index].grad_rest.domain;
     if (role >= TESS__STATE0 && role <= TESS__STATE3)
-        return (uint8_t)b->layout->groups[index].state_rest;
+        return (uint8_t)b->layout->groups[index].state_rest.domain;
     return TESS_DOMAIN_DEVICE;
 }
 
@@ -140,20 +140,13 @@ static tess_status release_unit(tess__builder *b, int32_t u) {
 
 /* ---- gradients: begin, reduce, finish ---- */
 
-int32_t tess__sum_levels(const tess__setup *s) {
-    int32_t levels = 1;
-    while (s->deterministic && s->accum >> levels)
-        levels++;
-    return levels;
-}
-
 static int sums_at_end(const tess__builder *b) {
     return b->setup->accum > 1 && !b->setup->sync_each;
 }
 
 /* The reduced shard takes a detour when it is to be added to a sum, or when the gradient rests elsewhere. */
 static int needs_part(const tess__builder *b, const tess__group *g) {
-    return (b->setup->accum > 1 && b->setup->sync_each) || g->grad_rest != TESS_DOMAIN_DEVICE;
+    return (b->setup->accum > 1 && b->setup->sync_each) || g->grad_rest.domain != TESS_DOMAIN_DEVICE;
 }
 
 static tess_status book_shard_grad(tess__builder *b, int32_t g, uint8_t flags) {
@@ -548,7 +541,7 @@ static tess_status compile_steps(tess__builder *b) {
         if (!group->trainable)
             continue;
         tess__buffer live = { .role = TESS__SHARD_GRAD,
-                              .domain = (uint8_t)group->grad_rest,
+                              .domain = (uint8_t)group->grad_rest.domain,
                               .arena = TESS__RESIDENT,
                               .category = TESS_CAT_SHARD_GRAD,
                               .index = g,
@@ -587,52 +580,50 @@ tess_status tess__compile_other(tess__builder *b, uint32_t kind, tess__program *
 
 /* ---- the resident arena ---- */
 
-static tess_status keep(tess__program *out, int role, int32_t index, uint32_t domain, uint8_t category, int32_t unit,
-                        uint64_t bytes, uint64_t align, uint64_t *end) {
+static tess_status keep(tess__program *out, int role, int32_t index, tess__rest rest, uint8_t category, int32_t unit,
+                        uint64_t bytes, uint64_t align) {
     tess__buffer r = { .role = (uint8_t)role,
-                       .domain = (uint8_t)domain,
-                       .arena = TESS__RESIDENT,
+                       .domain = (uint8_t)rest.domain,
+                       .arena = rest.pageable ? TESS__PAGEABLE : TESS__RESIDENT,
                        .category = category,
                        .index = index,
                        .unit = unit,
                        .bytes = tess__round_up(bytes, align) };
+    uint64_t *end = rest.pageable ? &out->pageable_bytes : &out->step_bytes[rest.domain];
     int32_t at;
     if (!r.bytes)
         return TESS_OK;
-    r.offset = end[domain];
-    end[domain] += r.bytes;
+    r.offset = *end;
+    *end += r.bytes;
     return tess__program_buffer(out, &r, &at);
 }
 
 tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
-    uint64_t end[3] = { 0 };
+    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
     tess__program_clear(out);
+    out->step_bytes[1] = out->step_bytes[2] = out->pageable_bytes = 0;
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
         TRY(keep(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
-                 g->shard_elems * tess__dtype_bytes(g->master), s->align, end));
+                 g->shard_elems * tess__dtype_bytes(g->master), s->align));
         for (int32_t k = 0; g->trainable && k < s->n_states; k++)
-            TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4, s->align,
-                     end));
+            TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
+                     s->align));
         for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep(out, TESS__SUM0 + k, i, TESS_DOMAIN_DEVICE, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4,
-                     s->align, end));
+            TRY(keep(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
         for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align,
-                     end));
+            TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align));
         if (g->trainable && with_grads)
-            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align,
-                     end));
+            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
+                     s->align));
     }
-    TRY(keep(out, TESS__BUFFERS, 0, TESS_DOMAIN_DEVICE, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align, end));
+    TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
     if (s->nranks > 1) { /* tess_all_reduce: losses and counts */
         uint64_t scratch = 0;
         TRY(scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &scratch));
-        TRY(keep(out, TESS__STAGE, 0, TESS_DOMAIN_DEVICE, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align, end));
-        TRY(keep(out, TESS__STAGE_SCRATCH, 0, TESS_DOMAIN_DEVICE, TESS_CAT_COMM, -1, scratch, s->align, end));
+        TRY(keep(out, TESS__STAGE, 0, device, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align));
+        TRY(keep(out, TESS__STAGE_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align));
     }
-    out->step_bytes[1] = end[1];
-    out->step_bytes[2] = end[2];
     return TESS_OK;
 }
 

@@ -48,6 +48,4 @@ tess_status tess__compile_pass(tess__builder *, uint32_t kind, const tess__progr
 tess_status tess__compile_other(tess__builder *, uint32_t kind, tess__program *out);
 /** The buffers that live all the time; with_grads: the sharded gradients too. */
 tess_status tess__resident(const tess__setup *, const tess__layout *, int with_grads, tess__program *out);
-/** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
-int32_t tess__sum_levels(const tess__setup *);
 #endif

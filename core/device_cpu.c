@@ -1,5 +1,6 @@
 #include "device_cpu.h"
 #include "kernels.h"
+#include "numa.h"
 #include "slots.h"
 
 #include <errno.h>
@@ -212,6 +213,8 @@ static tess_status obtain(tess_device *device, const tess_alloc_request *r, bloc
     if (!b->ptr)
         return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: the system refuses %llu bytes: %s",
                                (unsigned long long)b->bytes, strerror(errno));
+    if (r->numa_node >= 0)
+        tess__numa_bind(b->ptr, b->bytes, r->numa_node); /* a wish, before locking touches the pages */
     tess_status status = pin(device, r, b, mem, error);
     if (status < 0) {
         munmap(b->ptr, b->bytes);

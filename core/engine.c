@@ -416,7 +416,7 @@ static void free_memory(tess *t) {
         if (t->user_buffers[i].ptr)
             t->dev->mem_free(t->device, &t->user_buffers[i]);
     for (uint32_t d = 1; d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; a <= TESS__STEP; a++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
             tess__arena_release(t, d, a);
     free(t->overflow);
 }

@@ -289,7 +289,7 @@ static tess_status sum_full(tess *t, int32_t g) {
 
 static tess_status sum_shard(tess *t, int32_t g) {
     const void *part = tess__at(t, TESS__PART, g);
-    if (t->setup.accum == 1)
+    if (t->setup.accum == 1 || sums_at_end(t))
         return cast(t, part, TESS_F32, tess__at(t, TESS__SHARD_GRAD, g), TESS_F32, t->layout.groups[g].shard_elems);
     tess__counter c = counter_of(t, g, 1);
     TRY(tess__counter_add(&c, (uint32_t)t->microbatch, part, TESS_F32, run_kernel, t));

@@ -5,37 +5,83 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a group's regions rest, by the offload plugin's word. */
-static tess_status place_one(const tess__setup *s, int32_t unit, int32_t group, uint32_t region, uint32_t dtype,
-                             uint64_t elems, uint32_t *rest) {
-    tess_region r = { .struct_size = sizeof r,
-                      .region = region,
-                      .dtype = dtype,
-                      .unit = unit,
-                      .group = group,
-                      .elems = elems,
-                      .bytes = elems * tess__dtype_bytes(dtype) };
-    tess_placement p = { .struct_size = sizeof p };
-    tess_error e = { .struct_size = sizeof e };
-    tess_status status = s->offload->place(s->offload_ctx, &s->env, &r, 1, &p, &e);
-    if (status)
-        return tess__fail(status, "offload plugin: %s", e.message);
-    if (p.rest == TESS_REST_PLUGIN)
+/* ---- where things rest ---- */
+
+typedef struct {
+    tess_region *regions;
+    tess_placement *placements;
+    uint32_t n;
+} question;
+
+static void ask(question *q, const tess__layout *l, int32_t group, uint32_t region, uint32_t index, uint32_t dtype) {
+    const tess__group *g = &l->groups[group];
+    q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };
+    q->regions[q->n++] = (tess_region){ .struct_size = sizeof(tess_region),
+                                        .region = region,
+                                        .dtype = dtype,
+                                        .index = index,
+                                        .unit = g->unit,
+                                        .group = group,
+                                        .elems = g->shard_elems,
+                                        .bytes = g->shard_elems * tess__dtype_bytes(dtype) };
+}
+
+/* The gradient that the step reads, and partial sums of microbatches. */
+static int32_t gradients(const tess__setup *s) {
+    return s->accum > 1 && s->sync_each ? tess__sum_levels(s) : 1;
+}
+
+static void ask_group(question *q, const tess__layout *l, const tess__setup *s, int32_t group) {
+    const tess__group *g = &l->groups[group];
+    ask(q, l, group, TESS_REGION_MASTER, 0, g->master);
+    for (int32_t k = 0; g->trainable && k < gradients(s); k++)
+        ask(q, l, group, TESS_REGION_GRAD, (uint32_t)k, TESS_F32);
+    for (int32_t k = 0; g->trainable && k < s->n_states; k++)
+        ask(q, l, group, TESS_REGION_STATE, (uint32_t)k, TESS_F32);
+}
+
+/* Regions of one kind in one group rest together, and are locked in memory together. */
+static tess_status take_answer(tess__layout *l, const tess_region *r, const tess_placement *p) {
+    tess__group *g = &l->groups[r->group];
+    tess__rest *rest = r->region == TESS_REGION_MASTER ? &g->param_rest
+                       : r->region == TESS_REGION_GRAD ? &g->grad_rest
+                                                       : &g->state_rest;
+    uint32_t domain = p->rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
+    if (p->rest == TESS_REST_PLUGIN)
         return tess__fail(TESS_E_UNSUPPORTED,
                           "this offload plugin keeps memory of its own, which is not supported yet");
-    *rest = p.rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
+    if (r->index && rest->domain != domain)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "the offload plugin parts what belongs together: regions of unit %d rest in two places",
+                          r->unit);
+    rest->domain = domain;
+    rest->pageable |= domain == TESS_DOMAIN_HOST && p->pinned_bytes < r->bytes;
     return TESS_OK;
 }
 
-static tess_status place_group(const tess__setup *s, tess__group *g, int32_t index) {
-    tess_status status = place_one(s, g->unit, index, TESS_REGION_MASTER, g->master, g->shard_elems, &g->param_rest);
-    g->grad_rest = g->state_rest = TESS_DOMAIN_DEVICE;
-    if (!status && g->trainable)
-        status = place_one(s, g->unit, index, TESS_REGION_GRAD, TESS_F32, g->shard_elems, &g->grad_rest);
-    if (!status && g->trainable && s->n_states)
-        status = place_one(s, g->unit, index, TESS_REGION_STATE, TESS_F32, g->shard_elems, &g->state_rest);
+static tess_status place_all(tess__layout *l, const tess__setup *s) {
+    question q = { 0 };
+    size_t most = (size_t)l->n_groups * (size_t)(1 + gradients(s) + s->n_states) + 1;
+    tess_error e = { .struct_size = sizeof e };
+    tess_status status = TESS_OK;
+    q.regions = calloc(most, sizeof *q.regions);
+    q.placements = calloc(most, sizeof *q.placements);
+    if (!q.regions || !q.placements)
+        status = tess__fail(TESS_E_NOMEM, "no memory to place %d groups", l->n_groups);
+    for (int32_t g = 0; !status && g < l->n_groups; g++) {
+        l->groups[g].grad_rest.domain = l->groups[g].state_rest.domain = TESS_DOMAIN_DEVICE;
+        ask_group(&q, l, s, g);
+    }
+    if (!status && q.n && (status = s->offload->place(s->offload_ctx, &s->env, q.regions, q.n, q.placements, &e)))
+        status = tess__fail(status, "offload plugin: %s", e.message);
+    for (uint32_t i = 0; !status && i < q.n; i++)
+        status = take_answer(l, &q.regions[i], &q.placements[i]);
+    free(q.regions);
+    free(q.placements);
     return status;
 }
+
+/* ---- groups ---- */
 
 static tess_status choose(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
     tess_param_view v = { .struct_size = sizeof v,
@@ -121,18 +167,16 @@ static void place_others(tess__model *m, const tess__setup *s, tess__layout *l) 
     }
 }
 
-static tess_status finish_group(const tess__setup *s, tess__layout *l, int32_t index) {
-    tess__group *g = &l->groups[index];
+static void measure_group(const tess__setup *s, tess__group *g) {
     uint64_t s_ranks = (uint64_t)s->shard_ranks;
     g->shard_elems = tess__round_up((g->used_elems + s_ranks - 1) / s_ranks, TESS__PAD_ELEMS);
     g->flat_elems = g->shard_elems * s_ranks;
-    tess_status status = place_group(s, g, index);
-    if (status)
-        return status;
-    g->in_place = s->shard_ranks == 1 && g->master == g->compute && g->param_rest == TESS_DOMAIN_DEVICE;
+}
+
+static void finish_group(const tess__setup *s, tess__group *g) {
+    g->in_place = s->shard_ranks == 1 && g->master == g->compute && g->param_rest.domain == TESS_DOMAIN_DEVICE;
     g->grad_in_place = g->trainable && s->shard_ranks == 1 && s->accum == 1 && g->grad_local == g->grad_wire &&
-                       g->grad_local == TESS_F32 && g->grad_rest == TESS_DOMAIN_DEVICE;
-    return TESS_OK;
+                       g->grad_local == TESS_F32 && g->grad_rest.domain == TESS_DOMAIN_DEVICE;
 }
 
 /* ---- names of units, for messages ---- */
@@ -251,12 +295,14 @@ tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32
         group[i] = m->params[i].group;
     memset(first, 0, keys * sizeof *first);
     l.n_order = sort_params(m, group, l.n_groups, first, l.order);
-    for (int32_t g = 0; !status && g < l.n_groups; g++) {
+    for (int32_t g = 0; g < l.n_groups; g++) {
         l.groups[g].first_param = first[g];
-        status = finish_group(s, &l, g);
+        measure_group(s, &l.groups[g]);
     }
-    if (status)
+    if ((status = place_all(&l, s)))
         goto err_free;
+    for (int32_t g = 0; g < l.n_groups; g++)
+        finish_group(s, &l.groups[g]);
     place_others(m, s, &l);
     *out = l;
     l = (tess__layout){ 0 };

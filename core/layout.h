@@ -7,6 +7,12 @@
 
 enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = 4, TESS__CHUNK_ELEMS = 65536 };
 
+/* Where something rests between its uses, by the offload plugin's word. */
+typedef struct {
+    uint32_t domain; /* TESS_DOMAIN_… */
+    int pageable;    /* host memory beyond the page-locked budget */
+} tess__rest;
+
 /* The part of a unit with one precision choice and one trainability: one flat buffer. */
 typedef struct {
     int32_t unit;
@@ -16,7 +22,7 @@ typedef struct {
     int32_t first_param, n_params;                   /* in tess__layout.order, ascending by offset */
     int in_place;      /* the shard is the whole in the compute dtype: no gather, the kernels read it where it rests */
     int grad_in_place; /* kernels add straight into the sharded gradient */
-    uint32_t param_rest, grad_rest, state_rest; /* TESS_DOMAIN_… */
+    tess__rest param_rest, grad_rest, state_rest;
 } tess__group;
 
 typedef struct {

@@ -39,7 +39,11 @@ enum tess__role {
     TESS__N_ROLES
 };
 
-enum { TESS__RESIDENT = 1, TESS__STEP }; /* arenas */
+enum {
+    TESS__RESIDENT = 1,
+    TESS__STEP,
+    TESS__PAGEABLE /* resident too: what the page-locked budget leaves out; host domain only */
+};                 /* arenas */
 
 typedef struct {
     uint8_t role, domain, arena, category;
@@ -98,7 +102,8 @@ typedef struct {
     tess__buffer *buffers;
     tess__event *events;
     int32_t n_instrs, n_buffers, n_events, cap_instrs, cap_buffers, cap_events;
-    uint64_t step_bytes[3]; /* size of the step arena it needs, by domain */
+    uint64_t step_bytes[3];  /* size of the step arena it needs, by domain; of tess__resident: of the resident arena */
+    uint64_t pageable_bytes; /* of tess__resident */
     uint64_t hash;
     int32_t peak_instr[3]; /* where most is alive, by domain */
     uint64_t live_peak_bytes[3];

@@ -53,3 +53,10 @@ tess_status tess__setup_optimizer(tess__setup *s, const char *name, int momentum
         }
     return tess__fail(TESS_E_INVALID, "TESSERA_OPTIMIZER=%s: expected sgd, adam, adamw, adadelta or none", name);
 }
+
+int32_t tess__sum_levels(const tess__setup *s) {
+    int32_t levels = 1;
+    while (s->deterministic && s->accum >> levels)
+        levels++;
+    return levels;
+}

@@ -34,6 +34,9 @@ tess_status tess__setup_strategy(tess__setup *, const char *strategy);
 /** The optimizer by name and the number of its states; momentum: whether sgd keeps one. */
 tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum);
 
+/** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
+int32_t tess__sum_levels(const tess__setup *);
+
 static inline uint64_t tess__round_up(uint64_t n, uint64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }

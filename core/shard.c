@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include "log.h"
+#include "numa.h"
 #include "options.h"
 #include "poison.h"
 #include "status.h"
@@ -64,6 +65,8 @@ tess_status tess__compile_all(tess *t) {
 static uint64_t arena_plan(const tess *t, uint32_t domain, uint32_t arena) {
     if (arena == TESS__RESIDENT)
         return t->resident.step_bytes[domain];
+    if (arena == TESS__PAGEABLE)
+        return domain == TESS_DOMAIN_HOST ? t->resident.pageable_bytes : 0;
     uint64_t most = 0;
     for (int i = 0; i < TESS__N_PROGRAMS; i++)
         if (t->programs[i].step_bytes[domain] > most)
@@ -73,7 +76,7 @@ static uint64_t arena_plan(const tess *t, uint32_t domain, uint32_t arena) {
 
 uint64_t tess__planned_bytes(const tess *t, uint32_t domain) {
     uint64_t total = 0;
-    for (uint32_t a = TESS__RESIDENT; a <= TESS__STEP; a++)
+    for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
         total += tess__round_up(arena_plan(t, domain, a), t->setup.granularity);
     for (int32_t i = 0; domain == TESS_DOMAIN_DEVICE && i < t->n_user; i++)
         total += tess__round_up(t->user_buffers[i].bytes, t->setup.granularity);
@@ -138,13 +141,15 @@ tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_
         return TESS_OK;
     tess_error e = { .struct_size = sizeof e };
     tess_buffer memory = { .struct_size = sizeof memory };
-    uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem : TESS_MEM_PINNED;
+    uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem
+                   : arena == TESS__PAGEABLE    ? TESS_MEM_HOST
+                                                : TESS_MEM_PINNED;
     tess_alloc_request r = { .struct_size = sizeof r,
                              .mem = mem,
                              .domain = domain,
                              .category = 0,
                              .flags = mem == TESS_MEM_PINNED ? TESS_ALLOC_MAY_UNPIN : 0,
-                             .numa_node = -1,
+                             .numa_node = domain == TESS_DOMAIN_HOST ? t->numa_node : -1,
                              .bytes = tess__round_up(bytes, t->setup.granularity),
                              .align = t->setup.align };
     tess_status s = t->dev->mem_alloc(t->device, &r, &memory, &e);
@@ -217,24 +222,43 @@ static tess_status make_segments(tess *t) {
     return TESS_OK;
 }
 
-static tess_status zero(tess *t, tess__arena *a) {
+static tess_status zero(tess *t, uint32_t domain, tess__arena *a) {
     tess_error e = { .struct_size = sizeof e };
     if (!a->memory.ptr)
         return TESS_OK;
+    if (domain == TESS_DOMAIN_HOST) {
+        memset(a->memory.ptr, 0, a->memory.bytes);
+        return TESS_OK;
+    }
     tess_status s = t->dev->fill(t->device, a->memory.ptr, 0, a->memory.bytes, &t->compute, &e);
     return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : TESS_OK;
 }
 
+/* Host memory lies on the node nearest the device; asked only where some will be obtained. */
+static int32_t find_node(const tess *t) {
+    tess_device_info info = { .struct_size = sizeof info };
+    tess_error e = { .struct_size = sizeof e };
+    int32_t index = t->setup.env.mem == TESS_MEM_HOST ? 0 : t->world.local_rank;
+    if (!tess__planned_bytes(t, TESS_DOMAIN_HOST))
+        return -1;
+    if (t->dev->describe(t->setup.device_ctx, index, &info, &e) == TESS_OK && info.numa_node >= 0)
+        return info.numa_node;
+    info.id[sizeof info.id - 1] = 0;
+    return tess__numa_nearest(t->setup.env.mem == TESS_MEM_HOST ? "" : info.id, "");
+}
+
 static tess_status obtain_all(tess *t) {
     tess_status s = TESS_OK;
+    t->numa_node = find_node(t);
     for (uint32_t d = 1; !s && d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__STEP; a++)
+        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a++)
             s = tess__arena_obtain(t, d, a, arena_plan(t, d, a));
     for (uint32_t d = 1; !s && d < 3; d++)
-        s = zero(t, &t->arenas[d][TESS__RESIDENT]);
+        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
+            s = zero(t, d, &t->arenas[d][a]);
     for (int32_t i = 0; !s && i < t->resident.n_buffers; i++) {
         const tess__buffer *b = &t->resident.buffers[i];
-        t->where[b->role][b->index] = (char *)t->arenas[b->domain][TESS__RESIDENT].memory.ptr + b->offset;
+        t->where[b->role][b->index] = (char *)t->arenas[b->domain][b->arena].memory.ptr + b->offset;
         if (b->role != TESS__SHARD_GRAD) {
             t->booked[b->role][b->index] = 1;
             tess__book(t, b, 1);
