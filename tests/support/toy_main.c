@@ -56,13 +56,15 @@ int main(int argc, char **argv) {
         }
         if (!s && !(blocks && fused))
             s = tess_step(t, &step);
+        /* Before the others can be done and ask the server, which may be in this process, for their goodbye. */
+        if (i == steps - 1)
+            tool_alloc_window_end();
         if (!s)
             s = tess_all_reduce(t, &loss, 1, TESS_F64, TESS_AVG);
         double eval;
         if (!s)
             s = blocks ? toy_run(t, TESS_PASS_EVAL, 1000, NULL, &eval) : toy_pass(t, &m, TESS_PASS_EVAL, 1000, &eval);
     }
-    tool_alloc_window_end();
     uint64_t digest = 0;
     tess_stats stats = { .struct_size = sizeof stats };
     if (s || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))

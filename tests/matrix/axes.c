@@ -1,0 +1,158 @@
+#include "axes.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+axis_values axes[N_AXES] = {
+    [COMM] = { "comm", { "self", "gloo" }, 2 },
+    [OFFLOAD] = { "offload", { "none", "cpu" }, 2 },
+    [PRECISION] = { "precision", { "fp32", "bf16" }, 2 },
+    [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:a,b" }, 4 },
+    [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op" }, 5 },
+    [ACTIVATIONS] = { "activations", { "keep", "recompute", "offload" }, 3 },
+    [RANKS] = { "W", { "1", "2", "3", "4", "6" }, 5 },
+    [ACCUM] = { "accum", { "1", "2each", "2end" }, 3 },
+    [CLIP] = { "clip", { "off", "on" }, 2 },
+};
+
+void axes_extend(void) {
+    static const struct {
+        int axis;
+        const char *variable;
+    } extra[] = { { COMM, "TESSERA_MATRIX_COMM" },
+                  { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" },
+                  { PRECISION, "TESSERA_MATRIX_PRECISION" },
+                  { WRAP, "TESSERA_MATRIX_WRAP" } };
+    for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
+        const char *text = getenv(extra[i].variable);
+        axis_values *a = &axes[extra[i].axis];
+        if (text && *text && a->n < MAX_VALUES)
+            a->values[a->n++] = text;
+    }
+}
+
+int cell_ranks(const cell *c) {
+    return atoi(axes[RANKS].values[c->v[RANKS]]);
+}
+
+static int is(const cell *c, int axis, const char *value) {
+    return strcmp(axes[axis].values[c->v[axis]], value) == 0;
+}
+
+int cell_exists(const cell *c) {
+    return is(c, COMM, "self") == (cell_ranks(c) == 1);
+}
+
+/* Six ranks are for the hybrid cells alone, which are named one by one. */
+static int in_product(const cell *c) {
+    return cell_exists(c) && !is(c, RANKS, "6");
+}
+
+void cell_strategy(const cell *c, char *out, size_t n) {
+    static const int group[] = { 1, 1, 1, 3, 2, 1, 2 }; /* K by the number of ranks */
+    const char *s = axes[STRATEGY].values[c->v[STRATEGY]];
+    if (strncmp(s, "hybrid", 6) != 0)
+        snprintf(out, n, "%s", s);
+    else
+        snprintf(out, n, "%s:%d", s, group[cell_ranks(c)]);
+}
+
+void cell_name(const cell *c, char *out, size_t n) {
+    size_t at = 0;
+    for (int a = 0; a < N_AXES && at < n; a++) {
+        char strategy[32];
+        const char *value = axes[a].values[c->v[a]], *slash = strrchr(value, '/');
+        if (a == STRATEGY) {
+            cell_strategy(c, strategy, sizeof strategy);
+            value = strategy;
+        } else if (slash) {
+            value = slash + 1;
+        }
+        at += (size_t)snprintf(out + at, n - at, "%s%s=%s", a ? "," : "", axes[a].name, value);
+    }
+}
+
+/* Counts through the product; 0 when it is over. */
+static int next(cell *c) {
+    for (int a = N_AXES; a-- > 0;) {
+        if (++c->v[a] < axes[a].n)
+            return 1;
+        c->v[a] = 0;
+    }
+    return 0;
+}
+
+size_t cells_all(cell *out) {
+    cell c = { { 0 } };
+    size_t n = 0;
+    do
+        if (in_product(&c) && n < MAX_CELLS)
+            out[n++] = c;
+    while (next(&c));
+    return n;
+}
+
+/* ---- the covering set ---- */
+
+static uint8_t covered[N_AXES][N_AXES][N_AXES][MAX_VALUES][MAX_VALUES][MAX_VALUES];
+
+/* How many triples of the cell are new; marks them when asked to. */
+static int new_triples(const cell *c, int mark) {
+    int n = 0;
+    for (int i = 0; i < N_AXES; i++)
+        for (int j = i + 1; j < N_AXES; j++)
+            for (int k = j + 1; k < N_AXES; k++) {
+                uint8_t *seen = &covered[i][j][k][c->v[i]][c->v[j]][c->v[k]];
+                n += !*seen;
+                if (mark)
+                    *seen = 1;
+            }
+    return n;
+}
+
+static uint32_t random_number(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static void add_six_ranks(cell *out, size_t *n) {
+    for (int strategy = 0; strategy < axes[STRATEGY].n; strategy++)
+        for (int precision = 0; precision < 2; precision++) {
+            cell c = { { 0 } };
+            c.v[COMM] = 1;
+            c.v[PRECISION] = (unsigned char)precision;
+            c.v[WRAP] = 1;
+            c.v[STRATEGY] = (unsigned char)strategy;
+            c.v[RANKS] = 4;
+            out[(*n)++] = c;
+        }
+}
+
+size_t cells_covering(cell *out) {
+    static cell all[MAX_CELLS];
+    size_t n_all = cells_all(all), n = 0;
+    uint32_t seed = 20220518;
+    memset(covered, 0, sizeof covered);
+    for (size_t left = n_all; left > 0;) {
+        size_t best = 0;
+        int most = 0;
+        for (int tries = 0; tries < 200; tries++) {
+            size_t i = random_number(&seed) % left;
+            int fresh = new_triples(&all[i], 0);
+            if (fresh > most)
+                most = fresh, best = i;
+        }
+        for (size_t i = 0; most == 0 && i < left; i++) /* the last few are rare: look at all */
+            if (new_triples(&all[i], 0) > 0)
+                most = 1, best = i;
+        if (most == 0)
+            break;
+        new_triples(&all[best], 1);
+        out[n++] = all[best];
+        all[best] = all[--left];
+    }
+    add_six_ranks(out, &n);
+    return n;
+}

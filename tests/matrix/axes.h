@@ -1,0 +1,34 @@
+/* The axes of the matrix, the cells of the product, and the covering set. */
+#ifndef AXES_H
+#define AXES_H
+#include <stddef.h>
+
+enum axis { COMM, OFFLOAD, PRECISION, WRAP, STRATEGY, ACTIVATIONS, RANKS, ACCUM, CLIP, N_AXES };
+enum { MAX_VALUES = 8, MAX_CELLS = 1 << 17 };
+
+typedef struct {
+    const char *name;
+    const char *values[MAX_VALUES];
+    int n;
+} axis_values;
+extern axis_values axes[N_AXES];
+
+typedef struct {
+    unsigned char v[N_AXES]; /* index of the value on each axis */
+} cell;
+
+/** Adds the plugins that TESSERA_MATRIX_COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value. */
+void axes_extend(void);
+/** Whether the combination can exist: self is for one rank, the others' ranks for several or one. */
+int cell_exists(const cell *);
+/** All cells; returns how many. */
+size_t cells_all(cell *out);
+/** A set in which every possible triple of values of any three axes occurs, chosen greedily from a fixed seed; behind
+ * it the named extra cells (six ranks). Returns how many. */
+size_t cells_covering(cell *out);
+/** "comm=gloo,offload=none,…" */
+void cell_name(const cell *, char *out, size_t n);
+/** TESSERA_STRATEGY's text: hybrid means groups of K for this number of ranks. */
+void cell_strategy(const cell *, char *out, size_t n);
+int cell_ranks(const cell *);
+#endif

@@ -1,0 +1,212 @@
+/* The matrix: one test per combination of strategies, each a run of the toy on real processes. In every cell the bytes
+ * planned are the bytes obtained, in each domain and category and at the system call; nothing is allocated after the
+ * first step; nothing stays booked. Cells that share (precision, wire, W, accumulation, clipping) share one digest.
+ *
+ *   test_matrix [--all] [--part I/N] [--list] [PATTERN]     PATTERN: a shell pattern over names, "*W=4*"
+ *
+ * TESSERA_MATRIX_COMM, _OFFLOAD, _PRECISION, _WRAP: a plugin of yours as one more value of its axis. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "axes.h"
+#include "ranks.h"
+
+enum { NAME_CHARS = 256, STORED_COUNT = 108 /* cells of the covering set; a smaller set is a failure */ };
+
+static char *toy_path;
+static struct {
+    int run[8][8], passed[8][8]; /* by strategy and number of ranks */
+    int skipped;
+} tally;
+
+/* ---- digests ---- */
+
+typedef struct {
+    char key[NAME_CHARS], digest[32], first[NAME_CHARS];
+} expectation;
+static expectation expected[512];
+static int n_expected;
+
+/* What a digest may depend on. Groups that are no power of two sum in another order (docs/numbers.md). */
+static void digest_key(const cell *c, char *out, size_t n) {
+    char strategy[32];
+    cell_strategy(c, strategy, sizeof strategy);
+    int own_order = strncmp(strategy, "hybrid", 6) == 0 && strstr(strategy, ":3") && cell_ranks(c) > 3;
+    snprintf(out, n, "%s/%s/%s/%s%s", axes[PRECISION].values[c->v[PRECISION]], axes[RANKS].values[c->v[RANKS]],
+             axes[ACCUM].values[c->v[ACCUM]], axes[CLIP].values[c->v[CLIP]], own_order ? "/groups of 3" : "");
+}
+
+static void check_digest(const cell *c, const char *name, const char *digest) {
+    char key[NAME_CHARS];
+    digest_key(c, key, sizeof key);
+    for (int i = 0; i < n_expected; i++)
+        if (strcmp(expected[i].key, key) == 0) {
+            if (strcmp(expected[i].digest, digest) != 0)
+                fail_msg("digest %s, but %s gave %s", digest, expected[i].first, expected[i].digest);
+            return;
+        }
+    expectation *e = &expected[n_expected++];
+    snprintf(e->key, sizeof e->key, "%s", key);
+    snprintf(e->digest, sizeof e->digest, "%s", digest);
+    snprintf(e->first, sizeof e->first, "%s", name);
+}
+
+/* ---- one cell ---- */
+
+static void set(const char *name, const char *value) {
+    setenv(name, value, 1);
+}
+
+static void set_environment(const cell *c) {
+    char strategy[32];
+    const char *accum = axes[ACCUM].values[c->v[ACCUM]];
+    char k[2] = { accum[0], 0 };
+    cell_strategy(c, strategy, sizeof strategy);
+    set("TESSERA_STRATEGY", strategy);
+    set("TESSERA_COMM", axes[COMM].values[c->v[COMM]]);
+    set("TESSERA_OFFLOAD", axes[OFFLOAD].values[c->v[OFFLOAD]]);
+    set("TESSERA_PRECISION", axes[PRECISION].values[c->v[PRECISION]]);
+    set("TESSERA_WRAP", axes[WRAP].values[c->v[WRAP]]);
+    set("TESSERA_ACTIVATIONS", axes[ACTIVATIONS].values[c->v[ACTIVATIONS]]);
+    set("TESSERA_ACCUM", k);
+    set("TESSERA_SYNC", strstr(accum, "end") ? "end" : "each");
+    set("TESSERA_THREADS", "1");
+}
+
+/* The text behind "name=" in the toy's line. */
+static void value_of(const char *line, const char *name, char *out, size_t n) {
+    const char *at = strstr(line, name);
+    if (!at)
+        fail_msg("no %s in: %s", name, line);
+    at += strlen(name);
+    snprintf(out, n, "%.*s", (int)strcspn(at, " \n"), at);
+}
+
+static uint64_t number_of(const char *line, const char *name) {
+    char text[64];
+    value_of(line, name, text, sizeof text);
+    return strtoull(text, NULL, 10);
+}
+
+static void check_bytes(const char *line) {
+    char text[64];
+    uint64_t device = number_of(line, " planned="), host = number_of(line, " host_planned=");
+    assert_int_equal(number_of(line, " peak="), device);
+    assert_int_equal(number_of(line, " host_peak="), host);
+    value_of(line, " step_allocations=", text, sizeof text);
+    if (strcmp(text, "-1") != 0) { /* -1: a sanitizer owns malloc */
+        assert_string_equal(text, "0");
+        assert_int_equal(number_of(line, " mapped="), device + host);
+    }
+    value_of(line, " categories=", text, sizeof text);
+    assert_string_equal(text, "equal");
+    value_of(line, " resting=", text, sizeof text);
+    assert_string_equal(text, "equal");
+    assert_int_equal(number_of(line, " recompiles="), 0);
+}
+
+static void run_cell(void **state) {
+    const cell *c = *state;
+    char name[NAME_CHARS], digest[64], output[4096];
+    cell_name(c, name, sizeof name);
+    set_environment(c);
+    const char *mode = strcmp(axes[CLIP].values[c->v[CLIP]], "on") == 0 ? "blocks-clip" : "blocks";
+    char *argv[] = { toy_path, (char *)mode, "3", NULL };
+    tally.run[c->v[STRATEGY]][c->v[RANKS]]++;
+    int code = ranks_run(cell_ranks(c), argv, 60, output, sizeof output);
+    if (code == RANKS_SKIPPED) {
+        tally.run[c->v[STRATEGY]][c->v[RANKS]]--;
+        tally.skipped++;
+        print_message("[  SKIPPED ] %s: %s\n", name, output);
+        skip();
+    }
+    if (code != 0)
+        fail_msg("exit code %d: %s", code, output);
+    check_bytes(output);
+    value_of(output, "digest=", digest, sizeof digest);
+    check_digest(c, name, digest);
+    tally.passed[c->v[STRATEGY]][c->v[RANKS]]++;
+}
+
+/* ---- the program ---- */
+
+static void print_grid(void) {
+    printf("\ncells passed/run   ");
+    for (int w = 0; w < axes[RANKS].n; w++)
+        printf("  W=%-6s", axes[RANKS].values[w]);
+    printf("\n");
+    for (int s = 0; s < axes[STRATEGY].n; s++) {
+        printf("%-19s", axes[STRATEGY].values[s]);
+        for (int w = 0; w < axes[RANKS].n; w++) {
+            char text[32] = "-";
+            if (tally.run[s][w])
+                snprintf(text, sizeof text, "%d/%d", tally.passed[s][w], tally.run[s][w]);
+            printf("  %-8s", text);
+        }
+        printf("\n");
+    }
+    printf("%d digests over all cells: one for each (precision, W, accumulation, clipping)", n_expected);
+    printf("; exception by rule: hybrid:3 at W = 6 (docs/numbers.md)\n");
+}
+
+static int usage(void) {
+    fprintf(stderr, "usage: test_matrix [--all] [--part I/N] [--list] [PATTERN]\n");
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    static cell cells[MAX_CELLS];
+    int all = 0, list = 0, part = 0, parts = 1;
+    const char *pattern = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--all") == 0)
+            all = 1;
+        else if (strcmp(argv[i], "--list") == 0)
+            list = 1;
+        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2)
+            i++;
+        else if (argv[i][0] == '-' || pattern)
+            return usage();
+        else
+            pattern = argv[i];
+    }
+    toy_path = getenv("TOY");
+    if (!toy_path || parts < 1 || part < 0 || part >= parts)
+        return usage();
+    axes_extend();
+    size_t n = all ? cells_all(cells) : cells_covering(cells), n_tests = 0;
+    if (!all && n < STORED_COUNT) {
+        fprintf(stderr, "the covering set has %zu cells, fewer than the %d it had\n", n, STORED_COUNT);
+        return 1;
+    }
+    struct CMUnitTest *tests = calloc(n, sizeof *tests);
+    char(*names)[NAME_CHARS] = calloc(n, sizeof *names);
+    for (size_t i = 0; i < n; i++) {
+        cell_name(&cells[i], names[i], NAME_CHARS);
+        if ((int)(i % (size_t)parts) != part || (pattern && fnmatch(pattern, names[i], 0) != 0))
+            continue;
+        tests[n_tests++] = (struct CMUnitTest){ names[i], run_cell, NULL, NULL, &cells[i] };
+        if (list)
+            printf("%s\n", names[i]);
+    }
+    printf("%zu of %zu cells (%s)\n", n_tests, n, all ? "the whole product" : "every triple of values occurs");
+    if (list || n_tests == 0)
+        return list ? 0 : 1;
+    setenv("TESSERA_LOG", "error", 1);
+    int failed = _cmocka_run_group_tests("matrix", tests, n_tests, NULL, NULL);
+    print_grid();
+    printf("%zu cells: %zu run, %d skipped, %d failed\n", n_tests, n_tests - (size_t)tally.skipped, tally.skipped,
+           failed);
+    free(tests);
+    free(names);
+    return failed != 0;
+}
