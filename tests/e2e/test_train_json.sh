@@ -1,0 +1,46 @@
+#!/bin/bash
+# labels: e2e
+# timeout: 300
+# What --json writes: the order of events, the fields of the summary, nothing but JSON on standard output, and saved
+# parameters that load again to the same digest.
+set -eu
+export TESSERA_LOG=warning
+fail() { echo "FAILED: $*"; exit 1; }
+names() { sed 's/"\(library_allocations\)":{\("[^"]*":{[^}]*},\{0,1\}\)*}/"\1":0/' | grep -o '"[a-z_]*":' | tr -d '":' | tr '\n' ' '; }
+field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
+common="event model ranks comm offload precision wrap strategy device activations accum threads steps loss accuracy seconds "
+common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes step_allocations "
+common+="library_allocations params_digest "
+head -c 4000 "$SOURCE/core/layout.c" >text.txt
+gpt=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --steps 3)
+
+"$TESSERA" train mnist --batch 16 --steps 2 --json >mnist.json 2>mnist.err
+"$TESSERA" train "${gpt[@]}" --json=gpt.json --save saved >gpt.out
+"$TESSERA" train linear --json=linear.json --quiet >linear.out
+[ ! -s linear.out ] || fail "--quiet prints: $(cat linear.out)"
+for model in mnist gpt linear; do
+  extra=""
+  [ $model != gpt ] || extra="validation_loss "
+  [ "$(tail -n 1 $model.json | names)" = "$common$extra" ] || fail "$model: fields $(tail -n 1 $model.json | names)"
+  grep -vq '^{"event":.*}$' $model.json && fail "$model: not an object on each line: $(grep -v '^{.*}$' $model.json)"
+  [ "$(field peak_device_bytes $model.json)" = "$(field planned_peak_device_bytes $model.json)" ] || fail "$model: peaks"
+  case $(field step_allocations $model.json) in
+    0) ;;
+    null) [ -n "$SANITIZE" ] || fail "$model: allocations are not counted" ;;
+    *) fail "$model: $(field step_allocations $model.json) allocations in steps" ;;
+  esac
+done
+events() { sed 's/^{"event":"\([a-z]*\)".*/\1/' "$1" | tr '\n' ' '; }
+[ "$(events mnist.json)" = "start step step epoch summary " ] || fail "events of mnist: $(events mnist.json)"
+[ "$(events gpt.json)" = "start step step step validation sample summary " ] || fail "events of gpt: $(events gpt.json)"
+[ "$(events linear.json)" = "start step summary " ] || fail "events of linear: $(events linear.json)"
+
+# Two runs are the same run; a rate of 0 keeps what was loaded.
+"$TESSERA" train "${gpt[@]}" --json=again.json --quiet
+[ "$(field params_digest again.json)" = "$(field params_digest gpt.json)" ] || fail "two equal runs differ"
+"$TESSERA" train "${gpt[@]}" --lr 0 --resume saved --json=resumed.json --quiet
+[ "$(field params_digest resumed.json)" = "$(field params_digest gpt.json)" ] || fail "what was saved is not what loads"
+"$TESSERA" train "${gpt[@]}" --seed 2 --json=other.json --quiet
+digest=$(field params_digest gpt.json)
+[ "$digest" = null ] || [ "$(field params_digest other.json)" != "$digest" ] || fail "another seed gives the same parameters"
+echo "events, fields and digests are as documented"
