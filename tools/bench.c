@@ -1,23 +1,28 @@
-/* tessera bench [SUBJECT…]: measurements against the machine's limits. */
+/* tessera bench SUBJECT…: measurements against the machine's limits. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
 #include "common.h"
+#include "control.h"
+#include "launch.h"
 #include "log.h"
 #include "options.h"
 #include "status.h"
 
-enum { KEY_BYTES = 0x100, KEY_ROUNDS, MOST_SUBJECTS = 16 };
+enum { KEY_BYTES = 0x100, KEY_LEAST, KEY_ROUNDS, KEY_SECONDS, KEY_OP, MOST_SUBJECTS = 16 };
 
-static const char *const subjects[] = { "cast", "optimizer", "sum", "norm" };
+static const char *const subjects[] = { "comm", "cast", "optimizer", "sum", "norm" };
 enum { N_SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
 typedef struct {
     const char *chosen[MOST_SUBJECTS];
     size_t n_chosen;
-    tool_bench_options options;
+    int comm;
+    tool_bench_options kernels;
+    tool_bench_comm_options collectives;
 } arguments;
 
 static error_t take_subject(arguments *a, const char *word, const struct argp_state *state) {
@@ -26,64 +31,143 @@ static error_t take_subject(arguments *a, const char *word, const struct argp_st
             if (a->n_chosen == MOST_SUBJECTS)
                 return tool_usage_error(state, "more than %d subjects", MOST_SUBJECTS);
             a->chosen[a->n_chosen++] = subjects[i];
+            a->comm |= i == 0;
             return 0;
         }
     const char *near = tool_suggestion(word, subjects, N_SUBJECTS);
     return tool_usage_error(state, "unknown subject '%s'%s", word,
-                            *near ? near : "; there are cast, optimizer, sum and norm");
+                            *near ? near : "; there are comm, cast, optimizer, sum and norm");
+}
+
+static error_t take_bytes(const char *text, const char *name, uint64_t *out, const struct argp_state *state) {
+    if (tess__parse_bytes(text, out) != TESS_OK || *out == 0)
+        return tool_usage_error(state, "--%s is '%s', expected a number of bytes as in 64MiB", name, text);
+    return 0;
+}
+
+static error_t take_rounds(arguments *a, const char *text, const struct argp_state *state) {
+    uint64_t rounds;
+    if (tess__parse_bytes(text, &rounds) != TESS_OK || rounds < 1 || rounds > 1000000)
+        return tool_usage_error(state, "--rounds is '%s', expected 1 to 1000000", text);
+    a->kernels.rounds = a->collectives.rounds = (int32_t)rounds;
+    return 0;
+}
+
+static error_t take_seconds(arguments *a, const char *text, const struct argp_state *state) {
+    if (tess__parse_real(text, &a->collectives.seconds) != TESS_OK || a->collectives.seconds <= 0)
+        return tool_usage_error(state, "--seconds is '%s', expected a number above 0", text);
+    return 0;
+}
+
+static error_t finish(arguments *a, const struct argp_state *state) {
+    if (a->comm && a->n_chosen > 1)
+        return tool_usage_error(state, "comm runs on several ranks, the other subjects on one: one at a time");
+    if (!a->comm && (a->collectives.op || a->collectives.least_bytes || a->collectives.seconds > 0))
+        return tool_usage_error(state, "--op, --least-bytes and --seconds are for the subject comm");
+    a->collectives.most_bytes = a->kernels.bytes;
+    return 0;
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
-    uint64_t rounds;
     switch (key) {
     case ARGP_KEY_ARG: return take_subject(a, text, state);
-    case KEY_BYTES:
-        if (tess__parse_bytes(text, &a->options.bytes) != TESS_OK || a->options.bytes == 0)
-            return tool_usage_error(state, "--bytes is '%s', expected a number of bytes as in 64MiB", text);
-        return 0;
-    case KEY_ROUNDS:
-        if (tess__parse_bytes(text, &rounds) != TESS_OK || rounds < 1 || rounds > 1000000)
-            return tool_usage_error(state, "--rounds is '%s', expected 1 to 1000000", text);
-        a->options.rounds = (int32_t)rounds;
-        return 0;
+    case ARGP_KEY_END: return finish(a, state);
+    case KEY_BYTES: return take_bytes(text, "bytes", &a->kernels.bytes, state);
+    case KEY_LEAST: return take_bytes(text, "least-bytes", &a->collectives.least_bytes, state);
+    case KEY_ROUNDS: return take_rounds(a, text, state);
+    case KEY_SECONDS: return take_seconds(a, text, state);
+    case KEY_OP: a->collectives.op = text; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
-static tess_status read_options(tool_bench_options *o) {
-    int64_t threads = 0;
+/* Rank 0 prints; the others must not empty its file. */
+static tess_status open_output(int32_t rank, int *is_json, FILE **out) {
     const char *json = tess__option_text("json");
-    tess_status status = tess__option_int("threads", 1, 4096, &threads);
-    o->threads = (int32_t)threads;
-    o->json = json != NULL;
-    if (status != TESS_OK || !json || strcmp(json, "1") == 0)
-        return status;
-    o->out = fopen(json, "we");
-    if (!o->out)
+    *is_json = json != NULL;
+    if (!json || strcmp(json, "1") == 0 || rank != 0)
+        return TESS_OK;
+    *out = fopen(json, "we");
+    if (!*out)
         return tess__fail(TESS_E_DATA, "--json=%s: %s", json, strerror(errno));
     return TESS_OK;
 }
 
-static int measure(const arguments *a) {
-    int code = a->n_chosen ? TOOL_OK : tool_bench_kernels(NULL, &a->options);
+static int close_output(FILE *out, int code) {
+    if (!out || fclose(out) == 0)
+        return code;
+    tess__log(TESS_LOG_ERROR, "--json: not everything could be written: %s", strerror(errno));
+    return TOOL_DATA;
+}
+
+static int bench_kernels(arguments *a) {
+    int64_t threads = 0;
+    tess_status status = tess__option_int("threads", 1, 4096, &threads);
+    if (status == TESS_OK)
+        status = open_output(0, &a->kernels.json, &a->kernels.out);
+    if (status != TESS_OK)
+        return tool_report(status);
+    a->kernels.threads = (int32_t)threads;
+    int code = a->n_chosen ? TOOL_OK : tool_bench_kernels(NULL, &a->kernels);
     for (size_t i = 0; i < a->n_chosen && code == TOOL_OK; i++)
-        code = tool_bench_kernels(a->chosen[i], &a->options);
+        code = tool_bench_kernels(a->chosen[i], &a->kernels);
+    return close_output(a->kernels.out, code);
+}
+
+/* As every rank of a world that runs already. */
+static int bench_comm(arguments *a) {
+    tess__world world;
+    tess_status status = tess__world_from_env(&world);
+    if (status == TESS_OK)
+        status = open_output(world.rank, &a->collectives.json, &a->collectives.out);
+    if (status != TESS_OK)
+        return tool_report(status);
+    a->collectives.comm = tess__option_text("comm");
+    return close_output(a->collectives.out, tool_bench_comm(&a->collectives));
+}
+
+static int start_ranks(int32_t ranks, int argc, char **argv) {
+    char **words = calloc((size_t)argc + 2, sizeof *words);
+    if (!words)
+        return TOOL_MEMORY;
+    words[0] = "tessera";
+    words[1] = "bench";
+    memcpy(words + 2, argv + 1, (size_t)(argc - 1) * sizeof *words);
+    int code = tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words });
+    free(words);
     return code;
+}
+
+static int run_comm(arguments *a, int argc, char **argv) {
+    int64_t ranks = 0;
+    tess_status status = tess__option_int("ranks", 1, 65536, &ranks);
+    if (status != TESS_OK)
+        return tool_report(status);
+    if (ranks == 0 && !getenv("WORLD_SIZE"))
+        ranks = 2; /* one rank has nobody to talk to */
+    int start = ranks ? tess_launch_wanted("bench", ranks) : 0;
+    if (start < 0)
+        return TOOL_USAGE;
+    return start ? start_ranks((int32_t)ranks, argc, argv) : bench_comm(a);
 }
 
 int cmd_bench(int argc, char **argv) {
     static const struct argp_option own[] = {
-        { "bytes", KEY_BYTES, "BYTES", 0, "size of the largest array; unset: far beyond the caches", 0 },
-        { "rounds", KEY_ROUNDS, "N", 0, "the best of so many counts", 0 },
+        { "bytes", KEY_BYTES, "BYTES", 0, "size of the largest array, or of a collective's whole buffer", 0 },
+        { "least-bytes", KEY_LEAST, "BYTES", 0, "comm: the size to begin with; each is four times the last", 0 },
+        { "rounds", KEY_ROUNDS, "N", 0, "how many measurements of a case", 0 },
+        { "seconds", KEY_SECONDS, "S", 0, "comm: the longest to spend on a case", 0 },
+        { "op", KEY_OP, "NAME", 0, "comm: one collective, as in all_gather", 0 },
         { NULL, 0, NULL, 0, NULL, 0 },
     };
     struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
     struct argp argp = { own,
                          parse,
                          "[SUBJECT…]",
-                         "Measures against the machine's limits. Subjects: cast, optimizer, sum and norm (the cpu "
-                         "device's kernels against memory bandwidth). Without one: all.",
+                         "Measures against the machine's limits. Subjects: comm (collectives of every comm plugin that "
+                         "can run here, on -n ranks); cast, optimizer, sum and norm (the cpu device's kernels against "
+                         "memory bandwidth). Without one: all kernels.",
                          children,
                          NULL,
                          NULL };
@@ -91,13 +175,5 @@ int cmd_bench(int argc, char **argv) {
     int code = tool_parse(&argp, 0, argc, argv, &a);
     if (code != TOOL_OK)
         return code;
-    tess_status status = read_options(&a.options);
-    if (status != TESS_OK)
-        return tool_report(status);
-    code = measure(&a);
-    if (a.options.out && fclose(a.options.out) != 0) {
-        tess__log(TESS_LOG_ERROR, "--json: not everything could be written: %s", strerror(errno));
-        return TOOL_DATA;
-    }
-    return code;
+    return a.comm ? run_comm(&a, argc, argv) : bench_kernels(&a);
 }

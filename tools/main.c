@@ -14,7 +14,7 @@ static const struct {
     { "train", cmd_train, "train a reference model, on files or on data that comes with it" },
     { "run", cmd_run, "start ranks of any program" },
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
-    { "bench", cmd_bench, "measure against the machine's limits" },
+    { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { NULL, NULL, NULL },
 };
 
