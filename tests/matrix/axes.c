@@ -10,7 +10,7 @@ axis_values axes[N_AXES] = {
     [OFFLOAD] = { "offload", { "none", "cpu" }, 2 },
     [PRECISION] = { "precision", { "fp32", "bf16" }, 2 },
     [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:a,b" }, 4 },
-    [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op" }, 5 },
+    [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op", "hybrid:3" }, 6 },
     [ACTIVATIONS] = { "activations", { "keep", "recompute", "offload" }, 3 },
     [RANKS] = { "W", { "1", "2", "3", "4", "6" }, 5 },
     [ACCUM] = { "accum", { "1", "2each", "2end" }, 3 },
@@ -45,15 +45,15 @@ int cell_exists(const cell *c) {
     return is(c, COMM, "self") == (cell_ranks(c) == 1);
 }
 
-/* Six ranks are for the hybrid cells alone, which are named one by one. */
+/* Six ranks, and groups of three among them, are for the cells that are named one by one. */
 static int in_product(const cell *c) {
-    return cell_exists(c) && !is(c, RANKS, "6");
+    return cell_exists(c) && !is(c, RANKS, "6") && !is(c, STRATEGY, "hybrid:3");
 }
 
 void cell_strategy(const cell *c, char *out, size_t n) {
     static const int group[] = { 1, 1, 1, 3, 2, 1, 2 }; /* K by the number of ranks */
     const char *s = axes[STRATEGY].values[c->v[STRATEGY]];
-    if (strncmp(s, "hybrid", 6) != 0)
+    if (strncmp(s, "hybrid", 6) != 0 || strchr(s, ':'))
         snprintf(out, n, "%s", s);
     else
         snprintf(out, n, "%s:%d", s, group[cell_ranks(c)]);
