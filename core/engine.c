@@ -62,9 +62,10 @@ static void host_log(void *host, int32_t level, const char *plugin, const char *
     tess__log(level, "%s: %s", plugin, message);
 }
 
+/* Threads are resolved here, once, so that plugins and models use the number that ranks compare. */
 static const char *host_option(void *host, const char *key) {
-    (void)host;
-    return tess__option_text(key);
+    tess *t = host;
+    return strcmp(key, "threads") == 0 && t->threads ? t->threads_text : tess__option_text(key);
 }
 
 static tess_status host_kv_set(void *host, const char *key, const void *value, uint64_t bytes) {
@@ -227,6 +228,7 @@ static tess_status read_switches(tess *t) {
     if ((status = tess__option_int("threads", 1, 1024, &threads)))
         return status;
     t->threads = (int32_t)threads;
+    snprintf(t->threads_text, sizeof t->threads_text, "%d", t->threads);
     s->accum = (int32_t)accum;
     s->sync_each = strcmp(sync, "each") == 0;
     s->prefetch = (int32_t)depth;

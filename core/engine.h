@@ -30,6 +30,7 @@ struct tess {
     tess_options options; /* as given; texts not to be used */
     int strict, plan_only;
     int32_t threads; /* compute threads of this rank */
+    char threads_text[16];
     int64_t timeout_ns;
 
     tess__world world;
