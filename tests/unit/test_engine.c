@@ -306,6 +306,36 @@ static void test_engine__a_budget_below_the_plan_is_refused_before_allocation(vo
     unsetenv("TESSERA_PREFETCH");
 }
 
+/* Parameters and momentum rest; between backward and step the sharded gradient is alive too. */
+static void test_engine__sgd_with_momentum_rests_in_two_shards_and_has_three_after_backward(void **state) {
+    (void)state;
+    toy m;
+    tess *t = NULL;
+    tess_options o = { .struct_size = sizeof o, .optimizer = "sgd", .momentum = 0.9f, .input_bytes = TOY_INPUT_BYTES };
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.1f, .momentum = 0.9f };
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    uint64_t trained = 0, frozen = 0;
+    for (int32_t g = 0; g < t->layout.n_groups; g++)
+        *(t->layout.groups[g].trainable ? &trained : &frozen) += t->layout.groups[g].shard_elems * 4;
+    uint64_t buffer = tess__round_up(5 * 4, t->setup.align);
+    for (int i = 0; i < 2; i++) {
+        double loss;
+        tess_stats s = { .struct_size = sizeof s };
+        assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+        assert_int_equal(s.live_bytes[TESS_DOMAIN_DEVICE], 2 * trained + frozen + buffer);
+        assert_int_equal(s.resting_bytes[TESS_DOMAIN_DEVICE], 2 * trained + frozen + buffer);
+        assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, i, &loss), TESS_OK);
+        float norm;
+        assert_int_equal(tess_grad_norm(t, &norm), TESS_OK);
+        assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+        assert_int_equal(s.live_bytes[TESS_DOMAIN_DEVICE], 3 * trained + frozen + buffer);
+        assert_int_equal(tess_step(t, &step), TESS_OK);
+    }
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 static void test_engine__planning_allocates_nothing_and_says_the_same(void **state) {
     (void)state;
     toy m;
@@ -357,6 +387,7 @@ int main(void) {
         cmocka_unit_test(test_engine__touches_the_step_arena_up_to_the_planned_byte),
         cmocka_unit_test(test_engine__accumulation_in_the_tree_equals_more_ranks_order),
         cmocka_unit_test(test_engine__a_budget_below_the_plan_is_refused_before_allocation),
+        cmocka_unit_test(test_engine__sgd_with_momentum_rests_in_two_shards_and_has_three_after_backward),
         cmocka_unit_test(test_engine__planning_allocates_nothing_and_says_the_same),
         cmocka_unit_test(test_engine__wrong_calls_name_what_was_expected),
     };
