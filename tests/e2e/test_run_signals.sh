@@ -27,7 +27,7 @@ done
 clean
 "$TESSERA" run -n 2 -- bash -c 'echo ready; sleep 60' >log 2>err &
 launcher=$!
-within 10 started 2 || fail "no start"
+within 10 started 2 || fail "no start: $(cat log err; ls)"
 kill -INT $launcher
 ends $launcher 5
 [ "$code" = 130 ] || fail "INT: exit code $code, expected 130"
@@ -37,7 +37,7 @@ nothing_left
 clean
 "$TESSERA" run -n 2 -- bash -c 'trap "" TERM; echo ready; while :; do sleep 0.05; done' >log 2>err &
 launcher=$!
-within 10 started 2 || fail "no start"
+within 10 started 2 || fail "no start: $(cat log err; ls)"
 kill -TERM $launcher
 sleep 0.3
 kill -0 $launcher || fail "the launcher left its ranks"
@@ -48,11 +48,11 @@ nothing_left
 
 # Ctrl-Z stops the ranks with the launcher and is no death: after a pause longer than the heartbeat all go on.
 clean
-TESSERA_HEARTBEAT=0.5 "$TESSERA" run -n 2 -- "$probe" 1 goodbye >log 2>err &
+TESSERA_HEARTBEAT=1.5 "$TESSERA" run -n 2 -- "$probe" 1 goodbye >log 2>err &
 launcher=$!
-within 10 joined 0 1 || fail "no start"
+within 10 joined 0 1 || fail "no start: $(cat log err; ls)"
 kill -TSTP $launcher
-sleep 1.2
+sleep 3
 for r in 0 1; do
   grep -q '^State:.T' "/proc/$(cat pid.$r)/status" 2>/dev/null || [ -e code.$r ] || fail "rank $r was not stopped"
 done
@@ -65,7 +65,7 @@ nothing_left
 clean
 "$TESSERA" run -n 3 -- "$probe" >log 2>err &
 launcher=$!
-within 10 joined 0 1 2 || fail "no start"
+within 10 joined 0 1 2 || fail "no start: $(cat log err; ls)"
 began=$(milliseconds)
 kill -KILL $launcher
 coded() { [ -e code.0 ] && [ -e code.1 ] && [ -e code.2 ]; }
@@ -79,7 +79,7 @@ wait $launcher 2>/dev/null
 clean
 "$TESSERA" run --no-prefix -n 2 -- "$probe" >log 2>err &
 launcher=$!
-within 10 joined 0 1 || fail "no start"
+within 10 joined 0 1 || fail "no start: $(cat log err; ls)"
 kill -KILL $launcher
 within 5 none_left || fail "ranks outlive the launcher"
 for r in 0 1; do
@@ -92,7 +92,7 @@ wait $launcher 2>/dev/null
 clean
 "$TESSERA" run --no-prefix -n 2 -- bash -c 'echo ready; exec sleep 60' >log 2>err &
 launcher=$!
-within 10 started 2 || fail "no start"
+within 10 started 2 || fail "no start: $(cat log err; ls)"
 kill -KILL $launcher
 wait $launcher 2>/dev/null
 nothing_left
