@@ -1,6 +1,6 @@
 #!/bin/bash
 # labels: e2e
-# timeout: 120
+# timeout: 300
 # `tessera run`: environment, output, exit codes, and that it stops everyone.
 . "$SOURCE/tests/e2e/lib.sh"
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS OMP_NUM_THREADS TESSERA_HELPER_CPUS

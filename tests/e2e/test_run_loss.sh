@@ -1,6 +1,6 @@
 #!/bin/bash
 # labels: e2e
-# timeout: 180
+# timeout: 300
 # A rank that is lost: the others exit with code 5, naming it, within a second; with and without a launcher.
 . "$SOURCE/tests/e2e/lib.sh"
 unset RANK WORLD_SIZE

@@ -1,6 +1,6 @@
 #!/bin/bash
 # labels: e2e
-# timeout: 120
+# timeout: 300
 # `tessera run` and signals: passed on, nothing left behind, also when the launcher itself dies.
 set -m # background jobs with signals as in a terminal
 . "$SOURCE/tests/e2e/lib.sh"
