@@ -11,14 +11,22 @@ static void *or_null(const tess *t, int role, int32_t index) {
     return index >= 0 && t->booked[role][index] ? tess__at(t, role, index) : NULL;
 }
 
+static uint32_t compute_dtype(const tess *t, int32_t scope) {
+    const tess__scope *s = &t->model.scopes[scope];
+    for (int32_t i = 0; i < s->n_params; i++)
+        if (t->model.params[s->params[i]].group >= 0)
+            return t->layout.groups[t->model.params[s->params[i]].group].compute;
+    return TESS_F32;
+}
+
 static tess_status call_block(tess *t, const tess__event *e) {
     int32_t i = t->model.scopes[e->scope].block;
     const tess_block_options *o = &t->model.blocks[i].options;
     int backward = e->type == TESS__BACKWARD_BEGIN;
     tess_block_call c = { .struct_size = sizeof c,
-                          .pass = t->pass,
+                          .pass = t->pass & 15, /* without flags: TRAIN or EVAL */
                           .recompute = e->type == TESS__AGAIN_BEGIN,
-                          .compute_dtype = t->layout.n_groups ? t->layout.groups[0].compute : TESS_F32,
+                          .compute_dtype = compute_dtype(t, e->scope),
                           .step = t->steps_done,
                           .microbatch = t->run->microbatch,
                           .params = (const void *const *)t->block_params,
@@ -35,12 +43,9 @@ static tess_status call_block(tess *t, const tess__event *e) {
         c.grad_input = or_null(t, TESS__OUTPUT_GRAD, i - 1);
     }
     tess__hand_out(t, e->scope, t->block_params, backward ? t->block_grads : NULL);
-    const char *before = tess_last_error();
+    uint64_t before = tess__fail_count();
     tess_status s = (backward ? o->backward : o->forward)(o->user, &c);
-    if (s && tess_last_error() == before && !before[0])
-        return tess__fail(s, "%s of block \"%s\" failed with %s", backward ? "backward" : "forward", o->name,
-                          tess__status_name(s));
-    return s;
+    return s ? tess__callback_failed(s, before, backward ? "backward of block" : "forward of block", o->name) : TESS_OK;
 }
 
 static tess__program *choose_program(tess *t, const tess_run_options *o) {
@@ -81,8 +86,13 @@ static tess_status run_events(tess *t) {
 }
 
 static tess_status run(tess *t, const tess_run_options *options) {
-    tess_run_options o = { .struct_size = sizeof o };
-    memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    tess_run_options o;
+    tess_optimizer_options step;
+    TRY(tess__take("tess_run", &o, sizeof o, options));
+    if (o.step) {
+        TRY(tess__take("tess_run: step", &step, sizeof step, o.step));
+        o.step = &step;
+    }
     TRY(check(t, &o));
     TRY(tess__pass_finish(t));
     int train = o.kind == TESS_PASS_TRAIN, last = t->microbatch == t->setup.accum - 1;

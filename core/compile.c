@@ -79,6 +79,10 @@ static tess_status scratch_of(const tess__setup *s, uint32_t op, uint32_t send, 
                           .scale = 1 };
     tess_need need = { .struct_size = sizeof need };
     tess_status status = s->comm->need(s->comm_ctx, &env, &c, &need);
+    if (!status && (need.align > s->align || need.pinned_bytes || need.host_bytes))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "the comm plugin wants scratch outside device memory or aligned to %u bytes for operation %u",
+                          need.align, op);
     if (status)
         return tess__fail(status, "the comm plugin does not offer a collective (operation %u, %s to %s, %d ranks)", op,
                           tess__dtype_name(send), tess__dtype_name(recv), nranks);
@@ -157,8 +161,13 @@ static tess_status book_shard_grad(tess__builder *b, int32_t g, uint8_t flags) {
 }
 
 static tess_status begin_grad(tess__builder *b, int32_t u) {
-    if (b->units[u].grad)
+    if (b->units[u].grad || !b->layout->units[u].trainable)
         return TESS_OK;
+    if (b->units[u].reduced)
+        return tess__fail(TESS_E_INVALID,
+                          "backward enters unit %s again after its gradient was reduced, which a pass does once, after "
+                          "the last use: run all forwards of a pass before its backwards",
+                          b->layout->units[u].name);
     EACH_GROUP(g, u) {
         const tess__group *group = &b->layout->groups[g];
         if (!group->trainable)
@@ -363,7 +372,7 @@ static tess_status block_end(tess__builder *b, uint8_t type, int32_t block) {
 
 static tess_status scope_begin(tess__builder *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
-    int32_t block = b->model->scopes[scope].block;
+    int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
     for (int32_t i = 0; i < n; i++)
         TRY(gather_unit(b, units[i]));
     for (int32_t i = 0; i < n; i++)
@@ -397,7 +406,7 @@ static int gradient_is_complete(const tess__builder *b, int32_t u) {
 
 static tess_status scope_end(tess__builder *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
-    int32_t block = b->model->scopes[scope].block;
+    int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
     TRY(tess__program_instr(b->p, TESS__LEAVE, 0, b->p->n_events - 1, -1, 0));
     if (block >= 0)
         TRY(block_end(b, type, block));
@@ -447,7 +456,7 @@ void tess__builder_start(tess__builder *b, tess__program *p, uint32_t kind) {
     b->p = p;
     b->ahead = NULL;
     b->at = 0;
-    b->fused = 0;
+    b->fused = b->params_only = 0;
     b->reducing = -1;
     b->ordinal = 0;
     b->mark = 0;

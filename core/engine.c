@@ -28,6 +28,34 @@ void tess__engine_abort_comms(tess *t, tess_status why) {
     pthread_mutex_unlock(&t->comm_lock);
 }
 
+tess_status tess__take(const char *call, void *own, uint32_t own_bytes, const void *given) {
+    enum { LEAST = 8, MOST = 1 << 16 };
+    uint32_t size;
+    if (!given)
+        return tess__fail(TESS_E_INVALID, "%s: the options are missing", call);
+    memcpy(&size, given, sizeof size);
+    if (size < LEAST || size > MOST || size % 4)
+        return tess__fail(TESS_E_INVALID, "%s: struct_size of the options is %u; set it to sizeof of the struct (%u)",
+                          call, size, own_bytes);
+    memset(own, 0, own_bytes);
+    memcpy(own, given, size < own_bytes ? size : own_bytes);
+    memcpy(own, &own_bytes, sizeof own_bytes);
+    return TESS_OK;
+}
+
+tess_status tess__callback_failed(tess_status status, uint64_t before, const char *what, const char *name) {
+    if (status > 0)
+        status = TESS_E_INVALID;
+    if (tess__fail_count() != before)
+        return status;
+    return tess__fail(status, "%s \"%s\" failed with %s", what, name, tess__status_name(status));
+}
+
+/* What another rank's end can look like here; anything else is this rank's own finding. */
+static int may_be_echo(tess_status s) {
+    return s == TESS_E_ABORTED || s == TESS_E_PEER || s == TESS_E_TIMEOUT || s == TESS_E_SYSTEM;
+}
+
 tess_status tess__engine_fail(tess *t, tess_status status) {
     if (t->error)
         return tess__fail(t->error, "%s", t->message);
@@ -36,7 +64,7 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
     if (t->control) {
         tess__control_report(t->control, status, own);
         tess_error cause = { .struct_size = sizeof cause };
-        if (tess__control_cause(t->control, &cause) && cause.rank != t->world.rank) {
+        if (may_be_echo(status) && tess__control_cause(t->control, &cause) && cause.rank != t->world.rank) {
             int known = t->doing[t->doing_now][0] != 0;
             status = TESS_E_PEER;
             snprintf(own, sizeof own, "%s%s%s", cause.message, known ? "; this rank was in " : "",
@@ -273,7 +301,12 @@ static tess_status describe_device(tess *t) {
         return tess__fail(TESS_E_UNSUPPORTED,
                           "TESSERA_DEVICE=%s: this program's kernels do not read that device's memory",
                           t->selected[TESS_KIND_DEVICE]);
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    if ((s = t->comm->query(t->setup.comm_ctx, NULL, &caps)))
+        return tess__fail(s, "comm %s cannot say what it needs", t->plugins[TESS_KIND_COMM]->name);
     t->setup.align = info.align > 64 ? info.align : 64;
+    if (caps.align > t->setup.align)
+        t->setup.align = caps.align;
     t->setup.granularity = info.granularity_bytes ? info.granularity_bytes : 1;
     t->setup.env.struct_size = sizeof t->setup.env;
     t->setup.env.mem = info.mem;
@@ -360,7 +393,7 @@ static tess_status create_comms(tess *t) {
 static tess_status open_world(tess *t) {
     tess_status s = TESS_OK;
     if (t->plan_only) {
-        t->world = (tess__world){ .nranks = t->options.ranks > 0 ? t->options.ranks : 1 };
+        t->world = (tess__world){ .nranks = t->options.ranks };
     } else if ((s = tess__world_from_env(&t->world))) {
         return s;
     } else if (t->world.nranks > 1) {
@@ -373,20 +406,22 @@ static tess_status open_world(tess *t) {
     return s;
 }
 
-tess_status tess_open(const tess_options *options, tess **out) {
-    tess *t = calloc(1, sizeof *t);
-    if (!t)
-        return tess__fail(TESS_E_NOMEM, "no memory for the engine");
-    if (options)
-        memcpy(&t->options, options,
-               options->struct_size < sizeof t->options ? options->struct_size : sizeof t->options);
-    pthread_mutex_init(&t->comm_lock, NULL);
-    const char *plan = tess__option_text("plan");
-    t->plan_only = t->options.plan_only || plan;
-    if (plan && !t->options.plan_only)
-        t->options.ranks = atoi(plan);
-    make_host(t);
-    tess_status s = open_world(t);
+static tess_status read_plan(tess *t) {
+    int64_t ranks = t->options.ranks > 0 ? t->options.ranks : 1;
+    tess_status s = TESS_OK;
+    t->plan_only = t->options.plan_only != 0;
+    if (!t->plan_only && tess__option_text("plan")) {
+        t->plan_only = 1;
+        s = tess__option_int("plan", 1, INT32_MAX, &ranks);
+    }
+    t->options.ranks = (int32_t)ranks;
+    return s;
+}
+
+static tess_status start(tess *t) {
+    tess_status s = read_plan(t);
+    if (!s)
+        s = open_world(t);
     if (!s)
         s = read_options(t);
     if (!s)
@@ -395,17 +430,32 @@ tess_status tess_open(const tess_options *options, tess **out) {
         tess__options_warn_unknown(); /* now that the plugins' own variables are known */
     if (!s)
         s = describe_device(t);
-    if (!s && !t->plan_only) {
-        s = tess__handshake_identity(t);
-        if (!s)
-            s = create_device(t);
-        if (!s)
-            s = create_comms(t);
-    }
+    if (s || t->plan_only)
+        return s;
+    s = tess__handshake_identity(t);
+    if (!s)
+        s = create_device(t);
+    return s ? s : create_comms(t);
+}
+
+tess_status tess_open(const tess_options *options, tess **out) {
+    tess_options own = { .struct_size = sizeof own };
+    if (!out)
+        return tess__fail(TESS_E_INVALID, "tess_open: there is no place for the engine pointer");
+    tess_status s = options ? tess__take("tess_open", &own, sizeof own, options) : TESS_OK;
+    if (s)
+        return s;
+    tess *t = calloc(1, sizeof *t);
+    if (!t)
+        return tess__fail(TESS_E_NOMEM, "no memory for the engine");
+    t->options = own;
+    pthread_mutex_init(&t->comm_lock, NULL);
+    make_host(t);
+    s = start(t);
     if (s) {
-        tess__engine_fail(t, s);
+        s = tess__engine_fail(t, s);
         tess_close(t);
-        return s == TESS_E_ABORTED ? TESS_E_PEER : s;
+        return s;
     }
     *out = t;
     return TESS_OK;
@@ -452,6 +502,9 @@ static void drop_requests(tess *t) {
         if (s->reduce && t->comm->wait(s->reduce, 5 * SECOND, &e) != TESS_E_TIMEOUT)
             t->comm->request_free(s->reduce);
     }
+    tess_error e = { .struct_size = sizeof e };
+    if (t->loose && t->comm->wait(t->loose, 5 * SECOND, &e) != TESS_E_TIMEOUT)
+        t->comm->request_free(t->loose);
 }
 
 static void free_tables(tess *t) {
@@ -468,6 +521,7 @@ static void free_tables(tess *t) {
     tess__layout_free(&t->layout);
     tess__model_free(&t->model);
     free(t->state);
+    free(t->entered);
     free(t->segments);
     free(t->first_segment);
     free(t->segment_group);
@@ -480,13 +534,18 @@ static void free_tables(tess *t) {
 tess_status tess_close(tess *t) {
     if (!t)
         return TESS_OK;
-    if (!t->error && t->pass && t->sharded)
-        tess__pass_finish(t);
+    if (!t->error && t->pass && t->sharded) {
+        tess_status finished = tess__pass_finish(t);
+        if (finished)
+            tess__engine_fail(t, finished);
+    }
     if (!t->error && t->control && t->comms[TESS__WORLD]) {
         char all[1 << 12];
         char mine = 0;
-        if (t->setup.nranks <= (int32_t)sizeof all)
-            tess__engine_exchange(t, "close", &mine, 1, all);
+        tess_status closed =
+            t->setup.nranks <= (int32_t)sizeof all ? tess__engine_exchange(t, "tess_close", &mine, 1, all) : TESS_OK;
+        if (closed)
+            tess__engine_fail(t, closed);
     }
     tess_status s = t->error;
     if (t->error)
@@ -534,10 +593,19 @@ tess_status tess_scope_add(tess *t, const char *name, int64_t stack, tess_scope 
     DESCRIBE(tess__model_add_scope(&t->model, name, stack, first));
 }
 
+static tess_status add_param(tess *t, tess_param_options *o, const tess_param_options *given, tess_param *first) {
+    tess_status s = tess__take("tess_param_add", o, sizeof *o, given);
+    return s ? s : tess__model_add_param(&t->model, o, first);
+}
+
+static tess_status add_block(tess *t, tess_block_options *o, const tess_block_options *given, tess_scope *scope) {
+    tess_status s = tess__take("tess_block_add", o, sizeof *o, given);
+    return s ? s : tess__model_add_block(&t->model, o, scope);
+}
+
 tess_status tess_param_add(tess *t, const tess_param_options *options, tess_param *first) {
-    tess_param_options o = { .struct_size = sizeof o };
-    memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    DESCRIBE(tess__model_add_param(&t->model, &o, first));
+    tess_param_options o;
+    DESCRIBE(add_param(t, &o, options, first));
 }
 
 tess_status tess_param_tie(tess *t, const char *alias, const char *of) {
@@ -545,7 +613,6 @@ tess_status tess_param_tie(tess *t, const char *alias, const char *of) {
 }
 
 tess_status tess_block_add(tess *t, const tess_block_options *options, tess_scope *scope) {
-    tess_block_options o = { .struct_size = sizeof o };
-    memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
-    DESCRIBE(tess__model_add_block(&t->model, &o, scope));
+    tess_block_options o;
+    DESCRIBE(add_block(t, &o, options, scope));
 }

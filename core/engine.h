@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-enum { TESS__N_PROGRAMS = 8, TESS__MAX_USER = 256 };
+enum { TESS__N_PROGRAMS = 8, TESS__MAX_USER = 256, TESS__RECENT_TAGS = 16 };
 
 typedef struct { /* one arena, as obtained */
     tess_buffer memory;
@@ -19,7 +19,7 @@ typedef struct { /* one arena, as obtained */
 
 typedef struct { /* what runs, per group */
     tess_request *gather, *reduce;
-    int gather_live, reduce_live;
+    uint64_t gather_seq, reduce_seq;
 } tess__group_state;
 
 struct tess {
@@ -64,10 +64,12 @@ struct tess {
     tess__program *program, departed; /* the running one; the one a departing pass builds as it goes */
     tess__heap heap;
     tess_buffer *overflow; /* step buffers that did not fit while departing */
-    int32_t n_overflow;
+    int32_t n_overflow, cap_overflow;
+    tess_request *loose; /* of a collective that has no other home; set only until its end */
     int32_t pc;
     uint32_t pass; /* 0: none */
     int departing, summoned;
+    int32_t *entered;      /* by scope: begins without end, forward at 2 * scope, backward at 2 * scope + 1 */
     int32_t microbatch;    /* of this step, from 0 */
     int32_t pending_grads; /* gradients live: a step or a drop is due */
     const tess_run_options *run;
@@ -90,6 +92,7 @@ struct tess {
     uint64_t live[3][16], live_total[3], live_peak[3], live_at_peak[3][16];
     uint64_t obtained[3], obtained_peak[3];
     uint64_t n_recompiles, n_collectives, exchange_count;
+    uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo */
 };
 
 enum { TESS__WORLD, TESS__SHARD, TESS__REPLICA };
@@ -110,12 +113,19 @@ tess_status tess__engine_fail(tess *, tess_status status);
 /** Every public call starts with it: the sticky error again, or TESS_OK. */
 tess_status tess__engine_check(tess *);
 void tess__engine_abort_comms(tess *, tess_status why);
+/** Copies a struct of the program's to one of ours as far as both go; the rest is zero, which means the default.
+ * TESS_E_INVALID, naming the call, when it is missing or its struct_size cannot be. */
+tess_status tess__take(const char *call, void *own, uint32_t own_bytes, const void *given);
+/** For a failure that came out of the program's own function: names where, unless that function set a message since
+ * `before`, which is tess__fail_count() from ahead of the call. */
+tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
 /** Exchanges `bytes` with all ranks under a key that no other exchange has; [C]. */
 tess_status tess__engine_exchange(tess *, const char *what, const void *mine, uint64_t bytes, void *out);
 /** handshake.c: [C] plugins, threads and instruction sets are the same everywhere. */
 tess_status tess__handshake_identity(tess *);
-/** handshake.c: [C] the program is the same everywhere; names the first instruction that differs and the ranks. */
-tess_status tess__handshake_program(tess *, const tess__program *);
+/** handshake.c: [C] the model and the programs are the same everywhere; names the first declaration or instruction
+ * that differs and the ranks. Programs without instructions are left out. */
+tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
 /** shard.c */
 tess_status tess__compile_all(tess *);
@@ -133,6 +143,13 @@ void tess__book(tess *, const tess__buffer *, int sign);
 tess_status tess__run_program(tess *, tess__program *);
 /** Takes the program's live step buffers and sharded gradients off the books. */
 tess_status tess__free_all(tess *, const tess__program *);
+
+/** waiting.c */
+/** Tells the other ranks where this one waits. */
+tess_status tess__waiting_say(tess *, int in_exchange, const char *what);
+/** In a long wait for collective number `seq`: TESS_E_MISMATCH, naming both sides, when a rank waits elsewhere and so
+ * can never come. */
+tess_status tess__waiting_check(tess *, uint64_t seq, const char *what);
 
 /** pass.c */
 /** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */

@@ -44,7 +44,13 @@ static tess_status find_room(tess *t, tess__buffer *b) {
                              .align = t->setup.align };
     tess_status s = t->dev->mem_alloc(t->device, &r, &more, &e);
     if (s)
-        return device_failed(t, s, &e);
+        return tess__fail(s,
+                          "a pass that departs from the compiled order needs %llu bytes beside the plan: device %s: %s",
+                          (unsigned long long)r.bytes, t->plugins[TESS_KIND_DEVICE]->name, e.message);
+    if (t->n_overflow == t->cap_overflow) {
+        t->dev->mem_free(t->device, &more);
+        return tess__fail(TESS_E_INTERNAL, "more than %d buffers beside the step arena", t->cap_overflow);
+    }
     t->overflow[t->n_overflow++] = more;
     t->obtained[b->domain] += more.bytes;
     if (t->obtained[b->domain] > t->obtained_peak[b->domain])
@@ -52,6 +58,22 @@ static tess_status find_room(tess *t, tess__buffer *b) {
     b->offset = UINT64_MAX;
     t->where[b->role][b->index] = more.ptr;
     return TESS_OK;
+}
+
+/* Memory obtained on top goes as soon as its buffer does: a pass may be long. */
+static void give_room(tess *t, const tess__buffer *b) {
+    if (b->offset != UINT64_MAX) {
+        tess__heap_give(&t->heap, b->offset);
+        return;
+    }
+    for (int32_t i = 0; i < t->n_overflow; i++)
+        if (t->overflow[i].ptr == tess__at(t, b->role, b->index)) {
+            t->obtained[b->domain] -= t->overflow[i].bytes;
+            tess__unpoison(t->overflow[i].ptr, t->overflow[i].bytes);
+            t->dev->mem_free(t->device, &t->overflow[i]);
+            t->overflow[i] = t->overflow[--t->n_overflow];
+            return;
+        }
 }
 
 static tess_status fill(tess *t, void *at, uint8_t byte, uint64_t bytes) {
@@ -87,8 +109,8 @@ static tess_status unbook(tess *t, const tess__instr *in) {
     if (t->strict) /* all bits set is a NaN in every float format */
         TRY(fill(t, tess__at(t, b->role, b->index), 0xff, b->bytes));
     tess__poison(tess__at(t, b->role, b->index), b->bytes);
-    if (t->departing && b->offset != UINT64_MAX)
-        tess__heap_give(&t->heap, b->offset);
+    if (t->departing)
+        give_room(t, b);
     return TESS_OK;
 }
 
@@ -150,8 +172,8 @@ static tess_status check_departed(tess *t) {
     return TESS_OK;
 }
 
-static tess_status wait_for(tess *t, int which, tess_request *request) {
-    const int64_t slice = INT64_C(100000000);
+static tess_status wait_for(tess *t, int which, tess_request *request, uint64_t seq) {
+    const int64_t slice = INT64_C(100000000), second = 10 * slice;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     for (int64_t waited = 0;; waited += slice) {
         tess_status s = t->comm->wait(request, slice, &e);
@@ -160,6 +182,8 @@ static tess_status wait_for(tess *t, int which, tess_request *request) {
         if (s != TESS_E_TIMEOUT)
             return comm_failed(t, which, s, &e);
         TRY(check_departed(t));
+        if ((waited + slice) % second == 0)
+            TRY(tess__waiting_check(t, seq, t->doing[t->doing_now]));
         if (waited > t->timeout_ns)
             return tess__fail(TESS_E_TIMEOUT, "%s took more than %lld s (TESSERA_TIMEOUT)", t->doing[t->doing_now],
                               (long long)(t->timeout_ns / 1000000000));
@@ -172,17 +196,18 @@ static tess_status post(tess *t, int which, tess_collective *c, tess_request **r
     c->send_mem = c->recv_mem = t->setup.env.mem;
     c->after = t->compute;
     c->seq = t->n_collectives++;
+    t->recent_tags[c->seq % TESS__RECENT_TAGS] = c->tag;
     tess_status s = t->comm->post(t->comms[which], c, 1, request, &e);
     return s ? comm_failed(t, which, s, &e) : TESS_OK;
 }
 
 tess_status tess__comm_run(tess *t, int which, const tess_collective *c, const char *doing) {
     tess_collective own = *c;
-    tess_request *request = NULL;
     set_doing(t, doing);
-    TRY(post(t, which, &own, &request));
-    TRY(wait_for(t, which, request));
-    t->comm->request_free(request);
+    TRY(post(t, which, &own, &t->loose));
+    TRY(wait_for(t, which, t->loose, own.seq));
+    t->comm->request_free(t->loose);
+    t->loose = NULL;
     clear_doing(t);
     return TESS_OK;
 }
@@ -231,15 +256,16 @@ static tess_status gather(tess *t, const tess__instr *in) {
     if (t->booked[TESS__GATHER_SCRATCH][g])
         c.scratch_bytes = t->program->buffers[in[-1].buffer].bytes;
     TRY(post(t, TESS__SHARD, &c, &t->state[g].gather));
+    t->state[g].gather_seq = c.seq;
     clear_doing(t);
     return TESS_OK;
 }
 
-static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request) {
+static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq) {
     if (!*request)
         return TESS_OK;
     name_instr(t, in);
-    TRY(wait_for(t, which, *request));
+    TRY(wait_for(t, which, *request, seq));
     t->comm->request_free(*request);
     *request = NULL;
     clear_doing(t);
@@ -363,6 +389,7 @@ static tess_status reduce(tess *t, const tess__instr *in) {
                           .scratch_bytes = reduce_scratch(t, in),
                           .tag = in->tag };
     TRY(post(t, TESS__SHARD, &c, &t->state[g].reduce));
+    t->state[g].reduce_seq = c.seq;
     clear_doing(t);
     return TESS_OK;
 }
@@ -386,6 +413,7 @@ static tess_status replicate(tess *t, const tess__instr *in) {
                           .scratch_bytes = reduce_scratch(t, in),
                           .tag = in->tag };
     TRY(post(t, TESS__REPLICA, &c, &t->state[g].reduce));
+    t->state[g].reduce_seq = c.seq;
     clear_doing(t);
     return TESS_OK;
 }
@@ -481,20 +509,22 @@ static tess_status copy_result(tess *t, int32_t block) {
 }
 
 static tess_status run_instr(tess *t, const tess__instr *in) {
-    tess__group_state *state = t->state ? &t->state[in->index] : NULL;
     switch (in->op) {
     case TESS__BOOK: return book(t, in);
     case TESS__FREE: return unbook(t, in);
     case TESS__INPUT_COPY: return copy_input(t);
     case TESS__RESULT_COPY: return copy_result(t, in->index);
     case TESS__GATHER: return gather(t, in);
-    case TESS__GATHER_WAIT: return end_request(t, in, TESS__SHARD, &state->gather);
+    case TESS__GATHER_WAIT:
+        return end_request(t, in, TESS__SHARD, &t->state[in->index].gather, t->state[in->index].gather_seq);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce(t, in);
-    case TESS__REDUCE_WAIT: return end_request(t, in, TESS__SHARD, &state->reduce);
+    case TESS__REDUCE_WAIT:
+        return end_request(t, in, TESS__SHARD, &t->state[in->index].reduce, t->state[in->index].reduce_seq);
     case TESS__REPLICATE: return replicate(t, in);
-    case TESS__REPLICATE_WAIT: return end_request(t, in, TESS__REPLICA, &state->reduce);
+    case TESS__REPLICATE_WAIT:
+        return end_request(t, in, TESS__REPLICA, &t->state[in->index].reduce, t->state[in->index].reduce_seq);
     case TESS__SUM_SHARD: return sum_shard(t, in->index);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);

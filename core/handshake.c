@@ -19,6 +19,9 @@ tess_status tess__engine_exchange(tess *t, const char *what, const void *mine, u
     char key[96];
     snprintf(key, sizeof key, "exchange/%llu/%s", (unsigned long long)t->exchange_count++, what);
     tess__control_doing(t->control, what);
+    tess_status s = tess__waiting_say(t, 1, what);
+    if (s)
+        return s;
     return tess__control_exchange(t->control, key, mine, bytes, out);
 }
 
@@ -68,63 +71,112 @@ tess_status tess__handshake_identity(tess *t) {
     return status;
 }
 
+/* ---- models and programs ---- */
+
+/* Two ranks' lists of things, and how one of them reads: declarations of a model, or instructions of a program. */
+typedef struct {
+    tess *t;
+    const tess__program *program; /* null: the model's declarations */
+    int32_t n;
+} list;
+
 static uint64_t instr_hash(const tess__program *p, int32_t i) {
     const tess__instr *in = &p->instrs[i];
-    uint64_t h = tess__hash_u64(TESS__HASH_START, (uint64_t)in->op << 32 | (uint32_t)in->index);
+    uint64_t h =
+        tess__hash_u64(TESS__HASH_START, (uint64_t)in->op << 40 | (uint64_t)in->flags << 32 | (uint32_t)in->index);
     h = tess__hash_u64(h, in->tag);
     return in->buffer < 0 ? h : tess__hash_u64(h, p->buffers[in->buffer].bytes);
 }
 
-/* The first instruction at which rank `other` departs from rank 0, found by bisecting over prefix hashes: every rank
- * takes part in every exchange. */
-static tess_status find_difference(tess *t, const tess__program *p, int32_t other) {
-    int32_t low = 0, high = p->n_instrs + 1;
-    uint64_t all_n = (uint64_t)t->world.nranks, *all = calloc(all_n, sizeof *all);
-    char(*texts)[IDENTITY_BYTES] = calloc(all_n, IDENTITY_BYTES), mine[IDENTITY_BYTES] = "nothing more";
-    tess_status s = all && texts ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to compare programs");
-    uint64_t lengths = (uint64_t)p->n_instrs;
-    if (!s && !(s = tess__engine_exchange(t, "the comparison of programs", &lengths, 8, all)))
-        high = 1 + (int32_t)(all[0] > all[other] ? all[0] : all[other]);
+static uint64_t item_hash(const list *l, int32_t i) {
+    return l->program ? instr_hash(l->program, i) : tess__model_item_hash(&l->t->model, i);
+}
+
+static void item_text(const list *l, int32_t i, char *out, size_t n) {
+    if (i >= l->n)
+        snprintf(out, n, "nothing more");
+    else if (l->program)
+        tess__program_text(l->program, &l->t->model, &l->t->layout, i, out, n);
+    else
+        tess__model_item_text(&l->t->model, i, out, n);
+}
+
+/* The first item at which rank `other` departs from rank 0, found by bisecting over prefix hashes: every rank takes
+ * part in every exchange, with the same bounds. */
+static tess_status bisect(const list *l, int32_t other, uint64_t *all, int32_t *first) {
+    uint64_t length = (uint64_t)l->n;
+    tess_status s = tess__engine_exchange(l->t, "the comparison of programs", &length, 8, all);
+    int32_t low = 0, high = 1 + (int32_t)(all[0] > all[other] ? all[0] : all[other]);
     while (!s && high - low > 1) {
         int32_t middle = (low + high) / 2;
         uint64_t h = TESS__HASH_START;
         for (int32_t i = 0; i < middle; i++)
-            h = tess__hash_u64(h, i < p->n_instrs ? instr_hash(p, i) : 0);
-        s = tess__engine_exchange(t, "the comparison of programs", &h, 8, all);
+            h = tess__hash_u64(h, i < l->n ? item_hash(l, i) : 0);
+        s = tess__engine_exchange(l->t, "the comparison of programs", &h, 8, all);
         if (all[0] == all[other])
             low = middle;
         else
             high = middle;
     }
-    if (!s && low < p->n_instrs)
-        tess__program_text(p, &t->model, &t->layout, low, mine, sizeof mine);
+    *first = low;
+    return s;
+}
+
+static tess_status name_difference(const list *l, int32_t other) {
+    uint64_t n_ranks = (uint64_t)l->t->world.nranks, *all = calloc(n_ranks, sizeof *all);
+    char(*texts)[IDENTITY_BYTES] = calloc(n_ranks, IDENTITY_BYTES), mine[IDENTITY_BYTES] = "";
+    tess_status s = all && texts ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", (int)n_ranks);
+    int32_t at = 0;
     if (!s)
-        s = tess__engine_exchange(t, "the comparison of programs", mine, sizeof mine, texts);
+        s = bisect(l, other, all, &at);
+    if (!s) {
+        item_text(l, at, mine, sizeof mine);
+        s = tess__engine_exchange(l->t, "the comparison of programs", mine, sizeof mine, texts);
+    }
     if (!s) {
         texts[0][IDENTITY_BYTES - 1] = texts[other][IDENTITY_BYTES - 1] = 0;
-        s = tess__fail(
-            TESS_E_MISMATCH,
-            "the ranks compiled different programs; instruction %d is \"%s\" on rank 0 and \"%s\" on rank %d", low,
-            texts[0], texts[other], other);
+        s = tess__fail(TESS_E_MISMATCH, "the ranks %s; %s %d is \"%s\" on rank 0 and \"%s\" on rank %d",
+                       l->program ? "compiled different programs" : "declared different models",
+                       l->program ? "instruction" : "declaration", at, texts[0], texts[other], other);
     }
     free(all);
     free(texts);
     return s;
 }
 
-tess_status tess__handshake_program(tess *t, const tess__program *p) {
+/* Compares one hash; fails by name when a rank has another than rank 0. */
+static tess_status compare(const list *l, uint64_t mine, uint64_t *all) {
+    tess_status s = tess__engine_exchange(l->t, "the comparison of programs", &mine, 8, all);
+    for (int32_t r = 1; !s && r < l->t->world.nranks; r++)
+        if (all[r] != all[0])
+            return name_difference(l, r);
+    return s;
+}
+
+static tess_status compare_each(tess *t, const tess__program *programs, int32_t n, uint64_t *all) {
+    list model = { .t = t, .n = tess__model_n_items(&t->model) };
+    tess_status s = compare(&model, tess__model_hash(&t->model), all);
+    for (int32_t i = 0; !s && i < n; i++) {
+        list program = { .t = t, .program = &programs[i], .n = programs[i].n_instrs };
+        s = compare(&program, programs[i].hash, all);
+    }
+    return s ? s : tess__fail(TESS_E_INTERNAL, "the ranks compiled different programs");
+}
+
+tess_status tess__handshake_programs(tess *t, const tess__program *programs, int32_t n) {
     if (t->world.nranks == 1)
         return TESS_OK;
-    uint64_t mine[2] = { tess__model_hash(&t->model), p->hash };
-    uint64_t(*all)[2] = calloc((size_t)t->world.nranks, sizeof *all);
+    uint64_t together = tess__model_hash(&t->model), *all = calloc((size_t)t->world.nranks, sizeof *all);
     if (!all)
-        return tess__fail(TESS_E_NOMEM, "no memory to compare programs");
-    tess_status s = tess__engine_exchange(t, "the comparison of programs", mine, sizeof mine, all);
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->world.nranks);
+    for (int32_t i = 0; i < n; i++)
+        together = tess__hash_u64(together, programs[i].hash);
+    tess_status s = tess__engine_exchange(t, "the comparison of programs", &together, 8, all);
+    int differ = 0;
     for (int32_t r = 1; !s && r < t->world.nranks; r++)
-        if (all[r][1] != all[0][1])
-            s = find_difference(t, p, r);
-        else if (all[r][0] != all[0][0])
-            s = tess__fail(TESS_E_MISMATCH, "rank %d declared other names, shapes or ties than rank 0", r);
+        differ |= all[r] != all[0];
+    if (!s && differ)
+        s = compare_each(t, programs, n, all);
     free(all);
     return s;
 }

@@ -11,18 +11,6 @@
 enum { MAX_NAME = 255, MAX_COUNT = 1 << 22 };
 #define MAX_ELEMS (UINT64_C(1) << 44)
 
-uint32_t tess__dtype_bytes(uint32_t dtype) {
-    static const uint8_t bytes[] = { 0, 1, 1, 4, 8, 2, 2, 4, 8, 1, 1 };
-    return dtype < sizeof bytes ? bytes[dtype] : 0;
-}
-
-const char *tess__dtype_name(uint32_t dtype) {
-    static const char *const names[] = {
-        "?", "u8", "i8", "i32", "i64", "f16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"
-    };
-    return dtype < sizeof names / sizeof names[0] ? names[dtype] : "?";
-}
-
 int32_t tess__model_find_param(const tess__model *m, const char *name) {
     return tess__names_find(&m->param_index, name, strlen(name));
 }
@@ -298,24 +286,59 @@ void tess__model_free(tess__model *m) {
     *m = (tess__model){ 0 };
 }
 
-uint64_t tess__model_hash(const tess__model *m) {
+/* ---- comparing models: parameters, then scopes with their blocks, as one list ---- */
+
+int32_t tess__model_n_items(const tess__model *m) {
+    return m->n_params + m->n_scopes;
+}
+
+uint64_t tess__model_item_hash(const tess__model *m, int32_t i) {
     uint64_t h = TESS__HASH_START;
-    for (int32_t i = 0; i < m->n_params; i++) {
+    if (i < m->n_params) {
         const tess__param *p = &m->params[i];
         h = tess__hash_text(h, p->name);
         h = tess__hash_u64(h, (uint64_t)p->dtype << 32 | p->flags);
         h = tess__hash_u64(h, (uint64_t)p->ndim << 32 | p->compute_dtypes);
         h = tess__hash(h, p->shape, (size_t)p->ndim * sizeof p->shape[0]);
-        h = tess__hash_u64(h, (uint64_t)p->tied_to << 32 | (uint32_t)p->optimizer_group);
+        return tess__hash_u64(h, (uint64_t)p->tied_to << 32 | (uint32_t)p->optimizer_group);
     }
-    for (int32_t k = 0; k < m->n_scopes; k++)
-        h = tess__hash_u64(tess__hash_text(h, m->scopes[k].name), (uint64_t)(uint32_t)m->scopes[k].block);
-    for (int32_t b = 0; b < m->n_blocks; b++) {
-        const tess_block_options *o = &m->blocks[b].options;
+    const tess__scope *scope = &m->scopes[i - m->n_params];
+    h = tess__hash_text(h, scope->name);
+    h = tess__hash_u64(h, (uint64_t)(uint32_t)scope->block);
+    if (scope->block >= 0) {
+        const tess_block_options *o = &m->blocks[scope->block].options;
         h = tess__hash_u64(h, o->output_bytes);
         h = tess__hash_u64(h, o->saved_bytes);
         h = tess__hash_u64(h, o->forward_scratch_bytes);
         h = tess__hash_u64(h, o->backward_scratch_bytes);
     }
+    return h;
+}
+
+void tess__model_item_text(const tess__model *m, int32_t i, char *out, size_t n) {
+    if (i >= m->n_params) {
+        const tess__scope *scope = &m->scopes[i - m->n_params];
+        const tess_block_options *o = scope->block >= 0 ? &m->blocks[scope->block].options : NULL;
+        if (o)
+            snprintf(out, n, "block %s with %llu bytes of output, %llu saved", scope->name,
+                     (unsigned long long)o->output_bytes, (unsigned long long)o->saved_bytes);
+        else
+            snprintf(out, n, "scope %s", scope->name);
+        return;
+    }
+    const tess__param *p = &m->params[i];
+    size_t at = (size_t)snprintf(out, n, "parameter %s, %s [", p->name, tess__dtype_name(p->dtype));
+    for (int32_t d = 0; d < p->ndim && at < n; d++)
+        at += (size_t)snprintf(out + at, n - at, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
+    if (at < n)
+        snprintf(out + at, n - at, "]%s%s%s%s", p->flags & TESS_FROZEN ? ", frozen" : "",
+                 p->flags & TESS_BUFFER ? ", buffer" : "", p->tied_to != i ? ", tied to " : "",
+                 p->tied_to != i ? m->params[p->tied_to].name : "");
+}
+
+uint64_t tess__model_hash(const tess__model *m) {
+    uint64_t h = tess__hash_u64(TESS__HASH_START, (uint64_t)m->n_params);
+    for (int32_t i = 0; i < tess__model_n_items(m); i++)
+        h = tess__hash_u64(h, tess__model_item_hash(m, i));
     return h;
 }

@@ -2,6 +2,7 @@
 #ifndef TESS_MODEL_H
 #define TESS_MODEL_H
 #include "names.h"
+#include "slots.h"
 
 enum { TESS__MAX_DIMS = 8 };
 
@@ -51,9 +52,10 @@ tess_status tess__model_finish(tess__model *);
 void tess__model_free(tess__model *);
 /** A hash of all names, shapes, dtypes, flags and ties: equal on ranks that declared the same. */
 uint64_t tess__model_hash(const tess__model *);
-/** Bytes of one element; 0 for an unknown dtype. */
-uint32_t tess__dtype_bytes(uint32_t dtype);
-const char *tess__dtype_name(uint32_t dtype);
+/** All declarations as one list: its length, the hash of one, and one in words. */
+int32_t tess__model_n_items(const tess__model *);
+uint64_t tess__model_item_hash(const tess__model *, int32_t i);
+void tess__model_item_text(const tess__model *, int32_t i, char *out, size_t n);
 /** The handle of a name, or -1. */
 int32_t tess__model_find_param(const tess__model *, const char *name);
 #endif

@@ -8,16 +8,26 @@
 
 static tess_status ready(tess *t, const char *call) {
     TRY(tess__pass_finish(t));
+    if (t->summoned)
+        return tess__fail(TESS_E_INVALID, "%s while parameters are summoned", call);
     if (!t->pending_grads || t->microbatch < t->setup.accum)
         return tess__fail(TESS_E_INVALID, "%s: %d of %d training passes have run since the last step", call,
                           t->microbatch, t->setup.accum);
     return TESS_OK;
 }
 
+static tess_status check_groups(const tess *t, const tess_optimizer_options *o) {
+    for (int32_t i = 0; o->groups && i < t->model.n_params; i++)
+        if (t->model.params[i].optimizer_group >= o->n_groups)
+            return tess__fail(TESS_E_INVALID, "tess_step: parameter \"%s\" is in optimizer group %d, of %d given",
+                              t->model.params[i].name, t->model.params[i].optimizer_group, o->n_groups);
+    return TESS_OK;
+}
+
 static void set_segments(tess *t, const tess_optimizer_options *o) {
     for (int32_t i = 0; i < t->first_segment[t->layout.n_groups]; i++) {
         int32_t g = t->segment_group[i];
-        tess_optimizer_group of = o->groups && g < o->n_groups ? o->groups[g] : (tess_optimizer_group){ 0 };
+        tess_optimizer_group of = o->groups ? o->groups[g] : (tess_optimizer_group){ 0 };
         t->segments[i].lr = o->lr * (of.lr_scale != 0 ? of.lr_scale : 1.0f);
         t->segments[i].weight_decay = of.weight_decay;
         t->segments[i].momentum = o->momentum;
@@ -38,6 +48,7 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
                           "tess_step: sgd with momentum %g was opened without (tess_options.momentum), "
                           "so no state was planned",
                           (double)o->momentum);
+    TRY(check_groups(t, o));
     t->grad_scale = or_else(o->grad_scale, 1);
     t->step_kernel = (tess_optimizer){ .struct_size = sizeof t->step_kernel,
                                        .optimizer = t->setup.optimizer,
@@ -60,8 +71,8 @@ tess_status tess__step_end(tess *t) {
 }
 
 tess_status tess__step(tess *t, const tess_optimizer_options *options) {
-    tess_optimizer_options o = { .struct_size = sizeof o };
-    memcpy(&o, options, options->struct_size < sizeof o ? options->struct_size : sizeof o);
+    tess_optimizer_options o;
+    TRY(tess__take("tess_step", &o, sizeof o, options));
     TRY(ready(t, "tess_step"));
     TRY(tess__step_begin(t, &o));
     t->step_options = &o;
@@ -71,6 +82,8 @@ tess_status tess__step(tess *t, const tess_optimizer_options *options) {
 }
 
 static tess_status norm(tess *t, float *out) {
+    if (!out)
+        return tess__fail(TESS_E_INVALID, "tess_grad_norm: there is no place for the norm");
     TRY(ready(t, "tess_grad_norm"));
     t->grad_scale = 1;
     TRY(tess__run_program(t, &t->programs[TESS__P_NORM]));

@@ -107,14 +107,18 @@ static tess_status depart(tess *t, uint8_t type, int32_t scope) {
     tess__program *old = t->program;
     TRY(tess__execute(t, &t->pc, TESS__TO_EVENT));
     if (t->strict) {
+        const char *what = scope < 0                      ? "the end of the pass"
+                           : type == TESS__FORWARD_BEGIN  ? "begin of forward of"
+                           : type == TESS__FORWARD_END    ? "end of forward of"
+                           : type == TESS__BACKWARD_BEGIN ? "begin of backward of"
+                                                          : "end of backward of";
         char expected[256] = "the end of the pass";
         if (t->pc < old->n_instrs)
             tess__program_text(old, &t->model, &t->layout, t->pc, expected, sizeof expected);
         return tess__fail(TESS_E_MISMATCH,
-                          "the pass departs from the declared order: expected %s, got %s of \"%s\" "
-                          "(TESSERA_STRICT=1)",
-                          expected, type <= TESS__FORWARD_END ? "forward" : "backward",
-                          scope >= 0 ? t->model.scopes[scope].name : "");
+                          "the pass departs from the declared order: expected %s, got %s%s%s%s (TESSERA_STRICT=1)",
+                          expected, what, scope < 0 ? "" : " \"", scope < 0 ? "" : t->model.scopes[scope].name,
+                          scope < 0 ? "" : "\"");
     }
     tess__builder_start(&t->builder, &t->departed, old->kind);
     for (int32_t i = 0; i < t->pc; i++) {
@@ -175,7 +179,7 @@ static tess_status recompile(tess *t) {
     if (t->world.rank == 0)
         tess__log(TESS_LOG_INFO, "the order of scopes departs from the declared one: recompiled (%s pass, time %llu)",
                   kind == TESS_PASS_EVAL ? "evaluation" : "training", (unsigned long long)t->n_recompiles);
-    TRY(tess__handshake_program(t, slot));
+    TRY(tess__handshake_programs(t, slot, 1));
     TRY(tess__check_budget(t));
     return grow_step_arena(t);
 }
@@ -201,6 +205,10 @@ tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
 tess_status tess__pass_finish(tess *t) {
     if (!t->pass)
         return TESS_OK;
+    for (int32_t k = 0; k < 2 * t->model.n_scopes; k++)
+        if (t->entered[k])
+            return tess__fail(TESS_E_INVALID, "the pass ends while %s of scope \"%s\" has begun and not ended",
+                              k % 2 ? "backward" : "forward", t->model.scopes[k / 2].name);
     int ends_early = 0;
     for (int32_t i = t->pc; !t->departing && i < t->program->n_instrs; i++)
         ends_early |= t->program->instrs[i].op == TESS__ENTER || t->program->instrs[i].op == TESS__LEAVE;
@@ -225,6 +233,8 @@ static tess_status start(tess *t, uint32_t kind) {
     TRY(tess__pass_finish(t));
     if (!t->sharded || t->plan_only)
         return tess__fail(TESS_E_INVALID, "tess_pass before tess_shard");
+    if (t->model.n_blocks)
+        return tess__fail(TESS_E_INVALID, "tess_pass: this model declares blocks, which run by tess_run");
     if (t->summoned)
         return tess__fail(TESS_E_INVALID, "tess_pass while parameters are summoned");
     if (kind != TESS_PASS_EVAL && (kind & ~(uint32_t)TESS_PASS_NO_SYNC) != TESS_PASS_TRAIN)
@@ -266,6 +276,11 @@ static tess_status go_to(tess *t, uint8_t type, int32_t scope) {
                           t->model.scopes[scope].name);
     if (type >= TESS__BACKWARD_BEGIN && (t->pass & 15) != TESS_PASS_TRAIN)
         return tess__fail(TESS_E_INVALID, "backward of scope \"%s\" in an evaluation", t->model.scopes[scope].name);
+    int32_t *entered = &t->entered[2 * scope + (type >= TESS__BACKWARD_BEGIN)];
+    if (!begin && !*entered)
+        return tess__fail(TESS_E_INVALID, "%s of scope \"%s\" ends without having begun",
+                          type == TESS__FORWARD_END ? "forward" : "backward", t->model.scopes[scope].name);
+    *entered += begin ? 1 : -1;
     if (!t->departing) {
         TRY(tess__execute(t, &t->pc, TESS__TO_EVENT));
         const tess__instr *in = t->pc < t->program->n_instrs ? &t->program->instrs[t->pc] : NULL;
@@ -313,16 +328,20 @@ tess_status tess_backward_end(tess *t, tess_scope scope) {
 /* ---- summon ---- */
 
 static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
+    if (!t->sharded || t->plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_summon_begin before tess_shard");
     TRY(check_scope(t, "tess_summon_begin", scope, params, n));
     TRY(tess__pass_finish(t));
     if (!t->summoned) {
         tess__builder_start(&t->builder, &t->departed, TESS_PASS_EVAL);
+        t->builder.params_only = 1;
         tess__heap_reset(&t->heap, t->arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
         t->program = &t->departed;
         t->pc = 0;
         t->departing = 1;
     }
     t->summoned++;
+    t->entered[2 * scope]++;
     TRY(tess__builder_event(&t->builder, TESS__FORWARD_BEGIN, scope));
     TRY(tess__execute(t, &t->pc, TESS__TO_END));
     tess__hand_out(t, scope, params, NULL);
@@ -330,8 +349,9 @@ static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
 }
 
 static tess_status dismiss(tess *t, tess_scope scope) {
-    if (scope < 0 || scope >= t->model.n_scopes || t->summoned < 1)
+    if (scope < 0 || scope >= t->model.n_scopes || t->summoned < 1 || !t->entered[2 * scope])
         return tess__fail(TESS_E_INVALID, "tess_summon_end: scope %d is not summoned", scope);
+    t->entered[2 * scope]--;
     TRY(tess__builder_event(&t->builder, TESS__FORWARD_END, scope));
     t->summoned--;
     if (!t->summoned)

@@ -62,9 +62,12 @@ static tess_range range_of(const tess__param *p, int32_t index, uint64_t first, 
 
 /* Hands one range to the callback, in place where host code can read it as it lies. */
 static tess_status visit(tess *t, const walk *w, const tess_range *r, void *at, uint32_t dtype) {
+    uint64_t before = tess__fail_count();
     int direct = t->setup.env.mem == TESS_MEM_HOST && (dtype == TESS_F32 || dtype == TESS_F64);
-    if (direct)
-        return w->fn(w->user, r, at);
+    if (direct) {
+        tess_status s = w->fn(w->user, r, at);
+        return s ? tess__callback_failed(s, before, "the program's function for parameter", r->name) : TESS_OK;
+    }
     uint32_t bytes = tess__dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
     tess__cast_fn widen = tess__cast_find(dtype, wide, 0), narrow = tess__cast_find(wide, dtype, 0);
     for (uint64_t done = 0; done < r->elems; done += TESS__CHUNK_ELEMS) {
@@ -75,7 +78,9 @@ static tess_status visit(tess *t, const walk *w, const tess_range *r, void *at, 
         char *from = (char *)at + done * bytes;
         TRY(copy(t, w->raw, TESS_MEM_HOST, from, t->setup.env.mem, n * bytes));
         widen(w->raw, w->wide, n);
-        TRY(w->fn(w->user, &part, w->wide));
+        tess_status s = w->fn(w->user, &part, w->wide);
+        if (s)
+            return tess__callback_failed(s, before, "the program's function for parameter", r->name);
         if (!w->write)
             continue;
         narrow(w->wide, w->raw, n);
@@ -188,6 +193,8 @@ static tess_status each_full(tess *t, uint32_t of, tess_range_fn fn, void *user)
     walk w = { .of = of, .fn = fn, .user = user };
     TRY(tess__pass_finish(t));
     TRY(check(t, of, fn));
+    if (t->summoned)
+        return tess__fail(TESS_E_INVALID, "tess_each_full while parameters are summoned");
     TRY(tess__run_program(t, &t->programs[TESS__P_FULL]));
     TRY(with_chunks(t, &w, visit_full));
     return tess__free_all(t, &t->programs[TESS__P_FULL]);
@@ -241,6 +248,9 @@ static tess_status all_reduce(tess *t, char *host, uint64_t elems, uint32_t dtyp
                           tess__dtype_name(dtype));
     if (!t->sharded || t->plan_only)
         return tess__fail(TESS_E_INVALID, "tess_all_reduce before tess_shard");
+    if (elems && !host)
+        return tess__fail(TESS_E_INVALID, "tess_all_reduce: %llu elements at a null pointer",
+                          (unsigned long long)elems);
     if (t->world.nranks == 1)
         return TESS_OK;
     for (uint64_t done = 0; done < elems; done += TESS__STAGE_BYTES / 8) {
@@ -259,7 +269,7 @@ tess_status tess_all_reduce(tess *t, void *host, uint64_t elems, uint32_t dtype,
 
 tess_status tess_barrier(tess *t) {
     tess_status s = tess__engine_check(t);
-    if (s || t->world.nranks == 1)
+    if (s || t->world.nranks == 1 || t->plan_only)
         return s;
     tess_collective c = { .op = TESS_BARRIER, .send_dtype = TESS_U8, .recv_dtype = TESS_U8, .scale = 1, .tag = 1 };
     if ((s = tess__comm_run(t, TESS__WORLD, &c, "tess_barrier")))

@@ -4,6 +4,7 @@
 #include "log.h"
 #include "numa.h"
 #include "options.h"
+#include "slots.h"
 #include "poison.h"
 #include "status.h"
 #include "wrap.h"
@@ -185,12 +186,14 @@ static tess_status make_tables(tess *t) {
         ok = ok && t->where[role] && t->booked[role];
     }
     t->state = calloc(groups + 1, sizeof *t->state);
-    t->overflow = calloc(3 * n + 8, sizeof *t->overflow);
+    t->cap_overflow = (int32_t)(8 * n + 64);
+    t->overflow = calloc((size_t)t->cap_overflow, sizeof *t->overflow);
+    t->entered = calloc(2 * (size_t)t->model.n_scopes, sizeof *t->entered);
     t->block_params = calloc((size_t)t->model.n_params + 1, sizeof *t->block_params);
     t->block_grads = calloc((size_t)t->model.n_params + 1, sizeof *t->block_grads);
-    if (!ok || !t->state || !t->overflow || !t->block_params || !t->block_grads)
+    if (!ok || !t->state || !t->overflow || !t->entered || !t->block_params || !t->block_grads)
         return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
-    return tess__heap_create(&t->heap, (int32_t)(8 * n + 64));
+    return tess__heap_create(&t->heap, t->cap_overflow);
 }
 
 /* Runs of one optimizer group in this rank's shards. Padding takes part: zero stays zero in every optimizer. */
@@ -272,10 +275,27 @@ static tess_status obtain_all(tess *t) {
 static tess_status check_blocks(const tess *t) {
     if (t->model.n_scopes == 0)
         return tess__fail(TESS_E_INVALID, "no scope is declared, so no program can be compiled");
-    if (t->model.n_blocks > 1 && !t->model.blocks[0].options.output_bytes)
-        return tess__fail(TESS_E_INVALID, "block \"%s\" hands nothing on: output_bytes is 0",
-                          t->model.blocks[0].options.name);
+    for (int32_t i = 0; i + 1 < t->model.n_blocks; i++)
+        if (!t->model.blocks[i].options.output_bytes)
+            return tess__fail(TESS_E_INVALID, "block \"%s\" hands nothing on: output_bytes is 0",
+                              t->model.blocks[i].options.name);
     return TESS_OK;
+}
+
+/* Collectives posted and not waited for at any time: gathers of the scopes looked ahead to and of the one entered, the
+ * reductions of a unit, and a small one of the program's own. */
+static uint32_t most_in_flight(const tess *t) {
+    int32_t gathers = 0, reductions = 0;
+    for (int32_t k = 0; k < t->model.n_scopes; k++) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < t->builder.n_scope_units[k]; i++)
+            n += t->layout.units[t->builder.scope_units[k][i]].n_groups;
+        gathers = n > gathers ? n : gathers;
+    }
+    for (int32_t u = 0; u < t->layout.n_units; u++)
+        if (t->layout.units[u].n_groups > reductions)
+            reductions = t->layout.units[u].n_groups;
+    return (uint32_t)((t->setup.prefetch + 1) * gathers + reductions + 1);
 }
 
 static tess_status plan(tess *t) {
@@ -286,8 +306,10 @@ static tess_status plan(tess *t) {
         s = wrap_and_lay_out(t);
     if (!s)
         s = tess__builder_create(&t->builder, &t->setup, &t->model, &t->layout);
-    if (!s)
-        s = tess__compile_all(t);
+    if (s)
+        return s;
+    t->setup.env.in_flight = most_in_flight(t);
+    s = tess__compile_all(t);
     return s ? s : fit_prefetch(t);
 }
 
@@ -301,9 +323,7 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
         t->sharded = 1;
         return tess__fail(TESS_E_PLANNED, "planned, nothing allocated");
     }
-    for (int i = 0; !s && i < TESS__N_PROGRAMS; i++)
-        if (t->programs[i].n_instrs)
-            s = tess__handshake_program(t, &t->programs[i]);
+    s = tess__handshake_programs(t, t->programs, TESS__N_PROGRAMS);
     if (!s)
         s = make_tables(t);
     if (!s)
@@ -330,8 +350,13 @@ tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
     tess_status s = tess__engine_check(t);
     if (s)
         return s;
+    if (!out)
+        return tess__engine_fail(t, tess__fail(TESS_E_INVALID, "tess_alloc: there is no place for the pointer"));
+    if (!label)
+        label = "tess_alloc";
     if (t->n_user == TESS__MAX_USER)
-        return tess__fail(TESS_E_INVALID, "more than %d allocations; \"%s\" is one too many", TESS__MAX_USER, label);
+        return tess__engine_fail(
+            t, tess__fail(TESS_E_INVALID, "more than %d allocations; \"%s\" is one too many", TESS__MAX_USER, label));
     tess_error e = { .struct_size = sizeof e };
     tess_buffer *b = &t->user_buffers[t->n_user];
     *b = (tess_buffer){ .struct_size = sizeof *b };
@@ -372,6 +397,9 @@ tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
 tess_status tess_stats_get(const tess *t, tess_stats *out) {
     if (!t || !out || !t->sharded)
         return tess__fail(TESS_E_INVALID, "statistics exist after tess_shard only");
+    if (out->struct_size < 8 || out->struct_size > 1 << 16)
+        return tess__fail(TESS_E_INVALID, "tess_stats_get: struct_size is %u; set it to sizeof(tess_stats)",
+                          out->struct_size);
     tess_stats s = { .struct_size = out->struct_size,
                      .n_recompiles = t->n_recompiles,
                      .n_collectives = t->n_collectives,
@@ -401,6 +429,6 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
             if (t->resident.buffers[i].domain == d && t->resident.buffers[i].role != TESS__SHARD_GRAD)
                 s.resting_bytes[d] += t->resident.buffers[i].bytes;
     }
-    memcpy(out, &s, out->struct_size < sizeof s ? out->struct_size : sizeof s);
+    tess__slot_out(out, &s, sizeof s);
     return TESS_OK;
 }

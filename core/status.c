@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 static _Thread_local char last_error[1024];
+static _Thread_local uint64_t fail_count;
 
 tess_status tess__fail(tess_status status, const char *format, ...) {
     /* Formatted aside first: an argument may be the old message. */
@@ -13,7 +14,12 @@ tess_status tess__fail(tess_status status, const char *format, ...) {
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     snprintf(last_error, sizeof last_error, "%s", message);
+    fail_count++;
     return status;
+}
+
+uint64_t tess__fail_count(void) {
+    return fail_count;
 }
 
 const char *tess_last_error(void) {

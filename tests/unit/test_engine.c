@@ -374,6 +374,239 @@ static void test_engine__wrong_calls_name_what_was_expected(void **state) {
     assert_int_equal(tess_close(NULL), TESS_OK);
 }
 
+/* A pass far longer than the compiled one, with little memory: what is obtained on top is given back at once. */
+static void test_engine__a_long_departing_pass_takes_no_more_than_its_fullest_moment(void **state) {
+    (void)state;
+    enum { SCOPES = 9 };
+    static const char *const names[SCOPES] = { "a", "b", "c", "d", "e", "f", "g", "h", "i" };
+    tess_scope scope[SCOPES];
+    const void *p[1];
+    tess *t = NULL;
+    setenv("TESSERA_PRECISION", "bf16", 1); /* what is cast is gathered, at one rank too */
+    tess_options o = { .struct_size = sizeof o, .optimizer = "sgd" };
+    tess_status s = tess_open(&o, &t);
+    unsetenv("TESSERA_PRECISION");
+    if (s)
+        skip();
+    for (int k = 0; k < SCOPES; k++) {
+        char name[8];
+        const int64_t elems = 5000 + 1000 * k;
+        snprintf(name, sizeof name, "%s.w", names[k]);
+        tess_param_options param = { .struct_size = sizeof param,
+                                     .dtype = TESS_F32,
+                                     .compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16,
+                                     .name = name,
+                                     .shape = &elems,
+                                     .ndim = 1 };
+        assert_int_equal(tess_scope_add(t, names[k], 0, &scope[k]), TESS_OK);
+        assert_int_equal(tess_param_add(t, &param, NULL), TESS_OK);
+    }
+    assert_int_equal(tess_shard(t, NULL, NULL), TESS_OK);
+    assert_int_equal(tess_pass(t, TESS_PASS_EVAL), TESS_OK);
+    for (int round = 0; round < 300; round++) { /* all at once: more than any compiled pass holds */
+        for (int k = SCOPES; k-- > 0;)
+            assert_int_equal(tess_forward_begin(t, scope[k], p, 1), TESS_OK);
+        if (round == 0)
+            assert_true(t->n_overflow > 0);
+        for (int k = SCOPES; k-- > 0;)
+            assert_int_equal(tess_forward_end(t, scope[k]), TESS_OK);
+        assert_int_equal(t->n_overflow, 0);
+    }
+    assert_true(t->obtained_peak[1] < 3 * tess__planned_bytes(t, TESS_DOMAIN_DEVICE));
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_engine__blocks_can_be_summoned_and_not_hooked(void **state) {
+    (void)state;
+    toy m;
+    const float *p[8];
+    tess *t = open_toy(&m, 1);
+    train(t, &m, 1, 0, 1);
+    for (int k = 0; k < TOY_SCOPES; k++) {
+        assert_int_equal(tess_summon_begin(t, m.scope[k], p, m.n_params[k]), TESS_OK);
+        assert_non_null(p[0]);
+        assert_int_equal(tess_summon_end(t, m.scope[k]), TESS_OK);
+    }
+    train(t, &m, 1, 0, 1);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "tess_run"));
+    tess_close(t);
+}
+
+static void assert_refused(tess *t, tess_status s, const char *says) {
+    assert_int_equal(s, TESS_E_INVALID);
+    if (!strstr(tess_last_error(), says))
+        fail_msg("\"%s\" lacks \"%s\"", tess_last_error(), says);
+    assert_int_equal(tess_close(t), TESS_E_INVALID);
+}
+
+static void test_engine__nothing_moves_while_parameters_are_summoned(void **state) {
+    (void)state;
+    toy m;
+    const void *p[8];
+    float norm;
+    uint64_t digest;
+    for (int call = 0; call < 4; call++) {
+        tess *t = open_toy(&m, 0);
+        train(t, &m, 0, 0, 1);
+        double loss;
+        assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, 0, &loss), TESS_OK);
+        assert_int_equal(tess_summon_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
+        tess_status s = call == 0   ? tess_step(t, &step_options)
+                        : call == 1 ? tess_grad_norm(t, &norm)
+                        : call == 2 ? toy_digest(t, &digest)
+                                    : tess_summon_end(t, m.scope[2]);
+        assert_refused(t, s, call == 3 ? "scope 2 is not summoned" : "while parameters are summoned");
+    }
+}
+
+static void test_engine__unbalanced_begins_and_ends_are_refused_by_scope(void **state) {
+    (void)state;
+    toy m;
+    const void *p[8];
+    void *g[8];
+    tess *t = open_toy(&m, 0);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    assert_refused(t, tess_forward_end(t, m.scope[1]), "forward of scope \"a\" ends without having begun");
+    t = open_toy(&m, 0);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    assert_int_equal(tess_forward_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
+    assert_refused(t, tess_backward_end(t, m.scope[1]), "backward of scope \"a\" ends without having begun");
+    t = open_toy(&m, 0);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    assert_int_equal(tess_forward_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
+    assert_refused(t, tess_pass(t, TESS_PASS_TRAIN), "forward of scope \"a\" has begun and not ended");
+    t = open_toy(&m, 0); /* a second round within one pass: its gradient is gone already */
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    tess_status s = TESS_OK;
+    for (int round = 0; !s && round < 2; round++) {
+        assert_int_equal(tess_forward_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
+        assert_int_equal(tess_forward_end(t, m.scope[1]), TESS_OK);
+        if (!(s = tess_backward_begin(t, m.scope[1], p, g, m.n_params[1])))
+            assert_int_equal(tess_backward_end(t, m.scope[1]), TESS_OK);
+    }
+    assert_refused(t, s, "backward enters unit a again");
+}
+
+static void test_engine__structs_without_a_size_are_refused(void **state) {
+    (void)state;
+    static const uint32_t sizes[] = { 0, 4, 7, 9, 0x7fffffff };
+    toy m;
+    tess *t = NULL;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        tess_options o = { .struct_size = sizes[i] };
+        tess_param_options param = { .struct_size = sizes[i], .name = "a.w" };
+        tess_block_options block = { .struct_size = sizes[i], .name = "a" };
+        tess_optimizer_options step = { .struct_size = sizes[i] };
+        tess_run_options run = { .struct_size = sizes[i] };
+        tess_stats stats = { .struct_size = sizes[i] };
+        assert_int_equal(tess_open(&o, &t), TESS_E_INVALID);
+        assert_non_null(strstr(tess_last_error(), "tess_open: struct_size"));
+        assert_int_equal(tess_open(NULL, &t), TESS_OK);
+        assert_refused(t, tess_param_add(t, &param, NULL), "tess_param_add: struct_size");
+        assert_int_equal(tess_open(NULL, &t), TESS_OK);
+        assert_refused(t, tess_block_add(t, &block, NULL), "tess_block_add: struct_size");
+        t = open_toy(&m, 1);
+        if (i < 4 && i != 3)
+            assert_int_equal(tess_stats_get(t, &stats), TESS_E_INVALID);
+        assert_refused(t, tess_step(t, &step), "tess_step: struct_size");
+        t = open_toy(&m, 1);
+        assert_refused(t, tess_run(t, &run), "tess_run: struct_size");
+    }
+    t = open_toy(&m, 1);
+    assert_refused(t, tess_step(t, NULL), "tess_step: the options are missing");
+    assert_int_equal(tess_open(NULL, NULL), TESS_E_INVALID);
+}
+
+/* An older program's struct is shorter, a newer one's longer: what is beyond is the default, or not ours. */
+static void test_engine__shorter_and_longer_structs_are_taken(void **state) {
+    (void)state;
+    toy m;
+    struct {
+        tess_optimizer_options known;
+        uint64_t more[4];
+    } longer = { .known = { .struct_size = sizeof longer, .lr = 0.01f }, .more = { 1, 2, 3, 4 } };
+    struct {
+        uint32_t struct_size;
+        float lr;
+    } shorter = { sizeof shorter, 0.01f };
+    uint64_t digest[3];
+    const void *const given[] = { &step_options, &longer, &shorter };
+    for (int i = 0; i < 3; i++) {
+        tess *t = open_toy(&m, 0);
+        double loss;
+        assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, 0, &loss), TESS_OK);
+        assert_int_equal(tess_step(t, given[i]), TESS_OK);
+        digest[i] = digest_and_close(t);
+    }
+    assert_int_equal(digest[1], digest[0]);
+    assert_int_equal(digest[2], digest[0]);
+    struct {
+        tess_stats known;
+        uint64_t more;
+    } stats = { .known = { .struct_size = sizeof stats }, .more = 99 };
+    tess *t = open_toy(&m, 0);
+    assert_int_equal(tess_stats_get(t, &stats.known), TESS_OK);
+    assert_int_equal(stats.more, 0);
+    assert_int_equal(stats.known.struct_size, sizeof stats);
+    tess_close(t);
+}
+
+static tess_status refuse(void *user, const tess_range *r, void *data) {
+    (void)data;
+    return strcmp(r->name, "b.weight") == 0 ? *(tess_status *)user : TESS_OK;
+}
+
+static void test_engine__a_failing_callback_is_named_by_parameter(void **state) {
+    (void)state;
+    static tess_status returned[] = { TESS_E_DATA, 1 };
+    static const tess_status expected[] = { TESS_E_DATA, TESS_E_INVALID };
+    toy m;
+    for (int i = 0; i < 2; i++) {
+        tess *t = NULL;
+        assert_int_equal(tess_open(NULL, &t), TESS_OK);
+        assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+        assert_int_equal(tess_shard(t, refuse, &returned[i]), expected[i]);
+        assert_non_null(strstr(tess_last_error(), "\"b.weight\""));
+        assert_int_equal(tess_close(t), expected[i]);
+    }
+}
+
+static void test_engine__optimizer_groups_must_be_given_for_all_parameters(void **state) {
+    (void)state;
+    int64_t three = 3;
+    for (int n_groups = 1; n_groups <= 3; n_groups++) {
+        tess *t = NULL;
+        tess_scope scope;
+        tess_options open = { .struct_size = sizeof open, .optimizer = "sgd" };
+        tess_param_options o = {
+            .struct_size = sizeof o, .dtype = TESS_F32, .name = "a.w", .shape = &three, .ndim = 1, .optimizer_group = 2
+        };
+        const tess_optimizer_group groups[3] = { { 0, 1 }, { 0, 1 }, { 0, 2 } };
+        tess_optimizer_options step = { .struct_size = sizeof step, .lr = 1, .groups = groups, .n_groups = n_groups };
+        void *p[1], *g[1];
+        assert_int_equal(tess_open(&open, &t), TESS_OK);
+        assert_int_equal(tess_scope_add(t, "a", 0, &scope), TESS_OK);
+        assert_int_equal(tess_param_add(t, &o, NULL), TESS_OK);
+        assert_int_equal(tess_shard(t, NULL, NULL), TESS_OK);
+        assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+        assert_int_equal(tess_forward_begin(t, scope, p, 1), TESS_OK);
+        assert_int_equal(tess_forward_end(t, scope), TESS_OK);
+        assert_int_equal(tess_backward_begin(t, scope, p, g, 1), TESS_OK);
+        ((float *)g[0])[1] = 0.5f;
+        assert_int_equal(tess_backward_end(t, scope), TESS_OK);
+        tess_status s = tess_step(t, &step);
+        if (n_groups < 3) {
+            assert_refused(t, s, "parameter \"a.w\" is in optimizer group 2");
+            continue;
+        }
+        assert_int_equal(s, TESS_OK);
+        assert_int_equal(tess_summon_begin(t, scope, p, 1), TESS_OK);
+        assert_true(((float *)p[0])[1] == -1.0f); /* lr 1 * lr_scale 2 * 0.5 */
+        assert_int_equal(tess_close(t), TESS_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine__hooks_blocks_and_fused_step_agree),
@@ -390,6 +623,14 @@ int main(void) {
         cmocka_unit_test(test_engine__sgd_with_momentum_rests_in_two_shards_and_has_three_after_backward),
         cmocka_unit_test(test_engine__planning_allocates_nothing_and_says_the_same),
         cmocka_unit_test(test_engine__wrong_calls_name_what_was_expected),
+        cmocka_unit_test(test_engine__a_long_departing_pass_takes_no_more_than_its_fullest_moment),
+        cmocka_unit_test(test_engine__blocks_can_be_summoned_and_not_hooked),
+        cmocka_unit_test(test_engine__nothing_moves_while_parameters_are_summoned),
+        cmocka_unit_test(test_engine__unbalanced_begins_and_ends_are_refused_by_scope),
+        cmocka_unit_test(test_engine__structs_without_a_size_are_refused),
+        cmocka_unit_test(test_engine__shorter_and_longer_structs_are_taken),
+        cmocka_unit_test(test_engine__a_failing_callback_is_named_by_parameter),
+        cmocka_unit_test(test_engine__optimizer_groups_must_be_given_for_all_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
