@@ -55,7 +55,7 @@ struct tess {
     tess__program programs[TESS__N_PROGRAMS];
     tess__arena arenas[3][4]; /* by domain, by arena */
     uint64_t arena_bytes[3][4];
-    int32_t numa_node; /* nearest the device; host memory's; -1: any */
+    int32_t numa_node;           /* nearest the device; host memory's; -1: any */
     void **where[TESS__N_ROLES]; /* by role and index: where it lives now */
     uint8_t *booked[TESS__N_ROLES];
     tess__group_state *state;
