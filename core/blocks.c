@@ -80,8 +80,10 @@ static tess_status run_events(tess *t) {
         if (t->pc == t->program->n_instrs)
             return TESS_OK;
         const tess__instr *in = &t->program->instrs[t->pc++];
-        if (in->op == TESS__ENTER)
-            TRY(call_block(t, &t->program->events[in->index]));
+        if (in->op != TESS__ENTER)
+            continue;
+        tess__doing_event(t, &t->program->events[in->index]);
+        TRY(call_block(t, &t->program->events[in->index]));
     }
 }
 

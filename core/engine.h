@@ -141,6 +141,8 @@ tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__comm_run(tess *, int which, const tess_collective *, const char *doing);
 void tess__book(tess *, const tess__buffer *, int sign);
 tess_status tess__run_program(tess *, tess__program *);
+/** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
+void tess__doing_event(tess *, const tess__event *);
 /** Takes the program's live step buffers and sharded gradients off the books. */
 tess_status tess__free_all(tess *, const tess__program *);
 

@@ -131,6 +131,14 @@ static const char *set_doing(tess *t, const char *text) {
     return t->doing[t->doing_now];
 }
 
+void tess__doing_event(tess *t, const tess__event *e) {
+    static const char *const names[] = { "",         "forward",       "forward",      "backward",
+                                         "backward", "recomputation", "recomputation" };
+    char text[256];
+    snprintf(text, sizeof text, "%s of \"%s\"", names[e->type], t->model.scopes[e->scope].name);
+    set_doing(t, text);
+}
+
 static void clear_doing(tess *t) {
     t->doing_now ^= 1;
     t->doing[t->doing_now][0] = 0;

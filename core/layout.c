@@ -96,7 +96,7 @@ static tess_status choose(const tess__setup *s, const tess__param *p, tess_preci
     *c = (tess_precision_choice){ .struct_size = sizeof *c };
     tess_status status = s->precision->choose(s->precision_ctx, &v, c, &e);
     if (status)
-        return tess__fail(status, "TESSERA_PRECISION: %s", e.message);
+        return tess__fail(status, "parameter \"%s\": %s", p->name, e.message);
     uint32_t readable = p->compute_dtypes ? p->compute_dtypes : 1u << p->dtype;
     if (!(readable >> c->compute & 1))
         return tess__fail(TESS_E_UNSUPPORTED,

@@ -299,6 +299,7 @@ static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope sco
                          int32_t n) {
     TRY(check_scope(t, call, scope, params, n));
     TRY(go_to(t, type, scope));
+    tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
     tess__hand_out(t, scope, params, grads);
     return TESS_OK;
 }

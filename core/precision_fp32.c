@@ -17,12 +17,11 @@ static tess_status fp32_choose(void *ctx, const tess_param_view *param, tess_pre
     (void)ctx;
     uint32_t dtype = param->dtype;
     if (!tess__dtype_bytes(dtype))
-        return tess__slot_fail(error, TESS_E_INVALID, "parameter %s has dtype %u, which is unknown", param->name,
-                               dtype);
+        return tess__slot_fail(error, TESS_E_INVALID, "its dtype %u is unknown", dtype);
     if (param->compute_mask && !(param->compute_mask >> dtype & 1u))
         return tess__slot_fail(error, TESS_E_UNSUPPORTED,
-                               "parameter %s is %s, which its program cannot read; TESSERA_PRECISION=fp32 keeps it so",
-                               param->name, tess__dtype_name(dtype));
+                               "the program cannot read its own dtype %s, in which TESSERA_PRECISION=fp32 keeps it",
+                               tess__dtype_name(dtype));
     int small_float = dtype == TESS_F16 || dtype == TESS_BF16 || dtype == TESS_F8E4M3 || dtype == TESS_F8E5M2;
     tess_precision_choice choice = { .master = dtype,
                                      .compute = dtype,

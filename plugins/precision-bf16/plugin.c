@@ -142,12 +142,10 @@ static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_pre
         choice.grad_wire = s->wire;
     } else if (dtype == TESS_F32 && !s->keep) {
         return failed(error, TESS_E_UNSUPPORTED,
-                      "parameter %s: the program does not read it in bf16, which TESSERA_PRECISION=bf16 needs "
-                      "(TESSERA_BF16_UNREADABLE=keep leaves such parameters in fp32)",
-                      param->name);
+                      "the program does not read it in bf16, which TESSERA_PRECISION=bf16 needs "
+                      "(TESSERA_BF16_UNREADABLE=keep leaves such parameters in fp32)");
     } else if (dtype < 32 && !(readable >> dtype & 1u)) {
-        return failed(error, TESS_E_UNSUPPORTED, "parameter %s: the program does not read its own dtype %u",
-                      param->name, dtype);
+        return failed(error, TESS_E_UNSUPPORTED, "the program does not read its own dtype %u", dtype);
     }
     give(out, &choice);
     return TESS_OK;

@@ -420,7 +420,8 @@ typedef struct {
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
     tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
-    /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows. Required. */
+    /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows; the message need not name
+     * the parameter, the core does. Required. */
     tess_status (*choose)(void *ctx, const tess_param_view *, tess_precision_choice *out, tess_error *);
     /* [pure] Scratch of one cast in memory kind `mem`; pointers are not looked at. TESS_E_UNSUPPORTED: the device's
      * TESS_K_CAST is to do it. Required beside cast; default: the device does them all. */
