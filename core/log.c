@@ -29,6 +29,10 @@ void tess__log_set_rank(int32_t rank) {
     atomic_store(&rank_shown, rank);
 }
 
+int32_t tess__log_set_least(int32_t level) {
+    return atomic_exchange(&threshold, level);
+}
+
 static int write_prefix(char *line, size_t capacity, int32_t level) {
     int rank = atomic_load(&rank_shown), at;
     if (rank >= 0)

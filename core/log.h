@@ -9,4 +9,6 @@ enum { TESS_LOG_ERROR = 0, TESS_LOG_WARNING, TESS_LOG_INFO, TESS_LOG_DEBUG };
 void tess__log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int32_t tess__log_rank(void);          /* as set; what every rank would say, rank 0 says alone */
 void tess__log_set_rank(int32_t rank); /* -1: none */
+/** Messages above `level` are not shown; -1: as TESSERA_LOG says. Returns what it was. */
+int32_t tess__log_set_least(int32_t level);
 #endif

@@ -39,8 +39,11 @@ static const char doc[] = "Trains MODEL, sharded over the ranks: mnist (a convol
                           "comes with it.";
 
 /* Options are in the environment by now, which the ranks inherit. */
-static int start_ranks(const char *model, int32_t ranks) {
-    char *argv[] = { "tessera", "train", (char *)model, NULL };
+static int start_ranks(const train_settings *settings, int32_t ranks) {
+    char *argv[] = { "tessera", "train", (char *)settings->model, NULL };
+    tess_status status = train_plan(settings, ranks);
+    if (status != TESS_OK)
+        return tool_report(status);
     return tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = argv });
 }
 
@@ -64,7 +67,7 @@ int cmd_train(int argc, char **argv) {
     if (start < 0)
         return TOOL_USAGE;
     if (start)
-        return start_ranks(a.model, (int32_t)ranks);
+        return start_ranks(&settings, (int32_t)ranks);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is a failed write, with a message */
     return train_rank(&settings);
 }

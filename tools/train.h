@@ -85,6 +85,9 @@ struct train_run {
 /** Runs as one rank of the world that the environment describes. Returns the exit code. */
 int train_rank(const train_settings *);
 
+/** Plans the run for `ranks` ranks and starts nothing: what cannot be is found here once, not on every rank. */
+tess_status train_plan(const train_settings *, int32_t ranks);
+
 /** [C] The same status on every rank: that of the lowest rank that failed, if any. Only that rank has a message; on the
  * others it is empty. */
 tess_status train_agree(train_run *, tess_status mine);

@@ -9,6 +9,7 @@
 #include "common.h"
 #include "control.h"
 #include "engine.h"
+#include "log.h"
 #include "status.h"
 #include "train.h"
 
@@ -113,15 +114,16 @@ static tess_status train_loop(train_run *r) {
 
 /* ---- setting up -------------------------------------------------------------------------------- */
 /* A rank's share of the cores, unless it is told or must not depend on the machine. Set for the engine too, which
- * compares it over the ranks. */
-static tess_status choose_threads(const train_settings *s, int32_t *out) {
-    tess__world world;
+ * compares it over the ranks. `local`: ranks on this host; 0: as the environment says. */
+static tess_status choose_threads(const train_settings *s, int32_t local, int32_t *out) {
+    tess__world world = { .nranks = 1 };
     cpu_set_t cores;
     char text[16];
-    tess_status status = tess__world_from_env(&world);
+    tess_status status = local ? TESS_OK : tess__world_from_env(&world);
     if (status != TESS_OK)
         return status;
-    long local = world.local_nranks ? world.local_nranks : world.nranks;
+    if (!local)
+        local = world.local_nranks ? world.local_nranks : world.nranks;
     long share = sysconf(_SC_NPROCESSORS_ONLN) / (local > 0 ? local : 1);
     if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < share)
         share = CPU_COUNT(&cores); /* bound by the launcher */
@@ -133,10 +135,10 @@ static tess_status choose_threads(const train_settings *s, int32_t *out) {
     return TESS_OK;
 }
 
-static tess_status make_model(train_run *r) {
+static tess_status make_model(train_run *r, int32_t local) {
     const train_settings *s = &r->s;
     int32_t threads = 1;
-    tess_status status = choose_threads(s, &threads);
+    tess_status status = choose_threads(s, local, &threads);
     if (status != TESS_OK)
         return status;
     model_options o = { .batch = (int32_t)s->batch,
@@ -147,9 +149,10 @@ static tess_status make_model(train_run *r) {
                         .threads = threads,
                         .seed = s->seed,
                         .isa = s->isa };
-    status = model_create(s->model, &o, &r->m);
-    if (status != TESS_OK)
-        return status;
+    return model_create(s->model, &o, &r->m);
+}
+
+static tess_status make_batch(train_run *r) {
     r->batch = aligned_alloc(64, ops_align(r->m->desc.input_bytes));
     r->result = aligned_alloc(64, ops_align(r->m->desc.result_bytes));
     if (!r->batch || !r->result)
@@ -159,8 +162,11 @@ static tess_status make_model(train_run *r) {
     return TESS_OK;
 }
 
-static tess_status open_engine(train_run *r) {
+/* `plan_ranks`: 0, or for how many ranks to plan only. */
+static tess_status open_engine(train_run *r, int32_t plan_ranks) {
     tess_options o = { .struct_size = sizeof o,
+                       .plan_only = plan_ranks != 0,
+                       .ranks = plan_ranks,
                        .optimizer = r->s.optimizer,
                        .momentum = (float)r->s.momentum,
                        .accum = (int32_t)r->s.accum,
@@ -196,9 +202,11 @@ static tess_status shard(train_run *r) {
 }
 
 static tess_status run(train_run *r) {
-    tess_status status = make_model(r);
+    tess_status status = make_model(r, 0);
     if (status == TESS_OK)
-        status = open_engine(r);
+        status = make_batch(r);
+    if (status == TESS_OK)
+        status = open_engine(r, 0);
     if (status != TESS_OK)
         return status;
     status = train_agree(r, train_output_open(r));
@@ -217,6 +225,23 @@ static tess_status run(train_run *r) {
     if (status == TESS_OK && r->rank == 0)
         status = train_output_finish(r);
     return status;
+}
+
+/* Warnings are left to the ranks, of which the first repeats them. */
+tess_status train_plan(const train_settings *settings, int32_t ranks) {
+    train_run r = { .s = *settings };
+    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
+    tess_status status = make_model(&r, ranks);
+    if (status == TESS_OK)
+        status = open_engine(&r, ranks);
+    if (status == TESS_OK)
+        status = model_declare(r.t, r.m);
+    if (status == TESS_OK)
+        status = tess_shard(r.t, NULL, NULL);
+    tess__log_set_least(least);
+    tess_close(r.t);
+    model_destroy(r.m);
+    return status == TESS_E_PLANNED ? TESS_OK : status;
 }
 
 static const train_task_ops *task_of(const char *name) {

@@ -43,6 +43,14 @@ refuse 3 "TESSERA_SYNC is 'often', expected" env TESSERA_SYNC=often "$TESSERA" t
 train 3 "width 10 is not a multiple of heads 4" gpt --width 10
 train 3 "only sgd has" mnist --momentum 0.9
 train 3 "gpt counts steps" gpt --epochs 2
+# what the engine refuses: once, though there are two ranks
+train 3 "comm plugin 'nope' not found" linear -n 2 --comm nope
+if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
+  train 3 "wrap plugin 'size'.*got \"x\"" linear -n 2 --wrap size:x
+  train 3 "wrap plugin 'nope' not found" linear -n 2 --wrap nope
+  train 3 "TESSERA_STRATEGY=half: expected" linear -n 2 --strategy half
+  train 4 "needs [0-9]+ bytes of device memory.* allows 4194304" mnist -n 2 --batch 8 --device-memory 4MiB
+fi
 # data: one line, though every rank meets the same
 export TESSERA_LOG=warning # "comm=auto picked …" is information
 for ranks in 1 2; do
