@@ -51,6 +51,7 @@ struct train_run {
     const train_task_ops *ops;
     tess *t;
     model *m;
+    model_options model_options; /* that made it */
     int32_t rank, ranks;
     /* the task's */
     struct {

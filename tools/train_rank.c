@@ -149,6 +149,7 @@ static tess_status make_model(train_run *r, int32_t local) {
                         .threads = threads,
                         .seed = s->seed,
                         .isa = s->isa };
+    r->model_options = o;
     return model_create(s->model, &o, &r->m);
 }
 
@@ -160,6 +161,16 @@ static tess_status make_batch(train_run *r) {
                           (unsigned long long)r->m->desc.input_bytes);
     memset(r->batch, 0, r->m->desc.input_bytes);
     return TESS_OK;
+}
+
+/* A batch has the same bytes in any precision, so the model is first made without knowing it, to open the engine. */
+static tess_status take_precision(train_run *r) {
+    tess_status status = model_precision(r->t, r->m, &r->model_options.precision);
+    if (status != TESS_OK || r->model_options.precision == r->m->options.precision)
+        return status;
+    model_destroy(r->m);
+    r->m = NULL;
+    return model_create(r->s.model, &r->model_options, &r->m);
 }
 
 /* `plan_ranks`: 0, or for how many ranks to plan only. */
@@ -184,7 +195,7 @@ static tess_status open_engine(train_run *r, int32_t plan_ranks) {
                                              .clip_norm = (float)r->s.clip,
                                              .groups = r->groups,
                                              .n_groups = r->m->t->optimizer_groups > 1 ? 2 : 1 };
-    return TESS_OK;
+    return take_precision(r);
 }
 
 static tess_status shard(train_run *r) {

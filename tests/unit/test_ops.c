@@ -2,8 +2,11 @@
  */
 #include "models_common.h"
 #include <stddef.h>
+#include "elementwise.h"
+#include "formulas.h"
 
 enum { ROOM = 1 << 22 };
+static int in_bf16; /* tables are made for bf16, and all numbers are ones of bf16 */
 
 typedef struct {
     ops *o;
@@ -20,7 +23,7 @@ static table open_table(const char *name, int32_t threads) {
     const ops_table *t;
     table r;
     assert_int_equal(ops_find(name, &t), TESS_OK);
-    assert_int_equal(t->create(&(ops_options){ .threads = threads }, &r.o), TESS_OK);
+    assert_int_equal(t->create(&(ops_options){ .threads = threads, .bf16 = in_bf16 }, &r.o), TESS_OK);
     r.scratch = room(ROOM);
     memset(r.scratch, 0xFF, ROOM);
     return r;
@@ -36,7 +39,19 @@ static float *numbers(uint32_t which, uint64_t elems) {
     float *x = room(elems * sizeof *x);
     for (uint64_t i = 0; i < elems; i++)
         x[i] = 2 * philox_uniform(philox_at(3, PHILOX_BATCH, i, which, 0).v[i & 3]) - 1;
+    for (uint64_t i = 0; in_bf16 && i < elems; i++)
+        x[i] = tess_f32_of_bf16(tess_bf16_of_f32(x[i]));
     return x;
+}
+
+/* Weights as the tables take them. */
+static void *weights_of(const float *w, uint64_t elems) {
+    float *copy = room(elems * sizeof *copy);
+    uint16_t *half = (uint16_t *)copy;
+    memcpy(copy, w, elems * sizeof *copy);
+    for (uint64_t i = 0; in_bf16 && i < elems; i++)
+        half[i] = tess_bf16_of_f32(w[i]);
+    return copy;
 }
 
 static float *zeros(uint64_t elems) {
@@ -71,13 +86,15 @@ static products run_linear(const char *name, int32_t threads, const ops_linear_s
     ops_scratch need;
     uint64_t rows = (uint64_t)s->rows, in = (uint64_t)s->inputs, out = (uint64_t)s->outputs;
     products p = { zeros(rows * out), zeros(rows * in), zeros(in * out), zeros(out) };
+    void *weights = weights_of(w, in * out);
     assert_int_equal(t.o->t->linear_create(t.o, s, &l, &need), TESS_OK);
     assert_true(need.forward_bytes <= ROOM && need.backward_bytes <= ROOM);
     for (int twice = 0; twice < 2; twice++) { /* dw and db add up, y and dx do not */
-        assert_int_equal(t.o->t->linear_forward(l, x, w, b, p.y, t.scratch), TESS_OK);
-        assert_int_equal(t.o->t->linear_backward(l, x, w, dy, p.dx, p.dw, p.db, t.scratch), TESS_OK);
+        assert_int_equal(t.o->t->linear_forward(l, x, weights, b, p.y, t.scratch), TESS_OK);
+        assert_int_equal(t.o->t->linear_backward(l, x, weights, dy, p.dx, p.dw, p.db, t.scratch), TESS_OK);
     }
     t.o->t->linear_destroy(l);
+    free(weights);
     close_table(&t);
     return p;
 }
@@ -160,13 +177,15 @@ static products run_conv(const char *name, int32_t threads, const ops_conv_shape
     uint64_t places = (uint64_t)(s->batch * (s->height - s->kernel + 1) * (s->width - s->kernel + 1));
     products p = { zeros(places * out), zeros((uint64_t)(s->batch * s->height * s->width) * in), zeros(taps * in * out),
                    zeros(out) };
+    void *weights = weights_of(w, taps * in * out);
     assert_int_equal(t.o->t->conv_create(t.o, s, &c, &need), TESS_OK);
     assert_true(need.forward_bytes <= ROOM && need.backward_bytes <= ROOM);
     for (int twice = 0; twice < 2; twice++) {
-        assert_int_equal(t.o->t->conv_forward(c, x, w, b, p.y, t.scratch), TESS_OK);
-        assert_int_equal(t.o->t->conv_backward(c, x, w, dy, p.dx, p.dw, p.db, t.scratch), TESS_OK);
+        assert_int_equal(t.o->t->conv_forward(c, x, weights, b, p.y, t.scratch), TESS_OK);
+        assert_int_equal(t.o->t->conv_backward(c, x, weights, dy, p.dx, p.dw, p.db, t.scratch), TESS_OK);
     }
     t.o->t->conv_destroy(c);
+    free(weights);
     close_table(&t);
     return p;
 }
@@ -233,6 +252,34 @@ static void test_ops__onednn_convolution_equals_the_sums(void **state) {
     skip();
 #endif
     conv_on("onednn");
+}
+
+/* Products of bf16 numbers are exact in fp32, so only the sums round: bf16 in and fp32 out meet the same bounds. */
+static void test_ops__bf16_products_equal_the_sums(void **state) {
+    (void)state;
+    in_bf16 = 1;
+    linear_on("auto");
+    conv_on("auto");
+    linear_on("plain");
+    conv_on("plain");
+    in_bf16 = 0;
+}
+
+static void test_ops__casts_round_to_nearest_even(void **state) {
+    static const float x[] = { 1.0f, 1.00390625f, 1.01171875f, -1.00390637f, 3.4e38f, 0.0f, 1e-40f };
+    static const uint16_t expected[] = { 0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x7f80, 0, 0x0001 };
+    enum { N = sizeof x / sizeof *x };
+    table t = open_table("plain", 1);
+    uint16_t y[N];
+    float back[N];
+    (void)state;
+    ops_cpu_narrow(t.o, x, y, N);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(y[i], expected[i]);
+    ops_cpu_widen(t.o, y, back, N);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(tess_f32_bits(back[i]), (uint32_t)expected[i] << 16);
+    close_table(&t);
 }
 
 /* Same threads and instruction set: the same bits, from run to run and at another address. */
@@ -461,7 +508,7 @@ static void test_ops__unknown_names_are_refused(void **state) {
     assert_int_equal(ops_find("cudnn", &t), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "operators \"cudnn\": expected auto, onednn or plain");
 #ifdef TESSERA_HAVE_DNNL
-    assert_int_equal(ops_onednn.create(&(ops_options){ 1, "avx1024" }, &o), TESS_E_INVALID);
+    assert_int_equal(ops_onednn.create(&(ops_options){ .threads = 1, .isa = "avx1024" }, &o), TESS_E_INVALID);
     assert_non_null(strstr(tess_last_error(), "\"avx1024\" is unknown"));
 #else
     (void)o;
@@ -475,6 +522,8 @@ int main(void) {
         cmocka_unit_test(test_ops__onednn_linear_equals_the_sums),
         cmocka_unit_test(test_ops__plain_convolution_equals_the_sums),
         cmocka_unit_test(test_ops__onednn_convolution_equals_the_sums),
+        cmocka_unit_test(test_ops__bf16_products_equal_the_sums),
+        cmocka_unit_test(test_ops__casts_round_to_nearest_even),
         cmocka_unit_test(test_ops__onednn_bits_repeat_at_any_aligned_address),
         cmocka_unit_test(test_ops__gelu_is_the_tanh_form),
         cmocka_unit_test(test_ops__layernorm_backward_is_its_derivative),

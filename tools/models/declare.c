@@ -1,16 +1,57 @@
 /* A model's parameters and blocks to the engine: the one file of the models that calls it. */
+#include "engine.h"
 #include "model.h"
+#include "status.h"
 
 static tess_status declare_param(tess *t, const model *m, int32_t i) {
     const model_param *p = &m->desc.params[i];
     if (p->alias_of[0])
         return tess_param_tie(t, p->name, p->alias_of);
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name };
+    o.compute_dtypes = 1u << m->options.precision;
     o.shape = p->shape;
     o.ndim = p->ndim;
     o.optimizer_group = p->optimizer_group;
     o.tag = (uint64_t)i;
     return tess_param_add(t, &o, NULL);
+}
+
+static tess_status choose(const tess *t, const model_param *p, tess_precision_choice *out) {
+    tess_param_view v = { .struct_size = sizeof v,
+                          .dtype = TESS_F32,
+                          .compute_mask = 1u << TESS_F32 | 1u << TESS_BF16,
+                          .name = p->name,
+                          .elems = (uint64_t)p->elems,
+                          .shape = p->shape,
+                          .ndim = p->ndim };
+    tess_error e = { .struct_size = sizeof e };
+    *out = (tess_precision_choice){ .struct_size = sizeof *out };
+    tess_status status = t->setup.precision->choose(t->setup.precision_ctx, &v, out, &e);
+    return status == TESS_OK ? status : tess__fail(status, "TESSERA_PRECISION: %s", e.message);
+}
+
+tess_status model_precision(tess *t, const model *m, uint32_t *out) {
+    uint32_t compute = 0;
+    for (int32_t i = 0; i < m->desc.n_params; i++) {
+        const model_param *p = &m->desc.params[i];
+        tess_precision_choice c;
+        if (p->alias_of[0] || p->is_buffer)
+            continue;
+        OPS_TRY(choose(t, p, &c));
+        if ((c.compute != TESS_F32 && c.compute != TESS_BF16) || (compute && c.compute != compute))
+            return tess__fail(TESS_E_UNSUPPORTED,
+                              "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32 throughout "
+                              "or in bf16 throughout",
+                              p->name, c.compute, m->t->name);
+        if (c.grad_local != TESS_F32)
+            return tess__fail(TESS_E_UNSUPPORTED,
+                              "parameter %s: TESSERA_PRECISION asks for local gradients in dtype %u; model %s adds "
+                              "them up in f32",
+                              p->name, c.grad_local, m->t->name);
+        compute = c.compute;
+    }
+    *out = compute ? compute : TESS_F32;
+    return TESS_OK;
 }
 
 tess_status model_declare(tess *t, const model *m) {

@@ -1,4 +1,5 @@
 #include "direct.h"
+#include "formulas.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -17,6 +18,7 @@ struct direct {
     int32_t n_buffers, max_params;
     buffer *buffers;         /* all that was allocated */
     float **params, **grads; /* per parameter */
+    uint16_t **halves;       /* the parameters in bf16, when the model takes them so */
     const void **call_params;
     void **call_grads;
     char **outputs, **saved; /* per block */
@@ -59,7 +61,9 @@ static tess_status take_params(direct *d) {
         int32_t of = original(desc, i);
         d->params[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->params[of];
         d->grads[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->grads[of];
-        if (!d->params[i] || !d->grads[i])
+        if (d->m->options.precision == TESS_BF16 && !p->is_buffer)
+            d->halves[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(uint16_t)) : d->halves[of];
+        if (!d->params[i] || !d->grads[i] || (d->m->options.precision == TESS_BF16 && !p->is_buffer && !d->halves[i]))
             return tess__fail(TESS_E_NOMEM, "out of memory for %s", p->name);
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
@@ -101,14 +105,15 @@ tess_status direct_create(model *m, int check, direct **out) {
         return tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     d->m = m;
     d->check = check;
-    d->buffers = calloc(2 * params + 2 * blocks + 3, sizeof *d->buffers);
+    d->buffers = calloc(3 * params + 2 * blocks + 3, sizeof *d->buffers);
     d->params = calloc(params, sizeof *d->params);
     d->grads = calloc(params, sizeof *d->grads);
+    d->halves = calloc(params, sizeof *d->halves);
     d->call_params = calloc(params, sizeof *d->call_params);
     d->call_grads = calloc(params, sizeof *d->call_grads);
     d->outputs = calloc(blocks, sizeof *d->outputs);
     d->saved = calloc(blocks, sizeof *d->saved);
-    if (d->buffers && d->params && d->grads && d->call_params && d->call_grads && d->outputs && d->saved)
+    if (d->buffers && d->params && d->grads && d->halves && d->call_params && d->call_grads && d->outputs && d->saved)
         status = take_params(d);
     else
         tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
@@ -130,6 +135,7 @@ void direct_destroy(direct *d) {
     free(d->buffers);
     free(d->params);
     free(d->grads);
+    free(d->halves);
     free(d->call_params);
     free(d->call_grads);
     free(d->outputs);
@@ -154,7 +160,8 @@ void direct_zero_grads(direct *d) {
 static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_block_call *call) {
     const model_block *b = &d->m->desc.blocks[i];
     for (int32_t k = 0; k < b->n_params; k++) {
-        d->call_params[k] = d->params[b->first_param + k];
+        int32_t p = b->first_param + k;
+        d->call_params[k] = d->halves[p] ? (const void *)d->halves[p] : d->params[p];
         d->call_grads[k] = d->grads[b->first_param + k];
     }
     call->params = d->call_params;
@@ -169,12 +176,22 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
         memset(d->scratch, 0xFF, d->scratch_bytes);
 }
 
+/* Masters to what the blocks take. */
+static void round_params(direct *d) {
+    const model_desc *desc = &d->m->desc;
+    for (int32_t i = 0; i < desc->n_params; i++)
+        for (int64_t e = 0; d->halves[i] && e < desc->params[i].elems; e++)
+            d->halves[i][e] = tess_bf16_of_f32(d->params[i][e]);
+}
+
 tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result) {
     const model_desc *desc = &d->m->desc;
-    tess_block_call call = { .struct_size = sizeof call, .pass = pass, .compute_dtype = TESS_F32, .batch = batch };
+    tess_block_call call = { .struct_size = sizeof call, .pass = pass, .batch = batch };
+    call.compute_dtype = d->m->options.precision;
     call.step = step;
     call.microbatch = microbatch;
     call.threads = d->m->options.threads;
+    round_params(d);
     for (int32_t i = 0; i < desc->n_blocks; i++) {
         prepare_call(d, i, desc->blocks[i].forward_scratch_bytes, &call);
         OPS_TRY(desc->blocks[i].forward(desc->blocks[i].user, &call));

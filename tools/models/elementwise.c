@@ -1,4 +1,5 @@
 #include "elementwise.h"
+#include "formulas.h"
 #include "parallel.h"
 #include "philox.h"
 
@@ -36,6 +37,37 @@ tess_status ops_cpu_add(ops *o, const float *x, float *y, uint64_t elems) {
     flat f = { .x = x, .out = y };
     ops_parallel(o, (int64_t)elems, GRAIN, add_range, &f);
     return TESS_OK;
+}
+
+typedef struct {
+    const void *x;
+    void *y;
+} cast;
+
+OPS_CLONES static void narrow_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const cast *c = arg;
+    const float *x = c->x;
+    uint16_t *y = c->y;
+    (void)thread;
+    for (int64_t i = first; i < last; i++)
+        y[i] = tess_bf16_of_f32(x[i]);
+}
+
+void ops_cpu_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
+    ops_parallel(o, (int64_t)elems, GRAIN, narrow_range, &(cast){ x, y });
+}
+
+OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const cast *c = arg;
+    const uint16_t *x = c->x;
+    float *y = c->y;
+    (void)thread;
+    for (int64_t i = first; i < last; i++)
+        y[i] = tess_f32_of_bf16(x[i]);
+}
+
+void ops_cpu_widen(const ops *o, const uint16_t *x, float *y, uint64_t elems) {
+    ops_parallel(o, (int64_t)elems, GRAIN, widen_range, &(cast){ x, y });
 }
 
 /* Philox, written so that neighbouring blocks go through the rounds side by side. */

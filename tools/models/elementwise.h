@@ -31,6 +31,9 @@ tess_status ops_cpu_attention_backward(ops *, const ops_attention_shape *, const
 void ops_cpu_bias_backward(ops *, const float *dy, float *db, uint64_t rows, uint64_t width);
 /** y += b, then relu if asked. */
 void ops_cpu_bias_relu(ops *, const float *b_or_null, float *y, uint64_t rows, uint64_t width, int32_t relu);
+/** fp32 to bf16, to nearest even, and back. */
+void ops_cpu_narrow(const ops *, const float *x, uint16_t *y, uint64_t elems);
+void ops_cpu_widen(const ops *, const uint16_t *x, float *y, uint64_t elems);
 /** y[i] = exp(x[i] - minus), x ≤ minus; relative error below 2e-7; far below, 0. */
 void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems);
 

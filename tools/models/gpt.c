@@ -327,6 +327,8 @@ static tess_status build_layer(model *m, int32_t i) {
     model_block b = { .output_bytes = g->rows * g->width * sizeof(float), .user = &g->layers[i] };
     snprintf(b.name, sizeof b.name, "h.%d", i);
     b.saved_bytes = layer_saved_bytes(g);
+    b.saved_floats_bytes = 9 * g->row_bytes;
+    b.products = 1u << QKV_W | 1u << PROJ_W | 1u << UP_W | 1u << DOWN_W;
     b.forward_scratch_bytes = 6 * g->row_bytes + g->stats_bytes + g->lse_bytes + g->inner.forward_bytes;
     b.backward_scratch_bytes = 11 * g->row_bytes + g->stats_bytes + g->inner.backward_bytes;
     b.forward = layer_forward;
@@ -339,7 +341,7 @@ static tess_status build_head(model *m) {
     gpt *g = m->own;
     ops_scratch need = { 0, 0 };
     OPS_TRY(make_linear(m, m->options.width, VOCABULARY, 1, &g->head, &need));
-    model_block b = { .name = "head", .output_bytes = sizeof(gpt_result), .user = m };
+    model_block b = { .name = "head", .output_bytes = sizeof(gpt_result), .user = m, .products = 1u << HEAD_W };
     b.saved_bytes = g->logits_bytes + g->stats_bytes;
     b.forward_scratch_bytes = b.saved_bytes + g->row_bytes + g->ids_bytes + need.forward_bytes;
     b.backward_scratch_bytes = g->logits_bytes + 2 * g->row_bytes + g->stats_bytes + g->ids_bytes + need.backward_bytes;

@@ -57,7 +57,7 @@ static tess_status linear_build(model *m) {
     OPS_TRY(m->o->t->linear_create(m->o, &shape, &l->layer, &need));
     l->y_bytes = ops_align(batch * SIZE * sizeof(float));
     m->desc.input_bytes = sizeof(model_batch) + batch * SIZE * sizeof(float);
-    model_block b = { .name = "linear", .output_bytes = sizeof(linear_result), .user = m };
+    model_block b = { .name = "linear", .output_bytes = sizeof(linear_result), .user = m, .products = 1 };
     b.forward_scratch_bytes = l->y_bytes + need.forward_bytes;
     b.backward_scratch_bytes = l->y_bytes + need.backward_bytes;
     b.forward = linear_forward;

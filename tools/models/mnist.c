@@ -138,7 +138,7 @@ static tess_status build_convolutions(model *m, mnist *n) {
     int32_t batch = m->options.batch;
     ops_conv_shape one = { batch, SIDE, SIDE, 1, MAPS1, 3, 1 }, two = { batch, SIDE1, SIDE1, MAPS1, MAPS2, 3, 1 };
     OPS_TRY(m->o->t->conv_create(m->o, &one, &n->conv1, &need));
-    model_block b = { .name = "conv1", .output_bytes = n->map1_bytes, .user = m };
+    model_block b = { .name = "conv1", .output_bytes = n->map1_bytes, .user = m, .products = 1, .reads_output = 1 };
     b.forward_scratch_bytes = need.forward_bytes;
     b.backward_scratch_bytes = n->map1_bytes + need.backward_bytes;
     b.forward = conv1_forward;
@@ -146,7 +146,8 @@ static tess_status build_convolutions(model *m, mnist *n) {
     OPS_TRY(add_layer(m, "conv1.weight", "conv1.bias", (const int64_t[MODEL_DIMS]){ MAPS1, 1, 3, 3 }));
     OPS_TRY(model__add_block(m, &b));
     OPS_TRY(m->o->t->conv_create(m->o, &two, &n->conv2, &need));
-    b = (model_block){ .name = "conv2", .output_bytes = (uint64_t)batch * FLAT * sizeof(float), .user = m };
+    b = (model_block){ .name = "conv2", .user = m, .products = 1, .reads_output = 1 };
+    b.output_bytes = (uint64_t)batch * FLAT * sizeof(float);
     b.saved_bytes = (uint64_t)batch * FLAT; /* where each maximum was */
     b.forward_scratch_bytes = n->map2_bytes + need.forward_bytes;
     b.backward_scratch_bytes = n->map2_bytes + need.backward_bytes;
@@ -160,7 +161,7 @@ static tess_status build_linears(model *m, mnist *n) {
     ops_scratch need;
     int32_t batch = m->options.batch;
     OPS_TRY(m->o->t->linear_create(m->o, &(ops_linear_shape){ batch, FLAT, HIDDEN, 1, 0 }, &n->fc1, &need));
-    model_block b = { .name = "fc1", .output_bytes = n->hidden_bytes, .user = m };
+    model_block b = { .name = "fc1", .output_bytes = n->hidden_bytes, .user = m, .products = 1, .reads_output = 1 };
     b.forward_scratch_bytes = need.forward_bytes;
     b.backward_scratch_bytes = n->hidden_bytes + need.backward_bytes;
     b.forward = fc1_forward;
@@ -168,7 +169,7 @@ static tess_status build_linears(model *m, mnist *n) {
     OPS_TRY(add_layer(m, "fc1.weight", "fc1.bias", (const int64_t[MODEL_DIMS]){ HIDDEN, FLAT }));
     OPS_TRY(model__add_block(m, &b));
     OPS_TRY(m->o->t->linear_create(m->o, &(ops_linear_shape){ batch, HIDDEN, DIGITS, 0, 0 }, &n->fc2, &need));
-    b = (model_block){ .name = "fc2", .output_bytes = sizeof(model_result), .user = m };
+    b = (model_block){ .name = "fc2", .output_bytes = sizeof(model_result), .user = m, .products = 1 };
     b.saved_bytes = n->logits_bytes;
     b.forward_scratch_bytes = n->logits_bytes + need.forward_bytes;
     b.backward_scratch_bytes = n->logits_bytes + need.backward_bytes;

@@ -21,6 +21,7 @@ static model_options with_defaults(const model_options *given, const model_optio
     o.width = either(o.width, defaults->width);
     o.context = either(o.context, defaults->context);
     o.threads = either(o.threads, 1);
+    o.precision = o.precision ? o.precision : TESS_F32;
     o.dropout = o.dropout < 0 ? 0 : o.dropout > 0 ? o.dropout : defaults->dropout;
     return o;
 }
@@ -30,6 +31,8 @@ static tess_status check_options(const model_options *o) {
         return tess__fail(TESS_E_INVALID, "batch %d: expected 1 to 65536", o->batch);
     if (o->threads < 1 || o->threads > 1024)
         return tess__fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
+    if (o->precision != TESS_F32 && o->precision != TESS_BF16)
+        return tess__fail(TESS_E_INVALID, "precision %u: expected f32 or bf16", o->precision);
     if (!(o->dropout < 1))
         return tess__fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
     return TESS_OK;
@@ -66,9 +69,12 @@ tess_status model_create(const char *name, const model_options *options, model *
         return tess__fail(TESS_E_NOMEM, "out of memory for model %s", name);
     m->t = t;
     m->options = filled;
-    tess_status status = operators->create(&(ops_options){ filled.threads, filled.isa }, &m->o);
+    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa };
+    tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);
+    if (status == TESS_OK && how.bf16)
+        status = model__make_halves(m);
     if (status != TESS_OK) {
         model_destroy(m);
         return status;
@@ -88,6 +94,7 @@ void model_destroy(model *m) {
     }
     free(m->desc.params);
     free(m->desc.blocks);
+    free(m->halves);
     free(m);
 }
 

@@ -9,18 +9,20 @@ typedef struct {                           /* zero is the model's default; what 
     int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
     int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
     float dropout;                         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
+    uint32_t precision;                    /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
     int32_t threads;                       /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
     const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
 } model_options;
 
-enum { MODEL_NAME = 48, MODEL_DIMS = 4 };
+enum { MODEL_NAME = 48, MODEL_DIMS = 4, MODEL_BLOCK_PARAMS = 32 };
 enum { MODEL_UNIFORM = 1 /* in ± scale */, MODEL_NORMAL /* σ = scale */, MODEL_CONSTANT /* scale */, MODEL_GRID };
 
 typedef struct {
     char name[MODEL_NAME], alias_of[MODEL_NAME]; /* alias_of "": a parameter of its own */
     int64_t shape[MODEL_DIMS], elems;
     int32_t ndim;
+    int32_t is_buffer;       /* running statistics: fp32, not trained */
     int32_t optimizer_group; /* gpt: 0 matrices, 1 biases and normalisations (no decay); else 0 */
     uint32_t init;           /* MODEL_UNIFORM, … */
     float scale;
@@ -31,6 +33,10 @@ typedef struct {
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
     tess_block_fn forward, backward;
     void *user;
+    /* For bf16, where the above describes the fp32 computation inside: */
+    uint64_t saved_floats_bytes; /* the first part of `saved`, which is kept in bf16 */
+    uint32_t products;           /* bit i: parameter i only goes into linear and conv operators, which take bf16 */
+    int32_t reads_output;        /* backward reads `output` */
 } model_block;
 typedef struct {
     int32_t n_params, n_blocks;
@@ -50,8 +56,9 @@ typedef struct model {
     model_options options; /* with the defaults filled in */
     model_desc desc;
     ops *o;
-    char operators[96]; /* what computes, and all its bits depend on: for printing and hashing */
-    void *own;          /* the model's operators */
+    char operators[128];       /* what computes, and all its bits depend on: for printing and hashing */
+    void *own;                 /* the model's operators */
+    struct model_half *halves; /* per block, when parameters come in bf16 */
 } model;
 struct model_ops {
     const char *name;
@@ -70,6 +77,10 @@ void model_destroy(model *); /* after tess_close; null is fine */
 /** Declares parameters, ties and blocks; before tess_shard. The parameter's index is its tag. The engine must have been
  * opened with input_bytes = desc.input_bytes. */
 tess_status model_declare(tess *, const model *);
+/** What the engine's precision makes of the model's parameters: TESS_F32 or TESS_BF16, for model_options.precision.
+ * Between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
+ * models do not compute in. */
+tess_status model_precision(tess *, const model *, uint32_t *out);
 /** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
 tess_status model_fill(void *user, const tess_range *, void *data);
 
@@ -117,6 +128,8 @@ void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], do
 tess_status model__add_param(model *, const char *name, const int64_t shape[MODEL_DIMS], uint32_t init, float scale);
 tess_status model__add_alias(model *, const char *name, const char *of);
 tess_status model__add_block(model *, const model_block *); /* first_param and n_params are filled in here */
+/** Turns the blocks into ones whose parameters, outputs and gradients between blocks are bf16: bf16.c. */
+tess_status model__make_halves(model *);
 /** The dropout mask of layer `layer` in this call. */
 ops_dropout model__dropout(const model *, const tess_block_call *, uint32_t layer, float rate);
 #endif

@@ -2,7 +2,8 @@
  * ops_onednn (oneDNN where there is one), and a device's table later.
  *
  *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in, k,
- * k].
+ *    k]; made for bf16, a table takes those two operators' weights (not the biases) in bf16, and multiplies in bf16
+ *    with fp32 sums where the machine can, else in fp32.
  *  - Everything that depends on a shape is made by the …_create calls, which also say how much scratch a call needs.
  *    A call allocates nothing of ours. Pointers are 64-byte aligned unless said; scratch is undefined on entry.
  *  - dx is written. dw and db are ADDED to; a null one is not computed.
@@ -26,10 +27,11 @@ static inline uint64_t ops_align(uint64_t bytes) {
 typedef struct ops_table ops_table;
 typedef struct { /* every table's context begins with this */
     const ops_table *t;
-    int32_t threads;
+    int32_t threads, bf16;
 } ops;
 typedef struct {
     int32_t threads; /* 0: 1 */
+    int32_t bf16;    /* weights of linear and conv are bf16 */
     const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", … : oneDNN's upper bound */
 } ops_options;
 typedef struct {
@@ -66,14 +68,14 @@ struct ops_table {
 
     tess_status (*linear_create)(ops *, const ops_linear_shape *, ops_linear **out, ops_scratch *need);
     void (*linear_destroy)(ops_linear *);
-    tess_status (*linear_forward)(ops_linear *, const float *x, const float *w, const float *b_or_null, float *y,
+    tess_status (*linear_forward)(ops_linear *, const float *x, const void *w, const float *b_or_null, float *y,
                                   void *scratch);
-    tess_status (*linear_backward)(ops_linear *, const float *x, const float *w, const float *dy, float *dx, float *dw,
+    tess_status (*linear_backward)(ops_linear *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                    float *db, void *scratch); /* dy: of the value before relu */
     tess_status (*conv_create)(ops *, const ops_conv_shape *, ops_conv **out, ops_scratch *need);
     void (*conv_destroy)(ops_conv *);
-    tess_status (*conv_forward)(ops_conv *, const float *x, const float *w, const float *b, float *y, void *scratch);
-    tess_status (*conv_backward)(ops_conv *, const float *x, const float *w, const float *dy, float *dx, float *dw,
+    tess_status (*conv_forward)(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
+    tess_status (*conv_backward)(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                  float *db, void *scratch);
 
     /** dx = scale · dy where y > 0, else 0: relu, and relu followed by dropout (scale 1/(1-rate)). dx may be dy. */

@@ -22,8 +22,9 @@ static md_view view(const dnnl_memory_desc_t *md) {
 static void md_free(dnnl_memory_desc_t *md) {
     dnnl_memory_desc_destroy(*md);
 }
-static dnnl_status_t md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_create_with_tag(md, n, dims, dnnl_f32, tag);
+static dnnl_status_t md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t dims, dnnl_data_type_t dtype,
+                             dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_create_with_tag(md, n, dims, dtype, tag);
 }
 #else
 typedef const dnnl_memory_desc_t *md_view; /* a dnnl_memory_desc_t is a struct */
@@ -33,8 +34,9 @@ static md_view view(const dnnl_memory_desc_t *md) {
 static void md_free(dnnl_memory_desc_t *md) {
     (void)md;
 }
-static dnnl_status_t md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t dims, dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_init_by_tag(md, n, dims, dnnl_f32, tag);
+static dnnl_status_t md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t dims, dnnl_data_type_t dtype,
+                             dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_init_by_tag(md, n, dims, dtype, tag);
 }
 #endif
 
@@ -42,6 +44,8 @@ typedef struct {
     ops base;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
+    int32_t halves; /* bf16 products are the machine's own; slower ones by emulation are not used */
+    int32_t n_wide; /* operators made for bf16 that have no such kernel and compute in fp32 */
 } context;
 
 enum { MAX_ARGS = 5 };
@@ -54,19 +58,19 @@ typedef struct { /* one primitive with its memory objects, made once; handle[i] 
 
 static const struct {
     const char *name;
-    int isa;
+    int isa, halves;
 } isa_names[] = {
-    { "sse41", dnnl_cpu_isa_sse41 },
-    { "avx", dnnl_cpu_isa_avx },
-    { "avx2", dnnl_cpu_isa_avx2 },
-    { "avx512_core", dnnl_cpu_isa_avx512_core },
-    { "avx512_core_vnni", dnnl_cpu_isa_avx512_core_vnni },
-    { "avx512_core_bf16", dnnl_cpu_isa_avx512_core_bf16 },
+    { "sse41", dnnl_cpu_isa_sse41, 0 },
+    { "avx", dnnl_cpu_isa_avx, 0 },
+    { "avx2", dnnl_cpu_isa_avx2, 0 },
+    { "avx512_core", dnnl_cpu_isa_avx512_core, 0 },
+    { "avx512_core_vnni", dnnl_cpu_isa_avx512_core_vnni, 0 },
+    { "avx512_core_bf16", dnnl_cpu_isa_avx512_core_bf16, 1 },
 #if DNNL_VERSION_MAJOR >= 3
-    { "avx2_vnni", dnnl_cpu_isa_avx2_vnni },
-    { "avx512_core_fp16", dnnl_cpu_isa_avx512_core_fp16 },
+    { "avx2_vnni", dnnl_cpu_isa_avx2_vnni, 0 },
+    { "avx512_core_fp16", dnnl_cpu_isa_avx512_core_fp16, 1 },
 #endif
-    { "avx512_core_amx", dnnl_cpu_isa_avx512_core_amx },
+    { "avx512_core_amx", dnnl_cpu_isa_avx512_core_amx, 1 },
 };
 enum { N_ISA = sizeof isa_names / sizeof *isa_names };
 
@@ -81,6 +85,13 @@ static const char *isa_name(int isa) {
         if (isa_names[i].isa == isa)
             return isa_names[i].name;
     return "another instruction set";
+}
+
+static int isa_halves(int isa) {
+    for (int i = 0; i < N_ISA; i++)
+        if (isa_names[i].isa == isa)
+            return isa_names[i].halves;
+    return 0;
 }
 
 /* An upper bound, and one for the whole process: oneDNN takes it before its first primitive only. */
@@ -121,6 +132,8 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
         return tess__fail(TESS_E_NOMEM, "out of memory for the oneDNN operators");
     c->base.t = &ops_onednn;
     c->base.threads = options && options->threads > 0 ? options->threads : 1;
+    c->base.bf16 = options && options->bf16;
+    c->halves = c->base.bf16 && isa_halves((int)dnnl_get_effective_cpu_isa());
     status = dnnl_engine_create(&c->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags);
@@ -134,8 +147,13 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
 
 static void onednn_describe(const ops *o, char *out, size_t bytes) {
     const dnnl_version_t *v = dnnl_version();
-    snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads", v->major, v->minor, v->patch,
-             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads);
+    const context *c = (const context *)o;
+    char halves[40] = "";
+    if (c->halves)
+        snprintf(halves, sizeof halves, c->n_wide ? ", bf16 products, %d in fp32" : ", bf16 products", c->n_wide);
+    snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads%s", v->major, v->minor, v->patch,
+             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads,
+             o->bf16 && !c->halves ? OPS_BF16_AS_FP32 : halves);
 }
 
 /* oneDNN asks OpenMP how many threads there are, when a primitive is made and when it runs. */
@@ -260,11 +278,13 @@ struct ops_linear {
     context *c;
     ops_linear_shape s;
     step forward, dx, dw; /* without a primitive: the plain kernel */
+    int32_t halves;       /* x and dy are narrowed into scratch, and w is taken as it comes */
 };
 
 typedef struct {
     int64_t rows, depth, columns;
     int32_t turn_a, turn_b, bias, relu, add; /* turned: stored as the transpose */
+    int32_t halves;                          /* both factors are bf16 */
 } product;
 
 static dnnl_primitive_desc_t describe_product(context *c, const product *p, const dnnl_memory_desc_t md[4]) {
@@ -288,8 +308,10 @@ static tess_status product_create(context *c, const product *p, step *s) {
     dnnl_dims_t a = { p->rows, p->depth }, b = { p->depth, p->columns }, y = { p->rows, p->columns };
     dnnl_dims_t line = { 1, p->columns };
     dnnl_memory_desc_t md[4] = { 0 };
-    if (md_make(&md[0], 2, a, p->turn_a ? dnnl_ba : dnnl_ab) || md_make(&md[1], 2, b, p->turn_b ? dnnl_ba : dnnl_ab) ||
-        md_make(&md[2], 2, y, dnnl_ab) || md_make(&md[3], 2, line, dnnl_ab))
+    dnnl_data_type_t factor = p->halves ? dnnl_bf16 : dnnl_f32;
+    if (md_make(&md[0], 2, a, factor, p->turn_a ? dnnl_ba : dnnl_ab) ||
+        md_make(&md[1], 2, b, factor, p->turn_b ? dnnl_ba : dnnl_ab) || md_make(&md[2], 2, y, dnnl_f32, dnnl_ab) ||
+        md_make(&md[3], 2, line, dnnl_f32, dnnl_ab))
         return failed("describing a matrix", dnnl_invalid_arguments);
     dnnl_primitive_desc_t pd = describe_product(c, p, md);
     tess_status status = TESS_OK;
@@ -306,12 +328,15 @@ static tess_status product_create(context *c, const product *p, step *s) {
     return status;
 }
 
-static void onednn_linear_destroy(ops_linear *l) {
-    if (!l)
-        return;
+static void linear_clear(ops_linear *l) {
     step_destroy(&l->forward);
     step_destroy(&l->dx);
     step_destroy(&l->dw);
+}
+
+static void onednn_linear_destroy(ops_linear *l) {
+    if (l)
+        linear_clear(l);
     free(l);
 }
 
@@ -323,56 +348,116 @@ static uint64_t linear_step_scratch(const ops_linear *l, const step *s) {
     return s->primitive ? s->scratch_bytes : ops_plain_gemm_scratch(&l->c->base);
 }
 
-static tess_status onednn_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
-    ops_linear *l = calloc(1, sizeof *l);
-    if (!l)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
-    l->c = (context *)o;
-    l->s = *s;
+static tess_status linear_make(ops_linear *l, int32_t halves) {
+    const ops_linear_shape *s = &l->s;
     product forward = { .rows = s->rows, .depth = s->inputs, .columns = s->outputs, .turn_b = 1 };
     product dx = { .rows = s->rows, .depth = s->outputs, .columns = s->inputs };
     product dw = { .rows = s->outputs, .depth = s->rows, .columns = s->inputs, .turn_a = 1, .add = 1 };
     forward.bias = !s->no_bias;
     forward.relu = s->relu;
+    l->halves = forward.halves = dx.halves = dw.halves = halves;
+    OPS_TRY(product_create(l->c, &forward, &l->forward));
+    OPS_TRY(product_create(l->c, &dx, &l->dx));
+    return product_create(l->c, &dw, &l->dw);
+}
+
+static uint64_t half_bytes(int64_t rows, int64_t columns) {
+    return ops_align((uint64_t)(rows * columns) * sizeof(uint16_t));
+}
+
+static uint64_t linear_weights(const ops_linear_shape *s) {
+    return (uint64_t)s->inputs * (uint64_t)s->outputs;
+}
+
+static ops_scratch linear_need(const ops_linear *l) {
+    const ops_linear_shape *s = &l->s;
+    uint64_t x = half_bytes(s->rows, s->inputs), dy = half_bytes(s->rows, s->outputs);
+    uint64_t wide = ops_plain_weights_scratch(&l->c->base, linear_weights(s));
+    ops_scratch need = { linear_step_scratch(l, &l->forward),
+                         most(linear_step_scratch(l, &l->dx), linear_step_scratch(l, &l->dw)) };
+    need.forward_bytes += l->halves ? x : wide;
+    need.backward_bytes += l->halves ? x + dy : wide;
+    return need;
+}
+
+static tess_status onednn_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
+    context *c = (context *)o;
+    ops_linear *l = calloc(1, sizeof *l);
+    if (!l)
+        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
+    l->c = c;
+    l->s = *s;
     int before = enter(o);
-    tess_status status = product_create(l->c, &forward, &l->forward);
-    if (status == TESS_OK)
-        status = product_create(l->c, &dx, &l->dx);
-    if (status == TESS_OK)
-        status = product_create(l->c, &dw, &l->dw);
+    tess_status status = linear_make(l, c->halves);
+    if (status == TESS_OK && c->halves && !(l->forward.primitive && l->dx.primitive && l->dw.primitive)) {
+        linear_clear(l);
+        c->n_wide++;
+        status = linear_make(l, 0);
+    }
     leave(before);
     if (status != TESS_OK) {
         onednn_linear_destroy(l);
         return status;
     }
-    need->forward_bytes = linear_step_scratch(l, &l->forward);
-    need->backward_bytes = most(linear_step_scratch(l, &l->dx), linear_step_scratch(l, &l->dw));
+    *need = linear_need(l);
     *out = l;
     return TESS_OK;
 }
 
-static tess_status onednn_linear_forward(ops_linear *l, const float *x, const float *w, const float *b, float *y,
+/* x in bf16, at the start of *scratch, which then points behind it. */
+static const void *narrowed(const ops *o, const float *x, int64_t rows, int64_t columns, void **scratch) {
+    uint16_t *half = *scratch;
+    ops_cpu_narrow(o, x, half, (uint64_t)(rows * columns));
+    *scratch = (char *)half + half_bytes(rows, columns);
+    return half;
+}
+
+static tess_status onednn_linear_forward(ops_linear *l, const float *x, const void *w, const float *b, float *y,
                                          void *scratch) {
+    const ops *o = &l->c->base;
+    if (l->halves) {
+        const void *half = narrowed(o, x, l->s.rows, l->s.inputs, &scratch);
+        return step_run(l->c, &l->forward, (const void *[]){ half, w, y, b }, scratch);
+    }
+    const float *wide = ops_plain_weights(o, w, linear_weights(&l->s), &scratch);
     if (l->forward.primitive)
-        return step_run(l->c, &l->forward, (const void *[]){ x, w, y, b }, scratch);
-    ops_plain_linear_forward(&l->c->base, &l->s, x, w, b, y, scratch);
+        return step_run(l->c, &l->forward, (const void *[]){ x, wide, y, b }, scratch);
+    ops_plain_linear_forward(&l->c->base, &l->s, x, wide, b, y, scratch);
     return TESS_OK;
 }
 
-static tess_status onednn_linear_backward(ops_linear *l, const float *x, const float *w, const float *dy, float *dx,
-                                          float *dw, float *db, void *scratch) {
+static tess_status linear_backward_halves(ops_linear *l, const float *x, const void *w, const float *dy, float *dx,
+                                          float *dw, void *scratch) {
+    const ops *o = &l->c->base;
+    const void *dy_half = narrowed(o, dy, l->s.rows, l->s.outputs, &scratch);
+    if (dx)
+        OPS_TRY(step_run(l->c, &l->dx, (const void *[]){ dy_half, w, dx }, scratch));
+    if (!dw)
+        return TESS_OK;
+    const void *x_half = narrowed(o, x, l->s.rows, l->s.inputs, &scratch);
+    return step_run(l->c, &l->dw, (const void *[]){ dy_half, x_half, dw }, scratch);
+}
+
+static tess_status linear_backward_wide(ops_linear *l, const float *x, const void *w, const float *dy, float *dx,
+                                        float *dw, void *scratch) {
     ops *o = &l->c->base;
+    const float *wide = ops_plain_weights(o, w, linear_weights(&l->s), &scratch);
     if (dx && l->dx.primitive)
-        OPS_TRY(step_run(l->c, &l->dx, (const void *[]){ dy, w, dx }, scratch));
+        OPS_TRY(step_run(l->c, &l->dx, (const void *[]){ dy, wide, dx }, scratch));
     else if (dx)
-        ops_plain_linear_dx(o, &l->s, w, dy, dx, scratch);
+        ops_plain_linear_dx(o, &l->s, wide, dy, dx, scratch);
     if (dw && l->dw.primitive)
-        OPS_TRY(step_run(l->c, &l->dw, (const void *[]){ dy, x, dw }, scratch));
-    else if (dw)
+        return step_run(l->c, &l->dw, (const void *[]){ dy, x, dw }, scratch);
+    if (dw)
         ops_plain_linear_dw(o, &l->s, x, dy, dw, scratch);
-    if (db)
-        ops_cpu_bias_backward(o, dy, db, (uint64_t)l->s.rows, (uint64_t)l->s.outputs);
     return TESS_OK;
+}
+
+static tess_status onednn_linear_backward(ops_linear *l, const float *x, const void *w, const float *dy, float *dx,
+                                          float *dw, float *db, void *scratch) {
+    if (db)
+        ops_cpu_bias_backward(&l->c->base, dy, db, (uint64_t)l->s.rows, (uint64_t)l->s.outputs);
+    return (l->halves ? linear_backward_halves : linear_backward_wide)(l, x, w, dy, dx, dw, scratch);
 }
 
 /* ---- convolution ------------------------------------------------------------------------------- */
@@ -382,18 +467,24 @@ struct ops_conv {
     step forward, dx, dw;                /* without a primitive: the plain kernel */
     step forward_turn, dx_turn, dw_turn; /* weights into and gradient out of the chosen layout */
     uint64_t forward_weights_bytes, dx_weights_bytes, dw_weights_bytes;
+    int32_t halves; /* as of a linear */
 };
 
 typedef struct {
     dnnl_memory_desc_t x, w, b, y, oihw; /* w: any layout */
 } conv_mds;
+/* Which of the three tensors are bf16: the two factors of a product, never its result. */
+typedef struct {
+    dnnl_data_type_t x, w, y;
+} conv_dtypes;
 
-static tess_status make_conv_mds(const ops_conv_shape *s, conv_mds *m) {
+static tess_status make_conv_mds(const ops_conv_shape *s, conv_dtypes t, conv_mds *m) {
     dnnl_dims_t x = { s->batch, s->channels, s->height, s->width }, b = { s->outputs };
     dnnl_dims_t w = { s->outputs, s->channels, s->kernel, s->kernel };
     dnnl_dims_t y = { s->batch, s->outputs, s->height - s->kernel + 1, s->width - s->kernel + 1 };
-    if (md_make(&m->x, 4, x, dnnl_nhwc) || md_make(&m->w, 4, w, dnnl_format_tag_any) || md_make(&m->b, 1, b, dnnl_a) ||
-        md_make(&m->y, 4, y, dnnl_nhwc) || md_make(&m->oihw, 4, w, dnnl_oihw))
+    if (md_make(&m->x, 4, x, t.x, dnnl_nhwc) || md_make(&m->w, 4, w, t.w, dnnl_format_tag_any) ||
+        md_make(&m->b, 1, b, dnnl_f32, dnnl_a) || md_make(&m->y, 4, y, t.y, dnnl_nhwc) ||
+        md_make(&m->oihw, 4, w, t.w, dnnl_oihw))
         return failed("describing a convolution", dnnl_invalid_arguments);
     return TESS_OK;
 }
@@ -520,18 +611,26 @@ static tess_status conv_dw_make(ops_conv *v, const conv_mds *m, const_dnnl_primi
     return step_finish(c, &v->dw, pd);
 }
 
+enum { FORWARD, BACKWARD_X, BACKWARD_W, DIRECTIONS };
+static const conv_dtypes wide_dtypes[DIRECTIONS] = { { dnnl_f32, dnnl_f32, dnnl_f32 },
+                                                     { dnnl_f32, dnnl_f32, dnnl_f32 },
+                                                     { dnnl_f32, dnnl_f32, dnnl_f32 } };
+static const conv_dtypes half_dtypes[DIRECTIONS] = { { dnnl_bf16, dnnl_bf16, dnnl_f32 },
+                                                     { dnnl_f32, dnnl_bf16, dnnl_bf16 },
+                                                     { dnnl_bf16, dnnl_f32, dnnl_bf16 } };
+
 /* Each direction separately: one without a usable implementation stays empty. */
-static tess_status conv_make(ops_conv *v, const conv_mds *m) {
-    dnnl_primitive_desc_t forward = conv_forward_pd(v->c, m, v->s.relu), dx, dw;
+static tess_status conv_make_of(ops_conv *v, const conv_mds m[DIRECTIONS]) {
+    dnnl_primitive_desc_t forward = conv_forward_pd(v->c, &m[FORWARD], v->s.relu), dx, dw;
     if (!forward)
         return TESS_OK; /* backward descriptions need forward's */
-    tess_status status = conv_forward_make(v, m, forward);
-    dx = conv_dx_pd(v->c, m, forward);
-    dw = conv_dw_pd(v->c, m, forward);
+    tess_status status = conv_forward_make(v, &m[FORWARD], forward);
+    dx = conv_dx_pd(v->c, &m[BACKWARD_X], forward);
+    dw = conv_dw_pd(v->c, &m[BACKWARD_W], forward);
     if (status == TESS_OK && dx)
-        status = conv_dx_make(v, m, dx);
+        status = conv_dx_make(v, &m[BACKWARD_X], dx);
     if (status == TESS_OK && dw)
-        status = conv_dw_make(v, m, dw);
+        status = conv_dw_make(v, &m[BACKWARD_W], dw);
     dnnl_primitive_desc_destroy(forward);
     if (dx)
         dnnl_primitive_desc_destroy(dx);
@@ -540,12 +639,29 @@ static tess_status conv_make(ops_conv *v, const conv_mds *m) {
     return status;
 }
 
-static void onednn_conv_destroy(ops_conv *v) {
-    if (!v)
-        return;
+static tess_status conv_make(ops_conv *v, int32_t halves) {
+    conv_mds m[DIRECTIONS];
+    tess_status status = TESS_OK;
+    memset(m, 0, sizeof m);
+    v->halves = halves;
+    for (int i = 0; i < DIRECTIONS && status == TESS_OK; i++)
+        status = make_conv_mds(&v->s, halves ? half_dtypes[i] : wide_dtypes[i], &m[i]);
+    if (status == TESS_OK)
+        status = conv_make_of(v, m);
+    for (int i = 0; i < DIRECTIONS; i++)
+        free_conv_mds(&m[i]);
+    return status;
+}
+
+static void conv_clear(ops_conv *v) {
     step *steps[] = { &v->forward, &v->dx, &v->dw, &v->forward_turn, &v->dx_turn, &v->dw_turn };
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         step_destroy(steps[i]);
+}
+
+static void onednn_conv_destroy(ops_conv *v) {
+    if (v)
+        conv_clear(v);
     free(v);
 }
 
@@ -555,43 +671,76 @@ static uint64_t conv_step_scratch(const ops_conv *v, const step *s, const step *
     return weights_bytes + most(s->scratch_bytes, turn->scratch_bytes);
 }
 
+static int64_t conv_places(const ops_conv_shape *s) {
+    return (int64_t)s->batch * (s->height - s->kernel + 1) * (s->width - s->kernel + 1);
+}
+
+static int64_t conv_pixels(const ops_conv_shape *s) {
+    return (int64_t)s->batch * s->height * s->width;
+}
+
+static uint64_t conv_weights(const ops_conv_shape *s) {
+    return (uint64_t)s->outputs * (uint64_t)s->channels * (uint64_t)s->kernel * (uint64_t)s->kernel;
+}
+
+static ops_scratch conv_need(const ops_conv *v) {
+    const ops_conv_shape *s = &v->s;
+    uint64_t x = half_bytes(conv_pixels(s), s->channels), dy = half_bytes(conv_places(s), s->outputs);
+    uint64_t wide = ops_plain_weights_scratch(&v->c->base, conv_weights(s));
+    ops_scratch need = { conv_step_scratch(v, &v->forward, &v->forward_turn, v->forward_weights_bytes),
+                         most(conv_step_scratch(v, &v->dx, &v->dx_turn, v->dx_weights_bytes),
+                              conv_step_scratch(v, &v->dw, &v->dw_turn, v->dw_weights_bytes)) };
+    need.forward_bytes += v->halves ? x : wide;
+    need.backward_bytes += v->halves ? x + dy : wide;
+    return need;
+}
+
 static tess_status onednn_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out, ops_scratch *need) {
-    conv_mds m;
+    context *c = (context *)o;
     ops_conv *v = calloc(1, sizeof *v);
     if (!v)
         return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
-    v->c = (context *)o;
+    v->c = c;
     v->s = *s;
-    memset(&m, 0, sizeof m);
     int before = enter(o);
-    tess_status status = make_conv_mds(s, &m);
-    if (status == TESS_OK)
-        status = conv_make(v, &m);
+    tess_status status = conv_make(v, c->halves);
+    if (status == TESS_OK && c->halves && !(v->forward.primitive && v->dx.primitive && v->dw.primitive)) {
+        conv_clear(v);
+        c->n_wide++;
+        status = conv_make(v, 0);
+    }
     leave(before);
-    free_conv_mds(&m);
     if (status != TESS_OK) {
         onednn_conv_destroy(v);
         return status;
     }
-    need->forward_bytes = conv_step_scratch(v, &v->forward, &v->forward_turn, v->forward_weights_bytes);
-    need->backward_bytes = most(conv_step_scratch(v, &v->dx, &v->dx_turn, v->dx_weights_bytes),
-                                conv_step_scratch(v, &v->dw, &v->dw_turn, v->dw_weights_bytes));
+    *need = conv_need(v);
     *out = v;
     return TESS_OK;
 }
 
-static tess_status onednn_conv_forward(ops_conv *v, const float *x, const float *w, const float *b, float *y,
-                                       void *scratch) {
+/* From here on x, w and dy are what the primitives of v take: bf16 in all or fp32 in all. */
+static tess_status conv_forward(ops_conv *v, const void *x, const void *w, const float *b, float *y, void *scratch) {
     char *pad = (char *)scratch + v->forward_weights_bytes;
-    if (!v->forward.primitive) {
-        ops_plain_conv_forward(&v->c->base, &v->s, x, w, b, y, scratch);
-        return TESS_OK;
-    }
     OPS_TRY(step_run(v->c, &v->forward_turn, (const void *[]){ w, scratch }, pad));
     return step_run(v->c, &v->forward, (const void *[]){ x, scratch, b, y }, pad);
 }
 
-static tess_status conv_dx(ops_conv *v, const float *w, const float *dy, float *dx, void *scratch) {
+static tess_status onednn_conv_forward(ops_conv *v, const float *x, const void *w, const float *b, float *y,
+                                       void *scratch) {
+    const ops *o = &v->c->base;
+    if (v->halves) {
+        const void *half = narrowed(o, x, conv_pixels(&v->s), v->s.channels, &scratch);
+        return conv_forward(v, half, w, b, y, scratch);
+    }
+    const float *wide = ops_plain_weights(o, w, conv_weights(&v->s), &scratch);
+    if (v->forward.primitive)
+        return conv_forward(v, x, wide, b, y, scratch);
+    ops_plain_conv_forward(&v->c->base, &v->s, x, wide, b, y, scratch);
+    return TESS_OK;
+}
+
+static tess_status conv_dx(ops_conv *v, const void *w, const void *dy, float *dx, void *scratch) {
     char *pad = (char *)scratch + v->dx_weights_bytes;
     if (!v->dx.primitive) {
         ops_plain_conv_dx(&v->c->base, &v->s, w, dy, dx, scratch);
@@ -601,7 +750,7 @@ static tess_status conv_dx(ops_conv *v, const float *w, const float *dy, float *
     return step_run(v->c, &v->dx, (const void *[]){ dy, scratch, dx }, pad);
 }
 
-static tess_status conv_dw(ops_conv *v, const float *x, const float *dy, float *dw, void *scratch) {
+static tess_status conv_dw(ops_conv *v, const void *x, const void *dy, float *dw, void *scratch) {
     char *pad = (char *)scratch + v->dw_weights_bytes;
     if (!v->dw.primitive) {
         ops_plain_conv_dw(&v->c->base, &v->s, x, dy, dw, scratch);
@@ -611,17 +760,22 @@ static tess_status conv_dw(ops_conv *v, const float *x, const float *dy, float *
     return step_run(v->c, &v->dw_turn, (const void *[]){ scratch, dw }, pad);
 }
 
-static tess_status onednn_conv_backward(ops_conv *v, const float *x, const float *w, const float *dy, float *dx,
+static tess_status onednn_conv_backward(ops_conv *v, const float *x, const void *w, const float *dy, float *dx,
                                         float *dw, float *db, void *scratch) {
+    const ops *o = &v->c->base;
     const ops_conv_shape *s = &v->s;
-    uint64_t places = (uint64_t)(s->height - s->kernel + 1) * (uint64_t)(s->width - s->kernel + 1);
-    if (dx)
-        OPS_TRY(conv_dx(v, w, dy, dx, scratch));
-    if (dw)
-        OPS_TRY(conv_dw(v, x, dy, dw, scratch));
+    const void *x_in = x, *w_in = w, *dy_in = dy;
     if (db)
-        ops_cpu_bias_backward(&v->c->base, dy, db, (uint64_t)s->batch * places, (uint64_t)s->outputs);
-    return TESS_OK;
+        ops_cpu_bias_backward(&v->c->base, dy, db, (uint64_t)conv_places(s), (uint64_t)s->outputs);
+    if (v->halves)
+        dy_in = narrowed(o, dy, conv_places(s), s->outputs, &scratch);
+    else
+        w_in = ops_plain_weights(o, w, conv_weights(s), &scratch);
+    if (dx)
+        OPS_TRY(conv_dx(v, w_in, dy_in, dx, scratch));
+    if (dw && v->halves)
+        x_in = narrowed(o, x, conv_pixels(s), s->channels, &scratch);
+    return dw ? conv_dw(v, x_in, dy_in, dw, scratch) : TESS_OK;
 }
 
 const ops_table ops_onednn = {

@@ -31,6 +31,7 @@ static tess_status plain_create(const ops_options *options, ops **out) {
     (void)threads;
     o->threads = 1;
 #endif
+    o->bf16 = options && options->bf16;
     *out = o;
     return TESS_OK;
 }
@@ -40,7 +41,20 @@ static void plain_destroy(ops *o) {
 }
 
 static void plain_describe(const ops *o, char *out, size_t bytes) {
-    snprintf(out, bytes, "plain, %d threads", o->threads);
+    snprintf(out, bytes, "plain, %d threads%s", o->threads, o->bf16 ? OPS_BF16_AS_FP32 : "");
+}
+
+uint64_t ops_plain_weights_scratch(const ops *o, uint64_t elems) {
+    return o->bf16 ? ops_align(elems * sizeof(float)) : 0;
+}
+
+const float *ops_plain_weights(const ops *o, const void *w, uint64_t elems, void **scratch) {
+    float *wide = *scratch;
+    if (!o->bf16)
+        return w;
+    ops_cpu_widen(o, w, wide, elems);
+    *scratch = (char *)wide + ops_plain_weights_scratch(o, elems);
+    return wide;
 }
 
 /* ---- linear ------------------------------------------------------------------------------------ */
@@ -68,12 +82,17 @@ void ops_plain_linear_dw(ops *o, const ops_linear_shape *s, const float *x, cons
     gemm_parallel(o, &t, scratch);
 }
 
+static uint64_t linear_weights(const ops_linear_shape *s) {
+    return (uint64_t)s->inputs * (uint64_t)s->outputs;
+}
+
 static tess_status plain_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
     ops_linear *l = calloc(1, sizeof *l);
     if (!l)
         return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
     *l = (ops_linear){ o, *s };
-    *need = (ops_scratch){ ops_plain_gemm_scratch(o), ops_plain_gemm_scratch(o) };
+    uint64_t bytes = ops_plain_weights_scratch(o, linear_weights(s)) + ops_plain_gemm_scratch(o);
+    *need = (ops_scratch){ bytes, bytes };
     *out = l;
     return TESS_OK;
 }
@@ -82,16 +101,18 @@ static void plain_linear_destroy(ops_linear *l) {
     free(l);
 }
 
-static tess_status plain_linear_forward(ops_linear *l, const float *x, const float *w, const float *b, float *y,
+static tess_status plain_linear_forward(ops_linear *l, const float *x, const void *w, const float *b, float *y,
                                         void *scratch) {
-    ops_plain_linear_forward(l->o, &l->s, x, w, b, y, scratch);
+    const float *wide = ops_plain_weights(l->o, w, linear_weights(&l->s), &scratch);
+    ops_plain_linear_forward(l->o, &l->s, x, wide, b, y, scratch);
     return TESS_OK;
 }
 
-static tess_status plain_linear_backward(ops_linear *l, const float *x, const float *w, const float *dy, float *dx,
+static tess_status plain_linear_backward(ops_linear *l, const float *x, const void *w, const float *dy, float *dx,
                                          float *dw, float *db, void *scratch) {
+    const float *wide = ops_plain_weights(l->o, w, linear_weights(&l->s), &scratch);
     if (dx)
-        ops_plain_linear_dx(l->o, &l->s, w, dy, dx, scratch);
+        ops_plain_linear_dx(l->o, &l->s, wide, dy, dx, scratch);
     if (dw)
         ops_plain_linear_dw(l->o, &l->s, x, dy, dw, scratch);
     if (db)
@@ -196,12 +217,17 @@ void ops_plain_conv_dw(ops *o, const ops_conv_shape *s, const float *x, const fl
     permute_weights(s, dw, hwio, 1);
 }
 
+static uint64_t conv_weights(const ops_conv_shape *s) {
+    return (uint64_t)s->outputs * (uint64_t)s->channels * (uint64_t)s->kernel * (uint64_t)s->kernel;
+}
+
 static tess_status plain_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out, ops_scratch *need) {
     ops_conv *c = calloc(1, sizeof *c);
     if (!c)
         return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
     *c = (ops_conv){ o, *s };
-    *need = (ops_scratch){ ops_plain_conv_scratch(o, s), ops_plain_conv_scratch(o, s) };
+    uint64_t bytes = ops_plain_weights_scratch(o, conv_weights(s)) + ops_plain_conv_scratch(o, s);
+    *need = (ops_scratch){ bytes, bytes };
     *out = c;
     return TESS_OK;
 }
@@ -210,17 +236,19 @@ static void plain_conv_destroy(ops_conv *c) {
     free(c);
 }
 
-static tess_status plain_conv_forward(ops_conv *c, const float *x, const float *w, const float *b, float *y,
+static tess_status plain_conv_forward(ops_conv *c, const float *x, const void *w, const float *b, float *y,
                                       void *scratch) {
-    ops_plain_conv_forward(c->o, &c->s, x, w, b, y, scratch);
+    const float *wide = ops_plain_weights(c->o, w, conv_weights(&c->s), &scratch);
+    ops_plain_conv_forward(c->o, &c->s, x, wide, b, y, scratch);
     return TESS_OK;
 }
 
-static tess_status plain_conv_backward(ops_conv *c, const float *x, const float *w, const float *dy, float *dx,
+static tess_status plain_conv_backward(ops_conv *c, const float *x, const void *w, const float *dy, float *dx,
                                        float *dw, float *db, void *scratch) {
     conv_sizes z = sizes_of(&c->s);
+    const float *wide = ops_plain_weights(c->o, w, conv_weights(&c->s), &scratch);
     if (dx)
-        ops_plain_conv_dx(c->o, &c->s, w, dy, dx, scratch);
+        ops_plain_conv_dx(c->o, &c->s, wide, dy, dx, scratch);
     if (dw)
         ops_plain_conv_dw(c->o, &c->s, x, dy, dw, scratch);
     if (db)

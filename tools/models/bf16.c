@@ -1,0 +1,164 @@
+/* A model in bf16: what lies between blocks, what a block saves and the matrices are bf16; a block computes in fp32
+ * inside, but for the products (ops.h). Each block is wrapped: its small parameters, its input and what it saved are
+ * widened into scratch, and what it hands on is rounded. Running statistics and the last block's result stay as they
+ * are, and gradients of parameters are fp32. */
+#include "elementwise.h"
+#include "model.h"
+#include "status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct model_half {
+    model *m;
+    model_block wide; /* as the model made it */
+    int32_t is_first, is_last;
+    uint64_t input_bytes;  /* fp32; of the first block 0 */
+    uint64_t params_bytes; /* of the widened parameters */
+} half;
+
+/* The call as the block inside sees it. */
+typedef struct {
+    tess_block_call call;
+    const void *params[MODEL_BLOCK_PARAMS];
+    char *at; /* the rest of the scratch */
+} inside;
+
+static void *cut(inside *in, uint64_t bytes) {
+    void *p = in->at;
+    in->at += ops_align(bytes);
+    return p;
+}
+
+static uint64_t half_of(uint64_t float_bytes) {
+    return ops_align(float_bytes / 2);
+}
+
+static const void *widen(const half *h, inside *in, const void *from, uint64_t float_bytes) {
+    float *to = cut(in, float_bytes);
+    ops_cpu_widen(h->m->o, from, to, float_bytes / sizeof *to);
+    return to;
+}
+
+static int is_widened(const half *h, int32_t i) {
+    const model_param *p = &h->m->desc.params[h->wide.first_param + i];
+    return !(h->wide.products >> i & 1) && !p->is_buffer;
+}
+
+/* An alias has its target's size. */
+static uint64_t elems_of(const model_desc *desc, int32_t i) {
+    const model_param *p = &desc->params[i];
+    for (int32_t k = 0; p->alias_of[0] && k < i; k++)
+        if (!strcmp(desc->params[k].name, p->alias_of))
+            return (uint64_t)desc->params[k].elems;
+    return (uint64_t)p->elems;
+}
+
+static tess_status enter(const half *h, const tess_block_call *call, inside *in) {
+    const model_block *b = &h->wide;
+    if (call->compute_dtype != TESS_BF16)
+        return tess__fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for bf16",
+                          b->name, call->compute_dtype);
+    in->call = *call;
+    in->call.params = in->params;
+    in->call.compute_dtype = TESS_F32;
+    in->at = call->scratch;
+    for (int32_t i = 0; i < b->n_params; i++)
+        in->params[i] = is_widened(h, i)
+                            ? widen(h, in, call->params[i], elems_of(&h->m->desc, b->first_param + i) * sizeof(float))
+                            : call->params[i];
+    if (!h->is_first)
+        in->call.input = widen(h, in, call->input, h->input_bytes);
+    return TESS_OK;
+}
+
+/* `saved` with its first part in fp32, or in place where there is no such part. */
+static void *wide_saved(const half *h, const tess_block_call *call, inside *in) {
+    return h->wide.saved_floats_bytes && call->saved ? cut(in, h->wide.saved_bytes) : call->saved;
+}
+
+static void pack_saved(const half *h, const char *wide, char *packed) {
+    uint64_t floats = h->wide.saved_floats_bytes;
+    if (!floats || !packed)
+        return;
+    ops_cpu_narrow(h->m->o, (const float *)wide, (uint16_t *)packed, floats / sizeof(float));
+    memcpy(packed + half_of(floats), wide + floats, h->wide.saved_bytes - floats);
+}
+
+static void unpack_saved(const half *h, const char *packed, char *wide) {
+    uint64_t floats = h->wide.saved_floats_bytes;
+    if (!floats)
+        return;
+    ops_cpu_widen(h->m->o, (const uint16_t *)packed, (float *)wide, floats / sizeof(float));
+    memcpy(wide + floats, packed + half_of(floats), h->wide.saved_bytes - floats);
+}
+
+static tess_status half_forward(void *user, const tess_block_call *call) {
+    const half *h = user;
+    inside in;
+    OPS_TRY(enter(h, call, &in));
+    if (!h->is_last)
+        in.call.output = cut(&in, h->wide.output_bytes);
+    in.call.saved = wide_saved(h, call, &in);
+    in.call.scratch = in.at;
+    OPS_TRY(h->wide.forward(h->wide.user, &in.call));
+    pack_saved(h, in.call.saved, call->saved);
+    if (!h->is_last)
+        ops_cpu_narrow(h->m->o, in.call.output, call->output, h->wide.output_bytes / sizeof(float));
+    return TESS_OK;
+}
+
+static tess_status half_backward(void *user, const tess_block_call *call) {
+    const half *h = user;
+    inside in;
+    OPS_TRY(enter(h, call, &in));
+    if (h->wide.reads_output && !h->is_last)
+        in.call.output = (void *)(uintptr_t)widen(h, &in, call->output, h->wide.output_bytes);
+    in.call.saved = wide_saved(h, call, &in);
+    unpack_saved(h, call->saved, in.call.saved);
+    if (!h->is_last)
+        in.call.grad_output = widen(h, &in, call->grad_output, h->wide.output_bytes);
+    if (!h->is_first)
+        in.call.grad_input = cut(&in, h->input_bytes);
+    in.call.scratch = in.at;
+    OPS_TRY(h->wide.backward(h->wide.user, &in.call));
+    if (!h->is_first)
+        ops_cpu_narrow(h->m->o, in.call.grad_input, call->grad_input, h->input_bytes / sizeof(float));
+    return TESS_OK;
+}
+
+/* The sizes that enter, half_forward and half_backward cut, in their order. */
+static void describe(half *h, model_block *out) {
+    const model_block *b = &h->wide;
+    uint64_t output = h->is_last ? 0 : ops_align(b->output_bytes), input = ops_align(h->input_bytes);
+    uint64_t saved = b->saved_floats_bytes ? ops_align(b->saved_bytes) : 0;
+    for (int32_t i = 0; i < b->n_params; i++)
+        if (is_widened(h, i))
+            h->params_bytes += ops_align(elems_of(&h->m->desc, b->first_param + i) * sizeof(float));
+    out->forward_scratch_bytes += h->params_bytes + input + output + saved;
+    out->backward_scratch_bytes += h->params_bytes + 2 * input + output + saved + (b->reads_output ? output : 0);
+    if (!h->is_last)
+        out->output_bytes = b->output_bytes / 2;
+    if (saved)
+        out->saved_bytes = half_of(b->saved_floats_bytes) + b->saved_bytes - b->saved_floats_bytes;
+    out->forward = half_forward;
+    out->backward = half_backward;
+    out->user = h;
+}
+
+tess_status model__make_halves(model *m) {
+    int32_t n = m->desc.n_blocks;
+    half *all = m->halves = calloc((size_t)n, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "out of memory for model %s in bf16", m->t->name);
+    for (int32_t i = 0; i < n; i++) {
+        model_block *b = &m->desc.blocks[i];
+        if (b->n_params > MODEL_BLOCK_PARAMS)
+            return tess__fail(TESS_E_INTERNAL, "block %s has %d parameters, at most %d are possible in bf16", b->name,
+                              b->n_params, MODEL_BLOCK_PARAMS);
+        all[i] = (half){ .m = m, .wide = *b, .is_first = i == 0, .is_last = i == n - 1 };
+        all[i].input_bytes = i ? all[i - 1].wide.output_bytes : 0;
+        describe(&all[i], b);
+    }
+    return TESS_OK;
+}
