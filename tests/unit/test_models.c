@@ -1,120 +1,9 @@
 /* The models against PyTorch: gradients of the first step, and losses of 20 steps (tests/reference). */
-#include "models_common.h"
-#include <stddef.h>
-#include <stdio.h>
+#include "models_reference.h"
+
 #include "kernels.h"
-#include "safetensors.h"
-
-enum { STEPS = 20, MNIST_BATCH = 16 };
-
-static void reference_path(const char *file, char *out, size_t bytes) {
-    const char *here = __FILE__, *slash = strrchr(here, '/');
-    snprintf(out, bytes, "%.*s../reference/data/%s", (int)(slash ? slash - here + 1 : 0), here, file);
-}
-
-/* ---- losses ---------------------------------------------------------------------------------------- */
-typedef struct {
-    double fp64[STEPS + 1], bf16[STEPS + 1];
-} losses;
-
-static losses load_losses(const char *name, int ranks) {
-    char path[512], line[256], case_name[64];
-    losses l;
-    int found = 0, n, step;
-    double wide, half;
-    reference_path("losses.txt", path, sizeof path);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f))
-        if (line[0] != '#' && sscanf(line, "%63s %d %d %lf %*f %lf", case_name, &n, &step, &wide, &half) == 5 &&
-            n == ranks && !strcmp(case_name, name)) {
-            assert_in_range(step, 0, STEPS);
-            l.fp64[step] = wide, l.bf16[step] = half;
-            found++;
-        }
-    fclose(f);
-    assert_int_equal(found, STEPS + 1);
-    return l;
-}
-
-/* ---- gradients -------------------------------------------------------------------------------------- */
-static float *load_tensor(tool_safetensors *f, const char *name, uint64_t *elems) {
-    const tool_tensor *t = tool_safetensors_find(f, name);
-    if (!t)
-        fail_msg("no tensor %s", name);
-    float *data = malloc(t->bytes);
-    assert_non_null(data);
-    assert_int_equal(tool_safetensors_read(f, t, 0, t->elems, data), TESS_OK);
-    *elems = t->elems;
-    return data;
-}
-
-/* fc1.weight's gradient is stored as its two factors: [samples, 128] and [samples, 9216]. */
-static float *load_product(tool_safetensors *f, uint64_t *elems) {
-    enum { OUT = 128, IN = 9216 };
-    uint64_t n_d, n_x;
-    float *d = load_tensor(f, "fc1.grad_output", &n_d), *x = load_tensor(f, "fc1.input", &n_x);
-    float *product = malloc((size_t)OUT * IN * sizeof *product);
-    assert_non_null(product);
-    assert_int_equal(n_d / OUT, n_x / IN);
-    for (uint64_t o = 0; o < OUT; o++)
-        for (uint64_t i = 0; i < IN; i++) {
-            double sum = 0;
-            for (uint64_t s = 0; s < n_d / OUT; s++)
-                sum += (double)d[s * OUT + o] * x[s * IN + i];
-            product[o * IN + i] = (float)sum;
-        }
-    free(d), free(x);
-    *elems = (uint64_t)OUT * IN;
-    return product;
-}
-
-static float *load_gradient(tool_safetensors *f, const char *name, uint64_t *elems) {
-    return !strcmp(name, "fc1.weight") ? load_product(f, elems) : load_tensor(f, name, elems);
-}
-
-/* Every gradient within max(1e-5 of its own norm, 1e-7 of the norm of all). */
-static void check_gradients(run *r, const char *file, int ranks) {
-    char path[512];
-    tool_safetensors *f;
-    double error[64], norm[64], all = 0, worst = 0;
-    const model_desc *desc = &r->m->desc;
-    reference_path(file, path, sizeof path);
-    assert_int_equal(tool_safetensors_open(path, &f), TESS_OK);
-    for (int32_t p = 0; p < desc->n_params; p++) {
-        if (desc->params[p].alias_of[0])
-            continue;
-        uint64_t elems;
-        float *expected = load_gradient(f, desc->params[p].name, &elems), *got = direct_grad(r->d, p);
-        assert_int_equal(elems, desc->params[p].elems);
-        error[p] = norm[p] = 0;
-        for (uint64_t i = 0; i < elems; i++) {
-            double e = (double)expected[i], d = (double)got[i] / ranks - e;
-            error[p] += d * d, norm[p] += e * e;
-        }
-        all += norm[p];
-        free(expected);
-    }
-    tool_safetensors_close(f);
-    for (int32_t p = 0; p < desc->n_params; p++) {
-        if (desc->params[p].alias_of[0])
-            continue;
-        double bound = fmax(1e-5 * sqrt(norm[p]), 1e-7 * sqrt(all)), share = sqrt(error[p]) / bound;
-        if (!(share <= 1))
-            fail_msg("%s: gradient is off by %g, bound %g", desc->params[p].name, sqrt(error[p]), bound);
-        worst = fmax(worst, share);
-    }
-    print_message("%-24s %-40s worst gradient %.3f of its bound\n", file, r->m->operators, worst);
-}
 
 /* ---- optimizers: the core's kernels --------------------------------------------------------------------- */
-typedef struct {
-    const char *name, *model, *gradients; /* gradients: the file's stem */
-    uint32_t optimizer;
-    float lr, momentum, decay;
-    int32_t untied;
-} training;
-
 static void optimizer_step(run *r, const training *c, int ranks, uint64_t step, float **state) {
     for (int32_t p = 0; p < r->m->desc.n_params; p++) {
         const model_param *param = &r->m->desc.params[p];
@@ -144,13 +33,6 @@ static void optimizer_step(run *r, const training *c, int ranks, uint64_t step, 
     }
 }
 
-static void fill(run *r, uint64_t microbatch) {
-    if (!strcmp(r->m->t->name, "mnist"))
-        mnist_batch_fill(r, microbatch * MNIST_BATCH, MNIST_BATCH);
-    else
-        gpt_batch_fill(r, microbatch * (uint64_t)r->m->options.batch);
-}
-
 enum { TENSORS = 128 };
 typedef struct {
     const training *c;
@@ -160,8 +42,7 @@ typedef struct {
 } follower;
 
 static follower follow_open(const training *c, const char *operators, int ranks, uint32_t precision) {
-    model_options o = { .batch = !strcmp(c->model, "mnist") ? MNIST_BATCH : 4, .layers = 2, .width = 64, .heads = 4 };
-    o.context = 32, o.dropout = -1, o.seed = 1, o.untied = c->untied, o.operators = operators, o.precision = precision;
+    model_options o = training_options(c, operators, precision);
     follower f = { .c = c, .ranks = ranks, .r = run_create(c->model, &o) };
     for (int32_t p = 0; p < f.r.m->desc.n_params; p++)
         for (int k = 0; k < 2; k++)
@@ -190,17 +71,27 @@ static double follow_pass(follower *f, uint64_t step) {
     return loss;
 }
 
+/* A copy: the optimizer divides the sum by itself, through grad_scale. */
+static const float *averaged_gradient(void *user, int32_t p) {
+    follower *f = user;
+    static float *copy;
+    int64_t elems = f->r.m->desc.params[p].elems;
+    free(copy);
+    assert_non_null(copy = malloc((size_t)elems * sizeof *copy));
+    for (int64_t i = 0; i < elems; i++)
+        copy[i] = (float)((double)direct_grad(f->r.d, p)[i] / f->ranks);
+    return copy;
+}
+
 static void follow_pytorch(const training *c, const char *operators, int ranks) {
     follower f = follow_open(c, operators, ranks, TESS_F32);
     losses expected = load_losses(c->name, ranks);
     double worst = 0;
-    char file[64];
-    snprintf(file, sizeof file, "%s-%d.safetensors", c->gradients, ranks);
     for (uint64_t step = 0; step <= STEPS; step++) {
         double loss = follow_pass(&f, step), off = fabs(loss / expected.fp64[step] - 1);
         worst = fmax(worst, off);
         if (step == 0)
-            check_gradients(&f.r, file, ranks);
+            check_gradients(f.r.m, c, ranks, averaged_gradient, &f);
         if (step == STEPS && !(off <= 1e-3))
             fail_msg("%s on %d: loss %.9g at step 20, PyTorch has %.9g", c->name, ranks, loss, expected.fp64[step]);
         optimizer_step(&f.r, c, ranks, step, f.state);
@@ -234,13 +125,6 @@ static void follow_pytorch_bf16(const training *c, const char *operators, int ra
     }
     print_message(" loss at most %.2g off in %d steps\n", worst, STEPS);
 }
-
-static const training trainings[] = {
-    { "mnist-adadelta", "mnist", "mnist", TESS_OPT_ADADELTA, 1.0f, 0, 0, 0 },
-    { "mnist-sgd", "mnist", "mnist", TESS_OPT_SGD, 0.005f, 0.9f, 0, 0 },
-    { "gpt-adamw", "gpt", "gpt", TESS_OPT_ADAMW, 1e-3f, 0, 0.1f, 0 },
-    { "gpt-untied-adamw", "gpt", "gpt-untied", TESS_OPT_ADAMW, 1e-3f, 0, 0.1f, 1 },
-};
 
 static void follow_both(const training *c) {
     for (int ranks = 1; ranks <= 2; ranks++) {
