@@ -64,7 +64,8 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
     if (t->control) {
         tess__control_report(t->control, status, own);
         tess_error cause = { .struct_size = sizeof cause };
-        if (may_be_echo(status) && tess__control_cause(t->control, &cause) && cause.rank != t->world.rank) {
+        if (may_be_echo(status) &&
+            tess__control_cause(t->control, &cause)) { /* its own name: taken for lost by silence */
             int known = t->doing[t->doing_now][0] != 0;
             status = TESS_E_PEER;
             snprintf(own, sizeof own, "%s%s%s", cause.message, known ? "; this rank was in " : "",
