@@ -148,7 +148,8 @@ static void clear_doing(tess *t) {
 
 /* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
 static tess_status mismatch(tess *t, int which, const tess_error *e) {
-    char key[64], theirs[256] = "something else";
+    char key[64], theirs[256];
+    tess_error cause = { .struct_size = sizeof cause };
     int32_t peer = world_rank(t, which, e->rank);
     if (!t->control || peer < 0)
         return tess__fail(TESS_E_MISMATCH, "in %s: %s", t->doing[t->doing_now], e->message);
@@ -156,7 +157,10 @@ static tess_status mismatch(tess *t, int which, const tess_error *e) {
     tess__control_set(t->control, key, t->doing[t->doing_now], sizeof t->doing[0]);
     snprintf(key, sizeof key, "mismatch/%d", peer);
     uint64_t bytes = sizeof theirs;
-    tess__control_get(t->control, key, theirs, &bytes, INT64_C(1000000000));
+    if (tess__control_get(t->control, key, theirs, &bytes, INT64_C(1000000000))) {
+        int known = tess__control_cause(t->control, &cause) != TESS_OK; /* the other side was quicker */
+        return tess__fail(TESS_E_MISMATCH, "%s", known ? cause.message : e->message);
+    }
     theirs[sizeof theirs - 1] = 0;
     return tess__fail(TESS_E_MISMATCH, "the ranks call different things: rank %d is in %s, rank %d in %s",
                       t->world.rank, t->doing[t->doing_now], peer, theirs);

@@ -20,9 +20,11 @@ tess_status tess__engine_exchange(tess *t, const char *what, const void *mine, u
     snprintf(key, sizeof key, "exchange/%llu/%s", (unsigned long long)t->exchange_count++, what);
     tess__control_doing(t->control, what);
     tess_status s = tess__waiting_say(t, 1, what);
-    if (s)
-        return s;
-    return tess__control_exchange(t->control, key, mine, bytes, out);
+    if (!s)
+        s = tess__control_exchange(t->control, key, mine, bytes, out);
+    if (!s)
+        tess__control_doing(t->control, NULL);
+    return s;
 }
 
 /* Fails on every rank alike: rank `other` differs from rank 0. */

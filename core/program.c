@@ -63,8 +63,8 @@ uint64_t tess__program_hash(const tess__program *p) {
     }
     for (int32_t i = 0; i < p->n_buffers; i++) {
         const tess__buffer *b = &p->buffers[i];
-        h = tess__hash_u64(h, (uint64_t)b->role << 40 | (uint64_t)b->domain << 36 | (uint64_t)b->category << 32 |
-                                  (uint32_t)b->index);
+        h = tess__hash_u64(h, (uint64_t)b->role << 48 | (uint64_t)b->arena << 40 | (uint64_t)b->domain << 36 |
+                                  (uint64_t)b->category << 32 | (uint32_t)b->index);
         h = tess__hash_u64(h, b->bytes);
         h = tess__hash_u64(h, b->offset);
     }
