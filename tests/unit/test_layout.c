@@ -162,7 +162,7 @@ static void test_layout__compute_dtypes_outside_the_programs_are_refused(void **
     assert_int_equal(tess__model_add_param(&p.model, &o, NULL), TESS_OK);
     assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
     assert_int_equal(tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout), TESS_E_UNSUPPORTED);
-    assert_non_null(strstr(tess_last_error(), "TESSERA_PRECISION: parameter a.w is f32"));
+    assert_non_null(strstr(tess_last_error(), "a.w"));
     plan_free(&p);
 }
 
