@@ -7,8 +7,8 @@
 
 namespace tess_gloo {
 
-// Slots on the wire: headers have 0, these their own, and data the upper half.
-constexpr uint64_t kGoodbyeSlot = 1, kWatchSlot = 2, kProbeSlot = 3, kDataSlots = UINT64_C(1) << 63;
+// Slots on the wire; lanes use their own number.
+constexpr uint64_t kGoodbyeSlot = kLanes, kWatchSlot = kLanes + 1, kProbeSlot = kLanes + 2;
 // Gloo's own timeouts would close connections behind our back; ours are kept on our own condition variables.
 constexpr std::chrono::hours kNever(90);
 constexpr int64_t kSliceNs = 50 * 1000 * 1000;
@@ -178,18 +178,14 @@ void Mesh::make_buffers() {
 
 // ---- messages -------------------------------------------------------------------------------------
 
-void Mesh::name_data(uint64_t hash) {
-    data_slot_ = kDataSlots | hash << 2;
-}
-
 void Mesh::post_recv(Lane lane, int peer, void *to, size_t bytes) {
     check_stop();
-    guarded(peer, [&] { recv_[lane][peer]->recv(peer, slot(lane), reinterpret_cast<size_t>(to), bytes); });
+    guarded(peer, [&] { recv_[lane][peer]->recv(peer, lane, reinterpret_cast<size_t>(to), bytes); });
 }
 
 void Mesh::post_send(Lane lane, int peer, const void *from, size_t bytes) {
     check_stop();
-    guarded(peer, [&] { send_[lane]->send(peer, slot(lane), reinterpret_cast<size_t>(from), bytes); });
+    guarded(peer, [&] { send_[lane]->send(peer, lane, reinterpret_cast<size_t>(from), bytes); });
     unsent_[lane]++;
 }
 

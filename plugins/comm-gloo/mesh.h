@@ -46,9 +46,6 @@ class Mesh {
     // Any thread, while connect() runs and `stop` is set: ends its waiting. Call until connect() has returned.
     void break_connect();
 
-    // Data travels under the name of its collective, so that ranks which disagree never take each other's for their
-    // own (Gloo ends the process when sizes differ) and nobody has to wait for the others' headers before sending.
-    void name_data(uint64_t hash);
     void post_recv(Lane, int peer, void *to, size_t bytes);
     void post_send(Lane, int peer, const void *from, size_t bytes);
     void wait_recv(Lane, int peer); // one message
@@ -80,7 +77,6 @@ class Mesh {
     std::vector<char> fetch(const std::string &key, size_t bytes);
     void connect_pair(int peer, const char *address, size_t bytes);
     void make_buffers();
-    uint64_t slot(Lane lane) const { return lane == kHeaderLane ? 0 : data_slot_ + lane; }
     template <class Call>
     auto guarded(int peer, Call call);
     [[noreturn]] void lost(int peer, const char *what);
@@ -92,7 +88,6 @@ class Mesh {
     std::atomic<int> waiting_for_{ -1 };
     std::shared_ptr<gloo::transport::Context> context_;
     int turn_ = 0;
-    uint64_t data_slot_ = 0;
     std::vector<Message> sent_headers_, got_headers_; // [peer], [2 * peer + turn]
 
     // Guards the lists against wake(), and probing against itself.

@@ -212,22 +212,12 @@ static Header header_of(const tess_collective &c, uint64_t seq) {
     return h;
 }
 
-static uint64_t hash_of(const Header &h) {
-    unsigned char bytes[sizeof h];
-    memcpy(bytes, &h, sizeof h);
-    uint64_t hash = 14695981039346656037u;
-    for (unsigned char byte : bytes)
-        hash = (hash ^ byte) * 1099511628211u;
-    return hash;
-}
-
 // ---- running one ----------------------------------------------------------------------------------
 
 void Operations::run(const tess_collective &c, uint64_t seq) {
     if (mesh_ == nullptr)
         return alone(c);
     header_ = header_of(c, seq);
-    mesh_->name_data(hash_of(header_));
     if (eager_bytes(c) <= kEagerBytes) {
         announce(&c);
         agree();
@@ -311,15 +301,17 @@ void Operations::await(Lane lane, int peer, uint64_t bytes) {
         mesh_->wait_recv(lane, peer);
 }
 
-// Receives are posted first, then the header goes out, then the data: what arrives finds its place ready.
+// Sends are posted before the header, receives when all headers have come: so every send waits for its receive, and is
+// then written by Gloo's I/O thread. Were the receive there first, this thread would write it, holding the connection's
+// lock, while the I/O thread spins on incoming data that it cannot take without that lock.
 void Operations::all_gather(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
     for (int i = 0; i < size_ - 1; i++)
-        post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
-    announce(nullptr);
-    for (int i = 0; i < size_ - 1; i++)
         post(true, kDataLane, peer_at(i), at(c.send, 0), bytes);
+    announce(nullptr);
     agree();
+    for (int i = 0; i < size_ - 1; i++)
+        post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
     copy(at(c.recv, rank_ * bytes), c.send, bytes);
     for (int i = 0; i < size_ - 1; i++)
         await(kDataLane, peer_at(i), bytes);
@@ -329,11 +321,11 @@ void Operations::all_gather(const tess_collective &c) {
 void Operations::all_to_all(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
     for (int i = 0; i < size_ - 1; i++)
-        post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
-    announce(nullptr);
-    for (int i = 0; i < size_ - 1; i++)
         post(true, kDataLane, peer_at(i), at(c.send, peer_at(i) * bytes), bytes);
+    announce(nullptr);
     agree();
+    for (int i = 0; i < size_ - 1; i++)
+        post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
     copy(at(c.recv, rank_ * bytes), at(c.send, rank_ * bytes), bytes);
     for (int i = 0; i < size_ - 1; i++)
         await(kDataLane, peer_at(i), bytes);
@@ -350,16 +342,20 @@ void Operations::broadcast(const tess_collective &c) {
     for (reach = self == 0 ? size : reach; (reach & (reach - 1)) != 0;)
         reach += reach & -reach;
     unsigned char *data = at(self == 0 ? c.send : c.recv, 0);
-    for (uint64_t done = 0; self != 0 && done < bytes; done += kRelayBytes)
-        mesh_->post_recv(kDataLane, parent, data + done, std::min(kRelayBytes, bytes - done));
-    announce(nullptr);
-    agree();
-    for (uint64_t done = 0; done < bytes; done += kRelayBytes) {
-        if (self != 0)
-            mesh_->wait_recv(kDataLane, parent);
+    const auto hand_on = [&](uint64_t done) {
         for (unsigned bit = reach >> 1; bit > 0; bit >>= 1)
             if (self + bit < size)
                 mesh_->post_send(kDataLane, real(self + bit), data + done, std::min(kRelayBytes, bytes - done));
+    };
+    for (uint64_t done = 0; self == 0 && done < bytes; done += kRelayBytes)
+        hand_on(done);
+    announce(nullptr);
+    agree();
+    for (uint64_t done = 0; self != 0 && done < bytes; done += kRelayBytes)
+        mesh_->post_recv(kDataLane, parent, data + done, std::min(kRelayBytes, bytes - done));
+    for (uint64_t done = 0; self != 0 && done < bytes; done += kRelayBytes) {
+        mesh_->wait_recv(kDataLane, parent);
+        hand_on(done);
     }
     if (self == 0)
         copy(c.recv, c.send, bytes);
@@ -380,18 +376,6 @@ void Operations::reduce(const tess_collective &c) {
     const Split split{ shard_elems(c, size_), gather ? c.count : c.count * size_ };
     const uint64_t chunk = chunk_elems(c, size_), in = dtype_bytes(c.send_dtype), mine = split.elems(rank_);
     const uint64_t out = dtype_bytes(header_.recv_dtype), slot = round_up(chunk * in, kAlign);
-    for (uint64_t w = 0; w < 2 && w * chunk < mine; w++)
-        for (int i = 0; i < size_ - 1; i++)
-            mesh_->post_recv(kDataLane, peer_at(i), at(c.scratch, (w * (size_ - 1) + i) * slot),
-                             std::min(chunk, mine - w * chunk) * in);
-    // In place, a shard's result lands where our contribution to it was sent from: it can only come after that left.
-    for (int i = 0; gather && i < size_ - 1; i++) {
-        const int peer = peer_at(i);
-        for (uint64_t done = 0, n = split.elems(peer); done < n; done += chunk)
-            mesh_->post_recv(kGatherLane, peer, at(c.recv, (split.first(peer) + done) * out),
-                             std::min(chunk, n - done) * out);
-    }
-    announce(nullptr);
     for (uint64_t done = 0; done < split.shard; done += chunk)
         for (int i = 0; i < size_ - 1; i++) {
             const int peer = peer_at(i);
@@ -400,8 +384,21 @@ void Operations::reduce(const tess_collective &c) {
                 mesh_->post_send(kDataLane, peer, at(c.send, (split.first(peer) + done) * in),
                                  std::min(chunk, n - done) * in);
         }
+    announce(nullptr);
     agree();
+    for (uint64_t w = 0; w < 2 && w * chunk < mine; w++)
+        for (int i = 0; i < size_ - 1; i++)
+            mesh_->post_recv(kDataLane, peer_at(i), at(c.scratch, (w * (size_ - 1) + i) * slot),
+                             std::min(chunk, mine - w * chunk) * in);
     reduce_chunks(c, split, chunk);
+    // In place, a shard's result lands where our contribution to it was sent from: it can only come after that left.
+    // Late, as in all_gather.
+    for (int i = 0; gather && i < size_ - 1; i++) {
+        const int peer = peer_at(i);
+        for (uint64_t done = 0, n = split.elems(peer); done < n; done += chunk)
+            mesh_->post_recv(kGatherLane, peer, at(c.recv, (split.first(peer) + done) * out),
+                             std::min(chunk, n - done) * out);
+    }
     for (int i = 0; gather && i < size_ - 1; i++)
         for (uint64_t done = 0, n = split.elems(peer_at(i)); done < n; done += chunk)
             mesh_->wait_recv(kGatherLane, peer_at(i));
