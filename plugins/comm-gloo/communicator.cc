@@ -125,16 +125,28 @@ void Communicator::work() {
     } catch (const std::exception &e) {
         fail(Failure(TESS_E_INTERNAL, -1, "gloo: %.200s", e.what()));
     }
-    // No caller's memory is touched from here on; then the requests may end, and the connections after them.
+    tear_down();
+}
+
+// Connections first, so that Gloo's thread stops, then its buffers: no caller's memory is touched from then on, and the
+// requests may end.
+void Communicator::tear_down() {
+    Lock lock(mutex_);
+    const tess_status cause = cause_.status;
+    lock.unlock();
+    // After a mismatch no data has been asked for, and the others must still be able to read what we said.
+    if (mesh_ && cause != TESS_OK && cause != TESS_E_MISMATCH)
+        mesh_->close_pairs();
     if (mesh_)
         mesh_->drop_data();
-    Lock lock(mutex_);
+    lock.lock();
     end_all(lock);
     closed_ = true;
     done_cv_.notify_all();
-    // After a mismatch the others must still be able to read what we said: stay until told otherwise.
-    work_cv_.wait(lock, [&] { return cause_.status != TESS_E_MISMATCH || aborted_ || quit_; });
-    const bool hard = aborted_ || (cause_.status != TESS_OK && cause_.status != TESS_E_MISMATCH);
+    if (cause != TESS_E_MISMATCH)
+        return;
+    work_cv_.wait(lock, [&] { return aborted_ || quit_; });
+    const bool hard = aborted_;
     lock.unlock();
     if (mesh_ && hard)
         mesh_->close_pairs();

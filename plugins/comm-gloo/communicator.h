@@ -49,6 +49,7 @@ class Communicator : public tess_comm {
     void work();
     void watch();
     void hello();
+    void tear_down();
     void run(tess_request *);
     void enqueue(Lock &, tess_request *);
     tess_request *take_free();
