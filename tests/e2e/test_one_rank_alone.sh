@@ -68,6 +68,14 @@ export TESSERA_STRATEGY=hybrid:2
 check 4 5 "$(sides tess_all_reduce)" "$alone" all_reduce
 check 4 5 "$(sides 'the walk over full parameters')" "$alone" each_full
 check 4 5 "tess_close" "$alone" last_summon
+# All together may depart: one compilation for the new order, one for the old again, whatever is in flight.
+for strategy in full grad_op none hybrid:2; do
+  for prefetch in 0 1 3; do
+    TESSERA_STRATEGY=$strategy TESSERA_PREFETCH=$prefetch check 2 0 "^alone: 2 recompilations" "$alone" everyone
+  done
+done
+TESSERA_STRATEGY=hybrid:2 check 4 0 "^alone: 2 recompilations" "$alone" everyone
+TESSERA_STRATEGY=full check 3 0 "^alone: 2 recompilations" "$alone" everyone
 unset TESSERA_STRATEGY
 # A step that is not due: the rank that asked says why, the others name it.
 ranks 2 "$alone" step

@@ -1,5 +1,6 @@
 /* One rank of a run in which rank 0 alone makes a call that is every rank's. Usage: alone CALL; CALL names the call, or
- * "shape": rank 1 declares another shape. It ends with the exit code and message that the failing call gives. */
+ * "shape": rank 1 declares another shape; "everyone": all leave the declared order together. It ends with the exit code
+ * and message that the failing call gives. */
 #include "toy.h"
 
 #include <stdio.h>
@@ -77,6 +78,15 @@ static tess_status go_on(tess *t, const char *what) {
     if (strcmp(what, "shortened") == 0) { /* rank 0's pass departs from the declared order */
         s = s ? s : first ? shortened_pass(t) : toy_pass(t, &model, TESS_PASS_TRAIN, 1, &loss);
         return s ? s : train(t, 0);
+    }
+    if (strcmp(what, "everyone") == 0) { /* no rank alone: all depart, twice in the same way, and go on as declared */
+        tess_stats stats = { .struct_size = sizeof stats };
+        for (int i = 0; !s && i < 2; i++)
+            if (!(s = shortened_pass(t)))
+                s = tess_grad_drop(t);
+        if (!s && !(s = train(t, 0.1f)) && !(s = train(t, 0)) && !(s = tess_stats_get(t, &stats)))
+            fprintf(stderr, "alone: %d recompilations\n", (int)stats.n_recompiles);
+        return s;
     }
     if (strcmp(what, "forward_begin") == 0) {
         if (!s && !(s = tess_pass(t, TESS_PASS_EVAL)) && first)
