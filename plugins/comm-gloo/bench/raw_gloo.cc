@@ -180,6 +180,8 @@ struct Bench {
     }
 
     void compete(const char *op, uint64_t bytes, double factor, std::vector<Contender> list) {
+        const auto none = [](const Contender &c) { return *c.name == '\0'; };
+        list.erase(std::remove_if(list.begin(), list.end(), none), list.end());
         const int times = static_cast<int>(std::clamp<uint64_t>((UINT64_C(32) << 20) / bytes, 2, 16));
         for (auto &c : list)
             turn(c.run, 2);
@@ -248,11 +250,12 @@ struct Bench {
             o.setTag(tag++);
             gloo::allreduce(o);
         };
+        // Gloo 0.5's unbound ring stalls with more than two ranks on loopback (seconds a piece): left out there.
         gloo::AllreduceHalvingDoubling<float> halving(context, { in.data() }, static_cast<int>(n));
         gloo::AllreduceRingChunked<float> chunked(context, { in.data() }, static_cast<int>(n));
         compete(
             "all_reduce", bytes, 2.0 * (size - 1) / size,
-            { { "ring", again([&] { with(gloo::detail::AllreduceOptionsImpl::RING); }) },
+            { { size > 2 ? "" : "ring", again([&] { with(gloo::detail::AllreduceOptionsImpl::RING); }) },
               { "bcube", again([&] { with(gloo::detail::AllreduceOptionsImpl::BCUBE); }) },
               { "HalvingDoubling", again([&] { halving.run(); }) },
               { "RingChunked", again([&] { chunked.run(); }) },
