@@ -250,7 +250,7 @@ struct Bench {
             o.setTag(tag++);
             gloo::allreduce(o);
         };
-        // Gloo 0.5's unbound ring stalls with more than two ranks on loopback (seconds a piece): left out there.
+        // Gloo 0.5's unbound ring stalls with four ranks on loopback (0.00 GB/s): with more than two it is left out.
         gloo::AllreduceHalvingDoubling<float> halving(context, { in.data() }, static_cast<int>(n));
         gloo::AllreduceRingChunked<float> chunked(context, { in.data() }, static_cast<int>(n));
         compete(
