@@ -46,6 +46,8 @@ const tess__option tess__option_table[] = {
     { "heads", INT, NULL, NULL, "gpt: attention heads" },
     { "width", INT, NULL, NULL, "gpt: width" },
     { "context", INT, NULL, NULL, "gpt: context length in bytes" },
+    { "image-size", INT, NULL, NULL, "convbn: side of the images in pixels" },
+    { "hidden", INT, NULL, NULL, "convbn: maps of the blocks" },
     { "data", TEXT, NULL, NULL, "file or directory to train on; unset: data that comes with the tool" },
     { "save", TEXT, NULL, NULL, "directory to save to" },
     { "save-every", INT, NULL, NULL, "steps between saves" },

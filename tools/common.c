@@ -33,6 +33,7 @@ static const shared_option shared[] = {
     { "weight-decay", "D", 0, 1e6 },  { "clip", "NORM", 0, 1e30 },
     { "layers", "N", 1, 4096 },       { "heads", "N", 1, 4096 },
     { "width", "N", 1, 1 << 20 },     { "context", "N", 1, 1 << 20 },
+    { "image-size", "N", 3, 4096 },   { "hidden", "N", 1, 4096 },
     { "data", "PATH", 0, 0 },         { "save", "DIR", 0, 0 },
     { "save-every", "N", 1, 1e15 },   { "resume", "DIR", 0, 0 },
     { "json", "FILE", 0, 0 },         { "quiet", NULL, 0, 0 },

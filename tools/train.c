@@ -22,20 +22,23 @@ static error_t take_model(arguments *a, const char *word, const struct argp_stat
             return 0;
         }
     const char *near = tool_suggestion(word, train_models, n);
-    return tool_usage_error(state, "unknown model '%s'%s", word, *near ? near : "; there are mnist, gpt and linear");
+    return tool_usage_error(state, "unknown model '%s'%s", word,
+                            *near ? near : "; there are mnist, gpt, convbn and linear");
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case ARGP_KEY_ARG: return take_model(a, text, state);
-    case ARGP_KEY_END: return a->model ? 0 : tool_usage_error(state, "no model given; there are mnist, gpt and linear");
+    case ARGP_KEY_END:
+        return a->model ? 0 : tool_usage_error(state, "no model given; there are mnist, gpt, convbn and linear");
     default: return ARGP_ERR_UNKNOWN;
     }
 }
 
 static const char doc[] = "Trains MODEL, sharded over the ranks: mnist (a convolutional network on digits), gpt (a "
-                          "language model of bytes) or linear (a 3x3 layer). Without --data it trains on data that "
+                          "language model of bytes), convbn (the network of PyTorch's FSDP memory test) or linear "
+                          "(a 3x3 layer). Without --data it trains on data that "
                           "comes with it.";
 
 /* Options are in the environment by now, which the ranks inherit. */

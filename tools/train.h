@@ -1,6 +1,6 @@
 /* `tessera train`: what its files share. train.c parses and starts ranks; train_settings.c fills in each model's
  * defaults; train_rank.c is one rank's run; train_state.c loads, saves and digests parameters; train_output.c prints;
- * train_mnist.c, train_gpt.c and train_linear.c are the tasks. */
+ * train_mnist.c, train_gpt.c, train_convbn.c and train_linear.c are the tasks. */
 #ifndef TOOL_TRAIN_H
 #define TOOL_TRAIN_H
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct { /* options, else the model's defaults */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;
     double lr, momentum, weight_decay, clip, beta2;
-    int64_t layers, heads, width, context;
+    int64_t layers, heads, width, context, image_size, hidden;
     const char *data, *save, *resume, *json, *isa; /* null: not set; json "1": standard output */
     uint64_t save_every;
 } train_settings;
@@ -44,7 +44,7 @@ typedef struct { /* a model's data and what is done with it */
     /** After training; may be null. */
     tess_status (*finish)(train_run *);
 } train_task_ops;
-extern const train_task_ops train_mnist, train_gpt, train_linear;
+extern const train_task_ops train_mnist, train_gpt, train_convbn, train_linear;
 
 struct train_run {
     train_settings s;

@@ -146,6 +146,8 @@ static tess_status make_model(train_run *r, int32_t local) {
                         .heads = (int32_t)s->heads,
                         .width = (int32_t)s->width,
                         .context = (int32_t)s->context,
+                        .image_size = (int32_t)s->image_size,
+                        .hidden = (int32_t)s->hidden,
                         .threads = threads,
                         .seed = s->seed,
                         .isa = s->isa };
@@ -255,8 +257,13 @@ tess_status train_plan(const train_settings *settings, int32_t ranks) {
     return status == TESS_E_PLANNED ? TESS_OK : status;
 }
 
+/* In the order of train_models. */
 static const train_task_ops *task_of(const char *name) {
-    return strcmp(name, "mnist") == 0 ? &train_mnist : strcmp(name, "gpt") == 0 ? &train_gpt : &train_linear;
+    static const train_task_ops *const tasks[] = { &train_mnist, &train_gpt, &train_convbn, &train_linear };
+    size_t i = 0;
+    while (strcmp(train_models[i], name) != 0)
+        i++;
+    return tasks[i];
 }
 
 int train_rank(const train_settings *settings) {

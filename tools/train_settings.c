@@ -4,7 +4,7 @@
 #include "status.h"
 #include "train.h"
 
-const char *const train_models[] = { "mnist", "gpt", "linear", NULL };
+const char *const train_models[] = { "mnist", "gpt", "convbn", "linear", NULL };
 
 static const train_settings defaults[] = {
     /* The PyTorch FSDP tutorial's. */
@@ -21,6 +21,15 @@ static const train_settings defaults[] = {
       .heads = 4,
       .width = 128,
       .context = 64 },
+    /* PyTorch's FSDP memory test's. */
+    { .model = "convbn",
+      .batch = 2,
+      .steps = 4,
+      .optimizer = "sgd",
+      .lr = 1e-4,
+      .momentum = 0.9,
+      .image_size = 224,
+      .hidden = 128 },
     { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.125 },
 };
 
@@ -32,7 +41,7 @@ static tess_status read_optimizer(train_settings *s) {
     if (strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
         s->optimizer = name;
         s->lr = strcmp(name, "adadelta") == 0 ? 1.0 : strcmp(name, "sgd") == 0 ? 0.01 : 1e-3;
-        s->weight_decay = 0;
+        s->weight_decay = s->momentum = 0;
         s->beta2 = 0;
     }
     static const char *const keys[] = { "lr", "momentum", "weight-decay", "clip" };
@@ -78,6 +87,8 @@ static tess_status read_whole_numbers(train_settings *s) {
         { "heads", 1, 4096, &s->heads },
         { "width", 1, 1 << 20, &s->width },
         { "context", 1, 1 << 20, &s->context },
+        { "image-size", 3, 4096, &s->image_size },
+        { "hidden", 1, 4096, &s->hidden },
         { "seed", 0, INT64_MAX, &seed },
         { "save-every", 1, INT64_MAX, &save_every },
     };

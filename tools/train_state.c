@@ -139,23 +139,32 @@ tess_status train_save(train_run *r) {
 
 /* ---- digest ------------------------------------------------------------------------------------ */
 #if TESSERA_HAVE_XXHASH
+typedef struct {
+    const model *m;
+    XXH3_state_t *hash;
+} digest_state;
+
+/* Running statistics are not part of it: each rank has its own. */
 static tess_status digest_piece(void *state, const tess_range *range, void *data) {
-    if (state && XXH3_128bits_update(state, data, range->elems * sizeof(float)) != XXH_OK)
+    const digest_state *s = state;
+    if (s->m->desc.params[range->tag].is_buffer)
+        return TESS_OK;
+    if (XXH3_128bits_update(s->hash, data, range->elems * sizeof(float)) != XXH_OK)
         return tess__fail(TESS_E_INTERNAL, "xxHash refuses %s", range->name);
     return TESS_OK;
 }
 
 tess_status train_digest(train_run *r) {
-    XXH3_state_t *state = XXH3_createState();
-    if (!state)
+    digest_state state = { r->m, XXH3_createState() };
+    if (!state.hash)
         return tess__fail(TESS_E_NOMEM, "no memory for the digest");
-    XXH3_128bits_reset(state);
-    tess_status status = tess_each_full(r->t, TESS_OF_PARAM, digest_piece, state);
+    XXH3_128bits_reset(state.hash);
+    tess_status status = tess_each_full(r->t, TESS_OF_PARAM, digest_piece, &state);
     if (status == TESS_OK) {
-        XXH128_hash_t hash = XXH3_128bits_digest(state);
+        XXH128_hash_t hash = XXH3_128bits_digest(state.hash);
         snprintf(r->digest, sizeof r->digest, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
     }
-    XXH3_freeState(state);
+    XXH3_freeState(state.hash);
     return status;
 }
 #else

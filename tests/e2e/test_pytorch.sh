@@ -9,7 +9,7 @@ probe=$BUILD/tests/support/pytorch_main
 [ -f "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skip: comm-gloo is not built here"; exit 77; }
 export TESSERA_LOG=error
 failed=0
-for name in mnist-adadelta mnist-sgd gpt-adamw gpt-untied-adamw; do
+for name in mnist-adadelta mnist-sgd gpt-adamw gpt-untied-adamw convbn-sgd; do
   for w in 1 2; do
     "$TESSERA" run -n $w -- "$probe" $name > log 2>&1 || { echo "FAILED: $name on $w:"; cat log; failed=1; }
     grep -h 'worst gradient' log | head -n 1

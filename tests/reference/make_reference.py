@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference values of the models mnist and gpt, computed by PyTorch from the same weights and batches.
+"""Reference values of the models mnist, gpt and convbn, computed by PyTorch from the same weights and batches.
 
 Run once: python make_reference.py OUT_DIR (needs torch, numpy, safetensors). Weights and batches come from the counter
 of tools/models/philox.h, so they are not stored; tests/unit/models_common.h makes the same ones. See data/README.md.
@@ -17,6 +17,7 @@ INIT, BATCH = 1, 3  # purposes of streams, philox.h
 MNIST_BATCH = 16
 ON, FLIP = 0.2, 0.05
 GPT = dict(layers=2, width=64, heads=4, context=32, batch=4)
+CONVBN = dict(size=14, hidden=24, batch=2)
 
 
 # ---- the counter -----------------------------------------------------------------------------------
@@ -158,29 +159,73 @@ def gpt_batch(index, dtype):
     return rows[:, :-1], rows[:, 1:]
 
 
+def convbn_params():
+    """Running statistics are among them: they have their places in the declaration."""
+    h, params = CONVBN["hidden"], {}
+
+    def uniform_of(name, shape, fan):
+        bound = np.float32(1.0 / np.sqrt(fan))
+        u = uniform(words(SEED, INIT, int(np.prod(shape)), len(params), 0))
+        params[name] = (bound * (np.float32(2) * u - np.float32(1))).reshape(shape)
+
+    for at, (inputs, outputs, k) in {"stem.0": (3, 64, 3), "blocks.0": (64, h, 5), "blocks.3": (h, h, 5),
+                                     "blocks.6": (h, h, 5)}.items():
+        module, index = at.split(".")
+        uniform_of(f"{at}.weight", (outputs, inputs, k, k), inputs * k * k)
+        uniform_of(f"{at}.bias", (outputs,), inputs * k * k)
+        for leaf, value in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
+            params[f"{module}.{int(index) + 1}.{leaf}"] = np.full((outputs,), value, np.float32)
+    uniform_of("head.weight", (10, h), h)
+    uniform_of("head.bias", (10,), h)
+    return params
+
+
+def convbn_loss(p, x, keep=None):
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    for conv, norm, pad in (("stem.0", "stem.1", 0), ("blocks.0", "blocks.1", 2), ("blocks.3", "blocks.4", 2),
+                            ("blocks.6", "blocks.7", 2)):
+        x = F.conv2d(x, p[conv + ".weight"], p[conv + ".bias"], padding=pad)
+        n = {leaf: p[f"{norm}.{leaf}"].to(wide) for leaf in ("weight", "bias")}  # FSDP keeps these in fp32
+        y = F.batch_norm(x.to(wide), p[norm + ".running_mean"], p[norm + ".running_var"], n["weight"], n["bias"], True)
+        x = F.relu(y.to(x.dtype))
+    x = F.linear(x.mean(dim=(2, 3)), p["head.weight"], p["head.bias"])
+    return F.mse_loss(x[0].to(wide).sum(), torch.zeros((), dtype=wide))
+
+
+def convbn_batch(index, dtype):
+    side, images = CONVBN["size"], []
+    for s in range(index * CONVBN["batch"], (index + 1) * CONVBN["batch"]):
+        u = uniform(words(BATCH_SEED, BATCH, side * side * 3, s, 4)).reshape(side, side, 3)
+        images.append((np.float32(2) * u - np.float32(1)).transpose(2, 0, 1))
+    return torch.tensor(np.stack(images)).to(dtype)
+
+
 # ---- runs ------------------------------------------------------------------------------------------------
 def make_optimizer(name, master):
     if name == "adadelta":
         return torch.optim.Adadelta(master.values(), lr=1.0, rho=0.9, eps=1e-6)
-    if name == "sgd":
-        return torch.optim.SGD(master.values(), lr=0.005, momentum=0.9)
+    if name.startswith("sgd"):
+        return torch.optim.SGD(master.values(), lr=0.002 if name == "sgd-convbn" else 0.005, momentum=0.9)
     groups = [dict(params=[p for p in master.values() if p.ndim > 1], weight_decay=0.1),
               dict(params=[p for p in master.values() if p.ndim < 2], weight_decay=0.0)]
     return torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
 
 
 def train(model, params, optimizer, ranks, dtype, keep=None):
-    """STEPS + 1 losses (the mean over ranks, before each step) and the first step's averaged gradients."""
+    """STEPS + 1 losses (the mean over ranks, before each step); the first step's averaged gradients, and the running
+    statistics after its passes, all on the same ones as the test has them."""
     loss_of, batch_of = model
     master_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-    master = {n: torch.tensor(v).to(master_dtype).requires_grad_() for n, v in params.items()}
+    master = {n: torch.tensor(v).to(master_dtype) for n, v in params.items()}
+    buffers = {n: master.pop(n) for n in list(master) if ".running_" in n}
+    master = {n: v.requires_grad_() for n, v in master.items()}
     opt, losses, first = make_optimizer(optimizer, master), [], None
     for step in range(STEPS + 1):
         sums, loss_sum = {n: torch.zeros_like(v) for n, v in master.items()}, 0.0
         for rank in range(ranks):
             used = {n: v.detach().to(dtype).requires_grad_() for n, v in master.items()}
             kept = keep if step == 0 else None
-            loss = loss_of(used, batch_of(step * ranks + rank, dtype), kept)
+            loss = loss_of(used | buffers, batch_of(step * ranks + rank, dtype), kept)
             loss.backward()
             loss_sum += loss.item()
             for n, v in used.items():
@@ -189,7 +234,7 @@ def train(model, params, optimizer, ranks, dtype, keep=None):
         for n, v in master.items():
             v.grad = sums[n] / ranks
         if first is None:
-            first = {n: v.grad.clone() for n, v in master.items()}
+            first = {n: v.grad.clone() for n, v in master.items()} | {n: v.clone() for n, v in buffers.items()}
         opt.step()
     return losses, first
 
@@ -199,7 +244,8 @@ def main(out):
     out.mkdir(parents=True, exist_ok=True)
     mnist, gpt = (mnist_loss, mnist_batch), (gpt_loss, gpt_batch)
     cases = [("mnist-adadelta", mnist, mnist_params(), "adadelta"), ("mnist-sgd", mnist, mnist_params(), "sgd"),
-             ("gpt-adamw", gpt, gpt_params(True), "adamw"), ("gpt-untied-adamw", gpt, gpt_params(False), "adamw")]
+             ("gpt-adamw", gpt, gpt_params(True), "adamw"), ("gpt-untied-adamw", gpt, gpt_params(False), "adamw"),
+             ("convbn-sgd", (convbn_loss, convbn_batch), convbn_params(), "sgd-convbn")]
     lines = [f"# PyTorch {torch.__version__}, numpy {np.__version__}", "# case ranks step fp64 fp32 bf16"]
     for name, model, params, optimizer in cases:
         for ranks in (1, 2):

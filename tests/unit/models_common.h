@@ -61,6 +61,17 @@ static inline void gpt_batch_fill(run *r, uint64_t first) {
         gpt_sample((uint32_t)first + (uint32_t)i, gpt_text(r->batch) + i * bytes, bytes);
 }
 
+/** convbn's images, element by element as they lie in the batch. */
+static inline void convbn_batch_fill(run *r, uint64_t first) {
+    model_batch *head = r->batch;
+    uint32_t elems = (uint32_t)(r->m->options.image_size * r->m->options.image_size * 3);
+    memset(r->batch, 0, r->m->desc.input_bytes);
+    head->count = (uint32_t)r->m->options.batch;
+    for (uint32_t s = 0; s < head->count; s++)
+        for (uint32_t i = 0; i < elems; i++)
+            convbn_images(r->batch)[s * elems + i] = 2 * batch_uniform(i, (uint32_t)first + s, 4) - 1;
+}
+
 static inline run run_create(const char *name, const model_options *options) {
     run r;
     assert_int_equal(model_create(name, options, &r.m), TESS_OK);

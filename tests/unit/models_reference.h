@@ -88,10 +88,15 @@ static const training trainings[] = {
     { "mnist-sgd", "mnist", "mnist", TESS_OPT_SGD, 0.005f, 0.9f, 0, 0 },
     { "gpt-adamw", "gpt", "gpt", TESS_OPT_ADAMW, 1e-3f, 0, 0.1f, 0 },
     { "gpt-untied-adamw", "gpt", "gpt-untied", TESS_OPT_ADAMW, 1e-3f, 0, 0.1f, 1 },
+    { "convbn-sgd", "convbn", "convbn", TESS_OPT_SGD, 0.002f, 0.9f, 0, 0 },
 };
 
 static inline model_options training_options(const training *c, const char *operators, uint32_t precision) {
-    model_options o = { .batch = !strcmp(c->model, "mnist") ? MNIST_BATCH : 4, .layers = 2, .width = 64, .heads = 4 };
+    model_options o = { .batch = 4, .layers = 2, .width = 64, .heads = 4 };
+    if (!strcmp(c->model, "mnist"))
+        o.batch = MNIST_BATCH;
+    if (!strcmp(c->model, "convbn"))
+        o = (model_options){ .batch = 2, .image_size = 14, .hidden = 24 };
     o.context = 32, o.dropout = -1, o.seed = 1, o.untied = c->untied, o.operators = operators, o.precision = precision;
     return o;
 }
@@ -99,6 +104,8 @@ static inline model_options training_options(const training *c, const char *oper
 static inline void fill(run *r, uint64_t microbatch) {
     if (!strcmp(r->m->t->name, "mnist"))
         mnist_batch_fill(r, microbatch * MNIST_BATCH, MNIST_BATCH);
+    else if (!strcmp(r->m->t->name, "convbn"))
+        convbn_batch_fill(r, microbatch * (uint64_t)r->m->options.batch);
     else
         gpt_batch_fill(r, microbatch * (uint64_t)r->m->options.batch);
 }
@@ -116,7 +123,7 @@ static inline void check_gradients(const model *m, const training *c, int ranks,
     reference_path(file, path, sizeof path);
     assert_int_equal(tool_safetensors_open(path, &f), TESS_OK);
     for (int32_t p = 0; p < desc->n_params; p++) {
-        if (desc->params[p].alias_of[0])
+        if (desc->params[p].alias_of[0] || desc->params[p].is_buffer)
             continue;
         uint64_t elems;
         float *expected = load_gradient(f, desc->params[p].name, &elems);
@@ -132,7 +139,7 @@ static inline void check_gradients(const model *m, const training *c, int ranks,
     }
     tool_safetensors_close(f);
     for (int32_t p = 0; p < desc->n_params; p++) {
-        if (desc->params[p].alias_of[0])
+        if (desc->params[p].alias_of[0] || desc->params[p].is_buffer)
             continue;
         double bound = fmax(1e-5 * sqrt(norm[p]), 1e-7 * sqrt(all)), share = sqrt(error[p]) / bound;
         if (!(share <= 1))

@@ -7,7 +7,7 @@
 static void optimizer_step(run *r, const training *c, int ranks, uint64_t step, float **state) {
     for (int32_t p = 0; p < r->m->desc.n_params; p++) {
         const model_param *param = &r->m->desc.params[p];
-        if (param->alias_of[0])
+        if (param->alias_of[0] || param->is_buffer)
             continue;
         tess_segment s = { .struct_size = sizeof s, .elems = (uint64_t)param->elems, .lr = c->lr };
         s.momentum = c->momentum;
@@ -83,6 +83,27 @@ static const float *averaged_gradient(void *user, int32_t p) {
     return copy;
 }
 
+/* Running statistics after the first step's passes. */
+static void check_buffers(const run *r, const training *c, int ranks) {
+    char path[512], file[64];
+    tool_safetensors *f;
+    uint64_t elems;
+    snprintf(file, sizeof file, "%s-%d.safetensors", c->gradients, ranks);
+    reference_path(file, path, sizeof path);
+    assert_int_equal(tool_safetensors_open(path, &f), TESS_OK);
+    for (int32_t p = 0; p < r->m->desc.n_params; p++) {
+        if (!r->m->desc.params[p].is_buffer)
+            continue;
+        float *expected = load_tensor(f, r->m->desc.params[p].name, &elems);
+        double size = norm_of(expected, NULL, (int64_t)elems);
+        assert_int_equal(elems, r->m->desc.params[p].elems);
+        assert_true(size > 0);
+        assert_true(norm_of(direct_param(r->d, p), expected, (int64_t)elems) <= 1e-6 * size);
+        free(expected);
+    }
+    tool_safetensors_close(f);
+}
+
 static void follow_pytorch(const training *c, const char *operators, int ranks) {
     follower f = follow_open(c, operators, ranks, TESS_F32);
     losses expected = load_losses(c->name, ranks);
@@ -91,7 +112,7 @@ static void follow_pytorch(const training *c, const char *operators, int ranks) 
         double loss = follow_pass(&f, step), off = fabs(loss / expected.fp64[step] - 1);
         worst = fmax(worst, off);
         if (step == 0)
-            check_gradients(f.r.m, c, ranks, averaged_gradient, &f);
+            check_gradients(f.r.m, c, ranks, averaged_gradient, &f), check_buffers(&f.r, c, ranks);
         if (step == STEPS && !(off <= 1e-3))
             fail_msg("%s on %d: loss %.9g at step 20, PyTorch has %.9g", c->name, ranks, loss, expected.fp64[step]);
         optimizer_step(&f.r, c, ranks, step, f.state);
@@ -152,6 +173,11 @@ static void test_models__gpt_with_its_own_head_follows_pytorch(void **state) {
     follow_both(&trainings[3]);
 }
 
+static void test_models__convbn_sgd_follows_pytorch(void **state) {
+    (void)state;
+    follow_both(&trainings[4]);
+}
+
 static void test_models__bf16_losses_follow_pytorch(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 2; ranks++)
@@ -194,6 +220,7 @@ int main(void) {
         cmocka_unit_test(test_models__mnist_sgd_follows_pytorch),
         cmocka_unit_test(test_models__gpt_adamw_follows_pytorch),
         cmocka_unit_test(test_models__gpt_with_its_own_head_follows_pytorch),
+        cmocka_unit_test(test_models__convbn_sgd_follows_pytorch),
         cmocka_unit_test(test_models__bf16_losses_follow_pytorch),
         cmocka_unit_test(test_models__bf16_activations_take_half_the_bytes),
         cmocka_unit_test(test_models__parameters_of_another_dtype_are_refused),

@@ -5,7 +5,7 @@
 #include "elementwise.h"
 #include "formulas.h"
 
-enum { ROOM = 1 << 22 };
+enum { ROOM = 1 << 23 };
 static int in_bf16; /* tables are made for bf16, and all numbers are ones of bf16 */
 
 typedef struct {
@@ -174,7 +174,7 @@ static products run_conv(const char *name, int32_t threads, const ops_conv_shape
     ops_conv *c;
     ops_scratch need;
     uint64_t out = (uint64_t)s->outputs, in = (uint64_t)s->channels, taps = (uint64_t)(s->kernel * s->kernel);
-    uint64_t places = (uint64_t)(s->batch * (s->height - s->kernel + 1) * (s->width - s->kernel + 1));
+    uint64_t places = (uint64_t)(s->batch * ops_conv_height(s) * ops_conv_width(s));
     products p = { zeros(places * out), zeros((uint64_t)(s->batch * s->height * s->width) * in), zeros(taps * in * out),
                    zeros(out) };
     void *weights = weights_of(w, taps * in * out);
@@ -193,8 +193,7 @@ static products run_conv(const char *name, int32_t threads, const ops_conv_shape
 /* Adds to e what the tap (kr, kc) from channel i to output o contributes at one output place. */
 static void check_conv(const ops_conv_shape *s, const products *p, const float *x, const float *w, const float *b,
                        const float *dy) {
-    int64_t h = s->height - s->kernel + 1, wd = s->width - s->kernel + 1, k = s->kernel, in = s->channels,
-            out = s->outputs;
+    int64_t h = ops_conv_height(s), wd = ops_conv_width(s), k = s->kernel, in = s->channels, out = s->outputs;
     uint64_t n_y = (uint64_t)(s->batch * h * wd * out), n_x = (uint64_t)(s->batch * s->height * s->width * in);
     uint64_t n_w = (uint64_t)(k * k * in * out);
     double *y = calloc(n_y, sizeof *y), *dx = calloc(n_x, sizeof *dx), *dw = calloc(n_w, sizeof *dw);
@@ -205,7 +204,10 @@ static void check_conv(const ops_conv_shape *s, const products *p, const float *
         y[at] = b[o];
         for (int64_t tap = 0; tap < k * k * in; tap++) {
             int64_t i = tap % in, kc = tap / in % k, kr = tap / in / k;
-            int64_t xi = ((n * s->height + r + kr) * s->width + c + kc) * in + i, wi = ((o * in + i) * k + kr) * k + kc;
+            int64_t row = r + kr - s->pad, column = c + kc - s->pad;
+            int64_t xi = ((n * s->height + row) * s->width + column) * in + i, wi = ((o * in + i) * k + kr) * k + kc;
+            if (row < 0 || row >= s->height || column < 0 || column >= s->width)
+                continue;
             y[at] += (double)x[xi] * w[wi];
             dx[xi] += (double)dy[at] * w[wi];
             dw[wi] += 2.0 * dy[at] * x[xi];
@@ -224,14 +226,14 @@ static void check_conv(const ops_conv_shape *s, const products *p, const float *
 }
 
 static void conv_on(const char *name) {
-    static const ops_conv_shape shapes[] = { { 2, 28, 28, 1, 32, 3, 1 },
-                                             { 3, 26, 26, 32, 64, 3, 1 },
-                                             { 1, 7, 9, 3, 5, 5, 0 } };
+    static const ops_conv_shape shapes[] = {
+        { 2, 28, 28, 1, 32, 3, 1, 0 },  { 3, 26, 26, 32, 64, 3, 1, 0 }, { 1, 7, 9, 3, 5, 5, 0, 0 },
+        { 2, 12, 11, 64, 24, 5, 0, 2 }, { 1, 3, 2, 16, 16, 5, 0, 2 },   { 1, 60, 62, 16, 16, 5, 0, 2 },
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int32_t threads = 1; threads <= 2; threads++) {
             const ops_conv_shape *s = &shapes[i];
-            uint64_t places =
-                (uint64_t)(s->batch * (s->height - s->kernel + 1) * (s->width - s->kernel + 1) * s->outputs);
+            uint64_t places = (uint64_t)(s->batch * ops_conv_height(s) * ops_conv_width(s) * s->outputs);
             float *x = numbers(1, (uint64_t)(s->batch * s->height * s->width * s->channels)), *dy = numbers(4, places);
             float *w = numbers(2, (uint64_t)(s->kernel * s->kernel * s->channels * s->outputs)), *b = numbers(3, 64);
             products p = run_conv(name, threads, s, x, w, b, dy);
@@ -501,6 +503,123 @@ static void test_ops__embedding_adds_up_repeated_tokens(void **state) {
     close_table(&t);
 }
 
+/* ---- batch normalisation ------------------------------------------------------------------------------ */
+enum { BN_ROWS = 1100, BN_CHANNELS = 5, BN = BN_ROWS * BN_CHANNELS }; /* three chunks of rows */
+static const ops_batchnorm_shape bn_shape = { BN_ROWS, BN_CHANNELS, 0 }, bn_relu = { BN_ROWS, BN_CHANNELS, 1 };
+static float *bn_w, *bn_b;
+
+static void bn_x(ops *o, const float *x, float *y, float *kept, void *scratch) {
+    assert_int_equal(o->t->batchnorm(o, &bn_shape, OPS_BATCH, x, bn_w, bn_b, NULL, NULL, y, kept, scratch), TESS_OK);
+}
+
+static void bn_parameters(ops *o, const float *p, float *y, float *kept, void *scratch) {
+    float *x = numbers(1, BN);
+    assert_int_equal(o->t->batchnorm(o, &bn_shape, OPS_BATCH, x, p, p + 8, NULL, NULL, y, kept, scratch), TESS_OK);
+    free(x);
+}
+
+static void test_ops__batchnorm_backward_is_its_derivative(void **state) {
+    table t = open_table("plain", 2);
+    float *x = numbers(1, BN), *y = zeros(BN), *dy = numbers(2, BN), *dx = zeros(BN), *stats = zeros(2 * BN_CHANNELS);
+    float *p = numbers(5, 16), *dp = zeros(16);
+    (void)state;
+    bn_w = p, bn_b = p + 8;
+    bn_x(t.o, x, y, stats, t.scratch);
+    for (int twice = 0; twice < 2; twice++) /* dw and db add up */
+        assert_int_equal(t.o->t->batchnorm_backward(t.o, &bn_shape, x, p, stats, NULL, dy, dx, dp, dp + 8, t.scratch),
+                         TESS_OK);
+    for (int i = 0; i < 16; i++)
+        dp[i] /= 2;
+    check_derivative(&t, bn_x, x, dy, dx, BN, BN, 2e-3);
+    check_derivative(&t, bn_parameters, p, dy, dp, 16, BN, 2e-3);
+    free(x), free(y), free(dy), free(dx), free(stats), free(p), free(dp);
+    close_table(&t);
+}
+
+/* The same sums in fp64; which statistics are used, and when the running ones move. */
+static void test_ops__batchnorm_uses_and_moves_statistics(void **state) {
+    table t = open_table("plain", 1);
+    float *x = numbers(1, BN), *y = zeros(BN), *stats = zeros(2 * BN_CHANNELS), *w = numbers(5, 8), *b = numbers(6, 8);
+    float mean[BN_CHANNELS], var[BN_CHANNELS], before[BN_CHANNELS];
+    (void)state;
+    for (int c = 0; c < BN_CHANNELS; c++)
+        mean[c] = before[c] = (float)c, var[c] = 1;
+    assert_int_equal(t.o->t->batchnorm(t.o, &bn_shape, OPS_BATCH, x, w, b, mean, var, y, stats, t.scratch), TESS_OK);
+    assert_memory_equal(mean, before, sizeof mean);
+    assert_int_equal(t.o->t->batchnorm(t.o, &bn_relu, OPS_BATCH_UPDATE, x, w, b, mean, var, y, stats, t.scratch),
+                     TESS_OK);
+    for (int c = 0; c < BN_CHANNELS; c++) {
+        double sum = 0, square = 0;
+        for (int r = 0; r < BN_ROWS; r++)
+            sum += x[r * BN_CHANNELS + c];
+        for (int r = 0; r < BN_ROWS; r++)
+            square += pow(x[r * BN_CHANNELS + c] - sum / BN_ROWS, 2);
+        assert_true(fabs(mean[c] - (0.9 * c + 0.1 * sum / BN_ROWS)) < 1e-6);
+        assert_true(fabs(var[c] - (0.9 + 0.1 * square / (BN_ROWS - 1))) < 1e-6);
+        for (int r = 0; r < BN_ROWS; r++) {
+            double e = (x[r * BN_CHANNELS + c] - sum / BN_ROWS) / sqrt(square / BN_ROWS + 1e-5) * w[c] + b[c];
+            assert_true(fabs(y[r * BN_CHANNELS + c] - (e > 0 ? e : 0)) < 1e-5);
+        }
+    }
+    memcpy(before, mean, sizeof mean);
+    assert_int_equal(t.o->t->batchnorm(t.o, &bn_shape, OPS_RUNNING, x, w, b, mean, var, x, stats, t.scratch), TESS_OK);
+    assert_memory_equal(mean, before, sizeof mean);
+    float *fresh = numbers(1, BN);
+    for (int i = 0; i < BN; i++) {
+        int c = i % BN_CHANNELS;
+        double e = (fresh[i] - mean[c]) / sqrt(var[c] + 1e-5) * w[c] + b[c];
+        assert_true(fabs(x[i] - e) < 1e-5);
+    }
+    free(x), free(y), free(stats), free(w), free(b), free(fresh);
+    close_table(&t);
+}
+
+/* Where relu gave 0 no gradient comes back; bits do not depend on threads. */
+static void test_ops__batchnorm_bits_do_not_depend_on_threads(void **state) {
+    float *x = numbers(1, BN), *dy = numbers(2, BN), *w = numbers(5, 8), *b = numbers(6, 8), *out[2];
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) {
+        table t = open_table("plain", turn ? 3 : 1);
+        float *y = zeros(BN), *dx = out[turn] = zeros(BN), stats[2 * BN_CHANNELS], dp[16] = { 0 };
+        assert_int_equal(t.o->t->batchnorm(t.o, &bn_relu, OPS_BATCH, x, w, b, NULL, NULL, y, stats, t.scratch),
+                         TESS_OK);
+        memcpy(dx, dy, BN * sizeof *dx);
+        assert_int_equal(t.o->t->batchnorm_backward(t.o, &bn_relu, x, w, stats, y, dx, dx, dp, dp + 8, t.scratch),
+                         TESS_OK);
+        double db = 0;
+        for (int i = 0; i < BN; i += BN_CHANNELS)
+            db += y[i] > 0 ? dy[i] : 0;
+        assert_true(fabs(dp[8] - db) < 1e-4);
+        free(y);
+        close_table(&t);
+    }
+    assert_memory_equal(out[0], out[1], BN * sizeof *x);
+    free(x), free(dy), free(w), free(b), free(out[0]), free(out[1]);
+}
+
+static void test_ops__avgpool_is_the_mean_over_places(void **state) {
+    enum { BATCH = 3, PLACES = 7, CHANNELS = 70 };
+    (void)state;
+    for (int32_t threads = 1; threads <= 2; threads++) {
+        table t = open_table("plain", threads);
+        float *x = numbers(1, BATCH * PLACES * CHANNELS), *y = zeros(BATCH * CHANNELS);
+        float *dx = zeros(BATCH * PLACES * CHANNELS);
+        assert_int_equal(t.o->t->avgpool(t.o, x, y, BATCH, PLACES, CHANNELS), TESS_OK);
+        assert_int_equal(t.o->t->avgpool_backward(t.o, y, dx, BATCH, PLACES, CHANNELS), TESS_OK);
+        for (int n = 0; n < BATCH; n++)
+            for (int c = 0; c < CHANNELS; c++) {
+                double sum = 0;
+                for (int p = 0; p < PLACES; p++)
+                    sum += x[(n * PLACES + p) * CHANNELS + c];
+                assert_true(y[n * CHANNELS + c] == (float)(sum / PLACES));
+                for (int p = 0; p < PLACES; p++)
+                    assert_true(dx[(n * PLACES + p) * CHANNELS + c] == (float)((double)y[n * CHANNELS + c] / PLACES));
+            }
+        free(x), free(y), free(dx);
+        close_table(&t);
+    }
+}
+
 static void test_ops__unknown_names_are_refused(void **state) {
     const ops_table *t;
     ops *o;
@@ -534,6 +653,10 @@ int main(void) {
         cmocka_unit_test(test_ops__philox_matches_the_published_vectors),
         cmocka_unit_test(test_ops__cross_entropy_counts_its_rows_only),
         cmocka_unit_test(test_ops__embedding_adds_up_repeated_tokens),
+        cmocka_unit_test(test_ops__batchnorm_backward_is_its_derivative),
+        cmocka_unit_test(test_ops__batchnorm_uses_and_moves_statistics),
+        cmocka_unit_test(test_ops__batchnorm_bits_do_not_depend_on_threads),
+        cmocka_unit_test(test_ops__avgpool_is_the_mean_over_places),
         cmocka_unit_test(test_ops__unknown_names_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

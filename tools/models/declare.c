@@ -8,7 +8,8 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     if (p->alias_of[0])
         return tess_param_tie(t, p->name, p->alias_of);
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name };
-    o.compute_dtypes = 1u << m->options.precision;
+    o.compute_dtypes = 1u << (p->is_buffer ? TESS_F32 : m->options.precision);
+    o.flags = p->is_buffer ? TESS_BUFFER : 0;
     o.shape = p->shape;
     o.ndim = p->ndim;
     o.optimizer_group = p->optimizer_group;
@@ -68,5 +69,7 @@ tess_status model_declare(tess *t, const model *m) {
         o.user = b->user;
         OPS_TRY(tess_block_add(t, &o, NULL));
     }
+    for (int32_t i = 0; i < m->desc.n_scopes; i++)
+        OPS_TRY(tess_scope_add(t, m->desc.scopes[i], 0, NULL));
     return TESS_OK;
 }

@@ -15,6 +15,15 @@ tess_status ops_cpu_layernorm(ops *, const float *x, const float *w, const float
                               uint64_t rows, uint64_t width);
 tess_status ops_cpu_layernorm_backward(ops *, const float *x, const float *w, const float *stats, const float *dy,
                                        float *dx, float *dw, float *db, uint64_t rows, uint64_t width);
+tess_status ops_cpu_batchnorm(ops *, const ops_batchnorm_shape *, uint32_t with, const float *x, const float *w,
+                              const float *b, float *running_mean, float *running_var, float *y, float *stats,
+                              void *scratch);
+tess_status ops_cpu_batchnorm_backward(ops *, const ops_batchnorm_shape *, const float *x, const float *w,
+                                       const float *stats, const float *y, const float *dy, float *dx, float *dw,
+                                       float *db, void *scratch);
+tess_status ops_cpu_avgpool(ops *, const float *x, float *y, uint64_t batch, uint64_t places, uint64_t channels);
+tess_status ops_cpu_avgpool_backward(ops *, const float *dy, float *dx, uint64_t batch, uint64_t places,
+                                     uint64_t channels);
 tess_status ops_cpu_cross_entropy(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
                                   uint64_t count, ops_loss *out);
 tess_status ops_cpu_cross_entropy_backward(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
@@ -42,7 +51,9 @@ void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems);
     .relu_backward = ops_cpu_relu_backward, .dropout = ops_cpu_dropout, .add = ops_cpu_add,                            \
     .maxpool = ops_cpu_maxpool, .maxpool_backward = ops_cpu_maxpool_backward, .gelu = ops_cpu_gelu,                    \
     .gelu_backward = ops_cpu_gelu_backward, .layernorm = ops_cpu_layernorm,                                            \
-    .layernorm_backward = ops_cpu_layernorm_backward, .cross_entropy = ops_cpu_cross_entropy,                          \
+    .layernorm_backward = ops_cpu_layernorm_backward, .batchnorm = ops_cpu_batchnorm,                                  \
+    .batchnorm_backward = ops_cpu_batchnorm_backward, .avgpool = ops_cpu_avgpool,                                      \
+    .avgpool_backward = ops_cpu_avgpool_backward, .cross_entropy = ops_cpu_cross_entropy,                              \
     .cross_entropy_backward = ops_cpu_cross_entropy_backward, .embedding = ops_cpu_embedding,                          \
     .embedding_backward = ops_cpu_embedding_backward, .attention_need = ops_cpu_attention_need,                        \
     .attention = ops_cpu_attention, .attention_backward = ops_cpu_attention_backward

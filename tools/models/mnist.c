@@ -136,7 +136,7 @@ static tess_status add_layer(model *m, const char *weight, const char *bias, con
 static tess_status build_convolutions(model *m, mnist *n) {
     ops_scratch need;
     int32_t batch = m->options.batch;
-    ops_conv_shape one = { batch, SIDE, SIDE, 1, MAPS1, 3, 1 }, two = { batch, SIDE1, SIDE1, MAPS1, MAPS2, 3, 1 };
+    ops_conv_shape one = { batch, SIDE, SIDE, 1, MAPS1, 3, 1, 0 }, two = { batch, SIDE1, SIDE1, MAPS1, MAPS2, 3, 1, 0 };
     OPS_TRY(m->o->t->conv_create(m->o, &one, &n->conv1, &need));
     model_block b = { .name = "conv1", .output_bytes = n->map1_bytes, .user = m, .products = 1, .reads_output = 1 };
     b.forward_scratch_bytes = need.forward_bytes;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const model_ops *const model_table[] = { &model_mnist, &model_gpt, &model_linear, NULL };
+const model_ops *const model_table[] = { &model_mnist, &model_gpt, &model_linear, &model_convbn, NULL };
 
 /* ---- options ------------------------------------------------------------------------------------ */
 static int32_t either(int32_t value, int32_t fallback) {
@@ -20,6 +20,8 @@ static model_options with_defaults(const model_options *given, const model_optio
     o.heads = either(o.heads, defaults->heads);
     o.width = either(o.width, defaults->width);
     o.context = either(o.context, defaults->context);
+    o.image_size = either(o.image_size, defaults->image_size);
+    o.hidden = either(o.hidden, defaults->hidden);
     o.threads = either(o.threads, 1);
     o.precision = o.precision ? o.precision : TESS_F32;
     o.dropout = o.dropout < 0 ? 0 : o.dropout > 0 ? o.dropout : defaults->dropout;
@@ -94,6 +96,7 @@ void model_destroy(model *m) {
     }
     free(m->desc.params);
     free(m->desc.blocks);
+    free(m->desc.scopes);
     free(m->halves);
     free(m);
 }
@@ -135,6 +138,19 @@ tess_status model__add_alias(model *m, const char *name, const char *of) {
     model_param *p;
     OPS_TRY(next_param(m, name, &p));
     snprintf(p->alias_of, sizeof p->alias_of, "%s", of);
+    return TESS_OK;
+}
+
+tess_status model__add_buffer(model *m, const char *name, int64_t elems, float value) {
+    const int64_t shape[MODEL_DIMS] = { elems };
+    OPS_TRY(model__add_param(m, name, shape, MODEL_CONSTANT, value));
+    m->desc.params[m->desc.n_params - 1].is_buffer = 1;
+    return TESS_OK;
+}
+
+tess_status model__add_scope(model *m, const char *name) {
+    OPS_TRY(grow((void **)&m->desc.scopes, m->desc.n_scopes, sizeof *m->desc.scopes));
+    snprintf(m->desc.scopes[m->desc.n_scopes++], MODEL_NAME, "%s", name);
     return TESS_OK;
 }
 

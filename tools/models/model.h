@@ -7,6 +7,7 @@
 typedef struct {                           /* zero is the model's default; what a model has no use for is ignored */
     int32_t batch;                         /* samples per rank and microbatch */
     int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
+    int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
     float dropout;                         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
     uint32_t precision;                    /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
@@ -39,14 +40,16 @@ typedef struct {
     int32_t reads_output;        /* backward reads `output` */
 } model_block;
 typedef struct {
-    int32_t n_params, n_blocks;
+    int32_t n_params, n_blocks, n_scopes;
     model_param *params;
     model_block *blocks;
+    char (*scopes)[MODEL_NAME];         /* modules within blocks that are units of their own */
     uint64_t input_bytes, result_bytes; /* a batch; what the last block hands back, a model_result first */
 } model_desc;
 
 typedef struct { /* the start of every result */
-    double loss; /* sum over `count` samples (mnist), tokens (gpt) or rows (linear): sums of ranks can be added */
+    double loss; /* sum over `count` samples (mnist), tokens (gpt), rows (linear) or batches (convbn): sums of ranks can
+                    be added */
     uint64_t correct, count, reserved;
 } model_result;
 
@@ -68,7 +71,7 @@ struct model_ops {
     tess_status (*build)(model *);               /* operators, parameters, blocks; release undoes a partial one */
     void (*release)(model *);
 };
-extern const model_ops model_mnist, model_gpt, model_linear;
+extern const model_ops model_mnist, model_gpt, model_linear, model_convbn;
 extern const model_ops *const model_table[]; /* ends with null */
 
 /** Makes the model `name`; TESS_E_INVALID names what is wrong with an option. Local. */
@@ -106,6 +109,10 @@ typedef struct {
     model_result sum;
     float logits[256]; /* zeros unless wanted */
 } gpt_result;
+/* convbn: float images[batch][size][size][3] */
+static inline float *convbn_images(void *batch) {
+    return (float *)((char *)batch + sizeof(model_batch));
+}
 /* linear: float x[batch][3] */
 static inline float *linear_input(void *batch) {
     return (float *)((char *)batch + sizeof(model_batch));
@@ -127,6 +134,9 @@ void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], do
 /** Adds a parameter to the block that model__add_block will add next. Dims end at the first 0. */
 tess_status model__add_param(model *, const char *name, const int64_t shape[MODEL_DIMS], uint32_t init, float scale);
 tess_status model__add_alias(model *, const char *name, const char *of);
+/** Running statistics: all elements start as `value`. */
+tess_status model__add_buffer(model *, const char *name, int64_t elems, float value);
+tess_status model__add_scope(model *, const char *name);
 tess_status model__add_block(model *, const model_block *); /* first_param and n_params are filled in here */
 /** Turns the blocks into ones whose parameters, outputs and gradients between blocks are bf16: bf16.c. */
 tess_status model__make_halves(model *);

@@ -43,9 +43,16 @@ typedef struct { /* y[rows, outputs] = x[rows, inputs] · w^T + b */
     int32_t rows, inputs, outputs, relu, no_bias;
 } ops_linear_shape;
 typedef struct ops_conv ops_conv;
-typedef struct { /* y[batch, h-k+1, w-k+1, outputs] = x[batch, h, w, channels] * w + b, no padding, stride 1 */
-    int32_t batch, height, width, channels, outputs, kernel, relu;
+typedef struct { /* y[batch, h+2p-k+1, w+2p-k+1, outputs] = x[batch, h, w, channels] * w + b, p zeros around, stride 1
+                  */
+    int32_t batch, height, width, channels, outputs, kernel, relu, pad;
 } ops_conv_shape;
+static inline int32_t ops_conv_height(const ops_conv_shape *s) {
+    return s->height + 2 * s->pad - s->kernel + 1;
+}
+static inline int32_t ops_conv_width(const ops_conv_shape *s) {
+    return s->width + 2 * s->pad - s->kernel + 1;
+}
 typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, size]; position t sees 0 … t */
     int32_t batch, time, heads, size;
 } ops_attention_shape;
@@ -58,6 +65,20 @@ typedef struct {
     double loss; /* sum over the counted rows */
     uint64_t correct, count;
 } ops_loss;
+
+enum {                   /* what batchnorm normalises with */
+       OPS_BATCH = 1,    /* the batch's mean and variance */
+       OPS_BATCH_UPDATE, /* the same, and the running ones move a tenth towards them (unbiased variance) */
+       OPS_RUNNING       /* the running ones */
+};
+typedef struct { /* x[rows, channels], rows being samples times places; eps 1e-5 */
+    uint64_t rows, channels;
+    int32_t relu; /* of the result */
+} ops_batchnorm_shape;
+enum { OPS_CHUNK_ROWS = 512 }; /* sums over rows: of these many first, so that threads do not matter */
+static inline uint64_t ops_batchnorm_scratch(const ops_batchnorm_shape *s) {
+    return ops_align((s->rows / OPS_CHUNK_ROWS + 2) * s->channels * 2 * sizeof(double));
+}
 
 struct ops_table {
     const char *name;
@@ -98,6 +119,18 @@ struct ops_table {
                              uint64_t rows, uint64_t width);
     tess_status (*layernorm_backward)(ops *, const float *x, const float *w, const float *stats, const float *dy,
                                       float *dx, float *dw, float *db, uint64_t rows, uint64_t width);
+    /** stats: mean and 1/σ used, channels of each. y may be x. Scratch: ops_batchnorm_scratch, of both. */
+    tess_status (*batchnorm)(ops *, const ops_batchnorm_shape *, uint32_t with, const float *x, const float *w,
+                             const float *b, float *running_mean, float *running_var, float *y, float *stats,
+                             void *scratch);
+    /** For OPS_BATCH…; y: the result, where relu is to be undone. dx may be dy. */
+    tess_status (*batchnorm_backward)(ops *, const ops_batchnorm_shape *, const float *x, const float *w,
+                                      const float *stats, const float *y, const float *dy, float *dx, float *dw,
+                                      float *db, void *scratch);
+    /** The mean over all places: x[batch, places, channels] → y[batch, channels]. */
+    tess_status (*avgpool)(ops *, const float *x, float *y, uint64_t batch, uint64_t places, uint64_t channels);
+    tess_status (*avgpool_backward)(ops *, const float *dy, float *dx, uint64_t batch, uint64_t places,
+                                    uint64_t channels);
     /** Log-softmax and negative log likelihood of the first `count` rows; logits become probabilities. */
     tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
                                  uint64_t count, ops_loss *out);

@@ -472,6 +472,7 @@ struct ops_conv {
 
 typedef struct {
     dnnl_memory_desc_t x, w, b, y, oihw; /* w: any layout */
+    dnnl_dims_t padding;                 /* on each side */
 } conv_mds;
 /* Which of the three tensors are bf16: the two factors of a product, never its result. */
 typedef struct {
@@ -481,11 +482,12 @@ typedef struct {
 static tess_status make_conv_mds(const ops_conv_shape *s, conv_dtypes t, conv_mds *m) {
     dnnl_dims_t x = { s->batch, s->channels, s->height, s->width }, b = { s->outputs };
     dnnl_dims_t w = { s->outputs, s->channels, s->kernel, s->kernel };
-    dnnl_dims_t y = { s->batch, s->outputs, s->height - s->kernel + 1, s->width - s->kernel + 1 };
+    dnnl_dims_t y = { s->batch, s->outputs, ops_conv_height(s), ops_conv_width(s) };
     if (md_make(&m->x, 4, x, t.x, dnnl_nhwc) || md_make(&m->w, 4, w, t.w, dnnl_format_tag_any) ||
         md_make(&m->b, 1, b, dnnl_f32, dnnl_a) || md_make(&m->y, 4, y, t.y, dnnl_nhwc) ||
         md_make(&m->oihw, 4, w, t.w, dnnl_oihw))
         return failed("describing a convolution", dnnl_invalid_arguments);
+    m->padding[0] = m->padding[1] = s->pad;
     return TESS_OK;
 }
 
@@ -493,7 +495,7 @@ static void free_conv_mds(conv_mds *m) {
     md_free(&m->x), md_free(&m->w), md_free(&m->b), md_free(&m->y), md_free(&m->oihw);
 }
 
-static const dnnl_dims_t strides = { 1, 1 }, padding = { 0, 0 };
+static const dnnl_dims_t strides = { 1, 1 };
 
 #if DNNL_VERSION_MAJOR >= 3
 static const dnnl_dims_t dilates = { 0, 0 };
@@ -501,7 +503,7 @@ static dnnl_primitive_desc_t conv_forward_pd(context *c, const conv_mds *m, int 
     dnnl_primitive_attr_t attributes = make_attributes(0, relu);
     dnnl_primitive_desc_t pd = NULL;
     if (dnnl_convolution_forward_primitive_desc_create(&pd, c->engine, dnnl_forward_training, dnnl_convolution_direct,
-                                                       m->x, m->w, m->b, m->y, strides, dilates, padding, padding,
+                                                       m->x, m->w, m->b, m->y, strides, dilates, m->padding, m->padding,
                                                        attributes) == dnnl_success)
         pd = first_usable(pd);
     dnnl_primitive_attr_destroy(attributes);
@@ -511,7 +513,7 @@ static dnnl_primitive_desc_t conv_dx_pd(context *c, const conv_mds *m, const_dnn
     dnnl_primitive_attr_t attributes = make_attributes(0, 0);
     dnnl_primitive_desc_t pd = NULL;
     if (dnnl_convolution_backward_data_primitive_desc_create(&pd, c->engine, dnnl_convolution_direct, m->x, m->w, m->y,
-                                                             strides, dilates, padding, padding, hint,
+                                                             strides, dilates, m->padding, m->padding, hint,
                                                              attributes) == dnnl_success)
         pd = first_usable(pd);
     dnnl_primitive_attr_destroy(attributes);
@@ -521,8 +523,8 @@ static dnnl_primitive_desc_t conv_dw_pd(context *c, const conv_mds *m, const_dnn
     dnnl_primitive_attr_t attributes = make_attributes(0, 0);
     dnnl_primitive_desc_t pd = NULL;
     if (dnnl_convolution_backward_weights_primitive_desc_create(&pd, c->engine, dnnl_convolution_direct, m->x, m->w,
-                                                                NULL, m->y, strides, dilates, padding, padding, hint,
-                                                                attributes) == dnnl_success)
+                                                                NULL, m->y, strides, dilates, m->padding, m->padding,
+                                                                hint, attributes) == dnnl_success)
         pd = first_usable(pd);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
@@ -531,7 +533,7 @@ static dnnl_primitive_desc_t conv_dw_pd(context *c, const conv_mds *m, const_dnn
 static dnnl_primitive_desc_t conv_forward_pd(context *c, const conv_mds *m, int relu) {
     dnnl_convolution_desc_t d;
     if (dnnl_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &m->x, &m->w, &m->b,
-                                           &m->y, strides, padding, padding) != dnnl_success)
+                                           &m->y, strides, m->padding, m->padding) != dnnl_success)
         return NULL;
     dnnl_primitive_attr_t attributes = make_attributes(0, relu);
     dnnl_primitive_desc_t pd = first_usable(c, &d, attributes, NULL);
@@ -540,8 +542,8 @@ static dnnl_primitive_desc_t conv_forward_pd(context *c, const conv_mds *m, int 
 }
 static dnnl_primitive_desc_t conv_dx_pd(context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
     dnnl_convolution_desc_t d;
-    if (dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &m->x, &m->w, &m->y, strides, padding,
-                                                 padding) != dnnl_success)
+    if (dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &m->x, &m->w, &m->y, strides, m->padding,
+                                                 m->padding) != dnnl_success)
         return NULL;
     dnnl_primitive_attr_t attributes = make_attributes(0, 0);
     dnnl_primitive_desc_t pd = first_usable(c, &d, attributes, hint);
@@ -551,7 +553,7 @@ static dnnl_primitive_desc_t conv_dx_pd(context *c, const conv_mds *m, const_dnn
 static dnnl_primitive_desc_t conv_dw_pd(context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
     dnnl_convolution_desc_t d;
     if (dnnl_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, &m->x, &m->w, NULL, &m->y, strides,
-                                                    padding, padding) != dnnl_success)
+                                                    m->padding, m->padding) != dnnl_success)
         return NULL;
     dnnl_primitive_attr_t attributes = make_attributes(0, 0);
     dnnl_primitive_desc_t pd = first_usable(c, &d, attributes, hint);
@@ -672,7 +674,7 @@ static uint64_t conv_step_scratch(const ops_conv *v, const step *s, const step *
 }
 
 static int64_t conv_places(const ops_conv_shape *s) {
-    return (int64_t)s->batch * (s->height - s->kernel + 1) * (s->width - s->kernel + 1);
+    return (int64_t)s->batch * ops_conv_height(s) * ops_conv_width(s);
 }
 
 static int64_t conv_pixels(const ops_conv_shape *s) {

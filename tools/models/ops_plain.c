@@ -120,17 +120,23 @@ static tess_status plain_linear_backward(ops_linear *l, const float *x, const vo
     return TESS_OK;
 }
 
-/* ---- convolution: one image at a time, its windows laid out as rows ------------------------------ */
+/* ---- convolution: a strip of output rows at a time, its windows laid out as rows ------------------- */
+enum { STRIP_BYTES = 4 << 20 }; /* about as much as windows may take */
+
 typedef struct {
     int64_t height, width, places, taps; /* of the output; taps: k · k · channels */
+    int64_t strip;                       /* rows of the output */
     uint64_t windows_bytes, weights_bytes;
 } conv_sizes;
 
 static conv_sizes sizes_of(const ops_conv_shape *s) {
-    conv_sizes z = { s->height - s->kernel + 1, s->width - s->kernel + 1, 0, 0, 0, 0 };
+    conv_sizes z = { .height = ops_conv_height(s), .width = ops_conv_width(s) };
     z.places = z.height * z.width;
     z.taps = (int64_t)s->kernel * s->kernel * s->channels;
-    z.windows_bytes = ops_align((uint64_t)(z.places * z.taps) * sizeof(float));
+    uint64_t row_bytes = (uint64_t)(z.width * z.taps) * sizeof(float);
+    z.strip = (int64_t)(STRIP_BYTES / row_bytes);
+    z.strip = z.strip < 1 ? 1 : z.strip > z.height ? z.height : z.strip;
+    z.windows_bytes = ops_align((uint64_t)z.strip * row_bytes);
     z.weights_bytes = ops_align((uint64_t)(z.taps * s->outputs) * sizeof(float));
     return z;
 }
@@ -154,22 +160,57 @@ static void permute_weights(const ops_conv_shape *s, float *oihw, float *hwio, i
             }
 }
 
-static void windows_of(const ops_conv_shape *s, const conv_sizes *z, const float *image, float *windows) {
-    int64_t run = (int64_t)s->kernel * s->channels;
-    for (int64_t r = 0; r < z->height; r++)
-        for (int64_t c = 0; c < z->width; c++)
-            for (int64_t k = 0; k < s->kernel; k++, windows += run)
-                memcpy(windows, image + ((r + k) * s->width + c) * s->channels, (size_t)run * sizeof *windows);
+/* One strip of one image: output rows first … of image n. */
+typedef struct {
+    int64_t n, first, rows, places; /* places: of the strip */
+    uint64_t at;                    /* of its first place in the whole output */
+} strip;
+
+static int next_strip(const ops_conv_shape *s, const conv_sizes *z, strip *p) {
+    p->first += p->rows;
+    if (p->first == z->height)
+        p->first = 0, p->n++;
+    p->rows = z->height - p->first < z->strip ? z->height - p->first : z->strip;
+    p->places = p->rows * z->width;
+    p->at = (uint64_t)(p->n * z->places + p->first * z->width);
+    return p->n < s->batch;
 }
 
-static void add_windows(const ops_conv_shape *s, const conv_sizes *z, const float *windows, float *image) {
-    int64_t run = (int64_t)s->kernel * s->channels;
-    memset(image, 0, (size_t)s->height * (size_t)s->width * (size_t)s->channels * sizeof *image);
-    for (int64_t r = 0; r < z->height; r++)
+static const strip before_first = { 0 };
+
+/* Where row `row` of the window at output column c begins in the image, and the part of it inside: elements from … to
+ * of the window's row; to 0: none. */
+static int64_t window_row(const ops_conv_shape *s, int64_t row, int64_t c, int64_t *from, int64_t *to) {
+    int64_t left = c - s->pad, right = left + s->kernel;
+    *from = left < 0 ? -left * s->channels : 0;
+    *to = row < 0 || row >= s->height ? 0 : ((right < s->width ? right : s->width) - left) * s->channels;
+    return (row * s->width + left) * s->channels;
+}
+
+static void windows_of(const ops_conv_shape *s, const conv_sizes *z, const strip *p, const float *x, float *windows) {
+    int64_t run = (int64_t)s->kernel * s->channels, from, to;
+    const float *image = x + p->n * s->height * s->width * s->channels;
+    for (int64_t r = p->first; r < p->first + p->rows; r++)
         for (int64_t c = 0; c < z->width; c++)
-            for (int64_t k = 0; k < s->kernel; k++, windows += run)
-                for (int64_t i = 0; i < run; i++)
-                    image[((r + k) * s->width + c) * s->channels + i] += windows[i];
+            for (int64_t k = 0; k < s->kernel; k++, windows += run) {
+                int64_t at = window_row(s, r - s->pad + k, c, &from, &to);
+                if (to - from < run)
+                    memset(windows, 0, (size_t)run * sizeof *windows);
+                if (to > from)
+                    memcpy(windows + from, image + at + from, (size_t)(to - from) * sizeof *windows);
+            }
+}
+
+static void add_windows(const ops_conv_shape *s, const conv_sizes *z, const strip *p, const float *windows, float *x) {
+    int64_t run = (int64_t)s->kernel * s->channels, from, to;
+    float *image = x + p->n * s->height * s->width * s->channels;
+    for (int64_t r = p->first; r < p->first + p->rows; r++)
+        for (int64_t c = 0; c < z->width; c++)
+            for (int64_t k = 0; k < s->kernel; k++, windows += run) {
+                int64_t at = window_row(s, r - s->pad + k, c, &from, &to);
+                for (int64_t i = from; i < to; i++)
+                    image[at + i] += windows[i];
+            }
 }
 
 void ops_plain_conv_forward(ops *o, const ops_conv_shape *s, const float *x, const float *w, const float *b, float *y,
@@ -178,10 +219,10 @@ void ops_plain_conv_forward(ops *o, const ops_conv_shape *s, const float *x, con
     float *windows = scratch, *hwio = windows + z.windows_bytes / sizeof(float);
     void *rest = (char *)hwio + z.weights_bytes;
     permute_weights(s, (float *)(uintptr_t)w, hwio, 0);
-    for (int64_t n = 0; n < s->batch; n++) {
-        windows_of(s, &z, x + n * s->height * s->width * s->channels, windows);
-        gemm_task t = { .rows = z.places, .columns = s->outputs, .depth = z.taps, .a = windows, .b = hwio };
-        t.c = y + n * z.places * s->outputs;
+    for (strip p = before_first; next_strip(s, &z, &p);) {
+        windows_of(s, &z, &p, x, windows);
+        gemm_task t = { .rows = p.places, .columns = s->outputs, .depth = z.taps, .a = windows, .b = hwio };
+        t.c = y + p.at * (uint64_t)s->outputs;
         t.a_row = z.taps, t.a_depth = 1, t.b_depth = s->outputs, t.b_column = 1, t.c_row = s->outputs;
         gemm_parallel(o, &t, rest);
     }
@@ -193,12 +234,13 @@ void ops_plain_conv_dx(ops *o, const ops_conv_shape *s, const float *w, const fl
     float *windows = scratch, *hwio = windows + z.windows_bytes / sizeof(float);
     void *rest = (char *)hwio + z.weights_bytes;
     permute_weights(s, (float *)(uintptr_t)w, hwio, 0);
-    for (int64_t n = 0; n < s->batch; n++) {
-        gemm_task t = { .rows = z.places, .columns = z.taps, .depth = s->outputs, .b = hwio, .c = windows };
-        t.a = dy + n * z.places * s->outputs;
+    memset(dx, 0, (size_t)s->batch * (size_t)s->height * (size_t)s->width * (size_t)s->channels * sizeof *dx);
+    for (strip p = before_first; next_strip(s, &z, &p);) {
+        gemm_task t = { .rows = p.places, .columns = z.taps, .depth = s->outputs, .b = hwio, .c = windows };
+        t.a = dy + p.at * (uint64_t)s->outputs;
         t.a_row = s->outputs, t.a_depth = 1, t.b_depth = 1, t.b_column = s->outputs, t.c_row = z.taps;
         gemm_parallel(o, &t, rest);
-        add_windows(s, &z, windows, dx + n * s->height * s->width * s->channels);
+        add_windows(s, &z, &p, windows, dx);
     }
 }
 
@@ -206,12 +248,12 @@ void ops_plain_conv_dw(ops *o, const ops_conv_shape *s, const float *x, const fl
     conv_sizes z = sizes_of(s);
     float *windows = scratch, *hwio = windows + z.windows_bytes / sizeof(float);
     void *rest = (char *)hwio + z.weights_bytes;
-    for (int64_t n = 0; n < s->batch; n++) {
-        windows_of(s, &z, x + n * s->height * s->width * s->channels, windows);
-        gemm_task t = { .rows = z.taps, .columns = s->outputs, .depth = z.places, .a = windows, .c = hwio };
-        t.b = dy + n * z.places * s->outputs;
+    for (strip p = before_first; next_strip(s, &z, &p);) {
+        windows_of(s, &z, &p, x, windows);
+        gemm_task t = { .rows = z.taps, .columns = s->outputs, .depth = p.places, .a = windows, .c = hwio };
+        t.b = dy + p.at * (uint64_t)s->outputs;
         t.a_row = 1, t.a_depth = z.taps, t.b_depth = s->outputs, t.b_column = 1, t.c_row = s->outputs;
-        t.accumulate = n > 0;
+        t.accumulate = p.at > 0;
         gemm_parallel(o, &t, rest);
     }
     permute_weights(s, dw, hwio, 1);

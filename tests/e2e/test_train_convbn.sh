@@ -1,0 +1,47 @@
+#!/bin/bash
+# labels: e2e
+# convbn on one rank to three: one digest per number of ranks over strategies, wrap policies and recomputation, bytes as
+# planned, and the loss with the running statistics the same whether forward ran once or twice; they are saved and read
+# back; bf16.
+. "$SOURCE/tests/e2e/lib.sh"
+most=3
+[ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || most=1
+field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
+train() { expect 0 "$TESSERA" train convbn --image-size 20 --hidden 16 --lr 0.01 "$@" --json=run.json; }
+planned() {
+  [ "$(field peak_device_bytes run.json)" = "$(field planned_peak_device_bytes run.json)" ] ||
+    fail "$*: peak $(field peak_device_bytes run.json), planned $(field planned_peak_device_bytes run.json)"
+  [ "$SANITIZE" ] || [ "$(field step_allocations run.json)" = 0 ] || fail "$*: $(field step_allocations run.json) allocations"
+}
+
+for ranks in $(seq $most); do
+  rm -f digests running
+  for how in "" "--activations recompute" "--strategy grad_op" "--strategy none --activations recompute" "--wrap none" \
+    "--wrap size:100"; do
+    train -n "$ranks" $how
+    planned "$ranks ranks $how"
+    field params_digest run.json >>digests
+    grep "loss with the running statistics" out >>running || fail "no evaluation: $(cat out)"
+  done
+  [ "$(sort -u digests | wc -l)" = 1 ] || fail "$ranks ranks: digests differ: $(cat digests)"
+  [ "$(sort -u running | wc -l)" = 1 ] || fail "$ranks ranks: recomputation moved the statistics: $(cat running)"
+done
+
+# What was saved holds the running statistics: with a rate of 0 and no batch to move them they are what they were.
+train -n 1 --save saved --steps 1
+grep -aq '"stem.1.running_mean"' saved/model.safetensors || fail "running statistics were not saved"
+train -n "$most" --resume saved --lr 0 --steps 1
+digest=$(field params_digest run.json)
+train -n 1 --resume saved --lr 0 --steps 2
+[ "$digest" = "$(field params_digest run.json)" ] || fail "resumed parameters differ"
+
+if [ -e "$BUILD/plugins/libtessera-precision-bf16.so" ]; then
+  train -n "$most" --precision bf16
+  planned bf16
+  digest=$(field params_digest run.json)
+  train -n "$most" --precision bf16 --activations recompute --wrap none
+  [ "$digest" = "$(field params_digest run.json)" ] || fail "bf16 digests differ"
+fi
+expect 2 "$TESSERA" train convbn --image-size 2
+one_line err "tessera train: --image-size is '2', expected an integer from 3 to 4096"
+echo "convbn on 1 to $most ranks: one digest each, bytes as planned"
