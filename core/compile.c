@@ -22,6 +22,10 @@ static uint8_t domain_of(const tess__builder *b, int role, int32_t index) {
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
     if (role >= TESS__STATE0 && role <= TESS__STATE3)
         return (uint8_t)b->layout->groups[index].state_rest.domain;
+    if (role == TESS__PART && tess__has_lanes(b->setup))
+        return (uint8_t)b->layout->groups[index].grad_rest.domain;
+    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST)
+        return TESS_DOMAIN_HOST;
     return TESS_DOMAIN_DEVICE;
 }
 
@@ -90,12 +94,40 @@ static tess_status scratch_of(const tess__setup *s, uint32_t op, uint32_t send, 
     return TESS_OK;
 }
 
-static tess_status post(tess__builder *b, uint8_t op, int32_t g, uint64_t count, uint32_t dtype) {
-    return tess__program_instr(b->p, op, 0, g, -1, next_tag(b, op, g, count, dtype));
+static tess_status post(tess__builder *b, uint8_t op, uint8_t flags, int32_t g, uint64_t count, uint32_t dtype) {
+    return tess__program_instr(b->p, op, flags, g, -1, next_tag(b, op, g, count, dtype));
 }
 
 static tess_status plain(tess__builder *b, uint8_t op, int32_t index) {
     return tess__program_instr(b->p, op, 0, index, -1, 0);
+}
+
+static tess_status flagged(tess__builder *b, uint8_t op, uint8_t flags, int32_t index) {
+    return tess__program_instr(b->p, op, flags, index, -1, 0);
+}
+
+/* ---- what goes on in host memory beside the engine's thread ---- */
+
+static int on_host(const tess__builder *b, tess__rest rest) {
+    return rest.domain == TESS_DOMAIN_HOST && tess__has_lanes(b->setup);
+}
+
+static uint8_t async_if(int condition) {
+    return condition ? TESS__ASYNC : 0;
+}
+
+/* One rank: there is no network, the shard is the whole. */
+static int gathers_on_lane(const tess__builder *b, const tess__group *g) {
+    return b->setup->shard_ranks == 1 && on_host(b, g->param_rest);
+}
+
+static int reduces_on_lane(const tess__builder *b, const tess__group *g) {
+    return b->setup->shard_ranks == 1 && b->setup->replicas == 1 && on_host(b, g->grad_rest);
+}
+
+/* The step of a unit within a pass, while backward goes on. */
+static int steps_on_lane(const tess__builder *b, const tess__group *g) {
+    return b->fused && (on_host(b, g->param_rest) || on_host(b, g->grad_rest) || on_host(b, g->state_rest));
 }
 
 /* ---- parameters: gather, wait, release ---- */
@@ -115,10 +147,40 @@ static tess_status gather_unit(tess__builder *b, int32_t u) {
             TRY(scratch_of(b->setup, TESS_ALL_GATHER, group->compute, group->compute, group->shard_elems,
                            b->setup->shard_ranks, &scratch));
         TRY(book(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, u, group->flat_elems * tess__dtype_bytes(group->compute), 0));
+        if (b->units[u].fetched && on_host(b, group->param_rest))
+            TRY(plain(b, TESS__FETCH_WAIT, g));
         TRY(book(b, TESS__GATHER_SCRATCH, g, TESS_CAT_COMM, u, scratch, 0));
-        TRY(post(b, TESS__GATHER, g, group->shard_elems, group->compute));
+        TRY(post(b, TESS__GATHER, async_if(gathers_on_lane(b, group)), g, group->shard_elems, group->compute));
+        TRY(release(b, TESS__FETCHED, g));
     }
     b->units[u].gathered = TESS__IN_FLIGHT;
+    b->units[u].fetched = 0;
+    return TESS_OK;
+}
+
+/* A shard comes up from the host while the unit before it is being gathered; its own gather can then begin at once.
+ * With one rank the gather is that very transfer. */
+static tess_status fetch_unit(tess__builder *b, int32_t u) {
+    if (b->units[u].gathered != TESS__ABSENT || b->units[u].fetched || b->setup->shard_ranks == 1)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        if (!on_host(b, group->param_rest))
+            continue;
+        TRY(book(b, TESS__FETCHED, g, TESS_CAT_COMM, u, group->shard_elems * tess__dtype_bytes(group->compute), 0));
+        TRY(plain(b, TESS__FETCH, g));
+        b->units[u].fetched = 1;
+    }
+    return TESS_OK;
+}
+
+static tess_status drop_fetched(tess__builder *b, int32_t u) {
+    EACH_GROUP(g, u)
+    if (b->units[u].fetched && on_host(b, b->layout->groups[g].param_rest)) {
+        TRY(plain(b, TESS__FETCH_WAIT, g));
+        TRY(release(b, TESS__FETCHED, g));
+    }
+    b->units[u].fetched = 0;
     return TESS_OK;
 }
 
@@ -148,9 +210,11 @@ static int sums_at_end(const tess__builder *b) {
     return b->setup->accum > 1 && !b->setup->sync_each;
 }
 
-/* The reduced shard takes a detour when it is to be added to a sum, or when the gradient rests elsewhere. */
+/* The reduced shard takes a detour when it is to be added to a sum, or when a collective cannot end where the gradient
+ * rests. */
 static int needs_part(const tess__builder *b, const tess__group *g) {
-    return (b->setup->accum > 1 && b->setup->sync_each) || g->grad_rest.domain != TESS_DOMAIN_DEVICE;
+    return (b->setup->accum > 1 && b->setup->sync_each) ||
+           (g->grad_rest.domain != TESS_DOMAIN_DEVICE && !tess__has_lanes(b->setup));
 }
 
 static tess_status book_shard_grad(tess__builder *b, int32_t g, uint8_t flags) {
@@ -208,7 +272,7 @@ static tess_status replicate(tess__builder *b, int32_t g) {
     uint64_t scratch = 0;
     TRY(scratch_of(b->setup, TESS_ALL_REDUCE, send, TESS_F32, group->shard_elems, b->setup->replicas, &scratch));
     TRY(book(b, TESS__REDUCE_SCRATCH, g, TESS_CAT_COMM, group->unit, scratch, 0));
-    return post(b, TESS__REPLICATE, g, group->shard_elems, send);
+    return post(b, TESS__REPLICATE, 0, g, group->shard_elems, send);
 }
 
 static tess_status post_reduce(tess__builder *b, int32_t g) {
@@ -227,7 +291,7 @@ static tess_status post_reduce(tess__builder *b, int32_t g) {
         TRY(scratch_of(b->setup, TESS_REDUCE_SCATTER, sent_dtype(b, group), TESS_F32, group->shard_elems,
                        b->setup->shard_ranks, &scratch));
     TRY(book(b, TESS__REDUCE_SCRATCH, g, TESS_CAT_COMM, group->unit, scratch, 0));
-    return post(b, TESS__REDUCE, g, group->shard_elems, sent_dtype(b, group));
+    return post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, group->shard_elems, sent_dtype(b, group));
 }
 
 static tess_status finish_group(tess__builder *b, int32_t g) {
@@ -251,8 +315,28 @@ static tess_status finish_group(tess__builder *b, int32_t g) {
     TRY(release(b, TESS__WIRE, g));
     if (needs_part(b, group)) {
         TRY(book_shard_grad(b, g, 0));
-        TRY(plain(b, TESS__SUM_SHARD, g));
+        TRY(flagged(b, TESS__SUM_SHARD, async_if(on_host(b, group->grad_rest)), g));
+        if (!on_host(b, group->grad_rest))
+            TRY(release(b, TESS__PART, g));
+    }
+    return TESS_OK;
+}
+
+/* What a unit's gradient sets going on the host has time until the next unit's gradient has come down. */
+static tess_status finish_lowering(tess__builder *b) {
+    int32_t u = b->lowering;
+    b->lowering = -1;
+    if (u < 0)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        int sums = needs_part(b, group) && on_host(b, group->grad_rest);
+        if (!group->trainable || (!sums && !steps_on_lane(b, group)))
+            continue;
+        TRY(plain(b, TESS__DOWN_WAIT, g));
         TRY(release(b, TESS__PART, g));
+        if (b->fused)
+            TRY(release(b, TESS__SHARD_GRAD, g));
     }
     return TESS_OK;
 }
@@ -264,12 +348,14 @@ static tess_status finish_reduce(tess__builder *b) {
     b->reducing = -1;
     if (u < 0)
         return TESS_OK;
+    TRY(finish_lowering(b));
     EACH_GROUP(g, u)
     if (b->layout->groups[g].trainable) {
         TRY(finish_group(b, g));
         if (b->fused)
             TRY(optimize_group(b, g));
     }
+    b->lowering = u;
     return TESS_OK;
 }
 
@@ -310,12 +396,12 @@ static void mark_used_soon(tess__builder *b, int32_t window) {
 }
 
 static tess_status prefetch(tess__builder *b) {
-    int32_t left = b->setup->prefetch;
-    for (int32_t e = b->at + 1; b->ahead && e < b->ahead->n_events && left > 0; e++)
+    int32_t left = b->setup->prefetch; /* gathers; behind them one more scope's shards come up */
+    for (int32_t e = b->at + 1; b->ahead && e < b->ahead->n_events && left >= 0; e++)
         if (is_begin(b->ahead->events[e].type)) {
             int32_t scope = b->ahead->events[e].scope;
             for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
-                TRY(gather_unit(b, b->scope_units[scope][i]));
+                TRY(left > 0 ? gather_unit(b, b->scope_units[scope][i]) : fetch_unit(b, b->scope_units[scope][i]));
             left--;
         }
     return TESS_OK;
@@ -334,6 +420,65 @@ static void find_last_backward(tess__builder *b) {
 
 /* ---- blocks: activations ---- */
 
+/* What backward needs soon after forward stays: of the last two blocks, and what is brought back while they run. */
+static int is_stowed(const tess__builder *b, int32_t block, uint8_t which) {
+    int32_t n = b->model->n_blocks;
+    if (b->setup->activations != TESS__ACTIVATIONS_OFFLOAD || (b->p->kind & 15) != TESS_PASS_TRAIN || block < 0)
+        return 0;
+    const tess_block_options *o = &b->model->blocks[block].options;
+    return which == TESS__OUTPUTS ? block < n - 3 && o->output_bytes : block < n - 2 && o->saved_bytes;
+}
+
+static int role_of(uint8_t which, int host) {
+    return which == TESS__OUTPUTS ? (host ? TESS__OUTPUT_HOST : TESS__OUTPUT) : host ? TESS__SAVED_HOST : TESS__SAVED;
+}
+
+static tess_status stow(tess__builder *b, int32_t block, uint8_t which) {
+    if (!is_stowed(b, block, which))
+        return TESS_OK;
+    const tess__buffer *from = &b->p->buffers[*slot(b, role_of(which, 0), block)];
+    TRY(book(b, role_of(which, 1), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
+    return flagged(b, TESS__STOW, which, block);
+}
+
+static tess_status end_stow(tess__builder *b, int32_t block, uint8_t which) {
+    if (!is_stowed(b, block, which))
+        return TESS_OK;
+    TRY(flagged(b, TESS__STOW_WAIT, which, block));
+    return release(b, role_of(which, 0), block);
+}
+
+static tess_status unstow(tess__builder *b, int32_t block, uint8_t which) {
+    if (!is_stowed(b, block, which))
+        return TESS_OK;
+    const tess__buffer *from = &b->p->buffers[*slot(b, role_of(which, 1), block)];
+    TRY(book(b, role_of(which, 0), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
+    return flagged(b, TESS__UNSTOW, which, block);
+}
+
+static tess_status end_unstow(tess__builder *b, int32_t block, uint8_t which) {
+    if (!is_stowed(b, block, which))
+        return TESS_OK;
+    TRY(flagged(b, TESS__UNSTOW_WAIT, which, block));
+    return release(b, role_of(which, 1), block);
+}
+
+/* A block's forward has ended: what only backward needs goes down while the next one runs. */
+static tess_status stow_behind(tess__builder *b, int32_t block) {
+    TRY(end_stow(b, block - 1, 0));
+    TRY(end_stow(b, block - 2, TESS__OUTPUTS));
+    TRY(stow(b, block, 0));
+    return stow(b, block - 1, TESS__OUTPUTS);
+}
+
+/* A block's backward begins: what the one behind it needs comes up while this one runs. */
+static tess_status unstow_ahead(tess__builder *b, int32_t block) {
+    TRY(end_unstow(b, block, 0));
+    TRY(end_unstow(b, block - 1, TESS__OUTPUTS));
+    TRY(unstow(b, block - 1, 0));
+    return unstow(b, block - 2, TESS__OUTPUTS);
+}
+
 static tess_status block_begin(tess__builder *b, uint8_t type, int32_t block) {
     const tess_block_options *o = &b->model->blocks[block].options;
     int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
@@ -341,6 +486,8 @@ static tess_status block_begin(tess__builder *b, uint8_t type, int32_t block) {
         TRY(book(b, TESS__OUTPUT, block, TESS_CAT_ACTIVATION, -1, o->output_bytes, 0));
     if (type == TESS__AGAIN_BEGIN || (type == TESS__FORWARD_BEGIN && train))
         TRY(book(b, TESS__SAVED, block, TESS_CAT_ACTIVATION, -1, o->saved_bytes, 0));
+    if (type == TESS__BACKWARD_BEGIN)
+        TRY(unstow_ahead(b, block));
     if (type == TESS__BACKWARD_BEGIN && block > 0)
         TRY(book(b, TESS__OUTPUT_GRAD, block - 1, TESS_CAT_ACTIVATION, -1,
                  b->model->blocks[block - 1].options.output_bytes, 0));
@@ -356,6 +503,7 @@ static tess_status block_end(tess__builder *b, uint8_t type, int32_t block) {
             TRY(plain(b, TESS__RESULT_COPY, block));
         if (train && b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && !last)
             TRY(release(b, TESS__SAVED, block));
+        TRY(stow_behind(b, block));
         if (!train && block > 0)
             TRY(release(b, TESS__OUTPUT, block - 1));
         if (!train && last)
@@ -434,6 +582,7 @@ tess_status tess__builder_end(tess__builder *b) {
     for (int32_t u = 0; u < b->layout->n_units; u++) {
         TRY(wait_unit(b, u));
         TRY(release_unit(b, u));
+        TRY(drop_fetched(b, u));
     }
     for (int32_t u = b->layout->n_units; train && u-- > 0;)
         if (b->layout->units[u].trainable && !b->units[u].reduced) {
@@ -441,6 +590,7 @@ tess_status tess__builder_end(tess__builder *b) {
             TRY(reduce_unit(b, u));
         }
     TRY(finish_reduce(b));
+    TRY(finish_lowering(b));
     for (int32_t i = 0; i < b->model->n_blocks; i++) {
         TRY(release(b, TESS__OUTPUT, i));
         TRY(release(b, TESS__SAVED, i));
@@ -457,7 +607,7 @@ void tess__builder_start(tess__builder *b, tess__program *p, uint32_t kind) {
     b->ahead = NULL;
     b->at = 0;
     b->fused = b->params_only = 0;
-    b->reducing = -1;
+    b->reducing = b->lowering = -1;
     b->ordinal = 0;
     b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);
@@ -524,8 +674,9 @@ tess_status tess__compile_pass(tess__builder *b, uint32_t kind, const tess__prog
 }
 
 static tess_status optimize_group(tess__builder *b, int32_t g) {
-    TRY(plain(b, TESS__OPTIMIZE, g));
-    return release(b, TESS__SHARD_GRAD, g);
+    int later = steps_on_lane(b, &b->layout->groups[g]);
+    TRY(flagged(b, TESS__OPTIMIZE, async_if(later), g));
+    return later ? TESS_OK : release(b, TESS__SHARD_GRAD, g);
 }
 
 static tess_status compile_norm(tess__builder *b) {
@@ -538,7 +689,7 @@ static tess_status compile_norm(tess__builder *b) {
         if (b->layout->groups[g].trainable)
             TRY(plain(b, TESS__NORM_GROUP, g));
     TRY(book(b, TESS__LIMBS_SCRATCH, 0, TESS_CAT_COMM, -1, scratch, 0));
-    TRY(post(b, TESS__NORM_REDUCE, 0, TESS__NORM_LIMBS, TESS_I64));
+    TRY(post(b, TESS__NORM_REDUCE, 0, 0, TESS__NORM_LIMBS, TESS_I64));
     TRY(release(b, TESS__LIMBS_SCRATCH, 0));
     TRY(plain(b, TESS__NORM_FINISH, 0));
     return release(b, TESS__LIMBS, 0);
@@ -659,7 +810,7 @@ static tess_status list_scope_units(tess__builder *b) {
 }
 
 tess_status tess__builder_create(tess__builder *b, const tess__setup *s, const tess__model *m, const tess__layout *l) {
-    *b = (tess__builder){ .setup = s, .model = m, .layout = l, .reducing = -1 };
+    *b = (tess__builder){ .setup = s, .model = m, .layout = l, .reducing = -1, .lowering = -1 };
     b->stride = l->n_groups > m->n_blocks ? l->n_groups : m->n_blocks;
     b->stride += !b->stride;
     b->units = calloc((size_t)l->n_units + 1, sizeof *b->units);

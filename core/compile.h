@@ -10,6 +10,7 @@ typedef struct {           /* what the builder knows of a unit between two event
     uint8_t gathered;      /* TESS__ABSENT, … */
     uint8_t grad;          /* its unsharded gradient lives */
     uint8_t reduced;       /* in this pass */
+    uint8_t fetched;       /* its shard is on its way up, or there */
     int32_t open;          /* scopes now entered that hold it */
     int32_t uses;          /* forward uses whose backward has not come */
     int32_t mark;          /* equal to the builder's: used soon */
@@ -26,6 +27,7 @@ typedef struct {
     int32_t fused;              /* the optimizer step of a unit follows its reduction */
     int32_t params_only;        /* scopes are entered for their parameters, no block runs */
     int32_t reducing;           /* the unit whose gradient is on its way, or -1 */
+    int32_t lowering;           /* the unit whose gradient is at work on the host, or -1 */
     int32_t mark;
     uint64_t ordinal; /* of the next collective, for its tag */
     tess__unit_state *units;

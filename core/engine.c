@@ -266,7 +266,7 @@ static tess_status read_switches(tess *t) {
     if (strcmp(activations, "recompute") == 0)
         s->activations = TESS__ACTIVATIONS_RECOMPUTE;
     else if (strcmp(activations, "offload") == 0)
-        return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_ACTIVATIONS=offload is not supported yet");
+        s->activations = TESS__ACTIVATIONS_OFFLOAD;
     return TESS_OK;
 }
 
@@ -464,7 +464,7 @@ tess_status tess_open(const tess_options *options, tess **out) {
 
 static void free_memory(tess *t) {
     for (int32_t i = 0; i < t->n_overflow; i++)
-        t->dev->mem_free(t->device, &t->overflow[i]);
+        t->dev->mem_free(t->device, &t->overflow[i].memory);
     for (int32_t i = 0; i < t->n_user; i++)
         if (t->user_buffers[i].ptr)
             t->dev->mem_free(t->device, &t->user_buffers[i]);
@@ -496,7 +496,7 @@ static void close_comms(tess *t) {
 
 static void drop_requests(tess *t) {
     for (int32_t g = 0; t->state && g < t->layout.n_groups; g++) {
-        tess__group_state *s = &t->state[g];
+        tess__in_flight *s = &t->state[g];
         tess_error e = { .struct_size = sizeof e };
         if (s->gather && t->comm->wait(s->gather, 5 * SECOND, &e) != TESS_E_TIMEOUT)
             t->comm->request_free(s->gather);
@@ -552,6 +552,7 @@ tess_status tess_close(tess *t) {
     if (t->error)
         tess__engine_abort_comms(t, t->error);
     drop_requests(t);
+    tess__moves_end(t);
     close_comms(t);
     if (t->control) {
         tess__control_on_lost(t->control, NULL, NULL);

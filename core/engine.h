@@ -6,7 +6,10 @@
 #include "control.h"
 #include "heap.h"
 #include "loader.h"
+#include "pool.h"
 #include "program.h"
+#include "sums.h"
+#include "transfer.h"
 
 #include <pthread.h>
 
@@ -17,10 +20,17 @@ typedef struct { /* one arena, as obtained */
     int from_comm; /* who allocated it, and frees it */
 } tess__arena;
 
-typedef struct { /* what runs, per group */
+typedef struct { /* obtained on top of the arenas by a pass that departs */
+    tess_buffer memory;
+    uint32_t domain;
+} tess__overflow;
+
+typedef struct { /* what is in flight, per group; stow and unstow per block */
     tess_request *gather, *reduce;
     uint64_t gather_seq, reduce_seq;
-} tess__group_state;
+    uint64_t fetched, lowered;       /* tickets of the lanes up and down; 0: none */
+    uint64_t stowed[2], unstowed[2]; /* 0: the saved buffer, 1: the output */
+} tess__in_flight;
 
 struct tess {
     tess_status error; /* the first one; sticky */
@@ -58,12 +68,14 @@ struct tess {
     int32_t numa_node;           /* nearest the device; host memory's; -1: any */
     void **where[TESS__N_ROLES]; /* by role and index: where it lives now */
     uint8_t *booked[TESS__N_ROLES];
-    tess__group_state *state;
+    tess__in_flight *state; /* by group or block */
+    tess__lane *up, *down;  /* transfers; null when nothing ever moves */
+    tess__pool *host_pool;  /* of the work on the lane down */
 
     /* the pass */
     tess__program *program, departed; /* the running one; the one a departing pass builds as it goes */
     tess__heap heap;
-    tess_buffer *overflow; /* step buffers that did not fit while departing */
+    tess__overflow *overflow; /* step buffers that did not fit while departing */
     int32_t n_overflow, cap_overflow;
     tess_request *loose; /* of a collective that has no other home; set only until its end */
     int32_t pc;
@@ -134,6 +146,27 @@ void tess__arena_release(tess *, uint32_t domain, uint32_t arena);
 /** What planning and allocating would take in all, by domain; TESS_E_BUDGET with the bytes by category when over. */
 tess_status tess__check_budget(tess *);
 uint64_t tess__planned_bytes(const tess *, uint32_t domain);
+
+/** moves.c: work on a group's shard, with kernels of the device or, on a lane's thread, of the host. */
+tess_status tess__device_kernel(void *engine, tess_kernel *);
+tess_status tess__shard_to_slot(tess *, int32_t group, void *slot, tess__kernel_fn);
+tess_status tess__find_source(tess *, int32_t group, tess__kernel_fn, void **source, uint32_t *dtype);
+void *tess__reduced_at(const tess *, int32_t group);
+double tess__reduce_scale(const tess *);
+tess__counter tess__counter_of(const tess *, int32_t group, int shards);
+tess_status tess__reduce_alone(tess *, int32_t group, tess__kernel_fn); /* one rank: no network, the same rounding */
+tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
+tess_status tess__optimize(tess *, int32_t group, tess__kernel_fn);
+
+/** moves.c: the lanes, which do some of that beside the engine's thread, and move things between device and host. */
+tess_status tess__moves_start(tess *); /* where the plan has work for them */
+void tess__moves_end(tess *);          /* waits for what is in flight */
+tess_status tess__move_gather(tess *, int32_t group);
+tess_status tess__move_reduce(tess *, int32_t group);
+tess_status tess__move_sum(tess *, int32_t group);
+tess_status tess__move_optimize(tess *, int32_t group);
+tess_status tess__move(tess *, const tess__instr *); /* FETCH … UNSTOW_WAIT */
+tess_status tess__move_wait(tess *, tess__lane *, uint64_t *ticket);
 
 /** execute.c */
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };

@@ -4,7 +4,6 @@
 #include "norm.h"
 #include "poison.h"
 #include "status.h"
-#include "sums.h"
 #include "try.h"
 
 #include <stdio.h>
@@ -29,17 +28,18 @@ void tess__book(tess *t, const tess__buffer *b, int sign) {
 /* A departing pass finds room as it goes; what the arena cannot hold is obtained on top. */
 static tess_status find_room(tess *t, tess__buffer *b) {
     tess__arena *a = &t->arenas[b->domain][TESS__STEP];
-    if (tess__heap_get(&t->heap, b->bytes, t->setup.align, &b->offset) == TESS_OK) {
+    int host = b->domain == TESS_DOMAIN_HOST; /* seldom, and little: always on top */
+    if (!host && tess__heap_get(&t->heap, b->bytes, t->setup.align, &b->offset) == TESS_OK) {
         t->where[b->role][b->index] = (char *)a->memory.ptr + b->offset;
         return TESS_OK;
     }
     tess_error e = { .struct_size = sizeof e };
     tess_buffer more = { .struct_size = sizeof more };
     tess_alloc_request r = { .struct_size = sizeof r,
-                             .mem = t->setup.env.mem,
+                             .mem = host ? TESS_MEM_HOST : t->setup.env.mem,
                              .domain = b->domain,
                              .category = b->category,
-                             .numa_node = -1,
+                             .numa_node = host ? t->numa_node : -1,
                              .bytes = tess__round_up(b->bytes, t->setup.granularity),
                              .align = t->setup.align };
     tess_status s = t->dev->mem_alloc(t->device, &r, &more, &e);
@@ -51,7 +51,7 @@ static tess_status find_room(tess *t, tess__buffer *b) {
         t->dev->mem_free(t->device, &more);
         return tess__fail(TESS_E_INTERNAL, "more than %d buffers beside the step arena", t->cap_overflow);
     }
-    t->overflow[t->n_overflow++] = more;
+    t->overflow[t->n_overflow++] = (tess__overflow){ more, b->domain };
     t->obtained[b->domain] += more.bytes;
     if (t->obtained[b->domain] > t->obtained_peak[b->domain])
         t->obtained_peak[b->domain] = t->obtained[b->domain];
@@ -67,18 +67,23 @@ static void give_room(tess *t, const tess__buffer *b) {
         return;
     }
     for (int32_t i = 0; i < t->n_overflow; i++)
-        if (t->overflow[i].ptr == tess__at(t, b->role, b->index)) {
-            t->obtained[b->domain] -= t->overflow[i].bytes;
-            tess__unpoison(t->overflow[i].ptr, t->overflow[i].bytes);
-            t->dev->mem_free(t->device, &t->overflow[i]);
+        if (t->overflow[i].memory.ptr == tess__at(t, b->role, b->index)) {
+            t->obtained[b->domain] -= t->overflow[i].memory.bytes;
+            tess__unpoison(t->overflow[i].memory.ptr, t->overflow[i].memory.bytes);
+            t->dev->mem_free(t->device, &t->overflow[i].memory);
             t->overflow[i] = t->overflow[--t->n_overflow];
             return;
         }
 }
 
-static tess_status fill(tess *t, void *at, uint8_t byte, uint64_t bytes) {
+static tess_status fill(tess *t, const tess__buffer *b, uint8_t byte) {
     tess_error e = { .struct_size = sizeof e };
-    tess_status s = t->dev->fill(t->device, at, byte, bytes, &t->compute, &e);
+    void *at = tess__at(t, b->role, b->index);
+    if (b->domain == TESS_DOMAIN_HOST) {
+        memset(at, byte, b->bytes);
+        return TESS_OK;
+    }
+    tess_status s = t->dev->fill(t->device, at, byte, b->bytes, &t->compute, &e);
     return s ? device_failed(t, s, &e) : TESS_OK;
 }
 
@@ -95,7 +100,7 @@ static tess_status book(tess *t, const tess__instr *in) {
     t->booked[b->role][b->index] = 1;
     tess__book(t, b, 1);
     tess__unpoison(tess__at(t, b->role, b->index), b->bytes);
-    return in->flags & TESS__ZERO ? fill(t, tess__at(t, b->role, b->index), 0, b->bytes) : TESS_OK;
+    return in->flags & TESS__ZERO ? fill(t, b, 0) : TESS_OK;
 }
 
 static tess_status unbook(tess *t, const tess__instr *in) {
@@ -107,7 +112,7 @@ static tess_status unbook(tess *t, const tess__instr *in) {
     if (b->arena != TESS__STEP)
         return TESS_OK;
     if (t->strict) /* all bits set is a NaN in every float format */
-        TRY(fill(t, tess__at(t, b->role, b->index), 0xff, b->bytes));
+        TRY(fill(t, b, 0xff));
     tess__poison(tess__at(t, b->role, b->index), b->bytes);
     if (t->departing)
         give_room(t, b);
@@ -232,7 +237,8 @@ static void name_instr(tess *t, const tess__instr *in) {
 
 /* ---- parameters ---- */
 
-static tess_status kernel(tess *t, tess_kernel *k) {
+tess_status tess__device_kernel(void *user, tess_kernel *k) {
+    tess *t = user;
     tess_error e = { .struct_size = sizeof e };
     k->struct_size = sizeof *k;
     tess_status s = t->dev->kernel(t->device, k, &t->compute, &e);
@@ -244,7 +250,7 @@ static tess_status cast(tess *t, const void *src, uint32_t from, void *dst, uint
     tess_kernel k = {
         .kernel = TESS_K_CAST, .in_dtype = from, .out_dtype = to, .n_in = 1, .in = in, .out = dst, .elems = elems
     };
-    return kernel(t, &k);
+    return tess__device_kernel(t, &k);
 }
 
 static tess_status gather(tess *t, const tess__instr *in) {
@@ -252,7 +258,9 @@ static tess_status gather(tess *t, const tess__instr *in) {
     const tess__group *group = &t->layout.groups[g];
     uint64_t bytes = group->shard_elems * tess__dtype_bytes(group->compute);
     char *full = tess__at(t, TESS__FULL, g), *slot = full + (uint64_t)t->shard_rank * bytes;
-    TRY(cast(t, tess__at(t, TESS__MASTER, g), group->master, slot, group->compute, group->shard_elems));
+    if (in->flags & TESS__ASYNC)
+        return tess__move_gather(t, g);
+    TRY(tess__shard_to_slot(t, g, slot, tess__device_kernel));
     if (t->setup.shard_ranks == 1)
         return TESS_OK;
     name_instr(t, in);
@@ -286,31 +294,6 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
 
 /* ---- gradients ---- */
 
-static int sums_at_end(const tess *t) {
-    return t->setup.accum > 1 && !t->setup.sync_each;
-}
-
-static float final_scale(const tess *t) {
-    return (float)(1.0 / ((double)t->setup.nranks * t->setup.accum));
-}
-
-/* With a sum of shards still to come, the division waits for its end. */
-static double reduce_scale(const tess *t) {
-    return t->setup.accum > 1 && t->setup.sync_each ? 1.0 : (double)final_scale(t);
-}
-
-static tess__counter counter_of(const tess *t, int32_t g, int shards) {
-    tess__counter c = { .n_levels = tess__sum_levels(&t->setup), .in_order = !t->setup.deterministic };
-    for (int32_t l = 0; l < c.n_levels; l++)
-        c.level[l] = shards && l == 0 ? tess__at(t, TESS__SHARD_GRAD, g) : tess__at(t, TESS__SUM0 + l, g);
-    c.elems = shards ? t->layout.groups[g].shard_elems : t->layout.groups[g].flat_elems;
-    return c;
-}
-
-static tess_status run_kernel(void *user, tess_kernel *k) {
-    return kernel(user, k);
-}
-
 static tess_status cast_wire(tess *t, int32_t g) {
     const tess__group *group = &t->layout.groups[g];
     return cast(t, tess__at(t, TESS__GRAD, g), group->grad_local, tess__at(t, TESS__WIRE, g), group->grad_wire,
@@ -320,49 +303,9 @@ static tess_status cast_wire(tess *t, int32_t g) {
 static tess_status sum_full(tess *t, int32_t g) {
     const tess__group *group = &t->layout.groups[g];
     int wire = group->grad_wire != group->grad_local;
-    tess__counter c = counter_of(t, g, 0);
+    tess__counter c = tess__counter_of(t, g, 0);
     return tess__counter_add(&c, (uint32_t)t->microbatch, tess__at(t, wire ? TESS__WIRE : TESS__GRAD, g),
-                             group->grad_wire, run_kernel, t);
-}
-
-static tess_status sum_shard(tess *t, int32_t g) {
-    const void *part = tess__at(t, TESS__PART, g);
-    if (t->setup.accum == 1 || sums_at_end(t))
-        return cast(t, part, TESS_F32, tess__at(t, TESS__SHARD_GRAD, g), TESS_F32, t->layout.groups[g].shard_elems);
-    tess__counter c = counter_of(t, g, 1);
-    TRY(tess__counter_add(&c, (uint32_t)t->microbatch, part, TESS_F32, run_kernel, t));
-    if (t->microbatch < t->setup.accum - 1)
-        return TESS_OK;
-    void *sum;
-    TRY(tess__counter_finish(&c, (uint32_t)t->setup.accum, run_kernel, t, &sum));
-    const void *in[1] = { sum };
-    tess_kernel k = { .kernel = TESS_K_SCALE,
-                      .in_dtype = TESS_F32,
-                      .out_dtype = TESS_F32,
-                      .n_in = 1,
-                      .in = in,
-                      .out = tess__at(t, TESS__SHARD_GRAD, g),
-                      .elems = c.elems,
-                      .scale = (double)final_scale(t) };
-    return kernel(t, &k);
-}
-
-/* What is sent, and in which dtype: the sum of microbatches, the leaf rounded to the wire, or the leaf. */
-static tess_status find_source(tess *t, int32_t g, void **source, uint32_t *dtype) {
-    const tess__group *group = &t->layout.groups[g];
-    *dtype = group->grad_wire;
-    if (sums_at_end(t)) {
-        tess__counter c = counter_of(t, g, 0);
-        *dtype = TESS_F32;
-        return tess__counter_finish(&c, (uint32_t)t->setup.accum, run_kernel, t, source);
-    }
-    *source = group->grad_in_place ? tess__at(t, TESS__SHARD_GRAD, g)
-                                   : tess__at(t, group->grad_wire != group->grad_local ? TESS__WIRE : TESS__GRAD, g);
-    return TESS_OK;
-}
-
-static void *destination(const tess *t, int32_t g) {
-    return tess__at(t, t->booked[TESS__PART][g] ? TESS__PART : TESS__SHARD_GRAD, g);
+                             group->grad_wire, tess__device_kernel, t);
 }
 
 static uint64_t reduce_scratch(const tess *t, const tess__instr *in) {
@@ -374,29 +317,20 @@ static tess_status reduce(tess *t, const tess__instr *in) {
     uint64_t elems = t->layout.groups[g].shard_elems;
     void *source;
     uint32_t dtype;
-    TRY(find_source(t, g, &source, &dtype));
-    double scale = t->setup.replicas > 1 ? 1.0 : reduce_scale(t);
-    if (t->setup.shard_ranks == 1) { /* one rank: no network, the same rounding */
-        const void *from[1] = { source };
-        tess_kernel k = { .kernel = TESS_K_TREE_SUM,
-                          .in_dtype = dtype,
-                          .out_dtype = TESS_F32,
-                          .n_in = 1,
-                          .in = from,
-                          .out = destination(t, g),
-                          .elems = elems,
-                          .scale = scale };
-        return kernel(t, &k);
-    }
+    if (in->flags & TESS__ASYNC)
+        return tess__move_reduce(t, g);
+    if (t->setup.shard_ranks == 1)
+        return tess__reduce_alone(t, g, tess__device_kernel);
+    TRY(tess__find_source(t, g, tess__device_kernel, &source, &dtype));
     name_instr(t, in);
     tess_collective c = { .op = TESS_REDUCE_SCATTER,
                           .redop = TESS_SUM,
                           .send_dtype = dtype,
                           .recv_dtype = TESS_F32,
                           .send = source,
-                          .recv = destination(t, g),
+                          .recv = tess__reduced_at(t, g),
                           .count = elems,
-                          .scale = scale,
+                          .scale = t->setup.replicas > 1 ? 1.0 : tess__reduce_scale(t),
                           .scratch = tess__at(t, TESS__REDUCE_SCRATCH, g),
                           .scratch_bytes = reduce_scratch(t, in),
                           .tag = in->tag };
@@ -408,19 +342,19 @@ static tess_status reduce(tess *t, const tess__instr *in) {
 
 static tess_status replicate(tess *t, const tess__instr *in) {
     int32_t g = in->index;
-    void *source = destination(t, g);
+    void *source = tess__reduced_at(t, g);
     uint32_t dtype = TESS_F32;
     if (t->setup.shard_ranks == 1)
-        TRY(find_source(t, g, &source, &dtype));
+        TRY(tess__find_source(t, g, tess__device_kernel, &source, &dtype));
     name_instr(t, in);
     tess_collective c = { .op = TESS_ALL_REDUCE,
                           .redop = TESS_SUM,
                           .send_dtype = dtype,
                           .recv_dtype = TESS_F32,
                           .send = source,
-                          .recv = destination(t, g),
+                          .recv = tess__reduced_at(t, g),
                           .count = t->layout.groups[g].shard_elems,
-                          .scale = reduce_scale(t),
+                          .scale = tess__reduce_scale(t),
                           .scratch = tess__at(t, TESS__REDUCE_SCRATCH, g),
                           .scratch_bytes = reduce_scratch(t, in),
                           .tag = in->tag };
@@ -443,7 +377,7 @@ static tess_status norm_group(tess *t, int32_t g) {
                       .out = tess__at(t, TESS__LIMBS, 0),
                       .elems = t->layout.groups[g].shard_elems,
                       .scale = t->grad_scale == 1.0f ? 0 : (double)t->grad_scale };
-    return kernel(t, &k);
+    return tess__device_kernel(t, &k);
 }
 
 static tess_status norm_reduce(tess *t, const tess__instr *in) {
@@ -479,26 +413,6 @@ static tess_status norm_finish(tess *t) {
     return TESS_OK;
 }
 
-static tess_status optimize(tess *t, int32_t g) {
-    const void *in[1] = { tess__at(t, TESS__SHARD_GRAD, g) };
-    t->step_kernel.segments = &t->segments[t->first_segment[g]];
-    t->step_kernel.n_segments = (uint32_t)(t->first_segment[g + 1] - t->first_segment[g]);
-    if (!t->step_kernel.n_segments)
-        return TESS_OK;
-    tess_kernel k = { .kernel = TESS_K_OPTIMIZER,
-                      .in_dtype = TESS_F32,
-                      .out_dtype = t->layout.groups[g].master,
-                      .n_in = 1,
-                      .in = in,
-                      .out = tess__at(t, TESS__MASTER, g),
-                      .elems = t->layout.groups[g].shard_elems,
-                      .optimizer = &t->step_kernel,
-                      .first_elem = (uint64_t)t->shard_rank * t->layout.groups[g].shard_elems };
-    for (int32_t i = 0; i < t->setup.n_states; i++)
-        k.state[i] = tess__at(t, TESS__STATE0 + i, g);
-    return kernel(t, &k);
-}
-
 /* ---- the loop ---- */
 
 static tess_status copy_input(tess *t) {
@@ -528,27 +442,35 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__RESULT_COPY: return copy_result(t, in->index);
     case TESS__GATHER: return gather(t, in);
     case TESS__GATHER_WAIT:
+        TRY(tess__move_wait(t, t->up, &t->state[in->index].fetched));
         return end_request(t, in, TESS__SHARD, &t->state[in->index].gather, t->state[in->index].gather_seq);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce(t, in);
     case TESS__REDUCE_WAIT:
+        TRY(tess__move_wait(t, t->down, &t->state[in->index].lowered));
         return end_request(t, in, TESS__SHARD, &t->state[in->index].reduce, t->state[in->index].reduce_seq);
     case TESS__REPLICATE: return replicate(t, in);
     case TESS__REPLICATE_WAIT:
         return end_request(t, in, TESS__REPLICA, &t->state[in->index].reduce, t->state[in->index].reduce_seq);
-    case TESS__SUM_SHARD: return sum_shard(t, in->index);
+    case TESS__SUM_SHARD:
+        return in->flags & TESS__ASYNC ? tess__move_sum(t, in->index)
+                                       : tess__sum_shard(t, in->index, t->microbatch, tess__device_kernel);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
-    case TESS__OPTIMIZE: return optimize(t, in->index);
-    default: return TESS_OK; /* ENTER and LEAVE are the caller's */
+    case TESS__OPTIMIZE:
+        return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index)
+                                       : tess__optimize(t, in->index, tess__device_kernel);
+    case TESS__ENTER:
+    case TESS__LEAVE: return TESS_OK; /* the caller's */
+    default: return tess__move(t, in);
     }
 }
 
 static int stops(uint8_t op, int how_far) {
-    if (how_far == TESS__TO_WAIT &&
-        (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT || op == TESS__NORM_REDUCE))
+    if (how_far == TESS__TO_WAIT && (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT ||
+                                     op == TESS__NORM_REDUCE || op == TESS__FETCH_WAIT || op == TESS__DOWN_WAIT))
         return 1;
     return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE);
 }

@@ -3,10 +3,12 @@
 #ifdef TESSERA_HAVE_HWLOC
 #include <hwloc.h>
 
-static int open_topology(hwloc_topology_t *out) {
+/* PCI devices only where one is looked for: their discovery is slow and opens libraries of its own. */
+static int open_topology(hwloc_topology_t *out, int with_pci) {
     if (hwloc_topology_init(out) != 0)
         return -1;
-    hwloc_topology_set_io_types_filter(*out, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    if (with_pci)
+        hwloc_topology_set_type_filter(*out, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     if (hwloc_topology_load(*out) == 0)
         return 0;
     hwloc_topology_destroy(*out);
@@ -40,7 +42,7 @@ static int32_t node_of(hwloc_topology_t t, hwloc_const_bitmap_t cpus) {
 int32_t tess__numa_nearest(const char *id, const char *cpus) {
     hwloc_topology_t t;
     int32_t node = -1;
-    if (open_topology(&t) != 0)
+    if (open_topology(&t, id && *id) != 0)
         return -1;
     hwloc_bitmap_t set = hwloc_bitmap_alloc();
     if (set && hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_NUMANODE) > 1 && find_cpus(t, id, cpus, set) == 0)
@@ -53,7 +55,7 @@ int32_t tess__numa_nearest(const char *id, const char *cpus) {
 int tess__numa_bind(void *ptr, uint64_t bytes, int32_t node) {
     hwloc_topology_t t;
     int result = -1;
-    if (node < 0 || open_topology(&t) != 0)
+    if (node < 0 || open_topology(&t, 0) != 0)
         return -1;
     hwloc_obj_t object = hwloc_get_numanode_obj_by_os_index(t, (unsigned)node);
     if (object && hwloc_topology_is_thissystem(t))

@@ -56,14 +56,18 @@ static tess_status check_scope(const tess *t, const char *call, tess_scope scope
 static void replay(tess *t, const tess__program *old, const tess__instr *in) {
     tess__builder *b = &t->builder;
     int32_t unit = in->index >= 0 && in->index < t->layout.n_groups ? t->layout.groups[in->index].unit : -1;
-    if (in->op == TESS__GATHER)
-        b->units[unit].gathered = TESS__IN_FLIGHT;
+    if (in->op == TESS__FETCH)
+        b->units[unit].fetched = 1;
+    else if (in->op == TESS__GATHER)
+        b->units[unit].gathered = TESS__IN_FLIGHT, b->units[unit].fetched = 0;
     else if (in->op == TESS__GATHER_WAIT)
         b->units[unit].gathered = TESS__HERE;
     else if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE)
         b->reducing = unit;
     else if (in->op == TESS__REDUCE_WAIT || in->op == TESS__REPLICATE_WAIT)
-        b->reducing = -1;
+        b->reducing = -1, b->lowering = unit;
+    else if (in->op == TESS__DOWN_WAIT)
+        b->lowering = -1;
     if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE || in->op == TESS__SUM_FULL) {
         b->units[unit].grad = 0;
         b->units[unit].reduced = 1;
@@ -98,7 +102,8 @@ static tess_status take_live(tess *t) {
     const tess__builder *b = &t->builder;
     tess__heap_reset(&t->heap, t->arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
     for (size_t i = 0; i < (size_t)TESS__N_ROLES * (size_t)b->stride; i++)
-        if (b->buffer_of[i] >= 0 && b->p->buffers[b->buffer_of[i]].arena == TESS__STEP)
+        if (b->buffer_of[i] >= 0 && b->p->buffers[b->buffer_of[i]].arena == TESS__STEP &&
+            b->p->buffers[b->buffer_of[i]].domain == TESS_DOMAIN_DEVICE)
             TRY(tess__heap_take(&t->heap, b->p->buffers[b->buffer_of[i]].offset, b->p->buffers[b->buffer_of[i]].bytes));
     return TESS_OK;
 }
@@ -142,9 +147,10 @@ static int program_slot(uint32_t kind) {
 
 static void drop_overflow(tess *t) {
     for (int32_t i = 0; i < t->n_overflow; i++) {
-        t->obtained[TESS_DOMAIN_DEVICE] -= t->overflow[i].bytes;
-        tess__unpoison(t->overflow[i].ptr, t->overflow[i].bytes);
-        t->dev->mem_free(t->device, &t->overflow[i]);
+        tess_buffer *b = &t->overflow[i].memory;
+        t->obtained[t->overflow[i].domain] -= b->bytes;
+        tess__unpoison(b->ptr, b->bytes);
+        t->dev->mem_free(t->device, b);
     }
     t->n_overflow = 0;
 }

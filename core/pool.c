@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -61,8 +60,7 @@ static void *work(void *arg) {
     return NULL;
 }
 
-/* "2,6-7" → a set; an empty or malformed list gives an error, not a guess. */
-static int parse_cpus(const char *text, cpu_set_t *set) {
+int tess__pool_cpus(const char *text, cpu_set_t *set) {
     CPU_ZERO(set);
     while (*text) {
         char *end;
@@ -113,7 +111,7 @@ tess_status tess__pool_create(int32_t threads, const char *cpus, tess__pool **ou
     if (threads < 1 || threads > POOL_MOST_THREADS)
         return tess__slot_fail(error, TESS_E_INVALID, "%d kernel threads asked for, expected 1 to %d", threads,
                                POOL_MOST_THREADS);
-    if (bind && !parse_cpus(cpus, &set))
+    if (bind && !tess__pool_cpus(cpus, &set))
         return tess__slot_fail(error, TESS_E_INVALID, "\"%s\" is no list of cpus, expected a list such as 2,6-7", cpus);
     tess__pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof pool->workers[0]);
     if (!pool)

@@ -3,6 +3,7 @@
 #ifndef TESS_POOL_H
 #define TESS_POOL_H
 #include <tessera/plugin.h>
+#include <sched.h>
 
 typedef struct tess__pool tess__pool;
 /** One worker's part: elements [first, first + elems), `first` a multiple of 64. */
@@ -17,4 +18,6 @@ int32_t tess__pool_threads(const tess__pool *);
  * caller; so does work that comes while another thread holds the pool. Null pool: the caller alone. Allocates nothing.
  */
 void tess__pool_run(tess__pool *, uint64_t elems, uint64_t least, tess__pool_fn fn, void *user);
+/** "2,6-7" → a set; 0 when the list is empty or malformed. */
+int tess__pool_cpus(const char *text, cpu_set_t *set);
 #endif

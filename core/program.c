@@ -108,6 +108,13 @@ const char *tess__op_name(uint8_t op) {
         [TESS__NORM_REDUCE] = "all_reduce of the gradient norm",
         [TESS__NORM_FINISH] = "end of the gradient norm",
         [TESS__OPTIMIZE] = "optimizer step",
+        [TESS__FETCH] = "fetch from the host",
+        [TESS__FETCH_WAIT] = "wait for the fetch from the host",
+        [TESS__DOWN_WAIT] = "wait for the work on the host",
+        [TESS__STOW] = "move to the host",
+        [TESS__STOW_WAIT] = "wait for the move to the host",
+        [TESS__UNSTOW] = "move back from the host",
+        [TESS__UNSTOW_WAIT] = "wait for the move back from the host",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }
@@ -132,6 +139,9 @@ void tess__program_text(const tess__program *p, const tess__model *m, const tess
     } else if (in->op == TESS__INPUT_COPY || in->op == TESS__RESULT_COPY || in->op == TESS__NORM_REDUCE ||
                in->op == TESS__NORM_FINISH) {
         snprintf(out, n, "%s", tess__op_name(in->op));
+    } else if (in->op >= TESS__STOW && in->op <= TESS__UNSTOW_WAIT) {
+        snprintf(out, n, "%s of the activations of \"%s\"", tess__op_name(in->op),
+                 m->scopes[m->blocks[in->index].scope].name);
     } else {
         const tess__group *g = &l->groups[in->index];
         snprintf(out, n, "%s of unit %s (%llu elements)", tess__op_name(in->op), l->units[g->unit].name,

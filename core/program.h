@@ -36,6 +36,9 @@ enum tess__role {
     TESS__CHUNK,          /* 0: pieces of full parameters on their way to a callback */
     TESS__CHUNK_SCRATCH,  /* 0 */
     TESS__USER,           /* tess_alloc */
+    TESS__FETCHED,        /* group: the shard, come up from the host ahead of its gather, compute dtype */
+    TESS__OUTPUT_HOST,    /* block: activations that wait on the host for their backward */
+    TESS__SAVED_HOST,     /* block */
     TESS__N_ROLES
 };
 
@@ -71,10 +74,21 @@ enum tess__op {
     TESS__NORM_GROUP, /* group: add its squares to the limbs */
     TESS__NORM_REDUCE,
     TESS__NORM_FINISH,
-    TESS__OPTIMIZE, /* group */
+    TESS__OPTIMIZE,   /* group */
+    TESS__FETCH,      /* group: the shard begins to come up from the host */
+    TESS__FETCH_WAIT, /* group */
+    TESS__DOWN_WAIT,  /* group: what goes on in host memory with its gradient has ended */
+    TESS__STOW,       /* block: output or saved buffer begins to go down to the host */
+    TESS__STOW_WAIT,
+    TESS__UNSTOW, /* block: and to come back */
+    TESS__UNSTOW_WAIT,
 };
 
-enum { TESS__ZERO = 1, TESS__ZERO_FIRST = 2 /* only in the first microbatch */ };
+enum {                   /* flags */
+       TESS__ZERO = 1,   /* BOOK: filled with zeros */
+       TESS__ASYNC = 2,  /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
+       TESS__OUTPUTS = 4 /* STOW and so on: the block's output; else its saved buffer */
+};
 
 typedef struct {
     uint8_t op, flags;

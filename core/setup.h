@@ -37,6 +37,12 @@ tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum)
 /** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
 int32_t tess__sum_levels(const tess__setup *);
 
+/** Whether the core's own threads can work on the device's memory: transfers are then theirs, and a collective may end
+ * in host memory. Else they are copies on the device's queue. */
+static inline int tess__has_lanes(const tess__setup *s) {
+    return s->env.mem == TESS_MEM_HOST;
+}
+
 static inline uint64_t tess__round_up(uint64_t n, uint64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }

@@ -178,14 +178,14 @@ void tess__arena_release(tess *t, uint32_t domain, uint32_t arena) {
 }
 
 static tess_status make_tables(tess *t) {
-    size_t n = (size_t)t->builder.stride, groups = (size_t)t->layout.n_groups;
+    size_t n = (size_t)t->builder.stride;
     int ok = 1;
     for (int role = 0; role < TESS__N_ROLES; role++) {
         t->where[role] = calloc(n, sizeof **t->where);
         t->booked[role] = calloc(n, 1);
         ok = ok && t->where[role] && t->booked[role];
     }
-    t->state = calloc(groups + 1, sizeof *t->state);
+    t->state = calloc(n + 1, sizeof *t->state);
     t->cap_overflow = (int32_t)(8 * n + 64);
     t->overflow = calloc((size_t)t->cap_overflow, sizeof *t->overflow);
     t->entered = calloc(2 * (size_t)t->model.n_scopes, sizeof *t->entered);
@@ -330,6 +330,8 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
         s = make_segments(t);
     if (!s)
         s = obtain_all(t);
+    if (!s)
+        s = tess__moves_start(t);
     if (s)
         return s;
     t->sharded = 1;

@@ -95,46 +95,54 @@ static uint64_t digest_of(const setting *settings, int n, int how) {
     return digest;
 }
 
-/* ---- the product of what may combine at one rank ---- */
+/* ---- what may combine at one rank ---- */
 
 static const char *const offloads[] = {
-    "none",           "cpu", "cpu:params", "cpu:grads", "cpu:grads,optimizer", "cpu:optimizer", "cpu:fraction=0.5",
+    "none",           "cpu", "cpu:params", "cpu:grads", "cpu:optimizer", "cpu:grads,optimizer", "cpu:fraction=0.5",
     "cpu:pinned=8KiB"
 };
-static const char *const activations[] = { "keep", "recompute" };
+static const char *const activations[] = { "keep", "recompute", "offload" };
 static const char *const strategies[] = { "full", "grad_op", "none" };
-static const char *const precisions[] = { "fp32", "bf16" };
 static const struct {
-    const char *accum, *sync, *deterministic;
-} sums[] = { { NULL, NULL, NULL }, { "3", "each", NULL }, { "3", "end", NULL }, { "4", "each", "1" } };
+    const char *precision, *accum, *sync, *deterministic, *prefetch;
+} runs[] = {
+    { "fp32", NULL, NULL, NULL, NULL }, { "fp32", "3", "each", NULL, NULL }, { "fp32", "3", "end", NULL, "0" },
+    { "bf16", "4", "each", "1", NULL }, { "bf16", "2", "end", "1", NULL },   { "bf16", NULL, NULL, NULL, "0" }
+};
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
+/* One run with each of offloads × activations × strategies; all of them only in the first run, else a diagonal. */
+static void check_run(int run, int how) {
+    uint64_t plain = 0;
+    for (int o = 0; o < COUNT(offloads); o++)
+        for (int a = 0; a < (how == HOOKS ? 1 : COUNT(activations)); a++)
+            for (int s = 0; s < COUNT(strategies); s++) {
+                if (plain && (run || how < FUSED) && (o + a + s + run) % 3 != 0)
+                    continue;
+                const setting settings[] = {
+                    { "TESSERA_PRECISION", runs[run].precision },
+                    { "TESSERA_OFFLOAD", offloads[o] },
+                    { "TESSERA_ACTIVATIONS", activations[a] },
+                    { "TESSERA_STRATEGY", strategies[s] },
+                    { "TESSERA_ACCUM", runs[run].accum },
+                    { "TESSERA_SYNC", runs[run].sync },
+                    { "TESSERA_DETERMINISTIC", runs[run].deterministic },
+                    { "TESSERA_PREFETCH", runs[run].prefetch },
+                };
+                uint64_t digest = digest_of(settings, COUNT(settings), how);
+                plain = plain ? plain : digest;
+                if (digest != plain)
+                    fail_msg("%s %s %s run %d how %d: other bits", offloads[o], activations[a], strategies[s], run,
+                             how);
+            }
+}
+
 static void test_offload__no_combination_changes_bits_or_breaks_the_plan(void **state) {
     (void)state;
-    for (int p = 0; p < COUNT(precisions); p++)
-        for (int k = 0; k < COUNT(sums); k++)
-            for (int how = p ? BLOCKS : HOOKS; how <= CLIPPED; how++) { /* the toy's hooks read fp32 only */
-                uint64_t plain = 0;
-                for (int o = 0; o < COUNT(offloads); o++)
-                    for (int a = 0; a < (how == HOOKS ? 1 : COUNT(activations)); a++)
-                        for (int s = 0; s < COUNT(strategies); s++) {
-                            const setting settings[] = {
-                                { "TESSERA_PRECISION", precisions[p] },
-                                { "TESSERA_OFFLOAD", offloads[o] },
-                                { "TESSERA_ACTIVATIONS", activations[a] },
-                                { "TESSERA_STRATEGY", strategies[s] },
-                                { "TESSERA_ACCUM", sums[k].accum },
-                                { "TESSERA_SYNC", sums[k].sync },
-                                { "TESSERA_DETERMINISTIC", sums[k].deterministic },
-                            };
-                            uint64_t digest = digest_of(settings, COUNT(settings), how);
-                            plain = plain ? plain : digest;
-                            if (digest != plain)
-                                fail_msg("%s %s %s %s accum %s %s how %d: other bits", precisions[p], offloads[o],
-                                         activations[a], strategies[s], sums[k].accum, sums[k].sync, how);
-                        }
-            }
+    for (int run = 0; run < COUNT(runs); run++) /* the toy's hooks read fp32 only */
+        for (int how = strcmp(runs[run].precision, "fp32") == 0 ? HOOKS : BLOCKS; how <= CLIPPED; how++)
+            check_run(run, how);
 }
 
 /* ---- places ---- */
@@ -237,6 +245,74 @@ static void test_offload__gradients_moments_and_norm_read_the_same(void **state)
     assert_memory_equal(seen[0], seen[1], sizeof seen[0]);
 }
 
+static const tess__program *program_of(tess *t, int which) {
+    return &t->programs[which];
+}
+
+static int count(const tess__program *p, uint8_t op, int flags) {
+    int n = 0;
+    for (int32_t i = 0; i < p->n_instrs; i++)
+        n += p->instrs[i].op == op && (p->instrs[i].flags & flags) == flags;
+    return n;
+}
+
+/* Bytes of a category alive at the fullest moment of that category. */
+static uint64_t most_alive(const tess__program *p, uint32_t domain, uint32_t category) {
+    uint64_t now = 0, most = 0;
+    for (int32_t i = 0; i < p->n_instrs; i++) {
+        if (p->instrs[i].op != TESS__BOOK && p->instrs[i].op != TESS__FREE)
+            continue;
+        const tess__buffer *b = &p->buffers[p->instrs[i].buffer];
+        if (b->domain == domain && b->category == category)
+            now += p->instrs[i].op == TESS__BOOK ? b->bytes : 0 - b->bytes;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+static void test_offload__the_step_of_a_unit_runs_on_the_host_while_backward_goes_on(void **state) {
+    (void)state;
+    toy m;
+    setenv("TESSERA_OFFLOAD", "cpu", 1);
+    tess *t = open_toy(&m, 1);
+    const tess__program *p = program_of(t, TESS__P_FUSED);
+    int trainable = 0, last_enter = 0, overlapped = 0;
+    for (int32_t g = 0; g < t->layout.n_groups; g++)
+        trainable += t->layout.groups[g].trainable;
+    for (int32_t i = 0; i < p->n_instrs; i++)
+        last_enter = p->instrs[i].op == TESS__ENTER ? i : last_enter;
+    for (int32_t i = 0; i < last_enter; i++)
+        overlapped += p->instrs[i].op == TESS__OPTIMIZE;
+    assert_int_equal(count(p, TESS__OPTIMIZE, TESS__ASYNC), trainable);
+    assert_int_equal(count(p, TESS__OPTIMIZE, 0), trainable);
+    assert_true(overlapped >= 2);
+    assert_int_equal(count(program_of(t, TESS__P_STEP), TESS__OPTIMIZE, TESS__ASYNC), 0);
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("TESSERA_OFFLOAD");
+}
+
+/* Activations wait on the host: fewer are on the device, all that left come back. */
+static void test_offload__activations_leave_the_device_until_backward(void **state) {
+    (void)state;
+    uint64_t most[2];
+    for (int i = 0; i < 2; i++) {
+        toy m;
+        setenv("TESSERA_ACTIVATIONS", i ? "offload" : "keep", 1);
+        tess *t = open_toy(&m, 1);
+        const tess__program *p = program_of(t, TESS__P_TRAIN);
+        most[i] = most_alive(p, TESS_DOMAIN_DEVICE, TESS_CAT_ACTIVATION);
+        /* of five blocks, three saved buffers and two outputs */
+        assert_int_equal(count(p, TESS__STOW, 0), i ? 5 : 0);
+        assert_int_equal(count(p, TESS__UNSTOW, 0), i ? 5 : 0);
+        assert_int_equal(count(p, TESS__UNSTOW, TESS__OUTPUTS), i ? 2 : 0);
+        assert_int_equal(most_alive(p, TESS_DOMAIN_HOST, TESS_CAT_ACTIVATION), i ? 5 * 64 : 0);
+        assert_int_equal(count(program_of(t, TESS__P_EVAL), TESS__STOW, 0), 0);
+        assert_int_equal(tess_close(t), TESS_OK);
+    }
+    assert_true(most[1] < most[0]);
+    unsetenv("TESSERA_ACTIVATIONS");
+}
+
 /* ---- settings ---- */
 
 static void refuse(const char *offload, const char *what, const char *word) {
@@ -271,6 +347,8 @@ int main(void) {
         cmocka_unit_test(test_offload__locked_memory_stays_within_the_budget),
         cmocka_unit_test(test_offload__host_memory_beyond_its_budget_is_refused),
         cmocka_unit_test(test_offload__gradients_moments_and_norm_read_the_same),
+        cmocka_unit_test(test_offload__the_step_of_a_unit_runs_on_the_host_while_backward_goes_on),
+        cmocka_unit_test(test_offload__activations_leave_the_device_until_backward),
         cmocka_unit_test(test_offload__bad_settings_name_what_was_expected),
     };
     return cmocka_run_group_tests_name("offload", tests, NULL, NULL);
