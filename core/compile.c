@@ -649,6 +649,18 @@ static tess_status finish_program(tess__builder *b, int with_grads, tess__progra
     return s;
 }
 
+/* Each rank's running statistics are of its own data; an evaluation uses rank 0's on all (NUMBERS, "Buffers"). */
+static tess_status share_buffers(tess__builder *b) {
+    const tess__setup *s = b->setup;
+    uint64_t scratch = 0;
+    if ((b->p->kind & 15) != TESS_PASS_EVAL || s->nranks == 1 || !b->layout->buffer_bytes)
+        return TESS_OK;
+    TRY(scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, b->layout->buffer_bytes, s->nranks, &scratch));
+    TRY(book(b, TESS__CHUNK_SCRATCH, 0, TESS_CAT_COMM, -1, scratch, 0));
+    TRY(post(b, TESS__SHARE_BUFFERS, 0, 0, b->layout->buffer_bytes, TESS_U8));
+    return release(b, TESS__CHUNK_SCRATCH, 0);
+}
+
 tess_status tess__compile_pass(tess__builder *b, uint32_t kind, const tess__program *events, int fused,
                                tess__program *out) {
     tess__program declared = { 0 };
@@ -657,6 +669,8 @@ tess_status tess__compile_pass(tess__builder *b, uint32_t kind, const tess__prog
     b->ahead = events ? events : &declared;
     b->fused = fused;
     find_last_backward(b);
+    if (!s)
+        s = share_buffers(b);
     if (!s && b->model->n_blocks) {
         s = book(b, TESS__INPUT, 0, TESS_CAT_INPUT, -1, b->setup->input_bytes, 0);
         if (!s)

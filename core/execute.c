@@ -399,6 +399,23 @@ static tess_status norm_reduce(tess *t, const tess__instr *in) {
     return tess__comm_run(t, TESS__SHARD, &c, "all_reduce of the gradient norm");
 }
 
+static tess_status share_buffers(tess *t, const tess__instr *in) {
+    void *buffers = tess__at(t, TESS__BUFFERS, 0);
+    tess_collective c = { .op = TESS_BROADCAST,
+                          .send_dtype = TESS_U8,
+                          .recv_dtype = TESS_U8,
+                          .send = buffers,
+                          .recv = buffers,
+                          .count = t->layout.buffer_bytes,
+                          .scale = 1,
+                          .tag = in->tag };
+    if (t->booked[TESS__CHUNK_SCRATCH][0]) {
+        c.scratch = tess__at(t, TESS__CHUNK_SCRATCH, 0);
+        c.scratch_bytes = t->program->buffers[in[-1].buffer].bytes;
+    }
+    return tess__comm_run(t, TESS__WORLD, &c, "the broadcast of buffers");
+}
+
 static tess_status norm_finish(tess *t) {
     int64_t limbs[TESS__NORM_LIMBS];
     tess_error e = { .struct_size = sizeof e };
@@ -458,6 +475,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
                                        : tess__sum_shard(t, in->index, t->microbatch, tess__device_kernel);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
+    case TESS__SHARE_BUFFERS: return share_buffers(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
     case TESS__OPTIMIZE:
         return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index)

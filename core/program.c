@@ -108,6 +108,7 @@ const char *tess__op_name(uint8_t op) {
         [TESS__NORM_REDUCE] = "all_reduce of the gradient norm",
         [TESS__NORM_FINISH] = "end of the gradient norm",
         [TESS__OPTIMIZE] = "optimizer step",
+        [TESS__SHARE_BUFFERS] = "broadcast of buffers",
         [TESS__FETCH] = "fetch from the host",
         [TESS__FETCH_WAIT] = "wait for the fetch from the host",
         [TESS__DOWN_WAIT] = "wait for the work on the host",
@@ -137,7 +138,7 @@ void tess__program_text(const tess__program *p, const tess__model *m, const tess
                  b->unit >= 0 ? " of unit " : "", b->unit >= 0 ? l->units[b->unit].name : "",
                  (unsigned long long)b->bytes);
     } else if (in->op == TESS__INPUT_COPY || in->op == TESS__RESULT_COPY || in->op == TESS__NORM_REDUCE ||
-               in->op == TESS__NORM_FINISH) {
+               in->op == TESS__SHARE_BUFFERS || in->op == TESS__NORM_FINISH) {
         snprintf(out, n, "%s", tess__op_name(in->op));
     } else if (in->op >= TESS__STOW && in->op <= TESS__UNSTOW_WAIT) {
         snprintf(out, n, "%s of the activations of \"%s\"", tess__op_name(in->op),

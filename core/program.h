@@ -74,11 +74,12 @@ enum tess__op {
     TESS__NORM_GROUP, /* group: add its squares to the limbs */
     TESS__NORM_REDUCE,
     TESS__NORM_FINISH,
-    TESS__OPTIMIZE,   /* group */
-    TESS__FETCH,      /* group: the shard begins to come up from the host */
-    TESS__FETCH_WAIT, /* group */
-    TESS__DOWN_WAIT,  /* group: what goes on in host memory with its gradient has ended */
-    TESS__STOW,       /* block: output or saved buffer begins to go down to the host */
+    TESS__OPTIMIZE,      /* group */
+    TESS__SHARE_BUFFERS, /* rank 0's running statistics, for an evaluation */
+    TESS__FETCH,         /* group: the shard begins to come up from the host */
+    TESS__FETCH_WAIT,    /* group */
+    TESS__DOWN_WAIT,     /* group: what goes on in host memory with its gradient has ended */
+    TESS__STOW,          /* block: output or saved buffer begins to go down to the host */
     TESS__STOW_WAIT,
     TESS__UNSTOW, /* block: and to come back */
     TESS__UNSTOW_WAIT,

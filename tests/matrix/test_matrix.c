@@ -96,6 +96,8 @@ static void check_bytes(const char *line) {
     assert_string_equal(text, "equal");
     value_of(line, " resting=", text, sizeof text);
     assert_string_equal(text, "equal");
+    value_of(line, " buffers=", text, sizeof text);
+    assert_string_equal(text, "equal");
     assert_int_equal(number_of(line, " recompiles="), 0);
 }
 

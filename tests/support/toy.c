@@ -95,12 +95,12 @@ static double make_loss(const float *y, float *dy) {
     return loss;
 }
 
-/* The buffer counts training forwards, as running statistics would. */
-static void update_buffer(int scope, const void *const *p) {
+/* The buffer follows the data that this rank has seen, as running statistics would. */
+static void update_buffer(int scope, const void *const *p, const float *x) {
     int list[N_PARAMS], n = list_of(scope, list);
     for (int k = 0; k < n; k++)
         if (params[list[k]].flags & TESS_BUFFER)
-            ((float *)p[k])[0] = 0.9f * ((const float *)p[k])[0] + 0.1f;
+            ((float *)p[k])[0] = 0.9f * ((const float *)p[k])[0] + 0.1f * x[0];
 }
 
 /* The buffer takes no part in the arithmetic, so its weight is left out of sums: it reads as zeros there. */
@@ -132,7 +132,7 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
     if (c->saved && scope < TOY_SCOPES - 1)
         memcpy(c->saved, c->output, WIDTH * sizeof(float));
     if (c->pass == TESS_PASS_TRAIN && !c->recompute)
-        update_buffer(scope, c->params);
+        update_buffer(scope, c->params, x);
     return TESS_OK;
 }
 
@@ -216,7 +216,7 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
         hide_buffer(k, p, seen);
         forward(k, seen, TESS_F32, x[k], x[k + 1]);
         if (kind != TESS_PASS_EVAL)
-            update_buffer(k, p);
+            update_buffer(k, p, x[k]);
         s = tess_forward_end(t, m->scope[k]);
     }
     if (s)

@@ -3,6 +3,7 @@
 #include "alloc_count.h"
 #include "toy.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,25 @@ static int categories_agree(const tess_stats *s) {
             if (s->live_peak_category_bytes[d][c] != s->category_peak_bytes[d][c])
                 return 0;
     return 1;
+}
+
+static tess_status take_buffer(void *user, const tess_range *r, void *data) {
+    if (strcmp(r->name, "c.mean") == 0)
+        *(double *)user = ((const float *)data)[0];
+    return TESS_OK;
+}
+
+/* After an evaluation every rank has rank 0's statistics. */
+static tess_status buffers_agree(tess *t, int *agree) {
+    double mine = NAN, least, most;
+    tess_status s = tess_each_full(t, TESS_OF_PARAM, take_buffer, &mine);
+    least = most = mine;
+    if (!s)
+        s = tess_all_reduce(t, &least, 1, TESS_F64, TESS_MIN);
+    if (!s)
+        s = tess_all_reduce(t, &most, 1, TESS_F64, TESS_MAX);
+    *agree = least == most;
+    return s;
 }
 
 /* Between steps only what rests is alive: nothing leaked into the books. */
@@ -67,16 +87,17 @@ int main(int argc, char **argv) {
     }
     uint64_t digest = 0;
     tess_stats stats = { .struct_size = sizeof stats };
-    if (s || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
+    int agree = 0;
+    if (s || (s = buffers_agree(t, &agree)) || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
         return fail(t, s);
     if (r == 0)
         printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
-               "categories=%s resting=%s step_allocations=%lld units=%llu recompiles=%llu\n",
+               "categories=%s resting=%s buffers=%s step_allocations=%lld units=%llu recompiles=%llu\n",
                (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
                (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.peak_bytes[2],
                (unsigned long long)stats.planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
                categories_agree(&stats) ? "equal" : "differ", rests(&stats) ? "equal" : "differ",
-               tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
-               (unsigned long long)stats.n_recompiles);
+               agree ? "equal" : "differ", tool_alloc_available() ? (long long)tool_alloc_own() : -1LL,
+               (unsigned long long)stats.n_units, (unsigned long long)stats.n_recompiles);
     return tess_exit_code(tess_close(t));
 }
