@@ -420,13 +420,20 @@ static void find_last_backward(tess__builder *b) {
 
 /* ---- blocks: activations ---- */
 
+/* Of the last block backward comes at once. */
+static int recomputes(const tess__builder *b, int32_t block) {
+    return b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && block < b->model->n_blocks - 1 &&
+           !(b->model->blocks[block].options.flags & TESS_BLOCK_KEEP);
+}
+
 /* What backward needs soon after forward stays: of the last two blocks, and what is brought back while they run. */
 static int is_stowed(const tess__builder *b, int32_t block, uint8_t which) {
     int32_t n = b->model->n_blocks;
     if (b->setup->activations != TESS__ACTIVATIONS_OFFLOAD || (b->p->kind & 15) != TESS_PASS_TRAIN || block < 0)
         return 0;
     const tess_block_options *o = &b->model->blocks[block].options;
-    return which == TESS__OUTPUTS ? block < n - 3 && o->output_bytes : block < n - 2 && o->saved_bytes;
+    return which == TESS__OUTPUTS ? block < n - 3 && o->output_bytes
+                                  : block < n - 2 && o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP);
 }
 
 static int role_of(uint8_t which, int host) {
@@ -501,7 +508,7 @@ static tess_status block_end(tess__builder *b, uint8_t type, int32_t block) {
     if (type == TESS__FORWARD_END) {
         if (last)
             TRY(plain(b, TESS__RESULT_COPY, block));
-        if (train && b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && !last)
+        if (train && recomputes(b, block))
             TRY(release(b, TESS__SAVED, block));
         TRY(stow_behind(b, block));
         if (!train && block > 0)
@@ -625,7 +632,7 @@ static tess_status declared_events(const tess__builder *b, uint32_t kind, tess__
     }
     for (int32_t i = n; (kind & 15) == TESS_PASS_TRAIN && i-- > 0;) {
         int32_t scope = m->n_blocks ? m->blocks[i].scope : i;
-        if (m->n_blocks && b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && i < n - 1) {
+        if (m->n_blocks && recomputes(b, i)) {
             TRY(tess__program_event(out, TESS__AGAIN_BEGIN, scope));
             TRY(tess__program_event(out, TESS__AGAIN_END, scope));
         }

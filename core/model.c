@@ -167,6 +167,8 @@ tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, i
     if (!o->forward || !o->backward)
         return tess__fail(TESS_E_INVALID, "block \"%s\" has no %s function", o->name ? o->name : "",
                           o->forward ? "backward" : "forward");
+    if (o->flags & ~(uint32_t)TESS_BLOCK_KEEP)
+        return tess__fail(TESS_E_INVALID, "block \"%s\": unknown flags 0x%x", o->name ? o->name : "", o->flags);
     tess_status s = tess__model_add_scope(m, o->name, 0, &at);
     if (s || (s = grow((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))
         return s;
@@ -307,6 +309,7 @@ uint64_t tess__model_item_hash(const tess__model *m, int32_t i) {
     h = tess__hash_u64(h, (uint64_t)(uint32_t)scope->block);
     if (scope->block >= 0) {
         const tess_block_options *o = &m->blocks[scope->block].options;
+        h = tess__hash_u64(h, o->flags);
         h = tess__hash_u64(h, o->output_bytes);
         h = tess__hash_u64(h, o->saved_bytes);
         h = tess__hash_u64(h, o->forward_scratch_bytes);

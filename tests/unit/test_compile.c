@@ -327,6 +327,26 @@ static void test_compile__recomputation_runs_each_block_but_the_last_again(void 
     plan_free(&p);
 }
 
+static void test_compile__a_block_that_keeps_does_not_run_again(void **state) {
+    (void)state;
+    plan p;
+    plan_init(&p, 2);
+    p.setup.activations = TESS__ACTIVATIONS_RECOMPUTE;
+    add_blocks(&p);
+    p.model.blocks[1].options.flags = TESS_BLOCK_KEEP;
+    compile(&p, TESS_PASS_TRAIN);
+    int again = 0;
+    for (int32_t i = 0; i < p.program.n_events; i++) {
+        again += p.program.events[i].type == TESS__AGAIN_BEGIN;
+        assert_false(p.program.events[i].type == TESS__AGAIN_BEGIN && p.program.events[i].scope == 1);
+    }
+    assert_int_equal(again, SCOPES - 2);
+    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__SAVED, 1, 1), -1);
+    assert_true(find_buffer(&p, TESS__FREE, TESS__SAVED, 1, 0) > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, 1));
+    assert_int_equal(most_alive(&p, TESS__SAVED), 2);
+    plan_free(&p);
+}
+
 static void test_compile__a_fused_step_follows_each_reduction(void **state) {
     (void)state;
     plan p;
@@ -384,6 +404,7 @@ int main(void) {
         cmocka_unit_test(test_compile__frozen_units_are_gathered_and_never_reduced),
         cmocka_unit_test(test_compile__every_program_is_balanced),
         cmocka_unit_test(test_compile__recomputation_runs_each_block_but_the_last_again),
+        cmocka_unit_test(test_compile__a_block_that_keeps_does_not_run_again),
         cmocka_unit_test(test_compile__a_fused_step_follows_each_reduction),
         cmocka_unit_test(test_compile__the_hash_tells_programs_apart),
         cmocka_unit_test(test_compile__a_comm_that_lacks_a_collective_is_named),

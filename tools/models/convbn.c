@@ -244,6 +244,7 @@ static tess_status build_stem(model *m) {
     b.backward_scratch_bytes = g->map_bytes + g->need.backward_bytes;
     b.forward = stem_forward;
     b.backward = stem_backward;
+    b.flags = TESS_BLOCK_KEEP; /* as in the test, whose recomputation is of the blocks alone */
     b.products = 1u << CONV_W;
     b.reads_output = 1;
     OPS_TRY(add_stage(m, "stem", 0, &shape));

@@ -32,6 +32,7 @@ typedef struct {
     char name[MODEL_NAME];
     int32_t first_param, n_params; /* in the order the block gets them */
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
+    uint32_t flags; /* TESS_BLOCK_… */
     tess_block_fn forward, backward;
     void *user;
     /* For bf16, where the above describes the fp32 computation inside: */

@@ -130,8 +130,9 @@ typedef struct { /* one call of a block; pointers hold during the call */
     void *grad_input;        /* backward: write (not add); null in the first block */
 } tess_block_call;
 typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
+enum { TESS_BLOCK_KEEP = 1 /* what it saves is kept until backward, whatever TESSERA_ACTIVATIONS says */ };
 typedef struct {
-    uint32_t struct_size, flags;
+    uint32_t struct_size, flags; /* TESS_BLOCK_… */
     const char *name; /* its module: the block reads every parameter below that name (and its aliases); copied */
     uint64_t output_bytes;  /* handed to the next block; of the last block: the pass's result, copied to the caller */
     uint64_t saved_bytes;   /* from forward to backward, beside input and output, which are kept */
