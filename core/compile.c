@@ -67,33 +67,6 @@ static uint64_t next_tag(tess__builder *b, uint8_t op, int32_t group, uint64_t c
     return h ? h : 1;
 }
 
-/* Scratch the comm plugin wants for one collective among `nranks`, in device memory. */
-static tess_status scratch_of(const tess__setup *s, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
-                              int32_t nranks, uint64_t *bytes) {
-    tess_plan_env env = s->env;
-    env.nranks = nranks;
-    tess_collective c = { .struct_size = sizeof c,
-                          .op = op,
-                          .redop = TESS_SUM,
-                          .send_dtype = send,
-                          .recv_dtype = recv,
-                          .send_mem = env.mem,
-                          .recv_mem = env.mem,
-                          .count = count,
-                          .scale = 1 };
-    tess_need need = { .struct_size = sizeof need };
-    tess_status status = s->comm->need(s->comm_ctx, &env, &c, &need);
-    if (!status && (need.align > s->align || need.pinned_bytes || need.host_bytes))
-        return tess__fail(TESS_E_UNSUPPORTED,
-                          "the comm plugin wants scratch outside device memory or aligned to %u bytes for operation %u",
-                          need.align, op);
-    if (status)
-        return tess__fail(status, "the comm plugin does not offer a collective (operation %u, %s to %s, %d ranks)", op,
-                          tess__dtype_name(send), tess__dtype_name(recv), nranks);
-    *bytes = need.device_bytes;
-    return TESS_OK;
-}
-
 static tess_status post(tess__builder *b, uint8_t op, uint8_t flags, int32_t g, uint64_t count, uint32_t dtype) {
     return tess__program_instr(b->p, op, flags, g, -1, next_tag(b, op, g, count, dtype));
 }
@@ -144,8 +117,8 @@ static tess_status gather_unit(tess__builder *b, int32_t u) {
             continue;
         uint64_t scratch = 0;
         if (b->setup->shard_ranks > 1)
-            TRY(scratch_of(b->setup, TESS_ALL_GATHER, group->compute, group->compute, group->shard_elems,
-                           b->setup->shard_ranks, &scratch));
+            TRY(tess__scratch_of(b->setup, TESS_ALL_GATHER, group->compute, group->compute, group->shard_elems,
+                                 b->setup->shard_ranks, &scratch));
         TRY(book(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, u, group->flat_elems * tess__dtype_bytes(group->compute), 0));
         if (b->units[u].fetched && on_host(b, group->param_rest))
             TRY(plain(b, TESS__FETCH_WAIT, g));
@@ -270,7 +243,7 @@ static tess_status replicate(tess__builder *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     uint32_t send = b->setup->shard_ranks == 1 ? sent_dtype(b, group) : TESS_F32;
     uint64_t scratch = 0;
-    TRY(scratch_of(b->setup, TESS_ALL_REDUCE, send, TESS_F32, group->shard_elems, b->setup->replicas, &scratch));
+    TRY(tess__scratch_of(b->setup, TESS_ALL_REDUCE, send, TESS_F32, group->shard_elems, b->setup->replicas, &scratch));
     TRY(book(b, TESS__REDUCE_SCRATCH, g, TESS_CAT_COMM, group->unit, scratch, 0));
     return post(b, TESS__REPLICATE, 0, g, group->shard_elems, send);
 }
@@ -288,8 +261,8 @@ static tess_status post_reduce(tess__builder *b, int32_t g) {
         return TESS_OK;
     uint64_t scratch = 0;
     if (b->setup->shard_ranks > 1)
-        TRY(scratch_of(b->setup, TESS_REDUCE_SCATTER, sent_dtype(b, group), TESS_F32, group->shard_elems,
-                       b->setup->shard_ranks, &scratch));
+        TRY(tess__scratch_of(b->setup, TESS_REDUCE_SCATTER, sent_dtype(b, group), TESS_F32, group->shard_elems,
+                             b->setup->shard_ranks, &scratch));
     TRY(book(b, TESS__REDUCE_SCRATCH, g, TESS_CAT_COMM, group->unit, scratch, 0));
     return post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, group->shard_elems, sent_dtype(b, group));
 }
@@ -662,7 +635,7 @@ static tess_status share_buffers(tess__builder *b) {
     uint64_t scratch = 0;
     if ((b->p->kind & 15) != TESS_PASS_EVAL || s->nranks == 1 || !b->layout->buffer_bytes)
         return TESS_OK;
-    TRY(scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, b->layout->buffer_bytes, s->nranks, &scratch));
+    TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, b->layout->buffer_bytes, s->nranks, &scratch));
     TRY(book(b, TESS__CHUNK_SCRATCH, 0, TESS_CAT_COMM, -1, scratch, 0));
     TRY(post(b, TESS__SHARE_BUFFERS, 0, 0, b->layout->buffer_bytes, TESS_U8));
     return release(b, TESS__CHUNK_SCRATCH, 0);
@@ -703,8 +676,8 @@ static tess_status optimize_group(tess__builder *b, int32_t g) {
 static tess_status compile_norm(tess__builder *b) {
     uint64_t bytes = TESS__NORM_LIMBS * 8, scratch = 0;
     if (b->setup->shard_ranks > 1)
-        TRY(scratch_of(b->setup, TESS_ALL_REDUCE, TESS_I64, TESS_I64, TESS__NORM_LIMBS, b->setup->shard_ranks,
-                       &scratch));
+        TRY(tess__scratch_of(b->setup, TESS_ALL_REDUCE, TESS_I64, TESS_I64, TESS__NORM_LIMBS, b->setup->shard_ranks,
+                             &scratch));
     TRY(book(b, TESS__LIMBS, 0, TESS_CAT_COMM, -1, bytes, TESS__ZERO));
     for (int32_t g = 0; g < b->layout->n_groups; g++)
         if (b->layout->groups[g].trainable)
@@ -743,7 +716,7 @@ static tess_status compile_full(tess__builder *b) {
         bytes = wide > bytes ? wide : bytes;
     }
     if (b->setup->shard_ranks > 1)
-        TRY(scratch_of(b->setup, TESS_BROADCAST, TESS_U8, TESS_U8, bytes, b->setup->shard_ranks, &scratch));
+        TRY(tess__scratch_of(b->setup, TESS_BROADCAST, TESS_U8, TESS_U8, bytes, b->setup->shard_ranks, &scratch));
     TRY(book(b, TESS__CHUNK, 0, TESS_CAT_COMM, -1, bytes, 0));
     return book(b, TESS__CHUNK_SCRATCH, 0, TESS_CAT_COMM, -1, scratch, 0);
 }
@@ -757,55 +730,6 @@ tess_status tess__compile_other(tess__builder *b, uint32_t kind, tess__program *
     if (kind == TESS__PASS_FULL)
         TRY(compile_full(b));
     return finish_program(b, kind != TESS__PASS_FULL, out);
-}
-
-/* ---- the resident arena ---- */
-
-static tess_status keep(tess__program *out, int role, int32_t index, tess__rest rest, uint8_t category, int32_t unit,
-                        uint64_t bytes, uint64_t align) {
-    tess__buffer r = { .role = (uint8_t)role,
-                       .domain = (uint8_t)rest.domain,
-                       .arena = rest.pageable ? TESS__PAGEABLE : TESS__RESIDENT,
-                       .category = category,
-                       .index = index,
-                       .unit = unit,
-                       .bytes = tess__round_up(bytes, align) };
-    uint64_t *end = rest.pageable ? &out->pageable_bytes : &out->step_bytes[rest.domain];
-    int32_t at;
-    if (!r.bytes)
-        return TESS_OK;
-    r.offset = *end;
-    *end += r.bytes;
-    return tess__program_buffer(out, &r, &at);
-}
-
-tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
-    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
-    tess__program_clear(out);
-    out->step_bytes[1] = out->step_bytes[2] = out->pageable_bytes = 0;
-    for (int32_t i = 0; i < l->n_groups; i++) {
-        const tess__group *g = &l->groups[i];
-        TRY(keep(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
-                 g->shard_elems * tess__dtype_bytes(g->master), s->align));
-        for (int32_t k = 0; g->trainable && k < s->n_states; k++)
-            TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
-                     s->align));
-        for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
-        for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align));
-        if (g->trainable && with_grads)
-            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
-                     s->align));
-    }
-    TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
-    if (s->nranks > 1) { /* tess_all_reduce: losses and counts */
-        uint64_t scratch = 0;
-        TRY(scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &scratch));
-        TRY(keep(out, TESS__STAGE, 0, device, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align));
-        TRY(keep(out, TESS__STAGE_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align));
-    }
-    return TESS_OK;
 }
 
 /* ---- the builder itself ---- */

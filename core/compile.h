@@ -49,6 +49,9 @@ tess_status tess__compile_pass(tess__builder *, uint32_t kind, const tess__progr
                                tess__program *out);
 /** Compiles the programs that have no events: TESS__PASS_STEP, _NORM, _CLIP, _FULL. */
 tess_status tess__compile_other(tess__builder *, uint32_t kind, tess__program *out);
+/** Scratch the comm plugin wants for one collective among `nranks`, in device memory. resident.c */
+tess_status tess__scratch_of(const tess__setup *, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
+                             int32_t nranks, uint64_t *bytes);
 /** The buffers that live all the time; with_grads: the sharded gradients too. */
 tess_status tess__resident(const tess__setup *, const tess__layout *, int with_grads, tess__program *out);
 #endif
