@@ -399,14 +399,8 @@ static int recomputes(const tess__builder *b, int32_t block) {
            !(b->model->blocks[block].options.flags & TESS_BLOCK_KEEP);
 }
 
-/* What backward needs soon after forward stays: of the last two blocks, and what is brought back while they run. */
 static int is_stowed(const tess__builder *b, int32_t block, uint8_t which) {
-    int32_t n = b->model->n_blocks;
-    if (b->setup->activations != TESS__ACTIVATIONS_OFFLOAD || (b->p->kind & 15) != TESS_PASS_TRAIN || block < 0)
-        return 0;
-    const tess_block_options *o = &b->model->blocks[block].options;
-    return which == TESS__OUTPUTS ? block < n - 3 && o->output_bytes
-                                  : block < n - 2 && o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP);
+    return (b->p->kind & 15) == TESS_PASS_TRAIN && tess__stowed_bytes(b->model, b->setup, block, which != 0);
 }
 
 static int role_of(uint8_t which, int host) {

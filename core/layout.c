@@ -42,6 +42,11 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
 
 /* Regions of one kind in one group rest together, and are locked in memory together. */
 static tess_status take_answer(tess__layout *l, const tess_region *r, const tess_placement *p) {
+    if (r->region == TESS_REGION_ACTIVATION) { /* that they go to the host was the user's word */
+        l->activation_rest.domain = TESS_DOMAIN_HOST;
+        l->activation_rest.pageable = p->rest == TESS_REST_HOST && p->pinned_bytes < r->bytes;
+        return TESS_OK;
+    }
     tess__group *g = &l->groups[r->group];
     tess__rest *rest = r->region == TESS_REGION_MASTER ? &g->param_rest
                        : r->region == TESS_REGION_GRAD ? &g->grad_rest
@@ -59,9 +64,35 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
     return TESS_OK;
 }
 
-static tess_status place_all(tess__layout *l, const tess__setup *s) {
+/* What backward needs soon after forward stays: of the last two blocks, and what would come back while they run. */
+uint64_t tess__stowed_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
+    if (s->activations != TESS__ACTIVATIONS_OFFLOAD || block < 0 || block >= m->n_blocks - (output ? 3 : 2))
+        return 0;
+    const tess_block_options *o = &m->blocks[block].options;
+    return output ? o->output_bytes : o->flags & TESS_BLOCK_KEEP ? 0 : o->saved_bytes;
+}
+
+/* All activations are one region: they lie in one arena. */
+static void ask_activations(question *q, const tess__model *m, const tess__setup *s) {
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < m->n_blocks; i++)
+        for (int output = 0; output < 2; output++)
+            bytes += tess__round_up(tess__stowed_bytes(m, s, i, output), s->align);
+    if (!bytes)
+        return;
+    q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };
+    q->regions[q->n++] = (tess_region){ .struct_size = sizeof(tess_region),
+                                        .region = TESS_REGION_ACTIVATION,
+                                        .dtype = TESS_U8,
+                                        .unit = -1,
+                                        .group = -1,
+                                        .elems = bytes,
+                                        .bytes = bytes };
+}
+
+static tess_status place_all(tess__layout *l, const tess__model *m, const tess__setup *s) {
     question q = { 0 };
-    size_t most = (size_t)l->n_groups * (size_t)(1 + gradients(s) + s->n_states) + 1;
+    size_t most = (size_t)l->n_groups * (size_t)(1 + gradients(s) + s->n_states) + 2;
     tess_error e = { .struct_size = sizeof e };
     tess_status status = TESS_OK;
     q.regions = calloc(most, sizeof *q.regions);
@@ -72,6 +103,8 @@ static tess_status place_all(tess__layout *l, const tess__setup *s) {
         l->groups[g].grad_rest.domain = l->groups[g].state_rest.domain = TESS_DOMAIN_DEVICE;
         ask_group(&q, l, s, g);
     }
+    if (!status)
+        ask_activations(&q, m, s);
     if (!status && q.n && (status = s->offload->place(s->offload_ctx, &s->env, q.regions, q.n, q.placements, &e)))
         status = tess__fail(status, "offload plugin: %s", e.message);
     for (uint32_t i = 0; !status && i < q.n; i++)
@@ -299,7 +332,7 @@ tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32
         l.groups[g].first_param = first[g];
         measure_group(s, &l.groups[g]);
     }
-    if ((status = place_all(&l, s)))
+    if ((status = place_all(&l, m, s)))
         goto err_free;
     for (int32_t g = 0; g < l.n_groups; g++)
         finish_group(s, &l.groups[g]);

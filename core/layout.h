@@ -36,15 +36,19 @@ typedef struct {
     tess__group *groups;
     int32_t *order; /* parameters (no aliases, no buffers) by group, then by offset */
     int32_t n_units, n_groups, n_order;
-    uint64_t buffer_bytes; /* of all TESS_BUFFER parameters, each aligned */
-    uint64_t chunk_elems;  /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
-    uint64_t param_elems;  /* trainable and frozen, without padding, tied ones once */
+    uint64_t buffer_bytes;      /* of all TESS_BUFFER parameters, each aligned */
+    uint64_t chunk_elems;       /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
+    uint64_t param_elems;       /* trainable and frozen, without padding, tied ones once */
+    tess__rest activation_rest; /* of those that wait on the host: only whether they are locked in memory */
 } tess__layout;
 
 /** unit_of_param: as tess__wrap_apply gives it. Sets unit, group and offset of the model's parameters. */
 tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t *unit_of_param, int32_t n_units,
                                tess__layout *out);
 void tess__layout_free(tess__layout *);
+
+/** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0. */
+uint64_t tess__stowed_bytes(const tess__model *, const tess__setup *, int32_t block, int output);
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */

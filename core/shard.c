@@ -142,9 +142,8 @@ tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_
         return TESS_OK;
     tess_error e = { .struct_size = sizeof e };
     tess_buffer memory = { .struct_size = sizeof memory };
-    uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem
-                   : arena == TESS__PAGEABLE    ? TESS_MEM_HOST
-                                                : TESS_MEM_PINNED;
+    int pageable = arena == TESS__PAGEABLE || (arena == TESS__STEP && t->layout.activation_rest.pageable);
+    uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem : pageable ? TESS_MEM_HOST : TESS_MEM_PINNED;
     tess_alloc_request r = { .struct_size = sizeof r,
                              .mem = mem,
                              .domain = domain,

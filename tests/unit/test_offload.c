@@ -194,6 +194,12 @@ static void test_offload__locked_memory_stays_within_the_budget(void **state) {
     assert_int_equal(t->arena_bytes[TESS_DOMAIN_HOST][TESS__RESIDENT], 0);
     assert_int_equal(t->resident.pageable_bytes, locked + pageable);
     assert_int_equal(tess_close(t), TESS_OK);
+    setenv("TESSERA_ACTIVATIONS", "offload", 1); /* they are within it too */
+    t = open_toy(&m, 1);
+    assert_true(t->layout.activation_rest.pageable);
+    assert_int_equal(t->arenas[TESS_DOMAIN_HOST][TESS__STEP].memory.mem, TESS_MEM_HOST);
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("TESSERA_ACTIVATIONS");
     unsetenv("TESSERA_OFFLOAD");
 }
 
@@ -291,6 +297,60 @@ static void test_offload__the_step_of_a_unit_runs_on_the_host_while_backward_goe
     unsetenv("TESSERA_OFFLOAD");
 }
 
+/* Twelve equal layers between an embedding and a head, planned for `ranks` with gloo. */
+static tess *plan_layers(int32_t ranks, const char *precision) {
+    tess *t = NULL;
+    const int64_t small[] = { 256, 768 }, layer[] = { 768, 9232 };
+    setenv("TESSERA_OFFLOAD", "cpu", 1);
+    setenv("TESSERA_COMM", "gloo", 1);
+    setenv("TESSERA_PRECISION", precision, 1);
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .plan_only = 1, .ranks = ranks };
+    tess_param_options p = { .struct_size = sizeof p,
+                             .dtype = TESS_F32,
+                             .compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16,
+                             .shape = small,
+                             .ndim = 2 };
+    tess_scope scope;
+    if (tess_open(&o, &t) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    assert_int_equal(tess_scope_add(t, "embed", 0, &scope), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "h.*", 12, &scope), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "head", 0, &scope), TESS_OK);
+    p.name = "embed.w";
+    assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
+    p.name = "head.w";
+    assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
+    p.name = "h.*.w", p.stack = 12, p.shape = layer;
+    assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
+    assert_int_equal(tess_shard(t, NULL, NULL), TESS_E_PLANNED);
+    unsetenv("TESSERA_OFFLOAD");
+    unsetenv("TESSERA_COMM");
+    unsetenv("TESSERA_PRECISION");
+    return t;
+}
+
+/* On the device there is only what a unit needs while it runs, and what travels. */
+static void test_offload__the_device_holds_two_units_and_little_on_its_way(void **state) {
+    (void)state;
+    static const char *const precisions[] = { "fp32", "bf16" };
+    for (int i = 0; i < 2; i++)
+        for (int32_t ranks = 2; ranks <= 4; ranks++) {
+            tess *t = plan_layers(ranks, precisions[i]);
+            const tess__program *p = program_of(t, TESS__P_TRAIN);
+            const tess__group *largest = &t->layout.groups[t->model.params[2].group];
+            uint64_t param = largest->flat_elems * (i ? 2 : 4), grad = largest->flat_elems * 4;
+            assert_int_equal(most_alive(p, TESS_DOMAIN_DEVICE, TESS_CAT_FULL_PARAM), 2 * param);
+            assert_true(most_alive(p, TESS_DOMAIN_DEVICE, TESS_CAT_FULL_GRAD) <= 2 * grad);
+            uint64_t moving =
+                most_alive(p, TESS_DOMAIN_DEVICE, TESS_CAT_COMM) + most_alive(p, TESS_DOMAIN_HOST, TESS_CAT_COMM);
+            if (moving > grad + grad / 2)
+                fail_msg("%s, %d ranks: %llu bytes on their way, a unit has %llu", precisions[i], ranks,
+                         (unsigned long long)moving, (unsigned long long)grad);
+            assert_true(count(p, TESS__FETCH, 0) >= 20);
+            tess_close(t);
+        }
+}
+
 /* Activations wait on the host: fewer are on the device, all that left come back. */
 static void test_offload__activations_leave_the_device_until_backward(void **state) {
     (void)state;
@@ -348,6 +408,7 @@ int main(void) {
         cmocka_unit_test(test_offload__host_memory_beyond_its_budget_is_refused),
         cmocka_unit_test(test_offload__gradients_moments_and_norm_read_the_same),
         cmocka_unit_test(test_offload__the_step_of_a_unit_runs_on_the_host_while_backward_goes_on),
+        cmocka_unit_test(test_offload__the_device_holds_two_units_and_little_on_its_way),
         cmocka_unit_test(test_offload__activations_leave_the_device_until_backward),
         cmocka_unit_test(test_offload__bad_settings_name_what_was_expected),
     };

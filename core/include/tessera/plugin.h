@@ -470,8 +470,8 @@ typedef struct tess_offload tess_offload;
 enum { TESS_REGION_MASTER = 1, TESS_REGION_LOW /* compute-dtype copy */, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
 enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */, TESS_REST_PLUGIN /* only fetch and flush reach it */ };
 typedef struct {
-    uint32_t struct_size, region, dtype, index; /* index: which state */
-    int32_t unit, group;
+    uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: 0, from 1 partial sums of microbatches */
+    int32_t unit, group;                        /* -1: activations */
     uint64_t elems, bytes;
 } tess_region;
 typedef struct {
@@ -495,8 +495,11 @@ typedef struct {
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);
     tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
-    /* [pure] Where each of n regions rests: n entries of out. TESS_E_UNSUPPORTED: args that this device or these regions
-     * rule out; TESS_E_BUDGET. Required. */
+    /* [pure] Where each of n regions rests: n entries of out. One call has all regions of a run, unit by unit, so a budget
+     * is the plugin's to spend; a region of a kind rests in one place with the others of its kind and group. It is locked
+     * in memory when pinned_bytes reaches its bytes, else pageable. ACTIVATION comes only when the user has sent them to the
+     * host: the answer says whether they are locked. TESS_E_UNSUPPORTED: args that this device or these regions rule out;
+     * TESS_E_BUDGET. Required. */
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
     /* The rest may be null when no region rests in the plugin: the core then copies between its arenas with the
      * device's copy and steps with the cpu device's kernels on the core's host threads. */
