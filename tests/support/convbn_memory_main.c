@@ -1,0 +1,165 @@
+/* PyTorch's FSDP memory test on convbn, its network: bytes alive in device memory at the points where that test looks,
+ * over four iterations. Usage: convbn_memory plan|run SIZE HIDDEN, ranks as `tessera run` starts them (plan: two, and
+ * nothing is computed). At the test's own size its figures must hold to 1 MiB; at any size what was alive must be what
+ * the program says, to the byte.
+ *
+ * s is a rank's share of the parameters, 2 MiB there. The momentum is held from the start, so the figures of PyTorch's
+ * second iteration hold from the first. The step ends the gradients, which is PyTorch's point "done". */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine.h"
+#include "models/model.h"
+#include "options.h"
+#include "status.h"
+
+enum { ITERATIONS = 4, LAST_BLOCK = 2, SHARE = 2, FULL_SIZE = 224, FULL_HIDDEN = 128 };
+
+static int failures;
+
+typedef struct {
+    tess *t;
+    model *m;
+    model_block head; /* as the model made it */
+    uint64_t after_forward;
+    int recompute, rank;
+    uint64_t planned_forward, planned_backward;
+} probe;
+
+static uint64_t live(const probe *p) {
+    tess_stats s = { .struct_size = sizeof s };
+    tess_stats_get(p->t, &s);
+    return s.live_bytes[TESS_DOMAIN_DEVICE];
+}
+
+/* The forward pass is not visible from outside, so the last block looks. */
+static tess_status observed_forward(void *user, const tess_block_call *call) {
+    probe *p = user;
+    p->after_forward = live(p);
+    return p->head.forward(p->head.user, call);
+}
+
+static tess_status head_backward(void *user, const tess_block_call *call) {
+    probe *p = user;
+    return p->head.backward(p->head.user, call);
+}
+
+static int is_last_forward(const probe *p, const tess__program *program, const tess__instr *in) {
+    const tess__event *e = &program->events[in->index];
+    return in->op == TESS__ENTER && e->type == TESS__FORWARD_BEGIN && e->scope == p->t->model.blocks[LAST_BLOCK].scope;
+}
+
+/* What the program has alive where the probe looks. */
+static void walk(probe *p) {
+    tess_stats s = { .struct_size = sizeof s };
+    const tess__program *program = &p->t->programs[TESS__P_TRAIN];
+    tess_stats_get(p->t, &s);
+    uint64_t now = s.resting_bytes[TESS_DOMAIN_DEVICE];
+    for (int32_t i = 0; i < program->n_instrs; i++) {
+        const tess__instr *in = &program->instrs[i];
+        const tess__buffer *b = in->op == TESS__BOOK || in->op == TESS__FREE ? &program->buffers[in->buffer] : NULL;
+        if (b && b->domain == TESS_DOMAIN_DEVICE)
+            now = in->op == TESS__BOOK ? now + b->bytes : now - b->bytes;
+        if (is_last_forward(p, program, in))
+            p->planned_forward = now;
+    }
+    p->planned_backward = now;
+}
+
+static void check(const probe *p, int iteration, const char *point, uint64_t bytes, int figure) {
+    double mib = (double)bytes / (1 << 20);
+    int rounded = (int)(mib + 0.5), full = p->m->options.image_size == FULL_SIZE && p->m->options.hidden == FULL_HIDDEN;
+    int off = full && abs(rounded - figure) > 1;
+    failures += off;
+    if (p->rank == 0)
+        printf("iter %d: %-10s %7.2f MiB%s", iteration, point, mib, full ? "" : "\n");
+    if (p->rank == 0 && full)
+        printf(", expected %d%s\n", figure, off ? " WRONG" : "");
+}
+
+static void check_equal(const probe *p, const char *point, uint64_t found, uint64_t planned) {
+    if (found == planned)
+        return;
+    failures++;
+    fprintf(stderr, "rank %d, %s: %llu bytes alive, the program says %llu\n", p->rank, point, (unsigned long long)found,
+            (unsigned long long)planned);
+}
+
+static int forward_figure(const probe *p) {
+    return (p->recompute ? 50 : 338) + 2 * SHARE;
+}
+
+static tess_status iterate(probe *p, int iteration, void *batch) {
+    tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_TRAIN, .batch = batch };
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 1e-4f, .momentum = 0.9f };
+    uint64_t start = live(p);
+    check(p, iteration, "start", start, 2 * SHARE);
+    OPS_TRY(tess_run(p->t, &run));
+    check(p, iteration, "after fwd", p->after_forward, forward_figure(p));
+    check_equal(p, "after forward", p->after_forward, p->planned_forward);
+    check(p, iteration, "after bwd", live(p), 3 * SHARE);
+    check_equal(p, "after backward", live(p), p->planned_backward);
+    OPS_TRY(tess_step(p->t, &step));
+    check(p, iteration, "done", live(p), 2 * SHARE);
+    check_equal(p, "done", live(p), start);
+    return TESS_OK;
+}
+
+static tess_status open_probe(probe *p, int plan) {
+    tess_options o = { .struct_size = sizeof o, .optimizer = "sgd", .momentum = 0.9f };
+    model_block *head = &p->m->desc.blocks[LAST_BLOCK];
+    const char *activations = "keep";
+    o.plan_only = (uint32_t)plan;
+    o.ranks = 2;
+    o.input_bytes = p->m->desc.input_bytes;
+    OPS_TRY(tess__option_choice("activations", &activations));
+    p->recompute = !strcmp(activations, "recompute");
+    p->head = *head;
+    head->forward = observed_forward;
+    head->backward = head_backward;
+    head->user = p;
+    OPS_TRY(tess_open(&o, &p->t));
+    p->rank = tess_rank(p->t);
+    OPS_TRY(model_declare(p->t, p->m));
+    tess_status status = tess_shard(p->t, model_fill, p->m);
+    return plan && status == TESS_E_PLANNED ? TESS_OK : status;
+}
+
+static tess_status look(probe *p, int plan) {
+    OPS_TRY(open_probe(p, plan));
+    walk(p);
+    if (plan) {
+        check(p, 0, "after fwd", p->planned_forward, forward_figure(p));
+        check(p, 0, "after bwd", p->planned_backward, 3 * SHARE);
+        return TESS_OK;
+    }
+    float *images;
+    void *batch = calloc(1, ops_align(p->m->desc.input_bytes));
+    if (!batch)
+        return tess__fail(TESS_E_NOMEM, "no memory for a batch");
+    ((model_batch *)batch)->count = (uint32_t)p->m->options.batch;
+    images = convbn_images(batch);
+    for (uint64_t i = 0; i < (p->m->desc.input_bytes - sizeof(model_batch)) / sizeof *images; i++)
+        images[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
+    tess_status status = TESS_OK;
+    for (int i = 0; i < ITERATIONS && status == TESS_OK; i++)
+        status = iterate(p, i, batch);
+    free(batch);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    probe p = { 0 };
+    if (argc != 4)
+        return 2;
+    model_options o = { .image_size = atoi(argv[2]), .hidden = atoi(argv[3]), .seed = 1 };
+    tess_status status = model_create("convbn", &o, &p.m);
+    if (status == TESS_OK)
+        status = look(&p, !strcmp(argv[1], "plan"));
+    if (status != TESS_OK)
+        fprintf(stderr, "%s\n", tess_last_error());
+    tess_status closed = tess_close(p.t);
+    model_destroy(p.m);
+    return status != TESS_OK || closed != TESS_OK || failures;
+}
