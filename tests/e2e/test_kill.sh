@@ -70,7 +70,7 @@ for rank in 0 1 2; do check_survivor launcher run/rank.$rank launcher; done
 nothing_left launcher
 
 # A stopped rank is found by its missing heartbeat. The launcher ends it with the others.
-export TESSERA_HEARTBEAT=0.5
+export TESSERA_HEARTBEAT=1.5
 rm -rf run && mkdir run
 "$TESSERA" run -n 3 -- "$probe" "$PWD/run" forward 2 0 19 > log 2>&1
 [ $? = 5 ] || fail "a stopped rank: the launcher did not end with 5"
