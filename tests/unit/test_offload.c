@@ -42,6 +42,13 @@ static tess *open_toy(toy *m, int blocks) {
 
 enum { HOOKS, BLOCKS, FUSED, CLIPPED };
 
+static void check_bytes_between_steps(tess *t) {
+    tess_stats s = { .struct_size = sizeof s };
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    for (int d = 1; d < 3; d++)
+        assert_int_equal(s.live_bytes[d], s.resting_bytes[d]);
+}
+
 /* What was obtained is what was planned, the categories add up to it, and between steps only what rests is live. */
 static void check_bytes(tess *t, int how) {
     tess_stats s = { .struct_size = sizeof s };
@@ -373,6 +380,72 @@ static void test_offload__activations_leave_the_device_until_backward(void **sta
     unsetenv("TESSERA_ACTIVATIONS");
 }
 
+/* A pass that leaves out a scope, twice per step: what it sums on the host lies beside the plan, once. */
+static double partial_step(tess *t, const toy *m) {
+    static const int order[] = { 0, 1, 2, 4 };
+    double sum = 0;
+    const void *p[8];
+    void *g[8];
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(tess_forward_begin(t, m->scope[order[i]], p, m->n_params[order[i]]), TESS_OK);
+            assert_int_equal(tess_forward_end(t, m->scope[order[i]]), TESS_OK);
+        }
+        for (int i = 4; i-- > 0;) {
+            assert_int_equal(tess_backward_begin(t, m->scope[order[i]], p, g, m->n_params[order[i]]), TESS_OK);
+            for (int k = 0; k < m->n_params[order[i]]; k++)
+                if (g[k])
+                    ((float *)g[k])[0] += (float)(i + k + pass) + ((const float *)p[k])[0];
+            assert_int_equal(tess_backward_end(t, m->scope[order[i]]), TESS_OK);
+        }
+    }
+    assert_int_equal(tess_each(t, TESS_OF_GRAD, sum_up, &sum), TESS_OK);
+    assert_int_equal(tess_step(t, &step_options), TESS_OK);
+    return sum;
+}
+
+static void test_offload__a_departing_pass_gives_the_same_gradients(void **state) {
+    (void)state;
+    static const char *const where[] = { "none", "cpu", "cpu:grads", "cpu:fraction=0.5" };
+    double sums[4][3];
+    uint64_t digests[4];
+    setenv("TESSERA_ACCUM", "2", 1);
+    for (int i = 0; i < COUNT(where); i++) {
+        toy m;
+        setenv("TESSERA_OFFLOAD", where[i], 1);
+        tess *t = open_toy(&m, 0);
+        for (int k = 0; k < 3; k++)
+            sums[i][k] = partial_step(t, &m);
+        assert_int_equal(t->n_recompiles, 1);
+        assert_int_equal(toy_digest(t, &digests[i]), TESS_OK);
+        check_bytes_between_steps(t);
+        assert_int_equal(tess_close(t), TESS_OK);
+        assert_memory_equal(sums[i], sums[0], sizeof sums[0]);
+        assert_int_equal(digests[i], digests[0]);
+    }
+    unsetenv("TESSERA_OFFLOAD");
+    unsetenv("TESSERA_ACCUM");
+    assert_true(sums[0][0] != 0 && sums[0][0] != sums[0][1]);
+}
+
+/* What fails on a lane's thread is the engine's error, with its message. */
+static void test_offload__a_failure_beside_the_engine_is_its_sticky_error(void **state) {
+    (void)state;
+    toy m;
+    double loss;
+    setenv("TESSERA_OFFLOAD", "cpu", 1);
+    tess *t = open_toy(&m, 1);
+    assert_int_equal(toy_run(t, TESS_PASS_TRAIN, 0, &step_options, &loss), TESS_OK);
+    t->layout.groups[1].master = TESS_I8; /* no such cast: the way up fails */
+    tess_status s = toy_run(t, TESS_PASS_TRAIN, 1, &step_options, &loss);
+    assert_true(s < 0);
+    assert_non_null(strstr(tess_last_error(), "on the host: "));
+    assert_int_equal(toy_run(t, TESS_PASS_TRAIN, 2, &step_options, &loss), s);
+    assert_int_equal(tess_close(t), s);
+    unsetenv("TESSERA_OFFLOAD");
+}
+
 /* ---- settings ---- */
 
 static void refuse(const char *offload, const char *what, const char *word) {
@@ -410,6 +483,8 @@ int main(void) {
         cmocka_unit_test(test_offload__the_step_of_a_unit_runs_on_the_host_while_backward_goes_on),
         cmocka_unit_test(test_offload__the_device_holds_two_units_and_little_on_its_way),
         cmocka_unit_test(test_offload__activations_leave_the_device_until_backward),
+        cmocka_unit_test(test_offload__a_departing_pass_gives_the_same_gradients),
+        cmocka_unit_test(test_offload__a_failure_beside_the_engine_is_its_sticky_error),
         cmocka_unit_test(test_offload__bad_settings_name_what_was_expected),
     };
     return cmocka_run_group_tests_name("offload", tests, NULL, NULL);
