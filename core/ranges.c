@@ -60,10 +60,21 @@ static tess_range range_of(const tess__param *p, int32_t index, uint64_t first, 
                          .name = p->name };
 }
 
+/* The kind of memory that this rank's part of a parameter lies in. */
+static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
+    if (p->flags & TESS_BUFFER)
+        return t->setup.env.mem;
+    const tess__group *g = &t->layout.groups[p->group];
+    const tess__rest *rest = of == TESS_OF_PARAM ? &g->param_rest : of == TESS_OF_GRAD ? &g->grad_rest : &g->state_rest;
+    if (rest->domain == TESS_DOMAIN_DEVICE)
+        return t->setup.env.mem;
+    return t->arenas[TESS_DOMAIN_HOST][rest->pageable ? TESS__PAGEABLE : TESS__RESIDENT].memory.mem;
+}
+
 /* Hands one range to the callback, in place where host code can read it as it lies. */
-static tess_status visit(tess *t, const walk *w, const tess_range *r, void *at, uint32_t dtype) {
+static tess_status visit(tess *t, const walk *w, const tess_range *r, void *at, uint32_t mem, uint32_t dtype) {
     uint64_t before = tess__fail_count();
-    int direct = t->setup.env.mem == TESS_MEM_HOST && (dtype == TESS_F32 || dtype == TESS_F64);
+    int direct = (mem == TESS_MEM_HOST || mem == TESS_MEM_PINNED) && (dtype == TESS_F32 || dtype == TESS_F64);
     if (direct) {
         tess_status s = w->fn(w->user, r, at);
         return s ? tess__callback_failed(s, before, "the program's function for parameter", r->name) : TESS_OK;
@@ -76,7 +87,7 @@ static tess_status visit(tess *t, const walk *w, const tess_range *r, void *at, 
         part.first_elem += done;
         part.elems = n;
         char *from = (char *)at + done * bytes;
-        TRY(copy(t, w->raw, TESS_MEM_HOST, from, t->setup.env.mem, n * bytes));
+        TRY(copy(t, w->raw, TESS_MEM_HOST, from, mem, n * bytes));
         widen(w->raw, w->wide, n);
         tess_status s = w->fn(w->user, &part, w->wide);
         if (s)
@@ -84,7 +95,7 @@ static tess_status visit(tess *t, const walk *w, const tess_range *r, void *at, 
         if (!w->write)
             continue;
         narrow(w->wide, w->raw, n);
-        TRY(copy(t, from, t->setup.env.mem, w->raw, TESS_MEM_HOST, n * bytes));
+        TRY(copy(t, from, mem, w->raw, TESS_MEM_HOST, n * bytes));
     }
     return TESS_OK;
 }
@@ -112,7 +123,7 @@ static tess_status visit_owned(tess *t, const walk *w) {
         }
         tess_range r = range_of(p, i, piece.in_param, piece.elems);
         if (piece.elems)
-            TRY(visit(t, w, &r, at, dtype));
+            TRY(visit(t, w, &r, at, mem_of(t, w->of, p), dtype));
     }
     return TESS_OK;
 }
@@ -164,11 +175,11 @@ static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner)
         uint64_t n = piece.elems - done < TESS__CHUNK_ELEMS ? piece.elems - done : TESS__CHUNK_ELEMS;
         if (owner == t->shard_rank)
             TRY(copy(t, chunk, t->setup.env.mem,
-                     (char *)tess__at(t, role_of(w->of), p->group) + (piece.in_shard + done) * bytes, t->setup.env.mem,
-                     n * bytes));
+                     (char *)tess__at(t, role_of(w->of), p->group) + (piece.in_shard + done) * bytes,
+                     mem_of(t, w->of, p), n * bytes));
         TRY(send_chunk(t, i, piece.in_param + done, owner, n * bytes));
         tess_range r = range_of(p, i, piece.in_param + done, n);
-        TRY(visit(t, w, &r, chunk, dtype));
+        TRY(visit(t, w, &r, chunk, t->setup.env.mem, dtype));
     }
     return TESS_OK;
 }
@@ -180,7 +191,7 @@ static tess_status visit_full(tess *t, const walk *w) {
             continue;
         if (p->flags & TESS_BUFFER) { /* rank 0's, as in evaluation; the others see their own */
             tess_range r = range_of(p, i, 0, p->elems);
-            TRY(visit(t, w, &r, (char *)tess__at(t, TESS__BUFFERS, 0) + p->offset, p->dtype));
+            TRY(visit(t, w, &r, (char *)tess__at(t, TESS__BUFFERS, 0) + p->offset, t->setup.env.mem, p->dtype));
             continue;
         }
         for (int32_t owner = 0; owner < t->setup.shard_ranks; owner++)

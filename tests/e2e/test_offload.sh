@@ -19,9 +19,10 @@ toy() {
     eval "$key=$(printf '%s\n' "$line" | grep -o "\b$key=[^ ]*" | head -1 | cut -d= -f2)"
   done
   [ -n "$digest" ] || fail "$n ranks, $mode, $*: no digest in: $line"
-  [ "$peak/$host_peak" = "$planned/$host_planned" ] || fail "$n ranks, $mode, $*: obtained is not planned: $line"
+  [ "$peak/$host_peak" = "$planned/$host_planned" ] || [ "$mode" = hooks,part ] || fail "$n ranks, $mode, $*: obtained is not planned: $line"
   [ "$resting" = equal ] || fail "$n ranks, $mode, $*: something stays booked: $line"
   host=$host_peak
+  [ "$mode" != hooks,part ] || return 0 # departs once: beside the plan, and recompiled
   [ "$step_allocations" != -1 ] || return 0 # a sanitizer owns malloc
   [ "$step_allocations" = 0 ] || fail "$n ranks, $mode, $*: $step_allocations allocations after the first step"
   [ "$mapped" = $((peak + host_peak)) ] || fail "$n ranks, $mode, $*: $mapped bytes mapped, $peak + $host_peak obtained"
@@ -51,6 +52,8 @@ for n in 2 3; do
   against $n blocks,fused TESSERA_PREFETCH=2
   against $n blocks,clip TESSERA_STRATEGY=none
 done
+against 2 hooks,part
+against 3 hooks,part TESSERA_ACCUM=2 TESSERA_PREFETCH=2
 against 2 blocks,fused TESSERA_PRECISION=bf16
 against 3 blocks TESSERA_PRECISION=bf16 TESSERA_ACCUM=2 TESSERA_SYNC=each
 against 2 blocks TESSERA_ACCUM=2 TESSERA_SYNC=end TESSERA_DETERMINISTIC=1

@@ -170,6 +170,7 @@ static tess_status declare_params(tess *t, int blocks) {
 
 tess_status toy_declare(tess *t, toy *m, int blocks) {
     tess_status s = TESS_OK;
+    m->skip = 0;
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
         int list[N_PARAMS];
         m->n_params[k] = list_of(k, list);
@@ -211,6 +212,10 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
     make_input(microbatch, x[0]);
     tess_status s = tess_pass(t, kind);
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
+        if (k && k == m->skip) {
+            memcpy(x[k + 1], x[k], sizeof x[k]);
+            continue;
+        }
         if ((s = tess_forward_begin(t, m->scope[k], p, m->n_params[k])))
             break;
         hide_buffer(k, p, seen);
@@ -223,6 +228,8 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
         return s;
     *loss = make_loss(x[TOY_SCOPES], dy);
     for (int k = TOY_SCOPES; kind != TESS_PASS_EVAL && !s && k-- > 0;) {
+        if (k && k == m->skip)
+            continue;
         if ((s = tess_backward_begin(t, m->scope[k], p, g, m->n_params[k])))
             break;
         hide_buffer(k, p, seen);

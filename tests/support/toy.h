@@ -8,6 +8,7 @@ enum { TOY_SCOPES = 5 };
 typedef struct {
     tess_scope scope[TOY_SCOPES];
     int32_t n_params[TOY_SCOPES];
+    int32_t skip; /* a scope that passes by hooks leave out; 0: none */
 } toy;
 
 /** Declares the toy: hooks when `blocks` is 0, else as blocks. */
