@@ -25,7 +25,7 @@ struct entry {
     unsigned char value[VALUE_BYTES];
 };
 struct comm_shared {
-    atomic_int used;
+    atomic_int used, joined;
     atomic_llong flags[16];
     atomic_int aborting[RANKS];
     char said[RANKS][512];
@@ -146,6 +146,10 @@ void comm_join(struct comm_rank *r) {
     tess_error e = { .struct_size = sizeof e };
     tess_status s = comm_init(r, "world", INT64_C(20000000000), &r->comm, &e);
     COMM_CHECK(r, s == TESS_OK, "init gave %d: %s", s, e.message);
+    /* init is no barrier: a rank that is through and leaves at once may end its peers' init. */
+    atomic_fetch_add(&r->shared->joined, 1);
+    while (atomic_load(&r->shared->joined) < r->nranks)
+        comm_sleep_ms(1);
 }
 
 void comm_leave(struct comm_rank *r) {

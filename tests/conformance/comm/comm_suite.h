@@ -32,7 +32,7 @@ void comm_fail(struct comm_rank *, const char *file, int line, const char *forma
         if (!(condition))                                                                                              \
             comm_fail(r, __FILE__, __LINE__, __VA_ARGS__);                                                             \
     } while (0)
-void comm_join(struct comm_rank *);  /* init of the communicator of all ranks */
+void comm_join(struct comm_rank *);  /* init of the communicator of all ranks; returns when all have it */
 void comm_leave(struct comm_rank *); /* finalize and destroy */
 tess_status comm_init(struct comm_rank *, const char *group, int64_t timeout_ns, tess_comm **out, tess_error *);
 void comm_set_aborting(struct comm_rank *); /* host->aborting() is true from now on, on this rank */
