@@ -14,7 +14,8 @@ static uint64_t fnv(const std::string &text) {
 
 Communicator::Communicator(std::shared_ptr<Settings> settings, const tess_comm_config &cfg, std::string prefix)
     : settings_(std::move(settings)), rank_(cfg.rank), size_(cfg.nranks), prefix_(std::move(prefix)),
-      mesh_(size_ > 1 ? new Mesh(*settings_, rank_, size_, stop_) : nullptr), operations_(mesh_.get(), rank_, size_) {
+      mesh_(size_ > 1 ? new Mesh(*settings_, rank_, size_, stop_) : nullptr),
+      operations_(mesh_.get(), rank_, size_, [this] { return next(); }) {
     for (size_t i = 0; i < kRequests; i++) {
         pool_.emplace_back();
         pool_.back().calls.reserve(4);
@@ -162,8 +163,16 @@ void Communicator::run(tess_request *request) {
             mesh_->await_byes();
         return;
     }
-    for (const tess_collective &call : request->calls)
-        operations_.run(call, seq_++);
+    for (running_call_ = 0; running_call_ < request->calls.size(); running_call_++)
+        operations_.run(request->calls[running_call_], seq_++);
+}
+
+// The collective behind the one that runs now. Only the worker takes requests off the queue, so it stays.
+const tess_collective *Communicator::next() {
+    if (running_call_ + 1 < running_->calls.size())
+        return &running_->calls[running_call_ + 1];
+    Lock lock(mutex_);
+    return head_ != nullptr && head_->own_op == 0 ? head_->calls.data() : nullptr;
 }
 
 // ---- requests -------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class Communicator : public tess_comm {
     void hello();
     void tear_down();
     void run(tess_request *);
+    const tess_collective *next();
     void enqueue(Lock &, tess_request *);
     tess_request *take_free();
     void fail(const Failure &); // the first cause stays
@@ -66,7 +67,8 @@ class Communicator : public tess_comm {
     std::atomic<bool> leaving_{ false };
     std::unique_ptr<Mesh> mesh_; // null with one rank
     Operations operations_;
-    uint64_t seq_ = 0; // of the worker: exchanges so far
+    uint64_t seq_ = 0;        // of the worker: exchanges so far
+    size_t running_call_ = 0; // of the worker: which of running_'s calls
 
     std::mutex mutex_; // guards what follows
     std::condition_variable work_cv_, done_cv_;

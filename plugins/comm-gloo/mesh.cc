@@ -296,7 +296,7 @@ void Mesh::wake() {
 // Gloo's buffers end only when its thread has let go of them, so the memory behind them is free afterwards.
 void Mesh::drop_data() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (int lane : { kDataLane, kGatherLane }) {
+    for (int lane : { kDataLane, kOtherDataLane, kGatherLane }) {
         send_[lane].reset();
         for (auto &buffer : recv_[lane])
             buffer.reset();

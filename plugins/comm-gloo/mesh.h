@@ -27,8 +27,9 @@ struct Message {
     unsigned char payload[kEagerBytes];
 };
 
-// Messages of one lane between two ranks arrive in the order they were posted.
-enum Lane { kHeaderLane, kDataLane, kGatherLane, kLanes };
+// Messages of one lane between two ranks arrive in the order they were posted. Collectives take the two data lanes in
+// turn, so that one can be sent while the one before it is still awaited.
+enum Lane { kHeaderLane, kDataLane, kOtherDataLane, kGatherLane, kLanes };
 
 class Mesh {
   public:

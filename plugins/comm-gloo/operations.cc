@@ -132,8 +132,8 @@ uint64_t scratch_bytes(const tess_collective &c, int nranks) {
 
 // ---- headers --------------------------------------------------------------------------------------
 
-Operations::Operations(Mesh *mesh, int rank, int size)
-    : mesh_(mesh), rank_(rank), size_(size), leaves_(size), stack_(kReduceScratch) {}
+Operations::Operations(Mesh *mesh, int rank, int size, Next next)
+    : mesh_(mesh), rank_(rank), size_(size), next_(std::move(next)), leaves_(size), stack_(kReduceScratch) {}
 
 static const char *op_name(uint32_t op) {
     static const char *const names[] = { "?",         "all_gather", "reduce_scatter", "all_reduce",
@@ -166,7 +166,7 @@ void Operations::announce(const tess_collective *eager) {
     mesh_->wait_sends(kHeaderLane);
     for (int i = 0; i < size_ - 1; i++) {
         const int peer = peer_at(i);
-        mesh_->outgoing(peer).header = header_;
+        mesh_->outgoing(peer).header = announced_;
         mesh_->send_header(peer, eager != nullptr ? fill_payload(*eager, peer) : 0);
     }
 }
@@ -191,10 +191,11 @@ void Operations::agree() {
 void Operations::meet(uint32_t op, uint64_t tag, uint64_t seq) {
     if (mesh_ == nullptr)
         return;
-    header_ = Header{};
-    header_.magic = kMagic, header_.op = op, header_.tag = tag, header_.seq = seq;
-    header_.count = static_cast<uint64_t>(size_);
+    announced_ = Header{};
+    announced_.magic = kMagic, announced_.op = op, announced_.tag = tag, announced_.seq = seq;
+    announced_.count = static_cast<uint64_t>(size_);
     announce(nullptr);
+    header_ = announced_;
     agree();
     mesh_->release_headers();
 }
@@ -214,24 +215,58 @@ static Header header_of(const tess_collective &c, uint64_t seq) {
 
 // ---- running one ----------------------------------------------------------------------------------
 
+static Lane data_lane(uint64_t seq) {
+    return seq % 2 == 0 ? kDataLane : kOtherDataLane;
+}
+
 void Operations::run(const tess_collective &c, uint64_t seq) {
     if (mesh_ == nullptr)
         return alone(c);
-    header_ = header_of(c, seq);
+    if (prepared_ <= seq)
+        prepare(c, seq);
+    header_ = announced_, lane_ = data_lane(seq);
+    agree();
     if (eager_bytes(c) <= kEagerBytes) {
-        announce(&c);
-        agree();
         eager(c);
-    } else if (c.op == TESS_ALL_GATHER) {
-        all_gather(c);
-    } else if (c.op == TESS_ALL_TO_ALL) {
-        all_to_all(c);
-    } else if (c.op == TESS_BROADCAST) {
-        broadcast(c);
-    } else {
-        reduce(c);
+        return mesh_->release_headers();
     }
     mesh_->release_headers();
+    if (c.op == TESS_ALL_GATHER || c.op == TESS_ALL_TO_ALL)
+        exchange(c);
+    else if (c.op == TESS_BROADCAST)
+        broadcast(c);
+    else
+        reduce(c);
+    mesh_->wait_sends(lane_);
+}
+
+// What can be done for a collective while the one before it runs: its data is posted to leave and its header sent.
+// Sends come before the header, receives when all headers have come: so every send waits for its receive, and is then
+// written by Gloo's I/O thread. Were the receive there first, this thread would write it, holding the connection's
+// lock, while the I/O thread spins on incoming data that it cannot take without that lock.
+void Operations::prepare(const tess_collective &c, uint64_t seq) {
+    const bool small = eager_bytes(c) <= kEagerBytes;
+    if (!small)
+        send_data(c, data_lane(seq));
+    announced_ = header_of(c, seq);
+    announce(small ? &c : nullptr);
+    prepared_ = seq + 1;
+}
+
+// Hides the exchange of headers, half of a collective's latency, behind the data of the one before. Not when the next
+// one sends what this one has yet to receive.
+void Operations::prepare_next(const tess_collective &now) {
+    const tess_collective *next = next_();
+    if (next == nullptr)
+        return;
+    const auto bytes = [&](const tess_collective &c, bool all) { return eager_bytes(c) * (all ? size_ : 1); };
+    const bool sends_all = next->op == TESS_REDUCE_SCATTER || next->op == TESS_ALL_TO_ALL;
+    const bool receives_all = now.op == TESS_ALL_GATHER || now.op == TESS_ALL_TO_ALL;
+    // The largest type bounds what a reduction writes.
+    const uint64_t written = receives_all ? bytes(now, true) : now.count * sizeof(double);
+    if (next->op != TESS_BARRIER && overlap(next->send, bytes(*next, sends_all), now.recv, written))
+        return;
+    prepare(*next, header_.seq + 1);
 }
 
 void Operations::combine(const tess_collective &c, const void *const *leaves, void *out, uint64_t elems) {
@@ -301,129 +336,136 @@ void Operations::await(Lane lane, int peer, uint64_t bytes) {
         mesh_->wait_recv(lane, peer);
 }
 
-// Sends are posted before the header, receives when all headers have come: so every send waits for its receive, and is
-// then written by Gloo's I/O thread. Were the receive there first, this thread would write it, holding the connection's
-// lock, while the I/O thread spins on incoming data that it cannot take without that lock.
-void Operations::all_gather(const tess_collective &c) {
+void Operations::send_data(const tess_collective &c, Lane lane) {
     const uint64_t bytes = eager_bytes(c);
+    if (reduces(c.op))
+        return send_shards(c, lane);
+    if (c.op == TESS_BROADCAST) {
+        for (uint64_t done = 0; rank_ == c.root && done < bytes; done += kRelayBytes)
+            hand_on(c, lane, done);
+        return;
+    }
     for (int i = 0; i < size_ - 1; i++)
-        post(true, kDataLane, peer_at(i), at(c.send, 0), bytes);
-    announce(nullptr);
-    agree();
-    for (int i = 0; i < size_ - 1; i++)
-        post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
-    copy(at(c.recv, rank_ * bytes), c.send, bytes);
-    for (int i = 0; i < size_ - 1; i++)
-        await(kDataLane, peer_at(i), bytes);
-    mesh_->wait_sends(kDataLane);
+        post(true, lane, peer_at(i), at(c.send, c.op == TESS_ALL_TO_ALL ? peer_at(i) * bytes : 0), bytes);
 }
 
-void Operations::all_to_all(const tess_collective &c) {
+// all_gather and all_to_all: each rank's block comes from that rank.
+void Operations::exchange(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
     for (int i = 0; i < size_ - 1; i++)
-        post(true, kDataLane, peer_at(i), at(c.send, peer_at(i) * bytes), bytes);
-    announce(nullptr);
-    agree();
+        post(false, lane_, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
+    prepare_next(c);
+    copy(at(c.recv, rank_ * bytes), at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
     for (int i = 0; i < size_ - 1; i++)
-        post(false, kDataLane, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
-    copy(at(c.recv, rank_ * bytes), at(c.send, rank_ * bytes), bytes);
-    for (int i = 0; i < size_ - 1; i++)
-        await(kDataLane, peer_at(i), bytes);
-    mesh_->wait_sends(kDataLane);
+        await(lane_, peer_at(i), bytes);
 }
 
-// A binomial tree over ranks counted from the root; each piece is handed on as it comes.
+// Broadcast: a binomial tree over ranks counted from the root; each piece is handed on as it comes.
+struct Operations::Tree {
+    unsigned size, self, root;
+    Tree(const tess_collective &c, int rank, int n)
+        : size(n), self((rank - c.root + n) % n), root(static_cast<unsigned>(c.root)) {}
+    int real(unsigned v) const { return static_cast<int>((v + root) % size); }
+    int parent() const { return real(self & (self - 1)); }
+    unsigned reach() const { // children are self + 1, 2, 4 … below this bit
+        if (self != 0)
+            return self & -self;
+        unsigned bit = 1;
+        while (bit < size)
+            bit <<= 1;
+        return bit;
+    }
+};
+
+void Operations::hand_on(const tess_collective &c, Lane lane, uint64_t done) {
+    const Tree tree(c, rank_, size_);
+    unsigned char *data = at(rank_ == c.root ? c.send : c.recv, done);
+    for (unsigned bit = tree.reach() >> 1; bit > 0; bit >>= 1)
+        if (tree.self + bit < tree.size)
+            mesh_->post_send(lane, tree.real(tree.self + bit), data, std::min(kRelayBytes, eager_bytes(c) - done));
+}
+
 void Operations::broadcast(const tess_collective &c) {
     const uint64_t bytes = eager_bytes(c);
-    const unsigned size = size_, self = (rank_ - c.root + size_) % size_;
-    const auto real = [&](unsigned v) { return static_cast<int>((v + c.root) % size); };
-    const int parent = real(self & (self - 1));
-    unsigned reach = self & -self; // children are self + 1, 2, 4 … below this bit
-    for (reach = self == 0 ? size : reach; (reach & (reach - 1)) != 0;)
-        reach += reach & -reach;
-    unsigned char *data = at(self == 0 ? c.send : c.recv, 0);
-    const auto hand_on = [&](uint64_t done) {
-        for (unsigned bit = reach >> 1; bit > 0; bit >>= 1)
-            if (self + bit < size)
-                mesh_->post_send(kDataLane, real(self + bit), data + done, std::min(kRelayBytes, bytes - done));
-    };
-    for (uint64_t done = 0; self == 0 && done < bytes; done += kRelayBytes)
-        hand_on(done);
-    announce(nullptr);
-    agree();
-    for (uint64_t done = 0; self != 0 && done < bytes; done += kRelayBytes)
-        mesh_->post_recv(kDataLane, parent, data + done, std::min(kRelayBytes, bytes - done));
-    for (uint64_t done = 0; self != 0 && done < bytes; done += kRelayBytes) {
-        mesh_->wait_recv(kDataLane, parent);
-        hand_on(done);
+    if (rank_ == c.root)
+        return copy(c.recv, c.send, bytes);
+    const int parent = Tree(c, rank_, size_).parent();
+    for (uint64_t done = 0; done < bytes; done += kRelayBytes)
+        mesh_->post_recv(lane_, parent, at(c.recv, done), std::min(kRelayBytes, bytes - done));
+    for (uint64_t done = 0; done < bytes; done += kRelayBytes) {
+        mesh_->wait_recv(lane_, parent);
+        hand_on(c, lane_, done);
     }
-    if (self == 0)
-        copy(c.recv, c.send, bytes);
-    mesh_->wait_sends(kDataLane);
 }
 
 // ---- reductions -----------------------------------------------------------------------------------
 
 // reduce_scatter has one block per rank; all_reduce cuts its buffer into as many shards, the last ones maybe empty.
-struct Operations::Split {
-    uint64_t shard, total;
-    uint64_t first(int rank) const { return std::min(rank * shard, total); }
-    uint64_t elems(int rank) const { return std::min((rank + 1) * shard, total) - first(rank); }
-};
+Operations::Split Operations::split_of(const tess_collective &c) const {
+    return { shard_elems(c, size_), c.op == TESS_ALL_REDUCE ? c.count : c.count * size_ };
+}
 
-void Operations::reduce(const tess_collective &c) {
-    const bool gather = c.op == TESS_ALL_REDUCE;
-    const Split split{ shard_elems(c, size_), gather ? c.count : c.count * size_ };
-    const uint64_t chunk = chunk_elems(c, size_), in = dtype_bytes(c.send_dtype), mine = split.elems(rank_);
-    const uint64_t out = dtype_bytes(header_.recv_dtype), slot = round_up(chunk * in, kAlign);
+void Operations::send_shards(const tess_collective &c, Lane lane) {
+    const Split split = split_of(c);
+    const uint64_t chunk = chunk_elems(c, size_), in = dtype_bytes(c.send_dtype);
     for (uint64_t done = 0; done < split.shard; done += chunk)
         for (int i = 0; i < size_ - 1; i++) {
             const int peer = peer_at(i);
             const uint64_t n = split.elems(peer);
             if (done < n)
-                mesh_->post_send(kDataLane, peer, at(c.send, (split.first(peer) + done) * in),
+                mesh_->post_send(lane, peer, at(c.send, (split.first(peer) + done) * in),
                                  std::min(chunk, n - done) * in);
         }
-    announce(nullptr);
-    agree();
+}
+
+void Operations::reduce(const tess_collective &c) {
+    const Split split = split_of(c);
+    const uint64_t chunk = chunk_elems(c, size_), in = dtype_bytes(c.send_dtype), mine = split.elems(rank_);
+    const uint64_t slot = round_up(chunk * in, kAlign);
     for (uint64_t w = 0; w < 2 && w * chunk < mine; w++)
         for (int i = 0; i < size_ - 1; i++)
-            mesh_->post_recv(kDataLane, peer_at(i), at(c.scratch, (w * (size_ - 1) + i) * slot),
+            mesh_->post_recv(lane_, peer_at(i), at(c.scratch, (w * (size_ - 1) + i) * slot),
                              std::min(chunk, mine - w * chunk) * in);
+    prepare_next(c);
     reduce_chunks(c, split, chunk);
-    // In place, a shard's result lands where our contribution to it was sent from: it can only come after that left.
-    // Late, as in all_gather.
-    for (int i = 0; gather && i < size_ - 1; i++) {
+    if (c.op == TESS_ALL_REDUCE)
+        gather_shards(c, split, chunk);
+}
+
+// In place, a shard's result lands where our contribution to it was sent from: it can only come after that left. Late,
+// as in prepare().
+void Operations::gather_shards(const tess_collective &c, const Split &split, uint64_t chunk) {
+    const uint64_t out = dtype_bytes(header_.recv_dtype);
+    for (int i = 0; i < size_ - 1; i++) {
         const int peer = peer_at(i);
         for (uint64_t done = 0, n = split.elems(peer); done < n; done += chunk)
             mesh_->post_recv(kGatherLane, peer, at(c.recv, (split.first(peer) + done) * out),
                              std::min(chunk, n - done) * out);
     }
-    for (int i = 0; gather && i < size_ - 1; i++)
+    for (int i = 0; i < size_ - 1; i++)
         for (uint64_t done = 0, n = split.elems(peer_at(i)); done < n; done += chunk)
             mesh_->wait_recv(kGatherLane, peer_at(i));
-    mesh_->wait_sends(kDataLane);
     mesh_->wait_sends(kGatherLane);
 }
 
 // Sums this rank's shard chunk by chunk while the next chunks come in.
 void Operations::reduce_chunks(const tess_collective &c, const Split &split, uint64_t chunk) {
     const uint64_t in = dtype_bytes(c.send_dtype), slot = round_up(chunk * in, kAlign), mine = split.elems(rank_);
-    const uint64_t out = dtype_bytes(c.recv_dtype != 0 ? c.recv_dtype : c.send_dtype);
+    const uint64_t out = dtype_bytes(header_.recv_dtype);
     const bool gather = c.op == TESS_ALL_REDUCE;
     for (uint64_t k = 0; k * chunk < mine; k++) {
         const uint64_t done = k * chunk, n = std::min(chunk, mine - done);
         unsigned char *result = at(c.recv, (gather ? split.first(rank_) + done : done) * out);
         leaves_[rank_] = at(c.send, (split.first(rank_) + done) * in);
         for (int i = 0; i < size_ - 1; i++) {
-            mesh_->wait_recv(kDataLane, peer_at(i));
+            mesh_->wait_recv(lane_, peer_at(i));
             leaves_[peer_at(i)] = at(c.scratch, ((k & 1) * (size_ - 1) + i) * slot);
         }
         combine(c, leaves_.data(), result, n);
         const uint64_t next = (k + 2) * chunk;
         for (int i = 0; i < size_ - 1; i++) {
             if (next < mine)
-                mesh_->post_recv(kDataLane, peer_at(i), at(c.scratch, ((k & 1) * (size_ - 1) + i) * slot),
+                mesh_->post_recv(lane_, peer_at(i), at(c.scratch, ((k & 1) * (size_ - 1) + i) * slot),
                                  std::min(chunk, mine - next) * in);
             if (gather)
                 mesh_->post_send(kGatherLane, peer_at(i), result, n * out);

@@ -2,6 +2,8 @@
 #pragma once
 #include "mesh.h"
 #include "reduce.h"
+#include <algorithm>
+#include <functional>
 #include <tessera/plugin.h>
 #include <vector>
 
@@ -16,23 +18,37 @@ uint64_t scratch_bytes(const tess_collective &, int nranks);
 
 class Operations {
   public:
-    Operations(Mesh *mesh, int rank, int size); // mesh null: one rank
+    // The collective that will run after the present one, null when none is known yet.
+    using Next = std::function<const tess_collective *()>;
+
+    Operations(Mesh *mesh, int rank, int size, Next next); // mesh null: one rank
     void run(const tess_collective &, uint64_t seq);
     // Only the header exchange, for `op` of ours: returns when every rank has come here.
     void meet(uint32_t op, uint64_t tag, uint64_t seq);
 
   private:
-    struct Split; // how a buffer is divided over the ranks
+    struct Tree;   // of a broadcast
+    struct Split { // how a reduction's buffer is divided over the ranks
+        uint64_t shard, total;
+        uint64_t first(int rank) const { return std::min(rank * shard, total); }
+        uint64_t elems(int rank) const { return std::min((rank + 1) * shard, total) - first(rank); }
+    };
+    Split split_of(const tess_collective &) const;
+    void prepare(const tess_collective &, uint64_t seq);
+    void prepare_next(const tess_collective &now);
+    void send_data(const tess_collective &, Lane);
+    void send_shards(const tess_collective &, Lane);
     void announce(const tess_collective *eager);
     void agree();
     size_t fill_payload(const tess_collective &, int peer);
     void compare(int peer);
     void eager(const tess_collective &);
     void alone(const tess_collective &);
-    void all_gather(const tess_collective &);
-    void all_to_all(const tess_collective &);
+    void exchange(const tess_collective &);
+    void hand_on(const tess_collective &, Lane, uint64_t done);
     void broadcast(const tess_collective &);
     void reduce(const tess_collective &);
+    void gather_shards(const tess_collective &, const Split &, uint64_t chunk_elems);
     void reduce_chunks(const tess_collective &, const Split &, uint64_t chunk_elems);
     void combine(const tess_collective &, const void *const *leaves, void *out, uint64_t elems);
 
@@ -42,7 +58,10 @@ class Operations {
 
     Mesh *mesh_;
     const int rank_, size_;
-    Header header_{};
+    const Next next_;
+    Header header_{}, announced_{}; // of the present collective; what was announced last, maybe that of the next one
+    uint64_t prepared_ = 0;         // collectives with a seq below this one have been announced
+    Lane lane_ = kDataLane;         // of the present collective's data
     std::vector<const void *> leaves_;
     std::vector<unsigned char> stack_; // partial sums
 };
