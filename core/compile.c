@@ -295,6 +295,14 @@ static tess_status finish_group(tess__builder *b, int32_t g) {
     return TESS_OK;
 }
 
+/* Whether the unit's optimizer step ends on a lane. */
+static int ends_later(const tess__builder *b, int32_t u) {
+    EACH_GROUP(g, u)
+    if (b->layout->groups[g].trainable && steps_on_lane(b, &b->layout->groups[g]))
+        return 1;
+    return 0;
+}
+
 /* What a unit's gradient sets going on the host has time until the next unit's gradient has come down. */
 static tess_status finish_lowering(tess__builder *b) {
     int32_t u = b->lowering;
@@ -311,7 +319,7 @@ static tess_status finish_lowering(tess__builder *b) {
         if (b->fused)
             TRY(release(b, TESS__SHARD_GRAD, g));
     }
-    return TESS_OK;
+    return ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u) : TESS_OK;
 }
 
 static tess_status optimize_group(tess__builder *b, int32_t g);
@@ -492,6 +500,20 @@ static tess_status block_end(tess__builder *b, uint8_t type, int32_t block) {
 
 /* ---- events ---- */
 
+/* A ledger point of each unit that the scope holds. */
+static tess_status points(tess__builder *b, uint8_t type, int32_t scope, uint32_t flags) {
+    static const uint32_t of[] = { 0,
+                                   TESS_LEDGER_PRE_FORWARD,
+                                   TESS_LEDGER_POST_FORWARD,
+                                   TESS_LEDGER_PRE_BACKWARD,
+                                   TESS_LEDGER_POST_BACKWARD,
+                                   TESS_LEDGER_PRE_FORWARD,
+                                   TESS_LEDGER_POST_FORWARD };
+    for (int32_t i = 0; !b->params_only && i < b->n_scope_units[scope]; i++)
+        TRY(tess__program_point(b->p, of[type] | flags, b->scope_units[scope][i]));
+    return TESS_OK;
+}
+
 static tess_status scope_begin(tess__builder *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
@@ -509,6 +531,7 @@ static tess_status scope_begin(tess__builder *b, uint8_t type, int32_t scope) {
     }
     if (block >= 0)
         TRY(block_begin(b, type, block));
+    TRY(points(b, type, scope, TESS_LEDGER_AFTER));
     return tess__program_instr(b->p, TESS__ENTER, 0, b->p->n_events - 1, -1, 0);
 }
 
@@ -548,7 +571,11 @@ static tess_status scope_end(tess__builder *b, uint8_t type, int32_t scope) {
 
 tess_status tess__builder_event(tess__builder *b, uint8_t type, int32_t scope) {
     TRY(tess__program_event(b->p, type, scope));
-    return is_begin(type) ? scope_begin(b, type, scope) : scope_end(b, type, scope);
+    TRY(points(b, type, scope, 0));
+    if (is_begin(type))
+        return scope_begin(b, type, scope);
+    TRY(scope_end(b, type, scope));
+    return points(b, type, scope, TESS_LEDGER_AFTER);
 }
 
 tess_status tess__builder_end(tess__builder *b) {
@@ -662,9 +689,20 @@ tess_status tess__compile_pass(tess__builder *b, uint32_t kind, const tess__prog
 }
 
 static tess_status optimize_group(tess__builder *b, int32_t g) {
+    int32_t u = b->layout->groups[g].unit, first = b->layout->units[u].first_group;
+    int32_t last = first + b->layout->units[u].n_groups - 1;
     int later = steps_on_lane(b, &b->layout->groups[g]);
+    while (!b->layout->groups[first].trainable)
+        first++;
+    while (!b->layout->groups[last].trainable)
+        last--;
+    if (g == first)
+        TRY(tess__program_point(b->p, TESS_LEDGER_OPTIMIZER, u));
     TRY(flagged(b, TESS__OPTIMIZE, async_if(later), g));
-    return later ? TESS_OK : release(b, TESS__SHARD_GRAD, g);
+    if (!later)
+        TRY(release(b, TESS__SHARD_GRAD, g));
+    return g == last && !ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
+                                          : TESS_OK;
 }
 
 static tess_status compile_norm(tess__builder *b) {

@@ -512,12 +512,16 @@ static void free_tables(tess *t) {
     for (int role = 0; role < TESS__N_ROLES; role++) {
         free(t->where[role]);
         free(t->booked[role]);
+        free(t->taken[role]);
     }
     for (int i = 0; i < TESS__N_PROGRAMS; i++)
         tess__program_free(&t->programs[i]);
     tess__program_free(&t->resident);
     tess__program_free(&t->departed);
     tess__heap_free_all(&t->heap);
+    tess__ledger_free(&t->ledger);
+    tess__needs_free(&t->needs);
+    free(t->kept);
     tess__builder_free(&t->builder);
     tess__layout_free(&t->layout);
     tess__model_free(&t->model);

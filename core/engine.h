@@ -5,7 +5,9 @@
 #include "compile.h"
 #include "control.h"
 #include "heap.h"
+#include "ledger.h"
 #include "loader.h"
+#include "measure.h"
 #include "pool.h"
 #include "program.h"
 #include "sums.h"
@@ -68,9 +70,10 @@ struct tess {
     int32_t numa_node;           /* nearest the device; host memory's; -1: any */
     void **where[TESS__N_ROLES]; /* by role and index: where it lives now */
     uint8_t *booked[TESS__N_ROLES];
-    tess__in_flight *state; /* by group or block */
-    tess__lane *up, *down;  /* transfers; null when nothing ever moves */
-    tess__pool *host_pool;  /* of the work on the lane down */
+    uint64_t *taken[TESS__N_ROLES]; /* bytes on the ledger for it */
+    tess__in_flight *state;         /* by group or block */
+    tess__lane *up, *down;          /* transfers; null when nothing ever moves */
+    tess__pool *host_pool;          /* of the work on the lane down */
 
     /* the pass */
     tess__program *program, departed; /* the running one; the one a departing pass builds as it goes */
@@ -101,7 +104,12 @@ struct tess {
     tess_buffer user_buffers[TESS__MAX_USER];
     int32_t n_user;
 
-    uint64_t live[3][16], live_total[3], live_peak[3], live_at_peak[3][16];
+    tess__ledger ledger; /* measured */
+    tess__needs needs;
+    int32_t next_point; /* in the running program */
+    tess_ledger_fn ledger_hook;
+    void *ledger_user;
+    tess_ledger_point *kept; /* by unit and point; null: not asked for */
     uint64_t obtained[3], obtained_peak[3];
     uint64_t n_recompiles, n_collectives, exchange_count;
     uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo */
@@ -172,7 +180,9 @@ tess_status tess__move_wait(tess *, tess__lane *, uint64_t *ticket);
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__comm_run(tess *, int which, const tess_collective *, const char *doing);
-void tess__book(tess *, const tess__buffer *, int sign);
+/** Onto the ledger, with what the place must hold (measure.h); `in`: the instruction that books it, or null. */
+void tess__book(tess *, const tess__buffer *, const tess__instr *in);
+void tess__unbook(tess *, const tess__buffer *);
 tess_status tess__run_program(tess *, tess__program *);
 /** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
 void tess__doing_event(tess *, const tess__event *);

@@ -15,14 +15,16 @@ static tess_status device_failed(const tess *t, tess_status s, const tess_error 
 
 /* ---- memory ---- */
 
-void tess__book(tess *t, const tess__buffer *b, int sign) {
-    uint64_t change = sign > 0 ? b->bytes : 0 - b->bytes;
-    t->live[b->domain][b->category] += change;
-    t->live_total[b->domain] += change;
-    if (t->live_total[b->domain] > t->live_peak[b->domain]) {
-        t->live_peak[b->domain] = t->live_total[b->domain];
-        memcpy(t->live_at_peak[b->domain], t->live[b->domain], sizeof t->live[0]);
-    }
+void tess__book(tess *t, const tess__buffer *b, const tess__instr *in) {
+    uint64_t bytes = tess__measure(t, in, b->role, b->index);
+    t->booked[b->role][b->index] = 1;
+    t->taken[b->role][b->index] = bytes;
+    tess__ledger_add(&t->ledger, b->domain, b->category, b->unit, bytes);
+}
+
+void tess__unbook(tess *t, const tess__buffer *b) {
+    t->booked[b->role][b->index] = 0;
+    tess__ledger_take(&t->ledger, b->domain, b->category, b->unit, t->taken[b->role][b->index]);
 }
 
 /* A departing pass finds room as it goes; what the arena cannot hold is obtained on top. */
@@ -97,8 +99,8 @@ static tess_status book(tess *t, const tess__instr *in) {
     } else if (t->booked[b->role][b->index]) {
         return TESS_OK;
     }
-    t->booked[b->role][b->index] = 1;
-    tess__book(t, b, 1);
+    tess__book(t, b, in);
+    TRY(tess__measure_place(t, b));
     tess__unpoison(tess__at(t, b->role, b->index), b->bytes);
     return in->flags & TESS__ZERO ? fill(t, b, 0) : TESS_OK;
 }
@@ -107,8 +109,7 @@ static tess_status unbook(tess *t, const tess__instr *in) {
     const tess__buffer *b = &t->program->buffers[in->buffer];
     if (!t->booked[b->role][b->index])
         return TESS_OK;
-    t->booked[b->role][b->index] = 0;
-    tess__book(t, b, -1);
+    tess__unbook(t, b);
     if (b->arena != TESS__STEP)
         return TESS_OK;
     if (t->strict) /* all bits set is a NaN in every float format */
@@ -494,19 +495,22 @@ static int stops(uint8_t op, int how_far) {
 }
 
 tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
-    while (*pc < t->program->n_instrs) {
+    for (;; ++*pc) {
+        while (t->next_point < t->program->n_points && t->program->points[t->next_point].at <= *pc)
+            tess__ledger_reach(t, &t->program->points[t->next_point++]);
+        if (*pc >= t->program->n_instrs)
+            return TESS_OK;
         const tess__instr *in = &t->program->instrs[*pc];
         if (stops(in->op, how_far))
             return TESS_OK;
         TRY(run_instr(t, in));
-        ++*pc;
     }
-    return TESS_OK;
 }
 
 tess_status tess__run_program(tess *t, tess__program *p) {
     int32_t pc = 0;
     t->program = p;
+    t->next_point = 0;
     return tess__execute(t, &pc, TESS__TO_END);
 }
 

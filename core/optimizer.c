@@ -95,10 +95,8 @@ static tess_status drop(tess *t) {
     TRY(tess__pass_finish(t));
     for (int32_t i = 0; i < t->resident.n_buffers; i++) {
         const tess__buffer *b = &t->resident.buffers[i];
-        if (b->role == TESS__SHARD_GRAD && t->booked[b->role][b->index]) {
-            t->booked[b->role][b->index] = 0;
-            tess__book(t, b, -1);
-        }
+        if (b->role == TESS__SHARD_GRAD && t->booked[b->role][b->index])
+            tess__unbook(t, b);
     }
     t->pending_grads = 0;
     t->microbatch = 0;

@@ -136,7 +136,7 @@ static tess_status depart(tess *t, uint8_t type, int32_t scope) {
     }
     TRY(take_live(t));
     t->program = &t->departed;
-    t->pc = 0;
+    t->pc = t->next_point = 0;
     t->departing = 1;
     return TESS_OK;
 }
@@ -194,16 +194,14 @@ static tess_status recompile(tess *t) {
 
 tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
     t->program = program;
-    t->pc = 0;
+    t->pc = t->next_point = 0;
     t->pass = kind;
     t->departing = 0;
     int train = (kind & 15) == TESS_PASS_TRAIN;
     for (int32_t i = 0; train && t->setup.accum > 1 && t->microbatch == 0 && i < t->resident.n_buffers; i++) {
         const tess__buffer *b = &t->resident.buffers[i];
-        if (b->role == TESS__SHARD_GRAD && !t->booked[b->role][b->index]) {
-            t->booked[b->role][b->index] = 1;
-            tess__book(t, b, 1);
-        }
+        if (b->role == TESS__SHARD_GRAD && !t->booked[b->role][b->index])
+            tess__book(t, b, NULL);
     }
     return TESS_OK;
 }
@@ -344,7 +342,7 @@ static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
         t->builder.params_only = 1;
         tess__heap_reset(&t->heap, t->arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
         t->program = &t->departed;
-        t->pc = 0;
+        t->pc = t->next_point = 0;
         t->departing = 1;
     }
     t->summoned++;

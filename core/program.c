@@ -43,14 +43,22 @@ tess_status tess__program_event(tess__program *p, uint8_t type, int32_t scope) {
     return s;
 }
 
+tess_status tess__program_point(tess__program *p, uint32_t point, int32_t unit) {
+    tess_status s = grow((void **)&p->points, p->n_points, &p->cap_points, sizeof *p->points);
+    if (!s)
+        p->points[p->n_points++] = (tess__point){ .at = p->n_instrs, .unit = unit, .point = point };
+    return s;
+}
+
 void tess__program_clear(tess__program *p) {
-    p->n_instrs = p->n_buffers = p->n_events = 0;
+    p->n_instrs = p->n_buffers = p->n_events = p->n_points = 0;
 }
 
 void tess__program_free(tess__program *p) {
     free(p->instrs);
     free(p->buffers);
     free(p->events);
+    free(p->points);
     *p = (tess__program){ 0 };
 }
 

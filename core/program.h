@@ -111,12 +111,19 @@ typedef struct {
     int32_t scope;
 } tess__event; /* AGAIN: forward run again for the backward that follows (activation checkpointing) */
 
+/* A ledger point: reached when all instructions before `at` have run. */
+typedef struct {
+    int32_t at, unit;
+    uint32_t point; /* TESS_LEDGER_…, with TESS_LEDGER_AFTER */
+} tess__point;
+
 typedef struct {
     uint32_t kind; /* TESS_PASS_… or TESS__PASS_… */
     tess__instr *instrs;
     tess__buffer *buffers;
     tess__event *events;
-    int32_t n_instrs, n_buffers, n_events, cap_instrs, cap_buffers, cap_events;
+    tess__point *points; /* in order of time; no part of the hash */
+    int32_t n_instrs, n_buffers, n_events, n_points, cap_instrs, cap_buffers, cap_events, cap_points;
     uint64_t step_bytes[3];  /* size of the step arena it needs, by domain; of tess__resident: of the resident arena */
     uint64_t pageable_bytes; /* of tess__resident */
     uint64_t hash;
@@ -137,6 +144,8 @@ tess_status tess__program_instr(tess__program *, uint8_t op, uint8_t flags, int3
                                 uint64_t tag);
 tess_status tess__program_buffer(tess__program *, const tess__buffer *, int32_t *index);
 tess_status tess__program_event(tess__program *, uint8_t type, int32_t scope);
+/** A ledger point of `unit`, here. */
+tess_status tess__program_point(tess__program *, uint32_t point, int32_t unit);
 void tess__program_clear(tess__program *); /* empties it, keeps the memory */
 void tess__program_free(tess__program *);
 /** Hash of the whole: instructions, buffers with offsets. */

@@ -182,7 +182,8 @@ static tess_status make_tables(tess *t) {
     for (int role = 0; role < TESS__N_ROLES; role++) {
         t->where[role] = calloc(n, sizeof **t->where);
         t->booked[role] = calloc(n, 1);
-        ok = ok && t->where[role] && t->booked[role];
+        t->taken[role] = calloc(n, sizeof **t->taken);
+        ok = ok && t->where[role] && t->booked[role] && t->taken[role];
     }
     t->state = calloc(n + 1, sizeof *t->state);
     t->cap_overflow = (int32_t)(8 * n + 64);
@@ -192,6 +193,11 @@ static tess_status make_tables(tess *t) {
     t->block_grads = calloc((size_t)t->model.n_params + 1, sizeof *t->block_grads);
     if (!ok || !t->state || !t->overflow || !t->entered || !t->block_params || !t->block_grads)
         return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+    tess_status s = tess__ledger_create(&t->ledger, t->layout.n_units);
+    if (!s)
+        s = tess__needs_create(&t->needs, &t->setup, &t->layout);
+    if (s)
+        return s;
     return tess__heap_create(&t->heap, t->cap_overflow);
 }
 
@@ -261,10 +267,8 @@ static tess_status obtain_all(tess *t) {
     for (int32_t i = 0; !s && i < t->resident.n_buffers; i++) {
         const tess__buffer *b = &t->resident.buffers[i];
         t->where[b->role][b->index] = (char *)t->arenas[b->domain][b->arena].memory.ptr + b->offset;
-        if (b->role != TESS__SHARD_GRAD) {
-            t->booked[b->role][b->index] = 1;
-            tess__book(t, b, 1);
-        }
+        if (b->role != TESS__SHARD_GRAD)
+            tess__book(t, b, NULL);
     }
     return s;
 }
@@ -316,6 +320,8 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
     if (t->sharded)
         return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
     tess_status s = plan(t);
+    if (t->plan_only && s == TESS_E_BUDGET) /* the plan can still be read */
+        t->sharded = 1;
     if (s)
         return s;
     if (t->plan_only) {
@@ -389,8 +395,7 @@ tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
     t->obtained[TESS_DOMAIN_DEVICE] += b->bytes;
     if (t->obtained[TESS_DOMAIN_DEVICE] > t->obtained_peak[TESS_DOMAIN_DEVICE])
         t->obtained_peak[TESS_DOMAIN_DEVICE] = t->obtained[TESS_DOMAIN_DEVICE];
-    t->live[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += b->bytes;
-    t->live_total[TESS_DOMAIN_DEVICE] += b->bytes;
+    tess__ledger_add(&t->ledger, TESS_DOMAIN_DEVICE, TESS_CAT_ACTIVATION, -1, b->bytes);
     *out = b->ptr;
     return TESS_OK;
 }
@@ -411,9 +416,9 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     for (uint32_t d = 1; d < 3; d++) {
         s.peak_bytes[d] = t->obtained_peak[d];
         s.planned_peak_bytes[d] = tess__planned_bytes(t, d);
-        s.live_bytes[d] = t->live_total[d];
-        s.live_peak_bytes[d] = t->live_peak[d];
-        memcpy(s.live_peak_category_bytes[d], t->live_at_peak[d], sizeof t->live_at_peak[d]);
+        s.live_bytes[d] = t->ledger.total[d];
+        s.live_peak_bytes[d] = t->ledger.most[d];
+        memcpy(s.live_peak_category_bytes[d], t->ledger.at_most[d], sizeof t->ledger.at_most[d]);
         const tess__program *fullest = &t->programs[0];
         for (int i = 1; i < TESS__N_PROGRAMS; i++)
             if (t->programs[i].live_peak_bytes[d] > fullest->live_peak_bytes[d])

@@ -4,8 +4,8 @@
 # processors: 2
 # The memory check must be able to fail (docs/numbers.md, "Measured apart"): two faults are planted in a copy of the core,
 # and each must be caught. Usage: memory_mutations.sh SOURCE_DIR [CC]
-#   1. the engine allocates 64 KiB in a step   → step_allocations is not 0
-#   2. a buffer is planned 64 bytes short      → AddressSanitizer stops the access
+#   1. the engine allocates 64 KiB in a step   → step_allocations is not 0, and the ledger differs at a point
+#   2. a buffer is planned 64 bytes short      → AddressSanitizer stops the access, and the ledger differs
 set -eu
 source=$SOURCE cc=${CC:-cc}
 work=$(mktemp -d)
@@ -17,6 +17,7 @@ build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
   shift
   mkdir -p "$work/$output.objects"
   for file in "$work"/core/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_main.c \
+    "$source"/tests/support/ledger_check.c \
     "$source"/tools/alloc_count.c "$source"/tools/alloc_hooks.c; do
     objects+=("$work/$output.objects/$(basename "$file" .c).o")
     "$cc" -std=gnu11 -D_GNU_SOURCE -O0 -g -ffp-contract=off "$@" -DTESSERA_VERSION='"0"' \
@@ -37,6 +38,7 @@ export TESSERA_LOG=error
 
 build plain
 "$work/plain" blocks | grep -q ' step_allocations=0 ' || { echo "the unharmed core allocates in a step" >&2; exit 1; }
+"$work/plain" blocks | grep -q ' ledger=equal ' || { echo "the unharmed core does not run as planned" >&2; exit 1; }
 
 plant blocks.c 'tess__hand_out(t, e->scope' 'free(malloc(65536)); tess__hand_out(t, e->scope'
 sed -i '1i #include <stdlib.h>' "$work/core/blocks.c"
@@ -45,6 +47,8 @@ if "$work/extra" blocks | grep -q ' step_allocations=0 '; then
   echo "an extra allocation of 64 KiB in each block went unseen" >&2
   exit 1
 fi
+"$work/extra" blocks 2> "$work/log" | grep -q ' ledger=differ ' || { echo "the ledger knows of no extra 64 KiB" >&2; exit 1; }
+grep -q 'allocations beside the arenas' "$work/log" || { echo "something else differs:" >&2; cat "$work/log" >&2; exit 1; }
 cp "$source/core/blocks.c" "$work/core/blocks.c"
 
 plant compile.c '.bytes = tess__round_up(bytes, b->setup->align),' \
@@ -55,4 +59,7 @@ if "$work/short" blocks > "$work/log" 2>&1; then
   exit 1
 fi
 grep -q 'use-after-poison' "$work/log" || { echo "the short buffer was not what failed:" >&2; cat "$work/log" >&2; exit 1; }
-echo "both planted faults were caught"
+build missed
+"$work/missed" blocks 2> "$work/log" | grep -q ' ledger=differ ' || { echo "the ledger does not miss 64 bytes" >&2; exit 1; }
+grep -q 'communication of all: .* bytes measured' "$work/log" || { echo "something else differs:" >&2; cat "$work/log" >&2; exit 1; }
+echo "both planted faults were caught, twice each"

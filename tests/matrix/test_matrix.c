@@ -1,5 +1,6 @@
 /* The matrix: one test per combination of strategies, each a run of the toy on real processes. In every cell the bytes
- * planned are the bytes obtained, in each domain and category and at the system call; nothing is allocated after the
+ * planned are the bytes obtained, in each domain and category and at the system call, and the bytes alive at every
+ * ledger point of every unit; nothing is allocated after the
  * first step; nothing stays booked. Cells that share (precision, wire, W, accumulation, clipping) share one digest.
  *
  *   test_matrix [--all] [--part I/N] [--list] [PATTERN]     PATTERN: a shell pattern over names, "*W=4*"
@@ -96,6 +97,9 @@ static void check_bytes(const char *line) {
     assert_string_equal(text, "equal");
     value_of(line, " resting=", text, sizeof text);
     assert_string_equal(text, "equal");
+    value_of(line, " ledger=", text, sizeof text); /* at every point of every unit, in three steps and evaluations */
+    assert_string_equal(text, "equal");
+    assert_true(number_of(line, " points=") >= 3 * 4 * number_of(line, " units="));
     value_of(line, " buffers=", text, sizeof text);
     assert_string_equal(text, "equal");
     assert_int_equal(number_of(line, " recompiles="), 0);

@@ -1,6 +1,8 @@
 /* Trains the toy and prints one line: "digest=… loss=… peak=… planned=… mapped=… step_allocations=… recompiles=…",
- * mapped and step_allocations being counted at the system call and at malloc. For tests that start ranks. */
+ * mapped and step_allocations being counted at the system call and at malloc; ledger says whether measured and planned
+ * bytes were equal at every point of every pass. For tests that start ranks. */
 #include "alloc_count.h"
+#include "ledger_check.h"
 #include "toy.h"
 
 #include <math.h>
@@ -47,6 +49,31 @@ static int rests(const tess_stats *s) {
     return s->live_bytes[1] == s->resting_bytes[1] && s->live_bytes[2] == s->resting_bytes[2];
 }
 
+typedef struct {
+    ledger_check step, eval, full;
+} checks;
+
+static tess_status open_checks(checks *c, tess *t, uint32_t of) {
+    uint64_t (*count)(void) = tool_alloc_available() ? tool_alloc_own : NULL;
+    tess_status s = ledger_check_open(&c->step, t, of, count);
+    if (!s)
+        s = ledger_check_open(&c->eval, t, TESS_LEDGER_EVAL, count);
+    return s ? s : ledger_check_open(&c->full, t, TESS_LEDGER_FULL, count);
+}
+
+static const char *verdict(checks *c) {
+    ledger_check *all[] = { &c->step, &c->eval, &c->full };
+    const char *text = "equal";
+    for (int i = 0; i < 3; i++) {
+        if (all[i]->differ) {
+            fprintf(stderr, "toy: ledger: %s (and %d more)\n", all[i]->first, all[i]->differ - 1);
+            text = "differ";
+        }
+        ledger_check_close(all[i]);
+    }
+    return text;
+}
+
 int main(int argc, char **argv) {
     int blocks = argc > 1 && strstr(argv[1], "blocks") != NULL;
     int fused = argc > 1 && strstr(argv[1], "fused") != NULL;
@@ -64,11 +91,16 @@ int main(int argc, char **argv) {
         return fail(t, s);
     tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = clip ? 0.002f : 0 };
     m.skip = argc > 1 && strstr(argv[1], "part") ? 3 : 0;
+    checks c;
+    if ((s = open_checks(&c, t, clip ? TESS_LEDGER_STEP_CLIPPED : fused ? TESS_LEDGER_STEP : TESS_LEDGER_STEP_APART)))
+        return fail(t, s);
     double loss = 0;
     int W = tess_ranks(t), r = tess_rank(t);
     for (int i = 0; !s && i < steps; i++) {
         if (i == 1)
             tool_alloc_window_begin();
+        if (!m.skip)
+            ledger_check_start(&c.step);
         for (int k = 0; !s && k < accum; k++) {
             int64_t g = (int64_t)i * accum * W + (at_end ? r * accum + k : k * W + r);
             int last = k == accum - 1;
@@ -77,28 +109,41 @@ int main(int argc, char **argv) {
         }
         if (!s && !(blocks && fused))
             s = tess_step(t, &step);
+        if (!m.skip)
+            ledger_check_stop(&c.step);
         /* Before the others can be done and ask the server, which may be in this process, for their goodbye. */
         if (i == steps - 1)
             tool_alloc_window_end();
         if (!s)
             s = tess_all_reduce(t, &loss, 1, TESS_F64, TESS_AVG);
         double eval;
+        if (!m.skip)
+            ledger_check_start(&c.eval);
         if (!s)
             s = blocks ? toy_run(t, TESS_PASS_EVAL, 1000, NULL, &eval) : toy_pass(t, &m, TESS_PASS_EVAL, 1000, &eval);
+        if (!m.skip && blocks) /* a hooks pass ends with the next call */
+            ledger_check_stop(&c.eval);
     }
+    ledger_check_start(&c.full);
     uint64_t digest = 0;
     tess_stats stats = { .struct_size = sizeof stats };
     int agree = 0;
     if (s || (s = buffers_agree(t, &agree)) || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
         return fail(t, s);
+    if (blocks)
+        ledger_check_stop(&c.full);
+    uint64_t points = c.step.points + c.eval.points + c.full.points;
+    const char *ledger = verdict(&c);
     if (r == 0)
         printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
-               "categories=%s resting=%s buffers=%s step_allocations=%lld units=%llu recompiles=%llu\n",
+               "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
+               "recompiles=%llu\n",
                (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
                (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.peak_bytes[2],
                (unsigned long long)stats.planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
                categories_agree(&stats) ? "equal" : "differ", rests(&stats) ? "equal" : "differ",
-               agree ? "equal" : "differ", tool_alloc_available() ? (long long)tool_alloc_own() : -1LL,
-               (unsigned long long)stats.n_units, (unsigned long long)stats.n_recompiles);
+               agree ? "equal" : "differ", ledger, (unsigned long long)points,
+               tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
+               (unsigned long long)stats.n_recompiles);
     return tess_exit_code(tess_close(t));
 }

@@ -61,9 +61,9 @@ static void check_bytes(tess *t, int how) {
         assert_int_equal(sum, s.planned_peak_bytes[d]);
         assert_int_equal(s.live_bytes[d], s.resting_bytes[d]);
         uint64_t planned_live = sum - s.category_peak_bytes[d][TESS_CAT_FRAGMENTATION];
-        assert_true(t->live_peak[d] <= planned_live);
+        assert_true(t->ledger.most[d] <= planned_live);
         if (how == CLIPPED) /* runs every program but the fused one */
-            assert_int_equal(t->live_peak[d], planned_live);
+            assert_int_equal(t->ledger.most[d], planned_live);
     }
 }
 

@@ -188,6 +188,62 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 
+/* ---- ledger: what is alive, by domain and category ---------------------------------------------- */
+enum { /* the points at which a unit is looked at: before and after each of these */
+    TESS_LEDGER_PRE_FORWARD = 1, /* its parameters are gathered; so in a recomputation */
+    TESS_LEDGER_POST_FORWARD,    /* and released, unless they stay */
+    TESS_LEDGER_PRE_BACKWARD,    /* gathered again; its gradient begins */
+    TESS_LEDGER_POST_BACKWARD,   /* released; the reduction is on its way */
+    TESS_LEDGER_OPTIMIZER,
+    TESS_LEDGER_PEAK, /* of each domain since the last reset; not one instant when both domains are in use */
+    TESS_LEDGER_NOW,
+    TESS_LEDGER_AFTER = 256 /* flag */
+};
+typedef struct {
+    uint32_t struct_size, point;
+    uint64_t index;          /* in order of time, from 0 at the last reset, or in the plan */
+    const char *pass, *name; /* of the pass: "train", "no_sync", "eval", "step", …; of the unit. Null: none */
+    int32_t unit, reserved;  /* -1: none */
+    uint64_t bytes[3][16];      /* [TESS_DOMAIN_…][TESS_CAT_…] of all units */
+    uint64_t unit_bytes[3][16]; /* of this unit */
+    uint64_t total_bytes[3];
+    uint64_t backend_bytes; /* measured: what the device's libraries hold themselves; 0 where it cannot tell */
+} tess_ledger_point;
+/** `point` is valid during the call. Makes no call on the same tess but tess_ledger_now, tess_ledger_unit and
+ * tess_stats_get. */
+typedef void (*tess_ledger_fn)(void *user, const tess_ledger_point *point);
+/** From now on `fn` is called at each point, on the thread that called in; null ends it. */
+TESS_API tess_status tess_ledger_hook(tess *, tess_ledger_fn fn, void *user);
+TESS_API tess_status tess_ledger_now(const tess *, tess_ledger_point *out);
+TESS_API tess_status tess_ledger_peak(const tess *, tess_ledger_point *out);
+TESS_API tess_status tess_ledger_reset(tess *); /* the peak is now; points count from 0 */
+/** The latest time that `unit` was at `point`. Kept from the first call of tess_ledger_keep on, which takes memory. */
+TESS_API tess_status tess_ledger_keep(tess *);
+TESS_API tess_status tess_ledger_last(const tess *, int32_t unit, uint32_t point, tess_ledger_point *out);
+enum {
+    TESS_LEDGER_STEP = 1,     /* blocks: tess_run with its step; else as the next */
+    TESS_LEDGER_STEP_APART,   /* all passes of a step, then tess_step */
+    TESS_LEDGER_STEP_CLIPPED, /* the same with clipping */
+    TESS_LEDGER_EVAL,
+    TESS_LEDGER_NORM, /* all passes of a step, then tess_grad_norm */
+    TESS_LEDGER_FULL  /* tess_each_full: no points, a peak */
+};
+/** The same from the plan: every point of one step in order of time, then one TESS_LEDGER_PEAK. Before the first step
+ * too, and with plan_only. */
+TESS_API tess_status tess_ledger_plan(const tess *, uint32_t of, tess_ledger_fn fn, void *user);
+typedef struct { /* one unit, per rank; bytes as they are allotted, rounded up */
+    uint32_t struct_size;
+    int32_t n_params; /* tied ones once */
+    const char *name;
+    uint64_t elems;           /* without padding */
+    uint64_t shard_bytes;     /* at rest */
+    uint64_t unsharded_bytes; /* while gathered; 0: the shard is read in place */
+    uint64_t gradient_bytes;  /* unsharded, local; 0: it grows in the shard's place, or there is none */
+    uint64_t shard_gradient_bytes, state_bytes;
+    uint64_t live_bytes[3][16]; /* now */
+} tess_unit_info;
+TESS_API tess_status tess_ledger_unit(const tess *, int32_t unit, tess_unit_info *out);
+
 #ifdef __cplusplus
 }
 #endif
