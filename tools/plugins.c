@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "check/check.h"
 #include "commands.h"
 #include "elf_note.h"
 #include "json_out.h"
@@ -9,11 +10,13 @@
 #include "options.h"
 #include "plugin_check.h"
 
-static const char usage[] = "Usage: tessera plugins list [--json]\n"
-                            "       tessera plugins info NAME|PATH [--json]\n"
-                            "Lists the plugins that can be found, or describes one and the variables it reads.\n"
-                            "\n"
-                            "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n";
+static const char usage[] =
+    "Usage: tessera plugins list [--json]\n"
+    "       tessera plugins info NAME|PATH [--json]\n"
+    "       tessera plugins check FILE|NAME [--help]\n"
+    "Lists the plugins that can be found; describes one and the variables it reads; tries out what one promises.\n"
+    "\n"
+    "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n";
 
 typedef struct {
     int as_json;
@@ -235,6 +238,8 @@ int cmd_plugins(int argc, char **argv) {
     view v = { .as_json = 0 };
     const char *words[2] = { NULL, NULL };
     int n = 0;
+    if (argc > 1 && strcmp(argv[1], "check") == 0)
+        return check_main(argc - 1, argv + 1);
     json_init(&v.json, stdout);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0) {
