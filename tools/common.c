@@ -18,7 +18,7 @@ typedef struct {
     double least, most;
 } shared_option;
 static const shared_option shared[] = {
-    { "ranks", "N", 1, 65536 },       { "comm", "PLUGIN", 0, 0 },
+    { "ranks", "N", 1, 1 << 20 },     { "comm", "PLUGIN", 0, 0 },
     { "offload", "PLUGIN", 0, 0 },    { "precision", "PLUGIN", 0, 0 },
     { "wrap", "POLICY", 0, 0 },       { "strategy", "STRATEGY", 0, 0 },
     { "device", "PLUGIN", 0, 0 },     { "device-memory", "BYTES", 0, 0 },

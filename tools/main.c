@@ -13,6 +13,7 @@ static const struct {
 } commands[] = {
     { "train", cmd_train, "train a reference model, on files or on data that comes with it" },
     { "run", cmd_run, "start ranks of any program" },
+    { "plan", cmd_plan, "what a run would take: bytes per rank, by category, for any number of ranks" },
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { NULL, NULL, NULL },

@@ -86,6 +86,9 @@ struct train_run {
 /** Runs as one rank of the world that the environment describes. Returns the exit code. */
 int train_rank(const train_settings *);
 
+/** Plans the run for `ranks` ranks: an engine to read, with the model it was made for. TESS_E_BUDGET leaves both too.
+ */
+tess_status train_plan_open(const train_settings *, int32_t ranks, tess **, model **);
 /** Plans the run for `ranks` ranks and starts nothing: what cannot be is found here once, not on every rank. */
 tess_status train_plan(const train_settings *, int32_t ranks);
 

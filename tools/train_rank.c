@@ -240,10 +240,8 @@ static tess_status run(train_run *r) {
     return status;
 }
 
-/* Warnings are left to the ranks, of which the first repeats them. */
-tess_status train_plan(const train_settings *settings, int32_t ranks) {
+tess_status train_plan_open(const train_settings *settings, int32_t ranks, tess **t, model **m) {
     train_run r = { .s = *settings };
-    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
     tess_status status = make_model(&r, ranks);
     if (status == TESS_OK)
         status = open_engine(&r, ranks);
@@ -251,10 +249,26 @@ tess_status train_plan(const train_settings *settings, int32_t ranks) {
         status = model_declare(r.t, r.m);
     if (status == TESS_OK)
         status = tess_shard(r.t, NULL, NULL);
-    tess__log_set_least(least);
+    if (status == TESS_E_PLANNED || status == TESS_E_BUDGET) {
+        *t = r.t;
+        *m = r.m;
+        return status == TESS_E_PLANNED ? TESS_OK : status;
+    }
     tess_close(r.t);
     model_destroy(r.m);
-    return status == TESS_E_PLANNED ? TESS_OK : status;
+    return status;
+}
+
+/* Warnings are left to the ranks, of which the first repeats them. */
+tess_status train_plan(const train_settings *settings, int32_t ranks) {
+    tess *t = NULL;
+    model *m = NULL;
+    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
+    tess_status status = train_plan_open(settings, ranks, &t, &m);
+    tess__log_set_least(least);
+    tess_close(t);
+    model_destroy(m);
+    return status;
 }
 
 /* In the order of train_models. */

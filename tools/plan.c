@@ -1,0 +1,125 @@
+/* tessera plan: what a run would take, before anything is allocated. */
+#include "plan.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common.h"
+#include "options.h"
+#include "status.h"
+
+typedef struct {
+    const char *word;
+    char **program; /* behind "--"; null: none */
+} arguments;
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (a->word)
+            return tool_usage_error(state, "one thing at a time: '%s' and '%s'", a->word, text);
+        a->word = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->word && !a->program)
+            return tool_usage_error(state, "nothing to plan: a model (mnist, gpt, convbn, linear) or -- PROGRAM");
+        if (a->word && a->program)
+            return tool_usage_error(state, "one thing at a time: '%s' and -- %s", a->word, a->program[0]);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const char doc[] =
+    "Says what a step takes, per rank: bytes by category, where the peak is and what is alive there. Nothing is "
+    "trained and no rank is started. MODEL is mnist, gpt, convbn or linear; PROGRAM is any program that uses the "
+    "library, which runs up to tess_shard.";
+
+int plan_refuse(const char *word, int32_t ranks, tess_status over) {
+    (void)word;
+    (void)ranks;
+    return tool_report(over);
+}
+
+static tess_status open_output(plan_output *out, json_out *json, FILE **file) {
+    const char *path = tess__option_text("json");
+    int quiet = 0;
+    tess_status status = tess__option_flag("quiet", &quiet);
+    if (status != TESS_OK)
+        return status;
+    int to_stdout = path && strcmp(path, "1") == 0;
+    if (!quiet)
+        out->text = to_stdout ? stderr : stdout;
+    if (!path)
+        return TESS_OK;
+    *file = to_stdout ? stdout : fopen(path, "we");
+    if (!*file)
+        return tess__fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
+    json_init(json, *file);
+    out->json = json;
+    return TESS_OK;
+}
+
+static int report(const char *word, const char *name, int32_t ranks) {
+    plan_source source;
+    plan_output out = { 0 };
+    json_out json;
+    FILE *file = NULL;
+    tess_status over = plan_open(word, ranks, &source);
+    if (over != TESS_OK && over != TESS_E_BUDGET)
+        return tool_report(over);
+    char said[1024]; /* other calls may set a message of their own */
+    snprintf(said, sizeof said, "%s", tess_last_error());
+    snprintf(source.name, sizeof source.name, "%s", name);
+    tess_status status = open_output(&out, &json, &file);
+    if (status == TESS_OK)
+        status = plan_report(&source, over, &out);
+    if (file && file != stdout && fclose(file) != 0 && status == TESS_OK)
+        status = tess__fail(TESS_E_DATA, "--json: not everything could be written");
+    plan_close(&source);
+    if (status != TESS_OK)
+        return tool_report(status);
+    return over == TESS_OK ? TOOL_OK : plan_refuse(word, ranks, tess__fail(over, "%s", said));
+}
+
+/* The words behind "--" are the program's; argp sees those before it. */
+static char **split_program(int *argc, char **argv) {
+    for (int i = 1; i < *argc; i++)
+        if (strcmp(argv[i], "--") == 0) {
+            argv[i] = NULL;
+            *argc = i;
+            return argv[i + 1] ? &argv[i + 1] : NULL;
+        }
+    return NULL;
+}
+
+static int plan_program(char **argv, int32_t ranks) {
+    char path[64];
+    int code = 0;
+    tess_status status = plan_program_run(argv, ranks, path, &code);
+    if (status != TESS_OK)
+        return tool_report(status);
+    if (code != 0)
+        return code;
+    code = report(path, argv[0], ranks);
+    unlink(path);
+    return code;
+}
+
+int cmd_plan(int argc, char **argv) {
+    struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
+    struct argp argp = { NULL, parse, "MODEL\n-- PROGRAM [ARGUMENT…]", doc, children, NULL, NULL };
+    arguments a = { .word = NULL };
+    int64_t ranks = 1;
+    a.program = split_program(&argc, argv);
+    int code = tool_parse(&argp, 0, argc, argv, &a);
+    if (code != TOOL_OK)
+        return code;
+    tess_status status = tess__option_int("ranks", 1, 1 << 20, &ranks);
+    if (status != TESS_OK)
+        return tool_report(status);
+    return a.program ? plan_program(a.program, (int32_t)ranks) : report(a.word, a.word, (int32_t)ranks);
+}

@@ -1,0 +1,244 @@
+/* What a plan says, as tables for people and as events (docs/json.md). */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine.h"
+#include "options.h"
+#include "plan.h"
+#include "progress.h"
+#include "status.h"
+
+typedef struct { /* all that is said, gathered once */
+    const plan_source *source;
+    const tess *t;
+    tess_stats stats;
+    uint64_t resting[3][16];
+    int over; /* its budget */
+    double seconds;
+    tess__fullest fullest;
+    uint32_t domain; /* of the peak that is described: the device's unless all is on the host */
+    int32_t largest; /* unit by unsharded bytes */
+    tess_unit_info largest_info;
+} facts;
+
+static const char *const domain_names[] = { "", "device", "host" };
+
+/* ---- gathering --------------------------------------------------------------------------------- */
+static void find_largest(facts *f) {
+    uint64_t most = 0;
+    for (int32_t i = 0; i < f->t->layout.n_units; i++) {
+        tess_unit_info u = { .struct_size = sizeof u };
+        if (tess_ledger_unit(f->t, i, &u) != TESS_OK)
+            return;
+        uint64_t bytes = u.unsharded_bytes ? u.unsharded_bytes : u.shard_bytes;
+        if (bytes <= most)
+            continue;
+        most = bytes;
+        f->largest = i;
+        f->largest_info = u;
+    }
+}
+
+static tess_status gather(const plan_source *s, tess_status over, facts *f) {
+    *f = (facts){ .source = s, .t = s->t, .over = over == TESS_E_BUDGET, .seconds = NAN, .largest = -1 };
+    f->stats.struct_size = sizeof f->stats;
+    tess_status status = tess_stats_get(s->t, &f->stats);
+    if (status != TESS_OK)
+        return status;
+    for (int32_t i = 0; i < f->t->resident.n_buffers; i++) {
+        const tess__buffer *b = &f->t->resident.buffers[i];
+        if (b->role != TESS__SHARD_GRAD)
+            f->resting[b->domain][b->category] += b->bytes;
+    }
+    for (int32_t i = 0; i < f->t->n_user; i++)
+        f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->t->user_buffers[i].bytes;
+    f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
+    f->fullest = tess__ledger_fullest(f->t, f->domain);
+    find_largest(f);
+    return TESS_OK;
+}
+
+static const tess__program *fullest_program(const facts *f) {
+    return f->fullest.program < 0 ? NULL : &f->t->programs[f->fullest.program];
+}
+
+static const tess__point *fullest_point(const facts *f) {
+    return f->fullest.point < 0 ? NULL : &fullest_program(f)->points[f->fullest.point];
+}
+
+static uint64_t budget_of(const facts *f, uint32_t domain) {
+    return domain == TESS_DOMAIN_DEVICE ? f->t->setup.env.device_budget_bytes : f->t->setup.env.host_budget_bytes;
+}
+
+static const char *text_or(const char *key, const char *fallback) {
+    const char *text = tess__option_text(key);
+    return text ? text : fallback;
+}
+
+static const char *activations_of(const tess *t) {
+    static const char *const names[] = { "keep", "recompute", "offload" };
+    return names[t->setup.activations];
+}
+
+/* What the program itself passed to tess_open counts where the environment says nothing. */
+static const char *strategy_of(const tess *t) {
+    return text_or("strategy", t->options.strategy ? t->options.strategy : "full");
+}
+
+/* ---- tables ------------------------------------------------------------------------------------ */
+static void print_domain(FILE *out, const facts *f, uint32_t d) {
+    char peak[32], rest[32];
+    uint64_t resting = f->stats.resting_bytes[d], planned = f->stats.planned_peak_bytes[d];
+    if (d == TESS_DOMAIN_DEVICE)
+        resting += f->resting[d][TESS_CAT_ACTIVATION];
+    if (!planned)
+        return;
+    fprintf(out, "%-24s %14s %14s   (%" PRIu64 " bytes)\n", d == TESS_DOMAIN_DEVICE ? "device memory" : "host memory",
+            tool_bytes_text(planned, peak), tool_bytes_text(resting, rest), planned);
+    for (uint32_t c = 1; c < 16; c++)
+        if (f->stats.category_peak_bytes[d][c] || f->resting[d][c])
+            fprintf(out, "  %-22s %14s %14s\n", tess__category_name(c),
+                    tool_bytes_text(f->stats.category_peak_bytes[d][c], peak),
+                    f->resting[d][c] ? tool_bytes_text(f->resting[d][c], rest) : "");
+}
+
+static void print_peak(FILE *out, const facts *f) {
+    const tess__program *p = fullest_program(f);
+    const tess__point *point = fullest_point(f);
+    char text[256];
+    if (!p)
+        return;
+    tess__program_text(p, &f->t->model, &f->t->layout, f->fullest.instr, text, sizeof text);
+    fprintf(out, "the peak: in pass %s", tess__pass_name(p->kind));
+    if (point)
+        fprintf(out, ", from %s of unit %s on", tess__point_name(point->point), f->t->layout.units[point->unit].name);
+    fprintf(out, ": %s\n", text);
+}
+
+static void print_budget(FILE *out, const facts *f) {
+    char a[32], b[32];
+    for (uint32_t d = 1; d < 3; d++) {
+        uint64_t budget = budget_of(f, d), need = f->stats.planned_peak_bytes[d];
+        if (!budget)
+            continue;
+        int fits = need <= budget;
+        fprintf(out, "%s: %s of %s memory are allowed, %s %s (%" PRIu64 " bytes)\n", fits ? "fits" : "does not fit",
+                tool_bytes_text(budget, a), domain_names[d], tool_bytes_text(fits ? budget - need : need - budget, b),
+                fits ? "are left" : "are missing", fits ? budget - need : need - budget);
+    }
+}
+
+static void print_tables(FILE *out, const facts *f) {
+    const tess *t = f->t;
+    char size[32];
+    fprintf(out, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, per rank of %d\n", f->source->name,
+            f->stats.param_elems, f->stats.n_units, f->stats.n_units == 1 ? "" : "s", t->setup.nranks);
+    fprintf(out,
+            "comm %s, offload %s, precision %s, wrap %s, strategy %s, activations %s, accum %d, threads %d, prefetch "
+            "%d\n\n",
+            t->selected[TESS_KIND_COMM], t->selected[TESS_KIND_OFFLOAD], t->selected[TESS_KIND_PRECISION],
+            t->selected[TESS_KIND_WRAP], strategy_of(t), activations_of(t), t->setup.accum, t->threads,
+            t->setup.prefetch);
+    fprintf(out, "%-24s %14s %14s\n", "", "at the peak", "at rest");
+    for (uint32_t d = 1; d < 3; d++)
+        print_domain(out, f, d);
+    fprintf(out, "\n");
+    if (f->source->estimate)
+        fprintf(out, "activations are an estimate, from a formula (docs/memory.md); all else is exact\n");
+    print_peak(out, f);
+    if (f->largest >= 0)
+        fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
+                tool_bytes_text(f->largest_info.unsharded_bytes, size));
+    if (!isnan(f->seconds))
+        fprintf(out, "a step: %.6g s, simulated\n", f->seconds);
+    print_budget(out, f);
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+static void put_point(void *user, const tess_ledger_point *p) {
+    ledger_json_point(user, "planned", p);
+}
+
+static void put_domains(json_out *j, const char *key, const uint64_t bytes[3][16]) {
+    json_object_begin(j, key);
+    ledger_json_bytes(j, "device", bytes[TESS_DOMAIN_DEVICE]);
+    ledger_json_bytes(j, "host", bytes[TESS_DOMAIN_HOST]);
+    json_object_end(j);
+}
+
+static void put_peak(json_out *j, const facts *f) {
+    const tess__program *p = fullest_program(f);
+    const tess__point *point = fullest_point(f);
+    char text[256] = "";
+    if (p)
+        tess__program_text(p, &f->t->model, &f->t->layout, f->fullest.instr, text, sizeof text);
+    json_object_begin(j, "peak");
+    json_string(j, "pass", p ? tess__pass_name(p->kind) : NULL);
+    json_string(j, "point", point ? tess__point_name(point->point) : NULL);
+    json_string(j, "unit", point ? f->t->layout.units[point->unit].name : NULL);
+    json_string(j, "instruction", p ? text : NULL);
+    json_object_end(j);
+}
+
+static void put_plan(json_out *j, const facts *f) {
+    const tess *t = f->t;
+    json_object_begin(j, NULL);
+    json_string(j, "event", "plan");
+    json_string(j, "model", f->source->name);
+    json_int(j, "ranks", t->setup.nranks);
+    json_string(j, "comm", t->selected[TESS_KIND_COMM]);
+    json_string(j, "offload", t->selected[TESS_KIND_OFFLOAD]);
+    json_string(j, "precision", t->selected[TESS_KIND_PRECISION]);
+    json_string(j, "wrap", t->selected[TESS_KIND_WRAP]);
+    json_string(j, "strategy", strategy_of(t));
+    json_string(j, "device", t->selected[TESS_KIND_DEVICE]);
+    json_string(j, "activations", activations_of(t));
+    json_int(j, "accum", t->setup.accum);
+    json_int(j, "threads", t->threads);
+    json_int(j, "prefetch", t->setup.prefetch);
+    json_uint(j, "parameters", f->stats.param_elems);
+    json_uint(j, "units", f->stats.n_units);
+    json_uint(j, "planned_peak_device_bytes", f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_host_bytes", f->stats.planned_peak_bytes[TESS_DOMAIN_HOST]);
+    put_domains(j, "categories", f->stats.category_peak_bytes);
+    put_domains(j, "resting", f->resting);
+    put_peak(j, f);
+    if (f->largest >= 0) {
+        json_object_begin(j, "largest_unit");
+        json_string(j, "name", f->largest_info.name);
+        json_uint(j, "bytes", f->largest_info.unsharded_bytes);
+        json_object_end(j);
+    }
+    if (budget_of(f, TESS_DOMAIN_DEVICE))
+        json_uint(j, "device_memory_bytes", budget_of(f, TESS_DOMAIN_DEVICE));
+    if (budget_of(f, TESS_DOMAIN_HOST))
+        json_uint(j, "host_memory_bytes", budget_of(f, TESS_DOMAIN_HOST));
+    if (budget_of(f, TESS_DOMAIN_DEVICE) || budget_of(f, TESS_DOMAIN_HOST))
+        json_bool(j, "fits", !f->over);
+    json_bool(j, "estimate", f->source->estimate);
+    if (!isnan(f->seconds))
+        json_double(j, "seconds", f->seconds);
+    json_object_end(j);
+}
+
+static tess_status put_events(json_out *j, const facts *f) {
+    tess_status status = tess_ledger_plan(f->t, f->source->of, put_point, j);
+    if (status != TESS_OK)
+        return status;
+    put_plan(j, f);
+    return json_line(j) ? tess__fail(TESS_E_DATA, "--json: not everything could be written") : TESS_OK;
+}
+
+tess_status plan_report(const plan_source *source, tess_status over, const plan_output *out) {
+    facts f;
+    tess_status status = gather(source, over, &f);
+    if (status != TESS_OK)
+        return status;
+    if (out->json)
+        ledger_json_units(out->json, f.t);
+    if (out->spans)
+        status = out->spans(source, out->json, &f.seconds);
+    if (status == TESS_OK && out->text)
+        print_tables(out->text, &f);
+    return status == TESS_OK && out->json ? put_events(out->json, &f) : status;
+}
