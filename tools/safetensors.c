@@ -200,7 +200,8 @@ static int by_name(const void *a, const void *b) {
  * header counts, the data may be cut short, but there is none beyond it. */
 static tess_status check_layout(tool_safetensors *s, uint64_t data_start, uint64_t data_bytes) {
     uint64_t at = 0;
-    qsort(s->tensors, s->n, sizeof s->tensors[0], by_offset);
+    if (s->n) /* the list of none is null */
+        qsort(s->tensors, s->n, sizeof s->tensors[0], by_offset);
     s->by_name = malloc((s->n + 1) * sizeof s->by_name[0]);
     if (!s->by_name)
         return tess__fail(TESS_E_NOMEM, "%s: no memory for its header", s->path);
