@@ -83,7 +83,9 @@ static tess_status run_events(tess *t) {
         if (in->op != TESS__ENTER)
             continue;
         tess__doing_event(t, &t->program->events[in->index]);
+        int64_t begin = tess__tracing_begin(t);
         TRY(call_block(t, &t->program->events[in->index]));
+        tess__tracing_event(t, &t->program->events[in->index], begin);
     }
 }
 

@@ -557,6 +557,7 @@ tess_status tess_close(tess *t) {
         tess__engine_abort_comms(t, t->error);
     drop_requests(t);
     tess__moves_end(t);
+    tess__tracing_end(t);
     close_comms(t);
     if (t->control) {
         tess__control_on_lost(t->control, NULL, NULL);

@@ -11,6 +11,7 @@
 #include "pool.h"
 #include "program.h"
 #include "sums.h"
+#include "trace.h"
 #include "transfer.h"
 
 #include <pthread.h>
@@ -30,6 +31,7 @@ typedef struct { /* obtained on top of the arenas by a pass that departs */
 typedef struct { /* what is in flight, per group; stow and unstow per block */
     tess_request *gather, *reduce;
     uint64_t gather_seq, reduce_seq;
+    int64_t gather_ns, reduce_ns;    /* with a trace: when it was posted */
     uint64_t fetched, lowered;       /* tickets of the lanes up and down; 0: none */
     uint64_t stowed[2], unstowed[2]; /* 0: the saved buffer, 1: the output */
 } tess__in_flight;
@@ -74,6 +76,10 @@ struct tess {
     tess__in_flight *state;         /* by group or block */
     tess__lane *up, *down;          /* transfers; null when nothing ever moves */
     tess__pool *host_pool;          /* of the work on the lane down */
+
+    tess__trace *trace;  /* null: not recorded */
+    int64_t *entered_ns; /* with a trace: by scope, forward at 2 * scope, backward at 2 * scope + 1 */
+    int64_t comm_end_ns; /* of the collective that ended last */
 
     /* the pass */
     tess__program *program, departed; /* the running one; the one a departing pass builds as it goes */
@@ -188,6 +194,16 @@ tess_status tess__run_program(tess *, tess__program *);
 void tess__doing_event(tess *, const tess__event *);
 /** Takes the program's live step buffers and sharded gradients off the books. */
 tess_status tess__free_all(tess *, const tess__program *);
+
+/** tracing.c: what the engine does, written down when tess_trace asked for it. */
+static inline int64_t tess__tracing_begin(const tess *t) {
+    return t->trace ? tess__trace_now() : 0;
+}
+void tess__tracing_instr(tess *, const tess__instr *, int64_t begin_ns);
+void tess__tracing_comm(tess *, const tess__instr *wait, int64_t posted_ns);
+void tess__tracing_job(tess *, uint32_t lane, uint8_t op, int32_t index, int64_t begin_ns);
+void tess__tracing_event(tess *, const tess__event *, int64_t begin_ns);
+void tess__tracing_end(tess *);
 
 /** waiting.c */
 /** Tells the other ranks where this one waits. */

@@ -278,15 +278,18 @@ static tess_status gather(tess *t, const tess__instr *in) {
         c.scratch_bytes = t->program->buffers[in[-1].buffer].bytes;
     TRY(post(t, TESS__SHARD, &c, &t->state[g].gather));
     t->state[g].gather_seq = c.seq;
+    t->state[g].gather_ns = tess__tracing_begin(t);
     clear_doing(t);
     return TESS_OK;
 }
 
-static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq) {
+static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq,
+                               int64_t posted_ns) {
     if (!*request)
         return TESS_OK;
     name_instr(t, in);
     TRY(wait_for(t, which, *request, seq));
+    tess__tracing_comm(t, in, posted_ns);
     t->comm->request_free(*request);
     *request = NULL;
     clear_doing(t);
@@ -337,6 +340,7 @@ static tess_status reduce(tess *t, const tess__instr *in) {
                           .tag = in->tag };
     TRY(post(t, TESS__SHARD, &c, &t->state[g].reduce));
     t->state[g].reduce_seq = c.seq;
+    t->state[g].reduce_ns = tess__tracing_begin(t);
     clear_doing(t);
     return TESS_OK;
 }
@@ -361,6 +365,7 @@ static tess_status replicate(tess *t, const tess__instr *in) {
                           .tag = in->tag };
     TRY(post(t, TESS__REPLICA, &c, &t->state[g].reduce));
     t->state[g].reduce_seq = c.seq;
+    t->state[g].reduce_ns = tess__tracing_begin(t);
     clear_doing(t);
     return TESS_OK;
 }
@@ -461,16 +466,19 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__GATHER: return gather(t, in);
     case TESS__GATHER_WAIT:
         TRY(tess__move_wait(t, t->up, &t->state[in->index].fetched));
-        return end_request(t, in, TESS__SHARD, &t->state[in->index].gather, t->state[in->index].gather_seq);
+        return end_request(t, in, TESS__SHARD, &t->state[in->index].gather, t->state[in->index].gather_seq,
+                           t->state[in->index].gather_ns);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce(t, in);
     case TESS__REDUCE_WAIT:
         TRY(tess__move_wait(t, t->down, &t->state[in->index].lowered));
-        return end_request(t, in, TESS__SHARD, &t->state[in->index].reduce, t->state[in->index].reduce_seq);
+        return end_request(t, in, TESS__SHARD, &t->state[in->index].reduce, t->state[in->index].reduce_seq,
+                           t->state[in->index].reduce_ns);
     case TESS__REPLICATE: return replicate(t, in);
     case TESS__REPLICATE_WAIT:
-        return end_request(t, in, TESS__REPLICA, &t->state[in->index].reduce, t->state[in->index].reduce_seq);
+        return end_request(t, in, TESS__REPLICA, &t->state[in->index].reduce, t->state[in->index].reduce_seq,
+                           t->state[in->index].reduce_ns);
     case TESS__SUM_SHARD:
         return in->flags & TESS__ASYNC ? tess__move_sum(t, in->index)
                                        : tess__sum_shard(t, in->index, t->microbatch, tess__device_kernel);
@@ -503,7 +511,9 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         const tess__instr *in = &t->program->instrs[*pc];
         if (stops(in->op, how_far))
             return TESS_OK;
+        int64_t begin = tess__tracing_begin(t);
         TRY(run_instr(t, in));
+        tess__tracing_instr(t, in, begin);
     }
 }
 

@@ -192,10 +192,17 @@ static tess_status run_up(void *user, tess_kernel *k) {
 
 /* ---- jobs, on a lane's thread: they touch nothing but buffers that live until the wait ---- */
 
+static tess_status done(tess *t, tess_status s, uint32_t lane, uint8_t op, int32_t index, int64_t begin) {
+    tess__tracing_job(t, lane, op, index, begin);
+    return s;
+}
+
 static tess_status job_gather(void *user, int32_t g, int64_t arg) {
     tess *t = user;
+    int64_t begin = tess__tracing_begin(t);
     (void)arg;
-    return tess__shard_to_slot(t, g, tess__at(t, TESS__FULL, g), run_up);
+    return done(t, tess__shard_to_slot(t, g, tess__at(t, TESS__FULL, g), run_up), TESS__LANE_UP, TESS__GATHER, g,
+                begin);
 }
 
 static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
@@ -209,22 +216,27 @@ static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
                       .in = in,
                       .out = tess__at(t, TESS__FETCHED, g),
                       .elems = group->shard_elems };
+    int64_t begin = tess__tracing_begin(t);
     (void)arg;
-    return run_up(t, &k);
+    return done(t, run_up(t, &k), TESS__LANE_UP, TESS__FETCH, g, begin);
 }
 
 static tess_status job_reduce(void *user, int32_t g, int64_t arg) {
+    int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return tess__reduce_alone(user, g, run_down);
+    return done(user, tess__reduce_alone(user, g, run_down), TESS__LANE_DOWN, TESS__REDUCE, g, begin);
 }
 
 static tess_status job_sum(void *user, int32_t g, int64_t microbatch) {
-    return tess__sum_shard(user, g, (int32_t)microbatch, run_down);
+    int64_t begin = tess__tracing_begin(user);
+    return done(user, tess__sum_shard(user, g, (int32_t)microbatch, run_down), TESS__LANE_HOST, TESS__SUM_SHARD, g,
+                begin);
 }
 
 static tess_status job_optimize(void *user, int32_t g, int64_t arg) {
+    int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return tess__optimize(user, g, run_down);
+    return done(user, tess__optimize(user, g, run_down), TESS__LANE_HOST, TESS__OPTIMIZE, g, begin);
 }
 
 static uint64_t activation_bytes(const tess *t, int32_t block, int output) {
@@ -248,11 +260,14 @@ static tess_status move_activation(tess *t, int32_t block, int output, int back,
 }
 
 static tess_status job_stow(void *user, int32_t block, int64_t output) {
-    return move_activation(user, block, output != 0, 0, run_down);
+    int64_t begin = tess__tracing_begin(user);
+    return done(user, move_activation(user, block, output != 0, 0, run_down), TESS__LANE_DOWN, TESS__STOW, block,
+                begin);
 }
 
 static tess_status job_unstow(void *user, int32_t block, int64_t output) {
-    return move_activation(user, block, output != 0, 1, run_up);
+    int64_t begin = tess__tracing_begin(user);
+    return done(user, move_activation(user, block, output != 0, 1, run_up), TESS__LANE_UP, TESS__UNSTOW, block, begin);
 }
 
 /* ---- instructions ---- */

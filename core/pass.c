@@ -305,12 +305,18 @@ static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope sco
     TRY(go_to(t, type, scope));
     tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
     tess__hand_out(t, scope, params, grads);
+    if (t->trace)
+        t->entered_ns[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__trace_now();
     return TESS_OK;
 }
 
 static tess_status end(tess *t, const char *call, uint8_t type, tess_scope scope) {
     if (scope < 0 || scope >= t->model.n_scopes)
         return tess__fail(TESS_E_INVALID, "%s: %d is no scope; there are %d", call, scope, t->model.n_scopes);
+    int backward = type >= TESS__BACKWARD_BEGIN;
+    uint8_t began = backward ? TESS__BACKWARD_BEGIN : TESS__FORWARD_BEGIN;
+    if (t->trace && t->entered[2 * scope + backward])
+        tess__tracing_event(t, &(tess__event){ began, scope }, t->entered_ns[2 * scope + backward]);
     return go_to(t, type, scope);
 }
 

@@ -244,6 +244,22 @@ typedef struct { /* one unit, per rank; bytes as they are allotted, rounded up *
 } tess_unit_info;
 TESS_API tess_status tess_ledger_unit(const tess *, int32_t unit, tess_unit_info *out);
 
+/* ---- what ran when ------------------------------------------------------------------------------ */
+typedef struct {
+    uint32_t struct_size, reserved;
+    const char *lane; /* "compute", "communication", "transfer_up", "transfer_down", "host" */
+    const char *op;   /* "forward", "all_gather", "wait_all_gather" … */
+    const char *unit; /* or the scope; "" where there is none */
+    uint64_t step;    /* optimizer steps done before */
+    double start, seconds; /* start: from the first span of the step. A collective's end is seen by the wait for it */
+} tess_span;
+typedef tess_status (*tess_span_fn)(void *user, const tess_span *);
+/** Records from here on, between passes: the last `spans` spans, in memory obtained here; 0 ends it. Off by default.
+ * While on, each instruction costs two reads of the clock. */
+TESS_API tess_status tess_trace(tess *, uint64_t spans);
+/** Calls fn with each recorded span of the step before which `step` optimizer steps were done, in order of start. */
+TESS_API tess_status tess_trace_each(tess *, uint64_t step, tess_span_fn fn, void *user);
+
 #ifdef __cplusplus
 }
 #endif
