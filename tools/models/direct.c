@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { GUARD = 64, GUARD_BYTE = 0xA5 };
 
@@ -24,6 +25,7 @@ struct direct {
     char **outputs, **saved; /* per block */
     char *scratch, *flow[2]; /* gradients between blocks, by turns */
     uint64_t scratch_bytes;
+    double *clock; /* null: not measured */
 };
 
 static void *take(direct *d, uint64_t bytes) {
@@ -184,6 +186,20 @@ static void round_params(direct *d) {
             d->halves[i][e] = tess_bf16_of_f32(d->params[i][e]);
 }
 
+void direct_clock(direct *d, double *seconds) {
+    d->clock = seconds;
+}
+
+static tess_status call_block(direct *d, tess_block_fn fn, void *user, const tess_block_call *call, int32_t at) {
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    tess_status status = fn(user, call);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    if (d->clock)
+        d->clock[at] = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    return status;
+}
+
 tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result) {
     const model_desc *desc = &d->m->desc;
     tess_block_call call = { .struct_size = sizeof call, .pass = pass, .batch = batch };
@@ -194,7 +210,7 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
     round_params(d);
     for (int32_t i = 0; i < desc->n_blocks; i++) {
         prepare_call(d, i, desc->blocks[i].forward_scratch_bytes, &call);
-        OPS_TRY(desc->blocks[i].forward(desc->blocks[i].user, &call));
+        OPS_TRY(call_block(d, desc->blocks[i].forward, desc->blocks[i].user, &call, i));
     }
     if (result)
         memcpy(result, d->outputs[desc->n_blocks - 1], desc->result_bytes);
@@ -202,7 +218,7 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
         prepare_call(d, i, desc->blocks[i].backward_scratch_bytes, &call);
         call.grad_output = i < desc->n_blocks - 1 ? d->flow[(i + 1) % 2] : NULL;
         call.grad_input = i > 0 ? d->flow[i % 2] : NULL;
-        OPS_TRY(desc->blocks[i].backward(desc->blocks[i].user, &call));
+        OPS_TRY(call_block(d, desc->blocks[i].backward, desc->blocks[i].user, &call, desc->n_blocks + i));
     }
     return TESS_OK;
 }

@@ -14,5 +14,7 @@ float *direct_grad(direct *, int32_t param);
 void direct_zero_grads(direct *);
 /** One pass: TESS_PASS_TRAIN adds gradients, TESS_PASS_EVAL is forward only. `result`: desc.result_bytes, or null. */
 tess_status direct_run(direct *, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result);
+/** From now on each run writes the seconds of every block: forward at [i], backward at [n_blocks + i]; null ends it. */
+void direct_clock(direct *, double *seconds);
 int direct_intact(const direct *); /* 1 unless something was written beyond a buffer's end */
 #endif

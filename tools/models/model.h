@@ -88,6 +88,17 @@ tess_status model_precision(tess *, const model *, uint32_t *out);
 /** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
 tess_status model_fill(void *user, const tess_range *, void *data);
 
+/* ---- work: cost.c ---------------------------------------------------------------------------------- */
+typedef struct { /* one call of a block */
+    double forward_flops, backward_flops; /* of products and convolutions; a multiplication and an addition are two */
+    double forward_bytes, backward_bytes; /* read and written by all else */
+    int32_t forward_kernels, backward_kernels;
+} model_cost;
+/** [pure] */
+model_cost model_block_cost(const model *, int32_t block);
+/** What a block's time depends on beside the machine: "gpt batch=6 width=128 heads=4 context=64 threads=1 f32". */
+void model_key(const model *, char *out, size_t n);
+
 /* ---- batches: 64 bytes of header, then each array at a multiple of 64 ------------------------------ */
 typedef struct {
     uint32_t count; /* samples (gpt: target positions, row by row) that count; the rest is padding, e.g. at the end of a

@@ -1,0 +1,96 @@
+/* How much work a block is: multiplications by matrices and convolutions counted exactly, what only streams through
+ * memory (normalisations, activations, sums) by the bytes it reads and writes. */
+#include "model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int64_t dim(const model_param *p, int32_t i) {
+    return i < p->ndim ? p->shape[i] : 1;
+}
+
+static int is_gpt(const model *m) {
+    return strcmp(m->t->name, "gpt") == 0;
+}
+
+/* How often a matrix is applied in one call: once per row; a convolution once per place of its output. */
+static double applications(const model *m, const model_param *p) {
+    const model_options *o = &m->options;
+    double batch = o->batch;
+    if (p->ndim < 2 || p->is_buffer)
+        return 0;
+    if (is_gpt(m))
+        return strncmp(p->name, "embed.", 6) == 0 ? 0 : batch * o->context;
+    if (p->ndim < 4)
+        return batch;
+    if (strcmp(m->t->name, "mnist") == 0) {
+        double side = dim(p, 1) == 1 ? 26 : 24;
+        return batch * side * side;
+    }
+    double side = o->image_size - 2; /* convbn: the stem has no padding, the stages keep the size */
+    return batch * side * side;
+}
+
+/* The gradient of the first convolution's input is not computed. */
+static int is_first(const model *m, int32_t block) {
+    return block == 0 && !is_gpt(m);
+}
+
+static void count_products(const model *m, int32_t block, model_cost *c) {
+    const model_block *b = &m->desc.blocks[block];
+    for (int32_t i = b->first_param; i < b->first_param + b->n_params; i++) {
+        const model_param *p = &m->desc.params[i];
+        for (int32_t k = 0; p->alias_of[0] && k < m->desc.n_params; k++)
+            if (strcmp(m->desc.params[k].name, m->desc.params[i].alias_of) == 0)
+                p = &m->desc.params[k];
+        double times = p != &m->desc.params[i] ? (double)m->options.batch * m->options.context : applications(m, p);
+        double flops = 2 * times * (double)p->elems;
+        c->forward_flops += flops;
+        c->backward_flops += flops * (is_first(m, block) ? 1 : 2);
+        c->forward_kernels += times > 0;
+        c->backward_kernels += times > 0 ? 2 : 0;
+    }
+}
+
+/* Scores and their sum over the positions before: half of a square, twice. */
+static void count_attention(const model *m, model_cost *c) {
+    double rows = (double)m->options.batch * m->options.context;
+    double flops = 2 * rows * m->options.context * m->options.width;
+    c->forward_flops += flops;
+    c->backward_flops += 2.5 * flops;
+    c->forward_kernels += 1;
+    c->backward_kernels += 2;
+}
+
+model_cost model_block_cost(const model *m, int32_t block) {
+    const model_block *b = &m->desc.blocks[block];
+    double in = block ? (double)m->desc.blocks[block - 1].output_bytes : (double)m->desc.input_bytes;
+    double out = (double)b->output_bytes, saved = (double)b->saved_bytes;
+    model_cost c = { 0 };
+    count_products(m, block, &c);
+    if (is_gpt(m) && strncmp(b->name, "h.", 2) == 0) {
+        double row = (double)m->options.batch * m->options.context * m->options.width * 4;
+        count_attention(m, &c);
+        c.forward_bytes = 20 * row; /* two normalisations and two sums of three rows each, GELU of eight */
+        c.backward_bytes = 40 * row;
+        c.forward_kernels += 5;
+        c.backward_kernels += 8;
+    } else {
+        c.forward_bytes = in + 2 * out + saved;
+        c.backward_bytes = 2 * (in + out + saved);
+        c.forward_kernels += 1;
+        c.backward_kernels += 2;
+    }
+    return c;
+}
+
+void model_key(const model *m, char *out, size_t n) {
+    const model_options *o = &m->options;
+    size_t at = (size_t)snprintf(out, n, "%s batch=%d", m->t->name, o->batch);
+    if (at < n && is_gpt(m))
+        at += (size_t)snprintf(out + at, n - at, " width=%d heads=%d context=%d", o->width, o->heads, o->context);
+    if (at < n && strcmp(m->t->name, "convbn") == 0)
+        at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);
+    if (at < n)
+        snprintf(out + at, n - at, " threads=%d %s", o->threads, o->precision == TESS_BF16 ? "bf16" : "f32");
+}
