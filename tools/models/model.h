@@ -89,7 +89,7 @@ tess_status model_precision(tess *, const model *, uint32_t *out);
 tess_status model_fill(void *user, const tess_range *, void *data);
 
 /* ---- work: cost.c ---------------------------------------------------------------------------------- */
-typedef struct { /* one call of a block */
+typedef struct {                          /* one call of a block */
     double forward_flops, backward_flops; /* of products and convolutions; a multiplication and an addition are two */
     double forward_bytes, backward_bytes; /* read and written by all else */
     int32_t forward_kernels, backward_kernels;
