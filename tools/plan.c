@@ -25,7 +25,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return 0;
     case ARGP_KEY_END:
         if (!a->word && !a->program)
-            return tool_usage_error(state, "nothing to plan: a model (mnist, gpt, convbn, linear) or -- PROGRAM");
+            return tool_usage_error(state,
+                                    "nothing to plan: a model (mnist, gpt, convbn, linear), a file or -- PROGRAM");
         if (a->word && a->program)
             return tool_usage_error(state, "one thing at a time: '%s' and -- %s", a->word, a->program[0]);
         return 0;
@@ -35,7 +36,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static const char doc[] =
     "Says what a step takes, per rank: bytes by category, where the peak is and what is alive there. Nothing is "
-    "trained and no rank is started. MODEL is mnist, gpt, convbn or linear; PROGRAM is any program that uses the "
+    "trained and no rank is started. MODEL is mnist, gpt, convbn or linear; FILE a safetensors file, a folder with one "
+    "or "
+    "with an index, or MODEL.json (docs/model-json.md); PROGRAM is any program that uses the "
     "library, which runs up to tess_shard.";
 
 int plan_refuse(const char *word, int32_t ranks, tess_status over) {
@@ -111,7 +114,7 @@ static int plan_program(char **argv, int32_t ranks) {
 
 int cmd_plan(int argc, char **argv) {
     struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
-    struct argp argp = { NULL, parse, "MODEL\n-- PROGRAM [ARGUMENT…]", doc, children, NULL, NULL };
+    struct argp argp = { NULL, parse, "MODEL\nFILE\n-- PROGRAM [ARGUMENT…]", doc, children, NULL, NULL };
     arguments a = { .word = NULL };
     int64_t ranks = 1;
     a.program = split_program(&argc, argv);

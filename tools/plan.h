@@ -13,6 +13,8 @@ typedef struct plan_source { /* a planned engine, and what it does not know itse
     char name[256];          /* the model, file or program, as the user named it */
     uint32_t of;             /* TESS_LEDGER_STEP…: what one step is */
     int estimate;            /* activations come from a formula */
+    char note[320];          /* on that, for people; "" when there is nothing to say */
+    double plan_seconds;     /* from the word to the plan */
     int is_model;            /* one of train's, so that its command line is "tessera train NAME" */
     void *state;             /* the source's own, freed by `close`, which may be null */
     void (*close)(void *state);

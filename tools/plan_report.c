@@ -143,14 +143,15 @@ static void print_tables(FILE *out, const facts *f) {
     for (uint32_t d = 1; d < 3; d++)
         print_domain(out, f, d);
     fprintf(out, "\n");
-    if (f->source->estimate)
-        fprintf(out, "activations are an estimate, from a formula (docs/memory.md); all else is exact\n");
+    if (f->source->note[0])
+        fprintf(out, "%s\n", f->source->note);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
                 tool_bytes_text(f->largest_info.unsharded_bytes, size));
     if (!isnan(f->seconds))
         fprintf(out, "a step: %.6g s, simulated\n", f->seconds);
+    fprintf(out, "planned in %.1f ms\n", f->source->plan_seconds * 1e3);
     print_budget(out, f);
 }
 
@@ -216,6 +217,7 @@ static void put_plan(json_out *j, const facts *f) {
     if (budget_of(f, TESS_DOMAIN_DEVICE) || budget_of(f, TESS_DOMAIN_HOST))
         json_bool(j, "fits", !f->over);
     json_bool(j, "estimate", f->source->estimate);
+    json_double(j, "plan_seconds", f->source->plan_seconds);
     if (!isnan(f->seconds))
         json_double(j, "seconds", f->seconds);
     json_object_end(j);

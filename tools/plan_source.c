@@ -4,6 +4,8 @@
 
 #include "options.h"
 #include "plan.h"
+#include "plan_file.h"
+#include "progress.h"
 #include "status.h"
 #include "train.h"
 
@@ -38,14 +40,52 @@ static tess_status open_model(const char *word, int32_t ranks, plan_source *out)
     return status;
 }
 
+static void close_file(void *state) {
+    plan_file_close(state);
+}
+
+static tess_status open_file(const char *path, int32_t ranks, plan_source *out) {
+    plan_file *file = NULL;
+    double momentum = 0, clip = 0;
+    tess_status status = tess__option_real("momentum", &momentum);
+    if (status == TESS_OK)
+        status = tess__option_real("clip", &clip);
+    if (status == TESS_OK)
+        status = plan_file_open(path, &file);
+    if (status != TESS_OK)
+        return status;
+    out->state = file;
+    out->close = close_file;
+    out->of = clip > 0 ? TESS_LEDGER_STEP_CLIPPED : TESS_LEDGER_STEP;
+    tess_options o = { .struct_size = sizeof o,
+                       .plan_only = 1,
+                       .ranks = ranks,
+                       .momentum = (float)momentum,
+                       .input_bytes = plan_file_input_bytes(file) };
+    status = tess_open(&o, &out->t);
+    if (status == TESS_OK)
+        status = plan_file_declare(file, out->t);
+    if (status == TESS_OK)
+        status = tess_shard(out->t, NULL, NULL);
+    out->estimate = plan_file_is_estimate(file);
+    snprintf(out->note, sizeof out->note, "%s", plan_file_note(file));
+    return status == TESS_E_PLANNED ? TESS_OK : status;
+}
+
 tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
     *out = (plan_source){ .of = TESS_LEDGER_STEP };
     snprintf(out->name, sizeof out->name, "%s", word);
+    double start = tool_seconds();
     tess_status status = TESS_OK;
     if (is_model(word))
         status = open_model(word, ranks, out);
+    else if (plan_file_is_path(word))
+        status = open_file(word, ranks, out);
     else
-        status = tess__fail(TESS_E_INVALID, "'%s' is no model: there are mnist, gpt, convbn and linear", word);
+        status =
+            tess__fail(TESS_E_INVALID,
+                       "'%s' is no model: there are mnist, gpt, convbn and linear; a file has a '.' or a '/'", word);
+    out->plan_seconds = tool_seconds() - start;
     if (status != TESS_OK && status != TESS_E_BUDGET)
         plan_close(out);
     return status;
