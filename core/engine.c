@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define SECOND INT64_C(1000000000)
@@ -181,6 +182,7 @@ static tess_status pick_comm(tess *t, const char **selection, auto_choice *choic
             tess__log(TESS_LOG_INFO, "comm=auto picked %s", choice->name);
     }
     *selection = choice->name;
+    t->comm_picked = 1;
     return TESS_OK;
 }
 
@@ -281,12 +283,13 @@ static tess_status read_options(tess *t) {
     tess_status s = read_switches(t);
     if (!s)
         s = read_budget(t);
+    t->strategy = strdup(pick("strategy", t->options.strategy, "full"));
+    t->optimizer = strdup(pick("optimizer", t->options.optimizer, "adamw"));
+    if (!s && (!t->strategy || !t->optimizer))
+        s = tess__fail(TESS_E_NOMEM, "no memory for the options");
     if (!s)
-        s = tess__setup_strategy(&t->setup, pick("strategy", t->options.strategy, "full"));
-    if (!s)
-        s = tess__setup_optimizer(&t->setup, pick("optimizer", t->options.optimizer, "adamw"),
-                                  t->options.momentum != 0);
-    return s;
+        s = tess__setup_strategy(&t->setup, t->strategy);
+    return s ? s : tess__setup_optimizer(&t->setup, t->optimizer, t->options.momentum != 0);
 }
 
 /* ---- device and communicators ---- */
@@ -534,6 +537,8 @@ static void free_tables(tess *t) {
     free(t->block_grads);
     for (int i = 0; i < 6; i++)
         free(t->selected[i]);
+    free(t->strategy);
+    free(t->optimizer);
 }
 
 tess_status tess_close(tess *t) {
@@ -570,6 +575,9 @@ tess_status tess_close(tess *t) {
             t->dev->stream_destroy(t->device, &t->compute);
         t->dev->destroy(t->device);
     }
+    for (int32_t i = 0; t->plan_only && i < t->n_user; i++)
+        if (t->user_buffers[i].ptr)
+            munmap(t->user_buffers[i].ptr, t->user_buffers[i].bytes);
     for (int kind = 1; kind < 6; kind++)
         tess__plugin_close(t->plugins[kind]);
     free_tables(t);

@@ -43,6 +43,7 @@ struct tess {
     char *strategy, *optimizer;
     tess_options options; /* as given; texts not to be used */
     int strict, plan_only;
+    int comm_picked; /* comm was "auto" */
     int32_t threads; /* compute threads of this rank */
     char threads_text[16];
     int64_t timeout_ns;

@@ -30,6 +30,8 @@ const tess__option tess__option_table[] = {
       "check the program's use: a departure from the declared order is an error, released "
       "memory is filled with NaN" },
     { "plan", INT, NULL, NULL, "ranks to plan for, set by tessera plan -- PROGRAM: nothing runs, tess_shard returns" },
+    { "plan-file", TEXT, NULL, NULL,
+      "file that tess_shard then writes what was declared to; set by tessera plan -- PROGRAM" },
     /* training */
     { "batch", INT, NULL, NULL, "samples per rank and microbatch" },
     { "accum", INT, "1", NULL, "microbatches per optimizer step" },

@@ -1,6 +1,7 @@
 /* tess_shard: wrap, lay out, compile, plan, compare, obtain memory, fill. */
 #include "engine.h"
 
+#include "describe.h"
 #include "log.h"
 #include "numa.h"
 #include "options.h"
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- compile ---- */
 
@@ -93,8 +95,8 @@ static void list_categories(const tess *t, uint32_t domain, char *out, size_t n)
     out[0] = 0;
     for (uint32_t c = 1; c < 16; c++)
         if (fullest->category_bytes[domain][c] && at < n)
-            at += (size_t)snprintf(out + at, n - at, "%s%s %.1f MiB", at ? ", " : "", tess__category_name(c),
-                                   (double)fullest->category_bytes[domain][c] / 1048576.0);
+            at += (size_t)snprintf(out + at, n - at, "%s%s %llu", at ? ", " : "", tess__category_name(c),
+                                   (unsigned long long)fullest->category_bytes[domain][c]);
 }
 
 static tess_status over_budget(const tess *t, uint32_t domain, uint64_t need, uint64_t budget) {
@@ -103,7 +105,7 @@ static tess_status over_budget(const tess *t, uint32_t domain, uint64_t need, ui
     list_categories(t, domain, categories, sizeof categories);
     return tess__fail(
         TESS_E_BUDGET,
-        "a step needs %llu bytes of %s memory per rank and TESSERA_%s_MEMORY allows %llu; at its peak: %s",
+        "a step needs %llu bytes of %s memory per rank and TESSERA_%s_MEMORY allows %llu; at its peak, in bytes: %s",
         (unsigned long long)need, name[domain], variable[domain], (unsigned long long)budget, categories);
 }
 
@@ -320,12 +322,14 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
     if (t->sharded)
         return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
     tess_status s = plan(t);
-    if (t->plan_only && s == TESS_E_BUDGET) /* the plan can still be read */
+    if (t->plan_only && (!s || s == TESS_E_BUDGET)) { /* which can be read, too */
         t->sharded = 1;
+        if (tess__option_text("plan-file") && tess__describe(t, tess__option_text("plan-file")))
+            return TESS_E_SYSTEM;
+    }
     if (s)
         return s;
     if (t->plan_only) {
-        t->sharded = 1;
         return tess__fail(TESS_E_PLANNED, "planned, nothing allocated");
     }
     s = tess__handshake_programs(t, t->programs, TESS__N_PROGRAMS);
@@ -353,6 +357,12 @@ tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {
     return s ? tess__engine_fail(t, s) : TESS_OK;
 }
 
+/* A program that is only planned still computes with the pointer before tess_shard. Addresses, no memory. */
+static void *reserve(uint64_t bytes) {
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
 tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
     tess_status s = tess__engine_check(t);
     if (s)
@@ -376,8 +386,9 @@ tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
                              .align = t->setup.align };
     if (t->plan_only) {
         b->bytes = r.bytes;
+        b->ptr = reserve(r.bytes);
+        *out = b->ptr;
         t->n_user++;
-        *out = NULL;
         return TESS_OK;
     }
     uint64_t budget = t->setup.env.device_budget_bytes;

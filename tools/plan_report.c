@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine.h"
-#include "options.h"
 #include "plan.h"
 #include "progress.h"
 #include "status.h"
@@ -70,19 +69,9 @@ static uint64_t budget_of(const facts *f, uint32_t domain) {
     return domain == TESS_DOMAIN_DEVICE ? f->t->setup.env.device_budget_bytes : f->t->setup.env.host_budget_bytes;
 }
 
-static const char *text_or(const char *key, const char *fallback) {
-    const char *text = tess__option_text(key);
-    return text ? text : fallback;
-}
-
 static const char *activations_of(const tess *t) {
     static const char *const names[] = { "keep", "recompute", "offload" };
     return names[t->setup.activations];
-}
-
-/* What the program itself passed to tess_open counts where the environment says nothing. */
-static const char *strategy_of(const tess *t) {
-    return text_or("strategy", t->options.strategy ? t->options.strategy : "full");
 }
 
 /* ---- tables ------------------------------------------------------------------------------------ */
@@ -137,8 +126,7 @@ static void print_tables(FILE *out, const facts *f) {
             "comm %s, offload %s, precision %s, wrap %s, strategy %s, activations %s, accum %d, threads %d, prefetch "
             "%d\n\n",
             t->selected[TESS_KIND_COMM], t->selected[TESS_KIND_OFFLOAD], t->selected[TESS_KIND_PRECISION],
-            t->selected[TESS_KIND_WRAP], strategy_of(t), activations_of(t), t->setup.accum, t->threads,
-            t->setup.prefetch);
+            t->selected[TESS_KIND_WRAP], t->strategy, activations_of(t), t->setup.accum, t->threads, t->setup.prefetch);
     fprintf(out, "%-24s %14s %14s\n", "", "at the peak", "at rest");
     for (uint32_t d = 1; d < 3; d++)
         print_domain(out, f, d);
@@ -191,7 +179,7 @@ static void put_plan(json_out *j, const facts *f) {
     json_string(j, "offload", t->selected[TESS_KIND_OFFLOAD]);
     json_string(j, "precision", t->selected[TESS_KIND_PRECISION]);
     json_string(j, "wrap", t->selected[TESS_KIND_WRAP]);
-    json_string(j, "strategy", strategy_of(t));
+    json_string(j, "strategy", t->strategy);
     json_string(j, "device", t->selected[TESS_KIND_DEVICE]);
     json_string(j, "activations", activations_of(t));
     json_int(j, "accum", t->setup.accum);

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "options.h"
-#include "plan.h"
 #include "plan_file.h"
+#include "plan_program.h"
 #include "progress.h"
 #include "status.h"
 #include "train.h"
@@ -79,6 +79,8 @@ tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
     tess_status status = TESS_OK;
     if (is_model(word))
         status = open_model(word, ranks, out);
+    else if (plan_program_is_description(word))
+        status = plan_program_open(word, ranks, &out->t);
     else if (plan_file_is_path(word))
         status = open_file(word, ranks, out);
     else

@@ -180,7 +180,7 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_string(j, "offload", selected(r, TESS_KIND_OFFLOAD));
     json_string(j, "precision", selected(r, TESS_KIND_PRECISION));
     json_string(j, "wrap", selected(r, TESS_KIND_WRAP));
-    json_string(j, "strategy", text_or("strategy", "full"));
+    json_string(j, "strategy", r->t->strategy);
     json_string(j, "device", selected(r, TESS_KIND_DEVICE));
     json_string(j, "activations", text_or("activations", "keep"));
     json_int(j, "accum", r->s.accum);
@@ -214,7 +214,7 @@ static void print_table(train_run *r, const tess_stats *stats) {
     char text[128];
     uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
     tool_progress_say(&r->progress, "%s, %d rank%s, %s, strategy %s, wrap %s:", r->s.model, r->ranks,
-                      r->ranks == 1 ? "" : "s", selected(r, TESS_KIND_COMM), text_or("strategy", "full"),
+                      r->ranks == 1 ? "" : "s", selected(r, TESS_KIND_COMM), r->t->strategy,
                       selected(r, TESS_KIND_WRAP));
     snprintf(text, sizeof text, "%" PRIu64 " in %.2f s, %.0f %s/s", r->steps_done, r->seconds,
              r->seconds > 0 ? (double)units / r->seconds : 0.0, r->task.unit);
