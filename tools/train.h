@@ -1,6 +1,6 @@
 /* `tessera train`: what its files share. train.c parses and starts ranks; train_settings.c fills in each model's
- * defaults; train_rank.c is one rank's run; train_state.c loads, saves and digests parameters; train_output.c prints;
- * train_mnist.c, train_gpt.c, train_convbn.c and train_linear.c are the tasks. */
+ * defaults; train_rank.c is one rank's run; train_state.c loads, saves and digests parameters; train_output.c prints,
+ * train_ledger.c the ledger; train_mnist.c, train_gpt.c, train_convbn.c and train_linear.c are the tasks. */
 #ifndef TOOL_TRAIN_H
 #define TOOL_TRAIN_H
 #include <stdio.h>
@@ -77,6 +77,10 @@ struct train_run {
     uint64_t steps_done;
     char digest[33]; /* "": none */
     /* output, rank 0 only */
+    struct {
+        tess_ledger_point *points;
+        size_t n, room;
+    } ledger; /* of the step that is written down */
     FILE *text, *json_file;
     json_out json;
     int json_failed;
@@ -105,6 +109,12 @@ tess_status train_resume_fill(void *state, const tess_range *, void *data);
 void train_resume_close(void *state);  /* null is fine */
 tess_status train_save(train_run *);   /* [C] to s.save */
 tess_status train_digest(train_run *); /* [C] */
+
+/* ---- train_ledger.c ----------------------------------------------------------------------------- */
+/** Around each step; at the one that is written down, they watch it and then write units and ledger points. */
+tess_status train_ledger_begin(train_run *);
+tess_status train_ledger_end(train_run *);
+void train_ledger_drop(train_run *);
 
 /* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
 tess_status train_output_open(train_run *);

@@ -101,7 +101,11 @@ static tess_status train_step(train_run *r) {
 static tess_status train_loop(train_run *r) {
     tess_status status = TESS_OK;
     while (status == TESS_OK && r->steps_done < r->task.steps) {
-        status = train_step(r);
+        status = train_ledger_begin(r);
+        if (status == TESS_OK)
+            status = train_step(r);
+        if (status == TESS_OK)
+            status = train_ledger_end(r);
         uint64_t done = r->steps_done;
         int last = done == r->task.steps;
         if (status == TESS_OK && (last || (r->task.eval_every && done % r->task.eval_every == 0)))
@@ -285,6 +289,7 @@ int train_rank(const train_settings *settings) {
     tess_status status = run(&r);
     int code = tess_exit_code(status);
     train_output_close(&r);
+    train_ledger_drop(&r);
     if (status != TESS_OK && tess_last_error()[0]) /* "" when another rank says it */
         code = tool_report(status);
     r.ops->close(&r);

@@ -30,10 +30,22 @@ for model in mnist gpt linear; do
     *) fail "$model: $(field step_allocations $model.json) allocations in steps" ;;
   esac
 done
-events() { sed 's/^{"event":"\([a-z]*\)".*/\1/' "$1" | tr '\n' ' '; }
+events() { sed 's/^{"event":"\([a-z]*\)".*/\1/' "$1" | grep -Evx 'unit|ledger|span' | tr '\n' ' '; }
 [ "$(events mnist.json)" = "start step step epoch summary " ] || fail "events of mnist: $(events mnist.json)"
 [ "$(events gpt.json)" = "start step step step validation sample summary " ] || fail "events of gpt: $(events gpt.json)"
 [ "$(events linear.json)" = "start step summary " ] || fail "events of linear: $(events linear.json)"
+
+# The ledger of one step: every point twice, planned and measured, and equal; a unit for each unit.
+for model in mnist gpt linear; do
+  grep '"source":"planned"' $model.json | sed 's/planned//' >planned
+  grep '"event":"ledger".*"source":"measured"' $model.json | sed 's/measured//' >measured
+  [ -s planned ] || fail "$model: no ledger"
+  cmp planned measured || fail "$model: the ledger differs: $(diff planned measured | head -4)"
+  tail -n 1 planned | grep -q '"point":"peak","unit":null,"device":{"sharded_parameter":[1-9]' || fail "$model: $(tail -n 1 planned)"
+  [ "$(grep -c '"event":"unit"' $model.json)" = "$(sed -n 's/.*"event":"start".*"units":\([0-9]*\).*/\1/p' $model.json)" ] ||
+    fail "$model: units"
+done
+grep -q '"point":"before_pre_forward","unit":"conv1"' mnist.json || fail "mnist: $(grep -m 1 ledger mnist.json)"
 
 # Two runs are the same run; a rate of 0 keeps what was loaded.
 "$TESSERA" train "${gpt[@]}" --json=again.json --quiet
