@@ -8,8 +8,7 @@ void json_init(json_out *j, FILE *out) {
     *j = (json_out){ .out = out };
 }
 
-/* The length of the UTF-8 sequence at p, or 0: no overlong forms, no surrogates, nothing past U+10FFFF. */
-static int utf8_length(const unsigned char *p) {
+int json_utf8_length(const unsigned char *p) {
     static const struct {
         unsigned char mask, lead;
         int n;
@@ -43,7 +42,7 @@ static void put_escape(FILE *out, unsigned char c) {
 static void put_text(FILE *out, const char *text) {
     fputc('"', out);
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
-        int n = utf8_length(p);
+        int n = json_utf8_length(p);
         if (*p == '"' || *p == '\\' || *p < 0x20 || *p == 0x7f)
             put_escape(out, *p);
         else if (n)

@@ -26,4 +26,7 @@ void json_bool(json_out *, const char *key, int value);
 void json_null(json_out *, const char *key);
 /** Ends one object of a stream of lines: newline and flush. -1 when anything could not be written, else 0. */
 int json_line(json_out *);
+
+/** The length of the UTF-8 sequence at p, or 0: no overlong forms, no surrogates, nothing past U+10FFFF. */
+int json_utf8_length(const unsigned char *p);
 #endif

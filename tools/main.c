@@ -15,6 +15,7 @@ static const struct {
     { "run", cmd_run, "start ranks of any program" },
     { "plan", cmd_plan, "what a run would take: bytes per rank, by category, for any number of ranks" },
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
+    { "report", cmd_report, "draw the memory and time of runs and plans: a page, a picture or a trace" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { NULL, NULL, NULL },
 };
