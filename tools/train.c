@@ -6,6 +6,7 @@
 #include "common.h"
 #include "launch.h"
 #include "options.h"
+#include "plan.h"
 #include "train.h"
 
 typedef struct {
@@ -46,7 +47,7 @@ static int start_ranks(const train_settings *settings, int32_t ranks) {
     char *argv[] = { "tessera", "train", (char *)settings->model, NULL };
     tess_status status = train_plan(settings, ranks);
     if (status != TESS_OK)
-        return tool_report(status);
+        return status == TESS_E_BUDGET ? plan_refuse(settings->model, ranks, status) : tool_report(status);
     return tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = argv });
 }
 

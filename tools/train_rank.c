@@ -10,6 +10,7 @@
 #include "control.h"
 #include "engine.h"
 #include "log.h"
+#include "plan.h"
 #include "status.h"
 #include "train.h"
 
@@ -291,7 +292,8 @@ int train_rank(const train_settings *settings) {
     train_output_close(&r);
     train_ledger_drop(&r);
     if (status != TESS_OK && tess_last_error()[0]) /* "" when another rank says it */
-        code = tool_report(status);
+        code = status == TESS_E_BUDGET && r.rank == 0 ? plan_refuse(settings->model, r.ranks, status)
+                                                      : tool_report(status);
     r.ops->close(&r);
     tess_status closed = tess_close(r.t);
     if (status == TESS_OK && closed != TESS_OK)
