@@ -7,6 +7,11 @@ install(TARGETS tessera_library tessera_plugin_header EXPORT tesseraTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
+# What plugins may compile in: tessera_add_plugin(… KIT).
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/kit/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit
+  FILES_MATCHING PATTERN "*.[ch]")
+install(FILES ${PROJECT_SOURCE_DIR}/core/formulas.h ${PROJECT_SOURCE_DIR}/core/formulas_optimizer.h
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit)
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${package_dir})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tesseraConfig.cmake.in

@@ -9,12 +9,17 @@
 #include "loader.h"
 #include "options.h"
 #include "plugin_check.h"
+#include "plugins_new.h"
 
 static const char usage[] =
     "Usage: tessera plugins list [--json]\n"
     "       tessera plugins info NAME|PATH [--json]\n"
     "       tessera plugins check FILE|NAME [--help]\n"
-    "Lists the plugins that can be found; describes one and the variables it reads; tries out what one promises.\n"
+    "       tessera plugins new KIND NAME DIR\n"
+    "Lists the plugins that can be found; describes one and the variables it reads; tries out what one promises; or\n"
+    "writes the project of a new one into DIR, to build against an installed Tessera: KIND is comm, offload, "
+    "precision,\n"
+    "wrap or device, NAME is [a-z0-9_-]+.\n"
     "\n"
     "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n";
 
@@ -240,6 +245,8 @@ int cmd_plugins(int argc, char **argv) {
     int n = 0;
     if (argc > 1 && strcmp(argv[1], "check") == 0)
         return check_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "new") == 0 && !(argc > 2 && strcmp(argv[2], "--help") == 0))
+        return plugins_new(argc - 1, argv + 1);
     json_init(&v.json, stdout);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-?") == 0) {

@@ -45,8 +45,8 @@ for example in first gpt; do
 done
 
 # A plugin outside the tree, and every plugin of this tree.
-cp -r "$SOURCE/examples/wrap-every" plugin
-cmake -S plugin -B plugin/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" >plugin.log
+"$prefix/bin/tessera" plugins new wrap every plugin >plugin.log
+cmake -S plugin -B plugin/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" >>plugin.log
 cmake --build plugin/build --target install >>plugin.log || { cat plugin.log; fail "the plugin does not build"; }
 [ -e "$libdir/tessera/libtessera-wrap-every.so" ] || fail "the plugin was not installed in $libdir/tessera"
 # The programs use the plugins of the install, which is not where it was configured to be.

@@ -5,12 +5,13 @@ set -eu
 fail() { echo "FAILED: $*"; exit 1; }
 awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$SOURCE/README.md" >quoted.c
 diff quoted.c "$SOURCE/examples/first/train.c" || fail "README.md does not quote examples/first/train.c"
-grep -q "^tessera_add_plugin(wrap every SOURCES wrap_every.c)" "$SOURCE/examples/wrap-every/CMakeLists.txt" ||
-  fail "README.md does not quote examples/wrap-every/CMakeLists.txt"
-[ "$(wc -l <"$SOURCE/examples/wrap-every/wrap_every.c")" -lt 100 ] || fail "wrap-every has 100 lines or more"
+[ "$(grep -cv '^$' "$SOURCE/examples/plugins/wrap-transformer/wrap_transformer.c")" -lt 100 ] ||
+  fail "wrap-transformer has 100 lines or more"
+grep -Fq "$(sed -n '/^tessera_add_plugin/p' "$SOURCE/examples/plugins/wrap-transformer/CMakeLists.txt")" "$SOURCE/README.md" ||
+  fail "README.md does not quote examples/plugins/wrap-transformer/CMakeLists.txt"
 cd "$SOURCE"
 count=0
-for page in README.md docs/*.md plugins/*/README.md; do
+for page in README.md docs/*.md plugins/*/README.md examples/plugins/*/README.md; do
   [ -e "$page" ] || continue
   while read -r link; do
     [ -e "$(dirname "$page")/$link" ] || fail "$page points to $link, which is not there"

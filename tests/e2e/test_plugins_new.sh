@@ -1,0 +1,81 @@
+#!/bin/bash
+# labels: e2e
+# timeout: 300
+# processors: 2
+# `tessera plugins new` for each kind: the project builds against an install, in a directory from which no source of ours
+# can be reached, without a warning; it passes its own test (check, train); sums and numbers are those of the plugins that
+# come with Tessera. What cannot be created is refused, and leaves nothing.
+set -eu
+[ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
+. "$SOURCE/tests/e2e/lib.sh"
+prefix=$PWD/prefix
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cmake --install "$BUILD" --prefix "$prefix" >install.log
+tessera=$prefix/bin/tessera
+unset TESSERA_PLUGIN_PATH
+
+! grep -rlF "$SOURCE" "$prefix/include" "$prefix/share" "$prefix"/lib*/cmake | grep . || fail "the install points to the source"
+cd "$work"
+digest() { "$tessera" train mnist --steps 2 --seed 3 --quiet --json "$@" | sed -n 's/.*"params_digest":"\([0-9a-f]*\)".*/\1/p'; }
+launcher=$(command -v ccache || true)
+for kind in comm offload precision wrap device; do
+  expect 0 "$tessera" plugins new $kind my-$kind ./$kind/
+  cmake -S $kind -B $kind/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" \
+    -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_C_FLAGS=-Werror >$kind.log 2>&1 || { cat $kind.log; fail "$kind: cmake"; }
+  cmake --build $kind/build --verbose >$kind.log 2>&1 || { cat $kind.log; fail "$kind does not build"; }
+  ! grep -F "$SOURCE/" $kind.log || fail "$kind is built with files of the source"
+  ! grep -n '@[A-Z]*@' $kind/* 2>/dev/null || fail "$kind: a word was not filled in"
+  [ "$(nm -D --defined-only $kind/build/*.so | awk '{ print $3 }' | sort | tr '\n' ' ')" = \
+    "tess_plugin_note_v1 tess_plugin_open_v1 " ] || fail "$kind exports $(nm -D --defined-only $kind/build/*.so)"
+  ctest --test-dir $kind/build --output-on-failure >$kind.log 2>&1 || { cat $kind.log; fail "$kind: its own test"; }
+  cmake --install $kind/build >/dev/null
+  expect 0 "$tessera" plugins info my-$kind
+  has_line out "kind +$kind"
+done
+
+# The same bits as with what comes with Tessera, and found by name where it was installed.
+base=$(digest)
+[ -n "$base" ] || fail "no digest"
+for option in "--offload my-offload" "--offload my-offload:all" "--wrap my-wrap:2" "--device my-device"; do
+  [ "$(digest $option)" = "$base" ] || fail "$option: another digest"
+done
+if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
+  for ranks in 2 3; do
+    ours=$(digest -n $ranks --comm my-comm) theirs=$(digest -n $ranks --comm gloo)
+    [ -n "$ours" ] && [ "$ours" = "$theirs" ] || fail "W = $ranks: my-comm gives $ours, gloo $theirs"
+  done
+fi
+[ "$(digest --precision my-precision)" = "$(digest --precision bf16)" ] || fail "my-precision is not bf16"
+code=0
+TESSERA_MY_PRECISION_WIRE=sideways digest --precision my-precision >out 2>err || code=$?
+grep -q 'wire is "sideways"\|MY_PRECISION_WIRE' err || fail "a bad value of the template's variable: $(cat err)"
+
+# What is refused, and that nothing is left of it.
+mkdir full busy && touch full/mine
+before=$(find . | sort)
+expect 3 "$tessera" plugins new wrap x full
+one_line err "tessera plugins new: full is there and not empty"
+expect 3 "$tessera" plugins new wrap x nowhere/deep
+expect 2 "$tessera" plugins new rap x y
+grep -q 'did you mean' err || fail "rap: $(cat err)"
+for name in Upper 'a b' ../x '' abcdefghijklmnopqrstuvwxyz0123456; do
+  expect 2 "$tessera" plugins new wrap "$name" y
+done
+expect 2 "$tessera" plugins new device cpu y
+grep -q 'built in' err || fail "device cpu: $(cat err)"
+expect 2 "$tessera" plugins new wrap x
+expect 2 "$tessera" plugins new wrap x y z
+expect 2 "$tessera" plugins new wrap x .
+chmod a-w busy
+if [ "$(id -u)" != 0 ]; then expect 3 "$tessera" plugins new wrap x busy/y; fi
+rm -f out err
+[ "$(find . | sort | grep -v '^./\(out\|err\)$')" = "$(echo "$before" | grep -v '^./\(out\|err\)$')" ] || fail "something was left: $(find .)"
+mkdir -m 700 empty
+expect 0 "$tessera" plugins new precision 4bit empty
+[ -e empty/plugin.c ] || fail "an empty directory was not used"
+cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" empty/plugin.c || fail "a name that begins with a digit"
+expect 0 "$tessera" plugins new precision my_2 underscore
+cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" underscore/plugin.c || fail "a name with an underscore"
+grep -q '"precision-wire"' underscore/plugin.c || fail "a key with an underscore"
+echo "five projects built, tested and installed; refusals leave nothing"
