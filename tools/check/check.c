@@ -20,6 +20,7 @@ static const char usage[] =
     "  --tap              the Test Anything Protocol\n"
     "  --only PATTERN     only checks whose SUITE/NAME matches, as file names do; may be given again\n"
     "  --skip PATTERN     all but those; may be given again\n"
+    "  --no-skip          what would be skipped fails: for a plugin that claims everything\n"
     "  --timeout SECONDS  for one check; 60\n"
     "  --list             the names of the checks, without running them\n"
     "\n"
@@ -29,7 +30,7 @@ enum { MOST_PATTERNS = 16, MOST_KINDS = 6 };
 
 typedef struct {
     const char *target, *only[MOST_PATTERNS], *skip[MOST_PATTERNS];
-    int n_only, n_skip, list, form;
+    int n_only, n_skip, list, no_skip, form;
     double timeout_s;
 } request;
 
@@ -57,6 +58,8 @@ static int take(request *r, int argc, char **argv, int *i) {
         r->form = word[2] == 'j' ? CHECK_AS_JSON : CHECK_AS_TAP;
     } else if (strcmp(word, "--list") == 0) {
         r->list = 1;
+    } else if (strcmp(word, "--no-skip") == 0) {
+        r->no_skip = 1;
     } else if ((value = value_of("--only", argc, argv, i))) {
         if (r->n_only == MOST_PATTERNS)
             return bad_usage("too many --only", NULL);
@@ -201,6 +204,7 @@ typedef struct {
     const check_target *target;
     check_report report;
     int64_t limit_ns;
+    int no_skip;
     const char *broken; /* the essential check that failed */
 } session;
 
@@ -221,6 +225,8 @@ static void run_one(void *user, uint32_t kind, const check_suite *s, const check
         snprintf(o.message, sizeof o.message, "not tried: %s failed", x->broken);
     else
         check_run_case(x->target, kind, s, k, x->limit_ns, &o);
+    if (o.outcome == CHECK_SKIPPED && x->no_skip)
+        o.outcome = CHECK_FAILED;
     if (o.outcome == CHECK_FAILED && k->essential)
         x->broken = k->name;
     check_report_case(&x->report, s->name, k->name, &o);
@@ -231,7 +237,7 @@ static int run(const request *r, const check_target *t) {
 #ifdef TESSERA_SANITIZED
     slower = 4;
 #endif
-    session x = { .target = t, .limit_ns = (int64_t)(r->timeout_s * slower * 1e9) };
+    session x = { .target = t, .limit_ns = (int64_t)(r->timeout_s * slower * 1e9), .no_skip = r->no_skip };
     x.report.form = r->form;
     each(r, t, count_one, &x);
     if (!x.report.n_planned)

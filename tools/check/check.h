@@ -34,6 +34,7 @@ typedef struct check {
     void *library;
     const void *ops; /* null until check_open */
     void *ctx;
+    void (*finish)(struct check *); /* destroys what a suite has made, before close; null: nothing */
 } check;
 
 typedef struct {

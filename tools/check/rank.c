@@ -264,6 +264,8 @@ static void run(check *c, const check_case *k) {
     check_thread_state before;
     check_thread_look(&before);
     k->run(c);
+    if (c->finish)
+        c->finish(c);
     if (c->ops)
         check_close(c);
     const char *changed = check_thread_changed(&before);

@@ -26,6 +26,12 @@ typedef struct {
 
 /* ---- starting ---------------------------------------------------------------------------------- */
 
+static void set_rank(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
 static void become(const world *w, int rank, pid_t parent) {
     char child[48];
     char *argv[] = { "tessera", "plugins", "check", child, NULL };
@@ -39,6 +45,9 @@ static void become(const world *w, int rank, pid_t parent) {
     dup2(w->output, 1);
     dup2(w->output, 2);
     fcntl(w->fd, F_SETFD, 0);
+    set_rank("RANK", rank); /* as in any launcher: what a plugin does must not depend on it */
+    set_rank("LOCAL_RANK", rank);
+    set_rank("WORLD_SIZE", w->n);
     execv("/proc/self/exe", argv);
     _exit(CHECK_EXIT_LOST);
 }

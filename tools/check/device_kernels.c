@@ -1,8 +1,13 @@
 /* Every kernel of a device against the core's loops on the host, bit by bit. */
-#include "device_suite.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device.h"
 #include "kernels.h"
 #include "norm.h"
 #include "slots.h"
+#include "suites.h"
 
 enum { ELEMS = 10007, MOST_IN = 9, MOST_BUFFERS = 16 };
 
@@ -35,7 +40,7 @@ static void run_on_device(job *j) {
     const void *in[MOST_IN];
     tess_buffer scratch = { .struct_size = sizeof scratch };
     n_buffers = 0;
-    check(dut.ops->kernel_need(dut.ctx, &k, &need), "kernel_need");
+    must(dut.ops->kernel_need(dut.ctx, &k, &need), "kernel_need");
     if (need.device_bytes) {
         scratch = upload(NULL, need.device_bytes);
         k.scratch = scratch.ptr;
@@ -48,7 +53,7 @@ static void run_on_device(job *j) {
     for (uint32_t i = 0; i < k.n_in; i++)
         in[i] = moved(j->in[i], j->in_bytes);
     k.in = in;
-    check(dut.ops->kernel(dut.device, &k, &dut.stream, &dut.error), "kernel");
+    must(dut.ops->kernel(dut.device, &k, &dut.stream, &dut.error), "kernel");
     drain(&dut.stream);
     uint32_t all = n_buffers;
     n_buffers = 0;
@@ -63,7 +68,7 @@ static void run_on_device(job *j) {
 
 static void run_on_host(job *j) {
     j->kernel.in = j->in;
-    check(tess__kernel_run(&j->kernel, NULL, &dut.error), "reference");
+    must(tess__kernel_run(&j->kernel, NULL, &dut.error), "reference");
 }
 
 static float values[MOST_IN][ELEMS];
@@ -71,8 +76,8 @@ static double wide[MOST_IN][ELEMS];
 static void fill_values(uint64_t seed) {
     for (int k = 0; k < MOST_IN; k++)
         for (int i = 0; i < ELEMS; i++) {
-            values[k][i] = random_float(&seed);
-            wide[k][i] = (double)values[k][i] * (1 + (double)random_float(&seed) * 0x1p-30);
+            values[k][i] = check_random_float(&seed);
+            wide[k][i] = (double)values[k][i] * (1 + (double)check_random_float(&seed) * 0x1p-30);
         }
     static const float special[] = { 0.0f, -0.0f, 0x1p-149f, -0x1.8p-130f, 3.4e38f, -65520.0f, 0x1p-25f };
     memcpy(values[0], special, sizeof special);
@@ -98,8 +103,29 @@ static job cast_job(uint32_t from, uint32_t to, const void *in, void *out) {
     return j;
 }
 
-void test_device__casts_equal_the_core(void **state) {
-    (void)state;
+/* Bits, not values. */
+__attribute__((format(printf, 6, 7))) static void same(check *self, const void *got, const void *want, uint64_t bytes,
+                                                       uint64_t elem_bytes, const char *format, ...) {
+    const unsigned char *g = got, *w = want;
+    uint64_t at = 0, is = 0, should = 0;
+    char text[200];
+    while (at < bytes && g[at] == w[at])
+        at++;
+    if (at == bytes)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    at -= at % elem_bytes;
+    memcpy(&is, g + at, elem_bytes);
+    memcpy(&should, w + at, elem_bytes);
+    check_fail(self, "%s: element %llu is %#llx, not %#llx", text, (unsigned long long)(at / elem_bytes),
+               (unsigned long long)is, (unsigned long long)should);
+}
+
+static void casts_equal_the_core(check *self) {
+    device_open(self);
     static const uint32_t dtypes[] = { TESS_F16, TESS_BF16, TESS_F32, TESS_F64 };
     static double in[ELEMS], want[ELEMS], got[ELEMS];
     int pairs = 0;
@@ -114,15 +140,16 @@ void test_device__casts_equal_the_core(void **state) {
             memset(got, 0, sizeof got);
             run_on_host(&a);
             run_on_device(&b);
-            assert_memory_equal(got, want, a.out_bytes);
+            same(self, got, want, a.out_bytes, tess__dtype_bytes(dtypes[t]), "cast from %s to %s",
+                 tess__dtype_name(dtypes[f]), tess__dtype_name(dtypes[t]));
             pairs++;
         }
     }
-    assert_true(pairs >= 4);
+    check_note(self, "%d pairs of dtypes", pairs);
     job up = cast_job(TESS_F32, TESS_BF16, values[0], want); /* the two that training needs */
-    assert_true(offered(&up));
+    check_that(self, offered(&up), "does not offer the cast from fp32 to bf16, which training needs");
     up = cast_job(TESS_BF16, TESS_F32, want, got);
-    assert_true(offered(&up));
+    check_that(self, offered(&up), "does not offer the cast from bf16 to fp32, which training needs");
 }
 
 static job sum_job(uint32_t in, uint32_t out_dtype, uint32_t n, void *out, uint32_t flags, double scale) {
@@ -140,8 +167,8 @@ static job sum_job(uint32_t in, uint32_t out_dtype, uint32_t n, void *out, uint3
     return j;
 }
 
-void test_device__tree_sums_equal_the_core(void **state) {
-    (void)state;
+static void tree_sums_equal_the_core(check *self) {
+    device_open(self);
     static uint16_t low[MOST_IN][ELEMS];
     static float want[ELEMS], got[ELEMS];
     fill_values(32);
@@ -165,13 +192,14 @@ void test_device__tree_sums_equal_the_core(void **state) {
             memcpy(got, values[7], sizeof got);
             run_on_host(&a);
             run_on_device(&b);
-            assert_memory_equal(got, want, sizeof want);
+            same(self, got, want, sizeof want, 4, "tree_sum of %u %s%s%s", a.kernel.n_in, bf16 ? "bf16" : "f32",
+                 flags & TESS_KERNEL_ADD ? ", added and scaled" : "", flags & TESS_KERNEL_CHAIN ? ", chain" : "");
         }
     }
 }
 
-void test_device__scale_equals_the_core(void **state) {
-    (void)state;
+static void scale_equals_the_core(check *self) {
+    device_open(self);
     static float want[ELEMS], got[ELEMS];
     fill_values(33);
     job a = { .kernel = { .struct_size = sizeof a.kernel,
@@ -189,11 +217,11 @@ void test_device__scale_equals_the_core(void **state) {
     b.kernel.out = got;
     run_on_host(&a);
     run_on_device(&b);
-    assert_memory_equal(got, want, sizeof want);
+    same(self, got, want, sizeof want, 4, "scale");
 }
 
-void test_device__square_sums_equal_the_core(void **state) {
-    (void)state;
+static void square_sums_equal_the_core(check *self) {
+    device_open(self);
     int64_t want[TESS__NORM_LIMBS], got[TESS__NORM_LIMBS];
     fill_values(34);
     for (uint32_t flags = 0; flags <= TESS_KERNEL_ADD; flags += TESS_KERNEL_ADD) {
@@ -217,7 +245,7 @@ void test_device__square_sums_equal_the_core(void **state) {
             b.kernel.out = got;
             run_on_host(&a);
             run_on_device(&b);
-            assert_memory_equal(got, want, sizeof want);
+            same(self, got, want, sizeof want, 8, "square_sum of %llu elements", (unsigned long long)elems);
         }
     }
 }
@@ -239,7 +267,9 @@ static const tess_segment segments[3] = {
       .momentum = 0.9f },
 };
 
-static void step_both(uint32_t optimizer, int low_copy) {
+static void step_both(check *self, uint32_t optimizer, int low_copy) {
+    static const char *const names[] = { "?", "sgd", "adam", "adamw", "adadelta" };
+    const char *name = names[optimizer];
     static float p[2][ELEMS], s0[2][ELEMS], s1[2][ELEMS];
     static uint16_t low[2][ELEMS];
     for (int side = 0; side < 2; side++) {
@@ -281,39 +311,54 @@ static void step_both(uint32_t optimizer, int low_copy) {
                 run_on_host(&j);
         }
     }
-    assert_memory_equal(p[1], p[0], sizeof p[0]);
-    assert_memory_equal(s0[1], s0[0], sizeof s0[0]);
-    assert_memory_equal(s1[1], s1[0], sizeof s1[0]);
-    assert_memory_equal(low[1], low[0], sizeof low[0]);
-    assert_true(memcmp(&p[1][3], &values[1][3], 4) != 0); /* stepped */
-    assert_true(memcmp(&p[1][2], &values[1][2], 4) == 0); /* in no segment */
-    assert_int_equal(low[1][2], 0x1111);
-    assert_memory_equal(&p[1][1004], &values[1][1004], 1044 * sizeof(float));
-    assert_memory_equal(&p[1][ELEMS - 5], &values[1][ELEMS - 5], 5 * sizeof(float));
+    same(self, p[1], p[0], sizeof p[0], 4, "%s: parameters", name);
+    same(self, s0[1], s0[0], sizeof s0[0], 4, "%s: first state", name);
+    same(self, s1[1], s1[0], sizeof s1[0], 4, "%s: second state", name);
+    same(self, low[1], low[0], sizeof low[0], 2, "%s: bf16 copy", name);
+    check_that(self, memcmp(&p[1][3], &values[1][3], 4) != 0, "%s: nothing was stepped", name);
+    same(self, &p[1][2], &values[1][2], 4, 4, "%s: what is in no segment", name);
+    check_that(self, low[1][2] == 0x1111, "%s: the bf16 copy of what is in no segment changed", name);
+    same(self, &p[1][1004], &values[1][1004], 1044 * sizeof(float), 4, "%s: what is in no segment", name);
+    same(self, &p[1][ELEMS - 5], &values[1][ELEMS - 5], 5 * sizeof(float), 4, "%s: what is in no segment", name);
 }
 
-void test_device__optimizers_equal_the_core(void **state) {
-    (void)state;
+static void optimizers_equal_the_core(check *self) {
+    device_open(self);
     fill_values(35);
     for (uint32_t optimizer = TESS_OPT_SGD; optimizer <= TESS_OPT_ADADELTA; optimizer++)
         for (int low_copy = 0; low_copy < 2; low_copy++)
-            step_both(optimizer, low_copy);
+            step_both(self, optimizer, low_copy);
 }
 
-void test_device__bad_kernels_are_refused(void **state) {
-    (void)state;
-    float x[8] = { 0 };
+static void refused(check *self, const job *j, const char *what) {
     tess_need need = { .struct_size = sizeof need };
+    tess_status s = dut.ops->kernel_need(dut.ctx, &j->kernel, &need);
+    check_that(self, s == TESS_E_UNSUPPORTED, "kernel_need of %s gave %s, expected TESS_E_UNSUPPORTED", what,
+               check_status(s));
+    check_that(self, dut.ops->kernel(dut.device, &j->kernel, &dut.stream, &dut.error) < 0, "runs %s", what);
+}
+
+static void bad_kernels_are_refused(check *self) {
+    device_open(self);
+    float x[8] = { 0 };
     job j = sum_job(TESS_F32, TESS_I32, 1, x, 0, 1);
-    assert_int_equal(dut.ops->kernel_need(dut.ctx, &j.kernel, &need), TESS_E_UNSUPPORTED);
-    assert_true(dut.ops->kernel(dut.device, &j.kernel, &dut.stream, &dut.error) < 0);
+    refused(self, &j, "a sum of f32 into i32");
     j = sum_job(TESS_F32, TESS_F32, 1, x, 0, 1);
     j.kernel.kernel = 999;
-    assert_int_equal(dut.ops->kernel_need(dut.ctx, &j.kernel, &need), TESS_E_UNSUPPORTED);
-    assert_true(dut.ops->kernel(dut.device, &j.kernel, &dut.stream, &dut.error) < 0);
+    refused(self, &j, "an unknown kernel");
     job none = cast_job(TESS_F32, TESS_BF16, x, x);
     none.kernel.elems = 0; /* no elements are no error */
     none.kernel.in = none.in;
-    check(dut.ops->kernel(dut.device, &none.kernel, &dut.stream, &dut.error), "a kernel over no elements");
+    must(dut.ops->kernel(dut.device, &none.kernel, &dut.stream, &dut.error), "a kernel over no elements");
     drain(&dut.stream);
 }
+
+const check_case check_cases_device_kernels[] = {
+    { "casts", 1, casts_equal_the_core, 0, 0 },
+    { "tree_sums", 1, tree_sums_equal_the_core, 0, 0 },
+    { "scale", 1, scale_equals_the_core, 0, 0 },
+    { "square_sums", 1, square_sums_equal_the_core, 0, 0 },
+    { "optimizers", 1, optimizers_equal_the_core, 0, 0 },
+    { "bad_kernels", 1, bad_kernels_are_refused, 0, 0 },
+    { 0 },
+};
