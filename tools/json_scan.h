@@ -21,8 +21,6 @@ int json_scan_if(json_scan *, char c);
 int json_scan_string(json_scan *, char *out, size_t capacity);
 /** A whole number from 0 to 2^63 - 1. */
 int json_scan_uint(json_scan *, uint64_t *out);
-/** A number. */
-int json_scan_real(json_scan *, double *out);
 /** Any value, nested at most 32 deep. */
 int json_scan_skip(json_scan *);
 /** Only white space is left. */
