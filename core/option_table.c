@@ -54,6 +54,9 @@ const tess__option tess__option_table[] = {
     { "save", TEXT, NULL, NULL, "directory to save to" },
     { "save-every", INT, NULL, NULL, "steps between saves" },
     { "resume", TEXT, NULL, NULL, "directory to go on from" },
+    /* time, simulated */
+    { "machine", TEXT, NULL, NULL, "machine to simulate: a name, or a file that tessera bench --machine wrote" },
+    { "from", TEXT, NULL, NULL, "what --json wrote of an earlier run, for its measured times of blocks" },
     /* output */
     { "json", TEXT, NULL, NULL, "1: one JSON object per line on standard output; else the file for them" },
     { "quiet", FLAG, "0", NULL, "no progress, no tables" },

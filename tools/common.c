@@ -36,6 +36,7 @@ static const shared_option shared[] = {
     { "image-size", "N", 3, 4096 },   { "hidden", "N", 1, 4096 },
     { "data", "PATH", 0, 0 },         { "save", "DIR", 0, 0 },
     { "save-every", "N", 1, 1e15 },   { "resume", "DIR", 0, 0 },
+    { "machine", "NAME|FILE", 0, 0 }, { "from", "FILE", 0, 0 },
     { "json", "FILE", 0, 0 },         { "quiet", NULL, 0, 0 },
     { "log", "LEVEL", 0, 0 },
 };

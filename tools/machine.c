@@ -376,7 +376,8 @@ static int read_event(json_scan *s, event *e) {
         value = s->at;
         const member *f = find_member(event_name, 1, name);
         char *base = (char *)e;
-        if (!f && (f = find_member(collective_members, COUNT(collective_members), name)) && strcmp(e->event, "bench") == 0)
+        if (!f && (f = find_member(collective_members, COUNT(collective_members), name)) &&
+            strcmp(e->event, "bench") == 0)
             base = (char *)&e->collective;
         else if (strcmp(e->event, "block") == 0 && (f = find_member(block_members, COUNT(block_members), name)))
             base = (char *)&e->block;

@@ -19,7 +19,8 @@ static const char a100[] =
     "\"across\":{\"latency_seconds\":8e-6,\"bytes_per_second\":25e9},"
     "\"up_bytes_per_second\":32e9,\"down_bytes_per_second\":32e9,\"host_bytes_per_second\":51e9}";
 static const char h100[] =
-    "{\"name\":\"h100-8x-node\",\"source\":\"NVIDIA H100 SXM data sheet: 989 TFLOPS bf16, 67 fp32, 3.35 TB/s, NVLink 900 "
+    "{\"name\":\"h100-8x-node\",\"source\":\"NVIDIA H100 SXM data sheet: 989 TFLOPS bf16, 67 fp32, 3.35 TB/s, NVLink "
+    "900 "
     "GB/s both ways, PCIe 5; DGX H100: 8 x 400 Gb/s, host memory 2 x 8 x DDR5-4800\"," GPU
     "\"device_memory_bytes\":80000000000,"
     "\"flops_per_second\":{\"f32\":67e12,\"bf16\":989e12,\"f16\":989e12,\"f64\":34e12},"

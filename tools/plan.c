@@ -8,6 +8,7 @@
 
 #include "common.h"
 #include "options.h"
+#include "plan_time.h"
 #include "status.h"
 
 typedef struct {
@@ -66,7 +67,7 @@ static tess_status open_output(plan_output *out, json_out *json, FILE **file) {
     return TESS_OK;
 }
 
-static int report(const char *word, const char *name, int32_t ranks) {
+static int report_with(const char *word, const char *name, int32_t ranks, const tess__machine *machine) {
     plan_source source;
     plan_output out = { 0 };
     json_out json;
@@ -78,14 +79,29 @@ static int report(const char *word, const char *name, int32_t ranks) {
     snprintf(said, sizeof said, "%s", tess_last_error());
     snprintf(source.name, sizeof source.name, "%s", name);
     tess_status status = open_output(&out, &json, &file);
+    if (machine)
+        out.spans = plan_time_spans;
+    plan_time_use(machine);
     if (status == TESS_OK)
         status = plan_report(&source, over, &out);
+    if (status == TESS_OK && out.text)
+        plan_time_print(out.text);
     if (file && file != stdout && fclose(file) != 0 && status == TESS_OK)
         status = tess__fail(TESS_E_DATA, "--json: not everything could be written");
     plan_close(&source);
     if (status != TESS_OK)
         return tool_report(status);
     return over == TESS_OK ? TOOL_OK : plan_refuse(word, ranks, tess__fail(over, "%s", said));
+}
+
+static int report(const char *word, const char *name, int32_t ranks) {
+    tess__machine machine;
+    int code = 0, described = plan_time_machine("plan", &machine, &code);
+    if (described >= 0)
+        code = report_with(word, name, ranks, described ? &machine : NULL);
+    if (described > 0)
+        machine_close(&machine);
+    return code;
 }
 
 /* The words behind "--" are the program's; argp sees those before it. */

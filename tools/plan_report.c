@@ -137,8 +137,6 @@ static void print_tables(FILE *out, const facts *f) {
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
                 tool_bytes_text(f->largest_info.unsharded_bytes, size));
-    if (!isnan(f->seconds))
-        fprintf(out, "a step: %.6g s, simulated\n", f->seconds);
     fprintf(out, "planned in %.1f ms\n", f->source->plan_seconds * 1e3);
     print_budget(out, f);
 }

@@ -31,6 +31,7 @@ tess_status train_settings_read(const char *model, train_settings *out);
 extern const char *const train_models[];
 
 typedef struct train_run train_run;
+typedef struct train_spans train_spans;
 
 typedef struct { /* a model's data and what is done with it */
     /** Loads the data; sets the fields of `task` below. */
@@ -74,6 +75,7 @@ struct train_run {
     /* what came of it */
     double loss, accuracy, eval_loss; /* NAN: none */
     double seconds;                   /* in steps */
+    double run_seconds;               /* of that, in tess_run */
     uint64_t steps_done;
     char digest[33]; /* "": none */
     /* output, rank 0 only */
@@ -84,6 +86,7 @@ struct train_run {
     FILE *text, *json_file;
     json_out json;
     int json_failed;
+    train_spans *spans; /* null without JSON */
     tool_progress progress;
 };
 
@@ -115,6 +118,12 @@ tess_status train_digest(train_run *); /* [C] */
 tess_status train_ledger_begin(train_run *);
 tess_status train_ledger_end(train_run *);
 void train_ledger_drop(train_run *);
+
+/* ---- train_spans.c: nothing without --json and on ranks other than 0 ----------------------------- */
+tess_status train_spans_start(train_run *);
+tess_status train_spans_step(train_run *, double run_seconds, double step_seconds); /* after steps_done has grown */
+tess_status train_spans_finish(train_run *);
+void train_spans_close(train_run *);
 
 /* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
 tess_status train_output_open(train_run *);

@@ -74,7 +74,9 @@ static tess_status run_microbatches(train_run *r, double *loss) {
         run.result = r->result;
         run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
         run.step = k == accum - 1 ? &r->optimizer : NULL;
+        double began = tool_seconds();
         status = tess_run(r->t, &run);
+        r->run_seconds += tool_seconds() - began;
         if (status == TESS_OK)
             *loss += r->result->loss / (double)r->result->count / accum;
     }
@@ -82,7 +84,7 @@ static tess_status run_microbatches(train_run *r, double *loss) {
 }
 
 static tess_status train_step(train_run *r) {
-    double loss = 0, rate = r->ops->rate(r, r->steps_done), started = tool_seconds();
+    double loss = 0, rate = r->ops->rate(r, r->steps_done), started = tool_seconds(), ran = r->run_seconds;
     r->optimizer.lr = (float)rate;
     if (r->steps_done > 0)
         tool_alloc_window_begin();
@@ -92,11 +94,12 @@ static tess_status train_step(train_run *r) {
     tool_alloc_window_end();
     if (status != TESS_OK)
         return status;
-    r->seconds += tool_seconds() - started;
+    double took = tool_seconds() - started;
+    r->seconds += took;
     r->steps_done++;
     r->loss = loss;
     train_output_step(r, rate);
-    return TESS_OK;
+    return train_spans_step(r, r->run_seconds - ran, took);
 }
 
 static tess_status train_loop(train_run *r) {
@@ -235,11 +238,15 @@ static tess_status run(train_run *r) {
     if (status != TESS_OK)
         return status;
     train_output_start(r);
-    status = train_loop(r);
+    status = train_spans_start(r);
+    if (status == TESS_OK)
+        status = train_loop(r);
     if (status == TESS_OK && r->ops->finish)
         status = r->ops->finish(r);
     if (status == TESS_OK)
         status = train_digest(r);
+    if (status == TESS_OK)
+        status = train_spans_finish(r);
     if (status == TESS_OK && r->rank == 0)
         status = train_output_finish(r);
     return status;
@@ -291,6 +298,7 @@ int train_rank(const train_settings *settings) {
     int code = tess_exit_code(status);
     train_output_close(&r);
     train_ledger_drop(&r);
+    train_spans_close(&r);
     if (status != TESS_OK && tess_last_error()[0]) /* "" when another rank says it */
         code = status == TESS_E_BUDGET && r.rank == 0 ? plan_refuse(settings->model, r.ranks, status)
                                                       : tool_report(status);
