@@ -30,7 +30,7 @@ for model in mnist gpt linear; do
     *) fail "$model: $(field step_allocations $model.json) allocations in steps" ;;
   esac
 done
-events() { sed 's/^{"event":"\([a-z]*\)".*/\1/' "$1" | grep -Evx 'unit|ledger|span' | tr '\n' ' '; }
+events() { sed 's/^{"event":"\([a-z]*\)".*/\1/' "$1" | grep -Evx 'unit|ledger|span|block|timing' | tr '\n' ' '; }
 [ "$(events mnist.json)" = "start step step epoch summary " ] || fail "events of mnist: $(events mnist.json)"
 [ "$(events gpt.json)" = "start step step step validation sample summary " ] || fail "events of gpt: $(events gpt.json)"
 [ "$(events linear.json)" = "start step summary " ] || fail "events of linear: $(events linear.json)"
@@ -46,6 +46,17 @@ for model in mnist gpt linear; do
     fail "$model: units"
 done
 grep -q '"point":"before_pre_forward","unit":"conv1"' mnist.json || fail "mnist: $(grep -m 1 ledger mnist.json)"
+
+# Spans of the second step (of the first, when there is no other), a time for each block, medians of the run.
+for model in mnist gpt linear; do
+  grep '"event":"span"' $model.json >spans
+  grep -q '"lane":"compute","op":"backward","unit":"'"$([ $model = gpt ] && echo h.0 || sed -n 's/.*"event":"block".*"name":"\([^"]*\)".*/\1/p' $model.json | head -n 1)"'"' spans ||
+    fail "$model: no span of a backward"
+  grep -v '"source":"measured","step":'$([ $model = linear ] && echo 1 || echo 2) spans && fail "$model: spans of another step"
+  grep -q '"start":0,' spans || fail "$model: the spans begin late"
+  grep -q '"event":"timing","steps":[12],"run_seconds":[0-9]' $model.json || fail "$model: $(grep timing $model.json)"
+done
+[ "$(grep -c '"event":"block"' mnist.json)" = 4 ] || fail "mnist: $(grep -c '"event":"block"' mnist.json) times of blocks"
 
 # Two runs are the same run; a rate of 0 keeps what was loaded.
 "$TESSERA" train "${gpt[@]}" --json=again.json --quiet
