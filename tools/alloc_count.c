@@ -103,29 +103,47 @@ static void lock_mappings(void) {
         ;
 }
 
+static void add_mapping(uintptr_t at, size_t bytes) {
+    size_t i = 0;
+    while (i < MOST_MAPPINGS && mappings[i].bytes)
+        i++;
+    if (i == MOST_MAPPINGS)
+        return;
+    mappings[i].at = at;
+    mappings[i].bytes = bytes;
+    mapped_now += bytes;
+    mapped_peak = mapped_now > mapped_peak ? mapped_now : mapped_peak;
+}
+
 void tool__alloc_mapped(const void *caller, const void *at, size_t bytes) {
     lock_mappings();
     if (!n_segments)
         list_objects();
-    for (size_t i = 0; find((uintptr_t)caller)->own && i < MOST_MAPPINGS; i++)
-        if (!mappings[i].bytes) {
-            mappings[i].at = (uintptr_t)at;
-            mappings[i].bytes = bytes;
-            mapped_now += bytes;
-            mapped_peak = mapped_now > mapped_peak ? mapped_now : mapped_peak;
-            break;
-        }
+    if (find((uintptr_t)caller)->own)
+        add_mapping((uintptr_t)at, bytes);
     atomic_flag_clear_explicit(&mapping_lock, memory_order_release);
 }
 
-void tool__alloc_unmapped(const void *at) {
+/* Whole mappings, or the ends that are cut off to align one. */
+void tool__alloc_unmapped(const void *at, size_t bytes) {
+    uintptr_t first = (uintptr_t)at, end = first + (bytes + 4095) / 4096 * 4096;
     lock_mappings();
-    for (size_t i = 0; i < MOST_MAPPINGS; i++)
-        if (mappings[i].bytes && mappings[i].at == (uintptr_t)at) {
-            mapped_now -= mappings[i].bytes;
-            mappings[i].bytes = 0;
-        }
+    for (size_t i = 0; i < MOST_MAPPINGS; i++) {
+        uintptr_t from = mappings[i].at, to = from + mappings[i].bytes;
+        if (!mappings[i].bytes || to <= first || end <= from)
+            continue;
+        mapped_now -= mappings[i].bytes;
+        mappings[i].bytes = 0;
+        if (from < first)
+            add_mapping(from, first - from);
+        if (end < to)
+            add_mapping(end, to - end);
+    }
     atomic_flag_clear_explicit(&mapping_lock, memory_order_release);
+}
+
+uint64_t tool_alloc_mapped(void) {
+    return mapped_now;
 }
 
 uint64_t tool_alloc_mapped_peak(void) {

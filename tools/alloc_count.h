@@ -22,12 +22,13 @@ uint64_t tool_alloc_own(void);
 int tool_alloc_library_at(size_t i, tool_alloc_library *out);
 
 /** Most bytes that Tessera's own objects had mapped at one time since the program started: the arenas, measured at the
- * system call and not by the engine's word. */
+ * system call and not by the engine's word. The ends that are cut off to align a mapping count in the peak. */
 uint64_t tool_alloc_mapped_peak(void);
+uint64_t tool_alloc_mapped(void); /* now */
 
 /* For alloc_hooks.c. */
 void tool__alloc_mapped(const void *caller, const void *at, size_t bytes);
-void tool__alloc_unmapped(const void *at);
+void tool__alloc_unmapped(const void *at, size_t bytes);
 void tool__alloc_hooked(void);
 void tool__alloc_note(const void *caller, size_t bytes);
 #endif

@@ -74,7 +74,7 @@ EXPORTED void *mmap(void *where, size_t bytes, int protection, int flags, int fd
 }
 
 EXPORTED int munmap(void *at, size_t bytes) {
-    tool__alloc_unmapped(at);
+    tool__alloc_unmapped(at, bytes);
     return (int)syscall(SYS_munmap, at, bytes);
 }
 

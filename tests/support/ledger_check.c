@@ -84,6 +84,7 @@ void ledger_check_stop(ledger_check *c) {
     if (tess_ledger_peak(c->t, &peak))
         differ(c, "%s", tess_last_error());
     compare(c, &peak);
+    memcpy(c->measured_peak, peak.total_bytes, sizeof c->measured_peak);
     if (c->at != c->n_planned)
         differ(c, "%zu points were reached, %zu are planned", c->at, c->n_planned);
 }

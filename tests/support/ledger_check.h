@@ -13,6 +13,7 @@ typedef struct {
     uint64_t outside;              /* `allocations` when the step began */
     uint64_t (*allocations)(void); /* how often Tessera's own code allocated; null: not known */
     int differ;
+    uint64_t measured_peak[3];
     char first[512]; /* the first difference in words */
 } ledger_check;
 

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# labels: e2e
+# timeout: 300
+# processors: 2
+# The cases of PyTorch's test of its FSDP2 memory tracker, which allows 0.9 to 1.1: here the accuracy is 1, and every
+# ledger point equal. Planned at PyTorch's sizes, and in advance of runs at a thirty-second of them. Then its memory
+# guide's device: 24 units of memory, wanted are shards 8, gradients 8, optimizer state 6 and a layer of 10.
+. "$SOURCE/tests/e2e/lib.sh"
+for plugin in comm-gloo offload-cpu precision-bf16; do
+  [ -f "$BUILD/plugins/libtessera-$plugin.so" ] || { echo "skip: $plugin is not built here"; exit 77; }
+done
+tracker=$BUILD/tests/support/tracker
+unset RANK WORLD_SIZE TESSERA_OFFLOAD TESSERA_ACTIVATIONS TESSERA_PRECISION TESSERA_STRATEGY
+export TESSERA_LOG=error TESSERA_THREADS=1
+
+accurate() { # accurate RANKS CASE SCALE VARIABLE…: in a run
+  local ranks=$1 case=$2 scale=$3
+  shift 3
+  expect 0 env "$@" "$TESSERA" run -n "$ranks" -- "$tracker" "$case" run "$scale"
+  grep -q "$case: [0-9]* points equal, .* accuracy 1\$" out || fail "$case $*: $(cat out err)"
+  echo "W=$ranks $*: $(sed 's/^\[0\] //' out)"
+}
+planned() { # planned CASE SCALE VARIABLE…
+  local case=$1 scale=$2
+  shift 2
+  expect 0 env "$@" "$tracker" "$case" plan "$scale"
+  echo "$*: $(cat out)"
+}
+
+for reshard in full grad_op; do
+  for offload in none cpu; do
+    options="TESSERA_STRATEGY=$reshard TESSERA_OFFLOAD=$offload TESSERA_PRECISION=bf16:wire=fp32"
+    # shellcheck disable=SC2086
+    accurate 2 mlps 32 $options
+    # shellcheck disable=SC2086
+    planned mlps 1 $options
+    # Four MLPs of 8 x 2048^2 + 5 x 2048 parameters: half of them, fp32, with gradient and two states.
+    [ $offload = none ] || grep -q ", host 1074069504 bytes alive" out || fail "on the host: $(cat out)"
+  done
+  accurate 2 transformer 16 TESSERA_STRATEGY=$reshard TESSERA_ACTIVATIONS=recompute
+  planned transformer 1 TESSERA_STRATEGY=$reshard TESSERA_ACTIVATIONS=recompute
+done
+accurate 2 part 32
+planned part 1
+
+unit=65536 device=1073741824
+expect 0 "$tracker" device24 plan $device
+grep -q "^device24: 32.000 units of 24 alive, .* does not fit by 8.0" out || fail "the plan says $(cat out)"
+cat out
+accurate 2 device24 $unit TESSERA_OFFLOAD=none
+for remedy in TESSERA_OFFLOAD=cpu TESSERA_ACTIVATIONS=recompute TESSERA_PRECISION=bf16 TRACKER_RANKS=4 \
+  "TESSERA_OFFLOAD=cpu TESSERA_ACTIVATIONS=recompute TESSERA_PRECISION=bf16 TRACKER_RANKS=4"; do
+  ranks=2
+  case $remedy in *RANKS=4) ranks=4 ;; esac
+  # shellcheck disable=SC2086
+  planned device24 $device $remedy
+  alive=$(sed 's/^device24: \([0-9.]*\) .*/\1/' out)
+  awk "BEGIN { exit !($alive < 32) }" || fail "$remedy saves nothing: $(cat out)"
+  case $remedy in *cpu*recompute*) grep -q "24 alive, .* fits by" out || fail "all together do not fit: $(cat out)" ;; esac
+  # shellcheck disable=SC2086
+  accurate $ranks device24 $unit $remedy
+done
+nothing_left
