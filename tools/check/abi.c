@@ -112,7 +112,9 @@ static void open_with(check *c, const tess_host *host, const char *what) {
     const void *ops = NULL;
     void *ctx = NULL;
     char reason[TESS_REASON_BYTES] = "";
-    check_doing(c, what);
+    char slot[64];
+    snprintf(slot, sizeof slot, "open with %s", what);
+    check_doing(c, slot);
     tess_status s = check_call_open(c, host, c->kind, &ops, &ctx, &e);
     e.message[sizeof e.message - 1] = 0;
     check_that(c, s == TESS_OK, "open with %s gave %s: %s", what, check_status(s), e.message);
@@ -128,7 +130,7 @@ static void shorter_host(check *c) {
     tess_host *host = check_at_edge(c, sizeof *host);
     *host = c->host;
     host->abi_minor = 0;
-    open_with(c, host, "a host table that ends where struct_size says");
+    open_with(c, host, "a short host table");
 }
 
 /* Behind what struct_size says lies what looks like slots and is none. */
@@ -140,7 +142,7 @@ static void poisoned_host(check *c) {
     check_load(c);
     memset(table, 0xa5, sizeof *table);
     table->host = c->host;
-    open_with(c, &table->host, "garbage behind the host table's struct_size");
+    open_with(c, &table->host, "garbage behind host table");
 }
 
 static void longer_host(check *c) {
@@ -153,7 +155,7 @@ static void longer_host(check *c) {
     table->host = c->host;
     table->host.struct_size = sizeof *table;
     table->host.abi_minor = 900;
-    open_with(c, &table->host, "a longer host table of a newer core");
+    open_with(c, &table->host, "a longer host table");
 }
 
 /* A kind it does not offer: a status, and an error struct filled as far as it goes. */
@@ -164,6 +166,7 @@ static void unknown_kind(check *c) {
         check_skip(c, "built in: opened by kind");
     check_load(c);
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    check_doing(c, "open of an unknown kind");
     tess_status s = check_call_open(c, &c->host, NO_SUCH_KIND, &ops, &ctx, &e);
     check_that(c, s == TESS_E_UNSUPPORTED, "open of an unknown kind gave %s, expected TESS_E_UNSUPPORTED",
                check_status(s));
@@ -186,6 +189,7 @@ static void other_error_sizes(check *c) {
         tess_error *e = check_at_edge(c, size);
         memset(e, 0, size);
         memcpy(e, &size, sizeof size);
+        check_doing(c, "open with a short tess_error");
         check_call_open(c, &c->host, NO_SUCH_KIND, &ops, &ctx, e);
         check_that(c, e->struct_size == size, "open changed the error's struct_size");
     }
@@ -207,6 +211,7 @@ static void repeated_open(check *c) {
     check_load(c);
     for (int i = 0; i < TIMES; i++) {
         tess_error e = { .struct_size = sizeof e };
+        check_doing(c, "open while it is open");
         tess_status s = check_call_open(c, &c->host, c->kind, &ops[i], &ctx[i], &e);
         check_that(c, s == TESS_OK, "open number %d, with the others open, gave %s: %s", i + 1, check_status(s),
                    e.message);

@@ -296,6 +296,38 @@ static void limits(check *c) {
     check_that(c, s < 0 && *e.message, "a transfer beyond the region gave %s", check_status(s));
 }
 
+static tess_status no_memory(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align,
+                             void **out) {
+    (void)host, (void)domain, (void)category, (void)bytes, (void)align, (void)out;
+    return TESS_E_NOMEM;
+}
+
+/* Without memory from the host it fails, or has kept the bytes elsewhere; it does not lose them. */
+static void no_space(check *c) {
+    static unsigned char up[4096], down[4096];
+    tess_error e = { .struct_size = sizeof e };
+    tess_request *request = NULL;
+    open_instance(c);
+    c->host.mem_alloc = no_memory;
+    memset(up, 0x3c, sizeof up);
+    tess_transfer t = {
+        .struct_size = sizeof t, .region = &the_region, .ptr = up, .mem = TESS_MEM_HOST, .bytes = sizeof up, .flags = 1
+    };
+    check_doing(c, "post, with no memory left");
+    tess_status s = ops->post(instance, &t, 1, &request, &e);
+    if (s == TESS_OK) {
+        s = ops->wait(request, CHECK_LONG_NS, &e);
+        ops->request_free(request);
+    }
+    check_doing(c, "");
+    check_that(c, s <= TESS_OK && (s == TESS_OK || *e.message), "with no memory left, post gave %s: '%s'",
+               check_status(s), e.message);
+    if (s < 0)
+        return;
+    moved(c, moving(c, &the_region, down, 0, sizeof down, 0));
+    compare(c, down, up, sizeof up, "a round trip with no memory left");
+}
+
 const check_case check_cases_offload[] = {
     { "place_is_pure", 1, place_is_pure, 0, 0 },
     { "sizes_fit", 1, sizes_fit, 0, 0 },
@@ -304,5 +336,6 @@ const check_case check_cases_offload[] = {
     { "round_trips", 1, round_trips, 0, 0 },
     { "overlap", 1, overlap, 0, 0 },
     { "limits", 1, limits, 0, 0 },
+    { "no_space", 1, no_space, 0, 0 },
     { 0 },
 };

@@ -191,7 +191,6 @@ void check_load(check *c) {
 
 tess_status check_call_open(check *c, const tess_host *host, uint32_t kind, const void **ops, void **ctx,
                             tess_error *e) {
-    check_doing(c, "open");
     tess_status s;
     if (!*c->path) {
         s = builtin_of(c)->open(host, ops, ctx, e);
@@ -202,7 +201,6 @@ tess_status check_call_open(check *c, const tess_host *host, uint32_t kind, cons
         memcpy(&open, &symbol, sizeof symbol); /* ISO C has no cast for this */
         s = open(host, kind, ops, ctx, e);
     }
-    check_doing(c, "");
     return s;
 }
 
@@ -211,7 +209,9 @@ const void *check_open(check *c) {
     char reason[TESS_REASON_BYTES] = "";
     const void *ops = NULL;
     check_load(c);
+    check_doing(c, "open");
     tess_status s = check_call_open(c, &c->host, c->kind, &ops, &c->ctx, &e);
+    check_doing(c, "");
     e.message[sizeof e.message - 1] = 0;
     check_that(c, s == TESS_OK, "open gave %s: %s", check_status(s), e.message);
     s = tess__ops_check(c->kind, ops, reason);

@@ -1,0 +1,165 @@
+/* An offload plugin that keeps all regions itself, in memory from the host table. */
+#include <stdlib.h>
+
+#include "faulty.h"
+
+FAULTY_NOTE(TESS_KIND_OFFLOAD);
+
+typedef struct kept {
+    struct kept *next;
+    const tess_region *region;
+    unsigned char *bytes;
+} kept;
+struct tess_offload {
+    const tess_host *host;
+    kept *first;
+    tess_status aborted;
+};
+struct tess_request {
+    tess_status status;
+};
+
+static tess_status place(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
+                         tess_placement *out, tess_error *e) {
+    uint32_t step = n ? regions->struct_size : 0, size = n ? out->struct_size : 0;
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++) {
+        const tess_region *r = (const void *)((const char *)regions + (size_t)i * step);
+        tess_placement p = { .rest = TESS_REST_PLUGIN, .align = 64, .storage_bytes = r->bytes };
+#ifdef FAULT_PLACE_IMPURE
+        static uint64_t calls;
+        p.storage_bytes += calls++ % 100;
+#endif
+        if (r->region == TESS_REGION_ACTIVATION)
+            p = (tess_placement){ .rest = TESS_REST_HOST, .align = 64, .host_bytes = r->bytes };
+#ifdef FAULT_TOO_SMALL
+        p.host_bytes /= 2;
+#endif
+        give((char *)out + (size_t)i * size, size, &p, sizeof p);
+    }
+    return TESS_OK;
+}
+
+static tess_status create(void *ctx, const tess_plan_env *env, int32_t rank, int32_t numa, const tess_buffer *arena,
+                          tess_offload **out, tess_error *e) {
+    tess_offload *o = calloc(1, sizeof *o);
+    (void)env, (void)rank, (void)numa, (void)arena;
+    if (!o)
+        return failed(e, TESS_E_NOMEM, "no memory");
+    o->host = ctx;
+    *out = o;
+    return TESS_OK;
+}
+
+static void destroy(tess_offload *o) {
+    while (o && o->first) {
+        kept *k = o->first;
+        o->first = k->next;
+        o->host->mem_free(o->host->host, k->bytes);
+        free(k);
+    }
+    free(o);
+}
+
+static tess_status keep(tess_offload *o, const tess_region *r, kept **out, tess_error *e) {
+    for (kept *k = o->first; k; k = k->next)
+        if (k->region == r) {
+            *out = k;
+            return TESS_OK;
+        }
+    void *bytes = NULL;
+    kept *k = calloc(1, sizeof *k);
+    tess_status s = TESS_E_NOMEM;
+    if (k)
+        s = o->host->mem_alloc(o->host->host, TESS_DOMAIN_HOST, TESS_CAT_SHARD_PARAM, r->bytes, 64, &bytes);
+#ifndef FAULT_IGNORES_NO_SPACE
+    if (s < 0) {
+        free(k);
+        return failed(e, TESS_E_NOMEM, "offload faulty: no memory for %llu bytes", (unsigned long long)r->bytes);
+    }
+#endif
+    *k = (kept){ o->first, r, bytes };
+    o->first = k;
+    *out = k;
+    return TESS_OK;
+}
+
+static tess_status one(tess_offload *o, const tess_transfer *t, tess_error *e) {
+    kept *k = NULL;
+#ifndef FAULT_NO_LIMITS
+    if (t->offset_bytes > t->region->bytes || t->bytes > t->region->bytes - t->offset_bytes)
+        return failed(e, TESS_E_INVALID, "offload faulty: %llu bytes at %llu of a region of %llu",
+                      (unsigned long long)t->bytes, (unsigned long long)t->offset_bytes,
+                      (unsigned long long)t->region->bytes);
+#endif
+    tess_status s = keep(o, t->region, &k, e);
+    if (s < 0 || !k->bytes)
+        return s;
+#ifdef FAULT_NO_LIMITS
+    if (t->offset_bytes + t->bytes > t->region->bytes)
+        return TESS_OK;
+#endif
+    uint64_t at = t->offset_bytes;
+#ifdef FAULT_IGNORES_OFFSET
+    at = 0;
+#endif
+    if (t->flags & 1)
+        memcpy(k->bytes + at, t->ptr, t->bytes);
+    else
+        memcpy(t->ptr, k->bytes + at, t->bytes);
+#ifdef FAULT_CORRUPTS_ODD_BYTE
+    if (!(t->flags & 1) && t->bytes % 2)
+        ((unsigned char *)t->ptr)[t->bytes - 1] ^= 1;
+#endif
+    return TESS_OK;
+}
+
+static tess_status post(tess_offload *o, const tess_transfer *t, uint32_t n, tess_request **out, tess_error *e) {
+    for (uint32_t i = 0; i < n; i++) {
+        tess_status s = one(o, (const void *)((const char *)t + (size_t)i * t->struct_size), e);
+        if (s < 0)
+            return s;
+    }
+    *out = calloc(1, sizeof **out);
+    return *out ? TESS_OK : failed(e, TESS_E_NOMEM, "no memory");
+}
+
+static tess_status step(tess_offload *o, const tess_region *r, uint32_t n, const tess_optimizer *opt,
+                        tess_request **out, tess_error *e) {
+    (void)o, (void)r, (void)n, (void)opt, (void)out;
+    return failed(e, TESS_E_UNSUPPORTED, "offload faulty makes no steps");
+}
+
+static tess_status test(tess_request *q, tess_error *e) {
+    (void)e;
+    return q->status;
+}
+static tess_status wait(tess_request *q, int64_t timeout_ns, tess_error *e) {
+    (void)timeout_ns, (void)e;
+    return q->status;
+}
+static void request_free(tess_request *q) {
+    free(q);
+}
+
+static const tess_offload_ops ops = {
+    .struct_size = sizeof ops,
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .place = place,
+    .create = create,
+    .destroy = destroy,
+    .post = post,
+    .step = step,
+    .test = test,
+    .wait = wait,
+    .request_free = request_free,
+};
+
+tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
+    if (kind != TESS_KIND_OFFLOAD)
+        return failed(e, TESS_E_UNSUPPORTED, "faulty offers offload only");
+    *out = &ops;
+    *ctx = (void *)host;
+    return TESS_OK;
+}

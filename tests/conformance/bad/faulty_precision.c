@@ -1,0 +1,207 @@
+/* A precision plugin with casts of its own, f32 to bf16 and back. It also carries the faults of files and of opening.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "faulty.h"
+
+FAULTY_NOTE(TESS_KIND_PRECISION);
+
+struct tess_precision {
+    int unused;
+};
+
+static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_choice *out, tess_error *e) {
+    uint32_t mask = p->compute_mask ? p->compute_mask : 1u << p->dtype, compute = p->dtype;
+    (void)ctx;
+    if (p->dtype == TESS_F32 && (mask >> TESS_BF16 & 1))
+        compute = TESS_BF16;
+#ifndef FAULT_COMPUTE_UNREADABLE
+    if (!(mask >> compute & 1))
+        return failed(e, TESS_E_UNSUPPORTED, "the program does not read dtype %u", compute);
+#endif
+    tess_precision_choice x = { .master = p->dtype,
+                                .compute = compute,
+                                .gather = compute,
+                                .grad_local = p->dtype,
+                                .grad_wire = compute,
+                                .accumulate = p->dtype == TESS_F64 ? TESS_F64 : TESS_F32,
+                                .block_elems = 1 };
+#ifdef FAULT_SUMS_IN_BF16
+    x.accumulate = compute;
+#endif
+#ifdef FAULT_CHOICE_UNWRITTEN
+    out->master = x.master, out->compute = x.compute, out->gather = x.gather, out->grad_local = x.grad_local;
+    out->grad_wire = x.grad_wire, out->accumulate = x.accumulate;
+    (void)e;
+#else
+    give(out, out->struct_size, &x, sizeof x);
+#endif
+    return TESS_OK;
+}
+
+static int is_mine(const tess_cast *x) {
+    return (x->from == TESS_F32 && x->to == TESS_BF16) || (x->from == TESS_BF16 && x->to == TESS_F32);
+}
+
+static tess_status cast_need(void *ctx, uint32_t mem, const tess_cast *x, tess_need *out) {
+    tess_need none = { .align = 1 };
+    (void)ctx;
+    if (mem != TESS_MEM_HOST || !is_mine(x) || x->flags)
+        return TESS_E_UNSUPPORTED;
+    give(out, out->struct_size, &none, sizeof none);
+    return TESS_OK;
+}
+
+static tess_status create(void *ctx, uint32_t mem, tess_precision **out, tess_error *e) {
+    (void)ctx;
+    if (mem != TESS_MEM_HOST)
+        return failed(e, TESS_E_UNSUPPORTED, "host memory only");
+    *out = calloc(1, sizeof **out);
+    return *out ? TESS_OK : failed(e, TESS_E_NOMEM, "no memory");
+}
+
+static void destroy(tess_precision *p) {
+    free(p);
+}
+
+static uint16_t narrow(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, 4);
+#ifdef FAULT_FLUSHES_DENORMALS
+    if (fpclassify(f) == FP_SUBNORMAL)
+        bits &= 0x80000000;
+#endif
+#ifdef FAULT_ROUNDS_HALF_UP
+    if (!isnan(f))
+        return (uint16_t)((bits + 0x8000) >> 16);
+#endif
+#ifdef FAULT_TRUNCATES
+    return (uint16_t)(bits >> 16 | (isnan(f) ? 0x40 : 0));
+#endif
+#ifndef FAULT_LOSES_NAN
+    if (isnan(f))
+        return (uint16_t)(bits >> 16 | 0x40);
+#endif
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static tess_status cast(tess_precision *p, const tess_cast *x, const tess_stream *stream, tess_error *e) {
+    uint64_t n = x->elems;
+    (void)p, (void)stream;
+    if (!is_mine(x))
+        return failed(e, TESS_E_UNSUPPORTED, "no such cast");
+#ifdef FAULT_CAST_PAST_END
+    n = (n + 7) / 8 * 8;
+#endif
+    for (uint64_t i = 0; i < n; i++) {
+        if (x->to == TESS_BF16) {
+            float f = 0;
+            if (i < x->elems)
+                memcpy(&f, (const char *)x->src + 4 * i, 4);
+            uint16_t half = narrow(f);
+            memcpy((char *)x->dst + 2 * i, &half, 2);
+        } else if (i < x->elems) {
+            uint32_t wide = 0;
+            memcpy((char *)&wide + 2, (const char *)x->src + 2 * i, 2);
+            memcpy((char *)x->dst + 4 * i, &wide, 4);
+        }
+    }
+    return TESS_OK;
+}
+
+static tess_status options(void *ctx, const tess_option **out, uint32_t *n) {
+    static const tess_option list[] = { { sizeof(tess_option), 1, "faulty-level", "1", "a number" } };
+    (void)ctx;
+    *out = list;
+    *n = 1;
+    return TESS_OK;
+}
+
+static const tess_precision_ops ops = {
+    .struct_size = sizeof ops,
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .options = options,
+    .choose = choose,
+    .cast_need = cast_need,
+    .create = create,
+    .destroy = destroy,
+    .cast = cast,
+};
+
+/* ---- the file and its opening ------------------------------------------------------------------ */
+
+#ifdef FAULT_EXTRA_EXPORT
+TESS_EXPORT int faulty_helper(void);
+int faulty_helper(void) {
+    return 1;
+}
+#endif
+#ifdef FAULT_FAST_MATH /* as crtfastmath.o names it */
+__attribute__((constructor, used)) static void set_fast_math(void) {}
+#endif
+#ifdef FAULT_UNDEFINED_SYMBOL
+int nobody_has_this(void);
+#endif
+#ifdef FAULT_LINKS_CORE
+const char *tess_last_error(void);
+#endif
+#ifdef FAULT_CRASHES_AT_EXIT
+static void at_the_end(void) {
+    abort();
+}
+#endif
+
+tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
+#ifdef FAULT_WRITES_OUTPUT_ON_FAILURE
+    *out = &ops;
+#endif
+#ifdef FAULT_NULL_ERROR
+    e->code = TESS_OK;
+#endif
+    if (kind != TESS_KIND_PRECISION)
+        return failed(e, TESS_E_UNSUPPORTED, "faulty offers precision only");
+#ifdef FAULT_READS_BEHIND_HOST
+    const uint64_t *behind = (const uint64_t *)(host + 1);
+    if (*(volatile const uint64_t *)behind)
+        return failed(e, TESS_E_VERSION, "a core that is too new");
+#endif
+#ifdef FAULT_REFUSES_LONGER_HOST
+    if (host->struct_size != sizeof *host)
+        return failed(e, TESS_E_VERSION, "a host table of %u bytes", host->struct_size);
+#endif
+#ifdef FAULT_IMPORTS_GETENV
+    if (getenv("FAULTY"))
+        return failed(e, TESS_E_INVALID, "set");
+#endif
+#ifdef FAULT_OPENS_ONCE
+    static int times;
+    if (times++)
+        return failed(e, TESS_E_INVALID, "already open");
+#endif
+#ifdef FAULT_LEAKS_FILE
+    (void)!dup(2);
+#endif
+#ifdef FAULT_UNDEFINED_SYMBOL
+    nobody_has_this();
+#endif
+#ifdef FAULT_LINKS_CORE
+    tess_last_error();
+#endif
+#ifdef FAULT_CRASHES_AT_EXIT
+    atexit(at_the_end);
+#endif
+#ifdef FAULT_NO_MESSAGE
+    if (*host->args)
+        return TESS_E_INVALID;
+#endif
+#ifdef FAULT_USES_STORE_IN_OPEN
+    host->kv_set(host->host, "faulty", "", 1);
+#endif
+    (void)host;
+    *out = &ops;
+    *ctx = NULL;
+    return TESS_OK;
+}

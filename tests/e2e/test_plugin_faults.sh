@@ -1,0 +1,119 @@
+#!/bin/bash
+# labels: e2e
+# timeout: 300
+# Plugins with one fault each: `tessera plugins check` names the fault, whatever the plugin does, and leaves no process.
+. "$SOURCE/tests/e2e/lib.sh"
+faulty=$BUILD/tests/conformance/bad/faulty
+samples=$BUILD/tests/conformance/bad/plugins
+[ -e "$faulty/comm_none.so" ] || { echo "skipped: the plugins with faults are not built"; exit 77; }
+# A sanitizer reports a crash in its own way and ends the process with an exit code.
+crash='(killed by signal 11 \(Segmentation fault\)|the plugin ended the process, with exit code [0-9]+)'
+count=0
+
+# caught FILE CHECKS SECONDS PATTERN: one of these checks fails, and its line matches.
+caught() {
+  local file=$1 only=$2 seconds=$3 pattern=$4 code=0
+  "$TESSERA" plugins check "$file" --only "$only" --timeout "$seconds" >out 2>err || code=$?
+  [ $code = 1 ] || fail "$file: exit code $code, expected 1: $(cat out err)"
+  grep -E '^[a-z]+ +[a-z_]+ +FAILED ' out >failures
+  grep -Eq -- "$pattern" failures || fail "$file: no failure says '$pattern': $(cat out)"
+  ! grep -q 'passed, 0 failed' out || fail "$file: counted as passed"
+  count=$((count + 1))
+}
+comm() { caught "$faulty/comm_$1.so" "comm/$2" "${4:-20}" "$3"; }
+precision() { caught "$faulty/precision_$1.so" "$2" 20 "$3"; }
+wrap() { caught "$faulty/wrap_$1.so" 'wrap/*' 20 "$2"; }
+offload() { caught "$faulty/offload_$1.so" 'offload/*' 20 "$2"; }
+device() { caught "$faulty/device_$1.so" "device/$2" 20 "$3"; }
+
+# The file.
+precision extra_export 'static/*' 'exports 1 more than the descriptor and the open function: faulty_helper'
+precision imports_getenv 'static/*' 'imports getenv: options come from host->option'
+precision crashes_at_exit 'static/*' 'imports .*atexit.*: .*nothing of it runs while the host exits'
+precision executable_stack 'static/*' 'asks for an executable stack'
+precision relative_rpath 'static/*' "R(UN)?PATH './lib': libraries are searched in a directory that is not absolute"
+precision fast_math 'static/*' 'its start-up code sets flush to zero'
+precision undefined_symbol 'static/undef*' '1 symbols are in none of the libraries it names: nobody_has_this'
+precision undefined_symbol 'abi/load' 'cannot be loaded: .*nobody_has_this'
+precision links_core 'static/no_link*' 'links the core \(tess_last_error\)'
+caught "$samples/wrong_magic.so" 'static/*' 20 'bad magic in the descriptor'
+caught "$samples/newer_core.so" 'static/*' 20 'needs a core of ABI 1.900 or newer, this one has 1\.'
+caught "$samples/wrong_major.so" 'static/*' 20 "plugin ABI 2.0, this is Tessera's ABI 1\."
+
+# Loading and opening.
+caught "$samples/changes_mode.so" 'abi/load' 20 'changes the denormal mode .* while it is loaded'
+caught "$samples/missing_post.so" 'abi/table' 20 'mandatory slot post is missing'
+caught "$samples/open_fails.so" 'abi/table' 20 'open gave TESS_E_DEVICE: no card'
+precision reads_behind_host 'abi/shorter_host' "$crash, in open with a short host table"
+precision reads_behind_host 'abi/poisoned_host' 'open with garbage behind host table gave TESS_E_VERSION'
+precision refuses_longer_host 'abi/longer_host' 'open with a longer host table gave TESS_E_VERSION'
+precision writes_output_on_failure 'abi/unknown_kind' 'open failed and wrote its outputs all the same'
+precision null_error 'abi/unknown_kind' "$crash, in open without an error struct"
+precision opens_once 'abi/repeated*' 'open number 2, with the others open, gave TESS_E_INVALID: already open'
+precision leaks_file 'abi/nothing*' '20 times open and close leave 20 open files more'
+precision no_message 'abi/odd_arguments' 'failed with TESS_E_INVALID and no message'
+precision uses_store_in_open 'abi/open_is_local' 'open uses the key-value store'
+precision crashes_at_exit 'abi/table' 'killed by signal 6 \(Aborted\), in what runs when the process end'
+
+# Collectives.
+comm sum_order 'values_four_ranks' 'reduce_scatter f32>f32 sum .*element [0-9]+ is 0x[0-9a-f]+, not 0x'
+comm short_count 'values_two_ranks' 'all_gather i32>i32 count 64: element 63 is'
+comm writes_past_end 'values_one_rank' 'wrote beside recv, at'
+comm forgets_three 'values_three_ranks' 'all_gather i32>i32 count 1: element 2 is'
+comm max_loses_nan 'not_a_number' 'all_reduce (min|max) of NaN on one rank gives'
+comm ignores_abort 'abort_while_waiting' 'did not end within [0-9.]+ s, in wait, after abort' 2
+comm leaks_thread 'nothing_left_behind' 'destroy leaves a thread running'
+comm leaves_file_open 'nothing_left_behind' 'destroy leaves a file open'
+comm flushes_denormals 'values_one_rank' 'leaves the denormal mode \(flush to zero.* of the calling thread changed'
+comm blocks_signals 'values_one_rank' 'leaves the signal mask of the calling thread changed'
+comm init_crashes 'values_two_ranks' "rank [01]: $crash, in init"
+comm init_hangs 'values_two_ranks' 'did not end within 1 s, in init' 1
+comm calls_exit 'values_two_ranks' 'rank [01]: the plugin ended the process, with exit code 0, in post'
+comm leaves_process 'values_one_rank' 'the plugin left a process running'
+comm test_lies 'timeout_then_result' 'not pending while a rank is missing'
+comm wait_ignores_timeout 'stalled_peer' 'did not end within 2 s, in wait with a timeout' 2
+comm query_past_size 'describes_itself' 'query wrote past struct_size'
+comm need_impure 'purity' 'need of operation .* depends on pointers, or leaves a part unwritten'
+
+# Dtypes and casts.
+precision rounds_half_up 'precision/*' 'cast from f32 to bf16: 0x[0-9a-f]+ becomes .*, to nearest even it is'
+precision truncates 'precision/rounding' 'cast from f32 to bf16: 0x[0-9a-f]+ becomes .*, to nearest even it is'
+precision loses_nan 'precision/*' 'cast from f32 to bf16 loses NaN'
+precision flushes_denormals 'precision/*' 'cast from f32 to bf16: 0x[0-9a-f]+ becomes 0'
+precision cast_past_end 'precision/*' 'writes (past the end|beside them)'
+precision compute_unreadable 'precision/*' 'compute is .*, which the program does not read'
+precision sums_in_bf16 'precision/*' 'sums are made in (bf16|f16)'
+precision choice_unwritten 'precision/*' 'leaves a part unwritten'
+
+# Wrap policies.
+wrap drops_a_parameter 'parameter .* is in unit -[0-9]+, of 0 to'
+wrap splits_tied 'tied to it, in'
+wrap depends_on_rank 'assign says something else on rank'
+wrap impure 'assign of .* again'
+wrap writes_past_end "$crash, in assign"
+wrap walks_by_sizeof "in longer structs|$crash, in assign"
+
+# Offload.
+offload corrupts_odd_byte 'a round trip: byte [0-9]+ of [0-9]+ is'
+offload ignores_offset 'a round trip: byte [0-9]+ of [0-9]+ is'
+offload no_limits 'a transfer beyond the region gave TESS_OK'
+offload ignores_no_space 'a round trip with no memory left: byte 0'
+offload place_impure 'place of region [0-9]+ says something else the second time'
+offload too_small 'region [0-9]+ of [0-9]+ bytes rests on the host with'
+
+# Devices.
+device event_nothing 'event*' 'after event_wait the last byte is|a passed event is pending|came before the fill'
+device stream_wait_nothing 'events_order*' 'a copy on a stream that waits for an event came before the fill'
+device copy_short 'copies' 'copy from kind . to . changed the bytes'
+device fill_long 'fill' 'fill of 501 bytes at 64: byte 565 is 255'
+device no_capacity 'capacity' 'one byte beyond the capacity gave TESS_OK, expected TESS_E_NOMEM'
+device sum_order 'tree_sums' 'tree_sum of 3 .*: element [0-9]+ is'
+device no_weight_decay 'optimizers' '(sgd|adam).*: parameters: element'
+
+nothing_left
+for file in "$faulty"/*.so; do
+  name=$(basename "$file" .so)
+  case $name in *_none) continue ;; esac
+  grep -q "${name#*_}" "$0" || fail "$name is in no line of this test"
+done
+echo "$count faults named"
