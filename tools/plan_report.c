@@ -12,7 +12,8 @@ typedef struct { /* all that is said, gathered once */
     const tess *t;
     tess_stats stats;
     uint64_t resting[3][16];
-    int over; /* its budget */
+    uint64_t backend; /* what the comm plugin says it takes on its own, at most */
+    int over;         /* its budget */
     double seconds;
     tess__fullest fullest;
     uint32_t domain; /* of the peak that is described: the device's unless all is on the host */
@@ -38,6 +39,27 @@ static void find_largest(facts *f) {
     }
 }
 
+static uint64_t backend_of(const tess *t) {
+    uint64_t most = 0;
+    tess_plan_env env = t->setup.env;
+    for (int32_t g = 0; g < t->layout.n_groups; g++)
+        for (uint32_t op = TESS_ALL_GATHER; op <= TESS_REDUCE_SCATTER; op++) {
+            tess_collective c = { .struct_size = sizeof c,
+                                  .op = op,
+                                  .redop = TESS_SUM,
+                                  .send_dtype = t->layout.groups[g].compute,
+                                  .recv_dtype = op == TESS_ALL_GATHER ? t->layout.groups[g].compute : TESS_F32,
+                                  .send_mem = env.mem,
+                                  .recv_mem = env.mem,
+                                  .count = t->layout.groups[g].shard_elems,
+                                  .scale = 1 };
+            tess_need need = { .struct_size = sizeof need };
+            if (t->setup.comm->need(t->setup.comm_ctx, &env, &c, &need) == TESS_OK && need.backend_bytes > most)
+                most = need.backend_bytes;
+        }
+    return most;
+}
+
 static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     *f = (facts){ .source = s, .t = s->t, .over = over == TESS_E_BUDGET, .seconds = NAN, .largest = -1 };
     f->stats.struct_size = sizeof f->stats;
@@ -51,6 +73,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     }
     for (int32_t i = 0; i < f->t->n_user; i++)
         f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->t->user_buffers[i].bytes;
+    f->backend = backend_of(f->t);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
     f->fullest = tess__ledger_fullest(f->t, f->domain);
     find_largest(f);
@@ -133,6 +156,9 @@ static void print_tables(FILE *out, const facts *f) {
     fprintf(out, "\n");
     if (f->source->note[0])
         fprintf(out, "%s\n", f->source->note);
+    if (f->backend)
+        fprintf(out, "beside it, for comm %s itself: at most %s\n", t->selected[TESS_KIND_COMM],
+                tool_bytes_text(f->backend, size));
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
@@ -196,6 +222,7 @@ static void put_plan(json_out *j, const facts *f) {
         json_uint(j, "bytes", f->largest_info.unsharded_bytes);
         json_object_end(j);
     }
+    json_uint(j, "backend_bytes", f->backend);
     if (budget_of(f, TESS_DOMAIN_DEVICE))
         json_uint(j, "device_memory_bytes", budget_of(f, TESS_DOMAIN_DEVICE));
     if (budget_of(f, TESS_DOMAIN_HOST))

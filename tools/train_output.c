@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "alloc_count.h"
 #include "engine.h"
@@ -170,6 +171,12 @@ static void put_allocations(json_out *j) {
     json_object_end(j);
 }
 
+/* The most that this process had in memory. */
+static uint64_t resident_bytes(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
+}
+
 static void put_summary(train_run *r, const tess_stats *stats) {
     json_out *j = begin(r, "summary");
     if (!j)
@@ -194,6 +201,7 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_uint(j, "peak_host_bytes", stats->peak_bytes[TESS_DOMAIN_HOST]);
     json_uint(j, "planned_peak_host_bytes", stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
     put_allocations(j);
+    json_uint(j, "peak_resident_bytes", resident_bytes());
     json_string(j, "params_digest", r->digest[0] ? r->digest : NULL);
     if (r->ops == &train_gpt)
         put_number(j, "validation_loss", r->eval_loss);
@@ -208,6 +216,20 @@ static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t
     char a[32], text[128];
     snprintf(text, sizeof text, "%s (%" PRIu64 " bytes, planned %" PRIu64 ")", tool_bytes_text(peak, a), peak, planned);
     table_row(r, name, text);
+}
+
+/* What backends allocate on their own; never part of the figures above. */
+static void print_libraries(train_run *r) {
+    tool_alloc_library l;
+    char size[32], text[160];
+    for (size_t i = 0; tool_alloc_library_at(i, &l); i++) {
+        if (l.own)
+            continue;
+        snprintf(text, sizeof text, "%" PRIu64 ", %s in all, by %s", l.count, tool_bytes_text(l.bytes, size), l.name);
+        table_row(r, "and by a library", text);
+    }
+    snprintf(text, sizeof text, "%s", tool_bytes_text(resident_bytes(), size));
+    table_row(r, "resident set, peak", text);
 }
 
 static void print_table(train_run *r, const tess_stats *stats) {
@@ -233,6 +255,7 @@ static void print_table(train_run *r, const tess_stats *stats) {
     if (tool_alloc_available()) {
         snprintf(text, sizeof text, "%" PRIu64, tool_alloc_own());
         table_row(r, "allocations in steps", text);
+        print_libraries(r);
     }
     if (r->digest[0])
         table_row(r, "params_digest", r->digest);

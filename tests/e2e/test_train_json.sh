@@ -10,7 +10,7 @@ names() { sed 's/"\(library_allocations\)":{\("[^"]*":{[^}]*},\{0,1\}\)*}/"\1":0
 field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
 common="event model ranks comm offload precision wrap strategy device activations accum threads steps loss accuracy seconds "
 common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes step_allocations "
-common+="library_allocations params_digest "
+common+="library_allocations peak_resident_bytes params_digest "
 head -c 4000 "$SOURCE/core/layout.c" >text.txt
 gpt=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --steps 3)
 

@@ -134,6 +134,7 @@ int main(int argc, char **argv) {
         ledger_check_stop(&c.full);
     uint64_t points = c.step.points + c.eval.points + c.full.points;
     const char *ledger = verdict(&c);
+    int failed = r != 0 && strcmp(ledger, "equal") != 0; /* rank 0 prints it instead */
     if (r == 0)
         printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
                "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
@@ -145,5 +146,6 @@ int main(int argc, char **argv) {
                agree ? "equal" : "differ", ledger, (unsigned long long)points,
                tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
                (unsigned long long)stats.n_recompiles);
-    return tess_exit_code(tess_close(t));
+    int code = tess_exit_code(tess_close(t));
+    return code ? code : failed;
 }

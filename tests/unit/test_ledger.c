@@ -99,8 +99,9 @@ static void test_ledger__a_plan_that_is_64_bytes_short_is_not_what_is_measured(v
     int32_t i = 0;
     while (p->buffers[i].role != TESS__SAVED)
         i++;
-    p->buffers[i].bytes -= 64;
+    p->buffers[i].bytes -= 64; /* while the plan is read only: the run must not do harm */
     assert_int_equal(ledger_check_open(&c, t, TESS_LEDGER_STEP_APART, NULL), TESS_OK);
+    p->buffers[i].bytes += 64;
     ledger_check_start(&c);
     one_step(t, 1, 0);
     ledger_check_stop(&c);
@@ -108,6 +109,31 @@ static void test_ledger__a_plan_that_is_64_bytes_short_is_not_what_is_measured(v
     assert_non_null(strstr(c.first, "activation"));
     ledger_check_close(&c);
     assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__sizes_in_the_program_do_not_reach_the_measured_side(void **state) {
+    (void)state;
+    toy m;
+    ledger_check c;
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(ledger_check_open(&c, t, TESS_LEDGER_STEP_APART, NULL), TESS_OK);
+    tess__buffer wrong = { .role = TESS__SAVED, .index = 1, .bytes = 1 << 20, .offset = 12345 };
+    assert_int_equal(tess__measure(t, NULL, wrong.role, wrong.index),
+                     tess__round_up(t->model.blocks[1].options.saved_bytes, t->setup.align));
+    t->arenas[1][TESS__STEP].memory.bytes -= 64; /* as if less had been obtained */
+    double loss;
+    int at_end = 0;
+    for (int i = 0; i < t->programs[TESS__P_TRAIN].n_buffers; i++) {
+        const tess__buffer *b = &t->programs[TESS__P_TRAIN].buffers[i];
+        at_end |= b->arena == TESS__STEP && b->offset + b->bytes > t->arenas[1][TESS__STEP].memory.bytes;
+    }
+    tess_status s = toy_run(t, TESS_PASS_TRAIN, 0, NULL, &loss);
+    assert_int_equal(s, at_end ? TESS_E_INTERNAL : TESS_OK);
+    if (at_end)
+        assert_non_null(strstr(tess_last_error(), "that were obtained"));
+    t->arenas[1][TESS__STEP].memory.bytes += 64;
+    ledger_check_close(&c);
+    assert_int_equal(tess_close(t), s);
 }
 
 /* ---- what the points are ---- */
@@ -310,6 +336,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ledger__every_option_of_a_step_is_measured_as_planned),
         cmocka_unit_test(test_ledger__a_plan_that_is_64_bytes_short_is_not_what_is_measured),
+        cmocka_unit_test(test_ledger__sizes_in_the_program_do_not_reach_the_measured_side),
         cmocka_unit_test(test_ledger__points_come_in_the_order_of_the_step),
         cmocka_unit_test(test_ledger__a_unit_is_gathered_and_released_between_its_points),
         cmocka_unit_test(test_ledger__units_add_up_to_what_rests),
