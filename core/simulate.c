@@ -340,8 +340,8 @@ static tess_status reduce(sim *s, const tess__instr *in) {
     const tess__group *group = &s->in->layout->groups[g];
     double bytes = bytes_of(group->shard_elems, sent_dtype(s, group)), alone = bytes + (double)group->shard_elems * 4;
     if (in->flags & TESS__ASYNC)
-        return post(s, DOWN, TESS__LANE_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second), threads(s),
-                    &s->lowered[g]);
+        return post(s, DOWN, TESS__LANE_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
+                    threads(s), &s->lowered[g]);
     if (ranks == 1)
         return work(s, in, NULL, kernel(s, TESS__RATE_SUM, alone));
     return collective(s, in, TESS_REDUCE_SCATTER, ranks, 1, bytes * ranks, &s->reduce[g]);
@@ -368,8 +368,8 @@ static double sum_bytes(const sim *s, const tess__group *g) {
 static tess_status on_shard(sim *s, const tess__instr *in, int rate, double bytes) {
     if (!(in->flags & TESS__ASYNC))
         return work(s, in, NULL, kernel(s, rate, bytes));
-    return post(s, DOWN, TESS__LANE_HOST, in, over(bytes, s->in->machine->host_bytes_per_second), threads(s),
-                &s->lowered[in->index]);
+    return post(s, DOWN, TESS__LANE_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
+                threads(s), &s->lowered[in->index]);
 }
 
 static tess_status move(sim *s, const tess__instr *in) {
@@ -377,7 +377,7 @@ static tess_status move(sim *s, const tess__instr *in) {
     const tess_block_options *o = &s->in->model->blocks[in->index].options;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__UNSTOW;
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
-    double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second);
+    double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
     if (!tess__has_lanes(s->in->setup))
         return work(s, in, NULL, seconds);
     return post(s, back ? UP : DOWN, back ? TESS__LANE_UP : TESS__LANE_DOWN, in, seconds, back ? 1 : threads(s),

@@ -11,16 +11,19 @@
 #include "log.h"
 #include "options.h"
 #include "status.h"
+#include "train.h"
 
-enum { KEY_BYTES = 0x100, KEY_LEAST, KEY_ROUNDS, KEY_SECONDS, KEY_OP, MOST_SUBJECTS = 16 };
+enum { KEY_BYTES = 0x100, KEY_LEAST, KEY_ROUNDS, KEY_SECONDS, KEY_OP, KEY_TOGETHER, KEY_MACHINE, MOST_SUBJECTS = 16 };
 
-static const char *const subjects[] = { "comm", "cast", "optimizer", "sum", "norm" };
+static const char *const subjects[] = { "comm", "blocks", "cast", "optimizer", "sum", "norm" };
 enum { N_SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
 typedef struct {
     const char *chosen[MOST_SUBJECTS];
     size_t n_chosen;
-    int comm;
+    int comm, blocks;
+    const char *machine; /* where to write its description */
+    const char *model;   /* behind "blocks" */
     tool_bench_options kernels;
     tool_bench_comm_options collectives;
 } arguments;
@@ -32,11 +35,17 @@ static error_t take_subject(arguments *a, const char *word, const struct argp_st
                 return tool_usage_error(state, "more than %d subjects", MOST_SUBJECTS);
             a->chosen[a->n_chosen++] = subjects[i];
             a->comm |= i == 0;
+            a->blocks |= i == 1;
+            return 0;
+        }
+    for (size_t i = 0; a->blocks && !a->model && train_models[i]; i++)
+        if (strcmp(train_models[i], word) == 0) {
+            a->model = word;
             return 0;
         }
     const char *near = tool_suggestion(word, subjects, N_SUBJECTS);
     return tool_usage_error(state, "unknown subject '%s'%s", word,
-                            *near ? near : "; there are comm, cast, optimizer, sum and norm");
+                            *near ? near : "; there are comm, blocks, cast, optimizer, sum and norm");
 }
 
 static error_t take_bytes(const char *text, const char *name, uint64_t *out, const struct argp_state *state) {
@@ -53,6 +62,14 @@ static error_t take_rounds(arguments *a, const char *text, const struct argp_sta
     return 0;
 }
 
+static error_t take_together(arguments *a, const char *text, const struct argp_state *state) {
+    uint64_t n;
+    if (tess__parse_bytes(text, &n) != TESS_OK || n < 1 || n > 16)
+        return tool_usage_error(state, "--together is '%s', expected 1 to 16", text);
+    a->collectives.together = (int32_t)n;
+    return 0;
+}
+
 static error_t take_seconds(arguments *a, const char *text, const struct argp_state *state) {
     if (tess__parse_real(text, &a->collectives.seconds) != TESS_OK || a->collectives.seconds <= 0)
         return tool_usage_error(state, "--seconds is '%s', expected a number above 0", text);
@@ -60,8 +77,10 @@ static error_t take_seconds(arguments *a, const char *text, const struct argp_st
 }
 
 static error_t finish(arguments *a, const struct argp_state *state) {
-    if (a->comm && a->n_chosen > 1)
-        return tool_usage_error(state, "comm runs on several ranks, the other subjects on one: one at a time");
+    if ((a->comm || a->blocks) && a->n_chosen > 1)
+        return tool_usage_error(state, "comm and blocks run on several ranks, the others on one: one at a time");
+    if (a->machine && a->n_chosen)
+        return tool_usage_error(state, "--machine measures what it needs, no subject beside it");
     if (!a->comm && (a->collectives.op || a->collectives.least_bytes || a->collectives.seconds > 0))
         return tool_usage_error(state, "--op, --least-bytes and --seconds are for the subject comm");
     a->collectives.most_bytes = a->kernels.bytes;
@@ -78,6 +97,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_ROUNDS: return take_rounds(a, text, state);
     case KEY_SECONDS: return take_seconds(a, text, state);
     case KEY_OP: a->collectives.op = text; return 0;
+    case KEY_TOGETHER: return take_together(a, text, state);
+    case KEY_MACHINE: a->machine = text ? text : "1"; return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -123,6 +144,8 @@ static int bench_comm(arguments *a) {
         status = open_output(world.rank, &a->collectives.json, &a->collectives.out);
     if (status != TESS_OK)
         return tool_report(status);
+    if (a->blocks)
+        return close_output(a->collectives.out, tool_bench_blocks(a->collectives.out, a->collectives.json, a->model));
     a->collectives.comm = tess__option_text("comm");
     return close_output(a->collectives.out, tool_bench_comm(&a->collectives));
 }
@@ -144,7 +167,7 @@ static int run_comm(arguments *a, int argc, char **argv) {
     tess_status status = tess__option_int("ranks", 1, 65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
-    if (ranks == 0 && !getenv("WORLD_SIZE"))
+    if (ranks == 0 && !getenv("WORLD_SIZE") && a->comm)
         ranks = 2; /* one rank has nobody to talk to */
     int start = ranks ? tess_launch_wanted("bench", ranks) : 0;
     if (start < 0)
@@ -159,6 +182,9 @@ int cmd_bench(int argc, char **argv) {
         { "rounds", KEY_ROUNDS, "N", 0, "how many measurements of a case", 0 },
         { "seconds", KEY_SECONDS, "S", 0, "comm: the longest to spend on a case", 0 },
         { "op", KEY_OP, "NAME", 0, "comm: one collective, as in all_gather", 0 },
+        { "together", KEY_TOGETHER, "N", 0, "comm: collectives posted before the first is waited for", 0 },
+        { "machine", KEY_MACHINE, "FILE", OPTION_ARG_OPTIONAL,
+          "measure this machine for tessera plan --machine and tessera tune, and write its description", 0 },
         { NULL, 0, NULL, 0, NULL, 0 },
     };
     struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
@@ -166,7 +192,8 @@ int cmd_bench(int argc, char **argv) {
                          parse,
                          "[SUBJECT…]",
                          "Measures against the machine's limits. Subjects: comm (collectives of every comm plugin that "
-                         "can run here, on -n ranks); cast, optimizer, sum and norm (the cpu device's kernels against "
+                         "can run here, on -n ranks); blocks (the reference models' blocks, on -n ranks); cast, "
+                         "optimizer, sum and norm (the cpu device's kernels against "
                          "memory bandwidth). Without one: all kernels.",
                          children,
                          NULL,
@@ -175,5 +202,7 @@ int cmd_bench(int argc, char **argv) {
     int code = tool_parse(&argp, 0, argc, argv, &a);
     if (code != TOOL_OK)
         return code;
-    return a.comm ? run_comm(&a, argc, argv) : bench_kernels(&a);
+    if (a.machine)
+        return tool_bench_machine(a.machine);
+    return a.comm || a.blocks ? run_comm(&a, argc, argv) : bench_kernels(&a);
 }

@@ -29,12 +29,20 @@ typedef struct {
     uint64_t most_bytes;  /* 0: 64 MiB */
     int32_t rounds;       /* the median of so many counts; 0: 7 */
     double seconds;       /* a case stops taking rounds after this; 0: 2 */
+    int32_t together;     /* collectives posted before the first is waited for; 0: as many as make 8 MiB, 16 at most */
 } tool_bench_comm_options;
 
 /** Collectives in fp32. Called by every rank that `tessera run` started, alike; rank 0 prints:
- *     {"event":"bench","comm","op","ranks","bytes","seconds","bus_bandwidth"}
+ *     {"event":"bench","comm","op","ranks","bytes","seconds","cpu_seconds","bus_bandwidth"}
  * bytes: of the whole buffer, that of all ranks for all_gather, reduce_scatter and all_to_all. seconds: of one
  * collective out of several posted together, on the slowest rank. bus_bandwidth as in NCCL's tests, in bytes per
  * second: bytes / seconds, times (W-1)/W, twice that for all_reduce, times 1 for broadcast; 0 for barrier. */
 int tool_bench_comm(const tool_bench_comm_options *);
+
+/** Blocks of the reference models (null: mnist and gpt), in fp32 and bf16 unless TESSERA_PRECISION names one. Called by
+ * every rank alike, so that all cores are busy; rank 0 prints `block` events (docs/json.md) or a table. */
+int tool_bench_blocks(FILE *out, int json, const char *model_or_null);
+
+/** Measures this machine for the simulator and writes a description (docs/machine.md) to `path`. Starts ranks. */
+int tool_bench_machine(const char *path);
 #endif

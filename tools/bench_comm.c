@@ -1,6 +1,7 @@
 /* tessera bench comm, in each rank: time and bus bandwidth of a comm plugin's collectives. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "bench.h"
@@ -46,6 +47,13 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Of all threads of this rank. */
+static double cpu_now(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
 /* ---- the plugin's host --------------------------------------------------------------------------- */
@@ -138,31 +146,35 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* Every rank counts the same rounds, because all look at the slowest rank's clock. */
-static tess_status measure(bench *b, const tess_collective *c, int times, double *seconds) {
-    double rounds[MOST_ROUNDS], spent = 0;
+static tess_status measure(bench *b, const tess_collective *c, int times, double *seconds, double *cpu) {
+    double rounds[MOST_ROUNDS], spent = 0, busy = 0;
     int n = 0, want = b->options.rounds < MOST_ROUNDS ? b->options.rounds : MOST_ROUNDS;
     for (int round = -1; round < want; round++) { /* the first is to warm up */
         double ignored, took;
         tess_status status = slowest(b, 0, &ignored); /* everybody is here */
-        double begin = now();
+        double begin = now(), cpu_begin = cpu_now();
         if (status == TESS_OK)
             status = run(b, c, times);
+        double mine = now() - begin, cpu_mine = cpu_now() - cpu_begin;
         if (status == TESS_OK)
-            status = slowest(b, now() - begin, &took);
+            status = slowest(b, mine, &took);
         if (status != TESS_OK)
             return status;
         spent += took;
-        if (round >= 0)
+        if (round >= 0) {
             rounds[n++] = took / times;
+            busy += cpu_mine / times;
+        }
         if (n > 0 && spent > b->options.seconds)
             break;
     }
     qsort(rounds, (size_t)n, sizeof *rounds, by_value);
     *seconds = rounds[n / 2];
+    *cpu = busy / n;
     return TESS_OK;
 }
 
-static int print(const bench *b, int op, uint64_t bytes, double seconds) {
+static int print(const bench *b, int op, uint64_t bytes, double seconds, double cpu) {
     double w = b->world.nranks, factor = ops[op].factor < 0 ? 1 : ops[op].factor * (w - 1) / w;
     double bandwidth = (double)bytes * factor / seconds;
     FILE *out = b->options.out;
@@ -180,6 +192,7 @@ static int print(const bench *b, int op, uint64_t bytes, double seconds) {
     json_int(&json, "ranks", b->world.nranks);
     json_uint(&json, "bytes", bytes);
     json_double(&json, "seconds", seconds);
+    json_double(&json, "cpu_seconds", cpu);
     json_double(&json, "bus_bandwidth", bandwidth);
     json_object_end(&json);
     return json_line(&json) < 0 ? TOOL_FAILED : TOOL_OK;
@@ -231,18 +244,20 @@ static int bench_case(bench *b, int op, uint64_t bytes) {
     tess_status status = provide(b, &c);
     if (status == TESS_E_UNSUPPORTED)
         return TOOL_OK; /* need is the same on every rank */
-    double seconds = 0;
+    double seconds = 0, cpu = 0;
     uint64_t times = ((uint64_t)8 << 20) / (bytes ? bytes : 1);
     times = times < 1 ? 1 : times > MOST_TIMES ? MOST_TIMES : times;
+    if (b->options.together > 0)
+        times = (uint64_t)(b->options.together < MOST_TIMES ? b->options.together : MOST_TIMES);
     if (status == TESS_OK)
-        status = measure(b, &c, (int)times, &seconds);
+        status = measure(b, &c, (int)times, &seconds, &cpu);
     if (status != TESS_OK)
         return tool_report(status);
     if (b->world.rank != 0)
         return TOOL_OK;
     /* Blocks are whole elements: what was moved, not what was asked for. */
     uint64_t moved = ops[op].per_rank ? c.count * (uint64_t)b->world.nranks * sizeof(float) : bytes;
-    return print(b, op, moved, seconds);
+    return print(b, op, moved, seconds, cpu);
 }
 
 static int bench_ops(bench *b) {
