@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine.h"
-#include "plan.h"
+#include "plan_alive.h"
 #include "progress.h"
 #include "status.h"
 
@@ -16,6 +16,7 @@ typedef struct { /* all that is said, gathered once */
     int over;         /* its budget */
     double seconds;
     tess__fullest fullest;
+    plan_alive alive;
     uint32_t domain; /* of the peak that is described: the device's unless all is on the host */
     int32_t largest; /* unit by unsharded bytes */
     tess_unit_info largest_info;
@@ -76,6 +77,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     f->backend = backend_of(f->t);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
     f->fullest = tess__ledger_fullest(f->t, f->domain);
+    plan_alive_find(f->t, f->fullest, f->domain, &f->alive);
     find_largest(f);
     return TESS_OK;
 }
@@ -125,6 +127,7 @@ static void print_peak(FILE *out, const facts *f) {
     if (point)
         fprintf(out, ", from %s of unit %s on", tess__point_name(point->point), f->t->layout.units[point->unit].name);
     fprintf(out, ": %s\n", text);
+    plan_alive_print(out, f->t, &f->alive);
 }
 
 static void print_budget(FILE *out, const facts *f) {
@@ -216,6 +219,7 @@ static void put_plan(json_out *j, const facts *f) {
     put_domains(j, "categories", f->stats.category_peak_bytes);
     put_domains(j, "resting", f->resting);
     put_peak(j, f);
+    plan_alive_json(j, t, &f->alive);
     if (f->largest >= 0) {
         json_object_begin(j, "largest_unit");
         json_string(j, "name", f->largest_info.name);
@@ -255,5 +259,8 @@ tess_status plan_report(const plan_source *source, tess_status over, const plan_
         status = out->spans(source, out->json, &f.seconds);
     if (status == TESS_OK && out->text)
         print_tables(out->text, &f);
-    return status == TESS_OK && out->json ? put_events(out->json, &f) : status;
+    if (status == TESS_OK && out->json)
+        status = put_events(out->json, &f);
+    plan_alive_free(&f.alive);
+    return status;
 }
