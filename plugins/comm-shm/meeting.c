@@ -1,0 +1,317 @@
+/* Each rank leaves a card in the key-value store: which host it is on. When all are on one, rank 0 collects everybody's
+ * descriptors over a Unix socket and hands all of them to all. The socket's address is abstract, chosen by the kernel:
+ * no name in any directory, nothing left behind. Both sides look at the other's user. */
+#include "meeting.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { VERSION = 1, SLICE_MS = 20, FDS_MAX = 2 * SHM_RANKS_MAX };
+#define SLICE_NS (INT64_C(1000000) * SLICE_MS)
+
+struct card {
+    char host[64], boot[40]; /* boot: the running kernel's own random number */
+    unsigned char address[16];
+    uint32_t version, address_bytes;
+    uint64_t secret; /* what comes over rank 0's socket begins with it */
+};
+struct parcel {
+    uint64_t secret;
+    int32_t rank, reserved;
+};
+
+struct meeting {
+    const struct shm_settings *settings;
+    const tess_comm_config *config;
+    struct shm_group *group;
+    struct shm_failure *failure;
+    int64_t until_ns; /* negative: no end */
+    struct card first;
+    int sockets[SHM_RANKS_MAX]; /* of rank 0: to every rank; of the others: [0] */
+    int listener;
+};
+
+/* Whether to go on waiting for `rank`. */
+static tess_status patient(struct meeting *m, int rank) {
+    if (shm_aborting(m->settings))
+        return shm_fail(m->failure, TESS_E_ABORTED, -1, "shm: the run was aborted while group '%.80s' met",
+                        m->config->group);
+    if (m->until_ns >= 0 && shm_now_ns() > m->until_ns)
+        return shm_fail(m->failure, TESS_E_TIMEOUT, rank, "shm: rank %d has not joined group '%.80s' within %.1f s",
+                        rank, m->config->group, (double)m->config->timeout_ns * 1e-9);
+    return TESS_OK;
+}
+
+static tess_status broken(struct meeting *m, int rank, const char *what) {
+    return shm_fail(m->failure, TESS_E_PEER, rank, "shm: %s rank %d: %s", what, rank, strerror(errno));
+}
+
+/* ---- cards ---------------------------------------------------------------------------------------- */
+
+static void read_boot(char *out, size_t room) {
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, out, room - 1) : 0;
+    out[got > 0 ? got : 0] = 0;
+    out[strcspn(out, "\n")] = 0;
+    if (fd >= 0)
+        close(fd);
+}
+
+static tess_status listen_anywhere(struct meeting *m, struct card *card) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    socklen_t bytes = sizeof at;
+    m->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (m->listener < 0 || bind(m->listener, (struct sockaddr *)&at, sizeof at.sun_family) != 0 ||
+        listen(m->listener, m->group->size) != 0 || getsockname(m->listener, (struct sockaddr *)&at, &bytes) != 0 ||
+        bytes - offsetof(struct sockaddr_un, sun_path) > sizeof card->address)
+        return shm_fail(m->failure, TESS_E_SYSTEM, -1, "shm: cannot listen on a Unix socket: %s", strerror(errno));
+    card->address_bytes = (uint32_t)(bytes - offsetof(struct sockaddr_un, sun_path));
+    memcpy(card->address, at.sun_path, card->address_bytes);
+    return TESS_OK;
+}
+
+static tess_status leave_card(struct meeting *m, struct card *card) {
+    char key[256];
+    memset(card, 0, sizeof *card);
+    card->version = VERSION;
+    gethostname(card->host, sizeof card->host - 1);
+    read_boot(card->boot, sizeof card->boot);
+    if (m->group->rank == 0) {
+        if (getrandom(&card->secret, sizeof card->secret, 0) != (ssize_t)sizeof card->secret)
+            return shm_fail(m->failure, TESS_E_SYSTEM, -1, "shm: no random number: %s", strerror(errno));
+        tess_status s = listen_anywhere(m, card);
+        if (s)
+            return s;
+    }
+    snprintf(key, sizeof key, "%.200s/shm/%d", m->config->group, m->group->rank);
+    tess_status s = m->settings->host.kv_set(m->settings->host.host, key, card, sizeof *card);
+    return s ? shm_fail(m->failure, s, -1, "shm: the key-value store refuses '%.100s'", key) : TESS_OK;
+}
+
+static tess_status take_card(struct meeting *m, int rank, struct card *out) {
+    char key[256];
+    tess_status s;
+    snprintf(key, sizeof key, "%.200s/shm/%d", m->config->group, rank);
+    do {
+        uint64_t bytes = sizeof *out;
+        s = m->settings->host.kv_get(m->settings->host.host, key, out, &bytes, SLICE_NS);
+        if (s == TESS_OK && bytes != sizeof *out)
+            return shm_fail(m->failure, TESS_E_VERSION, rank, "shm: rank %d speaks another version of this plugin",
+                            rank);
+        if (s == TESS_E_TIMEOUT && patient(m, rank))
+            return m->failure->status;
+    } while (s == TESS_E_TIMEOUT);
+    if (s)
+        return shm_fail(m->failure, s, rank, "shm: waiting for rank %d was ended", rank);
+    out->host[sizeof out->host - 1] = out->boot[sizeof out->boot - 1] = 0;
+    return out->version == VERSION && out->address_bytes <= sizeof out->address
+               ? TESS_OK
+               : shm_fail(m->failure, TESS_E_VERSION, rank, "shm: rank %d speaks version %u, this one %d", rank,
+                          out->version, VERSION);
+}
+
+static tess_status take_cards(struct meeting *m, const struct card *mine) {
+    for (int rank = 0; rank < m->group->size; rank++) {
+        struct card theirs;
+        tess_status s = take_card(m, rank, &theirs);
+        if (s)
+            return s;
+        int known = mine->boot[0] && theirs.boot[0];
+        if (known ? strcmp(mine->boot, theirs.boot) != 0 : strcmp(mine->host, theirs.host) != 0)
+            return shm_fail(m->failure, TESS_E_UNSUPPORTED, rank,
+                            "shm: rank %d is on host %.40s, rank %d on host %.40s; comm shm serves the ranks of one "
+                            "host: set TESSERA_COMM to another",
+                            m->group->rank, mine->host, rank, theirs.host);
+        if (rank == 0)
+            m->first = theirs;
+    }
+    return TESS_OK;
+}
+
+/* ---- descriptors ---------------------------------------------------------------------------------- */
+
+/* Whether the other end of a socket is a process of this user. */
+static int is_own_user(int fd) {
+    struct ucred who;
+    socklen_t bytes = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == geteuid();
+}
+
+static int send_parcel(struct meeting *m, int fd, const int *fds, int n) {
+    struct parcel p = { .secret = m->first.secret, .rank = m->group->rank };
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec io = { &p, sizeof p };
+    struct msghdr message = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int))
+    };
+    memset(&control, 0, sizeof control);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, (size_t)n * sizeof(int));
+    ssize_t sent;
+    do
+        sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof p;
+}
+
+/* A parcel with exactly n descriptors: 1; 0 with errno EAGAIN: not yet. What came is closed when it is not that. */
+static int receive_parcel(struct meeting *m, int fd, int *rank, int *fds, int n) {
+    struct parcel p = { 0 };
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec io = { &p, sizeof p };
+    struct msghdr message = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
+    };
+    ssize_t got;
+    do
+        got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return 0;
+    int here = 0, all[FDS_MAX];
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+        here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(all, CMSG_DATA(c), (size_t)here * sizeof(int));
+    }
+    errno = got == 0 ? ECONNRESET : here < n ? EMFILE : EPROTO;
+    if (got == (ssize_t)sizeof p && p.secret == m->first.secret && here == n) {
+        memcpy(fds, all, (size_t)n * sizeof(int));
+        *rank = p.rank;
+        return 1;
+    }
+    for (int i = 0; i < here; i++)
+        close(all[i]);
+    return 0;
+}
+
+static void wait_readable(int fd) {
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    poll(&p, 1, SLICE_MS);
+}
+
+/* Rank 0: one connection, if it is of a rank that is still missing. */
+static int accept_one(struct meeting *m) {
+    int rank, fds[2], fd = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    struct timeval brief = { .tv_sec = 1 }; /* a rank sends as soon as it has connected */
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
+    if (!is_own_user(fd) || !receive_parcel(m, fd, &rank, fds, 2)) {
+        close(fd);
+        return 0;
+    }
+    if (rank < 1 || rank >= m->group->size || m->sockets[rank] >= 0) {
+        close(fds[0]);
+        close(fds[1]);
+        close(fd);
+        return 0;
+    }
+    m->group->ranks[rank].arena_fd = fds[0];
+    m->group->ranks[rank].table_fd = fds[1];
+    m->sockets[rank] = fd;
+    return 1;
+}
+
+static void list_fds(const struct shm_group *g, int *fds) {
+    for (int rank = 0; rank < g->size; rank++) {
+        fds[2 * rank] = g->ranks[rank].arena_fd;
+        fds[2 * rank + 1] = g->ranks[rank].table_fd;
+    }
+}
+
+static tess_status collect_and_hand_out(struct meeting *m) {
+    int fds[FDS_MAX], missing = 1;
+    for (int came = 1; came < m->group->size; came += accept_one(m)) {
+        while (missing < m->group->size && m->sockets[missing] >= 0)
+            missing++;
+        tess_status s = patient(m, missing);
+        if (s)
+            return s;
+        wait_readable(m->listener);
+    }
+    list_fds(m->group, fds);
+    for (int rank = 1; rank < m->group->size; rank++)
+        if (!send_parcel(m, m->sockets[rank], fds, 2 * m->group->size))
+            return broken(m, rank, "cannot hand the descriptors to");
+    return TESS_OK;
+}
+
+static tess_status connect_to_first(struct meeting *m) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + m->first.address_bytes);
+    memcpy(at.sun_path, m->first.address, m->first.address_bytes);
+    int fd = m->sockets[0] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return shm_fail(m->failure, TESS_E_SYSTEM, -1, "shm: no socket: %s", strerror(errno));
+    if (connect(fd, (struct sockaddr *)&at, bytes) != 0)
+        return broken(m, 0, "cannot reach (is it in another network namespace?)");
+    if (is_own_user(fd))
+        return TESS_OK;
+    return shm_fail(m->failure, TESS_E_PEER, 0, "shm: the process that answers for rank 0 belongs to another user");
+}
+
+static tess_status hand_over_and_receive(struct meeting *m) {
+    struct shm_group *g = m->group;
+    int fds[FDS_MAX], rank, own[2] = { g->ranks[g->rank].arena_fd, g->ranks[g->rank].table_fd };
+    tess_status s = connect_to_first(m);
+    if (s)
+        return s;
+    if (!send_parcel(m, m->sockets[0], own, 2))
+        return broken(m, 0, "cannot hand a descriptor to");
+    fcntl(m->sockets[0], F_SETFL, O_NONBLOCK);
+    while (!receive_parcel(m, m->sockets[0], &rank, fds, 2 * g->size)) {
+        if (errno != EAGAIN)
+            return broken(m, 0, "no descriptors came from");
+        if ((s = patient(m, 0)))
+            return s;
+        wait_readable(m->sockets[0]);
+    }
+    for (rank = 0; rank < g->size; rank++) {
+        if (rank == g->rank) { /* its own came back as a copy */
+            close(fds[2 * rank]);
+            close(fds[2 * rank + 1]);
+            continue;
+        }
+        g->ranks[rank].arena_fd = fds[2 * rank];
+        g->ranks[rank].table_fd = fds[2 * rank + 1];
+    }
+    return TESS_OK;
+}
+
+tess_status shm_meet(const struct shm_settings *settings, const tess_comm_config *config, struct shm_group *group,
+                     struct shm_failure *f) {
+    struct meeting m = { .settings = settings, .config = config, .group = group, .failure = f, .listener = -1 };
+    struct card mine;
+    m.until_ns = config->timeout_ns > 0 ? shm_now_ns() + config->timeout_ns : -1;
+    for (int i = 0; i < SHM_RANKS_MAX; i++)
+        m.sockets[i] = -1;
+    tess_status s = group->size > 1 ? leave_card(&m, &mine) : TESS_OK;
+    if (s == TESS_OK && group->size > 1)
+        s = take_cards(&m, &mine);
+    if (s == TESS_OK && group->size > 1)
+        s = group->rank == 0 ? collect_and_hand_out(&m) : hand_over_and_receive(&m);
+    if (s == TESS_OK)
+        s = shm_group_show_life(group, f);
+    for (int i = 0; i < SHM_RANKS_MAX; i++)
+        if (m.sockets[i] >= 0)
+            close(m.sockets[i]);
+    if (m.listener >= 0)
+        close(m.listener);
+    return s;
+}
