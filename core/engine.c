@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include "comm_choice.h"
 #include "fp_env.h"
 #include "log.h"
 #include "options.h"
@@ -153,43 +154,36 @@ static const char *pick(const char *key, const char *option, const char *fallbac
     return text ? text : option && option[0] ? option : fallback;
 }
 
-typedef struct {
-    char name[32];
-    uint32_t device_mem;
-} auto_choice;
-
-static tess_status consider(void *user, const tess__plugin_row *row) {
-    auto_choice *c = user;
-    if (row->kind == TESS_KIND_COMM && row->usable && !c->name[0] && strcmp(row->name, "self") != 0)
-        snprintf(c->name, sizeof c->name, "%s", row->name);
-    return TESS_OK;
-}
-
-/* comm=auto: one rank needs no network; else the first usable backend. */
-static tess_status pick_comm(tess *t, const char **selection, auto_choice *choice) {
+/* comm=auto: one rank needs no network; else what is fastest between these ranks. */
+static tess_status pick_comm(tess *t, const char **selection, char name[32]) {
     if (strcmp(*selection, "auto") != 0)
         return TESS_OK;
-    int32_t n = t->setup.nranks;
-    snprintf(choice->name, sizeof choice->name, "%s", n == 1 ? "self" : "");
-    if (n > 1) {
-        tess_status s = tess__plugin_list(consider, choice);
-        if (s)
-            return s;
-        if (!choice->name[0])
-            return tess__fail(TESS_E_INVALID,
-                              "%d ranks need a comm plugin and none is usable; `tessera plugins list` says why", n);
-        if (t->world.rank == 0 && !t->plan_only)
-            tess__log(TESS_LOG_INFO, "comm=auto picked %s", choice->name);
-    }
-    *selection = choice->name;
+    tess_device_info info = { .struct_size = sizeof info };
+    tess_error e = { .struct_size = sizeof e };
+    const tess__plugin *device = t->plugins[TESS_KIND_DEVICE];
+    const tess_device_ops *ops = device->ops;
+    tess_status s = ops->describe(device->ctx, -1, &info, &e);
+    if (s)
+        return tess__fail(s, "device %s: %s", device->name, e.message);
+    tess_plan_env env = { .struct_size = sizeof env,
+                          .mem = info.mem,
+                          .nranks = t->setup.nranks,
+                          .ranks_per_host = t->setup.env.ranks_per_host };
+    s = tess__comm_choose(&t->host, &env, name);
+    if (s)
+        return s;
+    if (env.nranks > 1 && t->world.rank == 0 && !t->plan_only)
+        tess__log(TESS_LOG_INFO, "comm=auto picked %s for %d ranks, %d of them on one host", name, env.nranks,
+                  env.ranks_per_host);
+    *selection = name;
     t->comm_picked = 1;
     return TESS_OK;
 }
 
 static tess_status open_plugin(tess *t, uint32_t kind, const char *option, const char *fallback) {
-    auto_choice choice = { .name = "" };
+    char picked[32];
     const char *selection = pick(tess__kind_name(kind), option, fallback);
-    tess_status s = kind == TESS_KIND_COMM ? pick_comm(t, &selection, &choice) : TESS_OK;
+    tess_status s = kind == TESS_KIND_COMM ? pick_comm(t, &selection, picked) : TESS_OK;
     if (s)
         return s;
     t->selected[kind] = strdup(selection);
@@ -315,7 +309,6 @@ static tess_status describe_device(tess *t) {
     t->setup.env.struct_size = sizeof t->setup.env;
     t->setup.env.mem = info.mem;
     t->setup.env.nranks = t->setup.nranks;
-    t->setup.env.ranks_per_host = t->world.local_nranks > 0 ? t->world.local_nranks : t->setup.nranks;
     t->setup.env.in_flight = (uint32_t)t->setup.prefetch;
     return TESS_OK;
 }
@@ -410,6 +403,23 @@ static tess_status open_world(tess *t) {
     return s;
 }
 
+/* Launchers do not always say who shares a host, and hosts may have different numbers of ranks: looked up, so that
+ * every rank plans with the same. */
+static tess_status find_hosts(tess *t) {
+    int32_t n = t->setup.nranks;
+    t->setup.env.ranks_per_host = n;
+    if (!t->control)
+        return TESS_OK;
+    uint64_t mine = tess__host_id(), *all = calloc((size_t)n, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
+    tess_status s = tess__engine_exchange(t, "the comparison of hosts", &mine, sizeof mine, all);
+    if (!s)
+        t->setup.env.ranks_per_host = tess__most_on_a_host(all, n);
+    free(all);
+    return s;
+}
+
 static tess_status read_plan(tess *t) {
     int64_t ranks = t->options.ranks > 0 ? t->options.ranks : 1;
     tess_status s = TESS_OK;
@@ -426,6 +436,8 @@ static tess_status start(tess *t) {
     tess_status s = read_plan(t);
     if (!s)
         s = open_world(t);
+    if (!s)
+        s = find_hosts(t);
     if (!s)
         s = read_options(t);
     if (!s)
