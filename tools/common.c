@@ -37,8 +37,8 @@ static const shared_option shared[] = {
     { "data", "PATH", 0, 0 },         { "save", "DIR", 0, 0 },
     { "save-every", "N", 1, 1e15 },   { "resume", "DIR", 0, 0 },
     { "machine", "NAME|FILE", 0, 0 }, { "from", "FILE", 0, 0 },
-    { "json", "FILE", 0, 0 },         { "quiet", NULL, 0, 0 },
-    { "log", "LEVEL", 0, 0 },
+    { "json", "FILE", 0, 0 },         { "report", "FILE", 0, 0 },
+    { "quiet", NULL, 0, 0 },          { "log", "LEVEL", 0, 0 },
 };
 enum { N_SHARED = sizeof shared / sizeof shared[0] };
 

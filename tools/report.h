@@ -1,7 +1,8 @@
 /* `tessera report`: what its files share. report.c parses and chooses; report_read.c reads the lines that `--json`
  * writes; report_order.c puts planned and measured side by side; report_text.c escapes and labels; report_svg.c draws
  * memory, report_compare.c bars, report_timeline.c lanes, report_style.c has their colours, report_html.c and
- * report_tables.c the page, report_trace.c the trace; report_file.c puts a whole file in place or none. */
+ * report_tables.c the page, report_trace.c the trace; report_file.c puts a whole file in place or none;
+ * report_tee.c is for commands that write a page of their own. */
 #ifndef TOOL_REPORT_H
 #define TOOL_REPORT_H
 #include <stdint.h>
@@ -199,8 +200,23 @@ typedef struct {
 tess_status report_file_open(report_file *, const char *path);
 /** Puts the whole file in place, or takes it away and fails when not everything could be written. */
 tess_status report_file_commit(report_file *);
+/** Takes away what was opened; what stood at the path stays. */
+void report_file_discard(report_file *);
 
 enum report_format { REPORT_HTML, REPORT_SVG, REPORT_TRACE };
 /** Writes a report of `n` runs to `path`. */
 tess_status report_write(const report_run *, size_t n, int format, const char *path);
+
+/* ---- report_tee.c -------------------------------------------------------------------------------- */
+typedef struct {
+    FILE *stream;       /* to write JSON to */
+    FILE *kept, *shown; /* a temporary file without a name; the caller's, or null */
+    const char *page;
+} report_tee;
+
+/** Fails now when `page` could not be written later. The struct stays where it is. */
+tess_status report_tee_open(report_tee *, FILE *shown, const char *page);
+/** Writes the page from what came so far; its heading is `name`. */
+tess_status report_tee_write(report_tee *, const char *name);
+void report_tee_close(report_tee *); /* not `shown` */
 #endif

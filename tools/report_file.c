@@ -45,6 +45,14 @@ tess_status report_file_open(report_file *f, const char *path) {
     return f->out ? TESS_OK : cannot(f, errno);
 }
 
+void report_file_discard(report_file *f) {
+    if (f->out && f->out != stdout)
+        fclose(f->out);
+    if (f->temporary[0])
+        unlink(f->temporary);
+    f->out = NULL;
+}
+
 tess_status report_file_commit(report_file *f) {
     errno = 0;
     int bad = fflush(f->out) != 0 || ferror(f->out), error = errno;

@@ -44,8 +44,9 @@ static tess_status wrong(const reading *r, const char *what, const char *expecte
 }
 
 static tess_status wrong_field(const reading *r, const char *key, const char *expected) {
-    return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": \"%s\" is %s, expected %s", r->path, r->line, key,
-                      json_fields_has(r->f, key) ? "something else" : "missing", expected);
+    int there = json_fields_has(r->f, key);
+    return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": \"%s\" is %s%s", r->path, r->line, key,
+                      there ? "not " : "missing, expected ", expected);
 }
 
 /* ---- names ------------------------------------------------------------------------------------- */

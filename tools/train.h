@@ -12,6 +12,7 @@
 #include "json_out.h"
 #include "models/model.h"
 #include "progress.h"
+#include "report.h"
 
 typedef struct { /* options, else the model's defaults */
     const char *model;
@@ -21,7 +22,7 @@ typedef struct { /* options, else the model's defaults */
     const char *optimizer;
     double lr, momentum, weight_decay, clip, beta2;
     int64_t layers, heads, width, context, image_size, hidden;
-    const char *data, *save, *resume, *json, *isa; /* null: not set; json "1": standard output */
+    const char *data, *save, *resume, *json, *report, *isa; /* null: not set; json "1": standard output */
     uint64_t save_every;
 } train_settings;
 
@@ -84,6 +85,7 @@ struct train_run {
         size_t n, room;
     } ledger; /* of the step that is written down */
     FILE *text, *json_file;
+    report_tee page; /* between JSON and json_file, for --report */
     json_out json;
     int json_failed;
     train_spans *spans; /* null without JSON */
@@ -127,6 +129,7 @@ void train_spans_close(train_run *);
 
 /* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
 tess_status train_output_open(train_run *);
+int train_output_json(const train_run *); /* events are written */
 void train_output_start(train_run *);
 void train_output_step(train_run *, double rate);
 void train_output_eval(train_run *, double loss, double accuracy);

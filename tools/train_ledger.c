@@ -25,7 +25,7 @@ static uint32_t what(const train_run *r) {
 }
 
 tess_status train_ledger_begin(train_run *r) {
-    if (!r->json_file || r->steps_done != (r->task.steps > 1))
+    if (!train_output_json(r) || r->steps_done != (r->task.steps > 1))
         return TESS_OK;
     tess_status status = tess_ledger_plan(r->t, what(r), count, r);
     if (status != TESS_OK)

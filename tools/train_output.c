@@ -10,6 +10,7 @@
 #include "options.h"
 #include "status.h"
 #include "train.h"
+#include "try.h"
 
 static tess_stats stats_of(const train_run *r) {
     tess_stats stats = { .struct_size = sizeof stats };
@@ -22,24 +23,32 @@ tess_status train_output_open(train_run *r) {
     int to_stdout = r->s.json && strcmp(r->s.json, "1") == 0;
     r->text = to_stdout ? stderr : stdout;
     tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, 1, "");
-    if (!r->s.json || r->rank != 0)
+    if (r->rank != 0)
         return TESS_OK;
-    r->json_file = to_stdout ? stdout : fopen(r->s.json, "we");
-    if (!r->json_file)
+    if (r->s.json)
+        r->json_file = to_stdout ? stdout : fopen(r->s.json, "we");
+    if (r->s.json && !r->json_file)
         return tess__fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
-    json_init(&r->json, r->json_file);
+    if (r->s.report)
+        TRY(report_tee_open(&r->page, r->json_file, r->s.report));
+    json_init(&r->json, r->s.report ? r->page.stream : r->json_file);
     return TESS_OK;
+}
+
+int train_output_json(const train_run *r) {
+    return r->json_file || r->page.stream;
 }
 
 void train_output_close(train_run *r) {
     tool_progress_finish(&r->progress);
+    report_tee_close(&r->page);
     if (r->json_file && r->json_file != stdout)
         fclose(r->json_file);
     r->json_file = NULL;
 }
 
 static json_out *begin(train_run *r, const char *event) {
-    if (!r->json_file)
+    if (!train_output_json(r))
         return NULL;
     json_object_begin(&r->json, NULL);
     json_string(&r->json, "event", event);
@@ -266,6 +275,7 @@ tess_status train_output_finish(train_run *r) {
     print_table(r, &stats);
     put_summary(r, &stats);
     if (r->json_failed)
-        return tess__fail(TESS_E_DATA, "--json=%s: not everything could be written", r->s.json);
-    return TESS_OK;
+        return tess__fail(TESS_E_DATA, "--%s=%s: not everything could be written", r->s.json ? "json" : "report",
+                          r->s.json ? r->s.json : r->s.report);
+    return r->s.report ? report_tee_write(&r->page, r->s.model) : TESS_OK;
 }

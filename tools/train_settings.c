@@ -130,6 +130,7 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.save = tess__option_text("save");
     s.resume = tess__option_text("resume");
     s.json = tess__option_text("json");
+    s.report = tess__option_text("report");
     s.isa = tess__option_text("isa");
     if (s.isa && strcmp(s.isa, "auto") == 0)
         s.isa = NULL;

@@ -16,7 +16,7 @@ struct train_spans {
 
 /* Only rank 0 is looked at, so that the others pay nothing. */
 tess_status train_spans_start(train_run *r) {
-    if (!r->json_file)
+    if (!train_output_json(r))
         return TESS_OK;
     train_spans *s = calloc(1, sizeof *s);
     if (s) {
