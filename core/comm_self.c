@@ -44,7 +44,7 @@ static tess_status self_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
                             .redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX,
                             .dtype_mask = DTYPES,
                             .mem_mask = MEMORY,
-                            .align = 1,
+                            .align = 8, /* the widest element */
                             .max_bytes = UINT64_MAX,
                             .wire_id = "self" };
     tess__slot_out(out, &caps, sizeof caps);

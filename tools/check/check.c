@@ -21,6 +21,7 @@ static const char usage[] =
     "  --only PATTERN     only checks whose SUITE/NAME matches, as file names do; may be given again\n"
     "  --skip PATTERN     all but those; may be given again\n"
     "  --no-skip          what would be skipped fails: for a plugin that claims everything\n"
+    "  --launch COMMAND   what starts the ranks of a comm plugin, such as 'mpirun -n %d', where it needs that\n"
     "  --timeout SECONDS  for one check; 60\n"
     "  --list             the names of the checks, without running them\n"
     "\n"
@@ -29,7 +30,7 @@ static const char usage[] =
 enum { MOST_PATTERNS = 16, MOST_KINDS = 6 };
 
 typedef struct {
-    const char *target, *only[MOST_PATTERNS], *skip[MOST_PATTERNS];
+    const char *target, *launch, *only[MOST_PATTERNS], *skip[MOST_PATTERNS];
     int n_only, n_skip, list, no_skip, form;
     double timeout_s;
 } request;
@@ -68,6 +69,10 @@ static int take(request *r, int argc, char **argv, int *i) {
         if (r->n_skip == MOST_PATTERNS)
             return bad_usage("too many --skip", NULL);
         r->skip[r->n_skip++] = value;
+    } else if ((value = value_of("--launch", argc, argv, i))) {
+        if (!strstr(value, "%d"))
+            return bad_usage("--launch wants a command with %d for the number of ranks, not", value);
+        r->launch = value;
     } else if ((value = value_of("--timeout", argc, argv, i))) {
         char *rest;
         r->timeout_s = strtod(value, &rest);
@@ -205,7 +210,7 @@ typedef struct {
     check_report report;
     int64_t limit_ns;
     int no_skip;
-    const char *broken; /* the essential check that failed */
+    const char *launch, *broken; /* the essential check that failed */
 } session;
 
 static void count_one(void *user, uint32_t kind, const check_suite *s, const check_case *k) {
@@ -224,7 +229,7 @@ static void run_one(void *user, uint32_t kind, const check_suite *s, const check
     if (x->broken)
         snprintf(o.message, sizeof o.message, "not tried: %s failed", x->broken);
     else
-        check_run_case(x->target, kind, s, k, x->limit_ns, &o);
+        check_run_case(x->target, kind, s, k, x->limit_ns, x->launch, &o);
     if (o.outcome == CHECK_SKIPPED && x->no_skip)
         o.outcome = CHECK_FAILED;
     if (o.outcome == CHECK_FAILED && k->essential)
@@ -237,7 +242,9 @@ static int run(const request *r, const check_target *t) {
 #ifdef TESSERA_SANITIZED
     slower = 4;
 #endif
-    session x = { .target = t, .limit_ns = (int64_t)(r->timeout_s * slower * 1e9), .no_skip = r->no_skip };
+    session x = {
+        .target = t, .limit_ns = (int64_t)(r->timeout_s * slower * 1e9), .no_skip = r->no_skip, .launch = r->launch
+    };
     x.report.form = r->form;
     each(r, t, count_one, &x);
     if (!x.report.n_planned)

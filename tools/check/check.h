@@ -19,6 +19,7 @@
 #include <tessera/plugin.h>
 
 enum { CHECK_RANKS = 16, CHECK_KEYS = 1024, CHECK_VALUE_BYTES = 4096, CHECK_FLAGS = 16, CHECK_TEXT = 600 };
+#define CHECK_APART (1u << 31)
 #define CHECK_LONG_NS INT64_C(20000000000)
 #define CHECK_SECOND_NS INT64_C(1000000000)
 
@@ -34,6 +35,7 @@ typedef struct check {
     void *library;
     const void *ops; /* null until check_open */
     void *ctx;
+    int launched;                   /* the ranks are not the command's own children */
     void (*finish)(struct check *); /* destroys what a suite has made, before close; null: nothing */
 } check;
 
@@ -41,7 +43,7 @@ typedef struct {
     const char *name;
     int nranks;
     void (*run)(check *);
-    unsigned killed_mask; /* ranks that are to die by SIGKILL */
+    unsigned killed_mask; /* ranks that are to die by SIGKILL; CHECK_APART: some never join */
     int essential;        /* the others are not tried when it fails */
 } check_case;
 typedef struct {

@@ -48,10 +48,11 @@ typedef struct {
     char output[2048]; /* the end of what the ranks wrote, when it failed */
 } check_outcome;
 
-/** Runs one check in processes of its own; none is left. `limit_ns`: when they are killed. */
+/** Runs one check in processes of its own; none is left. `limit_ns`: when they are killed. `launch`: what starts the
+ * ranks of a comm plugin, such as "mpirun -n %d"; null: they are started here. */
 void check_run_case(const check_target *, uint32_t kind, const check_suite *, const check_case *, int64_t limit_ns,
-                    check_outcome *out);
-/** What such a process does: `text` is "FD,RANK". Returns or ends with an exit code. */
+                    const char *launch, check_outcome *out);
+/** What such a process does: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an exit code. */
 int check_rank_main(const char *text);
 
 /* The three ways to tell of it. */

@@ -1,10 +1,13 @@
 /* The rank's side of a check: the host table, the plugin, and how a check ends. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -272,12 +275,33 @@ static void run(check *c, const check_case *k) {
     check_that(c, !changed, "leaves %s of the calling thread changed", changed);
     check_doing(c, "what runs when the process ends");
     atomic_store(&c->shared->ranks[c->rank].outcome, CHECK_DONE);
+    for (int i = 0; c->launched && i < c->nranks; i++) /* who leaves first may take the others along */
+        for (int ms = 0; ms < 5000 && atomic_load(&c->shared->ranks[i].outcome) == CHECK_RUNNING; ms++)
+            check_sleep_ms(1);
+}
+
+/* Under a launcher: which rank this is, and where the memory shared by all is. */
+static int find_launched(const char *text, int *rank) {
+    static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK" };
+    char path[64] = "";
+    const char *found = NULL;
+    for (size_t i = 0; !found && i < sizeof names / sizeof names[0]; i++)
+        found = getenv(names[i]);
+    if (!found || sscanf(text, "%63[^,]", path) != 1)
+        return -1;
+    *rank = atoi(found);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return open(path, O_RDWR | O_CLOEXEC);
 }
 
 int check_rank_main(const char *text) {
     check *c = &the_check;
     int fd = -1;
-    if (sscanf(text, "%d,%d", &fd, &c->rank) != 2 || c->rank < 0 || c->rank >= CHECK_RANKS)
+    if (*text == '/')
+        fd = find_launched(text, &c->rank), c->launched = 1;
+    else if (sscanf(text, "%d,%d", &fd, &c->rank) != 2)
+        return CHECK_EXIT_LOST;
+    if (fd < 0 || c->rank < 0 || c->rank >= CHECK_RANKS)
         return CHECK_EXIT_LOST;
     c->shared = mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);

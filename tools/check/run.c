@@ -17,7 +17,8 @@ enum { GRACE_MS = 1500 }; /* for the other ranks, once one has failed */
 typedef struct {
     check_shared *shared;
     const check_case *test;
-    int fd, output, n, left;
+    const char *launch; /* a launcher's command line, or null: the ranks are our own children */
+    int fd, output, n, n_processes, left;
     pid_t pids[CHECK_RANKS], group;
     int status[CHECK_RANKS], ended[CHECK_RANKS];
     int64_t end_ns, limit_ns;
@@ -32,6 +33,29 @@ static void set_rank(const char *name, int value) {
     setenv(name, text, 1);
 }
 
+/* "mpirun -n %d" → its words, with the number of ranks, and our own command behind them. */
+static void split_words(const world *w, char *text, char **argv, int most) {
+    static char number[16], self[4096], child[64];
+    static char *own[] = { self, "plugins", "check", child, NULL };
+    int n = 0;
+    snprintf(number, sizeof number, "%d", w->n);
+    snprintf(child, sizeof child, "--child=/proc/%d/fd/%d,-1", (int)getppid(), w->fd);
+    ssize_t got = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[got > 0 ? got : 0] = 0;
+    for (char *word = strtok(text, " "); word && n < most - 6; word = strtok(NULL, " "))
+        argv[n++] = strcmp(word, "%d") == 0 ? number : word;
+    memcpy(&argv[n], own, sizeof own);
+}
+
+static void become_launcher(const world *w) {
+    char text[1024], *argv[64];
+    snprintf(text, sizeof text, "%s", w->launch);
+    split_words(w, text, argv, 64);
+    execvp(argv[0], argv);
+    dprintf(2, "%s: %s\n", argv[0], strerror(errno));
+    _exit(CHECK_EXIT_LOST);
+}
+
 static void become(const world *w, int rank, pid_t parent) {
     char child[48];
     char *argv[] = { "tessera", "plugins", "check", child, NULL };
@@ -44,6 +68,8 @@ static void become(const world *w, int rank, pid_t parent) {
     dup2(null, 0);
     dup2(w->output, 1);
     dup2(w->output, 2);
+    if (w->launch)
+        become_launcher(w);
     fcntl(w->fd, F_SETFD, 0);
     set_rank("RANK", rank); /* as in any launcher: what a plugin does must not depend on it */
     set_rank("LOCAL_RANK", rank);
@@ -55,7 +81,7 @@ static void become(const world *w, int rank, pid_t parent) {
 static int start(world *w) {
     pid_t parent = getpid();
     fflush(NULL);
-    for (int rank = 0; rank < w->n; rank++) {
+    for (int rank = 0; rank < w->n_processes; rank++) {
         pid_t pid = fork();
         if (pid == 0)
             become(w, rank, parent);
@@ -78,6 +104,8 @@ static int is_killed(const world *w, int rank) {
 /* What the rank says of itself, judged by how its process ended. */
 static int outcome_of(const world *w, int rank) {
     int said = atomic_load(&w->shared->ranks[rank].outcome), status = w->status[rank];
+    if (w->launch) /* how its process ended is the launcher's secret */
+        return said == CHECK_RUNNING ? CHECK_FAILED : said;
     if (!w->ended[rank])
         return CHECK_FAILED;
     if (is_killed(w, rank) && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
@@ -92,18 +120,24 @@ static int outcome_of(const world *w, int rank) {
 /* A child whose pid is known stays ours until it is waited for, so the number cannot have become another's. */
 static int reap(world *w) {
     int bad = 0;
-    for (int i = 0; i < w->n; i++) {
+    for (int i = 0; w->launch && i < w->n; i++)
+        bad |= atomic_load(&w->shared->ranks[i].outcome) == CHECK_FAILED;
+    for (int i = 0; i < w->n_processes; i++) {
         if (w->ended[i] || waitpid(w->pids[i], &w->status[i], WNOHANG) != w->pids[i])
             continue;
         w->ended[i] = 1;
         w->left--;
-        bad |= outcome_of(w, i) != CHECK_DONE;
+        bad |= !w->launch && outcome_of(w, i) != CHECK_DONE;
     }
     return bad;
 }
 
 static void kill_rest(world *w) {
-    for (int i = 0; i < w->n; i++)
+    if (w->launch && w->pids[0] > 0 && !w->ended[0]) { /* it ends its ranks first */
+        kill(w->pids[0], SIGTERM);
+        check_sleep_ms(500);
+    }
+    for (int i = 0; i < w->n_processes; i++)
         if (w->pids[i] > 0 && !w->ended[i])
             kill(w->pids[i], SIGKILL);
 }
@@ -118,7 +152,7 @@ static void wait_for_all(world *w) {
             int said[CHECK_RANKS];
             memcpy(said, w->ended, sizeof said);
             kill_rest(w);
-            for (int i = 0; i < w->n; i++)
+            for (int i = 0; i < w->n_processes; i++)
                 if (!said[i] && waitpid(w->pids[i], &w->status[i], 0) > 0)
                     w->left--;
         }
@@ -176,7 +210,11 @@ static void describe(const world *w, int rank, char *out, size_t bytes) {
     doing(w, rank, where);
     if (w->n > 1)
         snprintf(who, sizeof who, "rank %d: ", rank);
-    if (!w->ended[rank])
+    if (w->launch && said == CHECK_RUNNING && !w->late)
+        snprintf(out, bytes, "%sended without a word%s", who, where);
+    else if (w->launch && said != CHECK_RUNNING)
+        snprintf(out, bytes, "%s%s", said == CHECK_FAILED ? who : "", r->said);
+    else if (!w->ended[rank] || w->launch)
         snprintf(out, bytes, "%sdid not end within %.3g s%s", who, (double)w->limit_ns / 1e9, where);
     else if (WIFSIGNALED(status))
         snprintf(out, bytes, "%skilled by signal %d (%s)%s", who, WTERMSIG(status), strsignal(WTERMSIG(status)), where);
@@ -196,7 +234,7 @@ static int culprit(const world *w) {
         if (outcome_of(w, i) != CHECK_FAILED)
             continue;
         int said = atomic_load(&r->outcome) == CHECK_FAILED;
-        int class = !w->ended[i] && !said ? 2 : said ? 1 : 0;
+        int class = said ? 1 : w->ended[i] && !w->launch ? 0 : 2;
         if (class < best_class || (class == best_class && class == 1 && r->said_ns < w->shared->ranks[best].said_ns)) {
             best = i;
             best_class = class;
@@ -218,7 +256,7 @@ static void judge(const world *w, check_outcome *out) {
     if (first >= 0) {
         out->outcome = CHECK_FAILED;
         describe(w, first, out->message, sizeof out->message);
-    } else if (w->strays) {
+    } else if (w->strays && !w->launch) {
         out->outcome = CHECK_FAILED;
         snprintf(out->message, sizeof out->message, "the plugin left a process running");
     }
@@ -250,17 +288,26 @@ static int prepare(world *w, const check_target *t, uint32_t kind, const check_s
 }
 
 void check_run_case(const check_target *t, uint32_t kind, const check_suite *suite, const check_case *test,
-                    int64_t limit_ns, check_outcome *out) {
+                    int64_t limit_ns, const char *launch, check_outcome *out) {
     world w = { .test = test, .n = test->nranks, .limit_ns = limit_ns, .fd = -1, .output = -1, .shared = MAP_FAILED };
     int64_t begin = check_now_ns();
     memset(out, 0, sizeof *out);
+    if (launch && test->killed_mask) {
+        out->outcome = CHECK_SKIPPED;
+        snprintf(out->message, sizeof out->message,
+                 test->killed_mask == CHECK_APART ? "under a launcher all ranks start together"
+                                                  : "the launcher ends all ranks when one is killed");
+        return;
+    }
+    w.launch = suite->kind == TESS_KIND_COMM ? launch : NULL;
+    w.n_processes = w.launch ? 1 : w.n;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     w.end_ns = begin + limit_ns;
     if (prepare(&w, t, kind, suite) != 0 || start(&w) != 0) {
         kill_rest(&w);
         out->outcome = CHECK_FAILED;
         snprintf(out->message, sizeof out->message, "no process for the check: %s", strerror(errno));
-        w.n = w.shared == MAP_FAILED ? 0 : w.n;
+        w.n_processes = w.shared == MAP_FAILED ? 0 : w.n_processes;
     }
     wait_for_all(&w);
     w.strays = kill_strays(&w);
