@@ -36,6 +36,7 @@ typedef struct {
     int32_t **scope_units, *n_scope_units;
 } tess__builder;
 
+/** builder.c */
 tess_status tess__builder_create(tess__builder *, const tess__setup *, const tess__model *, const tess__layout *);
 void tess__builder_free(tess__builder *);
 /** Starts an empty pass in `p`. */
