@@ -4,6 +4,7 @@
 #include "fp_env.h"
 #include "log.h"
 #include "options.h"
+#include "plugin_host.h"
 #include "status.h"
 
 #include <stdio.h>
@@ -125,6 +126,12 @@ static void host_mem_free(void *host, void *ptr) {
     free(ptr);
 }
 
+static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
+                                    void **handle, tess_error *error) {
+    tess *t = host;
+    return tess__plugin_host_open(&t->host, kind, selection, ops, ctx, handle, error);
+}
+
 static void make_host(tess *t) {
     t->host = (tess_host){ .struct_size = sizeof t->host,
                            .abi_major = TESS_ABI_MAJOR,
@@ -140,7 +147,9 @@ static void make_host(tess *t) {
                            .args = "",
                            .helper_cpus = "",
                            .numa_node = -1,
-                           .max_helper_threads = -1 };
+                           .max_helper_threads = -1,
+                           .plugin_open = host_plugin_open,
+                           .plugin_close = tess__plugin_host_close };
     const char *cpus = tess__option_text("helper-cpus");
     if (cpus)
         t->host.helper_cpus = cpus;

@@ -3,8 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader.h"
 #include "log.h"
 #include "options.h"
+#include "slots.h"
 
 static void host_log(void *host, int32_t level, const char *plugin, const char *message) {
     (void)host;
@@ -48,6 +50,29 @@ static void host_mem_free(void *host, void *ptr) {
     free(ptr);
 }
 
+tess_status tess__plugin_host_open(const tess_host *services, uint32_t kind, const char *selection, const void **ops,
+                                   void **ctx, void **handle, tess_error *error) {
+    tess__plugin *p;
+    tess_status s = tess__plugin_open(kind, selection, services, &p);
+    if (s)
+        return tess__slot_fail(error, s, "%s", tess_last_error());
+    *ops = p->ops;
+    *ctx = p->ctx;
+    *handle = p;
+    return TESS_OK;
+}
+
+void tess__plugin_host_close(void *host, void *handle) {
+    (void)host;
+    tess__plugin_close(handle);
+}
+
+static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
+                                    void **handle, tess_error *error) {
+    (void)host;
+    return tess__plugin_host_open(NULL, kind, selection, ops, ctx, handle, error);
+}
+
 static const tess_host defaults = {
     .struct_size = sizeof defaults,
     .abi_major = TESS_ABI_MAJOR,
@@ -62,6 +87,8 @@ static const tess_host defaults = {
     .helper_cpus = "",
     .numa_node = -1,
     .max_helper_threads = -1,
+    .plugin_open = host_plugin_open,
+    .plugin_close = tess__plugin_host_close,
 };
 
 tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
@@ -89,5 +116,9 @@ tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
     }
     if (!h->helper_cpus)
         h->helper_cpus = defaults.helper_cpus;
+    if (!h->plugin_open || !h->plugin_close) {
+        h->plugin_open = defaults.plugin_open;
+        h->plugin_close = defaults.plugin_close;
+    }
     return h;
 }

@@ -45,7 +45,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 0 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -142,7 +142,7 @@ typedef struct { /* what an allocator is asked for; device's and comm's */
 enum { TESS_ALLOC_MAY_UNPIN = 1 /* pinning refused: give pageable memory, buffer.mem says so */ };
 
 /* The core's services, each to be called with `host` in front, from any thread. The table lives until close; none of
- * its slots is null. */
+ * its slots is null. Slots since a later minor version: look with TESS_CAN(tess_host, host, slot) first. */
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor; /* the core's */
@@ -165,6 +165,12 @@ typedef struct {
     const char *args;        /* text after the colon of TESSERA_<KIND>, never null */
     const char *helper_cpus; /* "2,6-7": where a plugin's own threads belong; "" any */
     int32_t numa_node, max_helper_threads; /* nearest the device; -1 unknown */
+    /* Since 1.1. Opens another plugin, for one that stacks on it: `selection` as TESSERA_<KIND> has it. It gets this host's
+     * services; *ops and *ctx are as its tess_plugin_open_v1 gave them, checked, and live until plugin_close of *handle,
+     * before this plugin's own close returns. Only within open. Statuses and messages of the loader. */
+    tess_status (*plugin_open)(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx, void **handle,
+                               tess_error *);
+    void (*plugin_close)(void *host, void *handle); /* since 1.1; null is fine */
 } tess_host;
 
 /* The two symbols of a plugin; it exports nothing else. The note lies in section ".tessera.plugin", alone. */
@@ -542,7 +548,7 @@ TESS_PIN(tess_option, 32, key, 8, help, 24);
 TESS_PIN(tess_need, 40, pinned_bytes, 16, backend_bytes, 32);
 TESS_PIN(tess_plan_env, 40, in_flight, 16, host_budget_bytes, 32);
 TESS_PIN(tess_alloc_request, 48, device, 20, align, 40);
-TESS_PIN(tess_host, 96, kv_get, 40, max_helper_threads, 92);
+TESS_PIN(tess_host, 112, max_helper_threads, 92, plugin_close, 104);
 TESS_PIN(tess_comm_config, 40, local_rank, 16, timeout_ns, 32);
 TESS_PIN(tess_comm_caps, 104, mem_mask, 20, wire_id, 40);
 TESS_PIN(tess_collective, 136, count, 48, tag, 128);
