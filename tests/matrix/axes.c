@@ -17,7 +17,8 @@ axis_values axes[N_AXES] = {
     [CLIP] = { "clip", { "off", "on" }, 2 },
 };
 
-void axes_extend(void) {
+int axes_extend(void) {
+    int added = 0;
     static const struct {
         int axis;
         const char *variable;
@@ -28,9 +29,12 @@ void axes_extend(void) {
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
         const char *text = getenv(extra[i].variable);
         axis_values *a = &axes[extra[i].axis];
-        if (text && *text && a->n < MAX_VALUES)
+        if (text && *text && a->n < MAX_VALUES) {
             a->values[a->n++] = text;
+            added++;
+        }
     }
+    return added;
 }
 
 int cell_ranks(const cell *c) {

@@ -17,8 +17,9 @@ typedef struct {
     unsigned char v[N_AXES]; /* index of the value on each axis */
 } cell;
 
-/** Adds the plugins that TESSERA_MATRIX_COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value. */
-void axes_extend(void);
+/** Adds the plugins that TESSERA_MATRIX_COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
+ * Returns how many. */
+int axes_extend(void);
 /** Whether the combination can exist: self is for one rank, the others' ranks for several or one. */
 int cell_exists(const cell *);
 /** All cells; returns how many. */

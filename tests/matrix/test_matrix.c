@@ -202,9 +202,9 @@ int main(int argc, char **argv) {
     toy_path = getenv("TOY");
     if (!toy_path || parts < 1 || part < 0 || part >= parts)
         return usage();
-    axes_extend();
+    int added = axes_extend();
     size_t n = all ? cells_all(cells) : cells_covering(cells), n_tests = 0;
-    if (!all && n < STORED_COUNT) {
+    if (!all && !added && n < STORED_COUNT) {
         fprintf(stderr, "the covering set has %zu cells, fewer than the %d it had\n", n, STORED_COUNT);
         return 1;
     }

@@ -200,7 +200,7 @@ static void test_loader__all_candidates_unfit_is_an_error_that_lists_them(void *
     search("old:broken");
     assert_int_equal(tess__plugin_open(TESS_KIND_COMM, "sample", NULL, &plugin), TESS_E_VERSION);
     assert_non_null(strstr(tess_last_error(), "comm plugin 'sample' cannot be used: "));
-    assert_non_null(strstr(tess_last_error(), "/old/libtessera-comm-sample.so: plugin ABI 2.0"));
+    assert_non_null(strstr(tess_last_error(), "/old/libtessera-comm-sample.so: plugin ABI 2."));
     assert_non_null(strstr(tess_last_error(), "; "));
     assert_non_null(strstr(tess_last_error(), "/broken/libtessera-comm-sample.so: bad magic"));
     assert_null(strchr(tess_last_error(), '\n'));

@@ -13,6 +13,7 @@
 
 #include "internal.h"
 #include "loader.h"
+#include "plugin_host.h"
 #include "options.h"
 #include "plugin_check.h"
 #include "status.h"
@@ -154,6 +155,13 @@ static void host_mem_free(void *host, void *ptr) {
     free(ptr);
 }
 
+/* The plugin below gets the same services. */
+static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
+                                    void **handle, tess_error *error) {
+    check *c = host;
+    return tess__plugin_host_open(&c->host, kind, selection, ops, ctx, handle, error);
+}
+
 static tess_host host_of(check *c) {
     return (tess_host){ .struct_size = sizeof(tess_host),
                         .abi_major = TESS_ABI_MAJOR,
@@ -169,7 +177,9 @@ static tess_host host_of(check *c) {
                         .args = c->args,
                         .helper_cpus = "",
                         .numa_node = -1,
-                        .max_helper_threads = -1 };
+                        .max_helper_threads = -1,
+                        .plugin_open = host_plugin_open,
+                        .plugin_close = tess__plugin_host_close };
 }
 
 /* ---- the plugin -------------------------------------------------------------------------------- */
