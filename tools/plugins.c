@@ -8,6 +8,7 @@
 #include "json_out.h"
 #include "loader.h"
 #include "options.h"
+#include "plugin_caps.h"
 #include "plugin_check.h"
 #include "plugins_new.h"
 
@@ -35,6 +36,40 @@ static const char *version_of(const tess__plugin_row *row) {
     return *row->version ? row->version : "-";
 }
 
+/* ---- capabilities ------------------------------------------------------------------------------ */
+
+static void capability(void *user, const char *key, const char *const *words, int n) {
+    view *v = user;
+    if (v->as_json)
+        json_array_begin(&v->json, key);
+    else
+        printf("%-10s ", key);
+    for (int i = 0; i < n; i++)
+        if (v->as_json)
+            json_string(&v->json, NULL, words[i]);
+        else
+            printf("%s%s", i ? ", " : "", words[i]);
+    if (v->as_json)
+        json_array_end(&v->json);
+    else
+        puts(n ? "" : "none");
+}
+
+static tess__plugin *open_row(const tess__plugin_row *row) {
+    tess__plugin *p = NULL;
+    if (!row->usable || tess__plugin_open(row->kind, *row->path ? row->path : row->name, NULL, &p))
+        return NULL; /* a built-in one may want arguments */
+    return p;
+}
+
+/* An object of arrays; empty when the plugin cannot be asked. */
+static void capabilities_as_json(view *v, const tess__plugin *p) {
+    json_object_begin(&v->json, "capabilities");
+    if (p)
+        plugin_capabilities(p, capability, v);
+    json_object_end(&v->json);
+}
+
 /* ---- list -------------------------------------------------------------------------------------- */
 
 static void row_as_json(json_out *j, const char *event, const tess__plugin_row *row) {
@@ -55,7 +90,10 @@ static void row_as_json(json_out *j, const char *event, const tess__plugin_row *
 static tess_status list_row(void *user, const tess__plugin_row *row) {
     view *v = user;
     if (v->as_json) {
+        tess__plugin *p = open_row(row);
         row_as_json(&v->json, "plugin", row);
+        capabilities_as_json(v, p);
+        tess__plugin_close(p);
         json_object_end(&v->json);
         return json_line(&v->json) ? TESS_E_SYSTEM : TESS_OK;
     }
@@ -157,6 +195,10 @@ static tess_status show(view *v, const tess__plugin_row *row, const tess__plugin
     v->found = 1;
     show_head(v, row);
     if (v->as_json)
+        capabilities_as_json(v, p);
+    else if (p)
+        plugin_capabilities(p, capability, v);
+    if (v->as_json)
         json_array_begin(&v->json, "options");
     if (p)
         show_options(v, p);
@@ -176,11 +218,9 @@ static int is_wanted(const view *v, const tess__plugin_row *row) {
 
 static tess_status info_row(void *user, const tess__plugin_row *row) {
     view *v = user;
-    tess__plugin *p = NULL;
     if (!is_wanted(v, row))
         return TESS_OK;
-    if (row->usable && tess__plugin_open(row->kind, *row->path ? row->path : row->name, NULL, &p))
-        p = NULL; /* a built-in one that wants arguments */
+    tess__plugin *p = open_row(row);
     if (!row->usable)
         v->failed = TESS_E_INVALID;
     tess_status s = show(v, row, p);

@@ -14,7 +14,7 @@ code() { set +e; "$@" >out 2>err; got=$?; set -e; }
 "$TESSERA" plugins list >out
 grep -Eq '^comm +self +[0-9.]+ +1\.[0-9]+ +built in$' out || fail "list has no comm self: $(cat out)"
 "$TESSERA" plugins list --json >out
-grep -q '^{"event":"plugin","kind":"comm","name":"self",.*"built_in":true,"usable":true,"reason":null}$' out ||
+grep -q '^{"event":"plugin","kind":"comm","name":"self",.*"built_in":true,"usable":true,"reason":null,"capabilities":{"flags":\[.*"operations":\["all_gather",.*}}$' out ||
   fail "list --json: $(cat out)"
 [ "$(grep -cv '^{.*}$' out || true)" = 0 ] || fail "list --json has other lines"
 
