@@ -2,6 +2,7 @@
  * (hooks), blocks.c, optimizer.c and ranges.c. */
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
+#include "advise.h"
 #include "compile.h"
 #include "control.h"
 #include "heap.h"
@@ -56,7 +57,10 @@ struct tess {
     tess__model model;
     tess__layout layout;
     tess__builder builder;
-    int sharded; /* tess_shard is done */
+    int sharded;             /* tess_shard is done */
+    tess__try_fn try_change; /* advise.h: for advice; null: what was declared is compiled again */
+    void *try_user;
+    tess__advice advice; /* after tess_shard was over its budget */
 
     const tess_comm_ops *comm;
     const tess_device_ops *dev;
@@ -156,6 +160,8 @@ tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
 /** shard.c */
 tess_status tess__compile_all(tess *);
+/** Wraps, lays out, compiles and checks the budget of a model that is finished. */
+tess_status tess__plan_units(tess *);
 tess_status tess__arena_obtain(tess *, uint32_t domain, uint32_t arena, uint64_t bytes);
 void tess__arena_release(tess *, uint32_t domain, uint32_t arena);
 /** What planning and allocating would take in all, by domain; TESS_E_BUDGET with the bytes by category when over. */

@@ -303,12 +303,8 @@ static uint32_t most_in_flight(const tess *t) {
     return (uint32_t)((t->setup.prefetch + 1) * gathers + reductions + 1);
 }
 
-static tess_status plan(tess *t) {
-    tess_status s = check_blocks(t);
-    if (!s)
-        s = tess__model_finish(&t->model);
-    if (!s)
-        s = wrap_and_lay_out(t);
+tess_status tess__plan_units(tess *t) {
+    tess_status s = wrap_and_lay_out(t);
     if (!s)
         s = tess__builder_create(&t->builder, &t->setup, &t->model, &t->layout);
     if (s)
@@ -316,6 +312,24 @@ static tess_status plan(tess *t) {
     t->setup.env.in_flight = most_in_flight(t);
     s = tess__compile_all(t);
     return s ? s : fit_prefetch(t);
+}
+
+/* Over its budget: the message goes on with what to change. */
+static tess_status advise(tess *t) {
+    char said[1024], text[1024];
+    snprintf(said, sizeof said, "%s", tess_last_error());
+    tess__advise(t, t->try_change, t->try_user, &t->advice);
+    tess__advice_text(&t->advice, said, text, sizeof text);
+    return tess__fail(TESS_E_BUDGET, "%s", text);
+}
+
+static tess_status plan(tess *t) {
+    tess_status s = check_blocks(t);
+    if (!s)
+        s = tess__model_finish(&t->model);
+    if (!s)
+        s = tess__plan_units(t);
+    return s == TESS_E_BUDGET && !tess__option_text("plan-file") ? advise(t) : s;
 }
 
 static tess_status shard(tess *t, tess_range_fn fill, void *user) {
