@@ -113,6 +113,8 @@ static tess_status apply(double_engine *d, const tess__change *c) {
             strcmp(activations, "recompute") == 0 ? TESS__ACTIVATIONS_RECOMPUTE : TESS__ACTIVATIONS_OFFLOAD;
     if (tess__change_value(c, "sync"))
         t->setup.sync_each = 1;
+    if (tess__change_value(c, "prefetch"))
+        t->setup.prefetch = 0;
     t->setup.comm = t->plugins[TESS_KIND_COMM]->ops;
     t->setup.comm_ctx = t->plugins[TESS_KIND_COMM]->ctx;
     t->setup.offload = t->plugins[TESS_KIND_OFFLOAD]->ops;
@@ -175,7 +177,15 @@ static tess_status plan_again(void *user, const tess__change *c, uint64_t bytes[
 
 /* The order of cost: less than a lesser cost's sum of what it may come with, so that one change comes before two where
  * they are of a kind. docs/advice.md */
-enum { COST_PRECISION = 1, COST_WRAP = 2, COST_SYNC = 3, COST_STRATEGY = 4, COST_RECOMPUTE = 8, COST_STOW = 12 };
+enum {
+    COST_PRECISION = 1,
+    COST_WRAP = 2,
+    COST_SYNC = 3,
+    COST_STRATEGY = 4,
+    COST_PREFETCH = 5,
+    COST_RECOMPUTE = 8,
+    COST_STOW = 12
+};
 enum { COST_OFFLOAD = 16, COST_RANKS = 64 };
 enum { MOST_CHOICES = 12, MOST_FOUND = 16, MOST_PLANNED = 96, MOST_DOUBLINGS = 6, MOST_RANKS = 1 << 20 };
 
@@ -378,6 +388,9 @@ static void run_search(search *x) {
         consider(x, "sync", "each", COST_SYNC);
     if (s->keep_forward || s->shard_ranks < s->nranks)
         consider(x, "strategy", "full", COST_STRATEGY);
+    const char *prefetch = tess__option_text("prefetch");
+    if (s->prefetch && prefetch && strcmp(prefetch, "auto") != 0) /* else it has been tried */
+        consider(x, "prefetch", "0", COST_PREFETCH);
     if (x->t->model.n_blocks && s->activations == TESS__ACTIVATIONS_KEEP) {
         consider(x, "activations", "recompute", COST_RECOMPUTE);
         consider(x, "activations", "offload", COST_STOW);
@@ -415,8 +428,10 @@ void tess__advise(const tess *t, tess__try_fn fn, void *user, tess__advice *out)
 /* ---- the message ------------------------------------------------------------------------------- */
 
 static int amount(uint64_t bytes, char *out, size_t n) {
-    double mib = (double)bytes / 1048576.0;
-    return mib < 10240 ? snprintf(out, n, "%.1f MiB", mib) : snprintf(out, n, "%.1f GiB", mib / 1024);
+    double kib = (double)bytes / 1024;
+    if (kib < 1024)
+        return snprintf(out, n, "%.1f KiB", kib);
+    return kib < 10240 * 1024 ? snprintf(out, n, "%.1f MiB", kib / 1024) : snprintf(out, n, "%.1f GiB", kib / 1048576);
 }
 
 static void bytes_text(const uint64_t bytes[3], char *out, size_t n) {

@@ -143,6 +143,24 @@ static void print_budget(FILE *out, const facts *f) {
     }
 }
 
+/* What fits instead: the command's options that change. */
+static void print_advice(FILE *out, const tess__advice *a) {
+    char change[400], device[32], host[32];
+    if (!a->n_planned)
+        return;
+    if (!a->n)
+        fprintf(out, "nothing fits of %d alternatives that were planned%s\n", (int)a->n_planned,
+                a->least.change.n ? "; least takes:" : "");
+    else
+        fprintf(out, "%d of %d alternatives that were planned fit:\n", (int)a->n, (int)a->n_planned);
+    for (int32_t i = 0; i < (a->n ? a->n : a->least.change.n > 0); i++) {
+        const tess__remedy *r = a->n ? &a->list[i] : &a->least;
+        tess__change_text(&r->change, change, sizeof change);
+        fprintf(out, "  %14s device %14s host   %s\n", tool_bytes_text(r->bytes[TESS_DOMAIN_DEVICE], device),
+                tool_bytes_text(r->bytes[TESS_DOMAIN_HOST], host), change);
+    }
+}
+
 static void print_tables(FILE *out, const facts *f) {
     const tess *t = f->t;
     char size[32];
@@ -168,6 +186,7 @@ static void print_tables(FILE *out, const facts *f) {
                 tool_bytes_text(f->largest_info.unsharded_bytes, size));
     fprintf(out, "planned in %.1f ms\n", f->source->plan_seconds * 1e3);
     print_budget(out, f);
+    print_advice(out, &t->advice);
 }
 
 /* ---- events ------------------------------------------------------------------------------------ */
@@ -193,6 +212,19 @@ static void put_peak(json_out *j, const facts *f) {
     json_string(j, "point", point ? tess__point_name(point->point) : NULL);
     json_string(j, "unit", point ? f->t->layout.units[point->unit].name : NULL);
     json_string(j, "instruction", p ? text : NULL);
+    json_object_end(j);
+}
+
+static void put_remedy(json_out *j, const tess__remedy *r) {
+    json_object_begin(j, NULL);
+    json_object_begin(j, "options");
+    for (int32_t i = 0; i < r->change.n; i++)
+        json_string(j, r->change.set[i].key, r->change.set[i].value);
+    json_object_end(j);
+    json_uint(j, "planned_peak_device_bytes", r->bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_host_bytes", r->bytes[TESS_DOMAIN_HOST]);
+    if (r->seconds >= 0)
+        json_double(j, "seconds", r->seconds);
     json_object_end(j);
 }
 
@@ -233,6 +265,12 @@ static void put_plan(json_out *j, const facts *f) {
         json_uint(j, "host_memory_bytes", budget_of(f, TESS_DOMAIN_HOST));
     if (budget_of(f, TESS_DOMAIN_DEVICE) || budget_of(f, TESS_DOMAIN_HOST))
         json_bool(j, "fits", !f->over);
+    if (f->over) {
+        json_array_begin(j, "remedies");
+        for (int32_t i = 0; i < t->advice.n; i++)
+            put_remedy(j, &t->advice.list[i]);
+        json_array_end(j);
+    }
     json_bool(j, "estimate", f->source->estimate);
     json_double(j, "plan_seconds", f->source->plan_seconds);
     if (!isnan(f->seconds))

@@ -2,12 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine.h"
 #include "options.h"
 #include "plan_file.h"
 #include "plan_program.h"
 #include "progress.h"
 #include "status.h"
 #include "train.h"
+#include "try_change.h"
 
 static int is_model(const char *word) {
     for (size_t i = 0; train_models[i]; i++)
@@ -44,32 +46,61 @@ static void close_file(void *state) {
     plan_file_close(state);
 }
 
-static tess_status open_file(const char *path, int32_t ranks, plan_source *out) {
-    plan_file *file = NULL;
-    double momentum = 0, clip = 0;
+static tess_status open_planner(void *path, int32_t ranks, tess **t, void **state);
+
+static void close_planner(tess *t, void *file) {
+    tess_close(t);
+    plan_file_close(file);
+}
+
+/* *file is left when *t is. */
+static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, plan_file **file) {
+    double momentum = 0;
+    plan_file *f = NULL;
+    tool_planner planner = { open_planner, close_planner, (char *)path, ranks };
     tess_status status = tess__option_real("momentum", &momentum);
     if (status == TESS_OK)
-        status = tess__option_real("clip", &clip);
-    if (status == TESS_OK)
-        status = plan_file_open(path, &file);
+        status = plan_file_open(path, &f);
     if (status != TESS_OK)
         return status;
-    out->state = file;
-    out->close = close_file;
-    out->of = clip > 0 ? TESS_LEDGER_STEP_CLIPPED : TESS_LEDGER_STEP;
     tess_options o = { .struct_size = sizeof o,
                        .plan_only = 1,
                        .ranks = ranks,
                        .momentum = (float)momentum,
-                       .input_bytes = plan_file_input_bytes(file) };
-    status = tess_open(&o, &out->t);
+                       .input_bytes = plan_file_input_bytes(f) };
+    status = tess_open(&o, t);
+    *file = f;
     if (status == TESS_OK)
-        status = plan_file_declare(file, out->t);
-    if (status == TESS_OK)
-        status = tess_shard(out->t, NULL, NULL);
-    out->estimate = plan_file_is_estimate(file);
-    snprintf(out->note, sizeof out->note, "%s", plan_file_note(file));
+        status = plan_file_declare(f, *t);
+    if (status != TESS_OK)
+        return status;
+    (*t)->try_change = tool_try_change;
+    (*t)->try_user = &planner;
+    status = tess_shard(*t, NULL, NULL);
     return status == TESS_E_PLANNED ? TESS_OK : status;
+}
+
+static tess_status open_planner(void *path, int32_t ranks, tess **t, void **state) {
+    plan_file *file = NULL;
+    tess_status status = plan_from_file(path, ranks, t, &file);
+    *state = file;
+    if (status != TESS_OK && status != TESS_E_BUDGET)
+        close_planner(*t, file);
+    return status;
+}
+
+static tess_status open_file(const char *path, int32_t ranks, plan_source *out) {
+    plan_file *file = NULL;
+    double clip = 0;
+    tess_status status = tess__option_real("clip", &clip);
+    if (status == TESS_OK)
+        status = plan_from_file(path, ranks, &out->t, &file);
+    out->state = file;
+    out->close = close_file;
+    out->of = clip > 0 ? TESS_LEDGER_STEP_CLIPPED : TESS_LEDGER_STEP;
+    out->estimate = file && plan_file_is_estimate(file);
+    snprintf(out->note, sizeof out->note, "%s", file ? plan_file_note(file) : "");
+    return status;
 }
 
 tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {

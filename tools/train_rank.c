@@ -13,6 +13,7 @@
 #include "plan.h"
 #include "status.h"
 #include "train.h"
+#include "try_change.h"
 
 /* ---- agreement --------------------------------------------------------------------------------- */
 /* Over the control plane, as data is loaded before there are communicators. */
@@ -208,8 +209,29 @@ static tess_status open_engine(train_run *r, int32_t plan_ranks) {
     return take_precision(r);
 }
 
+/* What plans the run with other options, for advice when it does not fit. */
+static tess_status open_changed(void *settings, int32_t ranks, tess **t, void **state) {
+    model *m = NULL;
+    tess_status status = train_plan_open(settings, ranks, t, &m);
+    *state = m;
+    return status;
+}
+
+static void close_changed(tess *t, void *state) {
+    tess_close(t);
+    model_destroy(state);
+}
+
+static tool_planner planner_of(train_run *r) {
+    return (tool_planner){ .open = open_changed, .close = close_changed, .user = &r->s, .ranks = r->ranks };
+}
+
+/* With several ranks a run has been planned before they were started; and other threads read the environment. */
 static tess_status shard(train_run *r) {
     void *resume = NULL;
+    tool_planner planner = planner_of(r);
+    r->t->try_change = r->ranks == 1 ? tool_try_change : NULL;
+    r->t->try_user = &planner;
     tess_status status = model_declare(r->t, r->m);
     if (status != TESS_OK)
         return status;
@@ -259,8 +281,12 @@ tess_status train_plan_open(const train_settings *settings, int32_t ranks, tess 
         status = open_engine(&r, ranks);
     if (status == TESS_OK)
         status = model_declare(r.t, r.m);
-    if (status == TESS_OK)
+    tool_planner planner = planner_of(&r);
+    if (status == TESS_OK) {
+        r.t->try_change = tool_try_change;
+        r.t->try_user = &planner;
         status = tess_shard(r.t, NULL, NULL);
+    }
     if (status == TESS_E_PLANNED || status == TESS_E_BUDGET) {
         *t = r.t;
         *m = r.m;

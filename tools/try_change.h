@@ -1,0 +1,18 @@
+/* Planning with other options than the command's, for advice (core/advise.h) where the model has to be made anew: its
+ * scratch depends on precision and threads. */
+#ifndef TOOL_TRY_CHANGE_H
+#define TOOL_TRY_CHANGE_H
+#include "advise.h"
+
+/** How a caller plans: an engine of plan_only kind, planned, in *t; TESS_OK or TESS_E_BUDGET. `close` undoes it. */
+typedef struct {
+    tess_status (*open)(void *user, int32_t ranks, tess **t, void **state);
+    void (*close)(tess *t, void *state);
+    void *user;
+    int32_t ranks; /* where the change says nothing of them */
+} tool_planner;
+
+/** A tess__try_fn; `user` is a tool_planner. Puts the change's options into the environment and takes them out again,
+ * so no other thread may read it meanwhile. */
+tess_status tool_try_change(void *user, const tess__change *, uint64_t bytes[3], double *seconds);
+#endif
