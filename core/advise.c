@@ -1,5 +1,6 @@
 #include "advise.h"
 
+#include "comm_choice.h"
 #include "engine.h"
 #include "log.h"
 #include "options.h"
@@ -65,20 +66,10 @@ static tess_status take_plugin(double_engine *d, uint32_t kind, const char *name
     return s;
 }
 
-typedef struct {
-    char name[32];
-} first_comm;
-
-static tess_status take_comm(void *user, const tess__plugin_row *row) {
-    first_comm *c = user;
-    if (row->kind == TESS_KIND_COMM && row->usable && !c->name[0] && strcmp(row->name, "self") != 0)
-        snprintf(c->name, sizeof c->name, "%s", row->name);
-    return TESS_OK;
-}
-
+/* comm=auto may mean another plugin among more ranks. */
 static tess_status take_ranks(double_engine *d, const char *ranks) {
     tess__setup *s = &d->t.setup;
-    first_comm comm = { .name = "" };
+    char comm[32];
     if (!ranks)
         return TESS_OK;
     int32_t before = s->nranks;
@@ -86,14 +77,11 @@ static tess_status take_ranks(double_engine *d, const char *ranks) {
     s->env.nranks = s->nranks;
     if (s->env.ranks_per_host == before)
         s->env.ranks_per_host = s->nranks;
-    if (before > 1)
-        return TESS_OK;
     if (!d->t.comm_picked)
-        return tess__fail(TESS_E_UNSUPPORTED, "comm %s is for one rank", d->t.selected[TESS_KIND_COMM]);
-    tess_status status = tess__plugin_list(take_comm, &comm);
-    if (!status && !comm.name[0])
-        status = tess__fail(TESS_E_UNSUPPORTED, "no comm plugin is usable");
-    return status ? status : take_plugin(d, TESS_KIND_COMM, comm.name);
+        return before > 1 ? TESS_OK
+                          : tess__fail(TESS_E_UNSUPPORTED, "comm %s is for one rank", d->t.selected[TESS_KIND_COMM]);
+    tess_status status = tess__comm_choose(&d->t.host, &s->env, comm);
+    return status ? status : take_plugin(d, TESS_KIND_COMM, comm);
 }
 
 static tess_status apply(double_engine *d, const tess__change *c) {
