@@ -235,7 +235,8 @@ static size_t lane_intervals(const report_run *run, int source, int lane, interv
     size_t n = 0, merged = 0;
     for (size_t i = 0; i < run->n_spans; i++) {
         const report_span *s = &run->spans[i];
-        if (s->source == source && s->lane == lane && s->seconds > 0)
+        int waits = strncmp(report_name(run, s->op), "wait", 4) == 0; /* for another lane: no work */
+        if (s->source == source && s->lane == lane && s->seconds > 0 && !waits)
             out[n++] = (interval){ s->start, s->start + s->seconds };
     }
     qsort(out, n, sizeof *out, compare_intervals);

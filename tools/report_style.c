@@ -29,9 +29,9 @@ const char *report_category_pattern(int category) {
 static const struct {
     const char *part;
     int category;
-} ops[] = { { "gather", 4 },    { "reduce", 5 },  { "replicate", 5 }, { "norm", 9 }, { "backward", 0 }, { "again", 3 },
-            { "recompute", 3 }, { "forward", 6 }, { "optim", 1 },     { "step", 1 }, { "input", 8 },    { "result", 8 },
-            { "fetch", 4 },     { "stow", 6 },    { "cast", 9 },      { "sum", 2 } };
+} ops[] = { { "wait", 10 },  { "gather", 4 },    { "reduce", 5 },  { "replicate", 5 }, { "norm", 9 }, { "backward", 0 },
+            { "again", 3 },  { "recompute", 3 }, { "forward", 6 }, { "optim", 1 },     { "step", 1 }, { "input", 8 },
+            { "result", 8 }, { "fetch", 4 },     { "stow", 6 },    { "cast", 9 },      { "sum", 2 } };
 
 int report_op_colour(const char *op) {
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++)

@@ -216,7 +216,8 @@ static void test_report_order__exposed_time_is_what_no_compute_covers(void **sta
                        FIXTURE_SPAN("measured", "communication", "all_gather", 0, 2)
                            FIXTURE_SPAN("measured", "communication", "all_gather", 1, 1.5)
                                FIXTURE_SPAN("measured", "communication", "reduce_scatter", 5, 2)
-                                   FIXTURE_SPAN("simulated", "communication", "all_gather", 0, 100));
+                                   FIXTURE_SPAN("measured", "compute", "wait_all_gather", 0, 1)
+                                       FIXTURE_SPAN("simulated", "communication", "all_gather", 0, 100));
     assert_true(report_lane_busy(&run, REPORT_MEASURED, 1) == 4.5); /* 0 to 2.5 and 5 to 7 */
     assert_true(report_exposed(&run, REPORT_MEASURED, 1) == 2);     /* 0 to 1 and 6 to 7 */
     assert_true(report_span_end(&run, REPORT_MEASURED) == 7);
