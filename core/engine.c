@@ -486,19 +486,25 @@ tess_status tess_open(const tess_options *options, tess **out) {
     return TESS_OK;
 }
 
+static void free_arenas(tess *t, int of_comm) {
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
+            if (!t->arenas[d][a].comm == !of_comm)
+                tess__arena_release(t, d, a);
+}
+
 static void free_memory(tess *t) {
     for (int32_t i = 0; i < t->n_overflow; i++)
         t->dev->mem_free(t->device, &t->overflow[i].memory);
     for (int32_t i = 0; i < t->n_user; i++)
         if (t->user_buffers[i].ptr)
             t->dev->mem_free(t->device, &t->user_buffers[i]);
-    for (uint32_t d = 1; d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
-            tess__arena_release(t, d, a);
+    free_arenas(t, 0);
     free(t->overflow);
 }
 
-/* Aborts every communicator before freeing any, and lets requests end before their memory goes. */
+/* Aborts every communicator before freeing any, and lets requests end before their memory goes. What a communicator
+ * allocated goes before it. */
 static void close_comms(tess *t) {
     int orderly = !t->error;
     tess_comm *comms[3];
@@ -508,14 +514,18 @@ static void close_comms(tess *t) {
     memcpy(comms, t->comms, sizeof comms);
     memset(t->comms, 0, sizeof t->comms);
     pthread_mutex_unlock(&t->comm_lock);
-    for (int i = 2; i >= 0; i--) {
-        if (!comms[i] || (i && comms[i] == comms[0]))
-            continue;
+    for (int i = 2; i > 0; i--)
+        if (comms[i] == comms[0])
+            comms[i] = NULL;
+    for (int i = 2; orderly && i >= 0; i--) {
         tess_error e = { .struct_size = sizeof e };
-        if (orderly && TESS_CAN(tess_comm_ops, t->comm, finalize))
+        if (comms[i] && TESS_CAN(tess_comm_ops, t->comm, finalize))
             t->comm->finalize(comms[i], 5 * SECOND, &e);
-        t->comm->destroy(comms[i]);
     }
+    free_arenas(t, 1);
+    for (int i = 2; i >= 0; i--)
+        if (comms[i])
+            t->comm->destroy(comms[i]);
 }
 
 static void drop_requests(tess *t) {

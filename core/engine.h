@@ -21,7 +21,7 @@ enum { TESS__N_PROGRAMS = 8, TESS__MAX_USER = 256, TESS__RECENT_TAGS = 16 };
 
 typedef struct { /* one arena, as obtained */
     tess_buffer memory;
-    int from_comm; /* who allocated it, and frees it */
+    tess_comm *comm; /* that allocated it, and frees it; null: the device */
 } tess__arena;
 
 typedef struct { /* obtained on top of the arenas by a pass that departs */
@@ -164,6 +164,8 @@ tess_status tess__compile_all(tess *);
 tess_status tess__plan_units(tess *);
 tess_status tess__arena_obtain(tess *, uint32_t domain, uint32_t arena, uint64_t bytes);
 void tess__arena_release(tess *, uint32_t domain, uint32_t arena);
+/** Whether the device has room for `bytes` more, counting what the comm plugin allocated of it; else TESS_E_NOMEM. */
+tess_status tess__device_has_room(const tess *, uint64_t bytes, tess_error *);
 /** What planning and allocating would take in all, by domain; TESS_E_BUDGET with the bytes by category when over. */
 tess_status tess__check_budget(tess *);
 uint64_t tess__planned_bytes(const tess *, uint32_t domain);

@@ -44,7 +44,9 @@ static tess_status find_room(tess *t, tess__buffer *b) {
                              .numa_node = host ? t->numa_node : -1,
                              .bytes = tess__round_up(b->bytes, t->setup.granularity),
                              .align = t->setup.align };
-    tess_status s = t->dev->mem_alloc(t->device, &r, &more, &e);
+    tess_status s = host ? TESS_OK : tess__device_has_room(t, r.bytes, &e);
+    if (!s)
+        s = t->dev->mem_alloc(t->device, &r, &more, &e);
     if (s)
         return tess__fail(s,
                           "a pass that departs from the compiled order needs %llu bytes beside the plan: device %s: %s",

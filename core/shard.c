@@ -138,12 +138,44 @@ static tess_status fit_prefetch(tess *t) {
 
 /* ---- memory ---- */
 
+tess_status tess__device_has_room(const tess *t, uint64_t bytes, tess_error *e) {
+    uint64_t all = t->setup.env.device_budget_bytes, used = t->obtained[TESS_DOMAIN_DEVICE];
+    uint64_t left = used < all ? all - used : 0;
+    if (!all || bytes <= left)
+        return TESS_OK;
+    return tess__slot_fail(e, TESS_E_NOMEM, "%llu bytes needed, %llu of its %llu free", (unsigned long long)bytes,
+                           (unsigned long long)left, (unsigned long long)all);
+}
+
+/* The communicator that allocates the device's arenas, so that it reaches them best; null: the device does. */
+static tess_comm *allocating_comm(const tess *t, uint32_t domain) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    tess_comm *comm = t->comms[TESS__WORLD];
+    if (domain != TESS_DOMAIN_DEVICE || !comm || !TESS_CAN(tess_comm_ops, t->comm, mem_alloc) ||
+        t->comm->query(t->setup.comm_ctx, comm, &caps) || !(caps.mem_mask >> t->setup.env.mem & 1))
+        return NULL;
+    return comm;
+}
+
+static tess_status obtain(tess *t, const tess_alloc_request *r, tess__arena *out) {
+    tess_error e = { .struct_size = sizeof e };
+    tess_buffer memory = { .struct_size = sizeof memory };
+    tess_comm *comm = allocating_comm(t, r->domain);
+    tess_status s = r->domain == TESS_DOMAIN_DEVICE ? tess__device_has_room(t, r->bytes, &e) : TESS_OK;
+    if (s)
+        return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
+    s = comm ? t->comm->mem_alloc(comm, r, &memory, &e) : t->dev->mem_alloc(t->device, r, &memory, &e);
+    if (s)
+        return tess__fail(s, "%s %s: %s", comm ? "comm" : "device",
+                          t->plugins[comm ? TESS_KIND_COMM : TESS_KIND_DEVICE]->name, e.message);
+    *out = (tess__arena){ memory, comm };
+    return TESS_OK;
+}
+
 tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_t bytes) {
     tess__arena *a = &t->arenas[domain][arena];
     if (!bytes)
         return TESS_OK;
-    tess_error e = { .struct_size = sizeof e };
-    tess_buffer memory = { .struct_size = sizeof memory };
     int pageable = arena == TESS__PAGEABLE || (arena == TESS__STEP && t->layout.activation_rest.pageable);
     uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem : pageable ? TESS_MEM_HOST : TESS_MEM_PINNED;
     tess_alloc_request r = { .struct_size = sizeof r,
@@ -154,14 +186,13 @@ tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_
                              .numa_node = domain == TESS_DOMAIN_HOST ? t->numa_node : -1,
                              .bytes = tess__round_up(bytes, t->setup.granularity),
                              .align = t->setup.align };
-    tess_status s = t->dev->mem_alloc(t->device, &r, &memory, &e);
+    tess_status s = obtain(t, &r, a);
     if (s)
-        return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
-    a->memory = memory;
+        return s;
     if (arena == TESS__STEP)
-        tess__poison(memory.ptr, memory.bytes);
-    t->arena_bytes[domain][arena] = memory.bytes;
-    t->obtained[domain] += memory.bytes;
+        tess__poison(a->memory.ptr, a->memory.bytes);
+    t->arena_bytes[domain][arena] = a->memory.bytes;
+    t->obtained[domain] += a->memory.bytes;
     if (t->obtained[domain] > t->obtained_peak[domain])
         t->obtained_peak[domain] = t->obtained[domain];
     return TESS_OK;
@@ -174,8 +205,11 @@ void tess__arena_release(tess *t, uint32_t domain, uint32_t arena) {
     t->obtained[domain] -= a->memory.bytes;
     t->arena_bytes[domain][arena] = 0;
     tess__unpoison(a->memory.ptr, a->memory.bytes);
-    t->dev->mem_free(t->device, &a->memory);
-    a->memory = (tess_buffer){ 0 };
+    if (a->comm)
+        t->comm->mem_free(a->comm, &a->memory);
+    else
+        t->dev->mem_free(t->device, &a->memory);
+    *a = (tess__arena){ .comm = NULL };
 }
 
 static tess_status make_tables(tess *t) {

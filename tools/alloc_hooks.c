@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -62,10 +63,22 @@ EXPORTED int posix_memalign(void **out, size_t align, size_t bytes) {
     return 0;
 }
 
-/* Only what is backed by no file: memory, not a file being read. */
+/* A comm plugin's arena that other processes read: by the name its plugin gave the memfd. Their mappings of it are for
+ * reading only, and a plugin's own tables have another name: neither is this rank's arena. */
+static int is_shared_arena(int protection, int flags, int fd) {
+    static const char name[] = "/memfd:tessera-arena";
+    char path[32], target[64];
+    if (!(flags & MAP_SHARED) || !(protection & PROT_WRITE) || fd < 0)
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return readlink(path, target, sizeof target) >= (ssize_t)sizeof name - 1 &&
+           memcmp(target, name, sizeof name - 1) == 0;
+}
+
+/* Only what is backed by no file of a file system: memory, not a file being read; nor addresses alone. */
 EXPORTED void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset) {
     void *at = (void *)syscall(SYS_mmap, where, bytes, protection, flags, fd, offset);
-    if (flags & MAP_ANONYMOUS) {
+    if ((flags & MAP_ANONYMOUS && protection & PROT_WRITE) || is_shared_arena(protection, flags, fd)) {
         NOTE(bytes);
         if (at != MAP_FAILED)
             tool__alloc_mapped(__builtin_return_address(0), at, bytes);

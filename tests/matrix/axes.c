@@ -6,7 +6,7 @@
 #include <string.h>
 
 axis_values axes[N_AXES] = {
-    [COMM] = { "comm", { "self", "gloo" }, 2 },
+    [COMM] = { "comm", { "self", "gloo", "shm" }, 3 },
     [OFFLOAD] = { "offload", { "none", "cpu" }, 2 },
     [PRECISION] = { "precision", { "fp32", "bf16" }, 2 },
     [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:a,b" }, 4 },
