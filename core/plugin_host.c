@@ -6,6 +6,7 @@
 #include "loader.h"
 #include "log.h"
 #include "options.h"
+#include "plugin_check.h"
 #include "slots.h"
 
 static void host_log(void *host, int32_t level, const char *plugin, const char *message) {
@@ -91,6 +92,13 @@ static const tess_host defaults = {
     .plugin_close = tess__plugin_host_close,
 };
 
+/* The table of an older core ends earlier, and what lies behind it is nobody's. */
+static void end_at(tess_host *h, uint32_t bytes) {
+    memset((char *)h + bytes, 0x5a, sizeof *h - bytes);
+    h->struct_size = bytes;
+    h->abi_minor = tess__core_minor;
+}
+
 tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
     tess_host *h = malloc(sizeof *h);
     if (!h)
@@ -120,5 +128,7 @@ tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
         h->plugin_open = defaults.plugin_open;
         h->plugin_close = defaults.plugin_close;
     }
+    if (tess__core_minor < 1)
+        end_at(h, offsetof(tess_host, plugin_open));
     return h;
 }

@@ -1,0 +1,573 @@
+/* tessera/plugin.h: what a plugin author needs: the descriptor, the host table and the five vtables.
+ *
+ * This one header is enough: C11 or C++17, no dependency, no link to the core. Stability: within one major version
+ * structs and tables only grow at their end, and nothing is renumbered; see docs/abi.md.
+ *
+ * Structs
+ *  - Every struct begins with its size. Arrays are walked by the first element's struct_size, never by sizeof.
+ *  - The caller sets struct_size of an out struct; the callee writes at most that much, zeroes the rest of it, and
+ *    leaves struct_size alone. New fields mean "old behaviour" when zero.
+ *  - A struct held by value in another has no struct_size and never grows (tess_stream: 16 bytes).
+ *  - Reserved fields are zero. A struct or table longer than one knows is never refused.
+ *  - `mem` fields hold one TESS_MEM_…; `…_mask` fields hold 1u << TESS_MEM_… or 1u << dtype.
+ *
+ * Slots. Each comment says, in this order: purpose; blocking, asynchronous or stream-ordered; calling thread; ownership
+ * and lifetime; units; statuses; required, or the default when the slot is null or beyond the table's size. Where a
+ * part is not said, this holds:
+ *  - Local and quick: it waits for no other rank and for no transfer.
+ *  - Called on the engine's thread, one call at a time for one instance (for one ctx, where there is none yet).
+ *  - What a pointer argument points to belongs to the caller and is valid during the call. What create, init or split
+ *    gives out belongs to the plugin until destroy. Texts are UTF-8 and end with a zero.
+ *  - Sizes are bytes when the name says bytes, else elements; times are nanoseconds; a negative timeout has no end.
+ *  - TESS_OK, or a negative status and then a filled tess_error where there is one (it may be null). Outputs are
+ *    written only with TESS_OK. TESS_PENDING only where it is named.
+ *  - [pure]: depends on its arguments and the options only, allocates nothing that outlives it, needs no instance, no
+ *    device and no peers, and gives the same answer on every rank. It is what planning calls.
+ *  - [stream]: returns once the work is queued behind `stream` (CPU device: when it is done).
+ * Always:
+ *  - Once a request or a stream-ordered call has ended, in any way but TESS_PENDING, the plugin no longer touches its
+ *    buffers. TESS_E_TIMEOUT from wait is no end: the request goes on, and may be waited for again.
+ *  - Nothing allocates between the first step and the last, save where the operating system leaves no choice.
+ *  - Nothing throws, exits or raises a signal across the boundary. No slot, and nothing that runs while the library is
+ *    loaded, leaves the calling thread's signal mask, affinity, rounding or denormal mode changed. */
+/* The tables below are laid out by hand. */
+/* clang-format off */
+#ifndef TESSERA_PLUGIN_H
+#define TESSERA_PLUGIN_H
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#define TESS_STATIC_ASSERT static_assert
+#else
+#define TESS_STATIC_ASSERT _Static_assert
+#endif
+
+#define TESS_ABI_MAJOR 1
+#ifndef TESS_ABI_MINOR
+#define TESS_ABI_MINOR 0 /* append-only; a break makes new *_v2 symbols */
+#endif
+/* A slot can be called when the table is long enough to hold it and it is set. */
+#define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
+#define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
+
+/* ---- shared ----------------------------------------------------------------------------------- */
+typedef int32_t tess_status; /* docs/errors.md says what each means and which exit code it leads to */
+enum {
+    TESS_OK = 0, TESS_PENDING = 1,
+    TESS_E_INVALID = -1, TESS_E_UNSUPPORTED = -2, TESS_E_NOMEM = -3, TESS_E_TIMEOUT = -4, TESS_E_ABORTED = -5,
+    TESS_E_PEER = -6, TESS_E_SYSTEM = -7, TESS_E_DEVICE = -8, TESS_E_VERSION = -9, TESS_E_INTERNAL = -10,
+    TESS_E_DATA = -11, TESS_E_BUDGET = -12, TESS_E_PLANNED = -13,
+    TESS_E_MISMATCH = -14 /* ranks disagree about a collective: operation, count, dtype, tag */
+};
+enum { TESS_KIND_COMM = 1, TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP, TESS_KIND_DEVICE };
+enum { TESS_U8 = 1, TESS_I8, TESS_I32, TESS_I64, TESS_F16, TESS_BF16, TESS_F32, TESS_F64, TESS_F8E4M3, TESS_F8E5M2 };
+enum { TESS_SUM = 1, TESS_MIN, TESS_MAX };
+enum { TESS_MEM_HOST = 1, TESS_MEM_PINNED, TESS_MEM_CUDA, TESS_MEM_SHM };
+enum { TESS_ALL_GATHER = 1, TESS_REDUCE_SCATTER, TESS_ALL_REDUCE, TESS_BROADCAST, TESS_ALL_TO_ALL, TESS_BARRIER };
+
+/* Identity. No pointers: read from the file's own section before any of its code runs. 128 bytes, frozen.
+ * struct_size: 128 or more. abi_major, abi_minor: TESS_ABI_MAJOR and _MINOR of the header it was built with.
+ * core_minor_min: the oldest core that will do, as a minor version; usually 0. name: [a-z0-9_-]+, as in the file's name
+ * libtessera-KIND-NAME.so. version: the plugin's own. license: an SPDX name. needs: for people, such as "NCCL >= 2.18".
+ * Texts end with a zero. */
+typedef struct {
+    char magic[8]; /* "TESSPLG" */
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor, core_minor_min, reserved0;
+    uint32_t kinds; /* bit (1 << TESS_KIND_…) for each vtable it offers */
+    char name[32], version[24], license[16], needs[32];
+} tess_plugin_note;
+
+/* Owned by the caller, and one line: the message names the plugin, what was found and what was expected. `native` is
+ * the library's own number, 0 for none. */
+typedef struct {
+    uint32_t struct_size;
+    tess_status code;
+    int32_t native, rank; /* rank in the communicator (else in the world), -1 unknown; the core translates */
+    char message[240];
+} tess_error;
+
+typedef struct { /* held by value: 16 bytes, frozen */
+    uint32_t mem;
+    int32_t device;
+    void *handle; /* cudaStream_t on CUDA */
+} tess_stream;
+
+typedef struct { /* a piece of memory, as its allocator hands it out */
+    uint32_t struct_size, mem;
+    void *ptr;
+    uint64_t bytes;
+    void *reg; /* a backend's registration; says itself what kind it is */
+} tess_buffer;
+/* Work in flight, made by post or step. It ends once, with TESS_OK or an error that stays; then request_free. */
+typedef struct tess_request tess_request;
+
+enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
+enum { /* DESIGN section 7 */
+    TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
+    TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION
+};
+
+/* One option a plugin understands, for the loader's checks and for `tessera plugins info`. The key begins with the
+ * plugin's name or kind and a hyphen, of [a-z0-9-]: "gloo-interface" is TESSERA_GLOO_INTERFACE. A variable with that
+ * prefix which is set and not listed is an error of the user; so is a value that is not of the type. The plugin reads the
+ * text through host->option and applies the fallback itself; of a choice, `fallback` lists all, the default first. */
+typedef struct {
+    uint32_t struct_size, type; /* 1 integer, 2 real, 3 text, 4 bytes with suffix, 5 choice "a|b|c" */
+    const char *key, *fallback, *help;
+} tess_option;
+
+/* What the caller would have to provide for one call; exact, not an estimate. device_bytes comes as the call's scratch,
+ * in the arena of the device's domain; align is of that scratch, a power of two or 0. */
+typedef struct {
+    uint32_t struct_size, align;
+    uint64_t device_bytes, pinned_bytes, host_bytes;
+    uint64_t backend_bytes; /* the plugin's own, outside the arena: an upper bound, reported apart */
+} tess_need;
+
+typedef struct { /* the run being planned; no rank number in it, on purpose */
+    uint32_t struct_size, mem; /* the device's own memory kind */
+    int32_t nranks, ranks_per_host; /* nranks: of the communicator a collective is for */
+    uint32_t in_flight, reserved;   /* most collectives or transfers posted at once */
+    uint64_t device_budget_bytes, host_budget_bytes; /* 0: none */
+} tess_plan_env;
+
+typedef struct { /* what an allocator is asked for; device's and comm's */
+    uint32_t struct_size, mem, flags, domain, category;
+    int32_t device, numa_node; /* numa_node is a wish; -1 none */
+    uint32_t reserved;
+    uint64_t bytes, align;
+} tess_alloc_request;
+enum { TESS_ALLOC_MAY_UNPIN = 1 /* pinning refused: give pageable memory, buffer.mem says so */ };
+
+/* The core's services, each to be called with `host` in front, from any thread. The table lives until close; none of
+ * its slots is null. */
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor; /* the core's */
+    void *host;
+    /* One line to standard error, with the plugin's name. level: 0 error, 1 warning, 2 information, 3 debugging. */
+    void (*log)(void *host, int32_t level, const char *plugin, const char *message);
+    /* The text of a variable, instead of getenv: "gloo-interface" gives that of TESSERA_GLOO_INTERFACE. Lives as long as
+     * the process; null when unset or empty. */
+    const char *(*option)(void *host, const char *key);
+    /* The key-value store of all ranks. kv_set overwrites. kv_get waits until the key is there; *bytes holds the room in
+     * `value` and then the value's size. TESS_E_TIMEOUT; TESS_E_ABORTED when the run is ending; TESS_E_PEER when a rank
+     * was lost; TESS_E_INVALID when there is too little room; TESS_E_UNSUPPORTED while only planning or listing. */
+    tess_status (*kv_set)(void *host, const char *key, const void *value, uint64_t bytes);
+    tess_status (*kv_get)(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);
+    int32_t (*aborting)(void *host); /* not 0: give up what you wait for, in init and kv_get too */
+    /* Memory of the plugin's own, booked under a domain and category; `align` a power of two. Not within a step.
+     * TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of. Free all of it before close returns. */
+    tess_status (*mem_alloc)(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align, void **out);
+    void (*mem_free)(void *host, void *ptr);
+    const char *args;        /* text after the colon of TESSERA_<KIND>, never null */
+    const char *helper_cpus; /* "2,6-7": where a plugin's own threads belong; "" any */
+    int32_t numa_node, max_helper_threads; /* nearest the device; -1 unknown */
+} tess_host;
+
+/* The two symbols of a plugin; it exports nothing else. The note lies in section ".tessera.plugin", alone. */
+#define TESS_EXPORT __attribute__((visibility("default")))
+extern TESS_EXPORT const tess_plugin_note tess_plugin_note_v1; /* in section ".tessera.plugin" */
+/* Gives the table of `kind` and a context for its slots. Local and quick: no peers, no device memory, no threads yet;
+ * also called to list plugins and to plan. It may be called more than once. `host` lives until close(ctx). *ops lives as
+ * long as the process; *ctx may be null. TESS_E_UNSUPPORTED: a kind it does not offer, a machine it cannot run on;
+ * TESS_E_INVALID: bad args or option; TESS_E_NOMEM, TESS_E_SYSTEM, TESS_E_DEVICE. Every table begins with the same
+ * slots, close and options, described once here:
+ *   close    Undoes open; after destroy of all instances; the last call with this ctx. Also when the core refuses the
+ *            table after open. Default: nothing to undo.
+ *   options  [pure] The options it understands. The array lives until close. Default: it has none. */
+TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *, uint32_t kind, const void **ops, void **ctx, tess_error *);
+
+/* ---- comm: collectives ------------------------------------------------------------------------- */
+typedef struct tess_comm tess_comm;
+typedef struct {
+    uint32_t struct_size, flags; /* flags: none yet */
+    int32_t rank, nranks, local_rank, device; /* device: index on this host, -1 for the CPU */
+    const char *group; /* key-value prefix, unique to this communicator */
+    int64_t timeout_ns; /* for the call it is passed to */
+} tess_comm_config;
+enum { /* tess_comm_caps.caps */
+    TESS_COMM_THREAD_MULTIPLE = 1, /* slots of one communicator may be called from several threads at once */
+    TESS_COMM_STREAM_ORDERED = 2,  /* `after` and wait_stream work; else the engine synchronises before post */
+    TESS_COMM_ABORT = 4,           /* abort ends requests in flight at once; else they end by their timeout */
+    TESS_COMM_SPLIT = 8,           /* split is offered */
+    TESS_COMM_ZERO_COPY = 16,      /* all_gather moves each block once, straight into recv */
+    TESS_COMM_BATCH = 32,          /* post takes n > 1 */
+    TESS_COMM_TREE_ORDER = 64 /* reduce_scatter sums in the engine's tree order, fp32 (NUMBERS.md) */
+};
+typedef struct {
+    uint32_t struct_size, caps, op_mask, redop_mask, dtype_mask, mem_mask, align, reserved; /* align: of buffers; 0: any */
+    uint64_t max_bytes; /* of one collective on one rank; 0: no limit */
+    char wire_id[64]; /* equal on ranks that can talk to each other */
+} tess_comm_caps;
+/* One collective. Every rank posts the same operation, count, dtypes, reduction, root, scale and tag, in the same order.
+ *   all_gather      send: count elements; recv: nranks * count, by rank.      In place: send == recv + rank * count.
+ *   reduce_scatter  send: nranks * count, by rank; recv: count.               Never in place.
+ *   all_reduce      send and recv: count.                                     In place: send == recv.
+ *   broadcast       send: count on root; recv: count on the others.           In place: send == recv.
+ *   all_to_all      send: nranks * count, by receiver; recv: by sender.       Never in place.
+ *   barrier         count 0.
+ * In place needs send_dtype == recv_dtype; apart from that send and recv do not overlap. Count 0 is valid and still takes
+ * part. MIN and MAX have scale 1 and no add; integers have scale 1. NaN in MIN or MAX gives NaN. */
+typedef struct {
+    uint32_t struct_size, op, redop, flags; /* 1: add to recv. No AVG: `scale` after the sum is the one place */
+    uint32_t send_dtype, recv_dtype;        /* bf16 in, fp32 out; accumulation is fp32 (fp64 for fp64) always */
+    uint32_t send_mem, recv_mem;
+    const void *send;
+    void *recv;
+    uint64_t count; /* all_gather, reduce_scatter, all_to_all: of one rank's block; broadcast, all_reduce: of the whole */
+    double scale;   /* of reductions; 1 for none, never 0 */
+    int32_t root, reserved;
+    tess_stream after; /* start when this stream has come this far; all zero: now */
+    void *send_reg, *recv_reg; /* of the enclosing buffer; null: not registered */
+    void *scratch; /* device_bytes that need asked for, the call's own until its end */
+    uint64_t scratch_bytes;
+    uint64_t seq, tag; /* tag: hash of the program's instruction; a backend that can compares it across ranks */
+} tess_collective;
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
+    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
+    /* What it can do: [pure] with a null communicator, else what this one can. Required. */
+    tess_status (*query)(void *ctx, tess_comm *or_null, tess_comm_caps *out);
+    /* [pure] Scratch and backend memory of one collective, whose pointers and `after` are not looked at. The same whatever
+     * the rank. TESS_E_UNSUPPORTED: this operation with these dtypes and memory kinds is not offered. Required. */
+    tess_status (*need)(void *ctx, const tess_plan_env *, const tess_collective *, tess_need *out);
+    /* [pure] Nanoseconds one collective takes, for simulation. Default: the core's own model of latency and bandwidth. */
+    tess_status (*cost)(void *ctx, const tess_plan_env *, const tess_collective *, int64_t *ns);
+    /* Makes a communicator. Collective: blocks until all ranks of the group have come or config->timeout_ns is over, and
+     * looks at host->aborting meanwhile. TESS_E_TIMEOUT, TESS_E_PEER with the rank, TESS_E_ABORTED, TESS_E_NOMEM,
+     * TESS_E_SYSTEM, TESS_E_DEVICE. Required. */
+    tess_status (*init)(void *ctx, const tess_comm_config *, tess_comm **out, tess_error *);
+    /* Makes a communicator of the ranks with the same color, ordered by key, then rank. Collective over the parent, blocks
+     * like init. The new one outlives the parent. color < 0: TESS_OK and *out null. Statuses of init. config: of the new
+     * one. Default: strategies that need groups are refused. */
+    tess_status (*split)(tess_comm *, int32_t color, int32_t key, const tess_comm_config *, tess_comm **out, tess_error *);
+    /* Ends in order: waits until every rank has come here and all requests have ended; then only destroy. Collective,
+     * blocks. TESS_E_TIMEOUT, TESS_E_PEER, TESS_E_ABORTED. Default: a barrier. */
+    tess_status (*finalize)(tess_comm *, int64_t timeout_ns, tess_error *);
+    /* Gives everything back, with or without finalize, in any state; ends requests still in flight first (TESS_E_ABORTED)
+     * and never waits for a peer. All its requests have been freed; null is fine. Required. */
+    void (*destroy)(tess_comm *);
+    /* Makes every request, present and future, end with `why`, and init, split, finalize and wait return. At once, any
+     * thread, at any time before destroy, repeatable: the first `why` stays. Required. */
+    tess_status (*abort)(tess_comm *, tess_status why);
+    /* The communicator's sticky error: TESS_OK while all is well, else its status. Any thread. Default: TESS_OK. */
+    tess_status (*health)(tess_comm *, tess_error *);
+    /* Memory for an arena, which this backend reaches best, of a kind in mem_mask. The core owns it until mem_free, which
+     * comes before destroy. Bytes and alignment as asked or more. TESS_E_NOMEM. Default: the device allocates. */
+    tess_status (*mem_alloc)(tess_comm *, const tess_alloc_request *, tess_buffer *out, tess_error *);
+    void (*mem_free)(tess_comm *, tess_buffer *); /* gives it back; required beside mem_alloc */
+    /* Registers memory of another allocator (buffer->reg); local; ends at mem_deregister, before the memory is freed.
+     * TESS_E_UNSUPPORTED is no failure: the buffer is used unregistered. Default: nothing is registered. */
+    tess_status (*mem_register)(tess_comm *, tess_buffer *, tess_error *);
+    void (*mem_deregister)(tess_comm *, tess_buffer *); /* required beside mem_register */
+    /* Starts n collectives, in order, as one request (n > 1 with TESS_COMM_BATCH only). Asynchronous: waits for no peer.
+     * Buffers and scratch are the backend's until the request has ended; the array of collectives is read during the call.
+     * The request is the caller's until request_free. Up to tess_plan_env.in_flight requests are in flight.
+     * TESS_E_INVALID, TESS_E_UNSUPPORTED: nothing was started; a communicator's sticky error. TESS_E_MISMATCH and
+     * TESS_E_PEER rather come from test and wait. Required. */
+    tess_status (*post)(tess_comm *, const tess_collective *, uint32_t n, tess_request **out, tess_error *);
+    /* Moves transfers on, for a backend without threads; the core's progress thread, beside post and the others. TESS_OK:
+     * did something; TESS_PENDING: nothing to do. Default: it has its own threads, on helper_cpus. */
+    tess_status (*progress)(tess_comm *);
+    /* Whether a request has ended. Never blocks. TESS_PENDING; else its end, the same at every call. Required. */
+    tess_status (*test)(tess_request *, tess_error *);
+    /* Blocks until the request has ended or the time is over (0: like test). Ends: TESS_OK, TESS_E_PEER with the rank,
+     * TESS_E_MISMATCH with the rank and both sides, TESS_E_ABORTED or abort's `why`, TESS_E_SYSTEM, TESS_E_DEVICE.
+     * No end: TESS_E_TIMEOUT. Required. */
+    tess_status (*wait)(tess_request *, int64_t timeout_ns, tess_error *);
+    /* [stream] Makes what follows on the stream wait for the request; errors then show in test. Needed with
+     * TESS_COMM_STREAM_ORDERED. Default: the engine calls wait. */
+    tess_status (*wait_stream)(tess_request *, const tess_stream *, tess_error *);
+    void (*request_free)(tess_request *); /* after its end only; null is fine. Required. */
+} tess_comm_ops;
+
+/* ---- device ----------------------------------------------------------------------------------- */
+typedef struct tess_device tess_device;
+typedef struct tess_event tess_event;
+enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_REDUCE, TESS_STREAM_UP, TESS_STREAM_DOWN };
+enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER };
+enum { /* tess_kernel.flags */
+    TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
+    TESS_KERNEL_CHAIN = 2 /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
+};
+enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
+
+typedef struct {
+    uint32_t struct_size, mem, mem_mask, align; /* mem_mask: what mem_alloc and copy take */
+    uint64_t granularity_bytes, capacity_bytes; /* capacity 0: unknown before open */
+    int32_t numa_node, reserved;
+    uint32_t dtype_mask, kernel_mask;
+    char name[64], id[48]; /* id: PCI address or the like, for hwloc and for two ranks on one device */
+} tess_device_info;
+
+typedef struct { /* one run of elements with one set of hyperparameters; ascending, disjoint */
+    uint32_t struct_size, reserved;
+    uint64_t first, elems; /* in this rank's shard */
+    float lr, weight_decay, momentum, reserved1;
+} tess_segment;
+typedef struct {
+    uint32_t struct_size, optimizer, flags, n_segments;
+    const tess_segment *segments;
+    uint64_t step; /* from 1 */
+    float beta1, beta2, eps, rho, grad_scale, reserved;
+} tess_optimizer;
+
+/* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
+ *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1
+ *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1
+ *   SCALE       out = in[0] * scale (null in: out in place); 0 is 0
+ *   SQUARE_SUM  out: the exact sum of (in[0] * scale)² as int64 limbs; scale 0 means 1
+ *   OPTIMIZER   one step of `optimizer`: in[0] the gradient, out the master, out2 its low-precision copy or null, state[] the
+ *               momenta (sgd: 1 or none; adam and adamw: first, second moment; adadelta: squares, deltas) */
+typedef struct {
+    uint32_t struct_size, kernel, in_dtype, out_dtype;
+    uint32_t n_in, flags;             /* TREE_SUM: contributions; flag 1: add to out */
+    const void *const *in;            /* OPTIMIZER: in[0] the gradient shard */
+    void *out, *out2;                 /* OPTIMIZER: master; out2 the low-precision copy or null */
+    void *state[4];
+    uint64_t elems, first_elem, seed; /* first_elem: of out[0] in the group, for rounding that depends on it */
+    double scale;
+    const tess_optimizer *optimizer;
+    void *scratch; /* as much as kernel_need asked for, from the arena */
+    uint64_t scratch_bytes;
+} tess_kernel;
+
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
+    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
+    /* How many devices this host has. TESS_E_DEVICE when the driver fails. Default: 1. */
+    tess_status (*count)(void *ctx, int32_t *out, tess_error *);
+    /* What a device is: index -1 is any of them, [pure], for plans; else that one. TESS_E_INVALID: no such index. Required. */
+    tess_status (*describe)(void *ctx, int32_t index_or_minus1, tess_device_info *out, tess_error *);
+    /* Opens a device. capacity_bytes: mem_alloc of domain device fails beyond it; 0: no limit but the device's own.
+     * TESS_E_INVALID, TESS_E_NOMEM, TESS_E_DEVICE. Required. */
+    tess_status (*create)(void *ctx, int32_t index, uint64_t capacity_bytes, tess_device **out, tess_error *);
+    /* Gives everything back, memory still allocated too; null is fine. After streams and events of it. Required. */
+    void (*destroy)(tess_device *);
+    /* The device's sticky fault, or TESS_OK. Any thread. Default: TESS_OK. */
+    tess_status (*health)(tess_device *, tess_error *);
+    /* Memory for an arena, of a kind in mem_mask: a few calls at start, none in a step. The core owns it until mem_free.
+     * out->bytes is what was obtained: `bytes` rounded up to granularity_bytes. Contents undefined. TESS_E_NOMEM: the
+     * capacity or the machine has no more; with TESS_ALLOC_MAY_UNPIN pinned memory may come out pageable. Required. */
+    tess_status (*mem_alloc)(tess_device *, const tess_alloc_request *, tess_buffer *out, tess_error *);
+    void (*mem_free)(tess_device *, tess_buffer *); /* gives it back; null ptr is fine. Required. */
+    /* Bytes the backend itself took, and bytes free; reported apart from the plan. Any thread. Default: not reported. */
+    tess_status (*mem_usage)(tess_device *, uint64_t *backend_bytes, uint64_t *free_bytes);
+    /* A queue for one role (TESS_STREAM_…). All at start. The core's until stream_destroy. TESS_E_DEVICE. Default: the
+     * device has no queues; every call has done its work when it returns, and streams are all zero. */
+    tess_status (*stream_create)(tess_device *, uint32_t role, tess_stream *out, tess_error *);
+    /* The program's own queue, as a stream; it stays the program's. Default: not offered. */
+    tess_status (*stream_import)(tess_device *, void *native, tess_stream *out, tess_error *);
+    void (*stream_destroy)(tess_device *, tess_stream *); /* waits for its work; required beside stream_create */
+    /* Points in streams. All made at start, none in a step; recorded again and again. TESS_E_DEVICE. Required beside
+     * stream_create, with the four that follow; default: none are needed. */
+    tess_status (*event_create)(tess_device *, tess_event **out, tess_error *);
+    void (*event_destroy)(tess_event *);
+    tess_status (*event_record)(tess_event *, const tess_stream *, tess_error *);      /* [stream] here is the point */
+    tess_status (*event_stream_wait)(tess_event *, const tess_stream *, tess_error *); /* [stream] what follows waits for it */
+    /* Blocks until the point was passed (0: only looks). TESS_OK; TESS_PENDING with 0; TESS_E_TIMEOUT; TESS_E_DEVICE. */
+    tess_status (*event_wait)(tess_event *, int64_t timeout_ns, tess_error *);
+    /* Nanoseconds between two points passed, for timelines. TESS_PENDING. Default: not in the timeline. */
+    tess_status (*event_elapsed_ns)(tess_event *from, tess_event *to, int64_t *out);
+    /* [stream] Copies between any two kinds of mem_mask; no overlap. TESS_E_INVALID, TESS_E_DEVICE. Required. */
+    tess_status (*copy)(tess_device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes,
+                        const tess_stream *, tess_error *);
+    /* [stream] Sets bytes of the device's own memory kind. TESS_E_DEVICE. Required. */
+    tess_status (*fill)(tess_device *, void *dst, uint8_t byte, uint64_t bytes, const tess_stream *, tess_error *);
+    /* [pure] Scratch of one kernel; pointers are not looked at. TESS_E_UNSUPPORTED: not with these dtypes. Required. */
+    tess_status (*kernel_need)(void *ctx, const tess_kernel *, tess_need *out);
+    /* [stream] Runs one kernel. What tess_kernel points to is read during the call, buffers until its end in the stream.
+     * TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Required. */
+    tess_status (*kernel)(tess_device *, const tess_kernel *, const tess_stream *, tess_error *);
+} tess_device_ops;
+
+/* ---- precision: a choice per parameter, and casts the device lacks ------------------------------ */
+typedef struct tess_precision tess_precision;
+typedef struct {
+    uint32_t struct_size, dtype, flags, compute_mask; /* flags: 1 frozen, 2 tied; mask: what the program's kernels read */
+    const char *name;
+    uint64_t elems;
+    const int64_t *shape;
+    int32_t ndim, scope; /* scope: index in tess_model_view.modules */
+    int32_t tied_to;     /* parameter index, itself when not tied */
+    int32_t reserved;
+} tess_param_view;
+/* Dtypes of one parameter; parameters of a unit with equal choices form one group. master: what the optimizer updates;
+ * compute: what kernels read; gather: what travels in all_gather; grad_local: what kernels add to; grad_wire: what travels
+ * in reduce_scatter; accumulate: of its sum. */
+typedef struct {
+    uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate, reserved;
+    uint32_t block_elems; /* shards are multiples of this; 1 for plain formats */
+    uint32_t block_bytes; /* encoded size of a block on the wire, scales included; 0: plain */
+} tess_precision_choice; /* gather != compute costs a second buffer, which the planner adds */
+typedef struct {
+    uint32_t struct_size, from, to, flags; /* flag 1: `to` is the wire format with its blocks */
+    const void *src;
+    void *dst; /* may be this rank's slot of the gather buffer; never overlaps src */
+    uint64_t elems, first_elem, step, seed;
+    void *scratch;
+    uint64_t scratch_bytes;
+} tess_cast;
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
+    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
+    /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows; the message need not name
+     * the parameter, the core does. Required. */
+    tess_status (*choose)(void *ctx, const tess_param_view *, tess_precision_choice *out, tess_error *);
+    /* [pure] Scratch of one cast in memory kind `mem`; pointers are not looked at. TESS_E_UNSUPPORTED: the device's
+     * TESS_K_CAST is to do it. Required beside cast; default: the device does them all. */
+    tess_status (*cast_need)(void *ctx, uint32_t mem, const tess_cast *, tess_need *out);
+    /* An instance for one memory kind. TESS_E_UNSUPPORTED, TESS_E_NOMEM, TESS_E_DEVICE. Required beside cast. */
+    tess_status (*create)(void *ctx, uint32_t mem, tess_precision **out, tess_error *);
+    void (*destroy)(tess_precision *); /* null is fine; required beside create */
+    /* [stream] One cast that cast_need agreed to. TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Default: the device. */
+    tess_status (*cast)(tess_precision *, const tess_cast *, const tess_stream *, tess_error *);
+} tess_precision_ops;
+
+/* ---- wrap: a pure function from the tree to a number per parameter ------------------------------ */
+typedef struct {
+    uint32_t struct_size, flags; /* 1: a declared scope or block, 2: frozen throughout */
+    const char *name;            /* "" is the root */
+    int32_t parent, order;       /* order: place in the forward pass, -1 unknown */
+    int32_t first_param, n_params; /* direct ones; parameters are sorted by module, modules depth first */
+    uint64_t own_elems, subtree_elems;
+} tess_module_view;
+typedef struct { /* valid during the call */
+    uint32_t struct_size, n_modules, n_params, reserved;
+    const tess_module_view *modules;
+    const tess_param_view *params;
+} tess_model_view;
+typedef struct {
+    uint32_t struct_size, reserved;
+    uint64_t peak_device_bytes, peak_host_bytes;
+    int64_t step_ns; /* simulated; -1 unknown */
+} tess_plan_result;
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);
+    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
+    /* [pure] Gives each parameter a unit: unit_of_param[i] in 0 … *n_units - 1, numbered in order of first use. The array
+     * has n_params entries. The core checks that every unit has a parameter and that tied ones are together. `plan`, called
+     * with `host`, runs the planner on a candidate, during assign only and as often as wanted; it is null where no planner
+     * is at hand. TESS_E_INVALID: args or model; TESS_E_BUDGET: nothing fits. Required. */
+    tess_status (*assign)(void *ctx, const tess_model_view *, const tess_plan_env *, int32_t *unit_of_param, int32_t *n_units,
+                          tess_status (*plan)(void *host, const int32_t *unit_of_param, int32_t n_units, tess_plan_result *),
+                          void *host, tess_error *);
+} tess_wrap_ops;
+
+/* ---- offload: where things rest; moving them; the step only when memory is not addressable ------ */
+typedef struct tess_offload tess_offload;
+enum { TESS_REGION_MASTER = 1, TESS_REGION_LOW /* compute-dtype copy */, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
+enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */, TESS_REST_PLUGIN /* only fetch and flush reach it */ };
+typedef struct {
+    uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: 0, from 1 partial sums of microbatches */
+    int32_t unit, group;                        /* -1: activations */
+    uint64_t elems, bytes;
+} tess_region;
+typedef struct {
+    uint32_t struct_size, rest, align, reserved;
+    uint64_t host_bytes, pinned_bytes;   /* at rest */
+    uint64_t staging_bytes;              /* pinned, per transfer in flight */
+    uint64_t storage_bytes;              /* files and the like, reported apart */
+} tess_placement;
+typedef struct { /* both ways; a cast on the way is the precision plugin's, before or after */
+    uint32_t struct_size, flags; /* 1: to storage */
+    const tess_region *region;
+    void *ptr; /* in the arena */
+    uint32_t mem, reserved;
+    uint64_t offset_bytes, bytes;
+    tess_stream after; /* start when this stream has come this far */
+    void *staging;
+    uint64_t staging_bytes;
+} tess_transfer;
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);
+    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
+    /* [pure] Where each of n regions rests: n entries of out. One call has all regions of a run, unit by unit, so a budget
+     * is the plugin's to spend; a region of a kind rests in one place with the others of its kind and group. It is locked
+     * in memory when pinned_bytes reaches its bytes, else pageable. ACTIVATION comes only when the user has sent them to the
+     * host: the answer says whether they are locked. TESS_E_UNSUPPORTED: args that this device or these regions rule out;
+     * TESS_E_BUDGET. Required. */
+    tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
+    /* The rest may be null when no region rests in the plugin: the core then copies between its arenas with the
+     * device's copy and steps with the cpu device's kernels on the core's host threads. */
+    /* An instance. host_arena: where regions that rest on the host lie, the core's, valid until destroy; null: none.
+     * TESS_E_NOMEM, TESS_E_SYSTEM. Required beside post and step. */
+    tess_status (*create)(void *ctx, const tess_plan_env *, int32_t rank, int32_t numa_node, const tess_buffer *host_arena,
+                          tess_offload **out, tess_error *);
+    /* Gives everything back; ends requests in flight (TESS_E_ABORTED), never waits for a peer. Required beside create. */
+    void (*destroy)(tess_offload *);
+    /* Makes every request end with `why`; at once, any thread, repeatable. Default: requests are waited for. */
+    tess_status (*abort)(tess_offload *, tess_status why);
+    /* Starts n transfers as one request. Asynchronous. `ptr` and `staging` are the plugin's until its end; the array is read
+     * during the call, and what `region` points to lives until destroy. TESS_E_INVALID, TESS_E_SYSTEM, TESS_E_DATA.
+     * Needed for regions with TESS_REST_PLUGIN. Default: above. */
+    tess_status (*post)(tess_offload *, const tess_transfer *, uint32_t n, tess_request **out, tess_error *);
+    /* Starts the optimizer step on n regions of one group: master, gradient, states. Asynchronous. The same formulas as
+     * TESS_K_OPTIMIZER, to the bit; the settings are read during the call. Default: above. */
+    tess_status (*step)(tess_offload *, const tess_region *, uint32_t n, const tess_optimizer *, tess_request **out, tess_error *);
+    /* progress, test, wait, wait_stream and request_free: as in tess_comm_ops. test, wait and request_free are required
+     * beside post and step. */
+    tess_status (*progress)(tess_offload *);
+    tess_status (*test)(tess_request *, tess_error *);
+    tess_status (*wait)(tess_request *, int64_t timeout_ns, tess_error *);
+    tess_status (*wait_stream)(tess_request *, const tess_stream *, tess_error *);
+    void (*request_free)(tess_request *); /* after its end only */
+} tess_offload_ops;
+
+/* ---- layout, pinned ----------------------------------------------------------------------------- */
+/* A struct may grow at its end, with the minor version; where a field lies never changes. */
+#if UINTPTR_MAX > 0xffffffffu
+#define TESS_PIN(type, bytes, middle, middle_at, last, last_at)                            \
+    TESS_STATIC_ASSERT(sizeof(type) == (bytes) && offsetof(type, middle) == (middle_at) && \
+                           offsetof(type, last) == (last_at),                              \
+                       "the layout of " #type " has changed")
+TESS_PIN(tess_plugin_note, 128, reserved0, 18, needs, 96);
+TESS_PIN(tess_error, 256, native, 8, message, 16);
+TESS_PIN(tess_stream, 16, device, 4, handle, 8);
+TESS_PIN(tess_buffer, 32, ptr, 8, reg, 24);
+TESS_PIN(tess_option, 32, key, 8, help, 24);
+TESS_PIN(tess_need, 40, pinned_bytes, 16, backend_bytes, 32);
+TESS_PIN(tess_plan_env, 40, in_flight, 16, host_budget_bytes, 32);
+TESS_PIN(tess_alloc_request, 48, device, 20, align, 40);
+TESS_PIN(tess_host, 96, kv_get, 40, max_helper_threads, 92);
+TESS_PIN(tess_comm_config, 40, local_rank, 16, timeout_ns, 32);
+TESS_PIN(tess_comm_caps, 104, mem_mask, 20, wire_id, 40);
+TESS_PIN(tess_collective, 136, count, 48, tag, 128);
+TESS_PIN(tess_comm_ops, 176, abort, 80, request_free, 168);
+TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
+TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
+TESS_PIN(tess_optimizer, 56, beta1, 32, reserved, 52);
+TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
+TESS_PIN(tess_device_ops, 192, stream_create, 88, kernel, 184);
+TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);
+TESS_PIN(tess_precision_choice, 40, grad_wire, 20, block_bytes, 36);
+TESS_PIN(tess_cast, 80, elems, 32, scratch_bytes, 72);
+TESS_PIN(tess_precision_ops, 64, choose, 24, cast, 56);
+TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
+TESS_PIN(tess_model_view, 32, reserved, 12, params, 24);
+TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);
+TESS_PIN(tess_wrap_ops, 32, close, 8, assign, 24);
+TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
+TESS_PIN(tess_placement, 48, host_bytes, 16, storage_bytes, 40);
+TESS_PIN(tess_transfer, 80, reserved, 28, staging_bytes, 72);
+TESS_PIN(tess_offload_ops, 112, abort, 48, request_free, 104);
+#undef TESS_PIN
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

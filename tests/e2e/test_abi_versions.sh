@@ -1,0 +1,75 @@
+#!/bin/bash
+# labels: e2e
+# timeout: 240
+# processors: 2
+# Old and new. Plugins built against the first release's header, tests/abi/plugin-1.0.h, work in today's core: one written
+# then, and the source of every kind's template today. Today's plugins work in a core with fewer minors. One that needs a
+# newer core is refused by name and number.
+set -eu
+[ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
+. "$SOURCE/tests/e2e/lib.sh"
+old_core=$BUILD/tests/abi/old_core
+mkdir -p include/tessera plugins
+cp "$SOURCE/tests/abi/plugin-1.0.h" include/tessera/plugin.h
+cp "$SOURCE/core/include/tessera/plugin_helpers.h" include/tessera
+[ "$(sha256sum <include/tessera/plugin.h | cut -c 1-16)" = 9a52e003f2371513 ] || fail "plugin-1.0.h was changed: it is kept as it was"
+
+base="--seed 1 --steps 2 --quiet --json"
+digest() { # command…: its digest
+  "$@" 2>err | sed -n 's/.*"params_digest":"\([0-9a-f]*\)".*/\1/p'
+}
+same() { # expected, what, command…
+  local want=$1 what=$2 got
+  shift 2
+  got=$(digest "$@")
+  [ -n "$got" ] && [ "$got" = "$want" ] || fail "$what: digest '$got', expected '$want': $(cat err)"
+}
+gpt="gpt --layers 2 --heads 2 --width 16 --context 16 $base"
+plain=$(digest "$TESSERA" train $gpt)
+
+# Written for the first release.
+old=$BUILD/tests/abi/old.so
+expect 0 "$TESSERA" plugins info "$old"
+grep -q 'ABI  *1\.0$' out || fail "old.so: $(cat out)"
+for kind in wrap precision offload; do same "$plain" "old $kind" "$TESSERA" train $gpt --$kind "$old"; done
+
+# The templates, built against the old header, in today's core.
+for kind in comm offload precision wrap device; do
+  expect 0 "$TESSERA" plugins new $kind early $kind
+  kit=
+  [ $kind != comm ] || kit="$SOURCE/core/kit/comm_kit.c $SOURCE/core/kit/comm_kit_ops.c"
+  # shellcheck disable=SC2086
+  cc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -ffp-contract=off -fPIC -shared -fvisibility=hidden -Iinclude \
+    -I"$SOURCE/core/kit" -isystem "$SOURCE/core" $kind/*.c $kit -o plugins/libtessera-$kind-early.so -lm -lpthread ||
+    fail "$kind does not build against the header of 1.0"
+done
+export TESSERA_PLUGIN_PATH=$PWD/plugins:$BUILD/plugins
+expect 0 "$TESSERA" plugins list
+[ "$(grep -c ' early .* 1\.0 ' out)" = 5 ] || fail "not all early ones are of ABI 1.0: $(cat out)"
+for option in "--offload early" "--wrap early:2" "--device early"; do
+  same "$plain" "$option of 1.0" "$TESSERA" train $gpt $option
+done
+same "$(digest "$TESSERA" train $gpt --precision bf16)" "precision of 1.0" "$TESSERA" train $gpt --precision early
+two=
+for comm in gloo shm early; do
+  [ $comm = early ] || [ -e "$BUILD/plugins/libtessera-comm-$comm.so" ] || continue
+  [ -n "$two" ] || two=$(digest "$TESSERA" train $gpt -n 2 --comm $comm)
+  same "$two" "comm $comm" "$TESSERA" train $gpt -n 2 --comm $comm
+  # Today's comm plugins, and the rest below, in a core whose host table ends where that of 1.0 did.
+  OLD_CORE_MINOR=0 same "$two" "comm $comm in a core of 1.0" "$old_core" train $gpt -n 2 --comm $comm
+done
+
+export OLD_CORE_MINOR=0
+for option in "--offload cpu" "--wrap early" "--device early"; do
+  same "$plain" "$option in a core of 1.0" "$old_core" train $gpt $option
+done
+expect 0 "$old_core" train $gpt --precision bf16
+
+# comm-fault needs plugin_open of 1.1.
+cc -std=gnu11 -D_GNU_SOURCE -O1 -fPIC -shared -fvisibility=hidden -I"$SOURCE/core/include" \
+  "$SOURCE"/examples/plugins/comm-fault/*.c -o plugins/libtessera-comm-fault.so -lpthread
+expect 3 "$old_core" train $gpt -n 2 --comm fault
+grep -q "comm plugin 'fault' cannot be used: .*needs a core of ABI 1.1 or newer, this one has 1.0" err ||
+  fail "comm-fault in a core of 1.0: $(cat err)"
+OLD_CORE_MINOR=1 expect 0 "$old_core" plugins info fault
+echo "old.so and 5 templates of 1.0 in today's core; today's plugins in a core of 1.0; fault refused there"
