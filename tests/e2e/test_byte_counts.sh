@@ -21,7 +21,10 @@ for model in mnist gpt convbn linear; do
     options=""
     [ $model != convbn ] || options="--image-size 32 --hidden 16"
     # shellcheck disable=SC2086
-    expect 0 "$TESSERA" plan $model -n $ranks --threads 1 --isa avx2 $options --quiet --json
+    comm=gloo
+    [ $ranks != 1 ] || comm=self
+    # shellcheck disable=SC2086
+    expect 0 "$TESSERA" plan $model -n $ranks --comm $comm --threads 1 --isa avx2 $options --quiet --json
     tail -n 1 out | sed -n 's/.*"model":"\([a-z]*\)","ranks":\([0-9]*\).*"planned_peak_device_bytes":\([0-9]*\).*"categories":{"device":{\([^}]*\)}.*/\1 \2 \3 \4/p' |
       tr -d '"' | tr ':,' '= ' >>found
   done

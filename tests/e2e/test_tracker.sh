@@ -11,7 +11,7 @@ for plugin in comm-gloo offload-cpu precision-bf16; do
 done
 tracker=$BUILD/tests/support/tracker
 unset RANK WORLD_SIZE TESSERA_OFFLOAD TESSERA_ACTIVATIONS TESSERA_PRECISION TESSERA_STRATEGY
-export TESSERA_LOG=error TESSERA_THREADS=1
+export TESSERA_LOG=error TESSERA_THREADS=1 TESSERA_COMM=gloo
 
 accurate() { # accurate RANKS CASE SCALE VARIABLE…: in a run
   local ranks=$1 case=$2 scale=$3
