@@ -11,5 +11,6 @@ const tess__builtin tess__builtins[] = {
     { TESS_KIND_WRAP, "none", "one unit for all", tess__wrap_none_open },
     { TESS_KIND_WRAP, "size", "size:N: a module whose parameters reach N elements is a unit", tess__wrap_size_open },
     { TESS_KIND_WRAP, "module", "module:PATTERN,…: each module that matches is a unit", tess__wrap_module_open },
+    { TESS_KIND_WRAP, "auto", "auto:BYTES: the fewest units whose planned peak fits", tess__wrap_auto_open },
     { 0, NULL, NULL, NULL },
 };

@@ -17,19 +17,6 @@
 
 /* ---- compile ---- */
 
-static tess_status wrap_and_lay_out(tess *t) {
-    int32_t n_units = 0, *unit = calloc((size_t)t->model.n_params + 1, sizeof *unit);
-    if (!unit)
-        return tess__fail(TESS_E_NOMEM, "no memory for the units of %d parameters", t->model.n_params);
-    const tess__plugin *wrap = t->plugins[TESS_KIND_WRAP];
-    tess_status s =
-        tess__wrap_apply(&t->model, wrap->ops, wrap->ctx, t->selected[TESS_KIND_WRAP], &t->setup.env, unit, &n_units);
-    if (!s)
-        s = tess__layout_build(&t->model, &t->setup, unit, n_units, &t->layout);
-    free(unit);
-    return s;
-}
-
 static uint32_t pass_kind(int program) {
     static const uint32_t kinds[] = { TESS_PASS_TRAIN, TESS_PASS_TRAIN | TESS_PASS_NO_SYNC,
                                       TESS_PASS_EVAL,  TESS_PASS_TRAIN,
@@ -337,6 +324,43 @@ static uint32_t most_in_flight(const tess *t) {
     return (uint32_t)((t->setup.prefetch + 1) * gathers + reductions + 1);
 }
 
+/* For wrap policies that try several: one candidate laid out, compiled and forgotten again. */
+static tess_status plan_units(void *user, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
+    tess *t = user;
+    tess_status s = tess__layout_build(&t->model, &t->setup, unit, n_units, &t->layout);
+    if (s)
+        return s;
+    s = tess__builder_create(&t->builder, &t->setup, &t->model, &t->layout);
+    if (!s) {
+        t->setup.env.in_flight = most_in_flight(t);
+        s = tess__compile_all(t);
+    }
+    if (!s) {
+        out->peak_device_bytes = tess__planned_bytes(t, TESS_DOMAIN_DEVICE);
+        out->peak_host_bytes = tess__planned_bytes(t, TESS_DOMAIN_HOST);
+        out->step_ns = -1;
+    }
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        tess__program_free(&t->programs[i]);
+    tess__program_free(&t->resident);
+    tess__builder_free(&t->builder);
+    tess__layout_free(&t->layout);
+    return s;
+}
+
+static tess_status wrap_and_lay_out(tess *t) {
+    int32_t n_units = 0, *unit = calloc((size_t)t->model.n_params + 1, sizeof *unit);
+    if (!unit)
+        return tess__fail(TESS_E_NOMEM, "no memory for the units of %d parameters", t->model.n_params);
+    const tess__plugin *wrap = t->plugins[TESS_KIND_WRAP];
+    tess_status s = tess__wrap_apply_planned(&t->model, wrap->ops, wrap->ctx, t->selected[TESS_KIND_WRAP],
+                                             &t->setup.env, plan_units, t, unit, &n_units);
+    if (!s)
+        s = tess__layout_build(&t->model, &t->setup, unit, n_units, &t->layout);
+    free(unit);
+    return s;
+}
+
 tess_status tess__plan_units(tess *t) {
     tess_status s = wrap_and_lay_out(t);
     if (!s)
@@ -363,7 +387,8 @@ static tess_status plan(tess *t) {
         s = tess__model_finish(&t->model);
     if (!s)
         s = tess__plan_units(t);
-    return s == TESS_E_BUDGET && !tess__option_text("plan-file") ? advise(t) : s;
+    int planned = t->layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */
+    return s == TESS_E_BUDGET && planned && !tess__option_text("plan-file") ? advise(t) : s;
 }
 
 static tess_status shard(tess *t, tess_range_fn fill, void *user) {

@@ -259,8 +259,42 @@ static tess_status renumber(const tess__model *m, int32_t *unit_of_param, int32_
     return TESS_OK;
 }
 
+/* From the policy's order of parameters to the model's. */
+static tess_status spread(const tess__model *m, const tess__module_tree *tree, const int32_t *unit, int32_t n,
+                          int32_t *unit_of_param, int32_t *n_units) {
+    for (int32_t i = 0; i < m->n_params; i++)
+        unit_of_param[i] = -1;
+    for (uint32_t i = 0; i < tree->view.n_params; i++)
+        unit_of_param[tree->param[i]] = unit[i];
+    return renumber(m, unit_of_param, n, n_units);
+}
+
+typedef struct { /* a planner as a policy sees it */
+    const tess__model *model;
+    const tess__module_tree *tree;
+    const char *policy_name;
+    int32_t *unit_of_param;
+    tess__wrap_plan_fn plan;
+    void *user;
+} planner;
+
+static tess_status plan_candidate(void *host, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
+    planner *p = host;
+    int32_t n = 0;
+    tess_status s = check(&p->tree->view, p->policy_name, unit, n_units);
+    if (!s)
+        s = spread(p->model, p->tree, unit, n_units, p->unit_of_param, &n);
+    return s ? s : p->plan(p->user, p->unit_of_param, n, out);
+}
+
 tess_status tess__wrap_apply(const tess__model *m, const tess_wrap_ops *ops, void *ctx, const char *policy_name,
                              const tess_plan_env *env, int32_t *unit_of_param, int32_t *n_units) {
+    return tess__wrap_apply_planned(m, ops, ctx, policy_name, env, NULL, NULL, unit_of_param, n_units);
+}
+
+tess_status tess__wrap_apply_planned(const tess__model *m, const tess_wrap_ops *ops, void *ctx, const char *policy_name,
+                                     const tess_plan_env *env, tess__wrap_plan_fn plan, void *user,
+                                     int32_t *unit_of_param, int32_t *n_units) {
     tess__module_tree tree;
     tess_status s = tess__module_tree_build(m, &tree);
     if (s)
@@ -272,7 +306,8 @@ tess_status tess__wrap_apply(const tess__model *m, const tess_wrap_ops *ops, voi
     }
     tess_error error = { .struct_size = sizeof error };
     int32_t n = 0;
-    s = ops->assign(ctx, &tree.view, env, unit, &n, NULL, NULL, &error);
+    planner p = { m, &tree, policy_name, unit_of_param, plan, user };
+    s = ops->assign(ctx, &tree.view, env, unit, &n, plan ? plan_candidate : NULL, plan ? &p : NULL, &error);
     if (s) {
         tess__fail(s, "wrap policy %s: %s", policy_name, error.message);
         goto out;
@@ -280,11 +315,7 @@ tess_status tess__wrap_apply(const tess__model *m, const tess_wrap_ops *ops, voi
     if ((s = check(&tree.view, policy_name, unit, n)))
         goto out;
     warn_if_nothing_selected(&tree.view, policy_name, unit);
-    for (int32_t i = 0; i < m->n_params; i++)
-        unit_of_param[i] = -1;
-    for (uint32_t i = 0; i < tree.view.n_params; i++)
-        unit_of_param[tree.param[i]] = unit[i];
-    s = renumber(m, unit_of_param, n, n_units);
+    s = spread(m, &tree, unit, n, unit_of_param, n_units);
 out:
     free(unit);
     tess__module_tree_free(&tree);

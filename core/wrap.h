@@ -8,6 +8,14 @@
 tess_status tess__wrap_apply(const tess__model *, const tess_wrap_ops *, void *ctx, const char *policy,
                              const tess_plan_env *, int32_t *unit_of_param, int32_t *n_units);
 
+/** The same with a planner for policies that ask: `plan` lays out and plans a candidate, given as unit_of_param. */
+typedef tess_status (*tess__wrap_plan_fn)(void *user, const int32_t *unit_of_param, int32_t n_units,
+                                          tess_plan_result *);
+tess_status tess__wrap_apply_planned(const tess__model *, const tess_wrap_ops *, void *ctx, const char *policy,
+                                     const tess_plan_env *, tess__wrap_plan_fn plan, void *user, int32_t *unit_of_param,
+                                     int32_t *n_units);
+
+tess_status tess__wrap_auto_open(const tess_host *, const void **ops, void **ctx, tess_error *);
 tess_status tess__wrap_scopes_open(const tess_host *, const void **ops, void **ctx, tess_error *);
 tess_status tess__wrap_none_open(const tess_host *, const void **ops, void **ctx, tess_error *);
 tess_status tess__wrap_size_open(const tess_host *, const void **ops, void **ctx, tess_error *);

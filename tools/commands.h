@@ -7,6 +7,7 @@ typedef int (*tool_command_fn)(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 int cmd_plugins(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_report(int argc, char **argv);

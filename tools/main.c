@@ -14,6 +14,7 @@ static const struct {
     { "train", cmd_train, "train a reference model, on files or on data that comes with it" },
     { "run", cmd_run, "start ranks of any program" },
     { "plan", cmd_plan, "what a run would take: bytes per rank, by category, for any number of ranks" },
+    { "tune", cmd_tune, "the fastest combination of options that fits, by planning and simulating" },
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
     { "report", cmd_report, "draw the memory and time of runs and plans: a page, a picture or a trace" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },

@@ -119,6 +119,8 @@ tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
             tess__fail(TESS_E_INVALID,
                        "'%s' is no model: there are mnist, gpt, convbn and linear; a file has a '.' or a '/'", word);
     out->plan_seconds = tool_seconds() - start;
+    if (status == TESS_E_BUDGET && !out->t->layout.n_units)
+        status = TESS_E_NOMEM; /* no choice of units fits, so there is no plan to read */
     if (status != TESS_OK && status != TESS_E_BUDGET)
         plan_close(out);
     return status;

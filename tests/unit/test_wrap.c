@@ -242,6 +242,61 @@ static void test_wrap__a_policy_that_breaks_the_rules_is_refused_by_parameter(vo
     plan_free(&p);
 }
 
+/* A planner in which every unit saves 100 bytes, and says how long a step takes when asked to. */
+typedef struct {
+    int64_t step_ns_per_unit; /* 0: unknown */
+    int32_t calls;
+} saving;
+
+static tess_status plan_saving(void *user, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
+    saving *s = user;
+    (void)unit;
+    s->calls++;
+    out->peak_device_bytes = 1000 - 100 * (uint64_t)n_units;
+    out->step_ns = s->step_ns_per_unit ? 1000 + s->step_ns_per_unit * n_units : -1;
+    return TESS_OK;
+}
+
+static tess_status wrap_auto(const char *args, saving *s, int32_t *n_units) {
+    static const char *const scopes[] = { "a", "b", "c", "d", NULL };
+    static const char *const names[] = { "a.w", "b.w", "c.w", "d.w", NULL };
+    static const int64_t elems[] = { 800, 400, 200, 100 };
+    const void *table;
+    void *ctx;
+    tess_error e = { .struct_size = sizeof e };
+    tess_host host = plan_host(args);
+    plan p;
+    declare(&p, scopes, names, elems);
+    assert_int_equal(tess__model_finish(&p.model), TESS_OK);
+    assert_int_equal(tess__wrap_auto_open(&host, &table, &ctx, &e), TESS_OK);
+    const tess_wrap_ops *ops = table;
+    tess_status status = tess__wrap_apply_planned(&p.model, ops, ctx, "auto", &p.setup.env, s ? plan_saving : NULL, s,
+                                                  p.unit, &p.n_units);
+    ops->close(ctx);
+    *n_units = p.n_units;
+    plan_free(&p);
+    return status;
+}
+
+static void test_wrap__auto_takes_the_fewest_units_that_fit(void **state) {
+    (void)state;
+    saving s = { 0, 0 };
+    int32_t n = 0;
+    assert_int_equal(wrap_auto("900", &s, &n), TESS_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(wrap_auto("750", &s, &n), TESS_OK); /* 2 units: 800 bytes, 3: 700 */
+    assert_int_equal(n, 3);
+    assert_int_equal(wrap_auto("600", &s, &n), TESS_OK);
+    assert_int_equal(n, 4);
+    assert_int_equal(wrap_auto("599", &s, &n), TESS_E_BUDGET);
+    assert_non_null(strstr(tess_last_error(), "599 bytes of device memory; the least takes 600"));
+    s.step_ns_per_unit = -1; /* more units are faster: time decides among what fits */
+    assert_int_equal(wrap_auto("900", &s, &n), TESS_OK);
+    assert_int_equal(n, 4);
+    assert_true(s.calls > 5);
+    assert_int_equal(wrap_auto("900", NULL, &n), TESS_E_UNSUPPORTED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_module_tree__lists_modules_depth_first_with_sums),
@@ -252,6 +307,7 @@ int main(void) {
         cmocka_unit_test(test_wrap__module_patterns_stay_within_one_level),
         cmocka_unit_test(test_wrap__a_policy_that_selects_nothing_warns_and_names_itself),
         cmocka_unit_test(test_wrap__bad_arguments_are_refused),
+        cmocka_unit_test(test_wrap__auto_takes_the_fewest_units_that_fit),
         cmocka_unit_test(test_wrap__a_policy_that_breaks_the_rules_is_refused_by_parameter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

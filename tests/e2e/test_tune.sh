@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# labels: e2e
+# timeout: 120
+# `tessera tune`: what it lists fits, has the peak that plan says, and runs; what cannot be is refused. `tessera plan
+# --machine`, files that describe machines, and wrap=auto.
+. "$SOURCE/tests/e2e/lib.sh"
+field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p'; }
+unset TESSERA_DEVICE_MEMORY TESSERA_HOST_MEMORY TESSERA_MACHINE RANK WORLD_SIZE
+export TESSERA_LOG=error TESSERA_THREADS=1
+small="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 2"
+
+# Usage and bad machines.
+expect 2 "$TESSERA" tune
+expect 2 "$TESSERA" tune gpt mnist
+expect 2 "$TESSERA" tune gpt --machine h100-9x-node
+grep -q "did you mean 'h100-8x-node'" err || fail "no suggestion: $(cat err)"
+expect 2 "$TESSERA" plan gpt --machine nothing-like-it
+expect 2 "$TESSERA" plan gpt --from run.json
+expect 6 "$TESSERA" plan gpt --machine ./missing.json
+for text in '' '{}' '[1]' '{"name":3}' '{"memory_bytes_per_second":-1}' '{"memory_bytes_per_second":1e999}' \
+  '{"memory_bytes_per_second":0}' '{"memory_bandwidth":1}' '{"memory_bytes_per_second":1e9,"algorithm":"star"}' \
+  '{"memory_bytes_per_second":1e9,"within":{"latency":1}}' '{"memory_bytes_per_second":1e9} x' \
+  '{"memory_bytes_per_second":1e9,"flops_share":2}' \
+  '{"memory_bytes_per_second":1e9,"collectives":[{"op":"all_gather","ranks":1}]}'; do
+  printf '%s' "$text" >bad.json
+  expect 6 "$TESSERA" plan linear --machine ./bad.json
+  [ "$(wc -l <err)" = 1 ] && grep -q '^tessera: error: ./bad.json: ' err || fail "of $text: $(cat err)"
+done
+echo '{"event":"step"}' >run.json
+expect 6 "$TESSERA" plan linear --machine cpu-2-cores --from run.json
+
+# A machine by hand: nothing costs but products, 2 x 9 x batch flops forward and the same for the weights in backward.
+echo '{"name":"slow","memory_bytes_per_second":1e30,"flops_per_second":{"f32":36}}' >slow.json
+expect 0 "$TESSERA" plan linear --batch 2 --machine ./slow.json --json --quiet
+awk -v s="$(tail -n 1 out | field seconds)" 'BEGIN { exit !(s > 1.999999 && s < 2.000001) }' || fail "$(tail -n 1 out)"
+grep -q '"event":"span","source":"simulated","step":1,"lane":"compute","op":"forward","unit":"linear","start":' out ||
+  fail "no span: $(cat out)"
+grep -q '"event":"time","machine":"slow","seconds":' out || fail "no time: $(cat out)"
+# Measured times win, whatever the machine.
+printf '{"event":"block","model":"linear batch=2 threads=1 f32","name":"linear","forward_seconds":3,"backward_seconds":4}\n' >run.json
+expect 0 "$TESSERA" plan linear --batch 2 --machine ./slow.json --from run.json --json --quiet
+awk -v s="$(tail -n 1 out | field seconds)" 'BEGIN { exit !(s > 6.999999 && s < 7.000001) }' || fail "$(tail -n 1 out)"
+
+# The tuner under a budget: what it lists fits, fastest first, and plan says the same of each.
+expect 0 "$TESSERA" plan $small --machine cpu-2-cores --json --quiet
+most=$(tail -n 1 out | field planned_peak_device_bytes)
+budget=$((most * 3 / 4))
+expect 0 "$TESSERA" tune $small --device-memory $budget --json --quiet
+cp out listed
+[ "$(grep -c '"event":"candidate".*"fits":true' listed)" -ge 5 ] || fail "too few fit: $(tail -n 1 listed)"
+grep '"fits":true' listed | field seconds | sort -gc || fail "not in order of time"
+grep '"fits":true' listed | head -n 5 | while read -r line; do
+  of() { echo "$line" | field "$1"; }
+  "$TESSERA" plan $small --device-memory $budget --wrap "$(of wrap)" --strategy "$(of strategy)" \
+    --activations "$(of activations)" --offload "$(of offload)" --precision "$(of precision)" \
+    --prefetch "$(of prefetch)" --machine cpu-2-cores --json --quiet >planned 2>err || fail "does not fit: $line $(cat err)"
+  for key in planned_peak_device_bytes planned_peak_host_bytes seconds; do
+    [ "$(tail -n 1 planned | field $key)" = "$(of $key)" ] || fail "$key of $line, planned $(tail -n 1 planned)"
+  done
+  [ "$(of planned_peak_device_bytes)" -le $budget ] || fail "over the budget: $line"
+done || exit 1
+# The command of the first runs, in the memory it says.
+command=$(tail -n 1 listed | field command)
+expect 0 "$TESSERA" ${command#tessera } --steps 1 --json --quiet
+[ "$(tail -n 1 out | field peak_device_bytes)" = "$(head -n 1 listed | field planned_peak_device_bytes)" ] ||
+  fail "the first choice takes $(tail -n 1 out | field peak_device_bytes): $(head -n 1 listed)"
+# What is given stays.
+expect 0 "$TESSERA" tune $small --precision fp32 --offload none --json --quiet
+! grep -q 'bf16\|"offload":"cpu"' out || fail "given options were changed: $(cat out)"
+expect 4 "$TESSERA" tune $small --device-memory 10KiB
+grep -q 'fits: the least takes [0-9]* bytes of device memory' err || fail "$(cat err)"
+
+# wrap=auto: the fewest units that fit; one byte less than the least does not.
+expect 0 "$TESSERA" plan $small -n 1 --wrap auto:1GiB --json --quiet
+[ "$(tail -n 1 out | field units)" -le 2 ] || fail "more units than needed: $(tail -n 1 out)"
+expect 4 "$TESSERA" plan $small --wrap auto:1KiB --json --quiet
+least=$(sed -n 's/.*the least takes \([0-9]*\)$/\1/p' err)
+expect 0 "$TESSERA" plan $small --wrap auto:"$least" --json --quiet
+[ "$(tail -n 1 out | field planned_peak_device_bytes)" = "$least" ] || fail "$(tail -n 1 out)"
+expect 4 "$TESSERA" plan $small --wrap auto:$((least - 1)) --json --quiet
+expect 0 "$TESSERA" train $small --wrap auto:"$least" --steps 1 --quiet
+expect 3 "$TESSERA" plan linear --wrap auto:much
+echo "tuned plans fit, plan alike and run"
