@@ -158,6 +158,7 @@ static tess_status measure_here(tess__machine *m) {
 
 /* ---- in ranks ---------------------------------------------------------------------------------- */
 static int in_ranks(int32_t ranks, char *const *words, const char *path, tess__machine *m) {
+    struct stat written;
     char json[128];
     char *argv[24] = { "tessera", "bench" };
     int n = 2;
@@ -166,33 +167,19 @@ static int in_ranks(int32_t ranks, char *const *words, const char *path, tess__m
         argv[n++] = *words++;
     argv[n] = json;
     int code = tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = argv });
-    if (code == TOOL_OK && machine_add_events(m, path, 1) != TESS_OK)
+    if (code == TOOL_OK && stat(path, &written) == 0 && written.st_size > 0 &&
+        machine_add_events(m, path, 1) != TESS_OK)
         code = tool_report(TESS_E_DATA);
     return code;
 }
 
-/* Without a comm plugin the description has no collectives, and says nothing of several ranks. */
+/* Of every comm plugin that can run here, or of TESSERA_COMM. Without any the description has no collectives. */
 static int measure_collectives(tess__machine *m, const char *path) {
-    static const char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce" };
-    const char *comm = tess__option_text("comm");
+    static char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce" };
     int code = TOOL_OK;
     for (int i = 0; i < 3 && code == TOOL_OK; i++) {
-        char *words[] = { "comm",
-                          "--op",
-                          (char *)ops[i],
-                          "--comm",
-                          (char *)(comm ? comm : "gloo"),
-                          "--together",
-                          "1",
-                          "--least-bytes",
-                          "1024",
-                          "--bytes",
-                          "16777216",
-                          "--rounds",
-                          "41",
-                          "--seconds",
-                          "0.5",
-                          NULL };
+        char *words[] = { "comm",        "--op",          ops[i], "--together=1", "--least-bytes=1KiB", "--bytes=16MiB",
+                          "--rounds=41", "--seconds=0.5", NULL };
         code = in_ranks(2, words, path, m);
     }
     return code;
