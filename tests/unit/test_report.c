@@ -17,7 +17,8 @@
 #define WHOLE                                                                                                          \
     FIXTURE_UNIT("a")                                                                                                  \
     FIXTURE_LEDGER("planned")                                                                                          \
-    FIXTURE_LEDGER("measured") FIXTURE_SPANS FIXTURE_PLAN                                                              \
+    FIXTURE_LEDGER("measured")                                                                                         \
+    FIXTURE_SPANS FIXTURE_PLAN                                                                                         \
         "{\"event\":\"summary\",\"model\":\"toy\",\"steps\":2,\"seconds\":5,\"peak_device_bytes\":6000}\n"
 
 /* ---- the memory picture ------------------------------------------------------------------------ */
