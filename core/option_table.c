@@ -60,7 +60,7 @@ const tess__option tess__option_table[] = {
     { "from", TEXT, NULL, NULL, "what --json wrote of an earlier run, for its measured times of blocks" },
     /* output */
     { "json", TEXT, NULL, NULL, "1: one JSON object per line on standard output; else the file for them" },
-    { "report", TEXT, NULL, NULL, "file for a page with pictures of memory and time of the run" },
+    { "report", TEXT, NULL, NULL, "file for a page with pictures of memory and time of the run or plan" },
     { "quiet", FLAG, "0", NULL, "no progress, no tables" },
     { "log", CHOICE, "info", "error|warning|info|debug", "least severe messages that are shown" },
     /* plugins and places */

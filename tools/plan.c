@@ -9,6 +9,7 @@
 #include "common.h"
 #include "options.h"
 #include "plan_time.h"
+#include "report.h"
 #include "status.h"
 
 typedef struct {
@@ -48,7 +49,7 @@ int plan_refuse(const char *word, int32_t ranks, tess_status over) {
     return tool_report(over);
 }
 
-static tess_status open_output(plan_output *out, json_out *json, FILE **file) {
+static tess_status open_output(plan_output *out, json_out *json, FILE **file, report_tee *page) {
     const char *path = tess__option_text("json");
     int quiet = 0;
     tess_status status = tess__option_flag("quiet", &quiet);
@@ -57,12 +58,16 @@ static tess_status open_output(plan_output *out, json_out *json, FILE **file) {
     int to_stdout = path && strcmp(path, "1") == 0;
     if (!quiet)
         out->text = to_stdout ? stderr : stdout;
-    if (!path)
-        return TESS_OK;
-    *file = to_stdout ? stdout : fopen(path, "we");
-    if (!*file)
+    const char *report = tess__option_text("report");
+    if (path)
+        *file = to_stdout ? stdout : fopen(path, "we");
+    if (path && !*file)
         return tess__fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
-    json_init(json, *file);
+    if (report)
+        status = report_tee_open(page, *file, report);
+    if (status != TESS_OK || (!path && !report))
+        return status;
+    json_init(json, report ? page->stream : *file);
     out->json = json;
     return TESS_OK;
 }
@@ -72,13 +77,14 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
     plan_output out = { 0 };
     json_out json;
     FILE *file = NULL;
+    report_tee page = { .kept = NULL };
     tess_status over = plan_open(word, ranks, &source);
     if (over != TESS_OK && over != TESS_E_BUDGET)
         return tool_report(over);
     char said[1024]; /* other calls may set a message of their own */
     snprintf(said, sizeof said, "%s", tess_last_error());
     snprintf(source.name, sizeof source.name, "%s", name);
-    tess_status status = open_output(&out, &json, &file);
+    tess_status status = open_output(&out, &json, &file, &page);
     if (machine)
         out.spans = plan_time_spans;
     plan_time_use(machine);
@@ -86,6 +92,9 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
         status = plan_report(&source, over, &out);
     if (status == TESS_OK && out.text)
         plan_time_print(out.text);
+    if (status == TESS_OK && page.stream)
+        status = report_tee_write(&page, name);
+    report_tee_close(&page);
     if (file && file != stdout && fclose(file) != 0 && status == TESS_OK)
         status = tess__fail(TESS_E_DATA, "--json: not everything could be written");
     plan_close(&source);
