@@ -4,11 +4,13 @@
 # processors: 2
 # A rank is killed in each phase of a run of three: all others end with code 5 within a second, naming it, and nothing
 # is left behind. KILLS: how often in each phase (3 here; test_kill_slow.sh: 20).
+# KILL_COMM: over which comm plugin.
 set -u
 kills=${KILLS:-3}
 probe=$BUILD/tests/support/kill_main
-[ -f "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skip: comm-gloo is not built here"; exit 77; }
-export TESSERA_LOG=warning TESSERA_COMM=gloo
+comm=${KILL_COMM:-gloo}
+[ -f "$BUILD/plugins/libtessera-comm-$comm.so" ] || { echo "skip: comm-$comm is not built here"; exit 77; }
+export TESSERA_LOG=warning TESSERA_COMM=$comm
 failed=0 worst=0
 
 fail() {

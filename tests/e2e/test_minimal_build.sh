@@ -18,6 +18,9 @@ for file in build/tessera build/libtessera.so build/plugins/*.so; do
   extra=$(readelf -d "$file" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(lib(c|m|dl|pthread|rt|gomp)\.so|ld-linux)' || true)
   [ -z "$extra" ] || fail "$file needs $extra"
 done
+# It trains on several ranks, in shared memory, and says so.
+build/tessera train mnist -n 2 --steps 2 --batch 8 --json >train.log 2>&1 || { cat train.log; fail "mnist on two ranks"; }
+grep -q '"ranks":2,"comm":"shm"' train.log || { cat train.log; fail "two ranks did not train over shm"; }
 # Its own tests; the end-to-end ones are about the parts left out here.
 ctest --test-dir build -j2 --output-on-failure --timeout 120 -L "unit|conformance" -LE slow ||
   fail "tests of the minimal build"
