@@ -363,7 +363,9 @@ static void consider_sets(search *x) {
 
 static int by_time(const void *a, const void *b) {
     const tess__remedy *x = a, *y = b;
-    if (x->seconds >= 0 && y->seconds >= 0 && x->seconds != y->seconds)
+    if ((x->seconds < 0) != (y->seconds < 0))
+        return x->seconds < 0 ? 1 : -1;
+    if (x->seconds != y->seconds)
         return x->seconds < y->seconds ? -1 : 1;
     return by_cost(&x->change, &y->change);
 }

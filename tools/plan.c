@@ -78,6 +78,7 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
     json_out json;
     FILE *file = NULL;
     report_tee page = { .kept = NULL };
+    plan_time_use(machine); /* advice is in the order of time, too */
     tess_status over = plan_open(word, ranks, &source);
     if (over != TESS_OK && over != TESS_E_BUDGET)
         return tool_report(over);
@@ -87,7 +88,6 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
     tess_status status = open_output(&out, &json, &file, &page);
     if (machine)
         out.spans = plan_time_spans;
-    plan_time_use(machine);
     if (status == TESS_OK)
         status = plan_report(&source, over, &out);
     if (status == TESS_OK && out.text)

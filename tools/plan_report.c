@@ -156,8 +156,11 @@ static void print_advice(FILE *out, const tess__advice *a) {
     for (int32_t i = 0; i < (a->n ? a->n : a->least.change.n > 0); i++) {
         const tess__remedy *r = a->n ? &a->list[i] : &a->least;
         tess__change_text(&r->change, change, sizeof change);
-        fprintf(out, "  %14s device %14s host   %s\n", tool_bytes_text(r->bytes[TESS_DOMAIN_DEVICE], device),
+        fprintf(out, "  %14s device %14s host   %s", tool_bytes_text(r->bytes[TESS_DOMAIN_DEVICE], device),
                 tool_bytes_text(r->bytes[TESS_DOMAIN_HOST], host), change);
+        if (r->seconds >= 0)
+            fprintf(out, "   %.4g s per step", r->seconds);
+        fputc('\n', out);
     }
 }
 

@@ -57,7 +57,9 @@ static void close_planner(tess *t, void *file) {
 static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, plan_file **file) {
     double momentum = 0;
     plan_file *f = NULL;
-    tool_planner planner = { open_planner, close_planner, (char *)path, ranks };
+    tool_planner planner = {
+        .open = open_planner, .close = close_planner, .user = (char *)path, .ranks = ranks, .of = TESS_LEDGER_STEP
+    };
     tess_status status = tess__option_real("momentum", &momentum);
     if (status == TESS_OK)
         status = plan_file_open(path, &f);

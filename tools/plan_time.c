@@ -143,6 +143,10 @@ void plan_time_use(const tess__machine *m) {
     shown.machine = m;
 }
 
+const tess__machine *plan_time_in_use(void) {
+    return shown.machine;
+}
+
 static void put_span(json_out *j, const tess__span *s, const tess *t) {
     const char *unit = tess__span_unit(s, &t->model, &t->layout);
     json_object_begin(j, NULL);

@@ -11,6 +11,7 @@ int plan_time_machine(const char *command, tess__machine *out, int *code);
 tess_status plan_time(const plan_source *, const tess__machine *, tess__timeline *out);
 /** For plan_output.spans: with the machine of plan_time_use. */
 void plan_time_use(const tess__machine *);
+const tess__machine *plan_time_in_use(void); /* null: none */
 tess_status plan_time_spans(const plan_source *, json_out *or_null, double *seconds);
 /** A table of what plan_time_spans simulated last. */
 void plan_time_print(FILE *);

@@ -223,7 +223,12 @@ static void close_changed(tess *t, void *state) {
 }
 
 static tool_planner planner_of(train_run *r) {
-    return (tool_planner){ .open = open_changed, .close = close_changed, .user = &r->s, .ranks = r->ranks };
+    return (tool_planner){ .open = open_changed,
+                           .close = close_changed,
+                           .user = &r->s,
+                           .ranks = r->ranks,
+                           .of = r->s.clip > 0 ? TESS_LEDGER_STEP_CLIPPED : TESS_LEDGER_STEP,
+                           .is_model = 1 };
 }
 
 /* With several ranks a run has been planned before they were started; and other threads read the environment. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "options.h"
+#include "plan_time.h"
 #include "status.h"
 
 /* One variable as it was. */
@@ -28,7 +29,18 @@ static void put_back(kept *k) {
     free(k->text);
 }
 
-static tess_status measure(const tool_planner *p, int32_t ranks, uint64_t bytes[3]) {
+/* A time that cannot be told is none, not a failure. */
+static void predict(const tool_planner *p, tess *t, void *state, double *seconds) {
+    const tess__machine *machine = plan_time_in_use();
+    plan_source source = { .t = t, .of = p->of, .is_model = p->is_model, .state = state };
+    tess__timeline line = { .seconds = -1 };
+    if (!machine || plan_time(&source, machine, &line) != TESS_OK)
+        return;
+    *seconds = line.seconds;
+    tess__timeline_free(&line);
+}
+
+static tess_status measure(const tool_planner *p, int32_t ranks, uint64_t bytes[3], double *seconds) {
     tess *t = NULL;
     void *state = NULL;
     tess_stats stats = { .struct_size = sizeof stats };
@@ -38,6 +50,8 @@ static tess_status measure(const tool_planner *p, int32_t ranks, uint64_t bytes[
     status = tess_stats_get(t, &stats);
     for (int d = 1; status == TESS_OK && d < 3; d++)
         bytes[d] = stats.planned_peak_bytes[d];
+    if (status == TESS_OK)
+        predict(p, t, state, seconds);
     p->close(t, state);
     return status;
 }
@@ -47,10 +61,9 @@ tess_status tool_try_change(void *user, const tess__change *c, uint64_t bytes[3]
     const char *ranks = tess__change_value(c, "ranks");
     kept before[TESS__MOST_SETTINGS + 1] = { { "", NULL } };
     int ok = set(&before[0], "threads", NULL); /* a planner may choose them */
-    (void)seconds;
     for (int32_t i = 0; ok && i < c->n; i++)
         ok = strcmp(c->set[i].key, "ranks") == 0 || set(&before[1 + i], c->set[i].key, c->set[i].value);
-    tess_status status = ok ? measure(p, ranks ? (int32_t)strtol(ranks, NULL, 10) : p->ranks, bytes)
+    tess_status status = ok ? measure(p, ranks ? (int32_t)strtol(ranks, NULL, 10) : p->ranks, bytes, seconds)
                             : tess__fail(TESS_E_NOMEM, "no memory to plan an alternative");
     for (int32_t i = 0; i <= c->n; i++)
         put_back(&before[i]);

@@ -9,10 +9,12 @@ typedef struct {
     tess_status (*open)(void *user, int32_t ranks, tess **t, void **state);
     void (*close)(tess *t, void *state);
     void *user;
-    int32_t ranks; /* where the change says nothing of them */
+    int32_t ranks;    /* where the change says nothing of them */
+    uint32_t of;      /* what one step is, TESS_LEDGER_STEP…; for its time */
+    int32_t is_model; /* `state` is a model of ours, which counts its own work */
 } tool_planner;
 
 /** A tess__try_fn; `user` is a tool_planner. Puts the change's options into the environment and takes them out again,
- * so no other thread may read it meanwhile. */
+ * so no other thread may read it meanwhile. *seconds is set where a machine is described (plan_time_use). */
 tess_status tool_try_change(void *user, const tess__change *, uint64_t bytes[3], double *seconds);
 #endif

@@ -86,6 +86,11 @@ expect 4 "$TESSERA" plan mnist --device-memory 40MiB --json=plan.json
 has_line out '[0-9]+ of [0-9]+ alternatives that were planned fit:'
 has_line out ' +[0-9.]+ [A-Za-z]+ device +[0-9.]+ [A-Za-z]+ host +.*(TESSERA_|-n ).*'
 grep -q '"fits":false,"remedies":\[{"options":{"' plan.json || fail "no remedies: $(tail -n 1 plan.json)"
+# with a machine, in the order of the simulated time of a step
+expect 4 "$TESSERA" plan gpt --prefetch 1 --batch 32 --quiet --device-memory 60MiB --machine cpu-2-cores --json=plan.json
+tail -n 1 plan.json | sed 's/.*"remedies":\[\(.*\)\],"estimate".*/\1/' | grep -o '"seconds":[0-9.e+-]*' | cut -d: -f2 >seconds
+[ "$(wc -l <seconds)" -ge 2 ] || fail "fewer than two times: $(tail -n 1 plan.json)"
+sort -g seconds | cmp - seconds || fail "not in the order of time: $(cat seconds)"
 cat >model.json <<EOF
 {"tessera_model": 1, "parameters": [{"name": "h.*.w", "shape": [1000, 1000], "stack": 4}],
  "blocks": [{"name": "h.*", "stack": 4, "output_bytes": 1000000, "saved_bytes": 8000000}]}
