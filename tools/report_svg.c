@@ -237,15 +237,17 @@ static void put_measured_path(FILE *out, const report_picture *p) {
 
 /* ---- marks ------------------------------------------------------------------------------------- */
 static void put_level(FILE *out, const report_picture *p, uint64_t bytes, const char *what, int budget) {
+    /* The label at the right makes room for the peak's mark. */
+    int late = x_of(p, (double)p->order->peak[p->domain] + 1) > LEFT + 0.78 * PLOT_WIDTH;
+    int x = budget ? LEFT + 6 : late ? LEFT + PLOT_WIDTH * 7 / 10 : LEFT + PLOT_WIDTH - 4;
     char text[32];
     double y = y_of(p, bytes);
     if (bytes == 0 || bytes > p->top)
         return;
     fprintf(out, "<path class=\"%s none\" stroke-dasharray=\"%s\" stroke-width=\"%s\" d=\"M%d %.1fH%d\"/>",
             budget ? "budget" : "edge", budget ? "7 4" : "2 3", budget ? "1.6" : "1", LEFT, y, LEFT + PLOT_WIDTH);
-    fprintf(out, "<text class=\"%s small halo %s\" x=\"%d\" y=\"%.1f\">%s %s</text>\n",
-            budget ? "budget-text strong" : "muted end", "", budget ? LEFT + 6 : LEFT + PLOT_WIDTH - 4, y - 5, what,
-            report_bytes(bytes, text));
+    fprintf(out, "<text class=\"%s small halo\" x=\"%d\" y=\"%.1f\">%s %s</text>\n",
+            budget ? "budget-text strong" : "muted end", x, y - 5, what, report_bytes(bytes, text));
 }
 
 static const report_stack *peak_stack(const report_picture *p) {
@@ -440,7 +442,7 @@ static int put_pictures(FILE *out, const report_run *runs, const report_order *o
                 continue;
             if (out)
                 report_svg_memory(out, &p, y);
-            y += report_svg_height(&p);
+            y += report_svg_height(&p) + 12;
         }
     }
     return y;
