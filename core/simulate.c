@@ -293,6 +293,8 @@ double tess__collective_seconds(const tess__machine *m, const char *comm, uint32
         seconds = interpolate(m, comm, op, ranks, (double)bytes * share(members) / share(ranks), &cpu);
     else
         seconds = described(m, op, members, per_node, (double)bytes);
+    if (m->is_cpu && !ranks) /* not measured: it keeps a core busy */
+        cpu = seconds;
     if (cpu_seconds)
         *cpu_seconds = cpu;
     return seconds;

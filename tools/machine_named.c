@@ -39,11 +39,13 @@ static const char h200[] =
 static const char cpu[] =
     "{\"name\":\"cpu-2-cores\",\"source\":\"tessera bench --machine on two cores of an AMD EPYC 9004, gloo over "
     "loopback\",\"device\":\"cpu\",\"ranks_per_node\":2,\"algorithm\":\"direct\",\"cores\":2,"
-    "\"flops_per_second\":{\"f32\":6e10,\"bf16\":1e11},\"memory_bytes_per_second\":1.2e10,"
-    "\"kernel_seconds\":2e-6,\"collective_seconds\":6e-5,"
-    "\"within\":{\"latency_seconds\":4e-5,\"bytes_per_second\":1.2e9},"
-    "\"across\":{\"latency_seconds\":1e-4,\"bytes_per_second\":1.2e9},"
-    "\"up_bytes_per_second\":5e9,\"down_bytes_per_second\":5e9,\"host_bytes_per_second\":1e10}";
+    "\"flops_per_second\":{\"f32\":1.1e11,\"bf16\":2.1e11},\"memory_bytes_per_second\":3e10,"
+    "\"copy_bytes_per_second\":3.2e10,\"sum_bytes_per_second\":2.9e10,\"optimizer_bytes_per_second\":4.2e10,"
+    "\"norm_bytes_per_second\":1.7e10,"
+    "\"kernel_seconds\":1e-6,\"collective_seconds\":0,"
+    "\"within\":{\"latency_seconds\":4.5e-5,\"bytes_per_second\":2e9},"
+    "\"across\":{\"latency_seconds\":4.5e-5,\"bytes_per_second\":2e9},"
+    "\"up_bytes_per_second\":1.6e10,\"down_bytes_per_second\":1.6e10,\"host_bytes_per_second\":4.2e10}";
 
 static const char *const names[] = { "a100-8x-node", "h100-8x-node", "h200-8x-node", "cpu-2-cores", NULL };
 static const char *const texts[] = { a100, h100, h200, cpu };

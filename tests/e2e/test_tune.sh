@@ -80,4 +80,13 @@ expect 0 "$TESSERA" plan $small --wrap auto:"$least" --json --quiet
 expect 4 "$TESSERA" plan $small --wrap auto:$((least - 1)) --json --quiet
 expect 0 "$TESSERA" train $small --wrap auto:"$least" --steps 1 --quiet
 expect 3 "$TESSERA" plan linear --wrap auto:much
+# Blocks measured in ranks; their times are taken.
+expect 2 "$TESSERA" bench blocks mnistt
+expect 2 "$TESSERA" bench --machine comm
+expect 0 "$TESSERA" bench blocks linear --batch 2 --threads 1 --precision fp32 --json
+grep -q '^{"event":"block","model":"linear batch=2 threads=1 f32","name":"linear","forward_seconds":[0-9.e-]*,"backward' out ||
+  fail "no time of a block: $(cat out)"
+cp out blocks.json
+expect 0 "$TESSERA" plan linear --batch 2 --machine ./slow.json --from blocks.json --json --quiet
+awk -v s="$(tail -n 1 out | field seconds)" 'BEGIN { exit !(s > 0 && s < 1) }' || fail "$(tail -n 1 out)"
 echo "tuned plans fit, plan alike and run"
