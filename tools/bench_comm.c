@@ -3,6 +3,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 #include "bench.h"
 #include "common.h"
@@ -38,7 +41,10 @@ typedef struct {
     const tess_comm_ops *comm_ops;
     tess_comm *comm; /* atomic: the control plane's thread aborts it */
     tess_comm_caps caps;
-    char *send, *recv, *scratch;
+    char *send, *recv, *scratch; /* send and recv: the plugin's own memory where it gives some, else these */
+    char *plain_send, *plain_recv;
+    tess_buffer own[2];
+    double memory_bandwidth; /* bytes read and written per second, of all ranks together */
     uint64_t scratch_bytes, tag;
     int32_t exchanges;
 } bench;
@@ -174,13 +180,61 @@ static tess_status measure(bench *b, const tess_collective *c, int times, double
     return TESS_OK;
 }
 
+/* ---- what memory allows -------------------------------------------------------------------------- */
+
+/* Past the caches, as a collective that knows its size would write. */
+static void copy_past(char *to, const char *from, uint64_t bytes) {
+#if defined(__x86_64__)
+    for (uint64_t i = 0; i + 64 <= bytes; i += 64)
+        for (uint64_t k = i; k < i + 64; k += 16)
+            _mm_stream_si128((__m128i *)(to + k), _mm_load_si128((const __m128i *)(from + k)));
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+/* Every rank copies its send to its recv, all at once; the best of some rounds. */
+static tess_status measure_memory(bench *b) {
+    double best = 0;
+    for (int round = 0; round < 6; round++) {
+        double ignored, took;
+        tess_status status = slowest(b, 0, &ignored);
+        double begin = now();
+        if (status == TESS_OK && round % 2)
+            memcpy(b->recv, b->send, b->options.most_bytes);
+        else if (status == TESS_OK)
+            copy_past(b->recv, b->send, b->options.most_bytes);
+        if (status == TESS_OK)
+            status = slowest(b, now() - begin, &took);
+        if (status != TESS_OK)
+            return status;
+        double rate = 2.0 * (double)b->options.most_bytes * b->world.nranks / took;
+        best = rate > best ? rate : best;
+    }
+    b->memory_bandwidth = best;
+    return TESS_OK;
+}
+
+/* Bytes that all ranks together must read and write, in units of the whole buffer, when every contribution is read
+ * where it lies and every result written once. docs/benchmarks/comm-shm.md. */
+static double traffic(uint32_t op, double w) {
+    switch (op) {
+    case TESS_REDUCE_SCATTER: return w + 1;
+    case TESS_ALL_REDUCE: return 3 * w - 1;
+    default: return 2 * w;
+    }
+}
+
 static int print(const bench *b, int op, uint64_t bytes, double seconds, double cpu) {
     double w = b->world.nranks, factor = ops[op].factor < 0 ? 1 : ops[op].factor * (w - 1) / w;
     double bandwidth = (double)bytes * factor / seconds;
+    double allowed = factor * b->memory_bandwidth / traffic(ops[op].op, w);
     FILE *out = b->options.out;
     if (!b->options.json) {
-        fprintf(out, "%-8s %-15s %3d ranks %10llu bytes %12.1f us %9.3f GB/s\n", b->plugin->name, ops[op].name,
-                b->world.nranks, (unsigned long long)bytes, seconds * 1e6, bandwidth * 1e-9);
+        fprintf(out, "%-8s %-15s %3d ranks %10llu bytes %12.1f us %9.3f GB/s, memory allows %7.3f\n", b->plugin->name,
+                ops[op].name, b->world.nranks, (unsigned long long)bytes, seconds * 1e6, bandwidth * 1e-9,
+                allowed * 1e-9);
         return fflush(out) == 0 ? TOOL_OK : TOOL_FAILED;
     }
     json_out json;
@@ -194,6 +248,8 @@ static int print(const bench *b, int op, uint64_t bytes, double seconds, double 
     json_double(&json, "seconds", seconds);
     json_double(&json, "cpu_seconds", cpu);
     json_double(&json, "bus_bandwidth", bandwidth);
+    json_double(&json, "memory_bandwidth", b->memory_bandwidth);
+    json_double(&json, "memory_allows", allowed);
     json_object_end(&json);
     return json_line(&json) < 0 ? TOOL_FAILED : TOOL_OK;
 }
@@ -303,6 +359,32 @@ static tess_status join(bench *b, const char *selection) {
     return TESS_OK;
 }
 
+/* The buffers of this plugin: from its own allocator, as the engine takes its arenas from there. */
+static tess_status take_buffers(bench *b) {
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = TESS_MEM_HOST,
+                             .domain = TESS_DOMAIN_DEVICE,
+                             .device = -1,
+                             .numa_node = -1,
+                             .bytes = b->options.most_bytes,
+                             .align = 4096 };
+    b->send = b->plain_send;
+    b->recv = b->plain_recv;
+    b->own[0] = b->own[1] = (tess_buffer){ .struct_size = sizeof(tess_buffer) };
+    if (!TESS_CAN(tess_comm_ops, b->comm_ops, mem_alloc) || !(b->caps.mem_mask >> TESS_MEM_HOST & 1))
+        return TESS_OK;
+    for (int i = 0; i < 2; i++) {
+        tess_error error = { .struct_size = sizeof error };
+        tess_status status = b->comm_ops->mem_alloc(b->comm, &r, &b->own[i], &error);
+        if (status != TESS_OK)
+            return tess__fail(status, "comm %s: %s", b->plugin->name, error.message);
+        memset(b->own[i].ptr, 0, b->options.most_bytes);
+    }
+    b->send = b->own[0].ptr;
+    b->recv = b->own[1].ptr;
+    return TESS_OK;
+}
+
 static void leave(bench *b, int orderly) {
     tess_comm *comm = b->comm;
     if (!comm)
@@ -313,6 +395,9 @@ static void leave(bench *b, int orderly) {
     if (b->control) /* from here on no abort is under way */
         tess__control_on_lost(b->control, NULL, NULL);
     __atomic_store_n(&b->comm, NULL, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++)
+        if (b->own[i].ptr)
+            b->comm_ops->mem_free(comm, &b->own[i]);
     b->comm_ops->destroy(comm);
     if (b->control)
         tess__control_on_lost(b->control, on_lost, b);
@@ -324,7 +409,11 @@ static int bench_plugin(bench *b, const char *selection, int named) {
         b->comm_ops = b->plugin->ops;
         status = join(b, selection);
     }
+    if (status == TESS_OK)
+        status = take_buffers(b);
     tess_status all = agree(b, status);
+    if (all == TESS_OK)
+        all = measure_memory(b);
     int code = TOOL_OK;
     if (all == TESS_OK)
         code = bench_ops(b);
@@ -402,11 +491,12 @@ static int known_op(const char *name) {
 
 static int obtain(bench *b) {
     uint64_t bytes = b->options.most_bytes;
-    if (posix_memalign((void **)&b->send, 4096, bytes) != 0 || posix_memalign((void **)&b->recv, 4096, bytes) != 0)
+    if (posix_memalign((void **)&b->plain_send, 4096, bytes) != 0 ||
+        posix_memalign((void **)&b->plain_recv, 4096, bytes) != 0)
         return tool_report(
             tess__fail(TESS_E_NOMEM, "no memory for two buffers of %llu bytes", (unsigned long long)bytes));
-    memset(b->send, 0, bytes);
-    memset(b->recv, 0, bytes);
+    memset(b->plain_send, 0, bytes);
+    memset(b->plain_recv, 0, bytes);
     return TOOL_OK;
 }
 
@@ -429,8 +519,8 @@ int tool_bench_comm(const tool_bench_comm_options *options) {
     if (code == TOOL_OK && agree(&b, TESS_OK) != TESS_OK)
         code = TOOL_PEER;
     tess__control_close(b.control, code == TOOL_OK);
-    free(b.send);
-    free(b.recv);
+    free(b.plain_send);
+    free(b.plain_recv);
     free(b.scratch);
     return code;
 }
