@@ -194,7 +194,8 @@ static void each_parameter_once(check *c) {
         served++;
     }
     must_serve(c, served);
-    check_note(c, n_planned ? "%d candidates planned" : "no candidate planned", n_planned);
+    if (n_planned)
+        check_note(c, "%d candidates planned", n_planned);
 }
 
 static void compare(check *c, int model, const int32_t *a, int32_t na, const int32_t *b, int32_t nb, const char *how) {
