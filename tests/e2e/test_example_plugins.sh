@@ -52,6 +52,8 @@ if [ -n "$over" ]; then
   run 0 delay=100,rank=1,op=all_gather,at=2
   [ "$(digest out)" = "$want" ] || fail "a delay changes the digest"
   grep -q 'delay on rank 1: all_gather number 2' err || fail "no delay: $(cat err)"
+  TESSERA_PLUGIN_PATH=$BUILD/plugins expect 0 "$tessera" plugins check --only 'static/*' --only 'abi/*' --only 'comm/values_two*' \
+    --only 'comm/abort*' --only 'comm/mismatches_two*' --only comm/batch fault
   export TESSERA_TIMEOUT=1
   run 5 drop,rank=1,op=reduce_scatter,at=2
   grep -q 'reduce_scatter of unit .* took more than 1 s' err || fail "drop: $(cat err)"
@@ -76,6 +78,8 @@ mpirun="mpirun --oversubscribe"
 [ "$(id -u)" != 0 ] || mpirun="$mpirun --allow-run-as-root"
 expect 3 "$tessera" train linear -n 2 --steps 1 --quiet --comm mpi
 grep -q 'start the program with mpirun' err || fail "mpi without mpirun: $(cat err)"
+expect 0 "$tessera" plugins check --launch "$mpirun -n %d" --only 'static/*' --only 'abi/*' --only 'comm/values_three*' \
+  --only 'comm/abort*' --only 'comm/mismatches_two*' mpi
 for ranks in 2 3 4; do
   [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || break
   expect 0 "$tessera" train mnist -n $ranks --steps 2 --seed 1 --quiet --json --comm gloo

@@ -13,7 +13,7 @@
 
 TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "mpi", "1.0.0", "", "MPI, started by mpirun");
 
-enum { PIECE_BYTES = 256 << 20, IDLE_NS = 20000, SPINS = 200, GIVE_UP_MS = 500 };
+enum { PIECE_BYTES = 256 << 20, IDLE_NS = 20000, SPINS = 200, GIVE_UP_MS = 500, FINALIZE_MS = 3000 };
 
 struct kit_link {
     int32_t rank, nranks;
@@ -32,6 +32,18 @@ static tess_status failed(tess_error *error, const char *what, int code) {
     int length = 0;
     MPI_Error_string(code, text, &length);
     return tess_plugin_fail(error, TESS_E_SYSTEM, "mpi: %s: %.150s", what, text);
+}
+
+static int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void nap(int idle) {
+    const struct timespec t = { 0, IDLE_NS };
+    if (idle > SPINS) /* ranks may share cores: let others run */
+        nanosleep(&t, NULL);
 }
 
 /* ---- MPI itself --------------------------------------------------------------------------------- */
@@ -57,15 +69,33 @@ static tess_status start_mpi(tess_error *error) {
     return TESS_OK;
 }
 
-/* MPI_Finalize waits for all ranks, so it is for runs that ended in order; else mpirun cleans up. */
+static void *finalize(void *arg) {
+    MPI_Finalize();
+    __atomic_store_n((int *)arg, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* MPI_Finalize waits for all ranks, and mpirun takes a process that ends without it for a failed one. After an abort a
+ * rank may never come, so it is waited for a while only, on a thread that is left behind then. */
+static void finalize_for_a_while(void) {
+    static int done;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, finalize, &done) != 0)
+        return;
+    pthread_detach(thread);
+    for (int64_t end = now_ms() + FINALIZE_MS; !__atomic_load_n(&done, __ATOMIC_ACQUIRE) && now_ms() < end;)
+        nap(SPINS + 1);
+}
+
 static void mpi_closed(void) {
     pthread_mutex_lock(&lock);
-    int over = 0;
-    if (started_here && !links && !broken) {
+    int over = 1;
+    if (started_here && !links)
         MPI_Finalized(&over);
-        if (!over)
-            MPI_Finalize();
-    }
+    if (!over && broken)
+        finalize_for_a_while();
+    else if (!over)
+        MPI_Finalize();
     pthread_mutex_unlock(&lock);
 }
 
@@ -170,18 +200,6 @@ static int start(kit_link *link, const void *const *out, void *const *in, uint64
             code = MPI_Isend((const char *)out[p] + first, bytes, MPI_BYTE, link->world[p], link->tag, MPI_COMM_WORLD,
                              &link->requests[link->nranks + p]);
     return code;
-}
-
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static void nap(int idle) {
-    const struct timespec t = { 0, IDLE_NS };
-    if (idle > SPINS) /* ranks may share cores: let others run */
-        nanosleep(&t, NULL);
 }
 
 /* Takes back what has not come: afterwards nothing is written to the caller's memory. MPI cannot take back sends; a
