@@ -14,6 +14,7 @@ cp "$SOURCE/tests/abi/plugin-1.0.h" include/tessera/plugin.h
 cp "$SOURCE/core/include/tessera/plugin_helpers.h" include/tessera
 [ "$(sha256sum <include/tessera/plugin.h | cut -c 1-16)" = 9a52e003f2371513 ] || fail "plugin-1.0.h was changed: it is kept as it was"
 
+head -c 6000 "$SOURCE/README.md" >text
 base="--seed 1 --steps 2 --quiet --json"
 digest() { # command…: its digest
   "$@" 2>err | sed -n 's/.*"params_digest":"\([0-9a-f]*\)".*/\1/p'
@@ -24,7 +25,7 @@ same() { # expected, what, command…
   got=$(digest "$@")
   [ -n "$got" ] && [ "$got" = "$want" ] || fail "$what: digest '$got', expected '$want': $(cat err)"
 }
-gpt="gpt --layers 2 --heads 2 --width 16 --context 16 $base"
+gpt="gpt --layers 2 --heads 2 --width 16 --context 16 --data $PWD/text $base"
 plain=$(digest "$TESSERA" train $gpt)
 
 # Written for the first release.

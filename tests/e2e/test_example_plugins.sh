@@ -24,7 +24,8 @@ digest() { sed -n 's/.*"params_digest":"\([0-9a-f]*\)".*/\1/p' "$1"; }
 # wrap-transformer
 build wrap-transformer
 expect 0 "$tessera" plugins check transformer
-small="--layers 3 --heads 2 --width 16 --context 16 --steps 2 --seed 1 --quiet --json"
+head -c 6000 "$SOURCE/README.md" >text
+small="--data $PWD/text --layers 3 --heads 2 --width 16 --context 16 --steps 2 --seed 1 --quiet --json"
 expect 0 "$tessera" train gpt $small
 want=$(digest out)
 for wrap in transformer transformer:h; do
@@ -80,11 +81,12 @@ expect 3 "$tessera" train linear -n 2 --steps 1 --quiet --comm mpi
 grep -q 'start the program with mpirun' err || fail "mpi without mpirun: $(cat err)"
 expect 0 "$tessera" plugins check --launch "$mpirun -n %d" --only 'static/*' --only 'abi/*' --only 'comm/values_three*' \
   --only 'comm/abort*' --only 'comm/mismatches_two*' mpi
+model="gpt --data $PWD/text --layers 2 --heads 2 --width 16 --context 16 --steps 3 --seed 1"
 for ranks in 2 3 4; do
   [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || break
-  expect 0 "$tessera" train mnist -n $ranks --steps 2 --seed 1 --quiet --json --comm gloo
+  expect 0 "$tessera" train $model -n $ranks --quiet --json --comm gloo
   want=$(digest out)
-  expect 0 $mpirun -n $ranks "$tessera" train mnist --steps 2 --seed 1 --quiet --json --comm mpi
+  expect 0 $mpirun -n $ranks "$tessera" train $model --quiet --json --comm mpi
   [ -n "$want" ] && [ "$(digest out)" = "$want" ] || fail "W = $ranks: mpi $(digest out), gloo $want"
 done
 if [ -x "$BUILD/tests/matrix/test_matrix" ]; then
