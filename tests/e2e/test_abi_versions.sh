@@ -9,6 +9,7 @@ set -eu
 [ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
 . "$SOURCE/tests/e2e/lib.sh"
 old_core=$BUILD/tests/abi/old_core
+launcher=$(command -v ccache || true)
 mkdir -p include/tessera plugins
 cp "$SOURCE/tests/abi/plugin-1.0.h" include/tessera/plugin.h
 cp "$SOURCE/core/include/tessera/plugin_helpers.h" include/tessera
@@ -40,7 +41,7 @@ for kind in comm offload precision wrap device; do
   kit=
   [ $kind != comm ] || kit="$SOURCE/core/kit/comm_kit.c $SOURCE/core/kit/comm_kit_ops.c"
   # shellcheck disable=SC2086
-  cc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -ffp-contract=off -fPIC -shared -fvisibility=hidden -Iinclude \
+  $launcher cc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -ffp-contract=off -fPIC -shared -fvisibility=hidden -Iinclude \
     -I"$SOURCE/core/kit" -isystem "$SOURCE/core" $kind/*.c $kit -o plugins/libtessera-$kind-early.so -lm -lpthread ||
     fail "$kind does not build against the header of 1.0"
 done
