@@ -230,7 +230,6 @@ int tool_bench_machine(const char *path) {
     snprintf(m.name, sizeof m.name, "this machine");
     snprintf(m.source, sizeof m.source, "measured by tessera bench --machine");
     m.cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    m.ranks_per_node = (int32_t)m.cores;
     m.device_memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     setenv("TESSERA_LOG", "warning", 0);
     unsetenv("TESSERA_MACHINE");

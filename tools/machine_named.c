@@ -38,7 +38,7 @@ static const char h200[] =
 /* Measured by `tessera bench --machine`, without its tables. */
 static const char cpu[] =
     "{\"name\":\"cpu-2-cores\",\"source\":\"tessera bench --machine on two cores of an AMD EPYC 9004, gloo over "
-    "loopback\",\"device\":\"cpu\",\"ranks_per_node\":2,\"algorithm\":\"direct\",\"cores\":2,"
+    "loopback\",\"device\":\"cpu\",\"algorithm\":\"direct\",\"cores\":2,"
     "\"flops_per_second\":{\"f32\":1.1e11,\"bf16\":2.1e11},\"memory_bytes_per_second\":3e10,"
     "\"copy_bytes_per_second\":3.2e10,\"sum_bytes_per_second\":2.9e10,\"optimizer_bytes_per_second\":4.2e10,"
     "\"norm_bytes_per_second\":1.7e10,"
