@@ -8,8 +8,8 @@
 set -eu
 [ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
 . "$SOURCE/tests/e2e/lib.sh"
-prefix=$PWD/prefix
-work=$(mktemp -d)
+work=$(mktemp -d) # the build may lie inside the source, and the install may not
+prefix=$work/prefix
 trap 'rm -rf "$work"' EXIT
 cmake --install "$BUILD" --prefix "$prefix" >install.log
 tessera=$prefix/bin/tessera
