@@ -391,7 +391,7 @@ tess_status tess__options_register(const char *kind, const char *plugin, const t
 
 /* Variables of the test suite and of the build, which nobody means for a run. */
 static int for_tests(const char *key) {
-    return strncmp(key, "test-", 5) == 0 || strncmp(key, "matrix-", 7) == 0;
+    return strncmp(key, "test-", 5) == 0 || strncmp(key, "matrix-", 7) == 0 || strncmp(key, "double-", 7) == 0;
 }
 
 int tess__options_warn_unknown(void) {

@@ -1,0 +1,121 @@
+/* Variables, counts of calls, failures on demand, and what is left at exit. */
+#include "double.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAMES = 256, KINDS = 32 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const char *name;
+    uint64_t calls;
+} names[NAMES];
+static struct {
+    const char *kind;
+    int64_t live;
+} kinds[KINDS];
+static uint64_t random_state;
+
+const char *double__variable(const char *name) {
+    char full[64];
+    snprintf(full, sizeof full, "TESSERA_DOUBLE_%s", name);
+    const char *text = getenv(full);
+    return text && *text ? text : NULL;
+}
+
+int64_t double__number(const char *name, int64_t fallback) {
+    const char *text = double__variable(name);
+    return text ? strtoll(text, NULL, 0) : fallback;
+}
+
+static uint64_t count(const char *name) {
+    for (int i = 0; i < NAMES; i++) {
+        if (!names[i].name)
+            names[i].name = name;
+        if (names[i].name == name || strcmp(names[i].name, name) == 0)
+            return ++names[i].calls;
+    }
+    return 0;
+}
+
+/* "NAME:N[:CODE][@RANK]", several with commas between. */
+static int asked_to_fail(const char *wish, const char *name, uint64_t call) {
+    size_t length = strlen(name);
+    while (wish) {
+        char *end = (char *)wish;
+        if (strncmp(wish, name, length) == 0 && wish[length] == ':') {
+            uint64_t at = strtoull(wish + length + 1, &end, 10);
+            int code = *end == ':' ? (int)strtol(end + 1, &end, 10) : -1;
+            const char *rank = getenv("RANK");
+            int here = *end != '@' || (rank && strtol(end + 1, NULL, 10) == strtol(rank, NULL, 10));
+            if (at == call && here)
+                return code;
+        }
+        wish = strchr(wish, ',');
+        wish = wish ? wish + 1 : NULL;
+    }
+    return 0;
+}
+
+int double__fails(const char *name) {
+    pthread_mutex_lock(&lock);
+    uint64_t call = count(name);
+    pthread_mutex_unlock(&lock);
+    return asked_to_fail(double__variable("FAIL"), name, call);
+}
+
+void double__live(const char *kind, int64_t by) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < KINDS; i++) {
+        if (!kinds[i].kind)
+            kinds[i].kind = kind;
+        if (strcmp(kinds[i].kind, kind) == 0) {
+            kinds[i].live += by;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+uint32_t double__random(void) {
+    pthread_mutex_lock(&lock);
+    if (!random_state)
+        random_state = (uint64_t)double__number("SEED", 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)getpid();
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    uint32_t value = (uint32_t)(random_state >> 33);
+    pthread_mutex_unlock(&lock);
+    return value;
+}
+
+static void write_log(void) {
+    const char *path = double__variable("LOG"), *rank = getenv("RANK");
+    int fd = path ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (fd < 0)
+        return;
+    char text[NAMES * 64];
+    size_t at = 0;
+    for (int i = 0; i < NAMES && names[i].name; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s %s %llu\n", rank ? rank : "0", names[i].name,
+                               (unsigned long long)names[i].calls);
+    if (write(fd, text, at) != (ssize_t)at)
+        fprintf(stderr, "doubles: cannot write %s\n", path);
+    close(fd);
+}
+
+__attribute__((destructor)) static void at_exit(void) {
+    int leaks = 0;
+    write_log();
+    for (int i = 0; i < KINDS && kinds[i].kind; i++)
+        if (kinds[i].live) {
+            fprintf(stderr, "doubles: left behind: %lld %s\n", (long long)kinds[i].live, kinds[i].kind);
+            leaks = 1;
+        }
+    int code = (int)double__number("LEAKS", 0);
+    if (leaks && code) {
+        fflush(NULL);
+        _exit(code);
+    }
+}

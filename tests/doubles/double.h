@@ -1,0 +1,125 @@
+/* The parts of the CUDA driver and of NCCL that the plugins and the models call, on host memory: for tests on a machine
+ * without a GPU. What is kept of the real thing:
+ *  - Device memory cannot be touched by the host: a device pointer is an address in a range nobody may access, and what
+ *    it holds lies double__shift bytes further. A host access ends in SIGSEGV.
+ *  - Each stream is a queue worked off by a thread of its own, with random pauses, so that two streams run out of order
+ *    unless an event orders them. Calls need a current context; a launch that fails spoils the context for good.
+ *  - Ranges, kinds and handles are checked at every call.
+ *
+ * Variables: TESSERA_DOUBLE_…
+ *   DEVICES=4 MEMORY=1073741824   how many devices, and the bytes of each
+ *   FAIL=NAME:N[:CODE][@RANK]     the N-th call of NAME fails (from 1), only in the process with that RANK; "work": the
+ *                                 N-th piece of work of any stream fails when it runs, and the context with it
+ *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
+ *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
+ *                                 come anyway
+ *   DELAY_US=50 SEED=1            the longest pause before a piece of work, and the start of the random numbers
+ *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
+ *   NCCL_DEATH=error|hang         what a collective does when a peer died: an asynchronous error, as over a network, or
+ *                                 nothing until it is aborted, as over NVLink and shared memory */
+#ifndef TESSERA_DOUBLE_H
+#define TESSERA_DOUBLE_H
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { DOUBLE_WORK_BYTES = 4096, DOUBLE_DEVICES = 16 };
+
+/* ---- control.c: variables, counts, failures, what is left ------------------------------------------------------ */
+
+const char *double__variable(const char *name); /* of TESSERA_DOUBLE_name; null when unset or empty */
+int64_t double__number(const char *name, int64_t fallback);
+/** Counts a call. 0: go on; -1: this one is to fail; else the code it is to fail with. */
+int double__fails(const char *name);
+/** One more, or one less, of a kind of thing that must not be left at exit. `kind` is a literal. */
+void double__live(const char *kind, int64_t by);
+uint32_t double__random(void);
+
+/* ---- memory.c: what lies where --------------------------------------------------------------------------------- */
+
+enum { DOUBLE_MEM_DEVICE = 1, DOUBLE_MEM_PINNED, DOUBLE_MEM_REGISTERED, DOUBLE_MEM_MANAGED };
+typedef struct {
+    uintptr_t at;
+    uint64_t bytes;
+    int kind, device;
+    int nccl; /* of ncclMemAlloc */
+} double_piece;
+
+extern ptrdiff_t double__shift;
+/** Where the host finds what a device address holds; any other pointer is its own. For kernels and copies only. */
+void *double_host(const void *device);
+int double__is_device(const void *);
+/** 0; -1 when the device has no room. */
+int double__take(int device, uint64_t bytes, int nccl, uintptr_t *out);
+int double__take_host(uint64_t bytes, int kind, int device, uintptr_t *out);
+int double__note_host(void *at, uint64_t bytes, int device); /* cuMemHostRegister; -1: overlaps what is known */
+/** Gives back what begins at `at` and is of that kind; -1 when there is no such thing. */
+int double__give(uintptr_t at, int kind);
+/** The piece that `at` lies in; 0 when there is none. */
+int double__piece_of(const void *at, double_piece *out);
+/** Whether [at, at + bytes) lies in one piece, or, where the host may be meant, in none. */
+int double__range_ok(const void *at, uint64_t bytes, int or_host);
+uint64_t double__used(int device);
+uint64_t double__capacity(void);
+/** Whether the host may read or write it while work goes on: pinned, registered or managed. */
+int double__is_locked(const void *);
+
+/* ---- stream.c: queues, their threads, points in them ----------------------------------------------------------- */
+
+typedef struct double_stream double_stream;
+typedef struct double_event double_event;
+typedef void (*double_work_fn)(void *data);
+
+double_stream *double__stream_new(int device, int blocking);
+void double__stream_end(double_stream *); /* the thread ends when its queue is empty */
+int double__stream_known(const double_stream *);
+int double__stream_device(const double_stream *);
+/** Puts work at the end of the queue; `data` is copied, at most DOUBLE_WORK_BYTES. */
+void double__push(double_stream *, double_work_fn, const void *data, size_t bytes);
+/** The same, for work that is to run in a spoilt context too. */
+void double__push_always(double_stream *, double_work_fn, const void *data, size_t bytes);
+void double__finish(double_stream *); /* waits until all that is queued now is done */
+int double__idle(double_stream *);
+/** The same for all streams of a device. */
+void double__finish_device(int device);
+double_stream *double__null_stream(int device);
+
+double_event *double__event_new(int device);
+void double__event_end(double_event *);
+int double__event_known(const double_event *);
+int double__event_device(const double_event *);
+void double__event_record(double_event *, double_stream *);
+void double__event_wait(double_event *, double_stream *); /* what follows in the stream waits */
+int double__event_passed(double_event *);
+void double__event_finish(double_event *);
+int64_t double__event_time(double_event *); /* -1: not recorded, or not passed */
+
+/** The context's failure, from a piece of work; stays. */
+void double__spoil(int device, int code);
+int double__spoilt(int device);
+
+/* ---- the tables of kernels: kernels_*.cc ------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    size_t args_bytes;
+    /* Runs the whole grid. Pointers in `args` have been turned into the host's. */
+    void (*run)(const void *args, const unsigned grid[3], const unsigned block[3]);
+} double_kernel;
+/** Ends with a null name. */
+typedef const double_kernel *(*double_kernels_fn)(void);
+const double_kernel *double__kernel_named(const char *name);
+/** Turns device addresses among the words of `args` into the host's. */
+void double__translate(void *args, size_t bytes);
+
+/* ---- what NCCL's part asks of the driver's ----------------------------------------------------------------------- */
+
+int double__current_device(void); /* -1: no current context */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

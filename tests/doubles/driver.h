@@ -1,0 +1,30 @@
+/* What the files of the driver's part share. */
+#ifndef TESSERA_DOUBLE_DRIVER_H
+#define TESSERA_DOUBLE_DRIVER_H
+#include <cuda.h>
+
+#include "double.h"
+
+#define DOUBLE_API __attribute__((visibility("default")))
+
+/** Counts the call. CUDA_SUCCESS to go on; what it is to fail with, or the context's failure. */
+CUresult double__enter(const char *name, CUresult usual);
+/** The same, for calls that need a current context. */
+CUresult double__enter_context(const char *name, CUresult usual);
+
+#define ENTER(name, usual)                                                                                             \
+    do {                                                                                                               \
+        CUresult entered_ = double__enter(name, usual);                                                                \
+        if (entered_ != CUDA_SUCCESS)                                                                                  \
+            return entered_;                                                                                           \
+    } while (0)
+#define ENTER_CONTEXT(name, usual)                                                                                     \
+    do {                                                                                                               \
+        CUresult entered_ = double__enter_context(name, usual);                                                        \
+        if (entered_ != CUDA_SUCCESS)                                                                                  \
+            return entered_;                                                                                           \
+    } while (0)
+
+/** The stream of a handle, with 0 and CU_STREAM_LEGACY for the null stream; null when it is none of this context. */
+double_stream *double__stream_of(CUstream);
+#endif

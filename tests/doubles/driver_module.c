@@ -1,0 +1,104 @@
+/* Modules and launches: a kernel's name leads to a function of the host, in the tables that this library is built with.
+ */
+#include "driver.h"
+
+#include <string.h>
+
+extern const double_kernels_fn double__tables[]; /* tables.c */
+static char module;
+
+const double_kernel *double__kernel_named(const char *name) {
+    for (const double_kernels_fn *table = double__tables; *table; table++)
+        for (const double_kernel *k = (*table)(); k->name; k++)
+            if (strcmp(k->name, name) == 0)
+                return k;
+    return NULL;
+}
+
+static CUresult load(CUmodule *out, const void *image) {
+    if (!image || !out)
+        return CUDA_ERROR_INVALID_VALUE;
+    double__live("modules", 1);
+    *out = (CUmodule)(void *)&module;
+    return CUDA_SUCCESS;
+}
+
+DOUBLE_API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
+    ENTER_CONTEXT("cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU);
+    return load(out, image);
+}
+
+DOUBLE_API CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned n, CUjit_option *options,
+                                       void **values) {
+    ENTER_CONTEXT("cuModuleLoadDataEx", CUDA_ERROR_NO_BINARY_FOR_GPU);
+    (void)n;
+    (void)options;
+    (void)values;
+    return load(out, image);
+}
+
+DOUBLE_API CUresult cuModuleUnload(CUmodule which) {
+    CUresult entered = double__enter_context("cuModuleUnload", CUDA_ERROR_UNKNOWN);
+    if ((void *)which != &module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    double__live("modules", -1);
+    return entered;
+}
+
+DOUBLE_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule which, const char *name) {
+    ENTER_CONTEXT("cuModuleGetFunction", CUDA_ERROR_NOT_FOUND);
+    const double_kernel *k = (void *)which == &module ? double__kernel_named(name) : NULL;
+    if (!k)
+        return CUDA_ERROR_NOT_FOUND;
+    *out = (CUfunction)(void *)(uintptr_t)k;
+    return CUDA_SUCCESS;
+}
+
+DOUBLE_API CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
+    ENTER_CONTEXT("cuFuncSetAttribute", CUDA_ERROR_UNKNOWN);
+    (void)attribute;
+    (void)value;
+    return f ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+DOUBLE_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction f) {
+    ENTER_CONTEXT("cuFuncGetAttribute", CUDA_ERROR_UNKNOWN);
+    *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+    return f ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+DOUBLE_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int threads, size_t shared) {
+    ENTER_CONTEXT("cuOccupancyMaxActiveBlocksPerMultiprocessor", CUDA_ERROR_UNKNOWN);
+    (void)shared;
+    *blocks = threads > 0 ? 2048 / threads : 0;
+    return f ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+struct launch {
+    const double_kernel *kernel;
+    unsigned grid[3], block[3];
+    unsigned char args[DOUBLE_WORK_BYTES - 64] __attribute__((aligned(16)));
+};
+
+static void run_launch(void *data) {
+    struct launch *l = data;
+    double__translate(l->args, l->kernel->args_bytes);
+    l->kernel->run(l->args, l->grid, l->block);
+}
+
+DOUBLE_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                   unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
+    ENTER_CONTEXT("cuLaunchKernel", CUDA_ERROR_LAUNCH_FAILED);
+    const double_kernel *k = (const double_kernel *)(void *)f;
+    double_stream *s = double__stream_of(stream);
+    struct launch l = { .kernel = k, .grid = { gx, gy, gz }, .block = { bx, by, bz } };
+    (void)shared;
+    if (!k || !s)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || (uint64_t)bx * by * bz > 1024 ||
+        !params || extra || k->args_bytes > sizeof l.args)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(l.args, params[0], k->args_bytes);
+    double__push(s, run_launch, &l, offsetof(struct launch, args) + k->args_bytes);
+    return CUDA_SUCCESS;
+}

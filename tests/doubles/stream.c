@@ -1,0 +1,418 @@
+/* Queues of work, a thread for each, and points in them. One lock for all: this is for tests. */
+#include "double.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct work {
+    struct work *next;
+    double_work_fn run; /* null: wait for `seq` of `other` */
+    int always;         /* run in a spoilt context too */
+    double_stream *other;
+    uint64_t seq;
+    unsigned char data[DOUBLE_WORK_BYTES] __attribute__((aligned(16)));
+} work;
+
+struct double_stream {
+    double_stream *next;                 /* among all */
+    int device, blocking, ending, users; /* users: the thread, the handle, and those who wait for it */
+    uint64_t queued, done;
+    work *first, *last;
+    pthread_cond_t more;
+};
+
+struct double_event {
+    double_event *next;
+    int device, users;
+    double_stream *stream; /* null: never recorded */
+    uint64_t seq;
+    int64_t time_ns;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
+static double_stream *streams, *null_streams[DOUBLE_DEVICES];
+static double_event *events;
+static work *spare;
+static int spoilt[DOUBLE_DEVICES];
+
+/* ---- pieces of work: in memory of their own, since a step allocates nothing ---------------------------------------
+ */
+
+static work *new_work(void) {
+    enum { CHUNK = 1024 };
+    if (!spare) {
+        work *chunk = mmap(NULL, CHUNK * sizeof *chunk, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (chunk == MAP_FAILED) {
+            fprintf(stderr, "doubles: no memory for work\n");
+            abort();
+        }
+        for (int i = 0; i < CHUNK; i++) {
+            chunk[i].next = spare;
+            spare = &chunk[i];
+        }
+    }
+    work *w = spare;
+    spare = w->next;
+    w->next = NULL;
+    return w;
+}
+
+static void old_work(work *w) {
+    w->next = spare;
+    spare = w;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+static void unuse_stream(double_stream *s) {
+    if (s && --s->users == 0) {
+        pthread_cond_destroy(&s->more);
+        free(s);
+    }
+}
+
+/* `w` holds the stream that it waits for. */
+static void enqueue(double_stream *s, work *w) {
+    if (s->last)
+        s->last->next = w;
+    else
+        s->first = w;
+    s->last = w;
+    s->queued++;
+    pthread_cond_signal(&s->more);
+}
+
+static void enqueue_wait(double_stream *s, double_stream *other, uint64_t seq) {
+    if (other == s || other->done >= seq)
+        return;
+    work *w = new_work();
+    w->run = NULL;
+    w->other = other;
+    w->seq = seq;
+    other->users++;
+    enqueue(s, w);
+}
+
+/* The null stream and the blocking ones wait for each other. */
+static void order_null_stream(double_stream *s) {
+    double_stream *null = null_streams[s->device];
+    if (s != null && s->blocking && null)
+        enqueue_wait(s, null, null->queued);
+    for (double_stream *o = s == null ? streams : NULL; o; o = o->next)
+        if (o->device == s->device && o->blocking)
+            enqueue_wait(s, o, o->queued);
+}
+
+static void pause_at_random(void) {
+    static int64_t longest = -1;
+    if (longest < 0)
+        longest = double__number("DELAY_US", 50);
+    if (longest > 0 && double__random() % 4 == 0)
+        usleep(1 + double__random() % (uint32_t)longest);
+}
+
+/* Whether it may run: not in a spoilt context. */
+static int begin(double_stream *s) {
+    int code = double__fails("work");
+    pause_at_random();
+    if (code)
+        double__spoil(s->device, code);
+    return !double__spoilt(s->device);
+}
+
+static void *run_stream(void *arg) {
+    double_stream *s = arg;
+    pthread_mutex_lock(&lock);
+    while (s->first || !s->ending) {
+        work *w = s->first;
+        if (!w) {
+            pthread_cond_wait(&s->more, &lock);
+            continue;
+        }
+        if (w->run) {
+            pthread_mutex_unlock(&lock);
+            if (begin(s) || w->always)
+                w->run(w->data);
+            pthread_mutex_lock(&lock);
+        } else {
+            while (w->other->done < w->seq)
+                pthread_cond_wait(&progress, &lock);
+            unuse_stream(w->other);
+        }
+        s->first = w->next;
+        if (!s->first)
+            s->last = NULL;
+        old_work(w);
+        s->done++;
+        pthread_cond_broadcast(&progress);
+    }
+    unuse_stream(s);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+static int start_thread(double_stream *s) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int failed = pthread_create(&thread, NULL, run_stream, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed)
+        pthread_detach(thread);
+    return failed;
+}
+
+double_stream *double__stream_new(int device, int blocking) {
+    double_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (double_stream){ .device = device, .blocking = blocking, .users = 2 };
+    pthread_cond_init(&s->more, NULL);
+    if (start_thread(s)) {
+        pthread_cond_destroy(&s->more);
+        free(s);
+        return NULL;
+    }
+    pthread_mutex_lock(&lock);
+    s->next = streams;
+    streams = s;
+    pthread_mutex_unlock(&lock);
+    double__live("streams", 1);
+    return s;
+}
+
+void double__stream_end(double_stream *s) {
+    pthread_mutex_lock(&lock);
+    for (double_stream **at = &streams; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            break;
+        }
+    s->ending = 1;
+    pthread_cond_signal(&s->more);
+    unuse_stream(s);
+    pthread_mutex_unlock(&lock);
+    double__live("streams", -1);
+}
+
+double_stream *double__null_stream(int device) {
+    pthread_mutex_lock(&lock);
+    double_stream *s = null_streams[device];
+    pthread_mutex_unlock(&lock);
+    if (s)
+        return s;
+    s = double__stream_new(device, 0);
+    if (s)
+        double__live("streams", -1); /* nobody's to destroy */
+    return null_streams[device] = s;
+}
+
+int double__stream_known(const double_stream *s) {
+    int known = 0;
+    pthread_mutex_lock(&lock);
+    for (double_stream *o = streams; o; o = o->next)
+        known |= o == s;
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+int double__stream_device(const double_stream *s) {
+    return s->device;
+}
+
+static void push(double_stream *s, double_work_fn run, const void *data, size_t bytes, int always) {
+    if (bytes > DOUBLE_WORK_BYTES) {
+        fprintf(stderr, "doubles: %zu bytes of arguments, at most %d\n", bytes, DOUBLE_WORK_BYTES);
+        abort();
+    }
+    pthread_mutex_lock(&lock);
+    order_null_stream(s);
+    work *w = new_work();
+    w->run = run;
+    w->always = always;
+    if (bytes)
+        memcpy(w->data, data, bytes);
+    enqueue(s, w);
+    pthread_mutex_unlock(&lock);
+}
+
+void double__push(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
+    push(s, run, data, bytes, 0);
+}
+
+void double__push_always(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
+    push(s, run, data, bytes, 1);
+}
+
+static void wait_for(double_stream *s, uint64_t seq) { /* with the lock */
+    s->users++;
+    while (s->done < seq)
+        pthread_cond_wait(&progress, &lock);
+    unuse_stream(s);
+}
+
+void double__finish(double_stream *s) {
+    pthread_mutex_lock(&lock);
+    order_null_stream(s);
+    wait_for(s, s->queued);
+    pthread_mutex_unlock(&lock);
+}
+
+int double__idle(double_stream *s) {
+    pthread_mutex_lock(&lock);
+    int idle = s->done == s->queued;
+    pthread_mutex_unlock(&lock);
+    return idle;
+}
+
+void double__finish_device(int device) {
+    pthread_mutex_lock(&lock);
+    for (int again = 1; again;) { /* the list may change meanwhile */
+        again = 0;
+        for (double_stream *s = streams; s && !again; s = s->next)
+            if (s->device == device && s->done < s->queued) {
+                wait_for(s, s->queued);
+                again = 1;
+            }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static void unuse_event(double_event *e) {
+    if (--e->users == 0) {
+        unuse_stream(e->stream);
+        free(e);
+    }
+}
+
+double_event *double__event_new(int device) {
+    double_event *e = calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    *e = (double_event){ .device = device, .users = 1 };
+    pthread_mutex_lock(&lock);
+    e->next = events;
+    events = e;
+    pthread_mutex_unlock(&lock);
+    double__live("events", 1);
+    return e;
+}
+
+void double__event_end(double_event *e) {
+    pthread_mutex_lock(&lock);
+    for (double_event **at = &events; *at; at = &(*at)->next)
+        if (*at == e) {
+            *at = e->next;
+            break;
+        }
+    unuse_event(e);
+    pthread_mutex_unlock(&lock);
+    double__live("events", -1);
+}
+
+int double__event_known(const double_event *e) {
+    int known = 0;
+    pthread_mutex_lock(&lock);
+    for (double_event *o = events; o; o = o->next)
+        known |= o == e;
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+int double__event_device(const double_event *e) {
+    return e->device;
+}
+
+struct record {
+    double_event *event;
+    uint64_t seq;
+};
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void take_time(void *data) {
+    struct record *r = data;
+    pthread_mutex_lock(&lock);
+    if (r->event->seq == r->seq)
+        r->event->time_ns = now_ns();
+    unuse_event(r->event);
+    pthread_mutex_unlock(&lock);
+}
+
+void double__event_record(double_event *e, double_stream *s) {
+    pthread_mutex_lock(&lock);
+    order_null_stream(s);
+    work *w = new_work();
+    struct record r = { e, s->queued + 1 };
+    w->run = take_time;
+    w->always = 1;
+    memcpy(w->data, &r, sizeof r);
+    enqueue(s, w);
+    s->users++;
+    unuse_stream(e->stream);
+    e->stream = s;
+    e->seq = s->queued;
+    e->time_ns = -1;
+    e->users++;
+    pthread_mutex_unlock(&lock);
+}
+
+void double__event_wait(double_event *e, double_stream *s) {
+    pthread_mutex_lock(&lock);
+    if (e->stream)
+        enqueue_wait(s, e->stream, e->seq);
+    pthread_mutex_unlock(&lock);
+}
+
+int double__event_passed(double_event *e) {
+    pthread_mutex_lock(&lock);
+    int passed = !e->stream || e->stream->done >= e->seq;
+    pthread_mutex_unlock(&lock);
+    return passed;
+}
+
+void double__event_finish(double_event *e) {
+    pthread_mutex_lock(&lock);
+    if (e->stream)
+        wait_for(e->stream, e->seq);
+    pthread_mutex_unlock(&lock);
+}
+
+int64_t double__event_time(double_event *e) {
+    pthread_mutex_lock(&lock);
+    int64_t time = e->stream && e->stream->done >= e->seq ? e->time_ns : -1;
+    pthread_mutex_unlock(&lock);
+    return time;
+}
+
+/* ---- failure ------------------------------------------------------------------------------------------------------
+ */
+
+void double__spoil(int device, int code) {
+    pthread_mutex_lock(&lock);
+    if (!spoilt[device])
+        spoilt[device] = code == -1 ? 700 : code; /* an illegal address */
+    pthread_mutex_unlock(&lock);
+}
+
+int double__spoilt(int device) {
+    pthread_mutex_lock(&lock);
+    int code = spoilt[device];
+    pthread_mutex_unlock(&lock);
+    return code;
+}

@@ -1,0 +1,424 @@
+/* The double of the CUDA driver: it must be as strict as the real thing, or what is tested on it shows nothing. Each
+ * test runs in a process of its own, since a spoilt context stays so. */
+#include "driver.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static CUcontext context;
+
+static void open_device(int device) {
+    CUdevice d;
+    assert_int_equal(cuInit(0), CUDA_SUCCESS);
+    assert_int_equal(cuDeviceGet(&d, device), CUDA_SUCCESS);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, d), CUDA_SUCCESS);
+    assert_int_equal(cuCtxPushCurrent(context), CUDA_SUCCESS);
+}
+
+static void close_device(int device) {
+    assert_int_equal(cuCtxPopCurrent(NULL), CUDA_SUCCESS);
+    assert_int_equal(cuDevicePrimaryCtxRelease(device), CUDA_SUCCESS);
+}
+
+static CUstream stream(void) {
+    CUstream s;
+    assert_int_equal(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return s;
+}
+
+static CUdeviceptr memory(size_t bytes) {
+    CUdeviceptr at;
+    assert_int_equal(cuMemAlloc(&at, bytes), CUDA_SUCCESS);
+    return at;
+}
+
+/* ---- order ---------------------------------------------------------------------------------------------------------
+ */
+
+static void hold(void *gate) { /* a stream stands still until the test lets it go */
+    while (!__atomic_load_n((int *)gate, __ATOMIC_ACQUIRE))
+        usleep(100);
+}
+
+static void let_go(int *gate) {
+    __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+}
+
+static void test_doubles__two_streams_without_event_run_out_of_order(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream a = stream(), b = stream();
+    CUdeviceptr at = memory(4);
+    int gate = 0, *value;
+    assert_int_equal(cuMemHostAlloc((void **)&value, 4, 0), CUDA_SUCCESS);
+    assert_int_equal(cuLaunchHostFunc(a, hold, &gate), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(at, 1, 1, a), CUDA_SUCCESS); /* issued first, done last */
+    assert_int_equal(cuMemsetD32Async(at, 2, 1, b), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(b), CUDA_SUCCESS);
+    assert_int_equal(cuStreamQuery(a), CUDA_ERROR_NOT_READY);
+    let_go(&gate);
+    assert_int_equal(cuStreamSynchronize(a), CUDA_SUCCESS);
+    assert_int_equal(cuMemcpyDtoH(value, at, 4), CUDA_SUCCESS);
+    assert_int_equal(*value, 1);
+    assert_int_equal(cuStreamDestroy(a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(b), CUDA_SUCCESS);
+    assert_int_equal(cuMemFreeHost(value), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(0);
+}
+
+static void test_doubles__event_between_streams_orders_them(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream a = stream(), b = stream();
+    CUdeviceptr at = memory(4);
+    CUevent event;
+    int gate = 0, *value;
+    assert_int_equal(cuMemHostAlloc((void **)&value, 4, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    assert_int_equal(cuEventQuery(event), CUDA_SUCCESS); /* never recorded: nothing to wait for */
+    assert_int_equal(cuLaunchHostFunc(a, hold, &gate), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(at, 1, 1, a), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(event, a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(b, event, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(at, 2, 1, b), CUDA_SUCCESS);
+    usleep(20000);
+    assert_int_equal(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    assert_int_equal(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
+    let_go(&gate);
+    assert_int_equal(cuMemcpyDtoHAsync(value, at, 4, b), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(b), CUDA_SUCCESS);
+    assert_int_equal(*value, 2);
+    assert_int_equal(cuEventQuery(event), CUDA_SUCCESS);
+    assert_int_equal(cuEventDestroy(event), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(b), CUDA_SUCCESS);
+    assert_int_equal(cuMemFreeHost(value), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(0);
+}
+
+/* An event recorded anew does not move a wait that was asked for before. */
+static void test_doubles__event_recorded_again_keeps_earlier_waits(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream a = stream(), b = stream();
+    CUevent event;
+    int gate = 0;
+    assert_int_equal(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(event, a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(b, event, 0), CUDA_SUCCESS);
+    assert_int_equal(cuLaunchHostFunc(a, hold, &gate), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(event, a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(b), CUDA_SUCCESS);
+    assert_int_equal(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    let_go(&gate);
+    assert_int_equal(cuEventSynchronize(event), CUDA_SUCCESS);
+    assert_int_equal(cuEventDestroy(event), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(b), CUDA_SUCCESS);
+    close_device(0);
+}
+
+static void test_doubles__blocking_stream_waits_for_null_stream(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream blocking, apart = stream();
+    int gate = 0;
+    assert_int_equal(cuStreamCreate(&blocking, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+    assert_int_equal(cuLaunchHostFunc(NULL, hold, &gate), CUDA_SUCCESS);
+    CUdeviceptr at = memory(8);
+    assert_int_equal(cuMemsetD32Async(at, 1, 1, blocking), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(at, 1, 1, apart), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(apart), CUDA_SUCCESS);
+    assert_int_equal(cuStreamQuery(blocking), CUDA_ERROR_NOT_READY);
+    let_go(&gate);
+    assert_int_equal(cuCtxSynchronize(), CUDA_SUCCESS);
+    assert_int_equal(cuStreamQuery(blocking), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(blocking), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(apart), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(0);
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------
+ */
+
+static void test_doubles__ranges_and_kinds_are_checked(void **state) {
+    (void)state;
+    open_device(0);
+    CUdeviceptr at = memory(1000);
+    char host[100] = { 0 };
+    assert_int_equal(cuMemcpyHtoD(at + 900, host, 100), CUDA_SUCCESS);
+    assert_int_equal(cuMemcpyHtoD(at + 901, host, 100), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemcpyDtoH(host, at + 1000, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemcpyDtoD(at, (CUdeviceptr)host, 10), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemcpyHtoD(at, (void *)at, 10), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemsetD8(at, 0, 1001), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemsetD32(at + 2, 0, 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemFree(at + 512), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemFreeHost((void *)at), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuMemFree(0), CUDA_SUCCESS);
+    close_device(0);
+}
+
+static void test_doubles__memory_ends_at_the_capacity(void **state) {
+    (void)state;
+    open_device(1);
+    size_t room, total;
+    CUdeviceptr most, more;
+    assert_int_equal(cuMemGetInfo(&room, &total), CUDA_SUCCESS);
+    assert_int_equal(total, 1 << 20);
+    assert_int_equal(cuMemAlloc(&most, room), CUDA_SUCCESS);
+    assert_int_equal(cuMemAlloc(&more, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(cuMemFree(most), CUDA_SUCCESS);
+    assert_int_equal(cuMemAlloc(&more, 1), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(more), CUDA_SUCCESS);
+    close_device(1);
+}
+
+static void test_doubles__host_access_to_device_memory_is_a_fault(void **state) {
+    (void)state;
+    open_device(0);
+    volatile char *at = (char *)memory(64);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        at[0] = 1;
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+    assert_int_equal(cuMemFree((CUdeviceptr)at), CUDA_SUCCESS);
+    close_device(0);
+}
+
+static void test_doubles__registered_memory_copies_without_waiting(void **state) {
+    (void)state;
+    open_device(0);
+    static char host[4096];
+    CUstream s = stream();
+    CUdeviceptr at = memory(sizeof host);
+    int gate = 0;
+    assert_int_equal(cuMemHostRegister(host, sizeof host, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemHostRegister(host + 100, 8, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    assert_int_equal(cuLaunchHostFunc(s, hold, &gate), CUDA_SUCCESS);
+    assert_int_equal(cuMemcpyHtoDAsync(at, host, sizeof host, s), CUDA_SUCCESS); /* would hang if it waited */
+    let_go(&gate);
+    assert_int_equal(cuStreamSynchronize(s), CUDA_SUCCESS);
+    assert_int_equal(cuMemHostUnregister(host), CUDA_SUCCESS);
+    assert_int_equal(cuMemHostUnregister(host), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuStreamDestroy(s), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(0);
+}
+
+/* ---- contexts, kernels ---------------------------------------------------------------------------------------------
+ */
+
+static void test_doubles__calls_need_a_context(void **state) {
+    (void)state;
+    CUdeviceptr at;
+    CUdevice device;
+    CUstream s;
+    assert_int_equal(cuDeviceGet(&device, 0), CUDA_ERROR_NOT_INITIALIZED);
+    assert_int_equal(cuInit(0), CUDA_SUCCESS);
+    assert_int_equal(cuDeviceGet(&device, 4), CUDA_ERROR_INVALID_DEVICE);
+    assert_int_equal(cuMemAlloc(&at, 4), CUDA_ERROR_INVALID_CONTEXT);
+    open_device(0);
+    s = stream();
+    assert_int_equal(cuCtxPopCurrent(NULL), CUDA_SUCCESS);
+    assert_int_equal(cuStreamQuery(s), CUDA_ERROR_INVALID_CONTEXT);
+    open_device(1); /* another context's stream */
+    assert_int_equal(cuMemAlloc(&at, 4), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(at, 0, 1, s), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(1);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    assert_int_equal(cuCtxPushCurrent(context), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(s), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(s), CUDA_ERROR_INVALID_HANDLE);
+    close_device(0);
+    assert_int_equal(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+    assert_int_equal(cuDevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+struct increment {
+    CUdeviceptr in, out;
+    uint64_t elems;
+    int32_t by;
+};
+
+static CUresult launch(CUstream s, struct increment *args, unsigned blocks) {
+    CUmodule module;
+    CUfunction f;
+    void *params[] = { args };
+    assert_int_equal(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    assert_int_equal(cuModuleGetFunction(&f, module, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
+    assert_int_equal(cuModuleGetFunction(&f, module, "double_increment"), CUDA_SUCCESS);
+    CUresult result = cuLaunchKernel(f, blocks, 1, 1, 4, 1, 1, 0, s, params, NULL);
+    cuModuleUnload(module);
+    return result;
+}
+
+static void test_doubles__kernel_runs_in_the_stream_over_its_grid(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream s = stream();
+    CUdeviceptr at = memory(40);
+    int32_t host[10] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 };
+    struct increment args = { at, at, 10, 100 };
+    assert_int_equal(cuMemcpyHtoDAsync(at, host, sizeof host, s), CUDA_SUCCESS);
+    assert_int_equal(launch(s, &args, 2), CUDA_SUCCESS); /* 8 threads: the last two are left alone */
+    args.by = 7;                                         /* taken at the call */
+    assert_int_equal(cuMemcpyDtoHAsync(host, at, sizeof host, s), CUDA_SUCCESS);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(host[i], i < 8 ? 100 + i : i);
+    assert_int_equal(launch(s, &args, 0), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuStreamDestroy(s), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(0);
+}
+
+static void test_doubles__failed_launch_spoils_the_context(void **state) {
+    (void)state;
+    setenv("TESSERA_DOUBLE_FAIL", "cuLaunchKernel:2", 1);
+    open_device(0);
+    CUstream s = stream();
+    CUdeviceptr at = memory(40), more;
+    struct increment args = { at, at, 10, 1 };
+    CUmodule module;
+    assert_int_equal(launch(s, &args, 1), CUDA_SUCCESS);
+    assert_int_equal(launch(s, &args, 1), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuMemAlloc(&more, 4), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuStreamSynchronize(s), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuModuleLoadData(&module, "image"), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuStreamDestroy(s), CUDA_ERROR_LAUNCH_FAILED); /* given back all the same */
+    assert_int_equal(cuMemFree(at), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuCtxPopCurrent(NULL), CUDA_SUCCESS);
+    assert_int_equal(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+}
+
+static void test_doubles__failed_work_shows_at_the_next_call(void **state) {
+    (void)state;
+    setenv("TESSERA_DOUBLE_FAIL", "work:1", 1);
+    open_device(0);
+    CUstream s = stream();
+    CUdeviceptr at = memory(4);
+    assert_int_equal(cuMemsetD32Async(at, 1, 1, s), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuStreamDestroy(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuMemFree(at), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuCtxPopCurrent(NULL), CUDA_SUCCESS);
+    assert_int_equal(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+}
+
+static void test_doubles__named_call_fails_once(void **state) {
+    (void)state;
+    setenv("RANK", "3", 1);
+    setenv("TESSERA_DOUBLE_FAIL", "cuMemAlloc:2@3,cuStreamCreate:1@2,cuEventCreate:1:801", 1);
+    open_device(0);
+    CUdeviceptr a, b, c;
+    CUstream s;
+    CUevent e;
+    assert_int_equal(cuMemAlloc(&a, 4), CUDA_SUCCESS);
+    assert_int_equal(cuMemAlloc(&b, 4), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(cuMemAlloc(&c, 4), CUDA_SUCCESS);
+    assert_int_equal(cuStreamCreate(&s, 0), CUDA_SUCCESS); /* another rank's */
+    assert_int_equal(cuEventCreate(&e, 0), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(cuStreamDestroy(s), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(a), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(c), CUDA_SUCCESS);
+    close_device(0);
+}
+
+static void test_doubles__leaks_are_told(void **state) {
+    (void)state;
+    open_device(0);
+    CUevent e;
+    memory(100);
+    assert_int_equal(cuEventCreate(&e, 0), CUDA_SUCCESS);
+    close_device(0);
+}
+
+/* ---- each in a process of its own
+ * ------------------------------------------------------------------------------------ */
+
+static const struct {
+    const struct CMUnitTest test;
+    int exit_code;
+    const char *says; /* at the end, on standard error */
+} tests[] = {
+    { cmocka_unit_test(test_doubles__two_streams_without_event_run_out_of_order), 0, "" },
+    { cmocka_unit_test(test_doubles__event_between_streams_orders_them), 0, "" },
+    { cmocka_unit_test(test_doubles__event_recorded_again_keeps_earlier_waits), 0, "" },
+    { cmocka_unit_test(test_doubles__blocking_stream_waits_for_null_stream), 0, "" },
+    { cmocka_unit_test(test_doubles__ranges_and_kinds_are_checked), 0, "" },
+    { cmocka_unit_test(test_doubles__memory_ends_at_the_capacity), 0, "" },
+    { cmocka_unit_test(test_doubles__host_access_to_device_memory_is_a_fault), 0, "" },
+    { cmocka_unit_test(test_doubles__registered_memory_copies_without_waiting), 0, "" },
+    { cmocka_unit_test(test_doubles__calls_need_a_context), 0, "" },
+    { cmocka_unit_test(test_doubles__kernel_runs_in_the_stream_over_its_grid), 0, "" },
+    { cmocka_unit_test(test_doubles__failed_launch_spoils_the_context), 0, "" },
+    { cmocka_unit_test(test_doubles__failed_work_shows_at_the_next_call), 0, "" },
+    { cmocka_unit_test(test_doubles__named_call_fails_once), 0, "" },
+    { cmocka_unit_test(test_doubles__leaks_are_told), 55,
+      "doubles: left behind: 1 allocations of device memory\ndoubles: left behind: 1 events\n" },
+};
+
+static void one_in_its_own_process(void **state) {
+    size_t i = (size_t)*state;
+    char number[16], path[64], said[4096] = "", counts[4096] = "";
+    snprintf(number, sizeof number, "%zu", i);
+    snprintf(path, sizeof path, "/tmp/tessera-doubles-%d-%zu", (int)getpid(), i);
+    int out[2];
+    assert_int_equal(pipe(out), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(out[1], 2);
+        setenv("TESSERA_DOUBLE_LOG", path, 1);
+        execl("/proc/self/exe", "test_doubles", number, (char *)NULL);
+        _exit(99);
+    }
+    close(out[1]);
+    size_t at = 0;
+    for (ssize_t n; (n = read(out[0], said + at, sizeof said - 1 - at)) > 0;)
+        at += (size_t)n;
+    close(out[0]);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    const char *end = strstr(said, "doubles: ");
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != tests[i].exit_code)
+        fail_msg("status %#x:\n%s", (unsigned)status, said);
+    assert_string_equal(end ? end : "", tests[i].says);
+    FILE *log = fopen(path, "r");
+    assert_non_null(log);
+    assert_true(fread(counts, 1, sizeof counts - 1, log) > 0);
+    fclose(log);
+    unlink(path);
+    assert_non_null(strstr(counts, " cuInit "));
+}
+
+int main(int argc, char **argv) {
+    enum { N = sizeof tests / sizeof *tests };
+    if (argc > 1) {
+        const struct CMUnitTest one[] = { tests[atoi(argv[1])].test };
+        setenv("TESSERA_DOUBLE_LEAKS", "55", 1);
+        setenv("TESSERA_DOUBLE_MEMORY", "1048576", 1);
+        return cmocka_run_group_tests(one, NULL, NULL);
+    }
+    struct CMUnitTest all[N];
+    for (size_t i = 0; i < N; i++)
+        all[i] = (struct CMUnitTest){ tests[i].test.name, one_in_its_own_process, NULL, NULL, (void *)i };
+    return cmocka_run_group_tests(all, NULL, NULL);
+}

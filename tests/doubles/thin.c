@@ -1,0 +1,2 @@
+/* Nothing of its own: a library under the name that dlopen asks for, over libtessera-doubles.so. */
+typedef int tessera_doubles_are_elsewhere;
