@@ -152,10 +152,7 @@ tess_status shm_comm_create(const struct shm_settings *settings, struct shm_grou
         give_free(c, &c->pool[i]);
     }
     c->operations.table = &c->table;
-    c->operations.scratch = aligned_alloc(64, SHM_REDUCE_SCRATCH);
-    tess_status s = c->operations.scratch
-                        ? shm_table_map(group, members[0], table_offset, shm_table_bytes(size), &memory, f)
-                        : shm_fail(f, TESS_E_NOMEM, -1, "shm: no memory for partial sums");
+    tess_status s = shm_table_map(group, members[0], table_offset, shm_table_bytes(size), &memory, f);
     if (s == TESS_OK) {
         shm_table_open(&c->table, group, c->members, rank, size, memory, &c->cause);
         if (!start_worker(c))
@@ -204,7 +201,6 @@ void shm_comm_destroy(tess_comm *c) {
     shm_table_close(&c->table);
     shm_group_drop(c->group);
     free_requests(c);
-    free(c->operations.scratch);
     free(c);
 }
 

@@ -10,7 +10,6 @@ enum { SHM_OP_FINALIZE = 101 };
 struct shm_operations {
     struct shm_table *table;
     uint64_t calls, rounds; /* so far; the same on every rank */
-    void *scratch;          /* SHM_REDUCE_SCRATCH */
 };
 
 tess_status shm_run_call(struct shm_operations *, const tess_collective *, struct shm_failure *);

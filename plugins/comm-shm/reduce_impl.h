@@ -3,7 +3,7 @@
 
 #include <string.h>
 #include <tessera/plugin.h>
-#ifdef __F16C__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -68,114 +68,115 @@ static inline uint16_t narrow_f16(float x) {
 #define OP_WRAP_i64(T, a, b) ((T)((uint64_t)(a) + (uint64_t)(b)))
 #define OP_WRAP_u8(T, a, b) ((T)((a) + (b)))
 
-/* ---- loops; unaligned addresses, so values are moved with memcpy, which costs nothing -------------- */
+/* ---- one pass over memory: every contribution is read once and the result written once -------------- */
 
+/* Addresses may be unaligned, so values are moved with memcpy, which costs nothing. */
 #define LOAD(T, name, from, i)                                                                                         \
     T name;                                                                                                            \
     memcpy(&name, (const char *)(from) + (i) * sizeof name, sizeof name)
-
-#define DEFINE_TWO(name, S, A, widen, OP)                                                                              \
-    static void two_##name(void *acc, const void *x, const void *y, size_t n) {                                        \
-        A *restrict out = acc;                                                                                         \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            LOAD(S, sa, x, i);                                                                                         \
-            LOAD(S, sb, y, i);                                                                                         \
-            A a = widen(sa), b = widen(sb);                                                                            \
-            out[i] = OP(A, a, b);                                                                                      \
-        }                                                                                                              \
-    }
-#define DEFINE_ONE(name, S, A, widen)                                                                                  \
-    static void one_##name(void *acc, const void *x, size_t n) {                                                       \
-        A *out = acc;                                                                                                  \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            LOAD(S, a, x, i);                                                                                          \
-            out[i] = widen(a);                                                                                         \
-        }                                                                                                              \
-    }
-#define DEFINE_COMBINE(name, A, OP)                                                                                    \
-    static void combine_##name(void *acc, const void *with, size_t n) {                                                \
-        A *restrict out = acc;                                                                                         \
-        const A *restrict in = with;                                                                                   \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            A a = out[i], b = in[i];                                                                                   \
-            out[i] = OP(A, a, b);                                                                                      \
-        }                                                                                                              \
-    }
 #define TIMES(A, x, s) ((x) * (A)(s))
 #define AS_IS(A, x, s) (x)
-#define DEFINE_FINISH(name, S, A, widen, narrow, PLUS, SCALE)                                                          \
-    static void finish_##name(void *out, const void *old, const void *acc, size_t n, double scale) {                   \
-        const A *sum = acc;                                                                                            \
-        (void)scale;                                                                                                   \
-        for (size_t i = 0; i < n; i++) {                                                                               \
-            A a = sum[i];                                                                                              \
-            if (old) {                                                                                                 \
-                LOAD(S, before, old, i);                                                                               \
-                A b = widen(before);                                                                                   \
-                a = PLUS(A, b, a);                                                                                     \
+
+/* Elements before the first that begins a cache line. */
+static inline uint64_t until_line(const void *at, uint64_t size, uint64_t elems) {
+    uint64_t first = (64 - ((uintptr_t)at & 63)) % 64 / size;
+    return first < elems ? first : elems;
+}
+
+/* Whole lines to the beginning of a line. */
+static inline void past_caches(void *to, const void *from, size_t bytes) {
+#ifdef __AVX2__
+    for (size_t i = 0; i < bytes; i += 32)
+        _mm256_stream_si256((void *)((char *)to + i), _mm256_loadu_si256((const void *)((const char *)from + i)));
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+/* reduce_NAME sums m <= SHM_SPAN elements from `at` on through a binary counter: partial i holds the sum of weight[i]
+ * neighbouring leaves. A span is so short that reading goes on while it is summed; its partial sums stay in the
+ * first-level cache. S, A, O: stored, accumulation and output types. */
+#define DEFINE_REDUCE(name, IN, OUT, REDOP, S, A, widen, OP, O, widen_out, narrow, PLUS, SCALE)                        \
+    static inline __attribute__((always_inline)) void span_##name(                                                     \
+        const struct shm_reduction *r, const void *const *leaves, int n, uint64_t at, size_t m, void *out) {           \
+        A part[SHM_PARTIALS][SHM_SPAN];                                                                                \
+        O end[SHM_SPAN];                                                                                               \
+        int weight[SHM_PARTIALS], depth = 0;                                                                           \
+        for (int l = 0; l < n; l += 2) {                                                                               \
+            const char *x = (const char *)leaves[l] + at * sizeof(S);                                                  \
+            const char *y = l + 1 < n ? (const char *)leaves[l + 1] + at * sizeof(S) : NULL;                           \
+            A *top = part[depth];                                                                                      \
+            for (size_t i = 0; i < m && y; i++) {                                                                      \
+                LOAD(S, sa, x, i);                                                                                     \
+                LOAD(S, sb, y, i);                                                                                     \
+                A a = widen(sa), b = widen(sb);                                                                        \
+                top[i] = OP(A, a, b);                                                                                  \
             }                                                                                                          \
-            S end = narrow(SCALE(A, a, scale));                                                                        \
-            memcpy((char *)out + i * sizeof end, &end, sizeof end);                                                    \
+            for (size_t i = 0; i < m && !y; i++) {                                                                     \
+                LOAD(S, a, x, i);                                                                                      \
+                top[i] = widen(a);                                                                                     \
+            }                                                                                                          \
+            weight[depth++] = y ? 2 : 1;                                                                               \
+            while (depth > 1 && (weight[depth - 1] == weight[depth - 2] || l + 2 >= n)) {                              \
+                depth--;                                                                                               \
+                weight[depth - 1] *= 2;                                                                                \
+                for (size_t i = 0; i < m; i++)                                                                         \
+                    part[depth - 1][i] = OP(A, part[depth - 1][i], part[depth][i]);                                    \
+            }                                                                                                          \
         }                                                                                                              \
+        for (size_t i = 0; i < m && r->add; i++) {                                                                     \
+            LOAD(O, old, out, i);                                                                                      \
+            A wide = widen_out(old);                                                                                   \
+            part[0][i] = PLUS(A, wide, part[0][i]);                                                                    \
+        }                                                                                                              \
+        for (size_t i = 0; i < m; i++)                                                                                 \
+            end[i] = narrow(SCALE(A, part[0][i], r->scale));                                                           \
+        if (r->stream && m == SHM_SPAN)                                                                                \
+            past_caches(out, end, sizeof end);                                                                         \
+        else                                                                                                           \
+            memcpy(out, end, m * sizeof(O));                                                                           \
+    }                                                                                                                  \
+    static void reduce_##name(const struct shm_reduction *r, const void *const *leaves, int n, void *out,              \
+                              uint64_t elems) {                                                                        \
+        uint64_t at = r->stream ? until_line(out, sizeof(O), elems) : 0;                                               \
+        if (at > 0)                                                                                                    \
+            span_##name(r, leaves, n, 0, (size_t)at, out);                                                             \
+        for (; elems - at >= SHM_SPAN; at += SHM_SPAN)                                                                 \
+            span_##name(r, leaves, n, at, SHM_SPAN, (char *)out + at * sizeof(O));                                     \
+        if (at < elems)                                                                                                \
+            span_##name(r, leaves, n, at, (size_t)(elems - at), (char *)out + at * sizeof(O));                         \
     }
 
-/* name, stored type, accumulation type, way there, way back, sum, scale */
-#define FORMATS(X)                                                                                                     \
-    X(f32, float, float, SAME, SAME, OP_SUM, TIMES)                                                                    \
-    X(f64, double, double, SAME, SAME, OP_SUM, TIMES)                                                                  \
-    X(bf16, uint16_t, float, widen_bf16, narrow_bf16, OP_SUM, TIMES)                                                   \
-    X(f16, uint16_t, float, widen_f16, narrow_f16, OP_SUM, TIMES)                                                      \
-    X(u8, uint8_t, uint8_t, SAME, SAME, OP_WRAP_u8, AS_IS)                                                             \
-    X(i8, int8_t, int8_t, SAME, SAME, OP_WRAP_i8, AS_IS)                                                               \
-    X(i32, int32_t, int32_t, SAME, SAME, OP_WRAP_i32, AS_IS)                                                           \
-    X(i64, int64_t, int64_t, SAME, SAME, OP_WRAP_i64, AS_IS)
+/* Every combination: X(name, dtype in, out, redop, S, A, widen, operation, O, widen_out, narrow, PLUS, SCALE) */
+#define EACH_OPERATION(X, in, IN, out, OUT, S, A, widen, O, widen_out, narrow, PLUS, SCALE)                            \
+    X(in##_##out##_sum, IN, OUT, TESS_SUM, S, A, widen, PLUS, O, widen_out, narrow, PLUS, SCALE)                       \
+    X(in##_##out##_min, IN, OUT, TESS_MIN, S, A, widen, OP_MIN, O, widen_out, narrow, PLUS, SCALE)                     \
+    X(in##_##out##_max, IN, OUT, TESS_MAX, S, A, widen, OP_MAX, O, widen_out, narrow, PLUS, SCALE)
+#define SAME_FORMAT(X, name, DTYPE, S, A, widen, narrow, PLUS, SCALE)                                                  \
+    EACH_OPERATION(X, name, DTYPE, name, DTYPE, S, A, widen, S, widen, narrow, PLUS, SCALE)
+#define TO_F32(X, name, DTYPE, widen)                                                                                  \
+    EACH_OPERATION(X, name, DTYPE, f32, TESS_F32, uint16_t, float, widen, float, SAME, SAME, OP_SUM, TIMES)
+#define REDUCTIONS(X)                                                                                                  \
+    SAME_FORMAT(X, f32, TESS_F32, float, float, SAME, SAME, OP_SUM, TIMES)                                             \
+    SAME_FORMAT(X, f64, TESS_F64, double, double, SAME, SAME, OP_SUM, TIMES)                                           \
+    SAME_FORMAT(X, bf16, TESS_BF16, uint16_t, float, widen_bf16, narrow_bf16, OP_SUM, TIMES)                           \
+    SAME_FORMAT(X, f16, TESS_F16, uint16_t, float, widen_f16, narrow_f16, OP_SUM, TIMES)                               \
+    TO_F32(X, bf16, TESS_BF16, widen_bf16)                                                                             \
+    TO_F32(X, f16, TESS_F16, widen_f16)                                                                                \
+    SAME_FORMAT(X, u8, TESS_U8, uint8_t, uint8_t, SAME, SAME, OP_WRAP_u8, AS_IS)                                       \
+    SAME_FORMAT(X, i8, TESS_I8, int8_t, int8_t, SAME, SAME, OP_WRAP_i8, AS_IS)                                         \
+    SAME_FORMAT(X, i32, TESS_I32, int32_t, int32_t, SAME, SAME, OP_WRAP_i32, AS_IS)                                    \
+    SAME_FORMAT(X, i64, TESS_I64, int64_t, int64_t, SAME, SAME, OP_WRAP_i64, AS_IS)
+REDUCTIONS(DEFINE_REDUCE)
 
-#define DEFINE(name, S, A, widen, narrow, PLUS, SCALE)                                                                 \
-    DEFINE_TWO(name##_sum, S, A, widen, PLUS)                                                                          \
-    DEFINE_TWO(name##_min, S, A, widen, OP_MIN)                                                                        \
-    DEFINE_TWO(name##_max, S, A, widen, OP_MAX)                                                                        \
-    DEFINE_ONE(name, S, A, widen)                                                                                      \
-    DEFINE_COMBINE(name##_sum, A, PLUS)                                                                                \
-    DEFINE_COMBINE(name##_min, A, OP_MIN)                                                                              \
-    DEFINE_COMBINE(name##_max, A, OP_MAX)                                                                              \
-    DEFINE_FINISH(name, S, A, widen, narrow, PLUS, SCALE)
-FORMATS(DEFINE)
-
-#define ENTRY(name, S, A, widen, narrow, PLUS, SCALE)                                                                  \
-    [NUMBER_##name] = { { two_##name##_sum, two_##name##_min, two_##name##_max },                                      \
-                        { combine_##name##_sum, combine_##name##_min, combine_##name##_max },                          \
-                        one_##name,                                                                                    \
-                        finish_##name,                                                                                 \
-                        sizeof(S),                                                                                     \
-                        sizeof(A) },
-enum {
-    NUMBER_u8 = TESS_U8,
-    NUMBER_i8 = TESS_I8,
-    NUMBER_i32 = TESS_I32,
-    NUMBER_i64 = TESS_I64,
-    NUMBER_f16 = TESS_F16,
-    NUMBER_bf16 = TESS_BF16,
-    NUMBER_f32 = TESS_F32,
-    NUMBER_f64 = TESS_F64
-};
-
-static int pick(uint32_t in, uint32_t out, uint32_t redop, struct shm_kernels *k) {
+static shm_reduce_fn *pick(uint32_t in, uint32_t out, uint32_t redop) {
+#define ENTRY(name, IN, OUT, REDOP, ...) { IN, OUT, REDOP, reduce_##name },
     static const struct {
-        void (*two[3])(void *, const void *, const void *, size_t);
-        void (*combine[3])(void *, const void *, size_t);
-        void (*one)(void *, const void *, size_t);
-        void (*finish)(void *, const void *, const void *, size_t, double);
-        uint32_t bytes, acc_bytes;
-    } table[] = { FORMATS(ENTRY) };
-    int wider = out == TESS_F32 && (in == TESS_F16 || in == TESS_BF16);
-    if (in < TESS_U8 || in > TESS_F64 || (in != out && !wider) || redop < TESS_SUM || redop > TESS_MAX)
-        return 0;
-    *k = (struct shm_kernels){ table[in].two[redop - TESS_SUM],
-                               table[in].one,
-                               table[in].combine[redop - TESS_SUM],
-                               table[out].finish,
-                               table[in].bytes,
-                               table[in].acc_bytes,
-                               table[out].bytes };
-    return 1;
+        uint32_t in, out, redop;
+        shm_reduce_fn *fn;
+    } table[] = { REDUCTIONS(ENTRY) };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (table[i].in == in && table[i].out == out && table[i].redop == redop)
+            return table[i].fn;
+    return NULL;
 }

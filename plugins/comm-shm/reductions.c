@@ -29,8 +29,7 @@ static tess_status sum_round(struct shm_run *run, uint64_t k, unsigned char *out
             return s;
         leaves[peer] = from;
     }
-    shm_reduce(&r, leaves, t->size, out + k * (run->in.chunk / bytes) * shm_dtype_bytes(c->recv_dtype), elems,
-               run->ops->scratch);
+    shm_reduce(&r, leaves, t->size, out + k * (run->in.chunk / bytes) * shm_dtype_bytes(c->recv_dtype), elems);
     return TESS_OK;
 }
 
