@@ -20,8 +20,13 @@ static void copy_text(char *out, size_t capacity, const unsigned char *text, siz
 }
 
 static void describe(const tess__kv_server *server, char *out, int32_t rank, const char *verb, const char *why) {
-    const char *doing = server->ranks[rank].doing;
-    snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s%s: %.320s", (int)rank, verb, *doing ? " in " : "", doing, why);
+    const char *doing = server->ranks[rank].doing; /* told ten times a second: it may have gone on */
+    int lost = strcmp(verb, "was lost") == 0;
+    snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s%s%s: %.320s", (int)rank, verb,
+             !*doing ? ""
+             : lost  ? " (last seen in "
+                     : " in ",
+             doing, *doing && lost ? ")" : "", why);
 }
 
 /* The first suspicion stands, but a death displaces an echo; final after hold_ms. */

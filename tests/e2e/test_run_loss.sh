@@ -19,15 +19,15 @@ under_run() {
   done
   nothing_left
 }
-under_run 5 2 kill 'was lost in forward of unit h\.3: killed by signal 9 \(Killed\)'
+under_run 5 2 kill 'was lost \(last seen in forward of unit h\.3\): killed by signal 9 \(Killed\)'
 has_line err "tessera: error: rank 2 was killed by signal 9 \(Killed\)"
-under_run 5 0 kill 'was lost in forward of unit h\.3: killed by signal 9 \(Killed\)'
-under_run 7 1 return:7 'was lost in forward of unit h\.3: exited with code 7'
+under_run 5 0 kill 'was lost \(last seen in forward of unit h\.3\): killed by signal 9 \(Killed\)'
+under_run 7 1 return:7 'was lost \(last seen in forward of unit h\.3\): exited with code 7'
 has_line err "tessera: error: rank 1 exited with code 7"
-under_run 5 1 return:0 'was lost in forward of unit h\.3: exited with code 0'
+under_run 5 1 return:0 'was lost \(last seen in forward of unit h\.3\): exited with code 0'
 under_run 6 1 report 'failed in forward of unit h\.3: bad bytes'
 export TESSERA_HEARTBEAT=1.5 TESSERA_GRACE=0.5
-under_run 5 1 stop 'was lost in forward of unit h\.3: no sign of life for 1\.[5-9] s \(stopped\?\)'
+under_run 5 1 stop 'was lost \(last seen in forward of unit h\.3\): no sign of life for 1\.[5-9] s \(stopped\?\)'
 has_line err "tessera: error: rank 1 was killed by signal (15|9) .*, having been stopped"
 unset TESSERA_HEARTBEAT TESSERA_GRACE
 

@@ -645,7 +645,7 @@ static void stop_first(tess__kv_server *server, const pid_t *pids) {
     kill(pids[0], SIGSTOP);
 }
 
-#define LOST(rank) "rank " #rank " was lost in reduce_scatter of unit h.3: "
+#define LOST(rank) "rank " #rank " was lost (last seen in reduce_scatter of unit h.3): "
 #define CLOSED "its connection closed without goodbye (killed?)"
 
 static void test_control__killed_rank_is_named_within_a_second(void **state) {
