@@ -101,11 +101,18 @@ static int is_killed(const world *w, int rank) {
     return w->test->killed_mask >> rank & 1;
 }
 
+static int one_skipped(const world *w) {
+    int skipped = 0;
+    for (int i = 0; i < w->n; i++)
+        skipped |= atomic_load(&w->shared->ranks[i].outcome) == CHECK_SKIPPED;
+    return skipped;
+}
+
 /* What the rank says of itself, judged by how its process ended. */
 static int outcome_of(const world *w, int rank) {
     int said = atomic_load(&w->shared->ranks[rank].outcome), status = w->status[rank];
-    if (w->launch) /* how its process ended is the launcher's secret */
-        return said == CHECK_RUNNING ? CHECK_FAILED : said;
+    if (w->launch) /* how its process ended is the launcher's secret; it ends all when one ends early, to skip */
+        return said != CHECK_RUNNING ? said : one_skipped(w) ? CHECK_SKIPPED : CHECK_FAILED;
     if (!w->ended[rank])
         return CHECK_FAILED;
     if (is_killed(w, rank) && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
@@ -248,7 +255,7 @@ static void judge(const world *w, check_outcome *out) {
     out->outcome = CHECK_DONE;
     snprintf(out->message, sizeof out->message, "%s", w->shared->ranks[0].note);
     for (int i = 0; i < w->n && first < 0; i++)
-        if (outcome_of(w, i) == CHECK_SKIPPED) {
+        if (atomic_load(&w->shared->ranks[i].outcome) == CHECK_SKIPPED) {
             out->outcome = CHECK_SKIPPED;
             describe(w, i, out->message, sizeof out->message);
             return;
