@@ -20,13 +20,11 @@ static void copy_text(char *out, size_t capacity, const unsigned char *text, siz
 }
 
 static void describe(const tess__kv_server *server, char *out, int32_t rank, const char *verb, const char *why) {
-    const char *doing = server->ranks[rank].doing; /* told ten times a second: it may have gone on */
-    int lost = strcmp(verb, "was lost") == 0;
-    snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s%s%s: %.320s", (int)rank, verb,
-             !*doing ? ""
-             : lost  ? " (last seen in "
-                     : " in ",
-             doing, *doing && lost ? ")" : "", why);
+    const char *doing = server->ranks[rank].doing; /* told ten times a second: a lost rank may have gone on since */
+    char where[TESS__KV_DOING_MAX + 32] = "";
+    if (*doing)
+        snprintf(where, sizeof where, strcmp(verb, "was lost") == 0 ? " (last seen in %s)" : " in %s", doing);
+    snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s: %.320s", (int)rank, verb, where, why);
 }
 
 /* The first suspicion stands, but a death displaces an echo; final after hold_ms. */
