@@ -73,7 +73,7 @@ for victim in 0 1; do
     [ $r != $victim ] || continue
     ends ${pids[r]} 5
     [ "$code" = 5 ] || fail "rank $r exited with $code: $(cat err.$r)"
-    where=$([ $victim = 0 ] || echo ' in forward of unit h.3')
+    where=$([ $victim = 0 ] || echo ' (last seen in forward of unit h.3)')
     one_line err.$r "tessera[$r]: error: rank $victim was lost$where: its connection closed without goodbye (killed?)"
   done
   took=$(($(milliseconds) - began))
