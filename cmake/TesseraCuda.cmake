@@ -1,0 +1,39 @@
+# What the parts for NVIDIA GPUs need of the CUDA toolkit: its headers and nvcc, none of its libraries. Where one is
+# missing, TESSERA_CUDA is off and each part says that it is left out.
+set(TESSERA_CUDA OFF)
+if(NOT TESSERA_MINIMAL)
+  find_path(TESSERA_CUDA_INCLUDE cuda.h HINTS ENV CUDA_PATH PATH_SUFFIXES include PATHS /usr/local/cuda/include)
+  find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
+  if(TESSERA_CUDA_INCLUDE AND TESSERA_NVCC)
+    set(TESSERA_CUDA ON)
+  endif()
+endif()
+set(tessera_CUDA_COMMON ${CMAKE_CURRENT_LIST_DIR}/../plugins/cuda-common)
+
+# tessera_add_kernels(<target> <file.cu> <symbol> [INCLUDES …]): compiles the kernels for sm_80, sm_90 and, as PTX, for what
+# comes later, and puts the file into the target as `extern const unsigned char <symbol>[]`, for cuModuleLoadData.
+function(tessera_add_kernels target source symbol)
+  cmake_parse_arguments(arg "" "" "INCLUDES" ${ARGN})
+  get_filename_component(source ${source} ABSOLUTE)
+  set(fatbin ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.fatbin)
+  set(includes "")
+  foreach(folder IN LISTS arg_INCLUDES)
+    list(APPEND includes -I${folder})
+  endforeach()
+  set(werror "")
+  if(TESSERA_WERROR)
+    set(werror -Werror all-warnings)
+  endif()
+  add_custom_command(OUTPUT ${fatbin} DEPENDS ${source} DEPFILE ${fatbin}.d
+    COMMAND ${TESSERA_NVCC} -fatbin -O3 --fmad=false ${werror} -gencode arch=compute_80,code=sm_80
+            -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
+            ${includes} -MD -MF ${fatbin}.d -o ${fatbin} ${source}
+    COMMENT "Compiling kernels ${symbol}" VERBATIM)
+  set(holder ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
+  file(CONFIGURE OUTPUT ${holder} @ONLY CONTENT "/* Made by CMake. */
+__asm__(\".section .rodata\\n.balign 64\\n.global @symbol@\\n.hidden @symbol@\\n@symbol@:\\n\"
+        \".incbin \\\"@fatbin@\\\"\\n.balign 8\\n.previous\\n\");
+")
+  set_source_files_properties(${holder} PROPERTIES OBJECT_DEPENDS ${fatbin})
+  target_sources(${target} PRIVATE ${holder} ${fatbin})
+endfunction()

@@ -1,0 +1,89 @@
+#include "cuda_driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static tess_cuda cuda;
+static tess_status status;
+static char why[240];
+
+__attribute__((format(printf, 2, 3))) static void refuse(tess_status s, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    status = s;
+}
+
+/* ISO C has no cast from an object's address to a function's. */
+static void find(void *handle, const char *name, void *field) {
+    void *symbol = dlsym(handle, name);
+    memcpy(field, &symbol, sizeof symbol);
+    if (!symbol && status == TESS_OK)
+        refuse(TESS_E_VERSION, "libcuda.so.1 has no %s: the NVIDIA driver is too old, 525 (CUDA 12.0) or later is needed",
+               name);
+}
+
+static void start(void) {
+    CUresult r = cuda.cuInit(0);
+    if (r == CUDA_ERROR_NO_DEVICE)
+        refuse(TESS_E_DEVICE, "the NVIDIA driver finds no GPU (is one visible? CUDA_VISIBLE_DEVICES)");
+    else if (r)
+        refuse(TESS_E_DEVICE, "the NVIDIA driver does not start: cuInit gave %s", tess_cuda_text(r));
+    else if ((r = cuda.cuDriverGetVersion(&cuda.driver_version)) != CUDA_SUCCESS)
+        refuse(TESS_E_DEVICE, "the NVIDIA driver does not answer: cuDriverGetVersion gave %s", tess_cuda_text(r));
+    else if (cuda.driver_version < TESS_CUDA_OLDEST)
+        refuse(TESS_E_VERSION, "the NVIDIA driver is for CUDA %d.%d, %d.%d or later is needed",
+               cuda.driver_version / 1000, cuda.driver_version % 1000 / 10, TESS_CUDA_OLDEST / 1000,
+               TESS_CUDA_OLDEST % 1000 / 10);
+}
+
+static void load(void) {
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!handle) {
+        refuse(TESS_E_UNSUPPORTED, "no NVIDIA driver here: libcuda.so.1 cannot be loaded");
+        return;
+    }
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+#define FIND(name) find(handle, TEXT(name), &cuda.name);
+    TESS_CUDA_FUNCTIONS(FIND)
+    find(handle, "cuEventElapsedTime", &cuda.event_elapsed_time);
+    if (status == TESS_OK)
+        start();
+}
+
+tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room) {
+    pthread_once(&once, load);
+    if (status == TESS_OK)
+        *out = &cuda;
+    else
+        snprintf(message, room, "%s", why);
+    return status;
+}
+
+const char *tess_cuda_text(CUresult result) {
+    static __thread char text[160];
+    const char *name = NULL, *said = NULL;
+    if (cuda.cuGetErrorName)
+        cuda.cuGetErrorName(result, &name);
+    if (cuda.cuGetErrorString)
+        cuda.cuGetErrorString(result, &said);
+    snprintf(text, sizeof text, "%s %d (%s)", name ? name : "CUDA error", (int)result, said ? said : "unknown");
+    return text;
+}
+
+tess_status tess_cuda_status(CUresult result) {
+    switch (result) {
+    case CUDA_SUCCESS: return TESS_OK;
+    case CUDA_ERROR_OUT_OF_MEMORY: return TESS_E_NOMEM;
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_INVALID_DEVICE: return TESS_E_INVALID;
+    case CUDA_ERROR_NOT_SUPPORTED: return TESS_E_UNSUPPORTED;
+    default: return TESS_E_DEVICE;
+    }
+}

@@ -1,0 +1,390 @@
+/* Communicators: their lives, states, and the thread that brings them up. */
+#include "nccl_double.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static int version(void) {
+    return (int)double__number("NCCL_VERSION", NCCL_VERSION_CODE);
+}
+
+ncclResult_t nccl__enter(const char *name, ncclResult_t usual, int since) {
+    int code = double__fails(name);
+    if (code)
+        return code == -1 ? usual : (ncclResult_t)code;
+    return version() < since ? ncclInvalidUsage : ncclSuccess;
+}
+
+#define ENTER_NCCL(name, usual, since)                                                                                 \
+    do {                                                                                                               \
+        ncclResult_t entered_ = nccl__enter(name, usual, since);                                                       \
+        if (entered_ != ncclSuccess)                                                                                   \
+            return entered_;                                                                                           \
+    } while (0)
+
+/* ---- state ---------------------------------------------------------------------------------------------------------
+ */
+
+int nccl__is_aborted(ncclComm *c) {
+    pthread_mutex_lock(&c->lock);
+    int aborted = c->aborted;
+    pthread_mutex_unlock(&c->lock);
+    return aborted;
+}
+
+void nccl__set_state(ncclComm *c, ncclResult_t state) {
+    pthread_mutex_lock(&c->lock);
+    if (c->state == ncclSuccess || c->state == ncclInProgress)
+        c->state = state;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+ncclResult_t nccl__ready(ncclComm *c) {
+    pthread_mutex_lock(&c->lock);
+    ncclResult_t state = c->state == ncclInProgress || c->ended ? ncclInvalidArgument : c->state;
+    pthread_mutex_unlock(&c->lock);
+    return state;
+}
+
+void nccl__use(ncclComm *c) {
+    pthread_mutex_lock(&c->lock);
+    c->users++;
+    pthread_mutex_unlock(&c->lock);
+}
+
+void nccl__unuse(ncclComm *c) {
+    pthread_mutex_lock(&c->lock);
+    int last = --c->users == 0;
+    pthread_mutex_unlock(&c->lock);
+    if (!last)
+        return;
+    nccl__disconnect(c);
+    if (c->room)
+        munmap(c->room, c->room_bytes);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->changed);
+    free(c);
+}
+
+static void *help(void *arg) {
+    ncclComm *c = arg;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        void (*task)(ncclComm *) = c->task;
+        c->task = NULL;
+        if (task) {
+            pthread_mutex_unlock(&c->lock);
+            task(c);
+            nccl__set_state(c, ncclSuccess);
+            pthread_mutex_lock(&c->lock);
+        } else if (c->ended) {
+            break;
+        } else {
+            pthread_cond_wait(&c->changed, &c->lock);
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+    nccl__unuse(c);
+    return NULL;
+}
+
+ncclResult_t nccl__start(ncclComm *c, void (*task)(ncclComm *)) {
+    if (c->blocking) {
+        task(c);
+        return c->state;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->state = ncclInProgress;
+    c->task = task;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return ncclInProgress;
+}
+
+/* ---- beginning -----------------------------------------------------------------------------------------------------
+ */
+
+static ncclComm *new_comm(const char *name, int rank, int nranks, int device, int blocking) {
+    ncclComm *c = calloc(1, sizeof *c);
+    pthread_t thread;
+    sigset_t all, before;
+    if (!c)
+        return NULL;
+    *c = (ncclComm){ .rank = rank, .nranks = nranks, .device = device, .blocking = blocking, .users = 2 };
+    snprintf(c->name, sizeof c->name, "%s", name);
+    memset(c->socket, 0xff, sizeof c->socket);
+    c->wake = eventfd(0, EFD_CLOEXEC);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int failed = c->wake < 0 || pthread_create(&thread, NULL, help, c);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        free(c);
+        return NULL;
+    }
+    pthread_detach(thread);
+    double__live("NCCL communicators", 1);
+    return c;
+}
+
+static void connect_now(ncclComm *c) {
+    ncclResult_t result = nccl__connect(c);
+    if (result != ncclSuccess && result != ncclInProgress)
+        nccl__set_state(c, result);
+}
+
+DOUBLE_API ncclResult_t ncclGetVersion(int *out) {
+    ENTER_NCCL("ncclGetVersion", ncclInternalError, 0);
+    *out = version();
+    return ncclSuccess;
+}
+
+DOUBLE_API ncclResult_t ncclGetUniqueId(ncclUniqueId *out) {
+    ENTER_NCCL("ncclGetUniqueId", ncclSystemError, 0);
+    uint64_t noise[2];
+    if (getrandom(noise, sizeof noise, 0) != sizeof noise)
+        return ncclSystemError;
+    memset(out, 0, sizeof *out);
+    snprintf(out->internal, sizeof out->internal, "tessera-nccl-%016llx%016llx", (unsigned long long)noise[0],
+             (unsigned long long)noise[1]);
+    return ncclSuccess;
+}
+
+static int blocks(const ncclConfig_t *config) {
+    return !config || config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking;
+}
+
+DOUBLE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id, int rank,
+                                               ncclConfig_t *config) {
+    ENTER_NCCL("ncclCommInitRankConfig", ncclSystemError, 0);
+    int device = double__current_device();
+    if (device < 0)
+        return ncclUnhandledCudaError;
+    if (nranks < 1 || nranks > NCCL_RANKS || rank < 0 || rank >= nranks || (config && config->magic != 0xcafebeef))
+        return ncclInvalidArgument;
+    ncclComm *c = new_comm(id.internal, rank, nranks, device, blocks(config));
+    if (!c)
+        return ncclSystemError;
+    *out = c;
+    return nccl__start(c, connect_now);
+}
+
+DOUBLE_API ncclResult_t ncclCommInitRank(ncclComm_t *out, int nranks, ncclUniqueId id, int rank) {
+    return ncclCommInitRankConfig(out, nranks, id, rank, NULL);
+}
+
+/* ---- splitting -----------------------------------------------------------------------------------------------------
+ */
+
+struct choice {
+    int32_t color, key;
+};
+
+static int find_place(ncclComm *c, const struct choice *all, int *size) {
+    const struct choice *mine = &all[c->rank];
+    int place = 0;
+    *size = 0;
+    for (int i = 0; i < c->nranks; i++) {
+        *size += all[i].color == mine->color;
+        place += all[i].color == mine->color && (all[i].key < mine->key || (all[i].key == mine->key && i < c->rank));
+    }
+    return place;
+}
+
+static void split_now(ncclComm *c) {
+    struct choice all[NCCL_RANKS], mine = { c->split.color, c->split.key };
+    nccl_move moves[2 * NCCL_RANKS];
+    ncclComm *child = c->split.child;
+    int n = 0;
+    all[c->rank] = mine;
+    for (int i = 1; i < c->nranks; i++) {
+        int to = (c->rank + i) % c->nranks, from = (c->rank + c->nranks - i) % c->nranks;
+        moves[n++] = (nccl_move){ .peer = to, .send = &mine, .bytes = sizeof mine };
+        moves[n++] = (nccl_move){ .peer = from, .recv = &all[from], .bytes = sizeof mine };
+    }
+    int failed = nccl__exchange(c, NCCL_CONTROL, 99, moves, n);
+    c->splits++;
+    if (!child)
+        return;
+    if (failed) {
+        nccl__set_state(child, ncclRemoteError);
+    } else {
+        child->rank = find_place(c, all, &child->nranks);
+        snprintf(child->name, sizeof child->name, "%.48s.%d.%d", c->name, c->splits, mine.color);
+        connect_now(child);
+        nccl__set_state(child, ncclSuccess);
+    }
+    nccl__unuse(child);
+}
+
+DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    ENTER_NCCL("ncclCommSplit", ncclSystemError, 0);
+    ncclResult_t ready = nccl__ready(c);
+    if (ready != ncclSuccess)
+        return ready;
+    if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+        return ncclInvalidArgument;
+    ncclComm *child = NULL;
+    if (color >= 0) {
+        child = new_comm("", 0, 1, c->device, config ? blocks(config) : c->blocking);
+        if (!child)
+            return ncclSystemError;
+        nccl__use(child); /* the task's */
+        child->state = ncclInProgress;
+    }
+    c->split.color = color;
+    c->split.key = key;
+    c->split.child = child;
+    *out = child;
+    return nccl__start(c, split_now);
+}
+
+/* ---- ending --------------------------------------------------------------------------------------------------------
+ */
+
+static void wait_for_turns(ncclComm *c) {
+    pthread_mutex_lock(&c->lock);
+    while (c->done < c->turns && !c->aborted)
+        pthread_cond_wait(&c->changed, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+}
+
+DOUBLE_API ncclResult_t ncclCommFinalize(ncclComm_t c) {
+    ENTER_NCCL("ncclCommFinalize", ncclSystemError, 0);
+    ncclResult_t ready = nccl__ready(c);
+    return ready == ncclSuccess ? nccl__start(c, wait_for_turns) : ready;
+}
+
+static ncclResult_t end(ncclComm *c, int abort) {
+    uint64_t one = 1;
+    pthread_mutex_lock(&c->lock);
+    int ended = c->ended;
+    c->ended = 1;
+    c->aborted |= abort;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    if (ended)
+        return ncclInvalidArgument;
+    if (abort) {
+        if (write(c->wake, &one, sizeof one) != sizeof one)
+            return ncclSystemError;
+        for (int channel = 0; channel < NCCL_CHANNELS; channel++)
+            for (int peer = 0; peer < c->nranks; peer++)
+                if (c->socket[channel][peer] >= 0)
+                    shutdown(c->socket[channel][peer], SHUT_RDWR);
+    }
+    double__live("NCCL communicators", -1);
+    nccl__unuse(c);
+    return ncclSuccess;
+}
+
+/* Waits for what is in flight, as NCCL does: for ever, when a peer is gone. */
+DOUBLE_API ncclResult_t ncclCommDestroy(ncclComm_t c) {
+    ncclResult_t entered = nccl__enter("ncclCommDestroy", ncclSystemError, 0);
+    if (!c)
+        return ncclSuccess;
+    wait_for_turns(c);
+    ncclResult_t result = end(c, 0);
+    return entered != ncclSuccess ? entered : result;
+}
+
+DOUBLE_API ncclResult_t ncclCommAbort(ncclComm_t c) {
+    ncclResult_t entered = nccl__enter("ncclCommAbort", ncclSystemError, 0);
+    ncclResult_t result = c ? end(c, 1) : ncclSuccess;
+    return entered != ncclSuccess ? entered : result;
+}
+
+/* ---- asking --------------------------------------------------------------------------------------------------------
+ */
+
+DOUBLE_API ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
+    ENTER_NCCL("ncclCommGetAsyncError", ncclInternalError, 0);
+    pthread_mutex_lock(&c->lock);
+    *out = c->state;
+    pthread_mutex_unlock(&c->lock);
+    return ncclSuccess;
+}
+
+DOUBLE_API ncclResult_t ncclCommCount(const ncclComm_t c, int *out) {
+    ENTER_NCCL("ncclCommCount", ncclInternalError, 0);
+    *out = c->nranks;
+    return ncclSuccess;
+}
+
+DOUBLE_API ncclResult_t ncclCommUserRank(const ncclComm_t c, int *out) {
+    ENTER_NCCL("ncclCommUserRank", ncclInternalError, 0);
+    *out = c->rank;
+    return ncclSuccess;
+}
+
+DOUBLE_API const char *ncclGetErrorString(ncclResult_t result) {
+    switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    default: return "unknown result code";
+    }
+}
+
+DOUBLE_API const char *ncclGetLastError(ncclComm_t c) {
+    (void)c;
+    return "";
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------
+ */
+
+DOUBLE_API ncclResult_t ncclMemAlloc(void **out, size_t bytes) {
+    ENTER_NCCL("ncclMemAlloc", ncclUnhandledCudaError, NCCL_VERSION(2, 19, 1));
+    uintptr_t at;
+    uint64_t granule = 2 << 20;
+    if (double__current_device() < 0 ||
+        double__take(double__current_device(), (bytes + granule - 1) / granule * granule, 1, &at))
+        return ncclUnhandledCudaError;
+    *out = (void *)at;
+    return ncclSuccess;
+}
+
+DOUBLE_API ncclResult_t ncclMemFree(void *at) {
+    ncclResult_t entered = nccl__enter("ncclMemFree", ncclUnhandledCudaError, NCCL_VERSION(2, 19, 1));
+    double_piece piece;
+    if (double__current_device() < 0 || !double__piece_of(at, &piece) || !piece.nccl)
+        return ncclInvalidArgument;
+    double__finish_device(piece.device);
+    return double__give((uintptr_t)at, DOUBLE_MEM_DEVICE) ? ncclInvalidArgument : entered;
+}
+
+DOUBLE_API ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t bytes, void **handle) {
+    ENTER_NCCL("ncclCommRegister", ncclSystemError, NCCL_VERSION(2, 19, 1));
+    ncclResult_t ready = nccl__ready(c);
+    if (ready != ncclSuccess)
+        return ready;
+    if (!double__range_ok(at, bytes, 0))
+        return ncclInvalidArgument;
+    double__live("NCCL registrations", 1);
+    *handle = c;
+    return ncclSuccess;
+}
+
+DOUBLE_API ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
+    ncclResult_t entered = nccl__enter("ncclCommDeregister", ncclSystemError, NCCL_VERSION(2, 19, 1));
+    if (handle != c)
+        return ncclInvalidArgument;
+    double__live("NCCL registrations", -1);
+    return entered;
+}

@@ -1,0 +1,88 @@
+/* The double of NCCL: ranks are processes of this host, connected by sockets of the user's own, in pairs. Collectives
+ * run on the thread of the stream they were given to. As in NCCL: a communicator runs one thing after another, whatever
+ * the streams; a communicator that does not block says ncclInProgress now and then and must be asked until it is
+ * through; who differs from the others hangs until it is aborted. */
+#ifndef TESSERA_DOUBLE_NCCL_H
+#define TESSERA_DOUBLE_NCCL_H
+#include <nccl.h>
+
+#include "driver.h"
+
+enum { NCCL_ALL_GATHER = 1, NCCL_REDUCE_SCATTER, NCCL_ALL_REDUCE, NCCL_BROADCAST, NCCL_SEND, NCCL_RECV };
+enum { NCCL_CALLS = 1024, NCCL_RANKS = 64, NCCL_DATA = 0, NCCL_CONTROL, NCCL_CHANNELS };
+
+typedef struct {
+    int what, op, dtype, peer; /* peer: root of a broadcast */
+    const void *send;
+    void *recv;
+    uint64_t count;
+} nccl_call;
+
+typedef struct nccl_group {
+    struct nccl_group *next;
+    struct ncclComm *comm;
+    double_stream *stream;
+    uint64_t turn;
+    int n;
+    nccl_call calls[NCCL_CALLS];
+} nccl_group;
+
+typedef struct ncclComm {
+    int rank, nranks, device, blocking, users;
+    char name[96];                               /* of its sockets, without the rank */
+    int socket[NCCL_CHANNELS][NCCL_RANKS], wake; /* wake: readable once aborted */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    ncclResult_t state;
+    int aborted, ended, splits;
+    uint64_t turns, done;            /* given out; passed */
+    void (*task)(struct ncclComm *); /* for the helper thread; null: none */
+    nccl_group *launch;              /* of the task */
+    struct {
+        int color, key;
+        struct ncclComm *child;
+    } split;
+    void *room; /* for contributions */
+    uint64_t room_bytes;
+} ncclComm;
+
+/* ---- nccl_sockets.c ------------------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    int peer;
+    const void *send; /* one of the two */
+    void *recv;
+    uint64_t bytes, at;
+    uint64_t head[2], head_at; /* what it is and how long: the other side must agree */
+} nccl_move;
+
+/** Connects with all ranks of comm->name. ncclSuccess, ncclInProgress when aborted, or an error. */
+ncclResult_t nccl__connect(ncclComm *);
+void nccl__disconnect(ncclComm *);
+/** Does all moves, in order for each pair. `what`: both sides must name the same. When a peer is gone or disagrees:
+ * sets the state of the communicator and waits for the abort. -1: aborted. */
+int nccl__exchange(ncclComm *, int channel, uint64_t what, nccl_move *, int n);
+
+/* ---- nccl_collectives.c --------------------------------------------------------------------------------------------
+ */
+
+uint64_t nccl__dtype_bytes(int dtype);
+/** A group's calls, on the thread of the stream; -1: aborted. */
+int nccl__run_calls(ncclComm *, const nccl_call *, int n);
+
+/* ---- nccl_comm.c ---------------------------------------------------------------------------------------------------
+ */
+
+/** Fails a call by TESSERA_DOUBLE_FAIL; ncclSuccess to go on. */
+ncclResult_t nccl__enter(const char *name, ncclResult_t usual, int since_version);
+int nccl__is_aborted(ncclComm *);
+void nccl__set_state(ncclComm *, ncclResult_t); /* an error stays */
+void nccl__use(ncclComm *);
+void nccl__unuse(ncclComm *);
+/** Has the helper thread do `task`; the state is ncclInProgress until it is done. A blocking communicator does it now.
+ */
+ncclResult_t nccl__start(ncclComm *, void (*task)(ncclComm *));
+/** Whether calls may be made: ncclSuccess, ncclInvalidArgument while something is in progress, or its error. */
+ncclResult_t nccl__ready(ncclComm *);
+#endif

@@ -1,0 +1,216 @@
+/* Calls of a group, and when they reach their streams. */
+#include "nccl_double.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static nccl_group *spare;
+static __thread nccl_group *open_group; /* of calls made so far, whatever their communicators */
+static __thread int depth;
+static __thread ncclResult_t first_error;
+
+static nccl_group *new_group(void) {
+    enum { CHUNK = 64 };
+    pthread_mutex_lock(&lock);
+    if (!spare) {
+        nccl_group *chunk = mmap(NULL, CHUNK * sizeof *chunk, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (chunk == MAP_FAILED)
+            abort();
+        for (int i = 0; i < CHUNK; i++) {
+            chunk[i].next = spare;
+            spare = &chunk[i];
+        }
+    }
+    nccl_group *g = spare;
+    spare = g->next;
+    pthread_mutex_unlock(&lock);
+    g->next = NULL;
+    g->n = 0;
+    return g;
+}
+
+static void old_group(nccl_group *g) {
+    pthread_mutex_lock(&lock);
+    g->next = spare;
+    spare = g;
+    pthread_mutex_unlock(&lock);
+}
+
+/* On the stream's thread. One communicator does one thing after another, also on several streams. */
+static void run_group(void *data) {
+    nccl_group *g = *(nccl_group **)data;
+    ncclComm *c = g->comm;
+    pthread_mutex_lock(&c->lock);
+    while (c->done != g->turn && !c->aborted)
+        pthread_cond_wait(&c->changed, &c->lock);
+    int aborted = c->aborted;
+    pthread_mutex_unlock(&c->lock);
+    if (!aborted && !double__spoilt(c->device))
+        nccl__run_calls(c, g->calls, g->n);
+    pthread_mutex_lock(&c->lock);
+    c->done++;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    old_group(g);
+    nccl__unuse(c);
+}
+
+static void push(nccl_group *g) {
+    pthread_mutex_lock(&g->comm->lock);
+    g->turn = g->comm->turns++;
+    pthread_mutex_unlock(&g->comm->lock);
+    nccl__use(g->comm);
+    double__push_always(g->stream, run_group, &g, sizeof g);
+}
+
+static void push_late(ncclComm *c) {
+    usleep(double__random() % 2000);
+    push(c->launch);
+}
+
+static ncclResult_t launch(nccl_group *g) {
+    if (!g->comm->blocking && double__random() % 8 == 0) {
+        g->comm->launch = g;
+        return nccl__start(g->comm, push_late);
+    }
+    push(g);
+    return ncclSuccess;
+}
+
+/* ---- the calls -----------------------------------------------------------------------------------------------------
+ */
+
+DOUBLE_API ncclResult_t ncclGroupStart(void) {
+    ncclResult_t entered = nccl__enter("ncclGroupStart", ncclInternalError, 0);
+    if (entered != ncclSuccess)
+        return entered;
+    if (depth++ == 0) {
+        open_group = NULL;
+        first_error = ncclSuccess;
+    }
+    return ncclSuccess;
+}
+
+DOUBLE_API ncclResult_t ncclGroupEnd(void) {
+    ncclResult_t result = nccl__enter("ncclGroupEnd", ncclSystemError, 0);
+    if (depth == 0)
+        return ncclInvalidUsage;
+    if (--depth)
+        return result;
+    if (result == ncclSuccess)
+        result = first_error;
+    while (open_group) {
+        nccl_group *g = open_group;
+        open_group = g->next;
+        g->next = NULL;
+        if (result != ncclSuccess && result != ncclInProgress) {
+            old_group(g);
+            continue;
+        }
+        ncclResult_t launched = launch(g);
+        result = launched == ncclSuccess ? result : launched;
+    }
+    return result;
+}
+
+static ncclResult_t add(ncclComm *c, double_stream *s, const nccl_call *call) {
+    nccl_group *g = open_group;
+    while (g && g->comm != c)
+        g = g->next;
+    if (!g) {
+        g = new_group();
+        g->comm = c;
+        g->stream = s;
+        g->next = open_group;
+        open_group = g;
+    }
+    if (g->stream != s || g->n == NCCL_CALLS)
+        return ncclInvalidUsage;
+    g->calls[g->n++] = *call;
+    return ncclSuccess;
+}
+
+static int in_device(const ncclComm *c, const void *at, uint64_t bytes) {
+    double_piece piece;
+    return bytes == 0 || (double__piece_of(at, &piece) && piece.kind == DOUBLE_MEM_DEVICE &&
+                          piece.device == c->device && double__range_ok(at, bytes, 0));
+}
+
+static ncclResult_t check(ncclComm *c, CUstream stream, const nccl_call *call) {
+    uint64_t bytes = call->count * nccl__dtype_bytes(call->dtype), n = (uint64_t)c->nranks;
+    ncclResult_t ready = nccl__ready(c);
+    if (ready != ncclSuccess)
+        return ready;
+    if (double__current_device() != c->device || !double__stream_of(stream) || !nccl__dtype_bytes(call->dtype) ||
+        call->peer < 0 || call->peer >= c->nranks)
+        return ncclInvalidArgument;
+    uint64_t in = call->what == NCCL_RECV ? 0 : call->what == NCCL_REDUCE_SCATTER ? n * bytes : bytes;
+    uint64_t out = call->what == NCCL_SEND ? 0 : call->what == NCCL_ALL_GATHER ? n * bytes : bytes;
+    if (call->what == NCCL_BROADCAST && c->rank != call->peer)
+        in = 0;
+    return in_device(c, call->send, in) && in_device(c, call->recv, out) ? ncclSuccess : ncclInvalidArgument;
+}
+
+static ncclResult_t give(const char *name, ncclComm *c, cudaStream_t stream, nccl_call call) {
+    ncclResult_t result = nccl__enter(name, ncclSystemError, 0);
+    if (result == ncclSuccess)
+        result = check(c, (CUstream)stream, &call);
+    int alone = depth == 0;
+    if (alone)
+        open_group = NULL;
+    if (result == ncclSuccess)
+        result = add(c, double__stream_of((CUstream)stream), &call);
+    if (alone && result == ncclSuccess) {
+        nccl_group *g = open_group;
+        open_group = NULL;
+        return launch(g);
+    }
+    if (first_error == ncclSuccess)
+        first_error = result;
+    return result;
+}
+
+DOUBLE_API ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclComm_t c,
+                                      cudaStream_t stream) {
+    return give("ncclAllGather", c, stream,
+                (nccl_call){ .what = NCCL_ALL_GATHER, .dtype = dtype, .send = send, .recv = recv, .count = count });
+}
+
+DOUBLE_API ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t dtype,
+                                          ncclRedOp_t op, ncclComm_t c, cudaStream_t stream) {
+    return give(
+        "ncclReduceScatter", c, stream,
+        (nccl_call){
+            .what = NCCL_REDUCE_SCATTER, .op = op, .dtype = dtype, .send = send, .recv = recv, .count = count });
+}
+
+DOUBLE_API ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
+                                      ncclComm_t c, cudaStream_t stream) {
+    return give(
+        "ncclAllReduce", c, stream,
+        (nccl_call){ .what = NCCL_ALL_REDUCE, .op = op, .dtype = dtype, .send = send, .recv = recv, .count = count });
+}
+
+DOUBLE_API ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t dtype, int root,
+                                      ncclComm_t c, cudaStream_t stream) {
+    return give("ncclBroadcast", c, stream,
+                (nccl_call){
+                    .what = NCCL_BROADCAST, .peer = root, .dtype = dtype, .send = send, .recv = recv, .count = count });
+}
+
+DOUBLE_API ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t dtype, int peer, ncclComm_t c,
+                                 cudaStream_t stream) {
+    return give("ncclSend", c, stream,
+                (nccl_call){ .what = NCCL_SEND, .peer = peer, .dtype = dtype, .send = send, .count = count });
+}
+
+DOUBLE_API ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t dtype, int peer, ncclComm_t c,
+                                 cudaStream_t stream) {
+    return give("ncclRecv", c, stream,
+                (nccl_call){ .what = NCCL_RECV, .peer = peer, .dtype = dtype, .recv = recv, .count = count });
+}
