@@ -476,7 +476,7 @@ static void test_ops__cross_entropy_counts_its_rows_only(void **state) {
     double z0 = exp(1) + exp(2) + exp(0.5), z1 = exp(3) + 1 + exp(-1);
     ops_loss loss;
     (void)state;
-    assert_int_equal(t.o->t->cross_entropy(t.o, logits, labels, 3, 3, 2, &loss), TESS_OK);
+    assert_int_equal(t.o->t->cross_entropy(t.o, logits, labels, 3, 3, 2, &loss, NULL), TESS_OK);
     assert_true(fabs(loss.loss - (log(z0) - 2 + log(z1) + 1)) < 1e-6);
     assert_int_equal(loss.correct, 1);
     assert_int_equal(loss.count, 2);
@@ -625,7 +625,7 @@ static void test_ops__unknown_names_are_refused(void **state) {
     ops *o;
     (void)state;
     assert_int_equal(ops_find("cudnn", &t), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "operators \"cudnn\": expected auto, onednn or plain");
+    assert_string_equal(tess_last_error(), "operators \"cudnn\": expected auto, onednn, plain or cuda");
 #ifdef TESSERA_HAVE_DNNL
     assert_int_equal(ops_onednn.create(&(ops_options){ .threads = 1, .isa = "avx1024" }, &o), TESS_E_INVALID);
     assert_non_null(strstr(tess_last_error(), "\"avx1024\" is unknown"));

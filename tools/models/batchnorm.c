@@ -2,6 +2,7 @@
  * OPS_CHUNK_ROWS rows in fp64, and then of the chunks in order, so the bits depend on neither threads nor instruction
  * set. */
 #include "elementwise.h"
+#include "ops_formulas.h"
 #include "parallel.h"
 
 #include <math.h>
@@ -54,10 +55,6 @@ OPS_CLONES static void sum_chunks(void *arg, int32_t thread, int64_t first, int6
     }
 }
 
-static float rsigma_of(double variance) {
-    return (float)(1.0 / sqrt(variance + 1e-5));
-}
-
 /* Mean and 1/σ of the batch; the running values move if asked. */
 static void finish_stats(const ops_batchnorm_shape *s, const double *sums, uint32_t with, float *running_mean,
                          float *running_var, float *stats) {
@@ -66,7 +63,7 @@ static void finish_stats(const ops_batchnorm_shape *s, const double *sums, uint3
         double mean = sums[c] / rows, variance = sums[s->channels + c] / rows - mean * mean;
         variance = variance > 0 ? variance : 0;
         stats[c] = (float)mean;
-        stats[s->channels + c] = rsigma_of(variance);
+        stats[s->channels + c] = ops_rsigma_of(variance);
         if (with != OPS_BATCH_UPDATE)
             continue;
         double unbiased = rows > 1 ? variance * (rows / (rows - 1)) : variance;
@@ -85,7 +82,7 @@ OPS_CLONES static void normalise_chunks(void *arg, int32_t thread, int64_t first
         const float *x = n->x + r * channels;
         float *y = n->y + r * channels;
         for (uint64_t c = 0; c < channels; c++) {
-            float v = (x[c] - mean[c]) * rsigma[c] * n->w[c] + n->b[c];
+            float v = ops_norm_of(x[c], mean[c], rsigma[c], n->w[c], n->b[c]);
             y[c] = v < least ? least : v; /* a NaN stays */
         }
     }
@@ -98,7 +95,7 @@ tess_status ops_cpu_batchnorm(ops *o, const ops_batchnorm_shape *s, uint32_t wit
     if (with == OPS_RUNNING) {
         for (uint64_t c = 0; c < s->channels; c++) {
             stats[c] = running_mean[c];
-            stats[s->channels + c] = rsigma_of(running_var[c]);
+            stats[s->channels + c] = ops_rsigma_of(running_var[c]);
         }
     } else {
         ops_parallel(o, chunks_of(s), 1, sum_chunks, &n);
@@ -141,8 +138,7 @@ OPS_CLONES static void backward_chunks(void *arg, int32_t thread, int64_t first,
         float *dx = n->y + r * channels;
         for (uint64_t c = 0; c < channels; c++) {
             float g = y[c] > 0 || !n->s->relu ? dy[c] : 0;
-            float rest = g - n->mean_dy[c] - (x[c] - mean[c]) * rsigma[c] * n->mean_dot[c];
-            dx[c] = n->w[c] * rsigma[c] * rest;
+            dx[c] = ops_batchnorm_slope_of(x[c], mean[c], rsigma[c], n->w[c], g, n->mean_dy[c], n->mean_dot[c]);
         }
     }
 }

@@ -2,7 +2,6 @@
  * inside, but for the products (ops.h). Each block is wrapped: its small parameters, its input and what it saved are
  * widened into scratch, and what it hands on is rounded. Running statistics and the last block's result stay as they
  * are, and gradients of parameters are fp32. */
-#include "elementwise.h"
 #include "model.h"
 #include "status.h"
 
@@ -34,10 +33,10 @@ static uint64_t half_of(uint64_t float_bytes) {
     return ops_align(float_bytes / 2);
 }
 
-static const void *widen(const half *h, inside *in, const void *from, uint64_t float_bytes) {
+static tess_status widen(const half *h, inside *in, const void *from, uint64_t float_bytes, const void **out) {
     float *to = cut(in, float_bytes);
-    ops_cpu_widen(h->m->o, from, to, float_bytes / sizeof *to);
-    return to;
+    *out = to;
+    return h->m->o->t->widen(h->m->o, from, to, float_bytes / sizeof *to);
 }
 
 static int is_widened(const half *h, int32_t i) {
@@ -63,13 +62,13 @@ static tess_status enter(const half *h, const tess_block_call *call, inside *in)
     in->call.params = in->params;
     in->call.compute_dtype = TESS_F32;
     in->at = call->scratch;
-    for (int32_t i = 0; i < b->n_params; i++)
-        in->params[i] = is_widened(h, i)
-                            ? widen(h, in, call->params[i], elems_of(&h->m->desc, b->first_param + i) * sizeof(float))
-                            : call->params[i];
-    if (!h->is_first)
-        in->call.input = widen(h, in, call->input, h->input_bytes);
-    return TESS_OK;
+    for (int32_t i = 0; i < b->n_params; i++) {
+        uint64_t bytes = elems_of(&h->m->desc, b->first_param + i) * sizeof(float);
+        in->params[i] = call->params[i];
+        if (is_widened(h, i))
+            OPS_TRY(widen(h, in, call->params[i], bytes, &in->params[i]));
+    }
+    return h->is_first ? TESS_OK : widen(h, in, call->input, h->input_bytes, &in->call.input);
 }
 
 /* `saved` with its first part in fp32, or in place where there is no such part. */
@@ -77,20 +76,22 @@ static void *wide_saved(const half *h, const tess_block_call *call, inside *in) 
     return h->wide.saved_floats_bytes && call->saved ? cut(in, h->wide.saved_bytes) : call->saved;
 }
 
-static void pack_saved(const half *h, const char *wide, char *packed) {
+static tess_status pack_saved(const half *h, const char *wide, char *packed) {
     uint64_t floats = h->wide.saved_floats_bytes;
+    ops *o = h->m->o;
     if (!floats || !packed)
-        return;
-    ops_cpu_narrow(h->m->o, (const float *)wide, (uint16_t *)packed, floats / sizeof(float));
-    memcpy(packed + half_of(floats), wide + floats, h->wide.saved_bytes - floats);
+        return TESS_OK;
+    OPS_TRY(o->t->narrow(o, (const float *)wide, (uint16_t *)packed, floats / sizeof(float)));
+    return o->t->copy(o, wide + floats, packed + half_of(floats), h->wide.saved_bytes - floats);
 }
 
-static void unpack_saved(const half *h, const char *packed, char *wide) {
+static tess_status unpack_saved(const half *h, const char *packed, char *wide) {
     uint64_t floats = h->wide.saved_floats_bytes;
+    ops *o = h->m->o;
     if (!floats)
-        return;
-    ops_cpu_widen(h->m->o, (const uint16_t *)packed, (float *)wide, floats / sizeof(float));
-    memcpy(wide + floats, packed + half_of(floats), h->wide.saved_bytes - floats);
+        return TESS_OK;
+    OPS_TRY(o->t->widen(o, (const uint16_t *)packed, (float *)wide, floats / sizeof(float)));
+    return o->t->copy(o, packed + half_of(floats), wide + floats, h->wide.saved_bytes - floats);
 }
 
 static tess_status half_forward(void *user, const tess_block_call *call) {
@@ -102,29 +103,31 @@ static tess_status half_forward(void *user, const tess_block_call *call) {
     in.call.saved = wide_saved(h, call, &in);
     in.call.scratch = in.at;
     OPS_TRY(h->wide.forward(h->wide.user, &in.call));
-    pack_saved(h, in.call.saved, call->saved);
-    if (!h->is_last)
-        ops_cpu_narrow(h->m->o, in.call.output, call->output, h->wide.output_bytes / sizeof(float));
-    return TESS_OK;
+    OPS_TRY(pack_saved(h, in.call.saved, call->saved));
+    return h->is_last ? TESS_OK
+                      : h->m->o->t->narrow(h->m->o, in.call.output, call->output, h->wide.output_bytes / sizeof(float));
 }
 
 static tess_status half_backward(void *user, const tess_block_call *call) {
     const half *h = user;
+    const void *output;
     inside in;
     OPS_TRY(enter(h, call, &in));
-    if (h->wide.reads_output && !h->is_last)
-        in.call.output = (void *)(uintptr_t)widen(h, &in, call->output, h->wide.output_bytes);
+    if (h->wide.reads_output && !h->is_last) {
+        OPS_TRY(widen(h, &in, call->output, h->wide.output_bytes, &output));
+        in.call.output = (void *)(uintptr_t)output;
+    }
     in.call.saved = wide_saved(h, call, &in);
-    unpack_saved(h, call->saved, in.call.saved);
+    OPS_TRY(unpack_saved(h, call->saved, in.call.saved));
     if (!h->is_last)
-        in.call.grad_output = widen(h, &in, call->grad_output, h->wide.output_bytes);
+        OPS_TRY(widen(h, &in, call->grad_output, h->wide.output_bytes, &in.call.grad_output));
     if (!h->is_first)
         in.call.grad_input = cut(&in, h->input_bytes);
     in.call.scratch = in.at;
     OPS_TRY(h->wide.backward(h->wide.user, &in.call));
-    if (!h->is_first)
-        ops_cpu_narrow(h->m->o, in.call.grad_input, call->grad_input, h->input_bytes / sizeof(float));
-    return TESS_OK;
+    return h->is_first
+               ? TESS_OK
+               : h->m->o->t->narrow(h->m->o, in.call.grad_input, call->grad_input, h->input_bytes / sizeof(float));
 }
 
 /* The sizes that enter, half_forward and half_backward cut, in their order. */

@@ -84,7 +84,7 @@ static stage_saved stem_saved(const convbn *n, const tess_block_call *call, char
 static tess_status stem_forward(void *user, const tess_block_call *call) {
     model *m = user;
     const convbn *n = m->own;
-    const model_batch *batch = call->batch;
+    const model_batch *batch = model__batch(m, call);
     char *at = call->scratch;
     if (batch->count != (uint32_t)m->options.batch)
         return tess__fail(TESS_E_DATA, "convbn: %u samples in a batch of %d: normalisation needs all", batch->count,
@@ -155,31 +155,21 @@ static tess_status blocks_backward(void *user, const tess_block_call *call) {
 }
 
 /* ---- head ------------------------------------------------------------------------------------------ */
-static double first_sum(const float *logits) {
-    double sum = 0;
-    for (int i = 0; i < CLASSES; i++)
-        sum += logits[i];
-    return sum;
-}
-
 static tess_status head_forward(void *user, const tess_block_call *call) {
     model *m = user;
     const convbn *n = m->own;
     char *at = call->scratch;
     float *logits = call->saved ? call->saved : cut(&at, n->logits_bytes);
     OPS_TRY(m->o->t->linear_forward(n->head, call->input, call->params[0], call->params[1], logits, at));
-    double sum = first_sum(logits);
-    *(model_result *)call->output = (model_result){ .loss = sum * sum, .count = 1 };
-    return TESS_OK;
+    return m->o->t->sum_loss(m->o, logits, CLASSES, 1, 1, model__loss(call));
 }
 
 static tess_status head_backward(void *user, const tess_block_call *call) {
     model *m = user;
     const convbn *n = m->own;
     char *at = call->scratch;
-    float *dlogits = cut(&at, n->logits_bytes), slope = (float)(2 * first_sum(call->saved));
-    for (int32_t i = 0; i < m->options.batch * CLASSES; i++)
-        dlogits[i] = i < CLASSES ? slope : 0;
+    float *dlogits = cut(&at, n->logits_bytes);
+    OPS_TRY(m->o->t->sum_loss_backward(m->o, call->saved, CLASSES, 1, 0, (uint64_t)m->options.batch * CLASSES, dlogits));
     return m->o->t->linear_backward(n->head, call->input, call->params[0], dlogits, call->grad_input, call->grads[0],
                                     call->grads[1], at);
 }

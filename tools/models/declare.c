@@ -74,3 +74,18 @@ tess_status model_declare(tess *t, const model *m) {
         OPS_TRY(tess_scope_add(t, m->desc.scopes[i], 0, NULL));
     return TESS_OK;
 }
+
+tess_status model_start(tess *t, model *m) {
+    if (m->o->t->start)
+        OPS_TRY(m->o->t->start(m->o, &t->compute));
+    m->o->t->describe(m->o, m->operators, sizeof m->operators);
+    return TESS_OK;
+}
+
+/* The header of a batch is the host's affair: sizes of what to launch depend on it. */
+tess_status model_run(tess *t, model *m, const tess_run_options *o) {
+    m->host_batch = m->o->t->mem == TESS_MEM_HOST ? NULL : o->batch;
+    tess_status status = tess_run(t, o);
+    m->host_batch = NULL;
+    return status;
+}

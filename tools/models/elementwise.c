@@ -1,5 +1,5 @@
 #include "elementwise.h"
-#include "formulas.h"
+#include "ops_formulas.h"
 #include "parallel.h"
 #include "philox.h"
 
@@ -17,7 +17,7 @@ OPS_CLONES static void relu_range(void *arg, int32_t thread, int64_t first, int6
     const flat *f = arg;
     (void)thread;
     for (int64_t i = first; i < last; i++)
-        f->out[i] = f->y[i] > 0 ? f->dy[i] * f->scale : 0;
+        f->out[i] = ops_relu_slope_of(f->y[i], f->dy[i], f->scale);
 }
 
 tess_status ops_cpu_relu_backward(ops *o, const float *y, const float *dy, float *dx, uint64_t elems, float scale) {
@@ -53,8 +53,9 @@ OPS_CLONES static void narrow_range(void *arg, int32_t thread, int64_t first, in
         y[i] = tess_bf16_of_f32(x[i]);
 }
 
-void ops_cpu_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
+tess_status ops_cpu_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
     ops_parallel(o, (int64_t)elems, GRAIN, narrow_range, &(cast){ x, y });
+    return TESS_OK;
 }
 
 OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int64_t last) {
@@ -66,8 +67,21 @@ OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int
         y[i] = tess_f32_of_bf16(x[i]);
 }
 
-void ops_cpu_widen(const ops *o, const uint16_t *x, float *y, uint64_t elems) {
+tess_status ops_cpu_widen(const ops *o, const uint16_t *x, float *y, uint64_t elems) {
     ops_parallel(o, (int64_t)elems, GRAIN, widen_range, &(cast){ x, y });
+    return TESS_OK;
+}
+
+tess_status ops_cpu_zero(ops *o, void *x, uint64_t bytes) {
+    (void)o;
+    memset(x, 0, bytes);
+    return TESS_OK;
+}
+
+tess_status ops_cpu_copy(ops *o, const void *x, void *y, uint64_t bytes) {
+    (void)o;
+    memcpy(y, x, bytes);
+    return TESS_OK;
 }
 
 /* Philox, written so that neighbouring blocks go through the rounds side by side. */
@@ -120,43 +134,16 @@ tess_status ops_cpu_dropout(ops *o, float *x, uint64_t samples, uint64_t elems, 
     return TESS_OK;
 }
 
-/* exp by Cody and Waite's reduction and a polynomial of degree 7; only lane-wise operations, so it vectorises. */
-static inline float exp_lane(float x) {
-    union {
-        float f;
-        int32_t i;
-    } n, power;
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    n.f = x * 1.44269504f + 12582912.0f; /* adding 1.5 · 2^23 rounds to an integer, in the low bits */
-    float whole = n.f - 12582912.0f;
-    float r = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
-    float p = 1.98412698e-4f;
-    p = p * r + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 0.5f;
-    power.i = (int32_t)((uint32_t)(n.i - 0x4B400000 + 127) << 23);
-    return (p * (r * r) + r + 1.0f) * power.f;
-}
-
 OPS_CLONES void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems) {
     for (uint64_t i = 0; i < elems; i++)
-        y[i] = exp_lane(x[i] - minus);
-}
-
-/* 0.5 (1 + tanh(u)) is the logistic function of 2u, which keeps its relative precision where tanh is near -1. */
-static inline float gelu_gate(float x) {
-    float u2 = 1.595769122f * (x + 0.044715f * x * x * x);
-    return 1.0f / (1.0f + exp_lane(-u2));
+        y[i] = ops_exp(x[i] - minus);
 }
 
 OPS_CLONES static void gelu_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const flat *f = arg;
     (void)thread;
     for (int64_t i = first; i < last; i++)
-        f->out[i] = f->x[i] * gelu_gate(f->x[i]);
+        f->out[i] = ops_gelu_of(f->x[i]);
 }
 
 tess_status ops_cpu_gelu(ops *o, const float *x, float *y, uint64_t elems) {
@@ -168,10 +155,8 @@ tess_status ops_cpu_gelu(ops *o, const float *x, float *y, uint64_t elems) {
 OPS_CLONES static void gelu_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const flat *f = arg;
     (void)thread;
-    for (int64_t i = first; i < last; i++) {
-        float x = f->x[i], gate = gelu_gate(x), slope = 1.595769122f * (1.0f + 3.0f * 0.044715f * x * x);
-        f->out[i] = f->dy[i] * (gate + x * gate * (1.0f - gate) * slope);
-    }
+    for (int64_t i = first; i < last; i++)
+        f->out[i] = ops_gelu_slope_of(f->x[i], f->dy[i]);
 }
 
 tess_status ops_cpu_gelu_backward(ops *o, const float *x, const float *dy, float *dx, uint64_t elems) {
@@ -219,10 +204,8 @@ OPS_CLONES static void bias_relu_rows(void *arg, int32_t thread, int64_t first, 
     (void)thread;
     for (int64_t r = first; r < last; r++) {
         float *y = p->y + (uint64_t)r * p->width;
-        for (uint64_t c = 0; c < p->width; c++) {
-            float v = p->b ? y[c] + p->b[c] : y[c];
-            y[c] = p->relu && !(v > 0) ? 0 : v;
-        }
+        for (uint64_t c = 0; c < p->width; c++)
+            y[c] = ops_bias_relu_of(y[c], p->b, c, p->relu);
     }
 }
 

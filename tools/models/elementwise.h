@@ -25,7 +25,12 @@ tess_status ops_cpu_avgpool(ops *, const float *x, float *y, uint64_t batch, uin
 tess_status ops_cpu_avgpool_backward(ops *, const float *dy, float *dx, uint64_t batch, uint64_t places,
                                      uint64_t channels);
 tess_status ops_cpu_cross_entropy(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
-                                  uint64_t count, ops_loss *out);
+                                  uint64_t count, ops_loss *out, void *scratch);
+uint64_t ops_cpu_cross_entropy_need(uint64_t rows);
+tess_status ops_cpu_sum_loss(ops *, const float *x, uint64_t elems, int32_t squared, uint64_t count, ops_loss *out);
+tess_status ops_cpu_sum_loss_backward(ops *, const float *x, uint64_t elems, int32_t squared, float scale, uint64_t all,
+                                      float *dx);
+tess_status ops_cpu_ids(ops *, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out);
 tess_status ops_cpu_cross_entropy_backward(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
                                            uint64_t classes, uint64_t count, float *dlogits);
 tess_status ops_cpu_embedding(ops *, const int32_t *ids, const float *table, const float *position, float *y,
@@ -41,14 +46,18 @@ void ops_cpu_bias_backward(ops *, const float *dy, float *db, uint64_t rows, uin
 /** y += b, then relu if asked. */
 void ops_cpu_bias_relu(ops *, const float *b_or_null, float *y, uint64_t rows, uint64_t width, int32_t relu);
 /** fp32 to bf16, to nearest even, and back. */
-void ops_cpu_narrow(const ops *, const float *x, uint16_t *y, uint64_t elems);
-void ops_cpu_widen(const ops *, const uint16_t *x, float *y, uint64_t elems);
+tess_status ops_cpu_narrow(const ops *, const float *x, uint16_t *y, uint64_t elems);
+tess_status ops_cpu_widen(const ops *, const uint16_t *x, float *y, uint64_t elems);
+tess_status ops_cpu_zero(ops *, void *x, uint64_t bytes);
+tess_status ops_cpu_copy(ops *, const void *x, void *y, uint64_t bytes);
 /** y[i] = exp(x[i] - minus), x ≤ minus; relative error below 2e-7; far below, 0. */
 void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems);
 
 /* Their slots in a CPU table. */
 #define OPS_CPU_ELEMENTWISE                                                                                            \
-    .relu_backward = ops_cpu_relu_backward, .dropout = ops_cpu_dropout, .add = ops_cpu_add,                            \
+    .narrow = ops_cpu_narrow, .widen = ops_cpu_widen, .zero = ops_cpu_zero, .copy = ops_cpu_copy, .ids = ops_cpu_ids,   \
+    .cross_entropy_need = ops_cpu_cross_entropy_need, .sum_loss = ops_cpu_sum_loss,                                    \
+    .sum_loss_backward = ops_cpu_sum_loss_backward, .relu_backward = ops_cpu_relu_backward, .dropout = ops_cpu_dropout, .add = ops_cpu_add,                            \
     .maxpool = ops_cpu_maxpool, .maxpool_backward = ops_cpu_maxpool_backward, .gelu = ops_cpu_gelu,                    \
     .gelu_backward = ops_cpu_gelu_backward, .layernorm = ops_cpu_layernorm,                                            \
     .layernorm_backward = ops_cpu_layernorm_backward, .batchnorm = ops_cpu_batchnorm,                                  \

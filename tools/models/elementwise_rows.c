@@ -1,5 +1,6 @@
 /* The operators that work on rows or images: pooling, layer normalisation, cross entropy, embedding. */
 #include "elementwise.h"
+#include "ops_formulas.h"
 #include "parallel.h"
 
 #include <math.h>
@@ -14,11 +15,6 @@ typedef struct {
     float scale;
 } pool;
 
-/* Index in NHWC of place `which` of the window at (row, column) of an image. */
-static inline int64_t window_place(const ops_conv_shape *s, int64_t row, int64_t column, int which) {
-    return ((row * 2 + which / 2) * s->width + column * 2 + which % 2) * s->channels;
-}
-
 static void pool_images(void *arg, int32_t thread, int64_t first, int64_t last) {
     const pool *p = arg;
     const ops_conv_shape *s = p->s;
@@ -28,7 +24,7 @@ static void pool_images(void *arg, int32_t thread, int64_t first, int64_t last) 
         for (int64_t at = 0; at < h * w; at++) {
             const float *x[4];
             for (int k = 0; k < 4; k++)
-                x[k] = p->x + n * image + window_place(s, at / w, at % w, k);
+                x[k] = p->x + n * image + ops_window_place(s->width, c, at / w, at % w, k);
             for (int64_t i = 0; i < c; i++) {
                 int best = 0; /* the first of equals, as PyTorch */
                 for (int k = 1; k < 4; k++)
@@ -57,7 +53,8 @@ static void unpool_images(void *arg, int32_t thread, int64_t first, int64_t last
             for (int64_t i = 0; i < c; i++) {
                 int64_t from = (n * c + i) * h * w + at;
                 if (p->y[from] > 0)
-                    p->out[n * image + window_place(s, at / w, at % w, p->chosen[from]) + i] = p->scale * p->dy[from];
+                    p->out[n * image + ops_window_place(s->width, c, at / w, at % w, p->chosen[from]) + i] =
+                        p->scale * p->dy[from];
             }
 }
 
@@ -74,7 +71,7 @@ typedef struct {
     uint64_t rows, width;
 } norm;
 
-enum { LANES = 16 }; /* partial sums, the same ones whatever the instruction set */
+enum { LANES = OPS_LANES }; /* partial sums, the same ones whatever the instruction set */
 
 static double add_lanes(const float *lane) {
     double sum = 0;
@@ -101,7 +98,7 @@ OPS_CLONES static void row_stats(const float *x, uint64_t width, float *mean_out
     for (uint64_t c = whole; c < width; c++)
         square[c - whole] += (x[c] - mean) * (x[c] - mean);
     *mean_out = mean;
-    *rsigma_out = (float)(1.0 / sqrt(add_lanes(square) / (double)width + 1e-5));
+    *rsigma_out = ops_rsigma_of(add_lanes(square) / (double)width);
 }
 
 OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
@@ -112,7 +109,7 @@ OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64
         float *y = n->y + (uint64_t)r * n->width, mean, rsigma;
         row_stats(x, n->width, &mean, &rsigma);
         for (uint64_t c = 0; c < n->width; c++)
-            y[c] = (x[c] - mean) * rsigma * n->w[c] + n->b[c];
+            y[c] = ops_norm_of(x[c], mean, rsigma, n->w[c], n->b[c]);
         n->stats[2 * r] = mean;
         n->stats[2 * r + 1] = rsigma;
     }
@@ -146,7 +143,7 @@ OPS_CLONES static void norm_backward_rows(void *arg, int32_t thread, int64_t fir
         }
         float g_mean = (float)(add_lanes(sum) / (double)width), g_dot = (float)(add_lanes(dot) / (double)width);
         for (uint64_t c = 0; c < width; c++)
-            dx[c] = rsigma * (dy[c] * w[c] - g_mean - (x[c] - mean) * rsigma * g_dot);
+            dx[c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * w[c], g_mean, g_dot);
     }
 }
 
@@ -201,10 +198,11 @@ static double softmax_row(float *row, uint64_t classes, int32_t label, int *corr
 }
 
 tess_status ops_cpu_cross_entropy(ops *o, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
-                                  uint64_t count, ops_loss *out) {
+                                  uint64_t count, ops_loss *out, void *scratch) {
     ops_loss sum = { .count = count };
     (void)o;
     (void)rows;
+    (void)scratch;
     for (uint64_t r = 0; r < count; r++) {
         int correct;
         sum.loss += softmax_row(logits + r * classes, classes, labels[r], &correct);
@@ -223,6 +221,39 @@ tess_status ops_cpu_cross_entropy_backward(ops *o, const float *probabilities, c
             float hit = c == (uint64_t)labels[r] ? 1.0f : 0.0f;
             dlogits[r * classes + c] = r < count ? (probabilities[r * classes + c] - hit) * over : 0;
         }
+    return TESS_OK;
+}
+
+uint64_t ops_cpu_cross_entropy_need(uint64_t rows) {
+    (void)rows;
+    return 0;
+}
+
+tess_status ops_cpu_sum_loss(ops *o, const float *x, uint64_t elems, int32_t squared, uint64_t count, ops_loss *out) {
+    ops_loss sum = { .count = count };
+    (void)o;
+    for (uint64_t i = 0; i < elems; i++)
+        sum.loss += x[i];
+    sum.loss = squared ? sum.loss * sum.loss : sum.loss;
+    *out = sum;
+    return TESS_OK;
+}
+
+tess_status ops_cpu_sum_loss_backward(ops *o, const float *x, uint64_t elems, int32_t squared, float scale,
+                                      uint64_t all, float *dx) {
+    double sum = 0;
+    (void)o;
+    for (uint64_t i = 0; squared && i < elems; i++)
+        sum += x[i];
+    for (uint64_t i = 0; i < all; i++)
+        dx[i] = i >= elems ? 0 : squared ? (float)(2 * sum) : scale;
+    return TESS_OK;
+}
+
+tess_status ops_cpu_ids(ops *o, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out) {
+    (void)o;
+    for (uint64_t i = 0; i < samples * time; i++)
+        out[i] = text[i / time * stride + i % time];
     return TESS_OK;
 }
 

@@ -43,12 +43,10 @@ static tess_status batch_check(const model *m, const model_batch *batch) {
 }
 
 /* The bytes at positions shift … of each sample, as indices. */
-static void ids_of(const model *m, const void *batch, int32_t shift, int32_t *out) {
+static tess_status ids_of(const model *m, const void *batch, int32_t shift, int32_t *out) {
     const uint8_t *text = (const uint8_t *)batch + sizeof(model_batch) + shift;
-    int32_t time = m->options.context;
-    for (int32_t b = 0; b < m->options.batch; b++, text += time + 1)
-        for (int32_t t = 0; t < time; t++)
-            *out++ = text[t];
+    uint64_t time = (uint64_t)m->options.context;
+    return m->o->t->ids(m->o, text, (uint64_t)m->options.batch, time, time + 1, out);
 }
 
 static tess_status embed_forward(void *user, const tess_block_call *call) {
@@ -56,8 +54,8 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     gpt *g = m->own;
     int32_t *ids = call->scratch;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
-    OPS_TRY(batch_check(m, call->batch));
-    ids_of(m, call->batch, 0, ids);
+    OPS_TRY(batch_check(m, model__batch(m, call)));
+    OPS_TRY(ids_of(m, call->batch, 0, ids));
     OPS_TRY(m->o->t->embedding(m->o, ids, call->params[0], call->params[1], call->output, g->rows,
                                (uint64_t)m->options.context, g->width));
     return m->o->t->dropout(m->o, call->output, (uint64_t)m->options.batch, (uint64_t)m->options.context * g->width,
@@ -73,12 +71,12 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     if (drop.rate > 0) {
         float *dropped = cut(&at, g->row_bytes);
-        memcpy(dropped, dy, g->rows * g->width * sizeof *dy);
+        OPS_TRY(m->o->t->copy(m->o, dy, dropped, g->rows * g->width * sizeof *dy));
         OPS_TRY(m->o->t->dropout(m->o, dropped, (uint64_t)m->options.batch, (uint64_t)m->options.context * g->width,
                                  &drop));
         dy = dropped;
     }
-    ids_of(m, call->batch, 0, ids);
+    OPS_TRY(ids_of(m, call->batch, 0, ids));
     return m->o->t->embedding_backward(m->o, ids, dy, call->grads[0], call->grads[1], g->rows,
                                        (uint64_t)m->options.context, g->width);
 }
@@ -174,7 +172,7 @@ static tess_status undrop(model *m, const tess_block_call *call, const layer *l,
     *out = dy;
     if (m->options.dropout <= 0)
         return TESS_OK;
-    memcpy(room, dy, g->rows * g->width * sizeof *dy);
+    OPS_TRY(m->o->t->copy(m->o, dy, room, g->rows * g->width * sizeof *dy));
     *out = room;
     return drop_rows(m, call, l, half, room);
 }
@@ -231,38 +229,36 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     model *m = user;
     gpt *g = m->own;
     const ops_table *t = m->o->t;
-    const model_batch *batch = call->batch;
+    const model_batch *batch = model__batch(m, call);
     gpt_result *result = call->output;
     char *at = call->scratch, *kept = call->saved;
     char **keep = kept ? &kept : &at;
     float *logits = cut(keep, g->logits_bytes), *stats = cut(keep, g->stats_bytes), *normal = cut(&at, g->row_bytes);
     int32_t *targets = cut(&at, g->ids_bytes);
-    ops_loss loss;
     OPS_TRY(
         t->layernorm(m->o, call->input, call->params[LNF_W], call->params[LNF_B], normal, stats, g->rows, g->width));
     OPS_TRY(t->linear_forward(g->head, normal, call->params[HEAD_W], NULL, logits, at));
-    memset(result, 0, sizeof *result);
+    OPS_TRY(t->zero(m->o, result, sizeof *result));
     if (batch->want_logits)
-        memcpy(result->logits, logits + (uint64_t)batch->logits_row * VOCABULARY, sizeof result->logits);
-    ids_of(m, batch, 1, targets);
-    OPS_TRY(t->cross_entropy(m->o, logits, targets, g->rows, VOCABULARY, batch->count, &loss));
-    result->sum = (model_result){ loss.loss, loss.correct, loss.count, 0 };
-    return TESS_OK;
+        OPS_TRY(t->copy(m->o, logits + (uint64_t)batch->logits_row * VOCABULARY, result->logits,
+                        sizeof result->logits));
+    OPS_TRY(ids_of(m, call->batch, 1, targets));
+    return t->cross_entropy(m->o, logits, targets, g->rows, VOCABULARY, batch->count, model__loss(call), at);
 }
 
 static tess_status head_backward(void *user, const tess_block_call *call) {
     model *m = user;
     gpt *g = m->own;
     const ops_table *t = m->o->t;
-    const model_batch *batch = call->batch;
     char *at = call->scratch, *kept = call->saved;
     const float *probabilities = cut(&kept, g->logits_bytes), *stats = cut(&kept, g->stats_bytes);
     float *dlogits = cut(&at, g->logits_bytes), *normal = cut(&at, g->row_bytes), *d = cut(&at, g->row_bytes);
     float *new_stats = cut(&at, g->stats_bytes);
     int32_t *targets = cut(&at, g->ids_bytes);
     const void *const *w = call->params;
-    ids_of(m, batch, 1, targets);
-    OPS_TRY(t->cross_entropy_backward(m->o, probabilities, targets, g->rows, VOCABULARY, batch->count, dlogits));
+    OPS_TRY(ids_of(m, call->batch, 1, targets));
+    OPS_TRY(t->cross_entropy_backward(m->o, probabilities, targets, g->rows, VOCABULARY, model__batch(m, call)->count,
+                                      dlogits));
     OPS_TRY(t->layernorm(m->o, call->input, w[LNF_W], w[LNF_B], normal, new_stats, g->rows, g->width));
     OPS_TRY(t->linear_backward(g->head, normal, w[HEAD_W], dlogits, d, call->grads[HEAD_W], NULL, at));
     return t->layernorm_backward(m->o, call->input, w[LNF_W], stats, d, call->grad_input, call->grads[LNF_W],
@@ -342,6 +338,7 @@ static tess_status build_head(model *m) {
     ops_scratch need = { 0, 0 };
     OPS_TRY(make_linear(m, m->options.width, VOCABULARY, 1, &g->head, &need));
     model_block b = { .name = "head", .output_bytes = sizeof(gpt_result), .user = m, .products = 1u << HEAD_W };
+    need.forward_bytes = most(need.forward_bytes, m->o->t->cross_entropy_need(g->rows));
     b.saved_bytes = g->logits_bytes + g->stats_bytes;
     b.forward_scratch_bytes = b.saved_bytes + g->row_bytes + g->ids_bytes + need.forward_bytes;
     b.backward_scratch_bytes = g->logits_bytes + 2 * g->row_bytes + g->stats_bytes + g->ids_bytes + need.backward_bytes;

@@ -4,7 +4,6 @@
 #include "status.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { SIZE = 3 };
 
@@ -17,34 +16,33 @@ static uint32_t rows_of(const model *m, const model_batch *batch) {
     return batch->count < (uint32_t)m->options.batch ? batch->count : (uint32_t)m->options.batch;
 }
 
+static const float *input_of(const tess_block_call *call) {
+    return (const float *)((const model_batch *)call->batch + 1);
+}
+
 static tess_status linear_forward(void *user, const tess_block_call *call) {
     model *m = user;
     linear *l = m->own;
-    const model_batch *batch = call->batch;
+    const ops_table *t = m->o->t;
     float *y = call->scratch;
-    linear_result result;
-    memset(&result, 0, sizeof result);
-    OPS_TRY(m->o->t->linear_forward(l->layer, (const float *)(batch + 1), call->params[0], NULL, y,
-                                    (char *)y + l->y_bytes));
-    for (uint32_t i = 0; i < rows_of(m, batch) * SIZE; i++)
-        result.sum.loss += y[i];
-    result.sum.count = rows_of(m, batch);
-    memcpy(result.output, y, sizeof result.output);
-    memcpy(call->output, &result, sizeof result);
-    return TESS_OK;
+    linear_result *result = call->output;
+    uint32_t rows = rows_of(m, model__batch(m, call));
+    OPS_TRY(t->linear_forward(l->layer, input_of(call), call->params[0], NULL, y, (char *)y + l->y_bytes));
+    OPS_TRY(t->zero(m->o, result, sizeof *result));
+    OPS_TRY(t->copy(m->o, y, result->output, sizeof result->output));
+    return t->sum_loss(m->o, y, rows * SIZE, 0, rows, model__loss(call));
 }
 
 /* The loss is the mean over rows of the sum of outputs. */
 static tess_status linear_backward(void *user, const tess_block_call *call) {
     model *m = user;
     linear *l = m->own;
-    const model_batch *batch = call->batch;
     float *dy = call->scratch;
-    uint32_t rows = rows_of(m, batch);
-    for (int32_t i = 0; i < m->options.batch * SIZE; i++)
-        dy[i] = i < (int32_t)rows * SIZE ? 1.0f / (float)rows : 0;
-    return m->o->t->linear_backward(l->layer, (const float *)(batch + 1), call->params[0], dy, NULL, call->grads[0],
-                                    NULL, (char *)dy + l->y_bytes);
+    uint32_t rows = rows_of(m, model__batch(m, call));
+    OPS_TRY(m->o->t->sum_loss_backward(m->o, NULL, rows * SIZE, 0, 1.0f / (float)rows,
+                                       (uint64_t)m->options.batch * SIZE, dy));
+    return m->o->t->linear_backward(l->layer, input_of(call), call->params[0], dy, NULL, call->grads[0], NULL,
+                                    (char *)dy + l->y_bytes);
 }
 
 static tess_status linear_build(model *m) {

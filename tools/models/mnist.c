@@ -40,7 +40,7 @@ static float growth(const model *m, const tess_block_call *call, float rate) {
 static tess_status conv1_forward(void *user, const tess_block_call *call) {
     model *m = user;
     mnist *n = m->own;
-    OPS_TRY(batch_check(m, call->batch));
+    OPS_TRY(batch_check(m, model__batch(m, call)));
     return m->o->t->conv_forward(n->conv1, images_of(m, call->batch), call->params[0], call->params[1], call->output,
                                  call->scratch);
 }
@@ -98,28 +98,27 @@ static tess_status fc1_backward(void *user, const tess_block_call *call) {
                                     call->grads[1], rest);
 }
 
+static const int32_t *labels_of(const tess_block_call *call) {
+    return (const int32_t *)((const model_batch *)call->batch + 1);
+}
+
 static tess_status fc2_forward(void *user, const tess_block_call *call) {
     model *m = user;
     mnist *n = m->own;
-    const model_batch *batch = call->batch;
     float *logits = call->saved ? call->saved : call->scratch;
     void *rest = (char *)call->scratch + n->logits_bytes;
-    ops_loss loss;
     OPS_TRY(m->o->t->linear_forward(n->fc2, call->input, call->params[0], call->params[1], logits, rest));
-    OPS_TRY(m->o->t->cross_entropy(m->o, logits, (const int32_t *)(batch + 1), (uint64_t)m->options.batch, DIGITS,
-                                   batch->count, &loss));
-    *(model_result *)call->output = (model_result){ loss.loss, loss.correct, loss.count, 0 };
-    return TESS_OK;
+    return m->o->t->cross_entropy(m->o, logits, labels_of(call), (uint64_t)m->options.batch, DIGITS,
+                                  model__batch(m, call)->count, model__loss(call), rest);
 }
 
 static tess_status fc2_backward(void *user, const tess_block_call *call) {
     model *m = user;
     mnist *n = m->own;
-    const model_batch *batch = call->batch;
     float *dlogits = call->scratch;
     void *rest = (char *)call->scratch + n->logits_bytes;
-    OPS_TRY(m->o->t->cross_entropy_backward(m->o, call->saved, (const int32_t *)(batch + 1), (uint64_t)m->options.batch,
-                                            DIGITS, batch->count, dlogits));
+    OPS_TRY(m->o->t->cross_entropy_backward(m->o, call->saved, labels_of(call), (uint64_t)m->options.batch, DIGITS,
+                                            model__batch(m, call)->count, dlogits));
     return m->o->t->linear_backward(n->fc2, call->input, call->params[0], dlogits, call->grad_input, call->grads[0],
                                     call->grads[1], rest);
 }
@@ -171,7 +170,8 @@ static tess_status build_linears(model *m, mnist *n) {
     OPS_TRY(m->o->t->linear_create(m->o, &(ops_linear_shape){ batch, HIDDEN, DIGITS, 0, 0 }, &n->fc2, &need));
     b = (model_block){ .name = "fc2", .output_bytes = sizeof(model_result), .user = m, .products = 1 };
     b.saved_bytes = n->logits_bytes;
-    b.forward_scratch_bytes = n->logits_bytes + need.forward_bytes;
+    uint64_t loss_bytes = m->o->t->cross_entropy_need((uint64_t)m->options.batch);
+    b.forward_scratch_bytes = n->logits_bytes + (need.forward_bytes > loss_bytes ? need.forward_bytes : loss_bytes);
     b.backward_scratch_bytes = n->logits_bytes + need.backward_bytes;
     b.forward = fc2_forward;
     b.backward = fc2_backward;

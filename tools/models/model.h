@@ -63,6 +63,7 @@ typedef struct model {
     char operators[128];       /* what computes, and all its bits depend on: for printing and hashing */
     void *own;                 /* the model's operators */
     struct model_half *halves; /* per block, when parameters come in bf16 */
+    const void *host_batch;    /* where call->batch is not the host's to read: model_run */
 } model;
 struct model_ops {
     const char *name;
@@ -85,6 +86,10 @@ tess_status model_declare(tess *, const model *);
  * Between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
  * models do not compute in. */
 tess_status model_precision(tess *, const model *, uint32_t *out);
+/** After tess_open, where the operators are a device's: takes up the engine's device and compute stream. */
+tess_status model_start(tess *, model *);
+/** tess_run; needed in its place when the operators' memory is not the host's. */
+tess_status model_run(tess *, model *, const tess_run_options *);
 /** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
 tess_status model_fill(void *user, const tess_range *, void *data);
 
@@ -152,6 +157,14 @@ tess_status model__add_scope(model *, const char *name);
 tess_status model__add_block(model *, const model_block *); /* first_param and n_params are filled in here */
 /** Turns the blocks into ones whose parameters, outputs and gradients between blocks are bf16: bf16.c. */
 tess_status model__make_halves(model *);
+/** The batch of this call, for the host to look at; call->batch is for operators. */
+static inline const model_batch *model__batch(const model *m, const tess_block_call *call) {
+    return m->host_batch ? m->host_batch : call->batch;
+}
+/** The result's start, for the operators that make one. */
+static inline ops_loss *model__loss(const tess_block_call *call) {
+    return call->output;
+}
 /** The dropout mask of layer `layer` in this call. */
 ops_dropout model__dropout(const model *, const tess_block_call *, uint32_t layer, float rate);
 #endif

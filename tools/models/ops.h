@@ -1,5 +1,5 @@
 /* The operators the reference models are made of, as a table, so that a model is written once: ops_plain (C alone),
- * ops_onednn (oneDNN where there is one), and a device's table later.
+ * ops_onednn (oneDNN where there is one), and ops_cuda for tensors in an NVIDIA GPU's memory, which calls only enqueue.
  *
  *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in, k,
  *    k]; made for bf16, a table takes those two operators' weights (not the biases) in bf16, and multiplies in bf16
@@ -63,8 +63,8 @@ typedef struct { /* which mask: a function of these alone, the same on whatever 
 } ops_dropout;
 typedef struct {
     double loss; /* sum over the counted rows */
-    uint64_t correct, count;
-} ops_loss;
+    uint64_t correct, count, reserved;
+} ops_loss; /* lies in tensor memory: a model_result */
 
 enum {                   /* what batchnorm normalises with */
        OPS_BATCH = 1,    /* the batch's mean and variance */
@@ -82,7 +82,12 @@ static inline uint64_t ops_batchnorm_scratch(const ops_batchnorm_shape *s) {
 
 struct ops_table {
     const char *name;
+    uint32_t mem; /* the TESS_MEM_… that tensors, scratch and results lie in */
+    uint32_t reserved;
     tess_status (*create)(const ops_options *, ops **out);
+    /** Takes up the device that `stream` belongs to; calls enqueue there from now on. Once, before the first call of an
+     * operator; …_create needs no device. Null: nothing to do. */
+    tess_status (*start)(ops *, const tess_stream *stream);
     void (*destroy)(ops *); /* after its operators; null is fine */
     /** "onednn 2.6.3 avx512_core_bf16, 2 threads": what bits depend on, for hashes and for printing. */
     void (*describe)(const ops *, char *out, size_t bytes);
@@ -99,6 +104,11 @@ struct ops_table {
     tess_status (*conv_backward)(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                  float *db, void *scratch);
 
+    /** fp32 to bf16, to nearest even, and back. */
+    tess_status (*narrow)(const ops *, const float *x, uint16_t *y, uint64_t elems);
+    tess_status (*widen)(const ops *, const uint16_t *x, float *y, uint64_t elems);
+    tess_status (*zero)(ops *, void *x, uint64_t bytes);
+    tess_status (*copy)(ops *, const void *x, void *y, uint64_t bytes);
     /** dx = scale · dy where y > 0, else 0: relu, and relu followed by dropout (scale 1/(1-rate)). dx may be dy. */
     tess_status (*relu_backward)(ops *, const float *y, const float *dy, float *dx, uint64_t elems, float scale);
     /** In place: x of `samples` rows of `elems`; kept values grow by 1/(1-rate). Applied to a gradient: its backward.
@@ -133,10 +143,18 @@ struct ops_table {
                                     uint64_t channels);
     /** Log-softmax and negative log likelihood of the first `count` rows; logits become probabilities. */
     tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
-                                 uint64_t count, ops_loss *out);
+                                 uint64_t count, ops_loss *out, void *scratch);
+    uint64_t (*cross_entropy_need)(uint64_t rows); /* its scratch */
     /** Of the mean over `count` rows; the rows after them get 0. */
     tess_status (*cross_entropy_backward)(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
                                           uint64_t classes, uint64_t count, float *dlogits);
+    /** out = the sum of x, or its square; `count` is handed through. */
+    tess_status (*sum_loss)(ops *, const float *x, uint64_t elems, int32_t squared, uint64_t count, ops_loss *out);
+    /** dx[0 … elems) = scale, or twice the sum of x where it was squared; dx[elems … all) = 0. */
+    tess_status (*sum_loss_backward)(ops *, const float *x, uint64_t elems, int32_t squared, float scale, uint64_t all,
+                                     float *dx);
+    /** out[sample, t] = text[sample · stride + t], t below `time`: bytes as indices. */
+    tess_status (*ids)(ops *, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out);
     /** y[row] = table[ids[row]] + position[row mod time]. */
     tess_status (*embedding)(ops *, const int32_t *ids, const float *table, const float *position, float *y,
                              uint64_t rows, uint64_t time, uint64_t width);
@@ -153,6 +171,9 @@ extern const ops_table ops_plain;
 #ifdef TESSERA_HAVE_DNNL
 extern const ops_table ops_onednn;
 #endif
-/** By name, "plain" or "onednn"; null or "auto": the fastest there is. TESS_E_UNSUPPORTED names what was left out. */
+#ifdef TESSERA_HAVE_CUDA
+extern const ops_table ops_cuda;
+#endif
+/** By name, "plain", "onednn" or "cuda"; null or "auto": the CPU's fastest. TESS_E_UNSUPPORTED names what was left out. */
 tess_status ops_find(const char *name_or_null, const ops_table **out);
 #endif

@@ -782,6 +782,7 @@ static tess_status onednn_conv_backward(ops_conv *v, const float *x, const void 
 
 const ops_table ops_onednn = {
     .name = "onednn",
+    .mem = TESS_MEM_HOST,
     .create = onednn_create,
     .destroy = onednn_destroy,
     .describe = onednn_describe,

@@ -300,6 +300,7 @@ static tess_status plain_conv_backward(ops_conv *c, const float *x, const void *
 
 const ops_table ops_plain = {
     .name = "plain",
+    .mem = TESS_MEM_HOST,
     .create = plain_create,
     .destroy = plain_destroy,
     .describe = plain_describe,
@@ -328,5 +329,13 @@ tess_status ops_find(const char *name, const ops_table **out) {
         *out = &ops_plain;
         return TESS_OK;
     }
-    return tess__fail(TESS_E_INVALID, "operators \"%s\": expected auto, onednn or plain", name);
+    if (!strcmp(name, "cuda")) {
+#ifdef TESSERA_HAVE_CUDA
+        *out = &ops_cuda;
+        return TESS_OK;
+#else
+        return tess__fail(TESS_E_UNSUPPORTED, "operators \"cuda\": this build left CUDA out (CUDA toolkit)");
+#endif
+    }
+    return tess__fail(TESS_E_INVALID, "operators \"%s\": expected auto, onednn, plain or cuda", name);
 }

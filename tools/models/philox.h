@@ -5,6 +5,12 @@
 #include <math.h>
 #include <stdint.h>
 
+#if defined(__CUDACC__)
+#define PHILOX_FN static __host__ __device__ __forceinline__
+#else
+#define PHILOX_FN static inline
+#endif
+
 enum { PHILOX_INIT = 1, PHILOX_DROPOUT = 2, PHILOX_BATCH = 3 }; /* what a stream is for: top byte of the second word */
 
 typedef struct {
@@ -12,7 +18,7 @@ typedef struct {
 } philox_block;
 
 /** Four words for the key `seed` and counter {c0, c1, c2, c3}. */
-static inline philox_block philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
+PHILOX_FN philox_block philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
         uint64_t p = (uint64_t)0xD2511F53u * c0, q = (uint64_t)0xCD9E8D57u * c2;
@@ -23,7 +29,8 @@ static inline philox_block philox(uint64_t seed, uint32_t c0, uint32_t c1, uint3
         k0 += 0x9E3779B9u; /* the golden ratio and the square root of three, as published */
         k1 += 0xBB67AE85u;
     }
-    return (philox_block){ { c0, c1, c2, c3 } };
+    philox_block out = { { c0, c1, c2, c3 } };
+    return out;
 }
 
 /** Element `i`'s block in stream `purpose`, and its word in that block is i & 3. */
@@ -33,7 +40,7 @@ static inline philox_block philox_at(uint64_t seed, uint32_t purpose, uint64_t i
 }
 
 /** [0, 1) on a grid of 2^-24: exact in fp32. */
-static inline float philox_uniform(uint32_t word) {
+PHILOX_FN float philox_uniform(uint32_t word) {
     return (float)(word >> 8) * 0x1p-24f;
 }
 

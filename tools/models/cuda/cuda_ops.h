@@ -1,0 +1,118 @@
+/* What the files of the CUDA operators share: the context, launches, products, and which libraries there are. */
+#ifndef TESS_MODELS_CUDA_OPS_H
+#define TESS_MODELS_CUDA_OPS_H
+#include <cublas_v2.h>
+#include <cuda.h>
+
+#include "../ops.h"
+#include "cuda_driver.h"
+#include "kernels.h"
+
+/* ---- libraries.c: cuBLAS, by dlopen ---------------------------------------------------------------------------------- */
+#define OPS_CUBLAS_FUNCTIONS(X)                                                                                        \
+    X(cublasCreate_v2)                                                                                                 \
+    X(cublasDestroy_v2)                                                                                                \
+    X(cublasGetVersion_v2)                                                                                             \
+    X(cublasSetStream_v2)                                                                                              \
+    X(cublasSetWorkspace_v2)                                                                                           \
+    X(cublasSetMathMode)                                                                                               \
+    X(cublasGemmEx)                                                                                                    \
+    X(cublasGemmStridedBatchedEx)                                                                                      \
+    X(cublasGetStatusString)
+typedef struct {
+#define OPS_MEMBER(name) __typeof__(&(name)) name;
+    OPS_CUBLAS_FUNCTIONS(OPS_MEMBER)
+#undef OPS_MEMBER
+} ops_cublas;
+/** Loads libcublas.so.13 or .12 once per process. TESS_E_UNSUPPORTED names what is missing. */
+tess_status ops_cublas_load(const ops_cublas **out);
+
+/* ---- ops_cuda.c: the context ------------------------------------------------------------------------------------------- */
+enum {
+#define OPS_INDEX(name, phases) OPS_KERNEL_##name,
+    OPS_CUDA_KERNELS(OPS_INDEX)
+#undef OPS_INDEX
+        OPS_N_KERNELS
+};
+typedef struct {
+    ops base;
+    const tess_cuda *d; /* from here on: once started */
+    const ops_cublas *blas;
+    CUdevice device;
+    CUcontext context;
+    CUstream stream;
+    CUmodule module;
+    CUfunction kernels[OPS_N_KERNELS];
+    cublasHandle_t handle;
+} cuda_ops;
+
+static inline cuda_ops *cuda_of(const ops *o) {
+    return (cuda_ops *)(uintptr_t)o;
+}
+/** Makes the context current for the calls that follow on this thread; leave undoes it. TESS_E_INVALID: not started. */
+tess_status ops_cuda_enter(const cuda_ops *);
+void ops_cuda_leave(const cuda_ops *);
+/** Enqueues kernel OPS_KERNEL_… with `blocks` blocks; 0: nothing to do. Between enter and leave. */
+tess_status ops_cuda_launch(const cuda_ops *, int kernel, const void *args, uint64_t blocks);
+/** Blocks for work of one element each, of a thread each, and of rows of lanes. */
+static inline uint64_t ops_blocks_each(uint64_t elems) {
+    return (elems + OPS_BLOCK * OPS_EACH - 1) / (OPS_BLOCK * OPS_EACH);
+}
+static inline uint64_t ops_blocks_threads(uint64_t threads) {
+    return (threads + OPS_BLOCK - 1) / OPS_BLOCK;
+}
+static inline uint64_t ops_blocks_rows(uint64_t rows) {
+    return (rows + OPS_ROWS_PER_BLOCK - 1) / OPS_ROWS_PER_BLOCK;
+}
+/** LAUNCH(c, narrow, blocks, .x = x, …) */
+#define OPS_LAUNCH(c, name, blocks, ...)                                                                               \
+    ops_cuda_launch(c, OPS_KERNEL_##name, &(const ops_args_##name){ __VA_ARGS__ }, blocks)
+tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
+tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y, uint64_t elems); /* between enter and leave */
+tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
+tess_status ops_cuda_column_sums_in(const cuda_ops *, const float *x, float *y, uint64_t rows, uint64_t width, int add);
+
+/* ---- products.c ---------------------------------------------------------------------------------------------------------- */
+typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, columns] + beta · c, rows first */
+    int64_t rows, columns, depth;
+    const void *a, *b;
+    float *c;
+    int64_t a_pitch, b_pitch, c_pitch; /* between rows as stored */
+    int32_t a_turned, b_turned;        /* stored [depth, rows], [columns, depth] */
+    int32_t halves;                    /* a and b are bf16 */
+    float alpha, beta;
+    int64_t a_step, b_step, c_step; /* elements between the products of a batch */
+    int32_t n;                      /* products; 0: 1 */
+} ops_product;
+/** Workspace that products of this size are given, with room to align it. [pure] */
+uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n);
+tess_status ops_cuda_product(const cuda_ops *, const ops_product *, void *workspace);
+
+tess_status ops_cuda_linear_create(ops *, const ops_linear_shape *, ops_linear **out, ops_scratch *need);
+void ops_cuda_linear_destroy(ops_linear *);
+tess_status ops_cuda_linear_forward(ops_linear *, const float *x, const void *w, const float *b, float *y,
+                                    void *scratch);
+tess_status ops_cuda_linear_backward(ops_linear *, const float *x, const void *w, const float *dy, float *dx, float *dw,
+                                     float *db, void *scratch);
+/* ---- convolution.c, attention.c ------------------------------------------------------------------------------------------ */
+tess_status ops_cuda_conv_create(ops *, const ops_conv_shape *, ops_conv **out, ops_scratch *need);
+void ops_cuda_conv_destroy(ops_conv *);
+tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
+tess_status ops_cuda_conv_backward(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
+                                   float *db, void *scratch);
+void ops_cuda_attention_need(const ops *, const ops_attention_shape *, ops_scratch *need);
+tess_status ops_cuda_attention(ops *, const ops_attention_shape *, const float *x, float *y, float *lse, void *scratch);
+tess_status ops_cuda_attention_backward(ops *, const ops_attention_shape *, const float *x, const float *y,
+                                        const float *lse, const float *dy, float *dx, void *scratch);
+
+/** Runs `call` with the context current. */
+#define OPS_INSIDE(c, call)                                                                                            \
+    do {                                                                                                               \
+        tess_status inside_ = ops_cuda_enter(c);                                                                       \
+        if (inside_ != TESS_OK)                                                                                        \
+            return inside_;                                                                                            \
+        inside_ = (call);                                                                                              \
+        ops_cuda_leave(c);                                                                                             \
+        return inside_;                                                                                                \
+    } while (0)
+#endif

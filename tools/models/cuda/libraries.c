@@ -1,0 +1,48 @@
+#include "cuda_ops.h"
+#include "status.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static ops_cublas blas;
+static char failure[300]; /* "": loaded */
+
+static void *open_first(void) {
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (lib)
+            return lib;
+        if (!failure[0]) /* the first one's, which says where it was looked for */
+            snprintf(failure, sizeof failure, "%s", dlerror());
+    }
+    return NULL;
+}
+
+/* Stays open as long as the process. */
+static void load(void) {
+    void *lib = open_first();
+    const char *missing = NULL;
+    if (!lib)
+        return;
+    failure[0] = 0;
+#define FIND(name)                                                                                                     \
+    *(void **)(void *)&blas.name = dlsym(lib, #name);                                                                  \
+    if (!blas.name && !missing)                                                                                        \
+        missing = #name;
+    OPS_CUBLAS_FUNCTIONS(FIND)
+#undef FIND
+    if (missing)
+        snprintf(failure, sizeof failure, "the library lacks %s", missing);
+}
+
+tess_status ops_cublas_load(const ops_cublas **out) {
+    pthread_once(&once, load);
+    if (failure[0])
+        return tess__fail(TESS_E_UNSUPPORTED, "operators cuda: cuBLAS 13 or 12 is needed: %s", failure);
+    *out = &blas;
+    return TESS_OK;
+}

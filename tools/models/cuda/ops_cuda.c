@@ -1,0 +1,392 @@
+/* The operators for tensors in an NVIDIA GPU's memory: our own kernels (kernels.h), products by cuBLAS. Every call only
+ * enqueues on the engine's compute stream. What depends on shapes alone is made without a GPU, so that a plan needs
+ * none; the rest is made by `start`, once the engine has its device. */
+#include "cuda_ops.h"
+#include "status.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+extern const unsigned char tess_ops_kernels[]; /* made from kernels.cu */
+static const char *const kernel_names[] = {
+#define NAME(name, phases) OPS_KERNEL_NAME(name),
+    OPS_CUDA_KERNELS(NAME)
+#undef NAME
+};
+
+tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
+    (void)c;
+    return tess__fail(tess_cuda_status(r), "operators cuda: %s: %s", what, tess_cuda_text(r));
+}
+
+#define CU_TRY(c, what, call)                                                                                          \
+    do {                                                                                                               \
+        CUresult result_ = (call);                                                                                     \
+        if (result_ != CUDA_SUCCESS)                                                                                   \
+            return ops_cuda_failed(c, result_, what);                                                                  \
+    } while (0)
+
+/* ---- the context --------------------------------------------------------------------------------------------------------- */
+static tess_status cuda_create(const ops_options *options, ops **out) {
+    cuda_ops *c = calloc(1, sizeof *c);
+    if (!c)
+        return tess__fail(TESS_E_NOMEM, "out of memory for the CUDA operators");
+    c->base.t = &ops_cuda;
+    c->base.threads = 1;
+    c->base.bf16 = options && options->bf16;
+    *out = &c->base;
+    return TESS_OK;
+}
+
+static tess_status start_cublas(cuda_ops *c) {
+    cublasStatus_t s = c->blas->cublasCreate_v2(&c->handle);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = c->blas->cublasSetStream_v2(c->handle, c->stream);
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = c->blas->cublasSetMathMode(c->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH |
+                                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    return s == CUBLAS_STATUS_SUCCESS ? TESS_OK
+                                      : tess__fail(TESS_E_DEVICE, "operators cuda: cuBLAS does not start: %s",
+                                                   c->blas->cublasGetStatusString(s));
+}
+
+static tess_status start_inside(cuda_ops *c) {
+    CU_TRY(c, "loading the kernels", c->d->cuModuleLoadData(&c->module, tess_ops_kernels));
+    for (int i = 0; i < OPS_N_KERNELS; i++)
+        CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
+    return start_cublas(c);
+}
+
+static tess_status cuda_start(ops *o, const tess_stream *stream) {
+    cuda_ops *c = cuda_of(o);
+    char why[240];
+    tess_status status = tess_cuda_get(&c->d, why, sizeof why);
+    if (status != TESS_OK)
+        return tess__fail(status, "operators cuda: %s", why);
+    OPS_TRY(ops_cublas_load(&c->blas));
+    c->stream = stream->handle;
+    CU_TRY(c, "taking the device", c->d->cuDeviceGet(&c->device, stream->device));
+    CU_TRY(c, "taking the device's context", c->d->cuDevicePrimaryCtxRetain(&c->context, c->device));
+    OPS_TRY(ops_cuda_enter(c));
+    status = start_inside(c);
+    ops_cuda_leave(c);
+    return status;
+}
+
+/* The stream may be gone by now, so cuBLAS is first made to forget it. */
+static void cuda_destroy(ops *o) {
+    cuda_ops *c = o ? cuda_of(o) : NULL;
+    if (c && c->context) {
+        CUcontext popped;
+        int inside = c->d->cuCtxPushCurrent(c->context) == CUDA_SUCCESS;
+        if (c->handle) {
+            c->blas->cublasSetStream_v2(c->handle, NULL);
+            c->blas->cublasDestroy_v2(c->handle);
+        }
+        if (c->module)
+            c->d->cuModuleUnload(c->module);
+        if (inside)
+            c->d->cuCtxPopCurrent(&popped);
+        c->d->cuDevicePrimaryCtxRelease(c->device);
+    }
+    free(c);
+}
+
+static void cuda_describe(const ops *o, char *out, size_t bytes) {
+    const cuda_ops *c = cuda_of(o);
+    const char *halves = o->bf16 ? ", bf16 products with fp32 sums" : "";
+    int version = 0;
+    if (c->handle && c->blas->cublasGetVersion_v2(c->handle, &version) == CUBLAS_STATUS_SUCCESS)
+        snprintf(out, bytes, "cuda, cuBLAS %d.%d%s", version / 10000, version % 10000 / 100, halves);
+    else
+        snprintf(out, bytes, "cuda, cuBLAS%s", halves);
+}
+
+tess_status ops_cuda_enter(const cuda_ops *c) {
+    if (!c->context)
+        return tess__fail(TESS_E_INVALID, "operators cuda: called before they were started on a device");
+    CU_TRY(c, "making the context current", c->d->cuCtxPushCurrent(c->context));
+    return TESS_OK;
+}
+
+void ops_cuda_leave(const cuda_ops *c) {
+    CUcontext popped;
+    c->d->cuCtxPopCurrent(&popped);
+}
+
+tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uint64_t blocks) {
+    void *params[] = { (void *)(uintptr_t)args };
+    if (!blocks)
+        return TESS_OK;
+    if (blocks > INT_MAX)
+        return tess__fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
+                          kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
+    CU_TRY(c, kernel_names[kernel],
+           c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params,
+                                NULL));
+    return TESS_OK;
+}
+
+static CUdeviceptr at(const void *p) {
+    return (CUdeviceptr)(uintptr_t)p;
+}
+
+/* ---- element by element ---------------------------------------------------------------------------------------------------- */
+tess_status ops_cuda_narrow_in(const cuda_ops *c, const float *x, uint16_t *y, uint64_t elems) {
+    return OPS_LAUNCH(c, narrow, ops_blocks_each(elems), .x = x, .y = y, .elems = elems);
+}
+static tess_status cuda_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), ops_cuda_narrow_in(cuda_of(o), x, y, elems));
+}
+static tess_status cuda_widen(const ops *o, const uint16_t *x, float *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), widen, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
+}
+
+tess_status ops_cuda_zero_in(const cuda_ops *c, void *x, uint64_t bytes) {
+    if (bytes)
+        CU_TRY(c, "filling with zeros", c->d->cuMemsetD8Async(at(x), 0, bytes, c->stream));
+    return TESS_OK;
+}
+static tess_status cuda_zero(ops *o, void *x, uint64_t bytes) {
+    OPS_INSIDE(cuda_of(o), ops_cuda_zero_in(cuda_of(o), x, bytes));
+}
+
+static tess_status copy_in(const cuda_ops *c, const void *x, void *y, uint64_t bytes) {
+    if (bytes)
+        CU_TRY(c, "copying", c->d->cuMemcpyDtoDAsync(at(y), at(x), bytes, c->stream));
+    return TESS_OK;
+}
+static tess_status cuda_copy(ops *o, const void *x, void *y, uint64_t bytes) {
+    OPS_INSIDE(cuda_of(o), copy_in(cuda_of(o), x, y, bytes));
+}
+
+static tess_status cuda_relu_backward(ops *o, const float *y, const float *dy, float *dx, uint64_t elems, float scale) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), relu_backward, ops_blocks_each(elems), .y = y, .dy = dy, .dx = dx,
+                                      .elems = elems, .scale = scale));
+}
+static tess_status cuda_add(ops *o, const float *x, float *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), add, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
+}
+static tess_status cuda_gelu(ops *o, const float *x, float *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), gelu, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
+}
+static tess_status cuda_gelu_backward(ops *o, const float *x, const float *dy, float *dx, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), gelu_backward, ops_blocks_each(elems), .x = x, .dy = dy, .dx = dx, .elems = elems));
+}
+static tess_status cuda_dropout(ops *o, float *x, uint64_t samples, uint64_t elems, const ops_dropout *d) {
+    uint64_t threads = samples * ((elems + 3) / 4);
+    if (!(d->rate > 0))
+        return TESS_OK;
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), dropout, ops_blocks_threads(threads), .x = x, .samples = samples,
+                                      .elems = elems, .seed = d->seed, .step = d->step,
+                                      .first_sample = d->first_sample, .layer = d->layer, .rate = d->rate));
+}
+
+/* ---- pools ------------------------------------------------------------------------------------------------------------------ */
+static tess_status cuda_maxpool(ops *o, const float *x, const ops_conv_shape *s, float *y, uint8_t *which) {
+    uint64_t elems = (uint64_t)s->batch * (uint64_t)(s->height / 2) * (uint64_t)(s->width / 2) * (uint64_t)s->channels;
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), maxpool, ops_blocks_each(elems), .x = x, .y = y, .which = which,
+                          .batch = s->batch, .height = s->height, .width = s->width, .channels = s->channels));
+}
+static tess_status cuda_maxpool_backward(ops *o, const float *y, const uint8_t *which, const float *dy,
+                                         const ops_conv_shape *s, float *dx, float scale) {
+    uint64_t elems = (uint64_t)s->batch * (uint64_t)s->height * (uint64_t)s->width * (uint64_t)s->channels;
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), maxpool_backward, ops_blocks_each(elems), .y = y, .dy = dy,
+                                      .which = which, .dx = dx, .batch = s->batch, .height = s->height,
+                                      .width = s->width, .channels = s->channels, .scale = scale));
+}
+
+/* Of `samples` samples of `rows` rows each. */
+static tess_status column_sums(const cuda_ops *c, const float *x, float *y, uint64_t samples, uint64_t rows,
+                               uint64_t width, int add, uint32_t over) {
+    uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;
+    return OPS_LAUNCH(c, column_sums, samples * groups, .x = x, .y = y, .rows = rows, .width = width, .groups = groups,
+                      .add = add, .over = over);
+}
+tess_status ops_cuda_column_sums_in(const cuda_ops *c, const float *x, float *y, uint64_t rows, uint64_t width,
+                                    int add) {
+    return column_sums(c, x, y, 1, rows, width, add, 0);
+}
+static tess_status cuda_avgpool(ops *o, const float *x, float *y, uint64_t batch, uint64_t places, uint64_t channels) {
+    OPS_INSIDE(cuda_of(o), column_sums(cuda_of(o), x, y, batch, places, channels, 0, 1));
+}
+static tess_status cuda_avgpool_backward(ops *o, const float *dy, float *dx, uint64_t batch, uint64_t places,
+                                         uint64_t channels) {
+    uint64_t elems = batch * places * channels;
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), avgpool_backward, ops_blocks_each(elems), .dy = dy, .dx = dx,
+                                      .elems = elems, .places = places, .channels = channels));
+}
+
+/* ---- normalisation ------------------------------------------------------------------------------------------------------------ */
+static tess_status cuda_layernorm(ops *o, const float *x, const float *w, const float *b, float *y, float *stats,
+                                  uint64_t rows, uint64_t width) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), layernorm, ops_blocks_rows(rows), .x = x, .w = w, .b = b, .y = y,
+                                      .stats = stats, .rows = rows, .width = width));
+}
+
+static tess_status layernorm_backward(const cuda_ops *c, const float *x, const float *w, const float *stats,
+                                      const float *dy, float *dx, float *dw, float *db, uint64_t rows,
+                                      uint64_t width) {
+    uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;
+    if (dw || db)
+        OPS_TRY(OPS_LAUNCH(c, layernorm_columns, groups, .x = x, .dy = dy, .stats = stats, .dw = dw, .db = db,
+                           .rows = rows, .width = width));
+    return OPS_LAUNCH(c, layernorm_rows, ops_blocks_rows(rows), .x = x, .w = w, .stats = stats, .dy = dy, .dx = dx,
+                      .rows = rows, .width = width);
+}
+static tess_status cuda_layernorm_backward(ops *o, const float *x, const float *w, const float *stats, const float *dy,
+                                           float *dx, float *dw, float *db, uint64_t rows, uint64_t width) {
+    OPS_INSIDE(cuda_of(o), layernorm_backward(cuda_of(o), x, w, stats, dy, dx, dw, db, rows, width));
+}
+
+static uint64_t chunk_threads(const ops_batchnorm_shape *s) {
+    return (s->rows + OPS_CHUNK - 1) / OPS_CHUNK * s->channels;
+}
+
+static tess_status batchnorm(const cuda_ops *c, const ops_batchnorm_shape *s, uint32_t with, const float *x,
+                             const float *w, const float *b, float *running_mean, float *running_var, float *y,
+                             float *stats, double *sums) {
+    uint64_t elems = s->rows * s->channels;
+    if (with != OPS_RUNNING)
+        OPS_TRY(OPS_LAUNCH(c, batchnorm_sums, ops_blocks_threads(chunk_threads(s)), .x = x, .sums = sums,
+                           .rows = s->rows, .channels = s->channels));
+    OPS_TRY(OPS_LAUNCH(c, batchnorm_stats, ops_blocks_threads(s->channels), .sums = with == OPS_RUNNING ? NULL : sums,
+                       .running_mean = running_mean, .running_var = running_var, .stats = stats, .rows = s->rows,
+                       .channels = s->channels, .update = with == OPS_BATCH_UPDATE));
+    return OPS_LAUNCH(c, batchnorm, ops_blocks_each(elems), .x = x, .w = w, .b = b, .stats = stats, .y = y,
+                      .elems = elems, .channels = s->channels, .relu = s->relu);
+}
+static tess_status cuda_batchnorm(ops *o, const ops_batchnorm_shape *s, uint32_t with, const float *x, const float *w,
+                                  const float *b, float *running_mean, float *running_var, float *y, float *stats,
+                                  void *scratch) {
+    OPS_INSIDE(cuda_of(o),
+               batchnorm(cuda_of(o), s, with, x, w, b, running_mean, running_var, y, stats, scratch));
+}
+
+static tess_status batchnorm_backward(const cuda_ops *c, const ops_batchnorm_shape *s, const float *x, const float *w,
+                                      const float *stats, const float *y, const float *dy, float *dx, float *dw,
+                                      float *db, double *sums) {
+    float *means = (float *)(sums + chunk_threads(s) * 2);
+    uint64_t elems = s->rows * s->channels;
+    OPS_TRY(OPS_LAUNCH(c, batchnorm_slopes, ops_blocks_threads(chunk_threads(s)), .x = x, .y = y, .dy = dy,
+                       .stats = stats, .sums = sums, .rows = s->rows, .channels = s->channels, .relu = s->relu));
+    OPS_TRY(OPS_LAUNCH(c, batchnorm_means, ops_blocks_threads(s->channels), .sums = sums, .dw = dw, .db = db,
+                       .means = means, .rows = s->rows, .channels = s->channels));
+    return OPS_LAUNCH(c, batchnorm_backward, ops_blocks_each(elems), .x = x, .y = y, .dy = dy, .w = w, .stats = stats,
+                      .means = means, .dx = dx, .elems = elems, .channels = s->channels, .relu = s->relu);
+}
+static tess_status cuda_batchnorm_backward(ops *o, const ops_batchnorm_shape *s, const float *x, const float *w,
+                                           const float *stats, const float *y, const float *dy, float *dx, float *dw,
+                                           float *db, void *scratch) {
+    OPS_INSIDE(cuda_of(o), batchnorm_backward(cuda_of(o), s, x, w, stats, y, dy, dx, dw, db, scratch));
+}
+
+/* ---- losses ---------------------------------------------------------------------------------------------------------------------- */
+static uint64_t cuda_cross_entropy_need(uint64_t rows) {
+    return ops_align(rows * sizeof(ops_cuda_row_loss));
+}
+static tess_status cross_entropy(const cuda_ops *c, float *logits, const int32_t *labels, uint64_t classes,
+                                 uint64_t count, ops_loss *out, ops_cuda_row_loss *losses) {
+    OPS_TRY(OPS_LAUNCH(c, cross_entropy, ops_blocks_rows(count), .logits = logits, .labels = labels, .losses = losses,
+                       .rows = count, .classes = classes));
+    return OPS_LAUNCH(c, loss_sum, 1, .losses = losses, .out = (ops_cuda_loss *)out, .rows = count);
+}
+static tess_status cuda_cross_entropy(ops *o, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
+                                      uint64_t count, ops_loss *out, void *scratch) {
+    (void)rows;
+    OPS_INSIDE(cuda_of(o), cross_entropy(cuda_of(o), logits, labels, classes, count, out, scratch));
+}
+static tess_status cuda_cross_entropy_backward(ops *o, const float *probabilities, const int32_t *labels,
+                                               uint64_t rows, uint64_t classes, uint64_t count, float *dlogits) {
+    float over = count ? (float)(1.0 / (double)count) : 0;
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cross_entropy_backward, ops_blocks_each(rows * classes),
+                                      .probabilities = probabilities, .labels = labels, .dlogits = dlogits,
+                                      .elems = rows * classes, .classes = classes, .count = count, .over = over));
+}
+static tess_status cuda_sum_loss(ops *o, const float *x, uint64_t elems, int32_t squared, uint64_t count,
+                                 ops_loss *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), sum_loss, 1, .x = x, .out = (ops_cuda_loss *)out, .elems = elems,
+                                      .count = count, .squared = squared));
+}
+static tess_status cuda_sum_loss_backward(ops *o, const float *x, uint64_t elems, int32_t squared, float scale,
+                                          uint64_t all, float *dx) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), sum_loss_backward, ops_blocks_each(all), .x = x, .dx = dx,
+                                      .elems = elems, .all = all, .squared = squared, .scale = scale));
+}
+
+/* ---- embedding -------------------------------------------------------------------------------------------------------------------- */
+static tess_status cuda_ids(ops *o, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride,
+                            int32_t *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), ids, ops_blocks_each(samples * time), .text = text, .out = out,
+                                      .elems = samples * time, .time = time, .stride = stride));
+}
+static tess_status cuda_embedding(ops *o, const int32_t *ids, const float *table, const float *position, float *y,
+                                  uint64_t rows, uint64_t time, uint64_t width) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embedding, ops_blocks_each(rows * width), .ids = ids, .table = table,
+                                      .position = position, .y = y, .elems = rows * width, .time = time,
+                                      .width = width));
+}
+
+enum { TOKENS = 256 }; /* bytes */
+static tess_status embedding_backward(const cuda_ops *c, const int32_t *ids, const float *dy, float *dtable,
+                                      float *dposition, uint64_t rows, uint64_t time, uint64_t width) {
+    if (dtable)
+        OPS_TRY(OPS_LAUNCH(c, embedding_table, ops_blocks_threads(TOKENS * width), .ids = ids, .dy = dy,
+                           .dtable = dtable, .rows = rows, .tokens = TOKENS, .width = width));
+    if (!dposition)
+        return TESS_OK;
+    return OPS_LAUNCH(c, embedding_position, ops_blocks_threads(time * width), .dy = dy, .dposition = dposition,
+                      .rows = rows, .time = time, .width = width);
+}
+static tess_status cuda_embedding_backward(ops *o, const int32_t *ids, const float *dy, float *dtable,
+                                           float *dposition, uint64_t rows, uint64_t time, uint64_t width) {
+    OPS_INSIDE(cuda_of(o), embedding_backward(cuda_of(o), ids, dy, dtable, dposition, rows, time, width));
+}
+
+const ops_table ops_cuda = {
+    .name = "cuda",
+    .mem = TESS_MEM_CUDA,
+    .create = cuda_create,
+    .start = cuda_start,
+    .destroy = cuda_destroy,
+    .describe = cuda_describe,
+    .linear_create = ops_cuda_linear_create,
+    .linear_destroy = ops_cuda_linear_destroy,
+    .linear_forward = ops_cuda_linear_forward,
+    .linear_backward = ops_cuda_linear_backward,
+    .conv_create = ops_cuda_conv_create,
+    .conv_destroy = ops_cuda_conv_destroy,
+    .conv_forward = ops_cuda_conv_forward,
+    .conv_backward = ops_cuda_conv_backward,
+    .narrow = cuda_narrow,
+    .widen = cuda_widen,
+    .zero = cuda_zero,
+    .copy = cuda_copy,
+    .relu_backward = cuda_relu_backward,
+    .dropout = cuda_dropout,
+    .add = cuda_add,
+    .maxpool = cuda_maxpool,
+    .maxpool_backward = cuda_maxpool_backward,
+    .gelu = cuda_gelu,
+    .gelu_backward = cuda_gelu_backward,
+    .layernorm = cuda_layernorm,
+    .layernorm_backward = cuda_layernorm_backward,
+    .batchnorm = cuda_batchnorm,
+    .batchnorm_backward = cuda_batchnorm_backward,
+    .avgpool = cuda_avgpool,
+    .avgpool_backward = cuda_avgpool_backward,
+    .cross_entropy = cuda_cross_entropy,
+    .cross_entropy_need = cuda_cross_entropy_need,
+    .cross_entropy_backward = cuda_cross_entropy_backward,
+    .sum_loss = cuda_sum_loss,
+    .sum_loss_backward = cuda_sum_loss_backward,
+    .ids = cuda_ids,
+    .embedding = cuda_embedding,
+    .embedding_backward = cuda_embedding_backward,
+    .attention_need = ops_cuda_attention_need,
+    .attention = ops_cuda_attention,
+    .attention_backward = ops_cuda_attention_backward,
+};

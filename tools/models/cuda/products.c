@@ -1,0 +1,133 @@
+/* Products of matrices by cuBLAS, in fp32 or from bf16 factors with fp32 sums and results, and the linear operator.
+ *
+ * The workspace is a piece of the caller's scratch, so that cuBLAS takes none of its own; its size depends on that of
+ * the product alone, so that a plan needs no GPU. One handle, one stream and one workspace: the same bits every time. */
+#include "cuda_ops.h"
+#include "status.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+enum { WORKSPACE_ALIGN = 256 };
+
+struct ops_linear {
+    cuda_ops *c;
+    ops_linear_shape s;
+};
+
+/* What NVIDIA recommends for Hopper where there is enough work, and what keeps cuBLAS from refusing where there is not. */
+uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n) {
+    double work = (double)rows * (double)columns * (double)depth * (double)n;
+    uint64_t bytes = work >= 0x1p32 ? 32u << 20 : work >= 0x1p26 ? 4u << 20 : 64u << 10;
+    return bytes + WORKSPACE_ALIGN;
+}
+
+static tess_status blas_failed(const cuda_ops *c, cublasStatus_t status, const ops_product *p) {
+    tess_status code = status == CUBLAS_STATUS_ALLOC_FAILED ? TESS_E_NOMEM : TESS_E_DEVICE;
+    return tess__fail(code, "cuBLAS: product of %lld x %lld by %lld x %lld: %s", (long long)p->rows,
+                      (long long)p->depth, (long long)p->depth, (long long)p->columns,
+                      c->blas->cublasGetStatusString(status));
+}
+
+/* cuBLAS has columns first: the product of the turned factors, in the other order. */
+tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
+    cublasOperation_t a = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cudaDataType_t dtype = p->halves ? CUDA_R_16BF : CUDA_R_32F;
+    int m = (int)p->columns, n = (int)p->rows, k = (int)p->depth;
+    int64_t times = p->n ? p->n : 1;
+    uintptr_t room = ((uintptr_t)workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+    uint64_t bytes = ops_cuda_workspace(p->rows, p->columns, p->depth, times) - WORKSPACE_ALIGN;
+    if (p->rows > INT_MAX || p->columns > INT_MAX || p->depth > INT_MAX)
+        return blas_failed(c, CUBLAS_STATUS_INVALID_VALUE, p);
+    cublasStatus_t s = c->blas->cublasSetWorkspace_v2(c->handle, (void *)room, bytes);
+    if (s != CUBLAS_STATUS_SUCCESS)
+        return blas_failed(c, s, p);
+    if (times == 1)
+        s = c->blas->cublasGemmEx(c->handle, b, a, m, n, k, &p->alpha, p->b, dtype, (int)p->b_pitch, p->a, dtype,
+                                  (int)p->a_pitch, &p->beta, p->c, CUDA_R_32F, (int)p->c_pitch, CUBLAS_COMPUTE_32F,
+                                  CUBLAS_GEMM_DEFAULT);
+    else
+        s = c->blas->cublasGemmStridedBatchedEx(c->handle, b, a, m, n, k, &p->alpha, p->b, dtype, (int)p->b_pitch,
+                                                p->b_step, p->a, dtype, (int)p->a_pitch, p->a_step, &p->beta, p->c,
+                                                CUDA_R_32F, (int)p->c_pitch, p->c_step, (int)times, CUBLAS_COMPUTE_32F,
+                                                CUBLAS_GEMM_DEFAULT);
+    return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : blas_failed(c, s, p);
+}
+
+/* ---- linear -------------------------------------------------------------------------------------------------------------- */
+static uint64_t x_elems(const ops_linear_shape *s) {
+    return (uint64_t)s->rows * (uint64_t)s->inputs;
+}
+static uint64_t y_elems(const ops_linear_shape *s) {
+    return (uint64_t)s->rows * (uint64_t)s->outputs;
+}
+static uint64_t half_bytes(uint64_t elems) {
+    return ops_align(elems * sizeof(uint16_t));
+}
+
+tess_status ops_cuda_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
+    ops_linear *l = calloc(1, sizeof *l);
+    if (!l)
+        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
+    *l = (ops_linear){ cuda_of(o), *s };
+    uint64_t workspace = ops_cuda_workspace(s->rows, s->inputs, s->outputs, 1);
+    need->forward_bytes = workspace + (o->bf16 ? half_bytes(x_elems(s)) : 0);
+    need->backward_bytes = workspace + (o->bf16 ? half_bytes(x_elems(s)) + half_bytes(y_elems(s)) : 0);
+    *out = l;
+    return TESS_OK;
+}
+
+void ops_cuda_linear_destroy(ops_linear *l) {
+    free(l);
+}
+
+/* x as the products take it: itself, or in bf16 at the start of *scratch, which then points behind it. */
+static tess_status factor(const cuda_ops *c, const float *x, uint64_t elems, void **scratch, const void **out) {
+    uint16_t *half = *scratch;
+    *out = c->base.bf16 ? (const void *)half : x;
+    if (!c->base.bf16)
+        return TESS_OK;
+    *scratch = (char *)half + half_bytes(elems);
+    return ops_cuda_narrow_in(c, x, half, elems);
+}
+
+static tess_status forward(const ops_linear *l, const float *x, const void *w, const float *b, float *y,
+                           void *scratch) {
+    const ops_linear_shape *s = &l->s;
+    const void *in;
+    OPS_TRY(factor(l->c, x, x_elems(s), &scratch, &in));
+    ops_product p = { .rows = s->rows, .columns = s->outputs, .depth = s->inputs, .a = in, .b = w, .c = y, .alpha = 1 };
+    p.a_pitch = s->inputs, p.b_pitch = s->inputs, p.b_turned = 1, p.c_pitch = s->outputs, p.halves = l->c->base.bf16;
+    OPS_TRY(ops_cuda_product(l->c, &p, scratch));
+    if (!b && !s->relu)
+        return TESS_OK;
+    return OPS_LAUNCH(l->c, bias_relu, ops_blocks_each(y_elems(s)), .b = b, .y = y, .elems = y_elems(s),
+                      .width = (uint64_t)s->outputs, .relu = s->relu);
+}
+
+tess_status ops_cuda_linear_forward(ops_linear *l, const float *x, const void *w, const float *b, float *y,
+                                    void *scratch) {
+    OPS_INSIDE(l->c, forward(l, x, w, b, y, scratch));
+}
+
+static tess_status backward(const ops_linear *l, const float *x, const void *w, const float *dy, float *dx, float *dw,
+                            float *db, void *scratch) {
+    const ops_linear_shape *s = &l->s;
+    const void *in_x = NULL, *in_dy;
+    OPS_TRY(factor(l->c, dy, y_elems(s), &scratch, &in_dy));
+    if (dw)
+        OPS_TRY(factor(l->c, x, x_elems(s), &scratch, &in_x));
+    ops_product p = { .alpha = 1, .halves = l->c->base.bf16, .a = in_dy, .a_pitch = s->outputs, .c_pitch = s->inputs };
+    p.rows = s->rows, p.columns = s->inputs, p.depth = s->outputs, p.b = w, p.b_pitch = s->inputs, p.c = dx;
+    if (dx)
+        OPS_TRY(ops_cuda_product(l->c, &p, scratch));
+    p.rows = s->outputs, p.depth = s->rows, p.a_turned = 1, p.b = in_x, p.c = dw, p.beta = 1;
+    if (dw)
+        OPS_TRY(ops_cuda_product(l->c, &p, scratch));
+    return db ? ops_cuda_column_sums_in(l->c, dy, db, (uint64_t)s->rows, (uint64_t)s->outputs, 1) : TESS_OK;
+}
+
+tess_status ops_cuda_linear_backward(ops_linear *l, const float *x, const void *w, const float *dy, float *dx,
+                                     float *dw, float *db, void *scratch) {
+    OPS_INSIDE(l->c, backward(l, x, w, dy, dx, dw, db, scratch));
+}
