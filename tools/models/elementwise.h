@@ -55,12 +55,12 @@ void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems);
 
 /* Their slots in a CPU table. */
 #define OPS_CPU_ELEMENTWISE                                                                                            \
-    .narrow = ops_cpu_narrow, .widen = ops_cpu_widen, .zero = ops_cpu_zero, .copy = ops_cpu_copy, .ids = ops_cpu_ids,   \
+    .narrow = ops_cpu_narrow, .widen = ops_cpu_widen, .zero = ops_cpu_zero, .copy = ops_cpu_copy, .ids = ops_cpu_ids,  \
     .cross_entropy_need = ops_cpu_cross_entropy_need, .sum_loss = ops_cpu_sum_loss,                                    \
-    .sum_loss_backward = ops_cpu_sum_loss_backward, .relu_backward = ops_cpu_relu_backward, .dropout = ops_cpu_dropout, .add = ops_cpu_add,                            \
-    .maxpool = ops_cpu_maxpool, .maxpool_backward = ops_cpu_maxpool_backward, .gelu = ops_cpu_gelu,                    \
-    .gelu_backward = ops_cpu_gelu_backward, .layernorm = ops_cpu_layernorm,                                            \
-    .layernorm_backward = ops_cpu_layernorm_backward, .batchnorm = ops_cpu_batchnorm,                                  \
+    .sum_loss_backward = ops_cpu_sum_loss_backward, .relu_backward = ops_cpu_relu_backward,                            \
+    .dropout = ops_cpu_dropout, .add = ops_cpu_add, .maxpool = ops_cpu_maxpool,                                        \
+    .maxpool_backward = ops_cpu_maxpool_backward, .gelu = ops_cpu_gelu, .gelu_backward = ops_cpu_gelu_backward,        \
+    .layernorm = ops_cpu_layernorm, .layernorm_backward = ops_cpu_layernorm_backward, .batchnorm = ops_cpu_batchnorm,  \
     .batchnorm_backward = ops_cpu_batchnorm_backward, .avgpool = ops_cpu_avgpool,                                      \
     .avgpool_backward = ops_cpu_avgpool_backward, .cross_entropy = ops_cpu_cross_entropy,                              \
     .cross_entropy_backward = ops_cpu_cross_entropy_backward, .embedding = ops_cpu_embedding,                          \

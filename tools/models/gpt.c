@@ -240,8 +240,8 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     OPS_TRY(t->linear_forward(g->head, normal, call->params[HEAD_W], NULL, logits, at));
     OPS_TRY(t->zero(m->o, result, sizeof *result));
     if (batch->want_logits)
-        OPS_TRY(t->copy(m->o, logits + (uint64_t)batch->logits_row * VOCABULARY, result->logits,
-                        sizeof result->logits));
+        OPS_TRY(
+            t->copy(m->o, logits + (uint64_t)batch->logits_row * VOCABULARY, result->logits, sizeof result->logits));
     OPS_TRY(ids_of(m, call->batch, 1, targets));
     return t->cross_entropy(m->o, logits, targets, g->rows, VOCABULARY, batch->count, model__loss(call), at);
 }

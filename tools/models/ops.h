@@ -174,6 +174,7 @@ extern const ops_table ops_onednn;
 #ifdef TESSERA_HAVE_CUDA
 extern const ops_table ops_cuda;
 #endif
-/** By name, "plain", "onednn" or "cuda"; null or "auto": the CPU's fastest. TESS_E_UNSUPPORTED names what was left out. */
+/** By name, "plain", "onednn" or "cuda"; null or "auto": the CPU's fastest. TESS_E_UNSUPPORTED names what was left out.
+ */
 tess_status ops_find(const char *name_or_null, const ops_table **out);
 #endif

@@ -6,8 +6,8 @@
 
 enum { OPS_LANES = 16 }; /* partial sums of a normalised row: element c belongs to lane c mod 16 */
 
-/** exp by Cody and Waite's reduction and a polynomial of degree 7; only lane-wise operations, so it vectorises. Relative
- * error below 2e-7. */
+/** exp by Cody and Waite's reduction and a polynomial of degree 7; only lane-wise operations, so it vectorises.
+ * Relative error below 2e-7. */
 TESS_FN float ops_exp(float x) {
     x = x < -87.0f ? -87.0f : x;
     x = x > 88.0f ? 88.0f : x;

@@ -95,7 +95,8 @@ static tess_status score(const attend *a, const void *left, int64_t left_pitch, 
     return ops_cuda_product(a->c, &p, a->workspace);
 }
 
-/* out[rows, size] = weights[rows, columns] · right[columns, size], or with the weights turned, out[columns, size] +=. */
+/* out[rows, size] = weights[rows, columns] · right[columns, size], or with the weights turned, out[columns, size] +=.
+ */
 static tess_status collect(const attend *a, const void *weights, int turned, const void *right, int64_t right_pitch,
                            float *out, int64_t out_pitch) {
     ops_product p = over_heads(a);
@@ -169,7 +170,8 @@ static tess_status backward(const cuda_ops *c, const ops_attention_shape *s, con
                             const float *lse, const float *dy, float *dx, void *scratch) {
     attend a;
     OPS_TRY(prepare(c, s, x, dy, scratch, &a));
-    OPS_TRY(ops_cuda_zero_in(c, dx, x_elems(s) * sizeof(float))); /* keys and values collect from every block after them */
+    OPS_TRY(
+        ops_cuda_zero_in(c, dx, x_elems(s) * sizeof(float))); /* keys and values collect from every block after them */
     for (int64_t n = 0; n < s->batch; n++)
         for (int64_t first = 0; first < s->time; first += QUERIES) {
             take_block(&a, first);

@@ -112,7 +112,8 @@ static tess_status weights_backward(const ops_conv *v, const float *x, const flo
         uint64_t n = z.places - first < z.strip ? z.places - first : z.strip;
         const float *at = dy + first * (uint64_t)s->outputs;
         ops_product p = { .rows = (int64_t)z.taps, .columns = s->outputs, .depth = (int64_t)n, .alpha = 1 };
-        p.a = windows, p.a_turned = 1, p.a_pitch = (int64_t)z.taps, p.b = c->base.bf16 ? (void *)half : (void *)(uintptr_t)at;
+        p.a = windows, p.a_turned = 1, p.a_pitch = (int64_t)z.taps,
+        p.b = c->base.bf16 ? (void *)half : (void *)(uintptr_t)at;
         p.b_pitch = s->outputs, p.c = (float *)(void *)d, p.c_pitch = s->outputs, p.halves = c->base.bf16;
         p.beta = first > 0;
         OPS_TRY(windows_of(c, s, x, first, n, z.taps, windows));
@@ -130,7 +131,8 @@ static tess_status backward(const ops_conv *v, const float *x, const void *w, co
         OPS_TRY(convolve(v->c, &v->back, &v->s, 1, dy, w, dx, scratch));
     if (dw)
         OPS_TRY(weights_backward(v, x, dy, dw, scratch));
-    return db ? ops_cuda_column_sums_in(v->c, dy, db, sizes_of(v->c, &v->s).places, (uint64_t)v->s.outputs, 1) : TESS_OK;
+    return db ? ops_cuda_column_sums_in(v->c, dy, db, sizes_of(v->c, &v->s).places, (uint64_t)v->s.outputs, 1)
+              : TESS_OK;
 }
 
 tess_status ops_cuda_conv_backward(ops_conv *v, const float *x, const void *w, const float *dy, float *dx, float *dw,

@@ -8,7 +8,8 @@
 #include "cuda_driver.h"
 #include "kernels.h"
 
-/* ---- libraries.c: cuBLAS, by dlopen ---------------------------------------------------------------------------------- */
+/* ---- libraries.c: cuBLAS, by dlopen
+ * ---------------------------------------------------------------------------------- */
 #define OPS_CUBLAS_FUNCTIONS(X)                                                                                        \
     X(cublasCreate_v2)                                                                                                 \
     X(cublasDestroy_v2)                                                                                                \
@@ -27,7 +28,8 @@ typedef struct {
 /** Loads libcublas.so.13 or .12 once per process. TESS_E_UNSUPPORTED names what is missing. */
 tess_status ops_cublas_load(const ops_cublas **out);
 
-/* ---- ops_cuda.c: the context ------------------------------------------------------------------------------------------- */
+/* ---- ops_cuda.c: the context
+ * ------------------------------------------------------------------------------------------- */
 enum {
 #define OPS_INDEX(name, phases) OPS_KERNEL_##name,
     OPS_CUDA_KERNELS(OPS_INDEX)
@@ -68,11 +70,13 @@ static inline uint64_t ops_blocks_rows(uint64_t rows) {
 #define OPS_LAUNCH(c, name, blocks, ...)                                                                               \
     ops_cuda_launch(c, OPS_KERNEL_##name, &(const ops_args_##name){ __VA_ARGS__ }, blocks)
 tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
-tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y, uint64_t elems); /* between enter and leave */
+tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y,
+                               uint64_t elems); /* between enter and leave */
 tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
 tess_status ops_cuda_column_sums_in(const cuda_ops *, const float *x, float *y, uint64_t rows, uint64_t width, int add);
 
-/* ---- products.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- products.c
+ * ---------------------------------------------------------------------------------------------------------- */
 typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, columns] + beta · c, rows first */
     int64_t rows, columns, depth;
     const void *a, *b;
@@ -94,7 +98,8 @@ tess_status ops_cuda_linear_forward(ops_linear *, const float *x, const void *w,
                                     void *scratch);
 tess_status ops_cuda_linear_backward(ops_linear *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                      float *db, void *scratch);
-/* ---- convolution.c, attention.c ------------------------------------------------------------------------------------------ */
+/* ---- convolution.c, attention.c
+ * ------------------------------------------------------------------------------------------ */
 tess_status ops_cuda_conv_create(ops *, const ops_conv_shape *, ops_conv **out, ops_scratch *need);
 void ops_cuda_conv_destroy(ops_conv *);
 tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);

@@ -25,7 +25,8 @@ enum { OPS_CHUNK = 512 }; /* rows of a chunk of batch normalisation's sums, as o
     (void)phase;                                                                                                       \
     (void)room
 
-/* ---- element by element -------------------------------------------------------------------------------------------- */
+/* ---- element by element --------------------------------------------------------------------------------------------
+ */
 typedef struct {
     const float *x;
     uint16_t *y;
@@ -119,7 +120,8 @@ OPS_BODY(dropout) {
             x[j] = philox_uniform(words.v[j]) < keep ? x[j] * grow : 0;
 }
 
-/* ---- pools ----------------------------------------------------------------------------------------------------------- */
+/* ---- pools
+ * ----------------------------------------------------------------------------------------------------------- */
 typedef struct { /* images: batch, height, width, channels; y: batch, channels, height / 2, width / 2 */
     const float *x;
     float *y;
@@ -178,7 +180,8 @@ OPS_BODY(avgpool_backward) {
     }
 }
 
-/* ---- sums over columns: 8 columns of 32 lanes each to a block ----------------------------------------------------------
+/* ---- sums over columns: 8 columns of 32 lanes each to a block
+ * ----------------------------------------------------------
  */
 TESS_FN double ops_add_column(const double *room, uint32_t column) {
     double sum = 0;
@@ -238,7 +241,8 @@ OPS_BODY(layernorm_columns) {
     }
 }
 
-/* ---- rows: 16 rows of 16 lanes each to a block ---------------------------------------------------------------------- */
+/* ---- rows: 16 rows of 16 lanes each to a block ----------------------------------------------------------------------
+ */
 TESS_FN double ops_add_lanes(const double *room, uint32_t row) {
     double sum = 0;
     for (int lane = 0; lane < OPS_LANES; lane++)
@@ -310,7 +314,8 @@ OPS_BODY(layernorm_rows) {
         a->dx[r * a->width + c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * a->w[c], g_mean, g_dot);
 }
 
-/* ---- loss --------------------------------------------------------------------------------------------------------------
+/* ---- loss
+ * --------------------------------------------------------------------------------------------------------------
  */
 typedef struct { /* as ops_loss */
     double loss;
@@ -450,7 +455,8 @@ OPS_BODY(sum_loss_backward) {
     OPS_FOR_EACH(i, a->all) a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) : a->scale;
 }
 
-/* ---- embedding --------------------------------------------------------------------------------------------------------- */
+/* ---- embedding
+ * --------------------------------------------------------------------------------------------------------- */
 typedef struct {
     const uint8_t *text;
     int32_t *out;
@@ -475,7 +481,8 @@ OPS_BODY(embedding) {
     }
 }
 
-typedef struct { /* an element of the table collects its rows one after another, so the bits do not depend on who is first
+typedef struct { /* an element of the table collects its rows one after another, so the bits do not depend on who is
+                  * first
                   */
     const int32_t *ids;
     const float *dy;
@@ -510,7 +517,8 @@ OPS_BODY(embedding_position) {
     a->dposition[i] = sum;
 }
 
-/* ---- batch normalisation: as on the CPU, sums of chunks of rows, then of the chunks in order ----------------------------
+/* ---- batch normalisation: as on the CPU, sums of chunks of rows, then of the chunks in order
+ * ----------------------------
  */
 typedef struct {
     const float *x;
@@ -645,7 +653,8 @@ OPS_BODY(batchnorm_backward) {
     }
 }
 
-/* ---- convolution as a product: windows as rows, weights turned ---------------------------------------------------------
+/* ---- convolution as a product: windows as rows, weights turned
+ * ---------------------------------------------------------
  */
 typedef struct { /* rows: places of the output from `first_place` on; each k · k · channels; either out or half */
     const float *x;
@@ -711,7 +720,8 @@ OPS_BODY(add_weights) {
     }
 }
 
-/* ---- attention: of `heads` heads of one sample, query rows first … first + rows - 1, scores `pitch` apart --------------
+/* ---- attention: of `heads` heads of one sample, query rows first … first + rows - 1, scores `pitch` apart
+ * --------------
  */
 typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
     float *scores, *lse;
@@ -790,7 +800,8 @@ OPS_BODY(attention_slopes) {
     }
 }
 
-/* ---- all of them: name, phases ------------------------------------------------------------------------------------------ */
+/* ---- all of them: name, phases
+ * ------------------------------------------------------------------------------------------ */
 #define OPS_CUDA_KERNELS(X)                                                                                            \
     X(narrow, 1)                                                                                                       \
     X(widen, 1)                                                                                                        \

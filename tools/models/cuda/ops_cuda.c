@@ -27,7 +27,8 @@ tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
             return ops_cuda_failed(c, result_, what);                                                                  \
     } while (0)
 
-/* ---- the context --------------------------------------------------------------------------------------------------------- */
+/* ---- the context
+ * --------------------------------------------------------------------------------------------------------- */
 static tess_status cuda_create(const ops_options *options, ops **out) {
     cuda_ops *c = calloc(1, sizeof *c);
     if (!c)
@@ -44,8 +45,8 @@ static tess_status start_cublas(cuda_ops *c) {
     if (s == CUBLAS_STATUS_SUCCESS)
         s = c->blas->cublasSetStream_v2(c->handle, c->stream);
     if (s == CUBLAS_STATUS_SUCCESS)
-        s = c->blas->cublasSetMathMode(c->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH |
-                                                                 CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+        s = c->blas->cublasSetMathMode(
+            c->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     return s == CUBLAS_STATUS_SUCCESS ? TESS_OK
                                       : tess__fail(TESS_E_DEVICE, "operators cuda: cuBLAS does not start: %s",
                                                    c->blas->cublasGetStatusString(s));
@@ -122,9 +123,9 @@ tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uin
     if (blocks > INT_MAX)
         return tess__fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
                           kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
-    CU_TRY(c, kernel_names[kernel],
-           c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params,
-                                NULL));
+    CU_TRY(
+        c, kernel_names[kernel],
+        c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params, NULL));
     return TESS_OK;
 }
 
@@ -132,7 +133,8 @@ static CUdeviceptr at(const void *p) {
     return (CUdeviceptr)(uintptr_t)p;
 }
 
-/* ---- element by element ---------------------------------------------------------------------------------------------------- */
+/* ---- element by element
+ * ---------------------------------------------------------------------------------------------------- */
 tess_status ops_cuda_narrow_in(const cuda_ops *c, const float *x, uint16_t *y, uint64_t elems) {
     return OPS_LAUNCH(c, narrow, ops_blocks_each(elems), .x = x, .y = y, .elems = elems);
 }
@@ -172,19 +174,20 @@ static tess_status cuda_gelu(ops *o, const float *x, float *y, uint64_t elems) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), gelu, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
 }
 static tess_status cuda_gelu_backward(ops *o, const float *x, const float *dy, float *dx, uint64_t elems) {
-    OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), gelu_backward, ops_blocks_each(elems), .x = x, .dy = dy, .dx = dx, .elems = elems));
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), gelu_backward, ops_blocks_each(elems), .x = x, .dy = dy, .dx = dx,
+                                      .elems = elems));
 }
 static tess_status cuda_dropout(ops *o, float *x, uint64_t samples, uint64_t elems, const ops_dropout *d) {
     uint64_t threads = samples * ((elems + 3) / 4);
     if (!(d->rate > 0))
         return TESS_OK;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), dropout, ops_blocks_threads(threads), .x = x, .samples = samples,
-                                      .elems = elems, .seed = d->seed, .step = d->step,
-                                      .first_sample = d->first_sample, .layer = d->layer, .rate = d->rate));
+                                      .elems = elems, .seed = d->seed, .step = d->step, .first_sample = d->first_sample,
+                                      .layer = d->layer, .rate = d->rate));
 }
 
-/* ---- pools ------------------------------------------------------------------------------------------------------------------ */
+/* ---- pools
+ * ------------------------------------------------------------------------------------------------------------------ */
 static tess_status cuda_maxpool(ops *o, const float *x, const ops_conv_shape *s, float *y, uint8_t *which) {
     uint64_t elems = (uint64_t)s->batch * (uint64_t)(s->height / 2) * (uint64_t)(s->width / 2) * (uint64_t)s->channels;
     OPS_INSIDE(cuda_of(o),
@@ -220,7 +223,8 @@ static tess_status cuda_avgpool_backward(ops *o, const float *dy, float *dx, uin
                                       .elems = elems, .places = places, .channels = channels));
 }
 
-/* ---- normalisation ------------------------------------------------------------------------------------------------------------ */
+/* ---- normalisation
+ * ------------------------------------------------------------------------------------------------------------ */
 static tess_status cuda_layernorm(ops *o, const float *x, const float *w, const float *b, float *y, float *stats,
                                   uint64_t rows, uint64_t width) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), layernorm, ops_blocks_rows(rows), .x = x, .w = w, .b = b, .y = y,
@@ -228,8 +232,7 @@ static tess_status cuda_layernorm(ops *o, const float *x, const float *w, const 
 }
 
 static tess_status layernorm_backward(const cuda_ops *c, const float *x, const float *w, const float *stats,
-                                      const float *dy, float *dx, float *dw, float *db, uint64_t rows,
-                                      uint64_t width) {
+                                      const float *dy, float *dx, float *dw, float *db, uint64_t rows, uint64_t width) {
     uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;
     if (dw || db)
         OPS_TRY(OPS_LAUNCH(c, layernorm_columns, groups, .x = x, .dy = dy, .stats = stats, .dw = dw, .db = db,
@@ -262,8 +265,7 @@ static tess_status batchnorm(const cuda_ops *c, const ops_batchnorm_shape *s, ui
 static tess_status cuda_batchnorm(ops *o, const ops_batchnorm_shape *s, uint32_t with, const float *x, const float *w,
                                   const float *b, float *running_mean, float *running_var, float *y, float *stats,
                                   void *scratch) {
-    OPS_INSIDE(cuda_of(o),
-               batchnorm(cuda_of(o), s, with, x, w, b, running_mean, running_var, y, stats, scratch));
+    OPS_INSIDE(cuda_of(o), batchnorm(cuda_of(o), s, with, x, w, b, running_mean, running_var, y, stats, scratch));
 }
 
 static tess_status batchnorm_backward(const cuda_ops *c, const ops_batchnorm_shape *s, const float *x, const float *w,
@@ -284,7 +286,9 @@ static tess_status cuda_batchnorm_backward(ops *o, const ops_batchnorm_shape *s,
     OPS_INSIDE(cuda_of(o), batchnorm_backward(cuda_of(o), s, x, w, stats, y, dy, dx, dw, db, scratch));
 }
 
-/* ---- losses ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- losses
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 static uint64_t cuda_cross_entropy_need(uint64_t rows) {
     return ops_align(rows * sizeof(ops_cuda_row_loss));
 }
@@ -299,8 +303,8 @@ static tess_status cuda_cross_entropy(ops *o, float *logits, const int32_t *labe
     (void)rows;
     OPS_INSIDE(cuda_of(o), cross_entropy(cuda_of(o), logits, labels, classes, count, out, scratch));
 }
-static tess_status cuda_cross_entropy_backward(ops *o, const float *probabilities, const int32_t *labels,
-                                               uint64_t rows, uint64_t classes, uint64_t count, float *dlogits) {
+static tess_status cuda_cross_entropy_backward(ops *o, const float *probabilities, const int32_t *labels, uint64_t rows,
+                                               uint64_t classes, uint64_t count, float *dlogits) {
     float over = count ? (float)(1.0 / (double)count) : 0;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cross_entropy_backward, ops_blocks_each(rows * classes),
                                       .probabilities = probabilities, .labels = labels, .dlogits = dlogits,
@@ -317,7 +321,9 @@ static tess_status cuda_sum_loss_backward(ops *o, const float *x, uint64_t elems
                                       .elems = elems, .all = all, .squared = squared, .scale = scale));
 }
 
-/* ---- embedding -------------------------------------------------------------------------------------------------------------------- */
+/* ---- embedding
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 static tess_status cuda_ids(ops *o, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride,
                             int32_t *out) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), ids, ops_blocks_each(samples * time), .text = text, .out = out,
@@ -325,9 +331,9 @@ static tess_status cuda_ids(ops *o, const uint8_t *text, uint64_t samples, uint6
 }
 static tess_status cuda_embedding(ops *o, const int32_t *ids, const float *table, const float *position, float *y,
                                   uint64_t rows, uint64_t time, uint64_t width) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embedding, ops_blocks_each(rows * width), .ids = ids, .table = table,
-                                      .position = position, .y = y, .elems = rows * width, .time = time,
-                                      .width = width));
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), embedding, ops_blocks_each(rows * width), .ids = ids, .table = table,
+                          .position = position, .y = y, .elems = rows * width, .time = time, .width = width));
 }
 
 enum { TOKENS = 256 }; /* bytes */
@@ -341,8 +347,8 @@ static tess_status embedding_backward(const cuda_ops *c, const int32_t *ids, con
     return OPS_LAUNCH(c, embedding_position, ops_blocks_threads(time * width), .dy = dy, .dposition = dposition,
                       .rows = rows, .time = time, .width = width);
 }
-static tess_status cuda_embedding_backward(ops *o, const int32_t *ids, const float *dy, float *dtable,
-                                           float *dposition, uint64_t rows, uint64_t time, uint64_t width) {
+static tess_status cuda_embedding_backward(ops *o, const int32_t *ids, const float *dy, float *dtable, float *dposition,
+                                           uint64_t rows, uint64_t time, uint64_t width) {
     OPS_INSIDE(cuda_of(o), embedding_backward(cuda_of(o), ids, dy, dtable, dposition, rows, time, width));
 }
 

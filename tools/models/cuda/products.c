@@ -1,7 +1,8 @@
 /* Products of matrices by cuBLAS, in fp32 or from bf16 factors with fp32 sums and results, and the linear operator.
  *
  * The workspace is a piece of the caller's scratch, so that cuBLAS takes none of its own; its size depends on that of
- * the product alone, so that a plan needs no GPU. One handle, one stream and one workspace: the same bits every time. */
+ * the product alone, so that a plan needs no GPU. One handle, one stream and one workspace: the same bits every time.
+ */
 #include "cuda_ops.h"
 #include "status.h"
 
@@ -15,7 +16,8 @@ struct ops_linear {
     ops_linear_shape s;
 };
 
-/* What NVIDIA recommends for Hopper where there is enough work, and what keeps cuBLAS from refusing where there is not. */
+/* What NVIDIA recommends for Hopper where there is enough work, and what keeps cuBLAS from refusing where there is not.
+ */
 uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n) {
     double work = (double)rows * (double)columns * (double)depth * (double)n;
     uint64_t bytes = work >= 0x1p32 ? 32u << 20 : work >= 0x1p26 ? 4u << 20 : 64u << 10;
@@ -54,7 +56,8 @@ tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *work
     return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : blas_failed(c, s, p);
 }
 
-/* ---- linear -------------------------------------------------------------------------------------------------------------- */
+/* ---- linear
+ * -------------------------------------------------------------------------------------------------------------- */
 static uint64_t x_elems(const ops_linear_shape *s) {
     return (uint64_t)s->rows * (uint64_t)s->inputs;
 }

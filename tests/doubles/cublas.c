@@ -1,0 +1,189 @@
+/* The part of cuBLAS that the models call: products, run in the stream's order by the plain product of tools/models.
+ * Pointers must lie in device memory as a whole, the workspace too. */
+#include <cublas_v2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "double.h"
+#include "driver.h"
+#include "formulas.h"
+#include "models/gemm.h"
+
+struct cublasContext {
+    double_stream *stream;
+    int device;
+};
+
+static cublasStatus_t enter(const char *name) {
+    return double__fails(name) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}
+
+DOUBLE_API cublasStatus_t cublasCreate_v2(cublasHandle_t *out) {
+    int fails = double__fails("cublasCreate");
+    if (fails || double__current_device() < 0)
+        return fails ? CUBLAS_STATUS_ALLOC_FAILED : CUBLAS_STATUS_NOT_INITIALIZED;
+    struct cublasContext *h = calloc(1, sizeof *h);
+    if (!h)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    h->device = double__current_device();
+    h->stream = double__null_stream(h->device);
+    double__live("cuBLAS handles", 1);
+    *out = h;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+DOUBLE_API cublasStatus_t cublasDestroy_v2(cublasHandle_t h) {
+    if (!h || double__current_device() < 0)
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    double__finish_device(h->device);
+    double__live("cuBLAS handles", -1);
+    free(h);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+DOUBLE_API cublasStatus_t cublasGetVersion_v2(cublasHandle_t h, int *out) {
+    *out = CUBLAS_VER_MAJOR * 10000 + CUBLAS_VER_MINOR * 100;
+    return h ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+DOUBLE_API cublasStatus_t cublasSetStream_v2(cublasHandle_t h, cudaStream_t stream) {
+    double_stream *s = double__stream_of((CUstream)stream);
+    if (enter("cublasSetStream") != CUBLAS_STATUS_SUCCESS || !h || !s)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    h->stream = s;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+DOUBLE_API cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t h, void *at, size_t bytes) {
+    if (enter("cublasSetWorkspace") != CUBLAS_STATUS_SUCCESS || !h || (uintptr_t)at % 256 || bytes < 16384 ||
+        !double__is_device(at) || !double__range_ok(at, bytes, 0))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+DOUBLE_API cublasStatus_t cublasSetMathMode(cublasHandle_t h, cublasMath_t mode) {
+    (void)mode;
+    return h ? enter("cublasSetMathMode") : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+DOUBLE_API const char *cublasGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_INVALID_VALUE ? "an unsupported value or parameter" : "the double says so";
+}
+
+/* ---- products
+ * ---------------------------------------------------------------------------------------------------------- */
+typedef struct { /* columns first, as cuBLAS has it */
+    int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, times;
+    float alpha, beta;
+    const void *a, *b;
+    float *c;
+    long long step_a, step_b, step_c;
+} product;
+
+/* Elements from the first to the last of a matrix of `columns` columns of `rows`. */
+static uint64_t extent(int64_t rows, int64_t columns, int64_t pitch) {
+    return (uint64_t)((columns - 1) * pitch + rows);
+}
+
+static const float *widened(const void *x, uint64_t elems, int halves, float **keep) {
+    const uint16_t *half = x;
+    *keep = halves ? malloc(elems * sizeof **keep) : NULL;
+    for (uint64_t i = 0; *keep && i < elems; i++)
+        (*keep)[i] = tess_f32_of_bf16(half[i]);
+    return halves ? *keep : x;
+}
+
+static uint64_t a_elems(const product *p) {
+    return p->turn_a ? extent(p->k, p->m, p->lda) : extent(p->m, p->k, p->lda);
+}
+static uint64_t b_elems(const product *p) {
+    return p->turn_b ? extent(p->n, p->k, p->ldb) : extent(p->k, p->n, p->ldb);
+}
+
+/* The plain product has rows first, so the factors change places. */
+static void multiply(const product *p, const float *a, const float *b, float *c, void *scratch) {
+    gemm_task t = { .rows = p->n, .columns = p->m, .depth = p->k, .a = b, .b = a, .c = c, .c_row = p->ldc };
+    t.a_row = p->turn_b ? 1 : p->ldb, t.a_depth = p->turn_b ? p->ldb : 1;
+    t.b_depth = p->turn_a ? 1 : p->lda, t.b_column = p->turn_a ? p->lda : 1;
+    t.accumulate = p->beta != 0, t.scale = p->alpha;
+    gemm(&t, scratch);
+}
+
+static void run_product(void *data) {
+    const product *p = data;
+    size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
+    void *scratch = aligned_alloc(64, GEMM_SCRATCH_BYTES);
+    const char *a = double_host(p->a), *b = double_host(p->b);
+    float *c = double_host(p->c);
+    for (long long i = 0; scratch && i < p->times; i++) {
+        float *keep_a, *keep_b;
+        const float *wide_a = widened(a + (size_t)(i * p->step_a) * size, a_elems(p), p->halves, &keep_a);
+        const float *wide_b = widened(b + (size_t)(i * p->step_b) * size, b_elems(p), p->halves, &keep_b);
+        if (wide_a && wide_b)
+            multiply(p, wide_a, wide_b, c + i * p->step_c, scratch);
+        free(keep_a);
+        free(keep_b);
+    }
+    free(scratch);
+}
+
+static int in_device(const void *at, uint64_t elems, long long step, int times, size_t size) {
+    uint64_t all = elems + (uint64_t)step * (uint64_t)(times - 1);
+    return double__is_device(at) && double__range_ok(at, all * size, 0) && (uintptr_t)at % size == 0;
+}
+
+static int is_good(const product *p) {
+    size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
+    if (p->m < 1 || p->n < 1 || p->k < 1 || p->times < 1 || p->ldc < p->m || (p->beta != 0 && p->beta != 1) ||
+        p->alpha == 0 || p->lda < (p->turn_a ? p->k : p->m) || p->ldb < (p->turn_b ? p->n : p->k))
+        return 0;
+    return in_device(p->a, a_elems(p), p->step_a, p->times, size) &&
+           in_device(p->b, b_elems(p), p->step_b, p->times, size) &&
+           in_device(p->c, extent(p->m, p->n, p->ldc), p->step_c, p->times, sizeof(float));
+}
+
+DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t transa,
+                                                     cublasOperation_t transb, int m, int n, int k, const void *alpha,
+                                                     const void *A, cudaDataType Atype, int lda, long long int strideA,
+                                                     const void *B, cudaDataType Btype, int ldb, long long int strideB,
+                                                     const void *beta, void *C, cudaDataType Ctype, int ldc,
+                                                     long long int strideC, int batchCount, cublasComputeType_t compute,
+                                                     cublasGemmAlgo_t algo) {
+    cublasStatus_t entered = enter("cublasGemm");
+    product p = { transa != CUBLAS_OP_N,
+                  transb != CUBLAS_OP_N,
+                  m,
+                  n,
+                  k,
+                  lda,
+                  ldb,
+                  ldc,
+                  Atype == CUDA_R_16BF,
+                  batchCount,
+                  *(const float *)alpha,
+                  *(const float *)beta,
+                  A,
+                  B,
+                  C,
+                  strideA,
+                  strideB,
+                  strideC };
+    (void)algo;
+    if (entered != CUBLAS_STATUS_SUCCESS)
+        return entered;
+    if (!h || double__current_device() != h->device)
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (Atype != Btype || Ctype != CUDA_R_32F || compute != CUBLAS_COMPUTE_32F || !is_good(&p))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    double__push(h->stream, run_product, &p, sizeof p);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+DOUBLE_API cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t transa, cublasOperation_t transb, int m,
+                                       int n, int k, const void *alpha, const void *A, cudaDataType Atype, int lda,
+                                       const void *B, cudaDataType Btype, int ldb, const void *beta, void *C,
+                                       cudaDataType Ctype, int ldc, cublasComputeType_t compute,
+                                       cublasGemmAlgo_t algo) {
+    return cublasGemmStridedBatchedEx(h, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B, Btype, ldb, 0, beta, C,
+                                      Ctype, ldc, 0, 1, compute, algo);
+}

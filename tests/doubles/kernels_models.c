@@ -1,0 +1,20 @@
+/* The kernels of the reference models, run in loops. */
+#include "double.h"
+#include "models/cuda/kernels.h"
+
+#define RUN(name, phases)                                                                                              \
+    static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
+        double room[OPS_ROOM];                                                                                         \
+        (void)block;                                                                                                   \
+        for (unsigned b = 0; b < grid[0]; b++)                                                                         \
+            for (int phase = 0; phase < (phases); phase++)                                                             \
+                for (unsigned t = 0; t < OPS_BLOCK; t++)                                                               \
+                    ops_body_##name(args, b, t, phase, room);                                                          \
+    }
+OPS_CUDA_KERNELS(RUN)
+
+const double_kernel *double__model_kernels(void) {
+#define ENTRY(name, phases) { OPS_KERNEL_NAME(name), sizeof(ops_args_##name), run_##name },
+    static const double_kernel list[] = { OPS_CUDA_KERNELS(ENTRY){ 0 } };
+    return list;
+}
