@@ -75,6 +75,31 @@ TESS_FN float tess_f32_to_odd_of_f64(double x) {
     return tess_f32_of_bits(bits | 1u);
 }
 
+TESS_FN float tess_f32_of_f64(double x) {
+    return (float)x;
+}
+TESS_FN double tess_f64_of_f32(float x) {
+    return (double)x;
+}
+TESS_FN uint16_t tess_bf16_of_f64(double x) {
+    return tess_bf16_of_f32(tess_f32_to_odd_of_f64(x));
+}
+TESS_FN uint16_t tess_f16_of_f64(double x) {
+    return tess_f16_of_f32(tess_f32_to_odd_of_f64(x));
+}
+TESS_FN double tess_f64_of_bf16(uint16_t h) {
+    return (double)tess_f32_of_bf16(h);
+}
+TESS_FN double tess_f64_of_f16(uint16_t h) {
+    return (double)tess_f32_of_f16(h);
+}
+TESS_FN uint16_t tess_bf16_of_f16(uint16_t h) {
+    return tess_bf16_of_f32(tess_f32_of_f16(h));
+}
+TESS_FN uint16_t tess_f16_of_bf16(uint16_t h) {
+    return tess_f16_of_f32(tess_f32_of_bf16(h));
+}
+
 /* ---- optimizers ---------------------------------------------------------------------------------------------------
  * The order of operations is that of torch.optim's single-tensor, non-fused functions as PyTorch's CPU kernels round
  * them: add(x, alpha) and lerp and the last step of addcmul are fused, all else is rounded at each step; scalars are

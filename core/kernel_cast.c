@@ -30,43 +30,18 @@
     { name##_c, name##_c, name##_c }
 #endif
 
-TESS_FN float f32_of_f64(double x) {
-    return (float)x;
-}
-TESS_FN double f64_of_f32(float x) {
-    return (double)x;
-}
-TESS_FN uint16_t bf16_of_f64(double x) {
-    return tess_bf16_of_f32(tess_f32_to_odd_of_f64(x));
-}
-TESS_FN uint16_t f16_of_f64(double x) {
-    return tess_f16_of_f32(tess_f32_to_odd_of_f64(x));
-}
-TESS_FN double f64_of_bf16(uint16_t h) {
-    return (double)tess_f32_of_bf16(h);
-}
-TESS_FN double f64_of_f16(uint16_t h) {
-    return (double)tess_f32_of_f16(h);
-}
-TESS_FN uint16_t bf16_of_f16(uint16_t h) {
-    return tess_bf16_of_f32(tess_f32_of_f16(h));
-}
-TESS_FN uint16_t f16_of_bf16(uint16_t h) {
-    return tess_f16_of_f32(tess_f32_of_bf16(h));
-}
-
 CAST(f32_to_bf16, float, uint16_t, tess_bf16_of_f32)
 CAST(bf16_to_f32, uint16_t, float, tess_f32_of_bf16)
 CAST(f32_to_f16, float, uint16_t, tess_f16_of_f32)
 CAST(f16_to_f32, uint16_t, float, tess_f32_of_f16)
-CAST(f64_to_f32, double, float, f32_of_f64)
-CAST(f32_to_f64, float, double, f64_of_f32)
-CAST(f64_to_bf16, double, uint16_t, bf16_of_f64)
-CAST(bf16_to_f64, uint16_t, double, f64_of_bf16)
-CAST(f64_to_f16, double, uint16_t, f16_of_f64)
-CAST(f16_to_f64, uint16_t, double, f64_of_f16)
-CAST(f16_to_bf16, uint16_t, uint16_t, bf16_of_f16)
-CAST(bf16_to_f16, uint16_t, uint16_t, f16_of_bf16)
+CAST(f64_to_f32, double, float, tess_f32_of_f64)
+CAST(f32_to_f64, float, double, tess_f64_of_f32)
+CAST(f64_to_bf16, double, uint16_t, tess_bf16_of_f64)
+CAST(bf16_to_f64, uint16_t, double, tess_f64_of_bf16)
+CAST(f64_to_f16, double, uint16_t, tess_f16_of_f64)
+CAST(f16_to_f64, uint16_t, double, tess_f64_of_f16)
+CAST(f16_to_bf16, uint16_t, uint16_t, tess_bf16_of_f16)
+CAST(bf16_to_f16, uint16_t, uint16_t, tess_f16_of_bf16)
 
 static void copy_1(const void *src, void *dst, uint64_t elems) {
     memcpy(dst, src, elems);

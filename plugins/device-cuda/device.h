@@ -1,0 +1,75 @@
+/* What the files of device-cuda share. plugin.c: finding and opening a GPU; memory.c; streams.c; launch.c: kernels. */
+#ifndef CUDA_DEVICE_H
+#define CUDA_DEVICE_H
+#include "../cuda-common/cuda_driver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <tessera/plugin_helpers.h>
+
+enum { CUDA_STREAMS = 16, CUDA_ALIGN = 256, CUDA_GRANULARITY = 2 << 20 /* the driver's pages */ };
+
+typedef struct {
+    const tess_host *host;
+} cuda_context;
+
+typedef struct cuda_block { /* one piece of memory given out */
+    struct cuda_block *next;
+    uint64_t at, bytes;
+    uint32_t mem, domain;
+    int pooled; /* of cuMemAllocAsync */
+} cuda_block;
+
+struct tess_device {
+    const cuda_context *ctx;
+    const tess_cuda *cu;
+    int32_t index, processors;
+    CUdevice handle;
+    CUcontext context;
+    CUmodule module;
+    CUfunction *functions;
+    CUstream memory; /* orders allocation and release against the streams */
+    CUevent passed;  /* where a stream is when memory is released */
+    int has_pools;
+    uint64_t capacity_bytes, free_at_start;
+    _Atomic(int) fault;   /* a CUresult that stays */
+    pthread_mutex_t lock; /* of what follows */
+    cuda_block *blocks;
+    uint64_t taken_bytes; /* of the device's own memory */
+    CUstream streams[CUDA_STREAMS];
+    int n_streams, warned_unpinned;
+};
+
+struct tess_event {
+    tess_device *device;
+    CUevent event;
+};
+
+/* Every slot that calls the driver does so between these two: any thread may call. */
+tess_status cuda_enter(tess_device *, tess_error *);
+void cuda_leave(tess_device *);
+/* What a failed call means, in one line; a fault of the device is remembered. */
+tess_status cuda_failed(tess_device *, CUresult, const char *doing, tess_error *);
+
+tess_status cuda_mem_alloc(tess_device *, const tess_alloc_request *, tess_buffer *, tess_error *);
+void cuda_mem_free(tess_device *, tess_buffer *);
+tess_status cuda_mem_usage(tess_device *, uint64_t *backend_bytes, uint64_t *free_bytes);
+void cuda_memory_end(tess_device *);
+
+tess_status cuda_stream_create(tess_device *, uint32_t role, tess_stream *, tess_error *);
+tess_status cuda_stream_import(tess_device *, void *native, tess_stream *, tess_error *);
+void cuda_stream_destroy(tess_device *, tess_stream *);
+tess_status cuda_event_create(tess_device *, tess_event **, tess_error *);
+void cuda_event_destroy(tess_event *);
+tess_status cuda_event_record(tess_event *, const tess_stream *, tess_error *);
+tess_status cuda_event_stream_wait(tess_event *, const tess_stream *, tess_error *);
+tess_status cuda_event_wait(tess_event *, int64_t timeout_ns, tess_error *);
+tess_status cuda_event_elapsed_ns(tess_event *from, tess_event *to, int64_t *out);
+tess_status cuda_copy(tess_device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes,
+                      const tess_stream *, tess_error *);
+tess_status cuda_fill(tess_device *, void *dst, uint8_t byte, uint64_t bytes, const tess_stream *, tess_error *);
+
+tess_status cuda_load_kernels(tess_device *, tess_error *); /* within cuda_enter */
+tess_status cuda_kernel_need(void *ctx, const tess_kernel *, tess_need *);
+tess_status cuda_kernel(tess_device *, const tess_kernel *, const tess_stream *, tess_error *);
+#endif

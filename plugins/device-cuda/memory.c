@@ -1,0 +1,218 @@
+/* Memory: of the GPU, by stream-ordered allocation where the driver has it; page-locked; and plain, for the core's
+ * arenas on the host. */
+#include "device.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PREFERRED = 1 /* MPOL_PREFERRED */, MOST_NODES = 1024 };
+
+static uint64_t round_up(uint64_t n, uint64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static tess_status check_request(const tess_device *d, const tess_alloc_request *r, tess_error *error) {
+    int known = r->mem == TESS_MEM_CUDA || r->mem == TESS_MEM_PINNED || r->mem == TESS_MEM_HOST;
+    if (!known)
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED,
+                                "device cuda has memory of the GPU, page-locked and host memory, not memory kind %u",
+                                r->mem);
+    if (!r->bytes || r->bytes > (uint64_t)1 << 56)
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cuda: %llu bytes asked for",
+                                (unsigned long long)r->bytes);
+    if ((r->align & (r->align - 1)) || r->align > CUDA_GRANULARITY)
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cuda: alignment %llu is not a power of two up to 2 MiB",
+                                (unsigned long long)r->align);
+    (void)d;
+    return TESS_OK;
+}
+
+/* ---- of the GPU ------------------------------------------------------------------------------------- */
+
+static tess_status alloc_device(tess_device *d, cuda_block *b, tess_error *error) {
+    uint64_t room = d->capacity_bytes > d->taken_bytes ? d->capacity_bytes - d->taken_bytes : 0;
+    size_t free_bytes = 0, total = 0;
+    CUdeviceptr at = 0;
+    if (d->capacity_bytes && b->bytes > room)
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: %llu bytes needed, %llu of its %llu free",
+                                (unsigned long long)b->bytes, (unsigned long long)room,
+                                (unsigned long long)d->capacity_bytes);
+    CUresult r = d->has_pools ? d->cu->cuMemAllocAsync(&at, b->bytes, d->memory) : d->cu->cuMemAlloc(&at, b->bytes);
+    if (r == CUDA_SUCCESS && d->has_pools) { /* whatever stream uses it next need not know of ours */
+        r = d->cu->cuStreamSynchronize(d->memory);
+        if (r)
+            d->cu->cuMemFreeAsync(at, d->memory);
+    }
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && d->cu->cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS)
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: GPU %d has no %llu bytes: %llu of its %llu are free",
+                                (int)d->index, (unsigned long long)b->bytes, (unsigned long long)free_bytes,
+                                (unsigned long long)total);
+    if (r)
+        return cuda_failed(d, r, "allocating memory", error);
+    b->at = at;
+    b->pooled = d->has_pools;
+    d->taken_bytes += b->bytes;
+    return TESS_OK;
+}
+
+/* Nothing is waited for: the release takes its place behind what all streams hold now. */
+static void free_device(tess_device *d, const cuda_block *b) {
+    d->taken_bytes -= b->bytes;
+    if (!b->pooled) {
+        d->cu->cuMemFree(b->at);
+        return;
+    }
+    for (int i = 0; i < d->n_streams; i++)
+        if (d->cu->cuEventRecord(d->passed, d->streams[i]) == CUDA_SUCCESS)
+            d->cu->cuStreamWaitEvent(d->memory, d->passed, 0);
+    d->cu->cuMemFreeAsync(b->at, d->memory);
+}
+
+/* ---- of the host -------------------------------------------------------------------------------------- */
+
+/* The driver touches the pages it locks, on this thread: they come from the node that the thread prefers. */
+static CUresult lock_pages(tess_device *d, void **out, uint64_t bytes, int32_t node) {
+    unsigned long before[MOST_NODES / (8 * sizeof(long))] = { 0 }, wish[MOST_NODES / (8 * sizeof(long))] = { 0 };
+    int mode = 0, bound = node >= 0 && node < MOST_NODES &&
+                          syscall(SYS_get_mempolicy, &mode, before, (unsigned long)MOST_NODES, NULL, 0ul) == 0;
+    if (bound) {
+        wish[(size_t)node / (8 * sizeof(long))] = 1ul << ((size_t)node % (8 * sizeof(long)));
+        bound = syscall(SYS_set_mempolicy, PREFERRED, wish, (unsigned long)MOST_NODES) == 0;
+    }
+    CUresult r = d->cu->cuMemHostAlloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    if (bound)
+        syscall(SYS_set_mempolicy, mode, before, (unsigned long)MOST_NODES);
+    return r;
+}
+
+static tess_status alloc_plain(cuda_block *b, tess_error *error) {
+    void *at = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: the system refuses %llu bytes: %s",
+                                (unsigned long long)b->bytes, strerror(errno));
+    b->mem = TESS_MEM_HOST;
+    b->at = (uint64_t)(uintptr_t)at;
+    return TESS_OK;
+}
+
+static void say_unpinned(tess_device *d, uint64_t bytes, CUresult why) {
+    const tess_host *host = d->ctx->host;
+    char line[240];
+    if (d->warned_unpinned)
+        return;
+    d->warned_unpinned = 1;
+    snprintf(line, sizeof line, "cannot lock %llu bytes in memory (%s): going on with pageable memory, slower copies",
+             (unsigned long long)bytes, tess_cuda_text(why));
+    host->log(host->host, 1, "device cuda", line);
+}
+
+static tess_status alloc_pinned(tess_device *d, const tess_alloc_request *request, cuda_block *b, tess_error *error) {
+    void *at = NULL;
+    CUresult r = lock_pages(d, &at, b->bytes, request->numa_node);
+    if (r == CUDA_SUCCESS) {
+        b->at = (uint64_t)(uintptr_t)at;
+        return TESS_OK;
+    }
+    if (r != CUDA_ERROR_OUT_OF_MEMORY || !(request->flags & TESS_ALLOC_MAY_UNPIN))
+        return cuda_failed(d, r, "page-locking host memory", error);
+    say_unpinned(d, b->bytes, r);
+    return alloc_plain(b, error);
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------ */
+
+tess_status cuda_mem_alloc(tess_device *d, const tess_alloc_request *r, tess_buffer *out, tess_error *error) {
+    tess_status s = check_request(d, r, error);
+    if (s)
+        return s;
+    cuda_block *b = calloc(1, sizeof *b);
+    if (!b)
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory for its own tables");
+    b->mem = r->mem;
+    b->bytes = round_up(r->bytes, CUDA_GRANULARITY);
+    s = cuda_enter(d, error);
+    if (s) {
+        free(b);
+        return s;
+    }
+    pthread_mutex_lock(&d->lock);
+    s = r->mem == TESS_MEM_CUDA     ? alloc_device(d, b, error)
+        : r->mem == TESS_MEM_PINNED ? alloc_pinned(d, r, b, error)
+                                    : alloc_plain(b, error);
+    if (s == TESS_OK) {
+        b->next = d->blocks;
+        d->blocks = b;
+    }
+    pthread_mutex_unlock(&d->lock);
+    cuda_leave(d);
+    if (s) {
+        free(b);
+        return s;
+    }
+    tess_buffer buffer = { .mem = b->mem, .ptr = (void *)(uintptr_t)b->at, .bytes = b->bytes };
+    TESS_GIVE(out, &buffer);
+    return TESS_OK;
+}
+
+static void release(tess_device *d, cuda_block *b) {
+    if (b->mem == TESS_MEM_CUDA)
+        free_device(d, b);
+    else if (b->mem == TESS_MEM_PINNED)
+        d->cu->cuMemFreeHost((void *)(uintptr_t)b->at);
+    else
+        munmap((void *)(uintptr_t)b->at, b->bytes);
+    free(b);
+}
+
+void cuda_mem_free(tess_device *d, tess_buffer *buffer) {
+    if (!buffer || !buffer->ptr || cuda_enter(d, NULL) != TESS_OK)
+        return;
+    pthread_mutex_lock(&d->lock);
+    cuda_block **link = &d->blocks;
+    while (*link && (*link)->at != (uint64_t)(uintptr_t)buffer->ptr)
+        link = &(*link)->next;
+    cuda_block *b = *link;
+    if (b) {
+        *link = b->next;
+        release(d, b);
+    }
+    pthread_mutex_unlock(&d->lock);
+    cuda_leave(d);
+    buffer->ptr = NULL;
+    buffer->bytes = 0;
+}
+
+/* What has gone since the start and is not ours: modules, cuBLAS, cuDNN, NCCL; other programs on this GPU too. */
+tess_status cuda_mem_usage(tess_device *d, uint64_t *backend_bytes, uint64_t *free_bytes) {
+    size_t free_now = 0, total = 0;
+    tess_status s = cuda_enter(d, NULL);
+    if (s)
+        return s;
+    CUresult r = d->cu->cuMemGetInfo(&free_now, &total);
+    cuda_leave(d);
+    if (r)
+        return tess_cuda_status(r);
+    pthread_mutex_lock(&d->lock);
+    uint64_t gone = d->free_at_start > free_now ? d->free_at_start - free_now : 0;
+    *backend_bytes = gone > d->taken_bytes ? gone - d->taken_bytes : 0;
+    *free_bytes = free_now;
+    if (d->capacity_bytes) {
+        uint64_t room = d->capacity_bytes > d->taken_bytes ? d->capacity_bytes - d->taken_bytes : 0;
+        *free_bytes = room < free_now ? room : free_now;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return TESS_OK;
+}
+
+void cuda_memory_end(tess_device *d) {
+    while (d->blocks) {
+        cuda_block *b = d->blocks;
+        d->blocks = b->next;
+        release(d, b);
+    }
+    if (d->memory)
+        d->cu->cuStreamSynchronize(d->memory);
+}

@@ -1,0 +1,39 @@
+/* The kernels of plugins/device-cuda, on the host: every item in turn, whatever the grid. */
+#include "../../plugins/device-cuda/kernels.h"
+#include "double.h"
+
+const double_kernel *double__device_kernels(void);
+
+#define RUN(name, args_type, body)                                                                                     \
+    static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
+        const args_type *a = args;                                                                                     \
+        const uint64_t items = *(const uint64_t *)args;                                                                \
+        (void)grid, (void)block;                                                                                       \
+        for (uint64_t i = 0; i < items; i++)                                                                           \
+            body(a, i);                                                                                                \
+    }
+CUDA_KERNELS(RUN)
+
+/* As the grid lies: each block with sums of its own. */
+static void run_square_sum(const void *args, const unsigned grid[3], const unsigned block[3]) {
+    const cuda_square_args *a = args;
+    for (unsigned b = 0; b < grid[0]; b++) {
+        cuda_square_shared s;
+        for (uint32_t t = 0; t < block[0]; t++)
+            cuda_square_begin(&s, t);
+        for (uint32_t t = 0; t < block[0]; t++)
+            for (uint64_t i = (uint64_t)b * block[0] + t; i < a->items; i += (uint64_t)grid[0] * block[0])
+                cuda_square_body(a, &s, t, i);
+        for (uint32_t row = 0; row < TESS__NORM_LIMBS; row++)
+            cuda_square_row(&s, row);
+        cuda_square_end(a, &s);
+    }
+}
+
+const double_kernel *double__device_kernels(void) {
+#define ENTRY(name, args, body) { #name, sizeof(args), run_##name },
+    static const double_kernel list[] = {
+        CUDA_KERNELS(ENTRY){ "tess_cuda_square_sum", sizeof(cuda_square_args), run_square_sum }, { 0 }
+    };
+    return list;
+}
