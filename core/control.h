@@ -44,7 +44,7 @@ tess_status tess__control_exchange(tess__control *, const char *key, const void 
 typedef void (*tess__lost_fn)(void *user, int32_t rank, const char *why);
 void tess__control_on_lost(tess__control *, tess__lost_fn, void *user);
 /** The first cause in the world's order (the same on every rank): TESS_OK when all is well, else TESS_E_PEER with the
- * rank (-1: the launcher) and a sentence: "rank 2 was lost (last seen in reduce_scatter of unit h.3): killed by signal 9". */
+ * rank (-1: the launcher) and a sentence: "rank 2 was lost (last seen in reduce_scatter of unit h.3): killed". */
 tess_status tess__control_cause(tess__control *, tess_error *out);
 int32_t tess__control_aborting(tess__control *); /* any thread, cheap */
 
