@@ -24,8 +24,8 @@ static void find(void *handle, const char *name, void *field) {
     void *symbol = dlsym(handle, name);
     memcpy(field, &symbol, sizeof symbol);
     if (!symbol && status == TESS_OK)
-        refuse(TESS_E_VERSION, "libcuda.so.1 has no %s: the NVIDIA driver is too old, 525 (CUDA 12.0) or later is needed",
-               name);
+        refuse(TESS_E_VERSION,
+               "libcuda.so.1 has no %s: the NVIDIA driver is too old, 525 (CUDA 12.0) or later is needed", name);
 }
 
 static void start(void) {

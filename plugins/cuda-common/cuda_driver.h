@@ -1,13 +1,13 @@
-/* libcuda.so.1, looked up at run time: nothing here links CUDA, so that a command built with it starts where there is no
- * driver. One list of functions for all who call the driver; the fields have the names of <cuda.h>:
+/* libcuda.so.1, looked up at run time: nothing here links CUDA, so that a command built with it starts where there is
+ * no driver. One list of functions for all who call the driver; the fields have the names of <cuda.h>:
  *
  *     const tess_cuda *cu;
  *     tess_status s = tess_cuda_get(&cu, message, sizeof message);
  *     CUresult r = cu->cuMemAlloc(&at, bytes);
  *     if (r) … tess_cuda_text(r) …
  *
- * Contexts: everyone uses the primary context of a device (cuDevicePrimaryCtxRetain), which cuBLAS, cuDNN and NCCL share,
- * and pushes it around what it does, since any thread may call in. */
+ * Contexts: everyone uses the primary context of a device (cuDevicePrimaryCtxRetain), which cuBLAS, cuDNN and NCCL
+ * share, and pushes it around what it does, since any thread may call in. */
 #ifndef TESS_CUDA_DRIVER_H
 #define TESS_CUDA_DRIVER_H
 #include <cuda.h>
@@ -16,59 +16,59 @@
 
 enum { TESS_CUDA_OLDEST = 12000 }; /* the driver's cuDriverGetVersion: 12.0 */
 
-#define TESS_CUDA_FUNCTIONS(X)     \
-    X(cuInit)                      \
-    X(cuDriverGetVersion)          \
-    X(cuDeviceGetCount)            \
-    X(cuDeviceGet)                 \
-    X(cuDeviceGetName)             \
-    X(cuDeviceGetUuid)             \
-    X(cuDeviceGetPCIBusId)         \
-    X(cuDeviceTotalMem)            \
-    X(cuDeviceGetAttribute)        \
-    X(cuDevicePrimaryCtxRetain)    \
-    X(cuDevicePrimaryCtxRelease)   \
-    X(cuCtxPushCurrent)            \
-    X(cuCtxPopCurrent)             \
-    X(cuCtxSetCurrent)             \
-    X(cuCtxGetCurrent)             \
-    X(cuCtxSynchronize)            \
-    X(cuCtxGetStreamPriorityRange) \
-    X(cuMemGetInfo)                \
-    X(cuMemAlloc)                  \
-    X(cuMemFree)                   \
-    X(cuMemAllocAsync)             \
-    X(cuMemFreeAsync)              \
-    X(cuDeviceGetDefaultMemPool)   \
-    X(cuMemPoolSetAttribute)       \
-    X(cuMemPoolTrimTo)             \
-    X(cuMemHostAlloc)              \
-    X(cuMemFreeHost)               \
-    X(cuMemHostRegister)           \
-    X(cuMemHostUnregister)         \
-    X(cuMemcpyAsync)               \
-    X(cuMemcpyHtoDAsync)           \
-    X(cuMemcpyDtoHAsync)           \
-    X(cuMemcpyDtoDAsync)           \
-    X(cuMemsetD8Async)             \
-    X(cuMemsetD32Async)            \
-    X(cuStreamCreateWithPriority)  \
-    X(cuStreamDestroy)             \
-    X(cuStreamSynchronize)         \
-    X(cuStreamQuery)               \
-    X(cuStreamWaitEvent)           \
-    X(cuEventCreate)               \
-    X(cuEventDestroy)              \
-    X(cuEventRecord)               \
-    X(cuEventQuery)                \
-    X(cuEventSynchronize)          \
-    X(cuLaunchHostFunc)            \
-    X(cuModuleLoadData)            \
-    X(cuModuleUnload)              \
-    X(cuModuleGetFunction)         \
-    X(cuFuncSetAttribute)          \
-    X(cuLaunchKernel)              \
-    X(cuGetErrorName)              \
+#define TESS_CUDA_FUNCTIONS(X)                                                                                         \
+    X(cuInit)                                                                                                          \
+    X(cuDriverGetVersion)                                                                                              \
+    X(cuDeviceGetCount)                                                                                                \
+    X(cuDeviceGet)                                                                                                     \
+    X(cuDeviceGetName)                                                                                                 \
+    X(cuDeviceGetUuid)                                                                                                 \
+    X(cuDeviceGetPCIBusId)                                                                                             \
+    X(cuDeviceTotalMem)                                                                                                \
+    X(cuDeviceGetAttribute)                                                                                            \
+    X(cuDevicePrimaryCtxRetain)                                                                                        \
+    X(cuDevicePrimaryCtxRelease)                                                                                       \
+    X(cuCtxPushCurrent)                                                                                                \
+    X(cuCtxPopCurrent)                                                                                                 \
+    X(cuCtxSetCurrent)                                                                                                 \
+    X(cuCtxGetCurrent)                                                                                                 \
+    X(cuCtxSynchronize)                                                                                                \
+    X(cuCtxGetStreamPriorityRange)                                                                                     \
+    X(cuMemGetInfo)                                                                                                    \
+    X(cuMemAlloc)                                                                                                      \
+    X(cuMemFree)                                                                                                       \
+    X(cuMemAllocAsync)                                                                                                 \
+    X(cuMemFreeAsync)                                                                                                  \
+    X(cuDeviceGetDefaultMemPool)                                                                                       \
+    X(cuMemPoolSetAttribute)                                                                                           \
+    X(cuMemPoolTrimTo)                                                                                                 \
+    X(cuMemHostAlloc)                                                                                                  \
+    X(cuMemFreeHost)                                                                                                   \
+    X(cuMemHostRegister)                                                                                               \
+    X(cuMemHostUnregister)                                                                                             \
+    X(cuMemcpyAsync)                                                                                                   \
+    X(cuMemcpyHtoDAsync)                                                                                               \
+    X(cuMemcpyDtoHAsync)                                                                                               \
+    X(cuMemcpyDtoDAsync)                                                                                               \
+    X(cuMemsetD8Async)                                                                                                 \
+    X(cuMemsetD32Async)                                                                                                \
+    X(cuStreamCreateWithPriority)                                                                                      \
+    X(cuStreamDestroy)                                                                                                 \
+    X(cuStreamSynchronize)                                                                                             \
+    X(cuStreamQuery)                                                                                                   \
+    X(cuStreamWaitEvent)                                                                                               \
+    X(cuEventCreate)                                                                                                   \
+    X(cuEventDestroy)                                                                                                  \
+    X(cuEventRecord)                                                                                                   \
+    X(cuEventQuery)                                                                                                    \
+    X(cuEventSynchronize)                                                                                              \
+    X(cuLaunchHostFunc)                                                                                                \
+    X(cuModuleLoadData)                                                                                                \
+    X(cuModuleUnload)                                                                                                  \
+    X(cuModuleGetFunction)                                                                                             \
+    X(cuFuncSetAttribute)                                                                                              \
+    X(cuLaunchKernel)                                                                                                  \
+    X(cuGetErrorName)                                                                                                  \
     X(cuGetErrorString)
 
 typedef struct {
@@ -80,8 +80,8 @@ typedef struct {
 } tess_cuda;
 
 /** Loads the driver and initialises it, once per process; the same answer every time. It stays loaded. On failure
- * `message` has one line: TESS_E_UNSUPPORTED no libcuda.so.1 (no driver); TESS_E_VERSION too old; TESS_E_DEVICE no device,
- * or it does not start. Any thread. */
+ * `message` has one line: TESS_E_UNSUPPORTED no libcuda.so.1 (no driver); TESS_E_VERSION too old; TESS_E_DEVICE no
+ * device, or it does not start. Any thread. */
 tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room);
 /** "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"; lives as long as the thread, until its next call. */
 const char *tess_cuda_text(CUresult);

@@ -2,7 +2,8 @@
 #include "kernels.h"
 
 #define KERNEL(name, phases)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(OPS_BLOCK) tess_ops_##name(const __grid_constant__ ops_args_##name a) { \
+    extern "C" __global__ void __launch_bounds__(OPS_BLOCK)                                                            \
+        tess_ops_##name(const __grid_constant__ ops_args_##name a) {                                                   \
         __shared__ double room[OPS_ROOM];                                                                              \
         _Pragma("unroll") for (int phase = 0; phase < phases; phase++) {                                               \
             if (phase)                                                                                                 \
