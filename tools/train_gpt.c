@@ -95,7 +95,7 @@ static tess_status generate(train_run *r, unsigned char *text) {
         tess_run_options run = {
             .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch, .result = result
         };
-        tess_status status = tess_run(r->t, &run);
+        tess_status status = model_run(r->t, r->m, &run);
         if (status != TESS_OK)
             return status;
         text[i] = draw(result->logits, r->s.seed, (uint64_t)i);

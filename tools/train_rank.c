@@ -10,6 +10,7 @@
 #include "control.h"
 #include "engine.h"
 #include "log.h"
+#include "options.h"
 #include "plan.h"
 #include "status.h"
 #include "train.h"
@@ -40,7 +41,7 @@ tess_status train_evaluate(train_run *r, double *loss, double *accuracy) {
         r->ops->fill_eval(r, i * (uint64_t)r->ranks + (uint64_t)r->rank, r->batch);
         tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch };
         run.result = r->result;
-        tess_status status = tess_run(r->t, &run);
+        tess_status status = model_run(r->t, r->m, &run);
         if (status != TESS_OK)
             return status;
         sums[0] += r->result->loss;
@@ -76,7 +77,7 @@ static tess_status run_microbatches(train_run *r, double *loss) {
         run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
         run.step = k == accum - 1 ? &r->optimizer : NULL;
         double began = tool_seconds();
-        status = tess_run(r->t, &run);
+        status = model_run(r->t, r->m, &run);
         r->run_seconds += tool_seconds() - began;
         if (status == TESS_OK)
             *loss += r->result->loss / (double)r->result->count / accum;
@@ -174,19 +175,33 @@ static tess_status make_batch(train_run *r) {
     return TESS_OK;
 }
 
-/* A batch has the same bytes in any precision, so the model is first made without knowing it, to open the engine. */
-static tess_status take_precision(train_run *r) {
+/* A batch has the same bytes in any precision and on any device, so the model is first made without knowing them, to
+ * open the engine. */
+static tess_status take_precision_and_device(train_run *r) {
+    int is_cuda = r->t->setup.env.mem == TESS_MEM_CUDA;
     tess_status status = model_precision(r->t, r->m, &r->model_options.precision);
-    if (status != TESS_OK || r->model_options.precision == r->m->options.precision)
+    if (status != TESS_OK || (r->model_options.precision == r->m->options.precision && !is_cuda))
         return status;
     model_destroy(r->m);
     r->m = NULL;
+    r->model_options.operators = is_cuda ? "cuda" : NULL;
     return model_create(r->s.model, &r->model_options, &r->m);
+}
+
+/* 0: the host's alone. */
+static uint32_t readable_memory(void) {
+#ifdef TESSERA_HAVE_CUDA
+    const char *device = tess__option_text("device");
+    if (device && strcmp(device, "cpu") != 0)
+        return 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED | 1u << TESS_MEM_CUDA;
+#endif
+    return 0;
 }
 
 /* `plan_ranks`: 0, or for how many ranks to plan only. */
 static tess_status open_engine(train_run *r, int32_t plan_ranks) {
     tess_options o = { .struct_size = sizeof o,
+                       .pointer_mem = readable_memory(),
                        .plan_only = plan_ranks != 0,
                        .ranks = plan_ranks,
                        .optimizer = r->s.optimizer,
@@ -206,7 +221,8 @@ static tess_status open_engine(train_run *r, int32_t plan_ranks) {
                                              .clip_norm = (float)r->s.clip,
                                              .groups = r->groups,
                                              .n_groups = r->m->t->optimizer_groups > 1 ? 2 : 1 };
-    return take_precision(r);
+    status = take_precision_and_device(r);
+    return status == TESS_OK && !plan_ranks ? model_start(r->t, r->m) : status;
 }
 
 /* What plans the run with other options, for advice when it does not fit. */

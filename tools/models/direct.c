@@ -1,5 +1,4 @@
 #include "direct.h"
-#include "formulas.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -23,13 +22,24 @@ struct direct {
     const void **call_params;
     void **call_grads;
     char **outputs, **saved; /* per block */
+    char *batch;             /* where the operators' memory is not the host's */
     char *scratch, *flow[2]; /* gradients between blocks, by turns */
     uint64_t scratch_bytes;
     double *clock; /* null: not measured */
 };
 
+static int on_host(const direct *d) {
+    return d->m->o->t->mem == TESS_MEM_HOST;
+}
+
 static void *take(direct *d, uint64_t bytes) {
     uint64_t room = ops_align(bytes) + GUARD;
+    void *device = NULL;
+    if (!on_host(d)) {
+        if (d->m->o->t->alloc(d->m->o, room, &device) == TESS_OK)
+            d->buffers[d->n_buffers++] = (buffer){ device, bytes };
+        return device;
+    }
     char *data = aligned_alloc(64, room);
     if (!data)
         return NULL;
@@ -40,7 +50,7 @@ static void *take(direct *d, uint64_t bytes) {
 }
 
 int direct_intact(const direct *d) {
-    for (int32_t i = 0; i < d->n_buffers; i++) {
+    for (int32_t i = 0; on_host(d) && i < d->n_buffers; i++) {
         const buffer *b = &d->buffers[i];
         for (uint64_t at = b->bytes; at < ops_align(b->bytes) + GUARD; at++)
             if ((unsigned char)b->data[at] != GUARD_BYTE)
@@ -54,6 +64,19 @@ static int32_t original(const model_desc *desc, int32_t i) {
         if (!strcmp(desc->params[k].name, desc->params[i].alias_of))
             return k;
     return i;
+}
+
+static tess_status fill_param(direct *d, const tess_range *all, float *to) {
+    if (on_host(d))
+        return model_fill(d->m, all, to);
+    float *values = malloc(all->elems * sizeof *values);
+    if (!values)
+        return tess__fail(TESS_E_NOMEM, "out of memory for %s", all->name);
+    tess_status status = model_fill(d->m, all, values);
+    if (status == TESS_OK)
+        status = d->m->o->t->upload(d->m->o, values, to, all->elems * sizeof *values);
+    free(values);
+    return status;
 }
 
 static tess_status take_params(direct *d) {
@@ -70,7 +93,7 @@ static tess_status take_params(direct *d) {
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
         if (of == i)
-            OPS_TRY(model_fill(d->m, &all, d->params[i]));
+            OPS_TRY(fill_param(d, &all, d->params[i]));
     }
     return TESS_OK;
 }
@@ -92,6 +115,9 @@ static tess_status take_buffers(direct *d) {
         d->scratch_bytes = most(d->scratch_bytes, most(b->forward_scratch_bytes, b->backward_scratch_bytes));
     }
     d->scratch = take(d, d->scratch_bytes);
+    d->batch = on_host(d) ? NULL : take(d, desc->input_bytes);
+    if (!on_host(d) && !d->batch)
+        return tess__fail(TESS_E_NOMEM, "out of memory for a batch");
     d->flow[0] = take(d, flow_bytes);
     d->flow[1] = take(d, flow_bytes);
     if (!d->scratch || !d->flow[0] || !d->flow[1])
@@ -107,7 +133,7 @@ tess_status direct_create(model *m, int check, direct **out) {
         return tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     d->m = m;
     d->check = check;
-    d->buffers = calloc(3 * params + 2 * blocks + 3, sizeof *d->buffers);
+    d->buffers = calloc(3 * params + 2 * blocks + 4, sizeof *d->buffers);
     d->params = calloc(params, sizeof *d->params);
     d->grads = calloc(params, sizeof *d->grads);
     d->halves = calloc(params, sizeof *d->halves);
@@ -133,7 +159,10 @@ void direct_destroy(direct *d) {
     if (!d)
         return;
     for (int32_t i = 0; d->buffers && i < d->n_buffers; i++)
-        free(d->buffers[i].data);
+        if (on_host(d))
+            free(d->buffers[i].data);
+        else
+            d->m->o->t->free(d->m->o, d->buffers[i].data);
     free(d->buffers);
     free(d->params);
     free(d->grads);
@@ -155,8 +184,8 @@ float *direct_grad(direct *d, int32_t param) {
 void direct_zero_grads(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)
-        memset(d->grads[i], 0,
-               (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
+        d->m->o->t->zero(d->m->o, d->grads[i],
+                         (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
 }
 
 static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_block_call *call) {
@@ -174,16 +203,17 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
     call->saved = call->pass & TESS_PASS_TRAIN ? d->saved[i] : NULL;
     /* At the end of the buffer: what a call writes beyond its own scratch hits the guard. */
     call->scratch = d->scratch + (ops_align(d->scratch_bytes) - ops_align(scratch_bytes));
-    if (d->check)
+    if (d->check && on_host(d))
         memset(d->scratch, 0xFF, d->scratch_bytes);
 }
 
 /* Masters to what the blocks take. */
-static void round_params(direct *d) {
+static tess_status round_params(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)
-        for (int64_t e = 0; d->halves[i] && e < desc->params[i].elems; e++)
-            d->halves[i][e] = tess_bf16_of_f32(d->params[i][e]);
+        if (d->halves[i])
+            OPS_TRY(d->m->o->t->narrow(d->m->o, d->params[i], d->halves[i], (uint64_t)desc->params[i].elems));
+    return TESS_OK;
 }
 
 void direct_clock(direct *d, double *seconds) {
@@ -194,6 +224,8 @@ static tess_status call_block(direct *d, tess_block_fn fn, void *user, const tes
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     tess_status status = fn(user, call);
+    if (status == TESS_OK && d->clock && !on_host(d))
+        status = d->m->o->t->finish(d->m->o);
     clock_gettime(CLOCK_MONOTONIC, &end);
     if (d->clock)
         d->clock[at] = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
@@ -207,13 +239,21 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
     call.step = step;
     call.microbatch = microbatch;
     call.threads = d->m->options.threads;
-    round_params(d);
+    OPS_TRY(round_params(d));
+    d->m->host_batch = NULL;
+    if (!on_host(d)) {
+        d->m->host_batch = batch;
+        call.batch = d->batch;
+        OPS_TRY(d->m->o->t->upload(d->m->o, batch, d->batch, desc->input_bytes));
+    }
     for (int32_t i = 0; i < desc->n_blocks; i++) {
         prepare_call(d, i, desc->blocks[i].forward_scratch_bytes, &call);
         OPS_TRY(call_block(d, desc->blocks[i].forward, desc->blocks[i].user, &call, i));
     }
-    if (result)
+    if (result && on_host(d))
         memcpy(result, d->outputs[desc->n_blocks - 1], desc->result_bytes);
+    else if (result)
+        OPS_TRY(d->m->o->t->download(d->m->o, d->outputs[desc->n_blocks - 1], result, desc->result_bytes));
     for (int32_t i = desc->n_blocks - 1; i >= 0 && pass & TESS_PASS_TRAIN; i--) {
         prepare_call(d, i, desc->blocks[i].backward_scratch_bytes, &call);
         call.grad_output = i < desc->n_blocks - 1 ? d->flow[(i + 1) % 2] : NULL;

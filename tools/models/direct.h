@@ -5,11 +5,12 @@
 #include "model.h"
 
 typedef struct direct direct;
-/** Allocates everything; parameters get their initial values. `check`: every call's scratch starts as NaN, and
- * direct_intact sees writes beyond the declared sizes. */
+/** Allocates everything, where the model's operators have their tensors (after their start); parameters get their
+ * initial values. `check`: every call's scratch starts as NaN, and direct_intact sees writes beyond the declared sizes.
+ */
 tess_status direct_create(model *, int check, direct **out);
 void direct_destroy(direct *);
-float *direct_param(direct *, int32_t param); /* an alias gives its original's */
+float *direct_param(direct *, int32_t param); /* an alias gives its original's; in the operators' memory */
 float *direct_grad(direct *, int32_t param);
 void direct_zero_grads(direct *);
 /** One pass: TESS_PASS_TRAIN adds gradients, TESS_PASS_EVAL is forward only. `result`: desc.result_bytes, or null. */

@@ -85,9 +85,16 @@ struct ops_table {
     uint32_t mem; /* the TESS_MEM_… that tensors, scratch and results lie in */
     uint32_t reserved;
     tess_status (*create)(const ops_options *, ops **out);
-    /** Takes up the device that `stream` belongs to; calls enqueue there from now on. Once, before the first call of an
-     * operator; …_create needs no device. Null: nothing to do. */
+    /** Takes up the device that `stream` belongs to, whose calls enqueue there from now on; a null handle: a stream of
+     * its own. Once, before the first call of an operator; …_create needs no device. Null: nothing to do. */
     tess_status (*start)(ops *, const tess_stream *stream);
+    /** Tensor memory for a model without the engine, zeroed; between it and the host's; and waiting for all calls. Null
+     * where `mem` is the host's. */
+    tess_status (*alloc)(ops *, uint64_t bytes, void **out);
+    void (*free)(ops *, void *);
+    tess_status (*upload)(ops *, const void *host, void *to, uint64_t bytes);
+    tess_status (*download)(ops *, const void *from, void *host, uint64_t bytes);
+    tess_status (*finish)(ops *);
     void (*destroy)(ops *); /* after its operators; null is fine */
     /** "onednn 2.6.3 avx512_core_bf16, 2 threads": what bits depend on, for hashes and for printing. */
     void (*describe)(const ops *, char *out, size_t bytes);

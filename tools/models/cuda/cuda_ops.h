@@ -8,8 +8,7 @@
 #include "cuda_driver.h"
 #include "kernels.h"
 
-/* ---- libraries.c: cuBLAS, by dlopen
- * ---------------------------------------------------------------------------------- */
+/* ---- libraries.c: cuBLAS, by dlopen ------------------------------------------------------------ */
 #define OPS_CUBLAS_FUNCTIONS(X)                                                                                        \
     X(cublasCreate_v2)                                                                                                 \
     X(cublasDestroy_v2)                                                                                                \
@@ -28,8 +27,7 @@ typedef struct {
 /** Loads libcublas.so.13 or .12 once per process. TESS_E_UNSUPPORTED names what is missing. */
 tess_status ops_cublas_load(const ops_cublas **out);
 
-/* ---- ops_cuda.c: the context
- * ------------------------------------------------------------------------------------------- */
+/* ---- ops_cuda.c: the context ------------------------------------------------------------------- */
 enum {
 #define OPS_INDEX(name, phases) OPS_KERNEL_##name,
     OPS_CUDA_KERNELS(OPS_INDEX)
@@ -42,7 +40,7 @@ typedef struct {
     const ops_cublas *blas;
     CUdevice device;
     CUcontext context;
-    CUstream stream;
+    CUstream stream, own; /* own: made here; else null */
     CUmodule module;
     CUfunction kernels[OPS_N_KERNELS];
     cublasHandle_t handle;
@@ -75,8 +73,7 @@ tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y,
 tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
 tess_status ops_cuda_column_sums_in(const cuda_ops *, const float *x, float *y, uint64_t rows, uint64_t width, int add);
 
-/* ---- products.c
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- products.c -------------------------------------------------------------------------------- */
 typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, columns] + beta · c, rows first */
     int64_t rows, columns, depth;
     const void *a, *b;
@@ -98,8 +95,7 @@ tess_status ops_cuda_linear_forward(ops_linear *, const float *x, const void *w,
                                     void *scratch);
 tess_status ops_cuda_linear_backward(ops_linear *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                      float *db, void *scratch);
-/* ---- convolution.c, attention.c
- * ------------------------------------------------------------------------------------------ */
+/* ---- convolution.c, attention.c ---------------------------------------------------------------- */
 tess_status ops_cuda_conv_create(ops *, const ops_conv_shape *, ops_conv **out, ops_scratch *need);
 void ops_cuda_conv_destroy(ops_conv *);
 tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);

@@ -25,8 +25,7 @@ enum { OPS_CHUNK = 512 }; /* rows of a chunk of batch normalisation's sums, as o
     (void)phase;                                                                                                       \
     (void)room
 
-/* ---- element by element --------------------------------------------------------------------------------------------
- */
+/* ---- element by element ------------------------------------------------------------------------ */
 typedef struct {
     const float *x;
     uint16_t *y;
@@ -120,8 +119,7 @@ OPS_BODY(dropout) {
             x[j] = philox_uniform(words.v[j]) < keep ? x[j] * grow : 0;
 }
 
-/* ---- pools
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- pools ------------------------------------------------------------------------------------- */
 typedef struct { /* images: batch, height, width, channels; y: batch, channels, height / 2, width / 2 */
     const float *x;
     float *y;
@@ -241,8 +239,7 @@ OPS_BODY(layernorm_columns) {
     }
 }
 
-/* ---- rows: 16 rows of 16 lanes each to a block ----------------------------------------------------------------------
- */
+/* ---- rows: 16 rows of 16 lanes each to a block ------------------------------------------------- */
 TESS_FN double ops_add_lanes(const double *room, uint32_t row) {
     double sum = 0;
     for (int lane = 0; lane < OPS_LANES; lane++)
@@ -455,8 +452,7 @@ OPS_BODY(sum_loss_backward) {
     OPS_FOR_EACH(i, a->all) a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) : a->scale;
 }
 
-/* ---- embedding
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------- */
 typedef struct {
     const uint8_t *text;
     int32_t *out;
@@ -800,8 +796,7 @@ OPS_BODY(attention_slopes) {
     }
 }
 
-/* ---- all of them: name, phases
- * ------------------------------------------------------------------------------------------ */
+/* ---- all of them: name, phases ----------------------------------------------------------------- */
 #define OPS_CUDA_KERNELS(X)                                                                                            \
     X(narrow, 1)                                                                                                       \
     X(widen, 1)                                                                                                        \

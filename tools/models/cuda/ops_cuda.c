@@ -27,8 +27,7 @@ tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
             return ops_cuda_failed(c, result_, what);                                                                  \
     } while (0)
 
-/* ---- the context
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- the context ------------------------------------------------------------------------------- */
 static tess_status cuda_create(const ops_options *options, ops **out) {
     cuda_ops *c = calloc(1, sizeof *c);
     if (!c)
@@ -53,6 +52,9 @@ static tess_status start_cublas(cuda_ops *c) {
 }
 
 static tess_status start_inside(cuda_ops *c) {
+    if (!c->stream)
+        CU_TRY(c, "making a stream", c->d->cuStreamCreateWithPriority(&c->own, CU_STREAM_NON_BLOCKING, 0));
+    c->stream = c->stream ? c->stream : c->own;
     CU_TRY(c, "loading the kernels", c->d->cuModuleLoadData(&c->module, tess_ops_kernels));
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
@@ -87,6 +89,8 @@ static void cuda_destroy(ops *o) {
         }
         if (c->module)
             c->d->cuModuleUnload(c->module);
+        if (c->own)
+            c->d->cuStreamDestroy(c->own);
         if (inside)
             c->d->cuCtxPopCurrent(&popped);
         c->d->cuDevicePrimaryCtxRelease(c->device);
@@ -133,8 +137,48 @@ static CUdeviceptr at(const void *p) {
     return (CUdeviceptr)(uintptr_t)p;
 }
 
-/* ---- element by element
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- memory, for models without the engine ------------------------------------------------ */
+static tess_status alloc_in(const cuda_ops *c, uint64_t bytes, void **out) {
+    CUdeviceptr got = 0;
+    CU_TRY(c, "taking memory", c->d->cuMemAlloc(&got, bytes ? bytes : 1));
+    *out = (void *)(uintptr_t)got;
+    return ops_cuda_zero_in(c, *out, bytes);
+}
+static tess_status cuda_alloc(ops *o, uint64_t bytes, void **out) {
+    OPS_INSIDE(cuda_of(o), alloc_in(cuda_of(o), bytes, out));
+}
+static void cuda_free(ops *o, void *p) {
+    const cuda_ops *c = cuda_of(o);
+    if (!p || ops_cuda_enter(c) != TESS_OK)
+        return;
+    c->d->cuMemFree(at(p));
+    ops_cuda_leave(c);
+}
+static tess_status finish_in(const cuda_ops *c) {
+    CU_TRY(c, "waiting for the stream", c->d->cuStreamSynchronize(c->stream));
+    return TESS_OK;
+}
+static tess_status cuda_finish(ops *o) {
+    OPS_INSIDE(cuda_of(o), finish_in(cuda_of(o)));
+}
+static tess_status upload_in(const cuda_ops *c, const void *host, void *to, uint64_t bytes) {
+    if (bytes)
+        CU_TRY(c, "copying to the device", c->d->cuMemcpyHtoDAsync(at(to), host, bytes, c->stream));
+    return finish_in(c);
+}
+static tess_status cuda_upload(ops *o, const void *host, void *to, uint64_t bytes) {
+    OPS_INSIDE(cuda_of(o), upload_in(cuda_of(o), host, to, bytes));
+}
+static tess_status download_in(const cuda_ops *c, const void *from, void *host, uint64_t bytes) {
+    if (bytes)
+        CU_TRY(c, "copying from the device", c->d->cuMemcpyDtoHAsync(host, at(from), bytes, c->stream));
+    return finish_in(c);
+}
+static tess_status cuda_download(ops *o, const void *from, void *host, uint64_t bytes) {
+    OPS_INSIDE(cuda_of(o), download_in(cuda_of(o), from, host, bytes));
+}
+
+/* ---- element by element ------------------------------------------------------------------------ */
 tess_status ops_cuda_narrow_in(const cuda_ops *c, const float *x, uint16_t *y, uint64_t elems) {
     return OPS_LAUNCH(c, narrow, ops_blocks_each(elems), .x = x, .y = y, .elems = elems);
 }
@@ -186,8 +230,7 @@ static tess_status cuda_dropout(ops *o, float *x, uint64_t samples, uint64_t ele
                                       .layer = d->layer, .rate = d->rate));
 }
 
-/* ---- pools
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- pools ------------------------------------------------------------------------------------- */
 static tess_status cuda_maxpool(ops *o, const float *x, const ops_conv_shape *s, float *y, uint8_t *which) {
     uint64_t elems = (uint64_t)s->batch * (uint64_t)(s->height / 2) * (uint64_t)(s->width / 2) * (uint64_t)s->channels;
     OPS_INSIDE(cuda_of(o),
@@ -223,8 +266,7 @@ static tess_status cuda_avgpool_backward(ops *o, const float *dy, float *dx, uin
                                       .elems = elems, .places = places, .channels = channels));
 }
 
-/* ---- normalisation
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- normalisation ----------------------------------------------------------------------------- */
 static tess_status cuda_layernorm(ops *o, const float *x, const float *w, const float *b, float *y, float *stats,
                                   uint64_t rows, uint64_t width) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), layernorm, ops_blocks_rows(rows), .x = x, .w = w, .b = b, .y = y,
@@ -358,6 +400,11 @@ const ops_table ops_cuda = {
     .create = cuda_create,
     .start = cuda_start,
     .destroy = cuda_destroy,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .finish = cuda_finish,
     .describe = cuda_describe,
     .linear_create = ops_cuda_linear_create,
     .linear_destroy = ops_cuda_linear_destroy,

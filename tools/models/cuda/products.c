@@ -56,8 +56,7 @@ tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *work
     return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : blas_failed(c, s, p);
 }
 
-/* ---- linear
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------------------ */
 static uint64_t x_elems(const ops_linear_shape *s) {
     return (uint64_t)s->rows * (uint64_t)s->inputs;
 }
