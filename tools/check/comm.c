@@ -12,6 +12,7 @@ comm_rank *comm_open(check *c) {
     check_doing(c, "query");
     tess_status s = r->ops->query(r->ctx, NULL, &r->caps);
     check_that(c, s == TESS_OK, "query gave %s", check_status(s));
+    r->ops = comm_staged(c, r->ops, &r->caps);
     check_doing(c, "");
     return r;
 }

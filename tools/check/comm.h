@@ -27,4 +27,12 @@ void comm_leave(comm_rank *); /* finalize and destroy */
 /** finalize, or what stands for it. */
 tess_status comm_finalize(comm_rank *, tess_comm *, tess_error *);
 tess_status comm_health(comm_rank *, tess_error *);
+
+/* ---- comm_staged.c: a backend that reaches a device's memory only ---- */
+
+/** The table to go on with: `real`, or one in front of it that copies between the host and the device of this rank. */
+const tess_comm_ops *comm_staged(check *, const tess_comm_ops *real, const tess_comm_caps *);
+uint32_t comm_staged_mem(void);          /* the device's kind; 0: nothing is staged */
+void comm_staged_memory_of(tess_comm *); /* copies lie in memory of that communicator from now on; null: the device's */
+void comm_staged_registered_with(tess_comm *); /* and are registered with it; null: not */
 #endif

@@ -295,6 +295,11 @@ static void thread_untouched(check *self) {
                           .recv_dtype = TESS_F32 };
     c.send_mem = c.recv_mem = TESS_MEM_HOST;
     c.send = &a, c.recv = &sum, c.count = 1, c.scale = 0x1.000002p0;
+    tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks };
+    tess_need need = { .struct_size = sizeof need };
+    check_that(r->c, r->ops->need(r->ctx, &env, &c, &need) == TESS_OK && need.device_bytes < 4096, "need has failed");
+    char scratch[4096];
+    c.scratch = scratch, c.scratch_bytes = need.device_bytes;
     ended(r, posted(r, r->comm, &c, 1));
     comm_leave(r);
     check_that(r->c, fegetround() == FE_TOWARDZERO, "rounding mode changed");

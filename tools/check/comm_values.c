@@ -416,6 +416,11 @@ static void own_memory(check *self) {
         check_skip(self, "allocates no memory");
     comm_join(r);
     for (uint32_t mem = TESS_MEM_HOST; mem <= TESS_MEM_SHM; mem++) {
+        if (mem == comm_staged_mem()) {
+            comm_staged_memory_of(r->comm);
+            run_in_arena(r, 0);
+            comm_staged_memory_of(NULL);
+        }
         if (mem == TESS_MEM_CUDA || !(r->caps.mem_mask >> mem & 1) || !arena_alloc(r, mem))
             continue;
         run_in_arena(r, mem);
@@ -431,6 +436,14 @@ static void registered_memory(check *self) {
     if (!TESS_CAN(tess_comm_ops, r->ops, mem_register))
         check_skip(self, "registers no memory");
     comm_join(r);
+    if (comm_staged_mem()) {
+        comm_staged_registered_with(r->comm);
+        run_in_arena(r, 0);
+        comm_staged_registered_with(NULL);
+        told(r);
+        comm_leave(r);
+        return;
+    }
     for (int i = 0; i < 2; i++) {
         tess_error e = { .struct_size = sizeof e };
         arena.buffer[i] =

@@ -15,20 +15,24 @@ static void finish(check *c) {
     dut.ops->destroy(dut.device);
 }
 
-void device_open(check *c) {
+void device_take(check *c, int32_t index) {
     dut.c = c;
-    dut.ops = check_open(c);
-    dut.ctx = c->ctx;
     dut.error.struct_size = sizeof dut.error;
     dut.info.struct_size = sizeof dut.info;
-    tess_status s = dut.ops->describe(dut.ctx, 0, &dut.info, &dut.error);
+    tess_status s = dut.ops->describe(dut.ctx, index, &dut.info, &dut.error);
     if (s == TESS_OK)
-        s = dut.ops->create(dut.ctx, 0, 0, &dut.device, &dut.error);
+        s = dut.ops->create(dut.ctx, index, 0, &dut.device, &dut.error);
     if (s < 0)
         check_skip(c, "no such device here: %s", dut.error.message);
-    c->finish = finish;
     if (TESS_CAN(tess_device_ops, dut.ops, stream_create))
         must(dut.ops->stream_create(dut.device, TESS_STREAM_COMPUTE, &dut.stream, &dut.error), "stream_create");
+}
+
+void device_open(check *c) {
+    dut.ops = check_open(c);
+    dut.ctx = c->ctx;
+    device_take(c, 0);
+    c->finish = finish;
 }
 
 tess_buffer upload(const void *data, uint64_t bytes) {

@@ -16,6 +16,8 @@ extern device_under_test dut;
 
 /** Opens the plugin and device 0 of it; skips the check where there is none. */
 void device_open(check *);
+/** The device of that index of a plugin that is in dut.ops and dut.ctx already. */
+void device_take(check *, int32_t index);
 /** Fails the check with the device's message when `status` is not TESS_OK. */
 void must(tess_status status, const char *what);
 /** Device memory that holds what `data` has (null: undefined); freed by release. */

@@ -1,0 +1,80 @@
+#include "communicator.h"
+
+extern const unsigned char tess_nccl_kernels[]; /* kernels.cu, compiled */
+
+static tess_status ok(CUresult r, const char *call, struct nccl_failure *f) {
+    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, call);
+}
+
+static tess_status find_device(struct nccl_gpu *g, int32_t index, struct nccl_failure *f) {
+    int n = 0;
+    tess_status s = ok(g->cu->cuDeviceGetCount(&n), "cuDeviceGetCount", f);
+    if (s)
+        return s;
+    if (index < 0 || index >= n)
+        return nccl_fail(f, TESS_E_INVALID, -1,
+                         "nccl: GPU %d asked for, this host has %d; a rank takes the one of its "
+                         "LOCAL_RANK",
+                         index, n);
+    return ok(g->cu->cuDeviceGet(&g->device, index), "cuDeviceGet", f);
+}
+
+/* In front of other work of the GPU: what waits for the network is started first. */
+static tess_status make_stream(struct nccl_gpu *g, struct nccl_failure *f) {
+    int least = 0, greatest = 0;
+    tess_status s = ok(g->cu->cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange", f);
+    return s ? s
+             : ok(g->cu->cuStreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, greatest),
+                  "cuStreamCreateWithPriority", f);
+}
+
+static tess_status load_kernels(struct nccl_gpu *g, struct nccl_failure *f) {
+    tess_status s = ok(g->cu->cuModuleLoadData(&g->module, tess_nccl_kernels), "cuModuleLoadData", f);
+    return s ? s : ok(g->cu->cuModuleGetFunction(&g->reduce, g->module, "tess_nccl_reduce"), "cuModuleGetFunction", f);
+}
+
+tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, struct nccl_failure *f) {
+    char why[200];
+    memset(g, 0, sizeof *g);
+    tess_status s = tess_cuda_get(&g->cu, why, sizeof why);
+    if (s)
+        return nccl_fail(f, s, -1, "nccl: %s", why);
+    s = nccl_library_get(&g->lib, f);
+    if (s == TESS_OK)
+        s = find_device(g, index, f);
+    if (s == TESS_OK)
+        s = ok(g->cu->cuDevicePrimaryCtxRetain(&g->context, g->device), "cuDevicePrimaryCtxRetain", f);
+    if (s)
+        return s;
+    s = nccl_enter(g, f);
+    if (s)
+        return s;
+    s = make_stream(g, f);
+    if (s == TESS_OK)
+        s = load_kernels(g, f);
+    nccl_leave(g);
+    return s;
+}
+
+void nccl_gpu_close(struct nccl_gpu *g) {
+    struct nccl_failure ignored;
+    if (!g->context)
+        return;
+    if (nccl_enter(g, &ignored) == TESS_OK || nccl_enter(g, &ignored) == TESS_OK) {
+        if (g->module)
+            g->cu->cuModuleUnload(g->module);
+        if (g->stream)
+            g->cu->cuStreamDestroy(g->stream);
+        nccl_leave(g);
+    }
+    g->cu->cuDevicePrimaryCtxRelease(g->device);
+    memset(g, 0, sizeof *g);
+}
+
+tess_status nccl_enter(const struct nccl_gpu *g, struct nccl_failure *f) {
+    return ok(g->cu->cuCtxPushCurrent(g->context), "cuCtxPushCurrent", f);
+}
+
+void nccl_leave(const struct nccl_gpu *g) {
+    g->cu->cuCtxPopCurrent(NULL);
+}

@@ -1,0 +1,76 @@
+#include "library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct nccl_library library;
+static struct nccl_failure failure;
+
+const char *nccl_version_text(int version, char out[24]) {
+    int major = version < 10000 ? version / 1000 : version / 10000;
+    snprintf(out, 24, "%d.%d.%d", major, (version < 10000 ? version % 1000 : version % 10000) / 100, version % 100);
+    return out;
+}
+
+static void *find(void *handle, const char *name, int needed) {
+    void *symbol = dlsym(handle, name);
+    if (!symbol && needed && failure.status == TESS_OK)
+        nccl_fail(&failure, TESS_E_VERSION, -1, "nccl: libnccl.so.2 has no %s: NCCL 2.18 or later is needed", name);
+    return symbol;
+}
+
+static void load(void) {
+    char text[24];
+    void *handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!handle) {
+        nccl_fail(&failure, TESS_E_UNSUPPORTED, -1,
+                  "nccl: cannot load libnccl.so.2 (is NCCL installed, or its folder in "
+                  "LD_LIBRARY_PATH?): %.120s",
+                  dlerror());
+        return;
+    }
+    /* ISO C has no cast from an object's to a function's address. */
+#define GET(name, needed)                                                                                              \
+    {                                                                                                                  \
+        void *symbol = find(handle, #name, needed);                                                                    \
+        memcpy(&library.name, &symbol, sizeof symbol);                                                                 \
+    }
+#define GET_NEEDED(name) GET(name, 1)
+#define GET_LATER(name) GET(name, 0)
+    NCCL_NEEDED(GET_NEEDED)
+    NCCL_SINCE_2_19(GET_LATER)
+    if (failure.status != TESS_OK)
+        return;
+    ncclResult_t r = library.ncclGetVersion(&library.version);
+    if (r != ncclSuccess)
+        nccl_failed(&failure, &library, r, "ncclGetVersion");
+    else if (library.version < NCCL_OLDEST)
+        nccl_fail(&failure, TESS_E_VERSION, -1, "nccl: libnccl.so.2 is NCCL %s, 2.18.0 or later is needed",
+                  nccl_version_text(library.version, text));
+    if (library.version < NCCL_VERSION(2, 19, 0)) {
+        library.ncclMemAlloc = NULL;
+        library.ncclCommRegister = NULL;
+    }
+}
+
+tess_status nccl_library_get(const struct nccl_library **out, struct nccl_failure *f) {
+    pthread_once(&once, load);
+    if (failure.status != TESS_OK) {
+        *f = failure;
+        return f->status;
+    }
+    *out = &library;
+    return TESS_OK;
+}
+
+tess_status nccl_failed(struct nccl_failure *f, const struct nccl_library *lib, ncclResult_t result, const char *call) {
+    tess_status s = result == ncclUnhandledCudaError                              ? TESS_E_DEVICE
+                    : result == ncclSystemError                                   ? TESS_E_SYSTEM
+                    : result == ncclRemoteError                                   ? TESS_E_PEER
+                    : result == ncclInvalidArgument || result == ncclInvalidUsage ? TESS_E_INVALID
+                                                                                  : TESS_E_INTERNAL;
+    nccl_fail(f, s, -1, "nccl: %s gave %d: %s", call, (int)result, lib->ncclGetErrorString(result));
+    f->native = (int32_t)result;
+    return s;
+}

@@ -1,0 +1,50 @@
+/* libnccl.so.2, looked up when the first communicator is made: a build links neither it nor CUDA. */
+#ifndef NCCL_LIBRARY_H
+#define NCCL_LIBRARY_H
+#include "failure.h"
+
+#include <nccl.h>
+
+enum { NCCL_OLDEST = 21800 }; /* ncclCommSplit and blocking = 0 in one release */
+
+#define NCCL_NEEDED(X)                                                                                                 \
+    X(ncclGetVersion)                                                                                                  \
+    X(ncclGetUniqueId)                                                                                                 \
+    X(ncclCommInitRankConfig)                                                                                          \
+    X(ncclCommSplit)                                                                                                   \
+    X(ncclCommCount)                                                                                                   \
+    X(ncclCommUserRank)                                                                                                \
+    X(ncclCommFinalize)                                                                                                \
+    X(ncclCommDestroy)                                                                                                 \
+    X(ncclCommAbort)                                                                                                   \
+    X(ncclCommGetAsyncError)                                                                                           \
+    X(ncclGetErrorString)                                                                                              \
+    X(ncclGroupStart)                                                                                                  \
+    X(ncclGroupEnd)                                                                                                    \
+    X(ncclAllGather)                                                                                                   \
+    X(ncclReduceScatter)                                                                                               \
+    X(ncclAllReduce)                                                                                                   \
+    X(ncclBroadcast)                                                                                                   \
+    X(ncclSend)                                                                                                        \
+    X(ncclRecv)
+#define NCCL_SINCE_2_19(X) /* null in older ones */                                                                    \
+    X(ncclMemAlloc)                                                                                                    \
+    X(ncclMemFree)                                                                                                     \
+    X(ncclCommRegister)                                                                                                \
+    X(ncclCommDeregister)
+
+struct nccl_library {
+    int version;
+#define NCCL_FIELD(name) __typeof__(name) *name;
+    NCCL_NEEDED(NCCL_FIELD)
+    NCCL_SINCE_2_19(NCCL_FIELD)
+#undef NCCL_FIELD
+};
+
+/* Loads it once per process; the same answer every time. It stays loaded. */
+tess_status nccl_library_get(const struct nccl_library **out, struct nccl_failure *);
+/* "2.28.9" of 22809. */
+const char *nccl_version_text(int version, char out[24]);
+/* What NCCL said in a status and one line. */
+tess_status nccl_failed(struct nccl_failure *, const struct nccl_library *, ncclResult_t, const char *call);
+#endif

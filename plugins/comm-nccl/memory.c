@@ -1,0 +1,121 @@
+/* Memory for arenas, registered where NCCL can: its transports then read and write it in place. */
+#include "communicator.h"
+
+#include <stdlib.h>
+
+struct registration {
+    void *handle;  /* NCCL's; null: it could not, and copies */
+    void *by;      /* the communicator of NCCL's that gave it */
+    int from_nccl; /* the memory is of ncclMemAlloc */
+};
+
+/* In the GPU's context, with the lock. */
+static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, struct registration *reg) {
+    reg->by = c->comm;
+    return c->comm ? c->gpu.lib->ncclCommRegister(c->comm, at, bytes, &reg->handle) : ncclInvalidUsage;
+}
+
+static tess_status allocate(tess_comm *c, uint64_t bytes, void **out, struct registration *reg,
+                            struct nccl_failure *f) {
+    if (c->gpu.lib->ncclMemAlloc) {
+        ncclResult_t r = c->gpu.lib->ncclMemAlloc(out, bytes);
+        if (r == ncclUnhandledCudaError || r == ncclSystemError)
+            return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: the GPU has no %llu bytes more (ncclMemAlloc gave %d: %s)",
+                             (unsigned long long)bytes, (int)r, c->gpu.lib->ncclGetErrorString(r));
+        reg->from_nccl = 1;
+        return r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclMemAlloc");
+    }
+    CUdeviceptr at;
+    CUresult r = c->gpu.cu->cuMemAlloc(&at, bytes);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY)
+        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: the GPU has no %llu bytes more", (unsigned long long)bytes);
+    if (r != CUDA_SUCCESS)
+        return nccl_cuda_failed(f, r, "cuMemAlloc");
+    *out = (void *)at;
+    return TESS_OK;
+}
+
+tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, struct nccl_failure *f) {
+    const uint64_t granule = UINT64_C(2) << 20; /* of the driver */
+    struct registration *reg = calloc(1, sizeof *reg);
+    if (!reg)
+        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory");
+    bytes = (bytes + granule - 1) / granule * granule;
+    pthread_mutex_lock(&c->lock);
+    tess_status s = nccl_enter(&c->gpu, f);
+    if (s == TESS_OK) {
+        s = allocate(c, bytes, &out->ptr, reg, f);
+        if (s == TESS_OK && c->gpu.lib->ncclCommRegister && register_with_nccl(c, out->ptr, bytes, reg) != ncclSuccess)
+            nccl_warn(c->settings, "%llu bytes could not be registered with NCCL and are used as they are",
+                      (unsigned long long)bytes);
+        nccl_leave(&c->gpu);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (s) {
+        free(reg);
+        return s;
+    }
+    out->bytes = bytes;
+    out->reg = reg;
+    return TESS_OK;
+}
+
+tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **out, struct nccl_failure *f) {
+    struct registration *reg = calloc(1, sizeof *reg);
+    ncclResult_t r = ncclSuccess;
+    if (!reg)
+        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory");
+    pthread_mutex_lock(&c->lock);
+    tess_status s = c->gpu.lib->ncclCommRegister
+                        ? nccl_enter(&c->gpu, f)
+                        : nccl_fail(f, TESS_E_UNSUPPORTED, -1, "nccl: this NCCL registers nothing");
+    if (s == TESS_OK) {
+        r = register_with_nccl(c, at, bytes, reg);
+        nccl_leave(&c->gpu);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (r != ncclSuccess) /* no failure: it is used unregistered */
+        s = nccl_fail(f, TESS_E_UNSUPPORTED, -1, "nccl: ncclCommRegister gave %d: %s", (int)r,
+                      c->gpu.lib->ncclGetErrorString(r));
+    if (s) {
+        free(reg);
+        return s;
+    }
+    *out = reg;
+    return TESS_OK;
+}
+
+/* Of a communicator that was aborted, NCCL has let go by itself. */
+static void let_go(tess_comm *c, const struct registration *reg) {
+    if (reg->handle && c->comm && reg->by == c->comm)
+        c->gpu.lib->ncclCommDeregister(c->comm, reg->handle);
+}
+
+void nccl_memory_deregister(tess_comm *c, void *which) {
+    struct registration *reg = which;
+    struct nccl_failure ignored;
+    pthread_mutex_lock(&c->lock);
+    if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
+        let_go(c, reg);
+        nccl_leave(&c->gpu);
+    }
+    pthread_mutex_unlock(&c->lock);
+    free(reg);
+}
+
+void nccl_memory_release(tess_comm *c, tess_buffer *buffer) {
+    struct registration *reg = buffer->reg;
+    struct nccl_failure ignored;
+    pthread_mutex_lock(&c->lock);
+    if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
+        let_go(c, reg);
+        if (reg->from_nccl)
+            c->gpu.lib->ncclMemFree(buffer->ptr);
+        else
+            c->gpu.cu->cuMemFree((CUdeviceptr)buffer->ptr);
+        nccl_leave(&c->gpu);
+    }
+    pthread_mutex_unlock(&c->lock);
+    free(reg);
+    buffer->ptr = buffer->reg = NULL;
+}

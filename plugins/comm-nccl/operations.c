@@ -1,0 +1,344 @@
+#include "operations.h"
+
+#define TRY(x)                                                                                                         \
+    do {                                                                                                               \
+        tess_status status_ = (x);                                                                                     \
+        if (status_)                                                                                                   \
+            return status_;                                                                                            \
+    } while (0)
+
+tess_status nccl_cuda_failed(struct nccl_failure *f, CUresult result, const char *call) {
+    nccl_fail(f, tess_cuda_status(result), -1, "nccl: %s gave %s", call, tess_cuda_text(result));
+    f->native = (int32_t)result;
+    return f->status;
+}
+
+static ncclDataType_t dtype_of(uint32_t dtype) {
+    static const ncclDataType_t list[] = { ncclUint8,   ncclUint8,    ncclInt8,    ncclInt32,  ncclInt64,
+                                           ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64 };
+    return list[dtype];
+}
+
+static ncclRedOp_t redop_of(uint32_t redop) {
+    return redop == TESS_MIN ? ncclMin : redop == TESS_MAX ? ncclMax : ncclSum;
+}
+
+/* ---- groups --------------------------------------------------------------------------------------------------------
+ */
+
+static tess_status settled(const struct nccl_lane *l, ncclResult_t r, const char *call, struct nccl_failure *f) {
+    if (r == ncclSuccess)
+        return TESS_OK;
+    return r == ncclInProgress ? l->settle(l->user, call, f) : nccl_failed(f, l->lib, r, call);
+}
+
+/* A call inside a group; a failure is kept until the group has ended. */
+static void note(struct nccl_failure *f, const struct nccl_lane *l, ncclResult_t r, const char *call) {
+    if (r != ncclSuccess && r != ncclInProgress && f->status == TESS_OK)
+        nccl_failed(f, l->lib, r, call);
+}
+
+static tess_status begin_group(const struct nccl_lane *l, struct nccl_failure *f) {
+    f->status = TESS_OK;
+    ncclResult_t r = l->lib->ncclGroupStart();
+    return r == ncclSuccess ? TESS_OK : nccl_failed(f, l->lib, r, "ncclGroupStart");
+}
+
+static tess_status end_group(const struct nccl_lane *l, struct nccl_failure *f) {
+    struct nccl_failure ended = { .status = TESS_OK };
+    ncclResult_t r = l->lib->ncclGroupEnd();
+    tess_status s = settled(l, r, "ncclGroupEnd", &ended);
+    if (f->status != TESS_OK) /* the call's own failure says more */
+        return f->status;
+    if (s)
+        *f = ended;
+    return s;
+}
+
+tess_status nccl_gather_bytes(const struct nccl_lane *l, const void *send, void *recv, uint64_t bytes,
+                              struct nccl_failure *f) {
+    return settled(l, l->lib->ncclAllGather(send, recv, bytes, ncclUint8, l->comm, l->stream), "ncclAllGather", f);
+}
+
+/* ---- our kernel ----------------------------------------------------------------------------------------------------
+ */
+
+static tess_status launch(const struct nccl_lane *l, tess_nccl_reduce_args *args, struct nccl_failure *f) {
+    enum { THREADS = 256, MOST_BLOCKS = 4096 };
+    uint64_t blocks = (args->elems + THREADS - 1) / THREADS;
+    void *params[] = { args };
+    if (args->elems == 0)
+        return TESS_OK;
+    CUresult r = l->cu->cuLaunchKernel(l->reduce, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS, 1, 1, THREADS,
+                                       1, 1, 0, l->stream, params, NULL);
+    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, "cuLaunchKernel");
+}
+
+static tess_nccl_reduce_args reduction(const tess_collective *c, uint32_t n) {
+    return (tess_nccl_reduce_args){ .n = n,
+                                    .scale = c->scale,
+                                    .in_dtype = c->send_dtype,
+                                    .out_dtype = c->recv_dtype,
+                                    .redop = c->redop,
+                                    .add = c->flags & NCCL_ADD };
+}
+
+/* Sums `elems` of own and of what the others sent into the scratch; both `own` and `out` begin at this piece. */
+static tess_status sum_piece(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
+                             const void *own, void *out, uint64_t elems, struct nccl_failure *f) {
+    tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
+    args.others = c->scratch;
+    args.own = own;
+    args.own_rank = (uint32_t)l->rank;
+    args.stride_bytes = way->stride_bytes;
+    args.out = out;
+    args.elems = elems;
+    return launch(l, &args, f);
+}
+
+/* ---- reductions in pairs --------------------------------------------------------------------------------------------
+ */
+
+/* Elements of rank p's block that lie in the piece from `at`, of `total` elements in blocks. */
+static uint64_t part_of(const struct nccl_way *way, uint64_t total, int p, uint64_t at) {
+    uint64_t first = (uint64_t)p * way->block + at, block_end = ((uint64_t)p + 1) * way->block;
+    uint64_t end = first + way->piece < block_end ? first + way->piece : block_end;
+    end = end < total ? end : total;
+    return end > first ? end - first : 0;
+}
+
+/* Every rank sends each other rank that one's part of the piece, and gets its own part from all. */
+static tess_status trade_piece(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
+                               uint64_t block, uint64_t total, uint64_t at, struct nccl_failure *f) {
+    ncclDataType_t dtype = dtype_of(c->send_dtype);
+    uint64_t bytes = nccl_dtype_bytes(c->send_dtype), mine = part_of(way, total, l->rank, at);
+    TRY(begin_group(l, f));
+    for (int i = 1; i < l->size; i++) {
+        int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
+        uint64_t theirs = part_of(way, total, to, at), slot = (uint64_t)(from < l->rank ? from : from - 1);
+        if (theirs)
+            note(f, l,
+                 l->lib->ncclSend((const char *)c->send + ((uint64_t)to * block + at) * bytes, theirs, dtype, to,
+                                  l->comm, l->stream),
+                 "ncclSend");
+        if (mine)
+            note(f, l,
+                 l->lib->ncclRecv((char *)c->scratch + slot * way->stride_bytes, mine, dtype, from, l->comm, l->stream),
+                 "ncclRecv");
+    }
+    return end_group(l, f);
+}
+
+static tess_status reduce_scatter(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
+                                  struct nccl_failure *f) {
+    struct nccl_way same = *way; /* every block has `count` elements, whatever the rounding */
+    uint64_t in = nccl_dtype_bytes(c->send_dtype), out = nccl_dtype_bytes(c->recv_dtype);
+    same.block = c->count;
+    for (uint64_t at = 0; at < c->count; at += way->piece) {
+        uint64_t total = c->count * (uint64_t)l->size;
+        TRY(trade_piece(l, c, &same, c->count, total, at, f));
+        TRY(sum_piece(l, c, way, (const char *)c->send + ((uint64_t)l->rank * c->count + at) * in,
+                      (char *)c->recv + at * out, part_of(&same, total, l->rank, at), f));
+    }
+    return TESS_OK;
+}
+
+/* Each rank has summed its block of recv; the others get it. */
+static tess_status share_blocks(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
+                                struct nccl_failure *f) {
+    struct nccl_way whole = *way;
+    ncclDataType_t dtype = dtype_of(c->recv_dtype);
+    uint64_t bytes = nccl_dtype_bytes(c->recv_dtype);
+    char *recv = c->recv;
+    whole.piece = way->block;
+    uint64_t mine = part_of(&whole, c->count, l->rank, 0);
+    TRY(begin_group(l, f));
+    for (int i = 1; i < l->size; i++) {
+        int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
+        uint64_t theirs = part_of(&whole, c->count, from, 0);
+        if (mine)
+            note(f, l,
+                 l->lib->ncclSend(recv + (uint64_t)l->rank * way->block * bytes, mine, dtype, to, l->comm, l->stream),
+                 "ncclSend");
+        if (theirs)
+            note(f, l,
+                 l->lib->ncclRecv(recv + (uint64_t)from * way->block * bytes, theirs, dtype, from, l->comm, l->stream),
+                 "ncclRecv");
+    }
+    return end_group(l, f);
+}
+
+static tess_status all_reduce_in_pairs(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
+                                       struct nccl_failure *f) {
+    uint64_t in = nccl_dtype_bytes(c->send_dtype), out = nccl_dtype_bytes(c->recv_dtype);
+    for (uint64_t at = 0; at < way->block; at += way->piece) {
+        uint64_t first = (uint64_t)l->rank * way->block + at;
+        TRY(trade_piece(l, c, way, way->block, c->count, at, f));
+        TRY(sum_piece(l, c, way, (const char *)c->send + first * in, (char *)c->recv + first * out,
+                      part_of(way, c->count, l->rank, at), f));
+    }
+    return share_blocks(l, c, way, f);
+}
+
+static tess_status all_reduce_everywhere(const struct nccl_lane *l, const tess_collective *c,
+                                         const struct nccl_way *way, struct nccl_failure *f) {
+    TRY(nccl_gather_bytes(l, c->send, c->scratch, way->stride_bytes, f));
+    tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
+    args.others = c->scratch;
+    args.stride_bytes = way->stride_bytes;
+    args.out = c->recv;
+    args.elems = c->count;
+    return launch(l, &args, f);
+}
+
+/* ---- NCCL's own
+ * ------------------------------------------------------------------------------------------------------ */
+
+static ncclResult_t call_plainly(const struct nccl_lane *l, const tess_collective *c, void *recv, const char **name) {
+    ncclDataType_t dtype = dtype_of(c->send_dtype);
+    switch (c->op) {
+    case TESS_ALL_GATHER:
+        *name = "ncclAllGather";
+        return l->lib->ncclAllGather(c->send, recv, c->count, dtype, l->comm, l->stream);
+    case TESS_REDUCE_SCATTER:
+        *name = "ncclReduceScatter";
+        return l->lib->ncclReduceScatter(c->send, recv, c->count, dtype, redop_of(c->redop), l->comm, l->stream);
+    case TESS_ALL_REDUCE:
+        *name = "ncclAllReduce";
+        return l->lib->ncclAllReduce(c->send, recv, c->count, dtype, redop_of(c->redop), l->comm, l->stream);
+    default:
+        *name = "ncclBroadcast"; /* on the root, recv may be anything */
+        return l->lib->ncclBroadcast(c->send, l->rank == c->root ? (void *)(uintptr_t)c->send : recv, c->count, dtype,
+                                     c->root, l->comm, l->stream);
+    }
+}
+
+/* In a group. The own block is copied by us, in the same stream. */
+static void call_in_pairs(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
+    uint64_t bytes = nccl_bytes(c);
+    ncclDataType_t dtype = dtype_of(c->send_dtype);
+    const char *send = c->send;
+    char *recv = c->recv;
+    for (int i = 1; i < l->size; i++) {
+        int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
+        note(f, l, l->lib->ncclSend(send + (uint64_t)to * bytes, c->count, dtype, to, l->comm, l->stream), "ncclSend");
+        note(f, l, l->lib->ncclRecv(recv + (uint64_t)from * bytes, c->count, dtype, from, l->comm, l->stream),
+             "ncclRecv");
+    }
+}
+
+static tess_status copy_own_block(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
+    uint64_t bytes = nccl_bytes(c), at = (uint64_t)l->rank * bytes;
+    if ((const char *)c->send + at == (char *)c->recv + at)
+        return TESS_OK;
+    CUresult r = l->cu->cuMemcpyDtoDAsync((CUdeviceptr)c->recv + at, (CUdeviceptr)c->send + at, bytes, l->stream);
+    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, "cuMemcpyDtoDAsync");
+}
+
+/* In place, or from the scratch when recv is added to. */
+static tess_status finish(const struct nccl_lane *l, const tess_collective *c, const void *from,
+                          struct nccl_failure *f) {
+    tess_nccl_reduce_args args = reduction(c, 1);
+    args.others = from;
+    args.out = c->recv;
+    args.elems = c->count;
+    return launch(l, &args, f);
+}
+
+static tess_status then_finished(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
+    const char *name;
+    void *to = c->flags & NCCL_ADD ? c->scratch : c->recv;
+    ncclResult_t r = call_plainly(l, c, to, &name);
+    TRY(settled(l, r, name, f));
+    return finish(l, c, to, f);
+}
+
+/* ---- several calls
+ * --------------------------------------------------------------------------------------------------- */
+
+struct span {
+    uintptr_t from, to;
+};
+
+static struct span span_of(const tess_collective *c, int size, int out) {
+    uint64_t w = (uint64_t)size, bytes = nccl_bytes(c);
+    int whole = out ? c->op == TESS_ALL_GATHER || c->op == TESS_ALL_TO_ALL
+                    : c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
+    uintptr_t at = (uintptr_t)(out ? c->recv : c->send);
+    return (struct span){ at, at + (whole ? w : 1) * bytes };
+}
+
+static int touch(struct span a, struct span b) {
+    return a.from < b.to && b.from < a.to;
+}
+
+/* Whether `c` reads or writes what one of the calls before it writes, or writes what one reads. */
+static int depends(const tess_collective *calls, uint32_t first, uint32_t i, int size) {
+    struct span in = span_of(&calls[i], size, 0), out = span_of(&calls[i], size, 1);
+    for (uint32_t k = first; k < i; k++) {
+        struct span earlier_out = span_of(&calls[k], size, 1);
+        if (touch(earlier_out, in) || touch(earlier_out, out) || touch(span_of(&calls[k], size, 0), out))
+            return 1;
+    }
+    return 0;
+}
+
+static int may_be_grouped(int how) {
+    return how == NCCL_NOTHING || how == NCCL_PLAIN || how == NCCL_PAIRS;
+}
+
+/* The calls from `first` that may go as one group: how many. */
+static uint32_t group_at(const struct nccl_lane *l, const tess_collective *calls, uint32_t first, uint32_t n) {
+    enum { MOST = 32 };
+    uint32_t end = first;
+    while (end < n && end - first < MOST && may_be_grouped(nccl_way_of(&calls[end], l->size, l->deterministic).how) &&
+           !depends(calls, first, end, l->size))
+        end++;
+    return end - first;
+}
+
+static tess_status run_group(const struct nccl_lane *l, const tess_collective *calls, uint32_t n,
+                             struct nccl_failure *f) {
+    TRY(begin_group(l, f));
+    for (uint32_t i = 0; i < n; i++) {
+        int how = nccl_way_of(&calls[i], l->size, l->deterministic).how;
+        if (how == NCCL_PLAIN) {
+            const char *name;
+            ncclResult_t r = call_plainly(l, &calls[i], calls[i].recv, &name);
+            note(f, l, r, name);
+        } else if (how == NCCL_PAIRS) {
+            call_in_pairs(l, &calls[i], f);
+        }
+    }
+    TRY(end_group(l, f));
+    for (uint32_t i = 0; i < n; i++)
+        if (nccl_way_of(&calls[i], l->size, l->deterministic).how == NCCL_PAIRS)
+            TRY(copy_own_block(l, &calls[i], f));
+    return TESS_OK;
+}
+
+static tess_status run_one(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
+    struct nccl_way way = nccl_way_of(c, l->size, l->deterministic);
+    switch (way.how) {
+    case NCCL_ALONE: return finish(l, c, c->send, f);
+    case NCCL_THEN_FINISHED: return then_finished(l, c, f);
+    case NCCL_SCATTERED: return reduce_scatter(l, c, &way, f);
+    case NCCL_ALL_EVERYWHERE: return all_reduce_everywhere(l, c, &way, f);
+    default: return all_reduce_in_pairs(l, c, &way, f);
+    }
+}
+
+tess_status nccl_run_calls(const struct nccl_lane *l, const tess_collective *calls, uint32_t n,
+                           struct nccl_failure *f) {
+    for (uint32_t i = 0; i < n;) {
+        uint32_t grouped = group_at(l, calls, i, n);
+        if (grouped) {
+            TRY(run_group(l, &calls[i], grouped, f));
+            i += grouped;
+        } else {
+            TRY(run_one(l, &calls[i], f));
+            i++;
+        }
+    }
+    return TESS_OK;
+}

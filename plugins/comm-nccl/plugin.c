@@ -1,0 +1,345 @@
+/* comm-nccl: the vtable of tessera/plugin.h over NCCL. */
+#include "communicator.h"
+
+#include <stdlib.h>
+
+#define TRY_OR(x, label)                                                                                               \
+    do {                                                                                                               \
+        s = (x);                                                                                                       \
+        if (s)                                                                                                         \
+            goto label;                                                                                                \
+    } while (0)
+
+static void close_plugin(void *ctx) {
+    free(ctx);
+}
+
+static tess_status list_options(void *ctx, const tess_option **out, uint32_t *n) {
+    static const tess_option list[] = {
+        { sizeof *list, 5, "nccl-compare", "on|off",
+          "ranks compare what they post before it is called done: an all_gather of 64 bytes each" },
+    };
+    (void)ctx;
+    *out = list;
+    *n = sizeof list / sizeof *list;
+    return TESS_OK;
+}
+
+/* ---- what it can do
+ * --------------------------------------------------------------------------------------------------- */
+
+/* At most what the caller has room for; the rest of it zeroed, its struct_size left alone. */
+static void give(void *out, const void *value, uint32_t bytes) {
+    uint32_t room, head = sizeof room;
+    memcpy(&room, out, sizeof room);
+    uint32_t both = room < bytes ? room : bytes;
+    memcpy((char *)out + head, (const char *)value + head, both - head);
+    memset((char *)out + both, 0, room - both);
+}
+
+static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
+    const struct nccl_settings *settings = ctx;
+    (void)comm;
+    tess_comm_caps caps = { .caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT |
+                                    TESS_COMM_SPLIT | TESS_COMM_BATCH,
+                            .redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX,
+                            .mem_mask = 1u << TESS_MEM_CUDA,
+                            .align = 16,
+                            .max_bytes = UINT64_C(1) << 48,
+                            .wire_id = "nccl/1" };
+    if (settings->deterministic)
+        caps.caps |= TESS_COMM_TREE_ORDER;
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
+        caps.op_mask |= 1u << op;
+    for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
+        caps.dtype_mask |= 1u << dtype;
+    give(out, &caps, sizeof caps);
+    return TESS_OK;
+}
+
+static tess_status need(void *ctx, const tess_plan_env *env, const tess_collective *call, tess_need *out) {
+    enum { REQUESTS = 64 };
+    const struct nccl_settings *settings = ctx;
+    struct nccl_failure why;
+    tess_collective c = nccl_take_call(call, call->struct_size);
+    if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->deterministic, &why) != TESS_OK)
+        return TESS_E_UNSUPPORTED;
+    /* Our words and kernels; and NCCL's channels, of which only hardware tells more than a guess. */
+    uint64_t words = REQUESTS * sizeof(struct nccl_word) * (1 + (uint64_t)env->nranks);
+    tess_need need = { .align = 256,
+                       .device_bytes = nccl_way_of(&c, env->nranks, settings->deterministic).scratch_bytes,
+                       .backend_bytes = words + (UINT64_C(4) << 20) + (env->nranks > 1 ? UINT64_C(512) << 20 : 0) };
+    give(out, &need, sizeof need);
+    return TESS_OK;
+}
+
+/* Rough figures of GPUs that NVLink joins, else of one 400 Gb/s adapter per GPU. */
+static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
+    (void)ctx;
+    tess_collective c = nccl_take_call(call, call->struct_size);
+    int one_host = env->ranks_per_host <= 0 || env->ranks_per_host >= env->nranks;
+    double w = env->nranks, bytes = (double)nccl_bytes(&c), bytes_per_ns = one_host ? 300 : 40, sent;
+    switch (c.op) {
+    case TESS_ALL_GATHER:
+    case TESS_REDUCE_SCATTER:
+    case TESS_ALL_TO_ALL: sent = (w - 1) * bytes; break;
+    case TESS_ALL_REDUCE: sent = 2 * (w - 1) / w * bytes; break;
+    case TESS_BROADCAST: sent = w > 1 ? bytes : 0; break;
+    default: sent = 0;
+    }
+    *ns = (int64_t)((w > 1 ? 30000 : 5000) + sent / bytes_per_ns);
+    return TESS_OK;
+}
+
+/* ---- making and ending
+ * ------------------------------------------------------------------------------------------------- */
+
+static ncclConfig_t not_blocking(void) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    return config;
+}
+
+static tess_status join(tess_comm *c, struct nccl_failure *f) {
+    int64_t late = c->timeout_ns < 0 ? INT64_MAX : nccl_now_ns() + c->timeout_ns;
+    ncclConfig_t config = not_blocking();
+    ncclUniqueId id;
+    tess_status s = nccl_meet(c, &id, late, f);
+    if (s == TESS_OK)
+        s = nccl_enter(&c->gpu, f);
+    if (s)
+        return s;
+    ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&c->comm, c->size, id, c->rank, &config);
+    nccl_leave(&c->gpu);
+    if (r != ncclSuccess && r != ncclInProgress) {
+        c->comm = NULL;
+        return nccl_failed(f, c->gpu.lib, r, "ncclCommInitRankConfig");
+    }
+    s = nccl_settle(c, c->comm, late, "ncclCommInitRankConfig", f);
+    return s ? s : nccl_comm_begin(c, f);
+}
+
+static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_comm *c = NULL;
+    tess_status s;
+    if (config->nranks < 1 || config->rank < 0 || config->rank >= config->nranks || !config->group)
+        s = nccl_fail(&f, TESS_E_INVALID, -1, "nccl: rank %d of %d ranks", config->rank, config->nranks);
+    else
+        s = nccl_comm_create(ctx, config, &c, &f);
+    if (s)
+        return nccl_report(&f, error);
+    s = join(c, &f);
+    if (s) {
+        nccl_comm_destroy(c);
+        return nccl_report(&f, error);
+    }
+    *out = c;
+    return TESS_OK;
+}
+
+/* NCCL's split, with the parent's lock: both communicators are in progress until it is done. */
+static tess_status divide(tess_comm *parent, int32_t color, int32_t key, tess_comm *child, struct nccl_failure *f) {
+    ncclConfig_t config = not_blocking();
+    int64_t late = child && child->timeout_ns >= 0 ? nccl_now_ns() + child->timeout_ns
+                   : parent->timeout_ns >= 0       ? nccl_now_ns() + parent->timeout_ns
+                                                   : INT64_MAX;
+    ncclComm_t comm = NULL;
+    if (parent->failure.status != TESS_OK) {
+        *f = parent->failure;
+        return f->status;
+    }
+    ncclResult_t r =
+        parent->gpu.lib->ncclCommSplit(parent->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm, &config);
+    tess_status s = r == ncclSuccess || r == ncclInProgress
+                        ? nccl_settle(parent, parent->comm, late, "ncclCommSplit", f)
+                        : nccl_failed(f, parent->gpu.lib, r, "ncclCommSplit");
+    if (child)
+        child->comm = comm;
+    if (s == TESS_OK && child)
+        s = nccl_settle(parent, comm, late, "ncclCommSplit", f);
+    if (s) /* the others wait for this rank: they must learn of it */
+        nccl_fail_locked(parent, f);
+    return s;
+}
+
+static tess_status find_place(tess_comm *child, struct nccl_failure *f) {
+    const struct nccl_library *lib = child->gpu.lib;
+    ncclResult_t r = lib->ncclCommCount(child->comm, &child->size);
+    if (r != ncclSuccess)
+        return nccl_failed(f, lib, r, "ncclCommCount");
+    r = lib->ncclCommUserRank(child->comm, &child->rank);
+    return r == ncclSuccess ? TESS_OK : nccl_failed(f, lib, r, "ncclCommUserRank");
+}
+
+static tess_status split(tess_comm *parent, int32_t color, int32_t key, const tess_comm_config *config, tess_comm **out,
+                         tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_comm_config mine = { .struct_size = sizeof mine,
+                              .nranks = 1,
+                              .device = parent->index,
+                              .group = config->group ? config->group : parent->prefix,
+                              .timeout_ns = config->timeout_ns };
+    tess_comm *child = NULL;
+    tess_status s = color < 0 ? TESS_OK : nccl_comm_create(parent->settings, &mine, &child, &f);
+    if (s) { /* it will not come to the split */
+        nccl_comm_fail(parent, &f);
+        return nccl_report(&f, error);
+    }
+    TRY_OR(nccl_enter(&parent->gpu, &f), err);
+    pthread_mutex_lock(&parent->lock);
+    s = divide(parent, color, key, child, &f);
+    pthread_mutex_unlock(&parent->lock);
+    nccl_leave(&parent->gpu);
+    if (s || !child)
+        goto err;
+    TRY_OR(find_place(child, &f), err);
+    TRY_OR(nccl_comm_begin(child, &f), err);
+    *out = child;
+    return TESS_OK;
+err:
+    nccl_comm_destroy(child);
+    if (s == TESS_OK)
+        *out = NULL;
+    return s ? nccl_report(&f, error) : TESS_OK;
+}
+
+static tess_status finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    return nccl_comm_finalize(comm, timeout_ns, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+}
+
+static tess_status abort_comm(tess_comm *comm, tess_status why) {
+    struct nccl_failure f;
+    nccl_fail(&f, why < 0 ? why : TESS_E_ABORTED, -1, "nccl: the communicator was aborted");
+    nccl_comm_fail(comm, &f);
+    return TESS_OK;
+}
+
+static tess_status health(tess_comm *comm, tess_error *error) {
+    struct nccl_failure f;
+    return nccl_comm_health(comm, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+}
+
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static tess_status mem_alloc(tess_comm *comm, const tess_alloc_request *r, tess_buffer *out, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_buffer buffer = { .mem = TESS_MEM_CUDA };
+    if (r->mem != TESS_MEM_CUDA)
+        nccl_fail(&f, TESS_E_UNSUPPORTED, -1, "nccl: memory kind %u asked for, gives a GPU's memory", r->mem);
+    else
+        nccl_memory_obtain(comm, r->bytes, &buffer, &f);
+    if (f.status != TESS_OK)
+        return nccl_report(&f, error);
+    give(out, &buffer, sizeof buffer);
+    return TESS_OK;
+}
+
+static tess_status mem_register(tess_comm *comm, tess_buffer *buffer, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    void *reg;
+    tess_status s = nccl_memory_register(comm, buffer->ptr, buffer->bytes, &reg, &f);
+    if (s)
+        return nccl_report(&f, error);
+    buffer->reg = reg;
+    return TESS_OK;
+}
+
+static void mem_deregister(tess_comm *comm, tess_buffer *buffer) {
+    if (buffer && buffer->reg)
+        nccl_memory_deregister(comm, buffer->reg);
+}
+
+static void mem_free(tess_comm *comm, tess_buffer *buffer) {
+    if (buffer && buffer->ptr)
+        nccl_memory_release(comm, buffer);
+}
+
+/* ---- requests
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static tess_status post(tess_comm *comm, const tess_collective *calls, uint32_t n, tess_request **out,
+                        tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    return nccl_comm_post(comm, calls, n, out, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+}
+
+static tess_status wait(tess_request *request, int64_t timeout_ns, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_status s = nccl_comm_wait(request, timeout_ns, &f);
+    return s < 0 ? nccl_report(&f, error) : s;
+}
+
+static tess_status test(tess_request *request, tess_error *error) {
+    return wait(request, 0, error);
+}
+
+static tess_status wait_stream(tess_request *request, const tess_stream *stream, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    return nccl_comm_wait_stream(request, stream, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+}
+
+static void request_free(tess_request *request) {
+    if (request)
+        nccl_comm_release(request);
+}
+
+/* ---- the two symbols
+ * ----------------------------------------------------------------------------------------------------- */
+
+static const tess_comm_ops comm_ops = {
+    .struct_size = sizeof comm_ops,
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .close = close_plugin,
+    .options = list_options,
+    .query = query,
+    .need = need,
+    .cost = cost,
+    .init = init,
+    .split = split,
+    .finalize = finalize,
+    .destroy = nccl_comm_destroy,
+    .abort = abort_comm,
+    .health = health,
+    .mem_alloc = mem_alloc,
+    .mem_free = mem_free,
+    .mem_register = mem_register,
+    .mem_deregister = mem_deregister,
+    .post = post,
+    .test = test,
+    .wait = wait,
+    .wait_stream = wait_stream,
+    .request_free = request_free,
+};
+
+__attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_plugin_note_v1 = {
+    .magic = "TESSPLG",
+    .struct_size = sizeof(tess_plugin_note),
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .kinds = 1u << TESS_KIND_COMM,
+    .name = "nccl",
+    .version = "0.1.0",
+    .needs = "NCCL >= 2.18, an NVIDIA GPU",
+};
+
+tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **ops, void **ctx, tess_error *error) {
+    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    struct nccl_settings *settings = malloc(sizeof *settings);
+    if (kind != TESS_KIND_COMM)
+        nccl_fail(&f, TESS_E_UNSUPPORTED, -1, "nccl: kind %u, offers comm only", kind);
+    else if (!settings)
+        nccl_fail(&f, TESS_E_NOMEM, -1, "nccl: no memory");
+    else
+        nccl_settings_init(settings, host, &f);
+    if (f.status != TESS_OK) {
+        free(settings);
+        return nccl_report(&f, error);
+    }
+    *ctx = settings;
+    *ops = &comm_ops;
+    return TESS_OK;
+}

@@ -1,0 +1,152 @@
+#include "communicator.h"
+
+#include <stdlib.h>
+
+enum { CHUNK = 64 };
+
+/* ---- the pool -------------------------------------------------------------------------------------------------------
+ */
+
+static tess_status ok(CUresult r, const char *call, struct nccl_failure *f) {
+    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, call);
+}
+
+static void free_chunk(tess_comm *c, struct nccl_chunk *chunk) {
+    const tess_cuda *cu = c->gpu.cu;
+    for (int i = 0; chunk->requests && i < CHUNK; i++) {
+        if (chunk->requests[i].begun)
+            cu->cuEventDestroy(chunk->requests[i].begun);
+        if (chunk->requests[i].ended)
+            cu->cuEventDestroy(chunk->requests[i].ended);
+    }
+    if (chunk->words)
+        cu->cuMemFree(chunk->words);
+    if (chunk->pinned)
+        cu->cuMemFreeHost(chunk->pinned);
+    free(chunk->requests);
+    free(chunk);
+}
+
+void nccl_free_chunks(tess_comm *c) {
+    while (c->chunks) {
+        struct nccl_chunk *chunk = c->chunks;
+        c->chunks = chunk->next;
+        free_chunk(c, chunk);
+    }
+}
+
+static tess_status fill_chunk(tess_comm *c, struct nccl_chunk *chunk, struct nccl_failure *f) {
+    const tess_cuda *cu = c->gpu.cu;
+    uint64_t words = 1 + (uint64_t)c->size, each = words * sizeof(struct nccl_word);
+    tess_status s = ok(cu->cuMemHostAlloc(&chunk->pinned, CHUNK * each, 0), "cuMemHostAlloc", f);
+    if (s == TESS_OK)
+        s = ok(cu->cuMemAlloc(&chunk->words, CHUNK * each), "cuMemAlloc", f);
+    for (int i = 0; s == TESS_OK && i < CHUNK; i++) {
+        tess_request *r = &chunk->requests[i];
+        r->comm = c;
+        r->said = (struct nccl_word *)chunk->pinned + (uint64_t)i * words;
+        r->heard = r->said + 1;
+        r->said_there = chunk->words + (uint64_t)i * each;
+        r->heard_there = r->said_there + sizeof(struct nccl_word);
+        s = ok(cu->cuEventCreate(&r->begun, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
+        if (s == TESS_OK)
+            s = ok(cu->cuEventCreate(&r->ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
+    }
+    return s;
+}
+
+static tess_status add_chunk(tess_comm *c, struct nccl_failure *f) {
+    struct nccl_chunk *chunk = calloc(1, sizeof *chunk);
+    if (chunk)
+        chunk->requests = calloc(CHUNK, sizeof *chunk->requests);
+    if (!chunk || !chunk->requests) {
+        free(chunk);
+        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory for requests");
+    }
+    tess_status s = fill_chunk(c, chunk, f);
+    if (s) {
+        free_chunk(c, chunk);
+        return s;
+    }
+    chunk->next = c->chunks;
+    c->chunks = chunk;
+    for (int i = 0; i < CHUNK; i++)
+        nccl_request_give(&chunk->requests[i]);
+    return TESS_OK;
+}
+
+void nccl_request_give(tess_request *r) {
+    r->next = r->comm->free;
+    r->comm->free = r;
+}
+
+tess_status nccl_request_take(tess_comm *c, tess_request **out, struct nccl_failure *f) {
+    if (!c->free) {
+        tess_status s = add_chunk(c, f);
+        if (s)
+            return s;
+    }
+    tess_request *r = c->free;
+    c->free = r->next;
+    r->next = NULL;
+    r->compares = 0;
+    r->failure.status = TESS_OK;
+    atomic_store_explicit(&r->status, TESS_PENDING, memory_order_relaxed);
+    *out = r;
+    return TESS_OK;
+}
+
+/* ---- their ends
+ * ------------------------------------------------------------------------------------------------------- */
+
+/* The oldest. */
+static void end_first(tess_comm *c, const struct nccl_failure *f) {
+    tess_request *r = c->head;
+    c->head = r->next;
+    if (!c->head)
+        c->tail = NULL;
+    if (f)
+        r->failure = *f;
+    atomic_store_explicit(&r->status, f ? f->status : TESS_OK, memory_order_release);
+}
+
+void nccl_fail_locked(tess_comm *c, const struct nccl_failure *f) {
+    if (c->failure.status == TESS_OK)
+        c->failure = *f;
+    atomic_store(&c->stop, 1);
+    if (c->comm) { /* what NCCL has in the stream comes to its end */
+        ncclComm_t comm = c->comm;
+        c->comm = NULL;
+        c->gpu.lib->ncclCommAbort(comm);
+    }
+    pthread_cond_broadcast(&c->work);
+}
+
+/* Whether the event has passed; a device that fails has passed everything. */
+static int passed(tess_comm *c, CUevent event) {
+    struct nccl_failure f;
+    CUresult r = c->gpu.cu->cuEventQuery(event);
+    if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
+        return r == CUDA_SUCCESS;
+    nccl_cuda_failed(&f, r, "the GPU's work");
+    nccl_fail_locked(c, &f);
+    return c->gpu.cu->cuEventQuery(event) != CUDA_ERROR_NOT_READY;
+}
+
+static void compare(tess_comm *c, tess_request *r) {
+    struct nccl_failure f;
+    r->compares = 0;
+    if (nccl_compare_words(r->heard, c->rank, c->size, &f) != TESS_OK)
+        nccl_fail_locked(c, &f);
+}
+
+void nccl_sweep(tess_comm *c) {
+    while (c->head) {
+        tess_request *r = c->head;
+        if (r->compares && passed(c, r->begun) && c->failure.status == TESS_OK)
+            compare(c, r);
+        if (!passed(c, r->ended))
+            break;
+        end_first(c, c->failure.status != TESS_OK ? &c->failure : NULL);
+    }
+}
