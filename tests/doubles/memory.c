@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { PIECES = 4096, ALIGN = 512, GAP = 4096, UNTOUCHED = 0xcb };
+enum { PIECES = 4096, ALIGN = 512, GAP = 4096, UNTOUCHED = 0xcb, SOME = 64 << 10 /* of a large piece: its two ends */ };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static double_piece pieces[PIECES]; /* by address */
@@ -105,7 +105,10 @@ int double__take(int device, uint64_t bytes, int nccl, uintptr_t *out) {
     pthread_mutex_unlock(&lock);
     if (failed)
         return -1;
-    memset(double_host((void *)at), UNTOUCHED, bytes);
+    char *begin = double_host((void *)at), *end = begin + bytes;
+    uint64_t some = bytes < SOME ? bytes : SOME;
+    memset(begin, UNTOUCHED, some);
+    memset(end - some, UNTOUCHED, some);
     double__live("allocations of device memory", 1);
     *out = at;
     return 0;

@@ -132,17 +132,25 @@ static void *shadow_of(staged_request *r, void *host, uint64_t bytes, int back) 
     return s->there;
 }
 
-static void check_sides(const shadow *s) {
-    unsigned char side[2 * SIDE];
-    uint64_t before = (uint64_t)(s->there - (char *)s->buffer.ptr), after = 3 * SIDE - before;
-    down(side, s->buffer.ptr, before);
-    drain(&dut.stream);
-    for (uint64_t i = 0; i < before; i++)
-        check_that(staged.c, side[i] == FILL, "wrote %llu bytes before a buffer", (unsigned long long)(before - i));
-    down(side, s->there + s->bytes, after < sizeof side ? after : sizeof side);
-    drain(&dut.stream);
-    for (uint64_t i = 0; i < after && i < sizeof side; i++)
-        check_that(staged.c, side[i] == FILL, "wrote %llu bytes behind a buffer's end", (unsigned long long)i);
+/* What lies before and behind, read without waiting. */
+typedef struct {
+    unsigned char before[2 * SIDE], behind[2 * SIDE];
+    uint64_t n_before, n_behind;
+} sides;
+
+static void read_sides(const shadow *s, sides *out) {
+    out->n_before = (uint64_t)(s->there - (char *)s->buffer.ptr);
+    out->n_behind = 3 * SIDE - out->n_before;
+    down(out->before, s->buffer.ptr, out->n_before);
+    down(out->behind, s->there + s->bytes, out->n_behind);
+}
+
+static void check_sides(const sides *s) {
+    for (uint64_t i = 0; i < s->n_before; i++)
+        check_that(staged.c, s->before[i] == FILL, "wrote %llu bytes before a buffer",
+                   (unsigned long long)(s->n_before - i));
+    for (uint64_t i = 0; i < s->n_behind; i++)
+        check_that(staged.c, s->behind[i] == FILL, "wrote %llu bytes behind a buffer's end", (unsigned long long)i);
 }
 
 static void give_back(staged_request *r) {
@@ -223,13 +231,17 @@ static tess_status front_post(tess_comm *comm, const tess_collective *calls, uin
 }
 
 static void bring_back(staged_request *r) {
+    static sides around[3 * MOST_CALLS];
     pthread_mutex_lock(&staged.lock);
-    for (int i = 0; i < r->n && !r->brought_back; i++) {
+    int n = r->brought_back ? 0 : r->n;
+    for (int i = 0; i < n; i++) {
         if (r->shadows[i].back > 0 && r->shadows[i].bytes)
             down(r->shadows[i].host, r->shadows[i].there, r->shadows[i].bytes);
-        check_sides(&r->shadows[i]);
+        read_sides(&r->shadows[i], &around[i]);
     }
     drain(&dut.stream);
+    for (int i = 0; i < n; i++)
+        check_sides(&around[i]);
     r->brought_back = 1;
     pthread_mutex_unlock(&staged.lock);
 }
