@@ -85,12 +85,43 @@ static uint64_t extent(int64_t rows, int64_t columns, int64_t pitch) {
     return (uint64_t)((columns - 1) * pitch + rows);
 }
 
-static const float *widened(const void *x, uint64_t elems, int halves, float **keep) {
+/* A stream's thread keeps what it once took, so that a step takes nothing after the first: as cuBLAS does. */
+typedef struct {
+    float *at[3];
+    uint64_t elems[3];
+} kept;
+static pthread_key_t kept_key;
+static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
+static void give_back(void *data) {
+    kept *k = data;
+    for (int i = 0; i < 3; i++)
+        free(k->at[i]);
+    free(k);
+}
+static void make_key(void) {
+    pthread_key_create(&kept_key, give_back);
+}
+static float *keep(int which, uint64_t elems) {
+    pthread_once(&kept_once, make_key);
+    kept *k = pthread_getspecific(kept_key);
+    if (!k) {
+        k = calloc(1, sizeof *k);
+        pthread_setspecific(kept_key, k);
+    }
+    if (k && k->elems[which] < elems) {
+        free(k->at[which]);
+        k->at[which] = aligned_alloc(64, (elems * sizeof(float) + 63) / 64 * 64);
+        k->elems[which] = k->at[which] ? elems : 0;
+    }
+    return k ? k->at[which] : NULL;
+}
+
+static const float *widened(const void *x, uint64_t elems, int halves, int which) {
     const uint16_t *half = x;
-    *keep = halves ? malloc(elems * sizeof **keep) : NULL;
-    for (uint64_t i = 0; *keep && i < elems; i++)
-        (*keep)[i] = tess_f32_of_bf16(half[i]);
-    return halves ? *keep : x;
+    float *wide = halves ? keep(which, elems) : NULL;
+    for (uint64_t i = 0; wide && i < elems; i++)
+        wide[i] = tess_f32_of_bf16(half[i]);
+    return halves ? wide : x;
 }
 
 static uint64_t a_elems(const product *p) {
@@ -112,19 +143,15 @@ static void multiply(const product *p, const float *a, const float *b, float *c,
 static void run_product(void *data) {
     const product *p = data;
     size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
-    void *scratch = aligned_alloc(64, GEMM_SCRATCH_BYTES);
+    void *scratch = keep(2, GEMM_SCRATCH_BYTES / sizeof(float));
     const char *a = double_host(p->a), *b = double_host(p->b);
     float *c = double_host(p->c);
     for (long long i = 0; scratch && i < p->times; i++) {
-        float *keep_a, *keep_b;
-        const float *wide_a = widened(a + (size_t)(i * p->step_a) * size, a_elems(p), p->halves, &keep_a);
-        const float *wide_b = widened(b + (size_t)(i * p->step_b) * size, b_elems(p), p->halves, &keep_b);
+        const float *wide_a = widened(a + (size_t)(i * p->step_a) * size, a_elems(p), p->halves, 0);
+        const float *wide_b = widened(b + (size_t)(i * p->step_b) * size, b_elems(p), p->halves, 1);
         if (wide_a && wide_b)
             multiply(p, wide_a, wide_b, c + i * p->step_c, scratch);
-        free(keep_a);
-        free(keep_b);
     }
-    free(scratch);
 }
 
 static int in_device(const void *at, uint64_t elems, long long step, int times, size_t size) {

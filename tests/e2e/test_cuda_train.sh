@@ -1,0 +1,56 @@
+#!/bin/bash
+# labels: e2e
+# The reference models on device=cuda, on the doubles of the driver and of cuBLAS: planned equals measured, nothing taken in
+# a step, losses near the CPU's, the same bits again and with offload; without a driver one line and exit code 3.
+. "$SOURCE/tests/e2e/lib.sh"
+doubles="$BUILD/tests/doubles"
+[ -e "$BUILD/plugins/libtessera-device-cuda.so" ] || { echo "skipped: no device-cuda in this build"; exit 77; }
+[ -e "$doubles/libcublas.so.13" ] || { echo "skipped: no double of cuBLAS in this build"; exit 77; }
+field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
+on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=5 "$@"; }
+near() { awk -v a="$1" -v b="$2" -v within="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= within * (b < 0 ? -b : b)) }'; }
+
+# same MODEL WITHIN OPTIONS…: on both devices.
+same() {
+  local model=$1 within=$2
+  shift 2
+  expect 0 on_double "$TESSERA" train $model "$@" --device cuda --json=cuda.json
+  expect 0 "$TESSERA" train $model "$@" --json=cpu.json
+  [ "$(field peak_device_bytes cuda.json)" = "$(field planned_peak_device_bytes cuda.json)" ] ||
+    fail "$model $*: peak $(field peak_device_bytes cuda.json), planned $(field planned_peak_device_bytes cuda.json)"
+  [ "$(field step_allocations cuda.json)" = 0 ] || fail "$model $*: $(field step_allocations cuda.json) allocations in steps"
+  near "$(field loss cuda.json)" "$(field loss cpu.json)" "$within" ||
+    fail "$model $*: loss $(field loss cuda.json), on the CPU $(field loss cpu.json)"
+}
+small_gpt="gpt --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 4"
+small_mnist="mnist --batch 4 --steps 3"
+small_convbn="convbn --image-size 12 --hidden 8 --steps 2"
+
+same "$small_mnist" 1e-5
+same "$small_gpt" 1e-5
+digest=$(field params_digest cuda.json)
+same "$small_gpt" 1e-5 --offload cpu
+[ "$(field params_digest cuda.json)" = "$digest" ] || fail "offload has digest $(field params_digest cuda.json), without $digest"
+same "$small_convbn" 1e-2
+same "$small_gpt" 1e-2 --precision bf16
+same "$small_gpt" 1e-2 --precision bf16 --offload cpu --activations recompute
+expect 0 on_double "$TESSERA" train linear --device cuda
+grep -q "both equal the closed form" out || fail "linear: $(cat out)"
+
+# What was saved is read on the other device.
+expect 0 on_double "$TESSERA" train $small_gpt --device cuda --save saved --json=cuda.json
+expect 0 "$TESSERA" train $small_gpt --resume saved --json=cpu.json
+expect 0 on_double "$TESSERA" train $small_gpt --device cuda --resume saved --json=cuda.json
+near "$(field loss cuda.json)" "$(field loss cpu.json)" 1e-5 || fail "resumed: $(field loss cuda.json), $(field loss cpu.json)"
+
+if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
+  expect 3 "$TESSERA" train mnist --device cuda
+  [ "$(wc -l <err)" = 1 ] && grep -q "no NVIDIA driver here: libcuda.so.1 cannot be loaded" err || fail "no driver: $(cat err)"
+fi
+if [ -z "${SANITIZE:-}" ]; then # no cuBLAS, or the real one, which finds no GPU
+  mkdir driver-only && cp "$doubles/libcuda.so.1" "$doubles/libtessera-doubles.so" driver-only
+  LD_LIBRARY_PATH="$PWD/driver-only" expect 3 "$TESSERA" train linear --device cuda
+  [ "$(wc -l <err)" = 1 ] && grep -q -E "operators cuda: cuBLAS (13 or 12 is needed: libcublas.so.13: cannot|does not start)" err ||
+    fail "no cuBLAS: $(cat err)"
+fi
+echo "the models on the doubles of CUDA: planned = measured, losses near the CPU's"
