@@ -81,10 +81,13 @@ static void *help(void *arg) {
         void (*task)(ncclComm *) = c->task;
         c->task = NULL;
         if (task) {
+            c->busy = 1;
             pthread_mutex_unlock(&c->lock);
             task(c);
             nccl__set_state(c, ncclSuccess);
             pthread_mutex_lock(&c->lock);
+            c->busy = 0;
+            pthread_cond_broadcast(&c->changed);
         } else if (c->ended) {
             break;
         } else {
@@ -224,6 +227,9 @@ static void split_now(ncclComm *c) {
         connect_now(child);
         nccl__set_state(child, ncclSuccess);
     }
+    pthread_mutex_lock(&c->lock);
+    c->split.child = NULL;
+    pthread_mutex_unlock(&c->lock);
     nccl__unuse(child);
 }
 
@@ -265,24 +271,40 @@ DOUBLE_API ncclResult_t ncclCommFinalize(ncclComm_t c) {
     return ready == ncclSuccess ? nccl__start(c, wait_for_turns) : ready;
 }
 
-static ncclResult_t end(ncclComm *c, int abort) {
+static int wake(ncclComm *c) {
     uint64_t one = 1;
+    pthread_mutex_lock(&c->lock);
+    c->aborted = 1;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return write(c->wake, &one, sizeof one) == sizeof one;
+}
+
+static ncclResult_t end(ncclComm *c, int abort) {
     pthread_mutex_lock(&c->lock);
     int ended = c->ended;
     c->ended = 1;
-    c->aborted |= abort;
     pthread_cond_broadcast(&c->changed);
     pthread_mutex_unlock(&c->lock);
     if (ended)
         return ncclInvalidArgument;
     if (abort) {
-        if (write(c->wake, &one, sizeof one) != sizeof one)
+        int woken = wake(c);
+        pthread_mutex_lock(&c->lock);
+        woken = woken && (!c->split.child || wake(c->split.child));
+        pthread_mutex_unlock(&c->lock);
+        if (!woken)
             return ncclSystemError;
         for (int channel = 0; channel < NCCL_CHANNELS; channel++)
             for (int peer = 0; peer < c->nranks; peer++)
                 if (c->socket[channel][peer] >= 0)
                     shutdown(c->socket[channel][peer], SHUT_RDWR);
     }
+    pthread_mutex_lock(&c->lock);
+    while (c->task || c->busy) /* no thread of NCCL's touches a stream from here on */
+        pthread_cond_wait(&c->changed, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+    double__live("NCCL registrations", -c->registrations); /* NCCL lets go of them by itself */
     double__live("NCCL communicators", -1);
     nccl__unuse(c);
     return ncclSuccess;
@@ -377,6 +399,7 @@ DOUBLE_API ncclResult_t ncclCommRegister(const ncclComm_t c, void *at, size_t by
     if (!double__range_ok(at, bytes, 0))
         return ncclInvalidArgument;
     double__live("NCCL registrations", 1);
+    c->registrations++;
     *handle = c;
     return ncclSuccess;
 }
@@ -385,6 +408,7 @@ DOUBLE_API ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
     ncclResult_t entered = nccl__enter("ncclCommDeregister", ncclSystemError, NCCL_VERSION(2, 19, 1));
     if (handle != c)
         return ncclInvalidArgument;
+    c->registrations--;
     double__live("NCCL registrations", -1);
     return entered;
 }

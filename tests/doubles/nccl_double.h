@@ -34,10 +34,10 @@ typedef struct ncclComm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ncclResult_t state;
-    int aborted, ended, splits;
-    uint64_t turns, done;            /* given out; passed */
-    void (*task)(struct ncclComm *); /* for the helper thread; null: none */
-    nccl_group *launch;              /* of the task */
+    int aborted, ended, splits, busy, registrations; /* busy: the helper thread is */
+    uint64_t turns, done;                            /* given out; passed */
+    void (*task)(struct ncclComm *);                 /* for the helper thread; null: none */
+    nccl_group *launch;                              /* of the task */
     struct {
         int color, key;
         struct ncclComm *child;

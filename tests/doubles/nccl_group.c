@@ -70,7 +70,8 @@ static void push(nccl_group *g) {
 
 static void push_late(ncclComm *c) {
     usleep(double__random() % 2000);
-    push(c->launch);
+    if (!nccl__is_aborted(c))
+        push(c->launch);
 }
 
 static ncclResult_t launch(nccl_group *g) {
