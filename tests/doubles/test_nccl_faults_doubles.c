@@ -201,7 +201,7 @@ static int with_world(void) {
                                 .rank = rank,
                                 .nranks = nranks,
                                 .local_rank = rank,
-                                .device = -1,
+                                .device = getenv("PROBE_DEVICE") ? atoi(getenv("PROBE_DEVICE")) : -1,
                                 .group = "world",
                                 .timeout_ns = LONG_NS };
     tess_alloc_request request = {
@@ -290,13 +290,15 @@ static void run_ranks(const char *what, int codes[RANKS]) {
                      codes[i] == LEFT_BEHIND ? ", which means that something is left behind" : "", shared->said[i]);
 }
 
-/* What may fail without a word: what gives back, and what has another way to go on. */
+/* What may fail without a word: what gives back, what has another way to go on, and what is asked again and again, so
+ * that a run may need fewer of it than the one that was counted. */
 static int may_pass(const char *name) {
-    static const char *const names[] = { "cuCtxPopCurrent",  "cuCtxPushCurrent",   "cuDevicePrimaryCtxRelease",
-                                         "cuEventDestroy",   "cuMemFree",          "cuMemFreeHost",
-                                         "cuModuleUnload",   "cuStreamDestroy",    "cuStreamQuery",
-                                         "ncclCommAbort",    "ncclCommDeregister", "ncclCommDestroy",
-                                         "ncclCommRegister", "ncclMemFree",        "ncclCommGetAsyncError" };
+    static const char *const names[] = { "cuCtxPopCurrent",      "cuCtxPushCurrent", "cuDevicePrimaryCtxRelease",
+                                         "cuEventDestroy",       "cuEventQuery",     "cuMemFree",
+                                         "cuMemFreeHost",        "cuModuleUnload",   "cuStreamDestroy",
+                                         "cuStreamQuery",        "ncclCommAbort",    "ncclCommDeregister",
+                                         "ncclCommDestroy",      "ncclCommRegister", "ncclMemFree",
+                                         "ncclCommGetAsyncError" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
             return 1;
@@ -393,11 +395,124 @@ static void test_nccl_faults__work_fails_on_the_device_doubles(void **state) {
     assert_true(n_told > 0);
 }
 
+/* ---- what is missing or wrong at the start
+ * ------------------------------------------------------------------------------- */
+
+/* With `name` set to `value`, every rank says so. */
+static void must_say(int ranks, const char *name, const char *value, const char *line) {
+    int codes[RANKS];
+    char before[4096] = "";
+    nranks = ranks;
+    snprintf(before, sizeof before, "%s", getenv(name) ? getenv(name) : "");
+    setenv(name, value, 1);
+    run_ranks(line, codes);
+    if (*before)
+        setenv(name, before, 1);
+    else
+        unsetenv(name);
+    for (int i = 0; i < ranks; i++) {
+        assert_int_equal(codes[i], TOLD);
+        if (strstr(shared->said[i], "the run was aborted")) /* the other was faster */
+            continue;
+        assert_string_equal(shared->said[i], line);
+        n_told++;
+    }
+    assert_true(n_told > 0);
+    n_told = 0;
+}
+
+static void test_nccl_faults__old_nccl_is_named_doubles(void **state) {
+    (void)state;
+    must_say(1, "TESSERA_DOUBLE_NCCL_VERSION", "21705",
+             "init: -9: nccl: libnccl.so.2 is NCCL 2.17.5, 2.18.0 or later is needed");
+}
+
+static void test_nccl_faults__old_driver_is_named_doubles(void **state) {
+    (void)state;
+    must_say(1, "TESSERA_DOUBLE_DRIVER_VERSION", "11080",
+             "init: -9: nccl: the NVIDIA driver is for CUDA 11.8, 12.0 or later is needed");
+}
+
+static void test_nccl_faults__no_gpu_is_told_doubles(void **state) {
+    (void)state;
+    must_say(1, "TESSERA_DOUBLE_DEVICES", "0",
+             "init: -8: nccl: the NVIDIA driver finds no GPU (is one visible? CUDA_VISIBLE_DEVICES)");
+}
+
+static void test_nccl_faults__more_ranks_than_gpus_is_told_doubles(void **state) {
+    (void)state;
+    must_say(1, "PROBE_DEVICE", "7",
+             "init: -1: nccl: GPU 7 asked for, this host has 4; a rank takes the one of its LOCAL_RANK");
+}
+
+static void test_nccl_faults__two_ranks_on_one_gpu_are_named_doubles(void **state) {
+    char line[400], name[64] = "";
+    (void)state;
+    gethostname(name, sizeof name - 1);
+    snprintf(line, sizeof line,
+             "init: -1: nccl: ranks 0 and 1 are both on GPU 00de:02:00.0 of host %.40s, and each needs one of its own "
+             "(LOCAL_RANK)",
+             name);
+    must_say(2, "PROBE_DEVICE", "2", line);
+}
+
+/* The two libraries are looked for where the loader looks: a folder with one of them, then with neither. An empty file
+ * stands before an NCCL that the machine may have. */
+static void without_libraries(const char *line, int with_driver) {
+    char folder[] = "/tmp/tessera-nccl-XXXXXX", from[2][4200], to[2][64], empty[64];
+    const char *doubles = getenv("DOUBLES"), *names[] = { "libcuda.so.1", "libtessera-doubles.so" };
+    int status;
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 2; i++) {
+        snprintf(from[i], sizeof from[i], "%s/%s", doubles, names[i]);
+        snprintf(to[i], sizeof to[i], "%s/%s", folder, names[i]);
+        if (with_driver)
+            assert_int_equal(symlink(from[i], to[i]), 0);
+    }
+    snprintf(empty, sizeof empty, "%s/libnccl.so.2", folder);
+    close(open(empty, O_CREAT | O_WRONLY, 0700));
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) { /* the loader reads the variable when a program starts */
+        setenv("LD_LIBRARY_PATH", folder, 1);
+        setenv("PROBE_LINE", line, 1);
+        execl("/proc/self/exe", "test_nccl_faults_doubles", "alone", (char *)NULL);
+        _exit(99);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    for (int i = 0; with_driver && i < 2; i++)
+        unlink(to[i]);
+    unlink(empty);
+    rmdir(folder);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void test_nccl_faults__missing_libraries_are_named_doubles(void **state) {
+    (void)state;
+    without_libraries("init: -2: nccl: no NVIDIA driver here: libcuda.so.1 cannot be loaded", 0);
+    without_libraries("init: -2: nccl: cannot load libnccl.so.2 (is NCCL installed, or its folder in LD_LIBRARY_PATH?)",
+                      1);
+}
+
+/* A process of its own with one rank; PROBE_LINE is how its message begins. */
+static int alone(void) {
+    const char *line = getenv("PROBE_LINE");
+    nranks = 1;
+    int code = be_a_rank();
+    if (code == TOLD && strncmp(shared->said[0], line, strlen(line)) == 0 && !strchr(shared->said[0], '\n'))
+        return 0;
+    fprintf(stderr, "%d: \"%s\", expected \"%s\"\n", code, shared->said[0], line);
+    return 1;
+}
+
 int main(int argc, char **argv) {
-    stride = argc > 1 ? atoi(argv[1]) : 9;
+    int by_itself = argc > 1 && strcmp(argv[1], "alone") == 0;
+    stride = argc > 1 && !by_itself ? atoi(argv[1]) : 9;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || stride < 1)
         return 1;
+    if (by_itself)
+        return alone();
     if (!getenv("PLUGIN")) {
         printf("skipped: PLUGIN does not name comm-nccl\n");
         return 77;
@@ -407,6 +522,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_nccl_faults__any_call_fails_on_one_of_two_ranks_doubles),
         cmocka_unit_test(test_nccl_faults__any_call_fails_in_deterministic_mode_doubles),
         cmocka_unit_test(test_nccl_faults__work_fails_on_the_device_doubles),
+        cmocka_unit_test(test_nccl_faults__old_nccl_is_named_doubles),
+        cmocka_unit_test(test_nccl_faults__old_driver_is_named_doubles),
+        cmocka_unit_test(test_nccl_faults__no_gpu_is_told_doubles),
+        cmocka_unit_test(test_nccl_faults__more_ranks_than_gpus_is_told_doubles),
+        cmocka_unit_test(test_nccl_faults__two_ranks_on_one_gpu_are_named_doubles),
+        cmocka_unit_test(test_nccl_faults__missing_libraries_are_named_doubles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
