@@ -126,7 +126,7 @@ static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     same("mnist", (model_options){ .batch = 3 }, "plain", 1e-5);
     same("gpt", small_gpt, "plain", 1e-5);
     same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6 }, "plain", 1e-3);
-    same("linear", (model_options){ .batch = 4 }, "plain", 1e-6);
+    same("linear", (model_options){ .batch = 4 }, "plain", 5e-6);
 }
 
 /* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */

@@ -323,7 +323,7 @@ static void linear_on(int halves, int32_t relu, int32_t no_bias) {
     tables t = open_tables(halves, 1 << 20);
     both x = numbers(1, in), wide = numbers(2, 33 * 20), w = weights_of(&wide, halves), b = numbers(3, 20);
     both dy = numbers(4, out), y = take(out * 4), dx = take(in * 4), dw = numbers(5, 33 * 20), db = numbers(6, 20);
-    double within = halves ? 6e-3 : 1e-6;
+    double within = halves ? 6e-3 : 5e-6; /* cuBLAS sums in an order of its own */
     assert_int_equal(t.c->t->linear_create(t.c, &s, &lc, &nc), TESS_OK);
     assert_int_equal(t.d->t->linear_create(t.d, &s, &ld, &nd), TESS_OK);
     assert_true(nd.forward_bytes <= 1 << 20 && nd.backward_bytes <= 1 << 20);
@@ -357,7 +357,7 @@ static void conv_on(const ops_conv_shape *s, int halves) {
     both x = numbers(1, in), wide = numbers(2, weights), w = weights_of(&wide, halves);
     both b = numbers(3, (uint64_t)s->outputs), dy = numbers(4, out), y = take(out * 4), dx = take(in * 4);
     both dw = numbers(5, weights), db = numbers(6, (uint64_t)s->outputs);
-    double within = halves ? 6e-3 : 1e-6;
+    double within = halves ? 6e-3 : 5e-6; /* cuBLAS sums in an order of its own */
     assert_int_equal(t.c->t->conv_create(t.c, s, &vc, &nc), TESS_OK);
     assert_int_equal(t.d->t->conv_create(t.d, s, &vd, &nd), TESS_OK);
     assert_true(nd.forward_bytes <= 1 << 22 && nd.backward_bytes <= 1 << 22);
