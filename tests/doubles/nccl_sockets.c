@@ -154,10 +154,10 @@ static int lost(ncclComm *c) {
     return -1;
 }
 
-static int differ(ncclComm *c, const nccl_move *m, const uint64_t head[2]) {
+static int differ(ncclComm *c, const nccl_move *m, uint64_t what) {
     fprintf(stderr, "doubles: NCCL: rank %d expects %llu bytes of %#llx from rank %d, which sends %llu of %#llx\n",
-            c->rank, (unsigned long long)m->bytes, (unsigned long long)m->head[0], m->peer, (unsigned long long)head[1],
-            (unsigned long long)head[0]);
+            c->rank, (unsigned long long)m->bytes, (unsigned long long)what, m->peer, (unsigned long long)m->head[1],
+            (unsigned long long)m->head[0]);
     wait_for_abort(c);
     return -1;
 }
@@ -175,7 +175,9 @@ static int advance(int fd, nccl_move *m) {
         if (n == HEAD) {
             n = recv(fd, got, HEAD, MSG_DONTWAIT);
             m->head_at = HEAD;
-            return got[0] == m->head[0] && got[1] == m->head[1] ? 1 : -2;
+            int same = memcmp(got, m->head, HEAD) == 0;
+            memcpy(m->head, got, HEAD);
+            return same ? 1 : -2;
         }
     } else if (m->send && m->head_at < HEAD) {
         n = send(fd, (char *)m->head + m->head_at, HEAD - m->head_at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -222,7 +224,7 @@ int nccl__exchange(ncclComm *c, int channel, uint64_t what, nccl_move *moves, in
             if (went == -1)
                 return lost(c);
             if (went == -2)
-                return differ(c, of[i], of[i]->head);
+                return differ(c, of[i], what);
         }
     }
 }

@@ -1,0 +1,267 @@
+/* The double of NCCL: as strict and as slow to notice as the real one. Ranks are processes. */
+#include "nccl_double.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3, ELEMS = 100 };
+
+static struct {
+    ncclUniqueId id;
+    int ready, flag;
+    char wrong[RANKS][200]; /* what a rank found, "" when all was well */
+} * shared;
+static int rank, nranks;
+static CUstream stream;
+static CUdeviceptr memory; /* send at 0, recv at 4096 */
+static ncclComm_t comm;
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition) && !shared->wrong[rank][0])                                                                   \
+            snprintf(shared->wrong[rank], sizeof shared->wrong[rank], "%d: %s", __LINE__, #condition);                 \
+    } while (0)
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void wait_flag(int *flag, int at_least) {
+    while (__atomic_load_n(flag, __ATOMIC_ACQUIRE) < at_least)
+        usleep(200);
+}
+
+/* Asks until nothing is in progress. */
+static ncclResult_t settle(ncclResult_t r) {
+    while (r == ncclInProgress) {
+        usleep(100);
+        if (ncclCommGetAsyncError(comm, &r) != ncclSuccess)
+            return ncclInternalError;
+    }
+    return r;
+}
+
+static void join(int device) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    CUcontext context;
+    config.blocking = 0;
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);
+    CHECK(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(cuMemAlloc(&memory, 8192) == CUDA_SUCCESS);
+    if (rank == 0) {
+        CHECK(ncclGetUniqueId(&shared->id) == ncclSuccess);
+        __atomic_store_n(&shared->ready, 1, __ATOMIC_RELEASE);
+    }
+    wait_flag(&shared->ready, 1);
+    CHECK(ncclCommInitRankConfig(&comm, nranks, shared->id, rank, &config) == ncclInProgress);
+}
+
+static void leave(int device) {
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    CHECK(cuMemFree(memory) == CUDA_SUCCESS);
+    cuCtxPopCurrent(NULL);
+    cuDevicePrimaryCtxRelease(device);
+}
+
+static void *recv_at(void) {
+    return (void *)(memory + 4096);
+}
+
+/* ---- what ranks do --------------------------------------------------------------------------------------------------
+ */
+
+/* 1, 2^-24 and 2^-24: the tree gives 1 on every rank, a ring that begins elsewhere does not. */
+static void sums_go_round(void) {
+    float send[RANKS] = { 0 }, got = 0;
+    join(rank);
+    CHECK(settle(ncclInProgress) == ncclSuccess);
+    for (int i = 0; i < nranks; i++)
+        send[i] = rank == 0 ? 1 : 0x1p-24f;
+    CHECK(cuMemcpyHtoD(memory, send, sizeof send) == CUDA_SUCCESS);
+    CHECK(settle(ncclReduceScatter((void *)memory, recv_at(), 1, ncclFloat32, ncclSum, comm, stream)) == ncclSuccess);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(cuMemcpyDtoH(&got, (CUdeviceptr)recv_at(), 4) == CUDA_SUCCESS);
+    CHECK(got == (rank == 0 ? 1.0f + 0x1p-23f : 1.0f)); /* from rank 1 on: the small ones first */
+    CHECK(settle(ncclCommFinalize(comm)) == ncclSuccess);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    leave(rank);
+}
+
+/* A communicator in progress takes no call; sooner or later one says so itself. */
+static void progress_must_be_awaited(void) {
+    int in_progress = 0;
+    join(rank);
+    CHECK(ncclAllGather((void *)memory, recv_at(), 1, ncclInt32, comm, stream) == ncclInvalidArgument);
+    CHECK(settle(ncclInProgress) == ncclSuccess);
+    for (int i = 0; i < 200; i++) {
+        ncclResult_t r = ncclAllGather((void *)memory, recv_at(), 1, ncclInt32, comm, stream);
+        in_progress += r == ncclInProgress;
+        CHECK(settle(r) == ncclSuccess);
+    }
+    CHECK(in_progress > 0 && in_progress < 200);
+    CHECK(ncclAllGather((void *)memory, recv_at(), 1025, ncclInt32, comm, stream) == ncclInvalidArgument);
+    CHECK(ncclAllGather((void *)memory, recv_at(), 1, ncclInt32, comm, (cudaStream_t)&in_progress) ==
+          ncclInvalidArgument);
+    CHECK(ncclGroupEnd() == ncclInvalidUsage);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    leave(rank);
+}
+
+/* Who asks for another count waits for ever, as do the others, until each aborts. */
+static void disagreement_hangs(void) {
+    ncclResult_t state;
+    join(rank);
+    CHECK(settle(ncclInProgress) == ncclSuccess);
+    CHECK(settle(ncclAllGather((void *)memory, recv_at(), rank == 0 ? 4 : 5, ncclInt32, comm, stream)) == ncclSuccess);
+    usleep(100000);
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclSuccess);
+    __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
+    wait_flag(&shared->flag, nranks);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    leave(rank);
+}
+
+static void death(int seen) {
+    ncclResult_t state = ncclSuccess;
+    join(rank);
+    CHECK(settle(ncclInProgress) == ncclSuccess);
+    __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
+    if (rank == nranks - 1) {
+        wait_flag(&shared->flag, nranks);
+        kill(getpid(), SIGKILL);
+    }
+    ncclResult_t r = settle(ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream));
+    CHECK(r == ncclSuccess || (seen && r == ncclRemoteError));
+    for (double late = now() + (seen ? 10 : 0.3); state == ncclSuccess && now() < late; usleep(1000))
+        CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    CHECK(state == (seen ? ncclRemoteError : ncclSuccess));
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY); /* only an abort ends it */
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    leave(rank);
+}
+static void death_is_seen(void) {
+    death(1);
+}
+static void death_is_not_seen(void) {
+    setenv("TESSERA_DOUBLE_NCCL_DEATH", "hang", 1);
+    death(0);
+}
+
+static void one_gpu_for_two_ranks(void) {
+    join(0);
+    CHECK(settle(ncclInProgress) == ncclInvalidUsage);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    leave(0);
+}
+
+/* Two communicators of one process, and streams of their own: pieces of one communicator keep their order on any
+ * stream. */
+static void streams_share_a_communicator(void) {
+    CUstream other;
+    int32_t got[2 * RANKS], *host;
+    join(rank);
+    CHECK(settle(ncclInProgress) == ncclSuccess);
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(cuMemHostAlloc((void **)&host, 4, 0) == CUDA_SUCCESS);
+    CHECK(cuMemsetD32(memory, 7 + (unsigned)rank, 1) == CUDA_SUCCESS);
+    CHECK(settle(ncclAllGather((void *)memory, recv_at(), 1, ncclInt32, comm, stream)) == ncclSuccess);
+    CHECK(settle(ncclAllReduce(recv_at(), (char *)recv_at() + 4 * RANKS, RANKS, ncclInt32, ncclSum, comm, other)) ==
+          ncclSuccess);
+    CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS && cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(cuMemcpyDtoH(got, (CUdeviceptr)recv_at(), sizeof got) == CUDA_SUCCESS);
+    for (int i = 0; i < nranks; i++)
+        CHECK(got[i] == 7 + i && got[RANKS + i] == nranks * (7 + i));
+    CHECK(cuMemFreeHost(host) == CUDA_SUCCESS && cuStreamDestroy(other) == CUDA_SUCCESS);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    leave(rank);
+}
+
+/* ---- one run
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void run_ranks(int n, void (*what)(void), int killed) {
+    pid_t pids[RANKS];
+    int left_behind = 0;
+    memset(shared, 0, sizeof *shared);
+    nranks = n;
+    fflush(NULL);
+    for (rank = 0; rank < n; rank++) {
+        pids[rank] = fork();
+        if (pids[rank] == 0) {
+            setenv("TESSERA_DOUBLE_LEAKS", "55", 1);
+            alarm(20);
+            what();
+            exit(0);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        int status;
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        if (i == killed)
+            continue;
+        left_behind |= WIFEXITED(status) && WEXITSTATUS(status) == 55;
+        if (shared->wrong[i][0] || !WIFEXITED(status) || WEXITSTATUS(status))
+            fail_msg("rank %d: status %#x, %s", i, (unsigned)status, shared->wrong[i]);
+    }
+    assert_false(left_behind);
+}
+
+static void test_nccl__sums_of_f32_are_in_another_order_than_the_tree(void **state) {
+    (void)state;
+    run_ranks(3, sums_go_round, -1);
+}
+static void test_nccl__communicator_in_progress_refuses_calls(void **state) {
+    (void)state;
+    run_ranks(2, progress_must_be_awaited, -1);
+}
+static void test_nccl__ranks_that_disagree_hang_until_aborted(void **state) {
+    (void)state;
+    run_ranks(2, disagreement_hangs, -1);
+}
+static void test_nccl__dead_rank_is_an_asynchronous_error(void **state) {
+    (void)state;
+    run_ranks(3, death_is_seen, 2);
+}
+static void test_nccl__dead_rank_is_not_seen_when_asked(void **state) {
+    (void)state;
+    run_ranks(2, death_is_not_seen, 1);
+}
+static void test_nccl__two_ranks_on_one_device_are_refused(void **state) {
+    (void)state;
+    run_ranks(2, one_gpu_for_two_ranks, -1);
+}
+static void test_nccl__one_communicator_on_two_streams_keeps_its_order(void **state) {
+    (void)state;
+    run_ranks(3, streams_share_a_communicator, -1);
+}
+
+int main(void) {
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nccl__sums_of_f32_are_in_another_order_than_the_tree),
+        cmocka_unit_test(test_nccl__communicator_in_progress_refuses_calls),
+        cmocka_unit_test(test_nccl__ranks_that_disagree_hang_until_aborted),
+        cmocka_unit_test(test_nccl__dead_rank_is_an_asynchronous_error),
+        cmocka_unit_test(test_nccl__dead_rank_is_not_seen_when_asked),
+        cmocka_unit_test(test_nccl__two_ranks_on_one_device_are_refused),
+        cmocka_unit_test(test_nccl__one_communicator_on_two_streams_keeps_its_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
