@@ -50,7 +50,7 @@ for n in 2 3; do
   check $n 5 "$(sides tess_all_reduce)" "$alone" all_reduce
   check $n 5 "$(sides tess_barrier)" "$alone" barrier
   check $n 5 "$(sides 'all_reduce of the gradient norm')" "$alone" grad_norm
-  check $n 5 "$(sides 'all_gather of unit a')" "$alone" summon
+  check $n 5 "$(sides 'all_gather of unit h.0')" "$alone" summon
   check $n 5 "$(sides 'the walk over full parameters')" "$alone" each_full
   check $n 5 "$(sides 'all_gather of unit [ab]')" "$alone" forward_begin
   check $n 5 "rank 0 (is )?in .*rank [12]" "$alone" last_all_reduce

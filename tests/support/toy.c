@@ -14,11 +14,16 @@ static const struct {
     int64_t rows, cols;
     uint32_t flags;
 } params[] = {
-    { "embed", "embed.weight", 13, 7, 0 }, { "a", "a.weight", 37, 5, 0 },          { "a", "a.bias", 3, 1, 0 },
-    { "b", "b.weight", 128, 2, 0 },        { "b", "b.frozen", 9, 3, TESS_FROZEN }, { "c", "c.scale", 1, 1, 0 },
-    { "c", "c.mean", 5, 1, TESS_BUFFER },  { "head", "head.bias", 70, 1, 0 },
+    { "embed", "embed.weight", 13, 7, 0 },
+    { "h.0", "h.0.weight", 37, 5, 0 },
+    { "h.0", "h.0.bias", 3, 1, 0 },
+    { "h.1", "h.1.weight", 128, 2, 0 },
+    { "h.1", "h.1.frozen", 9, 3, TESS_FROZEN },
+    { "h.2", "h.2.scale", 1, 1, 0 },
+    { "h.2", "h.2.mean", 5, 1, TESS_BUFFER },
+    { "head", "head.bias", 70, 1, 0 },
 };
-static const char *const scopes[TOY_SCOPES] = { "embed", "a", "b", "c", "head" };
+static const char *const scopes[TOY_SCOPES] = { "embed", "h.0", "h.1", "h.2", "head" };
 enum { N_PARAMS = sizeof params / sizeof params[0] };
 
 static uint64_t param_elems(int i) {
@@ -255,7 +260,7 @@ tess_status toy_run(tess *t, uint32_t kind, int64_t microbatch, const tess_optim
 static tess_status mix(void *user, const tess_range *r, void *data) {
     uint64_t *h = user;
     const unsigned char *bytes = data;
-    if (strcmp(r->name, "c.mean") == 0)
+    if (strcmp(r->name, "h.2.mean") == 0)
         return TESS_OK;
     for (uint64_t i = 0; i < r->elems * sizeof(float); i++)
         *h = (*h ^ bytes[i]) * 1099511628211ull;

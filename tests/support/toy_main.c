@@ -26,7 +26,7 @@ static int categories_agree(const tess_stats *s) {
 }
 
 static tess_status take_buffer(void *user, const tess_range *r, void *data) {
-    if (strcmp(r->name, "c.mean") == 0)
+    if (strcmp(r->name, "h.2.mean") == 0)
         *(double *)user = ((const float *)data)[0];
     return TESS_OK;
 }

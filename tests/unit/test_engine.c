@@ -60,7 +60,7 @@ static void test_engine__strategy_wrap_prefetch_and_recompute_do_not_change_bits
     (void)state;
     static const char *const settings[][2] = {
         { "TESSERA_STRATEGY", "grad_op" }, { "TESSERA_STRATEGY", "none" }, { "TESSERA_STRATEGY", "hybrid:1" },
-        { "TESSERA_WRAP", "none" },        { "TESSERA_WRAP", "size:100" }, { "TESSERA_WRAP", "module:a,b" },
+        { "TESSERA_WRAP", "none" },        { "TESSERA_WRAP", "size:100" }, { "TESSERA_WRAP", "module:h.0,h.1" },
         { "TESSERA_PREFETCH", "0" },       { "TESSERA_PREFETCH", "3" },    { "TESSERA_ACTIVATIONS", "recompute" },
         { "TESSERA_DETERMINISTIC", "1" },  { "TESSERA_STRICT", "1" },
     };
