@@ -52,7 +52,7 @@ for n in 2 3; do
   check $n 5 "$(sides 'all_reduce of the gradient norm')" "$alone" grad_norm
   check $n 5 "$(sides 'all_gather of unit h.0')" "$alone" summon
   check $n 5 "$(sides 'the walk over full parameters')" "$alone" each_full
-  check $n 5 "$(sides 'all_gather of unit [ab]')" "$alone" forward_begin
+  check $n 5 "$(sides 'all_gather of unit h.[01]')" "$alone" forward_begin
   check $n 5 "rank 0 (is )?in .*rank [12]" "$alone" last_all_reduce
   check $n 5 "tess_close" "$alone" last_barrier
   check $n 5 "tess_close" "$alone" last_each_full

@@ -64,7 +64,9 @@ static tess_status call(tess *t, const char *name) {
 static tess_status declare(tess *t, const char *what) {
     tess_status s = toy_declare(t, &model, 0);
     const int64_t shape[2] = { 3, 5 + (strcmp(what, "shape") == 0 && tess_rank(t) == 1) };
-    tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = "c.extra", .shape = shape, .ndim = 2 };
+    tess_param_options o = {
+        .struct_size = sizeof o, .dtype = TESS_F32, .name = "h.2.extra", .shape = shape, .ndim = 2
+    };
     model.n_params[3]++;
     return s ? s : tess_param_add(t, &o, NULL);
 }

@@ -117,7 +117,7 @@ static tess_status look(void *user, const tess_range *r, void *data) {
     const float *g = data;
     if (strcmp(r->name, "embed.weight") == 0)
         s->embed = g[0];
-    if (strcmp(r->name, "c.scale") == 0)
+    if (strcmp(r->name, "h.2.scale") == 0)
         s->scale = g[0];
     if (strcmp(r->name, "head.bias") == 0)
         s->head = g[0];
@@ -185,7 +185,7 @@ static void test_engine__departing_under_strict_is_an_error_that_names_both(void
     assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
     assert_int_equal(tess_forward_begin(t, m.scope[2], p, m.n_params[2]), TESS_E_MISMATCH);
     assert_non_null(strstr(tess_last_error(), "\"embed\""));
-    assert_non_null(strstr(tess_last_error(), "\"b\""));
+    assert_non_null(strstr(tess_last_error(), "\"h.1\""));
     assert_int_equal(tess_step(t, &step_options), TESS_E_MISMATCH); /* sticky */
     assert_int_equal(tess_close(t), TESS_E_MISMATCH);
 }
@@ -467,15 +467,15 @@ static void test_engine__unbalanced_begins_and_ends_are_refused_by_scope(void **
     void *g[8];
     tess *t = open_toy(&m, 0);
     assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
-    assert_refused(t, tess_forward_end(t, m.scope[1]), "forward of scope \"a\" ends without having begun");
+    assert_refused(t, tess_forward_end(t, m.scope[1]), "forward of scope \"h.0\" ends without having begun");
     t = open_toy(&m, 0);
     assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
     assert_int_equal(tess_forward_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
-    assert_refused(t, tess_backward_end(t, m.scope[1]), "backward of scope \"a\" ends without having begun");
+    assert_refused(t, tess_backward_end(t, m.scope[1]), "backward of scope \"h.0\" ends without having begun");
     t = open_toy(&m, 0);
     assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
     assert_int_equal(tess_forward_begin(t, m.scope[1], p, m.n_params[1]), TESS_OK);
-    assert_refused(t, tess_pass(t, TESS_PASS_TRAIN), "forward of scope \"a\" has begun and not ended");
+    assert_refused(t, tess_pass(t, TESS_PASS_TRAIN), "forward of scope \"h.0\" has begun and not ended");
     t = open_toy(&m, 0); /* a second round within one pass: its gradient is gone already */
     assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
     tess_status s = TESS_OK;
@@ -485,7 +485,7 @@ static void test_engine__unbalanced_begins_and_ends_are_refused_by_scope(void **
         if (!(s = tess_backward_begin(t, m.scope[1], p, g, m.n_params[1])))
             assert_int_equal(tess_backward_end(t, m.scope[1]), TESS_OK);
     }
-    assert_refused(t, s, "backward enters unit a again");
+    assert_refused(t, s, "backward enters unit h.0 again");
 }
 
 static void test_engine__structs_without_a_size_are_refused(void **state) {
@@ -554,7 +554,7 @@ static void test_engine__shorter_and_longer_structs_are_taken(void **state) {
 
 static tess_status refuse(void *user, const tess_range *r, void *data) {
     (void)data;
-    return strcmp(r->name, "b.weight") == 0 ? *(tess_status *)user : TESS_OK;
+    return strcmp(r->name, "h.1.weight") == 0 ? *(tess_status *)user : TESS_OK;
 }
 
 static void test_engine__a_failing_callback_is_named_by_parameter(void **state) {
@@ -567,7 +567,7 @@ static void test_engine__a_failing_callback_is_named_by_parameter(void **state) 
         assert_int_equal(tess_open(NULL, &t), TESS_OK);
         assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
         assert_int_equal(tess_shard(t, refuse, &returned[i]), expected[i]);
-        assert_non_null(strstr(tess_last_error(), "\"b.weight\""));
+        assert_non_null(strstr(tess_last_error(), "\"h.1.weight\""));
         assert_int_equal(tess_close(t), expected[i]);
     }
 }
