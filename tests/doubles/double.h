@@ -37,6 +37,12 @@ int double__fails(const char *name);
 /** One more, or one less, of a kind of thing that must not be left at exit. `kind` is a literal. */
 void double__live(const char *kind, int64_t by);
 uint32_t double__random(void);
+/** Memory from the kernel itself, zeroed where it is touched; null when there is none. No function that a test counts
+ * is called, since a driver's memory is not the program's. prot: PROT_…. */
+void *double__map(uint64_t bytes, int prot);
+void double__unmap(void *at, uint64_t bytes);
+/** Kept for the log: the largest value that `name` was noted with. */
+void double__peak(const char *name, uint64_t value);
 
 /* ---- memory.c: what lies where --------------------------------------------------------------------------------- */
 

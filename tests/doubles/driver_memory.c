@@ -251,7 +251,7 @@ static CUresult queue_move(const struct move *m, CUstream stream) {
     const void *ends[] = { m->to, m->width ? m->to : m->from };
     for (int i = 0; i < 2; i++)
         if (!double__is_device(ends[i]) && !double__is_locked(ends[i])) {
-            double__fails("pageable copy"); /* counts */
+            double__fails("pageable-copies"); /* counts */
             double__finish(s);
             return (CUresult)double__spoilt(double__current_device());
         }

@@ -19,9 +19,8 @@ static void map_window(void) {
     capacity = (uint64_t)double__number("MEMORY", INT64_C(1) << 30);
     uint64_t span = (capacity * 2 + (1 << 21) - 1) >> 21 << 21; /* room for gaps */
     window_bytes = span * DOUBLE_DEVICES;
-    void *front = mmap(NULL, window_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    void *back = mmap(NULL, window_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (front == MAP_FAILED || back == MAP_FAILED) {
+    void *front = double__map(window_bytes, PROT_NONE), *back = double__map(window_bytes, PROT_READ | PROT_WRITE);
+    if (!front || !back) {
         fprintf(stderr, "doubles: no address space for device memory\n");
         capacity = window_bytes = 0;
         return;
@@ -102,9 +101,11 @@ int double__take(int device, uint64_t bytes, int nccl, uintptr_t *out) {
         insert((double_piece){ .at = at, .bytes = bytes, .kind = DOUBLE_MEM_DEVICE, .device = device, .nccl = nccl });
     if (!failed)
         used[device] += bytes;
+    uint64_t now = used[device];
     pthread_mutex_unlock(&lock);
     if (failed)
         return -1;
+    double__peak("device-bytes", now);
     char *begin = double_host((void *)at), *end = begin + bytes;
     uint64_t some = bytes < SOME ? bytes : SOME;
     memset(begin, UNTOUCHED, some);
@@ -135,8 +136,8 @@ static uint64_t pages(uint64_t bytes) {
 }
 
 int double__take_host(uint64_t bytes, int kind, int device, uintptr_t *out) {
-    void *at = mmap(NULL, pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED || note((uintptr_t)at, bytes, kind, device))
+    void *at = double__map(pages(bytes), PROT_READ | PROT_WRITE);
+    if (!at || note((uintptr_t)at, bytes, kind, device))
         return -1;
     memset(at, UNTOUCHED, bytes);
     *out = (uintptr_t)at;
@@ -162,7 +163,7 @@ int double__give(uintptr_t at, int kind) {
     if (!found)
         return -1;
     if (kind == DOUBLE_MEM_PINNED || kind == DOUBLE_MEM_MANAGED)
-        munmap((void *)at, pages(piece.bytes));
+        double__unmap((void *)at, pages(piece.bytes));
     double__live(name_of(kind), -1);
     return 0;
 }

@@ -50,10 +50,10 @@ static void join(int dtype, int op, void *into, const void *from, uint64_t n) {
 static void *room_of(ncclComm *c, uint64_t bytes) {
     if (bytes > c->room_bytes) {
         if (c->room)
-            munmap(c->room, c->room_bytes);
+            double__unmap(c->room, c->room_bytes);
         c->room_bytes = (bytes + (1 << 20)) >> 20 << 20;
-        c->room = mmap(NULL, c->room_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (c->room == MAP_FAILED) {
+        c->room = double__map(c->room_bytes, PROT_READ | PROT_WRITE);
+        if (!c->room) {
             fprintf(stderr, "doubles: NCCL: no memory\n");
             abort();
         }

@@ -68,7 +68,7 @@ void nccl__unuse(ncclComm *c) {
         return;
     nccl__disconnect(c);
     if (c->room)
-        munmap(c->room, c->room_bytes);
+        double__unmap(c->room, c->room_bytes);
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->changed);
     free(c);

@@ -17,9 +17,8 @@ static nccl_group *new_group(void) {
     enum { CHUNK = 64 };
     pthread_mutex_lock(&lock);
     if (!spare) {
-        nccl_group *chunk = mmap(NULL, CHUNK * sizeof *chunk, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (chunk == MAP_FAILED)
+        nccl_group *chunk = double__map(CHUNK * sizeof *chunk, PROT_READ | PROT_WRITE);
+        if (!chunk)
             abort();
         for (int i = 0; i < CHUNK; i++) {
             chunk[i].next = spare;

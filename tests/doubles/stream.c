@@ -48,9 +48,8 @@ static int spoilt[DOUBLE_DEVICES];
 static work *new_work(void) {
     enum { CHUNK = 1024 };
     if (!spare) {
-        work *chunk = mmap(NULL, CHUNK * sizeof *chunk, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (chunk == MAP_FAILED) {
+        work *chunk = double__map(CHUNK * sizeof *chunk, PROT_READ | PROT_WRITE);
+        if (!chunk) {
             fprintf(stderr, "doubles: no memory for work\n");
             abort();
         }
