@@ -115,6 +115,19 @@ typedef struct {
     both scratch;
 } tables;
 
+static int n_opened; /* for fp32, with cuDNN */
+
+static int on_doubles(void) {
+    return getenv("TESSERA_DOUBLE_DELAY_US") != NULL;
+}
+
+/* The next time. */
+static void refuse_cudnn(void) {
+    char text[40];
+    snprintf(text, sizeof text, "cudnnCreate:%d", n_opened + 1);
+    setenv("TESSERA_DOUBLE_FAIL", text, 1);
+}
+
 static tables open_tables(int halves, uint64_t scratch_bytes) {
     const ops_table *plain, *cuda;
     tables t;
@@ -124,6 +137,7 @@ static tables open_tables(int halves, uint64_t scratch_bytes) {
     assert_int_equal(cuda->create(&(ops_options){ .bf16 = halves }, &t.d), TESS_OK);
     tess_stream s = { .mem = TESS_MEM_CUDA, .device = 0, .handle = stream };
     assert_int_equal(cuda->start(t.d, &s), TESS_OK);
+    n_opened += !halves;
     t.scratch = take(scratch_bytes ? scratch_bytes : 64);
     return t;
 }
@@ -347,13 +361,21 @@ static void test_cuda_ops__linear_equals_the_cpus(void **state) {
     linear_on(1, 1, 0);
 }
 
-static void conv_on(const ops_conv_shape *s, int halves) {
+/* `alone`: without cuDNN, by products. */
+static void conv_on(const ops_conv_shape *s, int halves, int alone) {
     uint64_t in = (uint64_t)(s->batch * s->height * s->width * s->channels);
     uint64_t out = (uint64_t)(s->batch * ops_conv_height(s) * ops_conv_width(s) * s->outputs);
     uint64_t weights = (uint64_t)(s->outputs * s->channels * s->kernel * s->kernel);
     ops_scratch nc, nd;
     ops_conv *vc, *vd;
+    if (alone)
+        refuse_cudnn();
     tables t = open_tables(halves, 1 << 22);
+    unsetenv("TESSERA_DOUBLE_FAIL");
+    char described[128];
+    t.d->t->describe(t.d, described, sizeof described);
+    if (on_doubles())
+        assert_int_equal(strstr(described, "cuDNN 9.") != NULL, !alone && !halves);
     both x = numbers(1, in), wide = numbers(2, weights), w = weights_of(&wide, halves);
     both b = numbers(3, (uint64_t)s->outputs), dy = numbers(4, out), y = take(out * 4), dx = take(in * 4);
     both dw = numbers(5, weights), db = numbers(6, (uint64_t)s->outputs);
@@ -383,11 +405,21 @@ static void test_cuda_ops__convolution_equals_the_cpus(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int halves = 0; halves < 2; halves++)
-            conv_on(&shapes[i], halves);
+            conv_on(&shapes[i], halves, 0);
     tables t = open_tables(0, 0);
     assert_int_equal(t.d->t->conv_create(t.d, &(ops_conv_shape){ 1, 9, 9, 1, 1, 3, 0, 3 }, &v, &need),
                      TESS_E_UNSUPPORTED);
     close_tables(&t);
+}
+
+/* cuDNN refuses to start, as where there is none. */
+static void test_cuda_ops__convolution_without_cudnn_equals_the_cpus(void **state) {
+    static const ops_conv_shape shapes[] = { { 2, 9, 8, 3, 5, 3, 1, 0 }, { 2, 7, 6, 4, 6, 5, 0, 2 } };
+    (void)state;
+    if (!on_doubles())
+        skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        conv_on(&shapes[i], 0, 1);
 }
 
 static void attention_on(const ops_attention_shape *s, int halves) {
@@ -460,6 +492,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_ops__embedding_equals_the_cpus_bits),
         cmocka_unit_test(test_cuda_ops__linear_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__convolution_equals_the_cpus),
+        cmocka_unit_test(test_cuda_ops__convolution_without_cudnn_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__attention_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__calls_before_start_are_refused),
     };

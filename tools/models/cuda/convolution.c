@@ -1,6 +1,6 @@
-/* Convolution as products: a strip of windows at a time is laid out as rows. The gradient of the input is a convolution
- * too, of dy with the weights turned round, so that every element is one sum. */
-#include "cuda_ops.h"
+/* Convolution by cuDNN where it can (cudnn.c), else as products: a strip of windows at a time is laid out as rows. The
+ * gradient of the input is a convolution too, of dy with the weights turned round, so that every element is one sum. */
+#include "cudnn_ops.h"
 #include "status.h"
 
 #include <stdlib.h>
@@ -10,6 +10,8 @@ enum { STRIP_BYTES = 64 << 20 }; /* about as much as windows may take */
 struct ops_conv {
     cuda_ops *c;
     ops_conv_shape s, back; /* back: from dy to dx */
+    ops_scratch need;
+    ops_cudnn_conv dnn;
 };
 
 typedef struct {
@@ -37,7 +39,7 @@ tess_status ops_cuda_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out
     ops_conv *v = calloc(1, sizeof *v);
     if (!v)
         return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
-    *v = (ops_conv){ cuda_of(o), *s, *s };
+    *v = (ops_conv){ .c = cuda_of(o), .s = *s, .back = *s };
     v->back.height = ops_conv_height(s);
     v->back.width = ops_conv_width(s);
     v->back.channels = s->outputs;
@@ -46,12 +48,14 @@ tess_status ops_cuda_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out
     sizes z = sizes_of(v->c, s), b = sizes_of(v->c, &v->back);
     uint64_t there = z.windows_bytes + z.weights_bytes + z.workspace_bytes;
     uint64_t back = b.windows_bytes + b.weights_bytes + b.workspace_bytes;
-    *need = (ops_scratch){ there, there + z.dy_bytes > back ? there + z.dy_bytes : back };
+    *need = v->need = (ops_scratch){ there, there + z.dy_bytes > back ? there + z.dy_bytes : back };
     *out = v;
     return TESS_OK;
 }
 
 void ops_cuda_conv_destroy(ops_conv *v) {
+    if (v)
+        ops_cudnn_conv_release(v->c, &v->dnn);
     free(v);
 }
 
@@ -87,10 +91,15 @@ static tess_status convolve(const cuda_ops *c, const ops_conv_shape *s, const op
     return TESS_OK;
 }
 
-static tess_status forward(const ops_conv *v, const float *x, const void *w, const float *b, float *y, void *scratch) {
+static tess_status forward(ops_conv *v, const float *x, const void *w, const float *b, float *y, void *scratch) {
     const ops_conv_shape *s = &v->s;
     uint64_t elems = sizes_of(v->c, s).places * (uint64_t)s->outputs;
-    OPS_TRY(convolve(v->c, s, s, 0, x, w, y, scratch));
+    if (!v->dnn.asked)
+        ops_cudnn_conv_prepare(v->c, &v->dnn, s, v->need);
+    if (v->dnn.use_forward)
+        OPS_TRY(ops_cudnn_forward(v->c, &v->dnn, s, x, w, y, scratch));
+    else
+        OPS_TRY(convolve(v->c, s, s, OPS_TURN_IN_OUT, x, w, y, scratch));
     if (!b && !s->relu)
         return TESS_OK;
     return OPS_LAUNCH(v->c, bias_relu, ops_blocks_each(elems), .b = b, .y = y, .elems = elems,
@@ -127,9 +136,13 @@ static tess_status weights_backward(const ops_conv *v, const float *x, const flo
 
 static tess_status backward(const ops_conv *v, const float *x, const void *w, const float *dy, float *dx, float *dw,
                             float *db, void *scratch) {
-    if (dx)
-        OPS_TRY(convolve(v->c, &v->back, &v->s, 1, dy, w, dx, scratch));
-    if (dw)
+    if (dx && v->dnn.use_data)
+        OPS_TRY(ops_cudnn_data(v->c, &v->dnn, &v->s, w, dy, dx, scratch));
+    else if (dx)
+        OPS_TRY(convolve(v->c, &v->back, &v->s, OPS_TURN_ROUND, dy, w, dx, scratch));
+    if (dw && v->dnn.use_filter)
+        OPS_TRY(ops_cudnn_filter(v->c, &v->dnn, &v->s, x, dy, dw, scratch));
+    else if (dw)
         OPS_TRY(weights_backward(v, x, dy, dw, scratch));
     return db ? ops_cuda_column_sums_in(v->c, dy, db, sizes_of(v->c, &v->s).places, (uint64_t)v->s.outputs, 1)
               : TESS_OK;

@@ -3,6 +3,7 @@
 #define TESS_MODELS_CUDA_OPS_H
 #include <cublas_v2.h>
 #include <cuda.h>
+#include <cudnn.h>
 
 #include "../ops.h"
 #include "cuda_driver.h"
@@ -27,6 +28,37 @@ typedef struct {
 /** Loads libcublas.so.13 or .12 once per process. TESS_E_UNSUPPORTED names what is missing. */
 tess_status ops_cublas_load(const ops_cublas **out);
 
+/* ---- cudnn.c: cuDNN, by dlopen, where there is one ------------------------------------------- */
+#define OPS_CUDNN_FUNCTIONS(X)                                                                                         \
+    X(cudnnCreate)                                                                                                     \
+    X(cudnnDestroy)                                                                                                    \
+    X(cudnnGetVersion)                                                                                                 \
+    X(cudnnGetErrorString)                                                                                             \
+    X(cudnnSetStream)                                                                                                  \
+    X(cudnnCreateTensorDescriptor)                                                                                     \
+    X(cudnnSetTensor4dDescriptor)                                                                                      \
+    X(cudnnDestroyTensorDescriptor)                                                                                    \
+    X(cudnnCreateFilterDescriptor)                                                                                     \
+    X(cudnnSetFilter4dDescriptor)                                                                                      \
+    X(cudnnDestroyFilterDescriptor)                                                                                    \
+    X(cudnnCreateConvolutionDescriptor)                                                                                \
+    X(cudnnSetConvolution2dDescriptor)                                                                                 \
+    X(cudnnSetConvolutionMathType)                                                                                     \
+    X(cudnnDestroyConvolutionDescriptor)                                                                               \
+    X(cudnnGetConvolutionForwardWorkspaceSize)                                                                         \
+    X(cudnnConvolutionForward)                                                                                         \
+    X(cudnnGetConvolutionBackwardDataWorkspaceSize)                                                                    \
+    X(cudnnConvolutionBackwardData)                                                                                    \
+    X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                                                                  \
+    X(cudnnConvolutionBackwardFilter)
+typedef struct {
+#define OPS_MEMBER(name) __typeof__(&(name)) name;
+    OPS_CUDNN_FUNCTIONS(OPS_MEMBER)
+#undef OPS_MEMBER
+} ops_cudnn;
+/** Loads libcudnn.so.9 once per process; null where there is none. */
+const ops_cudnn *ops_cudnn_load(void);
+
 /* ---- ops_cuda.c: the context ------------------------------------------------------------------- */
 enum {
 #define OPS_INDEX(name, phases) OPS_KERNEL_##name,
@@ -44,6 +76,8 @@ typedef struct {
     CUmodule module;
     CUfunction kernels[OPS_N_KERNELS];
     cublasHandle_t handle;
+    const ops_cudnn *dnn;
+    cudnnHandle_t dnn_handle; /* null: convolutions are products */
 } cuda_ops;
 
 static inline cuda_ops *cuda_of(const ops *o) {

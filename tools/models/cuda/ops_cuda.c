@@ -51,6 +51,19 @@ static tess_status start_cublas(cuda_ops *c) {
                                                    c->blas->cublasGetStatusString(s));
 }
 
+/* For fp32. Without it convolutions are products, and the line that names the operators says so. */
+static void start_cudnn(cuda_ops *c) {
+    c->dnn = c->base.bf16 ? NULL : ops_cudnn_load();
+    if (!c->dnn || c->dnn->cudnnCreate(&c->dnn_handle) != CUDNN_STATUS_SUCCESS) {
+        c->dnn_handle = NULL;
+        return;
+    }
+    if (c->dnn->cudnnSetStream(c->dnn_handle, c->stream) == CUDNN_STATUS_SUCCESS)
+        return;
+    c->dnn->cudnnDestroy(c->dnn_handle);
+    c->dnn_handle = NULL;
+}
+
 static tess_status start_inside(cuda_ops *c) {
     if (!c->stream)
         CU_TRY(c, "making a stream", c->d->cuStreamCreateWithPriority(&c->own, CU_STREAM_NON_BLOCKING, 0));
@@ -58,6 +71,7 @@ static tess_status start_inside(cuda_ops *c) {
     CU_TRY(c, "loading the kernels", c->d->cuModuleLoadData(&c->module, tess_ops_kernels));
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
+    start_cudnn(c);
     return start_cublas(c);
 }
 
@@ -83,6 +97,10 @@ static void cuda_destroy(ops *o) {
     if (c && c->context) {
         CUcontext popped;
         int inside = c->d->cuCtxPushCurrent(c->context) == CUDA_SUCCESS;
+        if (c->dnn_handle) {
+            c->dnn->cudnnSetStream(c->dnn_handle, NULL);
+            c->dnn->cudnnDestroy(c->dnn_handle);
+        }
         if (c->handle) {
             c->blas->cublasSetStream_v2(c->handle, NULL);
             c->blas->cublasDestroy_v2(c->handle);
@@ -101,9 +119,13 @@ static void cuda_destroy(ops *o) {
 static void cuda_describe(const ops *o, char *out, size_t bytes) {
     const cuda_ops *c = cuda_of(o);
     const char *halves = o->bf16 ? ", bf16 products with fp32 sums" : "";
+    char dnn[32] = "";
     int version = 0;
+    if (c->dnn_handle)
+        snprintf(dnn, sizeof dnn, ", cuDNN %zu.%zu", c->dnn->cudnnGetVersion() / 10000,
+                 c->dnn->cudnnGetVersion() % 10000 / 100);
     if (c->handle && c->blas->cublasGetVersion_v2(c->handle, &version) == CUBLAS_STATUS_SUCCESS)
-        snprintf(out, bytes, "cuda, cuBLAS %d.%d%s", version / 10000, version % 10000 / 100, halves);
+        snprintf(out, bytes, "cuda, cuBLAS %d.%d%s%s", version / 10000, version % 10000 / 100, dnn, halves);
     else
         snprintf(out, bytes, "cuda, cuBLAS%s", halves);
 }

@@ -1,0 +1,32 @@
+/* What a kernel of kernels.h is written with. */
+#ifndef TESS_MODELS_CUDA_KERNEL_BODY_H
+#define TESS_MODELS_CUDA_KERNEL_BODY_H
+#include "../ops_formulas.h"
+#include "../philox.h"
+
+enum { OPS_BLOCK = 256, OPS_ROOM = 2 * OPS_BLOCK, OPS_EACH = 4 /* elements per thread, where each is on its own */ };
+enum { OPS_ROWS_PER_BLOCK = OPS_BLOCK / OPS_LANES };
+enum { OPS_COLUMNS_PER_BLOCK = 8, OPS_COLUMN_LANES = OPS_BLOCK / OPS_COLUMNS_PER_BLOCK };
+enum { OPS_CHUNK = 512 }; /* rows of a chunk of batch normalisation's sums, as on the CPU */
+
+/* for each element of a thread: block · 1024 + k · 256 + thread, so that neighbours are read together */
+#define OPS_FOR_EACH(i, n)                                                                                             \
+    for (uint64_t i = (uint64_t)block * (OPS_BLOCK * OPS_EACH) + thread, end_ = i + OPS_BLOCK * OPS_EACH;              \
+         i < end_ && i < (n); i += OPS_BLOCK)
+#define OPS_BODY(name)                                                                                                 \
+    TESS_FN void ops_body_##name(const ops_args_##name *a, uint32_t block, uint32_t thread, int phase, double *room)
+#define OPS_ONE_PHASE                                                                                                  \
+    (void)phase;                                                                                                       \
+    (void)room
+
+/* ---- rows: 16 rows of 16 lanes each to a block ------------------------------------------------- */
+TESS_FN double ops_add_lanes(const double *room, uint32_t row) {
+    double sum = 0;
+    for (int lane = 0; lane < OPS_LANES; lane++)
+        sum += room[(int)row * OPS_LANES + lane];
+    return sum;
+}
+#define OPS_ROW                                                                                                        \
+    uint32_t lane = thread % OPS_LANES, within = thread / OPS_LANES;                                                   \
+    uint64_t r = (uint64_t)block * OPS_ROWS_PER_BLOCK + within
+#endif

@@ -1,0 +1,86 @@
+/* What attention does beside its products: kernels.h. */
+#ifndef TESS_MODELS_CUDA_KERNELS_ATTENTION_H
+#define TESS_MODELS_CUDA_KERNELS_ATTENTION_H
+#include "kernel_body.h"
+
+/* ---- attention: of `heads` heads of one sample, query rows first … first + rows - 1, scores `pitch` apart
+ * --------------
+ */
+typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
+    float *scores, *lse;
+    uint16_t *half;
+    uint64_t heads, rows, first, columns, pitch, time; /* lse: [heads, time] */
+} ops_args_attention_softmax;
+OPS_BODY(attention_softmax) {
+    OPS_ROW;
+    if (r >= a->heads * a->rows)
+        return;
+    float *row = a->scores + r * a->pitch;
+    uint64_t query = a->first + r % a->rows, n = query + 1, begin = within * OPS_LANES;
+    if (phase == 0) {
+        float most = lane < n ? row[lane] : row[0];
+        for (uint64_t c = lane + OPS_LANES; c < n; c += OPS_LANES)
+            most = row[c] > most ? row[c] : most;
+        room[thread] = (double)most;
+        return;
+    }
+    float most = (float)room[begin];
+    for (uint64_t i = begin + 1; i < begin + OPS_LANES; i++)
+        most = room[i] > (double)most ? (float)room[i] : most;
+    if (phase == 1) {
+        double sum = 0;
+        for (uint64_t c = lane; c < n; c += OPS_LANES) {
+            row[c] = ops_exp(row[c] - most);
+            sum += (double)row[c];
+        }
+        room[OPS_BLOCK + thread] = sum;
+        return;
+    }
+    double sum = ops_add_lanes(room + OPS_BLOCK, within);
+    float over = (float)(1.0 / sum);
+    for (uint64_t c = lane; c < a->columns; c += OPS_LANES) {
+        float p = c < n ? row[c] * over : 0;
+        if (a->half)
+            a->half[r * a->pitch + c] = tess_bf16_of_f32(p);
+        else
+            row[c] = p;
+    }
+    if (lane == 0)
+        a->lse[r / a->rows * a->time + query] = most + (float)log(sum);
+}
+
+typedef struct { /* scores and dp = dy v^T become p and ds, in place or rounded into the halves */
+    float *scores, *dp;
+    uint16_t *half_p, *half_ds;
+    const float *lse, *y, *dy; /* y, dy: [time, heads, size] */
+    uint64_t heads, rows, first, columns, pitch, time, size;
+    float scale;
+} ops_args_attention_slopes;
+OPS_BODY(attention_slopes) {
+    OPS_ROW;
+    if (r >= a->heads * a->rows)
+        return;
+    uint64_t head = r / a->rows, query = a->first + r % a->rows, n = query + 1, at = r * a->pitch;
+    if (phase == 0) {
+        const float *y = a->y + (query * a->heads + head) * a->size, *dy = a->dy + (query * a->heads + head) * a->size;
+        double dot = 0;
+        for (uint64_t c = lane; c < a->size; c += OPS_LANES)
+            dot += (double)y[c] * (double)dy[c];
+        room[thread] = dot;
+        return;
+    }
+    float dot = (float)ops_add_lanes(room, within), lse = a->lse[head * a->time + query];
+    for (uint64_t c = lane; c < a->columns; c += OPS_LANES) {
+        float p = c < n ? ops_exp(a->scores[at + c] - lse) : 0;
+        float ds = c < n ? a->scale * p * (a->dp[at + c] - dot) : 0;
+        if (a->half_p) {
+            a->half_p[at + c] = tess_bf16_of_f32(p);
+            a->half_ds[at + c] = tess_bf16_of_f32(ds);
+        } else {
+            a->scores[at + c] = p;
+            a->dp[at + c] = ds;
+        }
+    }
+}
+
+#endif

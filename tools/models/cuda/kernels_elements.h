@@ -1,0 +1,220 @@
+/* Kernels of single elements, pools and embedding: kernels.h. */
+#ifndef TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
+#define TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
+#include "kernel_body.h"
+
+/* ---- element by element ------------------------------------------------------------------------ */
+typedef struct {
+    const float *x;
+    uint16_t *y;
+    uint64_t elems;
+} ops_args_narrow;
+OPS_BODY(narrow) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->y[i] = tess_bf16_of_f32(a->x[i]);
+}
+
+typedef struct {
+    const uint16_t *x;
+    float *y;
+    uint64_t elems;
+} ops_args_widen;
+OPS_BODY(widen) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->y[i] = tess_f32_of_bf16(a->x[i]);
+}
+
+typedef struct {
+    const float *x;
+    float *y;
+    uint64_t elems;
+} ops_args_add;
+OPS_BODY(add) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->y[i] += a->x[i];
+}
+
+typedef struct {
+    const float *y, *dy;
+    float *dx;
+    uint64_t elems;
+    float scale;
+} ops_args_relu_backward;
+OPS_BODY(relu_backward) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->dx[i] = ops_relu_slope_of(a->y[i], a->dy[i], a->scale);
+}
+
+typedef struct {
+    const float *x;
+    float *y;
+    uint64_t elems;
+} ops_args_gelu;
+OPS_BODY(gelu) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->y[i] = ops_gelu_of(a->x[i]);
+}
+
+typedef struct {
+    const float *x, *dy;
+    float *dx;
+    uint64_t elems;
+} ops_args_gelu_backward;
+OPS_BODY(gelu_backward) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->dx[i] = ops_gelu_slope_of(a->x[i], a->dy[i]);
+}
+
+typedef struct { /* b null: none */
+    const float *b;
+    float *y;
+    uint64_t elems, width;
+    int32_t relu;
+} ops_args_bias_relu;
+OPS_BODY(bias_relu) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->y[i] = ops_bias_relu_of(a->y[i], a->b, i % a->width, a->relu);
+}
+
+typedef struct { /* a thread has the four elements of one block of random words */
+    float *x;
+    uint64_t samples, elems, seed, step, first_sample;
+    uint32_t layer;
+    float rate;
+} ops_args_dropout;
+OPS_BODY(dropout) {
+    uint64_t groups = (a->elems + 3) / 4, at = (uint64_t)block * OPS_BLOCK + thread, sample = at / groups;
+    uint64_t first = at % groups * 4;
+    float keep = 1.0f - a->rate, grow = 1.0f / keep;
+    OPS_ONE_PHASE;
+    if (sample >= a->samples)
+        return;
+    float *x = a->x + sample * a->elems + first;
+    philox_block words = philox(a->seed, (uint32_t)(first / 4), (uint32_t)PHILOX_DROPOUT << 24 | a->layer,
+                                (uint32_t)(a->first_sample + sample), (uint32_t)a->step);
+    for (int j = 0; j < 4; j++)
+        if (first + (uint64_t)j < a->elems)
+            x[j] = philox_uniform(words.v[j]) < keep ? x[j] * grow : 0;
+}
+
+/* ---- pools ------------------------------------------------------------------------------------- */
+typedef struct { /* images: batch, height, width, channels; y: batch, channels, height / 2, width / 2 */
+    const float *x;
+    float *y;
+    uint8_t *which; /* null: not wanted */
+    int32_t batch, height, width, channels;
+} ops_args_maxpool;
+OPS_BODY(maxpool) {
+    int64_t h = a->height / 2, w = a->width / 2, c = a->channels;
+    uint64_t elems = (uint64_t)(a->batch * h * w * c);
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, elems) {
+        int64_t channel = (int64_t)i % c, place = (int64_t)i / c % (h * w), n = (int64_t)i / (c * h * w), best = 0;
+        const float *image = a->x + n * a->height * a->width * c + channel;
+        float most = image[ops_window_place(a->width, c, place / w, place % w, 0)];
+        for (int k = 1; k < 4; k++) { /* the first of equals */
+            float v = image[ops_window_place(a->width, c, place / w, place % w, k)];
+            best = v > most ? k : best;
+            most = v > most ? v : most;
+        }
+        a->y[(n * c + channel) * h * w + place] = most;
+        if (a->which)
+            a->which[(n * c + channel) * h * w + place] = (uint8_t)best;
+    }
+}
+
+typedef struct {
+    const float *y, *dy;
+    const uint8_t *which;
+    float *dx;
+    int32_t batch, height, width, channels;
+    float scale;
+} ops_args_maxpool_backward;
+OPS_BODY(maxpool_backward) {
+    int64_t h = a->height / 2, w = a->width / 2, c = a->channels;
+    uint64_t elems = (uint64_t)a->batch * (uint64_t)a->height * (uint64_t)a->width * (uint64_t)c;
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, elems) {
+        int64_t channel = (int64_t)i % c, column = (int64_t)i / c % a->width;
+        int64_t row = (int64_t)i / (c * a->width) % a->height, n = (int64_t)i / (c * a->width * a->height);
+        int64_t from = ((n * c + channel) * h + row / 2) * w + column / 2;
+        int inside = row / 2 < h && column / 2 < w, mine = (int)(row % 2 * 2 + column % 2);
+        a->dx[i] = inside && a->which[from] == mine && a->y[from] > 0 ? a->scale * a->dy[from] : 0;
+    }
+}
+
+typedef struct {
+    const float *dy;
+    float *dx;
+    uint64_t elems, places, channels;
+} ops_args_avgpool_backward;
+OPS_BODY(avgpool_backward) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) {
+        uint64_t sample = i / (a->places * a->channels), c = i % a->channels;
+        a->dx[i] = (float)((double)a->dy[sample * a->channels + c] / (double)a->places);
+    }
+}
+
+/* ---- embedding --------------------------------------------------------------------------------- */
+typedef struct {
+    const uint8_t *text;
+    int32_t *out;
+    uint64_t elems, time, stride;
+} ops_args_ids;
+OPS_BODY(ids) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->out[i] = a->text[i / a->time * a->stride + i % a->time];
+}
+
+typedef struct {
+    const int32_t *ids;
+    const float *table, *position;
+    float *y;
+    uint64_t elems, time, width;
+} ops_args_embedding;
+OPS_BODY(embedding) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) {
+        uint64_t r = i / a->width, c = i % a->width;
+        a->y[i] = a->table[(uint64_t)a->ids[r] * a->width + c] + a->position[r % a->time * a->width + c];
+    }
+}
+
+typedef struct { /* an element of the table collects its rows one after another, so the bits do not depend on who is
+                  * first
+                  */
+    const int32_t *ids;
+    const float *dy;
+    float *dtable;
+    uint64_t rows, tokens, width;
+} ops_args_embedding_table;
+OPS_BODY(embedding_table) {
+    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, token = i / a->width, c = i % a->width;
+    OPS_ONE_PHASE;
+    if (token >= a->tokens)
+        return;
+    float sum = a->dtable[i];
+    for (uint64_t r = 0; r < a->rows; r++)
+        if ((uint64_t)a->ids[r] == token)
+            sum += a->dy[r * a->width + c];
+    a->dtable[i] = sum;
+}
+
+typedef struct {
+    const float *dy;
+    float *dposition;
+    uint64_t rows, time, width;
+} ops_args_embedding_position;
+OPS_BODY(embedding_position) {
+    uint64_t i = (uint64_t)block * OPS_BLOCK + thread;
+    OPS_ONE_PHASE;
+    if (i >= a->time * a->width)
+        return;
+    float sum = a->dposition[i];
+    for (uint64_t at = i; at < a->rows * a->width; at += a->time * a->width)
+        sum += a->dy[at];
+    a->dposition[i] = sum;
+}
+
+#endif

@@ -1,0 +1,270 @@
+/* Kernels that sum over columns and rows, losses among them: kernels.h. */
+#ifndef TESS_MODELS_CUDA_KERNELS_ROWS_H
+#define TESS_MODELS_CUDA_KERNELS_ROWS_H
+#include "kernel_body.h"
+
+/* ---- sums over columns: 8 columns of 32 lanes each to a block
+ * ----------------------------------------------------------
+ */
+TESS_FN double ops_add_column(const double *room, uint32_t column) {
+    double sum = 0;
+    for (int lane = 0; lane < OPS_COLUMN_LANES; lane++)
+        sum += room[lane * OPS_COLUMNS_PER_BLOCK + (int)column];
+    return sum;
+}
+
+typedef struct { /* y[sample, c] = over · the sum of x's rows of that sample, or += it */
+    const float *x;
+    float *y;
+    uint64_t rows, width, groups; /* groups: blocks per sample */
+    int32_t add;
+    uint32_t over; /* 1: divided by rows */
+} ops_args_column_sums;
+OPS_BODY(column_sums) {
+    uint64_t sample = block / a->groups, c = block % a->groups * OPS_COLUMNS_PER_BLOCK + thread % OPS_COLUMNS_PER_BLOCK;
+    if (c >= a->width)
+        return;
+    if (phase == 0) {
+        const float *x = a->x + sample * a->rows * a->width + c;
+        double sum = 0;
+        for (uint64_t r = thread / OPS_COLUMNS_PER_BLOCK; r < a->rows; r += OPS_COLUMN_LANES)
+            sum += (double)x[r * a->width];
+        room[thread] = sum;
+    } else if (thread < OPS_COLUMNS_PER_BLOCK) {
+        double sum = ops_add_column(room, thread);
+        float *y = a->y + sample * a->width + c;
+        sum = a->over ? sum / (double)a->rows : sum;
+        *y = a->add ? *y + (float)sum : (float)sum;
+    }
+}
+
+typedef struct { /* dw, db null: not wanted */
+    const float *x, *dy, *stats;
+    float *dw, *db;
+    uint64_t rows, width;
+} ops_args_layernorm_columns;
+OPS_BODY(layernorm_columns) {
+    uint64_t c = (uint64_t)block * OPS_COLUMNS_PER_BLOCK + thread % OPS_COLUMNS_PER_BLOCK;
+    if (c >= a->width)
+        return;
+    if (phase == 0) {
+        double dw = 0, db = 0;
+        for (uint64_t r = thread / OPS_COLUMNS_PER_BLOCK; r < a->rows; r += OPS_COLUMN_LANES) {
+            float dy = a->dy[r * a->width + c];
+            dw += (double)(dy * ((a->x[r * a->width + c] - a->stats[2 * r]) * a->stats[2 * r + 1]));
+            db += (double)dy;
+        }
+        room[thread] = dw;
+        room[OPS_BLOCK + thread] = db;
+    } else if (thread < OPS_COLUMNS_PER_BLOCK) {
+        if (a->dw)
+            a->dw[c] += (float)ops_add_column(room, thread);
+        if (a->db)
+            a->db[c] += (float)ops_add_column(room + OPS_BLOCK, thread);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+typedef struct {
+    const float *x, *w, *b;
+    float *y, *stats;
+    uint64_t rows, width;
+} ops_args_layernorm;
+OPS_BODY(layernorm) {
+    OPS_ROW;
+    if (r >= a->rows)
+        return;
+    const float *x = a->x + r * a->width;
+    float sum = 0;
+    if (phase == 0) {
+        for (uint64_t c = lane; c < a->width; c += OPS_LANES)
+            sum += x[c];
+        room[thread] = (double)sum;
+        return;
+    }
+    float mean = (float)(ops_add_lanes(room, within) / (double)a->width);
+    if (phase == 1) {
+        for (uint64_t c = lane; c < a->width; c += OPS_LANES)
+            sum += (x[c] - mean) * (x[c] - mean);
+        room[OPS_BLOCK + thread] = (double)sum;
+        return;
+    }
+    float rsigma = ops_rsigma_of(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
+    for (uint64_t c = lane; c < a->width; c += OPS_LANES)
+        a->y[r * a->width + c] = ops_norm_of(x[c], mean, rsigma, a->w[c], a->b[c]);
+    if (lane == 0) {
+        a->stats[2 * r] = mean;
+        a->stats[2 * r + 1] = rsigma;
+    }
+}
+
+typedef struct {
+    const float *x, *w, *stats, *dy;
+    float *dx;
+    uint64_t rows, width;
+} ops_args_layernorm_rows;
+OPS_BODY(layernorm_rows) {
+    OPS_ROW;
+    if (r >= a->rows)
+        return;
+    const float *x = a->x + r * a->width, *dy = a->dy + r * a->width;
+    float mean = a->stats[2 * r], rsigma = a->stats[2 * r + 1];
+    if (phase == 0) {
+        float sum = 0, dot = 0;
+        for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
+            float g = dy[c] * a->w[c];
+            sum += g;
+            dot += g * ((x[c] - mean) * rsigma);
+        }
+        room[thread] = (double)sum;
+        room[OPS_BLOCK + thread] = (double)dot;
+        return;
+    }
+    float g_mean = (float)(ops_add_lanes(room, within) / (double)a->width);
+    float g_dot = (float)(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
+    for (uint64_t c = lane; c < a->width; c += OPS_LANES)
+        a->dx[r * a->width + c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * a->w[c], g_mean, g_dot);
+}
+
+/* ---- loss
+ * --------------------------------------------------------------------------------------------------------------
+ */
+typedef struct { /* as ops_loss */
+    double loss;
+    uint64_t correct, count, reserved;
+} ops_cuda_loss;
+typedef struct {
+    double loss;
+    uint64_t correct;
+} ops_cuda_row_loss;
+
+typedef struct { /* rows: those that count */
+    float *logits;
+    const int32_t *labels;
+    ops_cuda_row_loss *losses;
+    uint64_t rows, classes;
+} ops_args_cross_entropy;
+OPS_BODY(cross_entropy) {
+    OPS_ROW;
+    if (r >= a->rows)
+        return;
+    float *row = a->logits + r * a->classes;
+    uint64_t label = (uint64_t)a->labels[r], first = within * OPS_LANES, best = lane;
+    if (phase == 0) { /* each lane's greatest, the first of equals */
+        for (uint64_t c = lane + OPS_LANES; c < a->classes; c += OPS_LANES)
+            best = row[c] > row[best] ? c : best;
+        room[thread] = lane < a->classes ? (double)row[best] : 0;
+        room[OPS_BLOCK + thread] = (double)best;
+        return;
+    }
+    uint64_t lanes = a->classes < (uint64_t)OPS_LANES ? a->classes : (uint64_t)OPS_LANES;
+    if (phase == 1) { /* the row's; every lane's first room now holds the same two and the label's logit */
+        uint64_t winner = first;
+        for (uint64_t i = first + 1; i < first + lanes; i++)
+            if (room[i] > room[winner] || (room[i] == room[winner] && room[OPS_BLOCK + i] < room[OPS_BLOCK + winner]))
+                winner = i;
+        if (lane == 0) {
+            a->losses[r].loss = room[winner] - (double)row[label];
+            a->losses[r].correct = (uint64_t)room[OPS_BLOCK + winner] == label;
+        }
+        return;
+    }
+    float most = (float)room[first];
+    for (uint64_t i = first + 1; i < first + lanes; i++)
+        most = room[i] > (double)most ? (float)room[i] : most;
+    if (phase == 2) {
+        double sum = 0;
+        for (uint64_t c = lane; c < a->classes; c += OPS_LANES) {
+            row[c] = ops_exp(row[c] - most);
+            sum += (double)row[c];
+        }
+        room[OPS_BLOCK + thread] = sum;
+        return;
+    }
+    double sum = ops_add_lanes(room + OPS_BLOCK, within);
+    float over = (float)(1.0 / sum);
+    for (uint64_t c = lane; c < a->classes; c += OPS_LANES)
+        row[c] *= over;
+    if (lane == 0)
+        a->losses[r].loss += log(sum);
+}
+
+typedef struct { /* one block */
+    const ops_cuda_row_loss *losses;
+    ops_cuda_loss *out;
+    uint64_t rows;
+} ops_args_loss_sum;
+OPS_BODY(loss_sum) {
+    if (block)
+        return;
+    if (phase == 0) {
+        double loss = 0, correct = 0;
+        for (uint64_t r = thread; r < a->rows; r += OPS_BLOCK) {
+            loss += a->losses[r].loss;
+            correct += (double)a->losses[r].correct;
+        }
+        room[thread] = loss;
+        room[OPS_BLOCK + thread] = correct;
+    } else if (thread == 0) {
+        double loss = 0, correct = 0;
+        for (int i = 0; i < OPS_BLOCK; i++) {
+            loss += room[i];
+            correct += room[OPS_BLOCK + i];
+        }
+        a->out->loss = loss;
+        a->out->correct = (uint64_t)correct;
+        a->out->count = a->rows;
+        a->out->reserved = 0;
+    }
+}
+
+typedef struct {
+    const float *probabilities;
+    const int32_t *labels;
+    float *dlogits;
+    uint64_t elems, classes, count;
+    float over; /* 1 / count */
+} ops_args_cross_entropy_backward;
+OPS_BODY(cross_entropy_backward) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) {
+        uint64_t r = i / a->classes, c = i % a->classes;
+        float hit = r < a->count && c == (uint64_t)a->labels[r] ? 1.0f : 0.0f;
+        a->dlogits[i] = r < a->count ? (a->probabilities[i] - hit) * a->over : 0;
+    }
+}
+
+typedef struct { /* one thread: a handful of elements, in order */
+    const float *x;
+    ops_cuda_loss *out;
+    uint64_t elems, count;
+    int32_t squared;
+} ops_args_sum_loss;
+OPS_BODY(sum_loss) {
+    double sum = 0;
+    OPS_ONE_PHASE;
+    if (block || thread)
+        return;
+    for (uint64_t i = 0; i < a->elems; i++)
+        sum += (double)a->x[i];
+    a->out->loss = a->squared ? sum * sum : sum;
+    a->out->correct = a->out->reserved = 0;
+    a->out->count = a->count;
+}
+
+typedef struct {
+    const float *x;
+    float *dx;
+    uint64_t elems, all;
+    int32_t squared;
+    float scale;
+} ops_args_sum_loss_backward;
+OPS_BODY(sum_loss_backward) {
+    double sum = 0;
+    OPS_ONE_PHASE;
+    for (uint64_t i = 0; a->squared && i < a->elems; i++)
+        sum += (double)a->x[i];
+    OPS_FOR_EACH(i, a->all) a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) : a->scale;
+}
+
+#endif
