@@ -33,6 +33,7 @@ extern const char *const train_models[];
 
 typedef struct train_run train_run;
 typedef struct train_spans train_spans;
+typedef struct train_feed train_feed;
 
 typedef struct { /* a model's data and what is done with it */
     /** Loads the data; sets the fields of `task` below. */
@@ -71,6 +72,7 @@ struct train_run {
     } task;
     void *batch;
     model_result *result;
+    train_feed *feed; /* null: `batch` is memory of malloc */
     tess_optimizer_options optimizer;
     tess_optimizer_group groups[2];
     /* what came of it */
@@ -106,6 +108,12 @@ tess_status train_plan(const train_settings *, int32_t ranks);
 tess_status train_agree(train_run *, tess_status mine);
 /** [C] One evaluation over all batches. */
 tess_status train_evaluate(train_run *, double *loss, double *accuracy);
+
+/* ---- train_feed.c --------------------------------------------------------------------------------- */
+tess_status train_feed_open(train_run *); /* after the model's start; its batch takes the place of `batch` */
+/** `batch` is then that of microbatch k of `step`, and the next one is being read. */
+void train_feed_next(train_run *, uint64_t step, int32_t k);
+void train_feed_close(train_run *); /* before the task's data and the model go; may be called without open */
 
 /* ---- train_state.c ------------------------------------------------------------------------------ */
 /** A fill for tess_shard from DIR/model.safetensors. */

@@ -71,7 +71,7 @@ static tess_status run_microbatches(train_run *r, double *loss) {
     int32_t accum = (int32_t)r->s.accum;
     tess_status status = TESS_OK;
     for (int32_t k = 0; k < accum && status == TESS_OK; k++) {
-        r->ops->fill(r, r->steps_done, k, r->batch);
+        train_feed_next(r, r->steps_done, k);
         tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_TRAIN, .batch = r->batch };
         run.result = r->result;
         run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
@@ -278,6 +278,8 @@ static tess_status run(train_run *r) {
         status = train_agree(r, r->ops->open(r));
     if (status == TESS_OK)
         status = shard(r);
+    if (status == TESS_OK)
+        status = train_feed_open(r);
     if (status != TESS_OK)
         return status;
     train_output_start(r);
@@ -349,6 +351,7 @@ int train_rank(const train_settings *settings) {
     if (status != TESS_OK && tess_last_error()[0]) /* "" when another rank says it */
         code = status == TESS_E_BUDGET && r.rank == 0 ? plan_refuse(settings->model, r.ranks, status)
                                                       : tool_report(status);
+    train_feed_close(&r);
     r.ops->close(&r);
     tess_status closed = tess_close(r.t);
     if (status == TESS_OK && closed != TESS_OK)

@@ -95,6 +95,9 @@ struct ops_table {
     tess_status (*upload)(ops *, const void *host, void *to, uint64_t bytes);
     tess_status (*download)(ops *, const void *from, void *host, uint64_t bytes);
     tess_status (*finish)(ops *);
+    /** Host memory, zeroed, that copies to and from the device reach directly. */
+    tess_status (*pinned_alloc)(ops *, uint64_t bytes, void **out);
+    void (*pinned_free)(ops *, void *);
     void (*destroy)(ops *); /* after its operators; null is fine */
     /** "onednn 2.6.3 avx512_core_bf16, 2 threads": what bits depend on, for hashes and for printing. */
     void (*describe)(const ops *, char *out, size_t bytes);

@@ -95,8 +95,7 @@ static tess_status score(const attend *a, const void *left, int64_t left_pitch, 
     return ops_cuda_product(a->c, &p, a->workspace);
 }
 
-/* out[rows, size] = weights[rows, columns] · right[columns, size], or with the weights turned, out[columns, size] +=.
- */
+/* out[rows, size] = weights[rows, columns] · right[columns, size]; with the weights turned, out[columns, size] +=. */
 static tess_status collect(const attend *a, const void *weights, int turned, const void *right, int64_t right_pitch,
                            float *out, int64_t out_pitch) {
     ops_product p = over_heads(a);

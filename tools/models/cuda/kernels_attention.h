@@ -3,9 +3,7 @@
 #define TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #include "kernel_body.h"
 
-/* ---- attention: of `heads` heads of one sample, query rows first … first + rows - 1, scores `pitch` apart
- * --------------
- */
+/* ---- attention: of `heads` heads of one sample, query rows from `first` on ------------------- */
 typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
     float *scores, *lse;
     uint16_t *half;

@@ -3,9 +3,7 @@
 #define TESS_MODELS_CUDA_KERNELS_IMAGES_H
 #include "kernel_body.h"
 
-/* ---- batch normalisation: as on the CPU, sums of chunks of rows, then of the chunks in order
- * ----------------------------
- */
+/* ---- batch normalisation: sums of chunks of rows, as on the CPU ------------------------------ */
 typedef struct {
     const float *x;
     double *sums; /* per chunk: two for each channel */
@@ -139,9 +137,7 @@ OPS_BODY(batchnorm_backward) {
     }
 }
 
-/* ---- convolution as a product: windows as rows, weights turned
- * ---------------------------------------------------------
- */
+/* ---- convolution as a product ---------------------------------------------------------------- */
 typedef struct { /* rows: places of the output from `first_place` on; each k · k · channels; either out or half */
     const float *x;
     float *out;

@@ -3,9 +3,7 @@
 #define TESS_MODELS_CUDA_KERNELS_ROWS_H
 #include "kernel_body.h"
 
-/* ---- sums over columns: 8 columns of 32 lanes each to a block
- * ----------------------------------------------------------
- */
+/* ---- sums over columns: 8 of 32 lanes each to a block ---------------------------------------- */
 TESS_FN double ops_add_column(const double *room, uint32_t column) {
     double sum = 0;
     for (int lane = 0; lane < OPS_COLUMN_LANES; lane++)
@@ -126,9 +124,7 @@ OPS_BODY(layernorm_rows) {
         a->dx[r * a->width + c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * a->w[c], g_mean, g_dot);
 }
 
-/* ---- loss
- * --------------------------------------------------------------------------------------------------------------
- */
+/* ---- loss ------------------------------------------------------------------------------------ */
 typedef struct { /* as ops_loss */
     double loss;
     uint64_t correct, count, reserved;

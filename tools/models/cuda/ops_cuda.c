@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 extern const unsigned char tess_ops_kernels[]; /* made from kernels.cu */
 static const char *const kernel_names[] = {
@@ -174,6 +175,21 @@ static void cuda_free(ops *o, void *p) {
     if (!p || ops_cuda_enter(c) != TESS_OK)
         return;
     c->d->cuMemFree(at(p));
+    ops_cuda_leave(c);
+}
+static tess_status pinned_in(const cuda_ops *c, uint64_t bytes, void **out) {
+    CU_TRY(c, "taking pinned memory", c->d->cuMemHostAlloc(out, bytes ? bytes : 1, CU_MEMHOSTALLOC_PORTABLE));
+    memset(*out, 0, bytes);
+    return TESS_OK;
+}
+static tess_status cuda_pinned_alloc(ops *o, uint64_t bytes, void **out) {
+    OPS_INSIDE(cuda_of(o), pinned_in(cuda_of(o), bytes, out));
+}
+static void cuda_pinned_free(ops *o, void *p) {
+    const cuda_ops *c = cuda_of(o);
+    if (!p || ops_cuda_enter(c) != TESS_OK)
+        return;
+    c->d->cuMemFreeHost(p);
     ops_cuda_leave(c);
 }
 static tess_status finish_in(const cuda_ops *c) {
@@ -350,9 +366,7 @@ static tess_status cuda_batchnorm_backward(ops *o, const ops_batchnorm_shape *s,
     OPS_INSIDE(cuda_of(o), batchnorm_backward(cuda_of(o), s, x, w, stats, y, dy, dx, dw, db, scratch));
 }
 
-/* ---- losses
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- losses ---------------------------------------------------------------------------------- */
 static uint64_t cuda_cross_entropy_need(uint64_t rows) {
     return ops_align(rows * sizeof(ops_cuda_row_loss));
 }
@@ -385,9 +399,7 @@ static tess_status cuda_sum_loss_backward(ops *o, const float *x, uint64_t elems
                                       .elems = elems, .all = all, .squared = squared, .scale = scale));
 }
 
-/* ---- embedding
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- embedding ------------------------------------------------------------------------------- */
 static tess_status cuda_ids(ops *o, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride,
                             int32_t *out) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), ids, ops_blocks_each(samples * time), .text = text, .out = out,
@@ -427,6 +439,8 @@ const ops_table ops_cuda = {
     .upload = cuda_upload,
     .download = cuda_download,
     .finish = cuda_finish,
+    .pinned_alloc = cuda_pinned_alloc,
+    .pinned_free = cuda_pinned_free,
     .describe = cuda_describe,
     .linear_create = ops_cuda_linear_create,
     .linear_destroy = ops_cuda_linear_destroy,
