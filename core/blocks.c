@@ -107,6 +107,7 @@ static tess_status run(tess *t, const tess_run_options *options) {
     if (fused)
         TRY(tess__step_begin(t, o.step));
     TRY(run_events(t));
+    TRY(tess__batch_wait(t));
     t->run = NULL;
     t->pass = 0;
     if (!train)

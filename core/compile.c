@@ -22,7 +22,7 @@ static uint8_t domain_of(const tess__builder *b, int role, int32_t index) {
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
     if (role >= TESS__STATE0 && role <= TESS__STATE3)
         return (uint8_t)b->layout->groups[index].state_rest.domain;
-    if (role == TESS__PART && tess__has_lanes(b->setup))
+    if (role == TESS__PART && tess__one_memory(b->setup))
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
     if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST)
         return TESS_DOMAIN_HOST;
@@ -82,7 +82,8 @@ static tess_status flagged(tess__builder *b, uint8_t op, uint8_t flags, int32_t 
 /* ---- what goes on in host memory beside the engine's thread ---- */
 
 static int on_host(const tess__builder *b, tess__rest rest) {
-    return rest.domain == TESS_DOMAIN_HOST && tess__has_lanes(b->setup);
+    (void)b;
+    return rest.domain == TESS_DOMAIN_HOST;
 }
 
 static uint8_t async_if(int condition) {
@@ -187,7 +188,7 @@ static int sums_at_end(const tess__builder *b) {
  * rests. */
 static int needs_part(const tess__builder *b, const tess__group *g) {
     return (b->setup->accum > 1 && b->setup->sync_each) ||
-           (g->grad_rest.domain != TESS_DOMAIN_DEVICE && !tess__has_lanes(b->setup));
+           (g->grad_rest.domain != TESS_DOMAIN_DEVICE && !tess__one_memory(b->setup));
 }
 
 static tess_status book_shard_grad(tess__builder *b, int32_t g, uint8_t flags) {

@@ -311,6 +311,9 @@ static tess_status describe_device(tess *t) {
     tess_comm_caps caps = { .struct_size = sizeof caps };
     if ((s = t->comm->query(t->setup.comm_ctx, NULL, &caps)))
         return tess__fail(s, "comm %s cannot say what it needs", t->plugins[TESS_KIND_COMM]->name);
+    if (t->setup.nranks > 1 && !(caps.mem_mask >> info.mem & 1))
+        return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_COMM=%s does not reach the memory of device %s",
+                          t->selected[TESS_KIND_COMM], t->selected[TESS_KIND_DEVICE]);
     t->setup.align = info.align > 64 ? info.align : 64;
     if (caps.align > t->setup.align)
         t->setup.align = caps.align;
@@ -334,7 +337,7 @@ static tess_status create_device(tess *t) {
         s = t->dev->stream_create(t->device, TESS_STREAM_COMPUTE, &t->compute, &e);
     else if (t->options.stream && TESS_CAN(tess_device_ops, t->dev, stream_import))
         s = t->dev->stream_import(t->device, t->options.stream, &t->compute, &e);
-    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : TESS_OK;
+    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : tess__queues_start(t);
 }
 
 /* Puts a new communicator in its place, unless a rank was lost meanwhile. */
@@ -354,6 +357,7 @@ static tess_comm_config config_of(const tess *t, int32_t rank, int32_t nranks, c
                                .rank = rank,
                                .nranks = nranks,
                                .local_rank = t->world.local_rank,
+                               .device = t->setup.env.mem == TESS_MEM_HOST ? -1 : t->world.local_rank,
                                .group = group,
                                .timeout_ns = t->timeout_ns };
 }
@@ -540,6 +544,12 @@ static void drop_requests(tess *t) {
     tess_error e = { .struct_size = sizeof e };
     if (t->loose && t->comm->wait(t->loose, 5 * SECOND, &e) != TESS_E_TIMEOUT)
         t->comm->request_free(t->loose);
+    for (tess__queues *q = &t->queues; q->n_retired > 0; q->n_retired--) {
+        tess_request *r = q->retired[q->first_retired].request;
+        q->first_retired = (q->first_retired + 1) % TESS__RETIRED;
+        if (t->comm->wait(r, 5 * SECOND, &e) != TESS_E_TIMEOUT)
+            t->comm->request_free(r);
+    }
 }
 
 static void free_tables(tess *t) {
@@ -588,6 +598,8 @@ tess_status tess_close(tess *t) {
         if (closed)
             tess__engine_fail(t, closed);
     }
+    if (!t->error && t->device && tess__device_sync(t))
+        tess__engine_fail(t, TESS_E_DEVICE);
     tess_status s = t->error;
     if (t->error)
         tess__engine_abort_comms(t, t->error);
@@ -602,6 +614,7 @@ tess_status tess_close(tess *t) {
     }
     if (t->device) {
         free_memory(t);
+        tess__queues_end(t);
         if (t->compute.handle && !t->options.stream && TESS_CAN(tess_device_ops, t->dev, stream_destroy))
             t->dev->stream_destroy(t->device, &t->compute);
         t->dev->destroy(t->device);

@@ -11,6 +11,7 @@
 #include "measure.h"
 #include "pool.h"
 #include "program.h"
+#include "queues.h"
 #include "sums.h"
 #include "trace.h"
 #include "transfer.h"
@@ -33,7 +34,8 @@ typedef struct { /* what is in flight, per group; stow and unstow per block */
     tess_request *gather, *reduce;
     uint64_t gather_seq, reduce_seq;
     int64_t gather_ns, reduce_ns;    /* with a trace: when it was posted */
-    uint64_t fetched, lowered;       /* tickets of the lanes up and down; 0: none */
+    uint64_t fetched, lowered;       /* tickets of the lanes (or queues) up and down; 0: none */
+    uint64_t stepped;                /* with queues: ticket of the lane, which steps on the host */
     uint64_t stowed[2], unstowed[2]; /* 0: the saved buffer, 1: the output */
 } tess__in_flight;
 
@@ -80,6 +82,7 @@ struct tess {
     uint64_t *taken[TESS__N_ROLES]; /* bytes on the ledger for it */
     tess__in_flight *state;         /* by group or block */
     tess__lane *up, *down;          /* transfers; null when nothing ever moves */
+    tess__queues queues;            /* of a device that has its own; `up` is then null, `down` steps on the host only */
     tess__pool *host_pool;          /* of the work on the lane down */
 
     tess__trace *trace;  /* null: not recorded */
@@ -189,12 +192,16 @@ tess_status tess__move_reduce(tess *, int32_t group);
 tess_status tess__move_sum(tess *, int32_t group);
 tess_status tess__move_optimize(tess *, int32_t group);
 tess_status tess__move(tess *, const tess__instr *); /* FETCH … UNSTOW_WAIT */
-tess_status tess__move_wait(tess *, tess__lane *, uint64_t *ticket);
+tess_status tess__move_up_wait(tess *, uint64_t *ticket);
+tess_status tess__move_down_wait(tess *, uint64_t *ticket);
+tess_status tess__optimize_now(tess *, int32_t group); /* OPTIMIZE without ASYNC */
 
 /** execute.c */
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__comm_run(tess *, int which, const tess_collective *, const char *doing);
+/** Blocks until the request has ended, listening for what befalls other ranks. */
+tess_status tess__comm_wait(tess *, int which, tess_request *, uint64_t seq);
 /** Onto the ledger, with what the place must hold (measure.h); `in`: the instruction that books it, or null. */
 void tess__book(tess *, const tess__buffer *, const tess__instr *in);
 void tess__unbook(tess *, const tess__buffer *);
@@ -232,6 +239,10 @@ tess_status tess__step_begin(tess *, const tess_optimizer_options *);
 tess_status tess__step_end(tess *);
 tess_status tess__step(tess *, const tess_optimizer_options *);
 
+/** Whether the host may read what lies in a domain. */
+static inline int tess__host_reads(const tess *t, uint32_t domain) {
+    return domain == TESS_DOMAIN_HOST || t->setup.env.mem == TESS_MEM_HOST;
+}
 static inline void *tess__at(const tess *t, int role, int32_t index) {
     return t->where[role][index];
 }

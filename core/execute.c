@@ -38,7 +38,9 @@ static tess_status find_room(tess *t, tess__buffer *b) {
     tess_error e = { .struct_size = sizeof e };
     tess_buffer more = { .struct_size = sizeof more };
     tess_alloc_request r = { .struct_size = sizeof r,
-                             .mem = host ? TESS_MEM_HOST : t->setup.env.mem,
+                             .mem = !host          ? t->setup.env.mem
+                                    : t->queues.on ? TESS_MEM_PINNED
+                                                   : TESS_MEM_HOST,
                              .domain = b->domain,
                              .category = b->category,
                              .numa_node = host ? t->numa_node : -1,
@@ -73,7 +75,8 @@ static void give_room(tess *t, const tess__buffer *b) {
     for (int32_t i = 0; i < t->n_overflow; i++)
         if (t->overflow[i].memory.ptr == tess__at(t, b->role, b->index)) {
             t->obtained[b->domain] -= t->overflow[i].memory.bytes;
-            tess__unpoison(t->overflow[i].memory.ptr, t->overflow[i].memory.bytes);
+            if (tess__host_reads(t, b->domain))
+                tess__unpoison(t->overflow[i].memory.ptr, t->overflow[i].memory.bytes);
             t->dev->mem_free(t->device, &t->overflow[i].memory);
             t->overflow[i] = t->overflow[--t->n_overflow];
             return;
@@ -84,6 +87,7 @@ static tess_status fill(tess *t, const tess__buffer *b, uint8_t byte) {
     tess_error e = { .struct_size = sizeof e };
     void *at = tess__at(t, b->role, b->index);
     if (b->domain == TESS_DOMAIN_HOST) {
+        TRY(tess__device_sync(t));
         memset(at, byte, b->bytes);
         return TESS_OK;
     }
@@ -103,7 +107,8 @@ static tess_status book(tess *t, const tess__instr *in) {
     }
     tess__book(t, b, in);
     TRY(tess__measure_place(t, b));
-    tess__unpoison(tess__at(t, b->role, b->index), b->bytes);
+    if (tess__host_reads(t, b->domain))
+        tess__unpoison(tess__at(t, b->role, b->index), b->bytes);
     return in->flags & TESS__ZERO ? fill(t, b, 0) : TESS_OK;
 }
 
@@ -116,7 +121,8 @@ static tess_status unbook(tess *t, const tess__instr *in) {
         return TESS_OK;
     if (t->strict) /* all bits set is a NaN in every float format */
         TRY(fill(t, b, 0xff));
-    tess__poison(tess__at(t, b->role, b->index), b->bytes);
+    if (tess__host_reads(t, b->domain))
+        tess__poison(tess__at(t, b->role, b->index), b->bytes);
     if (t->departing)
         give_room(t, b);
     return TESS_OK;
@@ -192,7 +198,7 @@ static tess_status check_departed(tess *t) {
     return TESS_OK;
 }
 
-static tess_status wait_for(tess *t, int which, tess_request *request, uint64_t seq) {
+tess_status tess__comm_wait(tess *t, int which, tess_request *request, uint64_t seq) {
     const int64_t slice = INT64_C(100000000), second = 10 * slice;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     for (int64_t waited = 0;; waited += slice) {
@@ -225,7 +231,7 @@ tess_status tess__comm_run(tess *t, int which, const tess_collective *c, const c
     tess_collective own = *c;
     set_doing(t, doing);
     TRY(post(t, which, &own, &t->loose));
-    TRY(wait_for(t, which, t->loose, own.seq));
+    TRY(tess__comm_wait(t, which, t->loose, own.seq));
     t->comm->request_free(t->loose);
     t->loose = NULL;
     clear_doing(t);
@@ -290,7 +296,14 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
     if (!*request)
         return TESS_OK;
     name_instr(t, in);
-    TRY(wait_for(t, which, *request, seq));
+    if (t->queues.on && t->queues.comm_waits) {
+        tess_request *waited = *request;
+        *request = NULL;
+        TRY(tess__retire(t, which, waited, seq));
+        clear_doing(t);
+        return TESS_OK;
+    }
+    TRY(tess__comm_wait(t, which, *request, seq));
     tess__tracing_comm(t, in, posted_ns);
     t->comm->request_free(*request);
     *request = NULL;
@@ -426,11 +439,7 @@ static tess_status share_buffers(tess *t, const tess__instr *in) {
 
 static tess_status norm_finish(tess *t) {
     int64_t limbs[TESS__NORM_LIMBS];
-    tess_error e = { .struct_size = sizeof e };
-    tess_status s = t->dev->copy(t->device, limbs, TESS_MEM_HOST, tess__at(t, TESS__LIMBS, 0), t->setup.env.mem,
-                                 sizeof limbs, &t->compute, &e);
-    if (s)
-        return device_failed(t, s, &e);
+    TRY(tess__device_read(t, limbs, tess__at(t, TESS__LIMBS, 0), sizeof limbs));
     t->norm = tess__norm_result(limbs);
     const tess_optimizer_options *o = t->step_options;
     if (t->program->kind == TESS__PASS_CLIP && o)
@@ -446,17 +455,14 @@ static tess_status copy_input(tess *t) {
         return TESS_OK;
     tess_status s = t->dev->copy(t->device, tess__at(t, TESS__INPUT, 0), t->setup.env.mem, t->run->batch, TESS_MEM_HOST,
                                  t->setup.input_bytes, &t->compute, &e);
-    return s ? device_failed(t, s, &e) : TESS_OK;
+    return s ? device_failed(t, s, &e) : tess__batch_mark(t);
 }
 
 static tess_status copy_result(tess *t, int32_t block) {
-    tess_error e = { .struct_size = sizeof e };
     uint64_t bytes = t->model.blocks[block].options.output_bytes;
     if (!t->run->result || !bytes)
         return TESS_OK;
-    tess_status s = t->dev->copy(t->device, t->run->result, TESS_MEM_HOST, tess__at(t, TESS__OUTPUT, block),
-                                 t->setup.env.mem, bytes, &t->compute, &e);
-    return s ? device_failed(t, s, &e) : TESS_OK;
+    return tess__device_read(t, t->run->result, tess__at(t, TESS__OUTPUT, block), bytes);
 }
 
 static tess_status run_instr(tess *t, const tess__instr *in) {
@@ -467,14 +473,14 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__RESULT_COPY: return copy_result(t, in->index);
     case TESS__GATHER: return gather(t, in);
     case TESS__GATHER_WAIT:
-        TRY(tess__move_wait(t, t->up, &t->state[in->index].fetched));
+        TRY(tess__move_up_wait(t, &t->state[in->index].fetched));
         return end_request(t, in, TESS__SHARD, &t->state[in->index].gather, t->state[in->index].gather_seq,
                            t->state[in->index].gather_ns);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce(t, in);
     case TESS__REDUCE_WAIT:
-        TRY(tess__move_wait(t, t->down, &t->state[in->index].lowered));
+        TRY(tess__move_down_wait(t, &t->state[in->index].lowered));
         return end_request(t, in, TESS__SHARD, &t->state[in->index].reduce, t->state[in->index].reduce_seq,
                            t->state[in->index].reduce_ns);
     case TESS__REPLICATE: return replicate(t, in);
@@ -489,8 +495,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
     case TESS__OPTIMIZE:
-        return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index)
-                                       : tess__optimize(t, in->index, tess__device_kernel);
+        return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index) : tess__optimize_now(t, in->index);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller's */
     default: return tess__move(t, in);

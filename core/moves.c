@@ -143,14 +143,14 @@ static int has_work(const tess *t) {
         any = group->param_rest.domain == TESS_DOMAIN_HOST || group->grad_rest.domain == TESS_DOMAIN_HOST ||
               group->state_rest.domain == TESS_DOMAIN_HOST;
     }
-    return any && tess__has_lanes(&t->setup);
+    return any;
 }
 
 tess_status tess__moves_start(tess *t) {
     tess_error e = { .struct_size = sizeof e };
     if (!has_work(t))
         return TESS_OK;
-    TRY(tess__lane_create(t->host.helper_cpus, &t->up));
+    TRY(t->queues.on ? tess__queues_moves(t) : tess__lane_create(t->host.helper_cpus, &t->up));
     TRY(tess__lane_create(t->host.helper_cpus, &t->down));
     tess_status s = tess__pool_create(t->threads < 256 ? t->threads : 256, t->host.helper_cpus, &t->host_pool, &e);
     return s ? tess__fail(s, "%s", e.message) : TESS_OK;
@@ -164,13 +164,27 @@ void tess__moves_end(tess *t) {
     t->host_pool = NULL;
 }
 
-tess_status tess__move_wait(tess *t, tess__lane *lane, uint64_t *ticket) {
-    (void)t;
-    if (!*ticket)
-        return TESS_OK;
+static tess_status wait_for(tess *t, tess__lane *lane, const tess__queue *queue, uint64_t *ticket) {
     uint64_t waited = *ticket;
     *ticket = 0;
-    return tess__lane_wait(lane, waited);
+    if (!waited)
+        return TESS_OK;
+    return t->queues.on ? tess__queue_wait(t, queue, waited) : tess__lane_wait(lane, waited);
+}
+
+tess_status tess__move_up_wait(tess *t, uint64_t *ticket) {
+    return wait_for(t, t->up, &t->queues.up, ticket);
+}
+
+tess_status tess__move_down_wait(tess *t, uint64_t *ticket) {
+    return wait_for(t, t->down, &t->queues.down, ticket);
+}
+
+/* Everything the step of a group touches lies in the host's memory. */
+static int steps_on_host(const tess *t, int32_t g) {
+    const tess__group *group = &t->layout.groups[g];
+    return group->param_rest.domain == TESS_DOMAIN_HOST && group->grad_rest.domain == TESS_DOMAIN_HOST &&
+           (t->setup.n_states == 0 || group->state_rest.domain == TESS_DOMAIN_HOST);
 }
 
 static tess_status host_kernel(tess_kernel *k, tess__pool *pool) {
@@ -205,8 +219,7 @@ static tess_status job_gather(void *user, int32_t g, int64_t arg) {
                 begin);
 }
 
-static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
-    tess *t = user;
+static tess_status fetch(tess *t, int32_t g, tess__kernel_fn run) {
     const tess__group *group = &t->layout.groups[g];
     const void *in[1] = { tess__at(t, TESS__MASTER, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
@@ -216,9 +229,13 @@ static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
                       .in = in,
                       .out = tess__at(t, TESS__FETCHED, g),
                       .elems = group->shard_elems };
-    int64_t begin = tess__tracing_begin(t);
+    return run(t, &k);
+}
+
+static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
+    int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return done(t, run_up(t, &k), TESS__LANE_UP, TESS__FETCH, g, begin);
+    return done(user, fetch(user, g, run_up), TESS__LANE_UP, TESS__FETCH, g, begin);
 }
 
 static tess_status job_reduce(void *user, int32_t g, int64_t arg) {
@@ -233,9 +250,12 @@ static tess_status job_sum(void *user, int32_t g, int64_t microbatch) {
                 begin);
 }
 
-static tess_status job_optimize(void *user, int32_t g, int64_t arg) {
+/* `down`: with queues, the ticket behind which the gradient has come. */
+static tess_status job_optimize(void *user, int32_t g, int64_t down) {
+    tess *t = user;
+    if (t->queues.on)
+        TRY(tess__queue_finish(t, &t->queues.down, (uint64_t)down));
     int64_t begin = tess__tracing_begin(user);
-    (void)arg;
     return done(user, tess__optimize(user, g, run_down), TESS__LANE_HOST, TESS__OPTIMIZE, g, begin);
 }
 
@@ -270,58 +290,100 @@ static tess_status job_unstow(void *user, int32_t block, int64_t output) {
     return done(user, move_activation(user, block, output != 0, 1, run_up), TESS__LANE_UP, TESS__UNSTOW, block, begin);
 }
 
-/* ---- instructions ---- */
+/* ---- instructions: handed to a lane, or put into a queue of the device ---- */
+
+/* The ticket behind what was put there last, where that went well. */
+static tess_status queued(const tess__queue *q, uint64_t *ticket, tess_status s) {
+    *ticket = s ? 0 : q->posted;
+    return s;
+}
 
 tess_status tess__move_gather(tess *t, int32_t g) {
-    t->state[g].fetched = tess__lane_post(t->up, job_gather, t, g, 0);
+    uint64_t *ticket = &t->state[g].fetched;
+    if (t->queues.on)
+        return queued(&t->queues.up, ticket, tess__shard_to_slot(t, g, tess__at(t, TESS__FULL, g), tess__queue_up));
+    *ticket = tess__lane_post(t->up, job_gather, t, g, 0);
     return TESS_OK;
 }
 
 tess_status tess__move_reduce(tess *t, int32_t g) {
-    t->state[g].lowered = tess__lane_post(t->down, job_reduce, t, g, 0);
+    uint64_t *ticket = &t->state[g].lowered;
+    if (t->queues.on)
+        return queued(&t->queues.down, ticket, tess__reduce_alone(t, g, tess__queue_down));
+    *ticket = tess__lane_post(t->down, job_reduce, t, g, 0);
     return TESS_OK;
 }
 
 tess_status tess__move_sum(tess *t, int32_t g) {
-    t->state[g].lowered = tess__lane_post(t->down, job_sum, t, g, t->microbatch);
+    uint64_t *ticket = &t->state[g].lowered;
+    if (t->queues.on)
+        return queued(&t->queues.down, ticket, tess__sum_shard(t, g, t->microbatch, tess__queue_down));
+    *ticket = tess__lane_post(t->down, job_sum, t, g, t->microbatch);
     return TESS_OK;
 }
 
 tess_status tess__move_optimize(tess *t, int32_t g) {
-    t->state[g].lowered = tess__lane_post(t->down, job_optimize, t, g, 0);
+    tess__in_flight *state = &t->state[g];
+    if (!t->queues.on)
+        state->lowered = tess__lane_post(t->down, job_optimize, t, g, 0);
+    else if (steps_on_host(t, g))
+        state->stepped = tess__lane_post(t->down, job_optimize, t, g, (int64_t)t->queues.down.posted);
+    else
+        return queued(&t->queues.down, &state->lowered, tess__optimize(t, g, tess__queue_down));
     return TESS_OK;
 }
 
-/* Without lanes, the device's queue keeps the copies in order, and there is nothing to wait for. */
+/* A step apart from its passes: on the device, which reads page-locked memory too, unless all of it is the host's. */
+tess_status tess__optimize_now(tess *t, int32_t g) {
+    if (!t->queues.on || !steps_on_host(t, g))
+        return tess__optimize(t, g, tess__device_kernel);
+    TRY(tess__device_sync(t));
+    return tess__optimize(t, g, run_down);
+}
+
+static tess_status fetch_group(tess *t, int32_t g) {
+    uint64_t *ticket = &t->state[g].fetched;
+    if (t->queues.on)
+        return queued(&t->queues.up, ticket, fetch(t, g, tess__queue_up));
+    *ticket = tess__lane_post(t->up, job_fetch, t, g, 0);
+    return TESS_OK;
+}
+
+static tess_status down_wait(tess *t, int32_t g) {
+    uint64_t stepped = t->state[g].stepped;
+    t->state[g].stepped = 0;
+    TRY(tess__move_down_wait(t, &t->state[g].lowered));
+    return tess__lane_wait(t->down, stepped);
+}
+
 static tess_status stow(tess *t, const tess__instr *in) {
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__UNSTOW;
     tess__in_flight *state = &t->state[in->index];
-    if (t->up) {
-        uint64_t *ticket = back ? &state->unstowed[output] : &state->stowed[output];
+    uint64_t *ticket = back ? &state->unstowed[output] : &state->stowed[output];
+    if (!t->queues.on) {
         *ticket = tess__lane_post(back ? t->up : t->down, back ? job_unstow : job_stow, t, in->index, output);
         return TESS_OK;
     }
-    tess_error e = { .struct_size = sizeof e };
+    tess__queue *queue = back ? &t->queues.up : &t->queues.down;
     void *device = tess__at(t, output ? TESS__OUTPUT : TESS__SAVED, in->index);
     void *host = tess__at(t, output ? TESS__OUTPUT_HOST : TESS__SAVED_HOST, in->index);
-    uint32_t mem = t->arenas[TESS_DOMAIN_HOST][TESS__STEP].memory.mem;
-    tess_status s =
-        t->dev->copy(t->device, back ? device : host, back ? t->setup.env.mem : mem, back ? host : device,
-                     back ? mem : t->setup.env.mem, activation_bytes(t, in->index, output), &t->compute, &e);
-    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : TESS_OK;
+    uint64_t bytes = activation_bytes(t, in->index, output);
+    return queued(queue, ticket,
+                  back ? tess__queue_copy(t, queue, device, t->setup.env.mem, host, TESS_MEM_PINNED, bytes)
+                       : tess__queue_copy(t, queue, host, TESS_MEM_PINNED, device, t->setup.env.mem, bytes));
 }
 
 tess_status tess__move(tess *t, const tess__instr *in) {
     tess__in_flight *state = &t->state[in->index];
     int output = in->flags & TESS__OUTPUTS ? 1 : 0;
     switch (in->op) {
-    case TESS__FETCH: state->fetched = tess__lane_post(t->up, job_fetch, t, in->index, 0); return TESS_OK;
-    case TESS__FETCH_WAIT: return tess__move_wait(t, t->up, &state->fetched);
-    case TESS__DOWN_WAIT: return tess__move_wait(t, t->down, &state->lowered);
+    case TESS__FETCH: return fetch_group(t, in->index);
+    case TESS__FETCH_WAIT: return tess__move_up_wait(t, &state->fetched);
+    case TESS__DOWN_WAIT: return down_wait(t, in->index);
     case TESS__STOW:
     case TESS__UNSTOW: return stow(t, in);
-    case TESS__STOW_WAIT: return tess__move_wait(t, t->down, &state->stowed[output]);
-    case TESS__UNSTOW_WAIT: return tess__move_wait(t, t->up, &state->unstowed[output]);
+    case TESS__STOW_WAIT: return tess__move_down_wait(t, &state->stowed[output]);
+    case TESS__UNSTOW_WAIT: return tess__move_up_wait(t, &state->unstowed[output]);
     default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }

@@ -149,7 +149,8 @@ static void drop_overflow(tess *t) {
     for (int32_t i = 0; i < t->n_overflow; i++) {
         tess_buffer *b = &t->overflow[i].memory;
         t->obtained[t->overflow[i].domain] -= b->bytes;
-        tess__unpoison(b->ptr, b->bytes);
+        if (tess__host_reads(t, t->overflow[i].domain))
+            tess__unpoison(b->ptr, b->bytes);
         t->dev->mem_free(t->device, b);
     }
     t->n_overflow = 0;

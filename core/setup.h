@@ -37,9 +37,9 @@ tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum)
 /** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
 int32_t tess__sum_levels(const tess__setup *);
 
-/** Whether the core's own threads can work on the device's memory: transfers are then theirs, and a collective may end
- * in host memory. Else they are copies on the device's queue. */
-static inline int tess__has_lanes(const tess__setup *s) {
+/** Whether device and host have the same memory: the core's own threads can then work on the device's, and a collective
+ * may end in the host's. */
+static inline int tess__one_memory(const tess__setup *s) {
     return s->env.mem == TESS_MEM_HOST;
 }
 

@@ -165,18 +165,22 @@ tess_status tess__arena_obtain(tess *t, uint32_t domain, uint32_t arena, uint64_
         return TESS_OK;
     int pageable = arena == TESS__PAGEABLE || (arena == TESS__STEP && t->layout.activation_rest.pageable);
     uint32_t mem = domain == TESS_DOMAIN_DEVICE ? t->setup.env.mem : pageable ? TESS_MEM_HOST : TESS_MEM_PINNED;
+    if (t->queues.on && mem == TESS_MEM_HOST)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "device %s reaches page-locked host memory only: offload %s must not leave any pageable",
+                          t->plugins[TESS_KIND_DEVICE]->name, t->plugins[TESS_KIND_OFFLOAD]->name);
     tess_alloc_request r = { .struct_size = sizeof r,
                              .mem = mem,
                              .domain = domain,
                              .category = 0,
-                             .flags = mem == TESS_MEM_PINNED ? TESS_ALLOC_MAY_UNPIN : 0,
+                             .flags = mem == TESS_MEM_PINNED && !t->queues.on ? TESS_ALLOC_MAY_UNPIN : 0,
                              .numa_node = domain == TESS_DOMAIN_HOST ? t->numa_node : -1,
                              .bytes = tess__round_up(bytes, t->setup.granularity),
                              .align = t->setup.align };
     tess_status s = obtain(t, &r, a);
     if (s)
         return s;
-    if (arena == TESS__STEP)
+    if (arena == TESS__STEP && tess__host_reads(t, domain))
         tess__poison(a->memory.ptr, a->memory.bytes);
     t->arena_bytes[domain][arena] = a->memory.bytes;
     t->obtained[domain] += a->memory.bytes;
@@ -191,7 +195,8 @@ void tess__arena_release(tess *t, uint32_t domain, uint32_t arena) {
         return;
     t->obtained[domain] -= a->memory.bytes;
     t->arena_bytes[domain][arena] = 0;
-    tess__unpoison(a->memory.ptr, a->memory.bytes);
+    if (tess__host_reads(t, domain))
+        tess__unpoison(a->memory.ptr, a->memory.bytes);
     if (a->comm)
         t->comm->mem_free(a->comm, &a->memory);
     else

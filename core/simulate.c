@@ -380,8 +380,6 @@ static tess_status move(sim *s, const tess__instr *in) {
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__UNSTOW;
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
     double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
-    if (!tess__has_lanes(s->in->setup))
-        return work(s, in, NULL, seconds);
     return post(s, back ? UP : DOWN, back ? TESS__LANE_UP : TESS__LANE_DOWN, in, seconds, back ? 1 : threads(s),
                 back ? &s->unstow[output][in->index] : &s->stow[output][in->index]);
 }

@@ -7,7 +7,7 @@
 
 static int on_a_lane(const tess *t, const tess__instr *in) {
     int moves = in->op == TESS__FETCH || in->op == TESS__STOW || in->op == TESS__UNSTOW;
-    return in->flags & TESS__ASYNC || (moves && t->up);
+    return in->flags & TESS__ASYNC || (moves && (t->up || t->queues.on));
 }
 
 static int is_wait(const tess__instr *in) {

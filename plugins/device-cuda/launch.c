@@ -138,8 +138,9 @@ static CUresult copy(const place *p, const tess_kernel *k) {
     uint64_t bytes = k->elems * tess_dtype_bytes(k->in_dtype);
     if (k->in[0] == k->out)
         return CUDA_SUCCESS;
-    return p->device->cu->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)k->out, (CUdeviceptr)(uintptr_t)k->in[0], bytes,
-                                            p->stream);
+    /* either side may be page-locked memory of the host */
+    return p->device->cu->cuMemcpyAsync((CUdeviceptr)(uintptr_t)k->out, (CUdeviceptr)(uintptr_t)k->in[0], bytes,
+                                        p->stream);
 }
 
 static CUresult cast(const place *p, const tess_kernel *k) {
