@@ -6,6 +6,7 @@
 #include <string.h>
 
 axis_values axes[N_AXES] = {
+    [DEVICE] = { "device", { "cpu" }, 1 },
     [COMM] = { "comm", { "self", "gloo", "shm" }, 3 },
     [OFFLOAD] = { "offload", { "none", "cpu" }, 2 },
     [PRECISION] = { "precision", { "fp32", "bf16" }, 2 },
@@ -22,7 +23,8 @@ int axes_extend(void) {
     static const struct {
         int axis;
         const char *variable;
-    } extra[] = { { COMM, "TESSERA_MATRIX_COMM" },
+    } extra[] = { { DEVICE, "TESSERA_MATRIX_DEVICE" },
+                  { COMM, "TESSERA_MATRIX_COMM" },
                   { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" },
                   { PRECISION, "TESSERA_MATRIX_PRECISION" },
                   { WRAP, "TESSERA_MATRIX_WRAP" } };
@@ -45,8 +47,17 @@ static int is(const cell *c, int axis, const char *value) {
     return strcmp(axes[axis].values[c->v[axis]], value) == 0;
 }
 
+/* A device and a comm plugin that are given together belong together: no other reaches that memory, and it reaches no
+ * other. */
+static int belong(const cell *c) {
+    static const int given_comm = 3; /* its index */
+    if (axes[DEVICE].n == 1 || axes[COMM].n <= given_comm)
+        return 1;
+    return is(c, COMM, "self") || (c->v[DEVICE] > 0) == (c->v[COMM] == given_comm);
+}
+
 int cell_exists(const cell *c) {
-    return is(c, COMM, "self") == (cell_ranks(c) == 1);
+    return belong(c) && is(c, COMM, "self") == (cell_ranks(c) == 1);
 }
 
 /* Six ranks, and groups of three among them, are for the cells that are named one by one. */
@@ -68,13 +79,15 @@ void cell_name(const cell *c, char *out, size_t n) {
     for (int a = 0; a < N_AXES && at < n; a++) {
         char strategy[32];
         const char *value = axes[a].values[c->v[a]], *slash = strrchr(value, '/');
+        if (a == DEVICE && axes[a].n == 1)
+            continue;
         if (a == STRATEGY) {
             cell_strategy(c, strategy, sizeof strategy);
             value = strategy;
         } else if (slash) {
             value = slash + 1;
         }
-        at += (size_t)snprintf(out + at, n - at, "%s%s=%s", a ? "," : "", axes[a].name, value);
+        at += (size_t)snprintf(out + at, n - at, "%s%s=%s", at ? "," : "", axes[a].name, value);
     }
 }
 
@@ -105,7 +118,7 @@ static uint8_t covered[N_AXES][N_AXES][N_AXES][MAX_VALUES][MAX_VALUES][MAX_VALUE
 /* How many triples of the cell are new; marks them when asked to. */
 static int new_triples(const cell *c, int mark) {
     int n = 0;
-    for (int i = 0; i < N_AXES; i++)
+    for (int i = axes[DEVICE].n > 1 ? DEVICE : DEVICE + 1; i < N_AXES; i++)
         for (int j = i + 1; j < N_AXES; j++)
             for (int k = j + 1; k < N_AXES; k++) {
                 uint8_t *seen = &covered[i][j][k][c->v[i]][c->v[j]][c->v[k]];

@@ -3,7 +3,7 @@
 #define AXES_H
 #include <stddef.h>
 
-enum axis { COMM, OFFLOAD, PRECISION, WRAP, STRATEGY, ACTIVATIONS, RANKS, ACCUM, CLIP, N_AXES };
+enum axis { DEVICE, COMM, OFFLOAD, PRECISION, WRAP, STRATEGY, ACTIVATIONS, RANKS, ACCUM, CLIP, N_AXES };
 enum { MAX_VALUES = 8, MAX_CELLS = 1 << 17 };
 
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
     unsigned char v[N_AXES]; /* index of the value on each axis */
 } cell;
 
-/** Adds the plugins that TESSERA_MATRIX_COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
+/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
  * Returns how many. */
 int axes_extend(void);
 /** Whether the combination can exist: self is for one rank, the others' ranks for several or one. */
@@ -27,7 +27,7 @@ size_t cells_all(cell *out);
 /** A set in which every possible triple of values of any three axes occurs, chosen greedily from a fixed seed; behind
  * it the named extra cells (six ranks). Returns how many. */
 size_t cells_covering(cell *out);
-/** "comm=gloo,offload=none,…" */
+/** "comm=gloo,offload=none,…", with the device in front where there is a choice. */
 void cell_name(const cell *, char *out, size_t n);
 /** TESSERA_STRATEGY's text: hybrid means groups of K for this number of ranks. */
 void cell_strategy(const cell *, char *out, size_t n);

@@ -1,4 +1,5 @@
 #include "toy.h"
+#include "toy_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -100,6 +101,47 @@ static double make_loss(const float *y, float *dy) {
     return loss;
 }
 
+/* ---- what lies on a GPU is worked on in copies ---- */
+
+enum { MOST_ELEMS = 256 };
+typedef struct {
+    const void *p[N_PARAMS];
+    void *g[N_PARAMS];
+    float params[N_PARAMS][MOST_ELEMS], grads[N_PARAMS][MOST_ELEMS];
+} view;
+
+/* Parameters and, where `g` is not null, gradients of a scope, readable. */
+static void view_open(view *v, int scope, const void *const *p, void *const *g, uint32_t dtype) {
+    int list[N_PARAMS], n = list_of(scope, list);
+    size_t bytes = dtype == TESS_BF16 ? 2 : 4;
+    for (int k = 0; k < n; k++) {
+        size_t elems = param_elems(list[k]);
+        int buffer = (params[list[k]].flags & TESS_BUFFER) != 0;
+        v->p[k] = p[k];
+        v->g[k] = g ? g[k] : NULL;
+        if (!toy_on_device())
+            continue;
+        toy_read(v->params[k], p[k], elems * (buffer ? 4 : bytes));
+        v->p[k] = v->params[k];
+        if (v->g[k]) {
+            toy_read(v->grads[k], g[k], elems * 4);
+            v->g[k] = v->grads[k];
+        }
+    }
+}
+
+/* Gradients, and buffers where they have changed, back to where they lie. */
+static void view_close(const view *v, int scope, const void *const *p, void *const *g) {
+    int list[N_PARAMS], n = list_of(scope, list);
+    for (int k = 0; toy_on_device() && k < n; k++) {
+        size_t bytes = param_elems(list[k]) * 4;
+        if (g && g[k])
+            toy_write(g[k], v->grads[k], bytes);
+        if (!g && params[list[k]].flags & TESS_BUFFER)
+            toy_write((void *)(uintptr_t)p[k], v->params[k], bytes);
+    }
+}
+
 /* The buffer follows the data that this rank has seen, as running statistics would. */
 static void update_buffer(int scope, const void *const *p, const float *x) {
     int list[N_PARAMS], n = list_of(scope, list);
@@ -123,35 +165,47 @@ static int scope_of(void *user) {
 }
 
 static tess_status block_forward(void *user, const tess_block_call *c) {
-    int scope = scope_of(user);
+    int scope = scope_of(user), last = scope == TOY_SCOPES - 1;
     const void *p[N_PARAMS];
-    const float *x = c->input ? c->input : c->batch;
-    hide_buffer(scope, c->params, p);
-    if (scope < TOY_SCOPES - 1) {
-        forward(scope, p, c->compute_dtype, x, c->output);
+    float x[WIDTH], y[WIDTH], dy[WIDTH];
+    static _Thread_local view v;
+    toy_read(x, c->input ? c->input : c->batch, sizeof x);
+    view_open(&v, scope, c->params, NULL, c->compute_dtype);
+    hide_buffer(scope, v.p, p);
+    forward(scope, p, c->compute_dtype, x, y);
+    if (last) {
+        double loss = make_loss(y, dy);
+        toy_write(c->saved ? c->saved : c->scratch, y, sizeof y);
+        toy_write(c->output, &loss, sizeof loss);
     } else {
-        float dy[WIDTH];
-        forward(scope, p, c->compute_dtype, x, c->saved ? c->saved : c->scratch);
-        *(double *)c->output = make_loss(c->saved ? c->saved : c->scratch, dy);
+        toy_write(c->output, y, sizeof y);
+        if (c->saved)
+            toy_write(c->saved, y, sizeof y);
     }
-    if (c->saved && scope < TOY_SCOPES - 1)
-        memcpy(c->saved, c->output, WIDTH * sizeof(float));
-    if (c->pass == TESS_PASS_TRAIN && !c->recompute)
-        update_buffer(scope, c->params, x);
+    if (c->pass == TESS_PASS_TRAIN && !c->recompute) {
+        update_buffer(scope, v.p, x);
+        view_close(&v, scope, c->params, NULL);
+    }
     return TESS_OK;
 }
 
 static tess_status block_backward(void *user, const tess_block_call *c) {
     int scope = scope_of(user);
     const void *p[N_PARAMS];
-    float dy[WIDTH], dx[WIDTH];
-    const float *x = c->input ? c->input : c->batch;
-    hide_buffer(scope, c->params, p);
+    float x[WIDTH], y[WIDTH], dy[WIDTH], dx[WIDTH];
+    static _Thread_local view v;
+    toy_read(x, c->input ? c->input : c->batch, sizeof x);
+    toy_read(y, c->saved, sizeof y);
+    view_open(&v, scope, c->params, c->grads, c->compute_dtype);
+    hide_buffer(scope, v.p, p);
     if (c->grad_output)
-        memcpy(dy, c->grad_output, sizeof dy);
+        toy_read(dy, c->grad_output, sizeof dy);
     else
-        make_loss(c->saved, dy);
-    backward(scope, p, c->compute_dtype, c->grads, x, c->saved, dy, c->grad_input ? c->grad_input : dx);
+        make_loss(y, dy);
+    backward(scope, p, c->compute_dtype, v.g, x, y, dy, dx);
+    if (c->grad_input)
+        toy_write(c->grad_input, dx, sizeof dx);
+    view_close(&v, scope, c->params, c->grads);
     return TESS_OK;
 }
 
@@ -214,6 +268,7 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
     float x[TOY_SCOPES + 1][WIDTH], dy[WIDTH], dx[WIDTH];
     const void *p[N_PARAMS], *seen[N_PARAMS];
     void *g[N_PARAMS];
+    static _Thread_local view v;
     make_input(microbatch, x[0]);
     tess_status s = tess_pass(t, kind);
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
@@ -223,10 +278,13 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
         }
         if ((s = tess_forward_begin(t, m->scope[k], p, m->n_params[k])))
             break;
-        hide_buffer(k, p, seen);
+        view_open(&v, k, p, NULL, TESS_F32);
+        hide_buffer(k, v.p, seen);
         forward(k, seen, TESS_F32, x[k], x[k + 1]);
-        if (kind != TESS_PASS_EVAL)
-            update_buffer(k, p, x[k]);
+        if (kind != TESS_PASS_EVAL) {
+            update_buffer(k, v.p, x[k]);
+            view_close(&v, k, p, NULL);
+        }
         s = tess_forward_end(t, m->scope[k]);
     }
     if (s)
@@ -237,8 +295,10 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
             continue;
         if ((s = tess_backward_begin(t, m->scope[k], p, g, m->n_params[k])))
             break;
-        hide_buffer(k, p, seen);
-        backward(k, seen, TESS_F32, g, x[k], x[k + 1], dy, dx);
+        view_open(&v, k, p, g, TESS_F32);
+        hide_buffer(k, v.p, seen);
+        backward(k, seen, TESS_F32, v.g, x[k], x[k + 1], dy, dx);
+        view_close(&v, k, p, g);
         memcpy(dy, dx, sizeof dy);
         s = tess_backward_end(t, m->scope[k]);
     }

@@ -4,6 +4,7 @@
 #include "alloc_count.h"
 #include "ledger_check.h"
 #include "toy.h"
+#include "toy_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -84,6 +85,8 @@ int main(int argc, char **argv) {
     tess *t = NULL;
     toy m;
     tess_options options = { .struct_size = sizeof options, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
+    if (toy_device_open(&options))
+        return 3;
     tess_status s = tess_open(&options, &t);
     if (s)
         return fail(NULL, s);
@@ -147,5 +150,6 @@ int main(int argc, char **argv) {
                tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
                (unsigned long long)stats.n_recompiles);
     int code = tess_exit_code(tess_close(t));
+    toy_device_close();
     return code ? code : failed;
 }
