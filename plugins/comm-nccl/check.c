@@ -35,10 +35,10 @@ static int is_whole(uint32_t dtype) {
 /* ---- the way -------------------------------------------------------------------------------------------------------
  */
 
-/* NCCL sums in an order of its own, which for integers does not show, and passes over NaN in minimum and maximum. */
+/* NCCL sums in an order of its own, which for integers does not show, and passes over NaN in minimum and maximum. f64
+ * is for losses, a few numbers, and always in the engine's order. */
 static int sums_natively(const tess_collective *c, int deterministic) {
-    return is_whole(c->send_dtype) ||
-           (c->redop == TESS_SUM && !deterministic && (c->send_dtype == TESS_F32 || c->send_dtype == TESS_F64));
+    return is_whole(c->send_dtype) || (c->redop == TESS_SUM && !deterministic && c->send_dtype == TESS_F32);
 }
 
 static uint64_t round_up(uint64_t x, uint64_t to) {

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,10 +112,55 @@ static void check_bytes(const char *line, int on_host) {
     assert_int_equal(number_of(line, " recompiles="), 0);
 }
 
+/* ---- what the driver's double has seen ---- */
+
+static char log_path[] = "/tmp/tessera-matrix-XXXXXX";
+
+/* What the communicators of a cell take beside the arenas: 64 requests, each with 64 bytes for itself and every rank.
+ */
+static uint64_t words_bytes(const cell *c) {
+    char strategy[32];
+    uint64_t w = (uint64_t)cell_ranks(c), k = w, bytes = 4096 * (1 + w);
+    if (w == 1)
+        return 0;
+    cell_strategy(c, strategy, sizeof strategy);
+    const char *colon = strchr(strategy, ':');
+    if (colon)
+        k = strtoull(colon + 1, NULL, 10);
+    uint64_t groups[2] = { k, w / k };
+    for (int i = 0; colon && i < 2; i++)
+        bytes += groups[i] > 1 && groups[i] < w ? 4096 * (1 + groups[i]) : 0;
+    return bytes;
+}
+
+/* On each rank the driver has given out what was planned, and comm-nccl's words; by the driver's own count. */
+static void check_driver(const cell *c, const char *line) {
+    char name[64];
+    int rank, ranks = 0;
+    uint64_t n, expected_bytes = number_of(line, " planned=") + words_bytes(c);
+    FILE *log = fopen(log_path, "r");
+    while (log && fscanf(log, "%d %63s %" SCNu64 "\n", &rank, name, &n) == 3)
+        if (strcmp(name, "device-bytes") == 0) {
+            ranks++;
+            if (n != expected_bytes)
+                fail_msg("rank %d obtained %" PRIu64 " bytes from the driver, expected %" PRIu64, rank, n,
+                         expected_bytes);
+        }
+    if (!log) /* a real GPU */
+        return;
+    fclose(log);
+    unlink(log_path);
+    assert_int_equal(ranks, cell_ranks(c));
+}
+
 static int run_toy(const cell *c, char *output, size_t capacity) {
     const char *mode = strcmp(axes[CLIP].values[c->v[CLIP]], "on") == 0 ? "blocks-clip" : "blocks";
     char *argv[] = { toy_path, (char *)mode, "3", NULL };
     set_environment(c);
+    if (c->v[DEVICE] > 0)
+        set("TESSERA_DOUBLE_LOG", log_path);
+    else
+        unsetenv("TESSERA_DOUBLE_LOG");
     return ranks_run(cell_ranks(c), argv, 60, output, capacity);
 }
 
@@ -157,6 +203,8 @@ static void run_cell(void **state) {
     if (code != 0)
         fail_msg("exit code %d: %s", code, output);
     check_bytes(output, c->v[DEVICE] == 0);
+    if (c->v[DEVICE] > 0)
+        check_driver(c, output);
     value_of(output, "digest=", digest, sizeof digest);
     const expectation *e = expectation_of(c);
     if (strcmp(e->digest, digest) != 0)
@@ -229,6 +277,10 @@ int main(int argc, char **argv) {
     if (list || n_tests == 0)
         return list ? 0 : 1;
     setenv("TESSERA_LOG", "error", 1);
+    int fd = mkstemp(log_path);
+    if (fd >= 0)
+        close(fd);
+    unlink(log_path);
     int failed = _cmocka_run_group_tests("matrix", tests, n_tests, NULL, NULL);
     print_grid();
     printf("%zu cells: %zu run, %d skipped, %d failed\n", n_tests, n_tests - (size_t)tally.skipped, tally.skipped,
