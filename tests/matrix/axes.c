@@ -18,6 +18,8 @@ axis_values axes[N_AXES] = {
     [CLIP] = { "clip", { "off", "on" }, 2 },
 };
 
+int axes_device_alone;
+
 int axes_extend(void) {
     int added = 0;
     static const struct {
@@ -49,11 +51,13 @@ static int is(const cell *c, int axis, const char *value) {
 
 /* A device and a comm plugin that are given together belong together: no other reaches that memory, and it reaches no
  * other. */
+enum { GIVEN_COMM = 3 /* its index */ };
 static int belong(const cell *c) {
-    static const int given_comm = 3; /* its index */
-    if (axes[DEVICE].n == 1 || axes[COMM].n <= given_comm)
+    if (axes_device_alone && c->v[DEVICE] == 0)
+        return 0;
+    if (axes[DEVICE].n == 1 || axes[COMM].n <= GIVEN_COMM)
         return 1;
-    return is(c, COMM, "self") || (c->v[DEVICE] > 0) == (c->v[COMM] == given_comm);
+    return is(c, COMM, "self") || (c->v[DEVICE] > 0) == (c->v[COMM] == GIVEN_COMM);
 }
 
 int cell_exists(const cell *c) {
@@ -138,7 +142,8 @@ static void add_six_ranks(cell *out, size_t *n) {
     for (int strategy = 0; strategy < axes[STRATEGY].n; strategy++)
         for (int precision = 0; precision < 2; precision++) {
             cell c = { { 0 } };
-            c.v[COMM] = 1;
+            c.v[COMM] = axes_device_alone ? GIVEN_COMM : 1;
+            c.v[DEVICE] = (unsigned char)axes_device_alone;
             c.v[PRECISION] = (unsigned char)precision;
             c.v[WRAP] = 1;
             c.v[STRATEGY] = (unsigned char)strategy;

@@ -20,6 +20,7 @@ typedef struct {
 /** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
  * Returns how many. */
 int axes_extend(void);
+extern int axes_device_alone; /* only cells of the device that was added, each over self or the comm plugin that was */
 /** Whether the combination can exist: self is for one rank, the others' ranks for several or one. */
 int cell_exists(const cell *);
 /** All cells; returns how many. */

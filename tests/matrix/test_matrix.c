@@ -3,9 +3,10 @@
  * ledger point of every unit; nothing is allocated after the
  * first step; nothing stays booked. Cells that share (precision, wire, W, accumulation, clipping) share one digest.
  *
- *   test_matrix [--all] [--part I/N] [--list] [PATTERN]     PATTERN: a shell pattern over names, "*W=4*"
+ *   test_matrix [--all] [--device] [--part I/N] [--list] [PATTERN]     PATTERN: a shell pattern over names, "*W=4*"
  *
- * TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP: a plugin of yours as one more value of its axis. */
+ * TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP: a plugin of yours as one more value of its axis.
+ * --device: the cells of that device alone. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -234,7 +235,7 @@ static void print_grid(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: test_matrix [--all] [--part I/N] [--list] [PATTERN]\n");
+    fprintf(stderr, "usage: test_matrix [--all] [--device] [--part I/N] [--list] [PATTERN]\n");
     return 2;
 }
 
@@ -245,6 +246,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--all") == 0)
             all = 1;
+        else if (strcmp(argv[i], "--device") == 0)
+            axes_device_alone = 1;
         else if (strcmp(argv[i], "--list") == 0)
             list = 1;
         else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2)
@@ -258,6 +261,10 @@ int main(int argc, char **argv) {
     if (!toy_path || parts < 1 || part < 0 || part >= parts)
         return usage();
     int added = axes_extend();
+    if (axes_device_alone && (axes[DEVICE].n == 1 || axes[COMM].n == 3)) {
+        fprintf(stderr, "--device needs TESSERA_MATRIX_DEVICE and TESSERA_MATRIX_COMM\n");
+        return 2;
+    }
     size_t n = all ? cells_all(cells) : cells_covering(cells), n_tests = 0;
     if (!all && !added && n < STORED_COUNT) {
         fprintf(stderr, "the covering set has %zu cells, fewer than the %d it had\n", n, STORED_COUNT);
