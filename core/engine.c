@@ -173,7 +173,7 @@ static tess_status pick_comm(tess *t, const char **selection, char name[32]) {
     const tess_device_ops *ops = device->ops;
     tess_status s = ops->describe(device->ctx, -1, &info, &e);
     if (s)
-        return tess__fail(s, "device %s: %s", device->name, e.message);
+        return tess__plugin_failed(s, TESS_KIND_DEVICE, device, &e);
     tess_plan_env env = { .struct_size = sizeof env,
                           .mem = info.mem,
                           .nranks = t->setup.nranks,
@@ -302,7 +302,7 @@ static tess_status describe_device(tess *t) {
     tess_error e = { .struct_size = sizeof e };
     tess_status s = t->dev->describe(t->setup.device_ctx, -1, &info, &e);
     if (s)
-        return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
+        return tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e);
     uint32_t readable = t->options.pointer_mem ? t->options.pointer_mem : 1u << TESS_MEM_HOST;
     if (!(readable >> info.mem & 1))
         return tess__fail(TESS_E_UNSUPPORTED,
@@ -331,13 +331,13 @@ static tess_status create_device(tess *t) {
     int32_t index = t->setup.env.mem == TESS_MEM_HOST ? 0 : t->world.local_rank;
     tess_status s = t->dev->create(t->setup.device_ctx, index, t->setup.env.device_budget_bytes, &t->device, &e);
     if (s)
-        return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
+        return tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e);
     t->compute = (tess_stream){ .mem = t->setup.env.mem, .handle = t->options.stream };
     if (!t->options.stream && TESS_CAN(tess_device_ops, t->dev, stream_create))
         s = t->dev->stream_create(t->device, TESS_STREAM_COMPUTE, &t->compute, &e);
     else if (t->options.stream && TESS_CAN(tess_device_ops, t->dev, stream_import))
         s = t->dev->stream_import(t->device, t->options.stream, &t->compute, &e);
-    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : tess__queues_start(t);
+    return s ? tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e) : tess__queues_start(t);
 }
 
 /* Puts a new communicator in its place, unless a rank was lost meanwhile. */
@@ -370,7 +370,7 @@ static tess_status split(tess *t, int which, int32_t color, int32_t key, int32_t
         return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_STRATEGY: comm %s cannot split, which hybrid sharding needs",
                           t->plugins[TESS_KIND_COMM]->name);
     tess_status s = t->comm->split(t->comms[TESS__WORLD], color, key, &c, &comm, &e);
-    return s ? tess__fail(s, "comm %s: %s", t->plugins[TESS_KIND_COMM]->name, e.message) : keep_comm(t, which, comm);
+    return s ? tess__plugin_failed(s, TESS_KIND_COMM, t->plugins[TESS_KIND_COMM], &e) : keep_comm(t, which, comm);
 }
 
 static tess_status create_comms(tess *t) {
@@ -381,7 +381,7 @@ static tess_status create_comms(tess *t) {
     snprintf(t->doing[t->doing_now], sizeof t->doing[0], "the start of comm %s", t->plugins[TESS_KIND_COMM]->name);
     tess_status s = t->comm->init(u->comm_ctx, &c, &comm, &e);
     if (s)
-        return tess__fail(s, "comm %s: %s", t->plugins[TESS_KIND_COMM]->name, e.message);
+        return tess__plugin_failed(s, TESS_KIND_COMM, t->plugins[TESS_KIND_COMM], &e);
     if ((s = keep_comm(t, TESS__WORLD, comm)))
         return s;
     t->shard_rank = t->world.rank % u->shard_ranks;
@@ -598,9 +598,10 @@ tess_status tess_close(tess *t) {
         if (closed)
             tess__engine_fail(t, closed);
     }
-    if (!t->error && t->device && tess__device_sync(t))
-        tess__engine_fail(t, TESS_E_DEVICE);
-    tess_status s = t->error;
+    tess_status s = !t->error && t->device ? tess__device_sync(t) : TESS_OK;
+    if (s)
+        tess__engine_fail(t, s);
+    s = t->error;
     if (t->error)
         tess__engine_abort_comms(t, t->error);
     drop_requests(t);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static tess_status device_failed(const tess *t, tess_status s, const tess_error *e) {
-    return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e->message);
+    return tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], e);
 }
 
 /* ---- memory ---- */
@@ -52,7 +52,8 @@ static tess_status find_room(tess *t, tess__buffer *b) {
     if (s)
         return tess__fail(s,
                           "a pass that departs from the compiled order needs %llu bytes beside the plan: device %s: %s",
-                          (unsigned long long)r.bytes, t->plugins[TESS_KIND_DEVICE]->name, e.message);
+                          (unsigned long long)r.bytes, t->plugins[TESS_KIND_DEVICE]->name,
+                          tess__plugin_said(TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e));
     if (t->n_overflow == t->cap_overflow) {
         t->dev->mem_free(t->device, &more);
         return tess__fail(TESS_E_INTERNAL, "more than %d buffers beside the step arena", t->cap_overflow);

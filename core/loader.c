@@ -33,6 +33,19 @@ static char *path_args(char *path) {
     return strchr(strrchr(path, '/'), ':');
 }
 
+static const char *behind(const char *text, const char *word, const char *end) {
+    size_t n = strlen(word), m = strlen(end);
+    return strncmp(text, word, n) == 0 && strncmp(text + n, end, m) == 0 ? text + n + m : text;
+}
+
+const char *tess__plugin_said(uint32_t kind, const tess__plugin *p, const tess_error *e) {
+    return behind(behind(e->message, tess__kind_name(kind), " "), p->name, ": ");
+}
+
+tess_status tess__plugin_failed(tess_status s, uint32_t kind, const tess__plugin *p, const tess_error *e) {
+    return tess__fail(s, "%s %s: %s", tess__kind_name(kind), p->name, tess__plugin_said(kind, p, e));
+}
+
 static tess_status parse_selection(request *r, char *text) {
     size_t head = strcspn(text, ":/");
     char *colon = text + head;

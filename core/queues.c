@@ -4,7 +4,7 @@
 #include "try.h"
 
 static tess_status failed(const tess *t, tess_status s, const tess_error *e) {
-    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e->message) : TESS_OK;
+    return s ? tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], e) : TESS_OK;
 }
 
 #define CALL(t, slot, ...)                                                                                             \
@@ -137,7 +137,7 @@ tess_status tess__retire(tess *t, int which, tess_request *request, uint64_t seq
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     tess_status s = t->comm->wait_stream(request, &t->compute, &e);
     if (s)
-        return tess__fail(s, "comm %s: %s", t->plugins[TESS_KIND_COMM]->name, e.message);
+        return tess__plugin_failed(s, TESS_KIND_COMM, t->plugins[TESS_KIND_COMM], &e);
     return sweep(t, 0);
 }
 

@@ -46,7 +46,7 @@ static tess_status check(const tess *t, uint32_t of, tess_range_fn fn) {
 static tess_status copy(tess *t, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes) {
     tess_error e = { .struct_size = sizeof e };
     tess_status s = t->dev->copy(t->device, dst, dst_mem, src, src_mem, bytes, &t->compute, &e);
-    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : tess__device_sync(t);
+    return s ? tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e) : tess__device_sync(t);
 }
 
 static tess_range range_of(const tess__param *p, int32_t index, uint64_t first, uint64_t elems) {

@@ -150,11 +150,11 @@ static tess_status obtain(tess *t, const tess_alloc_request *r, tess__arena *out
     tess_comm *comm = allocating_comm(t, r->domain);
     tess_status s = r->domain == TESS_DOMAIN_DEVICE ? tess__device_has_room(t, r->bytes, &e) : TESS_OK;
     if (s)
-        return tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message);
+        return tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e);
     s = comm ? t->comm->mem_alloc(comm, r, &memory, &e) : t->dev->mem_alloc(t->device, r, &memory, &e);
     if (s)
-        return tess__fail(s, "%s %s: %s", comm ? "comm" : "device",
-                          t->plugins[comm ? TESS_KIND_COMM : TESS_KIND_DEVICE]->name, e.message);
+        return tess__plugin_failed(s, comm ? TESS_KIND_COMM : TESS_KIND_DEVICE,
+                                   t->plugins[comm ? TESS_KIND_COMM : TESS_KIND_DEVICE], &e);
     *out = (tess__arena){ memory, comm };
     return TESS_OK;
 }
@@ -267,7 +267,7 @@ static tess_status zero(tess *t, uint32_t domain, tess__arena *a) {
         return TESS_OK;
     }
     tess_status s = t->dev->fill(t->device, a->memory.ptr, 0, a->memory.bytes, &t->compute, &e);
-    return s ? tess__fail(s, "device %s: %s", t->plugins[TESS_KIND_DEVICE]->name, e.message) : TESS_OK;
+    return s ? tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e) : TESS_OK;
 }
 
 /* Host memory lies on the node nearest the device; asked only where some will be obtained. */

@@ -186,7 +186,7 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
         update_buffer(scope, v.p, x);
         view_close(&v, scope, c->params, NULL);
     }
-    return TESS_OK;
+    return toy_device_failed() ? TESS_E_DEVICE : TESS_OK;
 }
 
 static tess_status block_backward(void *user, const tess_block_call *c) {
@@ -206,7 +206,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     if (c->grad_input)
         toy_write(c->grad_input, dx, sizeof dx);
     view_close(&v, scope, c->params, c->grads);
-    return TESS_OK;
+    return toy_device_failed() ? TESS_E_DEVICE : TESS_OK;
 }
 
 /* ---- declaration ---- */

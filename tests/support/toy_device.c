@@ -12,13 +12,15 @@ static struct {
     CUdevice device;
     CUcontext context;
     CUstream stream;
+    int failed;
 } gpu;
 
 static void must(CUresult r, const char *what) {
     if (r == CUDA_SUCCESS)
         return;
-    fprintf(stderr, "toy: %s failed: %s\n", what, tess_cuda_text(r));
-    exit(3);
+    if (!gpu.failed)
+        fprintf(stderr, "toy: %s failed: %s\n", what, tess_cuda_text(r));
+    gpu.failed = 1;
 }
 
 int toy_device_open(tess_options *o) {
@@ -35,27 +37,40 @@ int toy_device_open(tess_options *o) {
         return -1;
     }
     must(gpu.cu->cuDeviceGet(&gpu.device, rank ? atoi(rank) : 0), "finding the GPU of this rank");
-    must(gpu.cu->cuDevicePrimaryCtxRetain(&gpu.context, gpu.device), "making a context");
+    if (!gpu.failed)
+        must(gpu.cu->cuDevicePrimaryCtxRetain(&gpu.context, gpu.device), "making a context");
+    if (gpu.failed)
+        return -1;
     must(gpu.cu->cuCtxPushCurrent(gpu.context), "making it current");
-    must(gpu.cu->cuStreamCreateWithPriority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0), "making a stream");
-    must(gpu.cu->cuCtxPopCurrent(&was), "leaving the context");
+    if (!gpu.failed) {
+        must(gpu.cu->cuStreamCreateWithPriority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0), "making a stream");
+        must(gpu.cu->cuCtxPopCurrent(&was), "leaving the context");
+    }
+    if (gpu.failed)
+        toy_device_close();
     o->stream = gpu.stream;
-    return 0;
+    return gpu.failed ? -1 : 0;
 }
 
 void toy_device_close(void) {
     CUcontext was;
-    if (!gpu.stream)
+    if (!gpu.context)
         return;
-    gpu.cu->cuCtxPushCurrent(gpu.context);
-    gpu.cu->cuStreamDestroy(gpu.stream);
-    gpu.cu->cuCtxPopCurrent(&was);
+    if (gpu.stream && gpu.cu->cuCtxPushCurrent(gpu.context) == CUDA_SUCCESS) {
+        gpu.cu->cuStreamDestroy(gpu.stream);
+        gpu.cu->cuCtxPopCurrent(&was);
+    }
     gpu.cu->cuDevicePrimaryCtxRelease(gpu.device);
+    gpu.context = NULL;
     gpu.stream = NULL;
 }
 
 int toy_on_device(void) {
     return gpu.stream != NULL;
+}
+
+int toy_device_failed(void) {
+    return gpu.failed;
 }
 
 void toy_read(void *host, const void *at, size_t bytes) {
@@ -88,6 +103,9 @@ int toy_device_open(tess_options *o) {
 }
 void toy_device_close(void) {}
 int toy_on_device(void) {
+    return 0;
+}
+int toy_device_failed(void) {
     return 0;
 }
 void toy_read(void *host, const void *at, size_t bytes) {

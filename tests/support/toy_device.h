@@ -11,6 +11,8 @@ int toy_device_open(tess_options *);
 void toy_device_close(void);
 /** Whether toy_read and toy_write are needed. */
 int toy_on_device(void);
+/** Whether a call of the driver failed, which was said. */
+int toy_device_failed(void);
 /** In the order of the stream, done when they return. */
 void toy_read(void *host, const void *at, size_t bytes);
 void toy_write(void *at, const void *host, size_t bytes);

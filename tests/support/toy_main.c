@@ -14,6 +14,7 @@
 static int fail(tess *t, tess_status s) {
     fprintf(stderr, "toy: %s\n", tess_last_error());
     tess_close(t);
+    toy_device_close();
     return tess_exit_code(s);
 }
 
@@ -150,6 +151,8 @@ int main(int argc, char **argv) {
                tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
                (unsigned long long)stats.n_recompiles);
     int code = tess_exit_code(tess_close(t));
+    if (code)
+        fprintf(stderr, "toy: at the end: %s\n", tess_last_error());
     toy_device_close();
     return code ? code : failed;
 }
