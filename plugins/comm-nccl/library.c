@@ -69,7 +69,7 @@ tess_status nccl_failed(struct nccl_failure *f, const struct nccl_library *lib, 
                     : result == ncclSystemError                                   ? TESS_E_SYSTEM
                     : result == ncclRemoteError                                   ? TESS_E_PEER
                     : result == ncclInvalidArgument || result == ncclInvalidUsage ? TESS_E_INVALID
-                                                                                  : TESS_E_INTERNAL;
+                                                                                  : TESS_E_SYSTEM;
     nccl_fail(f, s, -1, "nccl: %s gave %d: %s", call, (int)result, lib->ncclGetErrorString(result));
     f->native = (int32_t)result;
     return s;
