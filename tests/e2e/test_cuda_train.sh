@@ -43,6 +43,21 @@ expect 0 "$TESSERA" train $small_gpt --resume saved --json=cpu.json
 expect 0 on_double "$TESSERA" train $small_gpt --device cuda --resume saved --json=cuda.json
 near "$(field loss cuda.json)" "$(field loss cpu.json)" 1e-5 || fail "resumed: $(field loss cuda.json), $(field loss cpu.json)"
 
+# Every kind of call failing: one line that says which, nothing left behind.
+for call in cuLaunchKernel:9 cublasCreate:1 cublasSetWorkspace:3 cublasGemm:20 cuMemcpyDtoDAsync:1 cuMemHostAlloc:2 \
+  cuModuleLoadData:2 cuModuleGetFunction:40 work:200; do
+  code=3
+  [ $call != cuMemHostAlloc:2 ] || code=4
+  TESSERA_DOUBLE_FAIL=$call expect $code on_double "$TESSERA" train gpt --batch 2 --layers 1 --heads 2 --width 16 \
+    --context 8 --steps 2 --device cuda
+  [ "$(wc -l <err)" = 1 ] && grep -Eq "^tessera: error: (operators cuda|cuBLAS|device cuda): " err || fail "$call: $(cat err)"
+done
+# Without cuDNN convolutions are products, in the same memory.
+expect 0 on_double "$TESSERA" train $small_mnist --device cuda --json=with.json
+TESSERA_DOUBLE_FAIL=cudnnCreate:1 expect 0 on_double "$TESSERA" train $small_mnist --device cuda --json=cuda.json
+near "$(field loss cuda.json)" "$(field loss with.json)" 1e-5 || fail "without cuDNN: $(field loss cuda.json)"
+[ "$(field peak_device_bytes cuda.json)" = "$(field peak_device_bytes with.json)" ] || fail "cuDNN changes the peak"
+
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
   expect 3 "$TESSERA" train mnist --device cuda
   [ "$(wc -l <err)" = 1 ] && grep -q "no NVIDIA driver here: libcuda.so.1 cannot be loaded" err || fail "no driver: $(cat err)"
