@@ -7,7 +7,6 @@
 
 #include "double.h"
 #include "driver.h"
-#include "formulas.h"
 
 struct cudnnContext {
     double_stream *stream;
@@ -107,27 +106,33 @@ DOUBLE_API cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_
 
 /* ---- convolutions ------------------------------------------------------------------------------ */
 typedef struct {
-    int what, pad, halves; /* 0 forward, 1 the input's gradient, 2 the filter's */
+    int what, pad; /* 0 forward, 1 the input's gradient, 2 the filter's */
     struct cudnnTensorStruct x, y;
     struct cudnnFilterStruct w;
     const void *in, *other; /* what: x and w; dy and w; x and dy */
     void *out;
 } work;
 
-static float load(const void *from, int64_t i, int halves) {
-    return halves ? tess_f32_of_bf16(((const uint16_t *)from)[i]) : ((const float *)from)[i];
-}
-static void store(void *to, int64_t i, float v, int halves) {
-    if (halves)
-        ((uint16_t *)to)[i] = tess_bf16_of_f32(v);
-    else
-        ((float *)to)[i] = v;
-}
 static int64_t at(const struct cudnnTensorStruct *t, int64_t n, int64_t row, int64_t column, int64_t c) {
     return ((n * t->h + row) * t->w + column) * t->c + c;
 }
 static int64_t tap_at(const struct cudnnFilterStruct *f, int64_t k, int64_t row, int64_t column, int64_t c) {
     return ((k * f->h + row) * f->w + column) * f->c + c;
+}
+
+enum { LANES = 16 };
+/* In lanes, for speed. */
+static float dot(const float *a, const float *b, int64_t n) {
+    float lane[LANES] = { 0 }, sum = 0;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lane[l] += a[i + l] * b[i + l];
+    for (int l = 0; l < LANES; l++)
+        sum += lane[l];
+    for (; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
 }
 
 /* One element of y: over the filter and the channels. */
@@ -138,9 +143,8 @@ static float forward_at(const work *p, int64_t n, int64_t row, int64_t column, i
             int64_t r = row + i - p->pad, c = column + j - p->pad;
             if (r < 0 || r >= p->x.h || c < 0 || c >= p->x.w)
                 continue;
-            for (int64_t q = 0; q < p->x.c; q++)
-                sum += load(p->in, at(&p->x, n, r, c, q), p->halves) *
-                       load(p->other, tap_at(&p->w, k, i, j, q), p->halves);
+            sum += dot((const float *)p->in + at(&p->x, n, r, c, 0),
+                       (const float *)p->other + tap_at(&p->w, k, i, j, 0), p->x.c);
         }
     return sum;
 }
@@ -154,8 +158,8 @@ static float data_at(const work *p, int64_t n, int64_t row, int64_t column, int6
             if (r < 0 || r >= p->y.h || c < 0 || c >= p->y.w)
                 continue;
             for (int64_t k = 0; k < p->y.c; k++)
-                sum += load(p->in, at(&p->y, n, r, c, k), p->halves) *
-                       load(p->other, tap_at(&p->w, k, i, j, q), p->halves);
+                sum += ((const float *)p->in)[at(&p->y, n, r, c, k)] *
+                       ((const float *)p->other)[tap_at(&p->w, k, i, j, q)];
         }
     return sum;
 }
@@ -168,8 +172,8 @@ static float filter_at(const work *p, int64_t k, int64_t i, int64_t j, int64_t q
             for (int64_t column = 0; column < p->y.w; column++) {
                 int64_t r = row + i - p->pad, c = column + j - p->pad;
                 if (r >= 0 && r < p->x.h && c >= 0 && c < p->x.w)
-                    sum += load(p->in, at(&p->x, n, r, c, q), p->halves) *
-                           load(p->other, at(&p->y, n, row, column, k), p->halves);
+                    sum += ((const float *)p->in)[at(&p->x, n, r, c, q)] *
+                           ((const float *)p->other)[at(&p->y, n, row, column, k)];
             }
     return sum;
 }
@@ -188,15 +192,15 @@ static void run_work(void *data) {
         float v = p.what == 0   ? forward_at(&p, a, b, c, d)
                   : p.what == 1 ? data_at(&p, a, b, c, d)
                                 : filter_at(&p, a, b, c, d);
-        store(p.out, i, v, p.halves);
+        ((float *)p.out)[i] = v;
     }
 }
 
 static int fits(cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv,
                 cudnnTensorDescriptor_t y) {
-    return x->dtype == w->dtype && x->dtype == y->dtype &&
-           (x->dtype == CUDNN_DATA_FLOAT || x->dtype == CUDNN_DATA_BFLOAT16) && x->c == w->c && y->c == w->k &&
-           x->n == y->n && y->h == x->h + 2 * conv->pad - w->h + 1 && y->w == x->w + 2 * conv->pad - w->w + 1;
+    return x->dtype == CUDNN_DATA_FLOAT && w->dtype == x->dtype && y->dtype == x->dtype && x->c == w->c &&
+           y->c == w->k && x->n == y->n && y->h == x->h + 2 * conv->pad - w->h + 1 &&
+           y->w == x->w + 2 * conv->pad - w->w + 1;
 }
 
 static int in_device(const void *p, uint64_t bytes) {
@@ -207,7 +211,7 @@ static cudnnStatus_t push(cudnnHandle_t h, const char *name, int what, cudnnTens
                           cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv, cudnnTensorDescriptor_t y,
                           const void *in, const void *other, void *out, void *workspace, size_t bytes,
                           const float *alpha, const float *beta) {
-    uint64_t size = x->dtype == CUDNN_DATA_FLOAT ? 4 : 2;
+    uint64_t size = sizeof(float);
     uint64_t all[3] = { (uint64_t)x->n * (uint64_t)x->h * (uint64_t)x->w * (uint64_t)x->c * size,
                         (uint64_t)w->k * (uint64_t)w->h * (uint64_t)w->w * (uint64_t)w->c * size,
                         (uint64_t)y->n * (uint64_t)y->h * (uint64_t)y->w * (uint64_t)y->c * size };
@@ -219,7 +223,7 @@ static cudnnStatus_t push(cudnnHandle_t h, const char *name, int what, cudnnTens
     if (!fits(x, w, conv, y) || *alpha != 1 || *beta != 0 || bytes < WORKSPACE_BYTES || !in_device(workspace, bytes) ||
         !in_device(in, all[of[what][0]]) || !in_device(other, all[of[what][1]]) || !in_device(out, all[of[what][2]]))
         return CUDNN_STATUS_BAD_PARAM;
-    work p = { what, conv->pad, size == 2, *x, *y, *w, in, other, out };
+    work p = { what, conv->pad, *x, *y, *w, in, other, out };
     double__push(h->stream, run_work, &p, sizeof p);
     return CUDNN_STATUS_SUCCESS;
 }
