@@ -4,7 +4,7 @@
 # processors: 2
 # A rank is killed in each phase of a run of three: all others end with code 5 within a second, naming it, and nothing
 # is left behind. KILLS: how often in each phase (3 here; test_kill_slow.sh: 20).
-# KILL_COMM: over which comm plugin.
+# KILL_COMM: over which comm plugin. KILL_PATIENCE: tenths of a second until all processes are gone.
 set -u
 kills=${KILLS:-3}
 probe=$BUILD/tests/support/kill_main
@@ -27,7 +27,7 @@ check_survivor() { # check_survivor WHAT FILE PATTERN
   [ "${late:-0}" -le "$worst" ] || worst=$late
 }
 nothing_left() { # of this test's processes: they carry the folder in their command line
-  for _ in 1 2 3 4 5 6 7 8 9 10; do
+  for _ in $(seq "${KILL_PATIENCE:-10}"); do
     pgrep -f "$PWD/run" > "$PWD/left" || return 0
     sleep 0.1
   done
