@@ -210,7 +210,8 @@ DOUBLE_API CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
     CUresult entered = double__enter("cuDevicePrimaryCtxRelease", CUDA_ERROR_UNKNOWN);
     pthread_mutex_lock(&lock);
     int held = known(device) && retained[device] > 0;
-    retained[device] -= held;
+    if (held)
+        retained[device]--;
     pthread_mutex_unlock(&lock);
     if (held)
         double__live("retained contexts", -1);
