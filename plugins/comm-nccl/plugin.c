@@ -240,7 +240,9 @@ static tess_status mem_alloc(tess_comm *comm, const tess_alloc_request *r, tess_
 static tess_status mem_register(tess_comm *comm, tess_buffer *buffer, tess_error *error) {
     struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
     void *reg;
-    tess_status s = nccl_memory_register(comm, buffer->ptr, buffer->bytes, &reg, &f);
+    tess_status s = buffer->mem == TESS_MEM_CUDA
+                        ? nccl_memory_register(comm, buffer->ptr, buffer->bytes, &reg, &f)
+                        : nccl_fail(&f, TESS_E_UNSUPPORTED, -1, "nccl: registers a GPU's memory only");
     if (s)
         return nccl_report(&f, error);
     buffer->reg = reg;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# labels: e2e
+# labels: slow
 # timeout: 300
 # processors: 2
 # As test_kill.sh, on GPUs over NCCL, both doubles: once in each phase. Here NCCL does not see that a peer died, as within a
