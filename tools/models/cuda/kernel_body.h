@@ -9,10 +9,28 @@ enum { OPS_ROWS_PER_BLOCK = OPS_BLOCK / OPS_LANES };
 enum { OPS_COLUMNS_PER_BLOCK = 8, OPS_COLUMN_LANES = OPS_BLOCK / OPS_COLUMNS_PER_BLOCK };
 enum { OPS_CHUNK = 512 }; /* rows of a chunk of batch normalisation's sums, as on the CPU */
 
+/* A division in 64 bits costs a GPU several times one in 32, which nearly always will do. */
+TESS_FN uint64_t ops_div(uint64_t a, uint64_t b) {
+    return (a | b) >> 32 ? a / b : (uint32_t)a / (uint32_t)b;
+}
+TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
+    return (a | b) >> 32 ? a % b : (uint32_t)a % (uint32_t)b;
+}
+
 /* for each element of a thread: block · 1024 + k · 256 + thread, so that neighbours are read together */
 #define OPS_FOR_EACH(i, n)                                                                                             \
     for (uint64_t i = (uint64_t)block * (OPS_BLOCK * OPS_EACH) + thread, end_ = i + OPS_BLOCK * OPS_EACH;              \
          i < end_ && i < (n); i += OPS_BLOCK)
+/* The same with the loads ahead of the stores, so that they are under way together: OPS_LOAD declares v, the thread's
+ * elements of p; OPS_STORE runs what follows for element i, which is v[k]. */
+#define OPS_AT(k) ((uint64_t)block * (OPS_BLOCK * OPS_EACH) + (uint64_t)(k)*OPS_BLOCK + thread)
+#define OPS_LOAD(type, v, p, n)                                                                                        \
+    type v[OPS_EACH];                                                                                                  \
+    for (int k_ = 0; k_ < OPS_EACH; k_++)                                                                              \
+    v[k_] = OPS_AT(k_) < (n) ? (p)[OPS_AT(k_)] : 0
+#define OPS_STORE(i, k, n)                                                                                             \
+    for (int k = 0; k < OPS_EACH; k++)                                                                                 \
+        for (uint64_t i = OPS_AT(k), once_ = 1; once_ && i < (n); once_ = 0)
 #define OPS_BODY(name)                                                                                                 \
     TESS_FN void ops_body_##name(const ops_args_##name *a, uint32_t block, uint32_t thread, int phase, double *room)
 #define OPS_ONE_PHASE                                                                                                  \

@@ -11,7 +11,8 @@ typedef struct {
 } ops_args_narrow;
 OPS_BODY(narrow) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->y[i] = tess_bf16_of_f32(a->x[i]);
+    OPS_LOAD(float, x, a->x, a->elems);
+    OPS_STORE(i, k, a->elems) a->y[i] = tess_bf16_of_f32(x[k]);
 }
 
 typedef struct {
@@ -21,7 +22,8 @@ typedef struct {
 } ops_args_widen;
 OPS_BODY(widen) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->y[i] = tess_f32_of_bf16(a->x[i]);
+    OPS_LOAD(uint16_t, x, a->x, a->elems);
+    OPS_STORE(i, k, a->elems) a->y[i] = tess_f32_of_bf16(x[k]);
 }
 
 typedef struct {
@@ -31,7 +33,9 @@ typedef struct {
 } ops_args_add;
 OPS_BODY(add) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->y[i] += a->x[i];
+    OPS_LOAD(float, x, a->x, a->elems);
+    OPS_LOAD(float, y, a->y, a->elems);
+    OPS_STORE(i, k, a->elems) a->y[i] = y[k] + x[k];
 }
 
 typedef struct {
@@ -42,7 +46,9 @@ typedef struct {
 } ops_args_relu_backward;
 OPS_BODY(relu_backward) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->dx[i] = ops_relu_slope_of(a->y[i], a->dy[i], a->scale);
+    OPS_LOAD(float, y, a->y, a->elems);
+    OPS_LOAD(float, dy, a->dy, a->elems);
+    OPS_STORE(i, k, a->elems) a->dx[i] = ops_relu_slope_of(y[k], dy[k], a->scale);
 }
 
 typedef struct {
@@ -52,7 +58,8 @@ typedef struct {
 } ops_args_gelu;
 OPS_BODY(gelu) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->y[i] = ops_gelu_of(a->x[i]);
+    OPS_LOAD(float, x, a->x, a->elems);
+    OPS_STORE(i, k, a->elems) a->y[i] = ops_gelu_of(x[k]);
 }
 
 typedef struct {
@@ -62,7 +69,9 @@ typedef struct {
 } ops_args_gelu_backward;
 OPS_BODY(gelu_backward) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->dx[i] = ops_gelu_slope_of(a->x[i], a->dy[i]);
+    OPS_LOAD(float, x, a->x, a->elems);
+    OPS_LOAD(float, dy, a->dy, a->elems);
+    OPS_STORE(i, k, a->elems) a->dx[i] = ops_gelu_slope_of(x[k], dy[k]);
 }
 
 typedef struct { /* b null: none */
@@ -73,7 +82,8 @@ typedef struct { /* b null: none */
 } ops_args_bias_relu;
 OPS_BODY(bias_relu) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->y[i] = ops_bias_relu_of(a->y[i], a->b, i % a->width, a->relu);
+    OPS_LOAD(float, y, a->y, a->elems);
+    OPS_STORE(i, k, a->elems) a->y[i] = ops_bias_relu_of(y[k], a->b, ops_mod(i, a->width), a->relu);
 }
 
 typedef struct { /* a thread has the four elements of one block of random words */
@@ -83,8 +93,9 @@ typedef struct { /* a thread has the four elements of one block of random words 
     float rate;
 } ops_args_dropout;
 OPS_BODY(dropout) {
-    uint64_t groups = (a->elems + 3) / 4, at = (uint64_t)block * OPS_BLOCK + thread, sample = at / groups;
-    uint64_t first = at % groups * 4;
+    uint64_t groups = (a->elems + 3) / 4, at = (uint64_t)block * OPS_BLOCK + thread;
+    uint64_t sample = ops_div(at, groups);
+    uint64_t first = ops_mod(at, groups) * 4;
     float keep = 1.0f - a->rate, grow = 1.0f / keep;
     OPS_ONE_PHASE;
     if (sample >= a->samples)
@@ -151,7 +162,7 @@ typedef struct {
 OPS_BODY(avgpool_backward) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
-        uint64_t sample = i / (a->places * a->channels), c = i % a->channels;
+        uint64_t sample = ops_div(i, a->places * a->channels), c = ops_mod(i, a->channels);
         a->dx[i] = (float)((double)a->dy[sample * a->channels + c] / (double)a->places);
     }
 }
@@ -176,8 +187,8 @@ typedef struct {
 OPS_BODY(embedding) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
-        uint64_t r = i / a->width, c = i % a->width;
-        a->y[i] = a->table[(uint64_t)a->ids[r] * a->width + c] + a->position[r % a->time * a->width + c];
+        uint64_t r = ops_div(i, a->width), c = ops_mod(i, a->width);
+        a->y[i] = a->table[(uint64_t)a->ids[r] * a->width + c] + a->position[ops_mod(r, a->time) * a->width + c];
     }
 }
 

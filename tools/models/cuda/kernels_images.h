@@ -71,7 +71,7 @@ typedef struct {
 OPS_BODY(batchnorm) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
-        uint64_t c = i % a->channels;
+        uint64_t c = ops_mod(i, a->channels);
         float v = ops_norm_of(a->x[i], a->stats[c], a->stats[a->channels + c], a->w[c], a->b[c]);
         a->y[i] = a->relu && v < 0 ? 0 : v; /* a NaN stays */
     }
@@ -130,7 +130,7 @@ typedef struct {
 OPS_BODY(batchnorm_backward) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
-        uint64_t c = i % a->channels;
+        uint64_t c = ops_mod(i, a->channels);
         float g = !a->relu || a->y[i] > 0 ? a->dy[i] : 0;
         a->dx[i] = ops_batchnorm_slope_of(a->x[i], a->stats[c], a->stats[a->channels + c], a->w[c], g, a->means[c],
                                           a->means[a->channels + c]);
@@ -150,13 +150,13 @@ OPS_BODY(windows) {
     uint64_t ow = (uint64_t)a->out_width, oh = (uint64_t)a->out_height;
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
-        uint64_t place = a->first_place + i / taps, tap = i % taps;
-        int64_t row = (int64_t)(place / ow % oh + tap / (k * c)) - a->pad;
-        int64_t column = (int64_t)(place % ow + tap / c % k) - a->pad;
+        uint64_t place = a->first_place + ops_div(i, taps), tap = ops_mod(i, taps), line = ops_div(place, ow);
+        int64_t row = (int64_t)(ops_mod(line, oh) + ops_div(tap, k * c)) - a->pad;
+        int64_t column = (int64_t)(ops_mod(place, ow) + ops_mod(ops_div(tap, c), k)) - a->pad;
         float v = 0;
         if (row >= 0 && row < a->height && column >= 0 && column < a->width) {
-            int64_t image = (int64_t)(place / (ow * oh));
-            v = a->x[((image * a->height + row) * a->width + column) * a->channels + (int64_t)(tap % c)];
+            int64_t image = (int64_t)ops_div(line, oh);
+            v = a->x[((image * a->height + row) * a->width + column) * a->channels + (int64_t)ops_mod(tap, c)];
         }
         if (a->half)
             a->half[i] = tess_bf16_of_f32(v);

@@ -88,8 +88,9 @@ OPS_BODY(layernorm) {
         return;
     }
     float rsigma = ops_rsigma_of(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
+    float *__restrict__ y = a->y + r * a->width;
     for (uint64_t c = lane; c < a->width; c += OPS_LANES)
-        a->y[r * a->width + c] = ops_norm_of(x[c], mean, rsigma, a->w[c], a->b[c]);
+        y[c] = ops_norm_of(x[c], mean, rsigma, a->w[c], a->b[c]);
     if (lane == 0) {
         a->stats[2 * r] = mean;
         a->stats[2 * r + 1] = rsigma;
@@ -120,8 +121,9 @@ OPS_BODY(layernorm_rows) {
     }
     float g_mean = (float)(ops_add_lanes(room, within) / (double)a->width);
     float g_dot = (float)(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
+    float *__restrict__ dx = a->dx + r * a->width;
     for (uint64_t c = lane; c < a->width; c += OPS_LANES)
-        a->dx[r * a->width + c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * a->w[c], g_mean, g_dot);
+        dx[c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * a->w[c], g_mean, g_dot);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */
@@ -224,7 +226,7 @@ typedef struct {
 OPS_BODY(cross_entropy_backward) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
-        uint64_t r = i / a->classes, c = i % a->classes;
+        uint64_t r = ops_div(i, a->classes), c = ops_mod(i, a->classes);
         float hit = r < a->count && c == (uint64_t)a->labels[r] ? 1.0f : 0.0f;
         a->dlogits[i] = r < a->count ? (a->probabilities[i] - hit) * a->over : 0;
     }
