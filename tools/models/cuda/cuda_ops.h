@@ -3,7 +3,9 @@
 #define TESS_MODELS_CUDA_OPS_H
 #include <cublas_v2.h>
 #include <cuda.h>
+#if TESSERA_HAVE_CUDNN
 #include <cudnn.h>
+#endif
 
 #include "../ops.h"
 #include "cuda_driver.h"
@@ -29,6 +31,7 @@ typedef struct {
 tess_status ops_cublas_load(const ops_cublas **out);
 
 /* ---- cudnn.c: cuDNN, by dlopen, where there is one ------------------------------------------- */
+#if TESSERA_HAVE_CUDNN
 #define OPS_CUDNN_FUNCTIONS(X)                                                                                         \
     X(cudnnCreate)                                                                                                     \
     X(cudnnDestroy)                                                                                                    \
@@ -58,6 +61,7 @@ typedef struct {
 } ops_cudnn;
 /** Loads libcudnn.so.9 once per process; null where there is none. */
 const ops_cudnn *ops_cudnn_load(void);
+#endif
 
 /* ---- ops_cuda.c: the context ------------------------------------------------------------------- */
 enum {
@@ -76,8 +80,10 @@ typedef struct {
     CUmodule module;
     CUfunction kernels[OPS_N_KERNELS];
     cublasHandle_t handle;
+#if TESSERA_HAVE_CUDNN
     const ops_cudnn *dnn;
     cudnnHandle_t dnn_handle; /* null: convolutions are products */
+#endif
 } cuda_ops;
 
 static inline cuda_ops *cuda_of(const ops *o) {

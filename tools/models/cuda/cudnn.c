@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,33 @@ static void load(void) {
 const ops_cudnn *ops_cudnn_load(void) {
     pthread_once(&once, load);
     return is_there ? &cudnn : NULL;
+}
+
+/* For fp32. Without it convolutions are products, and the line that names the operators says so. */
+void ops_cudnn_start(cuda_ops *c) {
+    c->dnn = c->base.bf16 ? NULL : ops_cudnn_load();
+    if (!c->dnn || c->dnn->cudnnCreate(&c->dnn_handle) != CUDNN_STATUS_SUCCESS) {
+        c->dnn_handle = NULL;
+        return;
+    }
+    if (c->dnn->cudnnSetStream(c->dnn_handle, c->stream) == CUDNN_STATUS_SUCCESS)
+        return;
+    c->dnn->cudnnDestroy(c->dnn_handle);
+    c->dnn_handle = NULL;
+}
+
+/* The stream may be gone by now. */
+void ops_cudnn_end(cuda_ops *c) {
+    if (!c->dnn_handle)
+        return;
+    c->dnn->cudnnSetStream(c->dnn_handle, NULL);
+    c->dnn->cudnnDestroy(c->dnn_handle);
+}
+
+void ops_cudnn_describe(const cuda_ops *c, char *out, size_t bytes) {
+    size_t version = c->dnn_handle ? c->dnn->cudnnGetVersion() : 0;
+    if (version)
+        snprintf(out, bytes, ", cuDNN %zu.%zu", version / 10000, version % 10000 / 100);
 }
 
 /* ---- descriptors ------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #define TESS_MODELS_CUDNN_OPS_H
 #include "cuda_ops.h"
 
+#if TESSERA_HAVE_CUDNN
 typedef struct {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
@@ -20,4 +21,22 @@ tess_status ops_cudnn_data(const cuda_ops *, const ops_cudnn_conv *, const ops_c
                            const float *dy, float *dx, void *scratch);
 tess_status ops_cudnn_filter(const cuda_ops *, const ops_cudnn_conv *, const ops_conv_shape *, const float *x,
                              const float *dy, float *dw, void *scratch);
+/** Starts cuDNN for a context, or leaves it without; and ends it. Between enter and leave. */
+void ops_cudnn_start(cuda_ops *);
+void ops_cudnn_end(cuda_ops *);
+/** ", cuDNN 9.13", or nothing. */
+void ops_cudnn_describe(const cuda_ops *, char *out, size_t bytes);
+#else /* built without: convolutions are products */
+typedef struct {
+    int asked, use_forward, use_data, use_filter;
+} ops_cudnn_conv;
+#define ops_cudnn_conv_prepare(c, v, s, room) ((v)->asked = 1)
+#define ops_cudnn_conv_release(c, v) ((void)(v))
+#define ops_cudnn_forward(c, v, s, x, w, y, scratch) TESS_E_INTERNAL
+#define ops_cudnn_data(c, v, s, w, dy, dx, scratch) TESS_E_INTERNAL
+#define ops_cudnn_filter(c, v, s, x, dy, dw, scratch) TESS_E_INTERNAL
+#define ops_cudnn_start(c) ((void)(c))
+#define ops_cudnn_end(c) ((void)(c))
+#define ops_cudnn_describe(c, out, bytes) ((void)(c))
+#endif
 #endif

@@ -1,7 +1,7 @@
 /* The operators for tensors in an NVIDIA GPU's memory: our own kernels (kernels.h), products by cuBLAS. Every call only
  * enqueues on the engine's compute stream. What depends on shapes alone is made without a GPU, so that a plan needs
  * none; the rest is made by `start`, once the engine has its device. */
-#include "cuda_ops.h"
+#include "cudnn_ops.h"
 #include "status.h"
 
 #include <limits.h>
@@ -52,19 +52,6 @@ static tess_status start_cublas(cuda_ops *c) {
                                                    c->blas->cublasGetStatusString(s));
 }
 
-/* For fp32. Without it convolutions are products, and the line that names the operators says so. */
-static void start_cudnn(cuda_ops *c) {
-    c->dnn = c->base.bf16 ? NULL : ops_cudnn_load();
-    if (!c->dnn || c->dnn->cudnnCreate(&c->dnn_handle) != CUDNN_STATUS_SUCCESS) {
-        c->dnn_handle = NULL;
-        return;
-    }
-    if (c->dnn->cudnnSetStream(c->dnn_handle, c->stream) == CUDNN_STATUS_SUCCESS)
-        return;
-    c->dnn->cudnnDestroy(c->dnn_handle);
-    c->dnn_handle = NULL;
-}
-
 static tess_status start_inside(cuda_ops *c) {
     if (!c->stream)
         CU_TRY(c, "making a stream", c->d->cuStreamCreateWithPriority(&c->own, CU_STREAM_NON_BLOCKING, 0));
@@ -72,7 +59,7 @@ static tess_status start_inside(cuda_ops *c) {
     CU_TRY(c, "loading the kernels", c->d->cuModuleLoadData(&c->module, tess_ops_kernels));
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
-    start_cudnn(c);
+    ops_cudnn_start(c);
     return start_cublas(c);
 }
 
@@ -98,10 +85,7 @@ static void cuda_destroy(ops *o) {
     if (c && c->context) {
         CUcontext popped;
         int inside = c->d->cuCtxPushCurrent(c->context) == CUDA_SUCCESS;
-        if (c->dnn_handle) {
-            c->dnn->cudnnSetStream(c->dnn_handle, NULL);
-            c->dnn->cudnnDestroy(c->dnn_handle);
-        }
+        ops_cudnn_end(c);
         if (c->handle) {
             c->blas->cublasSetStream_v2(c->handle, NULL);
             c->blas->cublasDestroy_v2(c->handle);
@@ -122,9 +106,7 @@ static void cuda_describe(const ops *o, char *out, size_t bytes) {
     const char *halves = o->bf16 ? ", bf16 products with fp32 sums" : "";
     char dnn[32] = "";
     int version = 0;
-    if (c->dnn_handle)
-        snprintf(dnn, sizeof dnn, ", cuDNN %zu.%zu", c->dnn->cudnnGetVersion() / 10000,
-                 c->dnn->cudnnGetVersion() % 10000 / 100);
+    ops_cudnn_describe(c, dnn, sizeof dnn);
     if (c->handle && c->blas->cublasGetVersion_v2(c->handle, &version) == CUBLAS_STATUS_SUCCESS)
         snprintf(out, bytes, "cuda, cuBLAS %d.%d%s%s", version / 10000, version % 10000 / 100, dnn, halves);
     else
