@@ -20,6 +20,7 @@ static struct {
     tess_comm *memory_of; /* null: the device allocates */
     tess_comm *registers; /* null: nobody */
     pthread_mutex_t lock;
+    struct staged_request *live; /* also those that end with their communicator */
 } staged = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 typedef struct { /* a run of the host's bytes and where they are on the device */
@@ -30,7 +31,8 @@ typedef struct { /* a run of the host's bytes and where they are on the device *
     int back; /* holds results */
 } shadow;
 
-typedef struct { /* what the suite takes for a request */
+typedef struct staged_request { /* what the suite takes for a request */
+    struct staged_request *next;
     tess_request *request;
     shadow shadows[3 * MOST_CALLS];
     int n, brought_back;
@@ -154,6 +156,11 @@ static void check_sides(const sides *s) {
 }
 
 static void give_back(staged_request *r) {
+    staged_request **link = &staged.live;
+    while (*link && *link != r)
+        link = &(*link)->next;
+    if (*link)
+        *link = r->next;
     for (int i = 0; i < r->n; i++)
         let_go(&r->shadows[i].buffer);
     free(r);
@@ -221,6 +228,10 @@ static tess_status front_post(tess_comm *comm, const tess_collective *calls, uin
     tess_status s = staged.real->post(comm, &own[0].c, n, &r->request, e);
     if (s == TESS_OK) {
         *out = (tess_request *)r;
+        pthread_mutex_lock(&staged.lock);
+        r->next = staged.live;
+        staged.live = r;
+        pthread_mutex_unlock(&staged.lock);
         return s;
     }
     pthread_mutex_lock(&staged.lock);
@@ -284,6 +295,8 @@ static tess_status front_need(void *ctx, const tess_plan_env *env, const tess_co
  * ------------------------------------------------------------------------------------------------------------ */
 
 static void finish(check *c) {
+    while (staged.live)
+        give_back(staged.live);
     while (spare.n)
         dut.ops->mem_free(dut.device, &spare.list[--spare.n]);
     if (TESS_CAN(tess_device_ops, dut.ops, stream_destroy))
