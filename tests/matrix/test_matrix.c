@@ -150,7 +150,6 @@ static void check_driver(const cell *c, const char *line) {
     if (!log) /* a real GPU */
         return;
     fclose(log);
-    unlink(log_path);
     assert_int_equal(ranks, cell_ranks(c));
 }
 
@@ -158,6 +157,7 @@ static int run_toy(const cell *c, char *output, size_t capacity) {
     const char *mode = strcmp(axes[CLIP].values[c->v[CLIP]], "on") == 0 ? "blocks-clip" : "blocks";
     char *argv[] = { toy_path, (char *)mode, "3", NULL };
     set_environment(c);
+    unlink(log_path);
     if (c->v[DEVICE] > 0)
         set("TESSERA_DOUBLE_LOG", log_path);
     else
@@ -289,6 +289,7 @@ int main(int argc, char **argv) {
         close(fd);
     unlink(log_path);
     int failed = _cmocka_run_group_tests("matrix", tests, n_tests, NULL, NULL);
+    unlink(log_path);
     print_grid();
     printf("%zu cells: %zu run, %d skipped, %d failed\n", n_tests, n_tests - (size_t)tally.skipped, tally.skipped,
            failed);
