@@ -333,9 +333,10 @@ static tess_status create_device(tess *t) {
     if (s)
         return tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e);
     t->compute = (tess_stream){ .mem = t->setup.env.mem, .handle = t->options.stream };
-    if (!t->options.stream && TESS_CAN(tess_device_ops, t->dev, stream_create))
+    int own = t->setup.env.mem == TESS_MEM_HOST && !t->options.stream; /* else null is the device's default queue */
+    if (own && TESS_CAN(tess_device_ops, t->dev, stream_create))
         s = t->dev->stream_create(t->device, TESS_STREAM_COMPUTE, &t->compute, &e);
-    else if (t->options.stream && TESS_CAN(tess_device_ops, t->dev, stream_import))
+    else if (!own && TESS_CAN(tess_device_ops, t->dev, stream_import))
         s = t->dev->stream_import(t->device, t->options.stream, &t->compute, &e);
     return s ? tess__plugin_failed(s, TESS_KIND_DEVICE, t->plugins[TESS_KIND_DEVICE], &e) : tess__queues_start(t);
 }

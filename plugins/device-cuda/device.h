@@ -35,8 +35,9 @@ struct tess_device {
     _Atomic(int) fault;   /* a CUresult that stays */
     pthread_mutex_t lock; /* of what follows */
     cuda_block *blocks;
-    uint64_t taken_bytes; /* of the device's own memory */
-    CUstream streams[CUDA_STREAMS];
+    uint64_t taken_bytes;                    /* of the device's own memory */
+    CUstream streams[CUDA_STREAMS], program; /* program: the stream imported, which stays its owner's */
+    int has_program;
     int n_streams, warned_unpinned;
 };
 

@@ -65,8 +65,8 @@ static void free_device(tess_device *d, const cuda_block *b) {
         d->cu->cuMemFree(b->at);
         return;
     }
-    for (int i = 0; i < d->n_streams; i++)
-        if (d->cu->cuEventRecord(d->passed, d->streams[i]) == CUDA_SUCCESS)
+    for (int i = 0; i < d->n_streams + d->has_program; i++)
+        if (d->cu->cuEventRecord(d->passed, i < d->n_streams ? d->streams[i] : d->program) == CUDA_SUCCESS)
             d->cu->cuStreamWaitEvent(d->memory, d->passed, 0);
     d->cu->cuMemFreeAsync(b->at, d->memory);
 }

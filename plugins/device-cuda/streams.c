@@ -45,6 +45,10 @@ tess_status cuda_stream_import(tess_device *d, void *stream, tess_stream *out, t
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
         return tess_plugin_fail(error, TESS_E_INVALID, "device cuda: tess_options.stream is no stream of GPU %d: %s",
                                 (int)d->index, tess_cuda_text(r));
+    pthread_mutex_lock(&d->lock);
+    d->program = stream;
+    d->has_program = 1;
+    pthread_mutex_unlock(&d->lock);
     *out = (tess_stream){ .mem = TESS_MEM_CUDA, .device = d->index, .handle = stream };
     return TESS_OK;
 }

@@ -43,12 +43,14 @@ int toy_device_open(tess_options *o) {
         return -1;
     must(gpu.cu->cuCtxPushCurrent(gpu.context), "making it current");
     if (!gpu.failed) {
-        must(gpu.cu->cuStreamCreateWithPriority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0), "making a stream");
+        gpu.stream = CU_STREAM_LEGACY;
+        if (!getenv("TOY_DEFAULT_STREAM"))
+            must(gpu.cu->cuStreamCreateWithPriority(&gpu.stream, CU_STREAM_NON_BLOCKING, 0), "making a stream");
         must(gpu.cu->cuCtxPopCurrent(&was), "leaving the context");
     }
     if (gpu.failed)
         toy_device_close();
-    o->stream = gpu.stream;
+    o->stream = gpu.stream == CU_STREAM_LEGACY ? NULL : gpu.stream;
     return gpu.failed ? -1 : 0;
 }
 
@@ -56,7 +58,7 @@ void toy_device_close(void) {
     CUcontext was;
     if (!gpu.context)
         return;
-    if (gpu.stream && gpu.cu->cuCtxPushCurrent(gpu.context) == CUDA_SUCCESS) {
+    if (gpu.stream && gpu.stream != CU_STREAM_LEGACY && gpu.cu->cuCtxPushCurrent(gpu.context) == CUDA_SUCCESS) {
         gpu.cu->cuStreamDestroy(gpu.stream);
         gpu.cu->cuCtxPopCurrent(&was);
     }

@@ -6,7 +6,7 @@
 #include <tessera/tessera.h>
 
 /** With TESSERA_DEVICE=cuda (or the plugin's path): takes a stream of the GPU of LOCAL_RANK and says so in the options.
- * 0; -1 when there is none, having said why. */
+ * TOY_DEFAULT_STREAM: takes the default stream, and gives none. 0; -1 when there is none, having said why. */
 int toy_device_open(tess_options *);
 void toy_device_close(void);
 /** Whether toy_read and toy_write are needed. */

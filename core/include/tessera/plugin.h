@@ -369,7 +369,7 @@ typedef struct {
     /* A queue for one role (TESS_STREAM_…). All at start. The core's until stream_destroy. TESS_E_DEVICE. Default: the
      * device has no queues; every call has done its work when it returns, and streams are all zero. */
     tess_status (*stream_create)(tess_device *, uint32_t role, tess_stream *out, tess_error *);
-    /* The program's own queue, as a stream; it stays the program's. Default: not offered. */
+    /* The program's own queue, as a stream; it stays the program's. null: the device's default queue. Default: not offered. */
     tess_status (*stream_import)(tess_device *, void *native, tess_stream *out, tess_error *);
     void (*stream_destroy)(tess_device *, tess_stream *); /* waits for its work; required beside stream_create */
     /* Points in streams. All made at start, none in a step; recorded again and again. TESS_E_DEVICE. Required beside

@@ -48,7 +48,7 @@ typedef struct { /* the environment wins over these: docs/variables.md */
     int32_t accum;         /* microbatches per step, 0: 1 */
     uint64_t device_memory_bytes; /* budget per rank; 0: none */
     uint64_t input_bytes;  /* blocks: bytes of one microbatch's input */
-    void *stream;          /* cudaStream_t my kernels run on; null on CPU */
+    void *stream;          /* cudaStream_t my kernels run on, null: the default stream; null on CPU */
     uint32_t plan_only, reserved; /* 1: no ranks, no data: tess_shard plans for `ranks` and allocates nothing */
     int32_t ranks, reserved1;
 } tess_options;

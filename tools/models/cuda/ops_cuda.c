@@ -70,7 +70,7 @@ static tess_status cuda_start(ops *o, const tess_stream *stream) {
     if (status != TESS_OK)
         return tess__fail(status, "operators cuda: %s", why);
     OPS_TRY(ops_cublas_load(&c->blas));
-    c->stream = stream->handle;
+    c->stream = stream->handle ? stream->handle : CU_STREAM_LEGACY; /* null: the default stream */
     CU_TRY(c, "taking the device", c->d->cuDeviceGet(&c->device, stream->device));
     CU_TRY(c, "taking the device's context", c->d->cuDevicePrimaryCtxRetain(&c->context, c->device));
     OPS_TRY(ops_cuda_enter(c));
