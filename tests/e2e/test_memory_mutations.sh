@@ -16,7 +16,7 @@ build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
   local output=$1 file objects=()
   shift
   mkdir -p "$work/$output.objects"
-  for file in "$work"/core/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_main.c \
+  for file in "$work"/core/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c \
     "$source"/tests/support/ledger_check.c \
     "$source"/tools/alloc_count.c "$source"/tools/alloc_hooks.c; do
     objects+=("$work/$output.objects/$(basename "$file" .c).o")
