@@ -378,7 +378,7 @@ typedef struct {
     void (*event_destroy)(tess_event *);
     tess_status (*event_record)(tess_event *, const tess_stream *, tess_error *);      /* [stream] here is the point */
     tess_status (*event_stream_wait)(tess_event *, const tess_stream *, tess_error *); /* [stream] what follows waits for it */
-    /* Blocks until the point was passed (0: only looks). TESS_OK; TESS_PENDING with 0; TESS_E_TIMEOUT; TESS_E_DEVICE. */
+    /* Blocks until the point was passed (0: only looks). Any thread, beside other calls. TESS_OK; TESS_PENDING with 0; TESS_E_TIMEOUT; TESS_E_DEVICE. */
     tess_status (*event_wait)(tess_event *, int64_t timeout_ns, tess_error *);
     /* Nanoseconds between two points passed, for timelines. TESS_PENDING. Default: not in the timeline. */
     tess_status (*event_elapsed_ns)(tess_event *from, tess_event *to, int64_t *out);
