@@ -369,7 +369,8 @@ typedef struct {
     /* A queue for one role (TESS_STREAM_…). All at start. The core's until stream_destroy. TESS_E_DEVICE. Default: the
      * device has no queues; every call has done its work when it returns, and streams are all zero. */
     tess_status (*stream_create)(tess_device *, uint32_t role, tess_stream *out, tess_error *);
-    /* The program's own queue, as a stream; it stays the program's. null: the device's default queue. Default: not offered. */
+    /* The program's own queue, as a stream; it stays the program's. null: the device's default queue. Default: not
+     * offered. */
     tess_status (*stream_import)(tess_device *, void *native, tess_stream *out, tess_error *);
     void (*stream_destroy)(tess_device *, tess_stream *); /* waits for its work; required beside stream_create */
     /* Points in streams. All made at start, none in a step; recorded again and again. TESS_E_DEVICE. Required beside
@@ -378,7 +379,8 @@ typedef struct {
     void (*event_destroy)(tess_event *);
     tess_status (*event_record)(tess_event *, const tess_stream *, tess_error *);      /* [stream] here is the point */
     tess_status (*event_stream_wait)(tess_event *, const tess_stream *, tess_error *); /* [stream] what follows waits for it */
-    /* Blocks until the point was passed (0: only looks). Any thread, beside other calls. TESS_OK; TESS_PENDING with 0; TESS_E_TIMEOUT; TESS_E_DEVICE. */
+    /* Blocks until the point was passed (0: only looks). Any thread, beside other calls. TESS_OK; TESS_PENDING with 0;
+     * TESS_E_TIMEOUT; TESS_E_DEVICE. */
     tess_status (*event_wait)(tess_event *, int64_t timeout_ns, tess_error *);
     /* Nanoseconds between two points passed, for timelines. TESS_PENDING. Default: not in the timeline. */
     tess_status (*event_elapsed_ns)(tess_event *from, tess_event *to, int64_t *out);
