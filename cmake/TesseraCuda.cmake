@@ -1,4 +1,5 @@
-# What the parts for NVIDIA GPUs need of the CUDA toolkit: its headers and nvcc, none of its libraries. Where one is
+# SPDX-License-Identifier: BSD-3-Clause
+# The parts for NVIDIA GPUs need the CUDA toolkit's headers and nvcc, none of its libraries. Where one is
 # missing, TESSERA_CUDA is off and each part says that it is left out.
 set(TESSERA_CUDA OFF)
 if(NOT TESSERA_MINIMAL)
@@ -8,7 +9,9 @@ if(NOT TESSERA_MINIMAL)
     set(TESSERA_CUDA ON)
   endif()
 endif()
-set(tessera_CUDA_COMMON ${CMAKE_CURRENT_LIST_DIR}/../plugins/cuda-common)
+if(NOT tessera_CUDA_COMMON) # else an installed package has set it
+  set(tessera_CUDA_COMMON ${CMAKE_CURRENT_LIST_DIR}/../plugins/cuda-common)
+endif()
 
 # tessera_add_kernels(<target> <file.cu> <symbol> [INCLUDES …]): compiles the kernels for sm_80, sm_90 and, as PTX, for what
 # comes later, and puts the file into the target as `extern const unsigned char <symbol>[]`, for cuModuleLoadData.

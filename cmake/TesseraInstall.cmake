@@ -1,26 +1,51 @@
-# What `cmake --install` puts below the prefix: the library, the two headers, the CMake package, tessera.pc. Everything
-# in it is relative to itself, so the tree may be moved.
+# SPDX-License-Identifier: BSD-3-Clause
+# `cmake --install` puts below the prefix: the library, the headers, the CMake package, pkg-config files, the guide and
+# the examples. Everything in it is relative to itself, so the tree may be moved. Components are those of the packages.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
 
-install(TARGETS tessera_library tessera_plugin_header EXPORT tesseraTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tessera_library tessera_plugin_header tessera_static EXPORT tesseraTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h")
-# What plugins may compile in: tessera_add_plugin(… KIT).
+  COMPONENT development FILES_MATCHING PATTERN "*.h")
+# Sources that plugins may compile in: tessera_add_plugin(… KIT).
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/kit/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit
-  FILES_MATCHING PATTERN "*.[ch]")
-install(FILES ${PROJECT_SOURCE_DIR}/core/formulas.h ${PROJECT_SOURCE_DIR}/core/formulas_optimizer.h
-  DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit)
-install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${package_dir})
+  COMPONENT development FILES_MATCHING PATTERN "*.[ch]")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/plugins/cuda-common/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/cuda
+  COMPONENT development FILES_MATCHING PATTERN "*.[ch]")
+install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${package_dir} COMPONENT development)
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tesseraConfig.cmake.in
-  ${PROJECT_BINARY_DIR}/tesseraConfig.cmake INSTALL_DESTINATION ${package_dir} NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+  ${PROJECT_BINARY_DIR}/tesseraConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
-  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake DESTINATION ${package_dir})
+  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraCuda.cmake DESTINATION ${package_dir}
+  COMPONENT development)
 
 set(pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH TESSERA_PC_PREFIX ${pc_dir} ${CMAKE_INSTALL_PREFIX})
-configure_file(${CMAKE_CURRENT_LIST_DIR}/tessera.pc.in ${PROJECT_BINARY_DIR}/tessera.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/tessera.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+# The dynamic loader looks in /usr by itself; for any other prefix the program remembers where the library was.
+set(TESSERA_PC_RPATH " -Wl,-rpath,\${libdir}")
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+  set(TESSERA_PC_RPATH "")
+endif()
+set(TESSERA_PC_HWLOC "")
+if(HWLOC_INCLUDE AND HWLOC_LIBRARY)
+  set(TESSERA_PC_HWLOC " -lhwloc")
+endif()
+set(TESSERA_PC_OPENSSL "")
+if(OPENSSL_SSL_LIBRARY AND OPENSSL_CRYPTO_LIBRARY)
+  set(TESSERA_PC_OPENSSL " -lssl -lcrypto")
+endif()
+foreach(file tessera.pc tessera-static.pc)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/${file}.in ${PROJECT_BINARY_DIR}/${file} @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${file} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
+endforeach()
+
+# The guide and the examples, in the folders that their links expect.
+set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc/tessera)
+install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc_dir}
+  COMPONENT documentation)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples DESTINATION ${doc_dir} COMPONENT documentation
+  PATTERN pictures/make EXCLUDE)

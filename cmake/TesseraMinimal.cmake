@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # TESSERA_MINIMAL: every find_* below this line finds nothing and C++ does not exist, as on a machine that has a C
 # compiler alone. CMocka is looked for before, so that the C tests can run on what such a build contains.
 if(TESSERA_MINIMAL)

@@ -1,18 +1,56 @@
-# tessera_add_plugin(<kind> <name> SOURCES … [LIBRARIES …] [KIT] [VERSION_SCRIPT <file>])
+# SPDX-License-Identifier: BSD-3-Clause
+# tessera_add_plugin(<kind> <name> SOURCES … [LIBRARIES …] [KIT [<layer> …]] [VERSION_SCRIPT <file>])
 # A loadable module libtessera-<kind>-<name>.so that exports the descriptor and the open function and nothing else.
-# Works in this tree and, through the installed package, outside it. KIT: compiles in what Tessera has ready for plugins
-# of that kind (tessera_KIT_DIR): comm_kit.h for comm, formulas.h for device. VERSION_SCRIPT: instead of a generated one.
+# Works in this tree and, through the installed package, outside it. VERSION_SCRIPT: instead of a generated one.
+# KIT compiles in sources of tessera_KIT_DIR, by layer: base (every plugin), collective, sums (tree sums), requests (a queue
+# with a worker), comm (a whole comm plugin over an exchange of bytes). KIT alone: comm for comm, else base.
+# TESSERA_PLUGIN_VERSION is the project's version or, where the project has none, that of Tessera.
+
+# tessera_kit_sources(<variable> <layer> …): the layers' sources and those of the layers below.
+function(tessera_kit_sources out)
+  set(sources plugin_base.c)
+  if("comm" IN_LIST ARGN)
+    list(APPEND sources comm_kit.c comm_kit_ops.c)
+    list(APPEND ARGN requests sums)
+  endif()
+  if("sums" IN_LIST ARGN)
+    list(APPEND sources tree_sum.c tree_sum_avx2.c)
+    if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+      set_source_files_properties(${tessera_KIT_DIR}/tree_sum_avx2.c PROPERTIES COMPILE_OPTIONS "-mavx2;-mf16c")
+    endif()
+  endif()
+  if("requests" IN_LIST ARGN)
+    list(APPEND sources requests.c)
+    list(APPEND ARGN collective)
+  endif()
+  if("collective" IN_LIST ARGN)
+    list(APPEND sources collective.c)
+  endif()
+  list(TRANSFORM sources PREPEND ${tessera_KIT_DIR}/)
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 function(tessera_add_plugin kind name)
-  cmake_parse_arguments(arg "KIT" "VERSION_SCRIPT" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "VERSION_SCRIPT" "SOURCES;LIBRARIES;KIT" ${ARGN})
   set(target tessera-${kind}-${name})
   add_library(${target} MODULE ${arg_SOURCES})
-  if(arg_KIT)
+  set(version ${PROJECT_VERSION})
+  if(NOT version)
+    set(version ${tessera_VERSION})
+  endif()
+  target_compile_definitions(${target} PRIVATE TESSERA_PLUGIN_VERSION="${version}")
+  if(arg_KIT OR "KIT" IN_LIST arg_KEYWORDS_MISSING_VALUES)
+    if(NOT arg_KIT)
+      set(arg_KIT base)
+      if(kind STREQUAL "comm")
+        set(arg_KIT comm)
+      endif()
+    endif()
+    tessera_kit_sources(kit ${arg_KIT})
+    target_sources(${target} PRIVATE ${kit})
     target_include_directories(${target} PRIVATE ${tessera_KIT_DIR})
     target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
     target_link_libraries(${target} PRIVATE pthread m)
-    if(kind STREQUAL "comm")
-      target_sources(${target} PRIVATE ${tessera_COMM_KIT})
-    endif()
   endif()
   if(TARGET tessera_plugin_header)
     target_link_libraries(${target} PRIVATE tessera_flags tessera_plugin_header)
@@ -35,7 +73,12 @@ function(tessera_add_plugin kind name)
   endif()
   set_target_properties(${target} PROPERTIES C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden PREFIX lib
     POSITION_INDEPENDENT_CODE ON)
-  install(TARGETS ${target} LIBRARY DESTINATION ${TESSERA_PLUGIN_DIR} COMPONENT plugins)
+  # In this tree each plugin with heavy dependencies is a package of its own; the others come with the library.
+  set(component plugin-${kind}-${name})
+  if(${kind}-${name} MATCHES "^(comm-shm|offload-cpu|precision-bf16)$")
+    set(component library)
+  endif()
+  install(TARGETS ${target} LIBRARY DESTINATION ${TESSERA_PLUGIN_DIR} COMPONENT ${component})
 endfunction()
 
 # A plugin whose library is missing says so; in this tree TesseraOptions collects the lines.

@@ -1,9 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The `tessera` command: finds the subcommand and hands over to it. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "commands.h"
-#include "common.h"
+#include "tools/support/command_line.h"
+#include "tools/support/version.h"
 
 /* One row per subcommand, in the order that --help shows. */
 static const struct {
@@ -18,6 +24,7 @@ static const struct {
     { "plugins", cmd_plugins, "list the plugins, or describe one" },
     { "report", cmd_report, "draw the memory and time of runs and plans: a page, a picture or a trace" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
+    { "ckpt", cmd_ckpt, "look at checkpoints, check them, and make others of them" },
     { NULL, NULL, NULL },
 };
 
@@ -27,9 +34,28 @@ static int print_help(FILE *out) {
           out);
     for (size_t i = 0; commands[i].name; i++)
         fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
-    fputs("\n  --help    this text; `tessera COMMAND --help` describes one command\n"
-          "  --version the version\n",
+    fputs("\n  -h, --help  this text; `tessera COMMAND --help` describes one command\n"
+          "  --version   the version and what was built in\n",
           out);
+    return TOOL_OK;
+}
+
+/* For tools/pages: the names of the commands, and the page of all. */
+static int print_names(void) {
+    for (size_t i = 0; commands[i].name; i++)
+        puts(commands[i].name);
+    return TOOL_OK;
+}
+
+static int print_man(void) {
+    puts(".\\\" Made from the table of commands.\n.TH TESSERA 1 \"\" \"tessera " TESSERA_VERSION
+         "\" \"User Commands\"\n.SH NAME\ntessera \\- fully sharded data parallel training for programs written in C\n"
+         ".SH SYNOPSIS\n.B tessera\nCOMMAND [OPTION…]\n.SH COMMANDS");
+    for (size_t i = 0; commands[i].name; i++)
+        printf(".TP\n.BR tessera\\-%s (1)\n%s\n", commands[i].name, commands[i].help);
+    puts(".SH EXIT STATUS\n0 success, 1 a check that failed, 2 usage, 3 a setting or plugin that cannot be used, 4 "
+         "memory, "
+         "5 a lost rank or the network, 6 bad data.\n.SH SEE ALSO\n.BR tessera.h (3)");
     return TOOL_OK;
 }
 
@@ -44,19 +70,52 @@ static int unknown(const char *word) {
     return TOOL_USAGE;
 }
 
-int main(int argc, char **argv) {
+/* A closed standard descriptor would be the next socket's or file's number, and be handed to ranks as their input. */
+static int open_standard(void) {
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            return -1;
+    return 0;
+}
+
+/* Success means that the output has arrived. argp ends the process itself after --help, hence not in main. */
+static void check_output(int code, void *user) {
+    (void)user;
+    int bad = ferror(stdout), error = EIO;
+    if (fflush(stdout) != 0) {
+        bad = 1;
+        error = errno;
+    }
+    if (!bad || code != TOOL_OK)
+        return;
+    fprintf(stderr, "tessera: cannot write to standard output: %s\n", strerror(error));
+    _exit(TOOL_CONFIG);
+}
+
+static int run(int argc, char **argv) {
     if (argc < 2) {
         fputs("tessera: no command given; `tessera --help` lists them\n", stderr);
         return TOOL_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "help") == 0)
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "-?") == 0 ||
+        strcmp(argv[1], "help") == 0)
         return print_help(stdout);
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-        puts("tessera " TESSERA_VERSION);
+        tool_version(stdout);
         return TOOL_OK;
     }
+    if (strcmp(argv[1], "--help=names") == 0)
+        return print_names();
+    if (strcmp(argv[1], "--help=man") == 0)
+        return print_man();
     for (size_t i = 0; commands[i].name; i++)
-        if (strcmp(argv[1], commands[i].name) == 0)
+        if (strcmp(argv[1], commands[i].name) == 0) {
+            tool_help_set_summary(commands[i].help);
             return commands[i].run(argc - 1, argv + 1);
+        }
     return unknown(argv[1]);
+}
+
+int main(int argc, char **argv) {
+    return open_standard() == 0 && on_exit(check_output, NULL) == 0 ? run(argc, argv) : TOOL_CONFIG;
 }

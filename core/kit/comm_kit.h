@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A whole comm plugin out of a link: the author writes how W ranks connect and how they exchange bytes, the kit does
  * the rest of tess_comm_ops on top of it: the checks of arguments, requests and the thread that works them off, every
  * collective, the sums in the engine's tree order, the comparison of what the ranks are about to do, split, abort.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Paired steps of gpt without and with offload: ROUNDS runs of each in turn, STEPS timed steps per run. Prints one line per
 # run: what, clip, the median wall time of a step and the processor time of all ranks per step, in seconds.
 #   TESSERA=build/tessera ROUNDS=3 STEPS=3 docs/benchmarks/offload.sh [option of tessera train …]

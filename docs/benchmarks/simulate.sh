@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Predicted against measured: measures this machine, then for each case plans with it and trains, and prints
 # predicted / measured. On an idle machine: docs/benchmarks/simulate.sh BUILD/tessera [CASE…], a case being
 # "MODEL RANKS [OPTION…]". The machine is measured anew before every case, so that its state is the same for both.

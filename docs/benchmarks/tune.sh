@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # The tuner's first choice against a measured search over about 40 candidates: measures this machine, tunes, trains with
 # the first choice and with every STRIDE-th listed candidate, and prints first / best of the measured medians. On an idle
 # machine: docs/benchmarks/tune.sh BUILD/tessera; a light form: LISTED=8 STEPS=20 docs/benchmarks/tune.sh BUILD/tessera.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The smallest sharded training loop: a network with one hidden layer learns the sine. */
 #include <tessera/tessera.h>
 #include <math.h>

@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A small GPT on bytes: hand-written forward and backward, AdamW, evaluation, generation and checkpoints.
  *
- *   cc -O3 -std=c11 -ffp-contract=off plain.c -lm -o plain
+ *   cc -O3 -ffp-contract=off plain.c -lm -o plain
  *   ./plain --steps 200 --data input.txt --save model.bin
  *
  * All parameters lie in one block of memory. Tensors that every layer has are stacked: the attention weights of all
@@ -13,13 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define VOCAB 256
 #define EVAL_BATCHES 4
 
 /* ---- settings ---------------------------------------------------------------------------------- */
 struct options {
-    int steps, eval_every, generate, batch;
+    int steps, stop, eval_every, generate, batch;
     int layers, heads, width, context;
     uint64_t seed;
     double lr, weight_decay;
@@ -59,6 +61,8 @@ static struct options read_options(int argc, char **argv) {
         const char *name = argv[i], *value = argv[i + 1];
         if (!strcmp(name, "--steps"))
             o.steps = whole(name, value, 0, 100000000);
+        else if (!strcmp(name, "--stop"))
+            o.stop = whole(name, value, 1, 100000000);
         else if (!strcmp(name, "--eval-every"))
             o.eval_every = whole(name, value, 0, 100000000);
         else if (!strcmp(name, "--generate"))
@@ -86,7 +90,8 @@ static struct options read_options(int argc, char **argv) {
         else if (!strcmp(name, "--load") && value)
             o.load = value;
         else
-            die("'%s' is unknown or has no value: --steps --eval-every --generate --batch --layers --heads --width "
+            die("'%s' is unknown or has no value: --steps --stop --eval-every --generate --batch --layers --heads "
+                "--width "
                 "--context --seed --lr --weight-decay --data --save --load",
                 name);
     }
@@ -204,7 +209,8 @@ struct gpt {
     struct options o;
     struct tensor tensor[N_TENSORS];
     size_t n_params;
-    float *params, *grads, *moment1, *moment2;
+    int step; /* done */
+    float *params, *moment1, *moment2, *grads;
     FILE *file;    /* the checkpoint being read or written */
     float *memory; /* of all activations below */
     struct layer_acts *acts;
@@ -246,9 +252,9 @@ static void allocate_params(struct gpt *g) {
     g->params = calloc(4 * g->n_params, sizeof(float));
     if (!g->params)
         die("no memory for %zu parameters", g->n_params);
-    g->grads = g->params + g->n_params;
-    g->moment1 = g->grads + g->n_params;
+    g->moment1 = g->params + g->n_params;
     g->moment2 = g->moment1 + g->n_params;
+    g->grads = g->moment2 + g->n_params;
 }
 
 /* Where each tensor, or its slice of layer l, lies in a block. */
@@ -297,22 +303,23 @@ static void initial_values(const struct gpt *g, int t, size_t first, size_t n, f
             out[i] = t == LN1_W || t == LN2_W || t == LNF_W ? 1.0f : 0.0f;
 }
 
-/* ---- checkpoints: a header, then all parameters in the block's order --------------------------- */
+/* ---- checkpoints: a header, then all parameters in the block's order, then both moments ---------- */
 struct header {
     char magic[8];
-    int32_t layers, heads, width, context;
+    int32_t layers, heads, width, context, step, reserved;
 };
 
-/* Opens a checkpoint and takes the model's sizes from it; the file then stands before the parameters. */
-static FILE *open_checkpoint(const char *path, struct options *o) {
+/* Opens a checkpoint and takes the model's sizes and the steps done from it; the file then stands before the
+ * parameters. */
+static FILE *open_checkpoint(const char *path, struct options *o, int *step) {
     struct header h;
     FILE *file = fopen(path, "rb");
-    if (!file || fread(&h, sizeof h, 1, file) != 1 || memcmp(h.magic, "GPTBYTE1", 8))
+    if (!file || fread(&h, sizeof h, 1, file) != 1 || memcmp(h.magic, "GPTBYTE2", 8))
         die("%s: not a checkpoint of this program", path);
     if (h.layers < 1 || h.layers > 256 || h.heads < 1 || h.width < 1 || h.width > 16384 || h.context < 1 ||
-        h.context > 8192)
+        h.context > 8192 || h.step < 0)
         die("%s: the sizes in its header make no sense", path);
-    o->layers = h.layers, o->heads = h.heads, o->width = h.width, o->context = h.context;
+    o->layers = h.layers, o->heads = h.heads, o->width = h.width, o->context = h.context, *step = h.step;
     return file;
 }
 
@@ -324,19 +331,19 @@ static void initialize(struct gpt *g) {
 }
 
 static void load(struct gpt *g) {
-    if (fread(g->params, sizeof(float), g->n_params, g->file) != g->n_params)
+    if (fread(g->params, sizeof(float), 3 * g->n_params, g->file) != 3 * g->n_params)
         die("%s: shorter than its header says", g->o.load);
     fclose(g->file);
 }
 
 static void save(struct gpt *g, const char *path) {
-    struct header h = { "GPTBYTE1", g->o.layers, g->o.heads, g->o.width, g->o.context };
+    struct header h = { "GPTBYTE2", g->o.layers, g->o.heads, g->o.width, g->o.context, g->step, 0 };
     g->file = fopen(path, "wb");
     if (!g->file || fwrite(&h, sizeof h, 1, g->file) != 1)
         die("%s: cannot be written", path);
-    if (fwrite(g->params, sizeof(float), g->n_params, g->file) != g->n_params)
+    if (fwrite(g->params, sizeof(float), 3 * g->n_params, g->file) != 3 * g->n_params)
         die("%s: cannot be written", path);
-    if (fclose(g->file))
+    if (fflush(g->file) || fsync(fileno(g->file)) || fclose(g->file))
         die("%s: cannot be written", path);
     printf("saved %zu parameters in %s\n", g->n_params, path);
 }
@@ -678,7 +685,7 @@ static void generate(struct gpt *g, const char *prompt, int n) {
 }
 
 static void train(struct gpt *g, const struct text *text) {
-    for (int step = 0; step < g->o.steps; step++) {
+    for (int step = g->step; step < (g->o.stop ? g->o.stop : g->o.steps); step++) {
         if (g->o.eval_every && step % g->o.eval_every == 0)
             evaluate(g, text, step);
         pick_batch(g, text, FOR_TRAINING, (uint64_t)step);
@@ -686,13 +693,14 @@ static void train(struct gpt *g, const struct text *text) {
         backward(g, g->tokens, g->targets, g->o.batch, g->o.context);
         update(g, step + 1, learning_rate(&g->o, step));
         printf("step %d loss %.9g\n", step + 1, loss);
+        g->step = step + 1;
     }
 }
 
 int main(int argc, char **argv) {
     struct gpt g = { .o = read_options(argc, argv) };
     if (g.o.load)
-        g.file = open_checkpoint(g.o.load, &g.o);
+        g.file = open_checkpoint(g.o.load, &g.o, &g.step);
     if (g.o.width % g.o.heads)
         die("--width %d is not a multiple of --heads %d", g.o.width, g.o.heads);
     struct text text = read_text(g.o.data, g.o.context);
@@ -705,7 +713,7 @@ int main(int argc, char **argv) {
         initialize(&g);
     printf("%zu parameters, %zu bytes of text\n", g.n_params, text.total);
     train(&g, &text);
-    evaluate(&g, &text, g.o.steps);
+    evaluate(&g, &text, g.step);
     if (g.o.generate)
         generate(&g, "The ", g.o.generate);
     if (g.o.save)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A small GPT on bytes: hand-written forward and backward, AdamW, evaluation, generation and checkpoints.
  *
  *   cc -O3 -ffp-contract=off sharded.c $(pkg-config --cflags --libs tessera) -lm -o sharded
@@ -14,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <fcntl.h>
 #include <tessera/tessera.h>
 
 #define VOCAB 256
@@ -21,7 +23,7 @@
 
 /* ---- settings ---------------------------------------------------------------------------------- */
 struct options {
-    int steps, eval_every, generate, batch;
+    int steps, stop, eval_every, generate, batch;
     int layers, heads, width, context;
     uint64_t seed;
     double lr, weight_decay;
@@ -66,6 +68,8 @@ static struct options read_options(int argc, char **argv) {
         const char *name = argv[i], *value = argv[i + 1];
         if (!strcmp(name, "--steps"))
             o.steps = whole(name, value, 0, 100000000);
+        else if (!strcmp(name, "--stop"))
+            o.stop = whole(name, value, 1, 100000000);
         else if (!strcmp(name, "--eval-every"))
             o.eval_every = whole(name, value, 0, 100000000);
         else if (!strcmp(name, "--generate"))
@@ -93,7 +97,8 @@ static struct options read_options(int argc, char **argv) {
         else if (!strcmp(name, "--load") && value)
             o.load = value;
         else
-            die("'%s' is unknown or has no value: --steps --eval-every --generate --batch --layers --heads --width "
+            die("'%s' is unknown or has no value: --steps --stop --eval-every --generate --batch --layers --heads "
+                "--width "
                 "--context --seed --lr --weight-decay --data --save --load",
                 name);
     }
@@ -211,9 +216,10 @@ struct gpt {
     struct options o;
     struct tensor tensor[N_TENSORS];
     size_t n_params;
+    int step; /* done */
     tess *tess;
     tess_scope embed, layer, head;
-    int saving;
+    size_t array, saving;
     FILE *file;    /* the checkpoint being read or written */
     float *memory; /* of all activations below */
     struct layer_acts *acts;
@@ -303,49 +309,55 @@ static void initial_values(const struct gpt *g, int t, size_t first, size_t n, f
             out[i] = t == LN1_W || t == LN2_W || t == LNF_W ? 1.0f : 0.0f;
 }
 
-/* ---- checkpoints: a header, then all parameters in the block's order --------------------------- */
+/* ---- checkpoints: a header, then all parameters in the block's order, then both moments ---------- */
 struct header {
     char magic[8];
-    int32_t layers, heads, width, context;
+    int32_t layers, heads, width, context, step, reserved;
 };
 
-/* Opens a checkpoint and takes the model's sizes from it; the file then stands before the parameters. */
-static FILE *open_checkpoint(const char *path, struct options *o) {
+/* Opens a checkpoint and takes the model's sizes and the steps done from it; the file then stands before the
+ * parameters. */
+static FILE *open_checkpoint(const char *path, struct options *o, int *step) {
     struct header h;
     FILE *file = fopen(path, "rb");
-    if (!file || fread(&h, sizeof h, 1, file) != 1 || memcmp(h.magic, "GPTBYTE1", 8))
+    if (!file || fread(&h, sizeof h, 1, file) != 1 || memcmp(h.magic, "GPTBYTE2", 8))
         die("%s: not a checkpoint of this program", path);
     if (h.layers < 1 || h.layers > 256 || h.heads < 1 || h.width < 1 || h.width > 16384 || h.context < 1 ||
-        h.context > 8192)
+        h.context > 8192 || h.step < 0)
         die("%s: the sizes in its header make no sense", path);
-    o->layers = h.layers, o->heads = h.heads, o->width = h.width, o->context = h.context;
+    o->layers = h.layers, o->heads = h.heads, o->width = h.width, o->context = h.context, *step = h.step;
     return file;
 }
 
-/* This rank's part of a tensor: its starting values, or read from or written to a checkpoint. */
+static const uint32_t arrays[] = { TESS_OF_PARAM, TESS_OF_MOMENT1, TESS_OF_MOMENT2 };
+/* This rank's part of a tensor or of a moment: its starting values, or read from or written to a checkpoint. */
 static tess_status part(void *user, const tess_range *r, void *data) {
     struct gpt *g = user;
-    const size_t first = (size_t)r->slice * r->slice_elems + r->first_elem, bytes = r->elems * sizeof(float);
-    const off_t at = (off_t)(sizeof(struct header) + (g->tensor[r->tag].offset + first) * sizeof(float));
+    const size_t bytes = r->elems * sizeof(float), first = g->tensor[r->tag].offset + r->stacked_first;
+    const size_t at = sizeof(struct header) + (g->array * g->n_params + first) * sizeof(float);
     if (!g->file)
-        initial_values(g, (int)r->tag, first, r->elems, data);
-    else if (!g->saving && pread(fileno(g->file), data, bytes, at) != (ssize_t)bytes)
-        die("%s: shorter than its header says", g->o.load);
-    else if (g->saving && pwrite(fileno(g->file), data, bytes, at) != (ssize_t)bytes)
-        die("%s: cannot be written", g->o.save);
+        initial_values(g, (int)r->tag, r->stacked_first, r->elems, data);
+    else if (!g->saving && pread(fileno(g->file), data, bytes, (off_t)at) != (ssize_t)bytes)
+        return tess_fail(TESS_E_DATA, "%s: shorter than its header says", g->o.load);
+    else if (g->saving && pwrite(fileno(g->file), data, bytes, (off_t)at) != (ssize_t)bytes)
+        return tess_fail(TESS_E_SYSTEM, "%s: cannot be written", g->o.save);
     return TESS_OK;
 }
 
+static void load(struct gpt *g) {
+    for (g->array = 0; g->array < 3; g->array++)
+        ok(tess_each(g->tess, arrays[g->array] | TESS_OF_WRITE, part, g));
+    fclose(g->file);
+}
+
 static void save(struct gpt *g, const char *path) {
-    struct header h = { "GPTBYTE1", g->o.layers, g->o.heads, g->o.width, g->o.context };
-    if (tess_rank(g->tess) == 0 && (g->file = fopen(path, "wb")))
-        fclose(g->file);
-    ok(tess_barrier(g->tess));
-    g->file = fopen(path, "r+b"), g->saving = 1;
+    struct header h = { "GPTBYTE2", g->o.layers, g->o.heads, g->o.width, g->o.context, g->step, 0 };
+    g->file = fdopen(open(path, O_RDWR | O_CREAT, 0666), "r+b"), g->saving = 1;
     if (!g->file || fwrite(&h, sizeof h, 1, g->file) != 1)
         die("%s: cannot be written", path);
-    ok(tess_each(g->tess, TESS_OF_PARAM, part, g));
-    if (fclose(g->file))
+    for (g->array = 0; g->array < 3; g->array++)
+        ok(tess_each(g->tess, arrays[g->array], part, g));
+    if (fflush(g->file) || fsync(fileno(g->file)) || fclose(g->file))
         die("%s: cannot be written", path);
     printf("saved %zu parameters in %s\n", g->n_params, path);
 }
@@ -635,8 +647,7 @@ static void pick_batch(struct gpt *g, const struct text *text, uint64_t stream, 
     const size_t first = stream == FOR_TRAINING ? 0 : text->train;
     const size_t places = (stream == FOR_TRAINING ? text->train : text->total - text->train) - T;
     for (size_t b = 0; b < B; b++) {
-        const size_t sample = (index * (size_t)tess_ranks(g->tess) + (size_t)tess_rank(g->tess)) * B + b;
-        const size_t at = first + random_bits(g->o.seed, stream, sample) % places;
+        const size_t at = first + random_bits(g->o.seed, stream, tess_microbatch(g->tess, index) * B + b) % places;
         for (size_t t = 0; t < T; t++) {
             g->tokens[b * T + t] = text->bytes[at + t];
             g->targets[b * T + t] = text->bytes[at + t + 1];
@@ -686,7 +697,7 @@ static void generate(struct gpt *g, const char *prompt, int n) {
 }
 
 static void train(struct gpt *g, const struct text *text) {
-    for (int step = 0; step < g->o.steps; step++) {
+    for (int step = g->step; step < (g->o.stop ? g->o.stop : g->o.steps); step++) {
         if (g->o.eval_every && step % g->o.eval_every == 0)
             evaluate(g, text, step);
         pick_batch(g, text, FOR_TRAINING, (uint64_t)step);
@@ -696,28 +707,28 @@ static void train(struct gpt *g, const struct text *text) {
         update(g, step + 1, learning_rate(&g->o, step));
         ok(tess_all_reduce(g->tess, &loss, 1, TESS_F64, TESS_AVG));
         printf("step %d loss %.9g\n", step + 1, loss);
+        g->step = step + 1;
     }
 }
 
 int main(int argc, char **argv) {
     struct gpt g = { .o = read_options(argc, argv) };
     if (g.o.load)
-        g.file = open_checkpoint(g.o.load, &g.o);
+        g.file = open_checkpoint(g.o.load, &g.o, &g.step);
     if (g.o.width % g.o.heads)
         die("--width %d is not a multiple of --heads %d", g.o.width, g.o.heads);
     struct text text = read_text(g.o.data, g.o.context);
     ok(tess_open(NULL, &g.tess));
-    if (tess_rank(g.tess) != 0 && !freopen("/dev/null", "w", stdout))
-        die("/dev/null cannot be opened");
+    ok(tess_rank(g.tess) && !freopen("/dev/null", "w", stdout) ? tess_fail(TESS_E_SYSTEM, "no /dev/null") : TESS_OK);
     describe(&g);
     declare(&g);
     allocate_acts(&g);
-    ok(tess_shard(g.tess, part, &g));
+    ok(tess_shard(g.tess, g.file ? NULL : part, &g));
     if (g.file)
-        fclose(g.file);
+        load(&g);
     printf("%zu parameters, %zu bytes of text\n", g.n_params, text.total);
     train(&g, &text);
-    evaluate(&g, &text, g.o.steps);
+    evaluate(&g, &text, g.step);
     if (g.o.generate)
         generate(&g, "The ", g.o.generate);
     if (g.o.save)

@@ -1,13 +1,16 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "mesh.h"
 #include "failure.h"
+#include "pair.h"
+#include "rendezvous.h"
+#include <cerrno>
+#include <ctime>
 #include <gloo/common/error.h>
-#include <gloo/transport/address.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/loop.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
-#include <type_traits>
 
 namespace tess_gloo {
 
@@ -15,7 +18,6 @@ namespace tess_gloo {
 constexpr uint64_t kGoodbyeSlot = kLanes, kWatchSlot = kLanes + 1, kProbeSlot = kLanes + 2;
 // Gloo's own timeouts would close connections behind our back; ours are kept on our own condition variables.
 constexpr std::chrono::hours kNever(90);
-constexpr int64_t kSliceNs = 50 * 1000 * 1000;
 
 Mesh::Mesh(Settings &settings, int rank, int size, const std::atomic<bool> &stop)
     : settings_(settings), rank_(rank), size_(size), stop_(stop), sent_headers_(size), got_headers_(2 * size) {
@@ -26,30 +28,25 @@ Mesh::Mesh(Settings &settings, int rank, int size, const std::atomic<bool> &stop
     words_.resize(size + 2);
 }
 
-Mesh::~Mesh() {
-    drop_data();
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto &list : recv_)
-        list.clear();
-    for (auto &buffer : send_)
-        buffer.reset();
-    goodbye_.clear();
-    probe_.clear();
-    goodbye_send_.reset();
-    watch_.reset();
-    context_.reset(); // closes the connections without resetting them
-}
-
 void Mesh::check_stop() const {
     if (stop_)
         throw Failure(TESS_E_ABORTED, -1, "stopped");
 }
 
-void Mesh::lost(int peer, const char *what) {
-    check_stop();
+// Silence is our own finding, a connection that a peer has closed may be its echo.
+Failure Mesh::why(int peer, const char *what) {
+    const int silent = unreachable_;
+    if (silent >= 0)
+        return Failure(TESS_E_PEER, silent, "rank %d cannot be reached: its host acknowledged nothing for %.3g s",
+                       silent, static_cast<double>(settings_.silence_ns()) * 1e-9);
     if (peer < 0)
         peer = dead_peer();
-    throw Failure(TESS_E_PEER, peer, "connection to rank %d lost: %.150s", peer, what);
+    return Failure(TESS_E_PEER, peer, "connection to rank %d lost: %.150s", peer, what);
+}
+
+void Mesh::lost(int peer, const char *what) {
+    check_stop();
+    throw why(peer, what);
 }
 
 // Runs a call into Gloo; its exceptions become ours.
@@ -60,102 +57,55 @@ auto Mesh::guarded(int peer, Call call) {
     } catch (const std::bad_alloc &) {
         throw Failure(TESS_E_NOMEM, -1, "out of memory");
     } catch (const std::exception &e) {
+        if (is_own_failure(e))
+            throw failure_of(e);
         lost(peer, e.what());
     }
 }
 
 // ---- connecting -----------------------------------------------------------------------------------
 
-std::vector<char> Mesh::addresses() const {
-    std::vector<char> all;
-    for (int peer = 0; peer < size_; peer++) {
-        std::vector<char> one(gloo::transport::Address::kMaxByteSize + 2);
-        if (peer != rank_) {
-            const std::vector<char> bytes = context_->getPair(peer)->address().bytes();
-            const uint16_t length = static_cast<uint16_t>(bytes.size());
-            memcpy(one.data(), &length, sizeof length);
-            memcpy(one.data() + 2, bytes.data(), bytes.size());
-        }
-        all.insert(all.end(), one.begin(), one.end());
-    }
-    return all;
+static ProvenPair &pair_of(gloo::transport::Context &context, int peer) {
+    return static_cast<ProvenPair &>(*context.getPair(peer));
 }
 
-std::vector<char> Mesh::fetch(const std::string &key, size_t bytes) {
-    std::vector<char> value(bytes);
-    for (;;) {
-        check_stop();
-        uint64_t size = bytes;
-        const tess_status s =
-            settings_.host().kv_get(settings_.host().host, key.c_str(), value.data(), &size, kSliceNs);
-        if (s == TESS_OK && size == bytes)
-            return value;
-        if (s == TESS_OK)
-            throw Failure(TESS_E_MISMATCH, -1, "key '%s' holds %llu bytes, expected %zu: world sizes differ?",
-                          key.c_str(), static_cast<unsigned long long>(size), bytes);
-        if (s != TESS_E_TIMEOUT)
-            throw Failure(s, -1, "the key-value store gave status %d for '%s'", s, key.c_str());
-    }
+void Mesh::make_pairs() {
+    auto &device = static_cast<gloo::transport::tcp::Device &>(*settings_.device());
+    auto context = std::static_pointer_cast<gloo::transport::tcp::Context>(device.createContext(rank_, size_));
+    context->setTimeout(kNever);
+    on_loop(device, [&] {
+        for (int peer = 0; peer < size_; peer++)
+            if (peer != rank_)
+                context->getPair(peer).reset(new ProvenPair(context.get(), &device, peer, kNever));
+    });
+    std::lock_guard<std::mutex> lock(mutex_);
+    context_ = context;
 }
 
 void Mesh::connect(const std::string &prefix) {
-    const auto device = settings_.device();
-    guarded(-1, [&] {
-        auto context = device->createContext(rank_, size_);
-        context->setTimeout(kNever);
-        for (int peer = 0; peer < size_; peer++)
-            if (peer != rank_)
-                context->createPair(peer);
-        std::lock_guard<std::mutex> lock(mutex_);
-        context_ = context;
-    });
+    std::vector<Socket> sockets = Rendezvous(settings_, prefix, rank_, size_, stop_, waiting_for_).run();
+    guarded(-1, [&] { make_pairs(); });
     make_buffers();
-    const std::vector<char> mine = addresses();
-    const tess_host &host = settings_.host();
-    const tess_status s =
-        host.kv_set(host.host, (prefix + "/gloo/" + std::to_string(rank_)).c_str(), mine.data(), mine.size());
-    if (s != TESS_OK)
-        throw Failure(s, -1, "the key-value store refused this rank's addresses, status %d", s);
-    const size_t each = mine.size() / size_;
-    for (int peer = 0; peer < size_; peer++) {
-        if (peer == rank_)
-            continue;
-        waiting_for_ = peer;
-        const std::vector<char> theirs = fetch(prefix + "/gloo/" + std::to_string(peer), mine.size());
-        connect_pair(peer, theirs.data() + each * rank_, each);
-    }
-    // Receives that stay posted: a header ahead, the goodbye, and those that tell of a broken connection.
-    for (int peer = 0; peer < size_; peer++) {
-        if (peer == rank_)
-            continue;
-        waiting_for_ = peer;
-        guarded(peer, [&] {
-            goodbye_[peer]->recv(peer, kGoodbyeSlot, 0, sizeof(uint64_t));
-            watch_->recv(peer, kWatchSlot, 0, sizeof(uint64_t));
-            probe_[peer]->recv(peer, kProbeSlot, 0, sizeof(uint64_t));
-        });
-        for (int turn = 0; turn < 2; turn++)
-            post_recv(kHeaderLane, peer, &got_headers_[2 * peer + turn], sizeof(Message));
-    }
-}
-
-void Mesh::connect_pair(int peer, const char *address, size_t bytes) {
-    uint16_t length;
-    memcpy(&length, address, sizeof length);
-    if (length == 0 || length > bytes - sizeof length)
-        throw Failure(TESS_E_PEER, peer, "rank %d published no address", peer);
-    check_stop();
-    guarded(peer, [&] { context_->getPair(peer)->connect(std::vector<char>(address + 2, address + 2 + length)); });
-    check_stop();
-}
-
-void Mesh::break_connect() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!context_)
-        return;
     for (int peer = 0; peer < size_; peer++)
         if (peer != rank_)
-            context_->getPair(peer)->close();
+            guarded(peer, [&] { pair_of(*context_, peer).adopt(sockets[peer].release()); });
+    for (int peer = 0; peer < size_; peer++)
+        if (peer != rank_)
+            post_standing(peer);
+    if (settings_.silence_ns() > 0)
+        patrol_ = std::make_unique<Patrol>(*this);
+}
+
+// Receives that stay posted: a header ahead, the goodbye, and those that tell of a broken connection.
+void Mesh::post_standing(int peer) {
+    waiting_for_ = peer;
+    guarded(peer, [&] {
+        goodbye_[peer]->recv(peer, kGoodbyeSlot, 0, sizeof(uint64_t));
+        watch_->recv(peer, kWatchSlot, 0, sizeof(uint64_t));
+        probe_[peer]->recv(peer, kProbeSlot, 0, sizeof(uint64_t));
+    });
+    for (int turn = 0; turn < 2; turn++)
+        post_recv(kHeaderLane, peer, &got_headers_[2 * peer + turn], sizeof(Message));
 }
 
 // A lane's buffers cover all of memory: a message's offset is its address. Gloo's buffers are then made once, not for
@@ -303,6 +253,67 @@ void Mesh::drop_data() {
     }
 }
 
+// Asks the kernel now and then, on Gloo's I/O thread, whether every peer's host still answers. Time in which this
+// process did not run is not silence.
+class Mesh::Patrol final : public gloo::transport::tcp::Handler {
+  public:
+    explicit Patrol(Mesh &mesh)
+        : mesh_(mesh), device_(mesh.settings_.device()), limit_ns_(mesh.settings_.silence_ns()),
+          fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)), awake_ns_(now_ns()), turn_ns_(awake_ns_) {
+        struct itimerspec every {};
+        every.it_interval.tv_sec = limit_ns_ / 8 / 1000000000;
+        every.it_interval.tv_nsec = limit_ns_ / 8 % 1000000000;
+        every.it_value = every.it_interval;
+        if (fd_ < 0 || timerfd_settime(fd_, 0, &every, nullptr) != 0)
+            throw Failure(TESS_E_SYSTEM, -1, "gloo: no timer: %s", strerror(errno));
+        device().registerDescriptor(fd_, EPOLLIN, this);
+    }
+    ~Patrol() override {
+        try {
+            device().unregisterDescriptor(fd_, this);
+        } catch (const std::exception &) { // then it was not registered
+        }
+        ::close(fd_);
+    }
+    Patrol(const Patrol &) = delete;
+    Patrol &operator=(const Patrol &) = delete;
+
+    void handleEvents(int) override {
+        uint64_t count;
+        if (::read(fd_, &count, sizeof count) != sizeof count)
+            return;
+        const int64_t now = now_ns();
+        if (now - turn_ns_ > limit_ns_ / 2)
+            awake_ns_ = now;
+        turn_ns_ = now;
+        for (int peer = 0; peer < mesh_.size_; peer++)
+            if (peer != mesh_.rank_)
+                look_at(peer, (now - awake_ns_) / 1000000);
+    }
+
+  private:
+    void look_at(int peer, int64_t awake_ms) {
+        ProvenPair &pair = pair_of(*mesh_.context_, peer);
+        if (!pair.is_silent(limit_ns_ / 1000000, awake_ms))
+            return;
+        int none = -1;
+        mesh_.unreachable_.compare_exchange_strong(none, peer);
+        pair.give_up("it cannot be reached");
+    }
+    static int64_t now_ns() {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
+    }
+    gloo::transport::tcp::Device &device() { return static_cast<gloo::transport::tcp::Device &>(*device_); }
+
+    Mesh &mesh_;
+    const std::shared_ptr<gloo::transport::Device> device_;
+    const int64_t limit_ns_;
+    const int fd_;
+    int64_t awake_ns_, turn_ns_;
+};
+
 // Keeps Gloo's I/O thread going round. Closing a pair waits for it to come round once, which when idle takes 10 ms.
 class Bell final : public gloo::transport::tcp::Handler {
   public:
@@ -341,6 +352,21 @@ void Mesh::close_pairs() {
         }
     } catch (const std::exception &) { // what stays open is closed with the pair's end
     }
+}
+
+Mesh::~Mesh() {
+    patrol_.reset();
+    drop_data();
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto &list : recv_)
+        list.clear();
+    for (auto &buffer : send_)
+        buffer.reset();
+    goodbye_.clear();
+    probe_.clear();
+    goodbye_send_.reset();
+    watch_.reset();
+    context_.reset(); // closes the connections without resetting them
 }
 
 } // namespace tess_gloo

@@ -1,25 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // One communicator's connections: a pair to every other rank, and lanes of messages over them.
 //
 // All sending and receiving is done by the communicator's worker thread; wake() and the watcher are the exceptions
 // and say so. Errors are thrown as Failure.
 #pragma once
+#include "collective.h"
 #include "settings.h"
 #include <atomic>
 #include <gloo/transport/context.h>
-#include <gloo/transport/pair.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 namespace tess_gloo {
 
-// What a rank says about a collective before any data moves; all ranks must say the same.
-struct Header {
-    uint32_t magic, op, redop, send_dtype, recv_dtype;
-    int32_t root;
-    uint64_t count, tag, seq, caller_seq;
-    double scale;
-};
-constexpr uint32_t kMagic = 0x54474c31; // "TGL1"
+using Header = kit_announcement; // all ranks must say the same before any data moves
 // Small contributions travel behind the header, which saves the second message.
 constexpr size_t kEagerBytes = 4096;
 struct Message {
@@ -38,15 +34,12 @@ class Mesh {
     Mesh(const Mesh &) = delete;
     Mesh &operator=(const Mesh &) = delete;
 
-    // Exchanges addresses through the key-value store under `prefix` and connects every pair.
+    // Meets the other ranks under the name `prefix`, and connects every pair.
     void connect(const std::string &prefix);
     int waiting_for() const { return waiting_for_; } // any thread: the rank that connect() waits for, -1 none
 
     // Any thread. Wakes the worker and the watcher out of every wait; they then see `stop`.
     void wake();
-    // Any thread, while connect() runs and `stop` is set: ends its waiting. Call until connect() has returned.
-    void break_connect();
-
     void post_recv(Lane, int peer, void *to, size_t bytes);
     void post_send(Lane, int peer, const void *from, size_t bytes);
     void wait_recv(Lane, int peer); // one message
@@ -67,6 +60,8 @@ class Mesh {
     // The watcher thread: returns when a connection has broken or wake() was called.
     void watch();
     int dead_peer(); // any thread: a rank whose connection has broken, -1 none
+    // Any thread: why the connections have ended. `peer` -1: to be found out.
+    struct Failure why(int peer, const char *what);
 
     // After these no memory of the caller is touched any more.
     void drop_data();
@@ -74,10 +69,10 @@ class Mesh {
 
   private:
     using Buffer = gloo::transport::UnboundBuffer;
-    std::vector<char> addresses() const;
-    std::vector<char> fetch(const std::string &key, size_t bytes);
-    void connect_pair(int peer, const char *address, size_t bytes);
+    class Patrol;
+    void make_pairs();
     void make_buffers();
+    void post_standing(int peer);
     template <class Call>
     auto guarded(int peer, Call call);
     [[noreturn]] void lost(int peer, const char *what);
@@ -87,7 +82,9 @@ class Mesh {
     const int rank_, size_;
     const std::atomic<bool> &stop_;
     std::atomic<int> waiting_for_{ -1 };
+    std::atomic<int> unreachable_{ -1 }; // the first rank whose host fell silent
     std::shared_ptr<gloo::transport::Context> context_;
+    std::unique_ptr<Patrol> patrol_;
     int turn_ = 0;
     std::vector<Message> sent_headers_, got_headers_; // [peer], [2 * peer + turn]
 

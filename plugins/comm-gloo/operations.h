@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // The collectives themselves, over a Mesh; each runs on the worker thread from beginning to end.
 #pragma once
 #include "mesh.h"
-#include "reduce.h"
+#include "tree_sum.h"
 #include <algorithm>
 #include <functional>
 #include <tessera/plugin.h>
@@ -9,11 +10,8 @@
 
 namespace tess_gloo {
 
-// Operations of our own that share the header exchange.
-enum : uint32_t { kOpHello = 100, kOpFinalize = 101 };
-
-// Null or what is wrong with the call, for any rank of `nranks`; `rank` -1 when planning.
-bool check_collective(const tess_collective &, int rank, int nranks, struct Failure *why);
+// TESS_OK or what is wrong with a call that kit_take_call made, on `rank` of `nranks`; rank -1 when planning.
+tess_status check_collective(const tess_collective &, int rank, int nranks, tess_error *);
 uint64_t scratch_bytes(const tess_collective &, int nranks);
 
 class Operations {
@@ -63,7 +61,6 @@ class Operations {
     uint64_t prepared_ = 0;         // collectives with a seq below this one have been announced
     Lane lane_ = kDataLane;         // of the present collective's data
     std::vector<const void *> leaves_;
-    std::vector<unsigned char> stack_; // partial sums
 };
 
 } // namespace tess_gloo

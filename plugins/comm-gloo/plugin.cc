@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // comm-gloo: the vtable of tessera/plugin.h over Gloo. Nothing throws past this file.
 #include "communicator.h"
 #include <algorithm>
@@ -5,22 +6,6 @@
 
 namespace tess_gloo {
 namespace {
-
-// Runs `body`; what it throws becomes a status and a tess_error.
-template <class Body>
-tess_status guarded(tess_error *error, Body body) {
-    try {
-        return body();
-    } catch (const Failure &f) {
-        return report(f, error);
-    } catch (const std::bad_alloc &) {
-        return report(Failure(TESS_E_NOMEM, -1, "gloo: out of memory"), error);
-    } catch (const std::exception &e) {
-        return report(Failure(TESS_E_INTERNAL, -1, "gloo: %.200s", e.what()), error);
-    } catch (...) {
-        return report(Failure(TESS_E_INTERNAL, -1, "gloo: unknown exception"), error);
-    }
-}
 
 struct Context {
     std::shared_ptr<Settings> settings;
@@ -49,14 +34,6 @@ tess_status options(void *, const tess_option **out, uint32_t *n) {
     return TESS_OK;
 }
 
-template <class T>
-void give(T *out, T value) { // at most what the caller has room for; the rest of it zeroed
-    const uint32_t size = out->struct_size;
-    value.struct_size = size;
-    memset(out, 0, size);
-    memcpy(out, &value, std::min<size_t>(size, sizeof value));
-}
-
 tess_status query(void *, tess_comm *, tess_comm_caps *out) {
     tess_comm_caps caps{};
     caps.caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
@@ -74,15 +51,13 @@ tess_status query(void *, tess_comm *, tess_comm_caps *out) {
 #else
     snprintf(caps.wire_id, sizeof caps.wire_id, "gloo-tcp/1");
 #endif
-    give(out, caps);
+    TESS_GIVE(out, &caps);
     return TESS_OK;
 }
 
 tess_status need(void *, const tess_plan_env *env, const tess_collective *c, tess_need *out) {
-    tess_collective call{};
-    memcpy(&call, c, std::min<size_t>(c->struct_size, sizeof call));
-    Failure why;
-    if (env->nranks < 1 || !check_collective(call, -1, env->nranks, &why))
+    const tess_collective call = kit_take_call(c, c->struct_size);
+    if (env->nranks < 1 || check_collective(call, -1, env->nranks, nullptr) != TESS_OK)
         return TESS_E_UNSUPPORTED;
     tess_need need{};
     need.align = 64;
@@ -90,7 +65,7 @@ tess_status need(void *, const tess_plan_env *env, const tess_collective *c, tes
     // Header messages of every peer, partial sums, Gloo's own lists, and the stacks of three threads.
     need.backend_bytes =
         env->nranks > 1 ? (UINT64_C(1) << 20) + static_cast<uint64_t>(env->nranks) * (UINT64_C(32) << 10) : 0;
-    give(out, need);
+    TESS_GIVE(out, &need);
     return TESS_OK;
 }
 
@@ -106,50 +81,23 @@ tess_status init(void *ctx, const tess_comm_config *cfg, tess_comm **out, tess_e
 }
 
 // Every rank learns every colour and key over the parent, then the members of each colour connect anew.
-struct Choice {
-    int32_t color, key;
-};
-std::vector<Choice> choices(Communicator &parent, Choice mine, int64_t timeout_ns) {
-    std::vector<Choice> all(parent.size());
-    all[parent.rank()] = mine;
-    tess_collective c{};
-    c.struct_size = sizeof c;
-    c.op = TESS_ALL_GATHER;
-    c.send_dtype = c.recv_dtype = TESS_I32;
-    c.send_mem = c.recv_mem = TESS_MEM_HOST;
-    c.send = &all[parent.rank()];
-    c.recv = all.data();
-    c.count = 2;
-    c.tag = UINT64_C(0x73706c6974); // "split"
-    tess_request *request = parent.post(&c, 1);
-    Failure failure;
-    if (parent.wait(request, timeout_ns > 0 ? timeout_ns : -1, &failure) == TESS_E_TIMEOUT) {
-        parent.abort(TESS_E_TIMEOUT); // the exchange still writes to `all`: end it before leaving
-        parent.wait(request, -1, &failure);
-    }
-    parent.release(request);
-    if (failure.status != TESS_OK)
-        throw failure;
-    return all;
-}
-
 tess_status split(tess_comm *comm, int32_t color, int32_t key, const tess_comm_config *cfg, tess_comm **out,
                   tess_error *error) {
-    return guarded(error, [&] {
+    return guarded(error, [&]() -> tess_status {
         Communicator &parent = *communicator(comm);
-        const std::vector<Choice> all = choices(parent, { color, key }, cfg->timeout_ns);
+        const kit_choice choice = { color, key, 0 };
+        std::vector<kit_choice> all(parent.size());
+        std::vector<int32_t> members(parent.size());
+        const tess_status s = kit_requests_choices(&comm->requests, &choice, all.data(), cfg->timeout_ns, error);
+        if (s < 0)
+            return s;
         if (color < 0) {
             *out = nullptr;
             return TESS_OK;
         }
-        std::vector<int> members;
-        for (int rank = 0; rank < parent.size(); rank++)
-            if (all[rank].color == color)
-                members.push_back(rank);
-        std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return all[a].key < all[b].key; });
         tess_comm_config mine{};
+        mine.nranks = kit_split_members(all.data(), parent.size(), color, members.data());
         mine.rank = static_cast<int32_t>(std::find(members.begin(), members.end(), parent.rank()) - members.begin());
-        mine.nranks = static_cast<int32_t>(members.size());
         const std::string group =
             (cfg->group != nullptr ? cfg->group : parent.prefix()) + ("/color" + std::to_string(color));
         auto child = std::make_unique<Communicator>(parent.settings(), mine, group);
@@ -159,62 +107,10 @@ tess_status split(tess_comm *comm, int32_t color, int32_t key, const tess_comm_c
     });
 }
 
-tess_status finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {
-    return guarded(error, [&] {
-        communicator(comm)->finalize(timeout_ns);
-        return TESS_OK;
-    });
-}
-
 void destroy(tess_comm *comm) {
     guarded(nullptr, [&] {
         if (comm != nullptr)
             delete communicator(comm);
-        return TESS_OK;
-    });
-}
-
-tess_status abort_comm(tess_comm *comm, tess_status why) {
-    return guarded(nullptr, [&] {
-        communicator(comm)->abort(why);
-        return TESS_OK;
-    });
-}
-
-tess_status health(tess_comm *comm, tess_error *error) {
-    return guarded(error, [&] {
-        Failure failure;
-        return communicator(comm)->health(&failure) == TESS_OK ? TESS_OK : report(failure, error);
-    });
-}
-
-tess_status post(tess_comm *comm, const tess_collective *calls, uint32_t n, tess_request **out, tess_error *error) {
-    return guarded(error, [&] {
-        *out = communicator(comm)->post(calls, n);
-        return TESS_OK;
-    });
-}
-
-tess_status wait(tess_request *request, int64_t timeout_ns, tess_error *error) {
-    return guarded(error, [&] {
-        Failure failure;
-        const tess_status status = request->comm->wait(request, timeout_ns, &failure);
-        return status < 0 ? report(failure, error) : status;
-    });
-}
-
-tess_status test(tess_request *request, tess_error *error) {
-    return wait(request, 0, error);
-}
-
-tess_status wait_stream(tess_request *request, const tess_stream *, tess_error *error) { // host memory: like wait
-    return wait(request, -1, error);
-}
-
-void request_free(tess_request *request) {
-    guarded(nullptr, [&] {
-        if (request != nullptr)
-            request->comm->release(request);
         return TESS_OK;
     });
 }
@@ -230,31 +126,27 @@ const tess_comm_ops comm_ops = {
     /* cost */ nullptr,
     init,
     split,
-    finalize,
+    kit_slot_finalize,
     destroy,
-    abort_comm,
-    health,
+    kit_slot_abort,
+    kit_slot_health,
     /* mem_alloc */ nullptr,
     /* mem_free */ nullptr,
     /* mem_register */ nullptr,
     /* mem_deregister */ nullptr,
-    post,
+    kit_slot_post,
     /* progress: own threads */ nullptr,
-    test,
-    wait,
-    wait_stream,
-    request_free,
+    kit_slot_test,
+    kit_slot_wait,
+    kit_slot_wait_stream,
+    kit_slot_request_free,
 };
 
 } // namespace
 } // namespace tess_gloo
 
 extern "C" {
-__attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_plugin_note_v1 = {
-    "TESSPLG", sizeof(tess_plugin_note), TESS_ABI_MAJOR, TESS_ABI_MINOR, 0,
-    0,         1u << TESS_KIND_COMM,     "gloo",         "0.1.0",        "",
-    "libgloo",
-};
+TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "gloo", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "libgloo");
 
 TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **ops, void **ctx,
                                             tess_error *error) {

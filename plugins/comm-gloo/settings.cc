@@ -1,48 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "settings.h"
 #include "failure.h"
+#include "plugin_base.h"
+#include "socket.h"
 #include <algorithm>
-#include <cfenv>
-#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <gloo/transport/tcp/device.h>
-#include <pthread.h>
 #include <thread>
 
 namespace tess_gloo {
 
-// "2,6-7" as in the kernel's lists. An empty or unreadable list means any CPU.
-static bool parse_cpus(const char *text, cpu_set_t *out) {
-    CPU_ZERO(out);
-    while (text != nullptr && *text != '\0') {
-        char *end;
-        long first = strtol(text, &end, 10), last = first;
-        if (end == text)
-            return false;
-        if (*end == '-') {
-            text = end + 1;
-            last = strtol(text, &end, 10);
-            if (end == text)
-                return false;
-        }
-        if (first < 0 || last < first || last >= CPU_SETSIZE)
-            return false;
-        for (long cpu = first; cpu <= last; cpu++)
-            CPU_SET(cpu, out);
-        text = *end == ',' ? end + 1 : end;
-        if (*end != ',' && *end != '\0')
-            return false;
-    }
-    return CPU_COUNT(out) > 0;
-}
-
 Settings::Settings(const tess_host *host) {
     memcpy(&host_, host, std::min<size_t>(host->struct_size, sizeof host_));
-    pin_ = parse_cpus(host_.helper_cpus, &cpus_);
     interface_ = setting("interface");
     hostname_ = setting("hostname");
-    if (interface_.empty() && hostname_.empty())
-        hostname_ = "127.0.0.1";
+    if (interface_.empty() && hostname_.empty() && host_.option != nullptr) {
+        const char *name = host_.option(host_.host, "interface");
+        interface_ = name != nullptr ? name : "";
+    }
+    const char *heartbeat = host_.option != nullptr ? host_.option(host_.host, "heartbeat") : nullptr;
+    const double seconds = heartbeat != nullptr ? strtod(heartbeat, nullptr) : 5;
+    silence_ns_ = seconds > 0 && seconds < 86400 ? static_cast<int64_t>(seconds * 1e9) : 0;
 }
 
 // "interface=eth0,hostname=…" after the colon of TESSERA_COMM wins over the option "gloo-interface".
@@ -59,30 +38,34 @@ std::string Settings::setting(const char *name) const {
     return text != nullptr ? text : "";
 }
 
+// Gloo writes to sockets whose peer may be gone: with every signal blocked, SIGPIPE cannot reach this process.
 void Settings::enter_thread(const char *name) const {
-    // Gloo writes to sockets whose peer may be gone: SIGPIPE must not reach this process.
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    pthread_setname_np(pthread_self(), name);
-    if (pin_)
-        sched_setaffinity(0, sizeof cpus_, &cpus_);
-    // Threads inherit the creator's modes; sums must not depend on them.
-    fesetenv(FE_DFL_ENV);
+    kit_thread_enter(&host_, name);
+}
+
+struct sockaddr_storage Settings::address() const {
+    const char *route = host_.option != nullptr ? host_.option(host_.host, "address") : nullptr;
+    const std::string host = !hostname_.empty() ? hostname_ : route != nullptr ? route : "127.0.0.1";
+    struct sockaddr_storage found;
+    if (!interface_.empty() ? find_interface(interface_, &found) != 0 : find_address(host, &found) != 0)
+        throw Failure(TESS_E_INVALID, -1, "gloo cannot listen on %s '%.100s' (%s): no such address here",
+                      interface_.empty() ? "host" : "interface", interface_.empty() ? host.c_str() : interface_.c_str(),
+                      interface_.empty() ? "TESSERA_GLOO_HOSTNAME" : "TESSERA_INTERFACE, TESSERA_GLOO_INTERFACE");
+    return found;
 }
 
 std::shared_ptr<gloo::transport::Device> Settings::device() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (device_)
         return device_;
-    // Gloo's I/O thread inherits mask and affinity from the thread that makes the device.
+    // Gloo's I/O thread inherits mask and affinity from the thread that makes the device. Nobody is accepted on the
+    // device's own address: connections are made in rendezvous.h.
     std::exception_ptr error;
     std::thread maker([&] {
         enter_thread("tess-gloo-io");
         try {
             gloo::transport::tcp::attr attr;
-            attr.hostname = hostname_;
-            attr.iface = interface_;
+            attr.hostname = "127.0.0.1";
             device_ = gloo::transport::tcp::CreateDevice(attr);
         } catch (...) {
             error = std::current_exception();
@@ -94,9 +77,7 @@ std::shared_ptr<gloo::transport::Device> Settings::device() {
     try {
         std::rethrow_exception(error);
     } catch (const std::exception &e) {
-        throw Failure(
-            TESS_E_SYSTEM, -1, "gloo cannot listen on %s '%s' (TESSERA_GLOO_INTERFACE, TESSERA_GLOO_HOSTNAME): %s",
-            interface_.empty() ? "host" : "interface", (interface_.empty() ? hostname_ : interface_).c_str(), e.what());
+        throw Failure(TESS_E_SYSTEM, -1, "gloo cannot make its device: %s", e.what());
     }
 }
 

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // What one opened plugin has: the host's services, the options, and Gloo's device with its I/O thread.
 #pragma once
 #include <memory>
 #include <mutex>
-#include <sched.h>
 #include <string>
+#include <sys/socket.h>
 #include <tessera/plugin.h>
 
 namespace gloo::transport {
@@ -22,6 +23,10 @@ class Settings {
     // For each of our threads, first thing: no signals, the helper CPUs, the default floating-point mode.
     void enter_thread(const char *name) const;
 
+    // Where to listen: what the user says, else this host's address on the way to the other ranks. Throws Failure.
+    struct sockaddr_storage address() const;
+    int64_t silence_ns() const { return silence_ns_; } // of a peer's host, until it counts as lost; 0: no limit
+
     const tess_host &host() const { return host_; }
     bool aborting() const { return host_.aborting != nullptr && host_.aborting(host_.host) != 0; }
 
@@ -30,8 +35,7 @@ class Settings {
 
     tess_host host_{};
     std::string interface_, hostname_;
-    cpu_set_t cpus_;
-    bool pin_ = false;
+    int64_t silence_ns_ = 0;
     std::mutex mutex_;
     std::shared_ptr<gloo::transport::Device> device_;
 };

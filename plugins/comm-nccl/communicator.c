@@ -1,27 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "communicator.h"
 
 #include <stdlib.h>
 
-/* About a century: a sum with the clock that cannot overflow. */
-static const int64_t forever_ns = INT64_C(3000000000000000000);
+/* ---- NCCL in progress --------------------------------------------------------------------------- */
 
-static int64_t late_after(int64_t timeout_ns) {
-    return timeout_ns < 0 || timeout_ns > forever_ns ? INT64_MAX : nccl_now_ns() + timeout_ns;
-}
-
-/* ---- NCCL in progress
- * --------------------------------------------------------------------------------------------------- */
-
-static tess_status stopped(tess_comm *c, const char *call, struct nccl_failure *f) {
+static tess_status stopped(tess_comm *c, const char *call, tess_error *f) {
     tess_status why = atomic_load(&c->why);
-    if (c->failure.status != TESS_OK)
+    if (c->failure.code != TESS_OK)
         *f = c->failure;
     else
-        nccl_fail(f, why ? why : TESS_E_ABORTED, -1, "nccl: the communicator was aborted in %s", call);
-    return f->status;
+        tess_plugin_fail(f, why ? why : TESS_E_ABORTED, "nccl: the communicator was aborted in %s", call);
+    return f->code;
 }
 
-tess_status nccl_settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const char *call, struct nccl_failure *f) {
+tess_status nccl_settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const char *call, tess_error *f) {
     for (int64_t nap_ns = 2000;; nap_ns = nap_ns < 500000 ? 2 * nap_ns : nap_ns) {
         ncclResult_t state = ncclInProgress, r = c->gpu.lib->ncclCommGetAsyncError(which, &state);
         if (r != ncclSuccess)
@@ -30,48 +23,48 @@ tess_status nccl_settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const c
             return state == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, state, call);
         if (atomic_load(&c->stop))
             return stopped(c, call, f);
-        if (nccl_aborting(c->settings))
-            return nccl_fail(f, TESS_E_ABORTED, -1, "nccl: the run was aborted in %s", call);
-        if (nccl_now_ns() > late_ns)
-            return nccl_fail(f, TESS_E_TIMEOUT, -1, "nccl: %s of group '%.100s' did not end in time", call, c->prefix);
-        nccl_nap(nap_ns);
+        if (kit_aborting(c->settings->host))
+            return tess_plugin_fail(f, TESS_E_ABORTED, "nccl: the run was aborted in %s", call);
+        if (kit_now_ns() > late_ns)
+            return tess_plugin_fail(f, TESS_E_TIMEOUT, "nccl: %s of group '%.100s' did not end in time", call,
+                                    c->prefix);
+        kit_nap(nap_ns);
     }
 }
 
-static tess_status settle_call(void *user, const char *call, struct nccl_failure *f) {
+static tess_status settle_call(void *user, const char *call, tess_error *f) {
     tess_comm *c = user;
-    return nccl_settle(c, c->comm, late_after(c->timeout_ns), call, f);
+    return nccl_settle(c, c->comm, kit_until_ns(c->timeout_ns), call, f);
 }
 
-static struct nccl_lane lane_of(tess_comm *c) {
-    return (struct nccl_lane){ .cu = c->gpu.cu,
-                               .lib = c->gpu.lib,
-                               .comm = c->comm,
-                               .stream = c->gpu.stream,
-                               .reduce = c->gpu.reduce,
-                               .rank = c->rank,
-                               .size = c->size,
-                               .deterministic = c->settings->deterministic,
-                               .settle = settle_call,
-                               .user = c };
+static struct nccl_launch launch_of(tess_comm *c) {
+    return (struct nccl_launch){ .cu = c->gpu.cu,
+                                 .lib = c->gpu.lib,
+                                 .comm = c->comm,
+                                 .stream = c->gpu.stream,
+                                 .reduce = c->gpu.reduce,
+                                 .rank = c->rank,
+                                 .size = c->size,
+                                 .deterministic = c->settings->deterministic,
+                                 .settle = settle_call,
+                                 .user = c };
 }
 
-/* ---- failure
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- failure ------------------------------------------------------------------------------------ */
 
-/* abort may come while another thread is inside a slot; that one gives up at the first word of `stop`. Should it hang
+/* abort may come while another thread is inside a slot; that one gives up when it sees `stop`. Should it hang
  * in NCCL or the driver, which only NCCL's abort can end, the lock is not waited for beyond a second. */
-void nccl_comm_fail(tess_comm *c, const struct nccl_failure *f) {
-    struct nccl_failure ignored;
+void nccl_comm_fail(tess_comm *c, const tess_error *f) {
+    tess_error ignored = { .struct_size = sizeof ignored };
     struct timespec late;
     tess_status none = TESS_OK;
-    atomic_compare_exchange_strong(&c->why, &none, f->status);
+    atomic_compare_exchange_strong(&c->why, &none, f->code);
     atomic_store(&c->stop, 1);
     clock_gettime(CLOCK_REALTIME, &late);
     late.tv_sec += 1;
     int locked = pthread_mutex_timedlock(&c->lock, &late) == 0;
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK) {
-        if (locked && c->failure.status == TESS_OK)
+        if (locked && c->failure.code == TESS_OK)
             nccl_sweep(c); /* what is done is done */
         nccl_fail_locked(c, f);
         nccl_leave(&c->gpu);
@@ -82,33 +75,32 @@ void nccl_comm_fail(tess_comm *c, const struct nccl_failure *f) {
         pthread_mutex_unlock(&c->lock);
 }
 
-tess_status nccl_comm_health(tess_comm *c, struct nccl_failure *f) {
+tess_status nccl_comm_health(tess_comm *c, tess_error *f) {
     pthread_mutex_lock(&c->lock);
     *f = c->failure;
     pthread_mutex_unlock(&c->lock);
-    return f->status;
+    return f->code;
 }
 
 /* Looks at what is in flight and at what NCCL says of its peers. */
 static void look(tess_comm *c) {
-    struct nccl_failure f;
+    tess_error f = { .struct_size = sizeof f };
     ncclResult_t state = ncclSuccess;
     if (nccl_enter(&c->gpu, &f) != TESS_OK)
         return;
     nccl_sweep(c);
     if (c->comm && c->gpu.lib->ncclCommGetAsyncError(c->comm, &state) == ncclSuccess && state != ncclSuccess &&
         state != ncclInProgress) {
-        nccl_sweep(c); /* a rank that has seen a mismatch leaves: the words that came before say so here too */
+        nccl_sweep(c); /* a rank that has seen a mismatch leaves: the announcements that came before show it here too */
         nccl_failed(&f, c->gpu.lib, state, "a collective");
         nccl_fail_locked(c, &f);
     }
     nccl_leave(&c->gpu);
 }
 
-static void *watch(void *arg) {
+static void watch(void *arg) {
     enum { EVERY_NS = 1000000 };
     tess_comm *c = arg;
-    nccl_enter_thread(c->settings, "tess-nccl-watch");
     pthread_mutex_lock(&c->lock);
     while (!c->quit) {
         if (!c->head) {
@@ -117,18 +109,16 @@ static void *watch(void *arg) {
         }
         look(c);
         pthread_mutex_unlock(&c->lock);
-        nccl_nap(EVERY_NS);
+        kit_nap(EVERY_NS);
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);
-    return NULL;
 }
 
-/* ---- requests
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- requests ----------------------------------------------------------------------------------- */
 
 /* The communicator's stream goes on where `after` has come. */
-static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *after, struct nccl_failure *f) {
+static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *after, tess_error *f) {
     const tess_cuda *cu = c->gpu.cu;
     if (after->mem != TESS_MEM_CUDA)
         return TESS_OK;
@@ -139,21 +129,21 @@ static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *afte
     return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuStreamWaitEvent");
 }
 
-/* Everybody's word goes round before the data; whoever waits, or the watcher, compares. */
-static tess_status say(tess_comm *c, tess_request *r, const struct nccl_word *word, struct nccl_failure *f) {
+/* The announcements are gathered before the data; the thread that waits, or the watcher, compares. */
+static tess_status announce(tess_comm *c, tess_request *r, const kit_announcement *own, tess_error *f) {
     const tess_cuda *cu = c->gpu.cu;
-    struct nccl_lane lane = lane_of(c);
-    uint64_t bytes = sizeof *word;
+    struct nccl_launch launch = launch_of(c);
+    uint64_t bytes = sizeof *own;
     if (c->size == 1)
         return TESS_OK;
-    *r->said = *word;
-    CUresult result = cu->cuMemcpyHtoDAsync(r->said_there, r->said, bytes, c->gpu.stream);
+    *r->own = *own;
+    CUresult result = cu->cuMemcpyHtoDAsync(r->own_there, r->own, bytes, c->gpu.stream);
     if (result != CUDA_SUCCESS)
         return nccl_cuda_failed(f, result, "cuMemcpyHtoDAsync");
-    tess_status s = nccl_gather_bytes(&lane, (void *)r->said_there, (void *)r->heard_there, bytes, f);
+    tess_status s = nccl_gather_bytes(&launch, (void *)r->own_there, (void *)r->all_there, bytes, f);
     if (s)
         return s;
-    result = cu->cuMemcpyDtoHAsync(r->heard, r->heard_there, (uint64_t)c->size * bytes, c->gpu.stream);
+    result = cu->cuMemcpyDtoHAsync(r->all, r->all_there, (uint64_t)c->size * bytes, c->gpu.stream);
     if (result == CUDA_SUCCESS)
         result = cu->cuEventRecord(r->begun, c->gpu.stream);
     r->compares = 1;
@@ -161,15 +151,15 @@ static tess_status say(tess_comm *c, tess_request *r, const struct nccl_word *wo
 }
 
 static tess_status queue(tess_comm *c, tess_request *r, const tess_collective *calls, uint32_t n,
-                         const struct nccl_word *word, int says, struct nccl_failure *f) {
-    struct nccl_lane lane = lane_of(c);
+                         const kit_announcement *own, int announces, tess_error *f) {
+    struct nccl_launch launch = launch_of(c);
     tess_status s = TESS_OK;
     for (uint32_t i = 0; s == TESS_OK && i < n; i++)
         s = follow(c, r, &calls[i].after, f);
-    if (s == TESS_OK && says)
-        s = say(c, r, word, f);
+    if (s == TESS_OK && announces)
+        s = announce(c, r, own, f);
     if (s == TESS_OK)
-        s = nccl_run_calls(&lane, calls, n, f);
+        s = nccl_run_calls(&launch, calls, n, f);
     CUresult result = CUDA_SUCCESS;
     if (s == TESS_OK)
         result = c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream);
@@ -179,39 +169,37 @@ static tess_status queue(tess_comm *c, tess_request *r, const tess_collective *c
 /* Whether ranks disagreed, which explains why NCCL failed: others saw it first and left. */
 static void look_for_mismatch(tess_comm *c, tess_request *r) {
     enum { PATIENCE_NS = 100000000 };
-    struct nccl_failure f;
-    int64_t late = nccl_now_ns() + PATIENCE_NS;
+    int64_t late = kit_now_ns() + PATIENCE_NS;
     nccl_sweep(c);
-    if (!r->compares || c->failure.status != TESS_OK)
+    if (!r->compares || c->failure.code != TESS_OK)
         return;
-    while (c->gpu.cu->cuEventQuery(r->begun) == CUDA_ERROR_NOT_READY && nccl_now_ns() < late)
-        nccl_nap(100000);
-    if (c->gpu.cu->cuEventQuery(r->begun) == CUDA_SUCCESS &&
-        nccl_compare_words(r->heard, c->rank, c->size, &f) != TESS_OK)
-        nccl_fail_locked(c, &f);
+    while (c->gpu.cu->cuEventQuery(r->begun) == CUDA_ERROR_NOT_READY && kit_now_ns() < late)
+        kit_nap(100000);
+    if (c->gpu.cu->cuEventQuery(r->begun) == CUDA_SUCCESS)
+        nccl_compare(c, r);
 }
 
 /* After a failure half way: nothing of it may still run when post returns. */
 static void wait_until_idle(tess_comm *c, int64_t late_ns) {
-    while (c->gpu.cu->cuStreamQuery(c->gpu.stream) == CUDA_ERROR_NOT_READY && nccl_now_ns() < late_ns)
-        nccl_nap(100000);
+    while (c->gpu.cu->cuStreamQuery(c->gpu.stream) == CUDA_ERROR_NOT_READY && kit_now_ns() < late_ns)
+        kit_nap(100000);
 }
 
-static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint32_t n, const struct nccl_word *word,
-                               int says, tess_request **out, struct nccl_failure *f) {
+static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint32_t n, const kit_announcement *own,
+                               int announces, tess_request **out, tess_error *f) {
     enum { A_SECOND = 1000000000 };
     tess_request *r;
     tess_status s = nccl_request_take(c, &r, f);
     if (s)
         return s;
-    s = queue(c, r, calls, n, word, says, f);
+    s = queue(c, r, calls, n, own, announces, f);
     if (s) {
         look_for_mismatch(c, r);
         nccl_fail_locked(c, f);
         *f = c->failure;
-        wait_until_idle(c, nccl_now_ns() + A_SECOND);
+        wait_until_idle(c, kit_now_ns() + A_SECOND);
         nccl_request_give(r);
-        return f->status;
+        return f->code;
     }
     if (c->tail)
         c->tail->next = r;
@@ -223,47 +211,46 @@ static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint3
     return TESS_OK;
 }
 
-static tess_status post_word(tess_comm *c, const tess_collective *calls, uint32_t n, struct nccl_word word, int says,
-                             tess_request **out, struct nccl_failure *f) {
+static tess_status post_announced(tess_comm *c, const tess_collective *calls, uint32_t n, kit_announcement own,
+                                  int announces, tess_request **out, tess_error *f) {
     pthread_mutex_lock(&c->lock);
-    tess_status s = c->failure.status;
+    tess_status s = c->failure.code;
     if (s)
         *f = c->failure;
     else if (c->finalized)
-        s = nccl_fail(f, TESS_E_INVALID, -1, "nccl: post after finalize");
+        s = tess_plugin_fail(f, TESS_E_INVALID, "nccl: post after finalize");
     else
         s = nccl_enter(&c->gpu, f);
     if (s == TESS_OK) {
-        word.seq = c->seq++;
-        s = post_locked(c, calls, n, &word, says, out, f);
+        own.seq = c->seq++;
+        s = post_locked(c, calls, n, &own, announces, out, f);
         nccl_leave(&c->gpu);
     }
     pthread_mutex_unlock(&c->lock);
     return s;
 }
 
-tess_status nccl_comm_post(tess_comm *c, const tess_collective *calls, uint32_t n, tess_request **out,
-                           struct nccl_failure *f) {
+tess_status nccl_comm_post(tess_comm *c, const tess_collective *calls, uint32_t n, tess_request **out, tess_error *f) {
     enum { MOST = 64 };
     tess_collective own[MOST];
     if (n == 0 || n > MOST || calls->struct_size < offsetof(tess_collective, tag) + sizeof calls->tag)
-        return nccl_fail(f, TESS_E_INVALID, -1, "nccl: %u collectives of %u bytes each, takes up to %d", n,
-                         n ? calls->struct_size : 0, MOST);
+        return tess_plugin_fail(f, TESS_E_INVALID, "nccl: %u collectives of %u bytes each, takes up to %d", n,
+                                n ? calls->struct_size : 0, MOST);
     for (uint32_t i = 0; i < n; i++) {
         const char *at = (const char *)calls + (size_t)i * calls->struct_size;
-        own[i] = nccl_take_call((const tess_collective *)at, calls->struct_size);
+        own[i] = kit_take_call((const tess_collective *)at, calls->struct_size);
         tess_status s = nccl_check(&own[i], c->rank, c->size, c->settings->deterministic, f);
         if (s)
             return s;
     }
-    /* A barrier moves nothing but the words. */
-    int says = c->settings->compares;
+    /* A barrier moves nothing but the announcements. */
+    int announces = c->settings->compares;
     for (uint32_t i = 0; i < n; i++)
-        says |= own[i].op == TESS_BARRIER;
-    return post_word(c, own, n, nccl_word_of(own, n, 0), says, out, f);
+        announces |= own[i].op == TESS_BARRIER;
+    return post_announced(c, own, n, kit_announce(own, n, 0), announces, out, f);
 }
 
-static tess_status look_at(tess_request *r, struct nccl_failure *f) {
+static tess_status look_at(tess_request *r, tess_error *f) {
     tess_comm *c = r->comm;
     tess_status s = atomic_load_explicit(&r->status, memory_order_acquire);
     if (s == TESS_PENDING) {
@@ -277,19 +264,19 @@ static tess_status look_at(tess_request *r, struct nccl_failure *f) {
     return s;
 }
 
-tess_status nccl_comm_wait(tess_request *r, int64_t timeout_ns, struct nccl_failure *f) {
-    int64_t late = late_after(timeout_ns);
+tess_status nccl_comm_wait(tess_request *r, int64_t timeout_ns, tess_error *f) {
+    int64_t late = kit_until_ns(timeout_ns);
     for (int64_t nap_ns = 2000;; nap_ns = nap_ns < 200000 ? 2 * nap_ns : nap_ns) {
         tess_status s = look_at(r, f);
         if (s != TESS_PENDING || timeout_ns == 0)
             return s;
-        if (nccl_now_ns() > late)
-            return nccl_fail(f, TESS_E_TIMEOUT, -1, "nccl: not done within %.3f s", (double)timeout_ns * 1e-9);
-        nccl_nap(nap_ns);
+        if (kit_now_ns() > late)
+            return tess_plugin_fail(f, TESS_E_TIMEOUT, "nccl: not done within %.3f s", (double)timeout_ns * 1e-9);
+        kit_nap(nap_ns);
     }
 }
 
-tess_status nccl_comm_wait_stream(tess_request *r, const tess_stream *stream, struct nccl_failure *f) {
+tess_status nccl_comm_wait_stream(tess_request *r, const tess_stream *stream, tess_error *f) {
     tess_comm *c = r->comm;
     tess_status s = atomic_load_explicit(&r->status, memory_order_acquire);
     if (s < 0)
@@ -313,14 +300,13 @@ void nccl_comm_release(tess_request *r) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- beginning and ending
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- beginning and ending ----------------------------------------------------------------------- */
 
 tess_status nccl_comm_create(const struct nccl_settings *settings, const tess_comm_config *config, tess_comm **out,
-                             struct nccl_failure *f) {
+                             tess_error *f) {
     tess_comm *c = calloc(1, sizeof *c);
     if (!c)
-        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory");
+        return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory");
     c->settings = settings;
     c->rank = config->rank;
     c->size = config->nranks;
@@ -338,23 +324,22 @@ tess_status nccl_comm_create(const struct nccl_settings *settings, const tess_co
     return TESS_OK;
 }
 
-static tess_status start_watcher(tess_comm *c, struct nccl_failure *f) {
-    if (pthread_create(&c->watcher, NULL, watch, c) != 0)
-        return nccl_fail(f, TESS_E_SYSTEM, -1, "nccl: cannot start a thread");
-    c->watching = 1;
-    return TESS_OK;
+static tess_status start_watcher(tess_comm *c, tess_error *f) {
+    tess_status s = kit_thread_start(&c->watcher, c->settings->host, "nccl", "tess-nccl-watch", watch, c, f);
+    c->watching = s == TESS_OK;
+    return s;
 }
 
-/* Posts one of our own words and waits for everybody's. */
-static tess_status meet_in(tess_comm *c, uint32_t op, int64_t timeout_ns, struct nccl_failure *f) {
+/* Posts an announcement alone and waits for those of all ranks. */
+static tess_status meet_in(tess_comm *c, uint32_t op, int64_t timeout_ns, tess_error *f) {
     tess_request *r;
-    tess_status s = post_word(c, NULL, 0, nccl_word_own(op, 0), 1, &r, f);
+    tess_status s = post_announced(c, NULL, 0, kit_announce_own(op, 0, 0), 1, &r, f);
     if (s)
         return s;
     s = nccl_comm_wait(r, timeout_ns, f);
     if (s == TESS_E_TIMEOUT) {
         nccl_comm_fail(c, f);
-        struct nccl_failure ignored;
+        tess_error ignored = { .struct_size = sizeof ignored };
         nccl_comm_wait(r, 1000000000, &ignored);
     }
     if (atomic_load(&r->status) != TESS_PENDING)
@@ -362,23 +347,23 @@ static tess_status meet_in(tess_comm *c, uint32_t op, int64_t timeout_ns, struct
     return s;
 }
 
-tess_status nccl_comm_begin(tess_comm *c, struct nccl_failure *f) {
+tess_status nccl_comm_begin(tess_comm *c, tess_error *f) {
     tess_status s = start_watcher(c, f);
-    return s ? s : meet_in(c, NCCL_OP_HELLO, c->timeout_ns, f);
+    return s ? s : meet_in(c, KIT_OP_JOIN, c->timeout_ns, f);
 }
 
-tess_status nccl_comm_finalize(tess_comm *c, int64_t timeout_ns, struct nccl_failure *f) {
-    int64_t late = late_after(timeout_ns);
+tess_status nccl_comm_finalize(tess_comm *c, int64_t timeout_ns, tess_error *f) {
+    int64_t late = kit_until_ns(timeout_ns);
     pthread_mutex_lock(&c->lock);
     int finalized = c->finalized;
     pthread_mutex_unlock(&c->lock);
     if (finalized)
         return TESS_OK;
-    tess_status s = meet_in(c, NCCL_OP_FINALIZE, timeout_ns, f);
+    tess_status s = meet_in(c, KIT_OP_FINALIZE, timeout_ns, f);
     if (s)
         return s;
     pthread_mutex_lock(&c->lock);
-    s = c->failure.status;
+    s = c->failure.code;
     if (s) {
         *f = c->failure;
     } else {
@@ -406,24 +391,24 @@ static void stop_watcher(tess_comm *c) {
 /* In the GPU's context. What was not ended in order is aborted, so that nothing here waits for a peer. */
 static void end_nccl(tess_comm *c) {
     enum { A_SECOND = 1000000000 };
-    struct nccl_failure f;
+    tess_error f = { .struct_size = sizeof f };
     pthread_mutex_lock(&c->lock);
     if (c->finalized && c->comm) {
         if (c->gpu.lib->ncclCommDestroy(c->comm) != ncclSuccess)
-            nccl_warn(c->settings, "ncclCommDestroy failed");
+            kit_log(c->settings->host, 1, "nccl", "ncclCommDestroy failed");
         c->comm = NULL;
     } else {
-        nccl_fail(&f, TESS_E_ABORTED, -1, "nccl: the communicator was destroyed");
+        tess_plugin_fail(&f, TESS_E_ABORTED, "nccl: the communicator was destroyed");
         nccl_fail_locked(c, &f);
     }
     if (c->gpu.stream)
-        wait_until_idle(c, nccl_now_ns() + A_SECOND);
+        wait_until_idle(c, kit_now_ns() + A_SECOND);
     nccl_sweep(c);
     pthread_mutex_unlock(&c->lock);
 }
 
 void nccl_comm_destroy(tess_comm *c) {
-    struct nccl_failure ignored;
+    tess_error ignored = { .struct_size = sizeof ignored };
     if (!c)
         return;
     if (c->gpu.context && (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK)) {

@@ -1,26 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "communicator.h"
 
 extern const unsigned char tess_nccl_kernels[]; /* kernels.cu, compiled */
 
-static tess_status ok(CUresult r, const char *call, struct nccl_failure *f) {
+static tess_status ok(CUresult r, const char *call, tess_error *f) {
     return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, call);
 }
 
-static tess_status find_device(struct nccl_gpu *g, int32_t index, struct nccl_failure *f) {
+static tess_status find_device(struct nccl_gpu *g, int32_t index, tess_error *f) {
     int n = 0;
-    tess_status s = ok(g->cu->cuDeviceGetCount(&n), "cuDeviceGetCount", f);
-    if (s)
-        return s;
-    if (index < 0 || index >= n)
-        return nccl_fail(f, TESS_E_INVALID, -1,
-                         "nccl: GPU %d asked for, this host has %d; a rank takes the one of its "
-                         "LOCAL_RANK",
-                         index, n);
-    return ok(g->cu->cuDeviceGet(&g->device, index), "cuDeviceGet", f);
+    CUresult r = tess_cuda_device_of(g->cu, index, &g->device, &n);
+    if (r == CUDA_ERROR_INVALID_DEVICE)
+        return tess_plugin_fail(f, TESS_E_INVALID,
+                                "nccl: GPU %d asked for, this host has %d; a rank takes the one of its LOCAL_RANK",
+                                index, n);
+    return ok(r, "finding the GPU", f);
 }
 
 /* In front of other work of the GPU: what waits for the network is started first. */
-static tess_status make_stream(struct nccl_gpu *g, struct nccl_failure *f) {
+static tess_status make_stream(struct nccl_gpu *g, tess_error *f) {
     int least = 0, greatest = 0;
     tess_status s = ok(g->cu->cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange", f);
     return s ? s
@@ -28,17 +26,20 @@ static tess_status make_stream(struct nccl_gpu *g, struct nccl_failure *f) {
                   "cuStreamCreateWithPriority", f);
 }
 
-static tess_status load_kernels(struct nccl_gpu *g, struct nccl_failure *f) {
-    tess_status s = ok(g->cu->cuModuleLoadData(&g->module, tess_nccl_kernels), "cuModuleLoadData", f);
-    return s ? s : ok(g->cu->cuModuleGetFunction(&g->reduce, g->module, "tess_nccl_reduce"), "cuModuleGetFunction", f);
+static tess_status load_kernels(struct nccl_gpu *g, tess_error *f) {
+    char why[240];
+    CUresult r = tess_cuda_load_module(g->cu, g->device, tess_nccl_kernels, &g->module, why, sizeof why);
+    if (r)
+        return tess_plugin_fail(f, tess_cuda_status(r), "nccl: %s", why);
+    return ok(g->cu->cuModuleGetFunction(&g->reduce, g->module, "tess_nccl_reduce"), "cuModuleGetFunction", f);
 }
 
-tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, struct nccl_failure *f) {
+tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {
     char why[200];
     memset(g, 0, sizeof *g);
     tess_status s = tess_cuda_get(&g->cu, why, sizeof why);
     if (s)
-        return nccl_fail(f, s, -1, "nccl: %s", why);
+        return tess_plugin_fail(f, s, "nccl: %s", why);
     s = nccl_library_get(&g->lib, f);
     if (s == TESS_OK)
         s = find_device(g, index, f);
@@ -57,7 +58,7 @@ tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, struct nccl_failure
 }
 
 void nccl_gpu_close(struct nccl_gpu *g) {
-    struct nccl_failure ignored;
+    tess_error ignored = { .struct_size = sizeof ignored };
     if (!g->context)
         return;
     if (nccl_enter(g, &ignored) == TESS_OK || nccl_enter(g, &ignored) == TESS_OK) {
@@ -71,7 +72,7 @@ void nccl_gpu_close(struct nccl_gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
-tess_status nccl_enter(const struct nccl_gpu *g, struct nccl_failure *f) {
+tess_status nccl_enter(const struct nccl_gpu *g, tess_error *f) {
     return ok(g->cu->cuCtxPushCurrent(g->context), "cuCtxPushCurrent", f);
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // The kernels of kernels.h: each thread takes one element after another, a grid apart.
 #include "kernels.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The one kernel of this plugin, for CUDA and, in the tests' double, for the host: contributions of all ranks become
  * one result. The list below is what both are made from. */
 #ifndef NCCL_KERNELS_H
@@ -23,8 +24,7 @@ TESS_FN const char *tess_nccl_contribution(const tess_nccl_reduce_args *a, uint3
     return (const char *)a->others + (a->own && rank > a->own_rank ? rank - 1 : rank) * a->stride_bytes;
 }
 
-/* ---- values: 16-bit floats as f32, integers as 64 bits -------------------------------------------------------------
- */
+/* ---- values: 16-bit floats as f32, integers as 64 bits ------------------------------------------ */
 
 TESS_FN float tess_nccl_load_f32(uint32_t dtype, const void *at, uint64_t i) {
     switch (dtype) {
@@ -72,7 +72,7 @@ TESS_FN int64_t tess_nccl_join_whole(uint32_t redop, int64_t a, int64_t b) {
     return (redop == TESS_MIN) == (a < b) ? a : b;
 }
 
-/* ---- the tree: a binary counter of partial results (core/tree.h) ------------------------------------------------- */
+/* ---- the tree: a binary counter of partial results (core/kernels/kernel_tree_sum.c) ------------- */
 
 #if defined(__CUDA_ARCH__)
 #define TESS_NCCL_UNROLL _Pragma("unroll") /* so that the partials are registers */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "library.h"
 
 #include <dlfcn.h>
@@ -5,7 +6,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct nccl_library library;
-static struct nccl_failure failure;
+static tess_error failure = { .struct_size = sizeof failure, .rank = -1 };
 
 const char *nccl_version_text(int version, char out[24]) {
     int major = version < 10000 ? version / 1000 : version / 10000;
@@ -15,8 +16,8 @@ const char *nccl_version_text(int version, char out[24]) {
 
 static void *find(void *handle, const char *name, int needed) {
     void *symbol = dlsym(handle, name);
-    if (!symbol && needed && failure.status == TESS_OK)
-        nccl_fail(&failure, TESS_E_VERSION, -1, "nccl: libnccl.so.2 has no %s: NCCL 2.18 or later is needed", name);
+    if (!symbol && needed && failure.code == TESS_OK)
+        tess_plugin_fail(&failure, TESS_E_VERSION, "nccl: libnccl.so.2 has no %s: NCCL 2.18 or later is needed", name);
     return symbol;
 }
 
@@ -24,10 +25,10 @@ static void load(void) {
     char text[24];
     void *handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) {
-        nccl_fail(&failure, TESS_E_UNSUPPORTED, -1,
-                  "nccl: cannot load libnccl.so.2 (is NCCL installed, or its folder in "
-                  "LD_LIBRARY_PATH?): %.120s",
-                  dlerror());
+        tess_plugin_fail(&failure, TESS_E_UNSUPPORTED,
+                         "nccl: cannot load libnccl.so.2 (is NCCL installed, or its folder in "
+                         "LD_LIBRARY_PATH?): %.120s",
+                         dlerror());
         return;
     }
     /* ISO C has no cast from an object's to a function's address. */
@@ -40,37 +41,37 @@ static void load(void) {
 #define GET_LATER(name) GET(name, 0)
     NCCL_NEEDED(GET_NEEDED)
     NCCL_SINCE_2_19(GET_LATER)
-    if (failure.status != TESS_OK)
+    if (failure.code != TESS_OK)
         return;
     ncclResult_t r = library.ncclGetVersion(&library.version);
     if (r != ncclSuccess)
         nccl_failed(&failure, &library, r, "ncclGetVersion");
     else if (library.version < NCCL_OLDEST)
-        nccl_fail(&failure, TESS_E_VERSION, -1, "nccl: libnccl.so.2 is NCCL %s, 2.18.0 or later is needed",
-                  nccl_version_text(library.version, text));
+        tess_plugin_fail(&failure, TESS_E_VERSION, "nccl: libnccl.so.2 is NCCL %s, 2.18.0 or later is needed",
+                         nccl_version_text(library.version, text));
     if (library.version < NCCL_VERSION(2, 19, 0)) {
         library.ncclMemAlloc = NULL;
         library.ncclCommRegister = NULL;
     }
 }
 
-tess_status nccl_library_get(const struct nccl_library **out, struct nccl_failure *f) {
+tess_status nccl_library_get(const struct nccl_library **out, tess_error *f) {
     pthread_once(&once, load);
-    if (failure.status != TESS_OK) {
+    if (failure.code != TESS_OK) {
         *f = failure;
-        return f->status;
+        return f->code;
     }
     *out = &library;
     return TESS_OK;
 }
 
-tess_status nccl_failed(struct nccl_failure *f, const struct nccl_library *lib, ncclResult_t result, const char *call) {
+tess_status nccl_failed(tess_error *f, const struct nccl_library *lib, ncclResult_t result, const char *call) {
     tess_status s = result == ncclUnhandledCudaError                              ? TESS_E_DEVICE
                     : result == ncclSystemError                                   ? TESS_E_SYSTEM
                     : result == ncclRemoteError                                   ? TESS_E_PEER
                     : result == ncclInvalidArgument || result == ncclInvalidUsage ? TESS_E_INVALID
                                                                                   : TESS_E_SYSTEM;
-    nccl_fail(f, s, -1, "nccl: %s gave %d: %s", call, (int)result, lib->ncclGetErrorString(result));
+    tess_plugin_fail(f, s, "nccl: %s gave %d: %s", call, (int)result, lib->ncclGetErrorString(result));
     f->native = (int32_t)result;
     return s;
 }

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* libnccl.so.2, looked up when the first communicator is made: a build links neither it nor CUDA. */
 #ifndef NCCL_LIBRARY_H
 #define NCCL_LIBRARY_H
-#include "failure.h"
+#include <tessera/plugin_helpers.h>
 
 #include <nccl.h>
 
@@ -42,9 +43,9 @@ struct nccl_library {
 };
 
 /* Loads it once per process; the same answer every time. It stays loaded. */
-tess_status nccl_library_get(const struct nccl_library **out, struct nccl_failure *);
+tess_status nccl_library_get(const struct nccl_library **out, tess_error *);
 /* "2.28.9" of 22809. */
 const char *nccl_version_text(int version, char out[24]);
 /* What NCCL said in a status and one line. */
-tess_status nccl_failed(struct nccl_failure *, const struct nccl_library *, ncclResult_t, const char *call);
+tess_status nccl_failed(tess_error *, const struct nccl_library *, ncclResult_t, const char *call);
 #endif

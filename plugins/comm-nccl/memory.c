@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Memory for arenas, registered where NCCL can: its transports then read and write it in place. */
 #include "communicator.h"
 
@@ -15,39 +16,38 @@ static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, s
     return c->comm ? c->gpu.lib->ncclCommRegister(c->comm, at, bytes, &reg->handle) : ncclInvalidUsage;
 }
 
-static tess_status allocate(tess_comm *c, uint64_t bytes, void **out, struct registration *reg,
-                            struct nccl_failure *f) {
+static tess_status allocate(tess_comm *c, uint64_t bytes, void **out, struct registration *reg, tess_error *f) {
     if (c->gpu.lib->ncclMemAlloc) {
         ncclResult_t r = c->gpu.lib->ncclMemAlloc(out, bytes);
         if (r == ncclUnhandledCudaError || r == ncclSystemError)
-            return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: the GPU has no %llu bytes more (ncclMemAlloc gave %d: %s)",
-                             (unsigned long long)bytes, (int)r, c->gpu.lib->ncclGetErrorString(r));
+            return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: the GPU has no %llu bytes more (ncclMemAlloc gave %d: %s)",
+                                    (unsigned long long)bytes, (int)r, c->gpu.lib->ncclGetErrorString(r));
         reg->from_nccl = 1;
         return r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclMemAlloc");
     }
     CUdeviceptr at;
     CUresult r = c->gpu.cu->cuMemAlloc(&at, bytes);
     if (r == CUDA_ERROR_OUT_OF_MEMORY)
-        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: the GPU has no %llu bytes more", (unsigned long long)bytes);
+        return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: the GPU has no %llu bytes more", (unsigned long long)bytes);
     if (r != CUDA_SUCCESS)
         return nccl_cuda_failed(f, r, "cuMemAlloc");
     *out = (void *)at;
     return TESS_OK;
 }
 
-tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, struct nccl_failure *f) {
+tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, tess_error *f) {
     const uint64_t granule = UINT64_C(2) << 20; /* of the driver */
     struct registration *reg = calloc(1, sizeof *reg);
     if (!reg)
-        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory");
+        return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory");
     bytes = (bytes + granule - 1) / granule * granule;
     pthread_mutex_lock(&c->lock);
     tess_status s = nccl_enter(&c->gpu, f);
     if (s == TESS_OK) {
         s = allocate(c, bytes, &out->ptr, reg, f);
         if (s == TESS_OK && c->gpu.lib->ncclCommRegister && register_with_nccl(c, out->ptr, bytes, reg) != ncclSuccess)
-            nccl_warn(c->settings, "%llu bytes could not be registered with NCCL and are used as they are",
-                      (unsigned long long)bytes);
+            kit_log(c->settings->host, 1, "nccl",
+                    "%llu bytes could not be registered with NCCL and are used as they are", (unsigned long long)bytes);
         nccl_leave(&c->gpu);
     }
     pthread_mutex_unlock(&c->lock);
@@ -60,23 +60,23 @@ tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, s
     return TESS_OK;
 }
 
-tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **out, struct nccl_failure *f) {
+tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **out, tess_error *f) {
     struct registration *reg = calloc(1, sizeof *reg);
     ncclResult_t r = ncclSuccess;
     if (!reg)
-        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory");
+        return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory");
     pthread_mutex_lock(&c->lock);
     tess_status s = c->gpu.lib->ncclCommRegister
                         ? nccl_enter(&c->gpu, f)
-                        : nccl_fail(f, TESS_E_UNSUPPORTED, -1, "nccl: this NCCL registers nothing");
+                        : tess_plugin_fail(f, TESS_E_UNSUPPORTED, "nccl: this NCCL registers nothing");
     if (s == TESS_OK) {
         r = register_with_nccl(c, at, bytes, reg);
         nccl_leave(&c->gpu);
     }
     pthread_mutex_unlock(&c->lock);
     if (r != ncclSuccess) /* no failure: it is used unregistered */
-        s = nccl_fail(f, TESS_E_UNSUPPORTED, -1, "nccl: ncclCommRegister gave %d: %s", (int)r,
-                      c->gpu.lib->ncclGetErrorString(r));
+        s = tess_plugin_fail(f, TESS_E_UNSUPPORTED, "nccl: ncclCommRegister gave %d: %s", (int)r,
+                             c->gpu.lib->ncclGetErrorString(r));
     if (s) {
         free(reg);
         return s;
@@ -93,7 +93,7 @@ static void let_go(tess_comm *c, const struct registration *reg) {
 
 void nccl_memory_deregister(tess_comm *c, void *which) {
     struct registration *reg = which;
-    struct nccl_failure ignored;
+    tess_error ignored = { .struct_size = sizeof ignored };
     pthread_mutex_lock(&c->lock);
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
         let_go(c, reg);
@@ -105,7 +105,7 @@ void nccl_memory_deregister(tess_comm *c, void *which) {
 
 void nccl_memory_release(tess_comm *c, tess_buffer *buffer) {
     struct registration *reg = buffer->reg;
-    struct nccl_failure ignored;
+    tess_error ignored = { .struct_size = sizeof ignored };
     pthread_mutex_lock(&c->lock);
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
         let_go(c, reg);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "operations.h"
 
 #define TRY(x)                                                                                                         \
@@ -7,10 +8,10 @@
             return status_;                                                                                            \
     } while (0)
 
-tess_status nccl_cuda_failed(struct nccl_failure *f, CUresult result, const char *call) {
-    nccl_fail(f, tess_cuda_status(result), -1, "nccl: %s gave %s", call, tess_cuda_text(result));
+tess_status nccl_cuda_failed(tess_error *f, CUresult result, const char *call) {
+    tess_plugin_fail(f, tess_cuda_status(result), "nccl: %s gave %s", call, tess_cuda_text(result));
     f->native = (int32_t)result;
-    return f->status;
+    return f->code;
 }
 
 static ncclDataType_t dtype_of(uint32_t dtype) {
@@ -23,47 +24,45 @@ static ncclRedOp_t redop_of(uint32_t redop) {
     return redop == TESS_MIN ? ncclMin : redop == TESS_MAX ? ncclMax : ncclSum;
 }
 
-/* ---- groups --------------------------------------------------------------------------------------------------------
- */
+/* ---- groups ------------------------------------------------------------------------------------- */
 
-static tess_status settled(const struct nccl_lane *l, ncclResult_t r, const char *call, struct nccl_failure *f) {
+static tess_status settled(const struct nccl_launch *l, ncclResult_t r, const char *call, tess_error *f) {
     if (r == ncclSuccess)
         return TESS_OK;
     return r == ncclInProgress ? l->settle(l->user, call, f) : nccl_failed(f, l->lib, r, call);
 }
 
 /* A call inside a group; a failure is kept until the group has ended. */
-static void note(struct nccl_failure *f, const struct nccl_lane *l, ncclResult_t r, const char *call) {
-    if (r != ncclSuccess && r != ncclInProgress && f->status == TESS_OK)
+static void note(tess_error *f, const struct nccl_launch *l, ncclResult_t r, const char *call) {
+    if (r != ncclSuccess && r != ncclInProgress && f->code == TESS_OK)
         nccl_failed(f, l->lib, r, call);
 }
 
-static tess_status begin_group(const struct nccl_lane *l, struct nccl_failure *f) {
-    f->status = TESS_OK;
+static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
+    f->code = TESS_OK;
     ncclResult_t r = l->lib->ncclGroupStart();
     return r == ncclSuccess ? TESS_OK : nccl_failed(f, l->lib, r, "ncclGroupStart");
 }
 
-static tess_status end_group(const struct nccl_lane *l, struct nccl_failure *f) {
-    struct nccl_failure ended = { .status = TESS_OK };
+static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
+    tess_error ended = { .struct_size = sizeof ended, .rank = -1 };
     ncclResult_t r = l->lib->ncclGroupEnd();
     tess_status s = settled(l, r, "ncclGroupEnd", &ended);
-    if (f->status != TESS_OK) /* the call's own failure says more */
-        return f->status;
+    if (f->code != TESS_OK) /* the call's own failure says more */
+        return f->code;
     if (s)
         *f = ended;
     return s;
 }
 
-tess_status nccl_gather_bytes(const struct nccl_lane *l, const void *send, void *recv, uint64_t bytes,
-                              struct nccl_failure *f) {
+tess_status nccl_gather_bytes(const struct nccl_launch *l, const void *send, void *recv, uint64_t bytes,
+                              tess_error *f) {
     return settled(l, l->lib->ncclAllGather(send, recv, bytes, ncclUint8, l->comm, l->stream), "ncclAllGather", f);
 }
 
-/* ---- our kernel ----------------------------------------------------------------------------------------------------
- */
+/* ---- our kernel --------------------------------------------------------------------------------- */
 
-static tess_status launch(const struct nccl_lane *l, tess_nccl_reduce_args *args, struct nccl_failure *f) {
+static tess_status launch(const struct nccl_launch *l, tess_nccl_reduce_args *args, tess_error *f) {
     enum { THREADS = 256, MOST_BLOCKS = 4096 };
     uint64_t blocks = (args->elems + THREADS - 1) / THREADS;
     void *params[] = { args };
@@ -80,12 +79,12 @@ static tess_nccl_reduce_args reduction(const tess_collective *c, uint32_t n) {
                                     .in_dtype = c->send_dtype,
                                     .out_dtype = c->recv_dtype,
                                     .redop = c->redop,
-                                    .add = c->flags & NCCL_ADD };
+                                    .add = c->flags & KIT_ADD };
 }
 
 /* Sums `elems` of own and of what the others sent into the scratch; both `own` and `out` begin at this piece. */
-static tess_status sum_piece(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
-                             const void *own, void *out, uint64_t elems, struct nccl_failure *f) {
+static tess_status sum_piece(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                             const void *own, void *out, uint64_t elems, tess_error *f) {
     tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
     args.others = c->scratch;
     args.own = own;
@@ -96,8 +95,7 @@ static tess_status sum_piece(const struct nccl_lane *l, const tess_collective *c
     return launch(l, &args, f);
 }
 
-/* ---- reductions in pairs --------------------------------------------------------------------------------------------
- */
+/* ---- reductions in pairs ------------------------------------------------------------------------ */
 
 /* Elements of rank p's block that lie in the piece from `at`, of `total` elements in blocks. */
 static uint64_t part_of(const struct nccl_way *way, uint64_t total, int p, uint64_t at) {
@@ -108,10 +106,10 @@ static uint64_t part_of(const struct nccl_way *way, uint64_t total, int p, uint6
 }
 
 /* Every rank sends each other rank that one's part of the piece, and gets its own part from all. */
-static tess_status trade_piece(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
-                               uint64_t block, uint64_t total, uint64_t at, struct nccl_failure *f) {
+static tess_status trade_piece(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                               uint64_t block, uint64_t total, uint64_t at, tess_error *f) {
     ncclDataType_t dtype = dtype_of(c->send_dtype);
-    uint64_t bytes = nccl_dtype_bytes(c->send_dtype), mine = part_of(way, total, l->rank, at);
+    uint64_t bytes = tess_dtype_bytes(c->send_dtype), mine = part_of(way, total, l->rank, at);
     TRY(begin_group(l, f));
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
@@ -129,10 +127,10 @@ static tess_status trade_piece(const struct nccl_lane *l, const tess_collective 
     return end_group(l, f);
 }
 
-static tess_status reduce_scatter(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
-                                  struct nccl_failure *f) {
+static tess_status reduce_scatter(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                                  tess_error *f) {
     struct nccl_way same = *way; /* every block has `count` elements, whatever the rounding */
-    uint64_t in = nccl_dtype_bytes(c->send_dtype), out = nccl_dtype_bytes(c->recv_dtype);
+    uint64_t in = tess_dtype_bytes(c->send_dtype), out = tess_dtype_bytes(c->recv_dtype);
     same.block = c->count;
     for (uint64_t at = 0; at < c->count; at += way->piece) {
         uint64_t total = c->count * (uint64_t)l->size;
@@ -144,11 +142,11 @@ static tess_status reduce_scatter(const struct nccl_lane *l, const tess_collecti
 }
 
 /* Each rank has summed its block of recv; the others get it. */
-static tess_status share_blocks(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
-                                struct nccl_failure *f) {
+static tess_status share_blocks(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                                tess_error *f) {
     struct nccl_way whole = *way;
     ncclDataType_t dtype = dtype_of(c->recv_dtype);
-    uint64_t bytes = nccl_dtype_bytes(c->recv_dtype);
+    uint64_t bytes = tess_dtype_bytes(c->recv_dtype);
     char *recv = c->recv;
     whole.piece = way->block;
     uint64_t mine = part_of(&whole, c->count, l->rank, 0);
@@ -168,9 +166,9 @@ static tess_status share_blocks(const struct nccl_lane *l, const tess_collective
     return end_group(l, f);
 }
 
-static tess_status all_reduce_in_pairs(const struct nccl_lane *l, const tess_collective *c, const struct nccl_way *way,
-                                       struct nccl_failure *f) {
-    uint64_t in = nccl_dtype_bytes(c->send_dtype), out = nccl_dtype_bytes(c->recv_dtype);
+static tess_status all_reduce_in_pairs(const struct nccl_launch *l, const tess_collective *c,
+                                       const struct nccl_way *way, tess_error *f) {
+    uint64_t in = tess_dtype_bytes(c->send_dtype), out = tess_dtype_bytes(c->recv_dtype);
     for (uint64_t at = 0; at < way->block; at += way->piece) {
         uint64_t first = (uint64_t)l->rank * way->block + at;
         TRY(trade_piece(l, c, way, way->block, c->count, at, f));
@@ -180,8 +178,8 @@ static tess_status all_reduce_in_pairs(const struct nccl_lane *l, const tess_col
     return share_blocks(l, c, way, f);
 }
 
-static tess_status all_reduce_everywhere(const struct nccl_lane *l, const tess_collective *c,
-                                         const struct nccl_way *way, struct nccl_failure *f) {
+static tess_status all_reduce_everywhere(const struct nccl_launch *l, const tess_collective *c,
+                                         const struct nccl_way *way, tess_error *f) {
     TRY(nccl_gather_bytes(l, c->send, c->scratch, way->stride_bytes, f));
     tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
     args.others = c->scratch;
@@ -191,10 +189,9 @@ static tess_status all_reduce_everywhere(const struct nccl_lane *l, const tess_c
     return launch(l, &args, f);
 }
 
-/* ---- NCCL's own
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- NCCL's own --------------------------------------------------------------------------------- */
 
-static ncclResult_t call_plainly(const struct nccl_lane *l, const tess_collective *c, void *recv, const char **name) {
+static ncclResult_t call_plainly(const struct nccl_launch *l, const tess_collective *c, void *recv, const char **name) {
     ncclDataType_t dtype = dtype_of(c->send_dtype);
     switch (c->op) {
     case TESS_ALL_GATHER:
@@ -214,8 +211,8 @@ static ncclResult_t call_plainly(const struct nccl_lane *l, const tess_collectiv
 }
 
 /* In a group. The own block is copied by us, in the same stream. */
-static void call_in_pairs(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
-    uint64_t bytes = nccl_bytes(c);
+static void call_in_pairs(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
+    uint64_t bytes = kit_bytes(c);
     ncclDataType_t dtype = dtype_of(c->send_dtype);
     const char *send = c->send;
     char *recv = c->recv;
@@ -227,8 +224,8 @@ static void call_in_pairs(const struct nccl_lane *l, const tess_collective *c, s
     }
 }
 
-static tess_status copy_own_block(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
-    uint64_t bytes = nccl_bytes(c), at = (uint64_t)l->rank * bytes;
+static tess_status copy_own_block(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
+    uint64_t bytes = kit_bytes(c), at = (uint64_t)l->rank * bytes;
     if ((const char *)c->send + at == (char *)c->recv + at)
         return TESS_OK;
     CUresult r = l->cu->cuMemcpyDtoDAsync((CUdeviceptr)c->recv + at, (CUdeviceptr)c->send + at, bytes, l->stream);
@@ -236,8 +233,7 @@ static tess_status copy_own_block(const struct nccl_lane *l, const tess_collecti
 }
 
 /* In place, or from the scratch when recv is added to. */
-static tess_status finish(const struct nccl_lane *l, const tess_collective *c, const void *from,
-                          struct nccl_failure *f) {
+static tess_status finish(const struct nccl_launch *l, const tess_collective *c, const void *from, tess_error *f) {
     tess_nccl_reduce_args args = reduction(c, 1);
     args.others = from;
     args.out = c->recv;
@@ -245,23 +241,22 @@ static tess_status finish(const struct nccl_lane *l, const tess_collective *c, c
     return launch(l, &args, f);
 }
 
-static tess_status then_finished(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
+static tess_status then_finished(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
     const char *name;
-    void *to = c->flags & NCCL_ADD ? c->scratch : c->recv;
+    void *to = c->flags & KIT_ADD ? c->scratch : c->recv;
     ncclResult_t r = call_plainly(l, c, to, &name);
     TRY(settled(l, r, name, f));
     return finish(l, c, to, f);
 }
 
-/* ---- several calls
- * --------------------------------------------------------------------------------------------------- */
+/* ---- several calls ------------------------------------------------------------------------------ */
 
 struct span {
     uintptr_t from, to;
 };
 
 static struct span span_of(const tess_collective *c, int size, int out) {
-    uint64_t w = (uint64_t)size, bytes = nccl_bytes(c);
+    uint64_t w = (uint64_t)size, bytes = kit_bytes(c);
     int whole = out ? c->op == TESS_ALL_GATHER || c->op == TESS_ALL_TO_ALL
                     : c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
     uintptr_t at = (uintptr_t)(out ? c->recv : c->send);
@@ -288,7 +283,7 @@ static int may_be_grouped(int how) {
 }
 
 /* The calls from `first` that may go as one group: how many. */
-static uint32_t group_at(const struct nccl_lane *l, const tess_collective *calls, uint32_t first, uint32_t n) {
+static uint32_t group_at(const struct nccl_launch *l, const tess_collective *calls, uint32_t first, uint32_t n) {
     enum { MOST = 32 };
     uint32_t end = first;
     while (end < n && end - first < MOST && may_be_grouped(nccl_way_of(&calls[end], l->size, l->deterministic).how) &&
@@ -297,8 +292,7 @@ static uint32_t group_at(const struct nccl_lane *l, const tess_collective *calls
     return end - first;
 }
 
-static tess_status run_group(const struct nccl_lane *l, const tess_collective *calls, uint32_t n,
-                             struct nccl_failure *f) {
+static tess_status run_group(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
     TRY(begin_group(l, f));
     for (uint32_t i = 0; i < n; i++) {
         int how = nccl_way_of(&calls[i], l->size, l->deterministic).how;
@@ -317,7 +311,7 @@ static tess_status run_group(const struct nccl_lane *l, const tess_collective *c
     return TESS_OK;
 }
 
-static tess_status run_one(const struct nccl_lane *l, const tess_collective *c, struct nccl_failure *f) {
+static tess_status run_one(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
     struct nccl_way way = nccl_way_of(c, l->size, l->deterministic);
     switch (way.how) {
     case NCCL_ALONE: return finish(l, c, c->send, f);
@@ -328,8 +322,7 @@ static tess_status run_one(const struct nccl_lane *l, const tess_collective *c, 
     }
 }
 
-tess_status nccl_run_calls(const struct nccl_lane *l, const tess_collective *calls, uint32_t n,
-                           struct nccl_failure *f) {
+tess_status nccl_run_calls(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
     for (uint32_t i = 0; i < n;) {
         uint32_t grouped = group_at(l, calls, i, n);
         if (grouped) {

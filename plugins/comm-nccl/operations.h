@@ -1,13 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What one collective comes to: one call of NCCL, or pieces of it sent in pairs and summed by our kernel. */
 #ifndef NCCL_OPERATIONS_H
 #define NCCL_OPERATIONS_H
+#include "collective.h"
 #include "cuda_driver.h"
 #include "kernels.h"
 #include "library.h"
 
-enum { NCCL_ADD = 1 /* tess_collective.flags: add to recv */ };
-
-/* ---- check.c: the same on every rank ---------------------------------------------------------------------------- */
+/* ---- check.c: the same on every rank ------------------------------------------------------------ */
 
 enum {
     NCCL_NOTHING = 0,
@@ -27,18 +27,11 @@ struct nccl_way {
 struct nccl_way nccl_way_of(const tess_collective *, int size, int deterministic);
 
 /* TESS_OK, or what is wrong with the call on `rank` of `size`; rank -1 when planning: pointers are not looked at. */
-tess_status nccl_check(const tess_collective *, int rank, int size, int deterministic, struct nccl_failure *);
-/* The call as far as its struct_size goes, recv_dtype and scale filled in where they may be left out. */
-tess_collective nccl_take_call(const tess_collective *, uint32_t struct_size);
-uint64_t nccl_dtype_bytes(uint32_t dtype); /* 0: not offered */
-/* Bytes of one rank's block, or of the whole for broadcast and all_reduce. */
-uint64_t nccl_bytes(const tess_collective *);
-
-/* ---- operations.c -------------------------------------------------------------------------------------------------
- */
+tess_status nccl_check(const tess_collective *, int rank, int size, int deterministic, tess_error *);
+/* ---- operations.c ------------------------------------------------------------------------------- */
 
 /* What calls are made with, in the device's context. */
-struct nccl_lane {
+struct nccl_launch {
     const tess_cuda *cu;
     const struct nccl_library *lib;
     ncclComm_t comm;
@@ -46,14 +39,13 @@ struct nccl_lane {
     CUfunction reduce;
     int rank, size, deterministic;
     /* NCCL said ncclInProgress: returns when it is through, or what went wrong. */
-    tess_status (*settle)(void *user, const char *call, struct nccl_failure *);
+    tess_status (*settle)(void *user, const char *call, tess_error *);
     void *user;
 };
 
-/* Puts n checked calls into the lane's stream, in order; as one group where none depends on another. */
-tess_status nccl_run_calls(const struct nccl_lane *, const tess_collective *, uint32_t n, struct nccl_failure *);
+/* Puts n checked calls into the launch's stream, in order; as one group where none depends on another. */
+tess_status nccl_run_calls(const struct nccl_launch *, const tess_collective *, uint32_t n, tess_error *);
 /* An all_gather of `bytes` of each rank, in device memory. */
-tess_status nccl_gather_bytes(const struct nccl_lane *, const void *send, void *recv, uint64_t bytes,
-                              struct nccl_failure *);
-tess_status nccl_cuda_failed(struct nccl_failure *, CUresult, const char *call);
+tess_status nccl_gather_bytes(const struct nccl_launch *, const void *send, void *recv, uint64_t bytes, tess_error *);
+tess_status nccl_cuda_failed(tess_error *, CUresult, const char *call);
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* comm-nccl: the vtable of tessera/plugin.h over NCCL. */
 #include "communicator.h"
 
@@ -25,17 +26,7 @@ static tess_status list_options(void *ctx, const tess_option **out, uint32_t *n)
     return TESS_OK;
 }
 
-/* ---- what it can do
- * --------------------------------------------------------------------------------------------------- */
-
-/* At most what the caller has room for; the rest of it zeroed, its struct_size left alone. */
-static void give(void *out, const void *value, uint32_t bytes) {
-    uint32_t room, head = sizeof room;
-    memcpy(&room, out, sizeof room);
-    uint32_t both = room < bytes ? room : bytes;
-    memcpy((char *)out + head, (const char *)value + head, both - head);
-    memset((char *)out + both, 0, room - both);
-}
+/* ---- what it can do ----------------------------------------------------------------------------- */
 
 static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const struct nccl_settings *settings = ctx;
@@ -53,32 +44,32 @@ static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
         caps.op_mask |= 1u << op;
     for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
         caps.dtype_mask |= 1u << dtype;
-    give(out, &caps, sizeof caps);
+    TESS_GIVE(out, &caps);
     return TESS_OK;
 }
 
 static tess_status need(void *ctx, const tess_plan_env *env, const tess_collective *call, tess_need *out) {
     enum { REQUESTS = 64 };
     const struct nccl_settings *settings = ctx;
-    struct nccl_failure why;
-    tess_collective c = nccl_take_call(call, call->struct_size);
-    if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->deterministic, &why) != TESS_OK)
+    tess_collective c = kit_take_call(call, call->struct_size);
+    if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->deterministic, NULL) != TESS_OK)
         return TESS_E_UNSUPPORTED;
-    /* Our words and kernels; and NCCL's channels, of which only hardware tells more than a guess. */
-    uint64_t words = REQUESTS * sizeof(struct nccl_word) * (1 + (uint64_t)env->nranks);
+    /* Our announcements and kernels; and NCCL's channels, of which only hardware tells more than a guess. */
+    uint64_t announcements = REQUESTS * sizeof(kit_announcement) * (1 + (uint64_t)env->nranks);
     tess_need need = { .align = 256,
                        .device_bytes = nccl_way_of(&c, env->nranks, settings->deterministic).scratch_bytes,
-                       .backend_bytes = words + (UINT64_C(4) << 20) + (env->nranks > 1 ? UINT64_C(512) << 20 : 0) };
-    give(out, &need, sizeof need);
+                       .backend_bytes =
+                           announcements + (UINT64_C(4) << 20) + (env->nranks > 1 ? UINT64_C(512) << 20 : 0) };
+    TESS_GIVE(out, &need);
     return TESS_OK;
 }
 
 /* Rough figures of GPUs that NVLink joins, else of one 400 Gb/s adapter per GPU. */
 static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
     (void)ctx;
-    tess_collective c = nccl_take_call(call, call->struct_size);
+    tess_collective c = kit_take_call(call, call->struct_size);
     int one_host = env->ranks_per_host <= 0 || env->ranks_per_host >= env->nranks;
-    double w = env->nranks, bytes = (double)nccl_bytes(&c), bytes_per_ns = one_host ? 300 : 40, sent;
+    double w = env->nranks, bytes = (double)kit_bytes(&c), bytes_per_ns = one_host ? 300 : 40, sent;
     switch (c.op) {
     case TESS_ALL_GATHER:
     case TESS_REDUCE_SCATTER:
@@ -91,8 +82,7 @@ static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collecti
     return TESS_OK;
 }
 
-/* ---- making and ending
- * ------------------------------------------------------------------------------------------------- */
+/* ---- making and ending -------------------------------------------------------------------------- */
 
 static ncclConfig_t not_blocking(void) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -100,8 +90,8 @@ static ncclConfig_t not_blocking(void) {
     return config;
 }
 
-static tess_status join(tess_comm *c, struct nccl_failure *f) {
-    int64_t late = c->timeout_ns < 0 ? INT64_MAX : nccl_now_ns() + c->timeout_ns;
+static tess_status join(tess_comm *c, tess_error *f) {
+    int64_t late = kit_until_ns(c->timeout_ns);
     ncclConfig_t config = not_blocking();
     ncclUniqueId id;
     tess_status s = nccl_meet(c, &id, late, f);
@@ -120,34 +110,33 @@ static tess_status join(tess_comm *c, struct nccl_failure *f) {
 }
 
 static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_comm *c = NULL;
     tess_status s;
     if (config->nranks < 1 || config->rank < 0 || config->rank >= config->nranks || !config->group)
-        s = nccl_fail(&f, TESS_E_INVALID, -1, "nccl: rank %d of %d ranks", config->rank, config->nranks);
+        s = tess_plugin_fail(&f, TESS_E_INVALID, "nccl: rank %d of %d ranks", config->rank, config->nranks);
     else
         s = nccl_comm_create(ctx, config, &c, &f);
     if (s)
-        return nccl_report(&f, error);
+        return tess_plugin_copy_error(error, &f);
     s = join(c, &f);
     if (s) {
         nccl_comm_destroy(c);
-        return nccl_report(&f, error);
+        return tess_plugin_copy_error(error, &f);
     }
     *out = c;
     return TESS_OK;
 }
 
 /* NCCL's split, with the parent's lock: both communicators are in progress until it is done. */
-static tess_status divide(tess_comm *parent, int32_t color, int32_t key, tess_comm *child, struct nccl_failure *f) {
+static tess_status divide(tess_comm *parent, int32_t color, int32_t key, tess_comm *child, tess_error *f) {
     ncclConfig_t config = not_blocking();
-    int64_t late = child && child->timeout_ns >= 0 ? nccl_now_ns() + child->timeout_ns
-                   : parent->timeout_ns >= 0       ? nccl_now_ns() + parent->timeout_ns
-                                                   : INT64_MAX;
+    config.splitShare = 1; /* channels and proxy are the parent's: the groups of hybrid cost no memory of their own */
+    int64_t late = kit_until_ns(child && child->timeout_ns >= 0 ? child->timeout_ns : parent->timeout_ns);
     ncclComm_t comm = NULL;
-    if (parent->failure.status != TESS_OK) {
+    if (parent->failure.code != TESS_OK) {
         *f = parent->failure;
-        return f->status;
+        return f->code;
     }
     ncclResult_t r =
         parent->gpu.lib->ncclCommSplit(parent->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm, &config);
@@ -163,7 +152,7 @@ static tess_status divide(tess_comm *parent, int32_t color, int32_t key, tess_co
     return s;
 }
 
-static tess_status find_place(tess_comm *child, struct nccl_failure *f) {
+static tess_status find_place(tess_comm *child, tess_error *f) {
     const struct nccl_library *lib = child->gpu.lib;
     ncclResult_t r = lib->ncclCommCount(child->comm, &child->size);
     if (r != ncclSuccess)
@@ -174,7 +163,7 @@ static tess_status find_place(tess_comm *child, struct nccl_failure *f) {
 
 static tess_status split(tess_comm *parent, int32_t color, int32_t key, const tess_comm_config *config, tess_comm **out,
                          tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_comm_config mine = { .struct_size = sizeof mine,
                               .nranks = 1,
                               .device = parent->index,
@@ -184,7 +173,7 @@ static tess_status split(tess_comm *parent, int32_t color, int32_t key, const te
     tess_status s = color < 0 ? TESS_OK : nccl_comm_create(parent->settings, &mine, &child, &f);
     if (s) { /* it will not come to the split */
         nccl_comm_fail(parent, &f);
-        return nccl_report(&f, error);
+        return tess_plugin_copy_error(error, &f);
     }
     TRY_OR(nccl_enter(&parent->gpu, &f), err);
     pthread_mutex_lock(&parent->lock);
@@ -201,50 +190,49 @@ err:
     nccl_comm_destroy(child);
     if (s == TESS_OK)
         *out = NULL;
-    return s ? nccl_report(&f, error) : TESS_OK;
+    return s ? tess_plugin_copy_error(error, &f) : TESS_OK;
 }
 
 static tess_status finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
-    return nccl_comm_finalize(comm, timeout_ns, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
+    return nccl_comm_finalize(comm, timeout_ns, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
 static tess_status abort_comm(tess_comm *comm, tess_status why) {
-    struct nccl_failure f;
-    nccl_fail(&f, why < 0 ? why : TESS_E_ABORTED, -1, "nccl: the communicator was aborted");
+    tess_error f = { .struct_size = sizeof f };
+    tess_plugin_fail(&f, why < 0 ? why : TESS_E_ABORTED, "nccl: the communicator was aborted");
     nccl_comm_fail(comm, &f);
     return TESS_OK;
 }
 
 static tess_status health(tess_comm *comm, tess_error *error) {
-    struct nccl_failure f;
-    return nccl_comm_health(comm, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+    tess_error f = { .struct_size = sizeof f };
+    return nccl_comm_health(comm, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- memory ------------------------------------------------------------------------------------- */
 
 static tess_status mem_alloc(tess_comm *comm, const tess_alloc_request *r, tess_buffer *out, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_buffer buffer = { .mem = TESS_MEM_CUDA };
     if (r->mem != TESS_MEM_CUDA)
-        nccl_fail(&f, TESS_E_UNSUPPORTED, -1, "nccl: memory kind %u asked for, gives a GPU's memory", r->mem);
+        tess_plugin_fail(&f, TESS_E_UNSUPPORTED, "nccl: memory kind %u asked for, gives a GPU's memory", r->mem);
     else
         nccl_memory_obtain(comm, r->bytes, &buffer, &f);
-    if (f.status != TESS_OK)
-        return nccl_report(&f, error);
-    give(out, &buffer, sizeof buffer);
+    if (f.code != TESS_OK)
+        return tess_plugin_copy_error(error, &f);
+    TESS_GIVE(out, &buffer);
     return TESS_OK;
 }
 
 static tess_status mem_register(tess_comm *comm, tess_buffer *buffer, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
     void *reg;
     tess_status s = buffer->mem == TESS_MEM_CUDA
                         ? nccl_memory_register(comm, buffer->ptr, buffer->bytes, &reg, &f)
-                        : nccl_fail(&f, TESS_E_UNSUPPORTED, -1, "nccl: registers a GPU's memory only");
+                        : tess_plugin_fail(&f, TESS_E_UNSUPPORTED, "nccl: registers a GPU's memory only");
     if (s)
-        return nccl_report(&f, error);
+        return tess_plugin_copy_error(error, &f);
     buffer->reg = reg;
     return TESS_OK;
 }
@@ -259,19 +247,18 @@ static void mem_free(tess_comm *comm, tess_buffer *buffer) {
         nccl_memory_release(comm, buffer);
 }
 
-/* ---- requests
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- requests ----------------------------------------------------------------------------------- */
 
 static tess_status post(tess_comm *comm, const tess_collective *calls, uint32_t n, tess_request **out,
                         tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
-    return nccl_comm_post(comm, calls, n, out, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
+    return nccl_comm_post(comm, calls, n, out, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
 static tess_status wait(tess_request *request, int64_t timeout_ns, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_status s = nccl_comm_wait(request, timeout_ns, &f);
-    return s < 0 ? nccl_report(&f, error) : s;
+    return s < 0 ? tess_plugin_copy_error(error, &f) : s;
 }
 
 static tess_status test(tess_request *request, tess_error *error) {
@@ -279,8 +266,8 @@ static tess_status test(tess_request *request, tess_error *error) {
 }
 
 static tess_status wait_stream(tess_request *request, const tess_stream *stream, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
-    return nccl_comm_wait_stream(request, stream, &f) == TESS_OK ? TESS_OK : nccl_report(&f, error);
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
+    return nccl_comm_wait_stream(request, stream, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
 static void request_free(tess_request *request) {
@@ -288,8 +275,7 @@ static void request_free(tess_request *request) {
         nccl_comm_release(request);
 }
 
-/* ---- the two symbols
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the two symbols ---------------------------------------------------------------------------- */
 
 static const tess_comm_ops comm_ops = {
     .struct_size = sizeof comm_ops,
@@ -317,29 +303,20 @@ static const tess_comm_ops comm_ops = {
     .request_free = request_free,
 };
 
-__attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_plugin_note_v1 = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .kinds = 1u << TESS_KIND_COMM,
-    .name = "nccl",
-    .version = "0.1.0",
-    .needs = "NCCL >= 2.18, an NVIDIA GPU",
-};
+TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "nccl", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "NCCL >= 2.18, an NVIDIA GPU");
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **ops, void **ctx, tess_error *error) {
-    struct nccl_failure f = { .status = TESS_OK, .rank = -1 };
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
     struct nccl_settings *settings = malloc(sizeof *settings);
     if (kind != TESS_KIND_COMM)
-        nccl_fail(&f, TESS_E_UNSUPPORTED, -1, "nccl: kind %u, offers comm only", kind);
+        tess_plugin_fail(&f, TESS_E_UNSUPPORTED, "nccl: kind %u, offers comm only", kind);
     else if (!settings)
-        nccl_fail(&f, TESS_E_NOMEM, -1, "nccl: no memory");
+        tess_plugin_fail(&f, TESS_E_NOMEM, "nccl: no memory");
     else
         nccl_settings_init(settings, host, &f);
-    if (f.status != TESS_OK) {
+    if (f.code != TESS_OK) {
         free(settings);
-        return nccl_report(&f, error);
+        return tess_plugin_copy_error(error, &f);
     }
     *ctx = settings;
     *ops = &comm_ops;

@@ -1,13 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "communicator.h"
 
 #include <stdlib.h>
 
 enum { CHUNK = 64 };
 
-/* ---- the pool -------------------------------------------------------------------------------------------------------
- */
+/* ---- the pool ----------------------------------------------------------------------------------- */
 
-static tess_status ok(CUresult r, const char *call, struct nccl_failure *f) {
+static tess_status ok(CUresult r, const char *call, tess_error *f) {
     return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, call);
 }
 
@@ -19,8 +19,8 @@ static void free_chunk(tess_comm *c, struct nccl_chunk *chunk) {
         if (chunk->requests[i].ended)
             cu->cuEventDestroy(chunk->requests[i].ended);
     }
-    if (chunk->words)
-        cu->cuMemFree(chunk->words);
+    if (chunk->announcements)
+        cu->cuMemFree(chunk->announcements);
     if (chunk->pinned)
         cu->cuMemFreeHost(chunk->pinned);
     free(chunk->requests);
@@ -35,19 +35,19 @@ void nccl_free_chunks(tess_comm *c) {
     }
 }
 
-static tess_status fill_chunk(tess_comm *c, struct nccl_chunk *chunk, struct nccl_failure *f) {
+static tess_status fill_chunk(tess_comm *c, struct nccl_chunk *chunk, tess_error *f) {
     const tess_cuda *cu = c->gpu.cu;
-    uint64_t words = 1 + (uint64_t)c->size, each = words * sizeof(struct nccl_word);
+    uint64_t entries = 1 + (uint64_t)c->size, each = entries * sizeof(kit_announcement);
     tess_status s = ok(cu->cuMemHostAlloc(&chunk->pinned, CHUNK * each, 0), "cuMemHostAlloc", f);
     if (s == TESS_OK)
-        s = ok(cu->cuMemAlloc(&chunk->words, CHUNK * each), "cuMemAlloc", f);
+        s = ok(cu->cuMemAlloc(&chunk->announcements, CHUNK * each), "cuMemAlloc", f);
     for (int i = 0; s == TESS_OK && i < CHUNK; i++) {
         tess_request *r = &chunk->requests[i];
         r->comm = c;
-        r->said = (struct nccl_word *)chunk->pinned + (uint64_t)i * words;
-        r->heard = r->said + 1;
-        r->said_there = chunk->words + (uint64_t)i * each;
-        r->heard_there = r->said_there + sizeof(struct nccl_word);
+        r->own = (kit_announcement *)chunk->pinned + (uint64_t)i * entries;
+        r->all = r->own + 1;
+        r->own_there = chunk->announcements + (uint64_t)i * each;
+        r->all_there = r->own_there + sizeof(kit_announcement);
         s = ok(cu->cuEventCreate(&r->begun, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
         if (s == TESS_OK)
             s = ok(cu->cuEventCreate(&r->ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
@@ -55,13 +55,13 @@ static tess_status fill_chunk(tess_comm *c, struct nccl_chunk *chunk, struct ncc
     return s;
 }
 
-static tess_status add_chunk(tess_comm *c, struct nccl_failure *f) {
+static tess_status add_chunk(tess_comm *c, tess_error *f) {
     struct nccl_chunk *chunk = calloc(1, sizeof *chunk);
     if (chunk)
         chunk->requests = calloc(CHUNK, sizeof *chunk->requests);
     if (!chunk || !chunk->requests) {
         free(chunk);
-        return nccl_fail(f, TESS_E_NOMEM, -1, "nccl: no memory for requests");
+        return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory for requests");
     }
     tess_status s = fill_chunk(c, chunk, f);
     if (s) {
@@ -80,7 +80,7 @@ void nccl_request_give(tess_request *r) {
     r->comm->free = r;
 }
 
-tess_status nccl_request_take(tess_comm *c, tess_request **out, struct nccl_failure *f) {
+tess_status nccl_request_take(tess_comm *c, tess_request **out, tess_error *f) {
     if (!c->free) {
         tess_status s = add_chunk(c, f);
         if (s)
@@ -90,28 +90,27 @@ tess_status nccl_request_take(tess_comm *c, tess_request **out, struct nccl_fail
     c->free = r->next;
     r->next = NULL;
     r->compares = 0;
-    r->failure.status = TESS_OK;
+    r->failure.code = TESS_OK;
     atomic_store_explicit(&r->status, TESS_PENDING, memory_order_relaxed);
     *out = r;
     return TESS_OK;
 }
 
-/* ---- their ends
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- their ends --------------------------------------------------------------------------------- */
 
 /* The oldest. */
-static void end_first(tess_comm *c, const struct nccl_failure *f) {
+static void end_first(tess_comm *c, const tess_error *f) {
     tess_request *r = c->head;
     c->head = r->next;
     if (!c->head)
         c->tail = NULL;
     if (f)
         r->failure = *f;
-    atomic_store_explicit(&r->status, f ? f->status : TESS_OK, memory_order_release);
+    atomic_store_explicit(&r->status, f ? f->code : TESS_OK, memory_order_release);
 }
 
-void nccl_fail_locked(tess_comm *c, const struct nccl_failure *f) {
-    if (c->failure.status == TESS_OK)
+void nccl_fail_locked(tess_comm *c, const tess_error *f) {
+    if (c->failure.code == TESS_OK)
         c->failure = *f;
     atomic_store(&c->stop, 1);
     if (c->comm) { /* what NCCL has in the stream comes to its end */
@@ -124,7 +123,7 @@ void nccl_fail_locked(tess_comm *c, const struct nccl_failure *f) {
 
 /* Whether the event has passed; a device that fails has passed everything. */
 static int passed(tess_comm *c, CUevent event) {
-    struct nccl_failure f;
+    tess_error f = { .struct_size = sizeof f };
     CUresult r = c->gpu.cu->cuEventQuery(event);
     if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
         return r == CUDA_SUCCESS;
@@ -133,20 +132,24 @@ static int passed(tess_comm *c, CUevent event) {
     return c->gpu.cu->cuEventQuery(event) != CUDA_ERROR_NOT_READY;
 }
 
-static void compare(tess_comm *c, tess_request *r) {
-    struct nccl_failure f;
-    r->compares = 0;
-    if (nccl_compare_words(r->heard, c->rank, c->size, &f) != TESS_OK)
-        nccl_fail_locked(c, &f);
+void nccl_compare(tess_comm *c, const tess_request *r) {
+    tess_error f = { .struct_size = sizeof f };
+    for (int i = 0; i < c->size; i++)
+        if (kit_compare("nccl", &r->all[c->rank], c->rank, &r->all[i], i, &f) != TESS_OK) {
+            nccl_fail_locked(c, &f);
+            return;
+        }
 }
 
 void nccl_sweep(tess_comm *c) {
     while (c->head) {
         tess_request *r = c->head;
-        if (r->compares && passed(c, r->begun) && c->failure.status == TESS_OK)
-            compare(c, r);
+        if (r->compares && passed(c, r->begun) && c->failure.code == TESS_OK) {
+            r->compares = 0;
+            nccl_compare(c, r);
+        }
         if (!passed(c, r->ended))
             break;
-        end_first(c, c->failure.status != TESS_OK ? &c->failure : NULL);
+        end_first(c, c->failure.code != TESS_OK ? &c->failure : NULL);
     }
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Copying blocks that are far larger than the caches. */
 #ifndef SHM_COPY_H
 #define SHM_COPY_H

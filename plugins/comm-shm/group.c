@@ -1,4 +1,7 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "group.h"
+
+#include "plugin_base.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,22 +34,22 @@ static int make_file(const char *name) {
 }
 
 /* Growing past RLIMIT_FSIZE would raise a signal, so it is looked at first. */
-static tess_status grow(int fd, uint64_t bytes, struct shm_failure *f) {
+static tess_status grow(int fd, uint64_t bytes, tess_error *e) {
     struct rlimit limit = { 0 };
     getrlimit(RLIMIT_FSIZE, &limit);
     if (limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
-        return shm_fail(f, TESS_E_NOMEM, -1, "shm: %llu bytes of shared memory, ulimit -f allows %llu",
-                        (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
+        return tess_plugin_fail(e, TESS_E_NOMEM, "shm: %llu bytes of shared memory, ulimit -f allows %llu",
+                                (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
     if (ftruncate(fd, (off_t)bytes) == 0)
         return TESS_OK;
-    return shm_fail(f, TESS_E_NOMEM, -1, "shm: the system refuses %llu bytes of shared memory: %s",
-                    (unsigned long long)bytes, strerror(errno));
+    return tess_plugin_fail(e, TESS_E_NOMEM, "shm: the system refuses %llu bytes of shared memory: %s",
+                            (unsigned long long)bytes, strerror(errno));
 }
 
-tess_status shm_group_create(int rank, int size, struct shm_group **out, struct shm_failure *f) {
+tess_status shm_group_create(int rank, int size, struct shm_group **out, tess_error *e) {
     struct shm_group *g = calloc(1, sizeof *g);
     if (!g)
-        return shm_fail(f, TESS_E_NOMEM, -1, "shm: no memory for a group of %d ranks", size);
+        return tess_plugin_fail(e, TESS_E_NOMEM, "shm: no memory for a group of %d ranks", size);
     for (int i = 0; i < SHM_RANKS_MAX; i++)
         g->ranks[i].arena_fd = g->ranks[i].table_fd = -1;
     atomic_init(&g->references, 1);
@@ -57,9 +60,9 @@ tess_status shm_group_create(int rank, int size, struct shm_group **out, struct 
     g->ranks[rank].arena_fd = make_file("tessera-arena");
     g->ranks[rank].table_fd = make_file("tessera-shm");
     if (g->ranks[rank].arena_fd < 0 || g->ranks[rank].table_fd < 0) {
-        shm_fail(f, TESS_E_SYSTEM, -1, "shm: memfd_create: %s", strerror(errno));
+        tess_plugin_fail(e, TESS_E_SYSTEM, "shm: memfd_create: %s", strerror(errno));
         shm_group_drop(g);
-        return f->status;
+        return TESS_E_SYSTEM;
     }
     *out = g;
     return TESS_OK;
@@ -94,17 +97,17 @@ void shm_group_drop(struct shm_group *g) {
 /* ---- life ----------------------------------------------------------------------------------------- */
 
 /* A record lock is the process's own: the kernel takes it away when the process ends, however it ends. */
-tess_status shm_group_show_life(struct shm_group *g, struct shm_failure *f) {
+tess_status shm_group_show_life(struct shm_group *g, tess_error *e) {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1 };
     if (fcntl(g->ranks[g->rank].arena_fd, F_SETLK, &lock) == 0)
         return TESS_OK;
-    return shm_fail(f, TESS_E_SYSTEM, -1, "shm: cannot lock a byte of a memfd: %s", strerror(errno));
+    return tess_plugin_fail(e, TESS_E_SYSTEM, "shm: cannot lock a byte of a memfd: %s", strerror(errno));
 }
 
 static uint64_t process_number;
 static void choose_number(void) {
     if (getrandom(&process_number, sizeof process_number, 0) != (ssize_t)sizeof process_number)
-        process_number = (uint64_t)shm_now_ns() << 20 ^ (uint64_t)getpid();
+        process_number = (uint64_t)kit_now_ns() << 20 ^ (uint64_t)getpid();
 }
 uint64_t shm_this_process(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -138,19 +141,19 @@ static void *map_at(int fd, uint64_t offset, uint64_t bytes, uint64_t align, int
 }
 
 /* Pages are obtained now, so that there being none is an error here and no signal later. */
-static tess_status back(struct shm_group *g, struct shm_region r, uint64_t align, void **out, struct shm_failure *f) {
+static tess_status back(struct shm_group *g, struct shm_region r, uint64_t align, void **out, tess_error *e) {
     int fd = g->ranks[g->rank].arena_fd;
-    tess_status s = grow(fd, r.offset + r.bytes, f);
+    tess_status s = grow(fd, r.offset + r.bytes, e);
     if (s)
         return s;
     while (fallocate(fd, 0, (off_t)r.offset, (off_t)r.bytes) != 0)
         if (errno != EINTR)
-            return shm_fail(f, TESS_E_NOMEM, -1, "shm: the system refuses %llu bytes of shared memory: %s",
-                            (unsigned long long)r.bytes, strerror(errno));
+            return tess_plugin_fail(e, TESS_E_NOMEM, "shm: the system refuses %llu bytes of shared memory: %s",
+                                    (unsigned long long)r.bytes, strerror(errno));
     *out = map_at(fd, r.offset, r.bytes, align, PROT_READ | PROT_WRITE);
     if (!*out)
-        return shm_fail(f, TESS_E_NOMEM, -1, "shm: cannot map %llu bytes: %s", (unsigned long long)r.bytes,
-                        strerror(errno));
+        return tess_plugin_fail(e, TESS_E_NOMEM, "shm: cannot map %llu bytes: %s", (unsigned long long)r.bytes,
+                                strerror(errno));
     if (r.bytes >= HUGE_PAGE)
         madvise(*out, r.bytes, MADV_HUGEPAGE); /* harmless when refused */
     return TESS_OK;
@@ -163,19 +166,19 @@ static struct shm_own_region *unused(struct shm_group *g) {
     return NULL;
 }
 
-tess_status shm_arena_alloc(struct shm_group *g, uint64_t bytes, uint64_t align, void **out, struct shm_failure *f) {
+tess_status shm_arena_alloc(struct shm_group *g, uint64_t bytes, uint64_t align, void **out, tess_error *e) {
     void *at = NULL;
     if (bytes == 0 || bytes > UINT64_C(1) << 46 || (align & (align - 1)) || align > UINT64_C(1) << 30)
-        return shm_fail(f, TESS_E_INVALID, -1, "shm: %llu bytes with alignment %llu asked for",
-                        (unsigned long long)bytes, (unsigned long long)align);
+        return tess_plugin_fail(e, TESS_E_INVALID, "shm: %llu bytes with alignment %llu asked for",
+                                (unsigned long long)bytes, (unsigned long long)align);
     bytes = round_up(bytes, PAGE);
     align = align < PAGE ? PAGE : align;
     align = bytes >= HUGE_PAGE && align < HUGE_PAGE ? HUGE_PAGE : align;
     pthread_mutex_lock(&g->lock);
     struct shm_own_region *slot = unused(g);
     struct shm_region r = { round_up(g->arena_end, align), bytes };
-    tess_status s = slot ? back(g, r, align, &at, f)
-                         : shm_fail(f, TESS_E_NOMEM, -1, "shm: more than %d pieces of memory", SHM_OWN_REGIONS);
+    tess_status s = slot ? back(g, r, align, &at, e)
+                         : tess_plugin_fail(e, TESS_E_NOMEM, "shm: more than %d pieces of memory", SHM_OWN_REGIONS);
     if (s == TESS_OK) {
         *slot = (struct shm_own_region){ r, at };
         g->arena_end = r.offset + bytes;
@@ -246,9 +249,9 @@ const void *shm_arena_at(struct shm_group *g, int rank, const struct shm_region 
 
 /* ---- tables --------------------------------------------------------------------------------------- */
 
-tess_status shm_table_reserve(struct shm_group *g, uint64_t bytes, uint64_t *offset, struct shm_failure *f) {
+tess_status shm_table_reserve(struct shm_group *g, uint64_t bytes, uint64_t *offset, tess_error *e) {
     pthread_mutex_lock(&g->lock);
-    tess_status s = grow(g->ranks[g->rank].table_fd, g->table_end + bytes, f);
+    tess_status s = grow(g->ranks[g->rank].table_fd, g->table_end + bytes, e);
     if (s == TESS_OK) {
         *offset = g->table_end;
         g->table_end += bytes;
@@ -257,12 +260,11 @@ tess_status shm_table_reserve(struct shm_group *g, uint64_t bytes, uint64_t *off
     return s;
 }
 
-tess_status shm_table_map(struct shm_group *g, int rank, uint64_t offset, uint64_t bytes, void **out,
-                          struct shm_failure *f) {
+tess_status shm_table_map(struct shm_group *g, int rank, uint64_t offset, uint64_t bytes, void **out, tess_error *e) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, g->ranks[rank].table_fd, (off_t)offset);
     if (at == MAP_FAILED)
-        return shm_fail(f, TESS_E_NOMEM, -1, "shm: cannot map %llu bytes of a table: %s", (unsigned long long)bytes,
-                        strerror(errno));
+        return tess_plugin_fail(e, TESS_E_NOMEM, "shm: cannot map %llu bytes of a table: %s", (unsigned long long)bytes,
+                                strerror(errno));
     *out = at;
     return TESS_OK;
 }

@@ -1,11 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The ranks that met at init, and the memory they share: each has one memfd for arenas and one for tables, and holds
  * the descriptors of all. A memfd has no name in any directory; it is gone when the last holder is.
  *
  * A group belongs to the communicator that init made and to all that were split off from it. Any thread. */
 #ifndef SHM_GROUP_H
 #define SHM_GROUP_H
-#include "failure.h"
-#include "settings.h"
+#include <tessera/plugin_helpers.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -38,18 +38,18 @@ struct shm_group {
 };
 
 /* Makes this rank's files; the others' descriptors are then filled in by shm_meet. */
-tess_status shm_group_create(int rank, int size, struct shm_group **out, struct shm_failure *);
+tess_status shm_group_create(int rank, int size, struct shm_group **out, tess_error *);
 void shm_group_keep(struct shm_group *);
 void shm_group_drop(struct shm_group *); /* the last one unmaps and closes all; null is fine */
 
 /* From here on the others can tell whether this process lives. After the descriptors have been exchanged: closing any
  * descriptor of the file would end it. */
-tess_status shm_group_show_life(struct shm_group *, struct shm_failure *);
+tess_status shm_group_show_life(struct shm_group *, tess_error *);
 int shm_group_alive(const struct shm_group *, int rank); /* of a rank in another process */
 uint64_t shm_this_process(void);                         /* a number that no other process has */
 
 /* Memory of this rank that all ranks can read. */
-tess_status shm_arena_alloc(struct shm_group *, uint64_t bytes, uint64_t align, void **out, struct shm_failure *);
+tess_status shm_arena_alloc(struct shm_group *, uint64_t bytes, uint64_t align, void **out, tess_error *);
 void shm_arena_free(struct shm_group *, void *ptr);
 /* The region that holds all of [ptr, ptr + bytes), and where in the file ptr lies; 0: none does. */
 int shm_arena_find(struct shm_group *, const void *ptr, uint64_t bytes, struct shm_region *, uint64_t *offset);
@@ -57,7 +57,6 @@ int shm_arena_find(struct shm_group *, const void *ptr, uint64_t bytes, struct s
 const void *shm_arena_at(struct shm_group *, int rank, const struct shm_region *, uint64_t offset);
 
 /* A communicator's table, zeroed, in the file of the rank that is first in it; the others map it by its offset. */
-tess_status shm_table_reserve(struct shm_group *, uint64_t bytes, uint64_t *offset, struct shm_failure *);
-tess_status shm_table_map(struct shm_group *, int rank, uint64_t offset, uint64_t bytes, void **out,
-                          struct shm_failure *);
+tess_status shm_table_reserve(struct shm_group *, uint64_t bytes, uint64_t *offset, tess_error *);
+tess_status shm_table_map(struct shm_group *, int rank, uint64_t offset, uint64_t bytes, void **out, tess_error *);
 #endif

@@ -1,24 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The collectives themselves, over a table; each runs on the worker from beginning to end. */
 #ifndef SHM_OPERATIONS_H
 #define SHM_OPERATIONS_H
-#include "check.h"
 #include "table.h"
-
-/* Operations of our own that share the exchange of words. */
-enum { SHM_OP_FINALIZE = 101 };
 
 struct shm_operations {
     struct shm_table *table;
     uint64_t calls, rounds; /* so far; the same on every rank */
 };
 
-tess_status shm_run_call(struct shm_operations *, const tess_collective *, struct shm_failure *);
-/* Only the exchange of words, for `op` of ours: returns when every rank has come here. */
-tess_status shm_run_meeting(struct shm_operations *, uint32_t op, struct shm_failure *);
+tess_status shm_run_call(struct shm_operations *, const tess_collective *, tess_error *);
+/* Only the announcements, of KIT_OP_…: returns when every rank has come here. */
+tess_status shm_run_meeting(struct shm_operations *, uint32_t op, tess_error *);
 
 /* Data that ranks read from each other, block by block. Each rank's comes directly from its memory or, where that is no
  * arena, in rounds of `chunk` bytes per block over its stage. */
-struct shm_flow {
+struct shm_read {
     const unsigned char *at[SHM_RANKS_MAX]; /* each rank's memory; null: it stages, or has nothing */
     const unsigned char *own;               /* this rank's */
     uint64_t bytes, stride; /* of the longest block; from one reader's block to the next, 0: one block for all */
@@ -35,22 +32,22 @@ struct shm_run {
     struct shm_table *table;
     tess_collective c;
     uint64_t number;                   /* of the call */
-    struct shm_flow in, out;           /* out: the shards of an all_reduce's result */
+    struct shm_read in, out;           /* out: the shards of an all_reduce's result */
     int stream;                        /* the result is far larger than the caches */
     unsigned char read[SHM_RANKS_MAX]; /* whose memory was read */
-    struct shm_failure *failure;
+    tess_error *error;
 };
 
-/* flow.c */
-void shm_flow_plan(struct shm_flow *, int size);
+/* staged_read.c */
+void shm_read_plan(struct shm_read *, int size);
 /* Puts this rank's part of round k on its stage; the first round may be put there before the others know of the call.
  */
-tess_status shm_flow_stage(struct shm_run *, struct shm_flow *, uint64_t k);
+tess_status shm_read_stage(struct shm_run *, struct shm_read *, uint64_t k);
 /* Where bytes of round k of `peer`'s block for this rank are now, waiting for them if need be. */
-tess_status shm_flow_source(struct shm_run *, struct shm_flow *, int peer, uint64_t k, const unsigned char **out);
+tess_status shm_read_source(struct shm_run *, struct shm_read *, int peer, uint64_t k, const unsigned char **out);
 /* Round k, or with k = rounds - 1 all of them, has been read here. */
-void shm_flow_taken(struct shm_run *, const struct shm_flow *, uint64_t k);
-static inline uint64_t shm_flow_length(const struct shm_flow *f, int owner_of_block, uint64_t k) {
+void shm_read_taken(struct shm_run *, const struct shm_read *, uint64_t k);
+static inline uint64_t shm_read_length(const struct shm_read *f, int owner_of_block, uint64_t k) {
     uint64_t from = f->stride * (uint64_t)owner_of_block, left = f->total > from ? f->total - from : 0;
     uint64_t block = left < f->bytes ? left : f->bytes, done = k * f->chunk;
     return done >= block ? 0 : block - done < f->chunk ? block - done : f->chunk;

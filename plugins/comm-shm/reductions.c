@@ -1,64 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* reduce_scatter and all_reduce: every rank sums its shard of all contributions, in rank order as a tree. */
 #include "copy.h"
 #include "operations.h"
-#include "reduce.h"
+#include "tree_sum.h"
 
 enum { SMALL_BYTES = 4096 };
 
 int shm_is_small(const tess_collective *c) {
-    return c->op == TESS_ALL_REDUCE && shm_bytes(c) <= SMALL_BYTES;
+    return c->op == TESS_ALL_REDUCE && kit_bytes(c) <= SMALL_BYTES;
 }
 
 /* Sums round k of this rank's shard (of everything, when it is small) into `out`. */
 static tess_status sum_round(struct shm_run *run, uint64_t k, unsigned char *out) {
     const tess_collective *c = &run->c;
     struct shm_table *t = run->table;
-    struct shm_reduction r = { .redop = c->redop,
-                               .in = c->send_dtype,
-                               .out = c->recv_dtype,
-                               .add = (c->flags & SHM_ADD) != 0,
-                               .stream = run->stream,
-                               .scale = c->scale };
+    kit_reduction r = { .redop = c->redop,
+                        .in = c->send_dtype,
+                        .out = c->recv_dtype,
+                        .add = (c->flags & KIT_ADD) != 0,
+                        .stream = run->stream,
+                        .scale = c->scale };
     const void *leaves[SHM_RANKS_MAX];
-    uint64_t bytes = shm_dtype_bytes(c->send_dtype), elems;
-    elems = shm_flow_length(&run->in, run->in.stride ? t->rank : 0, k) / bytes;
+    uint64_t bytes = tess_dtype_bytes(c->send_dtype), elems;
+    elems = shm_read_length(&run->in, run->in.stride ? t->rank : 0, k) / bytes;
     for (int peer = 0; peer < t->size; peer++) {
         const unsigned char *from = NULL;
-        tess_status s = shm_flow_source(run, &run->in, peer, k, &from);
+        tess_status s = shm_read_source(run, &run->in, peer, k, &from);
         if (s)
             return s;
         leaves[peer] = from;
     }
-    shm_reduce(&r, leaves, t->size, out + k * (run->in.chunk / bytes) * shm_dtype_bytes(c->recv_dtype), elems);
+    kit_tree_sum(&r, leaves, t->size, out + k * (run->in.chunk / bytes) * tess_dtype_bytes(c->recv_dtype), elems);
     return TESS_OK;
 }
 
 static tess_status stopped(struct shm_run *run) {
     if (!atomic_load(&run->table->stop))
         return TESS_OK;
-    *run->failure = *run->table->reason;
-    return run->failure->status;
+    return tess_plugin_copy_error(run->error, run->table->reason);
 }
 
 static tess_status sum_shard(struct shm_run *run, unsigned char *out) {
     tess_status s = TESS_OK;
     for (uint64_t k = 0; k < run->in.rounds && s == TESS_OK; k++) {
         if (run->in.staging && k > 0)
-            s = shm_flow_stage(run, &run->in, k);
+            s = shm_read_stage(run, &run->in, k);
         if (s == TESS_OK)
             s = sum_round(run, k, out);
         if (s == TESS_OK)
             s = stopped(run);
         if (s == TESS_OK)
-            shm_flow_taken(run, &run->in, k);
+            shm_read_taken(run, &run->in, k);
     }
     return s;
 }
 
 static tess_status gather_round(struct shm_run *run, uint64_t k) {
     struct shm_table *t = run->table;
-    struct shm_flow *f = &run->out;
-    uint64_t total = run->c.count * shm_dtype_bytes(run->c.recv_dtype);
+    struct shm_read *f = &run->out;
+    uint64_t total = run->c.count * tess_dtype_bytes(run->c.recv_dtype);
     for (int i = 1; i < t->size; i++) {
         int peer = (t->rank + i) % t->size;
         uint64_t first = (uint64_t)peer * f->bytes + k * f->chunk, left = total > first ? total - first : 0;
@@ -66,10 +66,9 @@ static tess_status gather_round(struct shm_run *run, uint64_t k) {
         const unsigned char *from;
         if (left == 0)
             continue;
-        tess_status s =
-            f->at[peer] ? shm_await(t, SHM_REDUCED, peer, peer + 1, run->number + 1, run->failure) : TESS_OK;
+        tess_status s = f->at[peer] ? shm_await(t, SHM_REDUCED, peer, peer + 1, run->number + 1, run->error) : TESS_OK;
         if (s == TESS_OK)
-            s = shm_flow_source(run, f, peer, k, &from);
+            s = shm_read_source(run, f, peer, k, &from);
         if (s)
             return s;
         shm_copy((unsigned char *)run->c.recv + first, from, left < room ? left : room, run->stream);
@@ -83,13 +82,13 @@ static tess_status gather_shards(struct shm_run *run) {
     shm_publish(run->table, SHM_REDUCED, run->number + 1);
     for (uint64_t k = 0; k < run->out.rounds && s == TESS_OK; k++) {
         if (run->out.staging)
-            s = shm_flow_stage(run, &run->out, k);
+            s = shm_read_stage(run, &run->out, k);
         if (s == TESS_OK)
             s = gather_round(run, k);
         if (s == TESS_OK)
             s = stopped(run);
         if (s == TESS_OK)
-            shm_flow_taken(run, &run->out, k);
+            shm_read_taken(run, &run->out, k);
     }
     return s;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_driver.h"
 
 #include <dlfcn.h>
@@ -25,7 +26,8 @@ static void find(void *handle, const char *name, void *field) {
     memcpy(field, &symbol, sizeof symbol);
     if (!symbol && status == TESS_OK)
         refuse(TESS_E_VERSION,
-               "libcuda.so.1 has no %s: the NVIDIA driver is too old, 525 (CUDA 12.0) or later is needed", name);
+               "libcuda.so.1 has no %s: the NVIDIA driver is too old, one for CUDA %d.%d or later is needed", name,
+               TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
 }
 
 static void start(void) {
@@ -37,9 +39,10 @@ static void start(void) {
     else if ((r = cuda.cuDriverGetVersion(&cuda.driver_version)) != CUDA_SUCCESS)
         refuse(TESS_E_DEVICE, "the NVIDIA driver does not answer: cuDriverGetVersion gave %s", tess_cuda_text(r));
     else if (cuda.driver_version < TESS_CUDA_OLDEST)
-        refuse(TESS_E_VERSION, "the NVIDIA driver is for CUDA %d.%d, %d.%d or later is needed",
-               cuda.driver_version / 1000, cuda.driver_version % 1000 / 10, TESS_CUDA_OLDEST / 1000,
-               TESS_CUDA_OLDEST % 1000 / 10);
+        refuse(TESS_E_VERSION,
+               "the NVIDIA driver is for CUDA %d.%d; this build, made with CUDA %d.%d, needs %d.%d or later",
+               cuda.driver_version / 1000, cuda.driver_version % 1000 / 10, CUDA_VERSION / 1000,
+               CUDA_VERSION % 1000 / 10, TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
 }
 
 static void load(void) {
@@ -64,6 +67,34 @@ tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room) {
     else
         snprintf(message, room, "%s", why);
     return status;
+}
+
+CUresult tess_cuda_device_of(const tess_cuda *cu, int local_rank, CUdevice *out, int *count) {
+    CUresult r = cu->cuDeviceGetCount(count);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (*count == 1 && local_rank > 0)
+        local_rank = 0;
+    if (local_rank < 0 || local_rank >= *count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return cu->cuDeviceGet(out, local_rank);
+}
+
+CUresult tess_cuda_load_module(const tess_cuda *cu, CUdevice device, const void *image, CUmodule *out, char *message,
+                               size_t room) {
+    int major = 0, minor = 0;
+    CUresult r = cu->cuModuleLoadData(out, image);
+    if (r == CUDA_SUCCESS)
+        return r;
+    *out = NULL;
+    cu->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    snprintf(message, room,
+             "loading kernels made with CUDA %d.%d on a GPU of compute capability %d.%d with a driver for CUDA %d.%d "
+             "failed: %s",
+             CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, major, minor, cu->driver_version / 1000,
+             cu->driver_version % 1000 / 10, tess_cuda_text(r));
+    return r;
 }
 
 const char *tess_cuda_text(CUresult result) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* libcuda.so.1, looked up at run time: nothing here links CUDA, so that a command built with it starts where there is
  * no driver. One list of functions for all who call the driver; the fields have the names of <cuda.h>:
  *
@@ -14,7 +15,9 @@
 #include <stddef.h>
 #include <tessera/plugin.h>
 
-enum { TESS_CUDA_OLDEST = 12000 }; /* the driver's cuDriverGetVersion: 12.0 */
+/* The oldest cuDriverGetVersion that loads what this toolkit compiles: a driver takes machine code of its own major
+ * version and of earlier ones, at least 12.0 for the functions below. */
+enum { TESS_CUDA_OLDEST = CUDA_VERSION / 1000 > 12 ? CUDA_VERSION / 1000 * 1000 : 12000 };
 
 #define TESS_CUDA_FUNCTIONS(X)                                                                                         \
     X(cuInit)                                                                                                          \
@@ -83,6 +86,13 @@ typedef struct {
  * `message` has one line: TESS_E_UNSUPPORTED no libcuda.so.1 (no driver); TESS_E_VERSION too old; TESS_E_DEVICE no
  * device, or it does not start. Any thread. */
 tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room);
+/** The GPU of a local rank among those that are visible: the one of that number, or the only one, since a launcher may
+ * show each rank its own (Slurm's --gpus-per-task=1). *count: how many are visible. CUDA_ERROR_INVALID_DEVICE: none. */
+CUresult tess_cuda_device_of(const tess_cuda *, int local_rank, CUdevice *out, int *count);
+/** Loads kernels that this build's toolkit compiled. On failure `message` has one line that says why, with what the
+ * driver and the GPU can do. In the GPU's context. */
+CUresult tess_cuda_load_module(const tess_cuda *, CUdevice, const void *image, CUmodule *out, char *message,
+                               size_t room);
 /** "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"; lives as long as the thread, until its next call. */
 const char *tess_cuda_text(CUresult);
 /** What a failed call means for a plugin: NOMEM, INVALID, UNSUPPORTED or DEVICE. */

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What the files of device-cuda share. plugin.c: finding and opening a GPU; memory.c; streams.c; launch.c: kernels. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
-#include "../cuda-common/cuda_driver.h"
+#include "cuda_driver.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // The kernels of kernels.h. Each thread takes one item after another, a grid apart.
 #include "kernels.h"
 

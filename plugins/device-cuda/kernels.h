@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The device's kernels: what each takes, and what is done for one item, for CUDA (kernels.cu) and, in the tests'
  * double, for the host. An item is CUDA_LANES neighbouring elements, read and written 16 bytes at a time (8 for 16-bit
- * formats) where all addresses allow it; neighbouring threads take neighbouring items. Formulas are core/formulas.h's
- * and the order of sums that of core/tree.h, so the bits are the CPU's. */
+ * formats) where all addresses allow it; neighbouring threads take neighbouring items. Formulas are
+ * core/kit/formulas.h's and the order of sums that of core/kernels/kernel_tree_sum.c, so the bits are the CPU's. */
 #ifndef CUDA_KERNELS_H
 #define CUDA_KERNELS_H
 #include "formulas.h"
-#include "norm.h"
+#include "norm_limbs.h"
 
 enum {
     CUDA_LANES = 4,
@@ -34,8 +35,7 @@ TESS_FN void cuda_move(void *to, const void *from, uint32_t bytes) {
 #endif
 }
 
-/* ---- lanes [from, to) of those at element `base`; `vector`: the address is aligned as a whole item needs -----------
- */
+/* ---- lanes [from, to) of those at element `base`; `vector`: the address is aligned as a whole item needs  */
 
 #define CUDA_MOVES(name, type)                                                                                         \
     TESS_FN void cuda_get_##name(int vector, const void *at, uint64_t base, uint32_t from, uint32_t to, type *x) {     \
@@ -95,8 +95,7 @@ TESS_FN uint32_t cuda_lanes_of(uint64_t elems, uint64_t base) {
     return elems - base < CUDA_LANES ? (uint32_t)(elems - base) : CUDA_LANES;
 }
 
-/* ---- cast
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- cast --------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t items, elems;
@@ -132,8 +131,7 @@ TESS_FN void cuda_cast_body(const cuda_cast_args *a, uint64_t i) {
         cuda_put_u16((int)a->vector, a->out, base, 0, to, half);
 }
 
-/* ---- scale
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- scale -------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t items, elems;
@@ -159,8 +157,7 @@ TESS_FN void cuda_scale_body(const cuda_scale_args *a, uint64_t i) {
     }
 }
 
-/* ---- tree sum: a binary counter of partial sums, one per bit of the number of inputs
- * ------------------------------------ */
+/* ---- tree sum: a binary counter of partial sums, one per bit of the number of inputs ------------ */
 
 typedef struct {
     uint64_t items, elems;
@@ -239,8 +236,7 @@ CUDA_SUM_BODIES(f64)
 CUDA_SUM_BODIES(i32)
 CUDA_SUM_BODIES(i64)
 
-/* ---- optimizer: one pass over gradient, master and state
- * ---------------------------------------------------------------- */
+/* ---- optimizer: one pass over gradient, master and state ---------------------------------------- */
 
 typedef struct { /* elements [first, end): one segment; item 0 holds `first` */
     uint64_t items, first, end;
@@ -291,8 +287,7 @@ typedef struct { /* elements [first, end): one segment; item 0 holds `first` */
 CUDA_STEP_BODIES(f32, float)
 CUDA_STEP_BODIES(f64, double)
 
-/* ---- square sum: every thread of a block adds into a column of digits of its own
- * ---------------------------------------- */
+/* ---- square sum: every thread of a block adds into a column of digits of its own ---------------- */
 
 typedef struct {
     uint64_t items, elems;
@@ -370,8 +365,7 @@ TESS_FN void cuda_carry_body(const cuda_carry_args *a, uint64_t i) {
     }
 }
 
-/* ---- the list: X(name, arguments, what is done for item i)
- * ---------------------------------------------------------------- */
+/* ---- the list: X(name, arguments, what is done for item i) -------------------------------------- */
 
 #define CUDA_KERNELS(X)                                                                                                \
     X(tess_cuda_cast, cuda_cast_args, cuda_cast_body)                                                                  \

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Kernels: what is checked before, and how they are laid over the GPU. */
 #include "device.h"
 #include "kernels.h"
@@ -15,9 +16,10 @@ tess_status cuda_load_kernels(tess_device *d, tess_error *error) {
     d->functions = calloc(N_KERNELS, sizeof *d->functions);
     if (!d->functions)
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory for its own tables");
-    CUresult r = d->cu->cuModuleLoadData(&d->module, cuda_kernels_image);
+    char why[240];
+    CUresult r = tess_cuda_load_module(d->cu, d->handle, cuda_kernels_image, &d->module, why, sizeof why);
     if (r)
-        d->module = NULL;
+        return tess_plugin_fail(error, tess_cuda_status(r), "device cuda: GPU %d: %s", (int)d->index, why);
     for (int i = 0; r == CUDA_SUCCESS && i < N_KERNELS; i++)
         r = d->cu->cuModuleGetFunction(&d->functions[i], d->module, names[i]);
     return r ? cuda_failed(d, r, "loading its kernels", error) : TESS_OK;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Memory: of the GPU, by stream-ordered allocation where the driver has it; page-locked; and plain, for the core's
  * arenas on the host. */
 #include "device.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* device-cuda: an NVIDIA GPU, through the driver's own interface (libcuda.so.1), which is looked up when it is needed:
  * a plan needs no driver. */
 #include "device.h"
@@ -5,7 +6,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
-TESS_DESCRIPTOR(1u << TESS_KIND_DEVICE, "cuda", "0.1.0", "", "NVIDIA driver >= 525");
+TESS_DESCRIPTOR(1u << TESS_KIND_DEVICE, "cuda", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "NVIDIA driver");
 
 /* ---- calls and failures ------------------------------------------------------------------------ */
 
@@ -54,14 +55,12 @@ static tess_status count(void *ctx, int32_t *out, tess_error *error) {
 
 static tess_status find(const tess_cuda *cu, int32_t index, CUdevice *out, tess_error *error) {
     int n = 0;
-    CUresult r = cu->cuDeviceGetCount(&n);
-    if (r == CUDA_SUCCESS && (index < 0 || index >= n))
+    CUresult r = tess_cuda_device_of(cu, index, out, &n);
+    if (r == CUDA_ERROR_INVALID_DEVICE)
         return tess_plugin_fail(error, TESS_E_INVALID,
                                 "device cuda: no GPU %d: this host shows %d, and each rank takes the one of its local "
                                 "rank: start at most %d ranks here",
                                 index, n, n);
-    if (r == CUDA_SUCCESS)
-        r = cu->cuDeviceGet(out, index);
     return r ? cuda_failed(NULL, r, "finding it", error) : TESS_OK;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Streams, points in them, copies. */
 #include "device.h"
 

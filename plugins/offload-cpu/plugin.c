@@ -1,20 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* offload-cpu: what rests where. The core moves things and steps the optimizer on the host by itself. */
-#include <tessera/plugin.h>
+#include <tessera/plugin_helpers.h>
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .kinds = 1u << TESS_KIND_OFFLOAD,
-    .name = "cpu",
-    .version = "0.1.0",
-};
+TESS_DESCRIPTOR(1u << TESS_KIND_OFFLOAD, "cpu", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "");
 
 enum { WHOLE = 1000000000 }; /* a fraction is counted in billionths, so that every machine rounds alike */
 
@@ -22,20 +12,6 @@ typedef struct {
     uint32_t regions; /* bit (1 << TESS_REGION_…) of what goes to the host */
     uint64_t fraction, pinned_bytes;
 } settings;
-
-__attribute__((format(printf, 3, 4))) static tess_status failed(tess_error *error, tess_status status,
-                                                                const char *format, ...) {
-    va_list args;
-    if (error && error->struct_size >= sizeof *error) {
-        error->code = status;
-        error->native = 0;
-        error->rank = -1;
-        va_start(args, format);
-        vsnprintf(error->message, sizeof error->message, format, args);
-        va_end(args);
-    }
-    return status;
-}
 
 /* ---- settings ---------------------------------------------------------------------------------- */
 
@@ -77,8 +53,8 @@ static tess_status read_fraction(const char *text, size_t chars, settings *s, te
         }
     }
     if (bad || !digits || value > WHOLE)
-        return failed(error, TESS_E_INVALID, "offload cpu: fraction is \"%.*s\", expected a number from 0 to 1",
-                      shown(chars), text);
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "offload cpu: fraction is \"%.*s\", expected a number from 0 to 1", shown(chars), text);
     s->fraction = value;
     return TESS_OK;
 }
@@ -94,9 +70,9 @@ static tess_status read_pinned(const char *text, size_t chars, settings *s, tess
     while (shift < 5 && !is_word(text + at, chars - at, suffixes[shift]))
         shift++;
     if (!at || shift == 5 || value >= UINT64_C(1) << 56 || value << 10 * shift >> 10 * shift != value)
-        return failed(error, TESS_E_INVALID,
-                      "offload cpu: pinned is \"%.*s\", expected bytes such as 0, 4096, 64KiB or 2GiB", shown(chars),
-                      text);
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "offload cpu: pinned is \"%.*s\", expected bytes such as 0, 4096, 64KiB or 2GiB",
+                                shown(chars), text);
     s->pinned_bytes = value << 10 * shift;
     return TESS_OK;
 }
@@ -109,10 +85,11 @@ static tess_status read_item(const char *text, size_t chars, settings *s, int *a
         return read_pinned(text + 7, chars - 7, s, error);
     uint32_t regions = region_of(text, chars);
     if (!regions)
-        return failed(error, TESS_E_INVALID,
-                      "offload cpu: \"%.*s\" is no setting, expected params, grads, optimizer, all, fraction=NUMBER or "
-                      "pinned=BYTES",
-                      shown(chars), text);
+        return tess_plugin_fail(
+            error, TESS_E_INVALID,
+            "offload cpu: \"%.*s\" is no setting, expected params, grads, optimizer, all, fraction=NUMBER or "
+            "pinned=BYTES",
+            shown(chars), text);
     s->regions = *any ? s->regions | regions : regions;
     *any = 1;
     return TESS_OK;
@@ -136,10 +113,10 @@ static tess_status read_settings(const tess_host *host, settings *s, tess_error 
     tess_status status = TESS_OK;
     *s = (settings){ .regions = region_of("all", 3), .fraction = WHOLE, .pinned_bytes = UINT64_MAX };
     if (what && strchr(what, '='))
-        return failed(error, TESS_E_INVALID,
-                      "offload cpu: TESSERA_OFFLOAD_WHAT is \"%.60s\", expected a list of "
-                      "params, grads, optimizer or all",
-                      what);
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "offload cpu: TESSERA_OFFLOAD_WHAT is \"%.60s\", expected a list of "
+                                "params, grads, optimizer or all",
+                                what);
     if (what)
         status = read_list(what, s, error);
     if (status == TESS_OK && (text = host->option(host->host, "offload-fraction")))
@@ -171,19 +148,6 @@ static int is_chosen(const settings *s, int32_t unit) {
     return unit < 0 || (u + 1) * s->fraction / WHOLE > u * s->fraction / WHOLE;
 }
 
-static const tess_region *region_at(const tess_region *first, uint32_t i) {
-    return (const tess_region *)((const char *)first + (size_t)i * first->struct_size);
-}
-
-/* Out structs are written up to the caller's size, but for their struct_size. */
-static void give(void *out, uint32_t size, const tess_placement *placement) {
-    uint32_t both = size < sizeof *placement ? size : (uint32_t)sizeof *placement;
-    if (both > sizeof size)
-        memcpy((char *)out + sizeof size, (const char *)placement + sizeof size, both - sizeof size);
-    if (size > sizeof *placement)
-        memset((char *)out + sizeof *placement, 0, size - sizeof *placement);
-}
-
 /* Regions are locked in their order until the budget is used up. Activations come here only when the core has been told
  * to keep them on the host, so for them the budget is the only question. */
 static tess_status cpu_place(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
@@ -193,7 +157,7 @@ static tess_status cpu_place(void *ctx, const tess_plan_env *env, const tess_reg
     uint32_t size = n ? out->struct_size : 0;
     (void)env, (void)error;
     for (uint32_t i = 0; i < n; i++) {
-        const tess_region *r = region_at(regions, i);
+        const tess_region *r = TESS_AT(regions, i);
         tess_placement p = { .rest = TESS_REST_DEVICE, .align = 64 };
         int wanted = r->region < 32 && (s->regions >> r->region & 1u) && is_chosen(s, r->unit);
         if (wanted || r->region == TESS_REGION_ACTIVATION) {
@@ -202,7 +166,7 @@ static tess_status cpu_place(void *ctx, const tess_plan_env *env, const tess_reg
             p.pinned_bytes = r->bytes <= left ? r->bytes : 0;
             left -= p.pinned_bytes;
         }
-        give((char *)out + (size_t)i * size, size, &p);
+        tess_plugin_give((char *)out + (size_t)i * size, size, &p, sizeof p);
     }
     return TESS_OK;
 }
@@ -222,10 +186,10 @@ static const tess_offload_ops ops = {
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
     if (kind != TESS_KIND_OFFLOAD)
-        return failed(error, TESS_E_UNSUPPORTED, "plugin cpu offers offload only");
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "plugin cpu offers offload only");
     settings *s = calloc(1, sizeof *s);
     if (!s)
-        return failed(error, TESS_E_NOMEM, "offload cpu: no memory to open");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "offload cpu: no memory to open");
     tess_status status = read_settings(host, s, error);
     if (status < 0) {
         free(s);

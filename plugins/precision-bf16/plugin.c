@@ -1,39 +1,15 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* precision-bf16: a choice of dtypes per parameter. The casts are the device's. */
-#include <tessera/plugin.h>
+#include <tessera/plugin_helpers.h>
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .kinds = 1u << TESS_KIND_PRECISION,
-    .name = "bf16",
-    .version = "0.1.0",
-};
+TESS_DESCRIPTOR(1u << TESS_KIND_PRECISION, "bf16", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "");
 
 typedef struct {
     uint32_t wire, grad; /* dtypes of gradients: what travels, and what kernels add to */
     int keep;            /* what the program cannot read in bf16 stays as declared */
 } settings;
-
-__attribute__((format(printf, 3, 4))) static tess_status failed(tess_error *error, tess_status status,
-                                                                const char *format, ...) {
-    va_list args;
-    if (error && error->struct_size >= sizeof *error) {
-        error->code = status;
-        error->native = 0;
-        error->rank = -1;
-        va_start(args, format);
-        vsnprintf(error->message, sizeof error->message, format, args);
-        va_end(args);
-    }
-    return status;
-}
 
 /* The settings: keys without "bf16-" may stand behind the colon of TESSERA_PRECISION. The first choice is the default.
  */
@@ -58,8 +34,8 @@ static tess_status take(int i, const char *text, size_t bytes, int *out, tess_er
             return TESS_OK;
         }
     }
-    return failed(error, TESS_E_INVALID, "precision bf16: %s is \"%.*s\", expected %s", choices[i].key + KEY_PREFIX,
-                  (int)(bytes < 80 ? bytes : 80), text, choices[i].choices);
+    return tess_plugin_fail(error, TESS_E_INVALID, "precision bf16: %s is \"%.*s\", expected %s",
+                            choices[i].key + KEY_PREFIX, (int)(bytes < 80 ? bytes : 80), text, choices[i].choices);
 }
 
 /* "wire=fp32,grad=bf16" */
@@ -70,10 +46,11 @@ static tess_status read_args(const char *args, int *picked, tess_error *error) {
         while (i < N_CHOICES && !is_word(args, key, choices[i].key + KEY_PREFIX))
             i++;
         if (i == N_CHOICES || key == bytes)
-            return failed(error, TESS_E_INVALID,
-                          "precision bf16: \"%.*s\" is no setting, expected wire=bf16|fp32, grad=fp32|bf16 or "
-                          "unreadable=refuse|keep",
-                          (int)(bytes < 80 ? bytes : 80), args);
+            return tess_plugin_fail(
+                error, TESS_E_INVALID,
+                "precision bf16: \"%.*s\" is no setting, expected wire=bf16|fp32, grad=fp32|bf16 or "
+                "unreadable=refuse|keep",
+                (int)(bytes < 80 ? bytes : 80), args);
         tess_status status = take(i, args + key + 1, bytes - key - 1, &picked[i], error);
         if (status < 0)
             return status;
@@ -116,15 +93,6 @@ static tess_status bf16_options(void *ctx, const tess_option **out, uint32_t *n)
     return TESS_OK;
 }
 
-/* Out structs are written up to the caller's size, but for their struct_size. */
-static void give(tess_precision_choice *out, const tess_precision_choice *choice) {
-    uint32_t size = out->struct_size, both = size < sizeof *choice ? size : (uint32_t)sizeof *choice;
-    if (both > sizeof size)
-        memcpy((char *)out + sizeof size, (const char *)choice + sizeof size, both - sizeof size);
-    if (size > sizeof *choice)
-        memset((char *)out + sizeof *choice, 0, size - sizeof *choice);
-}
-
 static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_precision_choice *out, tess_error *error) {
     const settings *s = ctx;
     uint32_t dtype = param->dtype, readable = param->compute_mask ? param->compute_mask : 1u << dtype;
@@ -133,7 +101,7 @@ static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_pre
                                      .compute = dtype,
                                      .gather = dtype,
                                      .grad_local = dtype,
-                                     .grad_wire = dtype,
+                                     .grad_wire = dtype == TESS_F64 ? TESS_F32 : dtype,
                                      .accumulate = sixteen ? TESS_F32 : dtype,
                                      .block_elems = 1 };
     if (dtype == TESS_F32 && (readable >> TESS_BF16 & 1u)) {
@@ -141,13 +109,13 @@ static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_pre
         choice.grad_local = s->grad;
         choice.grad_wire = s->wire;
     } else if (dtype == TESS_F32 && !s->keep) {
-        return failed(error, TESS_E_UNSUPPORTED,
-                      "the program does not read it in bf16, which TESSERA_PRECISION=bf16 needs "
-                      "(TESSERA_BF16_UNREADABLE=keep leaves such parameters in fp32)");
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED,
+                                "the program does not read it in bf16, which TESSERA_PRECISION=bf16 needs "
+                                "(TESSERA_BF16_UNREADABLE=keep leaves such parameters in fp32)");
     } else if (dtype < 32 && !(readable >> dtype & 1u)) {
-        return failed(error, TESS_E_UNSUPPORTED, "the program does not read its own dtype %u", dtype);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "the program does not read its own dtype %u", dtype);
     }
-    give(out, &choice);
+    TESS_GIVE(out, &choice);
     return TESS_OK;
 }
 
@@ -162,10 +130,10 @@ static const tess_precision_ops ops = {
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
     if (kind != TESS_KIND_PRECISION)
-        return failed(error, TESS_E_UNSUPPORTED, "plugin bf16 offers precision only");
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "plugin bf16 offers precision only");
     settings *s = calloc(1, sizeof *s);
     if (!s)
-        return failed(error, TESS_E_NOMEM, "precision bf16: no memory to open");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "precision bf16: no memory to open");
     tess_status status = read_settings(host, s, error);
     if (status < 0) {
         free(s);

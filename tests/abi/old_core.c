@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The tessera command of a core that is a minor version older: OLD_CORE_MINOR=0 old_core train|plugins … The variable
  * reaches the ranks that train starts, as they are this program again. */
-#include "commands.h"
-#include "plugin_check.h"
+#include "tools/commands.h"
+#include "core/plugin/plugin_check.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A plugin as it was written for the first release: built against that header, plugin-1.0.h, which is kept beside it
  * and never changed. Three kinds in one file, each the least that does something. */
 #include "plugin-1.0.h"

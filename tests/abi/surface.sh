@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # surface.sh SOURCE OUT: writes OUT/surface.abi, libabigail's description of every function and struct of the two headers,
 # and OUT/constants, the value of every constant. The library's own file has no debugging information, so a small one is
 # built from the headers: a pointer to each type and to each function's type. What may change: docs/abi.md.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Variables, counts of calls, failures on demand, and what is left at exit. */
 #include "double.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The part of cuBLAS that the models call: products, run in the stream's order by the plain product of tools/models.
  * Pointers must lie in device memory as a whole, the workspace too. */
 #include <cublas_v2.h>
@@ -6,8 +7,8 @@
 
 #include "double.h"
 #include "driver.h"
-#include "formulas.h"
-#include "models/gemm.h"
+#include "core/kit/formulas.h"
+#include "tools/models/gemm.h"
 
 struct cublasContext {
     double_stream *stream;
@@ -70,8 +71,7 @@ DOUBLE_API const char *cublasGetStatusString(cublasStatus_t status) {
     return status == CUBLAS_STATUS_INVALID_VALUE ? "an unsupported value or parameter" : "the double says so";
 }
 
-/* ---- products
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- products ----------------------------------------------------------------------------------- */
 typedef struct { /* columns first, as cuBLAS has it */
     int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, times;
     float alpha, beta;

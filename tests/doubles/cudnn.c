@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The part of cuDNN that the models call: convolutions of NHWC tensors, with the filters [out, k, k, in], as plain
  * loops in the stream's order. The deterministic algorithms alone; each wants a workspace, which must lie in device
  * memory. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The parts of the CUDA driver and of NCCL that the plugins and the models call, on host memory: for tests on a machine
  * without a GPU. What is kept of the real thing:
  *  - Device memory cannot be touched by the host: a device pointer is an address in a range nobody may access, and what
@@ -14,6 +15,8 @@
  *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
  *                                 come anyway
  *   DELAY_US=50 SEED=1            the longest pause before a piece of work, and the start of the random numbers
+ *   DRIVER_VERSION=13000          the CUDA version of the driver; images of a later one do not load
+ *   CAPABILITY=90                 of the chip: images without code for it do not load
  *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
  *   NCCL_DEATH=error|hang         what a collective does when a peer died: an asynchronous error, as over a network, or
  *                                 nothing until it is aborted, as over NVLink and shared memory */
@@ -87,9 +90,13 @@ int double__stream_device(const double_stream *);
 void double__push(double_stream *, double_work_fn, const void *data, size_t bytes);
 /** The same, for work that is to run in a spoilt context too. */
 void double__push_always(double_stream *, double_work_fn, const void *data, size_t bytes);
+/** The same, for work that touches no memory of the device. */
+void double__push_mark(double_stream *, double_work_fn, const void *data, size_t bytes);
 void double__finish(double_stream *); /* waits until all that is queued now is done */
 int double__idle(double_stream *);
-/** The same for all streams of a device. */
+/** Whether a stream of the device has work left that touches its memory. */
+int double__device_works(int device);
+/** Waits for all streams of a device. */
 void double__finish_device(int device);
 double_stream *double__null_stream(int device);
 

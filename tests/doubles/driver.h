@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What the files of the driver's part share. */
 #ifndef TESSERA_DOUBLE_DRIVER_H
 #define TESSERA_DOUBLE_DRIVER_H
@@ -27,4 +28,6 @@ CUresult double__enter_context(const char *name, CUresult usual);
 
 /** The stream of a handle, with 0 and CU_STREAM_LEGACY for the null stream; null when it is none of this context. */
 double_stream *double__stream_of(CUstream);
+/** driver_image.c: CUDA_SUCCESS, or what a driver of DRIVER_VERSION says of this image on a chip of CAPABILITY. */
+CUresult double__image_fits(const void *image);
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Initialisation, devices, contexts, names of errors. */
 #include "driver.h"
 
@@ -145,11 +146,12 @@ DOUBLE_API CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device) {
 }
 
 DOUBLE_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-    static const struct {
+    int capability = (int)double__number("CAPABILITY", 90);
+    const struct {
         int attribute, value;
     } list[] = {
-        { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9 },
-        { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0 },
+        { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, capability / 10 },
+        { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, capability % 10 },
         { CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 4 },
         { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024 },
         { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048 },
@@ -299,6 +301,10 @@ static const struct {
     { CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected" },
     { CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal" },
     { CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid" },
+    { CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU",
+      "no kernel image is available for execution on the device" },
+    { CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+      "the provided PTX was compiled with an unsupported toolchain." },
     { CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
     { CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
     { CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Allocation, copies, fills. */
 #include "driver.h"
 
@@ -6,8 +7,7 @@
 
 #define OOM CUDA_ERROR_OUT_OF_MEMORY
 
-/* ---- device memory ------------------------------------------------------------------------------------------------
- */
+/* ---- device memory ------------------------------------------------------------------------------ */
 
 static CUresult take(CUdeviceptr *out, size_t bytes) {
     uintptr_t at;
@@ -58,8 +58,7 @@ DOUBLE_API CUresult cuMemGetInfo(size_t *free_bytes, size_t *total) {
     return CUDA_SUCCESS;
 }
 
-/* ---- in stream order ----------------------------------------------------------------------------------------------
- */
+/* ---- in stream order ---------------------------------------------------------------------------- */
 
 DOUBLE_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream) {
     ENTER_CONTEXT("cuMemAllocAsync", OOM);
@@ -84,7 +83,7 @@ DOUBLE_API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (!double__piece_of((void *)at, &piece) || piece.at != at || piece.kind != DOUBLE_MEM_DEVICE || piece.nccl)
         return CUDA_ERROR_INVALID_VALUE;
-    double__push_always(s, give_later, &address, sizeof address);
+    double__push_mark(s, give_later, &address, sizeof address);
     return entered;
 }
 
@@ -148,8 +147,7 @@ DOUBLE_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return pool_device(pool) < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* ---- the host's ---------------------------------------------------------------------------------------------------
- */
+/* ---- the host's --------------------------------------------------------------------------------- */
 
 static CUresult alloc_host(void **out, size_t bytes) {
     uintptr_t at;
@@ -217,8 +215,7 @@ DOUBLE_API CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attri
     return CUDA_SUCCESS;
 }
 
-/* ---- copies and fills ---------------------------------------------------------------------------------------------
- */
+/* ---- copies and fills --------------------------------------------------------------------------- */
 
 struct move {
     void *to;

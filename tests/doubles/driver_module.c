@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Modules and launches: a kernel's name leads to a function of the host, in the tables that this library is built with.
  */
 #include "driver.h"
@@ -18,6 +19,9 @@ const double_kernel *double__kernel_named(const char *name) {
 static CUresult load(CUmodule *out, const void *image) {
     if (!image || !out)
         return CUDA_ERROR_INVALID_VALUE;
+    CUresult fits = double__image_fits(image);
+    if (fits != CUDA_SUCCESS)
+        return fits;
     double__live("modules", 1);
     *out = (CUmodule)(void *)&module;
     return CUDA_SUCCESS;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of comm-nccl, as loops over the grid. */
 #include "double.h"
 

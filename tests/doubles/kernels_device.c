@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of plugins/device-cuda, on the host: every item in turn, whatever the grid. */
 #include "../../plugins/device-cuda/kernels.h"
 #include "double.h"

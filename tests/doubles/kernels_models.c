@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of the reference models, run in loops. */
 #include "double.h"
-#include "models/cuda/kernels.h"
+#include "tools/models/cuda/kernels.h"
 
 #define RUN(name, phases)                                                                                              \
     static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \

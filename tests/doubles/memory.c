@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Device memory: addresses nobody may touch, with the contents elsewhere; and what is known of the host's. */
 #include "double.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What a group does when its turn has come. Sums go round from the rank behind this one, as in a ring: another order
  * than the engine's tree. */
 #include "nccl_double.h"

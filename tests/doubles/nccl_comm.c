@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Communicators: their lives, states, and the thread that brings them up. */
 #include "nccl_double.h"
 
@@ -29,8 +30,7 @@ ncclResult_t nccl__enter(const char *name, ncclResult_t usual, int since) {
             return entered_;                                                                                           \
     } while (0)
 
-/* ---- state ---------------------------------------------------------------------------------------------------------
- */
+/* ---- state -------------------------------------------------------------------------------------- */
 
 int nccl__is_aborted(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
@@ -112,8 +112,7 @@ ncclResult_t nccl__start(ncclComm *c, void (*task)(ncclComm *)) {
     return ncclInProgress;
 }
 
-/* ---- beginning -----------------------------------------------------------------------------------------------------
- */
+/* ---- beginning ---------------------------------------------------------------------------------- */
 
 static ncclComm *new_comm(const char *name, int rank, int nranks, int device, int blocking) {
     ncclComm *c = calloc(1, sizeof *c);
@@ -186,8 +185,7 @@ DOUBLE_API ncclResult_t ncclCommInitRank(ncclComm_t *out, int nranks, ncclUnique
     return ncclCommInitRankConfig(out, nranks, id, rank, NULL);
 }
 
-/* ---- splitting -----------------------------------------------------------------------------------------------------
- */
+/* ---- splitting ---------------------------------------------------------------------------------- */
 
 struct choice {
     int32_t color, key;
@@ -255,8 +253,7 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
     return nccl__start(c, split_now);
 }
 
-/* ---- ending --------------------------------------------------------------------------------------------------------
- */
+/* ---- ending ------------------------------------------------------------------------------------- */
 
 static void wait_for_turns(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
@@ -268,6 +265,7 @@ static void wait_for_turns(ncclComm *c) {
 DOUBLE_API ncclResult_t ncclCommFinalize(ncclComm_t c) {
     ENTER_NCCL("ncclCommFinalize", ncclSystemError, 0);
     ncclResult_t ready = nccl__ready(c);
+    c->finalized = 1;
     return ready == ncclSuccess ? nccl__start(c, wait_for_turns) : ready;
 }
 
@@ -304,7 +302,8 @@ static ncclResult_t end(ncclComm *c, int abort) {
     while (c->task || c->busy) /* no thread of NCCL's touches a stream from here on */
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
-    double__live("NCCL registrations", -c->registrations); /* NCCL lets go of them by itself */
+    if (!c->finalized) /* an abort lets go of them; after finalize the proxy that would is gone */
+        double__live("NCCL registrations", -c->registrations);
     double__live("NCCL communicators", -1);
     nccl__unuse(c);
     return ncclSuccess;
@@ -326,8 +325,7 @@ DOUBLE_API ncclResult_t ncclCommAbort(ncclComm_t c) {
     return entered != ncclSuccess ? entered : result;
 }
 
-/* ---- asking --------------------------------------------------------------------------------------------------------
- */
+/* ---- asking ------------------------------------------------------------------------------------- */
 
 DOUBLE_API ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
     ENTER_NCCL("ncclCommGetAsyncError", ncclInternalError, 0);
@@ -368,8 +366,7 @@ DOUBLE_API const char *ncclGetLastError(ncclComm_t c) {
     return "";
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------- */
 
 DOUBLE_API ncclResult_t ncclMemAlloc(void **out, size_t bytes) {
     ENTER_NCCL("ncclMemAlloc", ncclUnhandledCudaError, NCCL_VERSION(2, 19, 1));
@@ -387,7 +384,8 @@ DOUBLE_API ncclResult_t ncclMemFree(void *at) {
     double_piece piece;
     if (double__current_device() < 0 || !double__piece_of(at, &piece) || !piece.nccl)
         return ncclInvalidArgument;
-    double__finish_device(piece.device);
+    if (double__device_works(piece.device)) /* the real one unmaps at once: what still runs finds nothing there */
+        double__spoil(piece.device, -1);
     return double__give((uintptr_t)at, DOUBLE_MEM_DEVICE) ? ncclInvalidArgument : entered;
 }
 
@@ -408,6 +406,8 @@ DOUBLE_API ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle) {
     ncclResult_t entered = nccl__enter("ncclCommDeregister", ncclSystemError, NCCL_VERSION(2, 19, 1));
     if (handle != c)
         return ncclInvalidArgument;
+    if (c->finalized) /* the real one's proxy is gone, and peers keep their mappings until the process ends */
+        return ncclInternalError;
     c->registrations--;
     double__live("NCCL registrations", -1);
     return entered;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The double of NCCL: ranks are processes of this host, connected by sockets of the user's own, in pairs. Collectives
  * run on the thread of the stream they were given to. As in NCCL: a communicator runs one thing after another, whatever
  * the streams; a communicator that does not block says ncclInProgress now and then and must be asked until it is
@@ -34,10 +35,10 @@ typedef struct ncclComm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ncclResult_t state;
-    int aborted, ended, splits, busy, registrations; /* busy: the helper thread is */
-    uint64_t turns, done;                            /* given out; passed */
-    void (*task)(struct ncclComm *);                 /* for the helper thread; null: none */
-    nccl_group *launch;                              /* of the task */
+    int aborted, ended, finalized, splits, busy, registrations; /* busy: the helper thread is */
+    uint64_t turns, done;                                       /* given out; passed */
+    void (*task)(struct ncclComm *);                            /* for the helper thread; null: none */
+    nccl_group *launch;                                         /* of the task */
     struct {
         int color, key;
         struct ncclComm *child;
@@ -46,8 +47,7 @@ typedef struct ncclComm {
     uint64_t room_bytes;
 } ncclComm;
 
-/* ---- nccl_sockets.c ------------------------------------------------------------------------------------------------
- */
+/* ---- nccl_sockets.c ----------------------------------------------------------------------------- */
 
 typedef struct {
     int peer;
@@ -64,15 +64,13 @@ void nccl__disconnect(ncclComm *);
  * sets the state of the communicator and waits for the abort. -1: aborted. */
 int nccl__exchange(ncclComm *, int channel, uint64_t what, nccl_move *, int n);
 
-/* ---- nccl_collectives.c --------------------------------------------------------------------------------------------
- */
+/* ---- nccl_collectives.c ------------------------------------------------------------------------- */
 
 uint64_t nccl__dtype_bytes(int dtype);
 /** A group's calls, on the thread of the stream; -1: aborted. */
 int nccl__run_calls(ncclComm *, const nccl_call *, int n);
 
-/* ---- nccl_comm.c ---------------------------------------------------------------------------------------------------
- */
+/* ---- nccl_comm.c -------------------------------------------------------------------------------- */
 
 /** Fails a call by TESSERA_DOUBLE_FAIL; ncclSuccess to go on. */
 ncclResult_t nccl__enter(const char *name, ncclResult_t usual, int since_version);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Calls of a group, and when they reach their streams. */
 #include "nccl_double.h"
 
@@ -82,8 +83,7 @@ static ncclResult_t launch(nccl_group *g) {
     return ncclSuccess;
 }
 
-/* ---- the calls -----------------------------------------------------------------------------------------------------
- */
+/* ---- the calls ---------------------------------------------------------------------------------- */
 
 DOUBLE_API ncclResult_t ncclGroupStart(void) {
     ncclResult_t entered = nccl__enter("ncclGroupStart", ncclInternalError, 0);

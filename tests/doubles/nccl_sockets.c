@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Pairs of sockets between the ranks of a communicator, and moving bytes over them until somebody aborts. */
 #include "nccl_double.h"
 
@@ -136,8 +137,7 @@ void nccl__disconnect(ncclComm *c) {
     close(c->wake);
 }
 
-/* ---- moving bytes --------------------------------------------------------------------------------------------------
- */
+/* ---- moving bytes ------------------------------------------------------------------------------- */
 
 static void wait_for_abort(ncclComm *c) {
     struct pollfd p = { .fd = c->wake, .events = POLLIN };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Queues of work, a thread for each, and points in them. One lock for all: this is for tests. */
 #include "double.h"
 
@@ -14,6 +15,7 @@ typedef struct work {
     struct work *next;
     double_work_fn run; /* null: wait for `seq` of `other` */
     int always;         /* run in a spoilt context too */
+    int touches;        /* memory of the device; a mark and the end of an allocation do not */
     double_stream *other;
     uint64_t seq;
     unsigned char data[DOUBLE_WORK_BYTES] __attribute__((aligned(16)));
@@ -42,8 +44,7 @@ static double_event *events;
 static work *spare;
 static int spoilt[DOUBLE_DEVICES];
 
-/* ---- pieces of work: in memory of their own, since a step allocates nothing ---------------------------------------
- */
+/* ---- pieces of work: in memory of their own, since a step allocates nothing --------------------- */
 
 static work *new_work(void) {
     enum { CHUNK = 1024 };
@@ -69,7 +70,7 @@ static void old_work(work *w) {
     spare = w;
 }
 
-/* ---- streams ----------------------------------------------------------------------------------------------------- */
+/* ---- streams ------------------------------------------------------------------------------------ */
 
 static void unuse_stream(double_stream *s) {
     if (s && --s->users == 0) {
@@ -228,7 +229,7 @@ int double__stream_device(const double_stream *s) {
     return s->device;
 }
 
-static void push(double_stream *s, double_work_fn run, const void *data, size_t bytes, int always) {
+static void push(double_stream *s, double_work_fn run, const void *data, size_t bytes, int always, int touches) {
     if (bytes > DOUBLE_WORK_BYTES) {
         fprintf(stderr, "doubles: %zu bytes of arguments, at most %d\n", bytes, DOUBLE_WORK_BYTES);
         abort();
@@ -238,6 +239,7 @@ static void push(double_stream *s, double_work_fn run, const void *data, size_t 
     work *w = new_work();
     w->run = run;
     w->always = always;
+    w->touches = touches;
     if (bytes)
         memcpy(w->data, data, bytes);
     enqueue(s, w);
@@ -245,11 +247,15 @@ static void push(double_stream *s, double_work_fn run, const void *data, size_t 
 }
 
 void double__push(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
-    push(s, run, data, bytes, 0);
+    push(s, run, data, bytes, 0, 1);
 }
 
 void double__push_always(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
-    push(s, run, data, bytes, 1);
+    push(s, run, data, bytes, 1, 1);
+}
+
+void double__push_mark(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
+    push(s, run, data, bytes, 1, 0);
 }
 
 static void wait_for(double_stream *s, uint64_t seq) { /* with the lock */
@@ -273,6 +279,16 @@ int double__idle(double_stream *s) {
     return idle;
 }
 
+int double__device_works(int device) {
+    int works = 0;
+    pthread_mutex_lock(&lock);
+    for (double_stream *s = streams; s; s = s->next)
+        for (work *w = s->device == device ? s->first : NULL; w; w = w->next)
+            works |= w->run && w->touches;
+    pthread_mutex_unlock(&lock);
+    return works;
+}
+
 void double__finish_device(int device) {
     pthread_mutex_lock(&lock);
     for (int again = 1; again;) { /* the list may change meanwhile */
@@ -286,7 +302,7 @@ void double__finish_device(int device) {
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- events ------------------------------------------------------------------------------------------------------ */
+/* ---- events ------------------------------------------------------------------------------------- */
 
 static void unuse_event(double_event *e) {
     if (--e->users == 0) {
@@ -360,6 +376,7 @@ void double__event_record(double_event *e, double_stream *s) {
     struct record r = { e, s->queued + 1 };
     w->run = take_time;
     w->always = 1;
+    w->touches = 0;
     memcpy(w->data, &r, sizeof r);
     enqueue(s, w);
     s->users++;
@@ -399,8 +416,7 @@ int64_t double__event_time(double_event *e) {
     return time;
 }
 
-/* ---- failure ------------------------------------------------------------------------------------------------------
- */
+/* ---- failure ------------------------------------------------------------------------------------ */
 
 void double__spoil(int device, int code) {
     pthread_mutex_lock(&lock);

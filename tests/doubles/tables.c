@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Every table of kernels there is. */
 #include "double.h"
 
@@ -8,8 +9,7 @@ extern const double_kernels_fn double__tables[];
 const double_kernels_fn double__tables[] = { double__own_kernels, double__device_kernels, double__nccl_kernels,
                                              double__model_kernels, NULL };
 
-/* ---- a kernel for the tests of the double itself -------------------------------------------------------------------
- */
+/* ---- a kernel for the tests of the double itself ------------------------------------------------ */
 
 struct increment { /* out[i] = in[i] + by */
     const int32_t *in;

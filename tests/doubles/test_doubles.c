@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The double of the CUDA driver: it must be as strict as the real thing, or what is tested on it shows nothing. Each
  * test runs in a process of its own, since a spoilt context stays so. */
 #include "driver.h"
@@ -39,8 +40,7 @@ static CUdeviceptr memory(size_t bytes) {
     return at;
 }
 
-/* ---- order ---------------------------------------------------------------------------------------------------------
- */
+/* ---- order -------------------------------------------------------------------------------------- */
 
 static void hold(void *gate) { /* a stream stands still until the test lets it go */
     while (!__atomic_load_n((int *)gate, __ATOMIC_ACQUIRE))
@@ -148,8 +148,7 @@ static void test_doubles__blocking_stream_waits_for_null_stream(void **state) {
     close_device(0);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------- */
 
 static void test_doubles__ranges_and_kinds_are_checked(void **state) {
     (void)state;
@@ -223,8 +222,7 @@ static void test_doubles__registered_memory_copies_without_waiting(void **state)
     close_device(0);
 }
 
-/* ---- contexts, kernels ---------------------------------------------------------------------------------------------
- */
+/* ---- contexts, kernels -------------------------------------------------------------------------- */
 
 static void test_doubles__calls_need_a_context(void **state) {
     (void)state;
@@ -259,11 +257,41 @@ struct increment {
     int32_t by;
 };
 
+/* A fat binary with machine code for one chip, as nvcc of CUDA 12 or 13 lays it out. */
+static const void *image_for(uint32_t chip, unsigned char elf_abi) {
+    static _Alignas(8) unsigned char image[16 + 64 + 64];
+    memset(image, 0, sizeof image);
+    memcpy(image, &(uint32_t){ 0xba55ed50 }, 4);
+    memcpy(image + 6, &(uint16_t){ 16 }, 2);
+    memcpy(image + 8, &(uint64_t){ 64 + 64 }, 8);
+    memcpy(image + 16, &(uint16_t){ 2 }, 2); /* machine code */
+    memcpy(image + 20, &(uint32_t){ 64 }, 4);
+    memcpy(image + 24, &(uint64_t){ 64 }, 8);
+    memcpy(image + 44, &chip, 4);
+    memcpy(image + 80, "\177ELF", 4);
+    image[80 + 8] = elf_abi;
+    return image;
+}
+
+static void test_doubles__image_is_refused_as_by_the_driver(void **state) {
+    CUmodule module;
+    (void)state;
+    open_device(0);
+    assert_int_equal(cuModuleLoadData(&module, "no image at all"), CUDA_ERROR_INVALID_IMAGE);
+    assert_int_equal(cuModuleLoadData(&module, image_for(100, 8)), CUDA_ERROR_NO_BINARY_FOR_GPU);
+    setenv("TESSERA_DOUBLE_DRIVER_VERSION", "12090", 1);
+    assert_int_equal(cuModuleLoadData(&module, image_for(90, 8)), CUDA_ERROR_NO_BINARY_FOR_GPU);
+    assert_int_equal(cuModuleLoadData(&module, image_for(90, 7)), CUDA_SUCCESS);
+    unsetenv("TESSERA_DOUBLE_DRIVER_VERSION");
+    assert_int_equal(cuModuleUnload(module), CUDA_SUCCESS);
+    close_device(0);
+}
+
 static CUresult launch(CUstream s, struct increment *args, unsigned blocks) {
     CUmodule module;
     CUfunction f;
     void *params[] = { args };
-    assert_int_equal(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    assert_int_equal(cuModuleLoadData(&module, image_for(90, 8)), CUDA_SUCCESS);
     assert_int_equal(cuModuleGetFunction(&f, module, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
     assert_int_equal(cuModuleGetFunction(&f, module, "double_increment"), CUDA_SUCCESS);
     CUresult result = cuLaunchKernel(f, blocks, 1, 1, 4, 1, 1, 0, s, params, NULL);
@@ -302,7 +330,7 @@ static void test_doubles__failed_launch_spoils_the_context(void **state) {
     assert_int_equal(launch(s, &args, 1), CUDA_ERROR_LAUNCH_FAILED);
     assert_int_equal(cuMemAlloc(&more, 4), CUDA_ERROR_LAUNCH_FAILED);
     assert_int_equal(cuStreamSynchronize(s), CUDA_ERROR_LAUNCH_FAILED);
-    assert_int_equal(cuModuleLoadData(&module, "image"), CUDA_ERROR_LAUNCH_FAILED);
+    assert_int_equal(cuModuleLoadData(&module, image_for(90, 8)), CUDA_ERROR_LAUNCH_FAILED);
     assert_int_equal(cuStreamDestroy(s), CUDA_ERROR_LAUNCH_FAILED); /* given back all the same */
     assert_int_equal(cuMemFree(at), CUDA_ERROR_LAUNCH_FAILED);
     assert_int_equal(cuCtxPopCurrent(NULL), CUDA_SUCCESS);
@@ -351,8 +379,7 @@ static void test_doubles__leaks_are_told(void **state) {
     close_device(0);
 }
 
-/* ---- each in a process of its own
- * ------------------------------------------------------------------------------------ */
+/* ---- each in a process of its own --------------------------------------------------------------- */
 
 static const struct {
     const struct CMUnitTest test;
@@ -369,6 +396,7 @@ static const struct {
     { cmocka_unit_test(test_doubles__registered_memory_copies_without_waiting), 0, "" },
     { cmocka_unit_test(test_doubles__calls_need_a_context), 0, "" },
     { cmocka_unit_test(test_doubles__kernel_runs_in_the_stream_over_its_grid), 0, "" },
+    { cmocka_unit_test(test_doubles__image_is_refused_as_by_the_driver), 0, "" },
     { cmocka_unit_test(test_doubles__failed_launch_spoils_the_context), 0, "" },
     { cmocka_unit_test(test_doubles__failed_work_shows_at_the_next_call), 0, "" },
     { cmocka_unit_test(test_doubles__named_call_fails_once), 0, "" },

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The double of NCCL: as strict and as slow to notice as the real one. Ranks are processes. */
 #include "nccl_double.h"
 
@@ -81,8 +82,7 @@ static void *recv_at(void) {
     return (void *)(memory + 4096);
 }
 
-/* ---- what ranks do --------------------------------------------------------------------------------------------------
- */
+/* ---- what ranks do ------------------------------------------------------------------------------ */
 
 /* 1, 2^-24 and 2^-24: the tree gives 1 on every rank, a ring that begins elsewhere does not. */
 static void sums_go_round(void) {
@@ -191,8 +191,7 @@ static void streams_share_a_communicator(void) {
     leave(rank);
 }
 
-/* ---- one run
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- one run ------------------------------------------------------------------------------------ */
 
 static void run_ranks(int n, void (*what)(void), int killed) {
     pid_t pids[RANKS];

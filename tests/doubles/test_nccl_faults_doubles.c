@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* comm-nccl on the doubles with one call of CUDA or NCCL failing, each in turn: every rank ends soon, the rank that it
  * happened to with one line that says what failed, and nothing is left behind.
  *
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <cuda.h>
 
 enum { RANKS = 3, KEYS = 64, VALUE = 512, DONE = 0, TOLD = 5, LEFT_BEHIND = 55, CALLS = 256 };
 #define A_SECOND INT64_C(1000000000)
@@ -40,8 +42,7 @@ static struct {
 } * shared;
 static int rank, nranks;
 
-/* ---- the host's part
- * ------------------------------------------------------------------------------------------------- */
+/* ---- the host's part ---------------------------------------------------------------------------- */
 
 static int64_t now_ns(void) {
     struct timespec t;
@@ -100,8 +101,7 @@ static const tess_host host = { .struct_size = sizeof host,
                                 .numa_node = -1,
                                 .max_helper_threads = -1 };
 
-/* ---- what a rank does
- * ------------------------------------------------------------------------------------------------ */
+/* ---- what a rank does --------------------------------------------------------------------------- */
 
 static const tess_comm_ops *ops;
 static void *ctx;
@@ -214,9 +214,9 @@ static int with_world(void) {
     keep(0, world);
     int failed = bad("mem_alloc", ops->mem_alloc(world, &request, &buffer, &error));
     if (!failed) {
-        failed = all_operations(world, buffer.ptr, nranks) || on_a_part(world) ||
-                 bad("finalize", ops->finalize(world, LONG_NS, &error));
-        ops->mem_free(world, &buffer);
+        failed = all_operations(world, buffer.ptr, nranks) || on_a_part(world);
+        ops->mem_free(world, &buffer); /* before finalize, which ends what takes registrations back */
+        failed = failed || bad("finalize", ops->finalize(world, LONG_NS, &error));
     }
     keep(0, NULL);
     ops->destroy(world);
@@ -251,8 +251,7 @@ static int be_a_rank(void) {
     return failed ? TOLD : DONE;
 }
 
-/* ---- one run of all ranks
- * ---------------------------------------------------------------------------------------------- */
+/* ---- one run of all ranks ----------------------------------------------------------------------- */
 
 static void stop_all(const pid_t *pids) {
     for (int i = 0; i < nranks; i++)
@@ -396,8 +395,7 @@ static void test_nccl_faults__work_fails_on_the_device_doubles(void **state) {
     assert_true(n_told > 0);
 }
 
-/* ---- what is missing or wrong at the start
- * ------------------------------------------------------------------------------- */
+/* ---- what is missing or wrong at the start ------------------------------------------------------ */
 
 /* With `name` set to `value`, every rank says so. */
 static void must_say(int ranks, const char *name, const char *value, const char *line) {
@@ -428,10 +426,55 @@ static void test_nccl_faults__old_nccl_is_named_doubles(void **state) {
              "init: -9: nccl: libnccl.so.2 is NCCL 2.17.5, 2.18.0 or later is needed");
 }
 
+static void old_driver(int version, char *line, size_t room) {
+    int built = CUDA_VERSION, oldest = built < 13000 ? 12000 : built / 1000 * 1000;
+    snprintf(line, room,
+             "init: -9: nccl: the NVIDIA driver is for CUDA %d.%d; this build, made with CUDA %d.%d, needs %d.%d or "
+             "later",
+             version / 1000, version % 1000 / 10, built / 1000, built % 1000 / 10, oldest / 1000, oldest % 1000 / 10);
+}
+
 static void test_nccl_faults__old_driver_is_named_doubles(void **state) {
+    char line[200];
     (void)state;
-    must_say(1, "TESSERA_DOUBLE_DRIVER_VERSION", "11080",
-             "init: -9: nccl: the NVIDIA driver is for CUDA 11.8, 12.0 or later is needed");
+    old_driver(11080, line, sizeof line);
+    must_say(1, "TESSERA_DOUBLE_DRIVER_VERSION", "11080", line);
+}
+
+/* The double looks at the kernels' image: a driver of the major version before does not take it. */
+static void test_nccl_faults__driver_of_the_version_before_is_named_doubles(void **state) {
+    char version[16], line[200];
+    (void)state;
+    if (CUDA_VERSION < 13000)
+        skip(); /* a driver for 12.0 is the oldest there is */
+    snprintf(version, sizeof version, "%d", CUDA_VERSION / 1000 * 1000 - 10);
+    old_driver(CUDA_VERSION / 1000 * 1000 - 10, line, sizeof line);
+    must_say(1, "TESSERA_DOUBLE_DRIVER_VERSION", version, line);
+}
+
+static void test_nccl_faults__chip_without_kernels_is_named_doubles(void **state) {
+    char line[300];
+    int built = CUDA_VERSION;
+    (void)state;
+    snprintf(
+        line, sizeof line,
+        "init: -8: nccl: loading kernels made with CUDA %d.%d on a GPU of compute capability 7.5 with a driver for "
+        "CUDA %d.%d failed: CUDA_ERROR_NO_BINARY_FOR_GPU 209 (no kernel image is available for execution on the "
+        "device)",
+        built / 1000, built % 1000 / 10, built / 1000, built % 1000 / 10);
+    must_say(1, "TESSERA_DOUBLE_CAPABILITY", "75", line);
+}
+
+static void test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles(void **state) {
+    int codes[RANKS];
+    (void)state;
+    nranks = 1;
+    setenv("PROBE_DEVICE", "3", 1);
+    setenv("TESSERA_DOUBLE_DEVICES", "1", 1);
+    run_ranks("one visible GPU", codes);
+    unsetenv("TESSERA_DOUBLE_DEVICES");
+    unsetenv("PROBE_DEVICE");
+    assert_int_equal(codes[0], DONE);
 }
 
 static void test_nccl_faults__no_gpu_is_told_doubles(void **state) {
@@ -525,6 +568,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_nccl_faults__work_fails_on_the_device_doubles),
         cmocka_unit_test(test_nccl_faults__old_nccl_is_named_doubles),
         cmocka_unit_test(test_nccl_faults__old_driver_is_named_doubles),
+        cmocka_unit_test(test_nccl_faults__driver_of_the_version_before_is_named_doubles),
+        cmocka_unit_test(test_nccl_faults__chip_without_kernels_is_named_doubles),
+        cmocka_unit_test(test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles),
         cmocka_unit_test(test_nccl_faults__no_gpu_is_told_doubles),
         cmocka_unit_test(test_nccl_faults__more_ranks_than_gpus_is_told_doubles),
         cmocka_unit_test(test_nccl_faults__two_ranks_on_one_gpu_are_named_doubles),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A rank that does nothing but be on the control plane, for tests of the launcher and of lost ranks.
  *
  *     rank_probe [VICTIM ACTION]
@@ -11,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "control.h"
-#include "log.h"
-#include "status.h"
+#include "core/control/control.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
 
 static int32_t rank;
 

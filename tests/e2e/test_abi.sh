@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # The installed headers against the stored description, tests/abi/surface.abi and constants: only additions, at the end of
 # structs; no function, constant or offset changes. And that what may not change would be found.

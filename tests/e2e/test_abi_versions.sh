@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 240
 # processors: 2
@@ -39,7 +40,7 @@ for kind in wrap precision offload; do same "$plain" "old $kind" "$TESSERA" trai
 for kind in comm offload precision wrap device; do
   expect 0 "$TESSERA" plugins new $kind early $kind
   kit=
-  [ $kind != comm ] || kit="$SOURCE/core/kit/comm_kit.c $SOURCE/core/kit/comm_kit_ops.c"
+  [ $kind != comm ] || kit=$(printf "$SOURCE/core/kit/%s.c " plugin_base collective tree_sum tree_sum_avx2 requests comm_kit comm_kit_ops)
   # shellcheck disable=SC2086
   $launcher cc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -ffp-contract=off -fPIC -shared -fvisibility=hidden -Iinclude \
     -I"$SOURCE/core/kit" -isystem "$SOURCE/core" $kind/*.c $kit -o plugins/libtessera-$kind-early.so -lm -lpthread ||

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # processors: 2
@@ -87,7 +88,7 @@ has_line out '[0-9]+ of [0-9]+ alternatives that were planned fit:'
 has_line out ' +[0-9.]+ [A-Za-z]+ device +[0-9.]+ [A-Za-z]+ host +.*(TESSERA_|-n ).*'
 grep -q '"fits":false,"remedies":\[{"options":{"' plan.json || fail "no remedies: $(tail -n 1 plan.json)"
 # with a machine, in the order of the simulated time of a step
-expect 4 "$TESSERA" plan gpt --prefetch 1 --batch 32 --quiet --device-memory 60MiB --machine cpu-2-cores --json=plan.json
+expect 4 "$TESSERA" plan gpt --prefetch 1 --batch 32 --quiet --device-memory 45MiB --machine cpu-2-cores --json=plan.json
 tail -n 1 plan.json | sed 's/.*"remedies":\[\(.*\)\],"estimate".*/\1/' | grep -o '"seconds":[0-9.e+-]*' | cut -d: -f2 >seconds
 [ "$(wc -l <seconds)" -ge 2 ] || fail "fewer than two times: $(tail -n 1 plan.json)"
 sort -g seconds | cmp - seconds || fail "not in the order of time: $(cat seconds)"

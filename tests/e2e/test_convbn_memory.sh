@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # The figures of PyTorch's FSDP memory test, out of the plan at its own size, and at a small size what is alive in a run
 # at the same points, which must be what the program says; with and without recomputation of the blocks.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # The reference models on device=cuda, on the doubles of the driver and of cuBLAS: planned equals measured, nothing taken in
 # a step, losses near the CPU's, the same bits again and with offload; without a driver one line and exit code 3.
@@ -38,7 +39,7 @@ expect 0 on_double "$TESSERA" train linear --device cuda
 grep -q "both equal the closed form" out || fail "linear: $(cat out)"
 
 # What was saved is read on the other device.
-expect 0 on_double "$TESSERA" train $small_convbn --device cuda --save saved
+expect 0 on_double "$TESSERA" train $small_convbn --device cuda --export saved
 expect 0 "$TESSERA" train $small_convbn --resume saved --json=cpu.json
 expect 0 on_double "$TESSERA" train $small_convbn --device cuda --resume saved --json=cuda.json
 near "$(field loss cuda.json)" "$(field loss cpu.json)" 1e-2 || fail "resumed: $(field loss cuda.json), $(field loss cpu.json)"

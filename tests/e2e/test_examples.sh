@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # processors: 2
@@ -23,6 +24,7 @@ changed=$(diff "$gpt/plain.c" "$gpt/sharded.c" | awk '
 echo "changed lines: $changed (added: $(diff "$gpt/plain.c" "$gpt/sharded.c" | grep -c '^>'), removed: \
 $(diff "$gpt/plain.c" "$gpt/sharded.c" | grep -c '^<'))"
 [ "$changed" -lt 100 ] || fail "$changed changed lines, expected fewer than 100"
+[ "$(diff "$gpt/plain.c" "$gpt/sharded.c" | grep -c '^>')" -lt 70 ] || fail "70 lines or more are added"
 
 # One rank: every line of output and every bit of the checkpoint.
 model="--layers 3 --heads 4 --width 32 --context 32 --steps 20 --eval-every 10 --generate 16"
@@ -32,6 +34,16 @@ model="--layers 3 --heads 4 --width 32 --context 32 --steps 20 --eval-every 10 -
 diff plain.txt sharded.txt || fail "the losses of one rank differ"
 cmp plain.bin sharded.bin || fail "the parameters of one rank differ"
 echo "W = 1: $(grep 'step 20 loss' sharded.txt), parameters equal"
+
+# Half of the run, and the rest of it from the checkpoint: parameters, moments and steps done go on to the same bits.
+for half in "$plain" "$sharded"; do
+  for rest in "$plain" "$sharded"; do
+    "$half" $model --batch 8 --stop 10 --save half.bin >/dev/null
+    "$rest" $model --batch 8 --load half.bin --save whole.bin >rest.txt
+    [ "$(grep -c ' loss ' rest.txt)" = 10 ] || fail "the resumed run did not print 10 losses"
+    cmp plain.bin whole.bin || fail "resumed: $half, then $rest: the parameters or moments differ"
+  done
+done
 
 # More ranks: the same global batches, so nearly the same losses; among themselves the same bits.
 losses() { sed -n 's/.*step \([0-9]*\) loss \(.*\)/\1 \2/p' "$1"; }
@@ -52,7 +64,10 @@ for ranks in 2 4; do
     fi
     runs=$((runs + 1))
   done
-  echo "W = $ranks: $runs runs ended with the same parameters"
+  "$TESSERA" run -n $ranks -- "$sharded" $model --batch $((8 / ranks)) --stop 7 --save half.bin >/dev/null
+  "$TESSERA" run -n $ranks -- "$sharded" $model --batch $((8 / ranks)) --load half.bin --save ranks.bin >/dev/null
+  cmp "first$ranks.bin" ranks.bin || fail "W = $ranks: resumed, the parameters or moments differ"
+  echo "W = $ranks: $runs runs, and one in two parts, ended with the same parameters"
 done
 
 # What four ranks wrote, one rank and the plain program read.
@@ -61,7 +76,7 @@ done
 head -c 1000 first4.bin >short.bin
 code=0
 "$sharded" --steps 0 --load short.bin 2>error.txt >/dev/null || code=$?
-grep -q 'short.bin: shorter than its header says' error.txt && [ $code = 1 ] || fail "a short checkpoint is not refused"
+grep -q 'short.bin: shorter than its header says' error.txt && [ $code = 6 ] || fail "a short checkpoint is not refused"
 
 for ranks in 1 2; do
   "$TESSERA" run -n $ranks -- "$BUILD/examples/first/train" >first.txt

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # A plugin exports its descriptor and its open function and nothing else; libtessera.so what tessera.h declares.
 set -eu

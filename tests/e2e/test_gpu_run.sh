@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # tests/gpu/run, the command for a machine with a GPU, with the doubles: every part runs and passes; one that fails is told by

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # Every installed header compiles alone, as C11 and as C++17, with every compiler that is here and all warnings; and two
 # of them together in either order, twice.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # Installs into a prefix of its own; builds programs in C and C++ and a plugin against it; checks every exported symbol.
@@ -35,9 +36,35 @@ if command -v pkg-config >/dev/null; then
   export PKG_CONFIG_PATH=$libdir/pkgconfig
   same "$(realpath -m "$(pkg-config --variable=plugindir tessera)")" "$(realpath -m "$libdir/tessera")" "plugindir"
   # shellcheck disable=SC2046
-  cc "$SOURCE/tests/e2e/consumer/main.c" $(pkg-config --cflags --libs tessera) -Wl,-rpath,"$libdir" -o pc_consumer
+  cc "$SOURCE/tests/e2e/consumer/main.c" $(pkg-config --cflags --libs tessera) -o pc_consumer
   same "$(./pc_consumer)" "1 rank, exit code 5" "consumer by pkg-config"
+  # One line is enough for a program that needs libm, too; the static variant needs no library of ours at run time.
+  # shellcheck disable=SC2046
+  cc "$SOURCE/examples/first/train.c" $(pkg-config --cflags --libs tessera) -o pc_train || fail "examples/first by pkg-config"
+  # shellcheck disable=SC2046
+  cc "$SOURCE/tests/e2e/consumer/main.c" $(pkg-config --cflags --libs tessera-static) -o static_consumer ||
+    fail "consumer by tessera-static"
+  same "$(./static_consumer)" "1 rank, exit code 5" "consumer, linked statically"
+  ! readelf -d static_consumer | grep -q 'NEEDED.*libtessera' || fail "the static consumer needs libtessera.so"
 fi
+# Components: a plugin that is there is found, an unknown one is not.
+find_component() {
+  mkdir -p component
+  printf 'cmake_minimum_required(VERSION 3.22)\nproject(c C)\nfind_package(tessera REQUIRED COMPONENTS %s)\n' "$1" >component/CMakeLists.txt
+  rm -rf component/build
+  cmake -S component -B component/build -DCMAKE_PREFIX_PATH="$prefix" >component.log 2>&1
+}
+find_component precision-bf16 || { cat component.log; fail "COMPONENTS precision-bf16 is not found"; }
+! find_component comm-carrier-pigeon || fail "an unknown component is found"
+grep -q 'comm-carrier-pigeon' component.log || { cat component.log; fail "the message does not name the component"; }
+
+# Guide, examples, man pages and completion.
+for file in share/doc/tessera/README.md share/doc/tessera/docs/your-own-loop.md share/doc/tessera/examples/first/train.c \
+  share/man/man1/tessera-train.1 share/man/man3/tessera.h.3 share/bash-completion/completions/tessera \
+  share/zsh/site-functions/_tessera; do
+  [ -s "$prefix/$file" ] || fail "$file is not installed"
+done
+
 for example in first gpt; do
   [ -e "$SOURCE/examples/$example/CMakeLists.txt" ] || continue
   cmake -S "$SOURCE/examples/$example" -B "$example" -DCMAKE_PREFIX_PATH="$prefix" >"$example.log"
@@ -63,7 +90,7 @@ if [ -e "$libdir/tessera/libtessera-comm-gloo.so" ]; then
   grep -q 'step 1000 loss 0\.000' first.txt || { cat first.txt; fail "examples/first on two ranks does not learn"; }
 fi
 
-# Each plugin of this tree builds by itself too, from a copy of its folder; those for CUDA share one, and do not.
+# Each plugin of this tree builds by itself too, from a copy of its folder; what those for CUDA share is installed.
 launcher=$(command -v ccache || true)
 for folder in "$SOURCE"/plugins/*/; do
   name=$(basename "$folder")
@@ -80,4 +107,13 @@ for plugin in "$libdir"/tessera/*.so; do
   same "$(exported "$plugin")" "tess_plugin_note_v1 tess_plugin_open_v1 " "symbols of $(basename "$plugin")"
   readelf -SW "$plugin" | grep -q '\.tessera\.plugin' || fail "$(basename "$plugin") has no section .tessera.plugin"
 done
+# The tree may be moved: program and library find the plugins where they are now.
+mv "$prefix" moved
+"$PWD/moved/bin/tessera" plugins list >list.txt
+grep -q "$PWD/moved/.*libtessera-precision-bf16.so" list.txt || { cat list.txt; fail "the moved command does not find its plugins"; }
+if [ -e moved/${libdir#"$prefix/"}/tessera/libtessera-comm-shm.so ]; then
+  LD_LIBRARY_PATH=$PWD/moved/${libdir#"$prefix/"} "$PWD/moved/bin/tessera" run -n 2 -- first/train >first.txt ||
+    fail "two ranks with the moved library"
+fi
+mv moved "$prefix"
 echo "installed, built against and compared: $(ls "$libdir/tessera" | tr '\n' ' ')"

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # Which plugin files a run takes: none that others could have changed, none from the working directory, none by variable
 # in a setuid program; of two with one name the first; a broken one is a message. Seen from `tessera train`.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # processors: 2
@@ -16,14 +17,13 @@ build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
   local output=$1 file objects=()
   shift
   mkdir -p "$work/$output.objects"
-  for file in "$work"/core/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c \
+  for file in "$work"/core/{base,kernels,builtin,plugin,control,plan,readers,checkpoint,engine}/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c "$source"/tests/support/every_rank.c "$source"/tools/support/witness.c \
     "$source"/tests/support/ledger_check.c \
-    "$source"/tools/alloc_count.c "$source"/tools/alloc_hooks.c; do
-    objects+=("$work/$output.objects/$(basename "$file" .c).o")
+    "$source"/tools/support/alloc_count.c "$source"/tools/support/alloc_hooks.c; do
+    objects+=("$work/$output.objects/$(basename "$(dirname "$file")")-$(basename "$file" .c).o")
     "$cc" -std=gnu11 -D_GNU_SOURCE -O0 -g -ffp-contract=off "$@" -DTESSERA_VERSION='"0"' \
       -DTESSERA_INSTALL_PLUGIN_DIR='"/nonexistent"' -DTESSERA_BUILD_PLUGIN_DIR='"/nonexistent"' \
-      -DTESSERA_PLUGIN_SUBDIR='"lib/tessera"' -I"$work/core" -I"$work/core/include" -I"$source/tests/support" \
-      -I"$source/tests" -I"$source/tools" -c "$file" -o "${objects[-1]}" &
+      -DTESSERA_PLUGIN_SUBDIR='"lib/tessera"' -DTESSERA_PLUGINS_FROM_LIBRARY='"tessera"' -I"$work/core" -I"$work/core/include" -I"$source" -c "$file" -o "${objects[-1]}" &
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
   done
   wait
@@ -40,8 +40,8 @@ build plain
 "$work/plain" blocks | grep -q ' step_allocations=0 ' || { echo "the unharmed core allocates in a step" >&2; exit 1; }
 "$work/plain" blocks | grep -q ' ledger=equal ' || { echo "the unharmed core does not run as planned" >&2; exit 1; }
 
-plant blocks.c 'tess__hand_out(t, e->scope' 'free(malloc(65536)); tess__hand_out(t, e->scope'
-sed -i '1i #include <stdlib.h>' "$work/core/blocks.c"
+plant engine/blocks.c 'TRY(tess__hand_out(t, e->scope' 'free(malloc(65536)); TRY(tess__hand_out(t, e->scope'
+sed -i '1i #include <stdlib.h>' "$work/core/engine/blocks.c"
 build extra
 if "$work/extra" blocks | grep -q ' step_allocations=0 '; then
   echo "an extra allocation of 64 KiB in each block went unseen" >&2
@@ -49,9 +49,9 @@ if "$work/extra" blocks | grep -q ' step_allocations=0 '; then
 fi
 "$work/extra" blocks 2> "$work/log" | grep -q ' ledger=differ ' || { echo "the ledger knows of no extra 64 KiB" >&2; exit 1; }
 grep -q 'allocations beside the arenas' "$work/log" || { echo "something else differs:" >&2; cat "$work/log" >&2; exit 1; }
-cp "$source/core/blocks.c" "$work/core/blocks.c"
+cp "$source/core/engine/blocks.c" "$work/core/engine/blocks.c"
 
-plant compile.c '.bytes = tess__round_up(bytes, b->setup->align),' \
+plant plan/compile.c '.bytes = tess__round_up(bytes, b->setup->align),' \
   '.bytes = tess__round_up(bytes, b->setup->align) - (role == TESS__CHUNK ? 64 : 0),'
 build short -fsanitize=address -DTESSERA_SANITIZED=1
 if "$work/short" blocks > "$work/log" 2>&1; then

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 120
 # processors: 2
@@ -29,6 +30,14 @@ for options in "-n 3 --clip 0.5 --strategy grad_op" "-n 4 --strategy hybrid:2 --
   awk -v a="$(field loss gpu.json)" -v b="$(field loss cpu.json)" \
     'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= 0.01 * b) }' ||
     fail "$options: loss $(field loss gpu.json), on the CPU $(field loss cpu.json)"
+done
+
+# Both arenas are registered with the world, the shard group and the replicas of hybrid, and with each only once.
+rm -f calls
+TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $gpt -n 4 --strategy hybrid:2 --device cuda --quiet
+for rank in 0 1 2 3; do
+  registered=$(awk -v r=$rank '$1 == r && $2 == "ncclCommRegister" { n += $3 } END { print n + 0 }' calls)
+  [ "$registered" = 6 ] || fail "hybrid: rank $rank registered $registered times, expected 2 arenas with 3 communicators"
 done
 
 digest=

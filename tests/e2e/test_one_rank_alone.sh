@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 240
 # A call that rank 0 alone makes ends on all ranks within seconds, with a message that names both sides; so do ranks that

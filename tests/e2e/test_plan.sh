@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 120
 # `tessera plan`: what it prints is what a run takes; programs are planned by running them up to tess_shard; exit codes.

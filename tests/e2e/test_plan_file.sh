@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 120
 # Decoders of 70 B and 405 B parameters, described by a safetensors header alone: resting bytes equal the closed form, at
@@ -106,6 +107,17 @@ grep -q "an estimate for a decoder, batch 2, context 4096, 4 bytes each" out || 
 tokens=8192
 activations=$((80 * tokens * (4 * (3 * 8192 + 2 * 8192 + 2048 + 3 * 28672) + 4 * 64 + 8) + (81 + 2) * tokens * 8192 * 4))
 same "the activations" "$(sed 's/.*"categories":{"device":{\([^}]*\)}.*/\1/; s/.*"activation":\([0-9]*\).*/\1/' plan.json)" $activations
+
+# The simulated time counts the tokens that memory counts: a default context, written out, changes nothing.
+if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
+  for options in "" "--batch 1 --context 4096" "--context 2048"; do
+    # shellcheck disable=SC2086
+    expect 0 "$TESSERA" plan 70b -n 8 $options --comm gloo --machine cpu-2-cores --json --quiet
+    sed -n 's/.*"event":"time".*"busy":{"compute":\([0-9.e+]*\).*/\1/p' out >>times
+  done
+  [ "$(sed -n 1p times)" = "$(sed -n 2p times)" ] || fail "time and memory count other tokens: $(cat times)"
+  awk 'NR > 1 { t[NR] = $1 } END { exit !(t[2] > 1.7 * t[3] && t[2] < 2.3 * t[3]) }' times || fail "half the tokens: $(cat times)"
+fi
 
 # a folder with an index, and MODEL.json as its page shows it
 mkdir folder

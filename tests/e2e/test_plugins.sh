@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # `tessera plugins`, and where the command finds plugins: in the build tree without a variable, beside an installation
 # that was moved, in TESSERA_PLUGIN_PATH; never in the working directory, and not by variable in a setuid program.

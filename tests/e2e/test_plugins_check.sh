@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # How `tessera plugins check` is asked and how it answers: targets, exit codes, the table, JSON and TAP. What it finds is
 # in e2e/test_plugin_faults.

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # `tessera run`: environment, output, exit codes, and that it stops everyone.
@@ -7,15 +8,16 @@ unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS OMP_NUM_THREADS TESSERA_HELPER_CP
 run() { "$TESSERA" run "$@"; }
 
 # What ranks are told.
-expect 0 run -n 3 -- sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${#TESSERA_SECRET}'
-for r in 0 1 2; do has_line out "\[$r\] $r/3 $r/3 127.0.0.1 64"; done
+expect 0 run -n 3 -- sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${#TESSERA_SECRET} $TESSERA_SECRET_FD'
+for r in 0 1 2; do has_line out "\[$r\] $r/3 $r/3 127.0.0.1 0 ?"; done
 [ "$(wc -l <out)" = 3 ] || fail "more lines than ranks"
 [ ! -s err ] || fail "something on standard error: $(cat err)"
 expect 0 run -n 2 -- sh -c 'echo $MASTER_PORT $TESSERA_KV $OMP_NUM_THREADS'
-has_line out '\[1\] [0-9]+ 127\.0\.0\.1:[0-9]+ [1-9][0-9]*'
+has_line out '\[1\] [0-9]+ /.*/tessera[^/]*/run-[0-9]+\.sock [1-9][0-9]*'
 [ "$(sed 's/^.......//' out | sort -u | wc -l)" -le 2 ] || fail "ranks differ in what they should share"
-expect 0 run -n 2 -- env
-! grep -o 'TESSERA_SECRET=.*' out | sort | uniq -c | grep -qv ' 2 ' || fail "the ranks' secrets differ"
+socket=$(sed -n 's/^\[1\] [0-9]* \([^ ]*\) .*/\1/p' out)
+[ ! -e "$socket" ] || fail "the socket $socket is left over"
+[ "$(stat -c %a "${socket%/*}")" = 700 ] || fail "${socket%/*} is open to others"
 OMP_NUM_THREADS=7 TESSERA_HELPER_CPUS=5 expect 0 run -n 1 --no-prefix -- sh -c 'echo $OMP_NUM_THREADS $TESSERA_HELPER_CPUS'
 one_line out "7 5"
 

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # `tessera run` and signals: passed on, nothing left behind, also when the launcher itself dies.

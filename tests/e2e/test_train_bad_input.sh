@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # What a user or a file gets wrong ends in one line that names it, and in the exit code of its kind.
@@ -42,7 +43,8 @@ refuse 3 "TESSERA_SYNC is 'often', expected" env TESSERA_SYNC=often "$TESSERA" t
 # settings that do not go together
 train 3 "width 10 is not a multiple of heads 4" gpt --width 10
 train 3 "only sgd has" mnist --momentum 0.9
-train 3 "gpt counts steps" gpt --epochs 2
+train 2 "gpt takes no --epochs, only mnist" gpt --epochs 2
+refuse 3 "gpt counts steps" env TESSERA_EPOCHS=2 "$TESSERA" train gpt
 # what the engine refuses: once, though there are two ranks
 train 3 "comm plugin 'nope' not found" linear -n 2 --comm nope
 if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
@@ -63,7 +65,7 @@ for ranks in 1 2; do
   printf 'too short' >short.txt
   train 6 "short.txt: 9 bytes of text, expected at least 650" gpt -n $ranks --data short.txt
   train 6 "nowhere: No such file" gpt -n $ranks --data nowhere
-  train 6 "nowhere/model.safetensors: No such file" linear -n $ranks --resume nowhere
+  train 6 "nowhere: No such file" linear -n $ranks --resume nowhere
   train 6 "--json=/nowhere/x: No such file" linear -n $ranks --json=/nowhere/x
   train 6 "--save $PWD/nothing.txt: cannot be made a directory" linear -n $ranks --quiet --save "$PWD/nothing.txt"
 done
@@ -78,7 +80,7 @@ train 6 "train-images-idx3-ubyte: offset 4: 2 items need 1584 bytes, the file ho
 # a full disk: one line, and no file is left
 head -c 5000 "$0" >text.txt
 mkdir -p full
-refuse 6 "full/model.safetensors: cannot write at offset [0-9]+: File too large" bash -c "ulimit -f 64; exec '$TESSERA' \
+refuse 6 "full/step-000001/data-1-00000-of-00001.safetensors: cannot write at offset [0-9]+: File too large" bash -c "ulimit -f 64; exec '$TESSERA' \
   train gpt --data text.txt --layers 1 --heads 2 --width 64 --context 16 --batch 1 --steps 1 --quiet --save full"
 [ -z "$(ls full)" ] || { echo "FAILED: left behind: $(ls full)"; failures=$((failures + 1)); }
 

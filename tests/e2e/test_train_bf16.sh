@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # mnist and gpt in bf16 on two ranks: bytes as planned, the same digest from run to run and in every strategy, another
 # one than in fp32; what the machine has no bf16 products for is said; what the models do not compute in is refused.

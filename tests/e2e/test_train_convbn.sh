@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # convbn on one rank to three: one digest per number of ranks over strategies, wrap policies and recomputation, bytes as
 # planned, and the loss with the running statistics the same whether forward ran once or twice; they are saved and read
@@ -28,7 +29,7 @@ for ranks in $(seq $most); do
 done
 
 # What was saved holds the running statistics: with a rate of 0 and no batch to move them they are what they were.
-train -n 1 --save saved --steps 1
+train -n 1 --export saved --steps 1
 grep -aq '"stem.1.running_mean"' saved/model.safetensors || fail "running statistics were not saved"
 train -n "$most" --resume saved --lr 0 --steps 1
 digest=$(field params_digest run.json)

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
 # What --json writes: the order of events, the fields of the summary, nothing but JSON on standard output, and saved
@@ -8,14 +9,14 @@ export TESSERA_LOG=warning
 fail() { echo "FAILED: $*"; exit 1; }
 names() { sed 's/"\(library_allocations\)":{\("[^"]*":{[^}]*},\{0,1\}\)*}/"\1":0/' | grep -o '"[a-z_]*":' | tr -d '":' | tr '\n' ' '; }
 field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
-common="event model ranks comm offload precision wrap strategy device activations accum threads steps loss accuracy seconds "
+common="event model ranks comm offload precision wrap strategy device activations accum threads steps restarts recoveries steps_repeated seconds_lost loss accuracy seconds step_seconds tokens_per_second "
 common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes step_allocations "
 common+="library_allocations peak_resident_bytes params_digest "
-head -c 4000 "$SOURCE/core/layout.c" >text.txt
+head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
 gpt=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --steps 3)
 
 "$TESSERA" train mnist --batch 16 --steps 2 --json >mnist.json 2>mnist.err
-"$TESSERA" train "${gpt[@]}" --json=gpt.json --save saved >gpt.out
+"$TESSERA" train "${gpt[@]}" --json=gpt.json --export saved >gpt.out
 "$TESSERA" train linear --json=linear.json --quiet >linear.out
 [ ! -s linear.out ] || fail "--quiet prints: $(cat linear.out)"
 for model in mnist gpt linear; do
@@ -31,9 +32,9 @@ for model in mnist gpt linear; do
   esac
 done
 events() { sed 's/^{"event":"\([a-z]*\)".*/\1/' "$1" | grep -Evx 'unit|ledger|span|block|timing' | tr '\n' ' '; }
-[ "$(events mnist.json)" = "start step step epoch summary " ] || fail "events of mnist: $(events mnist.json)"
-[ "$(events gpt.json)" = "start step step step validation sample summary " ] || fail "events of gpt: $(events gpt.json)"
-[ "$(events linear.json)" = "start step summary " ] || fail "events of linear: $(events linear.json)"
+[ "$(events mnist.json)" = "start step step epoch rank summary " ] || fail "events of mnist: $(events mnist.json)"
+[ "$(events gpt.json)" = "start step step step validation sample rank summary " ] || fail "events of gpt: $(events gpt.json)"
+[ "$(events linear.json)" = "start step rank summary " ] || fail "events of linear: $(events linear.json)"
 
 # The ledger of one step: every point twice, planned and measured, and equal; a unit for each unit.
 for model in mnist gpt linear; do
@@ -66,4 +67,8 @@ done
 "$TESSERA" train "${gpt[@]}" --seed 2 --json=other.json --quiet
 digest=$(field params_digest gpt.json)
 [ "$digest" = null ] || [ "$(field params_digest other.json)" != "$digest" ] || fail "another seed gives the same parameters"
+# One line a step for spreadsheets, behind one with the names.
+"$TESSERA" train linear --steps 5 --csv run.csv --quiet >/dev/null
+[ "$(head -n 1 run.csv | cut -d, -f 1-3)" = step,loss,lr ] && [ "$(cut -d, -f 1 run.csv | tail -n +2 | tr '\n' ' ')" = "1 2 3 4 5 " ] ||
+  fail "--csv: $(cat run.csv)"
 echo "events, fields and digests are as documented"

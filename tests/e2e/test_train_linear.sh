@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # The 3x3 linear layer on 1 to 5 ranks, some of which own nothing: output and weight are those of the closed form (the
 # command checks them and fails otherwise), every strategy ends with the same digest, and what was saved can be resumed.
@@ -9,7 +10,7 @@ most=1
 [ ! -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || most=5
 for ranks in $(seq $most); do
   for strategy in full grad_op none; do
-    "$TESSERA" train linear -n "$ranks" --strategy $strategy --save "saved$ranks" --json=run.json >out ||
+    "$TESSERA" train linear -n "$ranks" --strategy $strategy --export "saved$ranks" --json=run.json >out ||
       fail "$ranks ranks, $strategy: $(cat out)"
     grep -q "both equal the closed form" out || fail "$ranks ranks, $strategy: not compared: $(cat out)"
     [ "$(field ranks run.json)" = "$ranks" ] || fail "the summary says $(field ranks run.json) ranks"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 120
 # `tessera tune`: what it lists fits, has the peak that plan says, and runs; what cannot be is refused. `tessera plan
@@ -26,6 +27,21 @@ for text in '' '{}' '[1]' '{"name":3}' '{"memory_bytes_per_second":-1}' '{"memor
   expect 6 "$TESSERA" plan linear --machine ./bad.json
   [ "$(wc -l <err)" = 1 ] && grep -q '^tessera: error: ./bad.json: ' err || fail "of $text: $(cat err)"
 done
+printf '{"name":"x","memory_byte_per_second":3}' >bad.json
+expect 6 "$TESSERA" plan linear --machine ./bad.json
+grep -q 'expected "memory_bytes_per_second" where there is "memory_byte_per_second"' err || fail "the slip is not named: $(cat err)"
+# A machine of GPUs is planned with the plugins that run there, where they are built; what is given stays.
+if [ -e "$BUILD/plugins/libtessera-comm-nccl.so" ] && [ -e "$BUILD/plugins/libtessera-device-cuda.so" ]; then
+  expect 0 "$TESSERA" plan $small -n 8 --machine h100-8x-node --json --quiet
+  tail -n 1 out | grep -q '"comm":"nccl",.*"device":"cuda"' || fail "a GPU machine's plan: $(tail -n 1 out)"
+  expect 0 "$TESSERA" plan $small -n 8 --machine h100-8x-node --comm gloo --json --quiet
+  tail -n 1 out | grep -q '"comm":"gloo",.*"device":"cpu"' || fail "given options were changed: $(tail -n 1 out)"
+fi
+TESSERA_PLUGIN_PATH=$PWD TESSERA_LOG=warning expect 0 "$TESSERA" plan linear --machine h100-8x-node --quiet
+# Two plans with equal figures are listed once.
+expect 0 "$TESSERA" tune $small -n 2 --json --quiet
+grep '"event":"candidate"' out | sed 's/.*"seconds":/"seconds":/' | sort | uniq -d >twice
+[ ! -s twice ] || fail "listed twice: $(cat twice)"
 echo '{"event":"step"}' >run.json
 expect 6 "$TESSERA" plan linear --machine cpu-2-cores --from run.json
 

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* libFuzzer: any bytes as a plugin file. The reader may refuse them, but not read past them. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "elf_note.h"
+#include "core/plugin/elf_note.h"
 
 typedef struct {
     const uint8_t *bytes;

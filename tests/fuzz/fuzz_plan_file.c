@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* libFuzzer: any bytes as a description of a model. The first byte says which: a safetensors header, an index,
  * config.json or MODEL.json. The readers may refuse them in one line. */
 #include <stdio.h>
@@ -6,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "plan_file_model.h"
-#include "status.h"
+#include "tools/plan/plan_file_model.h"
+#include "core/base/status.h"
 
 static char path[64];
 static int file = -1;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The gpt model of tessera in PyTorch under FSDP2 (fully_shard), on one GPU: step time and peak memory, to hold tessera's
 against. Same shapes, bf16 with fp32 masters and reductions, AdamW, clipping to 1; random bytes as text, which cost the
 same. Prints one line: "fsdp2 offload=0 recompute=0 params=… step_ms=… peak_allocated_mib=… peak_reserved_mib=… loss=…"."""

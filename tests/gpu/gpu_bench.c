@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* gpu_bench [BYTES]: device-cuda against the limits of the machine, measured in the same run: kernels against a copy in
  * the device's memory, pinned copies against the driver's own, and what the engine adds to a model's kernels. Prints
  * one line for each: "what value limit ratio unit". Options of the model come as for tessera train, from the
@@ -9,12 +10,12 @@
 #include <time.h>
 
 #include "cuda_driver.h"
-#include "engine.h"
-#include "kernels.h"
-#include "models/direct.h"
-#include "norm.h"
-#include "status.h"
-#include "train.h"
+#include "core/engine/state.h"
+#include "core/kernels/kernels.h"
+#include "tools/models/direct.h"
+#include "core/kernels/norm.h"
+#include "core/base/status.h"
+#include "tools/train/train.h"
 
 enum { ROUNDS = 15, ARRAYS = 4 };
 
@@ -70,11 +71,11 @@ static tess_status take(bench *b, uint32_t mem, uint64_t bytes, tess_buffer *out
 static tess_status copy(const bench *b, void *to, uint32_t to_mem, const void *from, uint32_t from_mem,
                         uint64_t bytes) {
     tess_error e = { .struct_size = sizeof e };
-    return plugin_failed(b->dev->copy(b->device, to, to_mem, from, from_mem, bytes, &b->t->compute, &e), &e);
+    return plugin_failed(b->dev->copy(b->device, to, to_mem, from, from_mem, bytes, &b->t->device.compute, &e), &e);
 }
 
 static tess_status finish(const bench *b) {
-    CUresult r = b->cu->cuStreamSynchronize(b->t->compute.handle);
+    CUresult r = b->cu->cuStreamSynchronize(b->t->device.compute.handle);
     return r ? tess__fail(tess_cuda_status(r), "waiting: %s", tess_cuda_text(r)) : TESS_OK;
 }
 
@@ -123,7 +124,7 @@ static tess_status device_copy(bench *b) {
 /* One direction by the plugin and by the driver itself, in turns. */
 static tess_status pinned_copies(bench *b, int up) {
     double ours[ROUNDS], driver[ROUNDS], bytes = (double)b->pinned[0].bytes;
-    CUstream stream = b->t->compute.handle;
+    CUstream stream = b->t->device.compute.handle;
     void *host = b->pinned[0].ptr, *device = b->array[0].ptr;
     for (int round = 0; round < ROUNDS; round++) {
         double begin = now();
@@ -203,7 +204,7 @@ static tess_status run_kernel(bench *b, const kernel_case *c) {
         TRY(finish(b));
         double begin = now();
         for (int k = 0; k < 4; k++)
-            TRY(plugin_failed(b->dev->kernel(b->device, &kernel, &b->t->compute, &e), &e));
+            TRY(plugin_failed(b->dev->kernel(b->device, &kernel, &b->t->device.compute, &e), &e));
         TRY(finish(b));
         if (round >= 0)
             seconds[round] = (now() - begin) / 4;
@@ -314,8 +315,8 @@ static tess_status measure_device(uint64_t bytes) {
     if (status != TESS_OK)
         return tess__fail(status, "%s", why);
     TRY(tess_open(&options, &b.t));
-    b.dev = b.t->dev;
-    b.device = b.t->device;
+    b.dev = b.t->device.ops;
+    b.device = b.t->device.handle;
     status = obtain(&b);
     if (status == TESS_OK)
         status = device_copy(&b);

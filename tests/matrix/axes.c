@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "axes.h"
 
 #include <stdint.h>
@@ -13,7 +14,7 @@ axis_values axes[N_AXES] = {
     [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:h.0,h.1" }, 4 },
     [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op", "hybrid:3" }, 6 },
     [ACTIVATIONS] = { "activations", { "keep", "recompute", "offload" }, 3 },
-    [RANKS] = { "W", { "1", "2", "3", "4", "6" }, 5 },
+    [RANKS] = { "W", { "1", "2", "3", "4", "5", "6", "8" }, 7 },
     [ACCUM] = { "accum", { "1", "2each", "2end" }, 3 },
     [CLIP] = { "clip", { "off", "on" }, 2 },
 };
@@ -64,13 +65,13 @@ int cell_exists(const cell *c) {
     return belong(c) && is(c, COMM, "self") == (cell_ranks(c) == 1);
 }
 
-/* Six ranks, and groups of three among them, are for the cells that are named one by one. */
+/* More than four ranks, and groups of three among them, are for the cells that are named one by one. */
 static int in_product(const cell *c) {
-    return cell_exists(c) && !is(c, RANKS, "6") && !is(c, STRATEGY, "hybrid:3");
+    return cell_exists(c) && cell_ranks(c) <= 4 && !is(c, STRATEGY, "hybrid:3");
 }
 
 void cell_strategy(const cell *c, char *out, size_t n) {
-    static const int group[] = { 1, 1, 1, 3, 2, 1, 2 }; /* K by the number of ranks */
+    static const int group[] = { 1, 1, 1, 3, 2, 1, 2, 1, 4 }; /* K by the number of ranks */
     const char *s = axes[STRATEGY].values[c->v[STRATEGY]];
     if (strncmp(s, "hybrid", 6) != 0 || strchr(s, ':'))
         snprintf(out, n, "%s", s);
@@ -138,18 +139,43 @@ static uint32_t random_number(uint32_t *state) {
     return *state >> 8;
 }
 
-static void add_six_ranks(cell *out, size_t *n) {
-    for (int strategy = 0; strategy < axes[STRATEGY].n; strategy++)
-        for (int precision = 0; precision < 2; precision++) {
-            cell c = { { 0 } };
-            c.v[COMM] = axes_device_alone ? GIVEN_COMM : 1;
-            c.v[DEVICE] = (unsigned char)axes_device_alone;
-            c.v[PRECISION] = (unsigned char)precision;
-            c.v[WRAP] = 1;
-            c.v[STRATEGY] = (unsigned char)strategy;
-            c.v[RANKS] = 4;
-            out[(*n)++] = c;
-        }
+/* Values of the other axes take turns: over all of these cells, each plugin meets each number of ranks. */
+static cell varied(int k) {
+    cell c = { { 0 } };
+    c.v[COMM] = (unsigned char)(axes_device_alone ? GIVEN_COMM : 1 + k % 2);
+    c.v[DEVICE] = (unsigned char)axes_device_alone;
+    c.v[OFFLOAD] = (unsigned char)(k / 2 % 2);
+    c.v[WRAP] = (unsigned char)(1 + k % 3);
+    c.v[ACTIVATIONS] = (unsigned char)(k % 3);
+    c.v[ACCUM] = (unsigned char)((k + 1) % 3);
+    c.v[CLIP] = (unsigned char)(k / 3 % 2);
+    return c;
+}
+
+static cell plain_of_six(void) {
+    cell c = varied(0);
+    c.v[OFFLOAD] = c.v[ACTIVATIONS] = c.v[ACCUM] = c.v[CLIP] = 0;
+    return c;
+}
+
+/* Five, six and eight ranks, in every strategy. The doubles of a GPU are six. */
+static void add_many_ranks(cell *out, size_t *n) {
+    enum { FIVE = 4, SIX = 5, EIGHT = 6 };
+    int k = 0;
+    for (int ranks = FIVE; ranks <= EIGHT; ranks++)
+        for (int strategy = 0; strategy < axes[STRATEGY].n; strategy++)
+            for (int precision = 0; precision < 2; precision++, k++) {
+                cell c = varied(k), plain = plain_of_six();
+                c.v[RANKS] = plain.v[RANKS] = (unsigned char)ranks;
+                c.v[STRATEGY] = plain.v[STRATEGY] = (unsigned char)strategy;
+                c.v[PRECISION] = plain.v[PRECISION] = (unsigned char)precision;
+                if ((is(&c, STRATEGY, "hybrid:3") || axes_device_alone) && ranks != SIX)
+                    continue;
+                if (ranks == SIX)
+                    out[(*n)++] = plain;
+                if (!axes_device_alone)
+                    out[(*n)++] = c;
+            }
 }
 
 size_t cells_covering(cell *out) {
@@ -175,6 +201,6 @@ size_t cells_covering(cell *out) {
         out[n++] = all[best];
         all[best] = all[--left];
     }
-    add_six_ranks(out, &n);
+    add_many_ranks(out, &n);
     return n;
 }

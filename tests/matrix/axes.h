@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The axes of the matrix, the cells of the product, and the covering set. */
 #ifndef AXES_H
 #define AXES_H
@@ -26,7 +27,7 @@ int cell_exists(const cell *);
 /** All cells; returns how many. */
 size_t cells_all(cell *out);
 /** A set in which every possible triple of values of any three axes occurs, chosen greedily from a fixed seed; behind
- * it the named extra cells (six ranks). Returns how many. */
+ * it the named extra cells (five, six and eight ranks). Returns how many. */
 size_t cells_covering(cell *out);
 /** "comm=gloo,offload=none,…", with the device in front where there is a choice. */
 void cell_name(const cell *, char *out, size_t n);

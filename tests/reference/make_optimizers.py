@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes optimizers.inc: ten steps of torch.optim's optimizers on a few elements, for tests/unit/test_formulas.c.
 
     /opt/ref/bin/python tests/reference/make_optimizers.py > tests/reference/optimizers.inc

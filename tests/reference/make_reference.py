@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Reference values of the models mnist, gpt and convbn, computed by PyTorch from the same weights and batches.
 
 Run once: python make_reference.py OUT_DIR (needs torch, numpy, safetensors). Weights and batches come from the counter

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* One rank of a run in which rank 0 alone makes a call that is every rank's. Usage: alone CALL; CALL names the call, or
  * "shape": rank 1 declares another shape; "everyone": all leave the declared order together. It ends with the exit code
  * and message that the failing call gives. */

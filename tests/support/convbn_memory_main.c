@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* PyTorch's FSDP memory test on convbn, its network: bytes alive in device memory at the points where that test looks,
  * over four iterations. Usage: convbn_memory plan|run SIZE HIDDEN, ranks as `tessera run` starts them (plan: two, and
  * nothing is computed). At the test's own size its figures must hold to 1 MiB; at any size what was alive must be what
@@ -9,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
-#include "models/model.h"
-#include "options.h"
-#include "status.h"
+#include "core/engine/state.h"
+#include "tools/models/model.h"
+#include "core/base/options.h"
+#include "core/base/status.h"
 
 enum { ITERATIONS = 4, LAST_BLOCK = 2, SHARE = 2, FULL_SIZE = 224, FULL_HIDDEN = 128 };
 
@@ -47,13 +48,14 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
 
 static int is_last_forward(const probe *p, const tess__program *program, const tess__instr *in) {
     const tess__event *e = &program->events[in->index];
-    return in->op == TESS__ENTER && e->type == TESS__FORWARD_BEGIN && e->scope == p->t->model.blocks[LAST_BLOCK].scope;
+    return in->op == TESS__ENTER && e->type == TESS__FORWARD_BEGIN &&
+           e->scope == p->t->plan.model.blocks[LAST_BLOCK].scope;
 }
 
 /* What the program has alive where the probe looks. */
 static void walk(probe *p) {
     tess_stats s = { .struct_size = sizeof s };
-    const tess__program *program = &p->t->programs[TESS__P_TRAIN];
+    const tess__program *program = &p->t->plan.programs[TESS__P_TRAIN];
     tess_stats_get(p->t, &s);
     uint64_t now = s.resting_bytes[TESS_DOMAIN_DEVICE];
     for (int32_t i = 0; i < program->n_instrs; i++) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* One rank of a training run in which a chosen rank is killed at a chosen moment. Survivors write what they saw to
  * DIR/rank.R: "code=5 late_ms=12 message=…", late_ms counting from the death or from this rank's engine call that
  * failed, whichever is later. Usage: kill_main DIR PHASE VICTIM DELAY_US [SIGNAL]; VICTIM -1: nobody here. */

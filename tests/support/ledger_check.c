@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "ledger_check.h"
 
 #include <stdarg.h>
@@ -5,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ledger.h"
+#include "core/readers/ledger.h"
 
 static void count(void *user, const tess_ledger_point *p) {
     (void)p;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Holds the measured ledger against the planned one, at every point of a step: by domain, by category, of the whole and
  * of the point's unit. All memory is taken in ledger_check_open, so that a step that is watched allocates nothing. */
 #ifndef LEDGER_CHECK_H

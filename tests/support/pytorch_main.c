@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* One rank of a training run by the engine that must follow PyTorch's stored one: every gradient of the first step, and
  * the loss at step 20. Usage: pytorch_main CASE, a name in models_reference.h; ranks as `tessera run` starts them. */
-#include "../unit/models_reference.h"
+#include "tests/unit/models/models_reference.h"
 
 #include <tessera/tessera.h>
 

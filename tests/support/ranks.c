@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "ranks.h"
 
 #include <arpa/inet.h>
@@ -120,5 +121,5 @@ int ranks_run(int n, char **argv, int timeout_s, char *output, size_t capacity) 
     take(code ? err : out, output, capacity);
     close(out);
     close(err);
-    return code && strstr(output, "plugin") && strstr(output, "not found") ? RANKS_SKIPPED : code;
+    return code;
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A small model with everything awkward: uneven units, a tied pair, a frozen parameter, a buffer. Its gradients are
  * made up from the parameters and the data, so that every combination can be checked in milliseconds. */
 #ifndef TOY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Where the toy's numbers lie: in the host's memory, or on a GPU, where its arithmetic cannot reach them as they lie.
  */
 #ifndef TOY_DEVICE_H

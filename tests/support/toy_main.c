@@ -1,7 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Trains the toy and prints one line: "digest=… loss=… peak=… planned=… mapped=… step_allocations=… recompiles=…",
  * mapped and step_allocations being counted at the system call and at malloc; ledger says whether measured and planned
- * bytes were equal at every point of every pass. For tests that start ranks. */
-#include "alloc_count.h"
+ * bytes were equal at every point of every pass. Fails when on any rank a figure is not as planned, memory has grown by
+ * more than every_rank.c allows, or the parameters are not rank 0's. For tests that start ranks. */
+#include "tools/support/alloc_count.h"
+#include "every_rank.h"
 #include "ledger_check.h"
 #include "toy.h"
 #include "toy_device.h"
@@ -85,6 +88,8 @@ int main(int argc, char **argv) {
     int accum = accum_text ? atoi(accum_text) : 1, at_end = sync && strcmp(sync, "end") == 0;
     tess *t = NULL;
     toy m;
+    tool_witness before;
+    tool_witness_read(&before);
     tess_options options = { .struct_size = sizeof options, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
     if (toy_device_open(&options))
         return 3;
@@ -136,20 +141,37 @@ int main(int argc, char **argv) {
         return fail(t, s);
     if (blocks)
         ledger_check_stop(&c.full);
+    every_rank mine = { { 0 } };
+    every_rank_witness(&mine, t, &before);
     uint64_t points = c.step.points + c.eval.points + c.full.points;
     const char *ledger = verdict(&c);
-    int failed = r != 0 && strcmp(ledger, "equal") != 0; /* rank 0 prints it instead */
+    int books = strcmp(ledger, "equal") == 0; /* the last pass of the hooks ends with the next call only */
+    if (blocks)
+        books &= rests(&stats) && (fused || categories_agree(&stats));
+    int departed = stats.n_recompiles > 0; /* such a pass may take more than the plan, and is counted */
+    mine.value[EVERY_BOOKS] = books || departed;
+    mine.value[EVERY_DIGEST] = (int64_t)digest;
+    mine.value[EVERY_PEAK] = (int64_t)(departed ? stats.planned_peak_bytes : stats.peak_bytes)[1];
+    mine.value[EVERY_PLANNED] = (int64_t)stats.planned_peak_bytes[1];
+    mine.value[EVERY_HOST_PEAK] = (int64_t)(departed ? stats.planned_peak_bytes : stats.peak_bytes)[2];
+    mine.value[EVERY_HOST_PLANNED] = (int64_t)stats.planned_peak_bytes[2];
+    mine.value[EVERY_MAPPED] = tool_alloc_available() && !departed ? (int64_t)tool_alloc_mapped_peak() : -1;
+    mine.value[EVERY_ALLOCATIONS] = tool_alloc_available() && !departed ? (int64_t)tool_alloc_own() : -1;
+    /* A sanitizer's shadow grows with what it watches, a GPU's memory is not this process's, and MPI's is not stated.
+     */
+    int watched = tool_alloc_available() && !toy_on_device() && !getenv("TESSERA_TEST_LAUNCHER");
+    int failed = !every_rank_agree(t, &mine, !toy_on_device(), watched);
     if (r == 0)
         printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
                "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
-               "recompiles=%llu\n",
+               "recompiles=%llu ranks=%d growth=%lld\n",
                (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
                (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.peak_bytes[2],
                (unsigned long long)stats.planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
                categories_agree(&stats) ? "equal" : "differ", rests(&stats) ? "equal" : "differ",
                agree ? "equal" : "differ", ledger, (unsigned long long)points,
                tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
-               (unsigned long long)stats.n_recompiles);
+               (unsigned long long)stats.n_recompiles, W, (long long)mine.value[EVERY_MAPPED_GROWTH]);
     int code = tess_exit_code(tess_close(t));
     if (code)
         fprintf(stderr, "toy: at the end: %s\n", tess_last_error());

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Networks that are declared in full and compute nothing: each block touches all that it is given, from the first byte
  * to the last. What they need is what the tests of memory are about. */
 #ifndef TRACKER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The cases of PyTorch's test of its FSDP2 memory tracker, and its memory guide's device of 24 units. A plan is made in
  * advance, with no ranks and no memory, and held against runs: at every ledger point, and what was obtained in all.
  *
@@ -9,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc_count.h"
-#include "engine.h"
+#include "tools/support/alloc_count.h"
+#include "core/engine/state.h"
 #include "ledger_check.h"
-#include "status.h"
+#include "core/base/status.h"
 #include "tracker.h"
 
 static tracker_net net, copy; /* of the run and of the plan */
@@ -64,7 +65,7 @@ static tess_status plan_part(tess *t) {
     for (int i = 0; i < 4 && !s; i++)
         s = tess__program_event(&events, types[i], 0);
     if (!s)
-        s = tess__compile_pass(&t->builder, TESS_PASS_TRAIN, &events, 0, &t->programs[TESS__P_TRAIN]);
+        s = tess__compile_pass(&t->plan.builder, TESS_PASS_TRAIN, &events, 0, &t->plan.programs[TESS__P_TRAIN]);
     tess__program_free(&events);
     return s;
 }

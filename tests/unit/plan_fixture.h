@@ -1,12 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What the tests of layout and compiler share: a set-up for any number of ranks, without devices or peers. */
 #ifndef PLAN_FIXTURE_H
 #define PLAN_FIXTURE_H
 #include <string.h>
 
-#include "builtins.h"
-#include "compile.h"
-#include "module_tree.h"
-#include "wrap.h"
+#include "core/builtin/builtins.h"
+#include "core/plan/compile.h"
+#include "core/plan/module_tree.h"
+#include "core/plan/wrap.h"
 
 typedef struct {
     tess_host host;

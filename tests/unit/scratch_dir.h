@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A directory of a test's own, and files in it. */
 #ifndef TEST_SCRATCH_DIR_H
 #define TEST_SCRATCH_DIR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Causal attention, by blocks of query rows: the probabilities of one block exist at a time, and backward makes them
  * again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022), so nothing of size time × time is kept. */
 #include "elementwise.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Batch normalisation, and the pool over all places that ends such networks. Sums over rows are of chunks of
  * OPS_CHUNK_ROWS rows in fp64, and then of the chunks in order, so the bits depend on neither threads nor instruction
  * set. */

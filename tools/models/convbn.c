@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The network of PyTorch's FSDP memory test: a stem and three stages of convolution, batch normalisation and ReLU, a
  * pool over all places and a linear head; the loss is the square of the first sample's summed outputs. Maps are NHWC.
  * Saved is what PyTorch saves: each normalisation's input, and its output after the ReLU, which works in place. */
 #include "model.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* How much work a block is: multiplications by matrices and convolutions counted exactly, what only streams through
  * memory (normalisations, activations, sums) by the bytes it reads and writes. */
 #include "model.h"
@@ -10,7 +11,7 @@ static int64_t dim(const model_param *p, int32_t i) {
 }
 
 static int is_gpt(const model *m) {
-    return strcmp(m->t->name, "gpt") == 0;
+    return strncmp(m->t->name, "gpt", 3) == 0 || strcmp(m->t->name, "llama") == 0;
 }
 
 /* How often a matrix is applied in one call: once per row; a convolution once per place of its output. */
@@ -68,7 +69,7 @@ model_cost model_block_cost(const model *m, int32_t block) {
     double out = (double)b->output_bytes, saved = (double)b->saved_bytes;
     model_cost c = { 0 };
     count_products(m, block, &c);
-    if (is_gpt(m) && strncmp(b->name, "h.", 2) == 0) {
+    if (is_gpt(m) && (strncmp(b->name, "h.", 2) == 0 || strncmp(b->name, "layers.", 7) == 0)) {
         double row = (double)m->options.batch * m->options.context * m->options.width * 4;
         count_attention(m, &c);
         c.forward_bytes = 20 * row; /* two normalisations and two sums of three rows each, GELU of eight */

@@ -1,7 +1,6 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A model's parameters and blocks to the engine: the one file of the models that calls it. */
-#include "engine.h"
 #include "model.h"
-#include "status.h"
 
 static tess_status declare_param(tess *t, const model *m, int32_t i) {
     const model_param *p = &m->desc.params[i];
@@ -9,7 +8,7 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
         return tess_param_tie(t, p->name, p->alias_of);
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name };
     o.compute_dtypes = 1u << (p->is_buffer ? TESS_F32 : m->options.precision);
-    o.flags = p->is_buffer ? TESS_BUFFER : 0;
+    o.flags = p->is_buffer ? TESS_BUFFER : p->is_frozen ? TESS_FROZEN : 0;
     o.shape = p->shape;
     o.ndim = p->ndim;
     o.optimizer_group = p->optimizer_group;
@@ -17,40 +16,32 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     return tess_param_add(t, &o, NULL);
 }
 
-static tess_status choose(const tess *t, const model_param *p, tess_precision_choice *out) {
-    tess_param_view v = { .struct_size = sizeof v,
-                          .dtype = TESS_F32,
-                          .compute_mask = 1u << TESS_F32 | 1u << TESS_BF16,
-                          .name = p->name,
-                          .elems = (uint64_t)p->elems,
-                          .shape = p->shape,
-                          .ndim = p->ndim };
-    tess_error e = { .struct_size = sizeof e };
-    *out = (tess_precision_choice){ .struct_size = sizeof *out };
-    tess_status status = t->setup.precision->choose(t->setup.precision_ctx, &v, out, &e);
-    return status == TESS_OK ? status : tess__fail(status, "TESSERA_PRECISION: %s", e.message);
+/* What the precision makes of a parameter that both of our dtypes could be. */
+static tess_status check_precision(const tess *t, const model *m, const model_param *p, uint32_t *compute) {
+    tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name, .shape = p->shape };
+    uint32_t dtype = 0, gradient = 0;
+    o.ndim = p->ndim;
+    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16;
+    OPS_TRY(tess_compute_dtype(t, &o, &dtype, &gradient));
+    if (*compute && dtype != *compute)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32 throughout or in "
+                         "bf16 throughout",
+                         p->name, dtype, m->t->name);
+    if (gradient != TESS_F32)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "parameter %s: TESSERA_PRECISION asks for local gradients in dtype %u; model %s adds them up "
+                         "in f32",
+                         p->name, gradient, m->t->name);
+    *compute = dtype;
+    return TESS_OK;
 }
 
 tess_status model_precision(tess *t, const model *m, uint32_t *out) {
     uint32_t compute = 0;
-    for (int32_t i = 0; i < m->desc.n_params; i++) {
-        const model_param *p = &m->desc.params[i];
-        tess_precision_choice c;
-        if (p->alias_of[0] || p->is_buffer)
-            continue;
-        OPS_TRY(choose(t, p, &c));
-        if ((c.compute != TESS_F32 && c.compute != TESS_BF16) || (compute && c.compute != compute))
-            return tess__fail(TESS_E_UNSUPPORTED,
-                              "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32 throughout "
-                              "or in bf16 throughout",
-                              p->name, c.compute, m->t->name);
-        if (c.grad_local != TESS_F32)
-            return tess__fail(TESS_E_UNSUPPORTED,
-                              "parameter %s: TESSERA_PRECISION asks for local gradients in dtype %u; model %s adds "
-                              "them up in f32",
-                              p->name, c.grad_local, m->t->name);
-        compute = c.compute;
-    }
+    for (int32_t i = 0; i < m->desc.n_params; i++)
+        if (!m->desc.params[i].alias_of[0] && !m->desc.params[i].is_buffer)
+            OPS_TRY(check_precision(t, m, &m->desc.params[i], &compute));
     *out = compute ? compute : TESS_F32;
     return TESS_OK;
 }
@@ -65,6 +56,7 @@ tess_status model_declare(tess *t, const model *m) {
         o.saved_bytes = b->saved_bytes;
         o.forward_scratch_bytes = b->forward_scratch_bytes;
         o.backward_scratch_bytes = b->backward_scratch_bytes;
+        o.remake_scratch_bytes = b->remake_scratch_bytes;
         o.forward = b->forward;
         o.backward = b->backward;
         o.user = b->user;
@@ -76,8 +68,11 @@ tess_status model_declare(tess *t, const model *m) {
 }
 
 tess_status model_start(tess *t, model *m) {
+    tess_info info = { .struct_size = sizeof info };
+    OPS_TRY(tess_info_get(t, &info));
+    tess_stream compute = { .mem = info.memory, .device = info.local_rank, .handle = info.stream };
     if (m->o->t->start)
-        OPS_TRY(m->o->t->start(m->o, &t->compute));
+        OPS_TRY(m->o->t->start(m->o, &compute));
     m->o->t->describe(m->o, m->operators, sizeof m->operators);
     return TESS_OK;
 }

@@ -1,5 +1,6 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "direct.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A model's blocks called one after another in one process, without the engine: the same kernels on plain memory. For
  * tests of the models, and the other side of the measurement of what the engine costs. */
 #ifndef TESS_MODELS_DIRECT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "elementwise.h"
 #include "ops_formulas.h"
 #include "parallel.h"

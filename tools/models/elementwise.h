@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators that both CPU tables share: plain C, the same bits for any number of threads. Contracts in ops.h. */
 #ifndef TESS_MODELS_ELEMENTWISE_H
 #define TESS_MODELS_ELEMENTWISE_H

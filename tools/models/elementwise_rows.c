@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators that work on rows or images: pooling, layer normalisation, cross entropy, embedding. */
 #include "elementwise.h"
 #include "ops_formulas.h"

@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A GPT-2-style decoder over bytes: learned positions, layer normalisation before each half of a layer, GELU, a head
  * that shares the embedding's matrix unless asked otherwise. One block per layer; what is cheap to make again
- * (normalised rows, GELU, attention probabilities) is not saved. */
+ * (normalised rows, GELU, attention probabilities) is not saved. For devices; decoder/ has it on the CPU. */
 #include "model.h"
-#include "status.h"
+#include "decoder/decoder.h"
+#include "core/base/status.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -367,6 +369,8 @@ static tess_status make_layer_operators(model *m) {
 
 static tess_status gpt_build(model *m) {
     const model_options *o = &m->options;
+    if (m->o->t->mem == TESS_MEM_HOST)
+        return decoder_build(m);
     gpt *g = m->own = calloc(1, sizeof *g);
     if (!g || !(g->layers = calloc((size_t)o->layers, sizeof *g->layers)))
         return tess__fail(TESS_E_NOMEM, "out of memory for model gpt");
@@ -387,6 +391,10 @@ static tess_status gpt_build(model *m) {
 
 static void gpt_release(model *m) {
     gpt *g = m->own;
+    if (m->is_decoder) {
+        decoder_release(m);
+        return;
+    }
     if (!g)
         return;
     ops_linear *all[] = { g->qkv, g->attention_out, g->up, g->down, g->head };

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The 3×3 linear layer without bias of PyTorch's uneven-sharding test: so small that ranks own nothing. Its loss is the
  * sum of its outputs, so output and update have a closed form. */
 #include "model.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The network of PyTorch's FSDP tutorial on MNIST: two convolutions, two linear layers. Images are NHWC inside; the
  * pool turns to PyTorch's order, so that fc1.weight has PyTorch's columns. */
 #include "model.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,12 +1,14 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "model.h"
 #include "philox.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const model_ops *const model_table[] = { &model_mnist, &model_gpt, &model_linear, &model_convbn, NULL };
+const model_ops *const model_table[] = { &model_mnist,  &model_gpt,    &model_gpt2, &model_llama,
+                                         &model_linear, &model_convbn, NULL };
 
 /* ---- options ------------------------------------------------------------------------------------ */
 static int32_t either(int32_t value, int32_t fallback) {
@@ -22,6 +24,8 @@ static model_options with_defaults(const model_options *given, const model_optio
     o.context = either(o.context, defaults->context);
     o.image_size = either(o.image_size, defaults->image_size);
     o.hidden = either(o.hidden, defaults->hidden);
+    o.decoder.kv_heads = either(o.decoder.kv_heads, o.heads == defaults->heads ? defaults->decoder.kv_heads : 0);
+    o.decoder.feed = either(o.decoder.feed, o.width == defaults->width ? defaults->decoder.feed : 0);
     o.threads = either(o.threads, 1);
     o.precision = o.precision ? o.precision : TESS_F32;
     o.dropout = o.dropout < 0 ? 0 : o.dropout > 0 ? o.dropout : defaults->dropout;
@@ -56,6 +60,33 @@ static tess_status unknown(const char *name) {
     return tess__fail(TESS_E_INVALID, "model \"%s\" is unknown: expected one of %s", name ? name : "", names);
 }
 
+/* `name` against one pattern, in which '*' stands for any text. */
+static int matches(const char *pattern, size_t n, const char *name) {
+    if (n == 0)
+        return *name == 0;
+    if (*pattern == '*')
+        return matches(pattern + 1, n - 1, name) || (*name && matches(pattern, n, name + 1));
+    return *pattern == *name && matches(pattern + 1, n - 1, name + 1);
+}
+
+static tess_status freeze(model *m) {
+    int32_t trained = 0;
+    for (const char *p = m->options.frozen; p && *p;) {
+        size_t n = strcspn(p, ",");
+        int32_t found = 0;
+        for (int32_t i = 0; i < m->desc.n_params; i++)
+            if (matches(p, n, m->desc.params[i].name))
+                m->desc.params[i].is_frozen = found = 1;
+        if (!found)
+            return tess__fail(TESS_E_INVALID, "frozen \"%.*s\": %s has no parameter of that name", (int)n, p,
+                              m->t->name);
+        p += n + (p[n] == ',');
+    }
+    for (int32_t i = 0; i < m->desc.n_params; i++)
+        trained += !m->desc.params[i].is_frozen && !m->desc.params[i].alias_of[0];
+    return trained ? TESS_OK : tess__fail(TESS_E_INVALID, "frozen: nothing is left to train");
+}
+
 tess_status model_create(const char *name, const model_options *options, model **out) {
     const model_ops *t = find(name);
     if (!t)
@@ -75,13 +106,16 @@ tess_status model_create(const char *name, const model_options *options, model *
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);
-    if (status == TESS_OK && how.bf16)
+    if (status == TESS_OK && how.bf16 && !m->is_decoder)
         status = model__make_halves(m);
+    if (status == TESS_OK)
+        status = freeze(m);
     if (status != TESS_OK) {
         model_destroy(m);
         return status;
     }
-    m->options.isa = m->options.operators = NULL; /* the caller's text; `operators` says what became of it */
+    m->options.isa = m->options.operators = m->options.frozen =
+        NULL; /* the caller's text; `operators` says what became of it */
     operators->describe(m->o, m->operators, sizeof m->operators);
     *out = m;
     return TESS_OK;

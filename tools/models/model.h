@@ -1,17 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The reference models as lists of parameters and blocks. A model is made once per process, says what it needs in
  * bytes, and is then declared to the engine (model_declare) or run without it (direct.h). */
 #ifndef TESS_MODELS_MODEL_H
 #define TESS_MODELS_MODEL_H
 #include "ops.h"
 
+typedef struct { /* decoders; zero is the model's default */
+    int32_t vocabulary, kv_heads, head_size, feed /* width of the feed-forward half */;
+    int32_t positions;      /* gpt2: rows of the table of positions; 0: the context */
+    int32_t rope_positions; /* llama: the context before it was stretched as in Llama 3.1; 0: evenly or not at all */
+    float norm_eps;
+    double rope_theta, rope_factor, rope_low, rope_high; /* factor 0: not stretched */
+} model_decoder;
 typedef struct {                           /* zero is the model's default; what a model has no use for is ignored */
     int32_t batch;                         /* samples per rank and microbatch */
     int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
     float dropout;                         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
-    uint32_t precision;                    /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
-    int32_t threads;                       /* compute threads, 0: 1. Bits depend on it with oneDNN */
+    model_decoder decoder;                 /* gpt2, llama */
+    const char *frozen; /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
+    uint32_t precision; /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
+    int32_t threads;    /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
     const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
 } model_options;
@@ -23,6 +33,7 @@ typedef struct {
     char name[MODEL_NAME], alias_of[MODEL_NAME]; /* alias_of "": a parameter of its own */
     int64_t shape[MODEL_DIMS], elems;
     int32_t ndim;
+    int32_t is_frozen;       /* not trained: neither gradient nor state */
     int32_t is_buffer;       /* running statistics: fp32, not trained */
     int32_t optimizer_group; /* gpt: 0 matrices, 1 biases and normalisations (no decay); else 0 */
     uint32_t init;           /* MODEL_UNIFORM, … */
@@ -32,7 +43,8 @@ typedef struct {
     char name[MODEL_NAME];
     int32_t first_param, n_params; /* in the order the block gets them */
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
-    uint32_t flags; /* TESS_BLOCK_… */
+    uint64_t remake_scratch_bytes; /* as tess_block_options */
+    uint32_t flags;                /* TESS_BLOCK_… */
     tess_block_fn forward, backward;
     void *user;
     /* For bf16, where the above describes the fp32 computation inside: */
@@ -62,6 +74,7 @@ typedef struct model {
     ops *o;
     char operators[128];       /* what computes, and all its bits depend on: for printing and hashing */
     void *own;                 /* the model's operators */
+    int32_t is_decoder;        /* decoder/decoder.h, which is bf16 throughout by itself */
     struct model_half *halves; /* per block, when parameters come in bf16 */
     const void *host_batch;    /* where call->batch is not the host's to read: model_run */
 } model;
@@ -73,7 +86,7 @@ struct model_ops {
     tess_status (*build)(model *);               /* operators, parameters, blocks; release undoes a partial one */
     void (*release)(model *);
 };
-extern const model_ops model_mnist, model_gpt, model_linear, model_convbn;
+extern const model_ops model_mnist, model_gpt, model_gpt2, model_llama, model_linear, model_convbn;
 extern const model_ops *const model_table[]; /* ends with null */
 
 /** Makes the model `name`; TESS_E_INVALID names what is wrong with an option. Local. */
@@ -126,6 +139,14 @@ typedef struct {
     model_result sum;
     float logits[256]; /* zeros unless wanted */
 } gpt_result;
+/* gpt2, llama: int32_t tokens[batch][context + 1], as gpt's text */
+static inline int32_t *lm_tokens(void *batch) {
+    return (int32_t *)((char *)batch + sizeof(model_batch));
+}
+/** The result of every decoder: a model_result, then the logits of the wanted position, zeros unless wanted. */
+static inline float *lm_logits(void *result) {
+    return (float *)((char *)result + sizeof(model_result));
+}
 /* convbn: float images[batch][size][size][3] */
 static inline float *convbn_images(void *batch) {
     return (float *)((char *)batch + sizeof(model_batch));

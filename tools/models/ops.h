@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators the reference models are made of, as a table, so that a model is written once: ops_plain (C alone),
  * ops_onednn (oneDNN where there is one), and ops_cuda for tensors in an NVIDIA GPU's memory, which calls only enqueue.
  *
@@ -42,6 +43,15 @@ typedef struct ops_linear ops_linear;
 typedef struct { /* y[rows, outputs] = x[rows, inputs] · w^T + b */
     int32_t rows, inputs, outputs, relu, no_bias;
 } ops_linear_shape;
+typedef struct ops_matmul ops_matmul;
+typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns] + bias; with `add`, y grows by it */
+    int64_t rows, depth, columns;
+    int64_t a_stride, b_stride, y_stride; /* elements between stored rows; 0: no gap */
+    int32_t turn_a, turn_b;               /* stored as the transpose */
+    int32_t bias, add;
+    int32_t alone;           /* runs on the calling thread; another object may run beside it */
+    uint32_t factor, result; /* TESS_F32 or TESS_BF16, of a, b and the bias, and of y; sums are fp32 */
+} ops_matmul_shape;
 typedef struct ops_conv ops_conv;
 typedef struct { /* y[batch, h+2p-k+1, w+2p-k+1, outputs] = x[batch, h, w, channels] * w + b, p zeros around, stride 1
                   */
@@ -113,6 +123,11 @@ struct ops_table {
     tess_status (*conv_forward)(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
     tess_status (*conv_backward)(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                  float *db, void *scratch);
+
+    /** Null where the table has none. */
+    tess_status (*matmul_create)(ops *, const ops_matmul_shape *, ops_matmul **out, uint64_t *scratch_bytes);
+    void (*matmul_destroy)(ops_matmul *);
+    tess_status (*matmul)(ops_matmul *, const void *a, const void *b, const void *bias_or_null, void *y, void *scratch);
 
     /** fp32 to bf16, to nearest even, and back. */
     tess_status (*narrow)(const ops *, const float *x, uint16_t *y, uint64_t elems);

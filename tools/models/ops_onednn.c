@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Linear and convolution by oneDNN, 2.x or 3.x: the one file that knows it.
  *
  * Scratch is ours (scratchpad mode "user"). An implementation that allocates its own workspace behind our back
@@ -5,56 +6,13 @@
  * kernel of that one operator stands in. Weights and gradients keep PyTorch's layout outside; inside a call they are
  * reordered into scratch where the chosen convolution wants it. */
 #include "elementwise.h"
+#include "onednn_step.h"
 #include "ops_plain.h"
-#include "status.h"
+#include "core/base/status.h"
 
-#include <dnnl.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#if DNNL_VERSION_MAJOR >= 3
-typedef const_dnnl_memory_desc_t md_view; /* what calls take; a dnnl_memory_desc_t is a handle */
-static md_view view(const dnnl_memory_desc_t *md) {
-    return *md;
-}
-static void md_free(dnnl_memory_desc_t *md) {
-    dnnl_memory_desc_destroy(*md);
-}
-static dnnl_status_t md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t dims, dnnl_data_type_t dtype,
-                             dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_create_with_tag(md, n, dims, dtype, tag);
-}
-#else
-typedef const dnnl_memory_desc_t *md_view; /* a dnnl_memory_desc_t is a struct */
-static md_view view(const dnnl_memory_desc_t *md) {
-    return md;
-}
-static void md_free(dnnl_memory_desc_t *md) {
-    (void)md;
-}
-static dnnl_status_t md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t dims, dnnl_data_type_t dtype,
-                             dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_init_by_tag(md, n, dims, dtype, tag);
-}
-#endif
-
-typedef struct {
-    ops base;
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    int32_t halves; /* bf16 products are the machine's own; slower ones by emulation are not used */
-    int32_t n_wide; /* operators made for bf16 that have no such kernel and compute in fp32 */
-} context;
-
-enum { MAX_ARGS = 5 };
-typedef struct { /* one primitive with its memory objects, made once; handle[i] is set per call */
-    dnnl_primitive_t primitive;
-    dnnl_exec_arg_t args[MAX_ARGS];
-    int32_t n_args;
-    uint64_t scratch_bytes; /* its own scratchpad, an argument like the others */
-} step;
 
 static const struct {
     const char *name;
@@ -73,11 +31,6 @@ static const struct {
     { "avx512_core_amx", dnnl_cpu_isa_avx512_core_amx, 1 },
 };
 enum { N_ISA = sizeof isa_names / sizeof *isa_names };
-
-static tess_status failed(const char *what, dnnl_status_t status) {
-    tess_status code = status == dnnl_out_of_memory ? TESS_E_NOMEM : TESS_E_DEVICE;
-    return tess__fail(code, "oneDNN: %s failed with status %d", what, (int)status);
-}
 
 /* ---- the context ------------------------------------------------------------------------------- */
 static const char *isa_name(int isa) {
@@ -113,7 +66,7 @@ static tess_status limit_isa(const char *name) {
 }
 
 static void onednn_destroy(ops *o) {
-    context *c = (context *)o;
+    onednn_context *c = (onednn_context *)o;
     if (!c)
         return;
     if (c->stream)
@@ -127,7 +80,7 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
     dnnl_status_t status;
     if (options && options->isa && options->isa[0])
         OPS_TRY(limit_isa(options->isa));
-    context *c = calloc(1, sizeof *c);
+    onednn_context *c = calloc(1, sizeof *c);
     if (!c)
         return tess__fail(TESS_E_NOMEM, "out of memory for the oneDNN operators");
     c->base.t = &ops_onednn;
@@ -139,7 +92,7 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
         status = dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags);
     if (status != dnnl_success) {
         onednn_destroy(&c->base);
-        return failed("creating a CPU engine", status);
+        return onednn_failed("creating a CPU engine", status);
     }
     *out = &c->base;
     return TESS_OK;
@@ -147,7 +100,7 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
 
 static void onednn_describe(const ops *o, char *out, size_t bytes) {
     const dnnl_version_t *v = dnnl_version();
-    const context *c = (const context *)o;
+    const onednn_context *c = (const onednn_context *)o;
     char halves[40] = "";
     if (c->halves)
         snprintf(halves, sizeof halves, c->n_wide ? ", bf16 products, %d in fp32" : ", bf16 products", c->n_wide);
@@ -156,182 +109,18 @@ static void onednn_describe(const ops *o, char *out, size_t bytes) {
              o->bf16 && !c->halves ? OPS_BF16_AS_FP32 : halves);
 }
 
-/* oneDNN asks OpenMP how many threads there are, when a primitive is made and when it runs. */
-static int enter(const ops *o) {
-    int before = omp_get_max_threads();
-    omp_set_num_threads(o->threads);
-    return before;
-}
-
-static void leave(int before) {
-    omp_set_num_threads(before);
-}
-
-/* ---- steps ------------------------------------------------------------------------------------- */
-static int usable(const_dnnl_primitive_desc_t pd) {
-    const char *name = "";
-    if (dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) != dnnl_success)
-        return 0;
-    return strncmp(name, "gemm:", 5) && !strstr(name, ":gemm:") && strncmp(name, "ref", 3) && !strstr(name, ":ref");
-}
-
-static tess_status step_arg(context *c, step *s, int kind, md_view md) {
-    dnnl_memory_t memory;
-    dnnl_status_t status = dnnl_memory_create(&memory, md, c->engine, DNNL_MEMORY_NONE);
-    if (status != dnnl_success)
-        return failed("creating a memory object", status);
-    s->args[s->n_args].arg = kind;
-    s->args[s->n_args++].memory = memory;
-    return TESS_OK;
-}
-
-/* The primitive of a description, and its scratchpad as the last argument. */
-static tess_status step_finish(context *c, step *s, const_dnnl_primitive_desc_t pd) {
-    md_view pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    dnnl_status_t status = dnnl_primitive_create(&s->primitive, pd);
-    if (status != dnnl_success)
-        return failed("creating a primitive", status);
-    s->scratch_bytes = ops_align(pad ? dnnl_memory_desc_get_size(pad) : 0);
-    return s->scratch_bytes ? step_arg(c, s, DNNL_ARG_SCRATCHPAD, pad) : TESS_OK;
-}
-
-static void step_destroy(step *s) {
-    for (int i = 0; i < s->n_args; i++)
-        dnnl_memory_destroy(s->args[i].memory);
-    if (s->primitive)
-        dnnl_primitive_destroy(s->primitive);
-    *s = (step){ 0 };
-}
-
-/* `pointers`: one per argument in the order they were added, then `scratch` if the step has a scratchpad. */
-static tess_status step_run(const context *c, step *s, const void *const *pointers, void *scratch) {
-    dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < s->n_args && status == dnnl_success; i++) {
-        void *p = s->args[i].arg == DNNL_ARG_SCRATCHPAD ? scratch : (void *)(uintptr_t)pointers[i];
-        status = dnnl_memory_set_data_handle(s->args[i].memory, p);
-    }
-    int before = enter(&c->base);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(s->primitive, c->stream, s->n_args, s->args);
-    if (status == dnnl_success)
-        status = dnnl_stream_wait(c->stream);
-    leave(before);
-    return status == dnnl_success ? TESS_OK : failed("a primitive", status);
-}
-
-static dnnl_primitive_attr_t make_attributes(int sum, int relu) {
-    dnnl_primitive_attr_t attributes = NULL;
-    dnnl_post_ops_t post = NULL;
-    if (dnnl_primitive_attr_create(&attributes) != dnnl_success)
-        return NULL;
-    dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    if ((!sum && !relu) || dnnl_post_ops_create(&post) != dnnl_success)
-        return attributes;
-#if DNNL_VERSION_MAJOR >= 3
-    if (sum)
-        dnnl_post_ops_append_sum(post, 1.0f, 0, dnnl_data_type_undef);
-    if (relu)
-        dnnl_post_ops_append_eltwise(post, dnnl_eltwise_relu, 0.0f, 0.0f);
-#else
-    if (sum)
-        dnnl_post_ops_append_sum(post, 1.0f);
-    if (relu)
-        dnnl_post_ops_append_eltwise(post, 1.0f, dnnl_eltwise_relu, 0.0f, 0.0f);
-#endif
-    dnnl_primitive_attr_set_post_ops(attributes, post);
-    dnnl_post_ops_destroy(post);
-    return attributes;
-}
-
-/* The first usable implementation, or null. Takes `pd` over (v3) or walks the operation's (v2). */
-#if DNNL_VERSION_MAJOR >= 3
-static dnnl_primitive_desc_t first_usable(dnnl_primitive_desc_t pd) {
-    while (!usable(pd))
-        if (dnnl_primitive_desc_next_impl(pd) != dnnl_success) {
-            dnnl_primitive_desc_destroy(pd);
-            return NULL;
-        }
-    return pd;
-}
-#else
-static dnnl_primitive_desc_t first_usable(context *c, const_dnnl_op_desc_t operation, dnnl_primitive_attr_t attributes,
-                                          const_dnnl_primitive_desc_t hint) {
-    dnnl_primitive_desc_iterator_t i;
-    dnnl_primitive_desc_t pd = NULL;
-    if (dnnl_primitive_desc_iterator_create(&i, operation, attributes, c->engine, hint) != dnnl_success)
-        return NULL;
-    do {
-        pd = dnnl_primitive_desc_iterator_fetch(i);
-        if (pd && usable(pd))
-            break;
-        if (pd)
-            dnnl_primitive_desc_destroy(pd);
-        pd = NULL;
-    } while (dnnl_primitive_desc_iterator_next(i) == dnnl_success);
-    dnnl_primitive_desc_iterator_destroy(i);
-    return pd;
-}
-#endif
-
 /* ---- linear: three products on plain layouts ----------------------------------------------------- */
 struct ops_linear {
-    context *c;
+    onednn_context *c;
     ops_linear_shape s;
-    step forward, dx, dw; /* without a primitive: the plain kernel */
-    int32_t halves;       /* x and dy are narrowed into scratch, and w is taken as it comes */
+    onednn_step forward, dx, dw; /* without a primitive: the plain kernel */
+    int32_t halves;              /* x and dy are narrowed into scratch, and w is taken as it comes */
 };
 
-typedef struct {
-    int64_t rows, depth, columns;
-    int32_t turn_a, turn_b, bias, relu, add; /* turned: stored as the transpose */
-    int32_t halves;                          /* both factors are bf16 */
-} product;
-
-static dnnl_primitive_desc_t describe_product(context *c, const product *p, const dnnl_memory_desc_t md[4]) {
-    dnnl_primitive_attr_t attributes = make_attributes(p->add, p->relu);
-    dnnl_primitive_desc_t pd = NULL;
-    md_view bias = p->bias ? view(&md[3]) : NULL;
-#if DNNL_VERSION_MAJOR >= 3
-    if (dnnl_matmul_primitive_desc_create(&pd, c->engine, view(&md[0]), view(&md[1]), bias, view(&md[2]), attributes) ==
-        dnnl_success)
-        pd = first_usable(pd);
-#else
-    dnnl_matmul_desc_t operation;
-    if (dnnl_matmul_desc_init(&operation, view(&md[0]), view(&md[1]), bias, view(&md[2])) == dnnl_success)
-        pd = first_usable(c, &operation, attributes, NULL);
-#endif
-    dnnl_primitive_attr_destroy(attributes);
-    return pd;
-}
-
-static tess_status product_create(context *c, const product *p, step *s) {
-    dnnl_dims_t a = { p->rows, p->depth }, b = { p->depth, p->columns }, y = { p->rows, p->columns };
-    dnnl_dims_t line = { 1, p->columns };
-    dnnl_memory_desc_t md[4] = { 0 };
-    dnnl_data_type_t factor = p->halves ? dnnl_bf16 : dnnl_f32;
-    if (md_make(&md[0], 2, a, factor, p->turn_a ? dnnl_ba : dnnl_ab) ||
-        md_make(&md[1], 2, b, factor, p->turn_b ? dnnl_ba : dnnl_ab) || md_make(&md[2], 2, y, dnnl_f32, dnnl_ab) ||
-        md_make(&md[3], 2, line, dnnl_f32, dnnl_ab))
-        return failed("describing a matrix", dnnl_invalid_arguments);
-    dnnl_primitive_desc_t pd = describe_product(c, p, md);
-    tess_status status = TESS_OK;
-    if (pd) {
-        const int kinds[4] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
-        for (int i = 0; i < (p->bias ? 4 : 3) && status == TESS_OK; i++)
-            status = step_arg(c, s, kinds[i], view(&md[i]));
-        if (status == TESS_OK)
-            status = step_finish(c, s, pd);
-        dnnl_primitive_desc_destroy(pd);
-    }
-    for (int i = 0; i < 4; i++)
-        md_free(&md[i]);
-    return status;
-}
-
 static void linear_clear(ops_linear *l) {
-    step_destroy(&l->forward);
-    step_destroy(&l->dx);
-    step_destroy(&l->dw);
+    onednn_step_destroy(&l->forward);
+    onednn_step_destroy(&l->dx);
+    onednn_step_destroy(&l->dw);
 }
 
 static void onednn_linear_destroy(ops_linear *l) {
@@ -344,21 +133,23 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static uint64_t linear_step_scratch(const ops_linear *l, const step *s) {
+static uint64_t linear_step_scratch(const ops_linear *l, const onednn_step *s) {
     return s->primitive ? s->scratch_bytes : ops_plain_gemm_scratch(&l->c->base);
 }
 
 static tess_status linear_make(ops_linear *l, int32_t halves) {
     const ops_linear_shape *s = &l->s;
-    product forward = { .rows = s->rows, .depth = s->inputs, .columns = s->outputs, .turn_b = 1 };
-    product dx = { .rows = s->rows, .depth = s->outputs, .columns = s->inputs };
-    product dw = { .rows = s->outputs, .depth = s->rows, .columns = s->inputs, .turn_a = 1, .add = 1 };
+    onednn_product forward = { .rows = s->rows, .depth = s->inputs, .columns = s->outputs, .turn_b = 1 };
+    onednn_product dx = { .rows = s->rows, .depth = s->outputs, .columns = s->inputs };
+    onednn_product dw = { .rows = s->outputs, .depth = s->rows, .columns = s->inputs, .turn_a = 1, .add = 1 };
     forward.bias = !s->no_bias;
     forward.relu = s->relu;
-    l->halves = forward.halves = dx.halves = dw.halves = halves;
-    OPS_TRY(product_create(l->c, &forward, &l->forward));
-    OPS_TRY(product_create(l->c, &dx, &l->dx));
-    return product_create(l->c, &dw, &l->dw);
+    l->halves = halves;
+    forward.factor = dx.factor = dw.factor = halves ? dnnl_bf16 : dnnl_f32;
+    forward.result = dx.result = dw.result = forward.bias_type = dx.bias_type = dw.bias_type = dnnl_f32;
+    OPS_TRY(onednn_product_step(l->c, &forward, &l->forward));
+    OPS_TRY(onednn_product_step(l->c, &dx, &l->dx));
+    return onednn_product_step(l->c, &dw, &l->dw);
 }
 
 static uint64_t half_bytes(int64_t rows, int64_t columns) {
@@ -381,20 +172,20 @@ static ops_scratch linear_need(const ops_linear *l) {
 }
 
 static tess_status onednn_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
-    context *c = (context *)o;
+    onednn_context *c = (onednn_context *)o;
     ops_linear *l = calloc(1, sizeof *l);
     if (!l)
         return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
     l->c = c;
     l->s = *s;
-    int before = enter(o);
+    int before = onednn_enter(o->threads);
     tess_status status = linear_make(l, c->halves);
     if (status == TESS_OK && c->halves && !(l->forward.primitive && l->dx.primitive && l->dw.primitive)) {
         linear_clear(l);
         c->n_wide++;
         status = linear_make(l, 0);
     }
-    leave(before);
+    onednn_leave(before);
     if (status != TESS_OK) {
         onednn_linear_destroy(l);
         return status;
@@ -417,11 +208,11 @@ static tess_status onednn_linear_forward(ops_linear *l, const float *x, const vo
     const ops *o = &l->c->base;
     if (l->halves) {
         const void *half = narrowed(o, x, l->s.rows, l->s.inputs, &scratch);
-        return step_run(l->c, &l->forward, (const void *[]){ half, w, y, b }, scratch);
+        return onednn_step_run(l->c, &l->forward, (const void *[]){ half, w, y, b }, scratch);
     }
     const float *wide = ops_plain_weights(o, w, linear_weights(&l->s), &scratch);
     if (l->forward.primitive)
-        return step_run(l->c, &l->forward, (const void *[]){ x, wide, y, b }, scratch);
+        return onednn_step_run(l->c, &l->forward, (const void *[]){ x, wide, y, b }, scratch);
     ops_plain_linear_forward(&l->c->base, &l->s, x, wide, b, y, scratch);
     return TESS_OK;
 }
@@ -431,11 +222,11 @@ static tess_status linear_backward_halves(ops_linear *l, const float *x, const v
     const ops *o = &l->c->base;
     const void *dy_half = narrowed(o, dy, l->s.rows, l->s.outputs, &scratch);
     if (dx)
-        OPS_TRY(step_run(l->c, &l->dx, (const void *[]){ dy_half, w, dx }, scratch));
+        OPS_TRY(onednn_step_run(l->c, &l->dx, (const void *[]){ dy_half, w, dx }, scratch));
     if (!dw)
         return TESS_OK;
     const void *x_half = narrowed(o, x, l->s.rows, l->s.inputs, &scratch);
-    return step_run(l->c, &l->dw, (const void *[]){ dy_half, x_half, dw }, scratch);
+    return onednn_step_run(l->c, &l->dw, (const void *[]){ dy_half, x_half, dw }, scratch);
 }
 
 static tess_status linear_backward_wide(ops_linear *l, const float *x, const void *w, const float *dy, float *dx,
@@ -443,11 +234,11 @@ static tess_status linear_backward_wide(ops_linear *l, const float *x, const voi
     ops *o = &l->c->base;
     const float *wide = ops_plain_weights(o, w, linear_weights(&l->s), &scratch);
     if (dx && l->dx.primitive)
-        OPS_TRY(step_run(l->c, &l->dx, (const void *[]){ dy, wide, dx }, scratch));
+        OPS_TRY(onednn_step_run(l->c, &l->dx, (const void *[]){ dy, wide, dx }, scratch));
     else if (dx)
         ops_plain_linear_dx(o, &l->s, wide, dy, dx, scratch);
     if (dw && l->dw.primitive)
-        return step_run(l->c, &l->dw, (const void *[]){ dy, x, dw }, scratch);
+        return onednn_step_run(l->c, &l->dw, (const void *[]){ dy, x, dw }, scratch);
     if (dw)
         ops_plain_linear_dw(o, &l->s, x, dy, dw, scratch);
     return TESS_OK;
@@ -462,10 +253,10 @@ static tess_status onednn_linear_backward(ops_linear *l, const float *x, const v
 
 /* ---- convolution ------------------------------------------------------------------------------- */
 struct ops_conv {
-    context *c;
+    onednn_context *c;
     ops_conv_shape s;
-    step forward, dx, dw;                /* without a primitive: the plain kernel */
-    step forward_turn, dx_turn, dw_turn; /* weights into and gradient out of the chosen layout */
+    onednn_step forward, dx, dw;                /* without a primitive: the plain kernel */
+    onednn_step forward_turn, dx_turn, dw_turn; /* weights into and gradient out of the chosen layout */
     uint64_t forward_weights_bytes, dx_weights_bytes, dw_weights_bytes;
     int32_t halves; /* as of a linear */
 };
@@ -483,134 +274,135 @@ static tess_status make_conv_mds(const ops_conv_shape *s, conv_dtypes t, conv_md
     dnnl_dims_t x = { s->batch, s->channels, s->height, s->width }, b = { s->outputs };
     dnnl_dims_t w = { s->outputs, s->channels, s->kernel, s->kernel };
     dnnl_dims_t y = { s->batch, s->outputs, ops_conv_height(s), ops_conv_width(s) };
-    if (md_make(&m->x, 4, x, t.x, dnnl_nhwc) || md_make(&m->w, 4, w, t.w, dnnl_format_tag_any) ||
-        md_make(&m->b, 1, b, dnnl_f32, dnnl_a) || md_make(&m->y, 4, y, t.y, dnnl_nhwc) ||
-        md_make(&m->oihw, 4, w, t.w, dnnl_oihw))
-        return failed("describing a convolution", dnnl_invalid_arguments);
+    if (onednn_md_make(&m->x, 4, x, t.x, dnnl_nhwc) || onednn_md_make(&m->w, 4, w, t.w, dnnl_format_tag_any) ||
+        onednn_md_make(&m->b, 1, b, dnnl_f32, dnnl_a) || onednn_md_make(&m->y, 4, y, t.y, dnnl_nhwc) ||
+        onednn_md_make(&m->oihw, 4, w, t.w, dnnl_oihw))
+        return onednn_failed("describing a convolution", dnnl_invalid_arguments);
     m->padding[0] = m->padding[1] = s->pad;
     return TESS_OK;
 }
 
 static void free_conv_mds(conv_mds *m) {
-    md_free(&m->x), md_free(&m->w), md_free(&m->b), md_free(&m->y), md_free(&m->oihw);
+    onednn_md_free(&m->x), onednn_md_free(&m->w), onednn_md_free(&m->b), onednn_md_free(&m->y),
+        onednn_md_free(&m->oihw);
 }
 
 static const dnnl_dims_t strides = { 1, 1 };
 
 #if DNNL_VERSION_MAJOR >= 3
 static const dnnl_dims_t dilates = { 0, 0 };
-static dnnl_primitive_desc_t conv_forward_pd(context *c, const conv_mds *m, int relu) {
-    dnnl_primitive_attr_t attributes = make_attributes(0, relu);
+static dnnl_primitive_desc_t conv_forward_pd(onednn_context *c, const conv_mds *m, int relu) {
+    dnnl_primitive_attr_t attributes = onednn_attributes(0, relu);
     dnnl_primitive_desc_t pd = NULL;
     if (dnnl_convolution_forward_primitive_desc_create(&pd, c->engine, dnnl_forward_training, dnnl_convolution_direct,
                                                        m->x, m->w, m->b, m->y, strides, dilates, m->padding, m->padding,
                                                        attributes) == dnnl_success)
-        pd = first_usable(pd);
+        pd = onednn_first_usable(pd);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
 }
-static dnnl_primitive_desc_t conv_dx_pd(context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
-    dnnl_primitive_attr_t attributes = make_attributes(0, 0);
+static dnnl_primitive_desc_t conv_dx_pd(onednn_context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
+    dnnl_primitive_attr_t attributes = onednn_attributes(0, 0);
     dnnl_primitive_desc_t pd = NULL;
     if (dnnl_convolution_backward_data_primitive_desc_create(&pd, c->engine, dnnl_convolution_direct, m->x, m->w, m->y,
                                                              strides, dilates, m->padding, m->padding, hint,
                                                              attributes) == dnnl_success)
-        pd = first_usable(pd);
+        pd = onednn_first_usable(pd);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
 }
-static dnnl_primitive_desc_t conv_dw_pd(context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
-    dnnl_primitive_attr_t attributes = make_attributes(0, 0);
+static dnnl_primitive_desc_t conv_dw_pd(onednn_context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
+    dnnl_primitive_attr_t attributes = onednn_attributes(0, 0);
     dnnl_primitive_desc_t pd = NULL;
     if (dnnl_convolution_backward_weights_primitive_desc_create(&pd, c->engine, dnnl_convolution_direct, m->x, m->w,
                                                                 NULL, m->y, strides, dilates, m->padding, m->padding,
                                                                 hint, attributes) == dnnl_success)
-        pd = first_usable(pd);
+        pd = onednn_first_usable(pd);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
 }
 #else
-static dnnl_primitive_desc_t conv_forward_pd(context *c, const conv_mds *m, int relu) {
+static dnnl_primitive_desc_t conv_forward_pd(onednn_context *c, const conv_mds *m, int relu) {
     dnnl_convolution_desc_t d;
     if (dnnl_convolution_forward_desc_init(&d, dnnl_forward_training, dnnl_convolution_direct, &m->x, &m->w, &m->b,
                                            &m->y, strides, m->padding, m->padding) != dnnl_success)
         return NULL;
-    dnnl_primitive_attr_t attributes = make_attributes(0, relu);
-    dnnl_primitive_desc_t pd = first_usable(c, &d, attributes, NULL);
+    dnnl_primitive_attr_t attributes = onednn_attributes(0, relu);
+    dnnl_primitive_desc_t pd = onednn_first_usable(c, &d, attributes, NULL);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
 }
-static dnnl_primitive_desc_t conv_dx_pd(context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
+static dnnl_primitive_desc_t conv_dx_pd(onednn_context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
     dnnl_convolution_desc_t d;
     if (dnnl_convolution_backward_data_desc_init(&d, dnnl_convolution_direct, &m->x, &m->w, &m->y, strides, m->padding,
                                                  m->padding) != dnnl_success)
         return NULL;
-    dnnl_primitive_attr_t attributes = make_attributes(0, 0);
-    dnnl_primitive_desc_t pd = first_usable(c, &d, attributes, hint);
+    dnnl_primitive_attr_t attributes = onednn_attributes(0, 0);
+    dnnl_primitive_desc_t pd = onednn_first_usable(c, &d, attributes, hint);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
 }
-static dnnl_primitive_desc_t conv_dw_pd(context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
+static dnnl_primitive_desc_t conv_dw_pd(onednn_context *c, const conv_mds *m, const_dnnl_primitive_desc_t hint) {
     dnnl_convolution_desc_t d;
     if (dnnl_convolution_backward_weights_desc_init(&d, dnnl_convolution_direct, &m->x, &m->w, NULL, &m->y, strides,
                                                     m->padding, m->padding) != dnnl_success)
         return NULL;
-    dnnl_primitive_attr_t attributes = make_attributes(0, 0);
-    dnnl_primitive_desc_t pd = first_usable(c, &d, attributes, hint);
+    dnnl_primitive_attr_t attributes = onednn_attributes(0, 0);
+    dnnl_primitive_desc_t pd = onednn_first_usable(c, &d, attributes, hint);
     dnnl_primitive_attr_destroy(attributes);
     return pd;
 }
 #endif
 
 /* A copy between layouts, or with `add` a sum. */
-static tess_status turn_create(context *c, md_view from, md_view to, int add, step *s) {
-    dnnl_primitive_attr_t attributes = make_attributes(add, 0);
+static tess_status turn_create(onednn_context *c, md_view from, md_view to, int add, onednn_step *s) {
+    dnnl_primitive_attr_t attributes = onednn_attributes(add, 0);
     dnnl_primitive_desc_t pd = NULL;
     dnnl_status_t made = dnnl_reorder_primitive_desc_create(&pd, from, c->engine, to, c->engine, attributes);
     dnnl_primitive_attr_destroy(attributes);
     if (made != dnnl_success)
-        return failed("describing a reorder of weights", made);
-    tess_status status = step_arg(c, s, DNNL_ARG_FROM, from);
+        return onednn_failed("describing a reorder of weights", made);
+    tess_status status = onednn_step_arg(c, s, DNNL_ARG_FROM, from);
     if (status == TESS_OK)
-        status = step_arg(c, s, DNNL_ARG_TO, to);
+        status = onednn_step_arg(c, s, DNNL_ARG_TO, to);
     if (status == TESS_OK)
-        status = step_finish(c, s, pd);
+        status = onednn_step_finish(c, s, pd);
     dnnl_primitive_desc_destroy(pd);
     return status;
 }
 
 static tess_status conv_forward_make(ops_conv *v, const conv_mds *m, const_dnnl_primitive_desc_t pd) {
-    context *c = v->c;
+    onednn_context *c = v->c;
     md_view w = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     v->forward_weights_bytes = ops_align(dnnl_memory_desc_get_size(w));
-    OPS_TRY(turn_create(c, view(&m->oihw), w, 0, &v->forward_turn));
-    OPS_TRY(step_arg(c, &v->forward, DNNL_ARG_SRC, view(&m->x)));
-    OPS_TRY(step_arg(c, &v->forward, DNNL_ARG_WEIGHTS, w));
-    OPS_TRY(step_arg(c, &v->forward, DNNL_ARG_BIAS, view(&m->b)));
-    OPS_TRY(step_arg(c, &v->forward, DNNL_ARG_DST, view(&m->y)));
-    return step_finish(c, &v->forward, pd);
+    OPS_TRY(turn_create(c, onednn_view(&m->oihw), w, 0, &v->forward_turn));
+    OPS_TRY(onednn_step_arg(c, &v->forward, DNNL_ARG_SRC, onednn_view(&m->x)));
+    OPS_TRY(onednn_step_arg(c, &v->forward, DNNL_ARG_WEIGHTS, w));
+    OPS_TRY(onednn_step_arg(c, &v->forward, DNNL_ARG_BIAS, onednn_view(&m->b)));
+    OPS_TRY(onednn_step_arg(c, &v->forward, DNNL_ARG_DST, onednn_view(&m->y)));
+    return onednn_step_finish(c, &v->forward, pd);
 }
 
 static tess_status conv_dx_make(ops_conv *v, const conv_mds *m, const_dnnl_primitive_desc_t pd) {
-    context *c = v->c;
+    onednn_context *c = v->c;
     md_view w = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     v->dx_weights_bytes = ops_align(dnnl_memory_desc_get_size(w));
-    OPS_TRY(turn_create(c, view(&m->oihw), w, 0, &v->dx_turn));
-    OPS_TRY(step_arg(c, &v->dx, DNNL_ARG_DIFF_DST, view(&m->y)));
-    OPS_TRY(step_arg(c, &v->dx, DNNL_ARG_WEIGHTS, w));
-    OPS_TRY(step_arg(c, &v->dx, DNNL_ARG_DIFF_SRC, view(&m->x)));
-    return step_finish(c, &v->dx, pd);
+    OPS_TRY(turn_create(c, onednn_view(&m->oihw), w, 0, &v->dx_turn));
+    OPS_TRY(onednn_step_arg(c, &v->dx, DNNL_ARG_DIFF_DST, onednn_view(&m->y)));
+    OPS_TRY(onednn_step_arg(c, &v->dx, DNNL_ARG_WEIGHTS, w));
+    OPS_TRY(onednn_step_arg(c, &v->dx, DNNL_ARG_DIFF_SRC, onednn_view(&m->x)));
+    return onednn_step_finish(c, &v->dx, pd);
 }
 
 static tess_status conv_dw_make(ops_conv *v, const conv_mds *m, const_dnnl_primitive_desc_t pd) {
-    context *c = v->c;
+    onednn_context *c = v->c;
     md_view w = dnnl_primitive_desc_query_md(pd, dnnl_query_diff_weights_md, 0);
     v->dw_weights_bytes = ops_align(dnnl_memory_desc_get_size(w));
-    OPS_TRY(turn_create(c, w, view(&m->oihw), 1, &v->dw_turn));
-    OPS_TRY(step_arg(c, &v->dw, DNNL_ARG_SRC, view(&m->x)));
-    OPS_TRY(step_arg(c, &v->dw, DNNL_ARG_DIFF_DST, view(&m->y)));
-    OPS_TRY(step_arg(c, &v->dw, DNNL_ARG_DIFF_WEIGHTS, w));
-    return step_finish(c, &v->dw, pd);
+    OPS_TRY(turn_create(c, w, onednn_view(&m->oihw), 1, &v->dw_turn));
+    OPS_TRY(onednn_step_arg(c, &v->dw, DNNL_ARG_SRC, onednn_view(&m->x)));
+    OPS_TRY(onednn_step_arg(c, &v->dw, DNNL_ARG_DIFF_DST, onednn_view(&m->y)));
+    OPS_TRY(onednn_step_arg(c, &v->dw, DNNL_ARG_DIFF_WEIGHTS, w));
+    return onednn_step_finish(c, &v->dw, pd);
 }
 
 enum { FORWARD, BACKWARD_X, BACKWARD_W, DIRECTIONS };
@@ -656,9 +448,9 @@ static tess_status conv_make(ops_conv *v, int32_t halves) {
 }
 
 static void conv_clear(ops_conv *v) {
-    step *steps[] = { &v->forward, &v->dx, &v->dw, &v->forward_turn, &v->dx_turn, &v->dw_turn };
+    onednn_step *steps[] = { &v->forward, &v->dx, &v->dw, &v->forward_turn, &v->dx_turn, &v->dw_turn };
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        step_destroy(steps[i]);
+        onednn_step_destroy(steps[i]);
 }
 
 static void onednn_conv_destroy(ops_conv *v) {
@@ -667,7 +459,8 @@ static void onednn_conv_destroy(ops_conv *v) {
     free(v);
 }
 
-static uint64_t conv_step_scratch(const ops_conv *v, const step *s, const step *turn, uint64_t weights_bytes) {
+static uint64_t conv_step_scratch(const ops_conv *v, const onednn_step *s, const onednn_step *turn,
+                                  uint64_t weights_bytes) {
     if (!s->primitive)
         return ops_plain_conv_scratch(&v->c->base, &v->s);
     return weights_bytes + most(s->scratch_bytes, turn->scratch_bytes);
@@ -698,20 +491,20 @@ static ops_scratch conv_need(const ops_conv *v) {
 }
 
 static tess_status onednn_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out, ops_scratch *need) {
-    context *c = (context *)o;
+    onednn_context *c = (onednn_context *)o;
     ops_conv *v = calloc(1, sizeof *v);
     if (!v)
         return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
     v->c = c;
     v->s = *s;
-    int before = enter(o);
+    int before = onednn_enter(o->threads);
     tess_status status = conv_make(v, c->halves);
     if (status == TESS_OK && c->halves && !(v->forward.primitive && v->dx.primitive && v->dw.primitive)) {
         conv_clear(v);
         c->n_wide++;
         status = conv_make(v, 0);
     }
-    leave(before);
+    onednn_leave(before);
     if (status != TESS_OK) {
         onednn_conv_destroy(v);
         return status;
@@ -724,8 +517,8 @@ static tess_status onednn_conv_create(ops *o, const ops_conv_shape *s, ops_conv 
 /* From here on x, w and dy are what the primitives of v take: bf16 in all or fp32 in all. */
 static tess_status conv_forward(ops_conv *v, const void *x, const void *w, const float *b, float *y, void *scratch) {
     char *pad = (char *)scratch + v->forward_weights_bytes;
-    OPS_TRY(step_run(v->c, &v->forward_turn, (const void *[]){ w, scratch }, pad));
-    return step_run(v->c, &v->forward, (const void *[]){ x, scratch, b, y }, pad);
+    OPS_TRY(onednn_step_run(v->c, &v->forward_turn, (const void *[]){ w, scratch }, pad));
+    return onednn_step_run(v->c, &v->forward, (const void *[]){ x, scratch, b, y }, pad);
 }
 
 static tess_status onednn_conv_forward(ops_conv *v, const float *x, const void *w, const float *b, float *y,
@@ -748,8 +541,8 @@ static tess_status conv_dx(ops_conv *v, const void *w, const void *dy, float *dx
         ops_plain_conv_dx(&v->c->base, &v->s, w, dy, dx, scratch);
         return TESS_OK;
     }
-    OPS_TRY(step_run(v->c, &v->dx_turn, (const void *[]){ w, scratch }, pad));
-    return step_run(v->c, &v->dx, (const void *[]){ dy, scratch, dx }, pad);
+    OPS_TRY(onednn_step_run(v->c, &v->dx_turn, (const void *[]){ w, scratch }, pad));
+    return onednn_step_run(v->c, &v->dx, (const void *[]){ dy, scratch, dx }, pad);
 }
 
 static tess_status conv_dw(ops_conv *v, const void *x, const void *dy, float *dw, void *scratch) {
@@ -758,8 +551,8 @@ static tess_status conv_dw(ops_conv *v, const void *x, const void *dy, float *dw
         ops_plain_conv_dw(&v->c->base, &v->s, x, dy, dw, scratch);
         return TESS_OK;
     }
-    OPS_TRY(step_run(v->c, &v->dw, (const void *[]){ x, dy, scratch }, pad));
-    return step_run(v->c, &v->dw_turn, (const void *[]){ scratch, dw }, pad);
+    OPS_TRY(onednn_step_run(v->c, &v->dw, (const void *[]){ x, dy, scratch }, pad));
+    return onednn_step_run(v->c, &v->dw_turn, (const void *[]){ scratch, dw }, pad);
 }
 
 static tess_status onednn_conv_backward(ops_conv *v, const float *x, const void *w, const float *dy, float *dx,
@@ -790,6 +583,9 @@ const ops_table ops_onednn = {
     .linear_destroy = onednn_linear_destroy,
     .linear_forward = onednn_linear_forward,
     .linear_backward = onednn_linear_backward,
+    .matmul_create = ops_onednn_matmul_create,
+    .matmul_destroy = ops_onednn_matmul_destroy,
+    .matmul = ops_onednn_matmul,
     .conv_create = onednn_conv_create,
     .conv_destroy = onednn_conv_destroy,
     .conv_forward = onednn_conv_forward,

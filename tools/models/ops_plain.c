@@ -1,11 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Linear and convolution in plain C: for a machine with a C compiler and nothing else, where the library has no kernel
  * that meets the rules, and to check the others against. */
 #include "ops_plain.h"
 #include "elementwise.h"
 #include "gemm.h"
 #include "parallel.h"
+#include "matmul.h"
 
-#include "status.h"
+#include "core/base/status.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -308,6 +310,9 @@ const ops_table ops_plain = {
     .linear_destroy = plain_linear_destroy,
     .linear_forward = plain_linear_forward,
     .linear_backward = plain_linear_backward,
+    .matmul_create = ops_plain_matmul_create,
+    .matmul_destroy = ops_plain_matmul_destroy,
+    .matmul = ops_plain_matmul,
     .conv_create = plain_conv_create,
     .conv_destroy = plain_conv_destroy,
     .conv_forward = plain_conv_forward,

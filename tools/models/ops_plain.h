@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The plain table's linear and convolution as functions of a shape, for a table that must fill a gap with them. */
 #ifndef TESS_MODELS_OPS_PLAIN_H
 #define TESS_MODELS_OPS_PLAIN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Splitting independent work over the context's threads, and what the plain kernels need to be vectorised. */
 #ifndef TESS_MODELS_PARALLEL_H
 #define TESS_MODELS_PARALLEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera/plugin.h: what a plugin author needs: the descriptor, the host table and the five vtables.
  *
  * This one header is enough: C11 or C++17, no dependency, no link to the core. Stability: within one major version
@@ -106,7 +107,7 @@ typedef struct tess_request tess_request;
 enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
 enum { /* DESIGN section 7 */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
-    TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION
+    TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT
 };
 
 /* One option a plugin understands, for the loader's checks and for `tessera plugins info`. The key begins with the

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera/plugin_helpers.h: small things every plugin needs and gets wrong once: filling an error, writing an out
  * struct no further than the caller made it, walking an array by its first element's size, the descriptor.
  *
@@ -14,7 +15,7 @@
  * It says that any core of this major version will do; a plugin that needs a newer one writes the struct itself. */
 /* clang-format off */
 #define TESS_DESCRIPTOR(kinds, name, version, license, needs)                                                       \
-    TESS_EXPORT const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {    \
+    const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {    \
         "TESSPLG", sizeof(tess_plugin_note), TESS_ABI_MAJOR, TESS_ABI_MINOR, 0, 0, (kinds), name, version, license, \
         needs                                                                                                       \
     }
@@ -44,6 +45,17 @@ tess_plugin_fail_of(tess_error *error, tess_status status, int32_t rank, const c
 /** The same without a rank. */
 #define tess_plugin_fail(error, status, ...) tess_plugin_fail_of(error, status, -1, __VA_ARGS__)
 
+/** Copies a full error to the caller's, as far as that one's struct_size goes (null is fine), and returns its code. */
+static inline tess_status tess_plugin_copy_error(tess_error *to, const tess_error *from) {
+    uint32_t size = to ? to->struct_size : 0, bytes = size < sizeof *from ? size : (uint32_t)sizeof *from;
+    if (bytes <= offsetof(tess_error, message) || to == from)
+        return from->code;
+    memcpy(to, from, bytes);
+    to->struct_size = size;
+    ((char *)to)[bytes - 1] = 0;
+    return from->code;
+}
+
 /** Copies `from` (`bytes` long, struct_size first) to `out`, whose caller says that it has `size` bytes: what does not
  * fit is left out, what we do not know is zeroed, struct_size is left alone. For an array of out structs, `size` is the
  * first element's. */
@@ -63,6 +75,24 @@ static inline const void *tess_plugin_at(const void *first, uint32_t stride, uin
 }
 /** Element i of an array that a newer or older core made: TESS_AT(model->params, i). Never index such an array. */
 #define TESS_AT(array, i) ((__typeof__(&(array)[0]))tess_plugin_at((array), (array)->struct_size, (uint64_t)(i)))
+
+/** Numbers a wrap policy's units in order of first use, 0 … n - 1, whatever numbers (0 and up) it gave them; numbers
+ * that no parameter has are left out. Returns n. */
+static inline int32_t tess_plugin_number_units(int32_t *unit_of_param, uint32_t n_params) {
+    int32_t n = 0;
+    for (uint32_t i = 0; i < n_params; i++) {
+        const int32_t old = unit_of_param[i];
+        if (old < 0) /* done: -1 - its number */
+            continue;
+        for (uint32_t k = i; k < n_params; k++)
+            if (unit_of_param[k] == old)
+                unit_of_param[k] = -1 - n;
+        n++;
+    }
+    for (uint32_t i = 0; i < n_params; i++)
+        unit_of_param[i] = -1 - unit_of_param[i];
+    return n;
+}
 
 /** Bytes of one element; 0 for an unknown dtype. */
 static inline uint32_t tess_dtype_bytes(uint32_t dtype) {

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera/tessera.h: fully sharded data parallel training for programs written in C. C11 and C++17.
  *
  * Rules for every function here:
@@ -21,6 +22,11 @@ extern "C" {
 #define TESS_API __attribute__((visibility("default")))
 #endif
 
+/** Of this header. tess_version() says the same of the library that runs. */
+#define TESS_VERSION_MAJOR 0
+#define TESS_VERSION_MINOR 9
+#define TESS_VERSION_PATCH 0
+
 typedef int32_t tess_scope; /* handles: small integers, valid until tess_close */
 typedef int32_t tess_param; /* slice i of a stack has handle first + i */
 typedef struct tess tess;
@@ -39,27 +45,70 @@ enum {
 };
 
 /* ---- open ------------------------------------------------------------------------------------- */
-typedef struct { /* the environment wins over these: docs/variables.md */
+typedef struct { /* one option by its name in docs/variables.md: { "timeout", "30" } is TESSERA_TIMEOUT=30 */
+    const char *key, *value;
+} tess_setting;
+/** Plans this program with other settings, for advice on a plan that is over its budget: opens an engine with plan_only
+ * and `settings`, declares, calls tess_shard, and writes tess_stats.planned_peak_bytes to `bytes`. "ranks" may be among
+ * the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot be had. */
+typedef tess_status (*tess_plan_fn)(void *user, const tess_setting *settings, uint32_t n, uint64_t bytes[3],
+                                    double *seconds);
+enum { TESS_OPTIONS_WIN = 1 /* tess_options.flags: what is set there wins over the environment, as a command line does */ };
+typedef struct { /* the environment wins over these, unless flags say otherwise: docs/variables.md */
     uint32_t struct_size;
     uint32_t pointer_mem; /* 1 << TESS_MEM_…: memory my code can read; 0: host only. Another device is refused */
     const char *comm, *offload, *precision, *wrap, *strategy, *device; /* as in TESSERA_COMM and so on; null: default */
-    const char *optimizer; /* "sgd", "adam", "adamw" (default), "adadelta", "none": decides the state that is planned */
+    const char *optimizer; /* "sgd", "adam", "adamw" (default), "adadelta", "own", "none": decides the planned state */
     float momentum;        /* sgd: not 0 plans a momentum state */
     int32_t accum;         /* microbatches per step, 0: 1 */
     uint64_t device_memory_bytes; /* budget per rank; 0: none */
     uint64_t input_bytes;  /* blocks: bytes of one microbatch's input */
     void *stream;          /* cudaStream_t my kernels run on, null: the default stream; null on CPU */
-    uint32_t plan_only, reserved; /* 1: no ranks, no data: tess_shard plans for `ranks` and allocates nothing */
-    int32_t ranks, reserved1;
+    uint32_t plan_only;    /* 1: no ranks, no data: tess_shard plans for `ranks` and allocates nothing */
+    uint32_t flags;        /* TESS_OPTIONS_… */
+    int32_t ranks;
+    int32_t own_states;    /* optimizer "own": fp32 states per element that tess_update keeps, 0 to 2 */
+    const char *activations, *sync, *prefetch, *log; /* as in TESSERA_ACTIVATIONS and so on; log is the process's */
+    uint64_t host_memory_bytes;      /* budget per rank; 0: none */
+    int32_t threads;                 /* compute threads per rank; 0: the default */
+    int32_t deterministic, strict;   /* 1 on, -1 off; 0: the default, off */
+    uint32_t n_settings;
+    const tess_setting *settings;    /* any other option, also of plugins: { "gloo-interface", "eth0" } */
+    tess_plan_fn plan_alternative;   /* for advice; null: what was declared is planned again */
+    void *plan_user;
+    uint32_t checkpoint, reserved2;  /* checkpoint 1: tess_checkpoint_save will be called, so that a snapshot is planned */
 } tess_options;
-TESS_API tess_status tess_open(const tess_options *or_null, tess **out); /* [C] options and environment → comm, device, … */
+/** [C] Options and environment → comm, device, … Texts are copied. A process may open several engines, one after the other
+ * or at once, in the same order on all ranks and used by one thread. Each has its own budgets: what they take adds up. */
+TESS_API tess_status tess_open(const tess_options *or_null, tess **out);
 /** Ends in order when no error stands, else locally; never hangs; null is fine. Frees all the engine allocated. */
 TESS_API tess_status tess_close(tess *);
 TESS_API const char *tess_last_error(void); /* of this thread; "" if none; valid until this thread's next failure */
+/** For callbacks and for errors of the program's own: sets this thread's last error message and returns `status`. The
+ * engine keeps the message of a callback that fails. */
+TESS_API tess_status tess_fail(tess_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+TESS_API const char *tess_version(void);    /* of the library that runs, "1.2.3" */
 TESS_API int tess_exit_code(tess_status);   /* 0 ok, 1 check failed, 2 usage, 3 configuration, 4 memory, 5 peer, 6 data */
 TESS_API int32_t tess_rank(const tess *);   /* for the data loader: 0 … tess_ranks()-1 */
 TESS_API int32_t tess_ranks(const tess *);
+/** [C] The worst news of all ranks: the status of the lowest rank for which `mine` is not TESS_OK, with that rank's
+ * message, on every rank; TESS_OK when all are well. For errors before communicators exist, of a data loader say, and
+ * at any later time between passes. Ends no engine. */
+TESS_API tess_status tess_agree(tess *, tess_status mine);
 
+typedef struct { /* what was chosen, with "auto" resolved; texts live as long as the engine */
+    uint32_t struct_size;
+    uint32_t memory; /* TESS_MEM_…: what pointers to parameters, gradients and tess_alloc memory point to */
+    const char *comm, *offload, *precision, *wrap, *strategy, *device, *optimizer, *activations;
+    void *stream;    /* on which the device works for this engine: the program's own, if it gave one */
+    int32_t rank, ranks, local_rank;
+    int32_t shard_ranks, replicas; /* ranks that share one copy of the parameters, and how many copies there are */
+    int32_t threads, accum, prefetch;
+    uint32_t sync_each, deterministic, strict, plan_only;
+    int32_t n_states; /* fp32 optimizer states per element */
+    uint64_t device_memory_bytes, host_memory_bytes; /* budgets; 0: none */
+} tess_info;
+TESS_API tess_status tess_info_get(const tess *, tess_info *out); /* from tess_open on */
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
     uint32_t struct_size, dtype, flags;
@@ -75,7 +124,13 @@ typedef struct {
  * belongs to the scope whose name is its longest dotted prefix. Stacked like parameters. */
 TESS_API tess_status tess_scope_add(tess *, const char *name, int64_t stack, tess_scope *first);
 TESS_API tess_status tess_param_add(tess *, const tess_param_options *, tess_param *first_or_null);
-TESS_API tess_status tess_param_tie(tess *, const char *alias, const char *of); /* alias is one more parameter of its scope */
+/** alias is one more parameter of its scope: it counts in the `n` of begin and comes last there when it is declared last.
+ * Its gradient is the gradient of `of`. */
+TESS_API tess_status tess_param_tie(tess *, const char *alias, const char *of);
+/** What the precision chosen at open makes of a parameter: the dtype of the pointers that begin hands out, and of its
+ * gradients (or null). Local, from tess_open on; declares nothing. */
+TESS_API tess_status tess_compute_dtype(const tess *, const tess_param_options *, uint32_t *dtype,
+                                        uint32_t *grad_dtype_or_null);
 
 /* ---- ranges: how values get in and out without the whole model anywhere ------------------------ */
 typedef struct {
@@ -85,6 +140,7 @@ typedef struct {
     int64_t slice; /* index in the stack, else 0 */
     uint64_t slice_elems, first_elem, elems; /* this range lies in one slice */
     const char *name;
+    uint64_t stacked_first; /* slice * slice_elems + first_elem: the place in the whole stacked tensor */
 } tess_range;
 /** Called on the thread that called in, one range at a time, ascending in declaration order, only for what
  * this rank owns; `data` is host memory, fp32 unless the parameter is f64, valid during the call. */
@@ -99,7 +155,16 @@ TESS_API tess_status tess_summon_begin(tess *, tess_scope, void *params, int32_t
 TESS_API tess_status tess_summon_end(tess *, tess_scope); /* [C] */
 
 /* ---- hooks: one pass --------------------------------------------------------------------------- */
-TESS_API tess_status tess_pass(tess *, uint32_t kind); /* [C] starts a pass */
+/** [C] Starts a pass. It ends with the next call that needs it to have ended: tess_pass, tess_step, tess_update,
+ * tess_grad_norm, tess_grad_drop, tess_each, tess_each_full, tess_summon_begin, tess_trace or tess_close. tess_all_reduce,
+ * tess_barrier and everything that only reads may be called inside one. */
+TESS_API tess_status tess_pass(tess *, uint32_t kind);
+/** K of the running step: TESSERA_ACCUM or tess_options.accum. */
+TESS_API int32_t tess_accum(const tess *);
+/** The global number of this rank's microbatch k, which counts from 0 over all steps: in a step s = k / K with j = k % K it
+ * is s * K * W plus rank * K + j with sync=end, or j * W + rank with sync=each. Batches picked by it are the same data
+ * whatever W and K, as long as W * K is the same. */
+TESS_API uint64_t tess_microbatch(const tess *, uint64_t k);
 /** Blocking until the scope's parameters are in place. Fills n pointers in declaration order into an array or a
  * struct of pointers (copied bytewise). They hold until the matching end and not beyond (poisoned under
  * TESSERA_STRICT=1); parameters are read-only. Scopes may nest; an outer scope's pointers stay valid. */
@@ -139,6 +204,9 @@ typedef struct {
     uint64_t forward_scratch_bytes, backward_scratch_bytes;
     tess_block_fn forward, backward;
     void *user;
+    /* 0, or: backward can do without `saved` (null) and make it again by itself, in this much scratch. Then recomputation
+     * runs no forward again, and training's forward gets null for `saved` too. */
+    uint64_t remake_scratch_bytes;
 } tess_block_options;
 /** Blocks run in the order they are added; each is a scope of its own. Local, before tess_shard. */
 TESS_API tess_status tess_block_add(tess *, const tess_block_options *, tess_scope *or_null);
@@ -158,6 +226,16 @@ typedef struct {
 TESS_API tess_status tess_step(tess *, const tess_optimizer_options *);
 TESS_API tess_status tess_grad_norm(tess *, float *out); /* [C] of the averaged gradient, same bits everywhere */
 TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update */
+/** Optimizer steps done, which bias correction counts. A checkpoint saves it with the moments; set it after tess_shard
+ * on every rank alike, or a resumed run begins its bias correction anew. */
+TESS_API uint64_t tess_steps_done(const tess *);
+TESS_API tess_status tess_steps_set(tess *, uint64_t steps); /* [C], between steps */
+/** As tess_range_fn, for an optimizer of one's own: change `param` and the states in place. `grad` is the averaged
+ * gradient, fp32; state[i] are the fp32 states planned with tess_options.own_states, zero at first. */
+typedef tess_status (*tess_update_fn)(void *user, const tess_range *, void *param, const float *grad, float *const *state);
+/** [C] One step of the program's own optimizer (tess_options.optimizer "own"): calls fn for every range that this rank
+ * owns; then the gradients are gone and one more step is done. States are TESS_OF_MOMENT1 and TESS_OF_MOMENT2. */
+TESS_API tess_status tess_update(tess *, tess_update_fn fn, void *user);
 
 typedef struct { /* one pass over the blocks */
     uint32_t struct_size, kind;
@@ -169,7 +247,8 @@ typedef struct { /* one pass over the blocks */
 TESS_API tess_status tess_run(tess *, const tess_run_options *); /* [C] */
 
 /* ---- the rest ---------------------------------------------------------------------------------- */
-TESS_API tess_status tess_all_reduce(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op); /* [C] losses, counts */
+/** [C] Losses and counts; also inside a pass, between an end and the next begin. */
+TESS_API tess_status tess_all_reduce(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op);
 TESS_API tess_status tess_barrier(tess *);                                                             /* [C] */
 /** Activations and other buffers of my own, booked and budgeted; before tess_shard they are in the plan. Host or
  * device memory as pointer_mem says. Freed by tess_close. */
@@ -244,6 +323,19 @@ typedef struct { /* one unit, per rank; bytes as they are allotted, rounded up *
 } tess_unit_info;
 TESS_API tess_status tess_ledger_unit(const tess *, int32_t unit, tess_unit_info *out);
 
+/* ---- advice ------------------------------------------------------------------------------------- */
+typedef struct { /* an alternative to a plan that is over its budget; pointers hold during the call */
+    uint32_t struct_size, fits;  /* fits 0: the one that needs least, when none fits */
+    const tess_setting *settings; /* to be changed; "ranks" is -n */
+    uint32_t n_settings, reserved;
+    uint64_t bytes[3]; /* planned, [TESS_DOMAIN_…] */
+    double seconds;    /* of a step, predicted; below 0: not known */
+} tess_alternative;
+typedef tess_status (*tess_advice_fn)(void *user, const tess_alternative *);
+/** After tess_shard has returned TESS_E_BUDGET with plan_only: what would fit instead, the best first. *n_planned
+ * (null is fine): how many alternatives were planned; 0: none had to be. */
+TESS_API tess_status tess_advice_each(const tess *, tess_advice_fn fn, void *user, uint32_t *n_planned);
+
 /* ---- what ran when ------------------------------------------------------------------------------ */
 typedef struct {
     uint32_t struct_size, reserved;
@@ -252,6 +344,9 @@ typedef struct {
     const char *unit; /* or the scope; "" where there is none */
     uint64_t step;    /* optimizer steps done before */
     double start, seconds; /* start: from the first span of the step. A collective's end is seen by the wait for it */
+    int32_t scope;         /* which it is about, in the order of declaration; -1: none */
+    int32_t block;         /* of that scope, in the order of tess_block_add; -1: none */
+    int32_t unit_index, wait; /* -1: none; wait 1: the engine's thread stands still for another lane */
 } tess_span;
 typedef tess_status (*tess_span_fn)(void *user, const tess_span *);
 /** Records from here on, between passes: the last `spans` spans, in memory obtained here; 0 ends it. Off by default.
@@ -259,6 +354,48 @@ typedef tess_status (*tess_span_fn)(void *user, const tess_span *);
 TESS_API tess_status tess_trace(tess *, uint64_t spans);
 /** Calls fn with each recorded span of the step before which `step` optimizer steps were done, in order of start. */
 TESS_API tess_status tess_trace_each(tess *, uint64_t step, tess_span_fn fn, void *user);
+
+/* ---- checkpoints: docs/checkpoints.md ------------------------------------------------------------ */
+enum {
+    TESS_CHECKPOINT_SKIP = 1,   /* save: while the one before is still being written, do nothing; else it is waited for */
+    TESS_CHECKPOINT_PARAMS = 2, /* load: parameters and buffers only; the optimizer and the count of steps begin anew */
+    TESS_CHECKPOINT_BYTES = 4096 /* of the program's own, most of each kind */
+};
+typedef struct {
+    uint32_t struct_size, flags;
+    const char *dir;      /* in which DIR/step-000020 appears. One run at a time holds it; rank 0 makes it */
+    uint64_t keep;        /* after this one, as many stay in all; 0: all do */
+    const void *common, *own; /* bytes of the program's: rank 0's for all, and each rank's; copied */
+    uint64_t common_bytes, own_bytes;
+} tess_checkpoint_options;
+/** [C] Saves parameters, optimizer state, buffers, the count of steps and the program's bytes, between steps. Where a
+ * snapshot was planned (tess_options.checkpoint, TESSERA_CHECKPOINT=async) it returns when that is taken and the files
+ * are written beside training; else when they are on disk. What the disk refuses is TESS_E_DATA on every rank and not
+ * sticky: the checkpoints before stay, training can go on. */
+TESS_API tess_status tess_checkpoint_save(tess *, const tess_checkpoint_options *);
+typedef struct {
+    uint32_t struct_size;
+    int32_t ranks;         /* that saved it */
+    uint64_t step, microbatches; /* done; of one step, over all ranks */
+    uint64_t common_bytes, own_bytes; /* load: of the program's bytes, those that were saved for this rank */
+    uint64_t bytes;        /* save: this rank wrote */
+    double stall_seconds, write_seconds; /* save: for which the call held training up; of writing */
+} tess_checkpoint_info;
+/** [C] Until the last save is on disk: its outcome, once, and TESS_OK when there is none. `info` may be null. */
+TESS_API tess_status tess_checkpoint_wait(tess *, tess_checkpoint_info *info);
+typedef struct {
+    uint32_t struct_size, flags;
+    const char *path; /* DIR: the newest there that verifies; or DIR/step-000020 */
+    void *common, *own; /* room for the program's bytes; null: not wanted */
+    uint64_t common_bytes, own_bytes; /* of that room */
+} tess_checkpoint_load_options;
+/** [C] After tess_shard (its fill may be null): whatever the number of ranks, strategy, wrap, offload and precision of
+ * the run that saved. Buffers are those of its rank 0; a rank beyond its number finds no bytes of its own. Every byte is
+ * held against its checksum. TESS_E_DATA: no checkpoint, damaged, or of another model or optimizer. */
+TESS_API tess_status tess_checkpoint_load(tess *, const tess_checkpoint_load_options *, tess_checkpoint_info *info);
+/** Calls fn with each complete checkpoint in DIR, oldest first. Local; needs no engine. */
+typedef tess_status (*tess_checkpoint_fn)(void *user, const char *path, const tess_checkpoint_info *);
+TESS_API tess_status tess_checkpoint_list(const char *dir, tess_checkpoint_fn fn, void *user);
 
 #ifdef __cplusplus
 }

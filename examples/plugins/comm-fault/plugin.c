@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* TESSERA_COMM=fault:FAULT,op=NAME,at=N,rank=R,over=PLUGIN: the other plugin, but that on rank R the N-th operation of
  * that name is delayed, dropped, corrupted, or the end of the process. A plugin on top of another: it opens it through
  * the host table (since ABI 1.1), hands every slot through, and wraps communicators and requests to know them again. */

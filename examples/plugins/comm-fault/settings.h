@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What shall go wrong, and where: the text behind TESSERA_COMM=fault: */
 #ifndef FAULT_SETTINGS_H
 #define FAULT_SETTINGS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* TESSERA_COMM=mpi: collectives over MPI point-to-point messages, for programs started by mpirun or srun. Raw
  * contributions travel and are summed by the comm kit in the engine's order, so digests are those of every such
  * backend; MPI_Reduce would sum in an order of its own, and cannot be aborted.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* TESSERA_WRAP=transformer: each layer of a stack (h.0, h.1, …; layers.0, …) is a unit, and what lies outside them is
  * one, as FSDP users wrap by the class of a block. transformer:NAME takes the stack of that name only (NAME.0, …). */
 #include <tessera/plugin_helpers.h>
@@ -49,7 +50,7 @@ static tess_status assign(void *ctx, const tess_model_view *model, const tess_pl
     if (!layers)
         return tess_plugin_fail(error, TESS_E_INVALID, "wrap transformer: no module is named %s%s0, %s%s1 and so on",
                                 stack, *stack ? "." : "", stack, *stack ? "." : "");
-    *n_units = next;
+    *n_units = tess_plugin_number_units(unit, model->n_params);
     return TESS_OK;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 // Raw Gloo against this plugin, in one run: the same ranks, sizes and memory, turn by turn.
 //
 //     raw_gloo PLUGIN.so RANKS [LEAST_BYTES MOST_BYTES [ROUNDS]]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* One comm plugin with one fault, chosen by a macro at compile time; with none it is a good one. What each variant must
  * lead to is in test_bad_plugins.c. The slots do nothing: none of them is ever called. */
 #include <tessera/plugin.h>

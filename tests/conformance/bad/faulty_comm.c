@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A small comm plugin: the ranks of one host put what they send on a board in shared memory, and read it there. */
 #include <errno.h>
 #include <fcntl.h>
@@ -8,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__SSE2__)
@@ -311,6 +313,10 @@ static tess_status init(void *ctx, const tess_comm_config *cfg, tess_comm **out,
     pthread_create(&thread, NULL, for_ever, NULL);
     pthread_detach(thread);
 #endif
+#ifdef FAULT_LEAKS_SOCKET
+    if (cfg->nranks > 1)
+        socket(AF_UNIX, SOCK_STREAM, 0);
+#endif
 #ifdef FAULT_BLOCKS_SIGNALS
     sigset_t all;
     sigfillset(&all);
@@ -355,6 +361,10 @@ static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess
     if (c->op == TESS_ALL_GATHER && send != recv + (uint64_t)x->rank * per * bytes_of(c->send_dtype) &&
         send < recv + (uint64_t)x->n * per * bytes_of(c->send_dtype) && recv < send + sent_bytes(x, c))
         return failed(e, TESS_E_INVALID, "comm faulty: the buffers overlap");
+#ifndef FAULT_SCATTERS_IN_PLACE
+    if (c->op == TESS_REDUCE_SCATTER && recv >= send && recv < send + sent_bytes(x, c))
+        return failed(e, TESS_E_INVALID, "comm faulty: the buffers overlap");
+#endif
     if (c->op == TESS_BROADCAST && (c->root < 0 || c->root >= x->n))
         return failed(e, TESS_E_INVALID, "comm faulty: root is %d", c->root);
     if (reduces && c->send_dtype == TESS_I32 && c->scale != 1)

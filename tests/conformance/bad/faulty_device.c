@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A device with real queues, over the core's cpu device: each stream is a thread that does one thing after another. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "device_cpu.h"
+#include "core/builtin/device_cpu.h"
 #include "faulty.h"
 
 FAULTY_NOTE(TESS_KIND_DEVICE);

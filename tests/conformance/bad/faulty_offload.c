@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* An offload plugin that keeps all regions itself, in memory from the host table. */
 #include <stdlib.h>
 
@@ -29,6 +30,10 @@ static tess_status place(void *ctx, const tess_plan_env *env, const tess_region 
 #ifdef FAULT_PLACE_IMPURE
         static uint64_t calls;
         p.storage_bytes += calls++ % 100;
+#endif
+#ifdef FAULT_PLACE_CHANGES_LATER
+        static uint64_t later;
+        p.storage_bytes += later++ > 3 * n;
 #endif
         if (r->region == TESS_REGION_ACTIVATION)
             p = (tess_placement){ .rest = TESS_REST_HOST, .align = 64, .host_bytes = r->bytes };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A precision plugin with casts of its own, f32 to bf16 and back. It also carries the faults of files and of opening.
  */
 #include <math.h>
@@ -17,6 +18,11 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
     (void)ctx;
     if (p->dtype == TESS_F32 && (mask >> TESS_BF16 & 1))
         compute = TESS_BF16;
+#ifdef FAULT_DEPENDS_ON_RANK
+    const char *rank = getenv("RANK");
+    if (rank && *rank == '2')
+        compute = p->dtype;
+#endif
 #ifndef FAULT_COMPUTE_UNREADABLE
     if (!(mask >> compute & 1))
         return failed(e, TESS_E_UNSUPPORTED, "the program does not read dtype %u", compute);
@@ -180,6 +186,11 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     static int times;
     if (times++)
         return failed(e, TESS_E_INVALID, "already open");
+#endif
+#ifdef FAULT_LEAKS_MEMORY
+    char *volatile lost = malloc(1 << 20); /* volatile: the compiler may not leave it out */
+    if (lost)
+        memset(lost, 1, 1 << 20);
 #endif
 #ifdef FAULT_LEAKS_FILE
     (void)!dup(2);

@@ -1,7 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* A wrap policy: two modules' parameters at a time, tied ones apart. */
 #include <stdlib.h>
 
 #include "faulty.h"
+#include <tessera/plugin_helpers.h>
 
 FAULTY_NOTE(TESS_KIND_WRAP);
 
@@ -27,10 +29,6 @@ static tess_status assign(void *ctx, const tess_model_view *v, const tess_plan_e
     per += calls++ % 5 == 4;
 #endif
     for (uint32_t i = 0; i < v->n_params; i++) {
-#ifdef FAULT_DROPS_A_PARAMETER
-        if (i == v->n_params / 2)
-            continue;
-#endif
         unit[i] = (int32_t)i / per;
         n = unit[i] + 1;
     }
@@ -45,7 +43,17 @@ static tess_status assign(void *ctx, const tess_model_view *v, const tess_plan_e
         if (param_at(v, i)->flags & 2)
             unit[i] = unit[param_at(v, i)->tied_to];
 #endif
-    *n_units = n;
+    *n_units = tess_plugin_number_units(unit, v->n_params);
+#ifdef FAULT_DROPS_A_PARAMETER
+    unit[v->n_params / 2] = -1;
+#endif
+#ifdef FAULT_EMPTY_UNIT
+    ++*n_units;
+#endif
+#ifdef FAULT_REVERSES
+    for (uint32_t i = 0; i < v->n_params; i++)
+        unit[i] = *n_units - 1 - unit[i];
+#endif
     return TESS_OK;
 }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Every way a plugin file can be unfit, its exact status, and the words that name the fault. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "loader.h"
+#include "core/plugin/open.h"
 
 static char scratch[] = "/tmp/tessera-bad-XXXXXX"; /* mode 0700, below a sticky directory */
 static char path[4096];

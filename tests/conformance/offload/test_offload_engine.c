@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* test_offload_engine SELECTION: training with an offload plugin; what it promises apart from the engine is checked by
  * `tessera plugins check`. Exits with 77 when the plugin cannot be used here. */
 #include <stdarg.h>
@@ -9,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loader.h"
-#include "support/toy.h"
+#include "core/plugin/open.h"
+#include "tests/support/toy.h"
 
 static const char *selection;
 

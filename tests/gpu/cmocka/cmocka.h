@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* As much of CMocka's interface as our tests use, for a machine that has no CMocka and can fetch none. A failed
  * assertion leaves the test by longjmp; tests run in order, each once. Only tests/gpu/run builds with it. */
 #ifndef TESSERA_SMALL_CMOCKA_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Causal attention, by blocks of query rows: the scores of one block exist at a time, small enough to stay in the GPU's
  * cache, and backward makes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022). The five
  * products are batches over the heads of a sample, on the tensor cores in bf16. */

@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Convolution by cuDNN where it can (cudnn.c), else as products: a strip of windows at a time is laid out as rows. The
  * gradient of the input is a convolution too, of dy with the weights turned round, so that every element is one sum. */
 #include "cudnn_ops.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <stdlib.h>
 
@@ -98,7 +99,7 @@ static tess_status forward(ops_conv *v, const float *x, const void *w, const flo
         ops_cudnn_conv_prepare(v->c, &v->dnn, s, v->need);
     if (v->dnn.use_forward)
         OPS_TRY(ops_cudnn_forward(v->c, &v->dnn, s, x, w, y, scratch));
-    else
+    if (!v->dnn.use_forward)
         OPS_TRY(convolve(v->c, s, s, OPS_TURN_IN_OUT, x, w, y, scratch));
     if (!b && !s->relu)
         return TESS_OK;
@@ -134,15 +135,15 @@ static tess_status weights_backward(const ops_conv *v, const float *x, const flo
                       .channels = s->channels, .outputs = s->outputs, .kernel = s->kernel);
 }
 
-static tess_status backward(const ops_conv *v, const float *x, const void *w, const float *dy, float *dx, float *dw,
+static tess_status backward(ops_conv *v, const float *x, const void *w, const float *dy, float *dx, float *dw,
                             float *db, void *scratch) {
     if (dx && v->dnn.use_data)
         OPS_TRY(ops_cudnn_data(v->c, &v->dnn, &v->s, w, dy, dx, scratch));
-    else if (dx)
+    if (dx && !v->dnn.use_data)
         OPS_TRY(convolve(v->c, &v->back, &v->s, OPS_TURN_ROUND, dy, w, dx, scratch));
     if (dw && v->dnn.use_filter)
         OPS_TRY(ops_cudnn_filter(v->c, &v->dnn, &v->s, x, dy, dw, scratch));
-    else if (dw)
+    if (dw && !v->dnn.use_filter)
         OPS_TRY(weights_backward(v, x, dy, dw, scratch));
     return db ? ops_cuda_column_sums_in(v->c, dy, db, sizes_of(v->c, &v->s).places, (uint64_t)v->s.outputs, 1)
               : TESS_OK;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What the files of the CUDA operators share: the context, launches, products, and which libraries there are. */
 #ifndef TESS_MODELS_CUDA_OPS_H
 #define TESS_MODELS_CUDA_OPS_H
@@ -7,7 +8,7 @@
 #include <cudnn.h>
 #endif
 
-#include "../ops.h"
+#include "tools/models/ops.h"
 #include "cuda_driver.h"
 #include "kernels.h"
 

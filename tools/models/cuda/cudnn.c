@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Convolution in fp32 by cuDNN's per-operation interface, where libcudnn.so.9 is there and its algorithm's workspace
  * fits into the scratch that the products of convolution.c would have had: the plan is the same with and without. The
  * algorithms are those that are deterministic, without TF32. Tensors are NHWC, weights are turned to [out, k, k, in].
  * In bf16 cuDNN would round results too, so the products do it, whose results are fp32. */
 #include "cudnn_ops.h"
-#include "status.h"
+#include "core/base/log.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -136,9 +137,15 @@ static pieces cut(const ops_conv_shape *s, char *at) {
     return (pieces){ (float *)(void *)at, (void *)((behind + ALIGN - 1) / ALIGN * ALIGN) };
 }
 
-static tess_status failed(const cuda_ops *c, cudnnStatus_t r, const char *what) {
-    return r == CUDNN_STATUS_SUCCESS ? TESS_OK
-                                     : tess__fail(TESS_E_DEVICE, "cuDNN: %s: %s", what, c->dnn->cudnnGetErrorString(r));
+/* An algorithm may fail although its workspace could be asked for. The products do it then, from here on; what spoilt
+ * the context shows at their first launch. */
+static tess_status done(const cuda_ops *c, cudnnStatus_t r, const char *what, int *use) {
+    if (r == CUDNN_STATUS_SUCCESS)
+        return TESS_OK;
+    *use = 0;
+    tess__log(TESS_LOG_WARNING, "operators cuda: cuDNN's %s failed (%s): products do it from here on", what,
+              c->dnn->cudnnGetErrorString(r));
+    return TESS_OK;
 }
 
 static tess_status turn(const cuda_ops *c, const ops_conv_shape *s, const void *w, float *out) {
@@ -149,33 +156,35 @@ static tess_status turn(const cuda_ops *c, const ops_conv_shape *s, const void *
 
 static const float one = 1, zero = 0;
 
-tess_status ops_cudnn_forward(const cuda_ops *c, const ops_cudnn_conv *v, const ops_conv_shape *s, const float *x,
+tess_status ops_cudnn_forward(const cuda_ops *c, ops_cudnn_conv *v, const ops_conv_shape *s, const float *x,
                               const void *w, float *y, void *scratch) {
     pieces p = cut(s, scratch);
     OPS_TRY(turn(c, s, w, p.w));
-    return failed(c,
-                  c->dnn->cudnnConvolutionForward(c->dnn_handle, &one, v->x, x, v->w, p.w, v->conv, forward_algo,
-                                                  p.workspace, v->forward_bytes, &zero, v->y, y),
-                  "convolution");
+    return done(c,
+                c->dnn->cudnnConvolutionForward(c->dnn_handle, &one, v->x, x, v->w, p.w, v->conv, forward_algo,
+                                                p.workspace, v->forward_bytes, &zero, v->y, y),
+                "convolution", &v->use_forward);
 }
 
-tess_status ops_cudnn_data(const cuda_ops *c, const ops_cudnn_conv *v, const ops_conv_shape *s, const void *w,
+tess_status ops_cudnn_data(const cuda_ops *c, ops_cudnn_conv *v, const ops_conv_shape *s, const void *w,
                            const float *dy, float *dx, void *scratch) {
     pieces p = cut(s, scratch);
     OPS_TRY(turn(c, s, w, p.w));
-    return failed(c,
-                  c->dnn->cudnnConvolutionBackwardData(c->dnn_handle, &one, v->w, p.w, v->y, dy, v->conv, data_algo,
-                                                       p.workspace, v->data_bytes, &zero, v->x, dx),
-                  "gradient of a convolution's input");
+    return done(c,
+                c->dnn->cudnnConvolutionBackwardData(c->dnn_handle, &one, v->w, p.w, v->y, dy, v->conv, data_algo,
+                                                     p.workspace, v->data_bytes, &zero, v->x, dx),
+                "gradient of a convolution's input", &v->use_data);
 }
 
-tess_status ops_cudnn_filter(const cuda_ops *c, const ops_cudnn_conv *v, const ops_conv_shape *s, const float *x,
+tess_status ops_cudnn_filter(const cuda_ops *c, ops_cudnn_conv *v, const ops_conv_shape *s, const float *x,
                              const float *dy, float *dw, void *scratch) {
     pieces p = cut(s, scratch);
-    OPS_TRY(failed(c,
-                   c->dnn->cudnnConvolutionBackwardFilter(c->dnn_handle, &one, v->x, x, v->y, dy, v->conv, filter_algo,
-                                                          p.workspace, v->filter_bytes, &zero, v->w, p.w),
-                   "gradient of a convolution's weights"));
+    OPS_TRY(done(c,
+                 c->dnn->cudnnConvolutionBackwardFilter(c->dnn_handle, &one, v->x, x, v->y, dy, v->conv, filter_algo,
+                                                        p.workspace, v->filter_bytes, &zero, v->w, p.w),
+                 "gradient of a convolution's weights", &v->use_filter));
+    if (!v->use_filter)
+        return TESS_OK;
     return OPS_LAUNCH(c, add_weights, ops_blocks_each(w_elems(s)), .d = p.w, .dw = dw, .elems = w_elems(s),
                       .channels = s->channels, .outputs = s->outputs, .kernel = s->kernel, .out_first = 1);
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* cuDNN's part in convolution in fp32: cudnn.c. */
 #ifndef TESS_MODELS_CUDNN_OPS_H
 #define TESS_MODELS_CUDNN_OPS_H
@@ -15,11 +16,12 @@ typedef struct {
 /** Once, after the start: what of a convolution cuDNN does within `room`. Nothing, where there is no cuDNN. */
 void ops_cudnn_conv_prepare(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, ops_scratch room);
 void ops_cudnn_conv_release(const cuda_ops *, ops_cudnn_conv *);
-tess_status ops_cudnn_forward(const cuda_ops *, const ops_cudnn_conv *, const ops_conv_shape *, const float *x,
-                              const void *w, float *y, void *scratch);
-tess_status ops_cudnn_data(const cuda_ops *, const ops_cudnn_conv *, const ops_conv_shape *, const void *w,
-                           const float *dy, float *dx, void *scratch);
-tess_status ops_cudnn_filter(const cuda_ops *, const ops_cudnn_conv *, const ops_conv_shape *, const float *x,
+/** Each does its part, or, where cuDNN fails, takes back its `use_…`: then nothing is done and the products have to. */
+tess_status ops_cudnn_forward(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const float *x, const void *w,
+                              float *y, void *scratch);
+tess_status ops_cudnn_data(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const void *w, const float *dy,
+                           float *dx, void *scratch);
+tess_status ops_cudnn_filter(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const float *x,
                              const float *dy, float *dw, void *scratch);
 /** Starts cuDNN for a context, or leaves it without; and ends it. Between enter and leave. */
 void ops_cudnn_start(cuda_ops *);

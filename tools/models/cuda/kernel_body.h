@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What a kernel of kernels.h is written with. */
 #ifndef TESS_MODELS_CUDA_KERNEL_BODY_H
 #define TESS_MODELS_CUDA_KERNEL_BODY_H
-#include "../ops_formulas.h"
-#include "../philox.h"
+#include "tools/models/ops_formulas.h"
+#include "tools/models/philox.h"
 
 enum { OPS_BLOCK = 256, OPS_ROOM = 2 * OPS_BLOCK, OPS_EACH = 4 /* elements per thread, where each is on its own */ };
 enum { OPS_ROWS_PER_BLOCK = OPS_BLOCK / OPS_LANES };

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The bodies of kernels.h as kernels. Compiled with --fmad=false: docs/numbers.md. */
 #include "kernels.h"
 

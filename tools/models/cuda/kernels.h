@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of the reference models on a GPU, as functions that compile for CUDA and for the host alike: kernels.cu
  * makes kernels of them, tests/doubles and tests/unit/test_cuda_ops.c run them in loops.
  *

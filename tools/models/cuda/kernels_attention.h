@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* What attention does beside its products: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #define TESS_MODELS_CUDA_KERNELS_ATTENTION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Kernels of single elements, pools and embedding: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
 #define TESS_MODELS_CUDA_KERNELS_ELEMENTS_H

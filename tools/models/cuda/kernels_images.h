@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Batch normalisation, and what turns convolutions into products: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_IMAGES_H
 #define TESS_MODELS_CUDA_KERNELS_IMAGES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Kernels that sum over columns and rows, losses among them: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ROWS_H
 #define TESS_MODELS_CUDA_KERNELS_ROWS_H

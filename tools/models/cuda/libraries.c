@@ -1,5 +1,6 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ops.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -10,9 +11,16 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static ops_cublas blas;
 static char failure[300]; /* "": loaded */
 
+/* A cuBLAS of a later major version than the driver loads and then finds no kernel that the driver takes. */
+static int driver_takes(int major) {
+    const tess_cuda *cu;
+    char why[240];
+    return tess_cuda_get(&cu, why, sizeof why) != TESS_OK || cu->driver_version / 1000 >= major;
+}
+
 static void *open_first(void) {
     static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = driver_takes(13) ? 0 : 1; i < sizeof names / sizeof *names; i++) {
         void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (lib)
             return lib;

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators for tensors in an NVIDIA GPU's memory: our own kernels (kernels.h), products by cuBLAS. Every call only
  * enqueues on the engine's compute stream. What depends on shapes alone is made without a GPU, so that a plan needs
  * none; the rest is made by `start`, once the engine has its device. */
 #include "cudnn_ops.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -56,7 +57,10 @@ static tess_status start_inside(cuda_ops *c) {
     if (!c->stream)
         CU_TRY(c, "making a stream", c->d->cuStreamCreateWithPriority(&c->own, CU_STREAM_NON_BLOCKING, 0));
     c->stream = c->stream ? c->stream : c->own;
-    CU_TRY(c, "loading the kernels", c->d->cuModuleLoadData(&c->module, tess_ops_kernels));
+    char why[240];
+    CUresult r = tess_cuda_load_module(c->d, c->device, tess_ops_kernels, &c->module, why, sizeof why);
+    if (r != CUDA_SUCCESS)
+        return tess__fail(tess_cuda_status(r), "operators cuda: %s", why);
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
     ops_cudnn_start(c);
@@ -66,12 +70,13 @@ static tess_status start_inside(cuda_ops *c) {
 static tess_status cuda_start(ops *o, const tess_stream *stream) {
     cuda_ops *c = cuda_of(o);
     char why[240];
+    int devices;
     tess_status status = tess_cuda_get(&c->d, why, sizeof why);
     if (status != TESS_OK)
         return tess__fail(status, "operators cuda: %s", why);
     OPS_TRY(ops_cublas_load(&c->blas));
     c->stream = stream->handle ? stream->handle : CU_STREAM_LEGACY; /* null: the default stream */
-    CU_TRY(c, "taking the device", c->d->cuDeviceGet(&c->device, stream->device));
+    CU_TRY(c, "taking the device", tess_cuda_device_of(c->d, stream->device, &c->device, &devices));
     CU_TRY(c, "taking the device's context", c->d->cuDevicePrimaryCtxRetain(&c->context, c->device));
     OPS_TRY(ops_cuda_enter(c));
     status = start_inside(c);

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
 /* Products of matrices by cuBLAS, in fp32 or from bf16 factors with fp32 sums and results, and the linear operator.
  *
  * The workspace is a piece of the caller's scratch, so that cuBLAS takes none of its own; its size depends on that of
  * the product alone, so that a plan needs no GPU. One handle, one stream and one workspace: the same bits every time.
  */
 #include "cuda_ops.h"
-#include "status.h"
+#include "core/base/status.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "options.h"
+
+#include <limits.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "status.h"
+
+#define PREFIX "TESSERA_"
+#define PREFIX_CHARS (sizeof PREFIX - 1)
+
+/* Strings that are kept for good: what a plugin was handed, keys of plugins, names that were warned of. */
+typedef struct kept {
+    struct kept *next;
+    char text[];
+} kept;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kept *texts, *plugin_keys, *warned;
+
+static const char *keep_find(const kept *list, const char *text) {
+    for (; list; list = list->next)
+        if (strcmp(list->text, text) == 0)
+            return list->text;
+    return NULL;
+}
+
+/* The kept copy of `text`; null without memory. *added says whether it is new. */
+static const char *keep(kept **list, const char *text, int *added) {
+    *added = 0;
+    const char *found = keep_find(*list, text);
+    if (found)
+        return found;
+    size_t bytes = strlen(text) + 1;
+    kept *k = malloc(sizeof *k + bytes);
+    if (!k)
+        return NULL;
+    memcpy(k->text, text, bytes);
+    k->next = *list;
+    *list = k;
+    *added = 1;
+    return k->text;
+}
+
+const tess__option *tess__option_find(const char *key) {
+    for (const tess__option *o = tess__option_table; o->key; o++)
+        if (strcmp(o->key, key) == 0)
+            return o;
+    return NULL;
+}
+
+const char *tess__option_variable(const char *key, char out[80]) {
+    size_t n = strlen(key);
+    if (n == 0 || n + PREFIX_CHARS >= 80)
+        return NULL;
+    memcpy(out, PREFIX, PREFIX_CHARS);
+    for (size_t i = 0; i <= n; i++) {
+        char c = key[i];
+        if (c >= 'a' && c <= 'z')
+            c = (char)(c - 'a' + 'A');
+        else if (c == '-')
+            c = '_';
+        else if (c && (c < '0' || c > '9'))
+            return NULL;
+        out[PREFIX_CHARS + i] = c;
+    }
+    return out;
+}
+
+/* ---- settings ---------------------------------------------------------------------------------- */
+
+static _Thread_local const tess__given *in_use;
+
+const tess__given *tess__given_use(const tess__given *settings) {
+    const tess__given *before = in_use;
+    in_use = settings;
+    return before;
+}
+
+static const char *given(const tess__given *s, const char *key) {
+    for (uint32_t i = s ? s->n : 0; i-- > 0;)
+        if (strcmp(s->list[i].key, key) == 0 && s->list[i].value && s->list[i].value[0])
+            return s->list[i].value;
+    return NULL;
+}
+
+static const char *variable_text(const char *key);
+
+/* ---- options of the command, which a program that uses the library cannot know ------------------- */
+
+static const char *const of_commands[] = { "batch", "steps",  "epochs", "lr",         "weight-decay", "clip",
+                                           "seed",  "layers", "heads",  "width",      "context",      "image-size",
+                                           "data",  "hidden", "save",   "save-every", "resume",       "momentum" };
+enum { N_OF_COMMANDS = sizeof of_commands / sizeof of_commands[0] };
+static atomic_uint was_read; /* a bit for each */
+
+static void note_read(const char *key) {
+    for (unsigned i = 0; i < N_OF_COMMANDS; i++)
+        if (strcmp(of_commands[i], key) == 0)
+            atomic_fetch_or(&was_read, 1u << i);
+}
+
+void tess__options_unused(char *out, size_t n) {
+    unsigned read = atomic_load(&was_read);
+    size_t at = 0;
+    out[0] = 0;
+    for (unsigned i = 0; i < N_OF_COMMANDS; i++) {
+        char variable[80];
+        if (read >> i & 1 || !variable_text(of_commands[i]) || at >= n)
+            continue;
+        at +=
+            (size_t)snprintf(out + at, n - at, "%s%s", at ? ", " : "", tess__option_variable(of_commands[i], variable));
+    }
+    atomic_store(&was_read, read);
+}
+
+const char *tess__given_text(const tess__given *s, const char *key) {
+    const char *own = given(s, key);
+    if (own && s->wins)
+        return own;
+    const char *text = variable_text(key);
+    return text ? text : own;
+}
+
+const char *tess__option_text(const char *key) {
+    return tess__given_text(in_use, key);
+}
+
+static const char *variable_text(const char *key) {
+    note_read(key);
+    char variable[80];
+    if (!tess__option_variable(key, variable))
+        return NULL;
+    const char *text = secure_getenv(variable);
+    if (!text || !*text)
+        return NULL;
+    /* A later setenv may move the environment's own copy. */
+    int added;
+    pthread_mutex_lock(&lock);
+    const char *lasting = keep(&texts, text, &added);
+    pthread_mutex_unlock(&lock);
+    return lasting ? lasting : text;
+}
+
+const char *tess__option_or(const char *key, const char *fallback) {
+    const char *text = tess__option_text(key);
+    return text ? text : fallback;
+}
+
+/* ---- values ------------------------------------------------------------------------------------ */
+
+static int word_in(const char *word, const char *choices) {
+    size_t n = strlen(word);
+    while (choices) {
+        const char *bar = strchr(choices, '|');
+        size_t m = bar ? (size_t)(bar - choices) : strlen(choices);
+        if (n == m && memcmp(word, choices, n) == 0)
+            return 1;
+        choices = bar ? bar + 1 : NULL;
+    }
+    return 0;
+}
+
+static tess_status parse_int(const char *text, int64_t least, int64_t most, int64_t *out) {
+    const char *p = text + (*text == '-');
+    int64_t value = 0;
+    if (!*p)
+        return TESS_E_INVALID;
+    for (; *p; p++) {
+        if (*p < '0' || *p > '9')
+            return TESS_E_INVALID;
+        int digit = *text == '-' ? '0' - *p : *p - '0';
+        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
+            return TESS_E_INVALID;
+    }
+    if (value < least || value > most)
+        return TESS_E_INVALID;
+    *out = value;
+    return TESS_OK;
+}
+
+tess_status tess__parse_real(const char *text, double *out) {
+    if ((*text < '0' || *text > '9') && *text != '-' && *text != '.')
+        return TESS_E_INVALID; /* strtod takes blanks, a plus sign and "nan" too */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!c)
+        return TESS_E_INVALID;
+    char *end;
+    double value = strtod_l(text, &end, c);
+    freelocale(c);
+    if (end == text || *end || !isfinite(value))
+        return TESS_E_INVALID;
+    *out = value;
+    return TESS_OK;
+}
+
+/* The exponent of two of a suffix; -1 for an unknown one. */
+static int suffix_shift(const char *suffix) {
+    static const struct {
+        const char *word;
+        int shift;
+    } known[] = { { "", 0 }, { "B", 0 }, { "KiB", 10 }, { "MiB", 20 }, { "GiB", 30 }, { "TiB", 40 } };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(suffix, known[i].word) == 0)
+            return known[i].shift;
+    return -1;
+}
+
+tess_status tess__parse_bytes(const char *text, uint64_t *out) {
+    uint64_t whole = 0, fraction = 0, scale = 1;
+    const char *p = text;
+    for (; *p >= '0' && *p <= '9'; p++)
+        if (__builtin_mul_overflow(whole, 10, &whole) || __builtin_add_overflow(whole, *p - '0', &whole))
+            return TESS_E_INVALID;
+    if (p == text)
+        return TESS_E_INVALID;
+    if (*p == '.') {
+        const char *first = ++p;
+        for (; *p >= '0' && *p <= '9' && p - first < 6; p++) {
+            fraction = fraction * 10 + (uint64_t)(*p - '0');
+            scale *= 10;
+        }
+        if (p == first)
+            return TESS_E_INVALID;
+    }
+    int shift = suffix_shift(p);
+    if (shift < 0 || (scale > 1 && shift == 0))
+        return TESS_E_INVALID;
+    uint64_t value;
+    if (__builtin_mul_overflow(whole, UINT64_C(1) << shift, &value) ||
+        __builtin_add_overflow(value, (fraction << shift) / scale, &value)) /* below 2^20 * 2^40 */
+        return TESS_E_INVALID;
+    *out = value;
+    return TESS_OK;
+}
+
+static tess_status parse_flag(const char *text, int *out) {
+    if (word_in(text, "1|yes|on|true"))
+        *out = 1;
+    else if (word_in(text, "0|no|off|false"))
+        *out = 0;
+    else
+        return TESS_E_INVALID;
+    return TESS_OK;
+}
+
+/* ---- typed reads ------------------------------------------------------------------------------- */
+
+/* The text to parse, or null when there is none or it is one of the words beside a value. */
+static const char *value_text(const char *key, const tess__option **row) {
+    *row = tess__option_find(key);
+    const char *text = tess__option_text(key);
+    if (text && *row && (*row)->type != TESS_OPTION_CHOICE && word_in(text, (*row)->choices))
+        return NULL;
+    return text;
+}
+
+static tess_status bad_value(const char *key, const char *text, const char *choices, const char *expected) {
+    char variable[80];
+    return tess__fail(TESS_E_INVALID, "%s is '%.100s', expected %s%s%s", tess__option_variable(key, variable), text,
+                      expected, choices ? " or " : "", choices ? choices : "");
+}
+
+tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64_t *out) {
+    const tess__option *row;
+    const char *text = value_text(key, &row);
+    if (!text || parse_int(text, least, most, out) == TESS_OK)
+        return TESS_OK;
+    char expected[96];
+    if (most == INT64_MAX)
+        snprintf(expected, sizeof expected, "an integer from %lld up", (long long)least);
+    else
+        snprintf(expected, sizeof expected, "an integer from %lld to %lld", (long long)least, (long long)most);
+    return bad_value(key, text, row ? row->choices : NULL, expected);
+}
+
+tess_status tess__option_real(const char *key, double *out) {
+    const tess__option *row;
+    const char *text = value_text(key, &row);
+    if (!text || tess__parse_real(text, out) == TESS_OK)
+        return TESS_OK;
+    return bad_value(key, text, row ? row->choices : NULL, "a finite number");
+}
+
+#define BYTES_EXPECTED "bytes such as 512, 64KiB or 1.5GiB"
+
+tess_status tess__option_bytes(const char *key, uint64_t *out) {
+    const tess__option *row;
+    const char *text = value_text(key, &row);
+    if (!text || tess__parse_bytes(text, out) == TESS_OK)
+        return TESS_OK;
+    return bad_value(key, text, row ? row->choices : NULL, BYTES_EXPECTED);
+}
+
+tess_status tess__option_flag(const char *key, int *out) {
+    const tess__option *row;
+    const char *text = value_text(key, &row);
+    if (!text || parse_flag(text, out) == TESS_OK)
+        return TESS_OK;
+    return bad_value(key, text, row ? row->choices : NULL, "0, 1, no, yes, off, on, false or true");
+}
+
+tess_status tess__option_choice(const char *key, const char **out) {
+    const tess__option *row = tess__option_find(key);
+    const char *text = tess__option_text(key);
+    if (!row || row->type != TESS_OPTION_CHOICE)
+        return tess__fail(TESS_E_INTERNAL, "option '%s' is no choice", key);
+    if (!text)
+        return TESS_OK;
+    if (!word_in(text, row->choices)) {
+        char expected[160];
+        snprintf(expected, sizeof expected, "one of %s", row->choices);
+        return bad_value(key, text, NULL, expected);
+    }
+    *out = text;
+    return TESS_OK;
+}
+
+/* ---- plugins' own ------------------------------------------------------------------------------ */
+
+static const tess_option *option_at(const tess_option *first, uint32_t i) {
+    return (const tess_option *)((const char *)first + (size_t)i * first->struct_size);
+}
+
+/* Underscores in a plugin's name are hyphens in its keys. */
+static int has_prefix(const char *key, const char *prefix) {
+    size_t n = strlen(prefix);
+    for (size_t i = 0; i < n; i++)
+        if (key[i] != (prefix[i] == '_' ? '-' : prefix[i]))
+            return 0;
+    return key[n] == '-' && key[n + 1];
+}
+
+static tess_status check_declared(const char *kind, const char *plugin, const tess_option *o) {
+    char variable[80];
+    if (!o->key || !tess__option_variable(o->key, variable))
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares an option with the key '%.64s', expected [a-z0-9-]+",
+                          kind, plugin, o->key ? o->key : "(null)");
+    if (!has_prefix(o->key, plugin) && !has_prefix(o->key, kind))
+        return tess__fail(TESS_E_INVALID,
+                          "%s plugin %s declares option '%s', which begins with neither '%s-' nor '%s-'", kind, plugin,
+                          o->key, plugin, kind);
+    if (tess__option_find(o->key))
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s', which is the core's", kind, plugin,
+                          o->key);
+    if (o->type < 1 || o->type > TESS_OPTION_CHOICE)
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s' of unknown type %u", kind, plugin, o->key,
+                          o->type);
+    return TESS_OK;
+}
+
+static tess_status check_set_value(const tess_option *o) {
+    const char *text = tess__option_text(o->key);
+    int64_t i;
+    uint64_t bytes;
+    double real;
+    char expected[160];
+    if (!text)
+        return TESS_OK;
+    switch (o->type) {
+    case TESS_OPTION_INT:
+        return parse_int(text, INT64_MIN, INT64_MAX, &i) ? bad_value(o->key, text, NULL, "an integer") : TESS_OK;
+    case TESS_OPTION_REAL:
+        return tess__parse_real(text, &real) ? bad_value(o->key, text, NULL, "a finite number") : TESS_OK;
+    case TESS_OPTION_BYTES:
+        return tess__parse_bytes(text, &bytes) ? bad_value(o->key, text, NULL, BYTES_EXPECTED) : TESS_OK;
+    case TESS_OPTION_CHOICE: /* `fallback` lists them */
+        if (!o->fallback || word_in(text, o->fallback))
+            return TESS_OK;
+        snprintf(expected, sizeof expected, "one of %s", o->fallback);
+        return bad_value(o->key, text, NULL, expected);
+    default: return TESS_OK;
+    }
+}
+
+/* "TESSERA_GLOO_PORT=1" → "gloo-port"; 0 when the entry is no variable of ours that is set. */
+static int entry_key(const char *entry, char key[80]) {
+    const char *equals = strchr(entry, '=');
+    if (strncmp(entry, PREFIX, PREFIX_CHARS) != 0 || !equals || !equals[1])
+        return 0;
+    size_t n = (size_t)(equals - entry) - PREFIX_CHARS;
+    if (n == 0 || n >= 80)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = entry[PREFIX_CHARS + i];
+        key[i] = c == '_' ? '-' : c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : '?'; /* '?' is in no key */
+        if (c >= '0' && c <= '9')
+            key[i] = c;
+    }
+    key[n] = 0;
+    return 1;
+}
+
+static int key_known(const char *key) {
+    pthread_mutex_lock(&lock);
+    int known = keep_find(plugin_keys, key) != NULL;
+    pthread_mutex_unlock(&lock);
+    return known || tess__option_find(key);
+}
+
+/* The variable whose key comes nearest, or null. */
+static const char *nearest_variable(const char *key, char out[80]) {
+    const char *names[256];
+    size_t n = 0;
+    for (const tess__option *o = tess__option_table; o->key; o++)
+        names[n++] = o->key;
+    pthread_mutex_lock(&lock);
+    for (const kept *k = plugin_keys; k && n < 256; k = k->next)
+        names[n++] = k->text;
+    pthread_mutex_unlock(&lock);
+    const char *near = tess__nearest(key, names, n);
+    return near ? tess__option_variable(near, out) : NULL;
+}
+
+tess_status tess__given_check(const tess__given *s) {
+    char near[80];
+    for (uint32_t i = 0; i < s->n; i++) {
+        const char *key = s->list[i].key;
+        if (key_known(key))
+            continue;
+        const char *hint = nearest_variable(key, near);
+        return tess__fail(TESS_E_INVALID,
+                          "tess_options.settings: '%.64s' is an option of neither tessera nor a plugin in use%s%s%s",
+                          key, hint ? "; did you mean that of " : "", hint ? hint : "", hint ? "?" : "");
+    }
+    return TESS_OK;
+}
+
+/* A variable that begins like this plugin's and is nobody's is a slip that would otherwise go unnoticed. */
+static tess_status check_no_stranger(const char *kind, const char *plugin, const char *prefix) {
+    for (char **e = environ; e && *e; e++) {
+        char key[80], near[80];
+        if (!entry_key(*e, key) || !has_prefix(key, prefix) || key_known(key))
+            continue;
+        const char *hint = nearest_variable(key, near);
+        return tess__fail(TESS_E_INVALID, "%.*s is set, but %s plugin %s has no such option%s%s%s",
+                          (int)strcspn(*e, "="), *e, kind, plugin, hint ? "; did you mean " : "", hint ? hint : "",
+                          hint ? "?" : "");
+    }
+    return TESS_OK;
+}
+
+tess_status tess__options_register(const char *kind, const char *plugin, const tess_option *options, uint32_t n) {
+    int of_kind = 0;
+    if (n && (!options || options->struct_size < sizeof *options))
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares options of %u bytes each, expected at least %zu", kind,
+                          plugin, options ? options->struct_size : 0, sizeof *options);
+    for (uint32_t i = 0; i < n; i++) {
+        const tess_option *o = option_at(options, i);
+        tess_status s = check_declared(kind, plugin, o);
+        if (s == TESS_OK)
+            s = check_set_value(o);
+        if (s)
+            return s;
+        int added;
+        pthread_mutex_lock(&lock);
+        const char *kept_key = keep(&plugin_keys, o->key, &added);
+        pthread_mutex_unlock(&lock);
+        if (!kept_key)
+            return tess__fail(TESS_E_NOMEM, "no memory for the options of %s plugin %s", kind, plugin);
+        of_kind |= has_prefix(o->key, kind);
+    }
+    tess_status s = check_no_stranger(kind, plugin, plugin);
+    return s == TESS_OK && of_kind ? check_no_stranger(kind, plugin, kind) : s;
+}
+
+/* Variables of the test suite and of the build, which nobody means for a run. */
+static int for_tests(const char *key) {
+    return strncmp(key, "test-", 5) == 0 || strncmp(key, "matrix-", 7) == 0 || strncmp(key, "double-", 7) == 0;
+}
+
+int tess__options_warn_unknown(void) {
+    int n = 0;
+    for (char **e = environ; e && *e; e++) {
+        char key[80], near[80];
+        int added;
+        if (!entry_key(*e, key) || key_known(key) || for_tests(key))
+            continue;
+        pthread_mutex_lock(&lock);
+        keep(&warned, key, &added);
+        pthread_mutex_unlock(&lock);
+        if (!added)
+            continue;
+        const char *hint = nearest_variable(key, near);
+        tess__log(TESS_LOG_WARNING, "%.*s is set, but neither tessera nor a plugin in use knows it%s%s%s",
+                  (int)strcspn(*e, "="), *e, hint ? "; did you mean " : "", hint ? hint : "", hint ? "?" : "");
+        n++;
+    }
+    return n;
+}
+
+/* ---- did you mean ------------------------------------------------------------------------------ */
+
+enum { WORD_MAX = 64 };
+
+static size_t least3(size_t a, size_t b, size_t c) {
+    size_t ab = a < b ? a : b;
+    return ab < c ? ab : c;
+}
+
+/* Insertions, deletions, substitutions and swaps of neighbours. */
+static size_t edit_distance(const char *a, size_t n, const char *b, size_t m) {
+    size_t rows[3][WORD_MAX + 1];
+    size_t *before = rows[0], *last = rows[1], *row = rows[2];
+    for (size_t j = 0; j <= m; j++)
+        last[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            row[j] = least3(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < row[j])
+                row[j] = before[j - 2] + 1;
+        }
+        size_t *free_row = before;
+        before = last, last = row, row = free_row;
+    }
+    return last[m];
+}
+
+const char *tess__nearest(const char *word, const char *const *names, size_t n) {
+    size_t length = strlen(word);
+    if (length == 0 || length > WORD_MAX)
+        return NULL;
+    /* A third of the letters wrong is no slip any more. */
+    size_t best = length < 6 ? 1 : length / 3;
+    const char *found = NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t m = strlen(names[i]);
+        if (m == 0 || m > WORD_MAX)
+            continue;
+        size_t d = edit_distance(word, length, names[i], m);
+        if (d < best || (d == best && !found)) {
+            best = d;
+            found = names[i];
+        }
+    }
+    return found;
+}

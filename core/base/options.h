@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The one table of TESSERA_ variables. API options are weakest, then the environment, then the command line, which
+ * sets the environment; so the core reads one place. Reads with secure_getenv. */
+#ifndef TESS_OPTIONS_H
+#define TESS_OPTIONS_H
+#include <tessera/tessera.h>
+#include <stdio.h>
+
+enum {
+    TESS_OPTION_INT = 1,
+    TESS_OPTION_REAL,
+    TESS_OPTION_TEXT,
+    TESS_OPTION_BYTES,
+    TESS_OPTION_CHOICE,
+    TESS_OPTION_FLAG
+};
+typedef struct {
+    const char *key; /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
+    uint32_t type;
+    const char *fallback; /* shown in the docs; null: none */
+    const char *choices;  /* "each|end" for TESS_OPTION_CHOICE; for the other types words allowed beside a value */
+    const char *help;
+} tess__option;
+extern const tess__option tess__option_table[]; /* ends with a null key */
+
+/** The table's row of `key`, or null. */
+const tess__option *tess__option_find(const char *key);
+/** "device-memory" → "TESSERA_DEVICE_MEMORY", at most 79 characters. Null when the key is not [a-z0-9-]+. */
+const char *tess__option_variable(const char *key, char out[80]);
+
+/** What a program gave to tess_open, or a user to the command line, by its keys. */
+typedef struct {
+    const tess_setting *list; /* a later one of the same key takes the place of an earlier */
+    uint32_t n;
+    int wins; /* stronger than the environment, else weaker */
+} tess__given;
+/** This thread's reads below look there too, until it is called again. Returns what they looked at before. */
+const tess__given *tess__given_use(const tess__given *or_null);
+/** Whether every key is one that the table or a registered plugin knows; else TESS_E_INVALID with the nearest name. */
+tess_status tess__given_check(const tess__given *);
+/** One read with the settings given, from any thread. */
+const char *tess__given_text(const tess__given *or_null, const char *key);
+
+/** The variable's text, or null when unset or empty (and in a setuid program). Any key of [a-z0-9-]+: those that are
+ * not in the table are plugins'. The text lives as long as the process. */
+const char *tess__option_text(const char *key);
+/** A text option, or `fallback` when it is unset. */
+const char *tess__option_or(const char *key, const char *fallback);
+/** Typed reads: *out is untouched when the variable is unset or holds one of the words in the table's `choices`
+ * ("auto"). A bad value fails with TESS_E_INVALID and a message that names the variable, its text and what was
+ * expected. */
+tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64_t *out);
+tess_status tess__option_real(const char *key, double *out);
+tess_status tess__option_bytes(const char *key, uint64_t *out);     /* "512", "64KiB", "1.5GiB" */
+tess_status tess__option_flag(const char *key, int *out);           /* 0 1 no yes off on false true */
+tess_status tess__option_choice(const char *key, const char **out); /* checks against the table's choices */
+/** Parses "1.5GiB" and the like; TESS_E_INVALID without setting a message. */
+tess_status tess__parse_bytes(const char *text, uint64_t *out);
+/** Parses a finite number whatever the locale; TESS_E_INVALID without setting a message. */
+tess_status tess__parse_real(const char *text, double *out);
+
+/** Makes a plugin's options known, and checks what the environment sets of them: a bad value, or a variable with the
+ * plugin's prefix that is none of its options, fails with TESS_E_INVALID. Keys begin with the plugin's name or its
+ * kind and a hyphen. Copies what it keeps. */
+tess_status tess__options_register(const char *kind, const char *plugin, const tess_option *options, uint32_t n);
+/** Warns, once for each in the life of the process, of TESSERA_ variables that neither the table nor a registered
+ * plugin knows, with the nearest name. Returns how many it warned of. */
+int tess__options_warn_unknown(void);
+/** The variables that are set, are options of `tessera train` and its like, and were read by nobody in this process, as
+ * "TESSERA_LR, TESSERA_STEPS"; "" when there are none. */
+void tess__options_unused(char *out, size_t n);
+/** The nearest of `n` names by edit distance, or null when none is near. For "did you mean". */
+const char *tess__nearest(const char *word, const char *const *names, size_t n);
+/** Writes docs/variables.md. */
+void tess__options_markdown(FILE *out);
+#endif

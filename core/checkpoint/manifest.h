@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* manifest.json: what a checkpoint holds, of which files, and their checksums. Its last member is the checksum of all
+ * that stands before it. */
+#ifndef TESS_MANIFEST_H
+#define TESS_MANIFEST_H
+#include "checksum.h"
+#include "safetensors.h"
+
+enum { TESS__MANIFEST_VERSION = 1, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
+
+typedef struct {
+    char name[TESS__FILE_NAME]; /* within the checkpoint's directory */
+    uint64_t bytes, n_sums;
+    uint8_t (*sums)[TESS__SUM_BYTES]; /* of its chunks */
+} tess__data_file;
+
+typedef struct {
+    uint64_t step, chunk_bytes, generation;
+    uint64_t ranks, microbatches; /* that trained; of one step over all ranks */
+    int has_sums;                 /* 0: written by a build without xxHash */
+    char writer[32], optimizer[32], strategy[64], precision[64];
+    uint64_t n_states;
+    uint64_t n_files, n_params;
+    tess__data_file *files;
+    tess__tensor *params; /* name, dtype, shape of each whole parameter and buffer, in declaration order */
+    uint8_t *is_buffer;   /* of each */
+} tess__manifest;
+
+/** Text to write; the caller frees *out. */
+tess_status tess__manifest_write(const tess__manifest *, const char *path, char **out, size_t *bytes);
+/** TESS_E_DATA, naming `path` and the offset, for what is torn, foreign or newer. */
+tess_status tess__manifest_read(const char *path, const char *text, uint64_t bytes, tess__manifest *out);
+void tess__manifest_free(tess__manifest *);
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The control plane: each rank's connection to the key-value server, rendezvous, heartbeat, and the news of a lost
+ * rank (DESIGN sections 9 and 10). The server runs in `tessera run` when that started the ranks, else in rank 0. */
+#ifndef TESS_CONTROL_H
+#define TESS_CONTROL_H
+#include <tessera/tessera.h>
+
+enum { TESS__KV_VALUE_MAX = 4 << 20, TESS__KV_KEY_MAX = 255, TESS__DEFAULT_PORT = 29500 };
+
+typedef struct {
+    int32_t rank, nranks, local_rank, local_nranks; /* local_nranks 0: unknown */
+    char address[256];                              /* of the key-value server; /PATH: a Unix socket */
+    int32_t port, n_ports; /* n_ports: rank 0 listens on the first free one of so many; 0 and 1: on that one */
+    int32_t launched;      /* 1: the server is in `tessera run` (TESSERA_KV), else rank 0 holds it */
+    char secret[136];      /* TESSERA_SECRET; "" none */
+    char job[64];          /* the launcher's name of this job, so that two jobs on one port do not mix; "" unknown */
+} tess__world;
+/** From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, or the variables of Open MPI, MPICH and Intel MPI (PMI)
+ * or Slurm; none: one rank. TESS_E_INVALID, naming both, when two of them disagree. TESSERA_KV=address:port names a
+ * server that runs already. TESS_E_INVALID for what cannot be. */
+tess_status tess__world_from_env(tess__world *out);
+
+typedef struct tess__control tess__control;
+/** Rendezvous: returns when every rank has connected. With one rank and no server it needs no network.
+ * TESS_E_INVALID: port in use, wrong secret, another world; TESS_E_TIMEOUT: names the ranks that did not come;
+ * TESS_E_PEER: a rank or the launcher ended meanwhile. */
+tess_status tess__control_open(const tess__world *, tess__control **out);
+/** Says goodbye when `orderly`, else just leaves (the others then learn of a lost rank). Never hangs; null is fine.
+ * End with an exchange first: an exchange that has completed on one rank completes on all, goodbyes or not. */
+void tess__control_close(tess__control *, int orderly);
+
+/** The numeric address under which ranks of other hosts reach this one; null: it has no network. Fixed once open. */
+const char *tess__control_address(const tess__control *);
+/** Says goodbye and keeps the connection, for tess__control_return. Rank 0 waits a while for the others' goodbyes when
+ * it holds the server. TESS_OK; else nobody heard it: close instead. No message. */
+tess_status tess__control_park(tess__control *);
+/** Takes part again; the first exchange of all ranks, under a key that begins with "open/", waits for those that are
+ * still parked. Not TESS_OK: the connection has ended; without a message. */
+tess_status tess__control_return(tess__control *);
+
+/* The three below may be called from any thread, exchange by one at a time. When a rank is lost meanwhile they fail
+ * with TESS_E_ABORTED and the first cause as message. */
+tess_status tess__control_set(tess__control *, const char *key, const void *value, uint64_t bytes);
+/** Waits until the key exists. *bytes: capacity in, size out. timeout_ns < 0: no limit; TESS_E_TIMEOUT when it is
+ * over; TESS_E_INVALID when the value does not fit. */
+tess_status tess__control_get(tess__control *, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);
+/** [C] Every rank's `bytes` bytes, in rank order, into out[nranks * bytes]. `key` is unique to this exchange.
+ * TESS_E_MISMATCH, naming both sides, when ranks pass different sizes, or when every rank waits and the keys differ;
+ * TESS_E_PEER when a rank has said goodbye instead. */
+tess_status tess__control_exchange(tess__control *, const char *key, const void *mine, uint64_t bytes, void *out);
+
+/** Called once, on the control plane's thread, when there is a first cause: a rank died, stopped, left without
+ * goodbye or reported a failure, or the server is gone. Must not block. Null unregisters: no call is under way when
+ * this returns, so do not call it from the callback. */
+typedef void (*tess__lost_fn)(void *user, int32_t rank, const char *why);
+void tess__control_on_lost(tess__control *, tess__lost_fn, void *user);
+/** The first cause in the world's order (the same on every rank): TESS_OK when all is well, else TESS_E_PEER with the
+ * rank (-1: the launcher) and a sentence: "rank 2 was lost (last seen in reduce_scatter of unit h.3): killed". */
+tess_status tess__control_cause(tess__control *, tess_error *out);
+int32_t tess__control_aborting(tess__control *); /* any thread, cheap */
+
+/** A goodbye is no failure: only who still waits for that rank fails, naming it. Called on the control plane's
+ * thread for each rank that said goodbye, so that such a wait can end. Same rules as on_lost. */
+typedef void (*tess__departed_fn)(void *user, int32_t rank);
+void tess__control_on_departed(tess__control *, tess__departed_fn, void *user);
+int32_t tess__control_departed(tess__control *, int32_t rank); /* 1: has said goodbye; any thread, cheap */
+
+/** What this rank is doing, for messages on the other ranks: the first 159 bytes are copied (null: nothing) and
+ * published within 100 ms. One thread at a time; no lock, no allocation: cheap enough for each instruction. */
+void tess__control_doing(tess__control *, const char *text);
+/** This rank has failed with `status`. Returns when the first cause is known, at most a second later: ask
+ * tess__control_cause for it, it may be another rank's. A report that can be the echo of another rank's death (PEER,
+ * ABORTED, TIMEOUT) becomes the cause only when no death is seen within 300 ms. */
+void tess__control_report(tess__control *, tess_status status, const char *message);
+
+/* The server, for `tessera run`. */
+typedef struct tess__kv_server tess__kv_server;
+typedef struct {
+    const char *secret; /* what TLS proves, beyond a Unix socket; null none */
+    const char *job;    /* what every hello must say; null nothing */
+    int32_t launcher;   /* rank_ended will be called for each rank */
+} tess__kv_terms;
+/** Listens on `address`:`port` (port 0: any, *port gets it) under TLS 1.3, or on the Unix socket whose path begins with
+ * /, for this user only. */
+tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nranks, const tess__kv_terms *,
+                                  tess__kv_server **out);
+/** Ends at once; null is fine. */
+void tess__kv_server_stop(tess__kv_server *);
+/** The launcher saw rank end (waitpid): the exact cause ("killed by signal 9") for the news. orderly: its exit code
+ * was 0, which is no news when it had said goodbye. */
+void tess__kv_server_rank_ended(tess__kv_server *, int32_t rank, int orderly, const char *why);
+/** 1 when that rank has ever joined. */
+int32_t tess__kv_server_joined(tess__kv_server *, int32_t rank);
+/** How many ranks are connected now. */
+int32_t tess__kv_server_connected(tess__kv_server *);
+/** The first cause: its rank, or -1 while all is well. */
+int32_t tess__kv_server_culprit(tess__kv_server *);
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "host_id.h"
+
+#include "base/hash.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+uint64_t tess__host_id(void) {
+    char boot[64] = "", net[64] = "", name[256] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, boot, sizeof boot - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    boot[got > 0 ? got : 0] = 0;
+    got = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    net[got > 0 ? got : 0] = 0;
+    if (!boot[0]) /* no /proc: by name */
+        gethostname(name, sizeof name - 1);
+    return tess__hash_text(tess__hash_text(tess__hash_text(TESS__HASH_START, boot), net), name);
+}
+
+int32_t tess__most_on_a_host(const uint64_t *ids, int32_t n) {
+    int32_t most = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t same = 0;
+        for (int32_t k = 0; k < n; k++)
+            same += ids[k] == ids[i];
+        most = same > most ? same : most;
+        if (same == n) /* the usual case */
+            return n;
+    }
+    return most;
+}

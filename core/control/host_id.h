@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which ranks share a host. */
+#ifndef TESS_HOST_ID_H
+#define TESS_HOST_ID_H
+#include <stdint.h>
+
+/** A number equal on processes that run on one host and can reach each other there: one kernel, one network namespace.
+ */
+uint64_t tess__host_id(void);
+/** Of each rank's host id, the most ranks with the same: the same answer on every rank. */
+int32_t tess__most_on_a_host(const uint64_t *ids, int32_t n);
+#endif

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "kv_state.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "local.h"
+#include "base/status.h"
+
+enum { STRANGER_LIMIT = 1024, RANK_LIMIT = TESS__KV_VALUE_MAX + 1024 };
+
+static int32_t count_joined(const tess__kv_server *server) {
+    int32_t n = 0;
+    for (int32_t r = 0; r < server->nranks; r++)
+        n += atomic_load(&server->joined[r]);
+    return n;
+}
+
+/* ---- clients ----------------------------------------------------------------------------------- */
+
+static void free_client(tess__kv_client *client) {
+    tess__link_close(&client->link);
+    tess__inbox_clear(&client->in);
+    tess__outbox_clear(&client->out);
+    while (client->waits)
+        tess__kv_cancel(client, client->waits->id);
+    free(client);
+}
+
+static void sweep(tess__kv_server *server) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < server->n_clients; i++) {
+        tess__kv_client *client = server->clients[i];
+        if (client->link.fd >= 0)
+            server->clients[kept++] = client;
+        else
+            free_client(client);
+    }
+    server->n_clients = kept;
+}
+
+/* ---- hello ------------------------------------------------------------------------------------- */
+
+static void refuse(tess__kv_server *server, tess__kv_client *client, tess_status status, const char *why) {
+    tess__kv_send_text(server, client, TESS__WIRE_REFUSED, 0, status, why);
+    client->closing = 1;
+}
+
+/* Why this hello is not accepted, or null. */
+static const char *hello_fault(const tess__kv_server *server, const tess__message *in, char *text, size_t size) {
+    if (strlen(server->job) != in->value_bytes ||
+        (in->value_bytes && memcmp(server->job, in->value, in->value_bytes) != 0))
+        return "it belongs to another job";
+    if (atoi(in->key) != server->nranks) {
+        snprintf(text, size, "it belongs to a world of %.12s ranks, here are %d (WORLD_SIZE)", in->key,
+                 (int)server->nranks);
+        return text;
+    }
+    if (in->arg < 0 || in->arg >= server->nranks) {
+        snprintf(text, size, "its rank %d is not in 0 to %d (RANK)", (int)in->arg, (int)server->nranks - 1);
+        return text;
+    }
+    if (!atomic_load(&server->joined[in->arg]))
+        return NULL;
+    snprintf(text, size, "rank %d has joined already (two processes with the same RANK?)", (int)in->arg);
+    return text;
+}
+
+/* Ranks beside the server may know only its loopback; those of other hosts have come to the address that counts. */
+static void note_address(tess__kv_server *server, const tess__kv_client *client) {
+    char address[sizeof server->address];
+    tess__wire_own_address(client->link.fd, address, sizeof address);
+    if (!*server->address && *address && !tess__wire_is_loopback(address))
+        snprintf(server->address, sizeof server->address, "%s", address);
+}
+
+static void hello(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
+    char text[160];
+    const char *fault = hello_fault(server, in, text, sizeof text);
+    if (fault || server->timed_out) {
+        refuse(server, client, fault ? TESS_E_INVALID : TESS_E_TIMEOUT, fault ? fault : server->timeout_text);
+        return;
+    }
+    client->rank = in->arg;
+    server->ranks[client->rank].client = client;
+    atomic_store(&server->joined[client->rank], 1);
+    atomic_fetch_add(&server->n_connected, 1);
+    if (!server->first_hello_ns)
+        server->first_hello_ns = tess__now_ns();
+    note_address(server, client);
+    tess__kv_send(server, client, TESS__WIRE_WELCOME, 0, 0, NULL);
+    if (server->cause.settled)
+        tess__kv_send_text(server, client, TESS__WIRE_LOST, 0, server->cause.rank, server->cause.text);
+    else if (count_joined(server) == server->nranks) {
+        server->ready = 1;
+        tess__kv_broadcast(server, TESS__WIRE_READY, 0, server->address);
+    }
+}
+
+/* ---- what comes in ----------------------------------------------------------------------------- */
+
+/* 0, or -1: this client does not keep to the protocol. */
+static int handle(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
+    if (client->rank < 0) {
+        if (in->type != TESS__WIRE_HELLO)
+            return -1;
+        hello(server, client, in);
+        return 0;
+    }
+    switch (in->type) {
+    case TESS__WIRE_SET: tess__kv_set(server, client, in); return 0;
+    case TESS__WIRE_GET: tess__kv_get(server, client, in); return 0;
+    case TESS__WIRE_CANCEL: tess__kv_cancel(client, in->id); return 0;
+    case TESS__WIRE_EXCHANGE:
+        if (!in->id)
+            return -1;
+        tess__kv_exchange_add(server, client, in);
+        return 0;
+    case TESS__WIRE_DOING: tess__kv_doing(server, client->rank, in); return 0;
+    case TESS__WIRE_REPORT: tess__kv_report(server, client->rank, in); return 0;
+    case TESS__WIRE_GOODBYE: tess__kv_goodbye(server, client, in->arg); return 0;
+    case TESS__WIRE_BACK: tess__kv_back(server, client); return 0;
+    case TESS__WIRE_BEAT: tess__kv_send(server, client, TESS__WIRE_BEAT, 0, 0, NULL); return 0;
+    default: return -1;
+    }
+}
+
+static int handle_all(tess__kv_server *server, tess__kv_client *client) {
+    tess__message in;
+    while (client->link.fd >= 0 && !client->closing) {
+        int got = tess__inbox_next(&client->in, client->rank < 0 ? STRANGER_LIMIT : RANK_LIMIT, &in);
+        if (got <= 0)
+            return got;
+        if (handle(server, client, &in) != 0)
+            return -1;
+        tess__inbox_drop(&client->in, &in);
+    }
+    return 0;
+}
+
+static void read_client(tess__kv_server *server, tess__kv_client *client) {
+    int got = tess__inbox_read(&client->in, &client->link);
+    if (got > 0)
+        client->heard_ns = tess__now_ns();
+    if (got < 0 || (got > 0 && handle_all(server, client) != 0))
+        tess__kv_hang_up(server, client);
+    if (client->closing)
+        tess__inbox_clear(&client->in);
+}
+
+static void drop_oldest_stranger(tess__kv_server *server) {
+    tess__kv_client *oldest = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < server->n_clients; i++) {
+        tess__kv_client *client = server->clients[i];
+        if (client->link.fd < 0 || client->rank >= 0)
+            continue;
+        n++;
+        if (!oldest || client->since_ns < oldest->since_ns)
+            oldest = client;
+    }
+    /* Those that are still to come look like strangers until they have said hello. */
+    if (n >= TESS__KV_STRANGERS_MAX + (uint32_t)(server->nranks - count_joined(server)))
+        tess__kv_hang_up(server, oldest);
+}
+
+static void accept_one(tess__kv_server *server, int fd) {
+    int one = 1;
+    if (server->n_clients == server->capacity)
+        sweep(server); /* whoever was hung up on in this turn */
+    tess__kv_client *client = server->n_clients < server->capacity ? calloc(1, sizeof *client) : NULL;
+    if (!client) {
+        close(fd);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (tess__link_open(&client->link, fd, server->key) != 0) {
+        free(client);
+        return;
+    }
+    client->rank = -1;
+    client->since_ns = client->heard_ns = tess__now_ns();
+    tess__outbox_init(&client->out);
+    server->clients[server->n_clients++] = client;
+}
+
+static void accept_all(tess__kv_server *server) {
+    for (int i = 0; i < TESS__KV_STRANGERS_MAX; i++) {
+        int fd = accept4(server->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0)
+            return;
+        if (*server->path && !tess__local_is_ours(fd)) {
+            close(fd);
+            continue;
+        }
+        drop_oldest_stranger(server);
+        accept_one(server, fd);
+    }
+}
+
+/* ---- the thread -------------------------------------------------------------------------------- */
+
+static void drop_late_strangers(tess__kv_server *server, int64_t now_ns) {
+    for (uint32_t i = 0; i < server->n_clients; i++) {
+        tess__kv_client *client = server->clients[i];
+        int64_t from_ns = client->rank < 0 ? client->since_ns : client->heard_ns;
+        if ((client->rank < 0 || client->closing) && client->link.fd >= 0 &&
+            now_ns - from_ns > TESS__KV_STRANGER_MS * 1000000ll)
+            tess__kv_hang_up(server, client);
+    }
+}
+
+static void flush_all(tess__kv_server *server) {
+    for (uint32_t i = 0; i < server->n_clients; i++) {
+        tess__kv_client *client = server->clients[i];
+        if (client->link.fd < 0 || (!client->out.first && !client->closing))
+            continue;
+        int sent = tess__outbox_flush(&client->out, &client->link);
+        if (sent < 0 || (sent > 0 && client->closing))
+            tess__kv_hang_up(server, client);
+    }
+}
+
+static void wait_for_events(tess__kv_server *server, struct pollfd *fds) {
+    int64_t timeout_ms = TESS__KV_TICK_MS;
+    const tess__kv_cause *cause = &server->cause;
+    if (cause->strength && !cause->settled) {
+        int64_t left_ms = (cause->deadline_ns - tess__now_ns()) / 1000000 + 1;
+        timeout_ms = left_ms < 0 ? 0 : left_ms < timeout_ms ? left_ms : timeout_ms;
+    }
+    if (server->n_hung_up)
+        timeout_ms = 0; /* news of this turn's end */
+    fds[0] = (struct pollfd){ .fd = server->wake_fd, .events = POLLIN };
+    fds[1] = (struct pollfd){ .fd = server->listen_fd, .events = POLLIN };
+    for (uint32_t i = 0; i < server->n_clients; i++) {
+        const tess__kv_client *client = server->clients[i];
+        int reads = client->out.n < TESS__KV_QUEUE_MAX && !client->closing;
+        short events = tess__link_events(&client->link, client->out.first != NULL);
+        fds[2 + i] = (struct pollfd){ .fd = client->link.fd, .events = (short)(reads ? events : events & ~POLLIN) };
+    }
+    if (poll(fds, 2 + server->n_clients, (int)timeout_ms) < 0)
+        fds[0].revents = fds[1].revents = 0;
+}
+
+/* Exits that the launcher saw; what those ranks sent before comes first. */
+static tess__kv_ended *take_ended(tess__kv_server *server) {
+    pthread_mutex_lock(&server->lock);
+    tess__kv_ended *list = server->ended;
+    server->ended = NULL;
+    server->ended_end = &server->ended;
+    pthread_mutex_unlock(&server->lock);
+    for (const tess__kv_ended *e = list; e; e = e->next)
+        if (server->ranks[e->rank].client)
+            read_client(server, server->ranks[e->rank].client);
+    return list;
+}
+
+static void turn(tess__kv_server *server, struct pollfd *fds) {
+    uint32_t n = server->n_clients;
+    wait_for_events(server, fds);
+    if (fds[0].revents) {
+        uint64_t count;
+        ssize_t ignored = read(server->wake_fd, &count, sizeof count);
+        (void)ignored;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (server->clients[i]->link.fd >= 0 && !server->clients[i]->closing &&
+            (fds[2 + i].revents & (POLLIN | POLLERR | POLLHUP)))
+            read_client(server, server->clients[i]);
+    if (fds[1].revents)
+        accept_all(server);
+    int64_t now_ns = tess__now_ns();
+    tess__kv_news_turn(server, take_ended(server), now_ns);
+    drop_late_strangers(server, now_ns);
+    flush_all(server);
+    sweep(server);
+}
+
+static void *serve(void *user) {
+    tess__kv_server *server = user;
+    struct pollfd *fds = calloc(2 + (size_t)server->capacity, sizeof *fds);
+    server->turn_ns = tess__now_ns();
+    while (fds && !atomic_load(&server->stop))
+        turn(server, fds);
+    free(fds);
+    return NULL;
+}
+
+/* ---- start and stop ---------------------------------------------------------------------------- */
+
+static void destroy(tess__kv_server *server) {
+    for (uint32_t i = 0; i < server->n_clients; i++)
+        free_client(server->clients[i]);
+    while (server->ended) {
+        tess__kv_ended *news = server->ended;
+        server->ended = news->next;
+        free(news);
+    }
+    if (server->listen_fd >= 0)
+        close(server->listen_fd);
+    if (server->wake_fd >= 0)
+        close(server->wake_fd);
+    tess__kv_exchange_free(server);
+    tess__kv_store_destroy(server->store);
+    pthread_mutex_destroy(&server->lock);
+    free(server->clients);
+    free(server->ranks);
+    free(server->joined);
+    if (*server->path)
+        unlink(server->path);
+    tess__link_key_destroy(server->key);
+    free(server);
+}
+
+static tess__kv_server *create(int32_t nranks, const char *job, int32_t launcher) {
+    tess__kv_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return NULL;
+    server->nranks = nranks;
+    server->launcher = launcher;
+    server->capacity = 2 * (uint32_t)nranks + TESS__KV_STRANGERS_MAX;
+    server->listen_fd = -1;
+    server->ended_end = &server->ended;
+    atomic_store(&server->culprit, -1);
+    pthread_mutex_init(&server->lock, NULL);
+    server->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    server->clients = calloc(server->capacity, sizeof *server->clients);
+    server->ranks = calloc((size_t)nranks, sizeof *server->ranks);
+    server->joined = calloc((size_t)nranks, sizeof *server->joined);
+    snprintf(server->job, sizeof server->job, "%s", job);
+    server->store = tess__kv_store_create();
+    if (server->wake_fd >= 0 && server->clients && server->ranks && server->joined && server->store)
+        return server;
+    destroy(server);
+    return NULL;
+}
+
+/* No signal is ever handled on this thread: they belong to the program. */
+static int start_thread(tess__kv_server *server) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int error = pthread_create(&server->thread, NULL, serve, server);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return error;
+}
+
+static tess_status read_limits(tess__kv_server *server) {
+    tess_status status = tess__seconds_option("heartbeat", 5, 86400, &server->heartbeat_ns);
+    return status == TESS_OK ? tess__seconds_option("rendezvous-timeout", 60, 86400, &server->rendezvous_ns) : status;
+}
+
+static tess_status open_door(tess__kv_server *server, const char *address, int32_t *port, const char *secret) {
+    int local = tess__wire_is_local(address);
+    tess_status status = local ? TESS_OK : tess__link_key_create(secret, 1, &server->key);
+    if (status == TESS_OK)
+        status = tess__wire_listen(address, port, &server->listen_fd);
+    if (status == TESS_OK && local)
+        snprintf(server->path, sizeof server->path, "%s", address);
+    return status;
+}
+
+tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nranks, const tess__kv_terms *terms,
+                                  tess__kv_server **out) {
+    if (nranks < 1)
+        return tess__fail(TESS_E_INVALID, "a world of %d ranks cannot be served, expected 1 or more", (int)nranks);
+    if ((!terms->secret || !*terms->secret) && !tess__wire_is_local(address))
+        return tess__fail(TESS_E_INVALID,
+                          "listening on %s needs a shared secret: set TESSERA_SECRET to the same text on all ranks",
+                          address);
+    tess__kv_server *server = create(nranks, terms->job ? terms->job : "", terms->launcher);
+    if (!server)
+        return tess__fail(TESS_E_NOMEM, "no memory for a key-value server of %d ranks", (int)nranks);
+    int32_t bound = *port;
+    tess_status status = read_limits(server);
+    if (status == TESS_OK)
+        status = open_door(server, address, &bound, terms->secret);
+    if (status == TESS_OK && start_thread(server) != 0)
+        status = tess__fail(TESS_E_SYSTEM, "cannot start the key-value server's thread");
+    if (status != TESS_OK) {
+        destroy(server);
+        return status;
+    }
+    *port = bound;
+    *out = server;
+    return TESS_OK;
+}
+
+static void wake(tess__kv_server *server) {
+    uint64_t one = 1;
+    ssize_t ignored = write(server->wake_fd, &one, sizeof one);
+    (void)ignored;
+}
+
+void tess__kv_server_stop(tess__kv_server *server) {
+    if (!server)
+        return;
+    atomic_store(&server->stop, 1);
+    wake(server);
+    pthread_join(server->thread, NULL);
+    destroy(server);
+}
+
+void tess__kv_server_linger(tess__kv_server *server, int64_t deadline_ns) {
+    struct timespec pause = { .tv_nsec = 1000000 };
+    while (atomic_load(&server->n_connected) > 0 && tess__now_ns() < deadline_ns)
+        nanosleep(&pause, NULL);
+}
+
+void tess__kv_server_rank_ended(tess__kv_server *server, int32_t rank, int orderly, const char *why) {
+    tess__kv_ended *news = rank >= 0 && rank < server->nranks ? calloc(1, sizeof *news) : NULL;
+    if (!news)
+        return;
+    news->rank = rank;
+    news->orderly = orderly;
+    snprintf(news->why, sizeof news->why, "%s", why);
+    pthread_mutex_lock(&server->lock);
+    *server->ended_end = news;
+    server->ended_end = &news->next;
+    pthread_mutex_unlock(&server->lock);
+    wake(server);
+}
+
+int32_t tess__kv_server_joined(tess__kv_server *server, int32_t rank) {
+    return rank >= 0 && rank < server->nranks && atomic_load(&server->joined[rank]);
+}
+
+int32_t tess__kv_server_connected(tess__kv_server *server) {
+    return atomic_load(&server->n_connected);
+}
+
+int32_t tess__kv_server_culprit(tess__kv_server *server) {
+    return atomic_load(&server->culprit);
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "local.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/status.h"
+
+enum { BACKLOG = 1024, NAME_MOST = 48 };
+
+static int is_private(const char *path) {
+    struct stat about;
+    return lstat(path, &about) == 0 && S_ISDIR(about.st_mode) && about.st_uid == geteuid() &&
+           (about.st_mode & 077) == 0;
+}
+
+static int place(const char *path, struct sockaddr_un *at) {
+    if (strlen(path) >= sizeof at->sun_path)
+        return ENAMETOOLONG;
+    *at = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    memcpy(at->sun_path, path, strlen(path) + 1);
+    return 0;
+}
+
+int tess__local_is_ours(int fd) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+int tess__local_connect(const char *path, int *fd) {
+    struct sockaddr_un at;
+    int error = place(path, &at), s = -1;
+    if (!error && (s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
+        error = errno;
+    if (!error && connect(s, (const struct sockaddr *)&at, sizeof at) != 0)
+        error = errno == EAGAIN ? ECONNREFUSED : errno; /* its queue is full: as good as not there, for now */
+    if (!error && !tess__local_is_ours(s))
+        error = EACCES;
+    if (error && s >= 0)
+        close(s);
+    if (!error)
+        *fd = s;
+    return error;
+}
+
+/* ---- the directory ------------------------------------------------------------------------------ */
+
+/* 1: nobody listens there any more. A socket of another type is refused before it reaches a server that does listen,
+ * which would have to take it in: EPROTOTYPE. */
+static int is_left_over(const char *path) {
+    struct sockaddr_un at;
+    int s = place(path, &at) == 0 ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+    int refused = s >= 0 && connect(s, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED;
+    if (s >= 0)
+        close(s);
+    return refused;
+}
+
+static void clean(const char *folder) {
+    DIR *list = opendir(folder);
+    char path[TESS__LOCAL_PATH];
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        size_t length = strlen(entry->d_name);
+        if (length < 5 || strcmp(entry->d_name + length - 5, ".sock") != 0 ||
+            (size_t)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) >= sizeof path)
+            continue;
+        if (is_left_over(path))
+            unlink(path);
+    }
+    if (list)
+        closedir(list);
+}
+
+static void choose_folder(char *out, size_t size) {
+    const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
+    if (runtime && *runtime == '/' && strlen(runtime) + NAME_MOST + 10 < size && is_private(runtime))
+        snprintf(out, size, "%s/tessera", runtime);
+    else
+        snprintf(out, size, "/tmp/tessera-%u", (unsigned)geteuid());
+}
+
+tess_status tess__local_path(const char *name, char out[TESS__LOCAL_PATH]) {
+    char folder[TESS__LOCAL_PATH - NAME_MOST];
+    choose_folder(folder, sizeof folder);
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return tess__fail(TESS_E_SYSTEM, "cannot make the directory %s: %s", folder, strerror(errno));
+    if (!is_private(folder))
+        return tess__fail(TESS_E_INVALID,
+                          "%s must be a directory of this user's alone (mode 0700): remove it, or set "
+                          "XDG_RUNTIME_DIR",
+                          folder);
+    clean(folder);
+    snprintf(out, TESS__LOCAL_PATH, "%s/%.*s.sock", folder, NAME_MOST - 8, name);
+    return TESS_OK;
+}
+
+/* ---- listening ---------------------------------------------------------------------------------- */
+
+/* Its name appears when it listens: until then it would look left over. */
+static int listen_under(int s, const char *path) {
+    struct sockaddr_un at;
+    char first[TESS__LOCAL_PATH];
+    snprintf(first, sizeof first, "%.*s.%d", (int)sizeof first - 16, path, (int)getpid());
+    int error = place(first, &at);
+    unlink(first);
+    if (error)
+        return error;
+    if (bind(s, (const struct sockaddr *)&at, sizeof at) != 0)
+        return errno;
+    if (listen(s, BACKLOG) != 0)
+        error = errno;
+    else if (is_left_over(path))
+        unlink(path);
+    if (!error && link(first, path) != 0)
+        error = errno == EEXIST ? EADDRINUSE : errno;
+    unlink(first);
+    return error;
+}
+
+tess_status tess__local_listen(const char *path, int *fd) {
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int error = s < 0 ? errno : listen_under(s, path);
+    if (!error) {
+        *fd = s;
+        return TESS_OK;
+    }
+    if (s >= 0)
+        close(s);
+    if (error == EADDRINUSE)
+        return tess__fail(TESS_E_INVALID, "another job of this host meets at %s; set MASTER_PORT to another number",
+                          path);
+    return tess__fail(TESS_E_INVALID, "cannot listen on %s: %s", path, strerror(error));
+}

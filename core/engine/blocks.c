@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The blocks API: the engine runs the pass by itself and owns the activations. */
+#include "state.h"
+
+#include "base/options.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <string.h>
+
+static void *or_null(const tess *t, int role, int32_t index) {
+    return index >= 0 && t->memory.booked[role][index] ? tess__at(t, role, index) : NULL;
+}
+
+static uint32_t compute_dtype(const tess *t, int32_t scope) {
+    const tess__scope *s = &t->plan.model.scopes[scope];
+    for (int32_t i = 0; i < s->n_params; i++)
+        if (t->plan.model.params[s->params[i]].group >= 0)
+            return t->plan.layout.groups[t->plan.model.params[s->params[i]].group].compute;
+    return TESS_F32;
+}
+
+static tess_status call_block(tess *t, const tess__event *e) {
+    int32_t i = t->plan.model.scopes[e->scope].block;
+    const tess_block_options *o = &t->plan.model.blocks[i].options;
+    int backward = e->type == TESS__BACKWARD_BEGIN;
+    tess_block_call c = { .struct_size = sizeof c,
+                          .pass = t->pass.kind & 15, /* without flags: TRAIN or EVAL */
+                          .recompute = e->type == TESS__AGAIN_BEGIN,
+                          .compute_dtype = compute_dtype(t, e->scope),
+                          .step = t->step.steps_done,
+                          .microbatch = t->pass.run->microbatch,
+                          .params = (const void *const *)t->pass.block_params,
+                          .grads = t->pass.block_grads,
+                          .n_params = t->plan.model.scopes[e->scope].n_params,
+                          .threads = t->plan.setup.threads,
+                          .batch = or_null(t, TESS__INPUT, 0),
+                          .input = or_null(t, TESS__OUTPUT, i - 1),
+                          .output = or_null(t, TESS__OUTPUT, i),
+                          .saved = or_null(t, TESS__SAVED, i),
+                          .scratch = or_null(t, TESS__SCRATCH, i) };
+    if (backward) {
+        c.grad_output = or_null(t, TESS__OUTPUT_GRAD, i);
+        c.grad_input = or_null(t, TESS__OUTPUT_GRAD, i - 1);
+    }
+    TRY(tess__hand_out(t, e->scope, t->pass.block_params, backward ? t->pass.block_grads : NULL));
+    uint64_t before = tess__fail_count();
+    tess_status s = (backward ? o->backward : o->forward)(o->user, &c);
+    if (s)
+        return tess__callback_failed(s, before, backward ? "backward of block" : "forward of block", o->name);
+    return tess__take_back(t, e->scope, backward, backward ? "backward of block" : "forward of block");
+}
+
+static tess__program *choose_program(tess *t, const tess_run_options *o) {
+    if (o->kind == TESS_PASS_EVAL)
+        return &t->plan.programs[TESS__P_EVAL];
+    if (t->plan.setup.accum > 1 && !t->plan.setup.sync_each && t->pass.microbatch < t->plan.setup.accum - 1)
+        return &t->plan.programs[TESS__P_NO_SYNC];
+    if (o->step && o->step->clip_norm == 0 && t->plan.setup.accum == 1)
+        return &t->plan.programs[TESS__P_FUSED];
+    return &t->plan.programs[TESS__P_TRAIN];
+}
+
+static tess_status check(const tess *t, const tess_run_options *o) {
+    if (!t->sharded || t->settings.plan_only || !t->plan.model.n_blocks)
+        return tess__fail(TESS_E_INVALID, "tess_run needs declared blocks and tess_shard");
+    if (o->kind != TESS_PASS_EVAL && o->kind != TESS_PASS_TRAIN)
+        return tess__fail(TESS_E_INVALID, "tess_run: %u is no kind of pass", o->kind);
+    if (t->plan.setup.input_bytes && !o->batch)
+        return tess__fail(TESS_E_INVALID, "tess_run: the batch of %llu bytes is missing",
+                          (unsigned long long)t->plan.setup.input_bytes);
+    if (o->kind == TESS_PASS_TRAIN && t->pass.microbatch >= t->plan.setup.accum)
+        return tess__fail(TESS_E_INVALID, "tess_run: all %d microbatches of the step have run%s; tess_step comes next",
+                          t->plan.setup.accum, t->settings.accum_text);
+    if (t->pass.summoned)
+        return tess__fail(TESS_E_INVALID, "tess_run while parameters are summoned");
+    return TESS_OK;
+}
+
+static tess_status run_events(tess *t) {
+    for (;;) {
+        TRY(tess__execute(t, &t->pass.pc, TESS__TO_EVENT));
+        if (t->pass.pc == t->pass.program->n_instrs)
+            return TESS_OK;
+        const tess__instr *in = &t->pass.program->instrs[t->pass.pc++];
+        if (in->op != TESS__ENTER)
+            continue;
+        tess__doing_event(t, &t->pass.program->events[in->index]);
+        int64_t begin = tess__tracing_begin(t);
+        TRY(call_block(t, &t->pass.program->events[in->index]));
+        tess__tracing_event(t, &t->pass.program->events[in->index], begin);
+    }
+}
+
+static tess_status run(tess *t, const tess_run_options *options) {
+    tess_run_options o;
+    tess_optimizer_options step;
+    TRY(tess__take("tess_run", &o, sizeof o, options));
+    if (o.step) {
+        TRY(tess__take("tess_run: step", &step, sizeof step, o.step));
+        o.step = &step;
+    }
+    TRY(check(t, &o));
+    TRY(tess__pass_finish(t));
+    int train = o.kind == TESS_PASS_TRAIN, last = t->pass.microbatch == t->plan.setup.accum - 1;
+    tess__program *program = choose_program(t, &o);
+    int fused = program == &t->plan.programs[TESS__P_FUSED];
+    t->pass.run = &o;
+    TRY(tess__pass_start(t, program, program->kind));
+    if (fused)
+        TRY(tess__step_begin(t, o.step));
+    TRY(run_events(t));
+    if (t->plan.setup.input_bytes)
+        TRY(tess__batch_wait(&t->streams));
+    t->pass.run = NULL;
+    t->pass.kind = t->comms.pass_kind = 0;
+    if (!train)
+        return TESS_OK;
+    t->pass.microbatch++;
+    t->pass.pending_grads = 1;
+    if (fused)
+        return tess__step_end(t);
+    return o.step && last ? tess__step_run(t, o.step) : TESS_OK;
+}
+
+tess_status tess_run(tess *t, const tess_run_options *options) {
+    tess_status s = tess__engine_check(t);
+    if (s)
+        return s;
+    s = run(t, options);
+    t->pass.run = NULL;
+    return s ? tess__engine_fail(t, s) : TESS_OK;
+}

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saving: pieces out of the shards into one file per rank, and the leader's (rank 0's) manifest once all are on disk.
+ * With a snapshot the files are written by a thread beside training; the ranks then meet through the control plane, as
+ * no collective may run beside the step's. */
+#include "state.h"
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/try.h"
+#include "checkpoint/store.h"
+#include "shard_pieces.h"
+#include "values.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SAID = 480 };
+
+typedef struct { /* what a rank tells the leader, and the leader all; checksums follow a rank's */
+    int32_t status, reserved;
+    uint64_t value, n_sums; /* bytes of its file; the leader: the generation */
+    char said[SAID];
+} note;
+
+typedef struct tess__saver {
+    tess *t;
+    tess__store store; /* of the leader: held from the first save on */
+    uint64_t sequence, step, generation, keep;
+    char dir[PATH_MAX];
+    char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
+    tess__shard_pieces pieces;
+    const char *image; /* the snapshot; null: written from where the pieces lie */
+    pthread_t thread;
+    int has_thread, pending; /* pending: a save whose outcome nobody has asked for */
+    volatile int done, cancel;
+    tess_status status;
+    char said[SAID];
+    tess_checkpoint_info info;
+} tess__saver;
+
+static double now(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static int is_leader(const tess__saver *s) {
+    return s->t->comms.world.rank == 0;
+}
+
+/* ---- this rank's file ------------------------------------------------------------------------------ */
+
+/* A piece of a device's memory, through a bounded one of the host's. */
+static tess_status write_piece(tess__saver *s, tess__data_writer *w, const tess__shard_piece *p) {
+    enum { CHUNK = TESS__CHUNK_ELEMS * 8 };
+    if (p->mem == TESS_MEM_HOST || p->mem == TESS_MEM_PINNED)
+        return tess__data_write(w, p->at, p->bytes);
+    char *chunk = malloc(CHUNK);
+    tess_status status = chunk ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a piece of a checkpoint");
+    for (uint64_t done = 0; !status && done < p->bytes; done += CHUNK) {
+        uint64_t n = p->bytes - done < CHUNK ? p->bytes - done : CHUNK;
+        status = tess__copy_now(s->t, chunk, TESS_MEM_HOST, p->at + done, p->mem, n);
+        if (!status)
+            status = tess__data_write(w, chunk, n);
+    }
+    free(chunk);
+    return status;
+}
+
+static tess_status write_data(tess__saver *s, tess__data_writer *w) {
+    if (s->image)
+        return tess__data_write(w, s->image, s->pieces.bytes);
+    for (uint64_t i = 0; i < s->pieces.n; i++)
+        TRY(write_piece(s, w, &s->pieces.pieces[i]));
+    return TESS_OK;
+}
+
+static tess_status write_file(tess__saver *s, tess__data_file *out) {
+    char dir[PATH_MAX], name[TESS__FILE_NAME];
+    tess__data_writer w;
+    TRY(tess__step_dir(s->dir, s->step, dir));
+    tess__data_file_name(s->generation, (uint64_t)s->t->comms.world.rank, (uint64_t)s->t->comms.world.nranks, name);
+    TRY(tess__data_create(&tess__disk_real, dir, name, s->pieces.tensors, s->pieces.n, &w));
+    w.cancel = &s->cancel;
+    tess_status status = write_data(s, &w);
+    if (status) {
+        tess__data_drop(&w);
+        return status;
+    }
+    return tess__data_finish(&w, out);
+}
+
+/* ---- the ranks meet -------------------------------------------------------------------------------- */
+
+static void key_of(const tess__saver *s, int32_t rank, char out[64]) {
+    if (rank < 0)
+        snprintf(out, 64, "checkpoint/%llu/all", (unsigned long long)s->sequence);
+    else
+        snprintf(out, 64, "checkpoint/%llu/%d", (unsigned long long)s->sequence, rank);
+}
+
+static tess_status tell_leader(const tess__saver *s, tess_status status, const tess__data_file *file) {
+    char key[64];
+    if (!status && file->n_sums > (TESS__KV_VALUE_MAX - sizeof(note)) / TESS__SUM_BYTES)
+        status = tess__fail(TESS_E_UNSUPPORTED, "%s: a file of %llu bytes has more checksums than ranks can exchange",
+                            s->dir, (unsigned long long)file->bytes);
+    uint64_t sums = status ? 0 : file->n_sums * TESS__SUM_BYTES;
+    char *value = calloc(1, sizeof(note) + sums);
+    if (!value)
+        return tess__fail(TESS_E_NOMEM, "%s: no memory for the checksums of %llu bytes", s->dir,
+                          (unsigned long long)file->bytes);
+    note *n = (note *)value;
+    *n = (note){ .status = status, .value = file->bytes, .n_sums = sums / TESS__SUM_BYTES };
+    snprintf(n->said, sizeof n->said, "%s", status ? tess_last_error() : "");
+    if (sums)
+        memcpy(value + sizeof *n, file->sums, sums);
+    key_of(s, s->t->comms.world.rank, key);
+    tess_status told = tess__control_set(s->t->comms.control, key, value, sizeof(note) + sums);
+    free(value);
+    return told;
+}
+
+/* The leader takes one rank's note: the entry of its file, or its failure. */
+static tess_status hear(const tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
+    char key[64];
+    uint64_t bytes = TESS__KV_VALUE_MAX;
+    key_of(s, rank, key);
+    TRY(tess__control_get(s->t->comms.control, key, room, &bytes, -1));
+    (void)tess__control_set(s->t->comms.control, key, "", 0); /* the server keeps values: no more than it must */
+    note *n = (note *)room;
+    if (n->status)
+        return tess__fail(n->status, "%.*s", SAID - 1, n->said);
+    *out = (tess__data_file){ .bytes = n->value, .n_sums = n->n_sums, .sums = malloc(n->n_sums * TESS__SUM_BYTES + 1) };
+    if (!out->sums)
+        return tess__fail(TESS_E_NOMEM, "no memory for the checksums of a checkpoint");
+    memcpy(out->sums, room + sizeof *n, n->n_sums * TESS__SUM_BYTES);
+    tess__data_file_name(s->generation, (uint64_t)rank, (uint64_t)s->t->comms.world.nranks, out->name);
+    return TESS_OK;
+}
+
+/* All ranks' files, after the leader's own; the first failure counts. All are heard, so that none writes any more. */
+static tess_status hear_all(const tess__saver *s, tess__data_file *files) {
+    tess_status status = TESS_OK;
+    char *room = s->t->comms.world.nranks > 1 ? malloc(TESS__KV_VALUE_MAX) : NULL, said[SAID] = "";
+    if (s->t->comms.world.nranks > 1 && !room)
+        return tess__fail(TESS_E_NOMEM, "no memory for the checksums of a checkpoint");
+    for (int32_t r = 1; r < s->t->comms.world.nranks; r++) {
+        tess_status one = hear(s, r, room, &files[r]);
+        if (one && !status) {
+            status = one;
+            snprintf(said, sizeof said, "%s", tess_last_error());
+        }
+    }
+    free(room);
+    return status ? tess__fail(status, "%s", said) : TESS_OK;
+}
+
+/* ---- the manifest ---------------------------------------------------------------------------------- */
+
+static tess_status describe_params(const tess *t, tess__manifest *m) {
+    m->params = calloc((size_t)t->plan.model.n_params + 1, sizeof *m->params);
+    m->is_buffer = calloc((size_t)t->plan.model.n_params + 1, 1);
+    if (!m->params || !m->is_buffer)
+        return tess__fail(TESS_E_NOMEM, "no memory for a checkpoint's manifest");
+    for (int32_t i = 0; i < t->plan.model.n_params; i++) {
+        const tess__param *p = &t->plan.model.params[i];
+        if (p->tied_to != i)
+            continue;
+        m->is_buffer[m->n_params] = (p->flags & TESS_BUFFER) != 0;
+        tess__tensor *x = &m->params[m->n_params++];
+        x->dtype = p->flags & TESS_BUFFER ? p->dtype : t->plan.layout.groups[p->group].master;
+        x->ndim = p->ndim;
+        memcpy(x->shape, p->shape, sizeof p->shape);
+        if ((size_t)snprintf(x->name, sizeof x->name, "%s", p->name) >= sizeof x->name)
+            return tess__fail(TESS_E_INVALID, "parameter %.60s…: its name is longer than a checkpoint holds", p->name);
+    }
+    return TESS_OK;
+}
+
+static tess_status commit(tess__saver *s, tess__data_file *files) {
+    const tess *t = s->t;
+    tess__manifest m = { .step = s->step,
+                         .generation = s->generation,
+                         .chunk_bytes = TESS__CHUNK_BYTES,
+                         .ranks = (uint64_t)t->comms.world.nranks,
+                         .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
+                         .has_sums = tess__sum_known(),
+                         .n_states = (uint64_t)t->plan.setup.n_states,
+                         .n_files = (uint64_t)t->comms.world.nranks,
+                         .files = files };
+    snprintf(m.writer, sizeof m.writer, "tessera %s", TESSERA_VERSION);
+    snprintf(m.optimizer, sizeof m.optimizer, "%s", t->settings.optimizer);
+    snprintf(m.strategy, sizeof m.strategy, "%s", t->settings.strategy);
+    snprintf(m.precision, sizeof m.precision, "%s", t->selection.text[TESS_KIND_PRECISION]);
+    tess_status status = describe_params(t, &m);
+    if (!status)
+        status = tess__store_commit(&s->store, &m, s->keep);
+    free(m.params);
+    free(m.is_buffer);
+    return status;
+}
+
+/* The leader's end of a save: all files are there, then the manifest; else none of them stays. */
+static tess_status conclude(tess__saver *s, tess_status mine, tess__data_file *own) {
+    size_t n = (size_t)s->t->comms.world.nranks;
+    tess__data_file *files = calloc(n, sizeof *files);
+    char said[SAID];
+    snprintf(said, sizeof said, "%s", mine ? tess_last_error() : "");
+    tess_status status = files ? hear_all(s, files) : tess__fail(TESS_E_NOMEM, "no memory for a checkpoint's manifest");
+    if (mine)
+        status = tess__fail(mine, "%s", said);
+    if (!status) {
+        files[0] = *own;
+        status = commit(s, files);
+        files[0].sums = NULL;
+    } else {
+        snprintf(said, sizeof said, "%s", tess_last_error());
+        tess__store_abandon(&s->store, s->step, s->generation);
+        status = tess__fail(status, "%s", said);
+    }
+    for (size_t r = 0; files && r < n; r++)
+        free(files[r].sums);
+    free(files);
+    return status;
+}
+
+/* The leader's verdict, on every rank. */
+static tess_status share_verdict(tess__saver *s, tess_status status) {
+    char key[64];
+    note n = { .status = status };
+    uint64_t bytes = sizeof n;
+    if (!s->t->comms.control)
+        return status;
+    key_of(s, -1, key);
+    if (is_leader(s)) {
+        snprintf(n.said, sizeof n.said, "%s", status ? tess_last_error() : "");
+        tess_status told = tess__control_set(s->t->comms.control, key, &n, sizeof n);
+        return status ? tess__fail(status, "%s", n.said) : told;
+    }
+    TRY(tess__control_get(s->t->comms.control, key, &n, &bytes, -1));
+    return n.status ? tess__fail(n.status, "%.*s", SAID - 1, n.said) : TESS_OK;
+}
+
+static void *write_and_meet(void *arg) {
+    tess__saver *s = arg;
+    tess__data_file file = { .bytes = 0 };
+    double began = now();
+    tess_status status = write_file(s, &file);
+    if (is_leader(s))
+        status = conclude(s, status, &file);
+    else
+        status = tell_leader(s, status, &file);
+    if (is_leader(s) || !status)
+        status = share_verdict(s, status);
+    free(file.sums);
+    s->info.bytes = file.bytes;
+    s->info.write_seconds = now() - began;
+    s->status = status;
+    snprintf(s->said, sizeof s->said, "%s", status ? tess_last_error() : "");
+    __atomic_store_n(&s->done, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* ---- a save ---------------------------------------------------------------------------------------- */
+
+/* Ends what is being written. Its outcome stays until somebody asks for it. */
+static void join(tess__saver *s) {
+    if (s->has_thread)
+        pthread_join(s->thread, NULL);
+    s->has_thread = 0;
+    tess__shard_pieces_free(&s->pieces);
+}
+
+static tess_status outcome(tess__saver *s) {
+    s->pending = 0;
+    return s->status ? tess__fail(s->status, "%s", s->said) : TESS_OK;
+}
+
+/* The leader prepares the directory; all hear how that went. `open` is its finding before. */
+static tess_status prepare(tess__saver *s, int *refused) {
+    note mine = { .status = TESS_OK }, *all = calloc((size_t)s->t->comms.world.nranks, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
+    if (is_leader(s)) {
+        if (s->store.disk && strcmp(s->store.dir, s->dir) != 0)
+            tess__store_close(&s->store);
+        if (!s->store.disk)
+            mine.status = tess__store_open(&tess__disk_real, s->dir, &s->store);
+        if (!mine.status)
+            mine.status = tess__store_begin(&s->store, s->step, &mine.value);
+        snprintf(mine.said, sizeof mine.said, "%s", mine.status ? tess_last_error() : "");
+    }
+    tess_status status = tess__comms_exchange(&s->t->comms, "tess_checkpoint_save", &mine, sizeof mine, all);
+    if (!status) {
+        s->generation = all[0].value;
+        *refused = all[0].status != TESS_OK;
+        if (*refused)
+            status = tess__fail(all[0].status, "%.*s", SAID - 1, all[0].said);
+    }
+    free(all);
+    return status;
+}
+
+/* Copies the pieces into the planned memory, as they will lie in the file. */
+static tess_status take_snapshot(tess__saver *s) {
+    tess *t = s->t;
+    char *at = tess__at(t, TESS__SNAPSHOT, 0);
+    uint32_t mem =
+        t->memory.arenas[TESS_DOMAIN_HOST][tess__one_memory(&t->plan.setup) ? TESS__PAGEABLE : TESS__RESIDENT]
+            .memory.mem;
+    if (s->pieces.bytes > t->memory.booked_bytes[TESS__SNAPSHOT][0])
+        return tess__fail(TESS_E_INTERNAL, "a snapshot of %llu bytes, %llu were planned",
+                          (unsigned long long)s->pieces.bytes,
+                          (unsigned long long)t->memory.booked_bytes[TESS__SNAPSHOT][0]);
+    s->image = at;
+    for (uint64_t i = 0; i < s->pieces.n; i++) {
+        const tess__shard_piece *p = &s->pieces.pieces[i];
+        if (p->mem == TESS_MEM_HOST || (p->mem == TESS_MEM_PINNED && tess__one_memory(&t->plan.setup)))
+            memcpy(at, p->at, p->bytes);
+        else
+            TRY(tess__device_copy(&t->device, at, mem, p->at, p->mem, p->bytes, NULL));
+        at += p->bytes;
+    }
+    return tess__streams_sync(&t->streams);
+}
+
+static tess_status start(tess__saver *s) {
+    s->done = s->cancel = 0;
+    s->pending = 1;
+    s->image = NULL;
+    if (!s->t->plan.setup.snapshot) {
+        write_and_meet(s);
+        join(s);
+        return TESS_OK;
+    }
+    TRY(take_snapshot(s));
+    if (pthread_create(&s->thread, NULL, write_and_meet, s))
+        return tess__fail(TESS_E_SYSTEM, "no thread to write a checkpoint");
+    s->has_thread = 1;
+    return TESS_OK;
+}
+
+static tess_status saver_of(tess *t, tess__saver **out) {
+    if (!t->saver) {
+        t->saver = calloc(1, sizeof *t->saver);
+        if (!t->saver)
+            return tess__fail(TESS_E_NOMEM, "no memory to save a checkpoint");
+        t->saver->t = t;
+        t->saver->store.lock = -1;
+    }
+    *out = t->saver;
+    return TESS_OK;
+}
+
+/* Whether any rank is still writing: what one skips, all do. */
+static tess_status anyone_busy(tess__saver *s, int *busy) {
+    char mine = (char)(s->has_thread && !__atomic_load_n(&s->done, __ATOMIC_ACQUIRE));
+    char *all = calloc((size_t)s->t->comms.world.nranks, 1);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
+    tess_status status = tess__comms_exchange(&s->t->comms, "tess_checkpoint_save", &mine, 1, all);
+    *busy = !status && memchr(all, 1, (size_t)s->t->comms.world.nranks) != NULL;
+    free(all);
+    return status;
+}
+
+static tess_status check(const tess *t, const tess_checkpoint_options *o) {
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save before tess_shard");
+    if (t->pass.pending_grads || t->pass.microbatch)
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save within a step: save after tess_step or tess_grad_drop");
+    if (!o->dir || !o->dir[0])
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: no directory is given");
+    if (o->common_bytes > TESS_CHECKPOINT_BYTES || o->own_bytes > TESS_CHECKPOINT_BYTES)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_checkpoint_save: the program has %llu and %llu bytes, at most %d of each",
+                          (unsigned long long)o->common_bytes, (unsigned long long)o->own_bytes, TESS_CHECKPOINT_BYTES);
+    return TESS_OK;
+}
+
+/* *soft: the failure is the disk's, and training can go on. */
+static tess_status save(tess *t, const tess_checkpoint_options *given, int *soft) {
+    tess_checkpoint_options o;
+    tess__saver *s = NULL;
+    double began = now();
+    int busy = 0;
+    TRY(tess__take("tess_checkpoint_save", &o, sizeof o, given));
+    TRY(tess__pass_finish(t));
+    TRY(check(t, &o));
+    TRY(saver_of(t, &s));
+    if (o.flags & TESS_CHECKPOINT_SKIP) {
+        TRY(anyone_busy(s, &busy));
+        if (busy)
+            return TESS_OK;
+    }
+    join(s);
+    if (s->pending && s->status && is_leader(s)) /* nobody asked: at least say so */
+        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
+    s->pending = 0;
+    if ((size_t)snprintf(s->dir, sizeof s->dir, "%s", o.dir) >= sizeof s->dir - 128)
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: the path is longer than %d bytes", PATH_MAX);
+    s->sequence++;
+    s->step = t->step.steps_done;
+    s->keep = o.keep;
+    TRY(prepare(s, soft));
+    if (o.common_bytes)
+        memcpy(s->common, o.common, o.common_bytes);
+    if (o.own_bytes)
+        memcpy(s->own, o.own, o.own_bytes);
+    TRY(tess__streams_sync(&t->streams));
+    TRY(tess__shard_pieces_find(t, s->common, o.common_bytes, s->own, o.own_bytes, &s->pieces));
+    s->info = (tess_checkpoint_info){ .ranks = t->comms.world.nranks,
+                                      .step = s->step,
+                                      .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
+                                      .common_bytes = o.common_bytes,
+                                      .own_bytes = o.own_bytes };
+    TRY(start(s));
+    s->info.stall_seconds = now() - began;
+    *soft = !s->has_thread;
+    return s->has_thread || !s->status ? TESS_OK : outcome(s);
+}
+
+static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {
+    tess__saver *s = t->saver;
+    if (!s || !s->pending)
+        return TESS_OK;
+    join(s);
+    *soft = s->status == TESS_E_DATA || !t->comms.control || !tess__control_aborting(t->comms.control);
+    TRY(outcome(s));
+    if (out) {
+        tess_checkpoint_info info = s->info;
+        info.struct_size = sizeof info;
+        tess__slot_out(out, &info, sizeof info);
+    }
+    return TESS_OK;
+}
+
+tess_status tess_checkpoint_save(tess *t, const tess_checkpoint_options *o) {
+    int soft = 0;
+    TRY(tess__engine_check(t));
+    tess_status s = save(t, o, &soft);
+    return s && !soft ? tess__engine_fail(t, s) : s;
+}
+
+tess_status tess_checkpoint_wait(tess *t, tess_checkpoint_info *info) {
+    int soft = 0;
+    TRY(tess__engine_check(t));
+    tess_status s = wait_for(t, info, &soft);
+    return s && !soft ? tess__engine_fail(t, s) : s;
+}
+
+void tess__saver_end(tess *t) {
+    tess__saver *s = t->saver;
+    if (!s)
+        return;
+    s->cancel = t->error != TESS_OK;
+    join(s);
+    if (s->pending && s->status && !t->error && is_leader(s))
+        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
+    if (s->store.disk)
+        tess__store_close(&s->store);
+    free(s);
+    t->saver = NULL;
+}

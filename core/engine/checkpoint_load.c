@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Loading: each rank goes through the files in their order and takes what lies in its shard, whatever the shards of the
+ * run that saved were. It holds a chunk of a file and a piece of values beside its shard. */
+#include "state.h"
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/try.h"
+#include "checkpoint/saved.h"
+#include "checkpoint/store.h"
+#include "kernels/kernels.h"
+#include "values.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAID = 480 };
+
+typedef struct {
+    tess *t;
+    const tess_checkpoint_load_options *o;
+    tess__saved saved;
+    tess__saved_file *file;
+    int32_t n_states;
+    uint64_t *taken; /* elements, by parameter and kind: 0 the values, 1 + k the states */
+    void *raw, *wide;
+    uint64_t common_bytes, own_bytes;
+    int params_only; /* asked for, or there is nothing else: an imported one */
+    int foreign;     /* the failure is not damage: an older one would not do either */
+} loading;
+
+/* ---- is it of this model? ---------------------------------------------------------------------------- */
+static tess_status check_param(loading *l, uint64_t i) {
+    const tess__tensor *x = &l->saved.manifest.params[i];
+    int32_t at = tess__model_find_param(&l->t->plan.model, x->name);
+    const tess__param *p = at < 0 ? NULL : &l->t->plan.model.params[at];
+    if (!p || p->tied_to != at || !(p->flags & TESS_BUFFER) != !l->saved.manifest.is_buffer[i])
+        return tess__fail(TESS_E_DATA, "%s: a checkpoint of another model: this one has no %s '%s' of its own",
+                          l->saved.path, l->saved.manifest.is_buffer[i] ? "buffer" : "parameter", x->name);
+    int same = p->ndim == x->ndim;
+    for (int32_t d = 0; same && d < p->ndim; d++)
+        same = p->shape[d] == x->shape[d];
+    if (!same)
+        return tess__fail(TESS_E_DATA,
+                          "%s: a checkpoint of another model: '%s' has %" PRIu64 " elements there and %" PRIu64
+                          " here, or another shape",
+                          l->saved.path, x->name, x->elems, p->elems);
+    return TESS_OK;
+}
+
+static tess_status check_model(loading *l) {
+    const tess__manifest *m = &l->saved.manifest;
+    uint64_t own = 0;
+    for (int32_t i = 0; i < l->t->plan.model.n_params; i++)
+        own += l->t->plan.model.params[i].tied_to == i;
+    for (uint64_t i = 0; i < m->n_params; i++)
+        TRY(check_param(l, i));
+    if (own != m->n_params)
+        return tess__fail(TESS_E_DATA,
+                          "%s: a checkpoint of another model: it has %" PRIu64 " parameters, this one %" PRIu64,
+                          l->saved.path, m->n_params, own);
+    l->params_only = (l->o->flags & TESS_CHECKPOINT_PARAMS) != 0 || strcmp(m->optimizer, "none") == 0;
+    if (!l->params_only && strcmp(m->optimizer, l->t->settings.optimizer) != 0)
+        return tess__fail(TESS_E_DATA, "%s: saved with optimizer %s, this run has %s", l->saved.path, m->optimizer,
+                          l->t->settings.optimizer);
+    if (!l->params_only && m->n_states != (uint64_t)l->t->plan.setup.n_states)
+        return tess__fail(TESS_E_DATA,
+                          "%s: saved with %" PRIu64 " optimizer states, this run has %d: another momentum?",
+                          l->saved.path, m->n_states, l->t->plan.setup.n_states);
+    return TESS_OK;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------ */
+
+/* Elements of one tensor to where they belong: read as stored, converted where the dtypes differ. */
+static tess_status place(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at, uint32_t mem,
+                         uint32_t dtype) {
+    uint32_t bytes = tess__dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
+    int as_is = x->dtype == dtype;
+    tess__cast_fn widen = as_is ? NULL : tess__cast_find(x->dtype, wide, 0),
+                  narrow = as_is || wide == dtype ? NULL : tess__cast_find(wide, dtype, 0);
+    if (!as_is && (!widen || (wide != dtype && !narrow)))
+        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is %s, this run has %s", l->saved.path, x->name,
+                          tess__dtype_name(x->dtype), tess__dtype_name(dtype));
+    if (as_is && (mem == TESS_MEM_HOST || mem == TESS_MEM_PINNED))
+        return tess__saved_file_read(l->file, x, first, elems, at);
+    for (uint64_t done = 0; done < elems; done += TESS__CHUNK_ELEMS) {
+        uint64_t n = elems - done < TESS__CHUNK_ELEMS ? elems - done : TESS__CHUNK_ELEMS;
+        void *from = l->raw;
+        TRY(tess__saved_file_read(l->file, x, first + done, n, l->raw));
+        if (widen)
+            widen(l->raw, l->wide, n), from = l->wide;
+        if (narrow)
+            narrow(l->wide, l->raw, n), from = l->raw;
+        TRY(tess__copy_now(l->t, at + done * bytes, mem, from, TESS_MEM_HOST, n * bytes));
+    }
+    return TESS_OK;
+}
+
+static tess_status take_values(loading *l, const tess__tensor *x, const tess__piece_name *name) {
+    int state = name->kind >= TESS__PIECE_STATE0 ? name->kind - TESS__PIECE_STATE0 : -1;
+    int32_t i = tess__model_find_param(&l->t->plan.model, name->name);
+    if (state >= 0 && l->params_only)
+        return TESS_OK;
+    if (i < 0 || l->t->plan.model.params[i].tied_to != i || state >= l->n_states)
+        return tess__fail(TESS_E_DATA, "%s: tensor '%s' belongs to nothing here", l->saved.path, x->name);
+    const tess__param *p = &l->t->plan.model.params[i];
+    if (state >= 0 && (p->flags & (TESS_BUFFER | TESS_FROZEN)))
+        return TESS_OK; /* it has been frozen since */
+    tess__owned o = tess__owned_at(l->t, state < 0 ? TESS_OF_PARAM : TESS_OF_MOMENT1 + (uint32_t)state, i);
+    uint64_t end = name->first + x->elems, from = o.piece.in_param > name->first ? o.piece.in_param : name->first;
+    uint64_t to = o.piece.in_param + o.piece.elems;
+    to = to < end ? to : end;
+    if (name->first > p->elems || x->elems > p->elems - name->first)
+        return tess__fail(TESS_E_DATA, "%s: tensor '%s' reaches beyond its parameter", l->saved.path, x->name);
+    if (!o.piece.elems || from >= to)
+        return TESS_OK;
+    l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)(state + 1)] += to - from;
+    return place(l, x, from - name->first, to - from, o.at + (from - o.piece.in_param) * tess__dtype_bytes(o.dtype),
+                 o.mem, o.dtype);
+}
+
+static tess_status take_program(loading *l, const tess__tensor *x, const tess__piece_name *name) {
+    char own[32];
+    snprintf(own, sizeof own, "rank-%05d", l->t->comms.world.rank);
+    int common = strcmp(name->name, "common") == 0;
+    if (!common && strcmp(name->name, own) != 0)
+        return TESS_OK;
+    *(common ? &l->common_bytes : &l->own_bytes) = x->elems;
+    void *room = common ? l->o->common : l->o->own;
+    uint64_t room_bytes = common ? l->o->common_bytes : l->o->own_bytes;
+    return room ? tess__saved_file_read(l->file, x, 0, x->elems < room_bytes ? x->elems : room_bytes, room) : TESS_OK;
+}
+
+static tess_status take_file(loading *l) {
+    uint64_t n;
+    const tess__tensor *list = tess__saved_file_list(l->file, &n);
+    for (uint64_t i = 0; i < n; i++) {
+        tess__piece_name name;
+        if (tess__piece_name_read(list[i].name, &name))
+            return tess__fail(TESS_E_DATA, "%s: tensor '%s' is no piece of a checkpoint", l->saved.path, list[i].name);
+        TRY(name.kind == TESS__PIECE_PROGRAM ? take_program(l, &list[i], &name) : take_values(l, &list[i], &name));
+    }
+    return TESS_OK;
+}
+
+/* Nothing of this rank's shard may be missing. */
+static tess_status check_taken(const loading *l) {
+    for (int32_t i = 0; i < l->t->plan.model.n_params; i++) {
+        const tess__param *p = &l->t->plan.model.params[i];
+        int has_states = !(p->flags & (TESS_BUFFER | TESS_FROZEN)) && !l->params_only;
+        for (int32_t k = 0; p->tied_to == i && k <= (has_states ? l->n_states : 0); k++) {
+            uint64_t need = tess__owned_at(l->t, TESS_OF_PARAM, i).piece.elems;
+            uint64_t got = l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)k];
+            if (got != need)
+                return tess__fail(TESS_E_DATA,
+                                  "%s: %s of '%s' has %" PRIu64 " elements for this rank, expected %" PRIu64,
+                                  l->saved.path, k ? "the optimizer's state" : "the value", p->name, got, need);
+        }
+    }
+    return TESS_OK;
+}
+
+static tess_status load_opened(loading *l) {
+    l->foreign = 1;
+    TRY(check_model(l));
+    l->foreign = 0;
+    memset(l->taken, 0, (size_t)l->t->plan.model.n_params * (TESS__MAX_STATES + 1) * sizeof *l->taken);
+    for (uint64_t f = 0; f < l->saved.manifest.n_files; f++) {
+        TRY(tess__saved_file_open(&l->saved, f, &l->file));
+        tess_status s = take_file(l);
+        tess__saved_file_close(l->file);
+        l->file = NULL;
+        TRY(s);
+    }
+    return check_taken(l);
+}
+
+/* One checkpoint, on this rank. */
+static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *info) {
+    l->foreign = 0;
+    l->common_bytes = l->own_bytes = 0;
+    TRY(tess__saved_open(&tess__disk_real, path, &l->saved));
+    tess_status s = load_opened(l);
+    const tess__manifest *m = &l->saved.manifest;
+    *info = (tess_checkpoint_info){ .struct_size = sizeof *info,
+                                    .ranks = (int32_t)m->ranks,
+                                    .step = m->step,
+                                    .microbatches = m->microbatches,
+                                    .common_bytes = l->common_bytes,
+                                    .own_bytes = l->own_bytes };
+    tess__saved_close(&l->saved);
+    return s;
+}
+
+/* ---- which one --------------------------------------------------------------------------------------- */
+typedef struct { /* what ranks tell each other after each try */
+    int32_t status, foreign;
+    uint64_t step;
+    char said[SAID];
+} finding;
+
+/* [C] The outcome of all: the first failure, whoever found it. */
+static tess_status agree(loading *l, tess_status mine, finding *out) {
+    int32_t n = l->t->comms.world.nranks;
+    finding f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
+    snprintf(f.said, sizeof f.said, "%s", mine ? tess_last_error() : "");
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
+    tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &f, sizeof f, all);
+    *out = all[0];
+    for (int32_t r = 0; r < n && !out->status; r++)
+        *out = all[r];
+    free(all);
+    return s;
+}
+
+/* [C] The leader's list of what to try, newest first: one step at a time. */
+static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint64_t tried, uint64_t *step) {
+    finding mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
+    finding *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", l->t->comms.world.nranks);
+    tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &mine, sizeof mine, all);
+    *step = all[0].step;
+    int none = all[0].status != TESS_OK;
+    free(all);
+    if (!s && none)
+        s = tess__fail(TESS_E_DATA, "%s: there is no checkpoint that loads", l->o->path);
+    return s;
+}
+
+static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
+    char path[PATH_MAX];
+    uint64_t *steps = NULL, n = 0, step = 0;
+    finding f = { .status = TESS_OK };
+    tess_status s = l->t->comms.world.rank == 0 ? tess__store_list(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
+    l->foreign = 1;
+    tess_status agreed = agree(l, s, &f);
+    if (!agreed && f.status)
+        agreed = tess__fail(f.status, "%s", f.said);
+    for (uint64_t tried = 0; !agreed; tried++) {
+        if ((agreed = next_step(l, steps, n, tried, &step)) || (agreed = tess__step_dir(l->o->path, step, path)))
+            break;
+        s = load_one(l, path, info);
+        if ((agreed = agree(l, s, &f)) || !f.status)
+            break;
+        if (f.foreign)
+            agreed = tess__fail(f.status, "%s", f.said);
+        else if (l->t->comms.world.rank == 0)
+            tess__log(TESS_LOG_WARNING, "%s; trying the checkpoint before", f.said);
+    }
+    free(steps);
+    return agreed;
+}
+
+static tess_status load_named(loading *l, tess_checkpoint_info *info) {
+    finding f;
+    TRY(agree(l, load_one(l, l->o->path, info), &f));
+    return f.status ? tess__fail(f.status, "%s", f.said) : TESS_OK;
+}
+
+static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
+    finding f;
+    l->taken = calloc((size_t)l->t->plan.model.n_params + 1, (TESS__MAX_STATES + 1) * sizeof *l->taken);
+    l->raw = malloc(TESS__CHUNK_ELEMS * 8);
+    l->wide = malloc(TESS__CHUNK_ELEMS * 8);
+    if (!l->taken || !l->raw || !l->wide)
+        return tess__fail(TESS_E_NOMEM, "no memory to load a checkpoint");
+    /* Every rank goes the leader's way, whatever it sees of the directory. */
+    l->foreign = tess__is_checkpoint(&tess__disk_real, l->o->path);
+    finding *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", l->t->comms.world.nranks);
+    f = (finding){ .foreign = l->foreign };
+    tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &f, sizeof f, all);
+    int named = all[0].foreign;
+    free(all);
+    TRY(s);
+    return named ? load_named(l, info) : load_newest(l, info);
+}
+
+static tess_status load(tess *t, const tess_checkpoint_load_options *given, tess_checkpoint_info *out) {
+    tess_checkpoint_load_options o;
+    tess_checkpoint_info info = { .struct_size = sizeof info };
+    loading l = { .t = t, .o = &o, .n_states = t->plan.setup.n_states };
+    TRY(tess__take("tess_checkpoint_load", &o, sizeof o, given));
+    TRY(tess__pass_finish(t));
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_load before tess_shard");
+    if (t->pass.pending_grads || t->pass.microbatch || !o.path)
+        return tess__fail(TESS_E_INVALID,
+                          o.path ? "tess_checkpoint_load within a step" : "tess_checkpoint_load: no path is given");
+    TRY(tess__streams_sync(&t->streams));
+    tess_status s = load_with_room(&l, &info);
+    free(l.taken);
+    free(l.raw);
+    free(l.wide);
+    TRY(s);
+    if (!(o.flags & TESS_CHECKPOINT_PARAMS))
+        t->step.steps_done = info.step;
+    if (out)
+        tess__slot_out(out, &info, sizeof info);
+    return TESS_OK;
+}
+
+tess_status tess_checkpoint_load(tess *t, const tess_checkpoint_load_options *o, tess_checkpoint_info *info) {
+    TESS__PUBLIC(t, load(t, o, info));
+}
+
+tess_status tess_checkpoint_list(const char *dir, tess_checkpoint_fn fn, void *user) {
+    uint64_t *steps = NULL, n = 0;
+    char path[PATH_MAX];
+    if (!dir || !fn)
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_list: a directory and a function to call are needed");
+    TRY(tess__store_list(&tess__disk_real, dir, &steps, &n));
+    tess_status s = TESS_OK;
+    for (uint64_t i = 0; !s && i < n; i++) {
+        tess__manifest m;
+        if (tess__step_dir(dir, steps[i], path) || tess__saved_manifest(&tess__disk_real, path, &m))
+            continue; /* damaged: not complete */
+        tess_checkpoint_info info = {
+            .struct_size = sizeof info, .ranks = (int32_t)m.ranks, .step = m.step, .microbatches = m.microbatches
+        };
+        for (uint64_t f = 0; f < m.n_files; f++)
+            info.bytes += m.files[f].bytes;
+        tess__manifest_free(&m);
+        s = fn(user, path, &info);
+    }
+    free(steps);
+    return s;
+}

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The communicators: made, aborted, given back; what is posted on them and how the engine waits for it. */
+#include "comms.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SECOND INT64_C(1000000000)
+
+#define HAS(c, slot) TESS_CAN(tess_comm_ops, (c)->ops, slot)
+
+static tess_status failed(const tess__comms *c, tess_status s, const tess_error *e) {
+    return s ? tess__plugin_failed(s, TESS_KIND_COMM, c->plugin, e) : TESS_OK;
+}
+
+void tess__comms_use(tess__comms *c, const tess__plugin *p, const tess__device *device) {
+    c->plugin = p;
+    c->ops = p->ops;
+    c->device = device;
+}
+
+tess_status tess__comms_caps(const tess__comms *c, tess_comm_caps *out) {
+    *out = (tess_comm_caps){ .struct_size = sizeof *out };
+    tess_status s = c->ops->query(c->plugin->ctx, NULL, out);
+    return s ? tess__fail(s, "comm %s cannot say what it needs", c->plugin->name) : TESS_OK;
+}
+
+int tess__comms_waits_on_streams(const tess__comms *c) {
+    tess_comm_caps caps;
+    return tess__comms_caps(c, &caps) == TESS_OK && (caps.caps & TESS_COMM_STREAM_ORDERED) && HAS(c, wait_stream);
+}
+
+void tess__comms_abort(tess__comms *c, tess_status why) {
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < 3; i++)
+        if (c->list[i] && (i == 0 || c->list[i] != c->list[0]) && HAS(c, abort))
+            c->ops->abort(c->list[i], why);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void tess__comms_lost(void *user, int32_t rank, const char *why) {
+    (void)rank, (void)why;
+    tess__comms_abort(user, TESS_E_PEER);
+}
+
+/* ---- made ---- */
+
+/* Puts a new communicator in its place, unless a rank was lost meanwhile. */
+static tess_status keep_comm(tess__comms *c, int which, tess_comm *comm) {
+    pthread_mutex_lock(&c->lock);
+    c->list[which] = comm;
+    pthread_mutex_unlock(&c->lock);
+    if (c->control && tess__control_aborting(c->control)) {
+        tess__comms_abort(c, TESS_E_PEER);
+        return tess__fail(TESS_E_PEER, "a rank was lost while communicators were made");
+    }
+    return TESS_OK;
+}
+
+static tess_comm_config config_of(const tess__comms *c, int32_t rank, int32_t nranks, const char *group) {
+    return (tess_comm_config){ .struct_size = sizeof(tess_comm_config),
+                               .rank = rank,
+                               .nranks = nranks,
+                               .local_rank = c->world.local_rank,
+                               .device = c->device->mem == TESS_MEM_HOST ? -1 : c->world.local_rank,
+                               .group = group,
+                               .timeout_ns = c->timeout_ns };
+}
+
+static tess_status create_world(tess__comms *c) {
+    tess_error e = { .struct_size = sizeof e };
+    tess_comm_config config = config_of(c, c->world.rank, c->world.nranks, "world");
+    tess_comm *comm = NULL;
+    tess_status s = c->ops->init(c->plugin->ctx, &config, &comm, &e);
+    return s ? failed(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
+}
+
+/* One of `nranks` ranks each in groups numbered by `color`; the world itself where that is one group. */
+static tess_status create_group(tess__comms *c, int which, int32_t color, int32_t key, int32_t nranks,
+                                const char *name) {
+    tess_error e = { .struct_size = sizeof e };
+    tess_comm *comm = NULL;
+    tess_comm_config config = config_of(c, key, nranks, name);
+    if (nranks == c->world.nranks)
+        c->list[which] = c->list[TESS__WORLD];
+    if (nranks == c->world.nranks || nranks == 1)
+        return TESS_OK;
+    if (!HAS(c, split))
+        return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_STRATEGY: comm %s cannot split, which hybrid sharding needs",
+                          c->plugin->name);
+    tess_status s = c->ops->split(c->list[TESS__WORLD], color, key, &config, &comm, &e);
+    return s ? failed(c, s, &e) : keep_comm(c, which, comm);
+}
+
+tess_status tess__comms_create(tess__comms *c, const tess__setup *u) {
+    snprintf(c->activity[c->activity_now], sizeof c->activity[0], "the start of comm %s", c->plugin->name);
+    TRY(create_world(c));
+    c->shard_ranks = u->shard_ranks;
+    c->shard_rank = c->world.rank % u->shard_ranks;
+    c->replica_rank = c->world.rank / u->shard_ranks;
+    TRY(create_group(c, TESS__SHARD, c->replica_rank, c->shard_rank, u->shard_ranks, "shard"));
+    TRY(create_group(c, TESS__REPLICA, c->shard_rank, c->replica_rank, u->replicas, "replica"));
+    c->activity[c->activity_now][0] = 0;
+    return TESS_OK;
+}
+
+/* ---- given back ---- */
+
+void tess__comms_withdraw(tess__comms *c) {
+    pthread_mutex_lock(&c->lock);
+    memcpy(c->closing, c->list, sizeof c->closing);
+    memset(c->list, 0, sizeof c->list);
+    pthread_mutex_unlock(&c->lock);
+    for (int i = TESS__N_COMMS - 1; i > 0; i--)
+        if (c->closing[i] == c->closing[0])
+            c->closing[i] = NULL;
+}
+
+void tess__comms_destroy(tess__comms *c, int orderly) {
+    tess_error e = { .struct_size = sizeof e };
+    for (int i = TESS__N_COMMS - 1; orderly && i >= 0; i--)
+        if (c->closing[i] && HAS(c, finalize))
+            c->ops->finalize(c->closing[i], 5 * SECOND, &e);
+    for (int i = TESS__N_COMMS - 1; i >= 0; i--)
+        if (c->closing[i])
+            c->ops->destroy(c->closing[i]);
+}
+
+/* ---- memory of the plugin's ---- */
+
+tess_comm *tess__comms_allocator(const tess__comms *c) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    tess_comm *comm = c->list[TESS__WORLD];
+    if (!comm || !HAS(c, mem_alloc) || c->ops->query(c->plugin->ctx, comm, &caps) ||
+        !(caps.mem_mask >> c->device->mem & 1))
+        return NULL;
+    return comm;
+}
+
+tess_status tess__comms_alloc(const tess__comms *c, tess_comm *comm, const tess_alloc_request *r, tess_buffer *out) {
+    tess_error e = { .struct_size = sizeof e };
+    return failed(c, c->ops->mem_alloc(comm, r, out, &e), &e);
+}
+
+tess_comm *tess__comms_register(const tess__comms *c, int which, const tess_comm *owner, tess_buffer *b) {
+    tess_error e = { .struct_size = sizeof e };
+    tess_comm *comm = c->list[which];
+    if (!comm || comm == owner || !HAS(c, mem_register) || c->ops->mem_register(comm, b, &e))
+        return NULL;
+    return comm;
+}
+
+void tess__comms_deregister(const tess__comms *c, tess_comm *comm, tess_buffer *b) {
+    c->ops->mem_deregister(comm, b);
+}
+
+void tess__comms_free(const tess__comms *c, tess_comm *comm, tess_buffer *b) {
+    c->ops->mem_free(comm, b);
+}
+
+/* ---- what this rank is doing ---- */
+
+const char *tess__comms_activity(const tess__comms *c) {
+    return c->activity[c->activity_now];
+}
+
+const char *tess__comms_doing(tess__comms *c, const char *text) {
+    c->activity_now ^= 1;
+    snprintf(c->activity[c->activity_now], sizeof c->activity[0], "%s", text);
+    if (c->control)
+        tess__control_doing(c->control, tess__comms_activity(c));
+    return tess__comms_activity(c);
+}
+
+void tess__comms_idle(tess__comms *c) {
+    c->activity_now ^= 1;
+    c->activity[c->activity_now][0] = 0;
+    if (c->control)
+        tess__control_doing(c->control, NULL);
+}
+
+/* ---- what went wrong ---- */
+
+static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
+    if (rank < 0 || which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD])
+        return rank;
+    return which == TESS__SHARD ? c->replica_rank * c->shard_ranks + rank : rank * c->shard_ranks + c->shard_rank;
+}
+
+void tess__comms_key(const tess__comms *c, const char *key, char *out, size_t n) {
+    if (c->seat.engine > 1)
+        snprintf(out, n, "e%u/%s", c->seat.engine, key);
+    else
+        snprintf(out, n, "%s", key);
+}
+
+static void key_of(const tess__comms *c, const char *what, int32_t rank, char *key, size_t n) {
+    char plain[32];
+    snprintf(plain, sizeof plain, "%s/%d", what, rank);
+    tess__comms_key(c, plain, key, n);
+}
+
+typedef struct { /* what a rank is in, and what it did before that the others must have done alike */
+    char what[224], after[128];
+} claim;
+
+static claim claim_of(const tess__comms *c, const char *what) {
+    claim said;
+    memset(&said, 0, sizeof said);
+    snprintf(said.what, sizeof said.what, "%s", what);
+    snprintf(said.after, sizeof said.after, "%s", c->common_text);
+    return said;
+}
+
+static tess_status name_both(const tess__comms *c, const claim *mine, int32_t peer, claim *theirs) {
+    theirs->what[sizeof theirs->what - 1] = theirs->after[sizeof theirs->after - 1] = 0;
+    if (strcmp(mine->what, theirs->what) != 0 || strcmp(mine->after, theirs->after) == 0)
+        return tess__fail(TESS_E_MISMATCH, "the ranks call different things: rank %d is in %s, rank %d in %s",
+                          c->world.rank, mine->what, peer, theirs->what);
+    return tess__fail(TESS_E_MISMATCH, "the ranks stepped differently before %s: rank %d called %s, rank %d %s",
+                      mine->what, c->world.rank, mine->after[0] ? mine->after : "no tess_step", peer,
+                      theirs->after[0] ? theirs->after : "no tess_step");
+}
+
+/* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
+static tess_status mismatch(tess__comms *c, int which, const tess_error *e) {
+    char key[64];
+    claim mine = claim_of(c, tess__comms_activity(c)), theirs;
+    tess_error cause = { .struct_size = sizeof cause };
+    int32_t peer = world_rank(c, which, e->rank);
+    if (!c->control || peer < 0)
+        return tess__fail(TESS_E_MISMATCH, "in %s: %s", tess__comms_activity(c), e->message);
+    key_of(c, "mismatch", c->world.rank, key, sizeof key);
+    tess__control_set(c->control, key, &mine, sizeof mine);
+    key_of(c, "mismatch", peer, key, sizeof key);
+    uint64_t bytes = sizeof theirs;
+    if (tess__control_get(c->control, key, &theirs, &bytes, INT64_C(1000000000))) {
+        int known = tess__control_cause(c->control, &cause) != TESS_OK; /* the other side was quicker */
+        return tess__fail(TESS_E_MISMATCH, "%s", known ? cause.message : e->message);
+    }
+    return name_both(c, &mine, peer, &theirs);
+}
+
+static tess_status comm_failed(tess__comms *c, int which, tess_status s, const tess_error *e) {
+    if (s == TESS_E_MISMATCH)
+        return mismatch(c, which, e);
+    int32_t peer = world_rank(c, which, e->rank);
+    if (peer >= 0)
+        return tess__fail(s, "%s failed at rank %d: %s", tess__comms_activity(c), peer, e->message);
+    return tess__fail(s, "%s failed: %s", tess__comms_activity(c), e->message);
+}
+
+/* A rank that ended in order will never come: say so instead of waiting for the timeout. */
+static tess_status check_departed(tess__comms *c) {
+    for (int32_t r = 0; c->control && r < c->world.nranks; r++)
+        if (r != c->world.rank && tess__control_departed(c->control, r))
+            return tess__fail(TESS_E_PEER, "rank %d has ended while rank %d waits for it in %s", r, c->world.rank,
+                              tess__comms_activity(c));
+    return TESS_OK;
+}
+
+/* ---- ranks that wait for each other ---- */
+
+/* Detects deadlocks across ranks. A backend compares collectives on one communicator; after one second of waiting this
+ * compares across communicators and with exchanges of the control plane. It reports only what cannot become true later:
+ * a rank inside exchange k posts nothing until k ends, and the n-th posted collective never changes. */
+typedef struct { /* what a rank last said of itself */
+    uint64_t posted, exchanges;
+    uint64_t tags[TESS__RECENT_TAGS]; /* of the last ones posted, by number modulo */
+    uint64_t in_exchange;
+    claim now;
+} record;
+
+static tess_status say_waiting(tess__comms *c, int in_exchange, const char *what) {
+    char key[32];
+    record mine = { .posted = c->n_collectives, .exchanges = c->exchange_count, .in_exchange = in_exchange != 0 };
+    memcpy(mine.tags, c->recent_tags, sizeof mine.tags);
+    mine.now = claim_of(c, what);
+    key_of(c, "waiting", c->world.rank, key, sizeof key);
+    return tess__control_set(c->control, key, &mine, sizeof mine);
+}
+
+static int cannot_meet(const tess__comms *c, const record *theirs, uint64_t seq) {
+    if (theirs->in_exchange && theirs->exchanges > c->exchange_count && theirs->posted <= seq)
+        return 1;
+    return theirs->posted > seq && theirs->posted - seq <= TESS__RECENT_TAGS &&
+           theirs->tags[seq % TESS__RECENT_TAGS] != c->recent_tags[seq % TESS__RECENT_TAGS];
+}
+
+/* Ranks that wait say so each second; of the others nothing is known but that they do not. */
+static void add_absent(tess__comms *c, int32_t rank) {
+    size_t at = strlen(c->absent), room = sizeof c->absent - at;
+    if (room > 16)
+        snprintf(c->absent + at, room, "%srank %d", at ? ", " : "", rank);
+}
+
+static tess_status check_deadlock(tess__comms *c, uint64_t seq, const char *what) {
+    claim mine = claim_of(c, what);
+    c->absent[0] = 0;
+    if (!c->control)
+        return TESS_OK;
+    tess_status s = say_waiting(c, 0, what);
+    for (int32_t r = 0; !s && r < c->world.nranks; r++) {
+        char key[32];
+        record theirs = { .posted = 0 };
+        uint64_t bytes = sizeof theirs;
+        key_of(c, "waiting", r, key, sizeof key);
+        if (r == c->world.rank)
+            continue;
+        int silent = tess__control_get(c->control, key, &theirs, &bytes, INT64_C(100000000)) != TESS_OK;
+        if (silent || theirs.posted <= seq)
+            add_absent(c, r);
+        if (!silent && cannot_meet(c, &theirs, seq))
+            return name_both(c, &mine, r, &theirs.now);
+    }
+    return s;
+}
+
+static void name_absent(const tess__comms *c) {
+    if (c->absent[0])
+        tess__log(TESS_LOG_WARNING, "rank %d has waited for 10 s in %s; %s does not wait with it: it computes or hangs",
+                  c->world.rank, tess__comms_activity(c), c->absent);
+}
+
+/* ---- post and wait ---- */
+
+tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, uint64_t seq) {
+    const int64_t slice = INT64_C(100000000), second = 10 * slice;
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    for (int64_t waited = 0;; waited += slice) {
+        tess_status s = c->ops->wait(request, slice, &e);
+        if (s == TESS_OK)
+            return TESS_OK;
+        if (s != TESS_E_TIMEOUT)
+            return comm_failed(c, which, s, &e);
+        TRY(check_departed(c));
+        if ((waited + slice) % second == 0)
+            TRY(check_deadlock(c, seq, tess__comms_activity(c)));
+        if (waited + slice == 10 * second)
+            name_absent(c);
+        if (waited > c->timeout_ns)
+            return tess__fail(TESS_E_TIMEOUT, "%s took more than %lld s (TESSERA_TIMEOUT)%s%s%s",
+                              tess__comms_activity(c), (long long)(c->timeout_ns / 1000000000),
+                              c->absent[0] ? ": " : "", c->absent,
+                              c->absent[0] ? " did not come to it and computes or hangs" : "");
+    }
+}
+
+tess_status tess__comm_post(tess__comms *c, int which, tess_collective *posted, tess_request **request) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    posted->struct_size = sizeof *posted;
+    posted->send_mem = posted->recv_mem = c->device->mem;
+    posted->after = c->device->compute;
+    posted->seq = c->n_collectives++;
+    posted->tag = tess__hash_u64(tess__hash_u64(posted->tag, c->common), c->pass_kind) | 1;
+    c->recent_tags[posted->seq % TESS__RECENT_TAGS] = posted->tag;
+    tess_status s = c->ops->post(c->list[which], posted, 1, request, &e);
+    return s ? comm_failed(c, which, s, &e) : TESS_OK;
+}
+
+int tess__comm_has_ended(const tess__comms *c, tess_request *r) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    return c->ops->test(r, &e) != TESS_PENDING;
+}
+
+tess_status tess__comm_wait_on_stream(const tess__comms *c, tess_request *r, const tess_stream *stream) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    return failed(c, c->ops->wait_stream(r, stream, &e), &e);
+}
+
+void tess__comm_free(const tess__comms *c, tess_request *r) {
+    c->ops->request_free(r);
+}
+
+void tess__comm_drop(const tess__comms *c, tess_request *r) {
+    tess_error e = { .struct_size = sizeof e };
+    if (r && c->ops->wait(r, 5 * SECOND, &e) != TESS_E_TIMEOUT)
+        c->ops->request_free(r);
+}
+
+tess_status tess__comm_run(tess__comms *c, int which, const tess_collective *collective, const char *doing) {
+    tess_collective own = *collective;
+    tess__comms_doing(c, doing);
+    TRY(tess__comm_post(c, which, &own, &c->unowned_request));
+    TRY(tess__comm_wait(c, which, c->unowned_request, own.seq));
+    tess__comm_free(c, c->unowned_request);
+    c->unowned_request = NULL;
+    tess__comms_idle(c);
+    return TESS_OK;
+}
+
+/* ---- on the control plane ---- */
+
+tess_status tess__comms_exchange(tess__comms *c, const char *what, const void *mine, uint64_t bytes, void *out) {
+    if (!c->control) {
+        memcpy(out, mine, bytes);
+        return TESS_OK;
+    }
+    char plain[96], key[112];
+    snprintf(plain, sizeof plain, "exchange/%llu/%s", (unsigned long long)c->exchange_count, what);
+    tess__comms_key(c, plain, key, sizeof key);
+    if (c->seat.engine > 1 && c->exchange_count == 0) /* waits for ranks that are still between two engines */
+        snprintf(key, sizeof key, "open/e%u/%s", c->seat.engine, what);
+    c->exchange_count++;
+    tess__control_doing(c->control, what);
+    tess_status s = say_waiting(c, 1, what);
+    if (!s)
+        s = tess__control_exchange(c->control, key, mine, bytes, out);
+    if (!s)
+        tess__control_doing(c->control, NULL);
+    return s;
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The communicators of an engine, its place among the ranks, and the control plane: what is posted, how the engine
+ * waits for it, and what this rank is known to be doing. */
+#ifndef TESS_COMMS_H
+#define TESS_COMMS_H
+#include "control/control_share.h"
+#include "device.h"
+#include "plan/program.h"
+
+#include <pthread.h>
+
+enum { TESS__RECENT_TAGS = 16 };
+
+typedef struct {
+    const tess_comm_ops *ops;
+    const tess__plugin *plugin;
+    const tess__device *device; /* whose memory is sent */
+    tess__world world;
+    tess__control *control; /* null: one rank, or a plan only */
+    tess__control_seat seat;
+    int64_t timeout_ns;
+    tess_comm *list[TESS__N_COMMS]; /* the same pointer where groups coincide */
+    tess_comm *closing[TESS__N_COMMS];
+    pthread_mutex_t lock; /* held while list[] changes or is aborted */
+    int shard_rank, replica_rank, shard_ranks;
+    tess_request *unowned_request; /* of a collective that has no other home; set only until its end */
+    char activity[2][256];         /* what this rank does, for messages; the second is being written */
+    int activity_now;
+    uint64_t n_collectives, exchange_count;
+    uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo */
+    uint64_t common;                         /* a hash of the options of all steps: part of every tag */
+    char common_text[128];                   /* of the last step */
+    uint32_t pass_kind;                      /* of the running pass: part of every tag; 0: none */
+    char absent[96];                         /* ranks that do not wait with this one; "" none */
+} tess__comms;
+
+void tess__comms_use(tess__comms *, const tess__plugin *, const tess__device *); /* before all that needs the plugin */
+tess_status tess__comms_caps(const tess__comms *, tess_comm_caps *out);
+int tess__comms_waits_on_streams(const tess__comms *);
+/** [C] The world and, where the setup has them, the groups of shards and of replicas. */
+tess_status tess__comms_create(tess__comms *, const tess__setup *);
+/** From any thread: ends what is under way on every communicator. */
+void tess__comms_abort(tess__comms *, tess_status why);
+void tess__comms_lost(void *comms, int32_t rank, const char *why); /* tess__lost_fn */
+/** At the end, first this: an abort does not reach the communicators any more. Then what they allocated is given back,
+ * for finalize may end what takes registrations back (NCCL's proxy); then they go. */
+void tess__comms_withdraw(tess__comms *);
+void tess__comms_destroy(tess__comms *, int orderly);
+
+/** The communicator that allocates the device's memory, so that it reaches it best; null: the device does. */
+tess_comm *tess__comms_allocator(const tess__comms *);
+tess_status tess__comms_alloc(const tess__comms *, tess_comm *, const tess_alloc_request *, tess_buffer *out);
+/** What `owner` allocated, with the communicator of another group; returns that one, null where it is the same or
+ * cannot. */
+tess_comm *tess__comms_register(const tess__comms *, int which, const tess_comm *owner, tess_buffer *);
+void tess__comms_deregister(const tess__comms *, tess_comm *, tess_buffer *);
+void tess__comms_free(const tess__comms *, tess_comm *, tess_buffer *);
+
+/** What this rank does now, for the messages on other ranks, should it be lost in it. */
+const char *tess__comms_doing(tess__comms *, const char *text);
+void tess__comms_idle(tess__comms *);
+const char *tess__comms_activity(const tess__comms *); /* "": nothing */
+
+/** Posts: memory kinds, stream and number are filled in. */
+tess_status tess__comm_post(tess__comms *, int which, tess_collective *, tess_request **);
+/** Blocks until the request has ended, listening for what befalls other ranks. */
+tess_status tess__comm_wait(tess__comms *, int which, tess_request *, uint64_t seq);
+/** Posts, waits and frees. */
+tess_status tess__comm_run(tess__comms *, int which, const tess_collective *, const char *doing);
+int tess__comm_has_ended(const tess__comms *, tess_request *);
+tess_status tess__comm_wait_on_stream(const tess__comms *, tess_request *, const tess_stream *);
+void tess__comm_free(const tess__comms *, tess_request *);
+void tess__comm_drop(const tess__comms *, tess_request *); /* waits a while; frees it unless it is still under way */
+
+/** A key that no other engine of this process uses. */
+void tess__comms_key(const tess__comms *, const char *key, char *out, size_t n);
+/** [C] Exchanges `bytes` with all ranks under a key that no other exchange has. */
+tess_status tess__comms_exchange(tess__comms *, const char *what, const void *mine, uint64_t bytes, void *out);
+#endif

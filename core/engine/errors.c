@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The first error of an engine is the one it keeps: where it is set, named and told to the others. */
+#include "state.h"
+
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+tess_status tess__engine_check(const tess *t) {
+    if (!t)
+        return tess__fail(TESS_E_INVALID, "the engine pointer is null");
+    return t->error ? tess__fail(t->error, "%s", t->message) : TESS_OK;
+}
+
+tess_status tess__take(const char *call, void *own, uint32_t own_bytes, const void *given) {
+    enum { LEAST = 8, MOST = 1 << 16 };
+    uint32_t size;
+    if (!given)
+        return tess__fail(TESS_E_INVALID, "%s: the options are missing", call);
+    memcpy(&size, given, sizeof size);
+    if (size < LEAST || size > MOST || size % 4)
+        return tess__fail(TESS_E_INVALID, "%s: struct_size of the options is %u; set it to sizeof of the struct (%u)",
+                          call, size, own_bytes);
+    memset(own, 0, own_bytes);
+    memcpy(own, given, size < own_bytes ? size : own_bytes);
+    memcpy(own, &own_bytes, sizeof own_bytes);
+    return TESS_OK;
+}
+
+tess_status tess__callback_failed(tess_status status, uint64_t before, const char *what, const char *name) {
+    if (status > 0)
+        status = TESS_E_INVALID;
+    if (tess__fail_count() != before)
+        return status;
+    return tess__fail(status, "%s \"%s\" failed with %s", what, name, tess__status_name(status));
+}
+
+/* What another rank's end can look like here; anything else is this rank's own finding, and what the system refuses
+ * this rank is nobody else's fault. */
+static int may_be_echo(tess_status s) {
+    return s == TESS_E_ABORTED || s == TESS_E_PEER || s == TESS_E_TIMEOUT;
+}
+
+tess_status tess__engine_fail(tess *t, tess_status status) {
+    if (t->error)
+        return tess__fail(t->error, "%s", t->message);
+    char own[sizeof t->message];
+    snprintf(own, sizeof own, "%s", tess_last_error());
+    if (t->comms.control) {
+        tess__control_report(t->comms.control, status, own);
+        tess_error cause = { .struct_size = sizeof cause };
+        if (may_be_echo(status) &&
+            tess__control_cause(t->comms.control, &cause)) { /* its own name: taken for lost by silence */
+            int known = tess__comms_activity(&t->comms)[0] != 0;
+            status = TESS_E_PEER;
+            snprintf(own, sizeof own, "%s%s%s", cause.message, known ? "; this rank was in " : "",
+                     tess__comms_activity(&t->comms));
+        }
+    }
+    t->error = status;
+    snprintf(t->message, sizeof t->message, "%s", own);
+    if (t->comms.world.nranks > 1)
+        tess__comms_abort(&t->comms, status);
+    return tess__fail(status, "%s", t->message);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The engine's reading of a program: what each instruction does. */
+#include "state.h"
+
+#include "kernels/norm.h"
+#include "poison.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void tess__doing_event(tess *t, const tess__event *e) {
+    static const char *const names[] = { "",         "forward",       "forward",      "backward",
+                                         "backward", "recomputation", "recomputation" };
+    char text[256];
+    snprintf(text, sizeof text, "%s of \"%s\"", names[e->type], t->plan.model.scopes[e->scope].name);
+    tess__comms_doing(&t->comms, text);
+}
+
+/* ---- collectives ---- */
+
+static void name_instr(tess *t, const tess__instr *in) {
+    char text[256];
+    tess__program_text(t->pass.program, &t->plan.model, &t->plan.layout, (int32_t)(in - t->pass.program->instrs), text,
+                       sizeof text);
+    size_t at = strlen(text);
+    if (t->pass.kind)
+        snprintf(text + at, sizeof text - at, " in %s",
+                 t->pass.kind == TESS_PASS_EVAL ? "an evaluation" : "a training pass");
+    tess__comms_doing(&t->comms, text);
+}
+
+/* What the instruction posts, from `send` to `recv`; `scratch` is the role of its scratch. */
+static tess_collective planned(const tess *t, const tess__instr *in, const void *send, void *recv, int scratch) {
+    const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
+    return (tess_collective){ .op = p->op,
+                              .redop = p->redop,
+                              .send_dtype = p->send_dtype,
+                              .recv_dtype = p->recv_dtype,
+                              .send = send,
+                              .recv = recv,
+                              .count = p->count,
+                              .scale = p->is_mean ? (double)tess__mean_scale(t) : 1.0,
+                              .scratch = p->scratch < 0 ? NULL : tess__at(t, scratch, in->index),
+                              .scratch_bytes = p->scratch < 0 ? 0 : t->pass.program->buffers[p->scratch].bytes,
+                              .tag = in->tag };
+}
+
+static tess_status post_planned(tess *t, const tess__instr *in, const void *send, void *recv) {
+    int gathers = in->op == TESS__GATHER;
+    tess__in_flight *f = &t->transfers.in_flight[in->index];
+    name_instr(t, in);
+    tess_collective c = planned(t, in, send, recv, gathers ? TESS__GATHER_SCRATCH : TESS__REDUCE_SCRATCH);
+    TRY(tess__comm_post(&t->comms, t->pass.program->collectives[in->collective].which, &c,
+                        gathers ? &f->gather : &f->reduce));
+    *(gathers ? &f->gather_seq : &f->reduce_seq) = c.seq;
+    *(gathers ? &f->gather_ns : &f->reduce_ns) = tess__tracing_begin(t);
+    tess__comms_idle(&t->comms);
+    return TESS_OK;
+}
+
+/* The same, in place and at once. */
+static tess_status run_planned(tess *t, const tess__instr *in, void *at, int scratch, const char *doing) {
+    const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
+    tess_collective c = planned(t, in, at, at, scratch);
+    return p->members > 1 ? tess__comm_run(&t->comms, p->which, &c, doing) : TESS_OK;
+}
+
+/* ---- parameters ---- */
+
+static tess_status cast(tess *t, const void *src, uint32_t from, void *dst, uint32_t to, uint64_t elems) {
+    const void *in[1] = { src };
+    tess_kernel k = {
+        .kernel = TESS_K_CAST, .in_dtype = from, .out_dtype = to, .n_in = 1, .in = in, .out = dst, .elems = elems
+    };
+    return tess__engine_kernel(t, &k);
+}
+
+static tess_status gather(tess *t, const tess__instr *in) {
+    int32_t g = in->index;
+    const tess__group *group = &t->plan.layout.groups[g];
+    uint64_t bytes = group->shard_elems * tess__dtype_bytes(group->compute);
+    char *full = tess__at(t, TESS__FULL, g), *slot = full + (uint64_t)t->comms.shard_rank * bytes;
+    if (in->flags & TESS__ASYNC)
+        return tess__move_gather(t, g);
+    TRY(tess__shard_to_slot(t, g, slot, tess__engine_kernel));
+    if (t->plan.setup.shard_ranks == 1)
+        return TESS_OK;
+    return post_planned(t, in, slot, full);
+}
+
+static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq,
+                               int64_t posted_ns) {
+    if (!*request)
+        return TESS_OK;
+    name_instr(t, in);
+    if (t->streams.on && t->streams.comm_waits) {
+        tess_request *waited = *request;
+        *request = NULL;
+        TRY(tess__retire(&t->streams, which, waited, seq));
+        tess__comms_idle(&t->comms);
+        return TESS_OK;
+    }
+    TRY(tess__comm_wait(&t->comms, which, *request, seq));
+    tess__tracing_comm(t, in, posted_ns);
+    tess__comm_free(&t->comms, *request);
+    *request = NULL;
+    tess__comms_idle(&t->comms);
+    return TESS_OK;
+}
+
+/* ---- gradients ---- */
+
+static tess_status cast_wire(tess *t, int32_t g) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    return cast(t, tess__at(t, TESS__GRAD, g), group->grad_local, tess__at(t, TESS__WIRE, g), group->grad_wire,
+                group->flat_elems);
+}
+
+static tess_status sum_full(tess *t, int32_t g) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    int wire = group->grad_wire != group->grad_local;
+    tess__counter c = tess__counter_of(t, g, 0);
+    return tess__counter_add(&c, (uint32_t)t->pass.microbatch, tess__at(t, wire ? TESS__WIRE : TESS__GRAD, g),
+                             group->grad_wire, tess__engine_kernel, t);
+}
+
+static tess_status reduce(tess *t, const tess__instr *in) {
+    int32_t g = in->index;
+    void *source;
+    if (in->flags & TESS__ASYNC)
+        return tess__move_reduce(t, g);
+    if (t->plan.setup.shard_ranks == 1)
+        return tess__reduce_alone(t, g, tess__engine_kernel);
+    TRY(tess__find_source(t, g, tess__engine_kernel, &source));
+    return post_planned(t, in, source, tess__reduced_at(t, g));
+}
+
+static tess_status replicate(tess *t, const tess__instr *in) {
+    int32_t g = in->index;
+    void *source = tess__reduced_at(t, g);
+    if (t->plan.setup.shard_ranks == 1)
+        TRY(tess__find_source(t, g, tess__engine_kernel, &source));
+    return post_planned(t, in, source, tess__reduced_at(t, g));
+}
+
+/* ---- norm and optimizer ---- */
+
+static tess_status norm_group(tess *t, int32_t g) {
+    const void *in[1] = { tess__at(t, TESS__SHARD_GRAD, g) };
+    tess_kernel k = { .kernel = TESS_K_SQUARE_SUM,
+                      .in_dtype = TESS_F32,
+                      .out_dtype = TESS_I64,
+                      .n_in = 1,
+                      .flags = 1,
+                      .in = in,
+                      .out = tess__at(t, TESS__LIMBS, 0),
+                      .elems = t->plan.layout.groups[g].shard_elems,
+                      .scale = t->step.grad_scale == 1.0f ? 0 : (double)t->step.grad_scale };
+    return tess__engine_kernel(t, &k);
+}
+
+static tess_status norm_reduce(tess *t, const tess__instr *in) {
+    return run_planned(t, in, tess__at(t, TESS__LIMBS, 0), TESS__LIMBS_SCRATCH, "all_reduce of the gradient norm");
+}
+
+static tess_status share_buffers(tess *t, const tess__instr *in) {
+    return run_planned(t, in, tess__at(t, TESS__BUFFERS, 0), TESS__CHUNK_SCRATCH, "the broadcast of buffers");
+}
+
+static tess_status norm_finish(tess *t) {
+    int64_t limbs[TESS__NORM_LIMBS];
+    TRY(tess__streams_read(&t->streams, limbs, tess__at(t, TESS__LIMBS, 0), sizeof limbs));
+    t->step.norm = tess__norm_result(limbs);
+    const tess_optimizer_options *o = t->step.options;
+    if (t->pass.program->kind == TESS__PASS_CLIP && o)
+        t->step.kernel.grad_scale = t->step.grad_scale * tess__clip_coefficient(o->clip_norm, t->step.norm);
+    return TESS_OK;
+}
+
+/* ---- the loop ---- */
+
+static tess_status copy_input(tess *t) {
+    if (!t->plan.setup.input_bytes)
+        return TESS_OK;
+    TRY(tess__device_copy(&t->device, tess__at(t, TESS__INPUT, 0), t->device.mem, t->pass.run->batch, TESS_MEM_HOST,
+                          t->plan.setup.input_bytes, NULL));
+    return tess__batch_mark(&t->streams);
+}
+
+static tess_status copy_result(tess *t, int32_t block) {
+    uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
+    if (!t->pass.run->result || !bytes)
+        return TESS_OK;
+    return tess__streams_read(&t->streams, t->pass.run->result, tess__at(t, TESS__OUTPUT, block), bytes);
+}
+
+static tess_status run_instr(tess *t, const tess__instr *in) {
+    switch (in->op) {
+    case TESS__BOOK: return tess__place_buffer(&t->memory, t->pass.program, in);
+    case TESS__FREE: return tess__release_buffer(&t->memory, t->pass.program, in);
+    case TESS__INPUT_COPY: return copy_input(t);
+    case TESS__RESULT_COPY: return copy_result(t, in->index);
+    case TESS__GATHER: return gather(t, in);
+    case TESS__GATHER_WAIT:
+        TRY(tess__move_up_wait(t, &t->transfers.in_flight[in->index].fetched));
+        return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].gather,
+                           t->transfers.in_flight[in->index].gather_seq, t->transfers.in_flight[in->index].gather_ns);
+    case TESS__CAST_WIRE: return cast_wire(t, in->index);
+    case TESS__SUM_FULL: return sum_full(t, in->index);
+    case TESS__REDUCE: return reduce(t, in);
+    case TESS__REDUCE_WAIT:
+        TRY(tess__move_down_wait(t, &t->transfers.in_flight[in->index].lowered));
+        return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].reduce,
+                           t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
+    case TESS__REPLICATE: return replicate(t, in);
+    case TESS__REPLICATE_WAIT:
+        return end_request(t, in, TESS__REPLICA, &t->transfers.in_flight[in->index].reduce,
+                           t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
+    case TESS__SUM_SHARD:
+        return in->flags & TESS__ASYNC ? tess__move_sum(t, in->index)
+                                       : tess__sum_shard(t, in->index, t->pass.microbatch, tess__engine_kernel);
+    case TESS__NORM_GROUP: return norm_group(t, in->index);
+    case TESS__NORM_REDUCE: return norm_reduce(t, in);
+    case TESS__SHARE_BUFFERS: return share_buffers(t, in);
+    case TESS__NORM_FINISH: return norm_finish(t);
+    case TESS__OPTIMIZE:
+        return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index) : tess__optimize_now(t, in->index);
+    case TESS__ENTER:
+    case TESS__LEAVE: return TESS_OK; /* the caller's */
+    default: return tess__move(t, in);
+    }
+}
+
+static int stops(uint8_t op, int how_far) {
+    if (how_far == TESS__TO_WAIT && (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT ||
+                                     op == TESS__NORM_REDUCE || op == TESS__FETCH_WAIT || op == TESS__DOWN_WAIT))
+        return 1;
+    return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE);
+}
+
+tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
+    for (;; ++*pc) {
+        while (t->recorder.next_point < t->pass.program->n_points &&
+               t->pass.program->points[t->recorder.next_point].at <= *pc)
+            tess__ledger_reach(t, &t->pass.program->points[t->recorder.next_point++]);
+        if (*pc >= t->pass.program->n_instrs)
+            return TESS_OK;
+        const tess__instr *in = &t->pass.program->instrs[*pc];
+        if (stops(in->op, how_far))
+            return TESS_OK;
+        int64_t begin = tess__tracing_begin(t);
+        TRY(run_instr(t, in));
+        tess__tracing_instr(t, in, begin);
+    }
+}
+
+tess_status tess__run_program(tess *t, tess__program *p) {
+    int32_t pc = 0;
+    t->pass.program = p;
+    t->recorder.next_point = 0;
+    return tess__execute(t, &pc, TESS__TO_END);
+}
+
+tess_status tess__free_all(tess *t, const tess__program *p) {
+    for (int32_t i = 0; i < p->n_buffers; i++) {
+        tess__instr in = { .op = TESS__FREE, .index = p->buffers[i].index, .buffer = i };
+        TRY(tess__release_buffer(&t->memory, p, &in));
+    }
+    return TESS_OK;
+}

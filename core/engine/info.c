@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What an engine was set up with, for a program to read: tess_info_get, tess_compute_dtype, microbatches, advice. */
+#include "state.h"
+
+#include "base/slots.h"
+#include "base/status.h"
+#include "base/try.h"
+
+static const char *activations_name(int activations) {
+    static const char *const names[] = { "keep", "recompute", "offload" };
+    return names[activations];
+}
+
+static tess_info info_of(const tess *t) {
+    const tess__setup *s = &t->plan.setup;
+    return (tess_info){ .memory = s->env.mem,
+                        .comm = t->selection.text[TESS_KIND_COMM],
+                        .offload = t->selection.text[TESS_KIND_OFFLOAD],
+                        .precision = t->selection.text[TESS_KIND_PRECISION],
+                        .wrap = t->selection.text[TESS_KIND_WRAP],
+                        .strategy = t->settings.strategy,
+                        .device = t->selection.text[TESS_KIND_DEVICE],
+                        .optimizer = t->settings.optimizer,
+                        .activations = activations_name(s->activations),
+                        .stream = t->device.compute.handle,
+                        .rank = t->comms.world.rank,
+                        .ranks = s->nranks,
+                        .local_rank = t->comms.world.local_rank,
+                        .shard_ranks = s->shard_ranks,
+                        .replicas = s->replicas,
+                        .threads = t->plan.setup.threads,
+                        .accum = s->accum,
+                        .prefetch = s->prefetch,
+                        .sync_each = s->sync_each != 0,
+                        .deterministic = s->deterministic != 0,
+                        .strict = t->settings.strict != 0,
+                        .plan_only = t->settings.plan_only != 0,
+                        .n_states = s->n_states,
+                        .device_memory_bytes = s->env.device_budget_bytes,
+                        .host_memory_bytes = s->env.host_budget_bytes };
+}
+
+tess_status tess_info_get(const tess *t, tess_info *out) {
+    if (!t || !out)
+        return tess__fail(TESS_E_INVALID, "tess_info_get: the engine or the place for the answer is missing");
+    if (out->struct_size < 8 || out->struct_size > 1 << 16)
+        return tess__fail(TESS_E_INVALID, "tess_info_get: struct_size is %u; set it to sizeof(tess_info)",
+                          out->struct_size);
+    tess_info info = info_of(t);
+    tess__slot_out(out, &info, sizeof info);
+    return TESS_OK;
+}
+
+/* ---- precision ---- */
+
+tess_status tess_compute_dtype(const tess *t, const tess_param_options *options, uint32_t *dtype, uint32_t *grad) {
+    tess_param_options o;
+    tess_precision_choice c;
+    if (!t || !dtype)
+        return tess__fail(TESS_E_INVALID, "tess_compute_dtype: the engine or the place for the dtype is missing");
+    TRY(tess__take("tess_compute_dtype", &o, sizeof o, options));
+    if (!o.name || o.ndim < 0 || o.ndim > TESS__MAX_DIMS || (o.ndim && !o.shape) || !tess__dtype_bytes(o.dtype))
+        return tess__fail(TESS_E_INVALID, "tess_compute_dtype: a parameter needs a name, a dtype and a shape");
+    tess__param p = { .name = (char *)o.name,
+                      .dtype = o.dtype,
+                      .flags = o.flags,
+                      .compute_dtypes = o.compute_dtypes,
+                      .ndim = o.ndim,
+                      .elems = 1 };
+    for (int32_t d = 0; d < o.ndim; d++)
+        p.elems *= (uint64_t)(p.shape[d] = o.shape[d]);
+    if (o.flags & TESS_BUFFER)
+        c.compute = c.grad_local = o.dtype;
+    else
+        TRY(tess__param_dtypes(&t->plan.setup, &p, &c));
+    *dtype = c.compute;
+    if (grad)
+        *grad = c.grad_local;
+    return TESS_OK;
+}
+
+/* ---- microbatches ---- */
+
+int32_t tess_accum(const tess *t) {
+    return t ? t->plan.setup.accum : -1;
+}
+
+/* NUMBERS, "Leaves". */
+uint64_t tess_microbatch(const tess *t, uint64_t k) {
+    if (!t)
+        return 0;
+    uint64_t rank = (uint64_t)t->comms.world.rank, ranks = (uint64_t)t->plan.setup.nranks;
+    uint64_t accum = (uint64_t)t->plan.setup.accum, j = k % accum;
+    return k / accum * accum * ranks + (t->plan.setup.sync_each ? j * ranks + rank : rank * accum + j);
+}
+
+/* ---- advice ---- */
+
+static tess_status hand_over(const tess__remedy *r, int fits, tess_advice_fn fn, void *user) {
+    tess_setting settings[TESS__MOST_SETTINGS];
+    tess_alternative a = { .struct_size = sizeof a,
+                           .fits = fits != 0,
+                           .settings = settings,
+                           .n_settings = (uint32_t)r->change.n,
+                           .bytes = { 0, r->bytes[TESS_DOMAIN_DEVICE], r->bytes[TESS_DOMAIN_HOST] },
+                           .seconds = r->seconds };
+    for (int32_t i = 0; i < r->change.n; i++)
+        settings[i] = (tess_setting){ r->change.set[i].key, r->change.set[i].value };
+    return fn(user, &a);
+}
+
+tess_status tess_advice_each(const tess *t, tess_advice_fn fn, void *user, uint32_t *n_planned) {
+    if (!t || !fn)
+        return tess__fail(TESS_E_INVALID, "tess_advice_each: the engine or the function is missing");
+    const tess__advice *a = &t->advice;
+    for (int32_t i = 0; i < a->n; i++)
+        TRY(hand_over(&a->list[i], 1, fn, user));
+    if (!a->n && a->least.change.n)
+        TRY(hand_over(&a->least, 0, fn, user));
+    if (n_planned)
+        *n_planned = (uint32_t)a->n_planned;
+    return TESS_OK;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "measure.h"
+
+#include "kit/norm_limbs.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdlib.h>
+
+/* ---- what the comm plugin wants ---- */
+
+static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__group *g, int32_t i) {
+    uint32_t sent = s->accum > 1 && !s->sync_each ? TESS_F32 : g->grad_wire;
+    if (s->shard_ranks > 1) {
+        TRY(tess__scratch_of(s, TESS_ALL_GATHER, g->compute, g->compute, g->shard_elems, s->shard_ranks,
+                             &n->gather[i]));
+        if (g->trainable)
+            TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, sent, TESS_F32, g->shard_elems, s->shard_ranks,
+                                 &n->reduce[i]));
+    }
+    if (s->replicas > 1 && g->trainable)
+        TRY(tess__scratch_of(s, TESS_ALL_REDUCE, s->shard_ranks > 1 ? TESS_F32 : sent, TESS_F32, g->shard_elems,
+                             s->replicas, &n->replicate[i]));
+    return TESS_OK;
+}
+
+static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__layout *l) {
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        uint64_t bytes = l->chunk_elems * tess__dtype_bytes(l->groups[i].master);
+        n->chunk = bytes > n->chunk ? bytes : n->chunk;
+    }
+    if (s->shard_ranks > 1) {
+        TRY(tess__scratch_of(s, TESS_ALL_REDUCE, TESS_I64, TESS_I64, TESS__NORM_LIMBS, s->shard_ranks, &n->norm));
+        TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, n->chunk, s->shard_ranks, &n->full));
+    }
+    if (s->nranks > 1)
+        TRY(tess__scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &n->stage));
+    if (s->nranks > 1 && l->buffer_bytes)
+        TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, l->buffer_bytes, s->nranks, &n->share));
+    return TESS_OK;
+}
+
+tess_status tess__needs_create(tess__needs *n, const tess__setup *s, const tess__layout *l) {
+    size_t count = (size_t)l->n_groups + 1;
+    n->gather = calloc(3 * count, sizeof *n->gather);
+    if (!n->gather)
+        return tess__fail(TESS_E_NOMEM, "no memory for the needs of %d groups", l->n_groups);
+    n->reduce = n->gather + count;
+    n->replicate = n->reduce + count;
+    for (int32_t i = 0; i < l->n_groups; i++)
+        TRY(ask_group(n, s, &l->groups[i], i));
+    return ask_rest(n, s, l);
+}
+
+void tess__needs_free(tess__needs *n) {
+    free(n->gather);
+    *n = (tess__needs){ 0 };
+}
+
+/* ---- what a place must hold ---- */
+
+static int sums_at_end(const tess__plan *p) {
+    return p->setup.accum > 1 && !p->setup.sync_each;
+}
+
+static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const tess__instr *in, int role, int32_t i) {
+    const tess__group *g = &p->layout.groups[i];
+    if (role >= TESS__SUM0 && role <= TESS__SUM_LAST)
+        return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
+    switch (role) {
+    case TESS__MASTER: return g->shard_elems * tess__dtype_bytes(g->master);
+    case TESS__FETCHED: return g->shard_elems * tess__dtype_bytes(g->compute);
+    case TESS__FULL: return g->flat_elems * tess__dtype_bytes(g->compute);
+    case TESS__GRAD: return g->flat_elems * tess__dtype_bytes(g->grad_local);
+    case TESS__WIRE: return g->flat_elems * tess__dtype_bytes(g->grad_wire);
+    case TESS__GATHER_SCRATCH: return needs->gather[i];
+    case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];
+    default: return 4 * g->shard_elems; /* gradient, states, a part of a sum */
+    }
+}
+
+static uint64_t of_block(const tess__plan *p, const tess__program *program, const uint8_t *saved, const tess__instr *in,
+                         int role, int32_t i) {
+    const tess_block_options *o = &p->model.blocks[i].options;
+    switch (role) {
+    case TESS__SAVED:
+    case TESS__SAVED_HOST: return o->saved_bytes;
+    case TESS__SCRATCH:
+        if (!in || program->events[in[1].index].type != TESS__BACKWARD_BEGIN)
+            return o->forward_scratch_bytes;
+        return (saved && saved[i]) || !o->remake_scratch_bytes ? o->backward_scratch_bytes : o->remake_scratch_bytes;
+    default: return o->output_bytes;
+    }
+}
+
+/* The most that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. */
+static uint64_t snapshot(const tess__plan *p) {
+    const tess__setup *s = &p->setup;
+    uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES;
+    for (int32_t i = 0; i < p->layout.n_groups; i++) {
+        const tess__group *g = &p->layout.groups[i];
+        uint64_t most = 0;
+        for (int32_t k = 0; k < s->replicas; k++) {
+            tess__span_elems part = tess__replica_part(g, k, s->replicas);
+            most = part.elems > most ? part.elems : most;
+        }
+        bytes += most * tess__dtype_bytes(g->master) + (g->trainable ? most * 4 * (uint64_t)s->n_states : 0);
+    }
+    return bytes;
+}
+
+static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tess__program *program, int role) {
+    switch (role) {
+    case TESS__BUFFERS: return p->layout.buffer_bytes;
+    case TESS__STAGE: return TESS__STAGE_BYTES;
+    case TESS__STAGE_SCRATCH: return needs->stage;
+    case TESS__SNAPSHOT: return snapshot(p);
+    case TESS__INPUT: return p->setup.input_bytes;
+    case TESS__LIMBS: return TESS__NORM_LIMBS * sizeof(int64_t);
+    case TESS__LIMBS_SCRATCH: return needs->norm;
+    case TESS__CHUNK: return needs->chunk;
+    default: return program->kind == TESS__PASS_FULL ? needs->full : needs->share;
+    }
+}
+
+uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess__program *program,
+                       const uint8_t *saved, const tess__instr *in, int role, int32_t index) {
+    uint64_t bytes;
+    switch (role) {
+    case TESS__OUTPUT:
+    case TESS__SAVED:
+    case TESS__OUTPUT_GRAD:
+    case TESS__SCRATCH:
+    case TESS__OUTPUT_HOST:
+    case TESS__SAVED_HOST: bytes = of_block(p, program, saved, in, role, index); break;
+    case TESS__BUFFERS:
+    case TESS__STAGE:
+    case TESS__STAGE_SCRATCH:
+    case TESS__SNAPSHOT:
+    case TESS__INPUT:
+    case TESS__LIMBS:
+    case TESS__LIMBS_SCRATCH:
+    case TESS__CHUNK:
+    case TESS__CHUNK_SCRATCH: bytes = of_rest(p, needs, program, role); break;
+    default: bytes = of_group(p, needs, in, role, index);
+    }
+    return tess__round_up(bytes, p->setup.align);
+}

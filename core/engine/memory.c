@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Memory: the arenas, what lives where in them, and what a pass obtains beside the plan. */
+#include "memory.h"
+
+#include "base/numa.h"
+#include "base/status.h"
+#include "base/try.h"
+#include "poison.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Whether the device has room for `bytes` more, counting what the comm plugin allocated of it. */
+static tess_status check_room(const tess__memory *m, uint64_t bytes) {
+    uint64_t all = m->plan->setup.env.device_budget_bytes, used = m->obtained[TESS_DOMAIN_DEVICE];
+    uint64_t left = used < all ? all - used : 0;
+    if (!all || bytes <= left)
+        return TESS_OK;
+    return tess__fail(TESS_E_NOMEM, "device %s: %llu bytes needed, %llu of its %llu free", m->device->plugin->name,
+                      (unsigned long long)bytes, (unsigned long long)left, (unsigned long long)all);
+}
+
+static void count_obtained(tess__memory *m, uint32_t domain, uint64_t bytes) {
+    m->obtained[domain] += bytes;
+    if (m->obtained[domain] > m->obtained_peak[domain])
+        m->obtained_peak[domain] = m->obtained[domain];
+}
+
+static tess_status obtain(tess__memory *m, const tess_alloc_request *r, tess__arena *out) {
+    tess_buffer memory = { .struct_size = sizeof memory };
+    int device = r->domain == TESS_DOMAIN_DEVICE;
+    tess_comm *comm = device ? tess__comms_allocator(m->comms) : NULL;
+    if (device)
+        TRY(check_room(m, r->bytes));
+    TRY(comm ? tess__comms_alloc(m->comms, comm, r, &memory) : tess__device_alloc(m->device, r, &memory));
+    *out = (tess__arena){ .memory = memory, .comm = comm };
+    count_obtained(m, r->domain, memory.bytes);
+    return TESS_OK;
+}
+
+/* A backend that registers memory does so for each communicator: the groups of hybrid reach it in place only then. */
+static void register_with_groups(const tess__memory *m, tess__arena *a) {
+    const int groups[] = { TESS__SHARD, TESS__REPLICA };
+    for (int i = 0; a->comm && i < 2; i++) {
+        a->registered[i].memory = a->memory;
+        a->registered[i].memory.reg = NULL;
+        a->registered[i].comm = tess__comms_register(m->comms, groups[i], a->comm, &a->registered[i].memory);
+    }
+}
+
+static void deregister(const tess__memory *m, tess__arena *a) {
+    for (int i = 0; i < 2; i++)
+        if (a->registered[i].comm)
+            tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
+}
+
+static tess_status obtain_arena(tess__memory *m, uint32_t domain, uint32_t arena, uint64_t bytes) {
+    tess__arena *a = &m->arenas[domain][arena];
+    if (!bytes)
+        return TESS_OK;
+    int pageable = arena == TESS__PAGEABLE || (arena == TESS__STEP && m->plan->layout.activation_rest.pageable);
+    uint32_t mem = domain == TESS_DOMAIN_DEVICE ? m->device->mem : pageable ? TESS_MEM_HOST : TESS_MEM_PINNED;
+    if (m->streams->on && mem == TESS_MEM_HOST)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "device %s reaches page-locked host memory only: offload %s must not leave any pageable",
+                          m->device->plugin->name, m->plan->setup.offload_name);
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = mem,
+                             .domain = domain,
+                             .category = 0,
+                             .flags = mem == TESS_MEM_PINNED && !m->streams->on ? TESS_ALLOC_MAY_UNPIN : 0,
+                             .numa_node = domain == TESS_DOMAIN_HOST ? m->numa_node : -1,
+                             .bytes = tess__round_up(bytes, m->plan->setup.granularity),
+                             .align = m->plan->setup.align };
+    TRY(obtain(m, &r, a));
+    register_with_groups(m, a);
+    if (arena == TESS__STEP && tess__host_reads(m->device))
+        tess__poison(a->memory.ptr, a->memory.bytes);
+    m->arena_bytes[domain][arena] = a->memory.bytes;
+    return TESS_OK;
+}
+
+static void release_arena(tess__memory *m, uint32_t domain, uint32_t arena) {
+    tess__arena *a = &m->arenas[domain][arena];
+    if (!a->memory.ptr)
+        return;
+    m->obtained[domain] -= a->memory.bytes;
+    m->arena_bytes[domain][arena] = 0;
+    if (tess__host_reads(m->device))
+        tess__unpoison(a->memory.ptr, a->memory.bytes);
+    deregister(m, a);
+    if (a->comm)
+        tess__comms_free(m->comms, a->comm, &a->memory);
+    else
+        tess__device_free(m->device, &a->memory);
+    *a = (tess__arena){ .comm = NULL };
+}
+
+tess_status tess__step_arena_grow(tess__memory *m) {
+    for (uint32_t d = 1; d < 3; d++) {
+        uint64_t most = tess__planned_arena(m->plan, d, TESS__STEP);
+        if (most <= m->arena_bytes[d][TESS__STEP])
+            continue;
+        TRY(tess__streams_sync(m->streams)); /* a backend may unmap at once what kernels still use */
+        release_arena(m, d, TESS__STEP);
+        TRY(obtain_arena(m, d, TESS__STEP, most));
+    }
+    return TESS_OK;
+}
+
+/* ---- the books ---- */
+
+void tess__book(tess__memory *m, const tess__buffer *b, const tess__program *p, const tess__instr *in) {
+    uint64_t bytes = tess__measure(m->plan, &m->comm_scratch, p, m->booked[TESS__SAVED], in, b->role, b->index);
+    m->booked[b->role][b->index] = 1;
+    m->booked_bytes[b->role][b->index] = bytes;
+    tess__ledger_add(&m->ledger, b->domain, b->category, b->unit, bytes);
+}
+
+void tess__unbook(tess__memory *m, const tess__buffer *b) {
+    m->booked[b->role][b->index] = 0;
+    tess__ledger_take(&m->ledger, b->domain, b->category, b->unit, m->booked_bytes[b->role][b->index]);
+}
+
+/* ---- beside the plan ---- */
+
+/* A pass that deviates finds room as it goes; what the arena cannot hold is obtained beside it. */
+static tess_status alloc_beyond_plan(tess__memory *m, tess__buffer *b) {
+    tess__arena *a = &m->arenas[b->domain][TESS__STEP];
+    int host = b->domain == TESS_DOMAIN_HOST; /* rare and small: always obtained beside the plan */
+    if (!host && tess__first_fit_get(&m->first_fit, b->bytes, m->plan->setup.align, &b->offset) == TESS_OK) {
+        m->address[b->role][b->index] = (char *)a->memory.ptr + b->offset;
+        return TESS_OK;
+    }
+    tess_buffer more = { .struct_size = sizeof more };
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = !host            ? m->device->mem
+                                    : m->streams->on ? TESS_MEM_PINNED
+                                                     : TESS_MEM_HOST,
+                             .domain = b->domain,
+                             .category = b->category,
+                             .numa_node = host ? m->numa_node : -1,
+                             .bytes = tess__round_up(b->bytes, m->plan->setup.granularity),
+                             .align = m->plan->setup.align };
+    if (m->n_overflow == m->cap_overflow)
+        return tess__fail(TESS_E_INTERNAL, "more than %d buffers beside the step arena", m->cap_overflow);
+    tess_status s = host ? TESS_OK : check_room(m, r.bytes);
+    if (!s)
+        s = tess__device_alloc(m->device, &r, &more);
+    if (s)
+        return tess__fail(s, "a pass that departs from the compiled order needs %llu bytes beside the plan: %s",
+                          (unsigned long long)r.bytes, tess_last_error());
+    m->overflow[m->n_overflow++] = (tess__overflow){ more, b->domain };
+    count_obtained(m, b->domain, more.bytes);
+    b->offset = UINT64_MAX;
+    m->address[b->role][b->index] = more.ptr;
+    return TESS_OK;
+}
+
+/* Memory obtained beside the arena goes as soon as its buffer does: a pass may be long. */
+static void free_beyond_plan(tess__memory *m, const tess__buffer *b) {
+    if (b->offset != UINT64_MAX) {
+        tess__first_fit_give(&m->first_fit, b->offset);
+        return;
+    }
+    for (int32_t i = 0; i < m->n_overflow; i++)
+        if (m->overflow[i].memory.ptr == tess__address(m, b->role, b->index)) {
+            m->obtained[b->domain] -= m->overflow[i].memory.bytes;
+            if (tess__host_reads(m->device))
+                tess__unpoison(m->overflow[i].memory.ptr, m->overflow[i].memory.bytes);
+            tess__device_free(m->device, &m->overflow[i].memory);
+            m->overflow[i] = m->overflow[--m->n_overflow];
+            return;
+        }
+}
+
+void tess__overflow_drop(tess__memory *m) {
+    for (int32_t i = 0; i < m->n_overflow; i++) {
+        tess_buffer *b = &m->overflow[i].memory;
+        m->obtained[m->overflow[i].domain] -= b->bytes;
+        if (tess__host_reads(m->device))
+            tess__unpoison(b->ptr, b->bytes);
+        tess__device_free(m->device, b);
+    }
+    m->n_overflow = 0;
+}
+
+/* ---- a buffer of the running program ---- */
+
+/* The place handed out lies, as far as it is needed, in memory that was obtained. */
+static tess_status check_place(const tess__memory *m, const tess__buffer *b) {
+    const tess_buffer *arena = &m->arenas[b->domain][b->arena].memory;
+    if (m->deviating || b->arena != TESS__STEP) /* deviating: its room is found as it goes */
+        return TESS_OK;
+    uint64_t first = (uint64_t)((char *)m->address[b->role][b->index] - (char *)arena->ptr);
+    uint64_t bytes = m->booked_bytes[b->role][b->index];
+    if (first > arena->bytes || bytes > arena->bytes - first)
+        return tess__fail(TESS_E_INTERNAL, "%llu bytes are needed at offset %llu of %llu that were obtained",
+                          (unsigned long long)bytes, (unsigned long long)first, (unsigned long long)arena->bytes);
+    return TESS_OK;
+}
+
+static tess_status fill(tess__memory *m, const tess__buffer *b, uint8_t byte) {
+    void *at = tess__address(m, b->role, b->index);
+    if (b->domain == TESS_DOMAIN_DEVICE)
+        return tess__device_fill(m->device, at, byte, b->bytes);
+    TRY(tess__streams_sync(m->streams));
+    memset(at, byte, b->bytes);
+    return TESS_OK;
+}
+
+tess_status tess__place_buffer(tess__memory *m, tess__program *p, const tess__instr *in) {
+    tess__buffer *b = &p->buffers[in->buffer];
+    if (b->arena == TESS__STEP) {
+        if (m->deviating)
+            TRY(alloc_beyond_plan(m, b));
+        else
+            m->address[b->role][b->index] = (char *)m->arenas[b->domain][TESS__STEP].memory.ptr + b->offset;
+    } else if (m->booked[b->role][b->index]) {
+        return TESS_OK;
+    }
+    tess__book(m, b, p, in);
+    TRY(check_place(m, b));
+    if (tess__host_reads(m->device))
+        tess__unpoison(tess__address(m, b->role, b->index), b->bytes);
+    return in->flags & TESS__ZERO ? fill(m, b, 0) : TESS_OK;
+}
+
+tess_status tess__release_buffer(tess__memory *m, const tess__program *p, const tess__instr *in) {
+    const tess__buffer *b = &p->buffers[in->buffer];
+    if (!m->booked[b->role][b->index])
+        return TESS_OK;
+    tess__unbook(m, b);
+    if (b->arena != TESS__STEP)
+        return TESS_OK;
+    if (m->strict) /* all bits set is a NaN in every float format */
+        TRY(fill(m, b, 0xff));
+    if (tess__host_reads(m->device))
+        tess__poison(tess__address(m, b->role, b->index), b->bytes);
+    if (m->deviating)
+        free_beyond_plan(m, b);
+    return TESS_OK;
+}
+
+/* ---- from tess_shard ---- */
+
+tess_status tess__memory_create(tess__memory *m) {
+    size_t n = (size_t)m->plan->builder.stride;
+    int ok = 1;
+    for (int role = 0; role < TESS__N_ROLES; role++) {
+        m->address[role] = calloc(n, sizeof **m->address);
+        m->booked[role] = calloc(n, 1);
+        m->booked_bytes[role] = calloc(n, sizeof **m->booked_bytes);
+        ok = ok && m->address[role] && m->booked[role] && m->booked_bytes[role];
+    }
+    m->cap_overflow = (int32_t)(8 * n + 64);
+    m->overflow = calloc((size_t)m->cap_overflow, sizeof *m->overflow);
+    if (!ok || !m->overflow)
+        return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+    TRY(tess__ledger_create(&m->ledger, m->plan->layout.n_units));
+    TRY(tess__needs_create(&m->comm_scratch, &m->plan->setup, &m->plan->layout));
+    return tess__first_fit_create(&m->first_fit, m->cap_overflow);
+}
+
+static tess_status zero(tess__memory *m, uint32_t domain, tess__arena *a) {
+    if (!a->memory.ptr)
+        return TESS_OK;
+    if (domain == TESS_DOMAIN_DEVICE)
+        return tess__device_fill(m->device, a->memory.ptr, 0, a->memory.bytes);
+    memset(a->memory.ptr, 0, a->memory.bytes);
+    return TESS_OK;
+}
+
+/* Host memory lies on the node nearest the device; asked only where some will be obtained. */
+static int32_t find_node(const tess__memory *m, int32_t device_index) {
+    tess_device_info info;
+    if (!tess__planned_bytes(m->plan, TESS_DOMAIN_HOST))
+        return -1;
+    if (tess__device_describe(m->device, device_index, &info) == TESS_OK && info.numa_node >= 0)
+        return info.numa_node;
+    info.id[sizeof info.id - 1] = 0;
+    return tess__numa_nearest(m->device->mem == TESS_MEM_HOST ? "" : info.id, "");
+}
+
+tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
+    tess_status s = TESS_OK;
+    m->numa_node = find_node(m, device_index);
+    for (uint32_t d = 1; !s && d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a++)
+            s = obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a));
+    for (uint32_t d = 1; !s && d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
+            s = zero(m, d, &m->arenas[d][a]);
+    for (int32_t i = 0; !s && i < m->plan->resident.n_buffers; i++) {
+        const tess__buffer *b = &m->plan->resident.buffers[i];
+        m->address[b->role][b->index] = (char *)m->arenas[b->domain][b->arena].memory.ptr + b->offset;
+        if (b->role != TESS__SHARD_GRAD)
+            tess__book(m, b, NULL, NULL);
+    }
+    return s;
+}
+
+/* ---- to tess_close ---- */
+
+void tess__memory_release(tess__memory *m, int of_comm) {
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
+            if (!m->arenas[d][a].comm == !of_comm)
+                release_arena(m, d, a);
+}
+
+void tess__memory_free(tess__memory *m) {
+    for (int32_t i = 0; i < m->n_overflow; i++)
+        tess__device_free(m->device, &m->overflow[i].memory);
+    for (int32_t i = 0; m->device && m->device->handle && i < m->plan->n_user; i++)
+        if (m->user[i].ptr)
+            tess__device_free(m->device, &m->user[i]);
+    tess__memory_release(m, 0);
+    for (int role = 0; role < TESS__N_ROLES; role++) {
+        free(m->address[role]);
+        free(m->booked[role]);
+        free(m->booked_bytes[role]);
+    }
+    free(m->overflow);
+    tess__first_fit_free_all(&m->first_fit);
+    tess__ledger_free(&m->ledger);
+    tess__needs_free(&m->comm_scratch);
+}
+
+/* ---- the program's own ---- */
+
+tess_status tess__memory_user(tess__memory *m, const char *label, uint64_t bytes, int32_t n) {
+    tess_buffer *b = &m->user[n];
+    *b = (tess_buffer){ .struct_size = sizeof *b };
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = m->device->mem,
+                             .domain = TESS_DOMAIN_DEVICE,
+                             .category = TESS_CAT_ACTIVATION,
+                             .numa_node = -1,
+                             .bytes = bytes,
+                             .align = m->plan->setup.align };
+    uint64_t budget = m->plan->setup.env.device_budget_bytes;
+    if (budget && m->obtained[TESS_DOMAIN_DEVICE] + r.bytes > budget)
+        return tess__fail(TESS_E_BUDGET,
+                          "\"%s\" asks for %llu bytes; %llu of the %llu that TESSERA_DEVICE_MEMORY allows are taken",
+                          label, (unsigned long long)r.bytes, (unsigned long long)m->obtained[TESS_DOMAIN_DEVICE],
+                          (unsigned long long)budget);
+    tess_status s = tess__device_alloc(m->device, &r, b);
+    if (s)
+        return tess__fail(s, "\"%s\": %s", label, tess_last_error());
+    count_obtained(m, TESS_DOMAIN_DEVICE, b->bytes);
+    tess__ledger_add(&m->ledger, TESS_DOMAIN_DEVICE, TESS_CAT_ACTIVATION, -1, b->bytes);
+    return TESS_OK;
+}

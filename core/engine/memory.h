@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The memory of an engine: its arenas, what lives where in them, and what is booked. */
+#ifndef TESS_MEMORY_H
+#define TESS_MEMORY_H
+#include "first_fit.h"
+#include "measure.h"
+#include "readers/ledger.h"
+#include "streams.h"
+
+typedef struct { /* one arena, as obtained */
+    tess_buffer memory;
+    tess_comm *comm; /* that allocated it, and frees it; null: the device */
+    struct {
+        tess_comm *comm; /* null: none, or it could not */
+        tess_buffer memory;
+    } registered[2]; /* with the communicators of the shard group and of the replicas, where they are of their own */
+} tess__arena;
+
+typedef struct { /* obtained beside the arenas by a pass that deviates */
+    tess_buffer memory;
+    uint32_t domain;
+} tess__overflow;
+
+typedef struct {
+    const tess__plan *plan;
+    const tess__device *device;
+    const tess__comms *comms;
+    tess__streams *streams;
+    int strict;               /* what is released is filled with NaN */
+    int deviating;            /* a pass is off the compiled order: room is found as it goes */
+    tess__arena arenas[3][4]; /* by domain, by arena */
+    uint64_t arena_bytes[3][4];
+    uint64_t obtained[3], obtained_peak[3];
+    int32_t numa_node;             /* nearest the device; host memory's; -1: any */
+    void **address[TESS__N_ROLES]; /* by role and index: where it lives now */
+    uint8_t *booked[TESS__N_ROLES];
+    uint64_t *booked_bytes[TESS__N_ROLES];
+    tess__first_fit first_fit; /* the step arena, while a pass deviates */
+    tess__overflow *overflow;
+    int32_t n_overflow, cap_overflow;
+    tess_buffer user[TESS__MAX_USER]; /* of tess_alloc; as many as the plan has */
+    tess__ledger ledger;              /* measured */
+    tess__needs comm_scratch;
+} tess__memory;
+
+/** Tables of what lives where, for a plan that is made; nothing lives yet. The parts below are set before. */
+tess_status tess__memory_create(tess__memory *);
+/** The arenas, and what rests in them. `device_index`: to ask for its NUMA node. */
+tess_status tess__memory_obtain(tess__memory *, int32_t device_index);
+/** What the program asks for itself: `n` of them so far. TESS_E_BUDGET beyond the budget. */
+tess_status tess__memory_user(tess__memory *, const char *label, uint64_t bytes, int32_t n);
+void tess__memory_release(tess__memory *, int of_comm); /* the arenas that a communicator, or the device, allocated */
+void tess__memory_free(tess__memory *);                 /* all that is left */
+
+tess_status tess__step_arena_grow(tess__memory *); /* to the largest program; nothing lives in it */
+void tess__overflow_drop(tess__memory *);          /* what a pass obtained beside the plan */
+/** Onto the ledger, with what the place must hold (measure.h); `p` and `in`: the instruction that books it, or null. */
+void tess__book(tess__memory *, const tess__buffer *, const tess__program *p, const tess__instr *in);
+void tess__unbook(tess__memory *, const tess__buffer *);
+/** BOOK and FREE, of that program. */
+tess_status tess__place_buffer(tess__memory *, tess__program *, const tess__instr *);
+tess_status tess__release_buffer(tess__memory *, const tess__program *, const tess__instr *);
+
+static inline void *tess__address(const tess__memory *m, int role, int32_t index) {
+    return m->address[role][index];
+}
+#endif

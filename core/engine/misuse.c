@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Slips that would train on without a word, or be blamed on another call. */
+#include "state.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- scopes of a pass ---- */
+
+static int trains(const tess *t, int32_t scope) {
+    const tess__scope *s = &t->plan.model.scopes[scope];
+    for (int32_t i = 0; i < s->n_params; i++)
+        if (!(t->plan.model.params[s->params[i]].flags & (TESS_FROZEN | TESS_BUFFER)))
+            return 1;
+    return 0;
+}
+
+void tess__missing_scope(const tess *t, char *out, size_t n) {
+    int train = (t->pass.kind & 15) == TESS_PASS_TRAIN;
+    out[0] = 0;
+    for (int32_t k = 0; k < t->plan.model.n_scopes; k++) {
+        const char *name = t->plan.model.scopes[k].name;
+        if (!t->pass.begun[2 * k])
+            snprintf(out, n, "scope \"%s\" was never entered: its tess_forward_begin is missing", name);
+        else if (train && !t->pass.begun[2 * k + 1] && trains(t, k))
+            snprintf(out, n, "backward of scope \"%s\" was left out: its tess_backward_begin is missing", name);
+        if (out[0])
+            return;
+    }
+}
+
+tess_status tess__check_backward(const tess *t) {
+    int32_t entered = -1;
+    if ((t->pass.kind & 15) != TESS_PASS_TRAIN || t->plan.model.n_blocks)
+        return TESS_OK;
+    for (int32_t k = 0; k < t->plan.model.n_scopes; k++) {
+        if (t->pass.begun[2 * k + 1])
+            return TESS_OK;
+        entered = t->pass.begun[2 * k] ? k : entered;
+    }
+    if (entered < 0)
+        return tess__fail(TESS_E_INVALID, "a training pass ends in which no scope was entered: tess_forward_begin and "
+                                          "tess_backward_begin are missing");
+    return tess__fail(TESS_E_INVALID,
+                      "a training pass ends without any backward: tess_backward_begin of scope \"%s\" is missing, or "
+                      "tess_pass was meant to be TESS_PASS_EVAL",
+                      t->plan.model.scopes[entered].name);
+}
+
+/* ---- the step's options ---- */
+
+static tess_status check_rate(tess *t, const tess_optimizer_options *o) {
+    if (!isfinite(o->lr) || o->lr < 0)
+        return tess__fail(TESS_E_INVALID, "tess_step: lr is %g, expected a finite number from 0 up", (double)o->lr);
+    if (o->lr > 0)
+        return TESS_OK;
+    if (t->settings.strict)
+        return tess__fail(TESS_E_INVALID, "tess_step: lr is 0, so no parameter would change: "
+                                          "tess_optimizer_options.lr is missing (TESSERA_STRICT=1)");
+    if (!t->step.warned_lr++ && t->comms.world.rank == 0)
+        tess__log(TESS_LOG_WARNING,
+                  "tess_step: lr is 0, so no parameter changes; is tess_optimizer_options.lr missing?");
+    return TESS_OK;
+}
+
+static tess_status check_groups(const tess *t, const tess_optimizer_options *o) {
+    for (int32_t i = 0; i < t->plan.model.n_params; i++) {
+        const tess__param *p = &t->plan.model.params[i];
+        if (p->flags & (TESS_FROZEN | TESS_BUFFER))
+            continue;
+        if (!o->groups && p->optimizer_group > 0)
+            return tess__fail(TESS_E_INVALID,
+                              "tess_step: parameter \"%s\" is in optimizer group %d, but "
+                              "tess_optimizer_options.groups is null",
+                              p->name, p->optimizer_group);
+        if (o->groups && p->optimizer_group >= o->n_groups)
+            return tess__fail(TESS_E_INVALID, "tess_step: parameter \"%s\" is in optimizer group %d, of %d given",
+                              p->name, p->optimizer_group, o->n_groups);
+    }
+    return TESS_OK;
+}
+
+/* All ranks step alike: the tags of all later collectives depend on the options, and a difference is named there. */
+static void remember(tess *t, const tess_optimizer_options *o) {
+    const float values[] = { o->lr, o->beta1, o->beta2, o->eps, o->rho, o->momentum, o->grad_scale, o->clip_norm };
+    uint64_t h = tess__hash_u64(t->comms.common, o->step);
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        union {
+            float value;
+            uint32_t bits;
+        } u = { values[i] };
+        h = tess__hash_u64(h, u.bits);
+    }
+    for (int32_t i = 0; o->groups && i < o->n_groups; i++) {
+        union {
+            float value[2];
+            uint64_t bits;
+        } u = { { o->groups[i].weight_decay, o->groups[i].lr_scale } };
+        h = tess__hash_u64(h, u.bits);
+    }
+    t->comms.common = h;
+    snprintf(t->comms.common_text, sizeof t->comms.common_text, "tess_step %llu with lr %.9g, clip_norm %g",
+             (unsigned long long)(o->step ? o->step : t->step.steps_done + 1), (double)o->lr, (double)o->clip_norm);
+}
+
+tess_status tess__check_step_options(tess *t, const tess_optimizer_options *o) {
+    TRY(check_rate(t, o));
+    if (!isfinite(o->clip_norm) || o->clip_norm < 0)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_step: clip_norm is %g, expected 0 (no clipping) or a finite number above",
+                          (double)o->clip_norm);
+    if (!isfinite(o->grad_scale))
+        return tess__fail(TESS_E_INVALID, "tess_step: grad_scale is %g, expected a finite number",
+                          (double)o->grad_scale);
+    TRY(check_groups(t, o));
+    remember(t, o);
+    return TESS_OK;
+}
+
+/* ---- declarations ---- */
+
+void tess__say_unused(const tess *t) {
+    static const char *const names[] = { "keep", "recompute", "offload" };
+    char unused[512], activations[120] = "", optimizer[160] = "";
+    const char *own = t->settings.options.optimizer, *set = tess__given_text(NULL, "optimizer");
+    tess__options_unused(unused, sizeof unused);
+    if (!t->plan.model.n_blocks && t->plan.setup.activations != TESS__ACTIVATIONS_KEEP)
+        snprintf(activations, sizeof activations, "activations=%s has no effect without blocks",
+                 names[t->plan.setup.activations]);
+    if (set && strcmp(t->settings.optimizer, set) == 0 && strcmp(set, own ? own : "adamw") != 0)
+        snprintf(optimizer, sizeof optimizer, "TESSERA_OPTIMIZER=%s takes the place of the program's %s", set,
+                 own ? own : "adamw");
+    if (unused[0] || activations[0] || optimizer[0])
+        tess__log(TESS_LOG_WARNING, "%s%s%s%s%s%s", unused,
+                  unused[0] ? ": set, but this program does not read them" : "",
+                  unused[0] && activations[0] ? "; " : "", activations,
+                  (unused[0] || activations[0]) && optimizer[0] ? "; " : "", optimizer);
+}
+
+tess_status tess__check_activations(const tess *t) {
+    static const char *const names[] = { "keep", "recompute", "offload" };
+    if (!t->settings.strict || t->plan.model.n_blocks || t->plan.setup.activations == TESS__ACTIVATIONS_KEEP)
+        return TESS_OK;
+    return tess__fail(TESS_E_INVALID,
+                      "tess_shard: TESSERA_ACTIVATIONS=%s has no effect, because this program declares no blocks "
+                      "(tess_block_add): its activations are its own (TESSERA_STRICT=1)",
+                      names[t->plan.setup.activations]);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What a program may ask of an engine: its ledger, its trace, its statistics. */
+#include "state.h"
+
+#include "base/slots.h"
+#include "base/status.h"
+#include "base/try.h"
+#include "readers/planned.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The errors of calls that only read do not end the engine. */
+static tess_status check(const tess *t, const char *call, const void *out, uint32_t struct_size) {
+    if (!t || !t->sharded)
+        return tess__fail(TESS_E_INVALID, "%s: the ledger begins with tess_shard", call);
+    if (!out || struct_size < 8 || struct_size > 1 << 16)
+        return tess__fail(TESS_E_INVALID, "%s: struct_size is %u; set it to the size of the struct", call,
+                          out ? struct_size : 0);
+    return TESS_OK;
+}
+
+static tess_status check_ran(const tess *t, const char *call, const tess_ledger_point *out) {
+    TRY(check(t, call, out, out ? out->struct_size : 0));
+    return t->settings.plan_only
+               ? tess__fail(TESS_E_INVALID, "%s: this engine only plans; tess_ledger_plan reads that", call)
+               : TESS_OK;
+}
+
+static tess_status hand_over(const tess *t, uint32_t point, tess_ledger_point *out) {
+    tess_ledger_point p;
+    tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, point, &p);
+    if (t->pass.kind)
+        p.pass = tess__pass_name(t->pass.program->kind);
+    tess__slot_out(out, &p, sizeof p);
+    return TESS_OK;
+}
+
+tess_status tess_ledger_now(const tess *t, tess_ledger_point *out) {
+    TRY(check_ran(t, "tess_ledger_now", out));
+    return hand_over(t, TESS_LEDGER_NOW, out);
+}
+
+tess_status tess_ledger_peak(const tess *t, tess_ledger_point *out) {
+    TRY(check_ran(t, "tess_ledger_peak", out));
+    return hand_over(t, TESS_LEDGER_PEAK, out);
+}
+
+tess_status tess_ledger_reset(tess *t) {
+    TRY(tess__engine_check(t));
+    tess__ledger_reset(&t->memory.ledger);
+    return TESS_OK;
+}
+
+tess_status tess_ledger_hook(tess *t, tess_ledger_fn fn, void *user) {
+    TRY(tess__engine_check(t));
+    t->recorder.ledger_hook = fn;
+    t->recorder.ledger_user = user;
+    return TESS_OK;
+}
+
+tess_status tess_ledger_keep(tess *t) {
+    TRY(tess__engine_check(t));
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_keep before tess_shard");
+    if (!t->recorder.last_points)
+        t->recorder.last_points =
+            calloc((size_t)t->plan.layout.n_units * TESS__KEPT_POINTS + 1, sizeof *t->recorder.last_points);
+    return t->recorder.last_points
+               ? TESS_OK
+               : tess__fail(TESS_E_NOMEM, "no memory for the points of %d units", t->plan.layout.n_units);
+}
+
+tess_status tess_ledger_last(const tess *t, int32_t unit, uint32_t point, tess_ledger_point *out) {
+    TRY(check_ran(t, "tess_ledger_last", out));
+    uint32_t of = point & ~(uint32_t)TESS_LEDGER_AFTER;
+    if (!t->recorder.last_points)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_last: tess_ledger_keep comes first");
+    if (unit < 0 || unit >= t->plan.layout.n_units || of < TESS_LEDGER_PRE_FORWARD || of > TESS_LEDGER_OPTIMIZER)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_last: there is no point %u of unit %d", point, unit);
+    const tess_ledger_point *p =
+        &t->recorder.last_points[(size_t)unit * TESS__KEPT_POINTS + (size_t)tess__kept_slot(point)];
+    if (!p->struct_size)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_last: unit %s has not been %s yet",
+                          t->plan.layout.units[unit].name, tess__point_name(point));
+    tess__slot_out(out, p, sizeof *p);
+    return TESS_OK;
+}
+
+static void sum_group(const tess *t, const tess__group *g, tess_unit_info *out) {
+    uint64_t align = t->plan.setup.align;
+    out->n_params += g->n_params;
+    out->shard_bytes += tess__round_up(g->shard_elems * tess__dtype_bytes(g->master), align);
+    if (!g->in_place)
+        out->unsharded_bytes += tess__round_up(g->flat_elems * tess__dtype_bytes(g->compute), align);
+    if (!g->trainable)
+        return;
+    if (!g->grad_in_place)
+        out->gradient_bytes += tess__round_up(g->flat_elems * tess__dtype_bytes(g->grad_local), align);
+    out->shard_gradient_bytes += tess__round_up(g->shard_elems * 4, align);
+    out->state_bytes += (uint64_t)t->plan.setup.n_states * tess__round_up(g->shard_elems * 4, align);
+}
+
+tess_status tess_ledger_unit(const tess *t, int32_t unit, tess_unit_info *out) {
+    TRY(check(t, "tess_ledger_unit", out, out ? out->struct_size : 0));
+    if (unit < 0 || unit >= t->plan.layout.n_units)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_unit: %d is no unit; there are %d", unit,
+                          t->plan.layout.n_units);
+    const tess__unit *u = &t->plan.layout.units[unit];
+    tess_unit_info info = { .struct_size = sizeof info, .name = u->name };
+    for (int32_t g = u->first_group; g < u->first_group + u->n_groups; g++) {
+        const tess__group *group = &t->plan.layout.groups[g];
+        sum_group(t, group, &info);
+        for (int32_t i = 0; i < group->n_params; i++)
+            info.elems += t->plan.model.params[t->plan.layout.order[group->first_param + i]].elems;
+    }
+    if (t->memory.ledger.units)
+        memcpy(info.live_bytes, t->memory.ledger.units[unit], sizeof info.live_bytes);
+    tess__slot_out(out, &info, sizeof info);
+    return TESS_OK;
+}
+
+/* ---- the planned side ---- */
+
+tess_status tess_ledger_plan(const tess *t, uint32_t of, tess_ledger_fn fn, void *user) {
+    if (!t || !t->sharded || !fn)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_plan: a function to call, and tess_shard before it, are needed");
+    if (!tess__ledger_programs(&t->plan, of, NULL))
+        return tess__fail(TESS_E_INVALID, "tess_ledger_plan: %u is nothing that is planned", of);
+    return tess__ledger_read(&t->plan, of, fn, user);
+}
+
+/* ---- tess_trace ---- */
+
+static tess_status start(tess *t, uint64_t spans) {
+    TRY(tess__pass_finish(t));
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_trace before tess_shard");
+    tess__tracing_end(t);
+    if (!spans)
+        return TESS_OK;
+    TRY(tess__trace_create(spans, &t->recorder.trace));
+    t->recorder.entered_ns = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->recorder.entered_ns);
+    if (t->recorder.entered_ns)
+        return TESS_OK;
+    tess__tracing_end(t);
+    return tess__fail(TESS_E_NOMEM, "no memory for a trace of %d scopes", t->plan.model.n_scopes);
+}
+
+tess_status tess_trace(tess *t, uint64_t spans) {
+    TESS__PUBLIC(t, start(t, spans));
+}
+
+static tess_status each(const tess *t, uint64_t step, tess_span_fn fn, void *user) {
+    uint64_t n = tess__trace_read(t->recorder.trace, step, NULL, 0);
+    tess__span *spans = malloc((n + 1) * sizeof *spans);
+    tess_status s = TESS_OK;
+    if (!spans)
+        return tess__fail(TESS_E_NOMEM, "no memory for %llu spans", (unsigned long long)n);
+    tess__trace_read(t->recorder.trace, step, spans, n);
+    for (uint64_t i = 0; i < n && !s; i++) {
+        tess__span_place at = tess__span_about(&spans[i], &t->plan.model, &t->plan.layout);
+        tess_span span = { .struct_size = sizeof span,
+                           .lane = tess__lane_name(spans[i].lane),
+                           .op = tess__span_op(&spans[i]),
+                           .unit = tess__span_unit(&spans[i], &t->plan.model, &t->plan.layout),
+                           .step = step,
+                           .start = spans[i].start,
+                           .seconds = spans[i].seconds,
+                           .scope = at.scope,
+                           .block = at.block,
+                           .unit_index = at.unit,
+                           .wait = tess__span_is_wait(&spans[i]) };
+        s = fn(user, &span);
+    }
+    free(spans);
+    return s;
+}
+
+tess_status tess_trace_each(tess *t, uint64_t step, tess_span_fn fn, void *user) {
+    TRY(tess__engine_check(t));
+    if (!fn || !t->recorder.trace)
+        return tess__fail(TESS_E_INVALID, "tess_trace_each: %s",
+                          fn ? "nothing was recorded: tess_trace comes first" : "the function is missing");
+    return each(t, step, fn, user);
+}
+
+/* ---- statistics ---- */
+
+tess_status tess_stats_get(const tess *t, tess_stats *out) {
+    if (!t || !out || !t->sharded)
+        return tess__fail(TESS_E_INVALID, "statistics exist after tess_shard only");
+    if (out->struct_size < 8 || out->struct_size > 1 << 16)
+        return tess__fail(TESS_E_INVALID, "tess_stats_get: struct_size is %u; set it to sizeof(tess_stats)",
+                          out->struct_size);
+    tess_stats s = { .struct_size = out->struct_size,
+                     .n_recompiles = t->pass.n_recompiles,
+                     .n_collectives = t->comms.n_collectives,
+                     .n_units = (uint64_t)t->plan.layout.n_units,
+                     .n_params = (uint64_t)t->plan.model.n_params,
+                     .param_elems = t->plan.layout.param_elems,
+                     .program_hash = t->plan.programs[TESS__P_TRAIN].hash };
+    for (uint32_t d = 1; d < 3; d++) {
+        s.peak_bytes[d] = t->memory.obtained_peak[d];
+        s.planned_peak_bytes[d] = tess__planned_bytes(&t->plan, d);
+        s.live_bytes[d] = t->memory.ledger.total[d];
+        s.live_peak_bytes[d] = t->memory.ledger.most[d];
+        memcpy(s.live_peak_category_bytes[d], t->memory.ledger.at_most[d], sizeof t->memory.ledger.at_most[d]);
+        const tess__program *fullest = &t->plan.programs[0];
+        for (int i = 1; i < TESS__N_PROGRAMS; i++)
+            if (t->plan.programs[i].live_peak_bytes[d] > fullest->live_peak_bytes[d])
+                fullest = &t->plan.programs[i];
+        uint64_t sum = 0;
+        for (uint32_t c = 1; c < 16; c++)
+            sum += s.category_peak_bytes[d][c] = fullest->category_bytes[d][c];
+        for (int32_t i = 0; d == TESS_DOMAIN_DEVICE && i < t->plan.n_user; i++) {
+            s.category_peak_bytes[d][TESS_CAT_ACTIVATION] += t->memory.user[i].bytes;
+            sum += t->memory.user[i].bytes;
+        }
+        s.category_peak_bytes[d][TESS_CAT_FRAGMENTATION] = s.planned_peak_bytes[d] - sum;
+        for (int32_t i = 0; i < t->plan.resident.n_buffers; i++)
+            if (t->plan.resident.buffers[i].domain == d && t->plan.resident.buffers[i].role != TESS__SHARD_GRAD)
+                s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
+    }
+    tess__slot_out(out, &s, sizeof s);
+    return TESS_OK;
+}
+
+/* ---- for readers of plans ---- */
+
+const tess__plan *tess__plan_of(const tess *t) {
+    return &t->plan;
+}
+
+const tess__selection *tess__selection_of(const tess *t) {
+    return &t->selection;
+}
+
+const tess__advice *tess__advice_of(const tess *t) {
+    return &t->advice;
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "state.h"
+
+#include "control/host_id.h"
+#include "base/log.h"
+#include "option_fields.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static tess_status open_world(tess *t) {
+    tess_status s = TESS_OK;
+    if (t->settings.plan_only) {
+        t->comms.world = (tess__world){ .nranks = t->settings.options.ranks };
+    } else if ((s = tess__world_from_env(&t->comms.world))) {
+        return s;
+    } else if (t->comms.world.nranks > 1) {
+        tess__log_set_rank(t->comms.world.rank);
+        s = tess__control_join(&t->comms.world, tess__comms_lost, &t->comms, &t->comms.seat);
+        t->comms.control = t->comms.seat.control;
+    }
+    t->plan.setup.nranks = t->comms.world.nranks;
+    return s;
+}
+
+/* Launchers do not always say who shares a host, and hosts may have different numbers of ranks: looked up, so that
+ * every rank plans with the same. */
+static tess_status find_hosts(tess *t) {
+    int32_t n = t->plan.setup.nranks;
+    t->plan.setup.env.ranks_per_host = n;
+    if (!t->comms.control)
+        return TESS_OK;
+    uint64_t mine = tess__host_id(), *all = calloc((size_t)n, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
+    tess_status s = tess__comms_exchange(&t->comms, "the comparison of hosts", &mine, sizeof mine, all);
+    if (!s)
+        t->plan.setup.env.ranks_per_host = tess__most_on_a_host(all, n);
+    free(all);
+    return s;
+}
+
+static tess_status open_plugins(tess *t) {
+    tess__selection *x = &t->selection;
+    tess__setup *u = &t->plan.setup;
+    int announce = t->comms.world.rank == 0 && !t->settings.plan_only;
+    tess_status s = tess__selection_open(x, u->nranks, u->env.ranks_per_host, announce);
+    if (s)
+        return s;
+    u->comm = x->plugins[TESS_KIND_COMM]->ops;
+    u->comm_ctx = x->plugins[TESS_KIND_COMM]->ctx;
+    u->device = x->plugins[TESS_KIND_DEVICE]->ops;
+    u->device_ctx = x->plugins[TESS_KIND_DEVICE]->ctx;
+    u->precision = x->plugins[TESS_KIND_PRECISION]->ops;
+    u->precision_ctx = x->plugins[TESS_KIND_PRECISION]->ctx;
+    u->offload = x->plugins[TESS_KIND_OFFLOAD]->ops;
+    u->offload_ctx = x->plugins[TESS_KIND_OFFLOAD]->ctx;
+    u->offload_name = x->plugins[TESS_KIND_OFFLOAD]->name;
+    tess__device_use(&t->device, x->plugins[TESS_KIND_DEVICE]);
+    tess__comms_use(&t->comms, x->plugins[TESS_KIND_COMM], &t->device);
+    t->plan.wrap =
+        (tess__plan_wrap){ x->plugins[TESS_KIND_WRAP]->ops, x->plugins[TESS_KIND_WRAP]->ctx, x->text[TESS_KIND_WRAP] };
+    return TESS_OK;
+}
+
+/* Of the process: what one engine asks for holds for all. */
+static tess_status read_log_level(const tess *t) {
+    static const char *const names[] = { "error", "warning", "info", "debug" };
+    const char *level = NULL;
+    tess_status s = t->settings.options.log ? tess__option_choice("log", &level) : TESS_OK;
+    for (int32_t i = 0; level && i < 4; i++)
+        if (strcmp(level, names[i]) == 0)
+            tess__log_set_least(i);
+    return s;
+}
+
+/* What the plan depends on: memory kind, alignment, granularity; and whether all that was chosen goes together. */
+static tess_status read_device(tess *t) {
+    tess__setup *u = &t->plan.setup;
+    tess_device_info info;
+    tess_comm_caps caps;
+    TRY(tess__device_describe(&t->device, -1, &info));
+    uint32_t readable = t->settings.options.pointer_mem ? t->settings.options.pointer_mem : 1u << TESS_MEM_HOST;
+    if (!(readable >> info.mem & 1))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "TESSERA_DEVICE=%s: this program's kernels do not read that device's memory",
+                          t->selection.text[TESS_KIND_DEVICE]);
+    TRY(tess__comms_caps(&t->comms, &caps));
+    if (u->nranks > 1 && !(caps.mem_mask >> info.mem & 1))
+        return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_COMM=%s does not reach the memory of device %s",
+                          t->selection.text[TESS_KIND_COMM], t->selection.text[TESS_KIND_DEVICE]);
+    t->device.mem = info.mem;
+    u->align = info.align > 64 ? info.align : 64;
+    if (caps.align > u->align)
+        u->align = caps.align;
+    u->granularity = info.granularity_bytes ? info.granularity_bytes : 1;
+    u->env.struct_size = sizeof u->env;
+    u->env.mem = info.mem;
+    u->env.nranks = u->nranks;
+    u->env.in_flight = (uint32_t)u->prefetch;
+    return TESS_OK;
+}
+
+/* The host's memory is one device for all its ranks; else a rank takes the device of its LOCAL_RANK. */
+int32_t tess__device_index(const tess *t) {
+    return t->device.mem == TESS_MEM_HOST ? 0 : t->comms.world.local_rank;
+}
+
+static tess_status create_device(tess *t) {
+    TRY(tess__device_create(&t->device, tess__device_index(t), t->plan.setup.env.device_budget_bytes,
+                            t->settings.options.stream));
+    return tess__streams_start(&t->streams, &t->device, &t->comms);
+}
+
+/* Each part knows those that it stands on. */
+static void connect_parts(tess *t) {
+    t->memory.plan = &t->plan;
+    t->memory.device = &t->device;
+    t->memory.comms = &t->comms;
+    t->memory.streams = &t->streams;
+    t->memory.strict = t->settings.strict;
+    t->comms.timeout_ns = t->settings.timeout_ns;
+}
+
+static tess_status start(tess *t) {
+    tess_status s = read_log_level(t);
+    if (!s)
+        s = tess__read_plan(t);
+    if (!s)
+        s = open_world(t);
+    if (!s)
+        s = find_hosts(t);
+    if (!s)
+        s = tess__read_options(t);
+    connect_parts(t);
+    if (!s)
+        s = open_plugins(t);
+    if (!s)
+        s = tess__given_check(&t->settings.given);
+    if (!s && t->comms.world.rank == 0)
+        tess__options_warn_unknown(); /* now that the plugins' own variables are known */
+    if (!s)
+        s = read_device(t);
+    if (s || t->settings.plan_only)
+        return s;
+    s = tess__handshake_identity(t);
+    if (!s)
+        s = create_device(t);
+    return s ? s : tess__comms_create(&t->comms, &t->plan.setup);
+}
+
+tess_status tess_open(const tess_options *options, tess **out) {
+    tess_options own = { .struct_size = sizeof own };
+    if (!out)
+        return tess__fail(TESS_E_INVALID, "tess_open: there is no place for the engine pointer");
+    tess_status s = options ? tess__take("tess_open", &own, sizeof own, options) : TESS_OK;
+    if (s)
+        return s;
+    tess *t = calloc(1, sizeof *t);
+    if (!t)
+        return tess__fail(TESS_E_NOMEM, "no memory for the engine");
+    t->settings.options = own;
+    pthread_mutex_init(&t->comms.lock, NULL);
+    s = tess__given_of(&own, &t->settings.given);
+    const tess__given *before = tess__given_use(&t->settings.given);
+    tess__host_make(t);
+    if (!s)
+        s = start(t);
+    tess__given_use(before);
+    if (s) {
+        s = tess__engine_fail(t, s);
+        tess_close(t);
+        return s;
+    }
+    *out = t;
+    return TESS_OK;
+}
+
+/* Requests end before the memory that they use goes. */
+static void drop_requests(tess *t) {
+    for (int32_t g = 0; t->transfers.in_flight && g < t->plan.layout.n_groups; g++) {
+        tess__comm_drop(&t->comms, t->transfers.in_flight[g].gather);
+        tess__comm_drop(&t->comms, t->transfers.in_flight[g].reduce);
+    }
+    tess__comm_drop(&t->comms, t->comms.unowned_request);
+    tess__streams_drop(&t->streams);
+}
+
+/* Every communicator is aborted before any is freed. */
+static void close_comms(tess *t) {
+    if (t->error)
+        tess__comms_abort(&t->comms, t->error);
+    tess__comms_withdraw(&t->comms);
+    if (t->error)
+        tess__streams_idle(&t->streams);
+    tess__memory_release(&t->memory, 1);
+    tess__comms_destroy(&t->comms, !t->error);
+}
+
+static void free_tables(tess *t) {
+    tess__program_free(&t->pass.deviating_program);
+    free(t->recorder.last_points);
+    tess__plan_free(&t->plan);
+    free(t->transfers.in_flight);
+    free(t->pass.entered);
+    free(t->pass.begun);
+    tess__guard_destroy(t->pass.guard);
+    free(t->pass.block_params);
+    free(t->pass.block_grads);
+    free(t->step.segments);
+    free(t->step.first_segment);
+    free(t->step.segment_group);
+    free(t->settings.strategy);
+    free(t->settings.optimizer);
+    tess__given_free(&t->settings.given);
+}
+
+tess_status tess_close(tess *t) {
+    if (!t)
+        return TESS_OK;
+    if (!t->error && t->pass.kind && t->sharded) {
+        tess_status finished = tess__pass_finish(t);
+        if (finished)
+            tess__engine_fail(t, finished);
+    }
+    tess__saver_end(t);
+    if (!t->error && t->comms.control && t->comms.list[TESS__WORLD]) {
+        char all[1 << 12];
+        char mine = 0;
+        tess_status closed = t->plan.setup.nranks <= (int32_t)sizeof all
+                                 ? tess__comms_exchange(&t->comms, "tess_close", &mine, 1, all)
+                                 : TESS_OK;
+        if (closed)
+            tess__engine_fail(t, closed);
+    }
+    tess_status s = !t->error && t->device.handle ? tess__streams_sync(&t->streams) : TESS_OK;
+    if (s)
+        tess__engine_fail(t, s);
+    s = t->error;
+    if (t->error)
+        tess__comms_abort(&t->comms, t->error);
+    drop_requests(t);
+    tess__moves_end(t);
+    tess__tracing_end(t);
+    close_comms(t);
+    tess__control_leave(&t->comms.seat, !t->error);
+    t->comms.control = NULL;
+    tess__memory_free(&t->memory);
+    tess__streams_end(&t->streams);
+    tess__device_destroy(&t->device);
+    for (int32_t i = 0; t->settings.plan_only && i < t->plan.n_user; i++)
+        if (t->memory.user[i].ptr)
+            munmap(t->memory.user[i].ptr, t->memory.user[i].bytes);
+    tess__selection_close(&t->selection);
+    free_tables(t);
+    pthread_mutex_destroy(&t->comms.lock);
+    free(t);
+    return s;
+}
+
+int32_t tess_rank(const tess *t) {
+    return t ? t->comms.world.rank : -1;
+}
+
+int32_t tess_ranks(const tess *t) {
+    return t ? t->comms.world.nranks : -1;
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The hooks: an existing loop calls begin and end, and the program runs on between them. */
+#include "state.h"
+
+#include "base/log.h"
+#include "poison.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- pointers ---- */
+
+static void *param_at(const tess *t, const tess__param *p) {
+    if (p->flags & TESS_BUFFER)
+        return (char *)tess__at(t, TESS__BUFFERS, 0) + p->offset;
+    const tess__group *g = &t->plan.layout.groups[p->group];
+    char *base = tess__at(t, g->in_place ? TESS__MASTER : TESS__FULL, p->group);
+    return base + p->offset * tess__dtype_bytes(g->compute);
+}
+
+static void *grad_at(const tess *t, const tess__param *p) {
+    if (p->flags & (TESS_BUFFER | TESS_FROZEN))
+        return NULL;
+    const tess__group *g = &t->plan.layout.groups[p->group];
+    char *base = tess__at(t, g->grad_in_place ? TESS__SHARD_GRAD : TESS__GRAD, p->group);
+    return base + p->offset * tess__dtype_bytes(g->grad_local);
+}
+
+tess_status tess__hand_out(tess *t, int32_t scope, void *params, void *grads) {
+    const tess__scope *s = &t->plan.model.scopes[scope];
+    for (int32_t i = 0; i < s->n_params; i++) {
+        const tess__param *p = &t->plan.model.params[s->params[i]];
+        void *param, *grad;
+        TRY(tess__guard_open(t, s->params[i], TESS__GUARD_PARAM, param_at(t, p), &param));
+        memcpy((char *)params + (size_t)i * sizeof param, &param, sizeof param);
+        if (grads) {
+            TRY(tess__guard_open(t, s->params[i], TESS__GUARD_GRAD, grad_at(t, p), &grad));
+            memcpy((char *)grads + (size_t)i * sizeof grad, &grad, sizeof grad);
+        }
+    }
+    return TESS_OK;
+}
+
+tess_status tess__take_back(tess *t, int32_t scope, int backward, const char *call) {
+    const tess__scope *s = &t->plan.model.scopes[scope];
+    for (int32_t i = 0; t->pass.guard && i < s->n_params; i++) {
+        const tess__param *p = &t->plan.model.params[s->params[i]];
+        TRY(tess__guard_close(t, s->params[i], TESS__GUARD_PARAM, param_at(t, p), call, scope));
+        if (backward)
+            TRY(tess__guard_close(t, s->params[i], TESS__GUARD_GRAD, grad_at(t, p), call, scope));
+    }
+    return TESS_OK;
+}
+
+static tess_status check_scope(const tess *t, const char *call, tess_scope scope, const void *params, int32_t n) {
+    if (scope < 0 || scope >= t->plan.model.n_scopes)
+        return tess__fail(TESS_E_INVALID, "%s: %d is no scope; there are %d", call, scope, t->plan.model.n_scopes);
+    const tess__scope *s = &t->plan.model.scopes[scope];
+    if (n != s->n_params || (n && !params))
+        return tess__fail(TESS_E_INVALID, "%s: scope \"%s\" has %d parameters, room for %d was given", call, s->name,
+                          s->n_params, params ? n : 0);
+    return TESS_OK;
+}
+
+/* ---- a pass that departs from the compiled order ---- */
+
+/* What the instructions so far have done to the units, for the builder to go on from. */
+static void replay(tess *t, const tess__program *old, const tess__instr *in) {
+    tess__builder *b = &t->plan.builder;
+    int32_t unit = in->index >= 0 && in->index < t->plan.layout.n_groups ? t->plan.layout.groups[in->index].unit : -1;
+    if (in->op == TESS__FETCH)
+        b->units[unit].fetched = 1;
+    else if (in->op == TESS__GATHER)
+        b->units[unit].gathered = TESS__IN_FLIGHT, b->units[unit].fetched = 0;
+    else if (in->op == TESS__GATHER_WAIT)
+        b->units[unit].gathered = TESS__HERE;
+    else if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE)
+        b->reducing = unit;
+    else if (in->op == TESS__REDUCE_WAIT || in->op == TESS__REPLICATE_WAIT)
+        b->reducing = -1, b->lowering = unit;
+    else if (in->op == TESS__DOWN_WAIT)
+        b->lowering = -1;
+    if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE || in->op == TESS__SUM_FULL) {
+        b->units[unit].grad = 0;
+        b->units[unit].reduced = 1;
+    }
+    if (in->op == TESS__ENTER || in->op == TESS__LEAVE) {
+        const tess__event *e = &old->events[in->index];
+        for (int32_t i = 0; i < b->n_scope_units[e->scope]; i++) {
+            tess__unit_state *u = &b->units[b->scope_units[e->scope][i]];
+            u->open += in->op == TESS__ENTER ? 1 : -1;
+            u->uses += e->type == TESS__FORWARD_BEGIN ? 1 : e->type == TESS__BACKWARD_END ? -1 : 0;
+        }
+    }
+    b->ordinal += in->tag != 0;
+}
+
+static tess_status replay_memory(tess *t, const tess__program *old, const tess__instr *in) {
+    tess__builder *b = &t->plan.builder;
+    const tess__buffer *from = &old->buffers[in->buffer];
+    int32_t *slot = &b->buffer_of[(size_t)from->role * (size_t)b->stride + (size_t)from->index];
+    if (in->op == TESS__FREE) {
+        *slot = -1;
+        if (from->role == TESS__FULL)
+            b->units[from->unit].gathered = TESS__ABSENT;
+        return TESS_OK;
+    }
+    if (from->role == TESS__GRAD ||
+        (from->role == TESS__SHARD_GRAD && t->plan.layout.groups[from->index].grad_in_place))
+        b->units[from->unit].grad = 1;
+    return tess__program_buffer(b->p, from, slot);
+}
+
+static tess_status take_live(tess *t) {
+    const tess__builder *b = &t->plan.builder;
+    tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
+    for (size_t i = 0; i < (size_t)TESS__N_ROLES * (size_t)b->stride; i++)
+        if (b->buffer_of[i] >= 0 && b->p->buffers[b->buffer_of[i]].arena == TESS__STEP &&
+            b->p->buffers[b->buffer_of[i]].domain == TESS_DOMAIN_DEVICE)
+            TRY(tess__first_fit_take(&t->memory.first_fit, b->p->buffers[b->buffer_of[i]].offset,
+                                     b->p->buffers[b->buffer_of[i]].bytes));
+    return TESS_OK;
+}
+
+static tess_status depart(tess *t, uint8_t type, int32_t scope) {
+    tess__program *old = t->pass.program;
+    TRY(tess__execute(t, &t->pass.pc, TESS__TO_EVENT));
+    if (t->settings.strict && scope < 0) {
+        char missing[400];
+        tess__missing_scope(t, missing, sizeof missing);
+        if (missing[0])
+            return tess__fail(TESS_E_MISMATCH, "the pass departs from the declared order: %s (TESSERA_STRICT=1)",
+                              missing);
+    }
+    if (t->settings.strict) {
+        const char *what = scope < 0                      ? "the end of the pass"
+                           : type == TESS__FORWARD_BEGIN  ? "begin of forward of"
+                           : type == TESS__FORWARD_END    ? "end of forward of"
+                           : type == TESS__BACKWARD_BEGIN ? "begin of backward of"
+                                                          : "end of backward of";
+        char expected[256] = "the end of the pass";
+        if (t->pass.pc < old->n_instrs)
+            tess__program_text(old, &t->plan.model, &t->plan.layout, t->pass.pc, expected, sizeof expected);
+        return tess__fail(TESS_E_MISMATCH,
+                          "the pass departs from the declared order: expected %s, got %s%s%s%s (TESSERA_STRICT=1)",
+                          expected, what, scope < 0 ? "" : " \"", scope < 0 ? "" : t->plan.model.scopes[scope].name,
+                          scope < 0 ? "" : "\"");
+    }
+    tess__builder_start(&t->plan.builder, &t->pass.deviating_program, old->kind);
+    for (int32_t i = 0; i < t->pass.pc; i++) {
+        const tess__instr *in = &old->instrs[i];
+        replay(t, old, in);
+        if (in->op == TESS__BOOK || in->op == TESS__FREE)
+            TRY(replay_memory(t, old, in));
+        if (in->op == TESS__ENTER || in->op == TESS__LEAVE)
+            TRY(tess__program_event(&t->pass.deviating_program, old->events[in->index].type,
+                                    old->events[in->index].scope));
+    }
+    TRY(take_live(t));
+    t->pass.program = &t->pass.deviating_program;
+    t->pass.pc = t->recorder.next_point = 0;
+    t->memory.deviating = 1;
+    return TESS_OK;
+}
+
+static int program_slot(uint32_t kind) {
+    return kind == TESS_PASS_EVAL ? TESS__P_EVAL : kind & TESS_PASS_NO_SYNC ? TESS__P_NO_SYNC : TESS__P_TRAIN;
+}
+
+/* The order just seen becomes the compiled one, on all ranks together. */
+static tess_status recompile(tess *t, uint32_t pass_kind) {
+    tess__program fresh = { 0 };
+    uint32_t kind = t->pass.deviating_program.kind;
+    tess__program *slot = &t->plan.programs[program_slot(kind)];
+    char missing[400];
+    t->pass.kind = t->comms.pass_kind = pass_kind;
+    tess__missing_scope(t, missing, sizeof missing);
+    t->pass.kind = t->comms.pass_kind = 0;
+    tess_status s = tess__compile_pass(&t->plan.builder, kind, &t->pass.deviating_program, 0, &fresh);
+    if (s) {
+        tess__program_free(&fresh);
+        return s;
+    }
+    tess__program_free(slot);
+    *slot = fresh;
+    t->pass.n_recompiles++;
+    if (t->comms.world.rank == 0)
+        tess__log(TESS_LOG_INFO,
+                  "the order of scopes departs from the declared one%s%s: recompiled (%s pass, time %llu)",
+                  missing[0] ? ", as " : "", missing, kind == TESS_PASS_EVAL ? "evaluation" : "training",
+                  (unsigned long long)t->pass.n_recompiles);
+    TRY(tess__handshake_programs(t, slot, 1));
+    TRY(tess__plan_check_budget(&t->plan));
+    return tess__step_arena_grow(&t->memory);
+}
+
+/* ---- start and end of a pass ---- */
+
+tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
+    t->pass.program = program;
+    t->pass.pc = t->recorder.next_point = 0;
+    t->pass.kind = t->comms.pass_kind = kind;
+    t->memory.deviating = 0;
+    t->pass.ended_by = NULL;
+    memset(t->pass.begun, 0, 2 * (size_t)t->plan.model.n_scopes * sizeof *t->pass.begun);
+    int train = (kind & 15) == TESS_PASS_TRAIN;
+    for (int32_t i = 0; train && t->plan.setup.accum > 1 && t->pass.microbatch == 0 && i < t->plan.resident.n_buffers;
+         i++) {
+        const tess__buffer *b = &t->plan.resident.buffers[i];
+        if (b->role == TESS__SHARD_GRAD && !t->memory.booked[b->role][b->index])
+            tess__book(&t->memory, b, NULL, NULL);
+    }
+    return TESS_OK;
+}
+
+static int has_events_left(const tess *t) {
+    const tess__program *p = t->pass.program;
+    for (int32_t i = t->pass.pc; i < p->n_instrs; i++)
+        if (p->instrs[i].op == TESS__ENTER || p->instrs[i].op == TESS__LEAVE)
+            return 1;
+    return 0;
+}
+
+tess_status tess__pass_finish(tess *t) {
+    if (!t->pass.kind)
+        return TESS_OK;
+    for (int32_t k = 0; k < 2 * t->plan.model.n_scopes; k++)
+        if (t->pass.entered[k])
+            return tess__fail(TESS_E_INVALID, "the pass ends while %s of scope \"%s\" has begun and not ended",
+                              k % 2 ? "backward" : "forward", t->plan.model.scopes[k / 2].name);
+    TRY(tess__check_backward(t));
+    TRY(tess__guard_check(t, "the end of the pass"));
+    if (!t->memory.deviating && has_events_left(t))
+        TRY(depart(t, TESS__FORWARD_END, -1));
+    if (t->memory.deviating)
+        TRY(tess__builder_end(&t->plan.builder));
+    TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
+    if ((t->pass.kind & 15) == TESS_PASS_TRAIN) {
+        t->pass.microbatch++;
+        t->pass.pending_grads = 1;
+    }
+    uint32_t kind = t->pass.kind;
+    t->pass.kind = t->comms.pass_kind = 0;
+    if (!t->memory.deviating)
+        return TESS_OK;
+    t->memory.deviating = 0;
+    tess__overflow_drop(&t->memory);
+    return recompile(t, kind);
+}
+
+static tess_status start(tess *t, uint32_t kind) {
+    TRY(tess__pass_finish(t));
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_pass before tess_shard");
+    if (t->plan.model.n_blocks)
+        return tess__fail(TESS_E_INVALID, "tess_pass: this model declares blocks, which run by tess_run");
+    if (t->pass.summoned)
+        return tess__fail(TESS_E_INVALID, "tess_pass while parameters are summoned");
+    if (kind != TESS_PASS_EVAL && (kind & ~(uint32_t)TESS_PASS_NO_SYNC) != TESS_PASS_TRAIN)
+        return tess__fail(TESS_E_INVALID, "tess_pass: %u is no kind of pass", kind);
+    int at_end = t->plan.setup.accum > 1 && !t->plan.setup.sync_each,
+        last = t->pass.microbatch == t->plan.setup.accum - 1;
+    if (kind != TESS_PASS_EVAL && t->pass.microbatch >= t->plan.setup.accum)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_pass: %d microbatches are declared per step (accum) and all have run%s; "
+                          "tess_step or tess_grad_drop comes next",
+                          t->plan.setup.accum, t->settings.accum_text);
+    if (kind & TESS_PASS_NO_SYNC && (!at_end || last))
+        return tess__fail(TESS_E_INVALID, "tess_pass: a pass without communication needs accum > 1 and sync=end, and "
+                                          "cannot be the last of its step");
+    if (kind == TESS_PASS_TRAIN && at_end && !last)
+        kind |= TESS_PASS_NO_SYNC;
+    return tess__pass_start(t, &t->plan.programs[program_slot(kind)], kind);
+}
+
+tess_status tess_pass(tess *t, uint32_t kind) {
+    TESS__PUBLIC(t, start(t, kind));
+}
+
+/* ---- begin and end ---- */
+
+static tess_status go_to(tess *t, uint8_t type, int32_t scope) {
+    int begin = type == TESS__FORWARD_BEGIN || type == TESS__BACKWARD_BEGIN;
+    if (!t->pass.kind)
+        return tess__fail(TESS_E_INVALID, "scope \"%s\" is entered outside a pass%s%s%s; tess_pass comes first",
+                          t->plan.model.scopes[scope].name, t->pass.ended_by ? ": " : "",
+                          t->pass.ended_by ? t->pass.ended_by : "", t->pass.ended_by ? " has ended it" : "");
+    if (type >= TESS__BACKWARD_BEGIN && (t->pass.kind & 15) != TESS_PASS_TRAIN)
+        return tess__fail(TESS_E_INVALID, "backward of scope \"%s\" in an evaluation",
+                          t->plan.model.scopes[scope].name);
+    int32_t *entered = &t->pass.entered[2 * scope + (type >= TESS__BACKWARD_BEGIN)];
+    if (!begin && !*entered)
+        return tess__fail(TESS_E_INVALID, "%s of scope \"%s\" ends without having begun",
+                          type == TESS__FORWARD_END ? "forward" : "backward", t->plan.model.scopes[scope].name);
+    *entered += begin ? 1 : -1;
+    t->pass.begun[2 * scope + (type >= TESS__BACKWARD_BEGIN)] += begin;
+    if (!t->memory.deviating) {
+        TRY(tess__execute(t, &t->pass.pc, TESS__TO_EVENT));
+        const tess__instr *in = t->pass.pc < t->pass.program->n_instrs ? &t->pass.program->instrs[t->pass.pc] : NULL;
+        if (in && in->op == (begin ? TESS__ENTER : TESS__LEAVE) && t->pass.program->events[in->index].type == type &&
+            t->pass.program->events[in->index].scope == scope) {
+            t->pass.pc++;
+            return begin ? TESS_OK : tess__execute(t, &t->pass.pc, TESS__TO_WAIT);
+        }
+        TRY(depart(t, type, scope));
+    }
+    TRY(tess__builder_event(&t->plan.builder, type, scope));
+    return tess__execute(t, &t->pass.pc, TESS__TO_END);
+}
+
+static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope scope, void *params, void *grads,
+                         int32_t n) {
+    TRY(check_scope(t, call, scope, params, n));
+    TRY(go_to(t, type, scope));
+    tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
+    TRY(tess__hand_out(t, scope, params, grads));
+    if (t->recorder.trace)
+        t->recorder.entered_ns[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__trace_now();
+    return TESS_OK;
+}
+
+static tess_status end(tess *t, const char *call, uint8_t type, tess_scope scope) {
+    if (scope < 0 || scope >= t->plan.model.n_scopes)
+        return tess__fail(TESS_E_INVALID, "%s: %d is no scope; there are %d", call, scope, t->plan.model.n_scopes);
+    int backward = type >= TESS__BACKWARD_BEGIN;
+    uint8_t began = backward ? TESS__BACKWARD_BEGIN : TESS__FORWARD_BEGIN;
+    if (t->recorder.trace && t->pass.entered[2 * scope + backward])
+        tess__tracing_event(t, &(tess__event){ began, scope }, t->recorder.entered_ns[2 * scope + backward]);
+    if (t->pass.entered[2 * scope + backward])
+        TRY(tess__take_back(t, scope, backward, call));
+    return go_to(t, type, scope);
+}
+
+tess_status tess_forward_begin(tess *t, tess_scope scope, void *params, int32_t n) {
+    TESS__PUBLIC(t, begin(t, "tess_forward_begin", TESS__FORWARD_BEGIN, scope, params, NULL, n));
+}
+
+tess_status tess_forward_end(tess *t, tess_scope scope) {
+    TESS__PUBLIC(t, end(t, "tess_forward_end", TESS__FORWARD_END, scope));
+}
+
+tess_status tess_backward_begin(tess *t, tess_scope scope, void *params, void *grads, int32_t n) {
+    TESS__PUBLIC(t, begin(t, "tess_backward_begin", TESS__BACKWARD_BEGIN, scope, params, grads, n));
+}
+
+tess_status tess_backward_end(tess *t, tess_scope scope) {
+    TESS__PUBLIC(t, end(t, "tess_backward_end", TESS__BACKWARD_END, scope));
+}
+
+/* ---- summon ---- */
+
+/* A pass that has not come to its end is ended all the same: the call that does it is named here or at the next begin.
+ */
+static tess_status end_pass_by_summon(tess *t, tess_scope scope) {
+    int inside = t->pass.kind && (t->memory.deviating || has_events_left(t));
+    const char *name = t->plan.model.scopes[scope].name;
+    for (int32_t k = 0; k < 2 * t->plan.model.n_scopes; k++)
+        if (t->pass.kind && t->pass.entered[k])
+            return tess__fail(TESS_E_INVALID,
+                              "tess_summon_begin of scope \"%s\" within a pass: %s of scope \"%s\" has begun and not "
+                              "ended",
+                              name, k % 2 ? "backward" : "forward", t->plan.model.scopes[k / 2].name);
+    if (inside && (t->settings.strict || (t->pass.kind & 15) == TESS_PASS_TRAIN))
+        return tess__fail(TESS_E_INVALID,
+                          "tess_summon_begin of scope \"%s\" within a pass, which has not come to its end", name);
+    TRY(tess__pass_finish(t));
+    t->pass.ended_by = inside ? "tess_summon_begin" : NULL;
+    return TESS_OK;
+}
+
+static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_summon_begin before tess_shard");
+    TRY(check_scope(t, "tess_summon_begin", scope, params, n));
+    TRY(end_pass_by_summon(t, scope));
+    if (!t->pass.summoned) {
+        tess__builder_start(&t->plan.builder, &t->pass.deviating_program, TESS_PASS_EVAL);
+        t->plan.builder.params_only = 1;
+        tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
+        t->pass.program = &t->pass.deviating_program;
+        t->pass.pc = t->recorder.next_point = 0;
+        t->memory.deviating = 1;
+    }
+    t->pass.summoned++;
+    t->pass.entered[2 * scope]++;
+    TRY(tess__builder_event(&t->plan.builder, TESS__FORWARD_BEGIN, scope));
+    TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
+    tess__guard *guard = t->pass.guard;
+    t->pass.guard = NULL; /* read-only between passes */
+    tess_status s = tess__hand_out(t, scope, params, NULL);
+    t->pass.guard = guard;
+    return s;
+}
+
+static tess_status dismiss(tess *t, tess_scope scope) {
+    if (scope < 0 || scope >= t->plan.model.n_scopes || t->pass.summoned < 1 || !t->pass.entered[2 * scope])
+        return tess__fail(TESS_E_INVALID, "tess_summon_end: scope %d is not summoned", scope);
+    t->pass.entered[2 * scope]--;
+    TRY(tess__builder_event(&t->plan.builder, TESS__FORWARD_END, scope));
+    t->pass.summoned--;
+    if (!t->pass.summoned)
+        TRY(tess__builder_end(&t->plan.builder));
+    TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
+    if (!t->pass.summoned) {
+        t->memory.deviating = 0;
+        tess__overflow_drop(&t->memory);
+    }
+    return TESS_OK;
+}
+
+tess_status tess_summon_begin(tess *t, tess_scope scope, void *params, int32_t n) {
+    TESS__PUBLIC(t, summon(t, scope, params, n));
+}
+
+tess_status tess_summon_end(tess *t, tess_scope scope) {
+    TESS__PUBLIC(t, dismiss(t, scope));
+}

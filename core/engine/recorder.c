@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The engine writing down what it does, for tess_trace and tess_trace_each. */
+#include "state.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdlib.h>
+
+static int on_a_lane(const tess *t, const tess__instr *in) {
+    int moves = in->op == TESS__FETCH || in->op == TESS__STOW || in->op == TESS__UNSTOW;
+    return in->flags & TESS__ASYNC || (moves && (t->transfers.up || t->streams.on));
+}
+
+static int is_wait(const tess__instr *in) {
+    tess__span span = { .lane = TESS__LANE_COMPUTE, .op = in->op };
+    return tess__span_is_wait(&span);
+}
+
+void tess__tracing_instr(tess *t, const tess__instr *in, int64_t begin_ns) {
+    const int64_t least_ns = 1000; /* a wait for what is there already is none */
+    if (!t->recorder.trace || in->op == TESS__ENTER || in->op == TESS__LEAVE || in->op == TESS__FREE ||
+        on_a_lane(t, in))
+        return;
+    if (in->op == TESS__BOOK && !(in->flags & TESS__ZERO))
+        return;
+    if (is_wait(in) && tess__trace_now() - begin_ns < least_ns)
+        return;
+    tess__trace_add(t->recorder.trace, TESS__LANE_COMPUTE, in, NULL, t->step.steps_done, begin_ns);
+    if (in->op == TESS__NORM_REDUCE || in->op == TESS__SHARE_BUFFERS) {
+        tess__trace_add(t->recorder.trace, TESS__LANE_COMM, in, NULL, t->step.steps_done, begin_ns);
+        t->recorder.comm_end_ns = tess__trace_now();
+    }
+}
+
+/* Collectives run one after another; the plugin does not say when, so one begins with its post or the end of the one
+ * before, and ends at the latest when the engine's wait for it does. */
+void tess__tracing_comm(tess *t, const tess__instr *wait, int64_t posted_ns) {
+    tess__instr collective = *wait;
+    if (!t->recorder.trace)
+        return;
+    collective.op = wait->op == TESS__GATHER_WAIT   ? TESS__GATHER
+                    : wait->op == TESS__REDUCE_WAIT ? TESS__REDUCE
+                                                    : TESS__REPLICATE;
+    tess__trace_add(t->recorder.trace, TESS__LANE_COMM, &collective, NULL, t->step.steps_done,
+                    posted_ns > t->recorder.comm_end_ns ? posted_ns : t->recorder.comm_end_ns);
+    t->recorder.comm_end_ns = tess__trace_now();
+}
+
+void tess__tracing_job(tess *t, uint32_t lane, uint8_t op, int32_t index, int64_t begin_ns) {
+    tess__instr in = { .op = op, .index = index };
+    tess__trace_add(t->recorder.trace, lane, &in, NULL, t->step.steps_done, begin_ns);
+}
+
+void tess__tracing_event(tess *t, const tess__event *e, int64_t begin_ns) {
+    tess__instr in = { .op = TESS__ENTER };
+    tess__trace_add(t->recorder.trace, TESS__LANE_COMPUTE, &in, e, t->step.steps_done, begin_ns);
+}
+
+/* ---- the end of a trace ---- */
+
+void tess__tracing_end(tess *t) {
+    tess__trace_destroy(t->recorder.trace);
+    free(t->recorder.entered_ns);
+    t->recorder.trace = NULL;
+    t->recorder.entered_ns = NULL;
+}
+
+/* ---- points of the ledger ---- */
+
+int tess__kept_slot(uint32_t point) {
+    return (int)((point & 255) - 1) * 2 + ((point & TESS_LEDGER_AFTER) != 0);
+}
+
+void tess__ledger_reach(tess *t, const tess__point *at) {
+    if (t->recorder.ledger_hook || t->recorder.last_points) {
+        tess_ledger_point p;
+        tess__ledger_point(&t->memory.ledger, &t->plan.layout, at->unit, at->point, &p);
+        p.pass = tess__pass_name(t->pass.program->kind);
+        p.backend_bytes = tess__device_backend_bytes(&t->device);
+        if (t->recorder.last_points)
+            t->recorder.last_points[(size_t)at->unit * TESS__KEPT_POINTS + (size_t)tess__kept_slot(at->point)] = p;
+        if (t->recorder.ledger_hook)
+            t->recorder.ledger_hook(t->recorder.ledger_user, &p);
+    }
+    t->memory.ledger.n_points++;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the engine writes down while it runs: spans for tess_trace, points for the ledger. */
+#ifndef TESS_RECORDER_H
+#define TESS_RECORDER_H
+#include "trace.h"
+
+typedef struct {
+    tess__trace *trace;  /* null: not recorded */
+    int64_t *entered_ns; /* with a trace: by scope, forward at 2 * scope, backward at 2 * scope + 1 */
+    int64_t comm_end_ns; /* of the collective that ended last */
+    int32_t next_point;  /* in the running program */
+    tess_ledger_fn ledger_hook;
+    void *ledger_user;
+    tess_ledger_point *last_points; /* by unit and point; null: not asked for */
+} tess__recorder;
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The options of an engine, from its caller and from the environment. */
+#include "state.h"
+
+#include "base/options.h"
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SECOND INT64_C(1000000000)
+
+/* A rank's share of the cores of its host. */
+static int64_t default_threads(const tess *t) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int32_t ranks = t->comms.world.local_nranks > 0 ? t->comms.world.local_nranks : t->comms.world.nranks;
+    return cores > ranks ? cores / ranks : 1;
+}
+
+static tess_status read_switches(tess *t) {
+    tess__setup *s = &t->plan.setup;
+    int64_t accum = 1;
+    const char *activations = "keep", *sync = "each", *checkpoint = "async";
+    double timeout = 300;
+    tess_status status = tess__option_int("accum", 1, 1 << 14, &accum);
+    if (!status)
+        status = tess__option_choice("sync", &sync);
+    if (!status)
+        status = tess__option_choice("activations", &activations);
+    if (!status)
+        status = tess__option_choice("checkpoint", &checkpoint);
+    if (!status)
+        status = tess__option_flag("deterministic", &s->deterministic);
+    if (!status)
+        status = tess__option_flag("strict", &t->settings.strict);
+    if (!status)
+        status = tess__option_real("timeout", &timeout);
+    const char *prefetch = tess__option_text("prefetch");
+    int64_t depth = 1;
+    s->prefetch_fixed = prefetch && strcmp(prefetch, "auto") != 0;
+    if (!status && s->prefetch_fixed)
+        status = tess__option_int("prefetch", 0, 8, &depth);
+    if (status)
+        return status;
+    int64_t threads = s->deterministic ? 1 : default_threads(t);
+    if ((status = tess__option_int("threads", 1, 1024, &threads)))
+        return status;
+    t->plan.setup.threads = (int32_t)threads;
+    snprintf(t->settings.threads_text, sizeof t->settings.threads_text, "%d", t->plan.setup.threads);
+    s->accum = (int32_t)accum;
+    const char *told = tess__option_text("accum");
+    if (accum > 1)
+        snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%s=%d)",
+                 told && told == tess__given_text(NULL, "accum") ? "TESSERA_ACCUM" : "tess_options.accum", s->accum);
+    s->sync_each = strcmp(sync, "each") == 0;
+    s->snapshot = t->settings.options.checkpoint != 0 && strcmp(checkpoint, "async") == 0;
+    s->prefetch = (int32_t)depth;
+    s->input_bytes = t->settings.options.input_bytes;
+    t->settings.timeout_ns = (int64_t)(timeout * (double)SECOND);
+    if (strcmp(activations, "recompute") == 0)
+        s->activations = TESS__ACTIVATIONS_RECOMPUTE;
+    else if (strcmp(activations, "offload") == 0)
+        s->activations = TESS__ACTIVATIONS_OFFLOAD;
+    return TESS_OK;
+}
+
+static tess_status read_budget(tess *t) {
+    tess_plan_env *e = &t->plan.setup.env;
+    tess_status s = tess__option_bytes("device-memory", &e->device_budget_bytes);
+    return s ? s : tess__option_bytes("host-memory", &e->host_budget_bytes);
+}
+
+static tess_status read_own_states(tess *t) {
+    int32_t n = t->settings.options.own_states;
+    if (n < 0 || n > 2)
+        return tess__fail(TESS_E_INVALID, "tess_options.own_states is %d, expected 0 to 2", n);
+    if (t->plan.setup.own_optimizer)
+        t->plan.setup.n_states = n;
+    return TESS_OK;
+}
+
+tess_status tess__read_options(tess *t) {
+    tess_status s = read_switches(t);
+    if (!s)
+        s = read_budget(t);
+    t->settings.strategy = strdup(tess__option_or("strategy", "full"));
+    t->settings.optimizer = strdup(tess__option_or("optimizer", "adamw"));
+    if (!s && (!t->settings.strategy || !t->settings.optimizer))
+        s = tess__fail(TESS_E_NOMEM, "no memory for the options");
+    if (!s)
+        s = tess__setup_strategy(&t->plan.setup, t->settings.strategy);
+    if (!s)
+        s = tess__setup_optimizer(&t->plan.setup, t->settings.optimizer, t->settings.options.momentum != 0);
+    return s ? s : read_own_states(t);
+}
+
+tess_status tess__read_plan(tess *t) {
+    int64_t ranks = t->settings.options.ranks > 0 ? t->settings.options.ranks : 1;
+    tess_status s = TESS_OK;
+    t->settings.plan_only = t->settings.options.plan_only != 0;
+    if (!t->settings.plan_only && tess__option_text("plan")) {
+        t->settings.plan_only = 1;
+        s = tess__option_int("plan", 1, INT32_MAX, &ranks);
+    }
+    t->settings.options.ranks = (int32_t)ranks;
+    return s;
+}

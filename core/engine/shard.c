@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tess_shard: wrap, lay out, compile, plan, compare, obtain memory, fill. */
+#include "state.h"
+
+#include "readers/declaration_file.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- tess_shard ---- */
+
+/* The program's own planner, in the words of tessera.h. */
+static tess_status plan_alternative(void *user, const tess__change *c, uint64_t bytes[3], double *seconds) {
+    const tess *t = user;
+    const tess_options *o = &t->settings.options;
+    tess_setting settings[TESS__MOST_SETTINGS];
+    for (int32_t i = 0; i < c->n; i++)
+        settings[i] = (tess_setting){ c->set[i].key, c->set[i].value };
+    tess__given_use(t->settings.callers);
+    tess_status s = o->plan_alternative(o->plan_user, settings, (uint32_t)c->n, bytes, seconds);
+    tess__given_use(&t->settings.given);
+    return s;
+}
+
+/* Over its budget: the message goes on with what to change. */
+static tess_status advise(tess *t) {
+    char said[1024], text[1024];
+    snprintf(said, sizeof said, "%s", tess_last_error());
+    tess__try_fn own = t->settings.options.plan_alternative ? plan_alternative : NULL;
+    tess__advise(&t->plan, &t->selection, own, t, &t->advice);
+    tess__advice_text(&t->advice, said, text, sizeof text);
+    return tess__fail(TESS_E_BUDGET, "%s", text);
+}
+
+static tess_status plan(tess *t) {
+    tess_status s = tess__check_activations(t);
+    if (s)
+        return s;
+    s = tess__plan_make(&t->plan);
+    int planned = t->plan.layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */
+    return s == TESS_E_BUDGET && planned && !tess__option_text("plan-file") ? advise(t) : s;
+}
+
+/* For `tessera plan -- PROGRAM`. */
+static tess_status write_declarations(const tess *t) {
+    const char *path = tess__option_text("plan-file");
+    return path ? tess__describe(&t->plan, &t->selection, &t->settings.options, t->settings.optimizer, path) : TESS_OK;
+}
+
+static tess_status make_tables(tess *t) {
+    t->transfers.in_flight = calloc((size_t)t->plan.builder.stride + 1, sizeof *t->transfers.in_flight);
+    t->pass.entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.entered);
+    t->pass.begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.begun);
+    t->pass.block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_params);
+    t->pass.block_grads = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_grads);
+    if (!t->transfers.in_flight || !t->pass.entered || !t->pass.begun || !t->pass.block_params || !t->pass.block_grads)
+        return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+    return tess__memory_create(&t->memory);
+}
+
+static tess_status shard(tess *t, tess_range_fn fill, void *user) {
+    if (t->sharded)
+        return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
+    tess_status s = plan(t);
+    if (t->settings.plan_only && (!s || s == TESS_E_BUDGET)) { /* which can be read, too */
+        t->sharded = 1;
+        if (write_declarations(t))
+            return TESS_E_SYSTEM;
+    }
+    if (s)
+        return s;
+    if (t->settings.plan_only) {
+        return tess__fail(TESS_E_PLANNED, "planned, nothing allocated");
+    }
+    s = tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS);
+    if (!s)
+        s = make_tables(t);
+    if (!s)
+        s = tess__make_segments(t);
+    if (!s)
+        s = tess__memory_obtain(&t->memory, tess__device_index(t));
+    if (!s)
+        s = tess__guard_create(t, &t->pass.guard);
+    if (!s && t->comms.world.rank == 0)
+        tess__say_unused(t);
+    if (!s)
+        s = tess__moves_start(t);
+    if (s)
+        return s;
+    t->sharded = 1;
+    return fill ? tess_each(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
+}
+
+tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {
+    tess_status s = tess__engine_check(t);
+    if (s)
+        return s;
+    t->settings.callers = tess__given_use(&t->settings.given);
+    s = shard(t, fill, user);
+    tess__given_use(t->settings.callers);
+    if (s == TESS_E_PLANNED || t->error)
+        return s;
+    return s ? tess__engine_fail(t, s) : TESS_OK;
+}
+
+/* A program that is only planned still computes with the pointer before tess_shard. Addresses, no memory. */
+static void *reserve(uint64_t bytes) {
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static tess_status alloc(tess *t, const char *label, uint64_t bytes, void **out) {
+    int32_t n = t->plan.n_user;
+    tess_buffer *b = &t->memory.user[n];
+    if (!out)
+        return tess__fail(TESS_E_INVALID, "tess_alloc: there is no place for the pointer");
+    if (n == TESS__MAX_USER)
+        return tess__fail(TESS_E_INVALID, "more than %d allocations; \"%s\" is one too many", TESS__MAX_USER, label);
+    bytes = tess__round_up(bytes ? bytes : 1, t->plan.setup.granularity);
+    if (t->settings.plan_only)
+        *b = (tess_buffer){ .bytes = bytes, .ptr = reserve(bytes) };
+    else
+        TRY(tess__memory_user(&t->memory, label, bytes, n));
+    t->plan.user_bytes[t->plan.n_user++] = b->bytes;
+    *out = b->ptr;
+    return TESS_OK;
+}
+
+tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
+    TESS__PUBLIC(t, alloc(t, label ? label : "tess_alloc", bytes, out));
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The engine: what a tess is made of, and what its files ask of each other. */
+#ifndef TESS_ENGINE_H
+#define TESS_ENGINE_H
+#include "base/options.h"
+#include "comms.h"
+#include "guard.h"
+#include "device.h"
+#include "memory.h"
+#include "plan/plan.h"
+#include "plugin/selection.h"
+#include "readers/advise.h"
+#include "recorder.h"
+#include "kernels/microbatch_sum.h"
+#include "streams.h"
+#include "transfers.h"
+
+typedef struct {                /* const after tess_open */
+    tess_options options;       /* as given; texts not to be used */
+    tess__given given;          /* the same, for every read of an option */
+    const tess__given *callers; /* of the thread in tess_shard, while it runs */
+    char *strategy, *optimizer;
+    int strict, plan_only;
+    char threads_text[16];
+    char accum_text[40]; /* where accum > 1 comes from, for messages: "TESSERA_ACCUM=4" */
+    int64_t timeout_ns;
+} tess__settings;
+
+typedef struct {                     /* the running pass */
+    tess__program *program;          /* the running one */
+    tess__program deviating_program; /* the one that a pass off the compiled order builds as it goes */
+    int32_t pc;
+    uint32_t kind; /* 0: none */
+    int summoned;
+    int32_t *entered;      /* by scope: begins without end, forward at 2 * scope, backward at 2 * scope + 1 */
+    int32_t *begun;        /* the same: all begins of this pass */
+    const char *ended_by;  /* the call that ended the last pass before its order was at its end; null: none */
+    tess__guard *guard;    /* TESSERA_STRICT=1; else null */
+    int32_t microbatch;    /* of this step, from 0 */
+    int32_t pending_grads; /* gradients live: a step or a drop is due */
+    const tess_run_options *run;
+    void **block_params, **block_grads;
+    uint64_t n_recompiles;
+} tess__pass_run;
+
+typedef struct { /* the optimizer's */
+    const tess_optimizer_options *options;
+    float grad_scale;
+    tess_optimizer kernel;
+    tess_segment *segments; /* of all groups */
+    int32_t *first_segment; /* by group; n_groups + 1 entries */
+    int32_t *segment_group; /* optimizer_group of each segment */
+    uint64_t steps_done;
+    int warned_lr;
+    double norm;
+} tess__step;
+
+struct tess {
+    tess_status error; /* the first one; sticky */
+    char message[1024];
+    int sharded; /* tess_shard is done */
+    tess__settings settings;
+    tess__selection selection;
+    tess__plan plan;
+    tess__device device;
+    tess__comms comms;
+    tess__streams streams; /* of a device that has its own; transfers.up is then null */
+    tess__memory memory;
+    tess__transfers transfers;
+    tess__recorder recorder;
+    tess__pass_run pass;
+    tess__step step;
+    struct tess__saver *saver; /* checkpoint.c; null: nothing was saved yet */
+    tess__advice advice;       /* after tess_shard was over its budget */
+};
+
+/** errors.c: makes `status`, whose message is set, the engine's sticky error: names a lost rank as the cause when one
+ * was lost, tells the others, aborts the communicators. Returns the sticky status. */
+tess_status tess__engine_fail(tess *, tess_status status);
+/** Every public call starts with it: the sticky error again, or TESS_OK; TESS_E_INVALID without an engine. */
+tess_status tess__engine_check(const tess *);
+/** The whole of a public call: `body` runs unless an error is sticky, and its failure becomes sticky. */
+#define TESS__PUBLIC(t, body)                                                                                          \
+    do {                                                                                                               \
+        tess_status public_status = tess__engine_check(t);                                                             \
+        if (public_status)                                                                                             \
+            return public_status;                                                                                      \
+        public_status = (body);                                                                                        \
+        return public_status ? tess__engine_fail(t, public_status) : TESS_OK;                                          \
+    } while (0)
+/** Copies a struct of the program's to one of ours as far as both go; the rest is zero, which means the default.
+ * TESS_E_INVALID, naming the call, when it is missing or its struct_size cannot be. */
+tess_status tess__take(const char *call, void *own, uint32_t own_bytes, const void *given);
+/** For a failure that came out of the program's own function: names where, unless that function set a message since
+ * `before`, which is tess__fail_count() from ahead of the call. */
+tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
+
+/** checkpoint.c: waits for a save that is being written, or, with an error, lets it go. */
+void tess__saver_end(tess *);
+
+/** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
+tess_status tess__read_plan(tess *);
+tess_status tess__read_options(tess *);
+/** host.c: what the plugins of this engine may call. */
+void tess__host_make(tess *);
+
+/** open.c: which device is this rank's. */
+int32_t tess__device_index(const tess *);
+
+/** handshake.c: [C] plugins, threads and instruction sets are the same everywhere. */
+tess_status tess__handshake_identity(tess *);
+/** handshake.c: [C] the model and the programs are the same everywhere; names the first declaration or instruction
+ * that differs and the ranks. Programs without instructions are left out. */
+tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
+
+/** shard_work.c: work on a group's shard, with kernels of the device or, on a lane's thread, of the host. */
+tess_status tess__engine_kernel(void *engine, tess_kernel *); /* of the device, on its compute stream */
+tess_status tess__shard_to_slot(tess *, int32_t group, void *slot, tess__kernel_fn);
+tess_status tess__find_source(tess *, int32_t group, tess__kernel_fn, void **source);
+void *tess__reduced_at(const tess *, int32_t group);
+float tess__mean_scale(const tess *); /* one over ranks times microbatches */
+tess__counter tess__counter_of(const tess *, int32_t group, int shards);
+tess_status tess__reduce_alone(tess *, int32_t group, tess__kernel_fn); /* one rank: no network, the same rounding */
+tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
+tess_status tess__optimize(tess *, int32_t group, tess__kernel_fn);
+
+/** transfers.c: the lanes, which do some of that beside the engine's thread, and move things between device and host.
+ */
+tess_status tess__moves_start(tess *); /* where the plan has work for them */
+void tess__moves_end(tess *);          /* waits for what is in flight */
+tess_status tess__move_gather(tess *, int32_t group);
+tess_status tess__move_reduce(tess *, int32_t group);
+tess_status tess__move_sum(tess *, int32_t group);
+tess_status tess__move_optimize(tess *, int32_t group);
+tess_status tess__move(tess *, const tess__instr *); /* FETCH … UNSTOW_WAIT */
+tess_status tess__move_up_wait(tess *, uint64_t *ticket);
+tess_status tess__move_down_wait(tess *, uint64_t *ticket);
+tess_status tess__optimize_now(tess *, int32_t group); /* OPTIMIZE without ASYNC */
+
+/** execute.c */
+enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
+tess_status tess__execute(tess *, int32_t *pc, int how_far);
+tess_status tess__run_program(tess *, tess__program *);
+/** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
+void tess__doing_event(tess *, const tess__event *);
+/** Takes the program's live step buffers and sharded gradients off the books. */
+tess_status tess__free_all(tess *, const tess__program *);
+
+/** recorder.c: what the engine does, written down when tess_trace asked for it. */
+static inline int64_t tess__tracing_begin(const tess *t) {
+    return t->recorder.trace ? tess__trace_now() : 0;
+}
+void tess__tracing_instr(tess *, const tess__instr *, int64_t begin_ns);
+void tess__tracing_comm(tess *, const tess__instr *wait, int64_t posted_ns);
+void tess__tracing_job(tess *, uint32_t lane, uint8_t op, int32_t index, int64_t begin_ns);
+void tess__tracing_event(tess *, const tess__event *, int64_t begin_ns);
+void tess__tracing_end(tess *);
+/** The running program has come to a point of the ledger. */
+void tess__ledger_reach(tess *, const tess__point *);
+enum { TESS__KEPT_POINTS = 2 * TESS_LEDGER_OPTIMIZER }; /* of a unit, in last_points */
+int tess__kept_slot(uint32_t point);
+
+/** pass.c */
+/** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */
+tess_status tess__hand_out(tess *, int32_t scope, void *params, void *grads);
+/** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
+tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
+tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
+
+/** misuse.c: what a program that means well does not do; each names the scope or parameter and the call. */
+/** The first scope whose forward or backward is missing in the running pass, as a sentence; "" when none is. */
+void tess__missing_scope(const tess *, char *out, size_t n);
+tess_status tess__check_backward(const tess *); /* of the training pass that ends */
+tess_status tess__check_step_options(tess *, const tess_optimizer_options *);
+tess_status tess__check_activations(const tess *); /* strict: they need blocks */
+void tess__say_unused(
+    const tess *); /* variables that this program cannot use or that took the place of its own, once */
+tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
+
+/** optimizer.c */
+tess_status tess__make_segments(tess *);
+tess_status tess__step_begin(tess *, const tess_optimizer_options *);
+tess_status tess__step_end(tess *);
+tess_status tess__step_run(tess *, const tess_optimizer_options *);
+/** All passes of the step have run, so that there are gradients; `call` is named where not. */
+tess_status tess__step_ready(tess *, const char *call);
+tess_status tess__grad_release(tess *); /* takes the sharded gradients off the books */
+
+static inline void *tess__at(const tess *t, int role, int32_t index) {
+    return tess__address(&t->memory, role, index);
+}
+#endif

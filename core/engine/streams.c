@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "streams.h"
+
+#include "base/try.h"
+
+/* ---- making and giving back ---- */
+
+tess_status tess__streams_start(tess__streams *q, const tess__device *device, tess__comms *comms) {
+    q->device = device;
+    q->comms = comms;
+    q->on = tess__device_has_streams(device);
+    if (!q->on)
+        return TESS_OK;
+    q->comm_waits = tess__comms_waits_on_streams(comms);
+    TRY(tess__device_event(device, &q->reached));
+    TRY(tess__device_event(device, &q->synced));
+    return tess__device_event(device, &q->batch_taken);
+}
+
+static tess_status make(tess__streams *q, tess__stream *s, uint32_t role) {
+    TRY(tess__device_stream(q->device, role, &s->stream));
+    for (int i = 0; i < TESS__STREAM_EVENTS; i++)
+        TRY(tess__device_event(q->device, &s->events[i]));
+    return TESS_OK;
+}
+
+tess_status tess__streams_moves(tess__streams *q) {
+    TRY(make(q, &q->up, TESS_STREAM_UP));
+    return make(q, &q->down, TESS_STREAM_DOWN);
+}
+
+static void give_back(tess__streams *q, tess__stream *s) {
+    for (int i = 0; i < TESS__STREAM_EVENTS; i++)
+        tess__device_event_end(q->device, s->events[i]);
+    tess__device_stream_end(q->device, &s->stream);
+}
+
+void tess__streams_end(tess__streams *q) {
+    tess_event *events[] = { q->reached, q->synced, q->batch_taken };
+    if (!q->on)
+        return;
+    for (int i = 0; i < 3; i++)
+        tess__device_event_end(q->device, events[i]);
+    give_back(q, &q->up);
+    give_back(q, &q->down);
+    *q = (tess__streams){ .on = 0 };
+}
+
+/* ---- transfers ---- */
+
+static tess_status begin(tess__streams *q, const tess__stream *s) {
+    TRY(tess__device_record(q->device, q->reached, &q->device->compute));
+    return tess__device_stream_wait(q->device, q->reached, &s->stream);
+}
+
+static tess_status end(tess__streams *q, tess__stream *s) {
+    uint64_t ticket = s->posted + 1;
+    TRY(tess__device_record(q->device, s->events[ticket % TESS__STREAM_EVENTS], &s->stream));
+    s->posted = ticket;
+    return TESS_OK;
+}
+
+tess_status tess__stream_kernel(tess__streams *q, tess__stream *s, tess_kernel *k) {
+    TRY(begin(q, s));
+    TRY(tess__device_kernel(q->device, k, &s->stream));
+    return end(q, s);
+}
+
+tess_status tess__stream_copy(tess__streams *q, tess__stream *s, void *dst, uint32_t dst_mem, const void *src,
+                              uint32_t src_mem, uint64_t bytes) {
+    TRY(begin(q, s));
+    TRY(tess__device_copy(q->device, dst, dst_mem, src, src_mem, bytes, &s->stream));
+    return end(q, s);
+}
+
+tess_status tess__stream_wait(tess__streams *q, const tess__stream *s, uint64_t ticket) {
+    tess_event *event = s->events[ticket % TESS__STREAM_EVENTS];
+    return ticket ? tess__device_stream_wait(q->device, event, &q->device->compute) : TESS_OK;
+}
+
+tess_status tess__stream_finish(tess__streams *q, const tess__stream *s, uint64_t ticket) {
+    return ticket ? tess__device_event_wait(q->device, s->events[ticket % TESS__STREAM_EVENTS], -1) : TESS_OK;
+}
+
+/* ---- collectives ---- */
+
+static tess__retired next_retired(tess__streams *q) {
+    tess__retired r = q->retired[q->first_retired];
+    q->first_retired = (q->first_retired + 1) % TESS__RETIRED;
+    q->n_retired--;
+    return r;
+}
+
+/* Frees those that have ended, oldest first; waits for them when `all` have to end, or when there is no room. */
+static tess_status sweep(tess__streams *q, int all) {
+    while (q->n_retired > 0) {
+        tess__retired *r = &q->retired[q->first_retired];
+        if (!all && q->n_retired < TESS__RETIRED && !tess__comm_has_ended(q->comms, r->request))
+            return TESS_OK;
+        TRY(tess__comm_wait(q->comms, r->which, r->request, r->seq));
+        tess__comm_free(q->comms, next_retired(q).request);
+    }
+    return TESS_OK;
+}
+
+void tess__streams_drop(tess__streams *q) {
+    while (q->n_retired > 0)
+        tess__comm_drop(q->comms, next_retired(q).request);
+}
+
+tess_status tess__retire(tess__streams *q, int which, tess_request *request, uint64_t seq) {
+    q->retired[(q->first_retired + q->n_retired++) % TESS__RETIRED] = (tess__retired){ request, seq, which };
+    TRY(tess__comm_wait_on_stream(q->comms, request, &q->device->compute));
+    return sweep(q, 0);
+}
+
+/* ---- the host needs it ---- */
+
+tess_status tess__streams_sync(tess__streams *q) {
+    if (!q->on)
+        return TESS_OK;
+    TRY(sweep(q, 1)); /* what a lost rank would keep us waiting for */
+    TRY(tess__device_record(q->device, q->synced, &q->device->compute));
+    return tess__device_event_wait(q->device, q->synced, -1);
+}
+
+void tess__streams_idle(tess__streams *q) {
+    if (!q->on)
+        return;
+    const tess_stream *all[] = { &q->device->compute, &q->up.stream, &q->down.stream };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if ((i == 0 || all[i]->handle) && tess__device_record(q->device, q->synced, all[i]) == TESS_OK)
+            tess__device_event_wait(q->device, q->synced, 5 * INT64_C(1000000000));
+}
+
+tess_status tess__streams_read(tess__streams *q, void *to, const void *from, uint64_t bytes) {
+    TRY(tess__streams_sync(q)); /* a copy to pageable memory blocks, and would not hear of a lost rank */
+    TRY(tess__device_copy(q->device, to, TESS_MEM_HOST, from, q->device->mem, bytes, NULL));
+    return tess__streams_sync(q);
+}
+
+tess_status tess__batch_mark(tess__streams *q) {
+    return q->on ? tess__device_record(q->device, q->batch_taken, &q->device->compute) : TESS_OK;
+}
+
+tess_status tess__batch_wait(tess__streams *q) {
+    return q->on ? tess__device_event_wait(q->device, q->batch_taken, -1) : TESS_OK;
+}

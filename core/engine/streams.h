@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A device with streams of its own, whose memory the host may not touch. The engine's thread puts work at the end of
+ * streams and goes on; events order what one stream needs of another. The thread waits only where it needs a value, and
+ * where the host itself works on what the device wrote. */
+#ifndef TESS_STREAMS_H
+#define TESS_STREAMS_H
+#include "comms.h"
+#include "device.h"
+
+enum { TESS__STREAM_EVENTS = 64, TESS__RETIRED = 64 };
+
+typedef struct { /* up: from the host; down: to the host */
+    tess_stream stream;
+    tess_event
+        *events[TESS__STREAM_EVENTS]; /* of ticket n: at n modulo; waiting for a later one there is correct too */
+    uint64_t posted;                  /* tickets, from 1 */
+} tess__stream;
+
+typedef struct { /* a collective that a stream waits for instead of the engine's thread */
+    tess_request *request;
+    uint64_t seq;
+    int which;
+} tess__retired;
+
+typedef struct {
+    const tess__device *device;
+    tess__comms *comms;
+    int on;         /* the device has streams; else nothing below is used */
+    int comm_waits; /* the comm plugin makes a stream wait for a request */
+    tess_event *reached, *synced, *batch_taken;
+    tess__stream up, down;
+    tess__retired retired[TESS__RETIRED];
+    int first_retired, n_retired;
+} tess__streams;
+
+/** After the device was created. */
+tess_status tess__streams_start(tess__streams *, const tess__device *, tess__comms *);
+/** The two streams for transfers, where the plan has work for them. */
+tess_status tess__streams_moves(tess__streams *);
+void tess__streams_drop(tess__streams *); /* waits a while for retired collectives */
+/** Gives all back; the device's work has ended. */
+void tess__streams_end(tess__streams *);
+/** Behind what the compute stream holds now. The ticket is posted. */
+tess_status tess__stream_kernel(tess__streams *, tess__stream *, tess_kernel *);
+tess_status tess__stream_copy(tess__streams *, tess__stream *, void *dst, uint32_t dst_mem, const void *src,
+                              uint32_t src_mem, uint64_t bytes);
+/** What the compute stream gets from now on waits for that ticket; 0: for nothing. */
+tess_status tess__stream_wait(tess__streams *, const tess__stream *, uint64_t ticket);
+/** Blocks until it has passed: for the host's own work. Any thread. */
+tess_status tess__stream_finish(tess__streams *, const tess__stream *, uint64_t ticket);
+/** The compute stream waits for the request, which is freed when it has ended. */
+tess_status tess__retire(tess__streams *, int which, tess_request *, uint64_t seq);
+/** Blocks until the device has done all that the compute stream holds, and says what went wrong. At once without
+ * streams. */
+tess_status tess__streams_sync(tess__streams *);
+/** The same for all streams at teardown after an error: the communicators are aborted, nobody is listened to, failures
+ * are ignored, and 5 s end the wait. */
+void tess__streams_idle(tess__streams *);
+/** Device memory to the host's, there when it returns. */
+tess_status tess__streams_read(tess__streams *, void *to, const void *from, uint64_t bytes);
+/** The program's batch may change when tess__batch_wait returns; marked when its copy was queued. */
+tess_status tess__batch_mark(tess__streams *);
+tess_status tess__batch_wait(tess__streams *);
+#endif

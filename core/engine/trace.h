@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The ring into which the engine records spans when it is asked to. */
+#ifndef TESS_TRACE_H
+#define TESS_TRACE_H
+#include "readers/span.h"
+
+typedef struct tess__trace tess__trace;
+/** A ring of the last `spans` spans, allocated here. */
+tess_status tess__trace_create(uint64_t spans, tess__trace **out);
+void tess__trace_destroy(tess__trace *); /* null is fine */
+int64_t tess__trace_now(void);           /* nanoseconds of the monotonic clock */
+/** From any thread. `t` null: nothing, which is all that a run without a trace pays. */
+void tess__trace_add(tess__trace *t, uint32_t lane, const tess__instr *, const tess__event *or_null, uint64_t step,
+                     int64_t begin_ns);
+/** Of step `step`, in order of their beginning, start counted from the first; while nothing runs. Returns how many;
+ * writes at most `cap`. */
+uint64_t tess__trace_read(const tess__trace *, uint64_t step, tess__span *out, uint64_t cap);
+#endif

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How values get in and out without the whole model anywhere: owned ranges, and full parameters piece by piece. */
+#include "values.h"
+
+#include "base/hash.h"
+#include "kernels/kernels.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const char *call; /* the public function's name */
+    uint32_t of;      /* TESS_OF_…, without the flag */
+    int write;
+    tess_range_fn fn;
+    void *user;
+    void *raw, *wide; /* host memory for one chunk: as stored, and as fp32 */
+} walk;
+
+static int role_of(uint32_t of) {
+    return of == TESS_OF_PARAM  ? TESS__MASTER
+           : of == TESS_OF_GRAD ? TESS__SHARD_GRAD
+                                : TESS__STATE0 + (int)(of - TESS_OF_MOMENT1);
+}
+
+static uint32_t dtype_of(const tess *t, uint32_t of, const tess__param *p) {
+    if (p->flags & TESS_BUFFER)
+        return p->dtype;
+    return of == TESS_OF_PARAM ? t->plan.layout.groups[p->group].master : TESS_F32;
+}
+
+static tess_status check(const tess *t, const walk *w) {
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "%s before tess_shard", w->call);
+    if (w->of < TESS_OF_PARAM || w->of > TESS_OF_MOMENT2 || !w->fn)
+        return tess__fail(TESS_E_INVALID, "%s: %u is nothing to walk over, or the function is missing", w->call, w->of);
+    if (w->of == TESS_OF_GRAD && (!t->pass.pending_grads || t->pass.microbatch < t->plan.setup.accum))
+        return tess__fail(TESS_E_INVALID, "%s: there are no gradients; they live from a training pass to its step",
+                          w->call);
+    if (w->of >= TESS_OF_MOMENT1 && (int32_t)(w->of - TESS_OF_MOMENT1) >= t->plan.setup.n_states)
+        return tess__fail(TESS_E_INVALID, "%s: optimizer %s keeps %d states", w->call, t->settings.optimizer,
+                          t->plan.setup.n_states);
+    return TESS_OK;
+}
+
+tess_status tess__copy_now(tess *t, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes) {
+    TRY(tess__device_copy(&t->device, dst, dst_mem, src, src_mem, bytes, NULL));
+    return tess__streams_sync(&t->streams);
+}
+
+tess_range tess__range_of(const tess__param *p, int32_t index, uint64_t first, uint64_t elems) {
+    return (tess_range){ .struct_size = sizeof(tess_range),
+                         .param = index,
+                         .tag = p->tag,
+                         .slice = p->slice,
+                         .slice_elems = p->elems,
+                         .first_elem = first,
+                         .elems = elems,
+                         .name = p->name,
+                         .stacked_first = (uint64_t)p->slice * p->elems + first };
+}
+
+/* The kind of memory that this rank's part of a parameter lies in. */
+static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
+    if (p->flags & TESS_BUFFER)
+        return t->plan.setup.env.mem;
+    const tess__group *g = &t->plan.layout.groups[p->group];
+    const tess__rest *rest = of == TESS_OF_PARAM ? &g->param_rest : of == TESS_OF_GRAD ? &g->grad_rest : &g->state_rest;
+    if (rest->domain == TESS_DOMAIN_DEVICE)
+        return t->plan.setup.env.mem;
+    return t->memory.arenas[TESS_DOMAIN_HOST][rest->pageable ? TESS__PAGEABLE : TESS__RESIDENT].memory.mem;
+}
+
+/* ---- one part ---- */
+
+tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, const tess__piece *piece) {
+    tess__value v = { .mem = mem_of(t, of, p), .dtype = dtype_of(t, of, p) };
+    if (p->flags & TESS_BUFFER)
+        v.at = (char *)tess__at(t, TESS__BUFFERS, 0) + p->offset;
+    else
+        v.at = (char *)tess__at(t, role_of(of), p->group) + piece->in_shard * tess__dtype_bytes(v.dtype);
+    return v;
+}
+
+tess__owned tess__owned_at(const tess *t, uint32_t of, int32_t param) {
+    const tess__param *p = &t->plan.model.params[param];
+    tess__piece piece = { .elems = p->elems };
+    if (!(p->flags & TESS_BUFFER))
+        piece = tess__layout_piece(&t->plan.layout, p, t->comms.shard_rank);
+    tess__value v = tess__value_owned(t, of, p, &piece);
+    return (tess__owned){ .piece = piece, .at = v.at, .mem = v.mem, .dtype = v.dtype };
+}
+
+int tess__value_direct(const tess__value *v) {
+    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && (v->dtype == TESS_F32 || v->dtype == TESS_F64);
+}
+
+static uint32_t wide_dtype(const tess__value *v) {
+    return v->dtype == TESS_F64 ? TESS_F64 : TESS_F32;
+}
+
+tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {
+    uint32_t bytes = tess__dtype_bytes(v->dtype);
+    TRY(tess__copy_now(t, raw, TESS_MEM_HOST, v->at + first * bytes, v->mem, n * bytes));
+    tess__cast_find(v->dtype, wide_dtype(v), 0)(raw, wide, n);
+    return TESS_OK;
+}
+
+tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, const void *wide) {
+    uint32_t bytes = tess__dtype_bytes(v->dtype);
+    tess__cast_find(wide_dtype(v), v->dtype, 0)(wide, raw, n);
+    return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
+}
+
+static tess_status call(const walk *w, const tess_range *r, void *data) {
+    uint64_t before = tess__fail_count();
+    tess_status s = w->fn(w->user, r, data);
+    return s ? tess__callback_failed(s, before, "the program's function for parameter", r->name) : TESS_OK;
+}
+
+/* Hands one range to the callback, in place where host code can read it as it lies. */
+static tess_status visit(tess *t, const walk *w, const tess_range *r, const tess__value *v) {
+    if (tess__value_direct(v))
+        return call(w, r, v->at);
+    for (uint64_t done = 0; done < r->elems; done += TESS__CHUNK_ELEMS) {
+        tess_range part = *r;
+        part.first_elem += done;
+        part.stacked_first += done;
+        part.elems = r->elems - done < TESS__CHUNK_ELEMS ? r->elems - done : TESS__CHUNK_ELEMS;
+        TRY(tess__value_load(t, v, done, part.elems, w->raw, w->wide));
+        TRY(call(w, &part, w->wide));
+        if (w->write)
+            TRY(tess__value_store(t, v, done, part.elems, w->raw, w->wide));
+    }
+    return TESS_OK;
+}
+
+static int is_visited(const tess *t, const walk *w, int32_t i) {
+    const tess__param *p = &t->plan.model.params[i];
+    if (p->tied_to != i)
+        return 0;
+    if (p->flags & TESS_BUFFER) /* the same everywhere: all set it, rank 0 gives it */
+        return w->of == TESS_OF_PARAM && (w->write || t->comms.world.rank == 0);
+    return w->of == TESS_OF_PARAM || !(p->flags & TESS_FROZEN);
+}
+
+static tess_status visit_owned(tess *t, const walk *w) {
+    for (int32_t i = 0; i < t->plan.model.n_params; i++) {
+        const tess__param *p = &t->plan.model.params[i];
+        if (!is_visited(t, w, i))
+            continue;
+        tess__owned o = tess__owned_at(t, w->of, i);
+        tess_range r = tess__range_of(p, i, o.piece.in_param, o.piece.elems);
+        if (o.piece.elems)
+            TRY(visit(t, w, &r, &(tess__value){ o.at, o.mem, o.dtype }));
+    }
+    return TESS_OK;
+}
+
+static tess_status with_chunks(tess *t, walk *w, tess_status (*body)(tess *, const walk *)) {
+    TRY(tess__streams_sync(&t->streams)); /* host memory may be read as it lies */
+    w->raw = malloc(TESS__CHUNK_ELEMS * 8);
+    w->wide = malloc(TESS__CHUNK_ELEMS * 8);
+    tess_status s = w->raw && w->wide ? body(t, w) : tess__fail(TESS_E_NOMEM, "no memory for a chunk of parameters");
+    free(w->raw);
+    free(w->wide);
+    return s;
+}
+
+static tess_status each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
+    walk w = { .call = "tess_each",
+               .of = of & ~(uint32_t)TESS_OF_WRITE,
+               .write = (of & TESS_OF_WRITE) != 0,
+               .fn = fn,
+               .user = user };
+    TRY(tess__pass_finish(t));
+    TRY(check(t, &w));
+    return with_chunks(t, &w, visit_owned);
+}
+
+/* ---- all of it, on every rank ---- */
+
+static tess_status send_chunk(tess *t, int32_t param, uint64_t first, int32_t owner, uint64_t bytes) {
+    void *chunk = tess__at(t, TESS__CHUNK, 0);
+    if (t->plan.setup.shard_ranks == 1)
+        return TESS_OK;
+    tess_collective c = { .op = TESS_BROADCAST,
+                          .send_dtype = TESS_U8,
+                          .recv_dtype = TESS_U8,
+                          .send = chunk,
+                          .recv = chunk,
+                          .count = bytes,
+                          .root = owner,
+                          .scale = 1,
+                          .tag = tess__hash_u64(tess__hash_u64(TESS__HASH_START, (uint64_t)param), first) | 1 };
+    if (t->memory.booked[TESS__CHUNK_SCRATCH][0]) {
+        c.scratch = tess__at(t, TESS__CHUNK_SCRATCH, 0);
+        c.scratch_bytes = t->plan.programs[TESS__P_FULL].buffers[1].bytes;
+    }
+    return tess__comm_run(&t->comms, TESS__SHARD, &c, "the walk over full parameters");
+}
+
+static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner) {
+    const tess__param *p = &t->plan.model.params[i];
+    tess__piece piece = tess__layout_piece(&t->plan.layout, p, owner);
+    uint32_t dtype = dtype_of(t, w->of, p), bytes = tess__dtype_bytes(dtype);
+    char *chunk = tess__at(t, TESS__CHUNK, 0);
+    for (uint64_t done = 0; done < piece.elems; done += TESS__CHUNK_ELEMS) {
+        uint64_t n = piece.elems - done < TESS__CHUNK_ELEMS ? piece.elems - done : TESS__CHUNK_ELEMS;
+        if (owner == t->comms.shard_rank)
+            TRY(tess__copy_now(t, chunk, t->plan.setup.env.mem,
+                               (char *)tess__at(t, role_of(w->of), p->group) + (piece.in_shard + done) * bytes,
+                               mem_of(t, w->of, p), n * bytes));
+        TRY(send_chunk(t, i, piece.in_param + done, owner, n * bytes));
+        tess_range r = tess__range_of(p, i, piece.in_param + done, n);
+        TRY(visit(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, dtype }));
+    }
+    return TESS_OK;
+}
+
+static tess_status visit_full(tess *t, const walk *w) {
+    for (int32_t i = 0; i < t->plan.model.n_params; i++) {
+        const tess__param *p = &t->plan.model.params[i];
+        if (p->tied_to != i || (w->of != TESS_OF_PARAM && p->flags & (TESS_FROZEN | TESS_BUFFER)))
+            continue;
+        if (p->flags & TESS_BUFFER) { /* rank 0's, as in evaluation; the others see their own */
+            tess_range r = tess__range_of(p, i, 0, p->elems);
+            tess__value v = tess__value_owned(t, w->of, p, NULL);
+            TRY(visit(t, w, &r, &v));
+            continue;
+        }
+        for (int32_t owner = 0; owner < t->plan.setup.shard_ranks; owner++)
+            TRY(visit_piece(t, w, i, owner));
+    }
+    return TESS_OK;
+}
+
+static tess_status each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
+    walk w = { .call = "tess_each_full", .of = of, .fn = fn, .user = user };
+    if (of & TESS_OF_WRITE)
+        return tess__fail(TESS_E_INVALID, "tess_each_full only reads: TESS_OF_WRITE belongs to tess_each, where each "
+                                          "rank writes what it owns");
+    TRY(tess__pass_finish(t));
+    TRY(check(t, &w));
+    if (t->pass.summoned)
+        return tess__fail(TESS_E_INVALID, "tess_each_full while parameters are summoned");
+    TRY(tess__run_program(t, &t->plan.programs[TESS__P_FULL]));
+    TRY(with_chunks(t, &w, visit_full));
+    return tess__free_all(t, &t->plan.programs[TESS__P_FULL]);
+}
+
+/* ---- public ---- */
+
+tess_status tess_each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
+    TESS__PUBLIC(t, each(t, of, fn, user));
+}
+
+tess_status tess_each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
+    TESS__PUBLIC(t, each_full(t, of, fn, user));
+}
+
+/* ---- small reductions ---- */
+
+static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op, const char *doing) {
+    void *stage = tess__at(t, TESS__STAGE, 0);
+    uint64_t bytes = elems * tess__dtype_bytes(dtype);
+    TRY(tess__copy_now(t, stage, t->plan.setup.env.mem, host, TESS_MEM_HOST, bytes));
+    tess_collective c = { .op = TESS_ALL_REDUCE,
+                          .redop = op == TESS_AVG ? TESS_SUM : op,
+                          .send_dtype = dtype,
+                          .recv_dtype = dtype,
+                          .send = stage,
+                          .recv = stage,
+                          .count = elems,
+                          .scale = op == TESS_AVG ? 1.0 / t->plan.setup.nranks : 1.0,
+                          .scratch = tess__at(t, TESS__STAGE_SCRATCH, 0),
+                          .tag = 0 };
+    c.tag = tess__hash_u64(tess__hash_u64(TESS__HASH_START, (uint64_t)dtype << 32 | op), elems) | 1;
+    for (int32_t i = 0; i < t->plan.resident.n_buffers; i++)
+        if (t->plan.resident.buffers[i].role == TESS__STAGE_SCRATCH)
+            c.scratch_bytes = t->plan.resident.buffers[i].bytes;
+    TRY(tess__comm_run(&t->comms, TESS__WORLD, &c, doing));
+    return tess__copy_now(t, host, TESS_MEM_HOST, stage, t->plan.setup.env.mem, bytes);
+}
+
+static tess_status all_reduce(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op) {
+    uint32_t bytes = tess__dtype_bytes(dtype);
+    if ((dtype != TESS_F32 && dtype != TESS_F64 && dtype != TESS_I32 && dtype != TESS_I64) || op < TESS_SUM ||
+        op > TESS_AVG || (op == TESS_AVG && (dtype == TESS_I32 || dtype == TESS_I64)))
+        return tess__fail(TESS_E_INVALID, "tess_all_reduce: operation %u of dtype %s is not offered", op,
+                          tess__dtype_name(dtype));
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_all_reduce before tess_shard");
+    if (elems && !host)
+        return tess__fail(TESS_E_INVALID, "tess_all_reduce: %llu elements at a null pointer",
+                          (unsigned long long)elems);
+    if (t->settings.strict && tess__guard_in(host, elems, dtype))
+        return tess__fail(TESS_E_INVALID, "tess_all_reduce: the values hold the NaN that TESSERA_STRICT=1 leaves in "
+                                          "released memory: a pointer was used after its end");
+    if (t->comms.world.nranks == 1)
+        return TESS_OK;
+    static const char *const ops[] = { "", "sum", "min", "max", "average" };
+    char doing[96];
+    snprintf(doing, sizeof doing, "tess_all_reduce (%s) of %llu %s", ops[op], (unsigned long long)elems,
+             tess__dtype_name(dtype));
+    for (uint64_t done = 0; done < elems; done += TESS__STAGE_BYTES / 8) {
+        uint64_t n = elems - done < TESS__STAGE_BYTES / 8 ? elems - done : TESS__STAGE_BYTES / 8;
+        TRY(reduce_piece(t, host + done * bytes, n, dtype, op, doing));
+    }
+    return TESS_OK;
+}
+
+tess_status tess_all_reduce(tess *t, void *host, uint64_t elems, uint32_t dtype, uint32_t op) {
+    TESS__PUBLIC(t, all_reduce(t, host, elems, dtype, op));
+}
+
+tess_status tess_barrier(tess *t) {
+    tess_status s = tess__engine_check(t);
+    if (s || t->comms.world.nranks == 1 || t->settings.plan_only)
+        return s;
+    tess_collective c = { .op = TESS_BARRIER, .send_dtype = TESS_U8, .recv_dtype = TESS_U8, .scale = 1, .tag = 1 };
+    if ((s = tess__comm_run(&t->comms, TESS__WORLD, &c, "tess_barrier")))
+        s = tess__engine_fail(t, s);
+    return s;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* One rank's part of a parameter, its gradient or an optimizer state, wherever it lies, for code on the host. */
+#ifndef TESS_VALUES_H
+#define TESS_VALUES_H
+#include "state.h"
+
+typedef struct {
+    char *at;
+    uint32_t mem, dtype;
+} tess__value;
+
+/** `of`: TESS_OF_PARAM …; `piece` as the layout gives it, the whole of a buffer. */
+tess__value tess__value_owned(const tess *, uint32_t of, const tess__param *, const tess__piece *);
+/** The host can read and write it as it lies: host memory, f32 or f64. */
+int tess__value_direct(const tess__value *);
+/** Elements first … first + n - 1, at most TESS__CHUNK_ELEMS, as f32 or f64 in `wide`; `raw` is room for 8 bytes each.
+ */
+tess_status tess__value_load(tess *, const tess__value *, uint64_t first, uint64_t n, void *raw, void *wide);
+tess_status tess__value_store(tess *, const tess__value *, uint64_t first, uint64_t n, void *raw, const void *wide);
+
+/** The same with its piece. */
+typedef struct {
+    tess__piece piece;
+    char *at;
+    uint32_t mem, dtype;
+} tess__owned;
+tess__owned tess__owned_at(const tess *, uint32_t of, int32_t param);
+/** Copies and waits for it. */
+tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes);
+
+tess_range tess__range_of(const tess__param *, int32_t index, uint64_t first, uint64_t elems);
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* One pass over gradient, master and state per optimizer step, in the formulas' order. */
+#include "kit/formulas.h"
+#include "isa.h"
+#include "kernels.h"
+#include "base/slots.h"
+
+enum { CHUNK = 1024 };
+
+typedef struct { /* one chunk: elements of the shard from the same segment */
+    const void *grad;
+    void *master, *state0, *state1;
+    uint64_t elems;
+} step_span;
+
+/* A formula's loop, for one type. The constants are read through a copy: no store can change them. With and without
+ * weight decay are two loops, as a branch inside would keep the compiler from vectorising. */
+#define STEP(name, real, call)                                                                                         \
+    TESS_BODY void name##_body(const tess_step_constants *constants, const step_span *span) {                          \
+        tess_step_constants c = *constants;                                                                            \
+        const real *restrict g = span->grad;                                                                           \
+        real *restrict p = span->master;                                                                               \
+        real *restrict a = span->state0;                                                                               \
+        real *restrict b = span->state1;                                                                               \
+        uint64_t n = span->elems;                                                                                      \
+        (void)a, (void)b;                                                                                              \
+        if (c.decays) {                                                                                                \
+            c.decays = 1;                                                                                              \
+            for (uint64_t i = 0; i < n; i++)                                                                           \
+                call;                                                                                                  \
+        } else {                                                                                                       \
+            c.decays = 0;                                                                                              \
+            for (uint64_t i = 0; i < n; i++)                                                                           \
+                call;                                                                                                  \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void name##_c(const tess_step_constants *c, const step_span *span) {                                        \
+        name##_body(c, span);                                                                                          \
+    }                                                                                                                  \
+    STEP_WIDE(name)
+#if defined(TESS_HAVE_X86)
+#define STEP_WIDE(name)                                                                                                \
+    TESS_TARGET_AVX2 static void name##_avx2(const tess_step_constants *c, const step_span *span) {                    \
+        name##_body(c, span);                                                                                          \
+    }                                                                                                                  \
+    TESS_TARGET_AVX512 static void name##_avx512(const tess_step_constants *c, const step_span *span) {                \
+        name##_body(c, span);                                                                                          \
+    }
+#define PATHS(name)                                                                                                    \
+    { name##_c, name##_avx2, name##_avx512 }
+#else
+#define STEP_WIDE(name)
+#define PATHS(name)                                                                                                    \
+    { name##_c, name##_c, name##_c }
+#endif
+
+STEP(sgd_f32, float, tess_sgd_f32(&c, g[i], &p[i]))
+STEP(sgd_momentum_f32, float, tess_sgd_momentum_f32(&c, g[i], &p[i], &a[i]))
+STEP(adam_f32, float, tess_adam_f32(&c, g[i], &p[i], &a[i], &b[i]))
+STEP(adamw_f32, float, tess_adamw_f32(&c, g[i], &p[i], &a[i], &b[i]))
+STEP(adadelta_f32, float, tess_adadelta_f32(&c, g[i], &p[i], &a[i], &b[i]))
+STEP(sgd_f64, double, tess_sgd_f64(&c, g[i], &p[i]))
+STEP(sgd_momentum_f64, double, tess_sgd_momentum_f64(&c, g[i], &p[i], &a[i]))
+STEP(adam_f64, double, tess_adam_f64(&c, g[i], &p[i], &a[i], &b[i]))
+STEP(adamw_f64, double, tess_adamw_f64(&c, g[i], &p[i], &a[i], &b[i]))
+STEP(adadelta_f64, double, tess_adadelta_f64(&c, g[i], &p[i], &a[i], &b[i]))
+
+typedef void (*step_fn)(const tess_step_constants *, const step_span *);
+enum { SGD_MOMENTUM = 0 }; /* beside TESS_OPT_SGD, which has no state here */
+static const struct {
+    uint32_t optimizer, dtype;
+    step_fn paths[3];
+} steps[] = {
+    { TESS_OPT_SGD, TESS_F32, PATHS(sgd_f32) },           { SGD_MOMENTUM, TESS_F32, PATHS(sgd_momentum_f32) },
+    { TESS_OPT_ADAM, TESS_F32, PATHS(adam_f32) },         { TESS_OPT_ADAMW, TESS_F32, PATHS(adamw_f32) },
+    { TESS_OPT_ADADELTA, TESS_F32, PATHS(adadelta_f32) }, { TESS_OPT_SGD, TESS_F64, PATHS(sgd_f64) },
+    { SGD_MOMENTUM, TESS_F64, PATHS(sgd_momentum_f64) },  { TESS_OPT_ADAM, TESS_F64, PATHS(adam_f64) },
+    { TESS_OPT_ADAMW, TESS_F64, PATHS(adamw_f64) },       { TESS_OPT_ADADELTA, TESS_F64, PATHS(adadelta_f64) },
+};
+
+static step_fn step_find(uint32_t optimizer, uint32_t dtype) {
+    int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
+        if (steps[i].optimizer == optimizer && steps[i].dtype == dtype)
+            return steps[i].paths[path];
+    return NULL;
+}
+
+typedef struct {
+    const tess_kernel *kernel;
+    uint32_t bytes, grad_bytes, low_bytes;
+    tess__cast_fn load, low; /* null: the gradient has the master's dtype; no low-precision copy */
+} step_job;
+
+static void *at(void *base, uint64_t elem, uint32_t bytes) {
+    return base ? (char *)base + elem * bytes : NULL;
+}
+
+/* Elements [first, end) of one segment, a chunk at a time, so that the low-precision copy reads the cache. */
+static void step_run(const step_job *job, step_fn fn, const tess_step_constants *c, uint64_t first, uint64_t end) {
+    const tess_kernel *k = job->kernel;
+    _Alignas(64) char room[CHUNK * sizeof(double)];
+    uint64_t chunk = job->load || job->low ? CHUNK : end - first;
+    for (uint64_t e = first; e < end; e += chunk) {
+        uint64_t elems = end - e < chunk ? end - e : chunk;
+        step_span span = { (const char *)k->in[0] + e * job->grad_bytes, at(k->out, e, job->bytes),
+                           at(k->state[0], e, job->bytes), at(k->state[1], e, job->bytes), elems };
+        if (job->load) {
+            job->load(span.grad, room, elems);
+            span.grad = room;
+        }
+        fn(c, &span);
+        if (job->low)
+            job->low(span.master, at(k->out2, e, job->low_bytes), elems);
+    }
+}
+
+static const tess_segment *segment(const tess_optimizer *o, uint32_t i) {
+    return (const tess_segment *)((const char *)o->segments + (size_t)i * o->segments->struct_size);
+}
+
+static int same_settings(const tess_segment *a, const tess_segment *b) {
+    return a && a->lr == b->lr && a->weight_decay == b->weight_decay && a->momentum == b->momentum;
+}
+
+static void step_part(void *user, uint64_t first, uint64_t elems) {
+    const step_job *job = user;
+    const tess_optimizer *o = job->kernel->optimizer;
+    const tess_segment *before = NULL;
+    tess_step_constants c;
+    step_fn fn = NULL;
+    for (uint32_t i = 0; i < o->n_segments; i++) {
+        const tess_segment *s = segment(o, i);
+        uint64_t low = s->first > first ? s->first : first, end = s->first + s->elems;
+        if (end > first + elems)
+            end = first + elems;
+        if (low >= end)
+            continue;
+        if (!same_settings(before, s)) {
+            int momentum = o->optimizer == TESS_OPT_SGD && job->kernel->state[0];
+            tess_step_prepare(o, s, &c);
+            fn = step_find(momentum ? SGD_MOMENTUM : o->optimizer, job->kernel->out_dtype);
+            before = s;
+        }
+        step_run(job, fn, &c, low, end);
+    }
+}
+
+void tess__kernel_optimizer(const tess_kernel *k, tess__pool *pool) {
+    step_job job = { .kernel = k,
+                     .bytes = tess__dtype_bytes(k->out_dtype),
+                     .grad_bytes = tess__dtype_bytes(k->in_dtype),
+                     .low_bytes = 2,
+                     .load = k->in_dtype == k->out_dtype ? NULL : tess__cast_find(k->in_dtype, k->out_dtype, 0),
+                     .low = k->out2 ? tess__cast_find(k->out_dtype, TESS_BF16, 0) : NULL };
+    tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, step_part, &job);
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Sums in the one tree order of NUMBERS.md, T(lo, hi) = T(lo, lo+p) + T(lo+p, hi), p the largest power of two below
+ * hi - lo, by the binary counter that gives the same: input k is added to the partials of k's trailing one bits, and
+ * the end adds what is left from the smallest up. Worked a chunk at a time, so that partials stay in the nearest cache.
+ */
+#include "kit/formulas.h"
+#include "isa.h"
+#include "kernels.h"
+#include "base/slots.h"
+
+enum { CHUNK_BYTES = 4096, MOST_LEVELS = 32 };
+
+/* What one chunk of one type needs: add a + b, multiply. Integers wrap, as in every comm backend. */
+#define SPAN(type, name)                                                                                               \
+    TESS_BODY void add_body_##name(void *out, const void *a, const void *b, uint64_t elems) {                          \
+        type *o = out;                                                                                                 \
+        const type *x = a, *y = b;                                                                                     \
+        for (uint64_t i = 0; i < elems; i++)                                                                           \
+            o[i] = x[i] + y[i];                                                                                        \
+    }                                                                                                                  \
+    static void add_c_##name(void *out, const void *a, const void *b, uint64_t elems) {                                \
+        add_body_##name(out, a, b, elems);                                                                             \
+    }                                                                                                                  \
+    SPAN_WIDE(name)
+#if defined(TESS_HAVE_X86)
+#define SPAN_WIDE(name)                                                                                                \
+    TESS_TARGET_AVX2 static void add_avx2_##name(void *out, const void *a, const void *b, uint64_t elems) {            \
+        add_body_##name(out, a, b, elems);                                                                             \
+    }                                                                                                                  \
+    TESS_TARGET_AVX512 static void add_avx512_##name(void *out, const void *a, const void *b, uint64_t elems) {        \
+        add_body_##name(out, a, b, elems);                                                                             \
+    }
+#define PATHS(name)                                                                                                    \
+    { add_c_##name, add_avx2_##name, add_avx512_##name }
+#else
+#define SPAN_WIDE(name)
+#define PATHS(name)                                                                                                    \
+    { add_c_##name, add_c_##name, add_c_##name }
+#endif
+SPAN(float, f32)
+SPAN(double, f64)
+SPAN(uint32_t, i32)
+SPAN(uint64_t, i64)
+
+typedef void (*add_fn)(void *, const void *, const void *, uint64_t);
+static const struct {
+    uint32_t dtype;
+    add_fn paths[3];
+} adds[] = { { TESS_F32, PATHS(f32) }, { TESS_F64, PATHS(f64) }, { TESS_I32, PATHS(i32) }, { TESS_I64, PATHS(i64) } };
+
+static add_fn add_find(uint32_t dtype) {
+    int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
+    for (size_t i = 0; i < sizeof adds / sizeof adds[0]; i++)
+        if (adds[i].dtype == dtype)
+            return adds[i].paths[path];
+    return NULL;
+}
+
+typedef struct {
+    const tess_kernel *kernel;
+    uint32_t sum_dtype, sum_bytes, in_bytes, out_bytes;
+    add_fn add;
+    tess__cast_fn load, store, load_out; /* null: no cast needed */
+} sum_job;
+
+typedef struct { /* one thread's scratch for a chunk: a partial per level, the input as loaded, the result */
+    _Alignas(64) char level[MOST_LEVELS][CHUNK_BYTES];
+    _Alignas(64) char loaded[CHUNK_BYTES];
+    _Alignas(64) char result[CHUNK_BYTES];
+} sum_scratch;
+
+/* Input k's elements from `first` in the sum's dtype: where they lie, or cast into the scratch. */
+static const void *load(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *room) {
+    const char *in = job->kernel->in[k];
+    if (!job->load)
+        return in + first * job->in_bytes;
+    job->load(in + first * job->in_bytes, room, elems);
+    return room;
+}
+
+/* T over a chunk; the last addition goes to `end`. Returns where the sum lies: in `end`, or for one input where it is.
+ */
+static const void *tree(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
+    const void *level[MOST_LEVELS], *x;
+    uint32_t last = job->kernel->n_in - 1;
+    for (uint32_t k = 0; k < last; k++) {
+        if (!(k & 1)) { /* stays as a partial of one input */
+            level[0] = load(job, k, first, elems, s->level[0]);
+            continue;
+        }
+        uint32_t top = (uint32_t)__builtin_ctz(~k);
+        x = load(job, k, first, elems, s->loaded);
+        for (uint32_t i = 0; i < top; i++, x = s->level[top])
+            job->add(s->level[top], level[i], x, elems);
+        level[top] = x;
+    }
+    x = load(job, last, first, elems, s->loaded);
+    for (uint32_t i = 0; last >> i; i++) {
+        if (last >> i & 1) {
+            void *to = last >> i == 1 ? end : s->result;
+            job->add(to, level[i], x, elems);
+            x = to;
+        }
+    }
+    return x;
+}
+
+/* The output may be any partial, so it is written by the last addition only. */
+static const void *chain(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
+    uint32_t last = job->kernel->n_in - 1;
+    const void *x = load(job, last, first, elems, s->loaded);
+    for (uint32_t k = last; k-- > 0;) {
+        void *to = k ? s->result : end;
+        job->add(to, (const char *)job->kernel->in[k] + first * job->sum_bytes, x, elems);
+        x = to;
+    }
+    return x;
+}
+
+static void scale_span(uint32_t dtype, void *out, const void *in, uint64_t elems, double scale) {
+    if (dtype == TESS_F32) {
+        float *o = out, s = (float)scale;
+        const float *x = in;
+        for (uint64_t i = 0; i < elems; i++)
+            o[i] = x[i] * s;
+    } else {
+        double *o = out;
+        const double *x = in;
+        for (uint64_t i = 0; i < elems; i++)
+            o[i] = x[i] * scale;
+    }
+}
+
+/* Adds what is in the output, scales and stores. `x` may be the output itself, when nothing is added and no cast
+ * needed. */
+static void finish(const sum_job *job, const void *x, char *out, uint64_t elems, sum_scratch *s) {
+    const tess_kernel *k = job->kernel;
+    void *to = job->store ? s->result : out;
+    if (k->flags & TESS_KERNEL_ADD) {
+        const void *old = out;
+        if (job->load_out) {
+            job->load_out(out, s->level[0], elems);
+            old = s->level[0];
+        }
+        job->add(to, old, x, elems);
+        x = to;
+    }
+    if (k->scale != 0 && k->scale != 1) {
+        scale_span(job->sum_dtype, to, x, elems, k->scale);
+        x = to;
+    }
+    if (job->store)
+        job->store(x, out, elems);
+    else if (x != out)
+        memmove(out, x, elems * job->out_bytes);
+}
+
+static void sum_part(void *user, uint64_t first, uint64_t elems) {
+    const sum_job *job = user;
+    const tess_kernel *k = job->kernel;
+    sum_scratch scratch;
+    uint64_t chunk = CHUNK_BYTES / job->sum_bytes, stop = first + elems;
+    int through = job->store || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
+    for (uint64_t at = first; at < stop; at += chunk) {
+        uint64_t now = stop - at < chunk ? stop - at : chunk;
+        char *out = (char *)k->out + at * job->out_bytes;
+        void *end = through ? scratch.result : out;
+        const void *x =
+            k->flags & TESS_KERNEL_CHAIN ? chain(job, at, now, end, &scratch) : tree(job, at, now, end, &scratch);
+        finish(job, x, out, now, &scratch);
+    }
+}
+
+/* 16-bit floats are summed in f32; all else in its own dtype. */
+static uint32_t sum_dtype_of(uint32_t in) {
+    return in == TESS_BF16 || in == TESS_F16 ? TESS_F32 : in;
+}
+
+void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
+    if (k->n_in == 1 && !(k->flags & TESS_KERNEL_ADD) && (k->scale == 0 || k->scale == 1)) {
+        if (k->in[0] != k->out || k->in_dtype != k->out_dtype)
+            tess__kernel_cast(k, pool);
+        return;
+    }
+    uint32_t sum = sum_dtype_of(k->in_dtype);
+    sum_job job = { .kernel = k,
+                    .sum_dtype = sum,
+                    .sum_bytes = tess__dtype_bytes(sum),
+                    .in_bytes = tess__dtype_bytes(k->in_dtype),
+                    .out_bytes = tess__dtype_bytes(k->out_dtype),
+                    .add = add_find(sum),
+                    .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum, 0),
+                    .store = k->out_dtype == sum ? NULL : tess__cast_find(sum, k->out_dtype, 0),
+                    .load_out = k->out_dtype == sum ? NULL : tess__cast_find(k->out_dtype, sum, 0) };
+    tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, sum_part, &job);
+}
+
+static void scale_part(void *user, uint64_t first, uint64_t elems) {
+    const tess_kernel *k = user;
+    uint64_t offset = first * tess__dtype_bytes(k->out_dtype);
+    const char *in = k->in && k->in[0] ? k->in[0] : k->out;
+    scale_span(k->out_dtype, (char *)k->out + offset, in + offset, elems, k->scale);
+}
+
+void tess__kernel_scale(const tess_kernel *k, tess__pool *pool) {
+    tess_kernel copy = *k;
+    tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, scale_part, &copy);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Sums of microbatches: in order, or under DETERMINISTIC in the tree of NUMBERS by a binary counter of partial sums. */
+#ifndef TESS_SUMS_H
+#define TESS_SUMS_H
+#include <tessera/tessera.h>
+
+typedef struct {
+    float *level[16];
+    int32_t n_levels;
+    int in_order; /* level 0 takes all, one after the other */
+    uint64_t elems;
+} tess__counter;
+typedef tess_status (*tess__kernel_fn)(void *user, tess_kernel *);
+
+/** Adds leaf number k, counted from 0. The leaf is left as it is. */
+tess_status tess__counter_add(tess__counter *, uint32_t k, const void *leaf, uint32_t dtype, tess__kernel_fn,
+                              void *user);
+/** After `n` leaves: *sum is the level that holds the whole sum. */
+tess_status tess__counter_finish(tess__counter *, uint32_t n, tess__kernel_fn, void *user, void **sum);
+#endif

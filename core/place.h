@@ -1,9 +1,0 @@
-/* Offsets for a program's buffers: which may share memory because they never live at once. */
-#ifndef TESS_PLACE_H
-#define TESS_PLACE_H
-#include "program.h"
-
-/** Gives every STEP buffer of `p` an offset that is a multiple of `align`, and fills step_bytes, the peaks and
- * the categories. `resident`: the buffers that live all the time, counted into the peaks. */
-tess_status tess__place(tess__program *p, const tess__buffer *resident, int32_t n_resident, uint64_t align);
-#endif

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "layout.h"
+
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- where things rest ---- */
+
+typedef struct {
+    tess_region *regions;
+    tess_placement *placements;
+    uint32_t n;
+} question;
+
+static void ask(question *q, const tess__layout *l, int32_t group, uint32_t region, uint32_t index, uint32_t dtype) {
+    const tess__group *g = &l->groups[group];
+    q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };
+    q->regions[q->n++] = (tess_region){ .struct_size = sizeof(tess_region),
+                                        .region = region,
+                                        .dtype = dtype,
+                                        .index = index,
+                                        .unit = g->unit,
+                                        .group = group,
+                                        .elems = g->shard_elems,
+                                        .bytes = g->shard_elems * tess__dtype_bytes(dtype) };
+}
+
+/* The gradient that the step reads, and partial sums of microbatches. */
+static int32_t gradients(const tess__setup *s) {
+    return s->accum > 1 && s->sync_each ? tess__sum_levels(s) : 1;
+}
+
+static void ask_group(question *q, const tess__layout *l, const tess__setup *s, int32_t group) {
+    const tess__group *g = &l->groups[group];
+    ask(q, l, group, TESS_REGION_MASTER, 0, g->master);
+    for (int32_t k = 0; g->trainable && k < gradients(s); k++)
+        ask(q, l, group, TESS_REGION_GRAD, (uint32_t)k, TESS_F32);
+    for (int32_t k = 0; g->trainable && k < s->n_states; k++)
+        ask(q, l, group, TESS_REGION_STATE, (uint32_t)k, TESS_F32);
+}
+
+/* Regions of one kind in one group rest together, and are locked in memory together. */
+static tess_status take_answer(tess__layout *l, const tess_region *r, const tess_placement *p) {
+    if (r->region == TESS_REGION_ACTIVATION) { /* that they go to the host was the user's word */
+        l->activation_rest.domain = TESS_DOMAIN_HOST;
+        l->activation_rest.pageable = p->rest == TESS_REST_HOST && p->pinned_bytes < r->bytes;
+        return TESS_OK;
+    }
+    tess__group *g = &l->groups[r->group];
+    tess__rest *rest = r->region == TESS_REGION_MASTER ? &g->param_rest
+                       : r->region == TESS_REGION_GRAD ? &g->grad_rest
+                                                       : &g->state_rest;
+    uint32_t domain = p->rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
+    if (p->rest == TESS_REST_PLUGIN)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "this offload plugin keeps memory of its own, which is not supported yet");
+    if (r->index && rest->domain != domain)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "the offload plugin parts what belongs together: regions of unit %d rest in two places",
+                          r->unit);
+    rest->domain = domain;
+    rest->pageable |= domain == TESS_DOMAIN_HOST && p->pinned_bytes < r->bytes;
+    return TESS_OK;
+}
+
+/* What backward needs soon after forward stays: of the last two blocks, and what would come back while they run. */
+uint64_t tess__stowed_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
+    if (s->activations != TESS__ACTIVATIONS_OFFLOAD || block < 0 || block >= m->n_blocks - (output ? 3 : 2))
+        return 0;
+    const tess_block_options *o = &m->blocks[block].options;
+    return output ? o->output_bytes : o->flags & TESS_BLOCK_KEEP ? 0 : o->saved_bytes;
+}
+
+/* All activations are one region: they lie in one arena. */
+static void ask_activations(question *q, const tess__model *m, const tess__setup *s) {
+    uint64_t bytes = 0;
+    for (int32_t i = 0; i < m->n_blocks; i++)
+        for (int output = 0; output < 2; output++)
+            bytes += tess__round_up(tess__stowed_bytes(m, s, i, output), s->align);
+    if (!bytes)
+        return;
+    q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };
+    q->regions[q->n++] = (tess_region){ .struct_size = sizeof(tess_region),
+                                        .region = TESS_REGION_ACTIVATION,
+                                        .dtype = TESS_U8,
+                                        .unit = -1,
+                                        .group = -1,
+                                        .elems = bytes,
+                                        .bytes = bytes };
+}
+
+static tess_status place_all(tess__layout *l, const tess__model *m, const tess__setup *s) {
+    question q = { 0 };
+    size_t most = (size_t)l->n_groups * (size_t)(1 + gradients(s) + s->n_states) + 2;
+    tess_error e = { .struct_size = sizeof e };
+    tess_status status = TESS_OK;
+    q.regions = calloc(most, sizeof *q.regions);
+    q.placements = calloc(most, sizeof *q.placements);
+    if (!q.regions || !q.placements)
+        status = tess__fail(TESS_E_NOMEM, "no memory to place %d groups", l->n_groups);
+    for (int32_t g = 0; !status && g < l->n_groups; g++) {
+        l->groups[g].grad_rest.domain = l->groups[g].state_rest.domain = TESS_DOMAIN_DEVICE;
+        ask_group(&q, l, s, g);
+    }
+    if (!status)
+        ask_activations(&q, m, s);
+    if (!status && q.n && (status = s->offload->place(s->offload_ctx, &s->env, q.regions, q.n, q.placements, &e)))
+        status = tess__fail(status, "offload plugin: %s", e.message);
+    for (uint32_t i = 0; !status && i < q.n; i++)
+        status = take_answer(l, &q.regions[i], &q.placements[i]);
+    free(q.regions);
+    free(q.placements);
+    return status;
+}
+
+/* ---- groups ---- */
+
+tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
+    tess_param_view v = { .struct_size = sizeof v,
+                          .dtype = p->dtype,
+                          .flags = p->flags & TESS_FROZEN ? 1 : 0,
+                          .compute_mask = p->compute_dtypes,
+                          .name = p->name,
+                          .elems = p->elems,
+                          .shape = p->shape,
+                          .ndim = p->ndim };
+    tess_error e = { .struct_size = sizeof e };
+    *c = (tess_precision_choice){ .struct_size = sizeof *c };
+    tess_status status = s->precision->choose(s->precision_ctx, &v, c, &e);
+    if (status)
+        return tess__fail(status, "parameter \"%s\": %s", p->name, e.message);
+    uint32_t readable = p->compute_dtypes ? p->compute_dtypes : 1u << p->dtype;
+    if (!(readable >> c->compute & 1))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
+                          "not read",
+                          p->name, tess__dtype_name(c->compute));
+    if (c->gather != c->compute || c->block_elems > 1 || c->block_bytes)
+        return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
+                          p->name);
+    return TESS_OK;
+}
+
+static int same_group(const tess__group *g, const tess_precision_choice *c, int trainable) {
+    return g->trainable == trainable && g->master == c->master && g->compute == c->compute &&
+           (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire));
+}
+
+/* Finds the parameter's group in its unit, which is the last one under construction. */
+static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
+                              int32_t *group) {
+    tess_precision_choice c;
+    tess_status status = tess__param_dtypes(s, p, &c);
+    if (status)
+        return status;
+    int trainable = !(p->flags & TESS_FROZEN);
+    tess__unit *u = &l->units[unit];
+    for (int32_t g = u->first_group; g < l->n_groups; g++)
+        if (same_group(&l->groups[g], &c, trainable)) {
+            *group = g;
+            return TESS_OK;
+        }
+    *group = l->n_groups++;
+    u->n_groups++;
+    u->trainable |= trainable;
+    l->groups[*group] = (tess__group){ .unit = unit,
+                                       .trainable = trainable,
+                                       .master = c.master,
+                                       .compute = c.compute,
+                                       .grad_local = c.grad_local,
+                                       .grad_wire = c.grad_wire };
+    return TESS_OK;
+}
+
+static void add_to_group(tess__layout *l, tess__param *p) {
+    tess__group *g = &l->groups[p->group];
+    p->offset = tess__round_up(g->used_elems, TESS__PAD_ELEMS);
+    g->used_elems = p->offset + p->elems;
+    g->n_params++;
+    l->param_elems += p->elems;
+    if (p->elems > l->chunk_elems)
+        l->chunk_elems = p->elems < TESS__CHUNK_ELEMS ? p->elems : TESS__CHUNK_ELEMS;
+}
+
+/* Aliases share all with their target; buffers lie one behind the other, outside every unit. */
+static void place_others(tess__model *m, const tess__setup *s, tess__layout *l) {
+    for (int32_t i = 0; i < m->n_params; i++) {
+        tess__param *p = &m->params[i];
+        if (p->flags & TESS_BUFFER && p->tied_to == i) {
+            p->offset = l->buffer_bytes;
+            l->buffer_bytes += tess__round_up(p->elems * tess__dtype_bytes(p->dtype), s->align);
+        }
+    }
+    for (int32_t i = 0; i < m->n_params; i++) {
+        const tess__param *of = &m->params[m->params[i].tied_to];
+        m->params[i].unit = of->unit;
+        m->params[i].group = of->group;
+        m->params[i].offset = of->offset;
+    }
+}
+
+static void measure_group(const tess__setup *s, tess__group *g) {
+    uint64_t s_ranks = (uint64_t)s->shard_ranks;
+    g->shard_elems = tess__round_up((g->used_elems + s_ranks - 1) / s_ranks, TESS__PAD_ELEMS);
+    g->flat_elems = g->shard_elems * s_ranks;
+}
+
+static void finish_group(const tess__setup *s, tess__group *g) {
+    g->in_place = s->shard_ranks == 1 && g->master == g->compute && g->param_rest.domain == TESS_DOMAIN_DEVICE;
+    g->grad_in_place = g->trainable && s->shard_ranks == 1 && s->accum == 1 && g->grad_local == g->grad_wire &&
+                       g->grad_local == TESS_F32 && g->grad_rest.domain == TESS_DOMAIN_DEVICE;
+}
+
+/* ---- names of units, for messages ---- */
+
+/* What the scopes of a unit's parameters have in common. */
+typedef struct {
+    const char *text;
+    size_t length;
+    int32_t storages, aliases, last;
+} common_name;
+
+static int part_ends(const char *name, size_t length, size_t at) {
+    return at == length || name[at] == '.';
+}
+
+static void narrow(common_name *c, const char *scope) {
+    size_t same = 0, n = strlen(scope);
+    while (same < c->length && same < n && c->text[same] == scope[same])
+        same++;
+    while (same > 0 && !(part_ends(c->text, c->length, same) && part_ends(scope, n, same)))
+        same--;
+    c->length = same;
+}
+
+static void join(common_name *c, const tess__model *m, int32_t i) {
+    const tess__param *p = &m->params[i];
+    if (p->tied_to != i) {
+        c->aliases++;
+    } else {
+        c->storages++;
+        c->last = i;
+    }
+    const char *scope = m->scopes[p->scope].name;
+    if (c->text)
+        narrow(c, scope);
+    else
+        c->text = scope, c->length = strlen(scope);
+}
+
+/* A tied parameter's unit has its name; another that of the module its scopes share. */
+static char *unit_name(const tess__model *m, const common_name *c) {
+    if (c->storages == 1 && c->aliases)
+        return strdup(m->params[c->last].name);
+    return c->text && c->length ? strndup(c->text, c->length) : strdup("root");
+}
+
+static tess_status name_units(const tess__model *m, const int32_t *unit_of_param, tess__layout *l) {
+    common_name *c = calloc((size_t)l->n_units + 1, sizeof *c);
+    int ok = c != NULL;
+    for (int32_t i = 0; ok && i < m->n_params; i++)
+        if (unit_of_param[i] >= 0)
+            join(&c[unit_of_param[i]], m, i);
+    for (int32_t u = 0; ok && u < l->n_units; u++)
+        ok = (l->units[u].name = unit_name(m, &c[u])) != NULL;
+    free(c);
+    return ok ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the names of %d units", l->n_units);
+}
+
+/* ---- the whole ---- */
+
+/* Lists the parameters that hold storage and have a key, ascending by key, else in declaration order; first[key] is
+ * where its run starts. `first` has n_keys + 1 zeroes. */
+static int32_t sort_params(const tess__model *m, const int32_t *key, int32_t n_keys, int32_t *first, int32_t *out) {
+    for (int32_t i = 0; i < m->n_params; i++)
+        if (m->params[i].tied_to == i && key[i] >= 0)
+            first[key[i] + 1]++;
+    for (int32_t k = 0; k < n_keys; k++)
+        first[k + 1] += first[k];
+    int32_t n = first[n_keys];
+    for (int32_t i = m->n_params; i-- > 0;)
+        if (m->params[i].tied_to == i && key[i] >= 0)
+            out[--first[key[i] + 1]] = i;
+    for (int32_t k = 0; k < n_keys; k++)
+        first[k] = first[k + 1];
+    first[n_keys] = n;
+    return n;
+}
+
+static tess_status form_groups(tess__model *m, const tess__setup *s, tess__layout *l, const int32_t *first,
+                               const int32_t *by_unit) {
+    for (int32_t u = 0; u < l->n_units; u++) {
+        l->units[u].first_group = l->n_groups;
+        for (int32_t i = first[u]; i < first[u + 1]; i++) {
+            tess__param *p = &m->params[by_unit[i]];
+            tess_status status = join_group(l, s, p, u, &p->group);
+            if (status)
+                return status;
+            add_to_group(l, p);
+        }
+    }
+    return TESS_OK;
+}
+
+tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32_t *unit_of_param, int32_t n_units,
+                               tess__layout *out) {
+    tess__layout l = { .n_units = n_units };
+    size_t n = (size_t)m->n_params + 1, keys = (size_t)(n_units > m->n_params ? n_units : m->n_params) + 2;
+    int32_t *first = calloc(keys, sizeof *first), *sorted = calloc(n, sizeof *sorted),
+            *group = calloc(n, sizeof *group);
+    tess_status status = TESS_OK;
+    l.units = calloc((size_t)n_units + 1, sizeof *l.units);
+    l.groups = calloc(n, sizeof *l.groups); /* never more groups than parameters */
+    l.order = calloc(n, sizeof *l.order);
+    if (!first || !sorted || !group || !l.units || !l.groups || !l.order) {
+        status = tess__fail(TESS_E_NOMEM, "no memory for the layout of %d parameters", m->n_params);
+        goto err_free;
+    }
+    for (int32_t i = 0; i < m->n_params; i++)
+        m->params[i].unit = unit_of_param[i], m->params[i].group = -1;
+    if ((status = name_units(m, unit_of_param, &l)))
+        goto err_free;
+    sort_params(m, unit_of_param, n_units, first, sorted);
+    if ((status = form_groups(m, s, &l, first, sorted)))
+        goto err_free;
+    for (int32_t i = 0; i < m->n_params; i++)
+        group[i] = m->params[i].group;
+    memset(first, 0, keys * sizeof *first);
+    l.n_order = sort_params(m, group, l.n_groups, first, l.order);
+    for (int32_t g = 0; g < l.n_groups; g++) {
+        l.groups[g].first_param = first[g];
+        measure_group(s, &l.groups[g]);
+    }
+    if ((status = place_all(&l, m, s)))
+        goto err_free;
+    for (int32_t g = 0; g < l.n_groups; g++)
+        finish_group(s, &l.groups[g]);
+    place_others(m, s, &l);
+    *out = l;
+    l = (tess__layout){ 0 };
+err_free:
+    tess__layout_free(&l);
+    free(first);
+    free(sorted);
+    free(group);
+    return status;
+}
+
+void tess__layout_free(tess__layout *l) {
+    for (int32_t u = 0; l->units && u < l->n_units; u++)
+        free(l->units[u].name);
+    free(l->units);
+    free(l->groups);
+    free(l->order);
+    *l = (tess__layout){ 0 };
+}
+
+tess__piece tess__layout_piece(const tess__layout *l, const tess__param *p, int32_t shard_rank) {
+    const tess__group *g = &l->groups[p->group];
+    uint64_t begin = (uint64_t)shard_rank * g->shard_elems, end = begin + g->shard_elems;
+    uint64_t from = p->offset > begin ? p->offset : begin;
+    uint64_t to = p->offset + p->elems < end ? p->offset + p->elems : end;
+    if (from >= to)
+        return (tess__piece){ 0 };
+    return (tess__piece){ .in_param = from - p->offset, .in_shard = from - begin, .elems = to - from };
+}
+
+tess__span_elems tess__replica_part(const tess__group *g, int32_t replica, int32_t replicas) {
+    uint64_t pads = g->shard_elems / TESS__PAD_ELEMS, k = (uint64_t)replica, n = (uint64_t)replicas;
+    uint64_t first = pads * k / n, end = pads * (k + 1) / n;
+    return (tess__span_elems){ .first = first * TESS__PAD_ELEMS, .elems = (end - first) * TESS__PAD_ELEMS };
+}

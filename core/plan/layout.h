@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* From units to flat, padded, sharded buffers. Every parameter start and every shard size is a multiple of 64
+ * elements (NUMBERS, "Sizes"), so that no world size moves a parameter. */
+#ifndef TESS_LAYOUT_H
+#define TESS_LAYOUT_H
+#include "model.h"
+#include "setup.h"
+
+enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = 4, TESS__CHUNK_ELEMS = 65536 };
+
+/* Where something rests between its uses, by the offload plugin's word. */
+typedef struct {
+    uint32_t domain; /* TESS_DOMAIN_… */
+    int pageable;    /* host memory beyond the page-locked budget */
+} tess__rest;
+
+/* The part of a unit with one precision choice and one trainability: one flat buffer. */
+typedef struct {
+    int32_t unit;
+    int trainable;
+    uint32_t master, compute, grad_local, grad_wire; /* dtypes */
+    uint64_t used_elems, shard_elems, flat_elems;    /* flat = S * shard, zero padded behind used */
+    int32_t first_param, n_params;                   /* in tess__layout.order, ascending by offset */
+    int in_place;      /* the shard is the whole in the compute dtype: no gather, the kernels read it where it rests */
+    int grad_in_place; /* kernels add straight into the sharded gradient */
+    int grad_moves;    /* the sharded gradient lives in the step arena, from its reduction to the step: resident.c */
+    uint64_t grad_offset; /* and there it lies, in every program but the fused one */
+    tess__rest param_rest, grad_rest, state_rest;
+} tess__group;
+
+typedef struct {
+    char *name; /* of the module it stems from, or of its tied parameter; for messages */
+    int32_t first_group, n_groups;
+    int trainable;
+} tess__unit;
+
+typedef struct {
+    tess__unit *units;
+    tess__group *groups;
+    int32_t *order; /* parameters (no aliases, no buffers) by group, then by offset */
+    int32_t n_units, n_groups, n_order;
+    uint64_t buffer_bytes;      /* of all TESS_BUFFER parameters, each aligned */
+    uint64_t chunk_elems;       /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
+    uint64_t param_elems;       /* trainable and frozen, without padding, tied ones once */
+    tess__rest activation_rest; /* of those that wait on the host: only whether they are locked in memory */
+} tess__layout;
+
+/** unit_of_param: as tess__wrap_apply gives it. Sets unit, group and offset of the model's parameters. */
+tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t *unit_of_param, int32_t n_units,
+                               tess__layout *out);
+void tess__layout_free(tess__layout *);
+
+/** What the precision plugin makes of one parameter. */
+tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_precision_choice *out);
+
+/** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0. */
+uint64_t tess__stowed_bytes(const tess__model *, const tess__setup *, int32_t block, int output);
+
+/** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
+ * and its length; 0 elements when none. */
+typedef struct {
+    uint64_t in_param, in_shard, elems;
+} tess__piece;
+/** The part of a group's shard that one of its replicas saves: first element in the shard, and length. */
+typedef struct {
+    uint64_t first, elems;
+} tess__span_elems;
+tess__span_elems tess__replica_part(const tess__group *, int32_t replica, int32_t replicas);
+tess__piece tess__layout_piece(const tess__layout *, const tess__param *, int32_t shard_rank);
+#endif

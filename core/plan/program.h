@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The program: the compiled step. The runtime, the memory planner, the check between ranks, the simulator and the
+ * pictures all read this one instruction list. */
+#ifndef TESS_PROGRAM_H
+#define TESS_PROGRAM_H
+#include "layout.h"
+
+/* What a buffer is for; with an index (group, block, or 0) it names one place in memory. */
+enum tess__role {
+    /* resident: offsets never move */
+    TESS__MASTER,     /* group: this rank's shard of the parameters */
+    TESS__SHARD_GRAD, /* group: this rank's shard of the averaged gradient, fp32 */
+    TESS__STATE0,     /* group: optimizer states */
+    TESS__STATE1,
+    TESS__STATE2,
+    TESS__STATE3,
+    TESS__BUFFERS, /* 0: all running statistics */
+    TESS__STAGE,   /* 0: tess_all_reduce's data on its way */
+    TESS__STAGE_SCRATCH,
+    TESS__SNAPSHOT, /* 0: what a checkpoint that is being written holds of this rank */
+    TESS__SUM0,     /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
+    TESS__SUM_LAST = TESS__SUM0 + 15,
+    /* step: one region, reused */
+    TESS__FULL,           /* group: unsharded parameters, compute dtype */
+    TESS__GRAD,           /* group: unsharded gradient */
+    TESS__WIRE,           /* group: unsharded gradient in the wire dtype */
+    TESS__PART,           /* group: a reduced shard on its way into a sum */
+    TESS__GATHER_SCRATCH, /* group */
+    TESS__REDUCE_SCRATCH, /* group */
+    TESS__OUTPUT,         /* block */
+    TESS__SAVED,          /* block */
+    TESS__OUTPUT_GRAD,    /* block */
+    TESS__SCRATCH,        /* block */
+    TESS__INPUT,          /* 0 */
+    TESS__LIMBS,          /* 0: the exact norm's integer sums */
+    TESS__LIMBS_SCRATCH,  /* 0 */
+    TESS__KERNEL_SCRATCH, /* group */
+    TESS__CHUNK,          /* 0: pieces of full parameters on their way to a callback */
+    TESS__CHUNK_SCRATCH,  /* 0 */
+    TESS__USER,           /* tess_alloc */
+    TESS__FETCHED,        /* group: the shard, come up from the host ahead of its gather, compute dtype */
+    TESS__OUTPUT_HOST,    /* block: activations that wait on the host for their backward */
+    TESS__SAVED_HOST,     /* block */
+    TESS__N_ROLES
+};
+
+enum {
+    TESS__RESIDENT = 1,
+    TESS__STEP,
+    TESS__PAGEABLE /* resident too: what the page-locked budget leaves out; host domain only */
+};                 /* arenas */
+
+typedef struct {
+    uint8_t role, domain, arena, category;
+    int32_t index, unit; /* unit -1: none */
+    uint64_t bytes, offset;
+    int32_t first, last; /* instructions between which it lives; STEP buffers only */
+} tess__buffer;
+
+enum tess__op {
+    TESS__BOOK = 1, /* buffer: from here on it lives */
+    TESS__FREE,     /* buffer: no longer */
+    TESS__INPUT_COPY,
+    TESS__RESULT_COPY,
+    TESS__GATHER,      /* group: cast the shard into its slot, post the all-gather */
+    TESS__GATHER_WAIT, /* group */
+    TESS__ENTER,       /* event: the program's own code runs from here … */
+    TESS__LEAVE,       /* … to here */
+    TESS__CAST_WIRE,   /* group: unsharded gradient to the wire dtype */
+    TESS__SUM_FULL,    /* group: this microbatch's unsharded gradient into the partial sums */
+    TESS__REDUCE,      /* group: post the reduce-scatter within the shard group */
+    TESS__REDUCE_WAIT,
+    TESS__REPLICATE, /* group: post the all-reduce across replicas */
+    TESS__REPLICATE_WAIT,
+    TESS__SUM_SHARD,  /* group: the reduced part into the sharded gradient */
+    TESS__NORM_GROUP, /* group: add its squares to the limbs */
+    TESS__NORM_REDUCE,
+    TESS__NORM_FINISH,
+    TESS__OPTIMIZE,      /* group */
+    TESS__SHARE_BUFFERS, /* rank 0's running statistics, for an evaluation */
+    TESS__FETCH,         /* group: the shard begins to come up from the host */
+    TESS__FETCH_WAIT,    /* group */
+    TESS__DOWN_WAIT,     /* group: what goes on in host memory with its gradient has ended */
+    TESS__STOW,          /* block: output or saved buffer begins to go down to the host */
+    TESS__STOW_WAIT,
+    TESS__UNSTOW, /* block: and to come back */
+    TESS__UNSTOW_WAIT,
+};
+
+enum {                   /* flags */
+       TESS__ZERO = 1,   /* BOOK: filled with zeros */
+       TESS__ASYNC = 2,  /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
+       TESS__OUTPUTS = 4 /* STOW and so on: the block's output; else its saved buffer */
+};
+
+typedef struct {
+    uint8_t op, flags;
+    int32_t index;      /* group, or event for ENTER and LEAVE, or 0 */
+    int32_t buffer;     /* BOOK, FREE */
+    int32_t collective; /* that it posts; -1: none */
+    uint64_t tag;       /* of that collective; 0: none */
+} tess__instr;
+
+enum { TESS__WORLD, TESS__SHARD, TESS__REPLICA, TESS__N_COMMS }; /* communicators */
+
+typedef struct {       /* decided once, by the compiler; all other readers take it from here (but measure.c) */
+    uint8_t op, redop; /* TESS_ALL_GATHER …, TESS_SUM … */
+    uint8_t which;     /* TESS__WORLD … */
+    uint8_t is_mean;   /* the sum is divided by ranks times microbatches */
+    uint32_t send_dtype, recv_dtype;
+    int32_t members; /* ranks that take part; 1: nothing is sent */
+    int32_t scratch; /* buffer for the plugin; -1: none */
+    uint64_t count;  /* as in tess_collective */
+} tess__planned_collective;
+
+enum {
+    TESS__FORWARD_BEGIN = 1,
+    TESS__FORWARD_END,
+    TESS__BACKWARD_BEGIN,
+    TESS__BACKWARD_END,
+    TESS__AGAIN_BEGIN,
+    TESS__AGAIN_END
+};
+typedef struct {
+    uint8_t type;
+    int32_t scope;
+} tess__event; /* AGAIN: forward run again for the backward that follows (activation checkpointing) */
+
+/* A ledger point: reached when all instructions before `at` have run. */
+typedef struct {
+    int32_t at, unit;
+    uint32_t point; /* TESS_LEDGER_…, with TESS_LEDGER_AFTER */
+} tess__point;
+
+typedef struct {
+    uint32_t kind; /* TESS_PASS_… or TESS__PASS_… */
+    tess__instr *instrs;
+    tess__buffer *buffers;
+    tess__event *events;
+    tess__point *points;                   /* in order of time; no part of the hash */
+    tess__planned_collective *collectives; /* in the hash by their instructions' tags */
+    int32_t n_instrs, n_buffers, n_events, n_points, n_collectives, cap_instrs, cap_buffers, cap_events, cap_points,
+        cap_collectives;
+    uint64_t step_bytes[3];  /* size of the step arena it needs, by domain; of tess__resident: of the resident arena */
+    uint64_t pageable_bytes; /* of tess__resident */
+    uint64_t hash;
+    int32_t peak_instr[3]; /* where most is alive, by domain */
+    uint64_t live_peak_bytes[3];
+    uint64_t category_bytes[3][16]; /* alive there, resident ones included */
+} tess__program;
+
+enum { TESS__STAGE_BYTES = 4096 /* of tess_all_reduce */ };
+enum {
+    TESS__PASS_STEP = 16,
+    TESS__PASS_NORM,
+    TESS__PASS_CLIP /* norm, then step */,
+    TESS__PASS_FULL /* tess_each_full */
+};
+
+tess_status tess__program_instr(tess__program *, uint8_t op, uint8_t flags, int32_t index, int32_t buffer,
+                                uint64_t tag);
+/** An instruction that posts a collective, whose tag also depends on `ordinal`, its number in the program. */
+tess_status tess__program_collective(tess__program *, uint8_t op, uint8_t flags, int32_t index, uint64_t ordinal,
+                                     const tess__planned_collective *);
+tess_status tess__program_buffer(tess__program *, const tess__buffer *, int32_t *index);
+tess_status tess__program_event(tess__program *, uint8_t type, int32_t scope);
+/** A ledger point of `unit`, here. */
+tess_status tess__program_point(tess__program *, uint32_t point, int32_t unit);
+void tess__program_clear(tess__program *); /* empties it, keeps the memory */
+void tess__program_free(tess__program *);
+/** What is gathered or reduced in all, in bytes: of one rank's part times the ranks; of an all-reduce or a broadcast,
+ * the buffer. */
+uint64_t tess__collective_bytes(const tess__planned_collective *);
+/** Hash of the whole: instructions, buffers with offsets. */
+uint64_t tess__program_hash(const tess__program *);
+/** One line of text for instruction i: "all_gather of unit h.0 (f32, 12288 elements)". */
+void tess__program_text(const tess__program *, const tess__model *, const tess__layout *, int32_t i, char *out,
+                        size_t n);
+/** What an instruction does to a unit, in the words of the messages: "all_gather of unit h.0". */
+const char *tess__op_name(uint8_t op);
+const char *tess__category_name(uint32_t category);
+#endif

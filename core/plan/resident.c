@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The resident arena: what rests between steps, and where. */
+#include "compile.h"
+
+#include "base/status.h"
+#include "base/try.h"
+
+/* Scratch the comm plugin wants for one collective among `nranks`, in device memory. */
+tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
+                             int32_t nranks, uint64_t *bytes) {
+    tess_plan_env env = s->env;
+    env.nranks = nranks;
+    tess_collective c = { .struct_size = sizeof c,
+                          .op = op,
+                          .redop = TESS_SUM,
+                          .send_dtype = send,
+                          .recv_dtype = recv,
+                          .send_mem = env.mem,
+                          .recv_mem = env.mem,
+                          .count = count,
+                          .scale = 1 };
+    tess_need need = { .struct_size = sizeof need };
+    tess_status status = s->comm->need(s->comm_ctx, &env, &c, &need);
+    if (!status && (need.align > s->align || need.pinned_bytes || need.host_bytes))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "the comm plugin wants scratch outside device memory or aligned to %u bytes for operation %u",
+                          need.align, op);
+    if (status)
+        return tess__fail(status, "the comm plugin does not offer a collective (operation %u, %s to %s, %d ranks)", op,
+                          tess__dtype_name(send), tess__dtype_name(recv), nranks);
+    *bytes = need.device_bytes;
+    return TESS_OK;
+}
+
+static tess_status keep(tess__program *out, int role, int32_t index, tess__rest rest, uint8_t category, int32_t unit,
+                        uint64_t bytes, uint64_t align) {
+    tess__buffer r = { .role = (uint8_t)role,
+                       .domain = (uint8_t)rest.domain,
+                       .arena = rest.pageable ? TESS__PAGEABLE : TESS__RESIDENT,
+                       .category = category,
+                       .index = index,
+                       .unit = unit,
+                       .bytes = tess__round_up(bytes, align) };
+    uint64_t *end = rest.pageable ? &out->pageable_bytes : &out->step_bytes[rest.domain];
+    int32_t at;
+    if (!r.bytes)
+        return TESS_OK;
+    r.offset = *end;
+    *end += r.bytes;
+    return tess__program_buffer(out, &r, &at);
+}
+
+/* Replicas divide a shard between them in runs of whole pads. */
+static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
+    uint64_t bytes = l->buffer_bytes + 2 * TESS_CHECKPOINT_BYTES, replicas = (uint64_t)s->replicas;
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        const tess__group *g = &l->groups[i];
+        uint64_t part = (g->shard_elems / TESS__PAD_ELEMS + replicas - 1) / replicas * TESS__PAD_ELEMS;
+        bytes += part * (tess__dtype_bytes(g->master) + (g->trainable ? 4 * (uint64_t)s->n_states : 0));
+    }
+    return bytes;
+}
+
+/* Born in a pass and gone with the step that follows: with blocks nothing comes between that the plan does not know,
+ * and a gradient can lie where activations were. */
+int tess__grad_moves(const tess__setup *s, const tess__model *m, const tess__group *g) {
+    return m->n_blocks > 0 && s->accum == 1 && g->trainable && g->grad_rest.domain == TESS_DOMAIN_DEVICE &&
+           !g->grad_rest.pageable;
+}
+
+static tess_status lend(tess__program *out, const tess__group *g, int32_t index, uint64_t align) {
+    tess__buffer r = { .role = TESS__SHARD_GRAD,
+                       .domain = TESS_DOMAIN_DEVICE,
+                       .arena = TESS__STEP,
+                       .category = TESS_CAT_SHARD_GRAD,
+                       .index = index,
+                       .unit = g->unit,
+                       .bytes = tess__round_up(g->shard_elems * 4, align),
+                       .offset = g->grad_offset };
+    int32_t at;
+    return r.bytes ? tess__program_buffer(out, &r, &at) : TESS_OK;
+}
+
+tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
+    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
+    tess__program_clear(out);
+    out->step_bytes[1] = out->step_bytes[2] = out->pageable_bytes = 0;
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        const tess__group *g = &l->groups[i];
+        TRY(keep(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
+                 g->shard_elems * tess__dtype_bytes(g->master), s->align));
+        for (int32_t k = 0; g->trainable && k < s->n_states; k++)
+            TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
+                     s->align));
+        for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
+            TRY(keep(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
+        for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
+            TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align));
+        if (g->trainable && with_grads && g->grad_moves)
+            TRY(lend(out, g, i, s->align));
+        else if (g->trainable && with_grads)
+            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
+                     s->align));
+    }
+    TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
+    if (s->snapshot) {
+        const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
+        TRY(keep(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));
+    }
+    if (s->nranks > 1) { /* tess_all_reduce: losses and counts */
+        uint64_t scratch = 0;
+        TRY(tess__scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &scratch));
+        TRY(keep(out, TESS__STAGE, 0, device, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align));
+        TRY(keep(out, TESS__STAGE_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align));
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What a run was set up with, besides the model: the inputs of the layout and of the step compiler. */
+#ifndef TESS_SETUP_H
+#define TESS_SETUP_H
+#include <tessera/tessera.h>
+
+enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD };
+
+typedef struct {
+    const char *strategy; /* as given to tess__setup_strategy, which it must outlive */
+    int32_t nranks;       /* W */
+    int32_t shard_ranks;  /* S: W for full and grad_op, 1 for none, K for hybrid:K */
+    int32_t replicas;     /* W / S */
+    int keep_forward;     /* grad_op: unsharded parameters stay from forward to backward */
+    int32_t prefetch;     /* units gathered ahead */
+    int prefetch_fixed;   /* the user chose it: it is not lowered to fit a budget */
+    int32_t threads;      /* compute threads of a rank */
+    int32_t accum;        /* K: microbatches per step */
+    int sync_each;        /* K > 1: reduce each microbatch; else the sum, at the end */
+    int deterministic;    /* microbatches add up in the tree too */
+    int activations;      /* TESS__ACTIVATIONS_… */
+    uint32_t optimizer;   /* TESS_OPT_…, 0: none, or the program's own */
+    int own_optimizer;
+    int32_t n_states; /* of the optimizer, per parameter */
+    int snapshot;     /* memory for asynchronous checkpoints is planned */
+    uint64_t input_bytes;
+    uint64_t granularity; /* arenas are obtained in multiples of it */
+    uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
+    tess_plan_env env;
+    const tess_comm_ops *comm;
+    const tess_device_ops *device;
+    const tess_precision_ops *precision;
+    const tess_offload_ops *offload;
+    void *comm_ctx, *device_ctx, *precision_ctx, *offload_ctx;
+    const char *offload_name; /* for messages */
+} tess__setup;
+
+/** strategy is "full", "grad_op", "none", "hybrid:K" or "hybrid_grad_op:K"; sets shard_ranks, replicas, keep_forward.
+ */
+tess_status tess__setup_strategy(tess__setup *, const char *strategy);
+/** The optimizer by name and the number of its states; momentum: whether sgd keeps one. */
+tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum);
+
+/** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
+int32_t tess__sum_levels(const tess__setup *);
+
+/** Whether device and host have the same memory: the core's own threads can then work on the device's, and a collective
+ * may end in the host's. */
+static inline int tess__one_memory(const tess__setup *s) {
+    return s->env.mem == TESS_MEM_HOST;
+}
+
+static inline uint64_t tess__round_up(uint64_t n, uint64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "selection.h"
+
+#include "auto_comm.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    int32_t nranks, ranks_per_host;
+    int announce;
+} ranks;
+
+/* comm=auto: one rank needs no network; else the fastest plugin between these ranks. */
+static tess_status pick_comm(tess__selection *x, const ranks *r, const char **selection, char name[32]) {
+    if (strcmp(*selection, "auto") != 0)
+        return TESS_OK;
+    tess_device_info info = { .struct_size = sizeof info };
+    tess_error e = { .struct_size = sizeof e };
+    const tess__plugin *device = x->plugins[TESS_KIND_DEVICE];
+    const tess_device_ops *ops = device->ops;
+    tess_status s = ops->describe(device->ctx, -1, &info, &e);
+    if (s)
+        return tess__plugin_failed(s, TESS_KIND_DEVICE, device, &e);
+    tess_plan_env env = {
+        .struct_size = sizeof env, .mem = info.mem, .nranks = r->nranks, .ranks_per_host = r->ranks_per_host
+    };
+    TRY(tess__comm_choose(&x->host, &env, name));
+    if (r->announce && r->nranks > 1)
+        tess__log(TESS_LOG_INFO, "comm=auto picked %s for %d ranks, %d of them on one host", name, r->nranks,
+                  r->ranks_per_host);
+    *selection = name;
+    x->comm_picked = 1;
+    return TESS_OK;
+}
+
+static tess_status open_kind(tess__selection *x, const ranks *r, uint32_t kind, const char *fallback) {
+    char picked[32];
+    const char *selection = tess__option_or(tess__kind_name(kind), fallback);
+    if (kind == TESS_KIND_COMM)
+        TRY(pick_comm(x, r, &selection, picked));
+    x->text[kind] = strdup(selection);
+    if (!x->text[kind])
+        return tess__fail(TESS_E_NOMEM, "no memory for the name of a plugin");
+    return tess__plugin_open(kind, selection, &x->host, &x->plugins[kind]);
+}
+
+/* The device comes first: comm=auto asks it for its kind of memory. */
+tess_status tess__selection_open(tess__selection *x, int32_t nranks, int32_t ranks_per_host, int announce) {
+    const ranks r = { nranks, ranks_per_host, announce };
+    TRY(open_kind(x, &r, TESS_KIND_DEVICE, "cpu"));
+    TRY(open_kind(x, &r, TESS_KIND_COMM, "auto"));
+    TRY(open_kind(x, &r, TESS_KIND_PRECISION, "fp32"));
+    TRY(open_kind(x, &r, TESS_KIND_OFFLOAD, "none"));
+    return open_kind(x, &r, TESS_KIND_WRAP, "scopes");
+}
+
+void tess__selection_close(tess__selection *x) {
+    for (int kind = 1; kind < TESS__N_KINDS; kind++) {
+        tess__plugin_close(x->plugins[kind]);
+        free(x->text[kind]);
+    }
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The plugins of one engine: one of each kind, by the environment, the program's options or the default. */
+#ifndef TESS_SELECTION_H
+#define TESS_SELECTION_H
+#include "open.h"
+
+enum { TESS__N_KINDS = 6 }; /* kinds count from 1 */
+
+typedef struct {
+    tess_host host;                       /* the services that they get */
+    tess__plugin *plugins[TESS__N_KINDS]; /* by TESS_KIND_… */
+    char *text[TESS__N_KINDS];            /* that chose each */
+    int comm_picked;                      /* comm was "auto" */
+} tess__selection;
+
+/** Opens one plugin of each kind, with `host` set before. `ranks_per_host` decides comm=auto; `announce`: log what it
+ * picked. What was opened until a failure stays, for tess__selection_close. */
+tess_status tess__selection_open(tess__selection *, int32_t nranks, int32_t ranks_per_host, int announce);
+void tess__selection_close(tess__selection *);
+#endif

@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "advise.h"
+
+#include "plugin/auto_comm.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- changes ----------------------------------------------------------------------------------- */
+
+const char *tess__change_value(const tess__change *c, const char *key) {
+    for (int32_t i = 0; i < c->n; i++)
+        if (strcmp(c->set[i].key, key) == 0)
+            return c->set[i].value;
+    return NULL;
+}
+
+void tess__change_text(const tess__change *c, char *out, size_t n) {
+    char variable[80];
+    size_t at = 0;
+    out[0] = 0;
+    for (int32_t i = 0; i < c->n && at < n; i++) {
+        const char *before = i ? " and " : "", *value = c->set[i].value;
+        if (strcmp(c->set[i].key, "ranks") == 0)
+            at += (size_t)snprintf(out + at, n - at, "%s-n %s", before, value);
+        else
+            at += (size_t)snprintf(out + at, n - at, "%s%s=%s", before, tess__option_variable(c->set[i].key, variable),
+                                   value);
+    }
+}
+
+static void add_setting(tess__change *c, const char *key, const char *value, int32_t cost) {
+    c->set[c->n].key = key;
+    snprintf(c->set[c->n].value, sizeof c->set[c->n].value, "%s", value);
+    c->n++;
+    c->cost += cost;
+}
+
+static int contains(const tess__change *c, const tess__change *part) {
+    for (int32_t i = 0; i < part->n; i++) {
+        const char *value = tess__change_value(c, part->set[i].key);
+        if (!value || strcmp(value, part->set[i].value) != 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* ---- planning one with what was declared -------------------------------------------------------- */
+
+typedef struct { /* what is tried from */
+    const tess__plan *plan;
+    const tess__selection *selection;
+} origin;
+
+typedef struct { /* an alternative, with the plugins that it has of its own */
+    tess__plan plan;
+    const tess__selection *selection;
+    tess__plugin *opened[TESS__N_KINDS];
+} attempt;
+
+static tess_status take_plugin(attempt *a, uint32_t kind, const char *name) {
+    tess__setup *s = &a->plan.setup;
+    if (!name)
+        return TESS_OK;
+    tess_status status = tess__plugin_open(kind, name, &a->selection->host, &a->opened[kind]);
+    if (status)
+        return status;
+    const tess__plugin *p = a->opened[kind];
+    if (kind == TESS_KIND_COMM)
+        s->comm = p->ops, s->comm_ctx = p->ctx;
+    else if (kind == TESS_KIND_OFFLOAD)
+        s->offload = p->ops, s->offload_ctx = p->ctx;
+    else if (kind == TESS_KIND_PRECISION)
+        s->precision = p->ops, s->precision_ctx = p->ctx;
+    else
+        a->plan.wrap = (tess__plan_wrap){ p->ops, p->ctx, name };
+    return TESS_OK;
+}
+
+/* comm=auto may mean another plugin among more ranks. */
+static tess_status take_ranks(attempt *a, const char *ranks) {
+    tess__setup *s = &a->plan.setup;
+    char comm[32];
+    if (!ranks)
+        return TESS_OK;
+    int32_t before = s->nranks;
+    s->nranks = (int32_t)strtol(ranks, NULL, 10);
+    s->env.nranks = s->nranks;
+    if (s->env.ranks_per_host == before)
+        s->env.ranks_per_host = s->nranks;
+    if (!a->selection->comm_picked)
+        return before > 1
+                   ? TESS_OK
+                   : tess__fail(TESS_E_UNSUPPORTED, "comm %s is for one rank", a->selection->text[TESS_KIND_COMM]);
+    tess_status status = tess__comm_choose(&a->selection->host, &s->env, comm);
+    return status ? status : take_plugin(a, TESS_KIND_COMM, comm);
+}
+
+static tess_status apply(attempt *a, const tess__change *c) {
+    tess__setup *s = &a->plan.setup;
+    const char *strategy = tess__change_value(c, "strategy"), *activations = tess__change_value(c, "activations");
+    TRY(take_ranks(a, tess__change_value(c, "ranks")));
+    TRY(take_plugin(a, TESS_KIND_OFFLOAD, tess__change_value(c, "offload")));
+    TRY(take_plugin(a, TESS_KIND_PRECISION, tess__change_value(c, "precision")));
+    TRY(take_plugin(a, TESS_KIND_WRAP, tess__change_value(c, "wrap")));
+    TRY(tess__setup_strategy(s, strategy ? strategy : s->strategy));
+    if (activations)
+        s->activations =
+            strcmp(activations, "recompute") == 0 ? TESS__ACTIVATIONS_RECOMPUTE : TESS__ACTIVATIONS_OFFLOAD;
+    if (tess__change_value(c, "sync"))
+        s->sync_each = 1;
+    if (tess__change_value(c, "prefetch"))
+        s->prefetch = 0;
+    return TESS_OK;
+}
+
+static tess_status plan_again(void *user, const tess__change *c, uint64_t bytes[3], double *seconds) {
+    const origin *from = user;
+    attempt *a = calloc(1, sizeof *a);
+    (void)seconds;
+    if (!a || tess__plan_try(from->plan, &a->plan)) {
+        free(a);
+        return tess__fail(TESS_E_NOMEM, "no memory to plan an alternative");
+    }
+    a->selection = from->selection;
+    tess_status s = apply(a, c);
+    if (!s)
+        s = tess__plan_remake(&a->plan);
+    if (s == TESS_E_BUDGET) /* which is for the caller to see */
+        s = TESS_OK;
+    for (uint32_t domain = 1; !s && domain < 3; domain++)
+        bytes[domain] = tess__planned_bytes(&a->plan, domain);
+    tess__plan_drop(&a->plan);
+    for (int kind = 1; kind < TESS__N_KINDS; kind++)
+        tess__plugin_close(a->opened[kind]);
+    free(a);
+    return s;
+}
+
+/* ---- the search -------------------------------------------------------------------------------- */
+
+/* The order of cost: less than a lesser cost's sum of what it may come with, so that one change comes before two where
+ * they are of a kind. docs/advice.md */
+enum {
+    COST_PRECISION = 1,
+    COST_WRAP = 2,
+    COST_SYNC = 3,
+    COST_STRATEGY = 4,
+    COST_PREFETCH = 5,
+    COST_RECOMPUTE = 8,
+    COST_OFFLOAD_ACTIVATIONS = 12
+};
+enum { COST_OFFLOAD = 16, COST_RANKS = 64 };
+enum { MOST_CHOICES = 12, MOST_FOUND = 16, MOST_PLANNED = 96, MOST_DOUBLINGS = 6, MOST_RANKS = 1 << 20 };
+
+typedef struct {
+    const tess__plan *plan;
+    const tess__selection *selection;
+    tess__try_fn fn;
+    void *user;
+    uint64_t need[3], budget[3];
+    tess__change choices[MOST_CHOICES]; /* single changes that help */
+    tess__remedy found[MOST_FOUND];     /* what fits; none is part of another */
+    int32_t n_choices, n_found;
+    tess__advice *out;
+} search;
+
+static int fits(const search *x, const uint64_t bytes[3]) {
+    return (!x->budget[1] || bytes[1] <= x->budget[1]) && (!x->budget[2] || bytes[2] <= x->budget[2]);
+}
+
+/* How far a plan is over, in the domains that have a budget. */
+static uint64_t excess(const search *x, const uint64_t bytes[3]) {
+    uint64_t over = 0;
+    for (int d = 1; d < 3; d++)
+        if (x->budget[d] && bytes[d] > x->budget[d])
+            over += bytes[d] - x->budget[d];
+    return over;
+}
+
+/* Less of something that is short. */
+static int helps(const search *x, const uint64_t bytes[3]) {
+    for (int d = 1; d < 3; d++)
+        if (x->budget[d] && x->need[d] > x->budget[d] && bytes[d] < x->need[d])
+            return 1;
+    return 0;
+}
+
+static int is_known(const search *x, const tess__change *c) {
+    for (int32_t i = 0; i < x->n_found; i++)
+        if (contains(c, &x->found[i].change))
+            return 1;
+    return 0;
+}
+
+/* Plans `c`; keeps it when it fits. 0 when it cannot be had. */
+static int look(search *x, const tess__change *c, tess__remedy *r) {
+    *r = (tess__remedy){ .change = *c, .seconds = -1 };
+    if (x->out->n_planned == MOST_PLANNED)
+        return 0;
+    x->out->n_planned++;
+    if (x->fn(x->user, c, r->bytes, &r->seconds))
+        return 0;
+    if (fits(x, r->bytes)) {
+        if (x->n_found < MOST_FOUND)
+            x->found[x->n_found++] = *r;
+    } else if (helps(x, r->bytes) &&
+               (!x->out->least.change.n || excess(x, r->bytes) < excess(x, x->out->least.bytes))) {
+        x->out->least = *r;
+    }
+    return 1;
+}
+
+/* A single change; one that helps is a choice for changes of more parts. */
+static void consider(search *x, const char *key, const char *value, int32_t cost) {
+    tess__change c = { .n = 0 };
+    tess__remedy r;
+    add_setting(&c, key, value, cost);
+    if (look(x, &c, &r) && helps(x, r.bytes) && x->n_choices < MOST_CHOICES)
+        x->choices[x->n_choices++] = c;
+}
+
+static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
+    search *x = user;
+    if (!row->usable || strncmp(row->name, "none", 5) == 0)
+        return TESS_OK;
+    size_t n = strlen(row->name);
+    const char *now = x->selection->text[row->kind];
+    if (strncmp(now, row->name, n) == 0 && (!now[n] || now[n] == ':'))
+        return TESS_OK;
+    /* What the user chose is not talked out of him: another one is offered in place of none. */
+    if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
+        consider(x, "offload", row->name, COST_OFFLOAD);
+    if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)
+        consider(x, "precision", row->name, COST_PRECISION);
+    return TESS_OK;
+}
+
+static uint64_t largest_unit(const tess__plan *p) {
+    uint64_t most = 0;
+    for (int32_t u = 0; u < p->layout.n_units; u++) {
+        uint64_t elems = 0;
+        for (int32_t g = 0; g < p->layout.units[u].n_groups; g++)
+            elems += p->layout.groups[p->layout.units[u].first_group + g].used_elems;
+        most = elems > most ? elems : most;
+    }
+    return most;
+}
+
+static uint64_t sum(const uint64_t bytes[3]) {
+    return bytes[TESS_DOMAIN_DEVICE] + bytes[TESS_DOMAIN_HOST];
+}
+
+/* Two digits are enough to say: 2517 → 2500 */
+static uint64_t rounded(uint64_t n) {
+    uint64_t unit = 1;
+    while (n / unit > 99)
+        unit *= 10;
+    return n / unit * unit;
+}
+
+/* Smaller units: the program's scopes, or modules of a half, a quarter, an eighth of what the largest holds. The first
+ * that fits ends it; else the one with the largest units stays a choice that is within a hundredth of the best. */
+static void consider_wraps(search *x) {
+    static const uint64_t parts[] = { 1, 2, 4, 8 };
+    tess__remedy tried[4];
+    int32_t n = 0, found = x->n_found, choice = -1;
+    uint64_t best = UINT64_MAX, largest = largest_unit(x->plan);
+    for (int i = 0; i < 4 && x->n_found == found && largest >= 16; i++) {
+        tess__change c = { .n = 0 };
+        char value[40] = "scopes";
+        if (i)
+            snprintf(value, sizeof value, "size:%llu", (unsigned long long)rounded(largest / parts[i]));
+        if (strcmp(x->selection->text[TESS_KIND_WRAP], value) == 0)
+            continue;
+        add_setting(&c, "wrap", value, COST_WRAP);
+        if (!look(x, &c, &tried[n]) || !helps(x, tried[n].bytes))
+            continue;
+        best = sum(tried[n].bytes) < best ? sum(tried[n].bytes) : best;
+        n++;
+    }
+    while (n > 0 && ++choice < n)
+        if (sum(tried[choice].bytes) <= best + best / 100)
+            break;
+    if (n > 0)
+        x->choices[x->n_choices++] = tried[choice].change;
+}
+
+/* More ranks, beside what else is in `with`. */
+static void consider_ranks(search *x, const tess__change *with) {
+    int64_t ranks = x->plan->setup.nranks;
+    int32_t before = x->n_found;
+    for (int i = 0; i < MOST_DOUBLINGS && x->n_found == before && 2 * ranks <= MOST_RANKS; i++) {
+        tess__change c = *with;
+        tess__remedy r;
+        char value[40];
+        ranks *= 2;
+        snprintf(value, sizeof value, "%lld", (long long)ranks);
+        add_setting(&c, "ranks", value, COST_RANKS);
+        if (!look(x, &c, &r) || !helps(x, r.bytes))
+            return;
+    }
+}
+
+static int by_cost(const void *a, const void *b) {
+    const tess__change *x = a, *y = b;
+    if (x->cost != y->cost)
+        return x->cost < y->cost ? -1 : 1;
+    return x->n - y->n;
+}
+
+/* All sets of two choices and more with one value for each option, the cheapest first. */
+static void consider_sets(search *x) {
+    enum { MOST_SETS = 512 };
+    tess__change *sets = malloc(MOST_SETS * sizeof *sets);
+    tess__remedy r;
+    int32_t n = 0;
+    for (uint32_t mask = 1; sets && n < MOST_SETS && mask < 1u << x->n_choices; mask++) {
+        tess__change c = { .n = 0 };
+        int ok = 1;
+        for (int32_t i = 0; i < x->n_choices && ok; i++) {
+            const tess__change *one = &x->choices[i];
+            if (!(mask >> i & 1))
+                continue;
+            ok = !tess__change_value(&c, one->set[0].key) && c.n < TESS__MOST_SETTINGS;
+            if (ok)
+                add_setting(&c, one->set[0].key, one->set[0].value, one->cost);
+        }
+        if (ok && c.n > 1)
+            sets[n++] = c;
+    }
+    if (sets)
+        qsort(sets, (size_t)n, sizeof *sets, by_cost);
+    for (int32_t i = 0; i < n && x->n_found < TESS__MOST_REMEDIES; i++)
+        if (!is_known(x, &sets[i]))
+            look(x, &sets[i], &r);
+    free(sets);
+}
+
+static int by_time(const void *a, const void *b) {
+    const tess__remedy *x = a, *y = b;
+    if ((x->seconds < 0) != (y->seconds < 0))
+        return x->seconds < 0 ? 1 : -1;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return by_cost(&x->change, &y->change);
+}
+
+static void run_search(search *x) {
+    const tess__setup *s = &x->plan->setup;
+    tess__plugin_list(TESS_KIND_OFFLOAD, consider_plugin, x);
+    tess__plugin_list(TESS_KIND_PRECISION, consider_plugin, x);
+    consider_wraps(x);
+    if (s->accum > 1 && !s->sync_each)
+        consider(x, "sync", "each", COST_SYNC);
+    if (s->keep_forward || s->shard_ranks < s->nranks)
+        consider(x, "strategy", "full", COST_STRATEGY);
+    if (s->prefetch && s->prefetch_fixed) /* else it has been tried */
+        consider(x, "prefetch", "0", COST_PREFETCH);
+    if (x->plan->model.n_blocks && s->activations == TESS__ACTIVATIONS_KEEP) {
+        consider(x, "activations", "recompute", COST_RECOMPUTE);
+        consider(x, "activations", "offload", COST_OFFLOAD_ACTIVATIONS);
+    }
+    consider_sets(x);
+    tess__change most = x->out->least.change;
+    /* Memory that the program took may depend on the number of ranks: only the program itself can say. */
+    if (x->fn == plan_again && x->plan->n_user)
+        most.n = 0;
+    else
+        consider_ranks(x, &(tess__change){ .n = 0 });
+    if (!x->n_found && most.n && most.n < TESS__MOST_SETTINGS)
+        consider_ranks(x, &most);
+    qsort(x->found, (size_t)x->n_found, sizeof *x->found, by_time);
+    x->out->n = x->n_found < TESS__MOST_REMEDIES ? x->n_found : TESS__MOST_REMEDIES;
+    memcpy(x->out->list, x->found, (size_t)x->out->n * sizeof *x->found);
+}
+
+/* An alternative that does not fit either is not advised on. */
+static _Thread_local int busy;
+
+void tess__advise(const tess__plan *p, const tess__selection *selection, tess__try_fn fn, void *user,
+                  tess__advice *out) {
+    origin from = { p, selection };
+    *out = (tess__advice){ .n = 0 };
+    if (busy)
+        return;
+    search x = { .plan = p,
+                 .selection = selection,
+                 .fn = fn ? fn : plan_again,
+                 .user = fn ? user : &from,
+                 .need = { 0, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2) },
+                 .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes },
+                 .out = out };
+    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
+    busy = 1;
+    run_search(&x);
+    busy = 0;
+    tess__log_set_least(least);
+}
+
+/* ---- the message ------------------------------------------------------------------------------- */
+
+static int amount(uint64_t bytes, char *out, size_t n) {
+    double kib = (double)bytes / 1024;
+    if (kib < 1024)
+        return snprintf(out, n, "%.1f KiB", kib);
+    return kib < 10240 * 1024 ? snprintf(out, n, "%.1f MiB", kib / 1024) : snprintf(out, n, "%.1f GiB", kib / 1048576);
+}
+
+static void bytes_text(const uint64_t bytes[3], char *out, size_t n) {
+    int at = amount(bytes[TESS_DOMAIN_DEVICE], out, n);
+    if (!bytes[TESS_DOMAIN_HOST])
+        return;
+    at += snprintf(out + at, n - (size_t)at, " and ");
+    at += amount(bytes[TESS_DOMAIN_HOST], out + at, n - (size_t)at);
+    snprintf(out + at, n - (size_t)at, " of host memory");
+}
+
+void tess__advice_text(const tess__advice *a, const char *said, char *out, size_t n) {
+    char change[400], bytes[96], one[520];
+    size_t at = (size_t)snprintf(out, n, "%s", said);
+    for (int32_t i = 0; i < a->n && at < n; i++) {
+        tess__change_text(&a->list[i].change, change, sizeof change);
+        bytes_text(a->list[i].bytes, bytes, sizeof bytes);
+        size_t length = (size_t)snprintf(one, sizeof one, "%s With %s: %s.", i ? "" : ".", change, bytes);
+        if (at + length >= n)
+            return; /* whole sentences only */
+        memcpy(out + at, one, length + 1);
+        at += length;
+    }
+    if (a->n || !a->n_planned || at >= n)
+        return;
+    tess__change_text(&a->least.change, change, sizeof change);
+    bytes_text(a->least.bytes, bytes, sizeof bytes);
+    if (a->least.change.n)
+        snprintf(out + at, n - at, ". Nothing fits of %d alternatives; with %s: %s.", (int)a->n_planned, change, bytes);
+    else
+        snprintf(out + at, n - at, ". None of %d alternatives needs less.", (int)a->n_planned);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What to change when a step does not fit its memory: each alternative is planned, by compiling the same model again,
+ * and those that fit are named, the cheapest first. docs/advice.md states what is tried and the order of cost. */
+#ifndef TESS_ADVISE_H
+#define TESS_ADVISE_H
+#include "plan/plan.h"
+#include "plugin/selection.h"
+
+enum { TESS__MOST_SETTINGS = 7, TESS__MOST_REMEDIES = 4 };
+
+typedef struct { /* options to set, by their keys (option_table.c) */
+    struct {
+        const char *key; /* "offload" */
+        char value[40];  /* "cpu" */
+    } set[TESS__MOST_SETTINGS];
+    int32_t n;
+    int32_t cost; /* by the stated order; of the changes together */
+} tess__change;
+
+typedef struct {
+    tess__change change;
+    uint64_t bytes[3]; /* planned, by domain */
+    double seconds;    /* of a step, predicted; below 0: not known */
+} tess__remedy;
+
+typedef struct {
+    tess__remedy list[TESS__MOST_REMEDIES]; /* those that fit, the quickest or cheapest first */
+    int32_t n;
+    int32_t n_planned; /* alternatives that were planned */
+    tess__remedy
+        least; /* when none fits: the one that needs least of what is short; its change is empty if none helps */
+} tess__advice;
+
+/** Plans with a change: TESS_OK and what it takes, or a failure when the change cannot be had. `seconds` is -1 ahead.
+ */
+typedef tess_status (*tess__try_fn)(void *user, const tess__change *, uint64_t bytes[3], double *seconds);
+
+/** The value a change gives to `key`, or null. */
+const char *tess__change_value(const tess__change *, const char *key);
+/** "TESSERA_OFFLOAD=cpu and -n 4" */
+void tess__change_text(const tess__change *, char *out, size_t n);
+
+/** For a plan that is over its budget. Alternatives are planned by `fn`, where a caller can do more than
+ * compile what was declared (a model made anew for another precision), else (null) with the plan's own declarations.
+ */
+void tess__advise(const tess__plan *, const tess__selection *, tess__try_fn fn, void *user, tess__advice *out);
+/** Adds the advice to the message `said`: "… With TESSERA_OFFLOAD=cpu: 498.0 MiB." */
+void tess__advice_text(const tess__advice *, const char *said, char *out, size_t n);
+#endif

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "simulate.h"
+
+#include "base/slots.h"
+#include "base/status.h"
+#include "base/try.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lanes ---- */
+
+typedef struct {
+    double left;    /* seconds of work that remain, at full speed */
+    double demand;  /* cores it keeps busy meanwhile */
+    double posted;  /* when */
+    int32_t cause;  /* the engine's span before the post */
+    int32_t span;   /* once it runs */
+    tess__span say; /* what it will be called */
+} job;
+
+typedef struct { /* jobs run one after another */
+    job *jobs;
+    int32_t n, done, cap;
+} queue;
+
+enum { COMM, UP, DOWN, N_QUEUES }; /* host work is done by the lane down */
+
+typedef struct {
+    const tess__simulation *in;
+    tess__timeline *out;
+    queue queues[N_QUEUES];
+    double now, cores;                                                  /* cores of this rank, 0: no limit */
+    int32_t last;                                                       /* span: the engine's latest */
+    int32_t *gather, *reduce, *fetched, *lowered, *stow[2], *unstow[2]; /* tickets by group or block; 0: none */
+    int32_t *tickets;
+    const tess__program *program;
+    int32_t microbatch;
+} sim;
+
+static tess_status add_span(sim *s, const tess__span *span, int32_t *at) {
+    tess__timeline *o = s->out;
+    if (o->n_spans == o->cap_spans) {
+        int32_t want = o->cap_spans ? 2 * o->cap_spans : 256;
+        tess__span *bigger = realloc(o->spans, (size_t)want * sizeof *bigger);
+        if (!bigger)
+            return tess__fail(TESS_E_NOMEM, "no memory for a timeline of %d spans", want);
+        o->spans = bigger;
+        o->cap_spans = want;
+    }
+    *at = o->n_spans;
+    o->spans[o->n_spans++] = *span;
+    return TESS_OK;
+}
+
+static job *head(queue *q) {
+    return q->done < q->n ? &q->jobs[q->done] : NULL;
+}
+
+/* The job at the head of its queue begins: right after the one before it, or after what posted it. */
+static tess_status begin_job(sim *s, queue *q) {
+    job *j = head(q);
+    if (!j || j->span >= 0)
+        return TESS_OK;
+    int follows = q->done > 0 && s->now > j->posted;
+    j->say.start = s->now;
+    j->say.cause = follows ? q->jobs[q->done - 1].span : j->cause;
+    return add_span(s, &j->say, &j->span);
+}
+
+static tess_status post(sim *s, int which, uint8_t lane, const tess__instr *in, double seconds, double demand,
+                        int32_t *ticket) {
+    queue *q = &s->queues[which];
+    if (q->n == q->cap) {
+        int32_t want = q->cap ? 2 * q->cap : 64;
+        job *bigger = realloc(q->jobs, (size_t)want * sizeof *bigger);
+        if (!bigger)
+            return tess__fail(TESS_E_NOMEM, "no memory for a lane of %d jobs", want);
+        q->jobs = bigger;
+        q->cap = want;
+    }
+    q->jobs[q->n++] = (job){ .left = seconds,
+                             .demand = demand,
+                             .posted = s->now,
+                             .cause = s->last,
+                             .span = -1,
+                             .say = { .lane = lane, .op = in->op, .index = in->index } };
+    *ticket = q->n;
+    return begin_job(s, q);
+}
+
+/* ---- the clock ---- */
+
+/* All that runs wants cores; when there are fewer, each runs slower in proportion. */
+static double speed(const sim *s, double engine_demand) {
+    double want = engine_demand;
+    for (int i = 0; i < N_QUEUES; i++) {
+        const queue *q = &s->queues[i];
+        want += q->done < q->n ? q->jobs[q->done].demand : 0;
+    }
+    return s->cores > 0 && want > s->cores ? s->cores / want : 1;
+}
+
+static tess_status end_job(sim *s, queue *q) {
+    job *j = head(q);
+    tess__span *span = &s->out->spans[j->span];
+    span->seconds = s->now - span->start;
+    s->out->busy[span->lane] += span->seconds;
+    q->done++;
+    return begin_job(s, q);
+}
+
+/* Time goes on until the engine's own work of `left` seconds is done or, when that is 0, until `ticket` of `q` is. */
+static tess_status advance(sim *s, double left, double demand, const queue *q, int32_t ticket) {
+    const double least = 1e-15; /* seconds: less is rounding */
+    int working = left > 0;
+    while (working ? left > 0 : q->done < ticket) {
+        double rate = speed(s, working ? demand : 0), step = working ? left : INFINITY;
+        for (int i = 0; i < N_QUEUES; i++) {
+            const job *j = head(&s->queues[i]);
+            step = j && j->left < step ? j->left : step;
+        }
+        if (!isfinite(step))
+            return tess__fail(TESS_E_INTERNAL, "the simulated step waits for what was not posted");
+        s->now += step / rate;
+        left = left - step > least ? left - step : 0;
+        for (int i = 0; i < N_QUEUES; i++) {
+            job *j = head(&s->queues[i]);
+            if (!j)
+                continue;
+            j->left -= step;
+            if (j->left <= least)
+                TRY(end_job(s, &s->queues[i]));
+        }
+    }
+    return TESS_OK;
+}
+
+/* ---- the engine's thread ---- */
+
+static tess_status work(sim *s, const tess__instr *in, const tess__event *e, double seconds) {
+    tess__span span = { .lane = TESS__LANE_COMPUTE,
+                        .op = in->op,
+                        .event = e ? e->type : 0,
+                        .index = e ? e->scope : in->index,
+                        .cause = s->last,
+                        .start = s->now };
+    int32_t at = -1;
+    if (!(seconds > 0))
+        return TESS_OK;
+    TRY(add_span(s, &span, &at));
+    s->last = at;
+    TRY(advance(s, seconds, s->in->threads, NULL, 0));
+    s->out->spans[at].seconds = s->now - span.start;
+    s->out->busy[TESS__LANE_COMPUTE] += s->now - span.start;
+    return TESS_OK;
+}
+
+/* Joins a lane: the wait's span is caused by the job waited for. */
+static tess_status wait(sim *s, int which, const tess__instr *in, int32_t *ticket) {
+    queue *q = &s->queues[which];
+    double start = s->now;
+    int32_t asked = *ticket, at = -1;
+    *ticket = 0;
+    if (!asked || q->done >= asked)
+        return TESS_OK;
+    TRY(advance(s, 0, 0, q, asked));
+    tess__span span = { .lane = TESS__LANE_COMPUTE,
+                        .op = in->op,
+                        .index = in->index,
+                        .cause = q->jobs[asked - 1].span,
+                        .start = start,
+                        .seconds = s->now - start };
+    uint8_t lane = s->out->spans[span.cause].lane;
+    s->out->exposed[lane] += span.seconds;
+    TRY(add_span(s, &span, &at));
+    s->last = at;
+    return TESS_OK;
+}
+
+/* ---- how long things take ---- */
+
+static double over(double work_done, double rate) {
+    return work_done > 0 && rate > 0 ? work_done / rate : 0;
+}
+
+static double threads(const sim *s) {
+    return s->in->machine->is_cpu ? s->in->threads : 1;
+}
+
+/* A kernel of the engine's that reads and writes `bytes` in all. */
+static double kernel(const sim *s, int rate, double bytes) {
+    const tess__machine *m = s->in->machine;
+    double per = m->rate_bytes_per_second[rate] > 0 ? m->rate_bytes_per_second[rate] : m->memory_bytes_per_second;
+    return bytes > 0 ? over(bytes, per * threads(s)) + m->kernel_seconds : 0;
+}
+
+static double bytes_of(uint64_t elems, uint32_t dtype) {
+    return (double)elems * tess__dtype_bytes(dtype);
+}
+
+static uint32_t scope_dtype(const sim *s, int32_t scope) {
+    const tess__scope *of = &s->in->model->scopes[scope];
+    for (int32_t i = 0; i < of->n_params; i++)
+        if (s->in->model->params[of->params[i]].group >= 0)
+            return s->in->layout->groups[s->in->model->params[of->params[i]].group].compute;
+    return TESS_F32;
+}
+
+static double scope_seconds(const sim *s, const tess__event *e) {
+    const tess__machine *m = s->in->machine;
+    if (!s->in->costs)
+        return 0;
+    const tess__scope_cost *c = &s->in->costs[e->scope];
+    int back = e->type == TESS__BACKWARD_BEGIN;
+    double seconds = back ? c->backward_seconds : c->forward_seconds;
+    if (seconds > 0)
+        return seconds;
+    return over(back ? c->backward_flops : c->forward_flops,
+                m->flops_per_second[scope_dtype(s, e->scope) & 15] * threads(s)) +
+           over(back ? c->backward_bytes : c->forward_bytes, m->memory_bytes_per_second * threads(s)) +
+           (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
+}
+
+/* ---- collectives ---- */
+
+static double share(int32_t ranks) {
+    return (double)(ranks - 1) / ranks;
+}
+
+static int same_case(const tess__collective_time *c, const char *comm, uint32_t op, int32_t ranks) {
+    return c->op == op && c->ranks == ranks && (!comm || strcmp(c->comm, comm) == 0);
+}
+
+/* Ranks nearest to `members` for which this operation was measured; 0: none. */
+static int32_t nearest_ranks(const tess__machine *m, const char *comm, uint32_t op, int32_t members) {
+    int32_t best = 0;
+    for (int32_t i = 0; i < m->n_collectives; i++) {
+        int32_t r = m->collectives[i].ranks;
+        if (same_case(&m->collectives[i], comm, op, r) && r > 1 && (!best || abs(r - members) < abs(best - members)))
+            best = r;
+    }
+    return best;
+}
+
+/* Between two measured sizes on a line, beyond the largest in proportion, below the smallest the smallest. */
+static double interpolate(const tess__machine *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
+                          double *cpu) {
+    const tess__collective_time *below = NULL, *above = NULL;
+    for (int32_t i = 0; i < m->n_collectives; i++) {
+        const tess__collective_time *c = &m->collectives[i];
+        if (!same_case(c, comm, op, ranks))
+            continue;
+        if ((double)c->bytes <= bytes)
+            below = c;
+        else if (!above)
+            above = c;
+    }
+    if (!below || !above) {
+        const tess__collective_time *c = below ? below : above;
+        double times = below && c->bytes ? bytes / (double)c->bytes : 1;
+        *cpu = c->cpu_seconds * times;
+        return c->seconds * times;
+    }
+    double part = (bytes - (double)below->bytes) / (double)(above->bytes - below->bytes);
+    *cpu = below->cpu_seconds + part * (above->cpu_seconds - below->cpu_seconds);
+    return below->seconds + part * (above->seconds - below->seconds);
+}
+
+static double latencies(const tess__machine *m, int32_t members) {
+    return m->algorithm == TESS__RING ? members - 1 : m->algorithm == TESS__TREE ? ceil(log2(members)) : 1;
+}
+
+static double described(const tess__machine *m, uint32_t op, int32_t members, int32_t per_node, double bytes) {
+    int crosses = per_node < members;
+    const tess__link *far = crosses ? &m->across : &m->within;
+    double moved = bytes * share(members), times = op == TESS_ALL_REDUCE ? 2 : 1;
+    double seconds = per_node > 1 ? over(moved, m->within.bytes_per_second) : 0;
+    double between = crosses ? over(moved, m->across.bytes_per_second * per_node) : 0;
+    seconds = between > seconds ? between : seconds; /* pipelined: the narrower level counts */
+    return m->collective_seconds + times * (seconds + latencies(m, members) * far->latency_seconds);
+}
+
+double tess__collective_seconds(const tess__machine *m, const char *comm, uint32_t op, int32_t members,
+                                int32_t per_node, uint64_t bytes, double *cpu_seconds) {
+    double cpu = 0, seconds;
+    int32_t ranks = members > 1 ? nearest_ranks(m, comm, op, members) : 0;
+    if (members <= 1)
+        seconds = 0;
+    else if (ranks) /* what one rank receives counts */
+        seconds = interpolate(m, comm, op, ranks, (double)bytes * share(members) / share(ranks), &cpu);
+    else
+        seconds = described(m, op, members, per_node, (double)bytes);
+    if (m->is_cpu && !ranks) /* not measured: it keeps a core busy */
+        cpu = seconds;
+    if (cpu_seconds)
+        *cpu_seconds = cpu;
+    return seconds;
+}
+
+/* Shard groups are ranks in a row, replica groups every shard_ranks-th one. */
+static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
+    int32_t node = s->in->machine->ranks_per_node;
+    int32_t fit = node > 0 ? node / stride : members;
+    return fit < 1 ? 1 : fit < members ? fit : members;
+}
+
+static tess_status collective(sim *s, const tess__instr *in, int32_t *ticket) {
+    const tess__planned_collective *c = &s->program->collectives[in->collective];
+    int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
+    double cpu, seconds = tess__collective_seconds(s->in->machine, s->in->comm, c->op, c->members,
+                                                   per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
+    return post(s, COMM, TESS__LANE_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
+}
+
+/* ---- instructions ---- */
+
+static int sums_at_end(const sim *s) {
+    return s->in->setup->accum > 1 && !s->in->setup->sync_each;
+}
+
+static tess_status gather(sim *s, const tess__instr *in) {
+    int32_t g = in->index, ranks = s->in->setup->shard_ranks;
+    const tess__group *group = &s->in->layout->groups[g];
+    double cast = bytes_of(group->shard_elems, group->master) + bytes_of(group->shard_elems, group->compute);
+    if (in->flags & TESS__ASYNC)
+        return post(s, UP, TESS__LANE_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1, &s->fetched[g]);
+    TRY(work(s, in, NULL, kernel(s, TESS__RATE_COPY, cast)));
+    return ranks == 1 ? TESS_OK : collective(s, in, &s->gather[g]);
+}
+
+static tess_status reduce(sim *s, const tess__instr *in) {
+    int32_t g = in->index, ranks = s->in->setup->shard_ranks;
+    const tess__group *group = &s->in->layout->groups[g];
+    const tess__planned_collective *c = &s->program->collectives[in->collective];
+    double bytes = bytes_of(group->shard_elems, c->send_dtype), alone = bytes + (double)group->shard_elems * 4;
+    if (in->flags & TESS__ASYNC)
+        return post(s, DOWN, TESS__LANE_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
+                    threads(s), &s->lowered[g]);
+    if (ranks == 1)
+        return work(s, in, NULL, kernel(s, TESS__RATE_SUM, alone));
+    return collective(s, in, &s->reduce[g]);
+}
+
+/* Reads the gradient, updates the master and every state. */
+static double optimizer_bytes(const sim *s, const tess__group *g) {
+    return (double)g->shard_elems * 4 * (3 + 2 * s->in->setup->n_states);
+}
+
+/* The sum over microbatches of one shard: the part is read, the sum read and written. */
+static double sum_bytes(const sim *s, const tess__group *g) {
+    return (double)g->shard_elems * 4 * (s->in->setup->accum == 1 || sums_at_end(s) ? 2 : 3);
+}
+
+static tess_status on_shard(sim *s, const tess__instr *in, int rate, double bytes) {
+    if (!(in->flags & TESS__ASYNC))
+        return work(s, in, NULL, kernel(s, rate, bytes));
+    return post(s, DOWN, TESS__LANE_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
+                threads(s), &s->lowered[in->index]);
+}
+
+static tess_status move(sim *s, const tess__instr *in) {
+    const tess__machine *m = s->in->machine;
+    const tess_block_options *o = &s->in->model->blocks[in->index].options;
+    int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__UNSTOW;
+    double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
+    double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
+    return post(s, back ? UP : DOWN, back ? TESS__LANE_UP : TESS__LANE_DOWN, in, seconds, back ? 1 : threads(s),
+                back ? &s->unstow[output][in->index] : &s->stow[output][in->index]);
+}
+
+static tess_status fetch(sim *s, const tess__instr *in) {
+    const tess__group *g = &s->in->layout->groups[in->index];
+    double bytes = bytes_of(g->shard_elems, g->compute);
+    return post(s, UP, TESS__LANE_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1, &s->fetched[in->index]);
+}
+
+/* The engine's thread posts it and waits at once. */
+static tess_status blocking(sim *s, const tess__instr *in) {
+    int32_t ticket = 0;
+    if (s->program->collectives[in->collective].members <= 1)
+        return TESS_OK;
+    TRY(collective(s, in, &ticket));
+    return wait(s, COMM, in, &ticket);
+}
+
+static tess_status book(sim *s, const tess__instr *in) {
+    const tess__buffer *b = &s->program->buffers[in->buffer];
+    tess__instr named = *in;
+    named.index = b->role == TESS__GRAD || b->role == TESS__SHARD_GRAD ? in->index : 0;
+    return in->flags & TESS__ZERO ? work(s, &named, NULL, kernel(s, TESS__RATE_COPY, (double)b->bytes)) : TESS_OK;
+}
+
+static tess_status wait_both(sim *s, const tess__instr *in, int lane, int32_t *moved, int32_t *sent) {
+    TRY(wait(s, lane, in, moved));
+    return wait(s, COMM, in, sent);
+}
+
+static tess_status instr(sim *s, const tess__instr *in) {
+    const tess__setup *u = s->in->setup;
+    const tess__layout *l = s->in->layout;
+    int32_t i = in->index;
+    int output = in->flags & TESS__OUTPUTS ? 1 : 0;
+    switch (in->op) {
+    case TESS__BOOK: return book(s, in);
+    case TESS__INPUT_COPY: return work(s, in, NULL, kernel(s, TESS__RATE_COPY, 2 * (double)u->input_bytes));
+    case TESS__GATHER: return gather(s, in);
+    case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], &s->gather[i]);
+    case TESS__ENTER: {
+        const tess__event *e = &s->program->events[i];
+        return work(s, in, e, scope_seconds(s, e));
+    }
+    case TESS__CAST_WIRE: {
+        const tess__group *g = &l->groups[i];
+        double bytes = bytes_of(g->flat_elems, g->grad_local) + bytes_of(g->flat_elems, g->grad_wire);
+        return work(s, in, NULL, kernel(s, TESS__RATE_COPY, bytes));
+    }
+    case TESS__SUM_FULL: return work(s, in, NULL, kernel(s, TESS__RATE_SUM, (double)l->groups[i].flat_elems * 12));
+    case TESS__REDUCE: return reduce(s, in);
+    case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->lowered[i], &s->reduce[i]);
+    case TESS__REPLICATE: return collective(s, in, &s->reduce[i]);
+    case TESS__REPLICATE_WAIT: return wait(s, COMM, in, &s->reduce[i]);
+    case TESS__SUM_SHARD: return on_shard(s, in, TESS__RATE_SUM, sum_bytes(s, &l->groups[i]));
+    case TESS__NORM_GROUP: return work(s, in, NULL, kernel(s, TESS__RATE_NORM, (double)l->groups[i].shard_elems * 4));
+    case TESS__NORM_REDUCE:
+    case TESS__SHARE_BUFFERS: return blocking(s, in);
+    case TESS__OPTIMIZE: return on_shard(s, in, TESS__RATE_OPTIMIZER, optimizer_bytes(s, &l->groups[i]));
+    case TESS__FETCH: return fetch(s, in);
+    case TESS__FETCH_WAIT: return wait(s, UP, in, &s->fetched[i]);
+    case TESS__DOWN_WAIT: return wait(s, DOWN, in, &s->lowered[i]);
+    case TESS__STOW:
+    case TESS__UNSTOW: return move(s, in);
+    case TESS__STOW_WAIT: return wait(s, DOWN, in, &s->stow[output][i]);
+    case TESS__UNSTOW_WAIT: return wait(s, UP, in, &s->unstow[output][i]);
+    default: return TESS_OK; /* takes no time to speak of */
+    }
+}
+
+/* ---- the whole ---- */
+
+/* Back from the end: each span began when its cause ended. */
+static void find_critical_path(const sim *s) {
+    for (int32_t at = s->last; at >= 0;) {
+        tess__span *span = &s->out->spans[at];
+        span->critical = 1;
+        if (!tess__span_is_wait(span)) /* a wait passes while its cause runs */
+            s->out->critical[span->lane] += span->seconds;
+        at = span->cause;
+    }
+}
+
+/* Spans were added as they ended or were waited for; causes are numbers among them. */
+static tess_status sort_spans(tess__timeline *o) {
+    int32_t *order = malloc(((size_t)o->n_spans + 1) * 2 * sizeof *order), *place = order + o->n_spans;
+    tess__span *sorted = malloc(((size_t)o->n_spans + 1) * sizeof *sorted);
+    if (!order || !sorted) {
+        free(order);
+        free(sorted);
+        return tess__fail(TESS_E_NOMEM, "no memory for a timeline of %d spans", o->n_spans);
+    }
+    for (int32_t i = 0; i < o->n_spans; i++) { /* nearly sorted: only waits come late */
+        int32_t at = i;
+        while (at > 0 && o->spans[order[at - 1]].start > o->spans[i].start) {
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = i;
+    }
+    for (int32_t i = 0; i < o->n_spans; i++)
+        place[order[i]] = i;
+    for (int32_t i = 0; i < o->n_spans; i++) {
+        sorted[i] = o->spans[order[i]];
+        if (sorted[i].cause >= 0)
+            sorted[i].cause = place[sorted[i].cause];
+    }
+    free(order);
+    free(o->spans);
+    o->spans = sorted;
+    o->cap_spans = o->n_spans + 1;
+    return TESS_OK;
+}
+
+static tess_status run(sim *s) {
+    for (int32_t p = 0; p < s->in->n_programs; p++) {
+        s->program = s->in->programs[p];
+        for (int32_t i = 0; i < s->program->n_instrs; i++)
+            TRY(instr(s, &s->program->instrs[i]));
+    }
+    s->out->seconds = s->now;
+    find_critical_path(s);
+    return sort_spans(s->out);
+}
+
+tess_status tess__simulate(const tess__simulation *in, tess__timeline *out) {
+    int32_t n = in->layout->n_groups > in->model->n_blocks ? in->layout->n_groups : in->model->n_blocks;
+    tess__timeline own = { 0 };
+    sim s = { .in = in, .out = &own, .last = -1 };
+    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : in->setup->nranks;
+    s.cores = in->machine->cores / (node < in->setup->nranks ? node : in->setup->nranks);
+    s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
+    if (!s.tickets)
+        return tess__fail(TESS_E_NOMEM, "no memory to simulate a step");
+    int32_t **tables[] = { &s.gather,  &s.reduce,  &s.fetched,   &s.lowered,
+                           &s.stow[0], &s.stow[1], &s.unstow[0], &s.unstow[1] };
+    for (int i = 0; i < 8; i++)
+        *tables[i] = s.tickets + (size_t)i * (size_t)n;
+    tess_status status = run(&s);
+    for (int i = 0; i < N_QUEUES; i++)
+        free(s.queues[i].jobs);
+    free(s.tickets);
+    if (status)
+        tess__timeline_free(&own);
+    else
+        *out = own;
+    return status;
+}
+
+void tess__timeline_free(tess__timeline *t) {
+    free(t->spans);
+    *t = (tess__timeline){ 0 };
+}

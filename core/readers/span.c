@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "span.h"
+
+#include <string.h>
+
+const char *tess__lane_name(uint32_t lane) {
+    static const char *const names[] = { "compute", "communication", "transfer_up", "transfer_down", "host" };
+    return lane < TESS__N_LANES ? names[lane] : "?";
+}
+
+static const char *const op_names[] = {
+    [TESS__BOOK] = "zero",
+    [TESS__FREE] = "free",
+    [TESS__INPUT_COPY] = "input",
+    [TESS__RESULT_COPY] = "result",
+    [TESS__GATHER] = "all_gather",
+    [TESS__GATHER_WAIT] = "wait_all_gather",
+    [TESS__CAST_WIRE] = "cast_gradient",
+    [TESS__SUM_FULL] = "sum_microbatches",
+    [TESS__REDUCE] = "reduce_scatter",
+    [TESS__REDUCE_WAIT] = "wait_reduce_scatter",
+    [TESS__REPLICATE] = "all_reduce",
+    [TESS__REPLICATE_WAIT] = "wait_all_reduce",
+    [TESS__SUM_SHARD] = "sum_shards",
+    [TESS__NORM_GROUP] = "norm",
+    [TESS__NORM_REDUCE] = "all_reduce_norm",
+    [TESS__NORM_FINISH] = "norm_result",
+    [TESS__OPTIMIZE] = "optimizer",
+    [TESS__SHARE_BUFFERS] = "broadcast_buffers",
+    [TESS__FETCH] = "fetch",
+    [TESS__FETCH_WAIT] = "wait_fetch",
+    [TESS__DOWN_WAIT] = "wait_host",
+    [TESS__STOW] = "stow",
+    [TESS__STOW_WAIT] = "wait_stow",
+    [TESS__UNSTOW] = "unstow",
+    [TESS__UNSTOW_WAIT] = "wait_unstow",
+};
+
+static int is_op(uint8_t op) {
+    return op < sizeof op_names / sizeof op_names[0] && op_names[op];
+}
+
+/* What the engine's thread does for a collective before it is posted has another name than the collective. */
+const char *tess__span_op(const tess__span *s) {
+    int compute = s->lane == TESS__LANE_COMPUTE;
+    if (s->op == TESS__ENTER)
+        return s->event == TESS__FORWARD_BEGIN    ? "forward"
+               : s->event == TESS__BACKWARD_BEGIN ? "backward"
+                                                  : "recompute";
+    if (compute && s->op == TESS__GATHER)
+        return "cast_shard";
+    if (compute && s->op == TESS__REDUCE)
+        return "average";
+    return is_op(s->op) ? op_names[s->op] : "?";
+}
+
+int tess__span_is_wait(const tess__span *s) {
+    return s->lane == TESS__LANE_COMPUTE && (s->op == TESS__NORM_REDUCE || s->op == TESS__SHARE_BUFFERS ||
+                                             (is_op(s->op) && strncmp(op_names[s->op], "wait_", 5) == 0));
+}
+
+tess__span_place tess__span_about(const tess__span *s, const tess__model *m, const tess__layout *l) {
+    tess__span_place at = { -1, -1, -1 };
+    switch (s->op) {
+    case TESS__ENTER: at.scope = s->index; break;
+    case TESS__INPUT_COPY:
+    case TESS__NORM_REDUCE:
+    case TESS__NORM_FINISH:
+    case TESS__SHARE_BUFFERS:
+    case TESS__BOOK: break;
+    case TESS__RESULT_COPY:
+    case TESS__STOW:
+    case TESS__STOW_WAIT:
+    case TESS__UNSTOW:
+    case TESS__UNSTOW_WAIT: at.scope = m->blocks[s->index].scope; break;
+    default: at.unit = l->groups[s->index].unit;
+    }
+    if (at.scope >= 0)
+        at.block = m->scopes[at.scope].block;
+    return at;
+}
+
+const char *tess__span_unit(const tess__span *s, const tess__model *m, const tess__layout *l) {
+    tess__span_place at = tess__span_about(s, m, l);
+    return at.scope >= 0 ? m->scopes[at.scope].name : at.unit >= 0 ? l->units[at.unit].name : "";
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+// Gloo's pair over a connection that we made and proved ourselves (rendezvous.h). Gloo itself accepts and connects
+// nothing, and what it throws on its I/O thread ends the pair instead of the process.
+#pragma once
+#include <functional>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/tcp/pair.h>
+
+namespace tess_gloo {
+
+class ProvenPair final : public gloo::transport::tcp::Pair {
+  public:
+    using Context = gloo::transport::tcp::Context;
+    using Device = gloo::transport::tcp::Device;
+
+    // On the device's I/O thread only (on_loop): the socket that Gloo listens on closes before a connection is
+    // accepted.
+    ProvenPair(Context *, Device *, int rank, std::chrono::milliseconds timeout);
+    ~ProvenPair() override;
+
+    void adopt(int fd); // takes it, also when it throws
+    // On the I/O thread. The peer's host has not acknowledged anything since `limit_ms`, and not since `awake_ms` ago,
+    // when this process was last known to be stopped.
+    bool is_silent(int64_t limit_ms, int64_t awake_ms);
+    void give_up(const std::string &why); // ends the pair
+
+  protected:
+    void handleReadWrite(int events) override;
+};
+
+// Runs `call` on the device's I/O thread and waits for it; its exception comes out here.
+void on_loop(gloo::transport::tcp::Device &, const std::function<void()> &call);
+
+} // namespace tess_gloo

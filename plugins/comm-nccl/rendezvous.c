@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "communicator.h"
+
+#include <unistd.h>
+
+struct rank_record { /* by each rank */
+    int32_t version;
+    char uuid[16], bus_id[24], host[64];
+};
+struct join_result { /* by rank 0, for all */
+    tess_status status;
+    int32_t ranks[2]; /* that cannot be together; -1 none */
+    char message[220];
+    ncclUniqueId id;
+};
+#define RECORD "nccl"
+#define RESULT "nccl-id"
+
+static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess_error *f) {
+    CUuuid uuid = { { 0 } };
+    memset(out, 0, sizeof *out);
+    out->version = c->gpu.lib->version;
+    gethostname(out->host, sizeof out->host - 1);
+    CUresult r = c->gpu.cu->cuDeviceGetUuid(&uuid, c->gpu.device);
+    if (r != CUDA_SUCCESS)
+        return nccl_cuda_failed(f, r, "cuDeviceGetUuid");
+    memcpy(out->uuid, uuid.bytes, sizeof out->uuid);
+    r = c->gpu.cu->cuDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id - 1, c->gpu.device);
+    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, "cuDeviceGetPCIBusId");
+}
+
+/* One GPU for each rank, and one version of NCCL for all. */
+static void compare(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
+                    struct join_result *v) {
+    char text_a[24], text_b[24];
+    if (memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0) {
+        v->status = TESS_E_INVALID;
+        snprintf(
+            v->message, sizeof v->message,
+            "nccl: ranks %d and %d are both on GPU %.16s of host %.40s, and each needs one of its own (LOCAL_RANK)",
+            rank_a, rank_b, a->bus_id, a->host);
+    } else if (a->version != b->version) {
+        v->status = TESS_E_VERSION;
+        snprintf(v->message, sizeof v->message, "nccl: rank %d has NCCL %s and rank %d has %s, expected the same",
+                 rank_a, nccl_version_text(a->version, text_a), rank_b, nccl_version_text(b->version, text_b));
+    }
+    v->ranks[0] = rank_a;
+    v->ranks[1] = rank_b;
+}
+
+/* Rank 0: reads every record and decides for all. */
+static tess_status decide(const tess_comm *c, const kit_joining *j, const struct rank_record *own,
+                          struct join_result *v, tess_error *f) {
+    enum { KEPT = 64 }; /* compared with who comes next: ranks of one host are neighbours */
+    struct rank_record records[KEPT];
+    memset(v, 0, sizeof *v);
+    records[0] = *own;
+    for (int rank = 1; rank < c->size; rank++) {
+        struct rank_record record;
+        tess_status s = kit_joining_get(j, RECORD, rank, &record, sizeof record, f);
+        if (s)
+            return s;
+        for (int i = 0; i < KEPT && i < rank && v->status == TESS_OK; i++)
+            compare(&records[(rank - 1 - i) % KEPT], rank - 1 - i, &record, rank, v);
+        records[rank % KEPT] = record;
+    }
+    ncclResult_t r = v->status == TESS_OK ? c->gpu.lib->ncclGetUniqueId(&v->id) : ncclSuccess;
+    return r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclGetUniqueId");
+}
+
+/* Rank 0 waits for all: when its result does not come, another rank may be missing. */
+static tess_status read_result(const tess_comm *c, const kit_joining *j, struct join_result *v, tess_error *f) {
+    tess_status s = kit_joining_get(j, RESULT, 0, v, sizeof *v, f);
+    for (int rank = 1; rank < c->size && s == TESS_E_TIMEOUT; rank++) {
+        struct rank_record record;
+        tess_error missing = { .struct_size = sizeof missing };
+        if (rank != c->rank && kit_joining_get(j, RECORD, rank, &record, sizeof record, &missing) == TESS_E_TIMEOUT) {
+            *f = missing;
+            break;
+        }
+    }
+    return s;
+}
+
+tess_status nccl_meet(const tess_comm *c, ncclUniqueId *id, int64_t late_ns, tess_error *f) {
+    const kit_joining j = { c->settings->host, "nccl", c->prefix, c->timeout_ns, late_ns };
+    struct rank_record own;
+    struct join_result v;
+    tess_status s = fill_record(c, &own, f);
+    if (s == TESS_OK && c->rank == 0)
+        s = decide(c, &j, &own, &v, f);
+    else if (s == TESS_OK)
+        s = kit_joining_set(&j, RECORD, c->rank, &own, sizeof own, f);
+    if (s == TESS_OK && c->rank == 0 && c->size > 1)
+        s = kit_joining_set(&j, RESULT, 0, &v, sizeof v, f);
+    if (s == TESS_OK && c->rank != 0)
+        s = read_result(c, &j, &v, f);
+    if (s)
+        return s;
+    if (v.status != TESS_OK)
+        return tess_plugin_fail_of(f, v.status, v.ranks[v.ranks[0] == c->rank], "%s", v.message);
+    *id = v.id;
+    return TESS_OK;
+}

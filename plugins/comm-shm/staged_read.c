@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "operations.h"
+
+#include "copy.h"
+
+/* Without stages in the way pieces are as long as this, so that a rank that gives up notices soon. */
+#define PIECE_BYTES (UINT64_C(1) << 20)
+
+void shm_read_plan(struct shm_read *f, int size) {
+    uint64_t room = f->stride > 0 ? SHM_STAGE_BYTES / (uint64_t)size / 64 * 64 : SHM_STAGE_BYTES;
+    f->chunk = f->any || room > PIECE_BYTES ? room : PIECE_BYTES;
+    f->rounds = (f->bytes + f->chunk - 1) / f->chunk;
+}
+
+tess_status shm_read_stage(struct shm_run *run, struct shm_read *f, uint64_t k) {
+    struct shm_table *t = run->table;
+    uint64_t round = f->first_round + k;
+    int blocks = f->stride > 0 ? t->size : 1;
+    /* The half was filled two rounds ago. */
+    tess_status s = round >= 2 ? shm_await(t, SHM_TAKEN, 0, t->size, round - 1, run->error) : TESS_OK;
+    if (s)
+        return s;
+    unsigned char *half = shm_stage(t, t->rank, round);
+    for (int b = 0; b < blocks; b++)
+        if (blocks == 1 || b != t->rank)
+            shm_copy(half + (uint64_t)b * f->chunk, f->own + (uint64_t)b * f->stride + k * f->chunk,
+                     shm_read_length(f, b, k), 0);
+    shm_publish(t, SHM_STAGED, round + 1);
+    return TESS_OK;
+}
+
+tess_status shm_read_source(struct shm_run *run, struct shm_read *f, int peer, uint64_t k, const unsigned char **out) {
+    struct shm_table *t = run->table;
+    uint64_t reader = f->stride > 0 ? (uint64_t)t->rank : 0;
+    const unsigned char *base = peer == t->rank ? f->own : f->at[peer];
+    if (base) {
+        run->read[peer] = peer != t->rank;
+        *out = base + reader * f->stride + k * f->chunk;
+        return TESS_OK;
+    }
+    tess_status s = shm_await(t, SHM_STAGED, peer, peer + 1, f->first_round + k + 1, run->error);
+    *out = shm_stage(t, peer, f->first_round + k) + reader * f->chunk;
+    return s;
+}
+
+void shm_read_taken(struct shm_run *run, const struct shm_read *f, uint64_t k) {
+    if (f->any || k + 1 == f->rounds)
+        shm_publish(run->table, SHM_TAKEN, f->first_round + k + 1);
+}

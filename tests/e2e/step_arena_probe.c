@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A program by hooks whose evaluation departs from the declared order: a forward ends after the next one has begun, so
+ * that both scopes are whole at once and the step arena has to grow by one. Its kernels touch nothing; the memory kind
+ * does not matter. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tessera/tessera.h>
+
+enum { SCOPES = 6, ELEMS = 3 << 20 }; /* 12 MiB: far above what allocators round to */
+
+static void ok(tess_status status) {
+    if (status < 0 && fprintf(stderr, "%s\n", tess_last_error()))
+        exit(tess_exit_code(status));
+}
+
+static tess_status fill(void *user, const tess_range *r, void *data) {
+    (void)user;
+    for (uint64_t i = 0; i < r->elems; i++)
+        ((float *)data)[i] = 1;
+    return TESS_OK;
+}
+
+int main(void) {
+    static const char *const names[] = { "a", "b", "c", "d", "e", "f" };
+    static const char *const params[] = { "a.w", "b.w", "c.w", "d.w", "e.w", "f.w" };
+    tess_options options = { .struct_size = sizeof options, .pointer_mem = 1u << TESS_MEM_HOST | 1u << TESS_MEM_CUDA };
+    const int64_t elems = ELEMS;
+    tess_scope scope[SCOPES];
+    void *p;
+    tess *t;
+    ok(tess_open(&options, &t));
+    for (int i = 0; i < SCOPES; i++)
+        ok(tess_scope_add(t, names[i], 0, &scope[i]));
+    for (int i = 0; i < SCOPES; i++) {
+        tess_param_options o = {
+            .struct_size = sizeof o, .dtype = TESS_F32, .name = params[i], .shape = &elems, .ndim = 1
+        };
+        ok(tess_param_add(t, &o, NULL));
+    }
+    ok(tess_shard(t, fill, NULL));
+    for (int pass = 0; pass < 3; pass++) {
+        ok(tess_pass(t, TESS_PASS_EVAL));
+        for (int i = 0; i < SCOPES; i++)
+            ok(tess_forward_begin(t, scope[i], &p, 1));
+        for (int i = 0; i < SCOPES; i++)
+            ok(tess_forward_end(t, scope[i]));
+    }
+    ok(tess_close(t));
+    return 0;
+}

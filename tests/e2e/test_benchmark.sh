@@ -1,0 +1,17 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# tools/benchmark writes its page, with commands, medians and spread; figures themselves are no test's.
+. "$SOURCE/tests/e2e/lib.sh"
+[ -z "$SANITIZE" ] || { echo "skipped: figures of a build with a sanitizer say nothing"; exit 77; }
+export TESSERA
+expect 0 "$SOURCE/tools/benchmark" --quick --rounds 2 --only 'norm|planning 405' page.md
+has_line page.md '\| norm, of memory bandwidth \(ratio\) \| more \| [0-9.e+-]+ \| [0-9.e+-]+ \| [0-9.e+-]+ \| [0-9.]+ % \|'
+has_line page.md '\| planning 405 B .*\(plan_seconds\) \| less \| [0-9.e+-]+ .*'
+has_line page.md '    tessera bench norm --bytes 64KiB --rounds 5'
+has_line page.md '\| date \| 20[0-9-]+ [0-9:]+ UTC \|'
+TESSERA=/bin/false expect 1 "$SOURCE/tools/benchmark" --quick --rounds 1 --only norm page.md
+grep -q 'not measured' page.md || fail "a failed case has a figure"
+expect 2 "$SOURCE/tools/benchmark" --only 'nothing like it'
+expect 2 "$SOURCE/tools/benchmark" --fast
+echo "the page is written, and says what failed"

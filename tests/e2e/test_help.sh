@@ -1,0 +1,97 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# Help of each command and model, refused options, man pages and completion: all from the tables.
+. "$SOURCE/tests/e2e/lib.sh"
+help() { expect 0 "$TESSERA" "$@" --help; }
+shows() { grep -Eq -- "$1" out || fail "no '$1' in the help: $(cat out)"; }
+lacks() { ! grep -Eq -- "$1" out || fail "'$1' is in the help: $(cat out)"; }
+
+# A model's page: groups in order, what it takes with its defaults, and nothing of the other models.
+help train gpt
+groups=$(grep -E '^[A-Z][a-z ]*:$' out | tr -d '\n')
+[ "$groups" = "Model:Data:Optimizer:Memory:Ranks and devices:Output:Examples:" ] || fail "groups are $groups"
+shows '^      --layers N +layers \[4\]$'
+shows '^      --lr RATE .*\[0\.002\]$'
+shows '^      --steps S .*\[2000\]$'
+shows '^  -n, --ranks N '
+shows '--sync each\|end '
+lacks 'image-size|--epochs|--machine'
+help train mnist
+shows '--epochs E .*\[5\]$'
+lacks '--layers|--steps.*\['
+awk 'length > 130 { exit 1 }' out || fail "a long line" # bytes; 100 columns
+for word in -h '-?'; do
+  expect 0 "$TESSERA" train gpt "$word"
+  shows '--layers N +layers \[4\]$'
+done
+expect 0 "$TESSERA" train --help gpt --steps 3 # wherever it stands
+shows '--layers N +layers \[4\]$'
+
+# Each command has help by each word, which begins with its usage; those of the table have an example.
+expect 0 "$TESSERA" -h
+cp out all
+for command in $("$TESSERA" --help=names); do
+  grep -Eq "^  $command +[a-z]" all || fail "--help does not list $command"
+  for word in --help -h; do
+    expect 0 "$TESSERA" "$command" $word
+    head -n 1 out | grep -q "^Usage: tessera $command" || fail "$command $word: $(head -n 1 out)"
+  done
+done
+for command in train plan tune bench run report; do
+  help $command
+  sed -n '/^Examples:$/,$p' out | grep -q "^  tessera $command " || fail "$command has no example"
+done
+
+# Not taken: exit code 2 and one line that says so.
+refuse() { local line=$1; shift; expect 2 "$TESSERA" "$@"; one_line err "$line"; }
+refuse "tessera train: mnist takes no --layers, only gpt gpt2 llama" train mnist --layers 3
+refuse "tessera train: gpt takes no --epochs, only mnist" train --epochs=2 gpt
+refuse "tessera train: linear takes no --data, only mnist gpt gpt2 llama" train linear --data x
+refuse "tessera train: takes no --machine; \`tessera train --help\` lists its options" train gpt --machine x
+refuse "tessera plan: FILE takes no --hidden, only convbn" plan ./a.json --hidden 4
+refuse "tessera bench: takes no --lr; \`tessera bench --help\` lists its options" bench --lr 3
+refuse "tessera run: unknown option '--lr'" run --lr 3 -- true
+refuse "tessera report: unknown option '--batch'" report --batch 3
+# What belongs to another model may stand in the environment, which all programs share.
+TESSERA_LAYERS=3 expect 0 "$TESSERA" plan linear
+
+# Pages and completion.
+pages=$BUILD/pages
+if [ ! -e "$pages/made" ]; then
+  echo "help is right; pages are not made in this build"
+  exit 0
+fi
+for command in $("$TESSERA" --help=names); do
+  [ -s "$pages/man1/tessera-$command.1" ] || fail "no page of $command"
+  grep -q "tessera-$command (1)\|tessera\\\\-$command (1)" "$pages/man1/tessera.1" || fail "tessera(1) does not name $command"
+done
+grep -q 'weight\\-decay' "$pages/man1/tessera-train.1" || fail "tessera-train(1) lacks --weight-decay"
+declared=$(grep -c '^TESS_API' "$SOURCE/core/include/tessera/tessera.h")
+found=$(sed -n '/^\.B .*tess_[a-z_]*(/p' "$pages/man3/tessera.h.3" | wc -l)
+[ "$found" = "$declared" ] || fail "tessera.h(3) has $found functions, the header $declared"
+if command -v man >/dev/null; then
+  for page in "$pages"/man*/*; do
+    said=$(LC_ALL=C.UTF-8 MANROFFSEQ='' MANWIDTH=100 man --warnings -l "$page" 2>&1 >/dev/null)
+    [ -z "$said" ] || fail "$page: $said"
+  done
+fi
+complete_words() { # WORD…: what bash offers for the last one
+  bash --norc -c 'complete() { :; }; . "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _tessera; printf "%s " "${COMPREPLY[@]}"' \
+    bash "$pages/bash/tessera" "$@"
+}
+offers() { local want=$1 got; shift; got=$(complete_words "$@"); [ "$got" = "$want " ] || fail "completion of '$*' is '$got'"; }
+offers "train" tessera tr
+offers "mnist" tessera train mn
+offers "--weight-decay" tessera train gpt --wei
+offers "recompute" tessera train gpt --activations r
+offers "end" tessera plan gpt --sync = en
+offers "check" tessera plugins ch
+offers "--only" tessera plugins check --on
+if command -v zsh >/dev/null; then
+  zsh -n "$pages/zsh/_tessera" || fail "zsh does not take its completion"
+  got=$(zsh -fc 'compdef() { :; }; compadd() { print -- "$@"; }; . $1; words=(tessera train gpt --activations ""); CURRENT=5; _tessera' \
+    zsh "$pages/zsh/_tessera")
+  [ "$got" = "-- keep recompute offload" ] || fail "zsh offers '$got'"
+fi
+echo "help, man pages and completion say what the tables say"

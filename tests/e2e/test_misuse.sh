@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 240
+# A program that makes one mistake gets a message that names the scope or parameter and the call: under TESSERA_STRICT=1,
+# and without it where nobody can have meant it. What all ranks do wrong is one line.
+. "$SOURCE/tests/e2e/lib.sh"
+misuse=$BUILD/tests/support/misuse
+export TESSERA_THREADS=1 TESSERA_LOG=info
+unset TESSERA_STRICT
+comm=gloo
+[ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || comm=
+
+# says N STRICT CODE PATTERN CASE [VARIABLE=VALUE…]: the one line that begins "misuse:" matches.
+says() {
+  local n=$1 strict=$2 code=$3 pattern=$4 case=$5
+  shift 5
+  [ "$n" = 1 ] || [ -n "$comm" ] || return 0
+  expect "$code" env TESSERA_STRICT="$strict" TESSERA_COMM=$([ "$n" = 1 ] && echo self || echo $comm) "$@" \
+    "$TESSERA" run -n "$n" -- "$misuse" "$case"
+  [ "$code" = 0 ] || [ "$(grep -c 'misuse: ' err)" -ge 1 ] || fail "$case: no message: $(cat err)"
+  [ -z "$pattern" ] || grep -Eq -- "$pattern" err || fail "$case on $n ranks, strict=$strict: no '$pattern' in: $(cat out err)"
+}
+# alike: all ranks made the mistake, and it is one line.
+alike() { [ "$(grep -c 'misuse: ' err)" = 1 ] || fail "not one line: $(cat err)"; }
+
+for strict in 0 1; do
+  says 2 $strict 0 "" nothing
+done
+for n in 1 2; do
+  says $n 1 5 'scope "b" was never entered: its tess_forward_begin is missing|expected begin of forward of "b"|expected .*"b"' scope_left_out
+  alike
+  says $n 0 0 'departs from the declared one, as scope "b" was never entered' scope_left_out
+  says $n 1 5 '"b"' backward_left_out
+  alike
+  says $n 0 0 'backward of scope "b" was left out: its tess_backward_begin is missing' backward_left_out
+  for strict in 0 1; do
+    says $n $strict 3 'training pass ends without any backward: tess_backward_begin of scope "c" is missing' no_backward
+    alike
+    says $n $strict 3 'tess_step: lr is nan' lr_nan
+    alike
+    says $n $strict 3 'tess_step: clip_norm is -1' clip_negative
+    alike
+    says $n $strict 3 'parameter "a.weight" is in optimizer group 1, but tess_optimizer_options.groups is null' group
+    alike
+    says $n $strict 3 'tess_summon_begin of scope "a" within a pass: forward of scope "b" has begun and not ended' summon_open
+    alike
+  done
+  says $n 1 3 'tess_step: lr is 0, so no parameter would change' lr_missing
+  alike
+  says $n 0 0 'warning: tess_step: lr is 0, so no parameter changes' lr_missing
+  for strict in 0 1; do
+    says $n $strict 3 'tess_summon_begin of scope "a" within a pass, which has not come to its end' summon_within
+    alike
+  done
+  says $n 0 3 'scope "b" is entered outside a pass: tess_summon_begin has ended it' summon_eval
+  says $n 1 3 'tess_forward_end of scope "b": the program wrote to parameter "b.weight", which is read-only' write_param
+  says $n 1 3 'gradient of "c.weight" was written after tess_backward_end of scope "c"' grad_after_end
+  says $n 1 3 'gradient of "a.weight" was written after tess_backward_end of scope "a"' grad_after_end_last
+  says $n 1 3 'a pointer was used after its end' use_after_end
+  says $n 1 3 'gradient of "a.weight" holds the NaN .* a pointer was used after its end' use_after_end_last
+  says $n 1 3 'tess_backward_end of scope "c": the program wrote past the end of the gradient of "c.bias", which is declared with 5 elements' small_bias
+  says $n 0 3 'tess_step: 1 of 4 training passes have run since the last step \(TESSERA_ACCUM=4\)' "" TESSERA_ACCUM=4
+  says $n 1 3 'TESSERA_ACTIVATIONS=recompute has no effect, because this program declares no blocks' "" TESSERA_ACTIVATIONS=recompute
+  says $n 0 0 'activations=recompute has no effect without blocks' "" TESSERA_ACTIVATIONS=recompute
+done
+for strict in 0 1; do
+  says 2 $strict 5 'rank [01] is in .* in (an evaluation|a training pass), rank [01] in .* in (an evaluation|a training pass)' eval_and_train
+  says 2 $strict 5 'rank [01] is in tess_all_reduce \(sum\) of [35] f32, rank [01] in tess_all_reduce \(sum\) of [35] f32' all_reduce_counts
+  says 2 $strict 5 'stepped differently before .*: rank [01] called tess_step 1 with lr 0.[12].*, rank [01] tess_step 1 with lr 0.[12]' lr_per_rank
+done
+says 2 0 5 'took more than 2 s \(TESSERA_TIMEOUT\): rank 1 did not come to it and computes or hangs' hang TESSERA_TIMEOUT=2 TESSERA_GRACE=1
+
+# Variables that the program cannot use: one line on one rank.
+says 2 0 0 'TESSERA_STEPS, TESSERA_LR, TESSERA_SAVE: set, but this program does not read them; TESSERA_OPTIMIZER=sgd takes the place of the program.s adamw' "" \
+  TESSERA_LR=1 TESSERA_STEPS=3 TESSERA_SAVE=x TESSERA_OPTIMIZER=sgd || true
+[ "$(grep -c 'does not read them' err)" -le 1 ] || fail "not one line: $(cat err)"
+nothing_left
+echo "every mistake has its message"

@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 240
+# Ranks are killed at random while a run trains and saves: the run goes on by itself from the newest checkpoint, on fewer
+# ranks too, and ends with the digest of a run that nothing happened to. TERM ends a run with a checkpoint.
+set -eu
+. "$SOURCE/tests/e2e/lib.sh"
+gpt="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --quiet --deterministic --steps 60"
+digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
+field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
+expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --json=whole.json
+
+# A rank that kills itself once, at a step of each life: found by its RANK, as a person with kill would.
+kill_one() { # rank: of the processes of this test
+  local p
+  for p in /proc/[0-9]*; do
+    grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
+    grep -zqsx "RANK=$1" "$p/environ" 2>/dev/null || continue
+    kill -KILL "${p#/proc/}" 2>/dev/null && return 0
+  done
+  return 1
+}
+# survives KILLS COMMAND…: kills that many ranks, each when a new checkpoint is there.
+survives() {
+  local kills=$1 done=0 seen='' now
+  shift
+  rm -rf run
+  "$@" >out 2>err & pid=$!
+  while ! gone $pid && [ $done -lt "$kills" ]; do
+    now=$(ls run 2>/dev/null | tr '\n' ' ')
+    if [ -n "$now" ] && [ "$now" != "$seen" ] && kill_one $((done % 2)); then done=$((done + 1)); seen=$now; fi
+    sleep 0.05
+  done
+  ends $pid 100
+  [ $code = 0 ] || fail "exit code $code after $done kills of: $* $(tail -n 5 err)"
+  echo "$done"
+}
+killed=$(survives 4 "$TESSERA" train $gpt -n 4 --accum 2 --save run --save-every 3 --restarts 9 --json=again.json)
+[ "$(digest whole.json)" = "$(digest again.json)" ] || fail "digest after $killed kills"
+[ "$(field again.json restarts)" = "$killed" ] || fail "restarts: $(field again.json restarts), $killed kills"
+echo "train -n 4 --restarts: $killed kills, $(field again.json steps_repeated) steps repeated, $(field again.json seconds_lost) s lost"
+killed=$(survives 2 "$TESSERA" run --restarts 9 --ranks 2:4 -- "$TESSERA" train $gpt --accum 2 --save run --save-every 3 --json=again.json)
+[ "$(digest whole.json)" = "$(digest again.json)" ] || fail "digest after $killed kills and fewer ranks"
+echo "run --ranks 2:4: $killed kills, ended with $(field again.json ranks) ranks"
+[ "$(find run -name '*.tmp' | wc -l)" = 0 ] || fail "left: $(find run)"
+nothing_left 3
+
+# Loops of crashes end; a mistake is not tried again.
+expect 5 "$TESSERA" run --restarts 2 -n 1 --bind none -- sh -c 'kill -9 $$'
+[ "$(grep -c 'ranks were lost: restart' err)" = 2 ] && grep -q "2 restarts were all" err || fail "$(cat err)"
+expect 3 "$TESSERA" run --restarts 2 -n 1 -- sh -c 'exit 3'
+! grep -q restart err || fail "$(cat err)"
+
+# TERM: a checkpoint after the step, and 128 + 15.
+rm -rf run
+"$TESSERA" train $gpt -n 2 --steps 100000 --save run >out 2>err & pid=$!
+sleep 2
+kill -TERM $pid
+ends $pid 20
+[ $code = 143 ] && [ "$(ls run | wc -l)" = 1 ] || fail "TERM: exit code $code, $(ls run) $(cat err)"
+expect 0 "$TESSERA" ckpt verify run
+nothing_left 3

@@ -1,0 +1,47 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# A room of the core or of the command includes only what stands below it (docs/architecture.md), and no tool includes
+# the engine. A planted violation must be found.
+set -eu
+declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit kernels" [plugin]="base builtin"
+  [control]="base" [plan]="base kit" [readers]="base kit plan plugin"
+  [checkpoint]="base" [engine]="base kit kernels builtin plugin control plan readers checkpoint" )
+declare -A tools=( [support]="" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
+  [plan]="support models machine launch report plugins" [train]="support models machine launch report plugins plan"
+  [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support" )
+# Includes that still break the table, each with what ends it. An entry that is no longer needed fails the test.
+exceptions=$(cat <<'LIST'
+tools/machine/machine.c tools/plan/plan_file_model.h
+tools/plan/model_settings.c tools/train/train.h
+tools/plan/plan_source.c tools/train/train.h
+LIST
+)
+# crossings ROOT: "file included-header" of every include that its room may not make.
+crossings() {
+  local room file line to
+  for room in "${!core[@]}"; do
+    grep -rnoE '#include "[a-z]+/[^"]+"' "$1/core/$room" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
+      case $to in tessera/*) continue ;; esac
+      [[ " $room ${core[$room]} " == *" ${to%%/*} "* ]] || echo "${file#"$1"/} $to"
+    done
+  done
+  for room in "${!tools[@]}"; do
+    [ -d "$1/tools/$room" ] || continue
+    grep -rnoE '#include "(tools/[a-z]+|core/engine)/[^"]+"' "$1/tools/$room" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
+      case $to in tools/*) to=${to#tools/}; [[ " $room ${tools[$room]} " == *" ${to%%/*} "* ]] || echo "${file#"$1"/} tools/$to" ;;
+        *) echo "${file#"$1"/} $to" ;; esac
+    done
+  done
+}
+cd "$SOURCE"
+found=$(crossings . | sed 's#^\./##' | sort -u)
+wrong=$(comm -3 <(echo "$found") <(sort -u <<<"$exceptions"))
+[ -z "$wrong" ] || { echo "FAILED: left, includes that a room may not make; right, exceptions that are not needed any more:"; echo "$wrong"; exit 1; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/core/base" "$work/core/engine"
+echo '#include "engine/state.h"' >"$work/core/base/planted.c"
+[ "$(crossings "$work" 2>/dev/null)" = "core/base/planted.c engine/state.h" ] || { echo "FAILED: a planted include was not found"; exit 1; }
+echo "every room includes only what stands below it"

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Small Hugging Face folders with random weights, and what transformers computes from them.
+
+Run once: python make_hf_reference.py OUT_DIR (needs torch, transformers, safetensors). OUT_DIR/NAME is the folder as
+transformers saves it; OUT_DIR/NAME.safetensors holds the tokens of 20 batches, the logits of the first one, the
+gradients of its loss by the names of the folder's tensors, and the losses before each of 20 steps of AdamW and after
+the last. Everything is computed in fp64 from the folder's weights.
+"""
+import pathlib
+import shutil
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+STEPS, BATCH, CONTEXT, VOCABULARY = 20, 2, 16, 64
+LLAMA = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCABULARY,
+             max_position_embeddings=64, initializer_range=0.2)
+SCALED = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+
+
+def models():
+    yield "hf-llama", LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, rope_parameters=SCALED, **LLAMA)), \
+        torch.float32, "12KB"
+    yield "hf-llama-tied", LlamaForCausalLM(LlamaConfig(num_key_value_heads=1, tie_word_embeddings=True, head_dim=8,
+                                                        **LLAMA)), torch.bfloat16, "5GB"
+    yield "hf-gpt2", GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=VOCABULARY, n_positions=32,
+                                                initializer_range=0.2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                                bos_token_id=0, eos_token_id=0)), torch.float16, "5GB"
+
+
+def loss_of(model, tokens):
+    logits = model(input_ids=tokens[:, :-1]).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()), logits
+
+
+def reference(model):
+    torch.manual_seed(2)
+    tokens = torch.randint(0, VOCABULARY, (STEPS, BATCH, CONTEXT + 1))
+    values = {"tokens": tokens.int()}
+    groups = [dict(params=[p for p in model.parameters() if p.ndim >= 2], weight_decay=0.1),
+              dict(params=[p for p in model.parameters() if p.ndim < 2], weight_decay=0.0)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss, logits = loss_of(model, tokens[step])
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            values["logits"] = logits.detach().float().contiguous()
+            values |= {name: p.grad.float().contiguous() for name, p in model.named_parameters()}
+        optimizer.step()
+    losses.append(loss_of(model, tokens[0])[0].item())
+    values["losses"] = torch.tensor(losses, dtype=torch.float64).float()
+    return values
+
+
+def main(out):
+    torch.manual_seed(1)
+    for name, model, dtype, shard in models():
+        folder = out / name
+        shutil.rmtree(folder, ignore_errors=True)
+        model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        wide = type(model).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").train()
+        save_file(reference(wide), out / f"{name}.safetensors")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

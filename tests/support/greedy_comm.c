@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm plugin "greedy": shm, but that one rank maps 1 GiB that nobody asked for. Args "open:R" take it when the plugin
+ * is opened on rank R, "init:R" when its communicator is made. What the witness must find
+ * (tests/e2e/test_every_rank.sh). */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <tessera/plugin.h>
+#include <tessera/plugin_helpers.h>
+
+__attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_plugin_note_v1 = {
+    .magic = "TESSPLG",
+    .struct_size = sizeof(tess_plugin_note),
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .core_minor_min = 1,
+    .kinds = 1u << TESS_KIND_COMM,
+    .name = "greedy",
+    .version = "1.0",
+    .license = "BSD-3-Clause",
+};
+
+static tess_comm_ops table;
+static tess_status (*inner_init)(void *, const tess_comm_config *, tess_comm **, tess_error *);
+
+static int is_rank(const char *digits) {
+    const char *rank = getenv("RANK");
+    return rank && strcmp(rank, digits) == 0;
+}
+
+static void take(void) {
+    mmap(NULL, (size_t)1 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+static tess_status greedy_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
+    take();
+    return inner_init(ctx, config, out, error);
+}
+
+tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
+    const void *under = NULL;
+    void *handle = NULL;
+    (void)kind;
+    tess_status s = host->plugin_open(host->host, TESS_KIND_COMM, "shm", &under, ctx, &handle, error);
+    if (s < 0)
+        return s;
+    uint32_t bytes = ((const tess_comm_ops *)under)->struct_size;
+    memcpy(&table, under, bytes < sizeof table ? bytes : sizeof table);
+    inner_init = table.init;
+    if (strncmp(host->args, "open:", 5) == 0 && is_rank(host->args + 5))
+        take();
+    if (strncmp(host->args, "init:", 5) == 0 && is_rank(host->args + 5))
+        table.init = greedy_init;
+    *out = &table;
+    return TESS_OK;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* misuse CASE: a program that makes one mistake, and prints the message it gets. Three scopes of two parameters. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <tessera/tessera.h>
+
+enum { SCOPES = 3, WEIGHTS = 600, BIASES = 20 };
+static const char *mistake;
+static tess *t;
+static tess_scope scope[SCOPES];
+static float *kept; /* a pointer used after its end */
+
+static int is(const char *name) {
+    return strcmp(mistake, name) == 0;
+}
+
+static int on_rank(const char *name) { /* on rank 1 where there is one */
+    return is(name) && tess_rank(t) == tess_ranks(t) - 1;
+}
+
+static void ok(tess_status status) {
+    if (status == TESS_OK)
+        return;
+    fprintf(stderr, "misuse: %s\n", tess_last_error());
+    tess_close(t);
+    exit(tess_exit_code(status));
+}
+
+static void declare(void) {
+    static const char *const names[SCOPES] = { "a", "b", "c" };
+    char name[16];
+    const int64_t many[] = { WEIGHTS }, few[] = { is("small_bias") ? BIASES / 4 : BIASES };
+    for (int k = 0; k < SCOPES; k++) {
+        ok(tess_scope_add(t, names[k], 0, &scope[k]));
+        tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = name, .shape = many, .ndim = 1 };
+        snprintf(name, sizeof name, "%s.weight", names[k]);
+        o.optimizer_group = is("group") ? 1 : 0;
+        ok(tess_param_add(t, &o, NULL));
+        snprintf(name, sizeof name, "%s.bias", names[k]);
+        o.shape = few;
+        o.optimizer_group = 0;
+        ok(tess_param_add(t, &o, NULL));
+    }
+}
+
+static tess_status fill(void *user, const tess_range *r, void *data) {
+    (void)user;
+    for (uint64_t i = 0; i < r->elems; i++)
+        ((float *)data)[i] = 0.001f * (float)(r->first_elem + i);
+    return TESS_OK;
+}
+
+static double forward(int k) {
+    float *p[2];
+    double sum = 0;
+    ok(tess_forward_begin(t, scope[k], p, 2));
+    if (k == 1 && on_rank("write_param"))
+        p[0][3] = 1;
+    for (int i = 0; i < WEIGHTS; i++)
+        sum += (double)p[0][i];
+    if (k == 0)
+        kept = p[0];
+    if (k == 1 && on_rank("use_after_end"))
+        sum += (double)kept[0];
+    if (k == SCOPES - 1 && on_rank("use_after_end_last"))
+        kept = p[1];
+    ok(tess_forward_end(t, scope[k]));
+    return sum;
+}
+
+static void backward(int k) {
+    float *p[2], *d[2];
+    ok(tess_backward_begin(t, scope[k], p, d, 2));
+    for (int i = 0; i < WEIGHTS; i++)
+        d[0][i] += 0.01f * p[0][i];
+    for (int i = 0; i < BIASES; i++) /* as long as the kernel believes */
+        d[1][i] += 1;
+    if (k == 0 && on_rank("use_after_end_last"))
+        d[0][0] += kept[0];
+    float *late = d[0];
+    ok(tess_backward_end(t, scope[k]));
+    if (k == SCOPES - 1 && on_rank("grad_after_end"))
+        late[0] += 7;
+    if (k == 0 && on_rank("grad_after_end_last"))
+        late[0] += 7;
+}
+
+static void pass(void) {
+    double sum = 0;
+    uint32_t kind = on_rank("eval_and_train") || is("summon_eval") ? TESS_PASS_EVAL : TESS_PASS_TRAIN;
+    ok(tess_pass(t, kind));
+    for (int k = 0; k < SCOPES; k++) {
+        if (k == 1 && is("scope_left_out"))
+            continue;
+        sum += forward(k);
+        if (k == 0 && is("summon_open")) {
+            float *p[2];
+            ok(tess_forward_begin(t, scope[1], p, 2));
+            ok(tess_summon_begin(t, scope[0], p, 2));
+        }
+        if (k == 0 && (is("summon_within") || is("summon_eval"))) {
+            float *p[2];
+            ok(tess_summon_begin(t, scope[0], p, 2));
+            ok(tess_summon_end(t, scope[0]));
+        }
+    }
+    if (on_rank("hang"))
+        sleep(30);
+    for (int k = SCOPES; k-- > 0 && !is("no_backward") && kind == TESS_PASS_TRAIN;)
+        if (k != 1 || (!is("backward_left_out") && !is("scope_left_out")))
+            backward(k);
+    ok(tess_all_reduce(t, &sum, 1, TESS_F64, TESS_AVG));
+}
+
+static void step(void) {
+    static const tess_optimizer_group groups[] = { { 0, 1 }, { 0, 1 } };
+    tess_optimizer_options o = { .struct_size = sizeof o, .lr = 0.1f, .groups = groups, .n_groups = 2 };
+    o.groups = is("group") ? NULL : groups;
+    o.lr = is("lr_missing") ? 0 : is("lr_nan") ? NAN : on_rank("lr_per_rank") ? 0.2f : 0.1f;
+    o.clip_norm = is("clip_negative") ? -1 : 0;
+    ok(tess_step(t, &o));
+}
+
+int main(int argc, char **argv) {
+    tess_options o = { .struct_size = sizeof o };
+    mistake = argc > 1 ? argv[1] : "";
+    ok(tess_open(&o, &t));
+    declare();
+    ok(tess_shard(t, fill, NULL));
+    for (int i = 0; i < 3; i++) {
+        pass();
+        if (is("all_reduce_counts")) {
+            float values[8] = { 0 };
+            ok(tess_all_reduce(t, values, on_rank("all_reduce_counts") ? 5 : 3, TESS_F32, TESS_SUM));
+        }
+        step();
+    }
+    ok(tess_close(t));
+    printf("%s: nothing was wrong\n", mistake);
+    return 0;
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <locale.h>
+
+#include <cmocka.h>
+
+#include "core/base/options.h"
+
+static void set(const char *name, const char *text) {
+    assert_int_equal(setenv(name, text, 1), 0);
+}
+
+/* ---- values ------------------------------------------------------------------------------------ */
+
+static void test_options__bytes_with_suffix_are_exact(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {
+        { "0", 0 },
+        { "512", 512 },
+        { "512B", 512 },
+        { "64KiB", 65536 },
+        { "1.5GiB", UINT64_C(1610612736) },
+        { "0.1KiB", 102 },
+        { "2TiB", UINT64_C(2199023255552) },
+        { "0.999999TiB", UINT64_C(1099510528264) },
+        { "18446744073709551615", UINT64_MAX },
+        { "16777215TiB", UINT64_C(16777215) << 40 },
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        uint64_t out = 1;
+        assert_int_equal(tess__parse_bytes(good[i].text, &out), TESS_OK);
+        assert_true(out == good[i].bytes);
+    }
+}
+
+static void test_options__malformed_bytes_fail_and_leave_out_alone(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        " 1",
+        "1 ",
+        "-1",
+        "+1",
+        "KiB",
+        "1.KiB",
+        ".5KiB",
+        "1.5",
+        "1.5B",
+        "1kib",
+        "1KB",
+        "1K",
+        "0x10",
+        "1e3",
+        "1,5KiB",
+        "nan",
+        "1KiBKiB",
+        "1.5.5KiB",
+        "16777216TiB",
+        "1.1234567KiB",
+        "18446744073709551616",
+        "99999999999999999999999GiB",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        uint64_t out = 77;
+        assert_int_equal(tess__parse_bytes(bad[i], &out), TESS_E_INVALID);
+        assert_true(out == 77);
+    }
+}
+
+static void test_options__reals_are_parsed_whatever_the_locale(void **state) {
+    (void)state;
+    double out = 0;
+    setlocale(LC_ALL, "de_DE.UTF-8"); /* where there is one */
+    assert_int_equal(tess__parse_real("0.25", &out), TESS_OK);
+    setlocale(LC_ALL, "C");
+    assert_true(out == 0.25);
+    assert_int_equal(tess__parse_real("-1e-3", &out), TESS_OK);
+    assert_true(out == -1e-3);
+    static const char *const bad[] = { "", " 1", "+1", "1 ", "nan", "inf", "-inf", "1e999", "0,5", "1x", "-", "." };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(tess__parse_real(bad[i], &out), TESS_E_INVALID);
+    assert_true(out == -1e-3);
+}
+
+static void test_options__unset_or_empty_leaves_out_alone(void **state) {
+    (void)state;
+    int64_t i = 5;
+    unsetenv("TESSERA_BATCH");
+    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_OK);
+    set("TESSERA_BATCH", "");
+    assert_null(tess__option_text("batch"));
+    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_OK);
+    assert_true(i == 5);
+}
+
+static void test_options__integer_in_range_is_read_and_outside_is_named(void **state) {
+    (void)state;
+    int64_t i = 5;
+    set("TESSERA_BATCH", "9");
+    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_OK);
+    assert_true(i == 9);
+    set("TESSERA_BATCH", "10");
+    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_BATCH is '10', expected an integer from 1 to 9");
+    set("TESSERA_BATCH", "-9223372036854775808");
+    assert_int_equal(tess__option_int("batch", INT64_MIN, INT64_MAX, &i), TESS_OK);
+    assert_true(i == INT64_MIN);
+    set("TESSERA_BATCH", "9223372036854775808");
+    assert_int_equal(tess__option_int("batch", 0, INT64_MAX, &i), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_BATCH is '9223372036854775808', expected an integer from 0 up");
+    assert_true(i == INT64_MIN);
+    unsetenv("TESSERA_BATCH");
+}
+
+static void test_options__word_beside_a_value_means_unset(void **state) {
+    (void)state;
+    int64_t i = -1;
+    set("TESSERA_PREFETCH", "auto");
+    assert_int_equal(tess__option_int("prefetch", 0, 8, &i), TESS_OK);
+    assert_true(i == -1);
+    set("TESSERA_PREFETCH", "8");
+    assert_int_equal(tess__option_int("prefetch", 0, 8, &i), TESS_OK);
+    assert_true(i == 8);
+    set("TESSERA_PREFETCH", "9");
+    assert_int_equal(tess__option_int("prefetch", 0, 8, &i), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_PREFETCH is '9', expected an integer from 0 to 8 or auto");
+    unsetenv("TESSERA_PREFETCH");
+}
+
+static void test_options__other_types_name_variable_text_and_expectation(void **state) {
+    (void)state;
+    uint64_t bytes = 1;
+    int flag = 7;
+    double real = 7;
+    const char *choice = NULL;
+    set("TESSERA_DEVICE_MEMORY", "12 MB");
+    assert_int_equal(tess__option_bytes("device-memory", &bytes), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(),
+                        "TESSERA_DEVICE_MEMORY is '12 MB', expected bytes such as 512, 64KiB or 1.5GiB");
+    set("TESSERA_DEVICE_MEMORY", "12MiB");
+    assert_int_equal(tess__option_bytes("device-memory", &bytes), TESS_OK);
+    assert_true(bytes == 12582912);
+    unsetenv("TESSERA_DEVICE_MEMORY");
+
+    set("TESSERA_STRICT", "2");
+    assert_int_equal(tess__option_flag("strict", &flag), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_STRICT is '2', expected 0, 1, no, yes, off, on, false or true");
+    set("TESSERA_STRICT", "off");
+    assert_int_equal(tess__option_flag("strict", &flag), TESS_OK);
+    assert_int_equal(flag, 0);
+    set("TESSERA_STRICT", "1");
+    assert_int_equal(tess__option_flag("strict", &flag), TESS_OK);
+    assert_int_equal(flag, 1);
+    unsetenv("TESSERA_STRICT");
+
+    set("TESSERA_LR", "fast");
+    assert_int_equal(tess__option_real("lr", &real), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_LR is 'fast', expected a finite number");
+    unsetenv("TESSERA_LR");
+
+    set("TESSERA_SYNC", "eac");
+    assert_int_equal(tess__option_choice("sync", &choice), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_SYNC is 'eac', expected one of each|end");
+    assert_null(choice);
+    set("TESSERA_SYNC", "end");
+    assert_int_equal(tess__option_choice("sync", &choice), TESS_OK);
+    assert_string_equal(choice, "end");
+    unsetenv("TESSERA_SYNC");
+    assert_int_equal(tess__option_choice("batch", &choice), TESS_E_INTERNAL);
+}
+
+static void test_options__text_outlives_a_change_of_the_variable(void **state) {
+    (void)state;
+    set("TESSERA_DATA", "first");
+    const char *first = tess__option_text("data");
+    set("TESSERA_DATA", "second");
+    assert_string_equal(first, "first");
+    assert_string_equal(tess__option_text("data"), "second");
+    unsetenv("TESSERA_DATA");
+    assert_string_equal(first, "first");
+}
+
+static void test_options__key_that_is_none_gives_no_variable(void **state) {
+    (void)state;
+    char out[80], longest[100];
+    assert_string_equal(tess__option_variable("gloo-interface", out), "TESSERA_GLOO_INTERFACE");
+    assert_null(tess__option_variable("", out));
+    assert_null(tess__option_variable("Gloo", out));
+    assert_null(tess__option_variable("a=b", out));
+    assert_null(tess__option_variable("../x", out));
+    memset(longest, 'a', sizeof longest);
+    longest[71] = 0;
+    assert_non_null(tess__option_variable(longest, out));
+    assert_int_equal(strlen(out), 79);
+    longest[71] = 'a', longest[72] = 0;
+    assert_null(tess__option_variable(longest, out));
+    assert_null(tess__option_text("a b"));
+}
+
+/* ---- plugins' options -------------------------------------------------------------------------- */
+
+static tess_option an_option(const char *key, uint32_t type, const char *fallback) {
+    return (tess_option){
+        .struct_size = sizeof(tess_option), .type = type, .key = key, .fallback = fallback, .help = "for the test"
+    };
+}
+
+static void test_options__registered_value_is_checked_by_type(void **state) {
+    (void)state;
+    tess_option o[] = { an_option("alpha-port", TESS_OPTION_INT, "0"),
+                        an_option("alpha-mode", TESS_OPTION_CHOICE, "a|b") };
+    set("TESSERA_ALPHA_PORT", "x");
+    assert_int_equal(tess__options_register("comm", "alpha", o, 2), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_ALPHA_PORT is 'x', expected an integer");
+    set("TESSERA_ALPHA_PORT", "80");
+    set("TESSERA_ALPHA_MODE", "c");
+    assert_int_equal(tess__options_register("comm", "alpha", o, 2), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_ALPHA_MODE is 'c', expected one of a|b");
+    set("TESSERA_ALPHA_MODE", "b");
+    assert_int_equal(tess__options_register("comm", "alpha", o, 2), TESS_OK);
+    unsetenv("TESSERA_ALPHA_PORT");
+    unsetenv("TESSERA_ALPHA_MODE");
+}
+
+static void test_options__stranger_with_the_plugins_prefix_is_an_error(void **state) {
+    (void)state;
+    tess_option o[] = { an_option("beta-interface", TESS_OPTION_TEXT, NULL) };
+    set("TESSERA_BETA_INTERFCE", "eth0");
+    assert_int_equal(tess__options_register("comm", "beta", o, 1), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_BETA_INTERFCE is set, but comm plugin beta has no such option; "
+                                           "did you mean TESSERA_BETA_INTERFACE?");
+    unsetenv("TESSERA_BETA_INTERFCE");
+    /* The kind's prefix is checked for a plugin that uses it, and the core's own variables are no strangers. */
+    tess_option p[] = { an_option("offload-part", TESS_OPTION_REAL, "1") };
+    set("TESSERA_OFFLOAD_PRAT", "1");
+    assert_int_equal(tess__options_register("offload", "gamma", p, 1), TESS_E_INVALID);
+    unsetenv("TESSERA_OFFLOAD_PRAT");
+    tess_option d[] = { an_option("device-index", TESS_OPTION_INT, "0") };
+    set("TESSERA_DEVICE_MEMORY", "1GiB");
+    assert_int_equal(tess__options_register("device", "delta", d, 1), TESS_OK);
+    unsetenv("TESSERA_DEVICE_MEMORY");
+}
+
+static void test_options__ill_declared_options_are_refused(void **state) {
+    (void)state;
+    tess_option o = an_option("other-port", TESS_OPTION_INT, NULL);
+    assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "comm plugin eps declares option 'other-port', which begins with neither "
+                                           "'eps-' nor 'comm-'");
+    o.key = "eps-Port";
+    assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+    o.key = NULL;
+    assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+    o.key = "device-memory";
+    assert_int_equal(tess__options_register("device", "eps", &o, 1), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "device plugin eps declares option 'device-memory', which is the core's");
+    o = an_option("eps-port", 6, NULL);
+    assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+    o = an_option("eps-port", TESS_OPTION_INT, NULL);
+    o.struct_size = 8;
+    assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+    assert_int_equal(tess__options_register("comm", "eps", NULL, 1), TESS_E_INVALID);
+}
+
+static void test_options__longer_option_structs_are_walked_by_their_size(void **state) {
+    (void)state;
+    struct {
+        tess_option o;
+        uint64_t more;
+    } longer[2] = { { an_option("zeta-a", TESS_OPTION_INT, NULL), 1 },
+                    { an_option("zeta-b", TESS_OPTION_INT, NULL), 1 } };
+    longer[0].o.struct_size = longer[1].o.struct_size = sizeof longer[0];
+    set("TESSERA_ZETA_B", "no");
+    assert_int_equal(tess__options_register("comm", "zeta", &longer[0].o, 2), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_ZETA_B is 'no', expected an integer");
+    set("TESSERA_ZETA_B", "2");
+    assert_int_equal(tess__options_register("comm", "zeta", &longer[0].o, 2), TESS_OK);
+    unsetenv("TESSERA_ZETA_B");
+}
+
+/* ---- unknown variables ------------------------------------------------------------------------- */
+
+/* What `call` writes to standard error. */
+static void captured(int (*call)(void), int *result, char *text, size_t size) {
+    FILE *aside = tmpfile();
+    int saved = dup(STDERR_FILENO);
+    assert_non_null(aside);
+    dup2(fileno(aside), STDERR_FILENO);
+    *result = call();
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(aside);
+    text[fread(text, 1, size - 1, aside)] = 0;
+    fclose(aside);
+}
+
+static void test_options__unknown_variable_is_one_warning_with_the_nearest_name(void **state) {
+    (void)state;
+    char text[1024];
+    int n;
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_int_equal(n, 0);
+    assert_string_equal(text, "");
+    set("TESSERA_PRECISON", "bf16");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_int_equal(n, 1);
+    assert_string_equal(text,
+                        "tessera: warning: TESSERA_PRECISON is set, but neither tessera nor a plugin in use knows "
+                        "it; did you mean TESSERA_PRECISION?\n");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_int_equal(n, 0);
+    assert_string_equal(text, "");
+    set("TESSERA_QQQQQQ", "1");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_string_equal(text,
+                        "tessera: warning: TESSERA_QQQQQQ is set, but neither tessera nor a plugin in use knows it\n");
+    unsetenv("TESSERA_PRECISON");
+    unsetenv("TESSERA_QQQQQQ");
+}
+
+static void test_options__registered_and_empty_variables_are_not_warned_of(void **state) {
+    (void)state;
+    char text[1024];
+    int n;
+    tess_option o = an_option("eta-port", TESS_OPTION_INT, NULL);
+    assert_int_equal(tess__options_register("comm", "eta", &o, 1), TESS_OK);
+    set("TESSERA_ETA_PORT", "3");
+    set("TESSERA_SOMETHING", "");
+    set("TESSERA_MATRIX_COMM", "x");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_int_equal(n, 0);
+    set("TESSERA_ETA_PROT", "3");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_int_equal(n, 1);
+    assert_non_null(strstr(text, "did you mean TESSERA_ETA_PORT?"));
+    unsetenv("TESSERA_ETA_PORT");
+    unsetenv("TESSERA_ETA_PROT");
+    unsetenv("TESSERA_SOMETHING");
+    unsetenv("TESSERA_MATRIX_COMM");
+}
+
+static void test_options__nearest_takes_small_slips_only(void **state) {
+    (void)state;
+    static const char *const names[] = { "gloo", "nccl", "shm", "module", "reduce_scatter" };
+    assert_string_equal(tess__nearest("glo", names, 5), "gloo");
+    assert_string_equal(tess__nearest("lgoo", names, 5), "gloo");
+    assert_string_equal(tess__nearest("modul", names, 5), "module");
+    assert_string_equal(tess__nearest("reduce-scater", names, 5), "reduce_scatter");
+    assert_string_equal(tess__nearest("shm", names, 5), "shm");
+    assert_null(tess__nearest("mpi", names, 5));
+    assert_null(tess__nearest("", names, 5));
+    assert_null(tess__nearest("gloo", names, 0));
+}
+
+/* ---- the table and its page -------------------------------------------------------------------- */
+
+static void test_options__table_rows_are_well_formed_and_unique(void **state) {
+    (void)state;
+    char out[80];
+    for (const tess__option *o = tess__option_table; o->key; o++) {
+        assert_non_null(tess__option_variable(o->key, out));
+        assert_in_range(o->type, TESS_OPTION_INT, TESS_OPTION_FLAG);
+        assert_true(o->type != TESS_OPTION_CHOICE || o->choices);
+        assert_ptr_equal(tess__option_find(o->key), o);
+        assert_true(strlen(o->help) > 5);
+    }
+}
+
+static void page_path(char *out, size_t size, const char *name) {
+    snprintf(out, size, "%s/docs/%s", TESSERA_SOURCE_DIR, name);
+}
+
+/* With TESSERA_TEST_UPDATE=1 the test writes the page instead. */
+static void test_options__page_of_variables_equals_the_table(void **state) {
+    (void)state;
+    static char want[65536], have[65536];
+    char path[4096];
+    page_path(path, sizeof path, "variables.md");
+    FILE *made = fmemopen(want, sizeof want, "w");
+    tess__options_markdown(made);
+    assert_int_equal(fclose(made), 0);
+    if (getenv("TESSERA_TEST_UPDATE")) {
+        FILE *page = fopen(path, "w");
+        assert_non_null(page);
+        fputs(want, page);
+        assert_int_equal(fclose(page), 0);
+    }
+    FILE *page = fopen(path, "r");
+    assert_non_null(page);
+    have[fread(have, 1, sizeof have - 1, page)] = 0;
+    fclose(page);
+    assert_string_equal(have, want);
+}
+
+int main(void) {
+    unsetenv("TESSERA_LOG");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_options__bytes_with_suffix_are_exact),
+        cmocka_unit_test(test_options__malformed_bytes_fail_and_leave_out_alone),
+        cmocka_unit_test(test_options__reals_are_parsed_whatever_the_locale),
+        cmocka_unit_test(test_options__unset_or_empty_leaves_out_alone),
+        cmocka_unit_test(test_options__integer_in_range_is_read_and_outside_is_named),
+        cmocka_unit_test(test_options__word_beside_a_value_means_unset),
+        cmocka_unit_test(test_options__other_types_name_variable_text_and_expectation),
+        cmocka_unit_test(test_options__text_outlives_a_change_of_the_variable),
+        cmocka_unit_test(test_options__key_that_is_none_gives_no_variable),
+        cmocka_unit_test(test_options__registered_value_is_checked_by_type),
+        cmocka_unit_test(test_options__stranger_with_the_plugins_prefix_is_an_error),
+        cmocka_unit_test(test_options__ill_declared_options_are_refused),
+        cmocka_unit_test(test_options__longer_option_structs_are_walked_by_their_size),
+        cmocka_unit_test(test_options__unknown_variable_is_one_warning_with_the_nearest_name),
+        cmocka_unit_test(test_options__registered_and_empty_variables_are_not_warned_of),
+        cmocka_unit_test(test_options__nearest_takes_small_slips_only),
+        cmocka_unit_test(test_options__table_rows_are_well_formed_and_unique),
+        cmocka_unit_test(test_options__page_of_variables_equals_the_table),
+    };
+    return cmocka_run_group_tests_name("options", tests, NULL, NULL);
+}

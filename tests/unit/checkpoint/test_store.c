@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Saves onto a simulated disk that crashes at every operation: the newest checkpoint or the one before always loads,
+ * and nothing is left over after the next start. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/log.h"
+#include "core/checkpoint/saved.h"
+#include "core/checkpoint/store.h"
+#include "tests/support/sim_disk.h"
+
+#define DIR_OF_ALL "/d/run"
+enum { ELEMS = 1500, KEEP = 2 };
+
+static float value(int save, int writer, int i) {
+    return (float)(save * 100000 + writer * 10000 + i);
+}
+
+static tess__tensor piece(int writer) {
+    tess__tensor t = { .dtype = TESS_F32, .ndim = 1, .shape = { ELEMS } };
+    tess__piece_name name = { .kind = TESS__PIECE_PARAM, .first = (uint64_t)writer * ELEMS, .name = "h.0.weight" };
+    assert_int_equal(tess__piece_name_write(&name, t.name), TESS_OK);
+    return t;
+}
+
+/* One writer's part of save number `save`. */
+static tess_status write_part(const tess__disk *d, uint64_t step, uint64_t generation, int save, int writer,
+                              int writers, tess__data_file *out) {
+    char dir[PATH_MAX], name[TESS__FILE_NAME];
+    float data[ELEMS];
+    tess__tensor t = piece(writer);
+    tess__data_writer w;
+    tess__safetensors_arrange(&t, 1);
+    for (int i = 0; i < ELEMS; i++)
+        data[i] = value(save, writer, i);
+    tess__step_dir(DIR_OF_ALL, step, dir);
+    tess__data_file_name(generation, (uint64_t)writer, (uint64_t)writers, name);
+    tess_status s = tess__data_create(d, dir, name, &t, 1, &w);
+    if (s)
+        return s;
+    if ((s = tess__data_write(&w, data, sizeof data))) {
+        tess__data_drop(&w);
+        return s;
+    }
+    return tess__data_finish(&w, out);
+}
+
+static tess_status save_step(tess__store *store, uint64_t step, int save, int writers) {
+    tess__data_file files[8] = { 0 };
+    tess__tensor param = { .name = "h.0.weight", .dtype = TESS_F32, .ndim = 1, .shape = { ELEMS * writers } };
+    uint8_t is_buffer = 0;
+    tess__manifest m = { .step = step,
+                         .chunk_bytes = TESS__CHUNK_BYTES,
+                         .ranks = (uint64_t)writers,
+                         .microbatches = (uint64_t)save,
+                         .has_sums = tess__sum_known(),
+                         .writer = "test",
+                         .optimizer = "sgd",
+                         .n_files = (uint64_t)writers,
+                         .n_params = 1,
+                         .files = files,
+                         .params = &param,
+                         .is_buffer = &is_buffer };
+    tess_status s = tess__store_begin(store, step, &m.generation);
+    for (int w = 0; !s && w < writers; w++)
+        s = write_part(store->disk, step, m.generation, save, w, writers, &files[w]);
+    if (!s)
+        s = tess__store_commit(store, &m, KEEP);
+    else
+        tess__store_abandon(store, step, m.generation);
+    for (int w = 0; w < writers; w++)
+        free(files[w].sums);
+    return s;
+}
+
+static const uint64_t steps[] = { 10, 20, 20, 30, 40 }; /* one of them twice, as after going back */
+enum { N_SAVES = 5 };
+
+/* Runs all saves, as far as the disk lasts. Returns how many were complete; *leftovers: what the next start removes. */
+static int run_saves(sim_disk *disk, int writers) {
+    tess__store store;
+    int done = 0;
+    if (tess__store_open(sim_disk_table(disk), DIR_OF_ALL, &store) != TESS_OK)
+        return 0;
+    while (done < N_SAVES && save_step(&store, steps[done], done, writers) == TESS_OK)
+        done++;
+    tess__store_close(&store);
+    return done;
+}
+
+/* Which save a checkpoint holds, all of it verified; -1: none that verifies. */
+static int save_in(const tess__disk *d, uint64_t step) {
+    char path[PATH_MAX];
+    tess__saved s;
+    float data[ELEMS];
+    tess__step_dir(DIR_OF_ALL, step, path);
+    if (tess__saved_open(d, path, &s) != TESS_OK)
+        return -1;
+    int save = (int)s.manifest.microbatches;
+    for (uint64_t w = 0; save >= 0 && w < s.manifest.n_files; w++) {
+        tess__saved_file *f = NULL;
+        uint64_t n = 0;
+        if (tess__saved_file_open(&s, w, &f) != TESS_OK || tess__saved_file_verify(f) != TESS_OK)
+            save = -1;
+        const tess__tensor *t = f ? tess__saved_file_list(f, &n) : NULL;
+        if (save >= 0 && (n != 1 || tess__saved_file_read(f, &t[0], 0, ELEMS, data) != TESS_OK))
+            save = -1;
+        for (int i = 0; save >= 0 && i < ELEMS; i++)
+            assert_true(data[i] == value(save, (int)w, i)); /* verified, so it must be right */
+        tess__saved_file_close(f);
+    }
+    tess__saved_close(&s);
+    return save;
+}
+
+static int newest(const tess__disk *d) {
+    uint64_t *list = NULL, n = 0;
+    int found = -1;
+    if (tess__store_list(d, DIR_OF_ALL, &list, &n) != TESS_OK)
+        return -1;
+    while (found < 0 && n)
+        found = save_in(d, list[--n]);
+    free(list);
+    return found;
+}
+
+/* After the next start there are only files that manifests name. */
+static void check_no_leftovers(sim_disk *disk, int writers) {
+    tess__store store;
+    uint64_t *list = NULL, n = 0;
+    const tess__disk *d = sim_disk_table(disk);
+    assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+    assert_int_equal(tess__store_list(d, DIR_OF_ALL, &list, &n), TESS_OK);
+    assert_int_equal(sim_disk_files(disk), (int)n * (writers + 1));
+    free(list);
+    assert_int_equal(save_step(&store, 50, 7, writers), TESS_OK);
+    tess__store_close(&store);
+    assert_int_equal(newest(d), 7);
+}
+
+static sim_fate all(void *user, int i) {
+    (void)i;
+    return *(sim_fate *)user;
+}
+
+typedef struct {
+    int which;
+    sim_fate fate;
+} one_of;
+static sim_fate only(void *user, int i) {
+    const one_of *o = user;
+    return i == o->which ? o->fate : SIM_KEEP;
+}
+
+static sim_fate by_seed(void *user, int i) {
+    uint64_t *seed = user;
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u + (uint64_t)i;
+    return (sim_fate)((*seed >> 40) % 3);
+}
+
+static long checked;
+static void check_after(const sim_disk *crashed, int done, int writers, sim_fate_fn fate, void *user) {
+    sim_disk *disk = sim_disk_after(crashed, fate, user);
+    int found = newest(sim_disk_table(disk));
+    if (found != done && found != done - 1)
+        fail_msg("W=%d: crash at operation %d: save %d was complete, found %d", writers, sim_disk_operations(crashed),
+                 done - 1, found);
+    check_no_leftovers(disk, writers);
+    sim_disk_destroy(disk);
+    checked++;
+}
+
+static void check_crash(const sim_disk *crashed, int done, int writers) {
+    sim_fate keep = SIM_KEEP, drop = SIM_DROP, tear = SIM_TEAR;
+    check_after(crashed, done, writers, all, &keep);
+    check_after(crashed, done, writers, all, &drop);
+    check_after(crashed, done, writers, all, &tear);
+    for (int i = 0; i < sim_disk_unsynced(crashed); i++)
+        for (sim_fate f = SIM_DROP; f <= SIM_TEAR; f++)
+            check_after(crashed, done, writers, only, &(one_of){ i, f });
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        check_after(crashed, done, writers, by_seed, &(uint64_t){ seed * 977 });
+}
+
+static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
+    (void)state;
+    for (int writers = 1; writers <= 4; writers++) {
+        sim_disk *whole = sim_disk_create();
+        assert_int_equal(run_saves(whole, writers), N_SAVES);
+        int operations = sim_disk_operations(whole);
+        assert_int_equal(sim_disk_files(whole), KEEP * (writers + 1));
+        sim_disk_destroy(whole);
+        for (int n = 1; n <= operations; n++) {
+            sim_disk *disk = sim_disk_create();
+            sim_disk_crash_after(disk, n);
+            check_crash(disk, run_saves(disk, writers), writers);
+            sim_disk_destroy(disk);
+        }
+    }
+    assert_true(checked > 1000);
+    print_message("%ld disks after a crash\n", checked);
+}
+
+static void test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before(void **state) {
+    (void)state;
+    enum { SYNCS = 7, BEFORE_RENAME = 5 }; /* two writers with two each, the manifest; then both directories */
+    for (int k = 1; k <= SYNCS; k++) {
+        sim_disk *disk = sim_disk_create();
+        const tess__disk *d = sim_disk_table(disk);
+        tess__store store;
+        assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+        assert_int_equal(save_step(&store, 10, 0, 2), TESS_OK);
+        sim_disk_fail_sync(disk, k);
+        assert_int_equal(save_step(&store, 20, 1, 2), TESS_E_DATA);
+        assert_int_equal(newest(d), k <= BEFORE_RENAME ? 0 : 1);
+        assert_int_equal(save_in(d, 10), 0);
+        assert_int_equal(save_step(&store, 30, 2, 2), TESS_OK);
+        assert_int_equal(newest(d), 2);
+        tess__store_close(&store);
+        sim_disk_destroy(disk);
+    }
+}
+
+/* Every bit of a small checkpoint would take long: every 97th, and every shorter length by steps. */
+static void test_store__damage_is_found(void **state) {
+    (void)state;
+    static const char *const names[] = { "manifest.json", "data-1-00000-of-00002.safetensors",
+                                         "data-1-00001-of-00002.safetensors" };
+    if (!tess__sum_known())
+        skip();
+    for (size_t f = 0; f < 3; f++)
+        for (uint64_t bit = 0;; bit += 97) {
+            char path[PATH_MAX];
+            tess__store store;
+            sim_disk *disk = sim_disk_create();
+            const tess__disk *d = sim_disk_table(disk);
+            snprintf(path, sizeof path, DIR_OF_ALL "/step-000010/%s", names[f]);
+            assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+            assert_int_equal(save_step(&store, 10, 0, 2), TESS_OK);
+            assert_int_equal(save_in(d, 10), 0);
+            int outside = sim_disk_flip(disk, path, bit);
+            if (!outside && save_in(d, 10) >= 0)
+                fail_msg("bit %llu of %s", (unsigned long long)bit, names[f]);
+            if (!outside && sim_disk_flip(disk, path, bit) == 0 && sim_disk_truncate(disk, path, bit / 8) == 0)
+                assert_int_equal(save_in(d, 10), -1);
+            tess__store_close(&store);
+            sim_disk_destroy(disk);
+            if (outside)
+                break;
+        }
+}
+
+static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state) {
+    (void)state;
+    tess__manifest m;
+    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":2,\"x\":1}";
+    assert_int_equal(tess__manifest_read("a/manifest.json", newer, sizeof newer - 1, &m), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 2 is newer"));
+    assert_int_equal(tess__manifest_read("a/manifest.json", "{\"a\":1}", 7, &m), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "a/manifest.json: offset"));
+    assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
+}
+
+static void test_store__a_second_run_on_one_directory_is_refused(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tessera-test-XXXXXX";
+    tess__store one, two;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(tess__store_open(&tess__disk_real, dir, &one), TESS_OK);
+    assert_int_equal(tess__store_open(&tess__disk_real, dir, &two), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "another run saves there"));
+    tess__store_close(&one);
+    assert_int_equal(tess__store_open(&tess__disk_real, dir, &two), TESS_OK);
+    tess__store_close(&two);
+    assert_int_equal(tess__disk_real.remove(NULL, dir), 0); /* it left nothing there */
+}
+
+static void test_store__names_of_pieces_come_back(void **state) {
+    (void)state;
+    char text[TESS__TENSOR_NAME];
+    tess__piece_name got, odd = { .kind = TESS__PIECE_STATE0 + 1, .first = 4096, .name = "a/b@3.weight" };
+    assert_int_equal(tess__piece_name_write(&odd, text), TESS_OK);
+    assert_string_equal(text, "state1/a/b@3.weight@4096");
+    assert_int_equal(tess__piece_name_read(text, &got), 0);
+    assert_int_equal(got.kind, odd.kind);
+    assert_int_equal(got.first, 4096);
+    assert_string_equal(got.name, odd.name);
+    assert_int_equal(tess__piece_name_read("h.0.weight", &got), -1);
+    assert_int_equal(tess__piece_name_read("param/x@", &got), -1);
+    assert_int_equal(tess__piece_name_read("stat/x@1", &got), -1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_store__a_crash_at_any_operation_loses_nothing),
+        cmocka_unit_test(test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before),
+        cmocka_unit_test(test_store__damage_is_found),
+        cmocka_unit_test(test_store__a_newer_format_and_a_foreign_file_are_named),
+        cmocka_unit_test(test_store__a_second_run_on_one_directory_is_refused),
+        cmocka_unit_test(test_store__names_of_pieces_come_back),
+    };
+    tess__log_set_least(TESS_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

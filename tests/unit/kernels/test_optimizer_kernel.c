@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "kernel_fixture.h"
+
+enum { ELEMS = 3001 };
+static float grad[ELEMS], start[ELEMS];
+
+static void fill(uint64_t seed) {
+    for (int i = 0; i < ELEMS; i++) {
+        grad[i] = random_wide(&seed);
+        start[i] = random_unit(&seed);
+    }
+}
+
+typedef struct {
+    tess_segment segments[3];
+    tess_optimizer optimizer;
+    tess_kernel kernel;
+    const void *in[1];
+    float p[ELEMS], a[ELEMS], b[ELEMS];
+    uint16_t low[ELEMS];
+} step;
+
+/* One step of `optimizer` over one segment with decay. */
+static step *prepare(uint32_t optimizer) {
+    static step s;
+    memset(&s, 0, sizeof s);
+    memcpy(s.p, start, sizeof s.p);
+    s.segments[0] = (tess_segment){ .struct_size = sizeof s.segments[0],
+                                    .elems = ELEMS,
+                                    .lr = 0.01f,
+                                    .weight_decay = 0.1f,
+                                    .momentum = optimizer == TESS_OPT_SGD ? 0.9f : 0 };
+    s.optimizer = (tess_optimizer){ .struct_size = sizeof s.optimizer,
+                                    .optimizer = optimizer,
+                                    .n_segments = 1,
+                                    .segments = s.segments,
+                                    .step = 3,
+                                    .beta1 = 0.9f,
+                                    .beta2 = 0.99f,
+                                    .eps = 1e-6f,
+                                    .rho = 0.9f,
+                                    .grad_scale = 0.5f };
+    s.in[0] = grad;
+    s.kernel = (tess_kernel){ .struct_size = sizeof s.kernel,
+                              .kernel = TESS_K_OPTIMIZER,
+                              .in_dtype = TESS_F32,
+                              .out_dtype = TESS_F32,
+                              .n_in = 1,
+                              .in = s.in,
+                              .out = s.p,
+                              .state = { s.a, s.b },
+                              .elems = ELEMS,
+                              .optimizer = &s.optimizer };
+    return &s;
+}
+
+static void test_optimizer_kernel__low_copy_is_the_new_master_rounded(void **state) {
+    (void)state;
+    fill(51);
+    for_each_isa(isa) for (uint32_t o = TESS_OPT_SGD; o <= TESS_OPT_ADADELTA; o++) {
+        step *s = prepare(o);
+        s->kernel.out2 = s->low;
+        run_kernel(&s->kernel, NULL);
+        for (int i = 0; i < ELEMS; i++) {
+            assert_int_equal(s->low[i], tess_bf16_of_f32(s->p[i]));
+            assert_true(s->p[i] != start[i]);
+        }
+    }
+    tess__isa_limit(0);
+}
+
+static void test_optimizer_kernel__bf16_gradient_is_cast_first(void **state) {
+    (void)state;
+    static uint16_t narrow[ELEMS];
+    static float want[ELEMS];
+    fill(52);
+    for (int i = 0; i < ELEMS; i++) {
+        narrow[i] = tess_bf16_of_f32(grad[i]);
+        grad[i] = tess_f32_of_bf16(narrow[i]);
+    }
+    for (uint32_t o = TESS_OPT_SGD; o <= TESS_OPT_ADADELTA; o++) {
+        step *s = prepare(o);
+        run_kernel(&s->kernel, NULL);
+        memcpy(want, s->p, sizeof want);
+        s = prepare(o);
+        s->kernel.in_dtype = TESS_BF16;
+        s->in[0] = narrow;
+        run_kernel(&s->kernel, NULL);
+        assert_memory_equal(s->p, want, sizeof want);
+    }
+}
+
+static void test_optimizer_kernel__elements_in_no_segment_stay(void **state) {
+    (void)state;
+    fill(53);
+    for (uint32_t o = TESS_OPT_SGD; o <= TESS_OPT_ADADELTA; o++) {
+        step *s = prepare(o);
+        s->segments[1] = s->segments[2] = s->segments[0];
+        s->segments[0].first = 1, s->segments[0].elems = 70;
+        s->segments[1].first = 71, s->segments[1].elems = 0;
+        s->segments[2].first = 2000, s->segments[2].elems = 1000;
+        s->optimizer.n_segments = 3;
+        s->kernel.out2 = s->low;
+        run_kernel(&s->kernel, NULL);
+        for (int i = 0; i < ELEMS; i++) {
+            int in = (i >= 1 && i < 71) || (i >= 2000 && i < 3000);
+            assert_int_equal(s->p[i] != start[i], in);
+            assert_int_equal(s->a[i] != 0, in);
+            assert_int_equal(s->low[i] != 0, in);
+        }
+    }
+}
+
+/* Each segment's own settings: as if it were a tensor of its own. */
+static void test_optimizer_kernel__segments_have_their_own_settings(void **state) {
+    (void)state;
+    static float want[ELEMS];
+    fill(54);
+    step *s = prepare(TESS_OPT_ADAMW);
+    s->segments[0].elems = 1000;
+    run_kernel(&s->kernel, NULL);
+    memcpy(want, s->p, 1000 * sizeof *want);
+    s = prepare(TESS_OPT_ADAMW);
+    s->segments[0].lr = 0.3f, s->segments[0].weight_decay = 0;
+    s->segments[0].first = 1000, s->segments[0].elems = ELEMS - 1000;
+    run_kernel(&s->kernel, NULL);
+    memcpy(want + 1000, s->p + 1000, (ELEMS - 1000) * sizeof *want);
+    s = prepare(TESS_OPT_ADAMW);
+    s->segments[1] = s->segments[0];
+    s->segments[0].elems = 1000;
+    s->segments[1].lr = 0.3f, s->segments[1].weight_decay = 0;
+    s->segments[1].first = 1000, s->segments[1].elems = ELEMS - 1000;
+    s->optimizer.n_segments = 2;
+    run_kernel(&s->kernel, NULL);
+    assert_memory_equal(s->p, want, sizeof want);
+}
+
+static void test_optimizer_kernel__f64_follows_the_f64_formulas(void **state) {
+    (void)state;
+    static double g[ELEMS], p[ELEMS], m[ELEMS], v[ELEMS], want[3];
+    fill(55);
+    for_each_isa(isa) {
+        step *s = prepare(TESS_OPT_ADAM);
+        tess_step_constants c;
+        for (int i = 0; i < ELEMS; i++)
+            g[i] = (double)grad[i] / 3, p[i] = (double)start[i] / 7, m[i] = 0.25, v[i] = 0.5;
+        s->in[0] = g;
+        s->kernel.in_dtype = s->kernel.out_dtype = TESS_F64;
+        s->kernel.out = p, s->kernel.state[0] = m, s->kernel.state[1] = v;
+        run_kernel(&s->kernel, NULL);
+        tess_step_prepare(&s->optimizer, s->segments, &c);
+        for (int i = 0; i < ELEMS; i++) {
+            want[0] = (double)start[i] / 7, want[1] = 0.25, want[2] = 0.5;
+            tess_adam_f64(&c, g[i], &want[0], &want[1], &want[2]);
+            assert_true(p[i] == want[0] && m[i] == want[1] && v[i] == want[2]);
+        }
+    }
+    tess__isa_limit(0);
+}
+
+static void test_optimizer_kernel__thread_count_does_not_change_bits(void **state) {
+    (void)state;
+    enum { LARGE = 150000 };
+    static float g[LARGE], p[3][LARGE], a[3][LARGE], b[3][LARGE];
+    uint64_t seed = 56;
+    for (int i = 0; i < LARGE; i++)
+        g[i] = random_wide(&seed);
+    for (int threads = 1; threads <= 3; threads++) {
+        step *s = prepare(TESS_OPT_ADADELTA);
+        tess__pool *pool = NULL;
+        assert_int_equal(tess__pool_create(threads, "", &pool, NULL), TESS_OK);
+        s->in[0] = g;
+        s->segments[0].elems = s->kernel.elems = LARGE;
+        s->kernel.out = p[threads - 1], s->kernel.state[0] = a[threads - 1], s->kernel.state[1] = b[threads - 1];
+        run_kernel(&s->kernel, pool);
+        tess__pool_destroy(pool);
+    }
+    assert_memory_equal(p[1], p[0], sizeof p[0]);
+    assert_memory_equal(p[2], p[0], sizeof p[0]);
+    assert_memory_equal(a[2], a[0], sizeof a[0]);
+    assert_memory_equal(b[2], b[0], sizeof b[0]);
+}
+
+static void test_optimizer_kernel__bad_settings_are_refused_in_words(void **state) {
+    (void)state;
+    tess_error error;
+    fill(57);
+    step *s = prepare(TESS_OPT_ADAM);
+    s->optimizer.step = 0;
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_INVALID);
+    assert_string_equal(error.message, "optimizer: the step is 0, it counts from 1");
+    s = prepare(TESS_OPT_ADAM);
+    s->kernel.state[1] = NULL;
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_INVALID);
+    assert_string_equal(error.message, "optimizer 2: state 1 is null");
+    s = prepare(TESS_OPT_SGD);
+    s->kernel.state[0] = NULL; /* but momentum is not 0 */
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_INVALID);
+    s = prepare(TESS_OPT_ADAM);
+    s->segments[1] = s->segments[0];
+    s->segments[1].first = ELEMS - 1;
+    s->optimizer.n_segments = 2;
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_INVALID);
+    assert_string_equal(error.message, "optimizer: segment 1 is 3001 elements from 3000; expected ascending, disjoint, "
+                                       "within 3001");
+    s = prepare(TESS_OPT_ADAM);
+    s->segments[0].first = UINT64_MAX;
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_INVALID);
+    s = prepare(9);
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_UNSUPPORTED);
+    s = prepare(TESS_OPT_ADAM);
+    s->kernel.out_dtype = TESS_BF16; /* no masters of 16 bits */
+    assert_int_equal(try_kernel(&s->kernel, &error), TESS_E_UNSUPPORTED);
+    assert_memory_equal(s->p, start, sizeof start);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizer_kernel__low_copy_is_the_new_master_rounded),
+        cmocka_unit_test(test_optimizer_kernel__bf16_gradient_is_cast_first),
+        cmocka_unit_test(test_optimizer_kernel__elements_in_no_segment_stay),
+        cmocka_unit_test(test_optimizer_kernel__segments_have_their_own_settings),
+        cmocka_unit_test(test_optimizer_kernel__f64_follows_the_f64_formulas),
+        cmocka_unit_test(test_optimizer_kernel__thread_count_does_not_change_bits),
+        cmocka_unit_test(test_optimizer_kernel__bad_settings_are_refused_in_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

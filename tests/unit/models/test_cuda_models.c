@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The models on the doubles of the driver and of cuBLAS against the models on the CPU's plain operators: loss and every
+ * gradient of one training pass, and the loss of an evaluation, without the engine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_driver.h"
+#include "tools/models/direct.h"
+
+typedef struct {
+    model *m;
+    direct *d;
+    gpt_result result; /* the largest there is */
+} run;
+
+static run make(const char *name, model_options o, const char *operators) {
+    run r;
+    memset(&r, 0, sizeof r);
+    o.operators = operators;
+    assert_int_equal(model_create(name, &o, &r.m), TESS_OK);
+    if (r.m->o->t->start)
+        assert_int_equal(r.m->o->t->start(r.m->o, &(tess_stream){ .mem = TESS_MEM_CUDA }), TESS_OK);
+    assert_int_equal(direct_create(r.m, 0, &r.d), TESS_OK);
+    return r;
+}
+
+static void end(run *r) {
+    direct_destroy(r->d);
+    model_destroy(r->m);
+}
+
+/* Numbers that no kernel meets as zeros. */
+static void *batch_of(const model *m) {
+    char *batch = calloc(1, ops_align(m->desc.input_bytes));
+    model_batch *head = (model_batch *)(void *)batch;
+    float *floats = (float *)(void *)(batch + sizeof *head);
+    uint64_t n = (m->desc.input_bytes - sizeof *head) / sizeof(float);
+    int is_gpt = strcmp(m->t->name, "gpt") == 0;
+    assert_non_null(batch);
+    head->count = (uint32_t)m->options.batch * (is_gpt ? (uint32_t)m->options.context : 1);
+    for (uint64_t i = 0; i < n; i++)
+        floats[i] = (float)((i * 2654435761u >> 8 & 0xffff) + 1) * 0x1p-16f - 0.5f;
+    for (uint64_t i = sizeof *head; is_gpt && i < m->desc.input_bytes; i++)
+        batch[i] = (char)(i * 7 % 61 + 32);
+    for (int32_t i = 0; strcmp(m->t->name, "mnist") == 0 && i < m->options.batch; i++)
+        mnist_labels(batch)[i] = i % 10;
+    return batch;
+}
+
+typedef struct {
+    double off, size; /* norms */
+} difference;
+
+static difference off_by(const run *host, const run *device, int32_t param) {
+    uint64_t elems = (uint64_t)host->m->desc.params[param].elems;
+    const float *expected = direct_grad(host->d, param);
+    float *got = malloc(elems * sizeof *got);
+    difference r = { 0, 0 };
+    assert_non_null(got);
+    assert_int_equal(device->m->o->t->download(device->m->o, direct_grad(device->d, param), got, elems * sizeof *got),
+                     TESS_OK);
+    for (uint64_t i = 0; i < elems; i++) {
+        r.off += ((double)got[i] - expected[i]) * ((double)got[i] - expected[i]);
+        r.size += (double)expected[i] * expected[i];
+    }
+    free(got);
+    return (difference){ sqrt(r.off), sqrt(r.size) };
+}
+
+/* The worst of all gradients; those of biases that a normalisation takes away again are nothing but rounding, so each
+ * is held against a ten thousandth of the largest too. */
+static double worst_of(const run *host, const run *device) {
+    double largest = 0, worst = 0;
+    for (int twice = 0; twice < 2; twice++)
+        for (int32_t i = 0; i < host->m->desc.n_params; i++) {
+            const model_param *p = &host->m->desc.params[i];
+            if (p->is_buffer || p->alias_of[0])
+                continue;
+            difference d = off_by(host, device, i);
+            largest = fmax(largest, d.size);
+            worst = twice ? fmax(worst, d.off / (d.size + 1e-4 * largest)) : 0;
+        }
+    assert_true(largest > 0);
+    return worst;
+}
+
+static void train_once(run *r, const void *batch, uint32_t pass) {
+    direct_zero_grads(r->d);
+    assert_int_equal(direct_run(r->d, pass, batch, 3, 0, &r->result), TESS_OK);
+}
+
+static void same(const char *name, model_options o, const char *operators, double within) {
+    run host = make(name, o, operators), device = make(name, o, "cuda");
+    void *batch = batch_of(host.m);
+    double worst = 0;
+    for (uint32_t pass = TESS_PASS_TRAIN; pass <= TESS_PASS_EVAL; pass++) {
+        train_once(&host, batch, pass);
+        train_once(&device, batch, pass);
+        double a = host.result.sum.loss, b = device.result.sum.loss;
+        assert_true(fabs(a - b) <= within * fabs(a));
+        assert_int_equal(host.result.sum.count, device.result.sum.count);
+        worst = pass == TESS_PASS_TRAIN ? worst_of(&host, &device) : worst;
+    }
+    print_message("%-8s %-44s against %-40s worst gradient %.2g off\n", name, device.m->operators, host.m->operators,
+                  worst);
+    assert_true(worst <= within);
+    free(batch);
+    end(&host);
+    end(&device);
+}
+
+static const model_options small_gpt = {
+    .batch = 3, .layers = 2, .heads = 3, .width = 24, .context = 9, .dropout = 0.1f
+};
+
+static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
+    (void)state;
+    same("mnist", (model_options){ .batch = 3 }, "plain", 1e-5);
+    same("gpt", small_gpt, "plain", 1e-5);
+    same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6 }, "plain", 1e-3);
+    same("linear", (model_options){ .batch = 4 }, "plain", 5e-6);
+}
+
+/* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */
+static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
+    model_options gpt = small_gpt, probe = { .precision = TESS_BF16 };
+    gpt.precision = TESS_BF16;
+    (void)state;
+    run r = make("linear", probe, NULL);
+    int rounds = strstr(r.m->operators, "avx512_core_bf16") || strstr(r.m->operators, "amx");
+    end(&r);
+    if (!rounds)
+        skip();
+    same("mnist", (model_options){ .batch = 3, .precision = TESS_BF16 }, NULL, 1e-3);
+    same("gpt", gpt, NULL, 0.02);
+    same("linear", (model_options){ .batch = 4, .precision = TESS_BF16 }, NULL, 1e-6);
+}
+
+static void test_cuda_models__same_bits_again(void **state) {
+    run one = make("gpt", small_gpt, "cuda"), two = make("gpt", small_gpt, "cuda");
+    void *batch = batch_of(one.m);
+    uint64_t bytes = (uint64_t)one.m->desc.params[0].elems * sizeof(float);
+    char *a = malloc(bytes), *b = malloc(bytes);
+    (void)state;
+    train_once(&one, batch, TESS_PASS_TRAIN);
+    train_once(&two, batch, TESS_PASS_TRAIN);
+    assert_int_equal(one.m->o->t->download(one.m->o, direct_grad(one.d, 0), a, bytes), TESS_OK);
+    assert_int_equal(two.m->o->t->download(two.m->o, direct_grad(two.d, 0), b, bytes), TESS_OK);
+    assert_memory_equal(a, b, bytes);
+    assert_memory_equal(&one.result, &two.result, sizeof one.result);
+    free(a), free(b), free(batch);
+    end(&one);
+    end(&two);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_f32),
+        cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
+        cmocka_unit_test(test_cuda_models__same_bits_again),
+    };
+    const tess_cuda *cu;
+    char why[240];
+    if (tess_cuda_get(&cu, why, sizeof why) != TESS_OK) {
+        printf("skipped: %s\n", why);
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

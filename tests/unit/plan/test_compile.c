@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The order rules of the step compiler (DESIGN, section 6), read off the instruction list. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/unit/plan_fixture.h"
+
+enum { SCOPES = 5 };
+static const char *const names[SCOPES] = { "a", "b", "c", "d", "e" };
+
+static void declare(plan *p, int32_t nranks, const char *strategy) {
+    char name[16];
+    plan_init(p, nranks);
+    assert_int_equal(tess__setup_strategy(&p->setup, strategy), TESS_OK);
+    for (int k = 0; k < SCOPES; k++)
+        plan_scope(p, names[k]);
+    for (int k = 0; k < SCOPES; k++) {
+        snprintf(name, sizeof name, "%s.w", names[k]);
+        plan_param(p, name, 1000 * (k + 1), 0);
+    }
+}
+
+static void compile(plan *p, uint32_t kind) {
+    plan_layout(p);
+    assert_int_equal(tess__compile_pass(&p->builder, kind, NULL, 0, &p->program), TESS_OK);
+}
+
+static void make(plan *p, int32_t nranks, const char *strategy, int32_t prefetch) {
+    declare(p, nranks, strategy);
+    p->setup.prefetch = prefetch;
+    compile(p, TESS_PASS_TRAIN);
+}
+
+/* The position of the n-th instruction `op` of a group, or -1. */
+static int32_t find(const plan *p, uint8_t op, int32_t index, int n) {
+    for (int32_t i = 0; i < p->program.n_instrs; i++)
+        if (p->program.instrs[i].op == op && p->program.instrs[i].index == index && n-- == 0)
+            return i;
+    return -1;
+}
+
+static int32_t find_event(const plan *p, uint8_t op, uint8_t type, int32_t scope) {
+    for (int32_t i = 0; i < p->program.n_instrs; i++) {
+        const tess__instr *in = &p->program.instrs[i];
+        if (in->op == op && p->program.events[in->index].type == type && p->program.events[in->index].scope == scope)
+            return i;
+    }
+    fail_msg("no event %d of scope %d", type, scope);
+    return -1;
+}
+
+/* The position of the n-th booking or freeing of a role. */
+static int32_t find_buffer(const plan *p, uint8_t op, uint8_t role, int32_t index, int n) {
+    for (int32_t i = 0; i < p->program.n_instrs; i++) {
+        const tess__instr *in = &p->program.instrs[i];
+        if (in->op == op && p->program.buffers[in->buffer].role == role &&
+            p->program.buffers[in->buffer].index == index && n-- == 0)
+            return i;
+    }
+    return -1;
+}
+
+static int32_t count(const plan *p, uint8_t op, int32_t index) {
+    int32_t n = 0;
+    while (find(p, op, index, n) >= 0)
+        n++;
+    return n;
+}
+
+static int32_t most_alive(const plan *p, uint8_t role) {
+    int32_t now = 0, most = 0;
+    for (int32_t i = 0; i < p->program.n_instrs; i++) {
+        const tess__instr *in = &p->program.instrs[i];
+        if ((in->op != TESS__BOOK && in->op != TESS__FREE) || p->program.buffers[in->buffer].role != role)
+            continue;
+        now += in->op == TESS__BOOK ? 1 : -1;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* Group k is the unit of scope k: parameters were declared in that order. */
+
+static void test_compile__the_next_gather_is_issued_before_this_computes(void **state) {
+    (void)state;
+    plan p;
+    make(&p, 4, "full", 1);
+    for (int32_t k = 0; k + 1 < SCOPES; k++) {
+        int32_t enter = find_event(&p, TESS__ENTER, TESS__FORWARD_BEGIN, k);
+        assert_true(find(&p, TESS__GATHER_WAIT, k, 0) < enter);
+        assert_true(find(&p, TESS__GATHER, k + 1, 0) < enter);
+        assert_true(find(&p, TESS__GATHER_WAIT, k + 1, 0) > find_event(&p, TESS__LEAVE, TESS__FORWARD_END, k));
+    }
+    for (int32_t k = SCOPES - 2; k > 0; k--) /* in backward each is gathered a second time, the last one is kept */
+        assert_true(find(&p, TESS__GATHER, k - 1, 1) < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k));
+    assert_int_equal(count(&p, TESS__GATHER, SCOPES - 1), 1);
+    for (int32_t k = 0; k < SCOPES - 2; k++)
+        assert_int_equal(count(&p, TESS__GATHER, k), 2);
+    plan_free(&p);
+}
+
+static void test_compile__in_backward_the_next_gather_precedes_this_reduction(void **state) {
+    (void)state;
+    for (int32_t prefetch = 1; prefetch <= 3; prefetch++) {
+        plan p;
+        make(&p, 4, "full", prefetch);
+        for (int32_t k = SCOPES - 1; k > 0; k--) {
+            int32_t next = find(&p, TESS__GATHER, k - 1, 1);
+            if (next >= 0)
+                assert_true(next < find(&p, TESS__REDUCE, k, 0));
+        }
+        plan_free(&p);
+    }
+}
+
+static void test_compile__parameters_go_before_the_reduction_and_gradients_after(void **state) {
+    (void)state;
+    plan p;
+    make(&p, 4, "full", 1);
+    for (int32_t k = 0; k < SCOPES; k++) {
+        int32_t leave = find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, k), reduce = find(&p, TESS__REDUCE, k, 0);
+        int32_t wait = find(&p, TESS__REDUCE_WAIT, k, 0);
+        int32_t last_free =
+            find_buffer(&p, TESS__FREE, TESS__FULL, k, k == SCOPES - 1 ? 0 : count(&p, TESS__GATHER, k) - 1);
+        assert_true(leave < last_free && last_free < reduce);
+        assert_true(find_buffer(&p, TESS__BOOK, TESS__GRAD, k, 0) <
+                    find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k));
+        assert_true(find_buffer(&p, TESS__FREE, TESS__GRAD, k, 0) > wait);
+        assert_true(find_buffer(&p, TESS__BOOK, TESS__SHARD_GRAD, k, 0) < reduce);
+        assert_int_equal(count(&p, TESS__REDUCE, k), 1);
+    }
+    /* One reduction is on its way while the next backward computes. */
+    assert_true(find(&p, TESS__REDUCE_WAIT, 4, 0) > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, 3));
+    plan_free(&p);
+}
+
+static void test_compile__at_most_two_units_are_whole_with_prefetch_1(void **state) {
+    (void)state;
+    for (int32_t prefetch = 0; prefetch <= 3; prefetch++) {
+        plan p;
+        make(&p, 4, "full", prefetch);
+        assert_int_equal(most_alive(&p, TESS__FULL), prefetch + 1);
+        assert_true(most_alive(&p, TESS__GRAD) <= 2);
+        plan_free(&p);
+    }
+    plan p;
+    make(&p, 4, "grad_op", 1); /* stays from forward to backward: all at once, gathered once */
+    assert_int_equal(most_alive(&p, TESS__FULL), SCOPES);
+    for (int32_t k = 0; k < SCOPES; k++)
+        assert_int_equal(count(&p, TESS__GATHER, k), 1);
+    plan_free(&p);
+    make(&p, 4, "none", 1); /* whole on every rank: nothing to gather, gradients are averaged */
+    for (int32_t k = 0; k < SCOPES; k++) {
+        assert_int_equal(count(&p, TESS__GATHER, k), 0);
+        assert_int_equal(count(&p, TESS__REDUCE, k), 0);
+        assert_int_equal(count(&p, TESS__REPLICATE, k), 1);
+    }
+    plan_free(&p);
+}
+
+static void test_compile__an_evaluation_gathers_each_unit_once_and_has_no_gradient(void **state) {
+    (void)state;
+    static const char *const strategies[] = { "full", "grad_op" };
+    for (int i = 0; i < 2; i++) {
+        plan p;
+        declare(&p, 4, strategies[i]);
+        compile(&p, TESS_PASS_EVAL);
+        for (int32_t k = 0; k < SCOPES; k++)
+            assert_true(count(&p, TESS__GATHER, k) == 1 && count(&p, TESS__REDUCE, k) == 0);
+        assert_int_equal(most_alive(&p, TESS__GRAD), 0);
+        assert_int_equal(most_alive(&p, TESS__FULL), 2);
+        plan_free(&p);
+    }
+}
+
+/* embed.w is used by a, and by e as head.w: gathered at each use, reduced once, after the last backward. */
+static void test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once(void **state) {
+    (void)state;
+    plan p;
+    declare(&p, 4, "full");
+    plan_param(&p, "a.tied", 300, 0);
+    assert_int_equal(tess__model_tie(&p.model, "e.tied", "a.tied"), TESS_OK);
+    compile(&p, TESS_PASS_TRAIN);
+    int32_t g = p.model.params[SCOPES].group;
+    assert_int_equal(count(&p, TESS__GATHER, g), 3); /* a; e, forward and backward in one; a again */
+    assert_int_equal(count(&p, TESS__REDUCE, g), 1);
+    assert_true(find(&p, TESS__REDUCE, g, 0) > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, 0));
+    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__GRAD, g, 1), -1); /* between the uses only the gradient stays */
+    assert_true(find_buffer(&p, TESS__BOOK, TESS__GRAD, g, 0) < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, 4));
+    assert_true(find_buffer(&p, TESS__FREE, TESS__FULL, g, 1) < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, 2));
+    plan_free(&p);
+}
+
+static void test_compile__frozen_units_are_gathered_and_never_reduced(void **state) {
+    (void)state;
+    plan p;
+    declare(&p, 4, "full");
+    plan_param(&p, "c.frozen", 300, TESS_FROZEN);
+    compile(&p, TESS_PASS_TRAIN);
+    int32_t g = p.model.params[SCOPES].group;
+    assert_true(g >= 0 && count(&p, TESS__GATHER, g) == 2);
+    assert_int_equal(count(&p, TESS__REDUCE, g), 0);
+    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__GRAD, g, 0), -1);
+    plan_free(&p);
+}
+
+/* ---- properties of every program ---- */
+
+static tess_status no_block(void *user, const tess_block_call *c) {
+    (void)user, (void)c;
+    return TESS_OK;
+}
+
+static void add_blocks(plan *p) {
+    char name[16];
+    for (int k = 0; k < SCOPES; k++) {
+        tess_block_options o = { .struct_size = sizeof o,
+                                 .name = names[k],
+                                 .output_bytes = 100,
+                                 .saved_bytes = 200,
+                                 .forward_scratch_bytes = 50,
+                                 .backward_scratch_bytes = 60,
+                                 .forward = no_block,
+                                 .backward = no_block };
+        assert_int_equal(tess__model_add_block(&p->model, &o, NULL), TESS_OK);
+        snprintf(name, sizeof name, "%s.w", names[k]);
+        plan_param(p, name, 1000 * (k + 1), 0);
+        snprintf(name, sizeof name, "%s.f", names[k]);
+        plan_param(p, name, 70, k % 2 ? TESS_FROZEN : 0);
+    }
+    assert_int_equal(tess__model_tie(&p->model, "e.t", "a.w"), TESS_OK);
+}
+
+/* What is booked is freed once, what is posted is waited for once, memory is held through both, and tags are unique. */
+static void check_program(const tess__program *p) {
+    for (int32_t i = 0; i < p->n_buffers; i++) {
+        int booked = 0, freed = 0;
+        for (int32_t k = 0; k < p->n_instrs; k++)
+            if (p->instrs[k].buffer == i) {
+                booked += p->instrs[k].op == TESS__BOOK;
+                freed += p->instrs[k].op == TESS__FREE;
+                assert_true(p->instrs[k].op != TESS__BOOK || (k == p->buffers[i].first && !freed));
+            }
+        assert_int_equal(booked, 1);
+        assert_int_equal(freed, p->buffers[i].arena == TESS__STEP || freed == 1);
+    }
+    for (int32_t i = 0; i < p->n_instrs; i++)
+        for (int32_t k = 0; p->instrs[i].tag && k < i; k++)
+            assert_true(p->instrs[k].tag != p->instrs[i].tag);
+}
+
+static void check_waits(const tess__program *p, uint8_t post, uint8_t wait, uint8_t role) {
+    for (int32_t i = 0; i < p->n_instrs; i++) {
+        if (p->instrs[i].op != post)
+            continue;
+        int32_t k = i + 1;
+        for (; k < p->n_instrs && !(p->instrs[k].op == wait && p->instrs[k].index == p->instrs[i].index); k++) {
+            assert_false(p->instrs[k].op == post && p->instrs[k].index == p->instrs[i].index);
+            assert_false(p->instrs[k].op == TESS__FREE && p->buffers[p->instrs[k].buffer].role == role &&
+                         p->instrs[k].index == p->instrs[i].index);
+        }
+        assert_true(k < p->n_instrs);
+    }
+}
+
+static void test_compile__every_program_is_balanced(void **state) {
+    (void)state;
+    static const char *const strategies[] = { "full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2" };
+    int programs = 0;
+    for (int32_t ranks = 1; ranks <= 4; ranks += ranks)
+        for (int i = 0; i < (ranks == 1 ? 3 : 5); i++)
+            for (int variant = 0; variant < 24; variant++) {
+                plan p;
+                plan_init(&p, ranks);
+                assert_int_equal(tess__setup_strategy(&p.setup, strategies[i]), TESS_OK);
+                p.setup.prefetch = variant % 4;
+                p.setup.activations = variant / 4 % 2;
+                p.setup.accum = variant / 8 ? 4 : 1;
+                p.setup.sync_each = variant / 8 < 2;
+                p.setup.deterministic = variant / 8 == 1;
+                p.setup.input_bytes = 40;
+                add_blocks(&p);
+                plan_layout(&p);
+                static const uint32_t kinds[] = { TESS_PASS_TRAIN, TESS_PASS_EVAL,
+                                                  TESS_PASS_TRAIN | TESS_PASS_NO_SYNC };
+                for (int k = 0; k < (p.setup.sync_each ? 2 : 3); k++)
+                    for (int fused = 0; fused <= (k == 0 && p.setup.accum == 1); fused++) {
+                        assert_int_equal(tess__compile_pass(&p.builder, kinds[k], NULL, fused, &p.program), TESS_OK);
+                        check_program(&p.program);
+                        check_waits(&p.program, TESS__GATHER, TESS__GATHER_WAIT, TESS__FULL);
+                        check_waits(&p.program, TESS__REDUCE, TESS__REDUCE_WAIT, TESS__GRAD);
+                        check_waits(&p.program, TESS__REDUCE, TESS__REDUCE_WAIT, TESS__REDUCE_SCRATCH);
+                        check_waits(&p.program, TESS__REPLICATE, TESS__REPLICATE_WAIT, TESS__REDUCE_SCRATCH);
+                        programs++;
+                    }
+                plan_free(&p);
+            }
+    assert_int_equal(programs, (3 + 5 + 5) * 8 * (3 + 2 + 3));
+}
+
+static void test_compile__recomputation_runs_each_block_but_the_last_again(void **state) {
+    (void)state;
+    plan p;
+    plan_init(&p, 2);
+    p.setup.activations = TESS__ACTIVATIONS_RECOMPUTE;
+    add_blocks(&p);
+    compile(&p, TESS_PASS_TRAIN);
+    for (int32_t k = 0; k + 1 < SCOPES; k++) {
+        int32_t again = find_event(&p, TESS__ENTER, TESS__AGAIN_BEGIN, k);
+        assert_true(again > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, k + 1));
+        assert_true(again < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k));
+        assert_true(find_buffer(&p, TESS__FREE, TESS__SAVED, k, 0) <
+                    find_event(&p, TESS__ENTER, TESS__FORWARD_BEGIN, k + 1));
+        assert_true(find_buffer(&p, TESS__BOOK, TESS__SAVED, k, 1) < again);
+    }
+    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__SAVED, SCOPES - 1, 1), -1);
+    assert_int_equal(most_alive(&p, TESS__SAVED), 1);
+    plan_free(&p);
+    plan_init(&p, 2);
+    add_blocks(&p);
+    compile(&p, TESS_PASS_TRAIN);
+    assert_int_equal(most_alive(&p, TESS__SAVED), SCOPES);
+    plan_free(&p);
+}
+
+static void test_compile__a_block_that_keeps_does_not_run_again(void **state) {
+    (void)state;
+    plan p;
+    plan_init(&p, 2);
+    p.setup.activations = TESS__ACTIVATIONS_RECOMPUTE;
+    add_blocks(&p);
+    p.model.blocks[1].options.flags = TESS_BLOCK_KEEP;
+    compile(&p, TESS_PASS_TRAIN);
+    int again = 0;
+    for (int32_t i = 0; i < p.program.n_events; i++) {
+        again += p.program.events[i].type == TESS__AGAIN_BEGIN;
+        assert_false(p.program.events[i].type == TESS__AGAIN_BEGIN && p.program.events[i].scope == 1);
+    }
+    assert_int_equal(again, SCOPES - 2);
+    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__SAVED, 1, 1), -1);
+    assert_true(find_buffer(&p, TESS__FREE, TESS__SAVED, 1, 0) > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, 1));
+    assert_int_equal(most_alive(&p, TESS__SAVED), 2);
+    plan_free(&p);
+}
+
+static void test_compile__a_fused_step_follows_each_reduction(void **state) {
+    (void)state;
+    plan p;
+    plan_init(&p, 4);
+    add_blocks(&p);
+    plan_layout(&p);
+    assert_int_equal(tess__compile_pass(&p.builder, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+    for (int32_t g = 0; g < p.layout.n_groups; g++) {
+        assert_int_equal(count(&p, TESS__OPTIMIZE, g), p.layout.groups[g].trainable);
+        if (p.layout.groups[g].trainable)
+            assert_true(find(&p, TESS__OPTIMIZE, g, 0) > find(&p, TESS__REDUCE_WAIT, g, 0));
+    }
+    plan_free(&p);
+}
+
+/* The same on all ranks: the compiler knows no rank. Another world or strategy gives another program. */
+static void test_compile__the_hash_tells_programs_apart(void **state) {
+    (void)state;
+    static const struct {
+        int32_t ranks;
+        const char *strategy;
+        int32_t prefetch;
+    } cases[] = { { 4, "full", 1 }, { 4, "full", 1 },    { 4, "full", 0 }, { 4, "full", 2 },
+                  { 3, "full", 1 }, { 4, "grad_op", 1 }, { 4, "none", 1 }, { 4, "hybrid:2", 1 } };
+    enum { N = sizeof cases / sizeof cases[0] };
+    uint64_t hash[N];
+    for (int i = 0; i < N; i++) {
+        plan p;
+        make(&p, cases[i].ranks, cases[i].strategy, cases[i].prefetch);
+        hash[i] = p.program.hash;
+        for (int k = 0; k < i; k++)
+            assert_int_equal(hash[k] == hash[i], i == 1);
+        plan_free(&p);
+    }
+}
+
+static void test_compile__a_comm_that_lacks_a_collective_is_named(void **state) {
+    (void)state;
+    plan p;
+    declare(&p, 13, "full"); /* the fixture's comm has no broadcast among 13 */
+    plan_layout(&p);
+    assert_int_equal(tess__compile_other(&p.builder, TESS__PASS_FULL, &p.program), TESS_E_UNSUPPORTED);
+    assert_non_null(strstr(tess_last_error(), "13 ranks"));
+    plan_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compile__the_next_gather_is_issued_before_this_computes),
+        cmocka_unit_test(test_compile__in_backward_the_next_gather_precedes_this_reduction),
+        cmocka_unit_test(test_compile__parameters_go_before_the_reduction_and_gradients_after),
+        cmocka_unit_test(test_compile__at_most_two_units_are_whole_with_prefetch_1),
+        cmocka_unit_test(test_compile__an_evaluation_gathers_each_unit_once_and_has_no_gradient),
+        cmocka_unit_test(test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once),
+        cmocka_unit_test(test_compile__frozen_units_are_gathered_and_never_reduced),
+        cmocka_unit_test(test_compile__every_program_is_balanced),
+        cmocka_unit_test(test_compile__recomputation_runs_each_block_but_the_last_again),
+        cmocka_unit_test(test_compile__a_block_that_keeps_does_not_run_again),
+        cmocka_unit_test(test_compile__a_fused_step_follows_each_reduction),
+        cmocka_unit_test(test_compile__the_hash_tells_programs_apart),
+        cmocka_unit_test(test_compile__a_comm_that_lacks_a_collective_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Offsets, shards and pieces against their closed forms. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "tests/unit/plan_fixture.h"
+
+static const int64_t sizes[] = { 1, 63, 64, 65, 1000, 7 };
+enum { N = 6 };
+
+static void lay_out(plan *p, int32_t nranks, const char *strategy) {
+    static const char *const names[N] = { "a.p0", "a.p1", "a.p2", "a.p3", "b.p0", "b.p1" };
+    plan_init(p, nranks);
+    assert_int_equal(tess__setup_strategy(&p->setup, strategy), TESS_OK);
+    plan_scope(p, "a");
+    plan_scope(p, "b");
+    for (int i = 0; i < N; i++)
+        assert_int_equal(plan_param(p, names[i], sizes[i], i == N - 1 ? TESS_FROZEN : 0), TESS_OK);
+    plan_layout(p);
+}
+
+static void test_layout__offsets_and_shards_are_multiples_of_64(void **state) {
+    (void)state;
+    static const uint64_t offset[N] = { 0, 64, 128, 192, 0, 0 }, used[3] = { 257, 1000, 7 };
+    for (int32_t w = 1; w <= 12; w++) {
+        plan p;
+        lay_out(&p, w, "full");
+        assert_int_equal(p.layout.n_groups, 3); /* the frozen one is a group of its own */
+        assert_int_equal(p.layout.param_elems, 1200);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(p.model.params[i].offset, offset[i]);
+        for (int g = 0; g < 3; g++) {
+            uint64_t shard = (used[g] + (uint64_t)w * 64 - 1) / ((uint64_t)w * 64) * 64; /* ceil(used / 64w) * 64 */
+            assert_int_equal(p.layout.groups[g].used_elems, used[g]);
+            assert_int_equal(p.layout.groups[g].shard_elems, shard);
+            assert_int_equal(p.layout.groups[g].flat_elems, shard * (uint64_t)w);
+            assert_int_equal(p.layout.groups[g].trainable, g < 2);
+        }
+        plan_free(&p);
+    }
+}
+
+/* Every element of every parameter is on one rank exactly once, where the flat buffer says. */
+static void check_pieces(const plan *p, int32_t shard_ranks) {
+    for (int i = 0; i < N; i++) {
+        const tess__param *param = &p->model.params[i];
+        uint64_t next = 0, shard = p->layout.groups[param->group].shard_elems;
+        for (int32_t r = 0; r < shard_ranks; r++) {
+            tess__piece piece = tess__layout_piece(&p->layout, param, r);
+            if (!piece.elems)
+                continue;
+            assert_int_equal(piece.in_param, next);
+            assert_int_equal(piece.in_shard + (uint64_t)r * shard, param->offset + piece.in_param);
+            assert_true(piece.in_shard + piece.elems <= shard);
+            next += piece.elems;
+        }
+        assert_int_equal(next, param->elems);
+    }
+}
+
+static void test_layout__pieces_hold_every_element_once(void **state) {
+    (void)state;
+    for (int32_t w = 1; w <= 12; w++) {
+        plan p;
+        lay_out(&p, w, "full");
+        check_pieces(&p, w);
+        plan_free(&p);
+        lay_out(&p, w, "none");
+        assert_int_equal(p.setup.replicas, w);
+        check_pieces(&p, 1);
+        plan_free(&p);
+    }
+    plan p;
+    lay_out(&p, 12, "hybrid:4");
+    assert_int_equal(p.setup.shard_ranks, 4);
+    assert_int_equal(p.setup.replicas, 3);
+    check_pieces(&p, 4);
+    plan_free(&p);
+}
+
+static void test_layout__only_a_whole_shard_is_read_in_place(void **state) {
+    (void)state;
+    plan p;
+    lay_out(&p, 1, "full");
+    assert_true(p.layout.groups[0].in_place && p.layout.groups[0].grad_in_place && !p.layout.groups[2].grad_in_place);
+    plan_free(&p);
+    lay_out(&p, 3, "none");
+    assert_true(p.layout.groups[0].in_place && p.layout.groups[0].grad_in_place);
+    plan_free(&p);
+    lay_out(&p, 3, "grad_op");
+    assert_true(!p.layout.groups[0].in_place && !p.layout.groups[0].grad_in_place);
+    plan_free(&p);
+}
+
+static void test_layout__aliases_share_and_buffers_lie_outside(void **state) {
+    (void)state;
+    plan p;
+    plan_init(&p, 2);
+    plan_scope(&p, "a");
+    plan_scope(&p, "b");
+    plan_param(&p, "a.w", 100, 0);
+    plan_param(&p, "b.mean", 3, TESS_BUFFER);
+    plan_param(&p, "b.count", 1, TESS_BUFFER);
+    plan_param(&p, "b.v", 10, 0);
+    assert_int_equal(tess__model_tie(&p.model, "b.w", "a.w"), TESS_OK);
+    plan_layout(&p);
+    const tess__param *m = p.model.params;
+    assert_int_equal(p.layout.n_units, 2);
+    assert_int_equal(m[4].unit, m[0].unit);
+    assert_int_equal(m[4].group, m[0].group);
+    assert_int_equal(m[4].offset, m[0].offset);
+    assert_int_equal(m[1].unit, -1);
+    assert_int_equal(m[2].offset, 64);
+    assert_int_equal(p.layout.buffer_bytes, 128);
+    assert_int_equal(p.layout.param_elems, 110);
+    assert_int_equal(p.layout.n_order, 2);
+    assert_string_equal(p.layout.units[m[0].unit].name, "a.w"); /* tied: by the parameter */
+    assert_string_equal(p.layout.units[m[3].unit].name, "b");
+    plan_free(&p);
+}
+
+static void test_layout__a_unit_is_named_by_what_its_scopes_share(void **state) {
+    (void)state;
+    static const struct {
+        const char *one, *other, *name;
+    } cases[] = { { "h.1", "h.1", "h.1" },   { "h.1", "h.10", "h" }, { "h.1.a", "h.1", "h.1" },
+                  { "h.1", "h.1.a", "h.1" }, { "a", "b", "root" },   { "h.1.a", "h.10.a", "h" },
+                  { "", "h", "root" } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        plan p;
+        plan_init(&p, 1);
+        plan_scope(&p, cases[i].one);
+        if (strcmp(cases[i].one, cases[i].other))
+            plan_scope(&p, cases[i].other);
+        char name[32];
+        snprintf(name, sizeof name, "%s%sw", cases[i].one, cases[i].one[0] ? "." : "");
+        plan_param(&p, name, 5, 0);
+        snprintf(name, sizeof name, "%s%sv", cases[i].other, cases[i].other[0] ? "." : "");
+        plan_param(&p, name, 5, 0);
+        assert_int_equal(plan_wrap(&p, tess__wrap_none_open, ""), TESS_OK);
+        assert_int_equal(tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout), TESS_OK);
+        assert_string_equal(p.layout.units[0].name, cases[i].name);
+        plan_free(&p);
+    }
+}
+
+static void test_layout__compute_dtypes_outside_the_programs_are_refused(void **state) {
+    (void)state;
+    plan p;
+    plan_init(&p, 1);
+    plan_scope(&p, "a");
+    int64_t three = 3;
+    tess_param_options o = { .struct_size = sizeof o,
+                             .dtype = TESS_F32,
+                             .compute_dtypes = 1u << TESS_BF16,
+                             .name = "a.w",
+                             .shape = &three,
+                             .ndim = 1 };
+    assert_int_equal(tess__model_add_param(&p.model, &o, NULL), TESS_OK);
+    assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
+    assert_int_equal(tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout), TESS_E_UNSUPPORTED);
+    assert_non_null(strstr(tess_last_error(), "a.w"));
+    plan_free(&p);
+}
+
+static void test_setup__strategies_that_cannot_be_are_refused_by_name(void **state) {
+    (void)state;
+    static const char *const bad[] = {
+        "",         "fully",     "hybrid",    "hybrid:",           "hybrid:5",
+        "hybrid:0", "hybrid:-2", "hybrid:2x", "hybrid_grad_op:24", "hybrid:99999999999999999999"
+    };
+    tess__setup s = { .nranks = 12 };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(tess__setup_strategy(&s, bad[i]), TESS_E_INVALID);
+        assert_non_null(strstr(tess_last_error(), "TESSERA_STRATEGY="));
+        assert_non_null(strstr(tess_last_error(), bad[i]));
+    }
+    assert_int_equal(tess__setup_strategy(&s, "hybrid_grad_op:6"), TESS_OK);
+    assert_true(s.keep_forward && s.shard_ranks == 6 && s.replicas == 2);
+    assert_int_equal(tess__setup_optimizer(&s, "rmsprop", 0), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "TESSERA_OPTIMIZER=rmsprop"));
+    assert_int_equal(tess__setup_optimizer(&s, "sgd", 0), TESS_OK);
+    assert_int_equal(s.n_states, 0);
+    assert_int_equal(tess__setup_optimizer(&s, "sgd", 1), TESS_OK);
+    assert_int_equal(s.n_states, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout__offsets_and_shards_are_multiples_of_64),
+        cmocka_unit_test(test_layout__pieces_hold_every_element_once),
+        cmocka_unit_test(test_layout__only_a_whole_shard_is_read_in_place),
+        cmocka_unit_test(test_layout__aliases_share_and_buffers_lie_outside),
+        cmocka_unit_test(test_layout__a_unit_is_named_by_what_its_scopes_share),
+        cmocka_unit_test(test_layout__compute_dtypes_outside_the_programs_are_refused),
+        cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The reader of descriptors against files made here, byte by byte; a byte more or less is a message, never a crash. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <elf.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/plugin/elf_note.h"
+
+/* A shared object of the least: header, one segment, the descriptor, names, three sections. */
+typedef struct {
+    ElfW(Ehdr) header;
+    ElfW(Phdr) segment;
+    tess_plugin_note note;
+    char names[32];
+    ElfW(Shdr) sections[3];
+} image;
+static image good;
+
+typedef struct {
+    const unsigned char *bytes;
+    uint64_t size;
+} memory;
+
+/* Fails the test when the reader asks for what is not there. */
+static int read_memory(void *user, uint64_t offset, void *to, size_t bytes) {
+    const memory *m = user;
+    assert_true(offset <= m->size && bytes <= m->size - offset);
+    memcpy(to, m->bytes + offset, bytes);
+    return 0;
+}
+
+static char reason[256];
+static tess_plugin_note note;
+static tess_status read_image(const void *bytes, uint64_t size) {
+    memory m = { bytes, size };
+    memset(reason, 0, sizeof reason);
+    memset(&note, 0x55, sizeof note);
+    return tess__elf_note_read(read_memory, &m, size, &note, reason, sizeof reason);
+}
+
+static int setup(void **state) {
+    (void)state;
+    memset(&good, 0, sizeof good);
+    memcpy(good.header.e_ident, ELFMAG, SELFMAG);
+    good.header.e_ident[EI_CLASS] = sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32;
+    good.header.e_ident[EI_DATA] = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
+    good.header.e_ident[EI_VERSION] = EV_CURRENT;
+    good.header.e_type = ET_DYN;
+    /* This machine's number, from a file that runs on it. */
+    FILE *self = fopen("/proc/self/exe", "rb");
+    ElfW(Ehdr) own;
+    if (!self || fread(&own, sizeof own, 1, self) != 1)
+        return -1;
+    fclose(self);
+    good.header.e_machine = own.e_machine;
+    good.header.e_version = EV_CURRENT;
+    good.header.e_phoff = offsetof(image, segment);
+    good.header.e_phentsize = sizeof(ElfW(Phdr));
+    good.header.e_phnum = 1;
+    good.header.e_shoff = offsetof(image, sections);
+    good.header.e_shentsize = sizeof(ElfW(Shdr));
+    good.header.e_shnum = 3;
+    good.header.e_shstrndx = 2;
+    good.segment.p_type = PT_LOAD;
+    good.segment.p_filesz = good.segment.p_memsz = sizeof good;
+    memcpy(good.note.magic, "TESSPLG", 8);
+    memcpy(good.note.name, "made", 5);
+    memcpy(good.names, "\0.tessera.plugin\0.shstrtab", 27);
+    good.sections[1].sh_name = 1;
+    good.sections[1].sh_type = SHT_PROGBITS;
+    good.sections[1].sh_offset = offsetof(image, note);
+    good.sections[1].sh_size = sizeof good.note;
+    good.sections[2].sh_name = 17;
+    good.sections[2].sh_type = SHT_STRTAB;
+    good.sections[2].sh_offset = offsetof(image, names);
+    good.sections[2].sh_size = sizeof good.names;
+    return 0;
+}
+
+static void refused(const image *i, const char *words) {
+    assert_int_equal(read_image(i, sizeof *i), TESS_E_INVALID);
+    if (!strstr(reason, words))
+        print_error("'%s' is not in: %s\n", words, reason);
+    assert_non_null(strstr(reason, words));
+    for (size_t b = 0; b < sizeof note; b++)
+        assert_int_equal(((unsigned char *)&note)[b], 0x55);
+}
+
+static void test_elf_note__descriptor_is_copied(void **state) {
+    (void)state;
+    assert_int_equal(read_image(&good, sizeof good), TESS_OK);
+    assert_memory_equal(&note, &good.note, sizeof note);
+    assert_string_equal(reason, "");
+}
+
+static void test_elf_note__every_shorter_file_is_refused(void **state) {
+    (void)state;
+    for (size_t n = 0; n < sizeof good; n++) {
+        unsigned char *exact = malloc(n ? n : 1); /* so that a sanitizer sees a byte too far */
+        memcpy(exact, &good, n);
+        assert_int_equal(read_image(exact, n), TESS_E_INVALID);
+        assert_string_not_equal(reason, "");
+        free(exact);
+    }
+}
+
+static void test_elf_note__header_faults_are_named(void **state) {
+    (void)state;
+    image i = good;
+    i.header.e_ident[0] = 'M';
+    refused(&i, "not an ELF file");
+    i = good;
+    i.header.e_ident[EI_CLASS] = 3;
+    refused(&i, "for another machine: ELF class 3");
+    i = good;
+    i.header.e_ident[EI_DATA] ^= 3;
+    refused(&i, "for another machine");
+    i = good;
+    i.header.e_machine = 9999;
+    refused(&i, "for another machine: ELF machine 9999");
+    i = good;
+    i.header.e_type = ET_EXEC;
+    refused(&i, "not a shared object: ELF type 2, expected 3");
+    i = good;
+    i.header.e_phnum = 0;
+    refused(&i, "0 program headers");
+    i = good;
+    i.header.e_phentsize = 8;
+    refused(&i, "1 program headers of 8 bytes");
+    i = good;
+    i.header.e_shnum = 0;
+    refused(&i, "no usable section table");
+    i = good;
+    i.header.e_shentsize = 65535;
+    refused(&i, "no usable section table");
+    i = good;
+    i.header.e_shstrndx = 3;
+    refused(&i, "no usable section table");
+}
+
+static void test_elf_note__offsets_outside_the_file_are_truncation(void **state) {
+    (void)state;
+    static const uint64_t far[] = { sizeof(image), sizeof(image) - 1, UINT64_MAX, UINT64_MAX - 40, UINT64_C(1) << 63 };
+    for (size_t f = 0; f < sizeof far / sizeof far[0]; f++) {
+        image i = good;
+        i.header.e_phoff = (ElfW(Off))far[f];
+        refused(&i, "truncated: the program header table");
+        i = good;
+        i.header.e_shoff = (ElfW(Off))far[f];
+        refused(&i, "truncated: the section table");
+        i = good;
+        i.segment.p_offset = (ElfW(Off))far[f];
+        refused(&i, "truncated: a segment");
+        i = good;
+        i.segment.p_offset = 2;
+        i.segment.p_filesz = (ElfW(Xword))far[f];
+        refused(&i, "truncated: a segment");
+        for (int s = 1; s <= 2; s++) {
+            i = good;
+            i.sections[s].sh_offset = (ElfW(Off))far[f];
+            refused(&i, "truncated: a section");
+            i = good;
+            i.sections[s].sh_size = (ElfW(Xword))far[f];
+            refused(&i, "truncated: a section");
+        }
+    }
+}
+
+static void test_elf_note__section_faults_are_named(void **state) {
+    (void)state;
+    image i = good;
+    i.sections[2].sh_type = SHT_PROGBITS;
+    refused(&i, "the section names are in no string table");
+    i = good;
+    i.names[1] = 'x';
+    refused(&i, "no plugin: it has no section .tessera.plugin");
+    i = good;
+    i.sections[1].sh_name = UINT32_MAX;
+    refused(&i, "no plugin: it has no section .tessera.plugin");
+    i = good;
+    i.sections[1].sh_name = sizeof i.names - 3;
+    refused(&i, "no plugin: it has no section .tessera.plugin");
+    i = good;
+    i.sections[1].sh_size = 127;
+    refused(&i, "section .tessera.plugin has 127 bytes of type 1, expected at least 128 of type 1");
+    i = good;
+    i.sections[1].sh_type = SHT_NOBITS;
+    refused(&i, "section .tessera.plugin has 128 bytes of type 8");
+    i = good;
+    i.sections[0] = i.sections[1];
+    refused(&i, "more than one section .tessera.plugin");
+}
+
+static void test_elf_note__any_single_wrong_byte_is_survived(void **state) {
+    (void)state;
+    image *i = malloc(sizeof *i);
+    int accepted = 0;
+    for (size_t at = 0; at < sizeof good; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            *i = good;
+            ((unsigned char *)i)[at] ^= (unsigned char)(1 << bit);
+            tess_status s = read_image(i, sizeof *i);
+            assert_true(s == TESS_OK || (s == TESS_E_INVALID && *reason));
+            accepted += s == TESS_OK;
+        }
+    assert_true(accepted >= 8 * 128); /* the descriptor's own bytes are not judged here */
+    free(i);
+}
+
+static void test_elf_note__file_is_read_and_a_missing_one_named(void **state) {
+    (void)state;
+    char path[] = "/tmp/tessera-elf-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, &good, sizeof good), sizeof good);
+    close(fd);
+    assert_int_equal(tess__elf_note_file(path, &note, reason, sizeof reason), TESS_OK);
+    assert_string_equal(note.name, "made");
+    unlink(path);
+    assert_int_equal(tess__elf_note_file(path, &note, reason, sizeof reason), TESS_E_INVALID);
+    assert_string_equal(reason, "no such file");
+    assert_int_equal(tess__elf_note_file("/tmp", &note, reason, sizeof reason), TESS_E_INVALID);
+    assert_string_equal(reason, "not a regular file");
+    assert_int_equal(tess__elf_note_file("/proc/self/exe", &note, reason, sizeof reason), TESS_E_INVALID);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_elf_note__descriptor_is_copied),
+        cmocka_unit_test(test_elf_note__every_shorter_file_is_refused),
+        cmocka_unit_test(test_elf_note__header_faults_are_named),
+        cmocka_unit_test(test_elf_note__offsets_outside_the_file_are_truncation),
+        cmocka_unit_test(test_elf_note__section_faults_are_named),
+        cmocka_unit_test(test_elf_note__any_single_wrong_byte_is_survived),
+        cmocka_unit_test(test_elf_note__file_is_read_and_a_missing_one_named),
+    };
+    return cmocka_run_group_tests_name("elf_note", tests, setup, NULL);
+}

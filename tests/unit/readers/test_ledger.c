@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The ledger: planned and measured bytes at every point, what the API says of them, and what it refuses. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/engine/state.h"
+#include "tests/support/ledger_check.h"
+#include "tests/support/toy.h"
+
+static tess_optimizer_options step_options = { .struct_size = sizeof step_options, .lr = 0.01f };
+
+static tess *open_toy(toy *m, int blocks, int accum, int plan_ranks) {
+    tess *t = NULL;
+    tess_options o = { .struct_size = sizeof o,
+                       .optimizer = "adamw",
+                       .input_bytes = TOY_INPUT_BYTES,
+                       .accum = accum,
+                       .plan_only = plan_ranks > 0,
+                       .ranks = plan_ranks };
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, m, blocks), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), plan_ranks ? TESS_E_PLANNED : TESS_OK);
+    return t;
+}
+
+static void one_step(tess *t, int accum, int fused) {
+    double loss;
+    for (int k = 0; k < accum; k++)
+        assert_int_equal(toy_run(t, TESS_PASS_TRAIN, k, fused && k == accum - 1 ? &step_options : NULL, &loss),
+                         TESS_OK);
+    if (!fused)
+        assert_int_equal(tess_step(t, &step_options), TESS_OK);
+}
+
+typedef struct {
+    int n;
+    uint32_t points[512];
+    uint64_t total[512];
+    char name[512][24];
+    const char *pass[512];
+} log;
+
+static void note(void *user, const tess_ledger_point *p) {
+    log *l = user;
+    assert_true(l->n < 512);
+    assert_int_equal(p->index, l->n);
+    l->points[l->n] = p->point;
+    l->total[l->n] = p->total_bytes[TESS_DOMAIN_DEVICE];
+    l->pass[l->n] = p->pass;
+    snprintf(l->name[l->n++], sizeof l->name[0], "%s", p->name ? p->name : "");
+}
+
+/* ---- both sides agree ---- */
+
+static void test_ledger__every_option_of_a_step_is_measured_as_planned(void **state) {
+    (void)state;
+    static const char *const activations[] = { "keep", "recompute", "offload" }, *const offload[] = { "none", "cpu" },
+                             *const sync[] = { "each", "end" };
+    uint64_t points = 0;
+    for (int i = 0; i < 3 * 2 * 2 * 2 * 2; i++) {
+        int accum = 1 + i / 24, fused = i / 12 % 2;
+        toy m;
+        ledger_check c;
+        setenv("TESSERA_ACTIVATIONS", activations[i % 3], 1);
+        setenv("TESSERA_OFFLOAD", offload[i / 3 % 2], 1);
+        setenv("TESSERA_SYNC", sync[i / 6 % 2], 1);
+        tess *t = open_toy(&m, 1, accum, 0);
+        assert_int_equal(ledger_check_open(&c, t, fused ? TESS_LEDGER_STEP : TESS_LEDGER_STEP_APART, NULL), TESS_OK);
+        for (int k = 0; k < 2; k++) {
+            ledger_check_start(&c);
+            one_step(t, accum, fused);
+            ledger_check_stop(&c);
+        }
+        if (c.differ)
+            fail_msg("activations %s, offload %s, accum %d, sync %s, %s: %s", activations[i % 3], offload[i / 3 % 2],
+                     accum, sync[i / 6 % 2], fused ? "fused" : "apart", c.first);
+        points += c.points;
+        ledger_check_close(&c);
+        assert_int_equal(tess_close(t), TESS_OK);
+    }
+    unsetenv("TESSERA_ACTIVATIONS");
+    unsetenv("TESSERA_OFFLOAD");
+    unsetenv("TESSERA_SYNC");
+    assert_true(points > 48 * 2 * 5 * 8);
+}
+
+static void test_ledger__a_plan_that_is_64_bytes_short_is_not_what_is_measured(void **state) {
+    (void)state;
+    toy m;
+    ledger_check c;
+    tess *t = open_toy(&m, 1, 1, 0);
+    tess__program *p = &t->plan.programs[TESS__P_TRAIN];
+    int32_t i = 0;
+    while (p->buffers[i].role != TESS__SAVED)
+        i++;
+    p->buffers[i].bytes -= 64; /* while the plan is read only: the run must not do harm */
+    assert_int_equal(ledger_check_open(&c, t, TESS_LEDGER_STEP_APART, NULL), TESS_OK);
+    p->buffers[i].bytes += 64;
+    ledger_check_start(&c);
+    one_step(t, 1, 0);
+    ledger_check_stop(&c);
+    assert_true(c.differ > 0);
+    assert_non_null(strstr(c.first, "activation"));
+    ledger_check_close(&c);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__sizes_in_the_program_do_not_reach_the_measured_side(void **state) {
+    (void)state;
+    toy m;
+    ledger_check c;
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(ledger_check_open(&c, t, TESS_LEDGER_STEP_APART, NULL), TESS_OK);
+    tess__buffer wrong = { .role = TESS__SAVED, .index = 1, .bytes = 1 << 20, .offset = 12345 };
+    assert_int_equal(tess__measure(&t->plan, &t->memory.comm_scratch, NULL, NULL, NULL, wrong.role, wrong.index),
+                     tess__round_up(t->plan.model.blocks[1].options.saved_bytes, t->plan.setup.align));
+    t->memory.arenas[1][TESS__STEP].memory.bytes -= 64; /* as if less had been obtained */
+    double loss;
+    int at_end = 0;
+    for (int i = 0; i < t->plan.programs[TESS__P_TRAIN].n_buffers; i++) {
+        const tess__buffer *b = &t->plan.programs[TESS__P_TRAIN].buffers[i];
+        at_end |= b->arena == TESS__STEP && b->offset + b->bytes > t->memory.arenas[1][TESS__STEP].memory.bytes;
+    }
+    tess_status s = toy_run(t, TESS_PASS_TRAIN, 0, NULL, &loss);
+    assert_int_equal(s, at_end ? TESS_E_INTERNAL : TESS_OK);
+    if (at_end)
+        assert_non_null(strstr(tess_last_error(), "that were obtained"));
+    t->memory.arenas[1][TESS__STEP].memory.bytes += 64;
+    ledger_check_close(&c);
+    assert_int_equal(tess_close(t), s);
+}
+
+/* ---- what the points are ---- */
+
+static void test_ledger__points_come_in_the_order_of_the_step(void **state) {
+    (void)state;
+    toy m;
+    log planned = { 0 }, measured = { 0 };
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP_APART, note, &planned), TESS_OK);
+    assert_int_equal(tess_ledger_hook(t, note, &measured), TESS_OK);
+    one_step(t, 1, 0);
+    assert_int_equal(tess_ledger_hook(t, NULL, NULL), TESS_OK);
+    assert_int_equal(measured.n + 1, planned.n); /* the plan ends with the peak */
+    assert_int_equal(planned.points[planned.n - 1], TESS_LEDGER_PEAK);
+    assert_int_equal(planned.points[0], TESS_LEDGER_PRE_FORWARD);
+    assert_string_equal(planned.pass[0], "train");
+    assert_string_equal(planned.pass[planned.n - 2], "step");
+    assert_int_equal(planned.points[planned.n - 2], TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER);
+    int32_t n_units = t->plan.layout.n_units;
+    int before = 0, after = 0, optimizer = 0;
+    for (int i = 0; i < measured.n; i++) {
+        assert_int_equal(measured.points[i], planned.points[i]);
+        assert_int_equal(measured.total[i], planned.total[i]);
+        assert_string_equal(measured.name[i], planned.name[i]);
+        before += !(measured.points[i] & TESS_LEDGER_AFTER);
+        after += (measured.points[i] & TESS_LEDGER_AFTER) != 0;
+        optimizer += (measured.points[i] & 255) == TESS_LEDGER_OPTIMIZER;
+    }
+    assert_int_equal(before, after);
+    assert_int_equal(optimizer, 2 * n_units);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__a_unit_is_gathered_and_released_between_its_points(void **state) {
+    (void)state;
+    toy m;
+    tess_ledger_point before = { .struct_size = sizeof before }, after = before;
+    tess_unit_info info = { .struct_size = sizeof info };
+    setenv("TESSERA_PREFETCH", "0", 1);
+    setenv("TESSERA_PRECISION", "bf16", 1);
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(tess_ledger_keep(t), TESS_OK);
+    assert_int_equal(tess_ledger_last(t, 1, TESS_LEDGER_PRE_FORWARD, &before), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "has not been before_pre_forward yet"));
+    one_step(t, 1, 0);
+    int seen = 0;
+    for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
+        assert_int_equal(tess_ledger_unit(t, u, &info), TESS_OK);
+        assert_int_equal(tess_ledger_last(t, u, TESS_LEDGER_PRE_BACKWARD, &before), TESS_OK);
+        assert_int_equal(tess_ledger_last(t, u, TESS_LEDGER_PRE_BACKWARD | TESS_LEDGER_AFTER, &after), TESS_OK);
+        assert_string_equal(after.name, info.name);
+        assert_int_equal(after.unit_bytes[1][TESS_CAT_FULL_PARAM], info.unsharded_bytes);
+        if (before.unit_bytes[1][TESS_CAT_FULL_PARAM]) /* tied, or wanted by the scope before: still there */
+            continue;
+        seen++;
+        assert_int_equal(after.unit_bytes[1][TESS_CAT_FULL_GRAD], info.gradient_bytes);
+        assert_true(info.unsharded_bytes > 0);
+    }
+    assert_true(seen >= 2);
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("TESSERA_PREFETCH");
+    unsetenv("TESSERA_PRECISION");
+}
+
+static void test_ledger__units_add_up_to_what_rests(void **state) {
+    (void)state;
+    toy m;
+    tess_ledger_point now = { .struct_size = sizeof now };
+    tess *t = open_toy(&m, 1, 1, 0);
+    uint64_t shard = 0, states = 0, live = 0, elems = 0;
+    for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
+        tess_unit_info info = { .struct_size = sizeof info };
+        assert_int_equal(tess_ledger_unit(t, u, &info), TESS_OK);
+        shard += info.shard_bytes;
+        states += info.state_bytes;
+        elems += info.elems;
+        for (int c = 0; c < 16; c++)
+            live += info.live_bytes[1][c];
+    }
+    assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
+    assert_int_equal(now.point, TESS_LEDGER_NOW);
+    assert_int_equal(now.bytes[1][TESS_CAT_SHARD_PARAM], shard);
+    assert_int_equal(now.bytes[1][TESS_CAT_OPTIMIZER], states);
+    assert_int_equal(elems, t->plan.layout.param_elems);
+    assert_int_equal(live + now.bytes[1][TESS_CAT_BUFFER], now.total_bytes[1]);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__reset_makes_now_the_peak(void **state) {
+    (void)state;
+    toy m;
+    tess_ledger_point peak = { .struct_size = sizeof peak }, now = peak;
+    tess *t = open_toy(&m, 1, 1, 0);
+    one_step(t, 1, 0);
+    assert_int_equal(tess_ledger_peak(t, &peak), TESS_OK);
+    assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
+    assert_true(peak.total_bytes[1] > now.total_bytes[1]);
+    assert_true(peak.index > 0);
+    assert_int_equal(tess_ledger_reset(t), TESS_OK);
+    assert_int_equal(tess_ledger_peak(t, &peak), TESS_OK);
+    assert_int_equal(peak.total_bytes[1], now.total_bytes[1]);
+    assert_memory_equal(peak.bytes, now.bytes, sizeof now.bytes);
+    assert_int_equal(peak.index, 0);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__memory_of_the_program_is_on_both_sides(void **state) {
+    (void)state;
+    toy m;
+    ledger_check c;
+    void *own;
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(tess_alloc(t, "mine", 12345, &own), TESS_OK);
+    assert_int_equal(ledger_check_open(&c, t, TESS_LEDGER_STEP, NULL), TESS_OK);
+    assert_true(c.planned[0].bytes[1][TESS_CAT_ACTIVATION] >= 12345);
+    ledger_check_start(&c);
+    one_step(t, 1, 1);
+    ledger_check_stop(&c);
+    assert_int_equal(c.differ, 0);
+    ledger_check_close(&c);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+/* ---- where the plan is fullest ---- */
+
+static void test_ledger__the_fullest_instruction_books_the_planned_peak(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, 1, 1, 4);
+    tess__fullest f = tess__ledger_fullest(&t->plan, TESS_DOMAIN_DEVICE);
+    assert_true(f.program >= 0 && f.program < TESS__N_PROGRAMS);
+    const tess__program *p = &t->plan.programs[f.program];
+    assert_int_equal(p->instrs[f.instr].op, TESS__BOOK);
+    assert_true(f.point < p->n_points);
+    if (f.point >= 0)
+        assert_true(p->points[f.point].at <= f.instr);
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        assert_true(t->plan.programs[i].live_peak_bytes[1] <= p->live_peak_bytes[1]);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+/* ---- refusals ---- */
+
+static void test_ledger__bad_calls_are_refused_and_do_not_end_the_engine(void **state) {
+    (void)state;
+    toy m;
+    tess_ledger_point p = { .struct_size = sizeof p };
+    tess_unit_info u = { .struct_size = sizeof u };
+    tess *t = NULL;
+    log l = { 0 };
+    assert_int_equal(tess_ledger_now(NULL, &p), TESS_E_INVALID);
+    assert_int_equal(tess_open(NULL, &t), TESS_OK);
+    assert_int_equal(tess_ledger_now(t, &p), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "tess_ledger_now: the ledger begins with tess_shard");
+    assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP, note, &l), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_keep(t), TESS_E_INVALID);
+    assert_int_equal(tess_close(t), TESS_OK);
+    t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(tess_ledger_peak(t, NULL), TESS_E_INVALID);
+    p.struct_size = 4;
+    assert_int_equal(tess_ledger_peak(t, &p), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "tess_ledger_peak: struct_size is 4; set it to the size of the struct");
+    p.struct_size = sizeof p;
+    assert_int_equal(tess_ledger_last(t, 0, TESS_LEDGER_PRE_FORWARD, &p), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_keep(t), TESS_OK);
+    assert_int_equal(tess_ledger_last(t, 0, TESS_LEDGER_PEAK, &p), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_last(t, -1, TESS_LEDGER_OPTIMIZER, &p), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_unit(t, t->plan.layout.n_units, &u), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_plan(t, 99, note, &l), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP, NULL, &l), TESS_E_INVALID);
+    one_step(t, 1, 0); /* all well */
+    assert_int_equal(tess_close(t), TESS_OK);
+    t = open_toy(&m, 1, 1, 2);
+    assert_int_equal(tess_ledger_now(t, &p), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP, note, &l), TESS_OK);
+    assert_true(l.n > 0);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__an_older_struct_is_filled_as_far_as_it_goes(void **state) {
+    (void)state;
+    toy m;
+    struct {
+        tess_ledger_point p;
+        uint64_t behind;
+    } s;
+    tess *t = open_toy(&m, 1, 1, 0);
+    memset(&s, 0x5a, sizeof s);
+    s.p.struct_size = offsetof(tess_ledger_point, unit_bytes);
+    assert_int_equal(tess_ledger_now(t, &s.p), TESS_OK);
+    assert_int_equal(s.p.struct_size, offsetof(tess_ledger_point, unit_bytes));
+    assert_true(s.p.bytes[1][TESS_CAT_SHARD_PARAM] > 0);
+    assert_int_equal(s.p.unit_bytes[0][0], 0x5a5a5a5a5a5a5a5a);
+    assert_int_equal(s.behind, 0x5a5a5a5a5a5a5a5a);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ledger__every_option_of_a_step_is_measured_as_planned),
+        cmocka_unit_test(test_ledger__a_plan_that_is_64_bytes_short_is_not_what_is_measured),
+        cmocka_unit_test(test_ledger__sizes_in_the_program_do_not_reach_the_measured_side),
+        cmocka_unit_test(test_ledger__points_come_in_the_order_of_the_step),
+        cmocka_unit_test(test_ledger__a_unit_is_gathered_and_released_between_its_points),
+        cmocka_unit_test(test_ledger__units_add_up_to_what_rests),
+        cmocka_unit_test(test_ledger__reset_makes_now_the_peak),
+        cmocka_unit_test(test_ledger__memory_of_the_program_is_on_both_sides),
+        cmocka_unit_test(test_ledger__the_fullest_instruction_books_the_planned_peak),
+        cmocka_unit_test(test_ledger__bad_calls_are_refused_and_do_not_end_the_engine),
+        cmocka_unit_test(test_ledger__an_older_struct_is_filled_as_far_as_it_goes),
+    };
+    setenv("TESSERA_LOG", "error", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

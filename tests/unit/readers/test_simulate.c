@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Steps small enough to be timed by hand. Two scopes of 1024 elements; forward takes 1 s, backward 2 s. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "tests/unit/plan_fixture.h"
+#include "core/engine/trace.h"
+#include "core/readers/simulate.h"
+
+enum { A, B, SCOPES };
+
+static void assert_near(double got, double expected) {
+    if (!(fabs(got - expected) <= 1e-9))
+        fail_msg("%.12g, expected %.12g", got, expected);
+}
+
+typedef struct {
+    plan p;
+    tess__machine machine;
+    tess__scope_cost costs[SCOPES];
+    tess__timeline line;
+} step;
+
+static void make(step *s, int32_t ranks, double link) {
+    memset(s, 0, sizeof *s);
+    plan_init(&s->p, ranks);
+    plan_scope(&s->p, "a");
+    plan_scope(&s->p, "b");
+    assert_int_equal(plan_param(&s->p, "a.w", 1024, 0), TESS_OK);
+    assert_int_equal(plan_param(&s->p, "b.w", 1024, 0), TESS_OK);
+    plan_layout(&s->p);
+    assert_int_equal(tess__compile_pass(&s->p.builder, TESS_PASS_TRAIN, NULL, 0, &s->p.program), TESS_OK);
+    for (int k = 0; k < SCOPES; k++)
+        s->costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
+    s->machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, link } };
+}
+
+static void run(step *s) {
+    const tess__program *programs[] = { &s->p.program };
+    tess__simulation in = { .setup = &s->p.setup,
+                            .model = &s->p.model,
+                            .layout = &s->p.layout,
+                            .machine = &s->machine,
+                            .costs = s->costs,
+                            .comm = "gloo",
+                            .threads = 1,
+                            .programs = programs,
+                            .n_programs = 1 };
+    assert_int_equal(tess__simulate(&in, &s->line), TESS_OK);
+}
+
+static void done(step *s) {
+    tess__timeline_free(&s->line);
+    plan_free(&s->p);
+}
+
+static const tess__span *find(const step *s, uint8_t lane, uint8_t op, uint8_t event, int32_t index) {
+    for (int32_t i = 0; i < s->line.n_spans; i++) {
+        const tess__span *span = &s->line.spans[i];
+        if (span->lane == lane && span->op == op && span->event == event && span->index == index)
+            return span;
+    }
+    fail_msg("no span of op %u", op);
+    return NULL;
+}
+
+static void assert_span(const step *s, uint8_t lane, uint8_t op, uint8_t event, int32_t index, double start,
+                        double seconds) {
+    const tess__span *span = find(s, lane, op, event, index);
+    assert_near(span->start, start);
+    assert_near(span->seconds, seconds);
+}
+
+/* A collective moves half of 4096 bytes per rank: 1 s at 2048 bytes/s. */
+static void test_simulate__collectives_as_long_as_forward_hide_but_at_both_ends(void **state) {
+    (void)state;
+    step s;
+    make(&s, 2, 2048);
+    run(&s);
+    assert_near(s.line.seconds, 8);
+    assert_near(s.line.exposed[TESS__LANE_COMM], 2);
+    assert_near(s.line.busy[TESS__LANE_COMM], 5);
+    assert_near(s.line.busy[TESS__LANE_COMPUTE], 6);
+    assert_near(s.line.critical[TESS__LANE_COMPUTE], 6);
+    assert_near(s.line.critical[TESS__LANE_COMM], 2);
+    assert_span(&s, TESS__LANE_COMM, TESS__GATHER, 0, A, 0, 1);
+    assert_span(&s, TESS__LANE_COMM, TESS__GATHER, 0, B, 1, 1); /* while forward of a runs */
+    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__FORWARD_BEGIN, A, 1, 1);
+    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, B, 3, 2);
+    assert_span(&s, TESS__LANE_COMM, TESS__REDUCE, 0, B, 5, 1);
+    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 5, 2);
+    assert_span(&s, TESS__LANE_COMM, TESS__REDUCE, 0, A, 7, 1);
+    assert_false(find(&s, TESS__LANE_COMM, TESS__REDUCE, 0, B)->critical);
+    assert_true(find(&s, TESS__LANE_COMM, TESS__REDUCE, 0, A)->critical);
+    done(&s);
+}
+
+static void test_simulate__slow_collectives_are_exposed_and_queue(void **state) {
+    (void)state;
+    step s;
+    make(&s, 2, 2048.0 / 3);
+    run(&s);
+    assert_near(s.line.seconds, 16);
+    assert_near(s.line.exposed[TESS__LANE_COMM], 10);
+    assert_span(&s, TESS__LANE_COMM, TESS__REDUCE, 0, B, 10, 3); /* posted at 9, behind the gather of a */
+    assert_near(s.line.critical[TESS__LANE_COMPUTE] + s.line.critical[TESS__LANE_COMM], 16);
+    done(&s);
+}
+
+static void test_simulate__one_rank_only_computes(void **state) {
+    (void)state;
+    step s;
+    make(&s, 1, 0);
+    run(&s);
+    assert_near(s.line.seconds, 6);
+    assert_near(s.line.exposed[TESS__LANE_COMM], 0);
+    assert_near(s.line.busy[TESS__LANE_COMM], 0);
+    for (int32_t i = 0; i < s.line.n_spans; i++)
+        assert_true(s.line.spans[i].critical);
+    done(&s);
+}
+
+/* Two ranks on two cores; a collective keeps a core busy: what overlaps takes as long as one after the other. */
+static void test_simulate__lanes_that_share_a_core_slow_each_other(void **state) {
+    (void)state;
+    tess__collective_time measured[] = {
+        { .comm = "gloo", .op = TESS_ALL_GATHER, .ranks = 2, .bytes = 4096, .seconds = 1, .cpu_seconds = 1 },
+        { .comm = "gloo", .op = TESS_REDUCE_SCATTER, .ranks = 2, .bytes = 4096, .seconds = 1, .cpu_seconds = 1 },
+    };
+    step s;
+    make(&s, 2, 0);
+    s.machine.is_cpu = 1;
+    s.machine.cores = 2;
+    s.machine.ranks_per_node = 2;
+    s.machine.collectives = measured;
+    s.machine.n_collectives = 2;
+    run(&s);
+    assert_near(s.line.seconds, 11);
+    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__FORWARD_BEGIN, A, 1, 2);
+    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, B, 4, 3);
+    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 7, 3);
+    done(&s);
+    make(&s, 2, 0); /* with a core to spare they do not */
+    s.machine.is_cpu = 1;
+    s.machine.cores = 4;
+    s.machine.collectives = measured;
+    s.machine.n_collectives = 2;
+    run(&s);
+    assert_near(s.line.seconds, 8);
+    done(&s);
+}
+
+static void test_simulate__counts_become_seconds_by_the_machines_rates(void **state) {
+    (void)state;
+    step s;
+    make(&s, 1, 0);
+    s.costs[A] = (tess__scope_cost){ .forward_flops = 100, .forward_bytes = 30, .forward_kernels = 4 };
+    s.costs[B] = (tess__scope_cost){ .backward_flops = 200, .backward_bytes = 60 };
+    s.machine.flops_per_second[TESS_F32] = 50;
+    s.machine.memory_bytes_per_second = 1e9;
+    run(&s);
+    double zeroing = 2 * 4096 / 1e9; /* gradients */
+    assert_near(s.line.seconds, 2 + 4 + 90 / 1e9 + zeroing);
+    done(&s);
+}
+
+/* ---- one collective ---- */
+
+static void test_collective__widest_and_narrowest_level_and_latency(void **state) {
+    (void)state;
+    tess__machine m = { .within = { 1e-6, 100 }, .across = { 1e-5, 10 }, .ranks_per_node = 8 };
+    /* 8 ranks of a node: 7/8 of the bytes at 100/s, 7 hops of a ring */
+    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_GATHER, 8, 8, 800, NULL), 7 + 7e-6);
+    /* 16 ranks, 8 to a node: 8 links of 10/s between nodes; 80/s is the narrower */
+    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_GATHER, 16, 8, 800, NULL), 750 / 80.0 + 15e-5);
+    m.algorithm = TESS__TREE;
+    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_REDUCE, 16, 1, 800, NULL), 2 * (750 / 10.0 + 4e-5));
+    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_GATHER, 1, 1, 800, NULL), 0);
+}
+
+static void test_collective__measured_sizes_are_interpolated(void **state) {
+    (void)state;
+    tess__collective_time t[] = { { "gloo", TESS_ALL_GATHER, 2, 1000, 2, 1 },
+                                  { "gloo", TESS_ALL_GATHER, 2, 3000, 4, 2 } };
+    tess__machine m = { .collectives = t, .n_collectives = 2, .within = { 0, 1 } };
+    double cpu;
+    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 2, 2, 2000, &cpu), 3);
+    assert_near(cpu, 1.5);
+    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 2, 2, 10, NULL), 2);
+    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 2, 2, 6000, NULL), 8);
+    /* four ranks receive 3/4, two receive 1/2: as if the buffer were half as large again */
+    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 4, 4, 2000, NULL), 4);
+    assert_near(tess__collective_seconds(&m, "shm", TESS_ALL_GATHER, 2, 2, 2000, NULL), 1000);
+}
+
+/* ---- the ring of measured spans ---- */
+
+static void test_trace__keeps_the_last_spans_and_reads_one_step(void **state) {
+    (void)state;
+    tess__trace *t;
+    tess__span spans[8];
+    tess__instr gather = { .op = TESS__GATHER, .index = 3 }, enter = { .op = TESS__ENTER };
+    tess__event forward = { TESS__FORWARD_BEGIN, 5 };
+    assert_int_equal(tess__trace_create(0, &t), TESS_E_INVALID);
+    assert_int_equal(tess__trace_create(4, &t), TESS_OK);
+    int64_t now = tess__trace_now();
+    for (uint64_t step = 0; step < 3; step++) {
+        tess__trace_add(t, TESS__LANE_COMM, &gather, NULL, step, now + 1000);
+        tess__trace_add(t, TESS__LANE_COMPUTE, &enter, &forward, step, now);
+    }
+    assert_int_equal(tess__trace_read(t, 0, spans, 8), 0); /* overwritten */
+    assert_int_equal(tess__trace_read(t, 2, NULL, 0), 2);
+    assert_int_equal(tess__trace_read(t, 2, spans, 8), 2);
+    assert_string_equal(tess__span_op(&spans[0]), "forward");
+    assert_int_equal(spans[0].index, 5);
+    assert_near(spans[0].start, 0);
+    assert_true(spans[0].seconds >= 0);
+    assert_string_equal(tess__lane_name(spans[1].lane), "communication");
+    assert_string_equal(tess__span_op(&spans[1]), "all_gather");
+    assert_near(spans[1].start, 1e-6);
+    tess__trace_destroy(t);
+    tess__trace_add(NULL, 0, &gather, NULL, 0, 0); /* without a trace: nothing */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_simulate__collectives_as_long_as_forward_hide_but_at_both_ends),
+        cmocka_unit_test(test_simulate__slow_collectives_are_exposed_and_queue),
+        cmocka_unit_test(test_simulate__one_rank_only_computes),
+        cmocka_unit_test(test_simulate__lanes_that_share_a_core_slow_each_other),
+        cmocka_unit_test(test_simulate__counts_become_seconds_by_the_machines_rates),
+        cmocka_unit_test(test_collective__widest_and_narrowest_level_and_latency),
+        cmocka_unit_test(test_collective__measured_sizes_are_interpolated),
+        cmocka_unit_test(test_trace__keeps_the_last_spans_and_reads_one_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

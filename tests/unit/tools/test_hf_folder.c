@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Models from Hugging Face folders against transformers: logits, gradients and 20 steps (tests/reference). */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "core/checkpoint/safetensors.h"
+#include "tools/models/direct.h"
+#include "tools/train/hf_config.h"
+#include "tools/train/hf_folder.h"
+#include "tools/train/hf_names.h"
+
+enum { STEPS = 20, BATCH = 2, CONTEXT = 16, VOCABULARY = 64, ROWS = BATCH * CONTEXT, TOKENS = BATCH * (CONTEXT + 1) };
+
+typedef struct {
+    const char *folder, *model;
+} reference;
+static const reference references[] = { { "hf-llama", "llama" }, { "hf-llama-tied", "llama" }, { "hf-gpt2", "gpt2" } };
+
+typedef struct {
+    model *m;
+    direct *d;
+    void *batch, *result;
+    tess__safetensors *values;
+    float **state; /* two per parameter */
+} run;
+
+static void path_of(const char *name, const char *end, char out[512]) {
+    snprintf(out, 512, "%s/tests/reference/data/%s%s", TESSERA_SOURCE_DIR, name, end);
+}
+
+static float *load(const run *r, const char *name, uint64_t *elems) {
+    const tess__tensor *t = tess__safetensors_find(r->values, name);
+    if (!t)
+        fail_msg("no tensor %s", name);
+    float *data = malloc(t->elems * sizeof *data);
+    assert_non_null(data);
+    assert_int_equal(tess__safetensors_read(r->values, t, 0, t->elems, data), TESS_OK);
+    *elems = t->elems;
+    return data;
+}
+
+static int is_own(const run *r, int32_t p) {
+    return !r->m->desc.params[p].alias_of[0];
+}
+
+static void fill(run *r, const char *folder) {
+    hf_folder *f = NULL;
+    if (hf_folder_open(folder, r->m, &f) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    for (int32_t p = 0; p < r->m->desc.n_params; p++) {
+        if (!is_own(r, p))
+            continue;
+        uint64_t elems = (uint64_t)r->m->desc.params[p].elems;
+        for (uint64_t at = 0; at < elems;) { /* by ranges, as ranks do */
+            tess_range part = { .struct_size = sizeof part, .tag = (uint64_t)p, .first_elem = at, .name = "part" };
+            part.elems = elems - at < 37 ? elems - at : 37;
+            assert_int_equal(hf_folder_fill(f, &part, direct_param(r->d, p) + at), TESS_OK);
+            at += part.elems;
+        }
+    }
+    hf_folder_close(f);
+}
+
+static run open_run(const reference *c, const char *operators, uint32_t precision) {
+    char folder[512], values[512];
+    int32_t positions = 0;
+    model_options o = { .batch = BATCH, .context = CONTEXT, .seed = 1, .operators = operators, .precision = precision };
+    run r = { 0 };
+    path_of(c->folder, "", folder);
+    path_of(c->folder, ".safetensors", values);
+    if (hf_config_read(folder, c->model, &o, &positions) != TESS_OK || model_create(c->model, &o, &r.m) != TESS_OK ||
+        direct_create(r.m, 1, &r.d) != TESS_OK || tess__safetensors_open(values, &r.values) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    assert_int_equal(positions, strcmp(c->model, "gpt2") == 0 ? 32 : 64);
+    r.batch = calloc(1, r.m->desc.input_bytes);
+    r.result = calloc(1, r.m->desc.result_bytes);
+    r.state = calloc((size_t)r.m->desc.n_params * 2, sizeof *r.state);
+    for (int32_t p = 0; p < 2 * r.m->desc.n_params; p++)
+        r.state[p] = calloc((size_t)r.m->desc.params[p / 2].elems + 1, sizeof(float));
+    fill(&r, folder);
+    return r;
+}
+
+static void close_run(run *r) {
+    assert_true(direct_intact(r->d));
+    for (int32_t p = 0; p < 2 * r->m->desc.n_params; p++)
+        free(r->state[p]);
+    free(r->state);
+    free(r->batch);
+    free(r->result);
+    tess__safetensors_close(r->values);
+    direct_destroy(r->d);
+    model_destroy(r->m);
+}
+
+static void take_batch(run *r, uint64_t step) {
+    const tess__tensor *t = tess__safetensors_find(r->values, "tokens");
+    assert_non_null(t);
+    assert_int_equal(tess__safetensors_read_raw(r->values, t, step * TOKENS, TOKENS, lm_tokens(r->batch)), TESS_OK);
+    *(model_batch *)r->batch = (model_batch){ .count = ROWS };
+}
+
+static double pass(run *r, uint32_t kind) {
+    if (direct_run(r->d, kind, r->batch, 0, 0, r->result) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    const model_result *sum = r->result;
+    assert_int_equal(sum->count, ROWS);
+    return sum->loss / ROWS;
+}
+
+static void compare_logits(run *r) {
+    uint64_t elems;
+    float *expected = load(r, "logits", &elems);
+    assert_int_equal(elems, ROWS * VOCABULARY);
+    take_batch(r, 0);
+    for (uint32_t row = 0; row < ROWS; row++) {
+        ((model_batch *)r->batch)->want_logits = 1;
+        ((model_batch *)r->batch)->logits_row = row;
+        pass(r, TESS_PASS_EVAL);
+        for (int c = 0; c < VOCABULARY; c++)
+            if (!(fabs((double)(lm_logits(r->result)[c] - expected[row * VOCABULARY + c])) < 1e-4))
+                fail_msg("logit %d of row %u is %g, expected %g", c, row, (double)lm_logits(r->result)[c],
+                         (double)expected[row * VOCABULARY + c]);
+    }
+    free(expected);
+}
+
+/* |ours - theirs| / |theirs|, theirs turned where it is. */
+static double distance(const float *ours, const float *theirs, const model_param *p, int turned) {
+    double difference = 0, size = 0;
+    int64_t rows = p->shape[0], columns = p->elems / rows;
+    for (int64_t i = 0; i < p->elems; i++) {
+        double t = (double)theirs[turned ? i % columns * rows + i / columns : i];
+        difference += (ours[i] - t) * (ours[i] - t);
+        size += t * t;
+    }
+    return sqrt(difference / size);
+}
+
+static void compare_gradients(run *r) {
+    take_batch(r, 0);
+    direct_zero_grads(r->d);
+    pass(r, TESS_PASS_TRAIN);
+    for (int32_t p = 0; p < r->m->desc.n_params; p++) {
+        char name[HF_NAME];
+        uint64_t elems;
+        if (!is_own(r, p))
+            continue;
+        int turned = hf_name(r->m, p, name);
+        float *theirs = load(r, name, &elems);
+        double off = distance(direct_grad(r->d, p), theirs, &r->m->desc.params[p], turned);
+        if (!(off < 1e-4))
+            fail_msg("%s is %g of its norm off", name, off);
+        free(theirs);
+    }
+}
+
+static void adamw(run *r, int32_t p, int step) {
+    const model_param *param = &r->m->desc.params[p];
+    double decay = param->ndim >= 2 ? 0.1 : 0, c1 = 1 - pow(0.9, step), c2 = 1 - pow(0.999, step);
+    float *w = direct_param(r->d, p), *m = r->state[2 * p], *v = r->state[2 * p + 1];
+    const float *g = direct_grad(r->d, p);
+    for (int64_t i = 0; i < param->elems; i++) {
+        m[i] = 0.9f * m[i] + 0.1f * g[i];
+        v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
+        w[i] = (float)((double)w[i] * (1 - 1e-3 * decay) - 1e-3 * (m[i] / c1) / (sqrt(v[i] / c2) + 1e-8));
+    }
+}
+
+static void compare_losses(run *r, double tolerance) {
+    uint64_t elems;
+    float *expected = load(r, "losses", &elems);
+    assert_int_equal(elems, STEPS + 1);
+    for (int step = 0; step <= STEPS; step++) {
+        take_batch(r, (uint64_t)(step % STEPS));
+        direct_zero_grads(r->d);
+        double loss = pass(r, TESS_PASS_TRAIN);
+        if (!(fabs(loss - (double)expected[step]) < tolerance))
+            fail_msg("loss of step %d is %g, expected %g", step, loss, (double)expected[step]);
+        for (int32_t p = 0; p < r->m->desc.n_params; p++)
+            if (is_own(r, p))
+                adamw(r, p, step + 1);
+    }
+    free(expected);
+}
+
+static void test_hf_folder__follows_transformers(void **state) {
+    static const char *const operators[] = { "plain", "auto" };
+    (void)state;
+    for (size_t c = 0; c < sizeof references / sizeof *references; c++)
+        for (int o = 0; o < 2; o++) {
+            run r = open_run(&references[c], operators[o], TESS_F32);
+            compare_logits(&r);
+            compare_gradients(&r);
+            compare_losses(&r, 1e-3);
+            close_run(&r);
+        }
+}
+
+static void test_hf_folder__in_bf16_stays_within_a_percent(void **state) {
+    (void)state;
+    for (size_t c = 0; c < sizeof references / sizeof *references; c++) {
+        run r = open_run(&references[c], "auto", TESS_BF16);
+        compare_losses(&r, 0.05);
+        close_run(&r);
+    }
+}
+
+static void test_hf_folder__another_shape_is_refused(void **state) {
+    char folder[512];
+    model_options o = { .batch = BATCH, .context = CONTEXT, .operators = "plain" };
+    int32_t positions;
+    model *m = NULL;
+    hf_folder *f = NULL;
+    (void)state;
+    path_of("hf-llama", "", folder);
+    assert_int_equal(hf_config_read(folder, "gpt2", &o, &positions), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "model_type \"llama\", but gpt2 is to be trained"));
+    assert_int_equal(hf_config_read(folder, "llama", &o, &positions), TESS_OK);
+    o.decoder.feed = 32;
+    assert_int_equal(model_create("llama", &o, &m), TESS_OK);
+    assert_int_equal(hf_folder_open(folder, m, &f), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "has shape 24 x 16, expected 32 x 16 from config.json"));
+    model_destroy(m);
+    path_of("hf-gpt2", "", folder);
+    o.decoder.feed = 24;
+    assert_int_equal(model_create("llama", &o, &m), TESS_OK);
+    assert_int_equal(hf_folder_open(folder, m, &f), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "no tensor 'model.embed_tokens.weight' in model.safetensors"));
+    model_destroy(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hf_folder__follows_transformers),
+        cmocka_unit_test(test_hf_folder__in_bf16_stays_within_a_percent),
+        cmocka_unit_test(test_hf_folder__another_shape_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* `tessera ckpt`: what its files share. ckpt.c parses, ckpt_look.c lists, shows, verifies and prunes, ckpt_pieces.c
+ * reads values wherever their pieces lie, ckpt_diff.c compares, ckpt_write.c makes checkpoints and folders of others.
+ */
+#ifndef TOOL_CKPT_H
+#define TOOL_CKPT_H
+#include "core/checkpoint/saved.h"
+#include "core/checkpoint/store.h"
+#include "tools/support/json_out.h"
+
+enum { CKPT_MOST_PATHS = 64 };
+typedef struct {
+    const char *verb, *paths[CKPT_MOST_PATHS];
+    size_t n;
+    uint64_t keep, to, max_file_bytes; /* 0: not given */
+    uint32_t dtype;                    /* of an export */
+    int quiet, json_on;
+    json_out json;
+} ckpt_arguments;
+
+/* Each returns the exit code, after its one line when it is not 0. */
+int ckpt_list(ckpt_arguments *);
+int ckpt_show(ckpt_arguments *);
+int ckpt_verify(ckpt_arguments *);
+int ckpt_prune(ckpt_arguments *);
+int ckpt_diff(ckpt_arguments *);
+int ckpt_reshard(ckpt_arguments *);
+int ckpt_export(ckpt_arguments *);
+int ckpt_import(ckpt_arguments *);
+
+/** How far it is, on a terminal: a line that is overwritten; done == total ends it. */
+void ckpt_progress(const ckpt_arguments *, const char *what, uint64_t done, uint64_t total);
+/** PATH when it is a checkpoint, else the newest in it that has a manifest that reads. */
+tess_status ckpt_find(const char *path, char out[PATH_MAX]);
+/** -1 when a line of JSON could not be written. */
+int ckpt_json_end(ckpt_arguments *);
+
+/* ---- ckpt_pieces.c --------------------------------------------------------------------------------- */
+typedef struct {
+    int kind;      /* TESS__PIECE_… */
+    int32_t param; /* in the manifest; -1: the program's bytes */
+    uint64_t first, elems, file, tensor;
+} ckpt_piece;
+typedef struct {
+    tess__saved saved;
+    ckpt_piece *pieces; /* by parameter, kind and first element */
+    uint64_t n, capacity;
+    tess__saved_file *open; /* the file that was read last */
+    uint64_t open_index;
+} ckpt_source;
+/** Checks that the pieces of each parameter lie end to end. */
+tess_status ckpt_source_open(const char *path, ckpt_source *out);
+void ckpt_source_close(ckpt_source *);
+int ckpt_source_has(const ckpt_source *, int32_t param, int kind);
+/** Values as they are stored; parameter and kind are there. `tensor`: of its pieces, for the dtype. */
+tess_status ckpt_source_read(ckpt_source *, int32_t param, int kind, uint64_t first, uint64_t elems, void *out);
+uint32_t ckpt_source_dtype(const ckpt_source *, int32_t param, int kind);
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What is there, whether it is whole, and what may go. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "core/base/try.h"
+#include "core/checkpoint/safetensors_dtype.h"
+#include "tools/support/command_line.h"
+#include "tools/support/progress.h"
+#include "ckpt.h"
+
+typedef int (*each_fn)(ckpt_arguments *, const char *path);
+
+/* Calls fn with PATH, or with each checkpoint in it, oldest first; the highest of its exit codes. */
+static int each(ckpt_arguments *a, const char *path, each_fn fn) {
+    uint64_t *steps = NULL, n = 0;
+    char one[PATH_MAX];
+    int code = TOOL_OK;
+    if (tess__is_checkpoint(&tess__disk_real, path))
+        return fn(a, path);
+    tess_status status = tess__store_list(&tess__disk_real, path, &steps, &n);
+    if (!status && n == 0)
+        status = tess__fail(TESS_E_DATA, "%s: no checkpoint, nor a directory of some", path);
+    for (uint64_t i = 0; !status && i < n; i++)
+        if (!(status = tess__step_dir(path, steps[i], one))) {
+            int this = fn(a, one);
+            code = this > code ? this : code;
+        }
+    free(steps);
+    return status ? tool_report(status) : code;
+}
+
+static uint64_t bytes_of(const tess__manifest *m) {
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < m->n_files; i++)
+        bytes += m->files[i].bytes;
+    return bytes;
+}
+
+/* ---- list and show ----------------------------------------------------------------------------------- */
+static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest *m) {
+    char text[32];
+    if (!a->json_on) {
+        printf("%s  step %" PRIu64 ", %" PRIu64 " ranks, %s, %s, %s, %s in %" PRIu64 " files\n", path, m->step,
+               m->ranks, m->strategy, m->precision, m->optimizer, tool_bytes_text(bytes_of(m), text), m->n_files);
+        return TOOL_OK;
+    }
+    json_object_begin(&a->json, NULL);
+    json_string(&a->json, "event", "checkpoint");
+    json_string(&a->json, "path", path);
+    json_uint(&a->json, "step", m->step);
+    json_uint(&a->json, "ranks", m->ranks);
+    json_uint(&a->json, "microbatches", m->microbatches);
+    json_string(&a->json, "strategy", m->strategy);
+    json_string(&a->json, "precision", m->precision);
+    json_string(&a->json, "optimizer", m->optimizer);
+    json_string(&a->json, "writer", m->writer);
+    json_uint(&a->json, "files", m->n_files);
+    json_uint(&a->json, "bytes", bytes_of(m));
+    json_bool(&a->json, "checksums", m->has_sums);
+    return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
+}
+
+static int list_one(ckpt_arguments *a, const char *path) {
+    tess__manifest m;
+    tess_status status = tess__saved_manifest(&tess__disk_real, path, &m);
+    if (status)
+        return tool_report(status);
+    int code = put_summary(a, path, &m);
+    tess__manifest_free(&m);
+    return code;
+}
+
+int ckpt_list(ckpt_arguments *a) {
+    return each(a, a->paths[0], list_one);
+}
+
+static int put_param(ckpt_arguments *a, const tess__tensor *t, int is_buffer) {
+    if (a->json_on) {
+        json_object_begin(&a->json, NULL);
+        json_string(&a->json, "event", "parameter");
+        json_string(&a->json, "name", t->name);
+        json_string(&a->json, "kind", is_buffer ? "buffer" : "parameter");
+        json_string(&a->json, "dtype", tess__dtype_word(t->dtype));
+        json_array_begin(&a->json, "shape");
+        for (int32_t d = 0; d < t->ndim; d++)
+            json_int(&a->json, NULL, t->shape[d]);
+        json_array_end(&a->json);
+        return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
+    }
+    printf("  %-40s %s%s [", t->name, tess__dtype_word(t->dtype), is_buffer ? " buffer" : "");
+    for (int32_t d = 0; d < t->ndim; d++)
+        printf("%s%" PRId64, d ? ", " : "", t->shape[d]);
+    puts("]");
+    return TOOL_OK;
+}
+
+int ckpt_show(ckpt_arguments *a) {
+    char path[PATH_MAX];
+    tess__manifest m;
+    tess_status status = ckpt_find(a->paths[0], path);
+    if (!status)
+        status = tess__saved_manifest(&tess__disk_real, path, &m);
+    if (status)
+        return tool_report(status);
+    int code = put_summary(a, path, &m);
+    for (uint64_t i = 0; code == TOOL_OK && i < m.n_params; i++)
+        code = put_param(a, &m.params[i], m.is_buffer[i]);
+    tess__manifest_free(&m);
+    return code;
+}
+
+/* ---- verify ------------------------------------------------------------------------------------------ */
+static tess_status verify_files(const ckpt_arguments *a, const tess__saved *s) {
+    for (uint64_t i = 0; i < s->manifest.n_files; i++) {
+        tess__saved_file *f = NULL;
+        TRY(tess__saved_file_open(s, i, &f));
+        tess_status status = tess__saved_file_verify(f);
+        tess__saved_file_close(f);
+        TRY(status);
+        ckpt_progress(a, s->path, i + 1, s->manifest.n_files);
+    }
+    return TESS_OK;
+}
+
+static int verify_one(ckpt_arguments *a, const char *path) {
+    tess__saved s = { .path = "" };
+    uint64_t bytes = 0;
+    tess_status status = tess__saved_open(&tess__disk_real, path, &s);
+    int has_sums = !status && s.manifest.has_sums && tess__sum_known();
+    if (!status) {
+        bytes = bytes_of(&s.manifest);
+        status = verify_files(a, &s);
+        tess__saved_close(&s);
+    }
+    if (!status) { /* and that nothing of a parameter is missing */
+        ckpt_source whole;
+        status = ckpt_source_open(path, &whole);
+        if (!status)
+            ckpt_source_close(&whole);
+    }
+    if (a->json_on) {
+        json_object_begin(&a->json, NULL);
+        json_string(&a->json, "event", "verify");
+        json_string(&a->json, "path", path);
+        json_bool(&a->json, "ok", !status);
+        json_uint(&a->json, "bytes", bytes);
+        json_bool(&a->json, "checksums", has_sums);
+        json_string(&a->json, "error", status ? tess_last_error() : NULL);
+        if (ckpt_json_end(a))
+            return TOOL_DATA;
+    } else if (!status && !a->quiet) {
+        char text[32];
+        printf("%s: ok, %s%s\n", path, tool_bytes_text(bytes, text),
+               has_sums ? "" : "; there are no checksums to hold");
+    }
+    if (status && status != TESS_E_DATA)
+        return tool_report(status);
+    if (status)
+        tool_report(status);
+    return status ? TOOL_FAILED : TOOL_OK;
+}
+
+int ckpt_verify(ckpt_arguments *a) {
+    int code = TOOL_OK;
+    for (size_t i = 0; i < a->n; i++) {
+        int this = each(a, a->paths[i], verify_one);
+        code = this > code ? this : code;
+    }
+    return code;
+}
+
+/* ---- prune ------------------------------------------------------------------------------------------- */
+static tess_status remove_oldest(ckpt_arguments *a, const tess__store *store) {
+    uint64_t *steps = NULL, n = 0;
+    char path[PATH_MAX];
+    TRY(tess__store_list(store->disk, store->dir, &steps, &n));
+    tess_status status = TESS_OK;
+    for (uint64_t i = 0; !status && i + a->keep < n; i++) {
+        status = tess__step_dir(store->dir, steps[i], path);
+        if (!status)
+            status = tess__store_remove(store->disk, store->dir, steps[i]);
+        if (!status && a->json_on) {
+            json_object_begin(&a->json, NULL);
+            json_string(&a->json, "event", "removed");
+            json_string(&a->json, "path", path);
+            status = ckpt_json_end(a) ? tess__fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
+        } else if (!status && !a->quiet)
+            printf("removed %s\n", path);
+    }
+    free(steps);
+    return status;
+}
+
+int ckpt_prune(ckpt_arguments *a) {
+    tess__store store;
+    char newest[PATH_MAX];
+    tess__saved s;
+    tess_status status =
+        tess__is_checkpoint(&tess__disk_real, a->paths[0])
+            ? tess__fail(TESS_E_DATA, "%s: a checkpoint; give the directory that holds it", a->paths[0])
+            : ckpt_find(a->paths[0], newest);
+    if (!status && !(status = tess__saved_open(&tess__disk_real, newest, &s))) { /* what stays must be worth it */
+        status = verify_files(a, &s);
+        tess__saved_close(&s);
+    }
+    if (!status)
+        status = tess__store_open(&tess__disk_real, a->paths[0], &store);
+    if (!status) {
+        status = remove_oldest(a, &store);
+        tess__store_close(&store);
+    }
+    return status ? tool_report(status) : TOOL_OK;
+}

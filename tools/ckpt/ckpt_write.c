@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Checkpoints and folders made of others, a piece at a time: reshard, export, import. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/status.h"
+#include "core/base/try.h"
+#include "core/kernels/kernels.h"
+#include "tools/support/command_line.h"
+#include "ckpt.h"
+#include "tools/support/hf_folder.h"
+
+enum { CHUNK_ELEMS = 1 << 18 };
+
+/* ---- a checkpoint of any source ---------------------------------------------------------------------- */
+typedef struct {
+    const ckpt_arguments *a;
+    tess__manifest m;       /* of what is made; its texts and lists are the source's */
+    ckpt_source *from;      /* a checkpoint; or */
+    tess__safetensors **of; /* the file of each parameter */
+    const char *path;       /* for messages */
+    char *chunk;
+} making;
+
+static tess_status read_values(making *k, int32_t param, int kind, uint64_t first, uint64_t elems) {
+    const tess__tensor *p = &k->m.params[param];
+    if (k->from)
+        return ckpt_source_read(k->from, param, kind, first, elems, k->chunk);
+    return tess__safetensors_read(k->of[param], tess__safetensors_find(k->of[param], p->name), first, elems,
+                                  (float *)(void *)k->chunk);
+}
+
+static int has_kind(const making *k, int32_t param, int kind) {
+    if (k->from)
+        return ckpt_source_has(k->from, param, kind);
+    return kind == (k->m.is_buffer[param] ? TESS__PIECE_BUFFER : TESS__PIECE_PARAM);
+}
+
+static uint32_t dtype_of(const making *k, int32_t param, int kind) {
+    return k->from ? ckpt_source_dtype(k->from, param, kind) : k->m.params[param].dtype;
+}
+
+typedef struct {
+    int32_t param;
+    int kind;
+    uint64_t first;
+} origin;
+
+/* The tensors of file w of n: each parameter's w-th part; buffers whole in the first. */
+static tess_status list_file(const making *k, uint64_t w, uint64_t n, tess__tensor **out, origin **origins,
+                             uint64_t *count) {
+    uint64_t most = k->m.n_params * (2 + 4), used = 0;
+    tess__tensor *list = calloc(most + 1, sizeof *list);
+    origin *from = calloc(most + 1, sizeof *from);
+    tess_status status = list && from ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a list of pieces");
+    for (uint64_t i = 0; !status && i < k->m.n_params; i++)
+        for (int kind = TESS__PIECE_PARAM; !status && kind < TESS__PIECE_STATE0 + 4; kind++) {
+            uint64_t elems = k->m.params[i].elems, first = elems / n * w + (w < elems % n ? w : elems % n);
+            uint64_t part = elems / n + (w < elems % n);
+            if (kind == TESS__PIECE_PROGRAM || !has_kind(k, (int32_t)i, kind))
+                continue;
+            if (kind == TESS__PIECE_BUFFER)
+                first = 0, part = w == 0 ? elems : 0;
+            tess__piece_name name = { .kind = kind, .first = first };
+            snprintf(name.name, sizeof name.name, "%s", k->m.params[i].name);
+            if (!part)
+                continue;
+            from[used] = (origin){ (int32_t)i, kind, first };
+            list[used] = (tess__tensor){ .dtype = dtype_of(k, (int32_t)i, kind),
+                                         .ndim = 1,
+                                         .shape = { (int64_t)part, (int64_t)used } }; /* [1]: its origin */
+            status = tess__piece_name_write(&name, list[used++].name);
+        }
+    *out = list;
+    *origins = from;
+    *count = used;
+    return status;
+}
+
+static tess_status copy_tensor(making *k, tess__data_writer *w, const tess__tensor *t, const origin *o) {
+    for (uint64_t done = 0; done < t->elems; done += CHUNK_ELEMS) {
+        uint64_t n = t->elems - done < CHUNK_ELEMS ? t->elems - done : CHUNK_ELEMS;
+        TRY(read_values(k, o->param, o->kind, o->first + done, n));
+        TRY(tess__data_write(w, k->chunk, n * tess__tensor_dtype_bytes(t->dtype)));
+    }
+    return TESS_OK;
+}
+
+static tess_status copy_file(making *k, const char *dir, uint64_t w, uint64_t n, tess__data_file *out) {
+    char name[TESS__FILE_NAME];
+    tess__tensor *list = NULL;
+    origin *origins = NULL;
+    uint64_t count = 0;
+    tess__data_writer writer = { .file = -1 };
+    tess_status status = list_file(k, w, n, &list, &origins, &count);
+    if (!status) {
+        tess__safetensors_arrange(list, count);
+        tess__data_file_name(k->m.generation, w, n, name);
+        status = tess__data_create(&tess__disk_real, dir, name, list, count, &writer);
+    }
+    for (uint64_t i = 0; !status && i < count; i++)
+        status = copy_tensor(k, &writer, &list[i], &origins[list[i].shape[1]]);
+    if (!status)
+        status = tess__data_finish(&writer, out);
+    else if (writer.file >= 0)
+        tess__data_drop(&writer);
+    free(list);
+    free(origins);
+    return status;
+}
+
+static tess_status copy_files(making *k, tess__store *store) {
+    char dir[PATH_MAX];
+    TRY(tess__step_dir(store->dir, k->m.step, dir));
+    for (uint64_t w = 0; w < k->m.n_files; w++) {
+        TRY(copy_file(k, dir, w, k->m.n_files, &k->m.files[w]));
+        ckpt_progress(k->a, k->path, w + 1, k->m.n_files);
+    }
+    return tess__store_commit(store, &k->m, 0);
+}
+
+/* DIR/step-… with k->m.n_files files. */
+static tess_status make(making *k, const char *dir) {
+    tess__store store;
+    k->m.files = calloc(k->m.n_files, sizeof *k->m.files);
+    k->chunk = malloc((size_t)CHUNK_ELEMS * 8);
+    if (!k->m.files || !k->chunk)
+        return tess__fail(TESS_E_NOMEM, "no memory to write %s", dir);
+    TRY(tess__store_open(&tess__disk_real, dir, &store));
+    tess_status status = tess__store_begin(&store, k->m.step, &k->m.generation);
+    if (!status && (status = copy_files(k, &store)))
+        tess__store_abandon(&store, k->m.step, k->m.generation);
+    tess__store_close(&store);
+    return status;
+}
+
+static void drop_made(making *k) {
+    for (uint64_t i = 0; k->m.files && i < k->m.n_files; i++)
+        free(k->m.files[i].sums);
+    free(k->m.files);
+    free(k->chunk);
+}
+
+int ckpt_reshard(ckpt_arguments *a) {
+    char path[PATH_MAX];
+    ckpt_source source = { .n = 0 };
+    making k = { .a = a, .path = a->paths[1] };
+    tess_status status = ckpt_find(a->paths[0], path);
+    if (!status)
+        status = ckpt_source_open(path, &source);
+    if (!status) {
+        k.from = &source;
+        k.m = source.saved.manifest;
+        k.m.n_files = a->to;
+        k.m.chunk_bytes = TESS__CHUNK_BYTES;
+        k.m.has_sums = tess__sum_known();
+        k.m.files = NULL;
+        status = make(&k, a->paths[1]);
+        drop_made(&k);
+    }
+    ckpt_source_close(&source);
+    return status ? tool_report(status) : TOOL_OK;
+}
+
+/* ---- a folder of whole tensors ----------------------------------------------------------------------- */
+static void narrow(const ckpt_arguments *a, uint32_t dtype, void *chunk, void *out, uint64_t n) {
+    uint32_t to = a->dtype ? a->dtype : dtype;
+    if (dtype == to)
+        memcpy(out, chunk, n * tess__tensor_dtype_bytes(dtype));
+    else
+        tess__cast_find(dtype, to, 0)(chunk, out, n);
+}
+
+static tess_status export_param(making *k, hf_folder *f, int32_t i, void *out) {
+    int kind = k->m.is_buffer[i] ? TESS__PIECE_BUFFER : TESS__PIECE_PARAM;
+    uint32_t from = k->m.params[i].dtype, to = k->a->dtype && !k->m.is_buffer[i] ? k->a->dtype : from;
+    for (uint64_t done = 0; done < k->m.params[i].elems; done += CHUNK_ELEMS) {
+        uint64_t left = k->m.params[i].elems - done, n = left < CHUNK_ELEMS ? left : CHUNK_ELEMS;
+        TRY(read_values(k, i, kind, done, n));
+        if (from == to)
+            memcpy(out, k->chunk, n * tess__tensor_dtype_bytes(from));
+        else
+            narrow(k->a, from, k->chunk, out, n);
+        TRY(hf_folder_write(f, out, n * tess__tensor_dtype_bytes(to)));
+    }
+    return TESS_OK;
+}
+
+static tess_status export_all(making *k, const char *dir) {
+    hf_folder *f = NULL;
+    void *out = malloc((size_t)CHUNK_ELEMS * 8);
+    tess__tensor *list = calloc(k->m.n_params + 1, sizeof *list);
+    k->chunk = malloc((size_t)CHUNK_ELEMS * 8);
+    tess_status status = out && list && k->chunk ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to write %s", dir);
+    for (uint64_t i = 0; !status && i < k->m.n_params; i++) {
+        list[i] = k->m.params[i];
+        if (k->a->dtype && !k->m.is_buffer[i])
+            list[i].dtype = k->a->dtype;
+        if (list[i].dtype != k->m.params[i].dtype && !tess__cast_find(k->m.params[i].dtype, list[i].dtype, 0))
+            status = tess__fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
+    }
+    if (!status)
+        status = hf_folder_create(dir, list, k->m.n_params, k->a->max_file_bytes, &f);
+    for (uint64_t i = 0; !status && i < k->m.n_params; i++) {
+        status = export_param(k, f, (int32_t)i, out);
+        ckpt_progress(k->a, dir, i + 1, k->m.n_params);
+    }
+    if (!status)
+        status = hf_folder_commit(f);
+    else
+        hf_folder_discard(f);
+    free(out);
+    free(list);
+    free(k->chunk);
+    return status;
+}
+
+int ckpt_export(ckpt_arguments *a) {
+    char path[PATH_MAX];
+    ckpt_source source = { .n = 0 };
+    making k = { .a = a, .path = a->paths[1] };
+    tess_status status = ckpt_find(a->paths[0], path);
+    if (!status)
+        status = ckpt_source_open(path, &source);
+    if (!status) {
+        k.from = &source;
+        k.m = source.saved.manifest;
+        status = export_all(&k, a->paths[1]);
+    }
+    ckpt_source_close(&source);
+    return status ? tool_report(status) : TOOL_OK;
+}
+
+/* ---- and back ---------------------------------------------------------------------------------------- */
+enum { MOST_FILES = 1024 };
+typedef struct {
+    char (*names)[256];
+    size_t n;
+} file_names;
+
+static void take_name(void *user, const char *name) {
+    file_names *l = user;
+    size_t length = strlen(name);
+    if (l->n < MOST_FILES && length > 12 && length < 256 && strcmp(name + length - 12, ".safetensors") == 0)
+        memcpy(l->names[l->n++], name, length + 1);
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(a, b);
+}
+
+static int ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static tess_status add_params(making *k, tess__safetensors *file) {
+    uint64_t n;
+    const tess__tensor *list = tess__safetensors_list(file, &n);
+    tess__tensor *params = realloc(k->m.params, (k->m.n_params + n + 1) * sizeof *params);
+    k->m.params = params ? params : k->m.params;
+    uint8_t *is_buffer = realloc(k->m.is_buffer, k->m.n_params + n + 1);
+    k->m.is_buffer = is_buffer ? is_buffer : k->m.is_buffer;
+    tess__safetensors **of = realloc(k->of, (k->m.n_params + n + 1) * sizeof *of);
+    k->of = of ? of : k->of;
+    if (!params || !is_buffer || !of)
+        return tess__fail(TESS_E_NOMEM, "%s: no memory for its parameters", k->path);
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint64_t j = 0; j < k->m.n_params; j++)
+            if (strcmp(params[j].name, list[i].name) == 0)
+                return tess__fail(TESS_E_DATA, "%s: tensor '%s' is in two files", k->path, list[i].name);
+        params[k->m.n_params] = list[i];
+        params[k->m.n_params].dtype = TESS_F32; /* what shards are kept in */
+        is_buffer[k->m.n_params] =
+            (uint8_t)(ends_with(list[i].name, ".running_mean") || ends_with(list[i].name, ".running_var"));
+        of[k->m.n_params++] = file;
+    }
+    return TESS_OK;
+}
+
+static tess_status import_files(making *k, const char *from, const char *to, const file_names *names,
+                                tess__safetensors **files) {
+    char path[PATH_MAX];
+    tess_status status = names->n ? TESS_OK : tess__fail(TESS_E_DATA, "%s: no .safetensors file is there", from);
+    for (size_t i = 0; !status && i < names->n; i++) {
+        snprintf(path, sizeof path, "%s/%s", from, names->names[i]);
+        status = tess__safetensors_open(path, &files[i]);
+        if (!status)
+            status = add_params(k, files[i]);
+    }
+    return status ? status : make(k, to);
+}
+
+int ckpt_import(ckpt_arguments *a) {
+    file_names names = { calloc(MOST_FILES, sizeof *names.names), 0 };
+    tess__safetensors **files = calloc(MOST_FILES, sizeof *files);
+    making k = { .a = a,
+                 .path = a->paths[0],
+                 .m = { .n_files = a->to ? a->to : 1,
+                        .ranks = a->to ? a->to : 1,
+                        .microbatches = a->to ? a->to : 1,
+                        .chunk_bytes = TESS__CHUNK_BYTES,
+                        .has_sums = tess__sum_known(),
+                        .writer = "tessera " TESSERA_VERSION,
+                        .optimizer = "none",
+                        .strategy = "full",
+                        .precision = "fp32" } };
+    tess_status status = names.names && files ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to import");
+    int failed = status ? 0 : tess__disk_real.list(NULL, a->paths[0], take_name, &names);
+    if (failed)
+        status = tess__fail(TESS_E_DATA, "%s: %s", a->paths[0], strerror(-failed));
+    if (!status) {
+        qsort(names.names, names.n, sizeof *names.names, by_name);
+        status = import_files(&k, a->paths[0], a->paths[1], &names, files);
+    }
+    drop_made(&k);
+    free(k.m.params);
+    free(k.m.is_buffer);
+    free(k.of);
+    for (size_t i = 0; files && i < names.n; i++)
+        tess__safetensors_close(files[i]);
+    free(files);
+    free(names.names);
+    return status ? tool_report(status) : TOOL_OK;
+}

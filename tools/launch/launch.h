@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Starting this host's ranks: DESIGN section 10. */
+#ifndef TOOL_LAUNCH_H
+#define TOOL_LAUNCH_H
+#include <stdint.h>
+
+typedef struct {
+    int32_t ranks;             /* to start here */
+    int32_t world, first_rank; /* of all hosts; world 0: only this one's */
+    int32_t node;              /* node 0 holds the server, at `host`:`port` */
+    const char *host;
+    int32_t port;
+    int prefix;               /* 1: "[rank] " before each line of output; 0: the ranks write to our own streams */
+    int bind;                 /* 1: to disjoint sets of cores, when there are enough */
+    int ranks_explain;        /* 1: a rank that exits with a code has said why; no line about it */
+    const char *program;      /* the file to run; null: argv[0], searched in PATH */
+    char *const *argv;        /* ends with null */
+    int32_t *lost;            /* out: how many ranks were killed, not by us; may be null */
+    int32_t restarts;         /* TESSERA_RESTART: how often the run was started again; 0: not set */
+    const char *restart_file; /* TESSERA_RESTART_FILE; null: not set */
+} launch_options;
+
+/** Starts the ranks, each with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TESSERA_KV
+ * set (on several hosts also TESSERA_SECRET_FD, which ends at the first program that reads it), and
+ * TESSERA_HELPER_CPUS and OMP_NUM_THREADS unless set already. Waits for all of them; when one fails, gives the others
+ * TESSERA_GRACE seconds to end by themselves, then stops them. Returns the exit code: 0, or that of the rank that
+ * failed first (5 when a signal killed it, with a line that names it), or 128 + the number of the signal that we were
+ * sent. Handles signals, so call it on the main thread of a process with nothing else to do.
+ *
+ * Ranks are process groups of their own. With `prefix` they start with SIGPIPE ignored, so that they outlive us long
+ * enough to say what happened. A program that never opens tessera gets SIGTERM when we die by SIGKILL. */
+int tess_launch(const launch_options *);
+/** The same with this very program: argv[0] is for show, the rest its arguments. */
+int tess_launch_self(const launch_options *);
+
+/** For a command with its own -n: 1: start that many ranks; 0: go on in this process (one rank, or one of another
+ * launcher's); -1: contradiction with WORLD_SIZE, after one line on standard error (exit code 2). */
+int tess_launch_wanted(const char *command, int64_t ranks);
+#endif

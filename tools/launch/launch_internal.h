@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* launch.c waits and stops, launch_start.c starts processes, launch_output.c puts their output together. */
+#ifndef TOOL_LAUNCH_INTERNAL_H
+#define TOOL_LAUNCH_INTERNAL_H
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "core/control/control.h"
+#include "core/control/local.h"
+#include "core/control/secret.h"
+#include "launch.h"
+
+typedef struct { /* one of a rank's two streams */
+    int fd;      /* -1: ended, or not ours */
+    int32_t rank;
+    int to; /* index of launch_sink */
+    char *data;
+    size_t bytes, capacity;
+} launch_stream;
+
+enum { LAUNCH_RECENT_LINES = 16, LAUNCH_LINE_BYTES = 512 };
+typedef struct {                  /* a line that was written to standard error */
+    char text[LAUNCH_LINE_BYTES]; /* its beginning */
+    size_t bytes;
+    double at; /* seconds */
+    int32_t rank;
+} launch_line;
+
+typedef struct { /* standard output or error */
+    int fd, broken;
+    char *data;
+    size_t start, bytes, capacity; /* bytes from start on are to be written */
+    launch_line recent[LAUNCH_RECENT_LINES];
+    uint32_t n_recent;
+} launch_sink;
+
+typedef struct {
+    pid_t pid; /* 0: not started, or ended */
+    int started, failed, exit_code, signal;
+    int64_t term_ns; /* when it was asked to end; 0: not yet */
+    int killed;
+    launch_stream streams[2];
+    char held[LAUNCH_LINE_BYTES]; /* the last line of standard error, when another rank has just written the same */
+    size_t held_bytes;
+} launch_rank;
+
+typedef struct {
+    const launch_options *options;
+    launch_rank *ranks;
+    launch_sink sinks[2];
+    struct pollfd *fds;
+    tess__kv_server *server;     /* null: on another host */
+    char path[TESS__LOCAL_PATH]; /* of its socket, on one host */
+    char secret[TESS__SECRET_BYTES];
+    int secret_fd; /* -1: none */
+    int32_t n_running, first_failed;
+    int signal_fd, interrupted;
+    int64_t stop_ns, grace_ns; /* stop_ns 0: nothing is wrong */
+    sigset_t old_mask;
+    struct sigaction old_pipe;
+} launch;
+
+/* launch_start.c. 0, or an exit code after one line on standard error. */
+int launch_start_all(launch *, int32_t kv_port);
+
+/* launch_server.c: the key-value server, here or on another host. 0, or an exit code after one line. */
+int launch_server_start(launch *, int32_t *port);
+void launch_server_stop(launch *);
+int launch_several_hosts(const launch *);
+
+/* launch_output.c */
+void launch_stream_open(launch *, launch_stream *, int32_t rank, int to, int fd);
+/** Fills in what to poll for, two entries per rank and one per sink; returns how many. */
+nfds_t launch_output_poll(launch *, struct pollfd *);
+/** Reads and writes what poll said is possible. */
+void launch_output_turn(launch *, const struct pollfd *);
+/** Takes what ended ranks left in their pipes. */
+void launch_output_drain(launch *);
+int launch_output_pending(const launch *);
+void launch_output_close(launch *);
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tessera run: starts ranks of any program, on this host or as one of several. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/commands.h"
+#include "tools/support/command_line.h"
+#include "restart.h"
+
+enum {
+    KEY_NO_PREFIX = 0x100,
+    KEY_BIND,
+    KEY_RESTARTS,
+    KEY_NNODES,
+    KEY_NODE_RANK,
+    KEY_RENDEZVOUS,
+    RANKS_MAX = 4096,
+    NODES_MAX = 1024
+};
+
+typedef struct {
+    launch_options launch;
+    restart_options restart;
+    int ranks_given, node_given;
+    int32_t nodes, n_counts;
+    int32_t counts[NODES_MAX]; /* ranks of each node, or of every node when there is one */
+    char host[256];
+} run_arguments;
+
+static const struct argp_option options[] = {
+    { "ranks", 'n', "N", 0, "how many ranks to start; with --nnodes on every host, or a number for each: 4,4,2", 0 },
+    { "restarts", KEY_RESTARTS, "N", 0,
+      "start again, at most N times, when ranks are lost; with --ranks MIN:MAX on those that are left", 0 },
+    { "nnodes", KEY_NNODES, "N", 0, "how many hosts take part; call this on each of them", 1 },
+    { "node-rank", KEY_NODE_RANK, "R", 0, "which of them this one is, from 0", 1 },
+    { "rendezvous", KEY_RENDEZVOUS, "HOST:PORT", 0, "where all meet: an address of node 0 and a free port there", 1 },
+    { "no-prefix", KEY_NO_PREFIX, NULL, 0, "leave the output as it is, without \"[rank] \" before each line", 2 },
+    { "bind", KEY_BIND, "none|core", 0, "bind each rank to cores of its own (the default, when there are enough)", 2 },
+    { NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static error_t parse_number(struct argp_state *state, const char *from, const char *text, long least, long most,
+                            int32_t *out) {
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || n < least || n > most)
+        return tool_usage_error(state, "%s is '%.40s', expected %ld to %ld", from, text, least, most);
+    *out = (int32_t)n;
+    return 0;
+}
+
+static error_t parse_ranks(struct argp_state *state, run_arguments *a, const char *from, const char *text) {
+    char part[24];
+    error_t error = 0;
+    a->n_counts = 0;
+    if (strchr(text, ':')) { /* MIN:MAX */
+        if (restart_parse_ranks(text, &a->restart.least, &a->restart.most) != 0)
+            return tool_usage_error(state, "%s is '%.40s', expected MIN:MAX, 1 to %d", from, text, RANKS_MAX);
+        a->ranks_given = a->n_counts = 1;
+        a->launch.ranks = a->counts[0] = a->restart.most;
+        return 0;
+    }
+    for (const char *at = text; !error; at++) {
+        size_t length = strcspn(at, ",");
+        if (a->n_counts == NODES_MAX || length >= sizeof part)
+            return tool_usage_error(state, "%s is '%.40s', expected 1 to %d", from, text, RANKS_MAX);
+        snprintf(part, sizeof part, "%.*s", (int)length, at);
+        error =
+            parse_number(state, from, length == strlen(text) ? text : part, 1, RANKS_MAX, &a->counts[a->n_counts++]);
+        at += length;
+        if (!*at)
+            break;
+    }
+    a->ranks_given = 1;
+    a->launch.ranks = a->counts[0];
+    return error;
+}
+
+static error_t parse_rendezvous(struct argp_state *state, run_arguments *a, const char *text) {
+    const char *colon = strrchr(text, ':');
+    size_t length = colon ? (size_t)(colon - text) : 0;
+    int bracketed = length > 2 && text[0] == '[' && text[length - 1] == ']';
+    if (!length || length >= sizeof a->host)
+        return tool_usage_error(state, "--rendezvous is '%.100s', expected HOST:PORT", text);
+    snprintf(a->host, sizeof a->host, "%.*s", (int)length - 2 * bracketed, text + bracketed);
+    a->launch.host = a->host;
+    return parse_number(state, "--rendezvous: the port", colon + 1, 1, 65535, &a->launch.port);
+}
+
+/* ---- several hosts ------------------------------------------------------------------------------ */
+
+static error_t place_on_hosts(struct argp_state *state, run_arguments *a) {
+    int one_count = a->n_counts == 1;
+    if (a->nodes > 1 && (a->restart.restarts || a->restart.most))
+        return tool_usage_error(state, "--restarts and MIN:MAX are for one host");
+    if (a->nodes <= 1 && (a->nodes == 0 || a->node_given || one_count)) {
+        if (a->nodes == 0 && (a->node_given || a->launch.host || !one_count))
+            return tool_usage_error(state, "--node-rank, --rendezvous and a list after -n need --nnodes");
+        if (a->launch.node > 0)
+            return tool_usage_error(state, "--node-rank is %d, but --nnodes is 1: nodes count from 0",
+                                    (int)a->launch.node);
+        return 0;
+    }
+    if (!a->node_given || !a->launch.host)
+        return tool_usage_error(state, "--nnodes needs --node-rank R and --rendezvous HOST:PORT");
+    if (a->launch.node >= a->nodes)
+        return tool_usage_error(state, "--node-rank is %d, but --nnodes is %d: nodes count from 0", (int)a->launch.node,
+                                (int)a->nodes);
+    if (!one_count && a->n_counts != a->nodes)
+        return tool_usage_error(state, "-n has %d numbers for %d nodes", (int)a->n_counts, (int)a->nodes);
+    for (int32_t n = 0; n < a->nodes; n++) {
+        int32_t count = a->counts[one_count ? 0 : n];
+        a->launch.world += count;
+        a->launch.first_rank += n < a->launch.node ? count : 0;
+    }
+    a->launch.ranks = a->counts[one_count ? 0 : a->launch.node];
+    return 0;
+}
+
+static error_t finish(struct argp_state *state, run_arguments *a) {
+    const char *ours = getenv("TESSERA_RANKS"), *world = getenv("WORLD_SIZE");
+    error_t error = 0;
+    if (!a->launch.argv)
+        return tool_usage_error(state, "no program given: tessera run -n N -- PROGRAM [ARGUMENT…]");
+    if (!a->ranks_given && ours && *ours)
+        error = parse_ranks(state, a, "TESSERA_RANKS", ours);
+    else if (!a->ranks_given && world && *world)
+        error = parse_ranks(state, a, "WORLD_SIZE", world);
+    else if (!a->ranks_given)
+        return tool_usage_error(state, "how many ranks? -n N is missing");
+    if (!error)
+        error = place_on_hosts(state, a);
+    if (error)
+        return error;
+    if (tess_launch_wanted("run", a->launch.world ? a->launch.world : a->launch.ranks) < 0)
+        return EINVAL;
+    if (getenv("RANK"))
+        return tool_usage_error(state, "RANK is set: this is a rank already, of another launcher");
+    return 0;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    run_arguments *a = state->input;
+    switch (key) {
+    case 'n': return parse_ranks(state, a, "-n", text);
+    case KEY_NNODES: return parse_number(state, "--nnodes", text, 1, NODES_MAX, &a->nodes);
+    case KEY_NODE_RANK:
+        a->node_given = 1;
+        return parse_number(state, "--node-rank", text, 0, NODES_MAX - 1, &a->launch.node);
+    case KEY_RENDEZVOUS: return parse_rendezvous(state, a, text);
+    case KEY_RESTARTS: return parse_number(state, "--restarts", text, 1, 10000, &a->restart.restarts);
+    case KEY_NO_PREFIX: a->launch.prefix = 0; return 0;
+    case KEY_BIND:
+        if (strcmp(text, "none") != 0 && strcmp(text, "core") != 0)
+            return tool_usage_error(state, "--bind is '%.40s', expected none or core", text);
+        a->launch.bind = strcmp(text, "core") == 0;
+        return 0;
+    case ARGP_KEY_ARGS: a->launch.argv = state->argv + state->next; return 0;
+    case ARGP_KEY_END: return finish(state, a);
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const tool_page page = {
+    .command = "run",
+    .usage = "[OPTION…] [--] PROGRAM [ARGUMENT…]",
+    .doc =
+        "Starts ranks of a program, binds them to cores, puts their output together and stops all when one fails. The "
+        "exit code is that of the rank that failed first.",
+    .examples = "tessera run -n 4 -- ./my_trainer --epochs 3\n"
+                "  four ranks on this host\n"
+                "tessera run --nnodes 2 --node-rank 0 --rendezvous node1:29400 -n 4 -- ./my_trainer\n"
+                "  the first half of eight ranks on two hosts; with --node-rank 1 on the other",
+};
+
+int cmd_run(int argc, char **argv) {
+    static const struct argp argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
+    run_arguments a = { .launch = { .prefix = 1, .bind = 1 } };
+    int code = tool_parse_page(&page, &argp, ARGP_IN_ORDER, argc, argv, &a);
+    return code ? code : restart_launch(&a.launch, &a.restart);
+}

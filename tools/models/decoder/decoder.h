@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Decoders of GPT-2's and Llama's kind on the CPU: what the files of this folder share. Tensors between operators are
+ * fp32 or, for bf16 parameters, bf16; operators compute in fp32 inside, products with fp32 sums. A layer works through
+ * its rows by chunks of whole samples, the head by chunks of rows, so that nothing wide exists whole but what backward
+ * needs. */
+#ifndef TESS_MODELS_DECODER_H
+#define TESS_MODELS_DECODER_H
+#include "tools/models/model.h"
+
+typedef struct {                                          /* a matrix [outputs, inputs] applied to one chunk of rows */
+    ops_matmul *forward, *forward_add, *dx, *dx_add, *dw; /* …_add: what is there grows */
+} decoder_linear;
+
+enum { /* places of a layer's parameters; an absent one is at -1 */
+       DECODER_NORM1_W,
+       DECODER_NORM1_B,
+       DECODER_Q_W, /* GPT-2: queries, keys and values in one */
+       DECODER_Q_B,
+       DECODER_K_W,
+       DECODER_V_W,
+       DECODER_O_W,
+       DECODER_O_B,
+       DECODER_NORM2_W,
+       DECODER_NORM2_B,
+       DECODER_GATE_W,
+       DECODER_UP_W,
+       DECODER_UP_B,
+       DECODER_DOWN_W,
+       DECODER_DOWN_B,
+       DECODER_PLACES
+};
+
+typedef struct decoder decoder;
+typedef struct {
+    decoder *d;
+    int32_t index;
+} decoder_layer;
+typedef struct decoder_tiles decoder_tiles;
+
+struct decoder {
+    model *m;
+    const ops *o;
+    int32_t llama, bytes; /* bytes: the batch's tokens are bytes */
+    int32_t half;         /* tensors are bf16 */
+    uint32_t dtype;
+    uint64_t elem; /* bytes of one element */
+    int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
+    int64_t chunk_samples, chunk_rows, head_rows;
+    float eps;
+    int32_t at[DECODER_PLACES];
+    decoder_linear q, k, v, out, up, down, head; /* the gate has the shape of `up` */
+    uint64_t matmul_bytes;                       /* the most scratch any of them needs */
+    uint64_t room_bytes;                         /* per thread: rows in fp32 */
+    uint64_t attention_bytes;
+    decoder_tiles *tiles;
+    float *turns; /* Llama: cos and sin by position and pair */
+    decoder_layer *layers;
+};
+
+static inline void *decoder_cut(char **at, uint64_t bytes) {
+    void *p = *at;
+    *at += ops_align(bytes);
+    return p;
+}
+static inline uint64_t decoder_bytes(const decoder *d, int64_t rows, int64_t width) {
+    return ops_align((uint64_t)(rows * width) * d->elem);
+}
+/** Element `i` of a tensor. */
+static inline void *decoder_at(const decoder *d, const void *x, int64_t i) {
+    return (char *)(uintptr_t)x + (uint64_t)i * d->elem;
+}
+
+/* ---- decoder_build.c: sizes, operators, parameters, blocks ------------------------------------------ */
+extern const model_ops model_gpt2, model_llama;
+/** `gpt` on the CPU's operators; on others gpt.c has it. */
+tess_status decoder_build(model *);
+void decoder_release(model *);
+
+/* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
+uint64_t decoder_layer_saved(const decoder *);
+/** What backward keeps of one chunk when it makes `saved` again. */
+uint64_t decoder_layer_kept(const decoder *);
+uint64_t decoder_layer_forward_scratch(const decoder *);
+uint64_t decoder_layer_backward_scratch(const decoder *);
+tess_status decoder_layer_forward(void *layer, const tess_block_call *);
+tess_status decoder_layer_backward(void *layer, const tess_block_call *);
+uint64_t decoder_embed_scratch(const decoder *);
+tess_status decoder_embed_forward(void *model, const tess_block_call *);
+tess_status decoder_embed_backward(void *model, const tess_block_call *);
+uint64_t decoder_head_forward_scratch(const decoder *);
+uint64_t decoder_head_backward_scratch(const decoder *);
+tess_status decoder_head_forward(void *model, const tess_block_call *);
+tess_status decoder_head_backward(void *model, const tess_block_call *);
+
+/* ---- decoder_attention.c ----------------------------------------------------------------------------- */
+/** The products of one tile, for each thread. */
+tess_status decoder_tiles_create(decoder *);
+void decoder_tiles_destroy(decoder_tiles *);
+/** qkv[samples · time, qkv_width] → y[samples · time, q_width]; lse[samples, heads, time]. */
+tess_status decoder_attention(const decoder *, int64_t samples, const void *qkv, void *y, float *lse, void *scratch);
+tess_status decoder_attention_backward(const decoder *, int64_t samples, const void *qkv, const void *y,
+                                       const float *lse, const void *dy, void *dqkv, void *scratch);
+
+/* ---- decoder_ops.c: the rest, on rows. `room`: room_bytes for each thread ---------------------------- */
+/** stats: mean (0 for Llama) and 1/σ per row. */
+void decoder_norm(const decoder *, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows,
+                  char *room);
+/** dx = the norm's gradient + dy_beside (null: 0). dw and db are added to; null: not computed. */
+void decoder_norm_backward(const decoder *, const void *x, const void *w, const float *stats, const void *dy,
+                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows, char *room);
+/** GELU of `up`, or SiLU of `gate` times `up`. */
+void decoder_act(const decoder *, const void *gate, const void *up, void *y, int64_t elems);
+/** dy → dup in place; dgate is written where there is a gate. */
+void decoder_act_backward(const decoder *, const void *gate, const void *up, void *dy_dup, void *dgate, int64_t elems);
+void decoder_add(const decoder *, const void *x, void *y, int64_t elems); /* y += x */
+/** db += the sum of dy's rows, `stride` elements apart; null: nothing. */
+void decoder_bias_backward(const decoder *, const void *dy, float *db, int64_t rows, int64_t width, int64_t stride);
+void decoder_dropout(const decoder *, void *x, int64_t samples, int64_t elems, const ops_dropout *);
+/** Turns queries and keys by their positions; `back`: the other way. */
+void decoder_rope(const decoder *, void *qkv, int64_t samples, int back);
+/** position null: none. */
+void decoder_embedding(const decoder *, const int32_t *ids, const void *table, const void *position, void *y);
+void decoder_embedding_backward(const decoder *, const int32_t *ids, const void *dy, float *dtable, float *dposition);
+/** Of logits[rows, vocabulary], for rows of the labels: each row's loss and whether its label is the most likely. */
+void decoder_loss(const decoder *, const float *logits, const int32_t *labels, int64_t rows, double *loss,
+                  uint8_t *correct);
+/** logits → their gradient times `scale`, in fp32 or, where tensors are bf16, into `halves`. Rows from `count`: zeros.
+ */
+void decoder_loss_backward(const decoder *, float *logits, const int32_t *labels, int64_t rows, int64_t count,
+                           float scale, uint16_t *halves);
+#endif

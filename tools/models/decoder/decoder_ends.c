@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The first block and the last: embedding, and final normalisation, head and loss by chunks of rows, so that the logits
+ * of a large vocabulary never exist whole. Backward makes a chunk's logits again. */
+#include "decoder.h"
+#include "core/base/status.h"
+
+#include <string.h>
+
+/* ---- the batch --------------------------------------------------------------------------------------- */
+static tess_status batch_check(const decoder *d, const model_batch *batch) {
+    if (batch->count > d->rows)
+        return tess__fail(TESS_E_DATA, "%s: %u target positions in a batch of %lld", d->m->t->name, batch->count,
+                          (long long)d->rows);
+    if (batch->want_logits && batch->logits_row >= d->rows)
+        return tess__fail(TESS_E_DATA, "%s: logits of position %u in a batch of %lld", d->m->t->name, batch->logits_row,
+                          (long long)d->rows);
+    return TESS_OK;
+}
+
+/* The tokens at positions shift … of each sample. */
+static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, int32_t *out) {
+    for (int64_t r = 0; r < d->rows; r++) {
+        int64_t at = r / d->time * (d->time + 1) + r % d->time + shift;
+        out[r] = d->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
+        if (out[r] < 0 || out[r] >= d->vocabulary)
+            return tess__fail(TESS_E_DATA, "%s: token %d in a batch, expected 0 to %lld", d->m->t->name, out[r],
+                              (long long)d->vocabulary - 1);
+    }
+    return TESS_OK;
+}
+
+static uint64_t ids_bytes(const decoder *d) {
+    return ops_align((uint64_t)d->rows * sizeof(int32_t));
+}
+
+/* ---- embedding --------------------------------------------------------------------------------------- */
+uint64_t decoder_embed_scratch(const decoder *d) {
+    return ids_bytes(d) + (d->m->options.dropout > 0 ? decoder_bytes(d, d->rows, d->width) : 0);
+}
+
+tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
+    const model *m = user;
+    const decoder *d = m->own;
+    ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    OPS_TRY(batch_check(d, call->batch));
+    OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
+    decoder_embedding(d, call->scratch, call->params[0], d->llama ? NULL : call->params[1], call->output);
+    decoder_dropout(d, call->output, d->batch, d->time * d->width, &drop);
+    return TESS_OK;
+}
+
+tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
+    const model *m = user;
+    const decoder *d = m->own;
+    char *at = call->scratch;
+    int32_t *ids = decoder_cut(&at, ids_bytes(d));
+    const void *dy = call->grad_output;
+    ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    OPS_TRY(ids_of(d, call->batch, 0, ids));
+    if (drop.rate > 0) {
+        memcpy(at, dy, (size_t)(d->rows * d->width) * d->elem);
+        decoder_dropout(d, at, d->batch, d->time * d->width, &drop);
+        dy = at;
+    }
+    decoder_embedding_backward(d, ids, dy, call->grads[0], d->llama ? NULL : call->grads[1]);
+    return TESS_OK;
+}
+
+/* ---- head -------------------------------------------------------------------------------------------- */
+typedef struct {
+    const decoder *d;
+    const tess_block_call *call;
+    const void *norm_w, *norm_b, *w;
+    float *norm_dw, *norm_db, *dw;
+    int32_t *targets;
+    char *normal, *dnormal;
+    float *logits, *stats;
+    uint16_t *halves;
+    double *loss;
+    uint8_t *correct;
+    char *inner;
+} head;
+
+static head head_of(const decoder *d, const tess_block_call *call, char **at, int backward) {
+    int32_t norm_b = d->llama ? -1 : 1, w = d->llama ? 1 : 2;
+    uint64_t logits = (uint64_t)(d->head_rows * d->vocabulary);
+    head h = { .d = d, .call = call };
+    h.targets = decoder_cut(at, ids_bytes(d));
+    h.normal = decoder_cut(at, decoder_bytes(d, d->head_rows, d->width));
+    h.dnormal = backward ? decoder_cut(at, decoder_bytes(d, d->head_rows, d->width)) : NULL;
+    h.logits = decoder_cut(at, logits * sizeof(float));
+    h.halves = backward && d->half ? decoder_cut(at, logits * sizeof(uint16_t)) : NULL;
+    h.stats = decoder_cut(at, (uint64_t)(2 * d->head_rows) * sizeof(float));
+    h.loss = decoder_cut(at, (uint64_t)d->head_rows * sizeof(double));
+    h.correct = decoder_cut(at, (uint64_t)d->head_rows);
+    h.inner = *at;
+    if (!call)
+        return h;
+    h.norm_w = call->params[0];
+    h.norm_b = norm_b < 0 ? NULL : call->params[norm_b];
+    h.w = call->params[w];
+    if (backward) {
+        h.norm_dw = call->grads[0];
+        h.norm_db = norm_b < 0 ? NULL : call->grads[norm_b];
+        h.dw = call->grads[w];
+    }
+    return h;
+}
+
+static uint64_t head_scratch(const decoder *d, int backward) {
+    char *at = NULL;
+    uint64_t rooms = d->room_bytes * (uint64_t)d->o->threads;
+    head_of(d, NULL, &at, backward);
+    return (uint64_t)(uintptr_t)at + (d->matmul_bytes > rooms ? d->matmul_bytes : rooms);
+}
+
+uint64_t decoder_head_forward_scratch(const decoder *d) {
+    return head_scratch(d, 0);
+}
+
+uint64_t decoder_head_backward_scratch(const decoder *d) {
+    return head_scratch(d, 1);
+}
+
+static const void *input_of(const head *h, int64_t first) {
+    return decoder_at(h->d, h->call->input, first * h->d->width);
+}
+
+static tess_status logits_of(const head *h, int64_t first) {
+    const decoder *d = h->d;
+    decoder_norm(d, input_of(h, first), h->norm_w, h->norm_b, h->normal, h->stats, d->head_rows, h->inner);
+    return d->o->t->matmul(d->head.forward, h->normal, h->w, NULL, h->logits, h->inner);
+}
+
+static void add_losses(const head *h, int64_t rows, model_result *sum) {
+    for (int64_t r = 0; r < rows; r++) {
+        sum->loss += h->loss[r];
+        sum->correct += h->correct[r];
+    }
+}
+
+tess_status decoder_head_forward(void *user, const tess_block_call *call) {
+    const decoder *d = ((const model *)user)->own;
+    const model_batch *batch = call->batch;
+    char *at = call->scratch;
+    head h = head_of(d, call, &at, 0);
+    model_result sum = { .count = batch->count };
+    uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
+    memset(lm_logits(call->output), 0, line);
+    OPS_TRY(batch_check(d, batch));
+    OPS_TRY(ids_of(d, call->batch, 1, h.targets));
+    for (int64_t first = 0; first < d->rows; first += d->head_rows) {
+        int64_t wanted = (int64_t)batch->logits_row - first, counted = (int64_t)batch->count - first;
+        int here = batch->want_logits && wanted >= 0 && wanted < d->head_rows;
+        if (counted <= 0 && !here)
+            continue;
+        counted = counted < 0 ? 0 : counted < d->head_rows ? counted : d->head_rows;
+        OPS_TRY(logits_of(&h, first));
+        if (here)
+            memcpy(lm_logits(call->output), h.logits + wanted * d->vocabulary, line);
+        decoder_loss(d, h.logits, h.targets + first, counted, h.loss, h.correct);
+        add_losses(&h, counted, &sum);
+    }
+    *(model_result *)call->output = sum;
+    return TESS_OK;
+}
+
+tess_status decoder_head_backward(void *user, const tess_block_call *call) {
+    const decoder *d = ((const model *)user)->own;
+    int64_t count = ((const model_batch *)call->batch)->count;
+    char *at = call->scratch;
+    head h = head_of(d, call, &at, 1);
+    const ops_table *t = d->o->t;
+    float scale = count ? (float)(1.0 / (double)count) : 0;
+    OPS_TRY(ids_of(d, call->batch, 1, h.targets));
+    for (int64_t first = 0; first < d->rows; first += d->head_rows) {
+        const void *dlogits = h.halves ? (const void *)h.halves : h.logits;
+        OPS_TRY(logits_of(&h, first));
+        decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
+        if (h.dw)
+            OPS_TRY(t->matmul(d->head.dw, dlogits, h.normal, NULL, h.dw, h.inner));
+        OPS_TRY(t->matmul(d->head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
+        decoder_norm_backward(d, input_of(&h, first), h.norm_w, h.stats, h.dnormal, NULL,
+                              decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows,
+                              h.inner);
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A layer, forward and backward, by chunks of whole samples. What is cheap to make again (normalised rows, the
+ * activation's result, attention's probabilities) is not saved. */
+#include "decoder.h"
+
+#include <string.h>
+
+typedef struct { /* from forward to backward, of one chunk */
+    void *qkv, *attended, *middle, *gate, *up;
+    float *stats1, *stats2, *lse;
+} kept;
+
+static void *take(char **at, const decoder *d, int64_t rows, int64_t width, int64_t first) {
+    char *p = decoder_cut(at, decoder_bytes(d, rows, width));
+    return decoder_at(d, p, first * width);
+}
+
+static float *take_floats(char **at, int64_t elems, int64_t first) {
+    float *p = decoder_cut(at, (uint64_t)elems * sizeof(float));
+    return p + first;
+}
+
+/* `region` holds `rows` rows; the chunk begins with row `first` of them. */
+static kept kept_at(const decoder *d, char **region, int64_t rows, int64_t first) {
+    kept k = { 0 };
+    k.qkv = take(region, d, rows, d->qkv_width, first);
+    k.attended = take(region, d, rows, d->q_width, first);
+    k.middle = take(region, d, rows, d->width, first); /* the input plus what attention adds */
+    k.gate = d->llama ? take(region, d, rows, d->hidden, first) : NULL;
+    k.up = take(region, d, rows, d->hidden, first);
+    k.stats1 = take_floats(region, 2 * rows, 2 * first);
+    k.stats2 = take_floats(region, 2 * rows, 2 * first);
+    k.lse = take_floats(region, rows * d->heads, first * d->heads);
+    return k;
+}
+
+static uint64_t kept_bytes(const decoder *d, int64_t rows) {
+    char *at = NULL;
+    kept_at(d, &at, rows, 0);
+    return (uint64_t)(uintptr_t)at;
+}
+
+uint64_t decoder_layer_saved(const decoder *d) {
+    return kept_bytes(d, d->rows);
+}
+
+uint64_t decoder_layer_kept(const decoder *d) {
+    return kept_bytes(d, d->chunk_rows);
+}
+
+static int64_t wider(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t inner_bytes(const decoder *d) {
+    return most(d->matmul_bytes, most(d->attention_bytes, d->room_bytes * (uint64_t)d->o->threads));
+}
+
+uint64_t decoder_layer_forward_scratch(const decoder *d) {
+    return decoder_bytes(d, d->chunk_rows, d->width) + decoder_bytes(d, d->chunk_rows, d->hidden) +
+           kept_bytes(d, d->chunk_rows) + inner_bytes(d);
+}
+
+uint64_t decoder_layer_backward_scratch(const decoder *d) {
+    return decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)) +
+           decoder_bytes(d, d->chunk_rows, d->hidden) + 2 * decoder_bytes(d, d->chunk_rows, d->width) +
+           decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)) +
+           (d->m->options.dropout > 0 ? decoder_bytes(d, d->chunk_rows, d->width) : 0) +
+           ops_align((uint64_t)(2 * d->chunk_rows) * sizeof(float)) + inner_bytes(d);
+}
+
+/* ---- a chunk ---------------------------------------------------------------------------------------- */
+typedef struct {
+    const decoder *d;
+    const decoder_layer *l;
+    const tess_block_call *call;
+    int64_t first; /* row */
+    char *inner;   /* scratch of operators */
+} chunk;
+
+static const void *param(const chunk *c, int place) {
+    int32_t at = place < 0 ? -1 : c->d->at[place];
+    return at < 0 ? NULL : c->call->params[at];
+}
+
+static float *grad(const chunk *c, int place) {
+    int32_t at = place < 0 ? -1 : c->d->at[place];
+    return at < 0 ? NULL : c->call->grads[at];
+}
+
+static tess_status multiply(const chunk *c, ops_matmul *m, const void *a, const void *b, const void *bias, void *y) {
+    return c->d->o->t->matmul(m, a, b, bias, y, c->inner);
+}
+
+/* Two masks per layer, after those of the embedding. */
+static void drop(const chunk *c, uint32_t half, void *x) {
+    const decoder *d = c->d;
+    ops_dropout p = model__dropout(d->m, c->call, 1 + 2 * (uint32_t)c->l->index + half, d->m->options.dropout);
+    p.first_sample += (uint64_t)(c->first / d->time);
+    decoder_dropout(d, x, d->chunk_samples, d->time * d->width, &p);
+}
+
+/* y = beside + x · w^T + b, the second half of the sum dropped out. */
+static tess_status add_linear(const chunk *c, const decoder_linear *l, uint32_t half, const void *x, int w, int b,
+                              const void *beside, void *y) {
+    int64_t elems = c->d->chunk_rows * c->d->width;
+    if (c->d->m->options.dropout > 0) {
+        OPS_TRY(multiply(c, l->forward, x, param(c, w), param(c, b), y));
+        drop(c, half, y);
+        decoder_add(c->d, beside, y, elems);
+        return TESS_OK;
+    }
+    memcpy(y, beside, (size_t)elems * c->d->elem);
+    return multiply(c, l->forward_add, x, param(c, w), param(c, b), y);
+}
+
+/* ---- forward ---------------------------------------------------------------------------------------- */
+static tess_status project(const chunk *c, const void *normal, void *qkv) {
+    const decoder *d = c->d;
+    OPS_TRY(multiply(c, d->q.forward, normal, param(c, DECODER_Q_W), param(c, DECODER_Q_B), qkv));
+    if (!d->llama)
+        return TESS_OK;
+    OPS_TRY(multiply(c, d->k.forward, normal, param(c, DECODER_K_W), NULL, decoder_at(d, qkv, d->q_width)));
+    OPS_TRY(
+        multiply(c, d->v.forward, normal, param(c, DECODER_V_W), NULL, decoder_at(d, qkv, d->q_width + d->kv_width)));
+    decoder_rope(d, qkv, d->chunk_samples, 0);
+    return TESS_OK;
+}
+
+/* All that backward needs of a chunk. */
+static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
+    const decoder *d = c->d;
+    int64_t n = d->chunk_rows;
+    const void *x = decoder_at(d, c->call->input, c->first * d->width);
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, n, c->inner);
+    OPS_TRY(project(c, normal, k->qkv));
+    OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, c->inner));
+    OPS_TRY(add_linear(c, &d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle));
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), normal, k->stats2, n, c->inner);
+    if (d->llama)
+        OPS_TRY(multiply(c, d->up.forward, normal, param(c, DECODER_GATE_W), NULL, k->gate));
+    return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
+}
+
+static tess_status chunk_forward(const chunk *c, const kept *k, void *normal, void *wide) {
+    const decoder *d = c->d;
+    void *y = decoder_at(d, c->call->output, c->first * d->width);
+    OPS_TRY(make_kept(c, k, normal));
+    decoder_act(d, k->gate, k->up, wide, d->chunk_rows * d->hidden);
+    return add_linear(c, &d->down, 1, wide, DECODER_DOWN_W, DECODER_DOWN_B, k->middle, y);
+}
+
+tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
+    const decoder_layer *l = layer;
+    const decoder *d = l->d;
+    char *at = call->scratch;
+    void *normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
+    void *wide = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->hidden));
+    char *transient = at;
+    for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
+        char *region = call->saved ? call->saved : transient;
+        kept k = kept_at(d, &region, call->saved ? d->rows : d->chunk_rows, call->saved ? first : 0);
+        chunk c = { d, l, call, first, transient + kept_bytes(d, d->chunk_rows) };
+        OPS_TRY(chunk_forward(&c, &k, normal, wide));
+    }
+    return TESS_OK;
+}
+
+/* ---- backward --------------------------------------------------------------------------------------- */
+typedef struct {
+    char *wide1, *wide2, *normal, *middle, *d, *dropped;
+    float *stats;
+} rooms;
+
+/* `dy` behind the dropout of a half: itself, or masked in `room`. */
+static const void *undrop(const chunk *c, uint32_t half, const void *dy, void *room) {
+    if (c->d->m->options.dropout <= 0)
+        return dy;
+    memcpy(room, dy, (size_t)(c->d->chunk_rows * c->d->width) * c->d->elem);
+    drop(c, half, room);
+    return room;
+}
+
+/* dw += dy^T x, db += the sum of dy; then dx, or dx += with `add`. dy's rows lie `stride` apart. */
+static tess_status linear_backward(const chunk *c, const decoder_linear *l, const void *x, int w, int b, const void *dy,
+                                   int64_t width, int64_t stride, int add, void *dx) {
+    decoder_bias_backward(c->d, dy, grad(c, b), c->d->chunk_rows, width, stride);
+    if (grad(c, w))
+        OPS_TRY(multiply(c, l->dw, dy, x, NULL, grad(c, w)));
+    return multiply(c, add ? l->dx_add : l->dx, dy, param(c, w), NULL, dx);
+}
+
+/* From the chunk's dy to z->middle. */
+static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z, const void *dy) {
+    const decoder *d = c->d;
+    int64_t n = d->chunk_rows, h = d->hidden;
+    const void *dropped = undrop(c, 1, dy, z->dropped);
+    decoder_act(d, k->gate, k->up, z->wide1, n * h);
+    OPS_TRY(linear_backward(c, &d->down, z->wide1, DECODER_DOWN_W, DECODER_DOWN_B, dropped, d->width, d->width, 0,
+                            z->wide2));
+    decoder_act_backward(d, k->gate, k->up, z->wide2, z->wide1, n * h);
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->normal, z->stats, n, c->inner);
+    OPS_TRY(linear_backward(c, &d->up, z->normal, DECODER_UP_W, DECODER_UP_B, z->wide2, h, h, 0, z->d));
+    if (d->llama)
+        OPS_TRY(linear_backward(c, &d->up, z->normal, DECODER_GATE_W, -1, z->wide1, h, h, 1, z->d));
+    decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->d, dy, z->middle,
+                          grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n, c->inner);
+    return TESS_OK;
+}
+
+/* z->d = the gradient of the normalised rows, from that of queries, keys and values. */
+static tess_status project_backward(const chunk *c, const rooms *z, char *dqkv) {
+    const decoder *d = c->d;
+    int64_t step = d->qkv_width;
+    decoder_rope(d, dqkv, d->chunk_samples, 1);
+    OPS_TRY(linear_backward(c, &d->q, z->normal, DECODER_Q_W, DECODER_Q_B, dqkv, d->llama ? d->q_width : step, step, 0,
+                            z->d));
+    if (!d->llama)
+        return TESS_OK;
+    char *dk = decoder_at(d, dqkv, d->q_width), *dv = decoder_at(d, dk, d->kv_width);
+    OPS_TRY(linear_backward(c, &d->k, z->normal, DECODER_K_W, -1, dk, d->kv_width, step, 1, z->d));
+    return linear_backward(c, &d->v, z->normal, DECODER_V_W, -1, dv, d->kv_width, step, 1, z->d);
+}
+
+/* From z->middle to the gradient of the chunk's input. */
+static tess_status attention_backward(const chunk *c, const kept *k, const rooms *z) {
+    const decoder *d = c->d;
+    int64_t n = d->chunk_rows;
+    const void *x = decoder_at(d, c->call->input, c->first * d->width);
+    const void *dropped = undrop(c, 0, z->middle, z->dropped);
+    OPS_TRY(linear_backward(c, &d->out, k->attended, DECODER_O_W, DECODER_O_B, dropped, d->width, d->width, 0, z->d));
+    OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->d, z->wide1, c->inner));
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->normal, z->stats, n, c->inner);
+    OPS_TRY(project_backward(c, z, z->wide1));
+    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->d, z->middle,
+                          decoder_at(d, c->call->grad_input, c->first * d->width), grad(c, DECODER_NORM1_W),
+                          grad(c, DECODER_NORM1_B), n, c->inner);
+    return TESS_OK;
+}
+
+tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
+    const decoder_layer *l = layer;
+    const decoder *d = l->d;
+    char *at = call->scratch;
+    rooms z;
+    z.wide1 = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)));
+    z.wide2 = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->hidden));
+    z.normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
+    z.middle = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
+    z.d = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)));
+    z.dropped = d->m->options.dropout > 0 ? decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
+    z.stats = decoder_cut(&at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
+    for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
+        char *region = call->saved ? call->saved : at;
+        kept k = kept_at(d, &region, call->saved ? d->rows : d->chunk_rows, call->saved ? first : 0);
+        chunk c = { d, l, call, first, call->saved ? at : region };
+        if (!call->saved)
+            OPS_TRY(make_kept(&c, &k, z.normal));
+        OPS_TRY(feed_backward(&c, &k, &z, decoder_at(d, call->grad_output, first * d->width)));
+        OPS_TRY(attention_backward(&c, &k, &z));
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "model_settings.h"
+
+#include <string.h>
+
+#include "core/base/options.h"
+#include "core/base/status.h"
+#include "tools/train/train.h"
+
+const char *const train_models[] = { "mnist", "gpt", "gpt2", "llama", "convbn", "linear", NULL };
+
+static const train_settings defaults[] = {
+    /* The PyTorch FSDP tutorial's. */
+    { .model = "mnist", .batch = 64, .epochs = 5, .optimizer = "adadelta", .lr = 1.0 },
+    { .model = "gpt",
+      .batch = 6,
+      .steps = 2000,
+      .optimizer = "adamw",
+      .lr = 2e-3,
+      .weight_decay = 0.1,
+      .clip = 1.0,
+      .beta2 = 0.99,
+      .layers = 4,
+      .heads = 4,
+      .width = 128,
+      .context = 64 },
+    { .model = "gpt2",
+      .batch = 4,
+      .steps = 500,
+      .optimizer = "adamw",
+      .lr = 3e-4,
+      .weight_decay = 0.1,
+      .clip = 1.0,
+      .beta2 = 0.95 },
+    { .model = "llama",
+      .batch = 4,
+      .steps = 500,
+      .optimizer = "adamw",
+      .lr = 3e-4,
+      .weight_decay = 0.1,
+      .clip = 1.0,
+      .beta2 = 0.95 },
+    /* PyTorch's FSDP memory test's. */
+    { .model = "convbn",
+      .batch = 2,
+      .steps = 4,
+      .optimizer = "sgd",
+      .lr = 1e-4,
+      .momentum = 0.9,
+      .image_size = 224,
+      .hidden = 128 },
+    { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.125 },
+};
+
+const tool_subject plan_subjects[] = {
+    { "mnist", "a convolutional network on digits; without --data the tool draws them" },
+    { "gpt", "a language model of bytes; without --data it reads Tessera's documentation" },
+    { "gpt2", "GPT-2: from a Hugging Face folder (--model), or from scratch (--config)" },
+    { "llama", "Llama: the same, with rotary positions and grouped queries" },
+    { "convbn", "the network of PyTorch's FSDP memory test, on images of noise" },
+    { "linear", "one 3 x 3 layer for one step, compared with its closed form" },
+    { NULL, NULL },
+};
+
+static const train_settings *defaults_of(const char *model) {
+    for (size_t i = 0; model && i < sizeof defaults / sizeof defaults[0]; i++)
+        if (strcmp(defaults[i].model, model) == 0)
+            return &defaults[i];
+    return NULL;
+}
+
+const char *plan_fallback(const char *model, const char *key, char out[64]) {
+    const train_settings *s = defaults_of(model);
+    if (!s)
+        return NULL;
+    const struct {
+        const char *key;
+        double value;
+    } rows[] = {
+        { "batch", (double)s->batch },
+        { "steps", (double)s->steps },
+        { "epochs", (double)s->epochs },
+        { "lr", s->lr },
+        { "momentum", s->momentum },
+        { "weight-decay", s->weight_decay },
+        { "clip", s->clip },
+        { "layers", (double)s->layers },
+        { "heads", (double)s->heads },
+        { "width", (double)s->width },
+        { "context", (double)s->context },
+        { "image-size", (double)s->image_size },
+        { "hidden", (double)s->hidden },
+    };
+    if (strcmp(key, "optimizer") == 0)
+        return s->optimizer;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strcmp(rows[i].key, key) == 0 && (rows[i].value > 0 || strcmp(key, "clip") == 0)) {
+            snprintf(out, 64, "%.10g", rows[i].value);
+            return out;
+        }
+    return NULL;
+}
+
+static tess_status read_optimizer(train_settings *s) {
+    const char *name = s->optimizer;
+    tess_status status = tess__option_choice("optimizer", &name);
+    if (status != TESS_OK)
+        return status;
+    if (strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
+        s->optimizer = name;
+        s->lr = strcmp(name, "adadelta") == 0 ? 1.0 : strcmp(name, "sgd") == 0 ? 0.01 : 1e-3;
+        s->weight_decay = s->momentum = 0;
+        s->beta2 = 0;
+    }
+    static const char *const keys[] = { "lr", "momentum", "weight-decay", "clip" };
+    double *const values[] = { &s->lr, &s->momentum, &s->weight_decay, &s->clip };
+    for (int i = 0; i < 4 && status == TESS_OK; i++)
+        status = tess__option_real(keys[i], values[i]);
+    if (status == TESS_OK && (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0))
+        status = tess__fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
+    if (status == TESS_OK && s->momentum > 0 && strcmp(s->optimizer, "sgd") != 0)
+        status =
+            tess__fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
+    return status;
+}
+
+static tess_status read_length(train_settings *s) {
+    int64_t steps = 0, epochs = 0;
+    tess_status status = tess__option_int("steps", 1, INT64_MAX, &steps);
+    if (status == TESS_OK)
+        status = tess__option_int("epochs", 1, INT64_MAX, &epochs);
+    if (status != TESS_OK)
+        return status;
+    if (epochs && strcmp(s->model, "mnist") != 0)
+        return tess__fail(TESS_E_INVALID, "epochs is set, but %s counts steps", s->model);
+    if (steps)
+        s->epochs = 0;
+    if (steps || epochs) {
+        s->steps = (uint64_t)steps;
+        s->epochs = (uint64_t)epochs;
+    }
+    return TESS_OK;
+}
+
+static tess_status read_whole_numbers(train_settings *s) {
+    int64_t seed = 1, save_every = 0, keep = 3;
+    const struct {
+        const char *key;
+        int64_t least, most, *value;
+    } rows[] = {
+        { "batch", 1, 1 << 20, &s->batch },
+        { "accum", 1, 1 << 16, &s->accum },
+        { "threads", 1, 4096, &s->threads },
+        { "layers", 1, 4096, &s->layers },
+        { "heads", 1, 4096, &s->heads },
+        { "width", 1, 1 << 20, &s->width },
+        { "context", 1, 1 << 20, &s->context },
+        { "image-size", 3, 4096, &s->image_size },
+        { "hidden", 1, 4096, &s->hidden },
+        { "seed", 0, INT64_MAX, &seed },
+        { "save-every", 1, INT64_MAX, &save_every },
+        { "keep", 0, INT64_MAX, &keep },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        tess_status status = tess__option_int(rows[i].key, rows[i].least, rows[i].most, rows[i].value);
+        if (status != TESS_OK)
+            return status;
+    }
+    s->seed = (uint64_t)seed;
+    s->save_every = (uint64_t)save_every;
+    s->keep = (uint64_t)keep;
+    if (s->heads && s->width && s->width % s->heads != 0)
+        return tess__fail(TESS_E_INVALID, "width %lld is not a multiple of heads %lld", (long long)s->width,
+                          (long long)s->heads);
+    return TESS_OK;
+}
+
+/* The shape of a model in a folder is its own. */
+static tess_status check_folder(const train_settings *s) {
+    static const char *const shapes[] = { "layers", "heads", "width" };
+    int has_tokens = s->model && (strcmp(s->model, "gpt2") == 0 || strcmp(s->model, "llama") == 0);
+    if (!s->folder && !s->config)
+        return TESS_OK;
+    if (!has_tokens)
+        return tess__fail(TESS_E_INVALID,
+                          "model or config is set, but %s is made by its options: gpt2 and llama read them", s->model);
+    if (s->folder && s->config)
+        return tess__fail(TESS_E_INVALID, "model and config are both set: a folder has its own config.json");
+    for (int i = 0; i < 3; i++)
+        if (tess__option_text(shapes[i]))
+            return tess__fail(TESS_E_INVALID, "%s is set, but config.json says it", shapes[i]);
+    return TESS_OK;
+}
+
+tess_status train_settings_read(const char *model, train_settings *out) {
+    const train_settings *usual = defaults_of(model);
+    train_settings s = usual ? *usual : (train_settings){ .model = NULL };
+    const char *sync = "each";
+    s.accum = 1;
+    tess_status status = read_whole_numbers(&s);
+    if (status == TESS_OK)
+        status = read_length(&s);
+    if (status == TESS_OK)
+        status = read_optimizer(&s);
+    if (status == TESS_OK)
+        status = tess__option_flag("quiet", &s.quiet);
+    if (status == TESS_OK)
+        status = tess__option_flag("deterministic", &s.deterministic);
+    if (status == TESS_OK)
+        status = tess__option_choice("sync", &sync);
+    if (status != TESS_OK)
+        return status;
+    s.sync_each = strcmp(sync, "each") == 0;
+    s.data = tess__option_text("data");
+    s.folder = tess__option_text("model");
+    s.config = tess__option_text("config");
+    s.freeze = tess__option_text("freeze");
+    s.csv = tess__option_text("csv");
+    status = check_folder(&s);
+    if (status != TESS_OK)
+        return status;
+    s.save = tess__option_text("save");
+    s.resume = tess__option_text("resume");
+    s.export_to = tess__option_text("export");
+    s.json = tess__option_text("json");
+    s.report = tess__option_text("report");
+    s.isa = tess__option_text("isa");
+    if (s.isa && strcmp(s.isa, "auto") == 0)
+        s.isa = NULL;
+    *out = s;
+    return TESS_OK;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What a file says of a model, before it is declared: what the files of plan_file.h share. plan_file_model.c holds the
+ * lists, plan_file_tensors.c reads tensors' headers, plan_file_names.c finds blocks in names, plan_file_config.c has
+ * the formula for decoders, plan_file_json.c reads MODEL.json. */
+#ifndef TOOL_PLAN_FILE_MODEL_H
+#define TOOL_PLAN_FILE_MODEL_H
+#include <tessera/tessera.h>
+
+#include "core/base/json_scan.h"
+#include "tools/support/safetensors.h"
+
+enum { PLAN_MOST_PARAMS = 1 << 20, PLAN_MOST_BLOCKS = 1 << 14 };
+#define PLAN_MOST_BYTES (UINT64_C(1) << 60) /* of all activations together, so that no sum overflows */
+
+typedef struct {
+    char *name;
+    uint32_t dtype, flags, compute_dtypes;
+    int32_t ndim;
+    int64_t shape[TOOL_TENSOR_DIMS], stack;
+} plan_param;
+typedef struct {
+    char *alias, *of;
+} plan_tie;
+enum { PLAN_BEFORE, PLAN_LAYER, PLAN_AFTER, PLAN_HEAD }; /* where a block stands in a model, as names tell */
+typedef struct {
+    char *name;
+    int64_t stack;
+    uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
+    int32_t keep, place; /* PLAN_…; of blocks found in names */
+} plan_block;
+
+typedef struct {
+    plan_param *params;
+    plan_tie *ties;
+    plan_block *blocks; /* in forward order */
+    int32_t n_params, n_ties, n_blocks, cap_params, cap_ties, cap_blocks;
+    int32_t all_params, all_blocks; /* stacks counted in full */
+    uint64_t input_bytes;
+    int has_activations; /* declared as blocks; else as scopes, which have none */
+} plan_model;
+
+/** Each copies its names. TESS_E_DATA, naming `path`, beyond the limits above. After the last block comes measure. */
+tess_status plan_model_param(plan_model *, const char *path, const plan_param *);
+tess_status plan_model_tie(plan_model *, const char *path, const char *alias, const char *of);
+tess_status plan_model_block(plan_model *, const char *path, const plan_block *);
+/** Bounds the blocks' bytes and sets has_activations. */
+tess_status plan_model_measure(plan_model *, const char *path);
+void plan_model_free(plan_model *);
+
+/** The whole of a regular file of at most `most` bytes; *text is the caller's to free. */
+tess_status plan_read_text(const char *path, uint64_t most, char **text, size_t *bytes);
+/** TESS_E_DATA: what the scanner did not find, and where. */
+tess_status plan_bad_json(const char *path, const json_scan *);
+
+/** Adds the tensors of one file, by its header. `wanted`: those of an index whose file this is, else null. */
+tess_status plan_tensors_file(plan_model *, const char *path);
+/** Adds what DIR/model.safetensors.index.json lists. `path` is the index. */
+tess_status plan_tensors_index(plan_model *, const char *path);
+/** Finds the blocks in the parameters' names: layers by their number, other modules before or behind them. */
+tess_status plan_names_blocks(plan_model *, const char *path);
+tess_status plan_json_read(plan_model *, const char *path, int *estimate);
+
+typedef struct { /* a decoder, from config.json */
+    uint64_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary, positions;
+    uint64_t experts; /* of the feed-forward, used per token */
+    uint64_t batch, context;
+    int gated, layer_norm, says_tied; /* says_tied: 1 the head is the embedding, 0 it is not, -1 no word */
+    char reason[96];                  /* why there is no formula; "" when there is one */
+} plan_config;
+/** `m`: with its parameters and blocks. A config.json that is no decoder's is no error, but has a `reason`. */
+tess_status plan_config_read(const char *path, const plan_model *m, plan_config *out);
+/** Ties the head to the embedding where config.json or the lack of a head says so. */
+tess_status plan_config_tie(plan_model *, const char *path, const plan_config *);
+/** The formula of docs/model-json.md: sets the blocks' bytes. `width`: bytes of a computed element. */
+tess_status plan_config_activations(plan_model *, const char *path, const plan_config *, uint64_t width);
+#endif

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Programs as things to plan; plan_program_run is in plan.h. */
+#ifndef TOOL_PLAN_PROGRAM_H
+#define TOOL_PLAN_PROGRAM_H
+#include "plan.h"
+
+/** Whether the file holds what plan_program_run left. */
+int plan_program_is_description(const char *path);
+/** Plans it for `ranks` ranks; TESS_E_BUDGET leaves the engine too. */
+tess_status plan_program_open(const char *path, int32_t ranks, tess **out);
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What a plan says, as tables for people and as events (docs/json.md). */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/readers/ledger.h"
+#include "core/readers/planned.h"
+#include "plan_at_peak.h"
+#include "tools/support/progress.h"
+#include "core/base/status.h"
+
+typedef struct { /* all that is said, gathered once */
+    const plan_source *source;
+    const tess *t;
+    const tess__plan *plan;
+    const tess__selection *selection;
+    tess_stats stats;
+    uint64_t resting[3][16];
+    uint64_t backend; /* what the comm plugin says it takes on its own, at most */
+    int over;         /* its budget */
+    double seconds;
+    tess__fullest fullest;
+    plan_alive alive;
+    uint32_t domain; /* of the peak that is described: the device's unless all is on the host */
+    int32_t largest; /* unit by unsharded bytes */
+    tess_unit_info largest_info;
+} facts;
+
+static const char *const domain_names[] = { "", "device", "host" };
+
+/* ---- gathering --------------------------------------------------------------------------------- */
+static void find_largest(facts *f) {
+    uint64_t most = 0;
+    for (int32_t i = 0; i < f->plan->layout.n_units; i++) {
+        tess_unit_info u = { .struct_size = sizeof u };
+        if (tess_ledger_unit(f->t, i, &u) != TESS_OK)
+            return;
+        uint64_t bytes = u.unsharded_bytes ? u.unsharded_bytes : u.shard_bytes;
+        if (bytes <= most)
+            continue;
+        most = bytes;
+        f->largest = i;
+        f->largest_info = u;
+    }
+}
+
+static uint64_t backend_of_program(const tess__setup *setup, const tess__program *program) {
+    uint64_t most = 0;
+    for (int32_t i = 0; i < program->n_collectives; i++) {
+        const tess__planned_collective *p = &program->collectives[i];
+        if (p->members < 2)
+            continue;
+        tess_collective c = { .struct_size = sizeof c,
+                              .op = p->op,
+                              .redop = p->redop,
+                              .send_dtype = p->send_dtype,
+                              .recv_dtype = p->recv_dtype,
+                              .send_mem = setup->env.mem,
+                              .recv_mem = setup->env.mem,
+                              .count = p->count,
+                              .scale = 1 };
+        tess_need need = { .struct_size = sizeof need };
+        tess_plan_env env = setup->env;
+        env.nranks = p->members;
+        if (setup->comm->need(setup->comm_ctx, &env, &c, &need) == TESS_OK && need.backend_bytes > most)
+            most = need.backend_bytes;
+    }
+    return most;
+}
+
+static uint64_t backend_of(const tess__plan *p) {
+    uint64_t most = 0;
+    for (int i = 0; i < TESS__N_PROGRAMS; i++) {
+        uint64_t bytes = backend_of_program(&p->setup, &p->programs[i]);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static tess_status gather(const plan_source *s, tess_status over, facts *f) {
+    *f = (facts){ .source = s,
+                  .t = s->t,
+                  .plan = tess__plan_of(s->t),
+                  .selection = tess__selection_of(s->t),
+                  .over = over == TESS_E_BUDGET,
+                  .seconds = NAN,
+                  .largest = -1 };
+    f->stats.struct_size = sizeof f->stats;
+    tess_status status = tess_stats_get(s->t, &f->stats);
+    if (status != TESS_OK)
+        return status;
+    for (int32_t i = 0; i < f->plan->resident.n_buffers; i++) {
+        const tess__buffer *b = &f->plan->resident.buffers[i];
+        if (b->role != TESS__SHARD_GRAD)
+            f->resting[b->domain][b->category] += b->bytes;
+    }
+    for (int32_t i = 0; i < f->plan->n_user; i++)
+        f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->plan->user_bytes[i];
+    f->backend = backend_of(f->plan);
+    f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
+    f->fullest = tess__ledger_fullest(f->plan, f->domain);
+    plan_alive_find(f->plan, f->fullest, f->domain, &f->alive);
+    find_largest(f);
+    return TESS_OK;
+}
+
+static const tess__program *fullest_program(const facts *f) {
+    return f->fullest.program < 0 ? NULL : &f->plan->programs[f->fullest.program];
+}
+
+static const tess__point *fullest_point(const facts *f) {
+    return f->fullest.point < 0 ? NULL : &fullest_program(f)->points[f->fullest.point];
+}
+
+static uint64_t budget_of(const facts *f, uint32_t domain) {
+    return domain == TESS_DOMAIN_DEVICE ? f->plan->setup.env.device_budget_bytes : f->plan->setup.env.host_budget_bytes;
+}
+
+static const char *activations_of(const tess__plan *p) {
+    static const char *const names[] = { "keep", "recompute", "offload" };
+    return names[p->setup.activations];
+}
+
+/* ---- tables ------------------------------------------------------------------------------------ */
+static void print_domain(FILE *out, const facts *f, uint32_t d) {
+    char peak[32], rest[32];
+    uint64_t resting = f->stats.resting_bytes[d], planned = f->stats.planned_peak_bytes[d];
+    if (d == TESS_DOMAIN_DEVICE)
+        resting += f->resting[d][TESS_CAT_ACTIVATION];
+    if (!planned)
+        return;
+    fprintf(out, "%-24s %14s %14s   (%" PRIu64 " bytes)\n", d == TESS_DOMAIN_DEVICE ? "device memory" : "host memory",
+            tool_bytes_text(planned, peak), tool_bytes_text(resting, rest), planned);
+    for (uint32_t c = 1; c < 16; c++)
+        if (f->stats.category_peak_bytes[d][c] || f->resting[d][c])
+            fprintf(out, "  %-22s %14s %14s\n", tess__category_name(c),
+                    tool_bytes_text(f->stats.category_peak_bytes[d][c], peak),
+                    f->resting[d][c] ? tool_bytes_text(f->resting[d][c], rest) : "");
+}
+
+static void print_peak(FILE *out, const facts *f) {
+    const tess__program *p = fullest_program(f);
+    const tess__point *point = fullest_point(f);
+    char text[256];
+    if (!p)
+        return;
+    tess__program_text(p, &f->plan->model, &f->plan->layout, f->fullest.instr, text, sizeof text);
+    fprintf(out, "the peak: in pass %s", tess__pass_name(p->kind));
+    if (point)
+        fprintf(out, ", from %s of unit %s on", tess__point_name(point->point),
+                f->plan->layout.units[point->unit].name);
+    fprintf(out, ": %s\n", text);
+    plan_alive_print(out, f->plan, &f->alive);
+}
+
+static void print_budget(FILE *out, const facts *f) {
+    char a[32], b[32];
+    for (uint32_t d = 1; d < 3; d++) {
+        uint64_t budget = budget_of(f, d), need = f->stats.planned_peak_bytes[d];
+        if (!budget)
+            continue;
+        int fits = need <= budget;
+        fprintf(out, "%s: %s of %s memory are allowed, %s %s (%" PRIu64 " bytes)\n", fits ? "fits" : "does not fit",
+                tool_bytes_text(budget, a), domain_names[d], tool_bytes_text(fits ? budget - need : need - budget, b),
+                fits ? "are left" : "are missing", fits ? budget - need : need - budget);
+    }
+}
+
+/* What fits instead: the command's options that change. */
+static void print_advice(FILE *out, const tess__advice *a) {
+    char change[400], device[32], host[32];
+    if (!a->n_planned)
+        return;
+    if (!a->n)
+        fprintf(out, "nothing fits of %d alternatives that were planned%s\n", (int)a->n_planned,
+                a->least.change.n ? "; least takes:" : "");
+    else
+        fprintf(out, "%d of %d alternatives that were planned fit:\n", (int)a->n, (int)a->n_planned);
+    for (int32_t i = 0; i < (a->n ? a->n : a->least.change.n > 0); i++) {
+        const tess__remedy *r = a->n ? &a->list[i] : &a->least;
+        tess__change_text(&r->change, change, sizeof change);
+        fprintf(out, "  %14s device %14s host   %s", tool_bytes_text(r->bytes[TESS_DOMAIN_DEVICE], device),
+                tool_bytes_text(r->bytes[TESS_DOMAIN_HOST], host), change);
+        if (r->seconds >= 0)
+            fprintf(out, "   %.4g s per step", r->seconds);
+        fputc('\n', out);
+    }
+}
+
+static void print_tables(FILE *out, const facts *f) {
+    const tess__plan *p = f->plan;
+    const tess__selection *x = f->selection;
+    char size[32];
+    fprintf(out, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, per rank of %d\n", f->source->name,
+            f->stats.param_elems, f->stats.n_units, f->stats.n_units == 1 ? "" : "s", p->setup.nranks);
+    fprintf(out,
+            "comm %s, offload %s, precision %s, wrap %s, strategy %s, activations %s, accum %d, threads %d, prefetch "
+            "%d\n\n",
+            x->text[TESS_KIND_COMM], x->text[TESS_KIND_OFFLOAD], x->text[TESS_KIND_PRECISION], x->text[TESS_KIND_WRAP],
+            p->setup.strategy, activations_of(p), p->setup.accum, p->setup.threads, p->setup.prefetch);
+    fprintf(out, "%-24s %14s %14s\n", "", "at the peak", "at rest");
+    for (uint32_t d = 1; d < 3; d++)
+        print_domain(out, f, d);
+    fprintf(out, "\n");
+    if (f->source->note[0])
+        fprintf(out, "%s\n", f->source->note);
+    if (f->backend)
+        fprintf(out, "beside it, for comm %s itself: at most %s\n", x->text[TESS_KIND_COMM],
+                tool_bytes_text(f->backend, size));
+    print_peak(out, f);
+    if (f->largest >= 0)
+        fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
+                tool_bytes_text(f->largest_info.unsharded_bytes, size));
+    fprintf(out, "planned in %.1f ms\n", f->source->plan_seconds * 1e3);
+    print_budget(out, f);
+    print_advice(out, tess__advice_of(f->t));
+}
+
+/* ---- events ------------------------------------------------------------------------------------ */
+static void put_point(void *user, const tess_ledger_point *p) {
+    ledger_json_point(user, "planned", p);
+}
+
+static void put_domains(json_out *j, const char *key, const uint64_t bytes[3][16]) {
+    json_object_begin(j, key);
+    ledger_json_bytes(j, "device", bytes[TESS_DOMAIN_DEVICE]);
+    ledger_json_bytes(j, "host", bytes[TESS_DOMAIN_HOST]);
+    json_object_end(j);
+}
+
+static void put_peak(json_out *j, const facts *f) {
+    const tess__program *p = fullest_program(f);
+    const tess__point *point = fullest_point(f);
+    char text[256] = "";
+    if (p)
+        tess__program_text(p, &f->plan->model, &f->plan->layout, f->fullest.instr, text, sizeof text);
+    json_object_begin(j, "peak");
+    json_string(j, "pass", p ? tess__pass_name(p->kind) : NULL);
+    json_string(j, "point", point ? tess__point_name(point->point) : NULL);
+    json_string(j, "unit", point ? f->plan->layout.units[point->unit].name : NULL);
+    json_string(j, "instruction", p ? text : NULL);
+    json_object_end(j);
+}
+
+static void put_remedy(json_out *j, const tess__remedy *r) {
+    json_object_begin(j, NULL);
+    json_object_begin(j, "options");
+    for (int32_t i = 0; i < r->change.n; i++)
+        json_string(j, r->change.set[i].key, r->change.set[i].value);
+    json_object_end(j);
+    json_uint(j, "planned_peak_device_bytes", r->bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_host_bytes", r->bytes[TESS_DOMAIN_HOST]);
+    if (r->seconds >= 0)
+        json_double(j, "seconds", r->seconds);
+    json_object_end(j);
+}
+
+static void put_plan(json_out *j, const facts *f) {
+    const tess__plan *p = f->plan;
+    const tess__selection *x = f->selection;
+    json_object_begin(j, NULL);
+    json_string(j, "event", "plan");
+    json_string(j, "model", f->source->name);
+    json_int(j, "ranks", p->setup.nranks);
+    json_string(j, "comm", x->text[TESS_KIND_COMM]);
+    json_string(j, "offload", x->text[TESS_KIND_OFFLOAD]);
+    json_string(j, "precision", x->text[TESS_KIND_PRECISION]);
+    json_string(j, "wrap", x->text[TESS_KIND_WRAP]);
+    json_string(j, "strategy", p->setup.strategy);
+    json_string(j, "device", x->text[TESS_KIND_DEVICE]);
+    json_string(j, "activations", activations_of(p));
+    json_int(j, "accum", p->setup.accum);
+    json_int(j, "threads", p->setup.threads);
+    json_int(j, "prefetch", p->setup.prefetch);
+    json_uint(j, "parameters", f->stats.param_elems);
+    json_uint(j, "units", f->stats.n_units);
+    json_uint(j, "planned_peak_device_bytes", f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_host_bytes", f->stats.planned_peak_bytes[TESS_DOMAIN_HOST]);
+    put_domains(j, "categories", f->stats.category_peak_bytes);
+    put_domains(j, "resting", f->resting);
+    put_peak(j, f);
+    plan_alive_json(j, p, &f->alive);
+    if (f->largest >= 0) {
+        json_object_begin(j, "largest_unit");
+        json_string(j, "name", f->largest_info.name);
+        json_uint(j, "bytes", f->largest_info.unsharded_bytes);
+        json_object_end(j);
+    }
+    json_uint(j, "backend_bytes", f->backend);
+    if (budget_of(f, TESS_DOMAIN_DEVICE))
+        json_uint(j, "device_memory_bytes", budget_of(f, TESS_DOMAIN_DEVICE));
+    if (budget_of(f, TESS_DOMAIN_HOST))
+        json_uint(j, "host_memory_bytes", budget_of(f, TESS_DOMAIN_HOST));
+    if (budget_of(f, TESS_DOMAIN_DEVICE) || budget_of(f, TESS_DOMAIN_HOST))
+        json_bool(j, "fits", !f->over);
+    if (f->over) {
+        json_array_begin(j, "remedies");
+        for (int32_t i = 0; i < tess__advice_of(f->t)->n; i++)
+            put_remedy(j, &tess__advice_of(f->t)->list[i]);
+        json_array_end(j);
+    }
+    json_bool(j, "estimate", f->source->estimate);
+    json_double(j, "plan_seconds", f->source->plan_seconds);
+    if (!isnan(f->seconds))
+        json_double(j, "seconds", f->seconds);
+    json_object_end(j);
+}
+
+static tess_status put_events(json_out *j, const facts *f) {
+    tess_status status = tess_ledger_plan(f->t, f->source->of, put_point, j);
+    if (status != TESS_OK)
+        return status;
+    put_plan(j, f);
+    return json_line(j) ? tess__fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
+}
+
+tess_status plan_report(const plan_source *source, tess_status over, const plan_output *out) {
+    facts f;
+    tess_status status = gather(source, over, &f);
+    if (status != TESS_OK)
+        return status;
+    if (out->json)
+        ledger_json_units(out->json, f.t);
+    if (out->spans)
+        status = out->spans(source, out->json, &f.seconds);
+    if (status == TESS_OK && out->text)
+        print_tables(out->text, &f);
+    if (status == TESS_OK && out->json)
+        status = put_events(out->json, &f);
+    plan_alive_free(&f.alive);
+    return status;
+}

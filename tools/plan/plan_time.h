@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The simulated time of a planned step: `tessera plan --machine`, and what tune compares. */
+#ifndef TOOL_PLAN_TIME_H
+#define TOOL_PLAN_TIME_H
+#include "tools/machine/machine.h"
+#include "plan.h"
+
+/** What the options machine and from say: 0 when no machine is wanted, 1 when *out is to be closed, -1 after one line
+ * on standard error with the exit code in *code. */
+int plan_time_machine(const char *command, tess__machine *out, int *code);
+/** Simulates the step of a planned source. */
+tess_status plan_time(const plan_source *, const tess__machine *, tess__timeline *out);
+/** For plan_output.spans: with the machine of plan_time_use. */
+void plan_time_use(const tess__machine *);
+const tess__machine *plan_time_in_use(void); /* null: none */
+tess_status plan_time_spans(const plan_source *, json_out *or_null, double *seconds);
+/** A table of what plan_time_spans simulated last. */
+void plan_time_print(FILE *);
+#endif

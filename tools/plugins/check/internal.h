@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Between the command, which starts the ranks of a check, and the ranks. */
+#ifndef TESSERA_CHECK_INTERNAL_H
+#define TESSERA_CHECK_INTERNAL_H
+#include <stdio.h>
+
+#include "check.h"
+
+enum { CHECK_EXIT_FAILED = 101, CHECK_EXIT_SKIPPED = 102, CHECK_EXIT_LOST = 103 };
+enum { CHECK_RUNNING = 0, CHECK_DONE, CHECK_FAILED, CHECK_SKIPPED };
+
+/* A rank may be killed at any moment, so nothing here takes a lock: an entry belongs to whoever gets its number, and is
+ * valid once `ready`. */
+typedef struct {
+    atomic_int ready;
+    uint64_t bytes;
+    char key[160];
+    unsigned char value[CHECK_VALUE_BYTES];
+} check_entry;
+
+typedef struct {
+    atomic_int outcome, aborting;
+    int64_t said_ns;
+    char said[CHECK_TEXT], note[200];
+    _Atomic(uint64_t) doing[4]; /* a slot's name, 31 characters */
+} check_rank_report;
+
+struct check_shared {
+    char path[4096], builtin[32], args[512], suite[32], test[64];
+    uint32_t kind;
+    int nranks;
+    atomic_int used, met;
+    atomic_llong flags[CHECK_FLAGS];
+    check_rank_report ranks[CHECK_RANKS];
+    check_entry entries[CHECK_KEYS];
+};
+
+/* What to check. */
+typedef struct {
+    char path[4096], builtin[32], args[512]; /* path "" when built in */
+    uint32_t kinds;                          /* bit (1 << TESS_KIND_…) */
+    tess_plugin_note note;                   /* of a file */
+} check_target;
+
+typedef struct {
+    int outcome; /* CHECK_DONE, CHECK_FAILED or CHECK_SKIPPED */
+    double seconds;
+    char message[CHECK_TEXT + 100];
+    char output[2048]; /* the end of what the ranks wrote, when it failed */
+} check_outcome;
+
+/** Runs one check in processes of its own; none is left. `limit_ns`: when they are killed. `launch`: what starts the
+ * ranks of a comm plugin, such as "mpirun -n %d"; null: they are started here. */
+void check_run_case(const check_target *, uint32_t kind, const check_suite *, const check_case *, int64_t limit_ns,
+                    const char *launch, check_outcome *out);
+/** What such a process does: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an exit code. */
+int check_rank_main(const char *text);
+
+/* The three ways to tell of it. */
+typedef struct {
+    int passed, failed, skipped;
+} check_count;
+typedef struct check_report {
+    enum { CHECK_AS_TABLE, CHECK_AS_JSON, CHECK_AS_TAP } form;
+    const char *target;
+    int n_planned, n_told;
+    check_count count;
+    double seconds;
+} check_report;
+void check_report_begin(check_report *, const check_target *);
+void check_report_case(check_report *, const char *suite, const char *test, const check_outcome *);
+/** -1 when something could not be written. */
+int check_report_end(check_report *);
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The rank's side of a check: the host table, the plugin, and how a check ends. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "core/builtin/builtins.h"
+#include "core/plugin/open.h"
+#include "core/plugin/plugin_host.h"
+#include "core/base/options.h"
+#include "core/plugin/plugin_check.h"
+#include "core/base/status.h"
+
+static check the_check; /* one per process */
+
+int64_t check_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void check_sleep_ms(int ms) {
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        ;
+}
+
+/* ---- how it ends ------------------------------------------------------------------------------- */
+
+static void end(check *c, int outcome, int code, const char *format, va_list args) __attribute__((noreturn));
+static void end(check *c, int outcome, int code, const char *format, va_list args) {
+    check_rank_report *r = &c->shared->ranks[c->rank];
+    static atomic_int ending;
+    if (atomic_exchange(&ending, 1)) /* another thread is at it */
+        for (;;)
+            check_sleep_ms(1000);
+    r->said_ns = check_now_ns();
+    vsnprintf(r->said, sizeof r->said, format, args);
+    atomic_store(&r->outcome, outcome);
+    fflush(NULL);
+    _exit(code);
+}
+
+void check_fail(check *c, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    end(c, CHECK_FAILED, CHECK_EXIT_FAILED, format, args);
+}
+
+void check_skip(check *c, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    end(c, CHECK_SKIPPED, CHECK_EXIT_SKIPPED, format, args);
+}
+
+void check_note(check *c, const char *format, ...) {
+    check_rank_report *r = &c->shared->ranks[c->rank];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(r->note, sizeof r->note, format, args);
+    va_end(args);
+}
+
+const char *check_status(tess_status s) {
+    return tess__status_name(s);
+}
+
+void check_doing(check *c, const char *slot) {
+    check_rank_report *r = &c->shared->ranks[c->rank];
+    uint64_t words[4] = { 0 };
+    size_t n = strlen(slot);
+    memcpy(words, slot, n < 31 ? n : 31);
+    for (int i = 0; i < 4; i++)
+        atomic_store_explicit(&r->doing[i], words[i], memory_order_relaxed);
+}
+
+/* ---- the host table ---------------------------------------------------------------------------- */
+
+static void host_log(void *host, int32_t level, const char *plugin, const char *message) {
+    (void)host, (void)level;
+    fprintf(stderr, "%s: %s\n", plugin ? plugin : "plugin", message ? message : "");
+}
+
+static const char *host_option(void *host, const char *key) {
+    (void)host;
+    return key ? tess__option_text(key) : NULL;
+}
+
+static tess_status host_kv_set(void *host, const char *key, const void *value, uint64_t bytes) {
+    check *c = host;
+    int i = atomic_fetch_add(&c->shared->used, 1);
+    if (i >= CHECK_KEYS || bytes > CHECK_VALUE_BYTES || strlen(key) >= sizeof c->shared->entries[0].key)
+        return TESS_E_NOMEM;
+    check_entry *e = &c->shared->entries[i];
+    strcpy(e->key, key);
+    memcpy(e->value, value, bytes);
+    e->bytes = bytes;
+    atomic_store(&e->ready, 1);
+    return TESS_OK;
+}
+
+/* The newest value of a key, or null. */
+static check_entry *find(check *c, const char *key) {
+    int used = atomic_load(&c->shared->used);
+    for (int i = (used < CHECK_KEYS ? used : CHECK_KEYS) - 1; i >= 0; i--)
+        if (atomic_load(&c->shared->entries[i].ready) && strcmp(c->shared->entries[i].key, key) == 0)
+            return &c->shared->entries[i];
+    return NULL;
+}
+
+static tess_status host_kv_get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
+    check *c = host;
+    for (int64_t late = check_now_ns() + timeout_ns;; check_sleep_ms(1)) {
+        check_entry *e = find(c, key);
+        if (e && *bytes < e->bytes)
+            return TESS_E_INVALID;
+        if (e) {
+            memcpy(value, e->value, e->bytes);
+            *bytes = e->bytes;
+            return TESS_OK;
+        }
+        if (atomic_load(&c->shared->ranks[c->rank].aborting))
+            return TESS_E_ABORTED;
+        if (timeout_ns >= 0 && check_now_ns() > late)
+            return TESS_E_TIMEOUT;
+    }
+}
+
+static int32_t host_aborting(void *host) {
+    check *c = host;
+    return atomic_load(&c->shared->ranks[c->rank].aborting);
+}
+
+static tess_status host_mem_alloc(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align,
+                                  void **out) {
+    (void)host, (void)category;
+    if (domain != TESS_DOMAIN_HOST)
+        return TESS_E_UNSUPPORTED;
+    void *p;
+    if (posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes ? bytes : 1) != 0)
+        return TESS_E_NOMEM;
+    *out = p;
+    return TESS_OK;
+}
+
+static void host_mem_free(void *host, void *ptr) {
+    (void)host;
+    free(ptr);
+}
+
+/* The plugin below gets the same services. */
+static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
+                                    void **handle, tess_error *error) {
+    check *c = host;
+    return tess__plugin_host_open(&c->host, kind, selection, ops, ctx, handle, error);
+}
+
+static tess_host host_of(check *c) {
+    return (tess_host){ .struct_size = sizeof(tess_host),
+                        .abi_major = TESS_ABI_MAJOR,
+                        .abi_minor = TESS_ABI_MINOR,
+                        .host = c,
+                        .log = host_log,
+                        .option = host_option,
+                        .kv_set = host_kv_set,
+                        .kv_get = host_kv_get,
+                        .aborting = host_aborting,
+                        .mem_alloc = host_mem_alloc,
+                        .mem_free = host_mem_free,
+                        .args = c->args,
+                        .helper_cpus = "",
+                        .numa_node = -1,
+                        .max_helper_threads = -1,
+                        .plugin_open = host_plugin_open,
+                        .plugin_close = tess__plugin_host_close };
+}
+
+/* ---- the plugin -------------------------------------------------------------------------------- */
+
+static const tess__builtin *builtin_of(const check *c) {
+    for (const tess__builtin *b = tess__builtins; b->kind; b++)
+        if (b->kind == c->kind && strcmp(b->name, c->builtin) == 0)
+            return b;
+    return NULL;
+}
+
+void check_load(check *c) {
+    if (!*c->path) {
+        check_that(c, builtin_of(c), "no built-in %s plugin '%s'", tess__kind_name(c->kind), c->builtin);
+        return;
+    }
+    check_doing(c, "its start-up code");
+    c->library = dlopen(c->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    check_that(c, c->library, "cannot be loaded: %s", dlerror());
+    check_doing(c, "");
+}
+
+tess_status check_call_open(check *c, const tess_host *host, uint32_t kind, const void **ops, void **ctx,
+                            tess_error *e) {
+    tess_status s;
+    if (!*c->path) {
+        s = builtin_of(c)->open(host, ops, ctx, e);
+    } else {
+        check_open_fn open;
+        void *symbol = dlsym(c->library, "tess_plugin_open_v1");
+        check_that(c, symbol, "symbol tess_plugin_open_v1 is missing");
+        memcpy(&open, &symbol, sizeof symbol); /* ISO C has no cast for this */
+        s = open(host, kind, ops, ctx, e);
+    }
+    return s;
+}
+
+const void *check_open(check *c) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    char reason[TESS_REASON_BYTES] = "";
+    const void *ops = NULL;
+    check_load(c);
+    check_doing(c, "open");
+    tess_status s = check_call_open(c, &c->host, c->kind, &ops, &c->ctx, &e);
+    check_doing(c, "");
+    e.message[sizeof e.message - 1] = 0;
+    check_that(c, s == TESS_OK, "open gave %s: %s", check_status(s), e.message);
+    s = tess__ops_check(c->kind, ops, reason);
+    check_that(c, s == TESS_OK, "%s", reason);
+    c->ops = ops;
+    return ops;
+}
+
+void check_close(check *c) {
+    const tess__common_ops *ops = c->ops;
+    check_doing(c, "close");
+    if (ops && TESS_CAN(tess__common_ops, ops, close))
+        ops->close(c->ctx);
+    check_doing(c, "");
+    c->ops = NULL;
+}
+
+/* ---- shared by the ranks ----------------------------------------------------------------------- */
+
+void check_set_aborting(check *c) {
+    atomic_store(&c->shared->ranks[c->rank].aborting, 1);
+}
+void check_flag_set(check *c, int flag, int64_t value) {
+    atomic_store(&c->shared->flags[flag], value);
+}
+int64_t check_flag_get(check *c, int flag) {
+    return atomic_load(&c->shared->flags[flag]);
+}
+void check_flag_wait(check *c, int flag, int64_t at_least) {
+    while (check_flag_get(c, flag) < at_least)
+        check_sleep_ms(1);
+}
+void check_meet(check *c) {
+    int round = atomic_fetch_add(&c->shared->met, 1) / c->nranks + 1;
+    while (atomic_load(&c->shared->met) < round * c->nranks)
+        check_sleep_ms(1);
+}
+
+/* ---- the process ------------------------------------------------------------------------------- */
+
+static const check_case *case_of(const check_shared *s) {
+    for (const check_suite *x = check_suites; x->name; x++)
+        for (const check_case *k = x->cases; strcmp(x->name, s->suite) == 0 && k->name; k++)
+            if (strcmp(k->name, s->test) == 0)
+                return k;
+    return NULL;
+}
+
+static void run(check *c, const check_case *k) {
+    check_thread_state before;
+    check_thread_look(&before);
+    k->run(c);
+    if (c->finish)
+        c->finish(c);
+    if (c->ops)
+        check_close(c);
+    const char *changed = check_thread_changed(&before);
+    check_that(c, !changed, "leaves %s of the calling thread changed", changed);
+    check_doing(c, "what runs when the process ends");
+    atomic_store(&c->shared->ranks[c->rank].outcome, CHECK_DONE);
+    for (int i = 0; c->launched && i < c->nranks; i++) /* who leaves first may take the others along */
+        for (int ms = 0; ms < 5000 && atomic_load(&c->shared->ranks[i].outcome) == CHECK_RUNNING; ms++)
+            check_sleep_ms(1);
+}
+
+/* Under a launcher: which rank this is, and where the memory shared by all is. */
+static int find_launched(const char *text, int *rank) {
+    static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK" };
+    char path[64] = "";
+    const char *found = NULL;
+    for (size_t i = 0; !found && i < sizeof names / sizeof names[0]; i++)
+        found = getenv(names[i]);
+    if (!found || sscanf(text, "%63[^,]", path) != 1)
+        return -1;
+    *rank = atoi(found);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+int check_rank_main(const char *text) {
+    check *c = &the_check;
+    int fd = -1;
+    if (*text == '/')
+        fd = find_launched(text, &c->rank), c->launched = 1;
+    else if (sscanf(text, "%d,%d", &fd, &c->rank) != 2)
+        return CHECK_EXIT_LOST;
+    if (fd < 0 || c->rank < 0 || c->rank >= CHECK_RANKS)
+        return CHECK_EXIT_LOST;
+    c->shared = mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (c->shared == MAP_FAILED)
+        return CHECK_EXIT_LOST;
+    const check_case *k = case_of(c->shared);
+    if (!k)
+        return CHECK_EXIT_LOST;
+    c->nranks = c->shared->nranks;
+    c->kind = c->shared->kind;
+    c->path = c->shared->path;
+    c->builtin = c->shared->builtin;
+    c->args = c->shared->args;
+    c->host = host_of(c);
+    run(c, k);
+    exit(0); /* not _exit: the sanitizers report here */
+}

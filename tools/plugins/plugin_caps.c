@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "plugin_caps.h"
+
+#include "core/base/slots.h"
+
+typedef void (*each_fn)(void *user, const char *key, const char *const *words, int n);
+
+/* The words of the bits that are set; bit i is words[i]. */
+static void tell(each_fn each, void *user, const char *key, uint32_t mask, const char *const *words, int most) {
+    const char *set[32];
+    int n = 0;
+    for (int i = 0; i < most && i < 32; i++)
+        if ((mask >> i & 1) && words[i])
+            set[n++] = words[i];
+    each(user, key, set, n);
+}
+#define TELL(key, mask, words) tell(each, user, key, mask, words, (int)(sizeof(words) / sizeof(words)[0]))
+
+static const char *const memories[] = { NULL, "host", "pinned", "cuda", "shm" };
+
+static void tell_dtypes(each_fn each, void *user, uint32_t mask) {
+    const char *names[16] = { NULL };
+    for (uint32_t i = 1; i < 16 && tess__dtype_bytes(i); i++)
+        names[i] = tess__dtype_name(i);
+    TELL("dtypes", mask, names);
+}
+
+static void tell_comm(const tess__plugin *p, each_fn each, void *user) {
+    static const char *const flags[] = { "thread_multiple", "stream_ordered", "abort",     "split",
+                                         "zero_copy",       "batch",          "tree_order" };
+    static const char *const operations[] = { NULL,        "all_gather", "reduce_scatter", "all_reduce",
+                                              "broadcast", "all_to_all", "barrier" };
+    static const char *const reductions[] = { NULL, "sum", "min", "max" };
+    const tess_comm_ops *ops = p->ops;
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    if (ops->query(p->ctx, NULL, &caps) != TESS_OK)
+        return;
+    TELL("flags", caps.caps, flags);
+    TELL("operations", caps.op_mask, operations);
+    TELL("reductions", caps.redop_mask, reductions);
+    tell_dtypes(each, user, caps.dtype_mask);
+    TELL("memory", caps.mem_mask, memories);
+}
+
+static void tell_device(const tess__plugin *p, each_fn each, void *user) {
+    static const char *const kernels[] = { NULL, "cast", "tree_sum", "scale", "square_sum", "optimizer" };
+    const tess_device_ops *ops = p->ops;
+    tess_device_info info = { .struct_size = sizeof info };
+    tess_error e = { .struct_size = sizeof e };
+    if (ops->describe(p->ctx, -1, &info, &e) != TESS_OK)
+        return;
+    TELL("kernels", info.kernel_mask, kernels);
+    tell_dtypes(each, user, info.dtype_mask);
+    TELL("memory", info.mem_mask, memories);
+}
+
+/* What the plugin does itself instead of leaving it to the core or the device. */
+static void tell_slots(const tess__plugin *p, each_fn each, void *user) {
+    static const char *const casts[] = { "cast" }, *const moves[] = { "post", "step", "abort" };
+    const tess_precision_ops *precision = p->ops;
+    const tess_offload_ops *offload = p->ops;
+    if (p->kind == TESS_KIND_PRECISION)
+        TELL("slots", TESS_CAN(tess_precision_ops, precision, cast) ? 1 : 0, casts);
+    else
+        TELL("slots",
+             (TESS_CAN(tess_offload_ops, offload, post) ? 1u : 0) |
+                 (TESS_CAN(tess_offload_ops, offload, step) ? 2u : 0) |
+                 (TESS_CAN(tess_offload_ops, offload, abort) ? 4u : 0),
+             moves);
+}
+
+void plugin_capabilities(const tess__plugin *p, each_fn each, void *user) {
+    switch (p->kind) {
+    case TESS_KIND_COMM: tell_comm(p, each, user); break;
+    case TESS_KIND_DEVICE: tell_device(p, each, user); break;
+    case TESS_KIND_PRECISION:
+    case TESS_KIND_OFFLOAD: tell_slots(p, each, user); break;
+    default: break; /* a wrap policy has none */
+    }
+}

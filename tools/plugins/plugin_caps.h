@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What an open plugin says it can do, for `tessera plugins list` and `info`. */
+#ifndef TOOL_PLUGIN_CAPS_H
+#define TOOL_PLUGIN_CAPS_H
+#include "core/plugin/open.h"
+
+/** Calls `each` with a key ("operations", "dtypes", …) and the words of what is in it; none when the plugin does not
+ * say. */
+void plugin_capabilities(const tess__plugin *,
+                         void (*each)(void *user, const char *key, const char *const *words, int n), void *user);
+#endif

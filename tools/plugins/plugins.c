@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tessera plugins: what there is, whether it can be used, and the variables each plugin reads. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/plugins/check/check.h"
+#include "tools/commands.h"
+#include "core/plugin/elf_note.h"
+#include "tools/support/json_out.h"
+#include "core/plugin/open.h"
+#include "core/base/options.h"
+#include "plugin_caps.h"
+#include "core/plugin/plugin_check.h"
+#include "core/plugin/trial.h"
+#include "plugins_new.h"
+
+static const char usage[] =
+    "Usage: tessera plugins list [--json]\n"
+    "       tessera plugins info NAME|PATH [--json]\n"
+    "       tessera plugins check FILE|NAME [--help]\n"
+    "       tessera plugins new KIND NAME DIR\n"
+    "Lists the plugins that can be found; describes one and the variables it reads; tries out what one promises; or\n"
+    "writes the project of a new one into DIR, to build against an installed Tessera: KIND is comm, offload, "
+    "precision,\n"
+    "wrap or device, NAME is [a-z0-9_-]+.\n"
+    "\n"
+    "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n";
+
+typedef struct {
+    int as_json;
+    json_out json;
+    const char *wanted; /* info: a name or KIND-NAME */
+    int found;
+    tess_status failed;
+} view;
+
+static const char *version_of(const tess__plugin_row *row) {
+    return *row->version ? row->version : "-";
+}
+
+/* ---- capabilities ------------------------------------------------------------------------------ */
+
+static void capability(void *user, const char *key, const char *const *words, int n) {
+    view *v = user;
+    if (v->as_json)
+        json_array_begin(&v->json, key);
+    else
+        printf("%-10s ", key);
+    for (int i = 0; i < n; i++)
+        if (v->as_json)
+            json_string(&v->json, NULL, words[i]);
+        else
+            printf("%s%s", i ? ", " : "", words[i]);
+    if (v->as_json)
+        json_array_end(&v->json);
+    else
+        puts(n ? "" : "none");
+}
+
+static tess__plugin *open_row(const tess__plugin_row *row) {
+    tess__plugin *p = NULL;
+    if (!row->usable || tess__plugin_open(row->kind, *row->path ? row->path : row->name, NULL, &p))
+        return NULL; /* a built-in one may want arguments */
+    return p;
+}
+
+/* An object of arrays; empty when the plugin cannot be asked. */
+static void capabilities_as_json(view *v, const tess__plugin *p) {
+    json_object_begin(&v->json, "capabilities");
+    if (p)
+        plugin_capabilities(p, capability, v);
+    json_object_end(&v->json);
+}
+
+/* ---- list -------------------------------------------------------------------------------------- */
+
+static void row_as_json(json_out *j, const char *event, const tess__plugin_row *row) {
+    char abi[16];
+    snprintf(abi, sizeof abi, "%u.%u", row->abi_major, row->abi_minor);
+    json_object_begin(j, NULL);
+    json_string(j, "event", event);
+    json_string(j, "kind", tess__kind_name(row->kind));
+    json_string(j, "name", row->name);
+    json_string(j, "version", *row->version ? row->version : NULL);
+    json_string(j, "abi", row->abi_major ? abi : NULL);
+    json_string(j, "path", *row->path ? row->path : NULL);
+    json_bool(j, "built_in", !*row->path);
+    json_bool(j, "usable", row->usable);
+    json_string(j, "reason", row->usable ? NULL : row->reason);
+}
+
+static tess_status list_row(void *user, const tess__plugin_row *row) {
+    view *v = user;
+    if (v->as_json) {
+        tess__plugin *p = open_row(row);
+        row_as_json(&v->json, "plugin", row);
+        capabilities_as_json(v, p);
+        tess__plugin_close(p);
+        json_object_end(&v->json);
+        return json_line(&v->json) ? TESS_E_SYSTEM : TESS_OK;
+    }
+    char abi[16] = "-";
+    if (row->abi_major)
+        snprintf(abi, sizeof abi, "%u.%u", row->abi_major, row->abi_minor);
+    printf("%-9s  %-12s  %-8s  %-4s  %s\n", tess__kind_name(row->kind), row->name, version_of(row), abi,
+           *row->path ? row->path : "built in");
+    if (!row->usable)
+        printf("%-9s  not usable: %s\n", "", row->reason);
+    return TESS_OK;
+}
+
+static int list(view *v) {
+    if (!v->as_json)
+        printf("%-9s  %-12s  %-8s  %-4s  %s\n", "KIND", "NAME", "VERSION", "ABI", "FILE");
+    tess_status s = tess__plugin_list(0, list_row, v);
+    if (s == TESS_OK && fflush(stdout) == 0)
+        return TOOL_OK;
+    fprintf(stderr, "tessera: %s\n", s == TESS_E_SYSTEM || s == TESS_OK ? "cannot write the list" : tess_last_error());
+    return s ? tess_exit_code(s) : TOOL_CONFIG;
+}
+
+/* ---- info -------------------------------------------------------------------------------------- */
+
+static const char *type_word(uint32_t type) {
+    static const char *const words[] = { "?", "integer", "number", "text", "bytes", "choice" };
+    return type < sizeof words / sizeof words[0] ? words[type] : "?";
+}
+
+static void option_as_json(json_out *j, const tess_option *o) {
+    char variable[80];
+    json_object_begin(j, NULL);
+    json_string(j, "variable", tess__option_variable(o->key, variable));
+    json_string(j, "type", type_word(o->type));
+    json_string(j, "fallback", o->fallback);
+    json_string(j, "help", o->help);
+    json_object_end(j);
+}
+
+static void option_as_text(const tess_option *o) {
+    char variable[80];
+    const char *fallback = o->fallback ? o->fallback : "";
+    const char *word = !*fallback ? "" : o->type == TESS_OPTION_CHOICE ? " of " : ", default ";
+    printf("  %s (%s%s%s)\n      %s\n", tess__option_variable(o->key, variable), type_word(o->type), word, fallback,
+           o->help ? o->help : "");
+}
+
+/* The loader has checked the keys by now. */
+static void show_options(view *v, const tess__plugin *p) {
+    const tess__common_ops *ops = p->ops;
+    const tess_option *first = NULL;
+    uint32_t n = 0;
+    if (!TESS_CAN(tess__common_ops, ops, options) || ops->options(p->ctx, &first, &n) != TESS_OK)
+        n = 0;
+    if (!v->as_json)
+        puts(n ? "variables:" : "variables: none");
+    for (uint32_t i = 0; i < n; i++) {
+        const tess_option *o = (const void *)((const char *)first + (size_t)i * first->struct_size);
+        if (v->as_json)
+            option_as_json(&v->json, o);
+        else
+            option_as_text(o);
+    }
+}
+
+static void show_note(view *v, const tess__plugin_row *row) {
+    tess_plugin_note note = { .license = "" };
+    char reason[TESS_REASON_BYTES] = "";
+    if (!*row->path || tess__elf_note_file(row->path, &note, reason, sizeof reason) ||
+        tess__note_check(&note, row->kind, reason))
+        return;
+    if (v->as_json) {
+        json_string(&v->json, "license", note.license);
+        json_string(&v->json, "needs", note.needs);
+        return;
+    }
+    printf("license    %s\n", *note.license ? note.license : "not said");
+    if (*note.needs)
+        printf("needs      %s\n", note.needs);
+}
+
+static void show_head(view *v, const tess__plugin_row *row) {
+    if (v->as_json) {
+        row_as_json(&v->json, "plugin_info", row);
+    } else {
+        printf("kind       %s\nname       %s\nversion    %s\nABI        %u.%u\nfile       %s\n",
+               tess__kind_name(row->kind), row->name, version_of(row), row->abi_major, row->abi_minor,
+               *row->path ? row->path : "built in");
+        if (!row->usable)
+            printf("not usable: %s\n", row->reason);
+    }
+    show_note(v, row);
+}
+
+static tess_status show(view *v, const tess__plugin_row *row, const tess__plugin *p) {
+    if (!v->as_json && v->found)
+        putchar('\n');
+    v->found = 1;
+    show_head(v, row);
+    if (v->as_json)
+        capabilities_as_json(v, p);
+    else if (p)
+        plugin_capabilities(p, capability, v);
+    if (v->as_json)
+        json_array_begin(&v->json, "options");
+    if (p)
+        show_options(v, p);
+    if (v->as_json) {
+        json_array_end(&v->json);
+        json_object_end(&v->json);
+        return json_line(&v->json) ? TESS_E_SYSTEM : TESS_OK;
+    }
+    return TESS_OK;
+}
+
+static int is_wanted(const view *v, const tess__plugin_row *row) {
+    char full[64];
+    snprintf(full, sizeof full, "%s-%s", tess__kind_name(row->kind), row->name);
+    return strcmp(v->wanted, row->name) == 0 || strcmp(v->wanted, full) == 0;
+}
+
+static tess_status info_row(void *user, const tess__plugin_row *row) {
+    view *v = user;
+    if (!is_wanted(v, row))
+        return TESS_OK;
+    tess__plugin *p = open_row(row);
+    if (!row->usable)
+        v->failed = TESS_E_INVALID;
+    tess_status s = show(v, row, p);
+    tess__plugin_close(p);
+    return s;
+}
+
+/* A file says itself what kinds it offers. */
+static tess_status info_path(view *v) {
+    const tess_host services = tess__plugin_services(NULL);
+    tess_plugin_note note;
+    char reason[TESS_REASON_BYTES] = "";
+    tess_status s = tess__elf_note_file(v->wanted, &note, reason, sizeof reason);
+    if (s) {
+        fprintf(stderr, "tessera: plugin '%s': %s\n", v->wanted, reason);
+        return s;
+    }
+    for (uint32_t kind = 1; s == TESS_OK && tess__kind_name(kind); kind++) {
+        tess__plugin_row row = { .kind = kind, .usable = 1 };
+        tess__plugin *p;
+        if (!(note.kinds & 1u << kind))
+            continue;
+        s = tess__plugin_trial(kind, v->wanted, &services, reason);
+        if (s) {
+            fprintf(stderr, "tessera: %s plugin '%s': %s\n", tess__kind_name(kind), v->wanted, reason);
+            return s;
+        }
+        s = tess__plugin_open(kind, v->wanted, NULL, &p);
+        if (s) {
+            fprintf(stderr, "tessera: %s\n", tess_last_error());
+            return s;
+        }
+        row.abi_major = p->abi_major;
+        row.abi_minor = p->abi_minor;
+        memcpy(row.name, p->name, sizeof row.name);
+        memcpy(row.version, p->version, sizeof row.version);
+        memcpy(row.path, p->path, sizeof row.path);
+        s = show(v, &row, p);
+        tess__plugin_close(p);
+    }
+    if (!v->found && s == TESS_OK)
+        fprintf(stderr, "tessera: plugin '%s': its descriptor names no kind that this Tessera knows\n", v->wanted);
+    return v->found ? s : TESS_E_INVALID;
+}
+
+static int info(view *v) {
+    if (strchr(v->wanted, '/'))
+        return tess_exit_code(info_path(v));
+    tess_status s = tess__plugin_list(0, info_row, v);
+    if (s == TESS_OK && !v->found) {
+        fprintf(stderr, "tessera: no plugin '%s' found; `tessera plugins list` shows what there is\n", v->wanted);
+        return TOOL_CONFIG;
+    }
+    return tess_exit_code(s ? s : v->failed);
+}
+
+/* ---- the command ------------------------------------------------------------------------------- */
+
+static int bad_usage(const char *what, const char *word) {
+    fprintf(stderr, "tessera plugins: %s%s%s%s; try `tessera plugins --help`\n", what, word ? " '" : "",
+            word ? word : "", word ? "'" : "");
+    return TOOL_USAGE;
+}
+
+static int is_help(const char *word) {
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "-?") == 0;
+}
+
+int cmd_plugins(int argc, char **argv) {
+    view v = { .as_json = 0 };
+    const char *words[2] = { NULL, NULL };
+    int n = 0;
+    if (argc > 1 && strcmp(argv[1], "check") == 0)
+        return check_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "new") == 0 && !(argc > 2 && is_help(argv[2])))
+        return plugins_new(argc - 1, argv + 1);
+    json_init(&v.json, stdout);
+    for (int i = 1; i < argc; i++) {
+        if (is_help(argv[i])) {
+            fputs(usage, stdout);
+            return TOOL_OK;
+        }
+        if (strcmp(argv[i], "--json") == 0)
+            v.as_json = 1;
+        else if (argv[i][0] == '-')
+            return bad_usage("unknown option", argv[i]);
+        else if (n == 2)
+            return bad_usage("unexpected", argv[i]);
+        else
+            words[n++] = argv[i];
+    }
+    if (n == 0)
+        return bad_usage("say list or info", NULL);
+    if (strcmp(words[0], "list") == 0)
+        return n == 1 ? list(&v) : bad_usage("list takes no name, not", words[1]);
+    if (strcmp(words[0], "info") != 0)
+        return bad_usage("unknown action", words[0]);
+    v.wanted = words[1];
+    return n == 2 ? info(&v) : bad_usage("info takes the name of a plugin", NULL);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "version.h"
+
+#include <tessera/plugin.h>
+
+/* One row per part that a build may lack. A macro that is not defined counts as 0. */
+#ifdef TESSERA_HAVE_HWLOC
+#define HWLOC 1
+#else
+#define HWLOC 0
+#endif
+#ifdef TESSERA_HAVE_DNNL
+#define DNNL 1
+#else
+#define DNNL 0
+#endif
+#ifdef TESSERA_HAVE_CUDA
+#define CUDA 1
+#else
+#define CUDA 0
+#endif
+#ifdef TESSERA_HAVE_CUDNN
+#define CUDNN 1
+#else
+#define CUDNN 0
+#endif
+#ifdef TESSERA_HAVE_ZLIB
+#define ZLIB 1
+#else
+#define ZLIB 0
+#endif
+#ifdef TESSERA_HAVE_XXHASH
+#define XXHASH 1
+#else
+#define XXHASH 0
+#endif
+#ifdef _OPENMP
+#define OPENMP 1
+#else
+#define OPENMP 0
+#endif
+
+static const struct {
+    const char *what;
+    int built_in;
+} parts[] = {
+    { "binding to cores (hwloc)", HWLOC },
+    { "fast CPU kernels (oneDNN)", DNNL },
+    { "threads in the models (OpenMP)", OPENMP },
+    { "models on NVIDIA GPUs (CUDA)", CUDA },
+    { "convolutions on NVIDIA GPUs (cuDNN)", CUDNN },
+    { "gzipped data files (zlib)", ZLIB },
+    { "digests (xxHash)", XXHASH },
+};
+
+static void list(FILE *out, const char *title, int built_in) {
+    const char *between = "";
+    fprintf(out, "  %s ", title);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].built_in == built_in) {
+            fprintf(out, "%s%s", between, parts[i].what);
+            between = ", ";
+        }
+    fputs(*between ? "\n" : "nothing\n", out);
+}
+
+void tool_version(FILE *out) {
+    fprintf(out, "tessera " TESSERA_VERSION "\n");
+    fprintf(out, "  plugin ABI   %d.%d\n", TESS_ABI_MAJOR, TESS_ABI_MINOR);
+    fprintf(out, "  compiler     %s\n", __VERSION__);
+    list(out, "built in    ", 1);
+    list(out, "left out    ", 0);
+    fputs("  plugins      `tessera plugins list`\n  licence      BSD-3-Clause\n", out);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which samples a microbatch holds: the distributed sampler. NUMBERS.md, "Leaves": microbatch g of an epoch is
+ * permutation[g*B … (g+1)*B), whatever the number of ranks. */
+#ifndef TOOL_SAMPLER_H
+#define TOOL_SAMPLER_H
+#include <stdint.h>
+
+typedef struct {
+    uint64_t samples; /* in the set; at least 1 */
+    uint64_t seed;
+    int64_t batch; /* samples in one microbatch */
+    int32_t ranks, accum;
+    int32_t sync_each; /* 1: communicating after each microbatch; 0: at the end of the step */
+} tool_sampler;
+
+/** Steps of one epoch. The last step is filled up from the epoch's beginning, as PyTorch's DistributedSampler does:
+ * every sample is seen, a few twice. */
+uint64_t tool_sampler_steps(const tool_sampler *);
+
+/** The microbatch's place in its step, the same for the same data whatever the ranks: rank*K + k when communicating at
+ * the end, k*W + rank when communicating each time. */
+uint64_t tool_sampler_slot(const tool_sampler *, int32_t rank, int32_t k);
+
+/** The sample at `position` of an epoch's order; positions past the end start over. A pure function. */
+uint64_t tool_sampler_at(const tool_sampler *, uint64_t epoch, uint64_t position);
+
+/** The `batch` samples of rank `rank`'s microbatch k in `step` (from 0) of `epoch`. */
+void tool_sampler_batch(const tool_sampler *, uint64_t epoch, uint64_t step, int32_t rank, int32_t k, uint64_t *out);
+#endif

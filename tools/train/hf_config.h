@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* config.json of a Hugging Face folder, as the options of `gpt2` or `llama`. */
+#ifndef TOOL_HF_CONFIG_H
+#define TOOL_HF_CONFIG_H
+#include "tools/models/model.h"
+
+/** Reads `path`, a config.json or a folder that has one, for the model `name`; sets shapes, vocabulary, positions and
+ * whether the head is tied. *positions: how long a context the model is made for. TESS_E_DATA names what is wrong or
+ * not supported. */
+tess_status hf_config_read(const char *path, const char *name, model_options *out, int32_t *positions);
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tessera train MODEL: parses, then runs as one rank, or starts several of itself. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/support/command_line.h"
+#include "tools/support/shared_options.h"
+#include "tools/launch/restart.h"
+#include "core/base/options.h"
+#include "tools/plan/model_settings.h"
+#include "tools/plan/plan.h"
+#include "train.h"
+#include "tools/support/settings.h"
+
+typedef struct {
+    const char *model;
+} arguments;
+
+static error_t take_model(arguments *a, const char *word, const struct argp_state *state) {
+    size_t n = 0;
+    if (a->model)
+        return tool_usage_error(state, "one model at a time: '%s' and '%s'", a->model, word);
+    for (; train_models[n]; n++)
+        if (strcmp(train_models[n], word) == 0) {
+            a->model = word;
+            return 0;
+        }
+    const char *near = tool_suggestion(word, train_models, n);
+    return tool_usage_error(state, "unknown model '%s'%s", word,
+                            *near ? near : "; there are mnist, gpt, gpt2, llama, convbn and linear");
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG: return take_model(a, text, state);
+    case ARGP_KEY_END:
+        return a->model
+                   ? 0
+                   : tool_usage_error(state, "no model given; there are mnist, gpt, gpt2, llama, convbn and linear");
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const tool_page page = {
+    .command = "train",
+    .usage = "MODEL [OPTION…]",
+    .doc =
+        "Trains MODEL, sharded over the ranks. With -n N the command starts N ranks of itself; under another launcher "
+        "it is one rank of that launcher's world.",
+    .subjects_title = "Models",
+    .subjects = plan_subjects,
+    .by_subject = 1,
+    .examples = "tessera train mnist -n 2\n"
+                "  two ranks on digits that the tool draws\n"
+                "tessera train gpt -n 4 --data input.txt --steps 500 --wrap auto:2MiB\n"
+                "  a language model of your text, in units of at most 2 MiB\n"
+                "tessera train gpt -n 2 --offload cpu --activations recompute --report run.html\n"
+                "  with little device memory, and a page of where it went",
+    .shared = TOOL_TRAIN,
+    .fallback = plan_fallback,
+};
+
+/* The ranks get the same words; -n means nothing to a rank. */
+static int start_ranks(const train_settings *settings, int32_t ranks, int argc, char **argv) {
+    train_settings adapted = *settings;
+    tess_status status = train_resume_adapt(&adapted, ranks);
+    if (status == TESS_OK)
+        status = train_plan(&adapted, ranks);
+    if (status != TESS_OK)
+        return status == TESS_E_BUDGET ? plan_refuse(settings->model, ranks, status) : tool_report(status);
+    char **words = calloc((size_t)argc + 2, sizeof *words);
+    if (!words)
+        return TOOL_MEMORY;
+    words[0] = "tessera";
+    words[1] = "train";
+    memcpy(words + 2, argv + 1, (size_t)(argc - 1) * sizeof *words);
+    int64_t restarts = 0;
+    int code = tess__option_int("restarts", 0, 10000, &restarts) != TESS_OK ? TOOL_CONFIG : TOOL_OK;
+    if (code == TOOL_OK)
+        code = restart_launch(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words },
+                              &(restart_options){ .restarts = (int32_t)restarts, .self = 1 });
+    free(words);
+    return code;
+}
+
+int cmd_train(int argc, char **argv) {
+    struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
+    struct argp argp = { NULL, parse, NULL, NULL, children, NULL, NULL };
+    arguments a = { .model = NULL };
+    train_settings settings;
+    int64_t ranks = 0; /* not said: one, or as many as another launcher started */
+    int code = tool_parse_page(&page, &argp, 0, argc, argv, &a);
+    if (code != TOOL_OK)
+        return code;
+    tess_status status = train_settings_read(a.model, &settings);
+    if (status == TESS_OK)
+        status = tess__option_int("ranks", 1, 65536, &ranks);
+    if (status != TESS_OK)
+        return tool_report(status);
+    if (settings.quiet && !tess__option_text("log"))
+        tool_settings_set("log", "warning");
+    int start = ranks ? tess_launch_wanted("train", ranks) : 0;
+    if (start < 0)
+        return TOOL_USAGE;
+    if (start)
+        return start_ranks(&settings, (int32_t)ranks, argc, argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is a failed write, with a message */
+    return train_rank(&settings);
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* `tessera train`: what its files share. train.c parses and starts ranks; train_settings.c fills in each model's
+ * defaults; train_rank.c is one rank's run; train_state.c loads, saves and digests parameters; train_output.c prints,
+ * train_ledger.c the ledger; train_mnist.c, train_gpt.c, train_lm.c, train_convbn.c and train_linear.c are the tasks.
+ */
+#ifndef TOOL_TRAIN_H
+#define TOOL_TRAIN_H
+#include <stdio.h>
+#include <tessera/tessera.h>
+
+#include "tools/train/data/idx.h"
+#include "tools/train/data/sampler.h"
+#include "tools/train/data/text.h"
+#include "tools/train/data/tokens.h"
+#include "tools/support/json_out.h"
+#include "tools/models/model.h"
+#include "tools/support/progress.h"
+#include "tools/report/report.h"
+#include "tools/plan/plan_alternative.h"
+
+typedef struct { /* options, else the model's defaults */
+    const char *model;
+    int64_t batch, accum, threads; /* threads 0: not set */
+    int sync_each, quiet, deterministic;
+    uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
+    const char *optimizer;
+    double lr, momentum, weight_decay, clip, beta2;
+    int64_t layers, heads, width, context, image_size, hidden;
+    const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
+        *isa; /* null: not set; json "1": standard output */
+    uint64_t save_every, keep;
+} train_settings;
+
+/** Reads options and environment for `model`, which is in the list of models. */
+tess_status train_settings_read(const char *model, train_settings *out);
+/** The names of all models; ends with null. */
+extern const char *const train_models[];
+
+typedef struct train_run train_run;
+typedef struct train_spans train_spans;
+typedef struct train_feed train_feed;
+typedef struct train_lives train_lives;
+
+typedef struct { /* a model's data and what is done with it */
+    /** Loads the data; sets the fields of `task` below. */
+    tess_status (*open)(train_run *);
+    void (*close)(train_run *);
+    /** The batch of this rank's microbatch k in `step` (from 0). */
+    void (*fill)(const train_run *, uint64_t step, int32_t k, void *batch);
+    /** Evaluation batch i; past the last: an empty one, for ranks with less to do. */
+    void (*fill_eval)(const train_run *, uint64_t i, void *batch);
+    double (*rate)(const train_run *, uint64_t step); /* the learning rate of `step` */
+    /** After training; may be null. */
+    tess_status (*finish)(train_run *);
+} train_task_ops;
+extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, train_linear;
+/** Warm-up of at most 100 steps, then a cosine to a tenth of the rate. */
+double train_cosine_rate(const train_run *, uint64_t step);
+
+struct train_run {
+    train_settings s;
+    const train_task_ops *ops;
+    tess *t;
+    model *m;
+    model_options model_options; /* that made it */
+    int32_t rank, ranks;
+    /* the task's */
+    struct {
+        uint64_t steps;           /* to run */
+        uint64_t steps_per_epoch; /* 0: no epochs */
+        uint64_t eval_every;      /* steps between evaluations; 0: at the end only */
+        uint64_t eval_batches;    /* over all ranks; 0: nothing to evaluate */
+        const char *unit;         /* "samples" */
+        uint64_t units_per_batch;
+        const char *source; /* where the data is from; for people */
+        tool_sampler sampler;
+        tool_idx train_set, test_set; /* pixels null: drawn digits */
+        uint64_t n_train, n_test;
+        tool_text text;
+        tool_tokens *tokens; /* null: text */
+    } task;
+    void *batch;
+    model_result *result;
+    train_feed *feed;     /* null: `batch` is memory of malloc */
+    tool_planner planner; /* with other options, for advice when the run does not fit */
+    tess_optimizer_options optimizer;
+    tess_optimizer_group groups[2];
+    /* what came of it */
+    double loss, accuracy, eval_loss; /* NAN: none */
+    double seconds;                   /* in steps */
+    double run_seconds;               /* of that, in tess_run */
+    uint64_t steps_done, first_step;  /* since the run's beginning; those done before this process */
+    int saving;                       /* a checkpoint is on its way */
+    tess_status save_failed;          /* the last one's, when the disk refused it */
+    int interrupted;                  /* the signal that ended the loop; 0: none */
+    char digest[33];                  /* "": none */
+    /* output, rank 0 only */
+    struct {
+        tess_ledger_point *points;
+        size_t n, room;
+    } ledger; /* of the step that is written down */
+    FILE *text, *json_file;
+    report_tee page; /* between JSON and json_file, for --report */
+    json_out json;
+    int json_failed;
+    train_lives *lives; /* rank 0, under --restarts; else null */
+    struct {
+        double *seconds; /* of each step; sorted by train_watch_median */
+        uint64_t n;
+        FILE *csv; /* null: none */
+    } watch;
+    train_spans *spans; /* null without JSON */
+    tool_progress progress;
+};
+
+/** Runs as one rank of the world that the environment describes. Returns the exit code. */
+int train_rank(const train_settings *);
+
+/** Plans the run for `ranks` ranks: an engine to read, with the model it was made for. TESS_E_BUDGET leaves both too.
+ */
+tess_status train_plan_open(const train_settings *, int32_t ranks, tess **, model **);
+/** Plans the run for `ranks` ranks and starts nothing: what cannot be is found here once, not on every rank. */
+tess_status train_plan(const train_settings *, int32_t ranks);
+
+/** [C] The same status on every rank: that of the lowest rank that failed, if any. Only that rank has a message; on the
+ * others it is empty. */
+tess_status train_agree(train_run *, tess_status mine);
+/** [C] One evaluation over all batches. */
+tess_status train_evaluate(train_run *, double *loss, double *accuracy);
+
+/* ---- train_feed.c --------------------------------------------------------------------------------- */
+tess_status train_feed_open(train_run *); /* after the model's start; its batch takes the place of `batch` */
+/** `batch` is then that of microbatch k of `step`, and the next one is being read. */
+void train_feed_next(train_run *, uint64_t step, int32_t k);
+void train_feed_close(train_run *); /* before the task's data and the model go; may be called without open */
+
+/* ---- train_state.c ------------------------------------------------------------------------------ */
+/** A fill for tess_shard from DIR/model.safetensors. */
+tess_status train_resume_open(train_run *, const char *dir, void **out);
+tess_status train_resume_fill(void *state, const tess_range *, void *data);
+void train_resume_close(void *state);  /* null is fine */
+tess_status train_export(train_run *); /* [C] to s.export_to */
+tess_status train_digest(train_run *); /* [C] */
+
+/* ---- train_checkpoint.c -------------------------------------------------------------------------- */
+int train_resumes_checkpoint(const train_settings *); /* else --resume is a folder of parameters, or nothing */
+/** Before the engine: keeps the microbatches of a step when a checkpoint is gone on with by another number of ranks.
+ * TESS_E_INVALID when they cannot be divided so that the bits stay. */
+tess_status train_resume_adapt(train_settings *, int32_t ranks);
+tess_status train_resume_load(train_run *); /* [C] after tess_shard */
+tess_status train_save_open(train_run *);   /* [C] before training: the directory, left-overs, signals */
+tess_status train_save(train_run *);        /* [C] to s.save; a disk that refuses does not end the run */
+tess_status train_save_finish(train_run *); /* [C] waits for the last */
+int train_asked_to_end(const train_run *);  /* this rank's signal, 0: none */
+
+/* ---- train_restart.c ----------------------------------------------------------------------------- */
+int64_t train_restarts(void);                /* of this run so far */
+void train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
+void train_lives_open(train_run *);          /* once it is known where the run goes on */
+void train_lives_step(train_run *);          /* after steps_done has grown */
+void train_lives_summary(train_run *);       /* members of the summary */
+void train_lives_close(train_run *);
+
+/* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */
+tess_status train_watch_open(train_run *); /* after the task has said how many steps */
+void train_watch_step(train_run *, double rate, double seconds);
+void train_watch_eval(train_run *, double loss);
+double train_watch_median(const train_run *); /* seconds of a step; at the end */
+double train_watch_units(const train_run *);  /* samples or tokens of a step, over all ranks */
+tess_status train_watch_finish(train_run *);  /* the CSV file is whole */
+void train_watch_close(train_run *);
+
+/* ---- train_ledger.c ----------------------------------------------------------------------------- */
+/** Around each step; at the one that is written down, they watch it and then write units and ledger points. */
+tess_status train_ledger_begin(train_run *);
+tess_status train_ledger_end(train_run *);
+void train_ledger_drop(train_run *);
+
+/* ---- train_spans.c: nothing without --json and on ranks other than 0 ----------------------------- */
+tess_status train_spans_start(train_run *);
+tess_status train_spans_step(train_run *, double run_seconds, double step_seconds); /* after steps_done has grown */
+tess_status train_spans_finish(train_run *);
+void train_spans_close(train_run *);
+
+/* ---- train_ranks.c ------------------------------------------------------------------------------ */
+/** [C] Rank 0 writes a line about each rank; fails on rank 0 when another has other parameters. */
+tess_status train_ranks(train_run *);
+
+/* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
+tess_status train_output_open(train_run *);
+int train_output_json(const train_run *);                     /* events are written */
+json_out *train_output_begin(train_run *, const char *event); /* null: no JSON */
+void train_output_end(train_run *);
+void train_output_start(train_run *);
+void train_output_step(train_run *, double rate);
+void train_output_eval(train_run *, double loss, double accuracy);
+void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
+void train_output_sample(train_run *, const char *text, size_t bytes);
+/** The closing table and the summary object. Fails when JSON could not be written. */
+tess_status train_output_finish(train_run *);
+void train_output_close(train_run *);
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A byte-level language model: AdamW, warm-up and a cosine to a tenth of the rate, a sample of text at the end. */
+#include <math.h>
+#include <string.h>
+
+#include "tools/train/data/random.h"
+#include "train.h"
+
+enum { SAMPLE_BYTES = 300, VOCABULARY = 256 };
+static const double temperature = 0.8;
+
+static tess_status gpt_open(train_run *r) {
+    int64_t context = r->m->options.context;
+    tess_status status = tool_text_load(r->s.data, context, &r->task.text);
+    if (status != TESS_OK)
+        return status;
+    uint64_t batch = (uint64_t)r->m->options.batch, windows = tool_text_valid_windows(&r->task.text, context);
+    r->task.sampler = (tool_sampler){ .samples = 1,
+                                      .batch = (int64_t)batch,
+                                      .ranks = r->ranks,
+                                      .accum = (int32_t)r->s.accum,
+                                      .sync_each = r->s.sync_each };
+    r->task.steps = r->s.steps;
+    r->task.eval_every = 500;
+    r->task.eval_batches = (windows + batch - 1) / batch;
+    r->task.unit = "tokens";
+    r->task.units_per_batch = batch * (uint64_t)context;
+    if (!r->s.data)
+        r->task.source = "no --data: training on tessera's own documentation";
+    return TESS_OK;
+}
+
+static void gpt_close(train_run *r) {
+    tool_text_free(&r->task.text);
+}
+
+static void gpt_fill(const train_run *r, uint64_t step, int32_t k, void *batch) {
+    const tool_sampler *s = &r->task.sampler;
+    int64_t context = r->m->options.context;
+    uint64_t microbatch = step * (uint64_t)s->ranks * (uint64_t)s->accum + tool_sampler_slot(s, r->rank, k);
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)(s->batch * context) };
+    for (int64_t row = 0; row < s->batch; row++)
+        memcpy(
+            gpt_text(batch) + row * (context + 1),
+            tool_text_train_window(&r->task.text, r->s.seed, microbatch * (uint64_t)s->batch + (uint64_t)row, context),
+            (size_t)context + 1);
+}
+
+static void gpt_fill_eval(const train_run *r, uint64_t i, void *batch) {
+    int64_t context = r->m->options.context, rows = r->m->options.batch, count = 0;
+    uint64_t windows = tool_text_valid_windows(&r->task.text, context);
+    memset(gpt_text(batch), 0, (size_t)(rows * (context + 1)));
+    for (int64_t row = 0; row < rows; row++) {
+        uint64_t window = i * (uint64_t)rows + (uint64_t)row;
+        int64_t predictions;
+        if (window >= windows)
+            break; /* only the last window is short, so what counts is a run of positions from the first */
+        const unsigned char *bytes = tool_text_valid_window(&r->task.text, window, context, &predictions);
+        memcpy(gpt_text(batch) + row * (context + 1), bytes, (size_t)predictions + 1);
+        count += predictions;
+    }
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
+}
+
+double train_cosine_rate(const train_run *r, uint64_t step) {
+    uint64_t total = r->task.steps, warm_up = total / 10 < 100 ? total / 10 : 100;
+    if (step < warm_up)
+        return r->s.lr * (double)(step + 1) / (double)(warm_up + 1);
+    double done = (double)(step - warm_up) / (double)(total - warm_up);
+    return r->s.lr * (0.1 + 0.9 * 0.5 * (1 + cos(3.14159265358979 * done)));
+}
+
+/* One byte from the model's distribution; `number` picks the random number. */
+static unsigned char draw(const float *logits, uint64_t seed, uint64_t number) {
+    double highest = logits[0], sum = 0, weights[VOCABULARY];
+    for (int i = 1; i < VOCABULARY; i++)
+        highest = logits[i] > highest ? logits[i] : highest;
+    for (int i = 0; i < VOCABULARY; i++)
+        sum += weights[i] = exp((logits[i] - highest) / temperature);
+    double left = sum * tool_uniform(seed, number, 0x47454eu, 0);
+    for (int i = 0; i < VOCABULARY; i++)
+        if ((left -= weights[i]) < 0)
+            return (unsigned char)i;
+    return '\n';
+}
+
+/* Every rank generates the same text, as the model's parameters are spread over all. */
+static tess_status generate(train_run *r, unsigned char *text) {
+    int64_t context = r->m->options.context;
+    gpt_result *result = (gpt_result *)r->result;
+    memset(gpt_text(r->batch), '\n', (size_t)(r->m->options.batch * (context + 1)));
+    unsigned char *window = gpt_text(r->batch);
+    for (int64_t i = 0, length = 1; i < SAMPLE_BYTES; i++) {
+        *(model_batch *)r->batch =
+            (model_batch){ .count = (uint32_t)context, .want_logits = 1, .logits_row = (uint32_t)(length - 1) };
+        tess_run_options run = {
+            .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch, .result = result
+        };
+        tess_status status = model_run(r->t, r->m, &run);
+        if (status != TESS_OK)
+            return status;
+        text[i] = draw(result->logits, r->s.seed, (uint64_t)i);
+        if (length < context)
+            window[length++] = text[i];
+        else {
+            memmove(window, window + 1, (size_t)context - 1);
+            window[context - 1] = text[i];
+        }
+    }
+    return TESS_OK;
+}
+
+static tess_status gpt_finish(train_run *r) {
+    unsigned char text[SAMPLE_BYTES];
+    tess_status status = generate(r, text);
+    if (status == TESS_OK)
+        train_output_sample(r, (const char *)text, sizeof text);
+    return status;
+}
+
+const train_task_ops train_gpt = { .open = gpt_open,
+                                   .close = gpt_close,
+                                   .fill = gpt_fill,
+                                   .fill_eval = gpt_fill_eval,
+                                   .rate = train_cosine_rate,
+                                   .finish = gpt_finish };

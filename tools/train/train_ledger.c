@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The second step of a run, or the first when there is only one, as the ledger saw it: events on rank 0. */
+#include <stdlib.h>
+
+#include "tools/plan/plan.h"
+#include "core/base/status.h"
+#include "train.h"
+
+static void count(void *user, const tess_ledger_point *p) {
+    (void)p;
+    ((train_run *)user)->ledger.room++;
+}
+
+static void take(void *user, const tess_ledger_point *p) {
+    train_run *r = user;
+    if (r->ledger.n < r->ledger.room)
+        r->ledger.points[r->ledger.n++] = *p;
+}
+
+static void put_planned(void *user, const tess_ledger_point *p) {
+    ledger_json_point(user, "planned", p);
+}
+
+static uint32_t what(const train_run *r) {
+    return r->s.clip > 0 ? TESS_LEDGER_STEP_CLIPPED : TESS_LEDGER_STEP;
+}
+
+tess_status train_ledger_begin(train_run *r) {
+    if (!train_output_json(r) || r->steps_done != r->first_step + (r->task.steps > r->first_step + 1))
+        return TESS_OK;
+    tess_status status = tess_ledger_plan(r->t, what(r), count, r);
+    if (status != TESS_OK)
+        return status;
+    r->ledger.points = calloc(r->ledger.room, sizeof *r->ledger.points); /* the step itself allocates nothing */
+    if (!r->ledger.points)
+        return tess__fail(TESS_E_NOMEM, "no memory for %zu ledger points", r->ledger.room);
+    status = tess_ledger_reset(r->t);
+    return status == TESS_OK ? tess_ledger_hook(r->t, take, r) : status;
+}
+
+tess_status train_ledger_end(train_run *r) {
+    tess_ledger_point peak = { .struct_size = sizeof peak };
+    if (!r->ledger.points)
+        return TESS_OK;
+    tess_status status = tess_ledger_hook(r->t, NULL, NULL);
+    if (status == TESS_OK)
+        status = tess_ledger_peak(r->t, &peak);
+    if (status == TESS_OK) {
+        ledger_json_units(&r->json, r->t);
+        status = tess_ledger_plan(r->t, what(r), put_planned, &r->json);
+    }
+    for (size_t i = 0; status == TESS_OK && i < r->ledger.n; i++)
+        ledger_json_point(&r->json, "measured", &r->ledger.points[i]);
+    if (status == TESS_OK) {
+        if (r->ledger.n)
+            peak.pass = r->ledger.points[r->ledger.n - 1].pass;
+        ledger_json_point(&r->json, "measured", &peak);
+    }
+    train_ledger_drop(r);
+    return status;
+}
+
+void train_ledger_drop(train_run *r) {
+    free(r->ledger.points);
+    r->ledger.points = NULL;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Language models of tokens, gpt2 and llama: AdamW, warm-up and a cosine to a tenth of the rate. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "tools/train/data/tokens.h"
+#include "train.h"
+
+enum { EVAL_WINDOWS = 256 };
+
+/* Without --data: the documentation's bytes, as gpt has them. */
+static tess_status open_data(train_run *r) {
+    int64_t context = r->m->options.context, vocabulary = r->m->desc.params[0].shape[0];
+    if (!r->s.data) {
+        r->task.source = "no --data: training on the bytes of tessera's own documentation";
+        if (vocabulary < 256)
+            return tess__fail(TESS_E_DATA, "a vocabulary of %lld, but text has 256 different bytes: give --data",
+                              (long long)vocabulary);
+        return tool_text_load(NULL, context, &r->task.text);
+    }
+    tess_status status = tool_tokens_open(r->s.data, context, &r->task.tokens);
+    return status == TESS_OK ? tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks) : status;
+}
+
+static uint64_t windows_of(const train_run *r, int valid) {
+    uint64_t context = (uint64_t)r->m->options.context;
+    if (r->task.tokens)
+        return tool_tokens_windows(r->task.tokens, valid);
+    uint64_t bytes = valid ? r->task.text.n_bytes - r->task.text.n_train : r->task.text.n_train;
+    return (bytes - 1) / context;
+}
+
+static void read_window(const train_run *r, int valid, uint64_t window, int32_t *out) {
+    int64_t context = r->m->options.context;
+    if (r->task.tokens) {
+        tool_tokens_window(r->task.tokens, valid, window, out);
+        return;
+    }
+    const unsigned char *from = r->task.text.bytes + (valid ? r->task.text.n_train : 0) + window * (uint64_t)context;
+    for (int64_t i = 0; i <= context; i++)
+        out[i] = from[i];
+}
+
+static tess_status lm_open(train_run *r) {
+    tess_status status = open_data(r);
+    if (status != TESS_OK)
+        return status;
+    uint64_t batch = (uint64_t)r->m->options.batch, held_out = windows_of(r, 1);
+    held_out = held_out < EVAL_WINDOWS ? held_out : EVAL_WINDOWS;
+    r->task.sampler = (tool_sampler){ .samples = windows_of(r, 0),
+                                      .seed = r->s.seed,
+                                      .batch = (int64_t)batch,
+                                      .ranks = r->ranks,
+                                      .accum = (int32_t)r->s.accum,
+                                      .sync_each = r->s.sync_each };
+    r->task.steps = r->s.steps;
+    r->task.eval_every = 500;
+    r->task.n_test = held_out;
+    r->task.eval_batches = (held_out + batch - 1) / batch;
+    r->task.unit = "tokens";
+    r->task.units_per_batch = batch * (uint64_t)r->m->options.context;
+    return TESS_OK;
+}
+
+static void lm_close(train_run *r) {
+    tool_text_free(&r->task.text);
+    tool_tokens_close(r->task.tokens);
+}
+
+/* Window number g of the run: of epoch g / windows, in that epoch's order. */
+static void lm_fill(const train_run *r, uint64_t step, int32_t k, void *batch) {
+    const tool_sampler *s = &r->task.sampler;
+    int64_t context = r->m->options.context;
+    uint64_t microbatch = step * (uint64_t)s->ranks * (uint64_t)s->accum + tool_sampler_slot(s, r->rank, k);
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)(s->batch * context) };
+    for (int64_t row = 0; row < s->batch; row++) {
+        uint64_t g = microbatch * (uint64_t)s->batch + (uint64_t)row;
+        read_window(r, 0, tool_sampler_at(s, g / s->samples, g % s->samples), lm_tokens(batch) + row * (context + 1));
+    }
+}
+
+static void lm_fill_eval(const train_run *r, uint64_t i, void *batch) {
+    int64_t context = r->m->options.context, rows = r->m->options.batch, count = 0;
+    memset(lm_tokens(batch), 0, (size_t)(rows * (context + 1)) * sizeof(int32_t));
+    for (int64_t row = 0; row < rows; row++) {
+        uint64_t window = i * (uint64_t)rows + (uint64_t)row;
+        if (window >= r->task.n_test)
+            break;
+        read_window(r, 1, window, lm_tokens(batch) + row * (context + 1));
+        count += context;
+    }
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
+}
+
+const train_task_ops train_lm = {
+    .open = lm_open, .close = lm_close, .fill = lm_fill, .fill_eval = lm_fill_eval, .rate = train_cosine_rate
+};

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The digits of MNIST, or drawn ones. PyTorch's FSDP tutorial: Adadelta, StepLR with gamma 0.7 per epoch. */
+#include <math.h>
+#include <string.h>
+
+#include "tools/train/data/digits.h"
+#include "train.h"
+
+#define TEST_INDEX (UINT64_C(1) << 40) /* drawn test digits are numbered from here: none is trained on */
+
+static const double gamma_per_epoch = 0.7;
+
+static tess_status load(train_run *r) {
+    if (!r->s.data) {
+        r->task.n_train = TOOL_DIGITS_TRAIN;
+        r->task.n_test = TOOL_DIGITS_TEST;
+        r->task.source = "no --data: training on digits that tessera draws itself";
+        return TESS_OK;
+    }
+    tess_status status = tool_idx_load(r->s.data, "train", &r->task.train_set);
+    if (status == TESS_OK)
+        status = tool_idx_load(r->s.data, "t10k", &r->task.test_set);
+    r->task.n_train = r->task.train_set.count;
+    r->task.n_test = r->task.test_set.count;
+    return status;
+}
+
+static tess_status mnist_open(train_run *r) {
+    tess_status status = load(r);
+    if (status != TESS_OK)
+        return status;
+    uint64_t batch = (uint64_t)r->m->options.batch;
+    r->task.sampler = (tool_sampler){ .samples = r->task.n_train,
+                                      .seed = r->s.seed,
+                                      .batch = (int64_t)batch,
+                                      .ranks = r->ranks,
+                                      .accum = (int32_t)r->s.accum,
+                                      .sync_each = r->s.sync_each };
+    r->task.steps_per_epoch = tool_sampler_steps(&r->task.sampler);
+    r->task.steps = r->s.steps ? r->s.steps : r->s.epochs * r->task.steps_per_epoch;
+    r->task.eval_every = r->task.steps_per_epoch;
+    r->task.eval_batches = (r->task.n_test + batch - 1) / batch;
+    r->task.unit = "samples";
+    r->task.units_per_batch = batch;
+    return TESS_OK;
+}
+
+static void mnist_close(train_run *r) {
+    tool_idx_free(&r->task.train_set);
+    tool_idx_free(&r->task.test_set);
+}
+
+/* One sample into row `row` of the batch; pixels null: drawn. */
+static void put_sample(const train_run *r, const tool_idx *set, uint64_t index, uint64_t drawn, int64_t row,
+                       void *batch) {
+    unsigned char own[TOOL_IDX_PIXELS];
+    const unsigned char *pixels = own;
+    float *image = mnist_images(batch, r->m->options.batch) + row * TOOL_IDX_PIXELS;
+    if (set->pixels) {
+        pixels = set->pixels + index * TOOL_IDX_PIXELS;
+        mnist_labels(batch)[row] = set->labels[index];
+    } else {
+        tool_digits_draw(r->s.seed, drawn, own);
+        mnist_labels(batch)[row] = tool_digits_label(r->s.seed, drawn);
+    }
+    for (int i = 0; i < TOOL_IDX_PIXELS; i++)
+        image[i] = ((float)pixels[i] / 255.0f - 0.1307f) / 0.3081f;
+}
+
+static void mnist_fill(const train_run *r, uint64_t step, int32_t k, void *batch) {
+    const tool_sampler *s = &r->task.sampler;
+    uint64_t epoch = step / r->task.steps_per_epoch, in_epoch = step % r->task.steps_per_epoch;
+    uint64_t first = in_epoch * (uint64_t)s->ranks * (uint64_t)s->accum + tool_sampler_slot(s, r->rank, k);
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)s->batch };
+    for (int64_t row = 0; row < s->batch; row++) {
+        uint64_t index = tool_sampler_at(s, epoch, first * (uint64_t)s->batch + (uint64_t)row);
+        put_sample(r, &r->task.train_set, index, index, row, batch);
+    }
+}
+
+static void mnist_fill_eval(const train_run *r, uint64_t i, void *batch) {
+    int64_t rows = r->m->options.batch;
+    uint64_t first = i * (uint64_t)rows, count = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        uint64_t index = first + (uint64_t)row;
+        if (index < r->task.n_test)
+            count++;
+        else
+            index = 0; /* padding: any sample */
+        put_sample(r, &r->task.test_set, index, TEST_INDEX + index, row, batch);
+    }
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
+}
+
+static double mnist_rate(const train_run *r, uint64_t step) {
+    return r->s.lr * pow(gamma_per_epoch, (double)(step / r->task.steps_per_epoch));
+}
+
+const train_task_ops train_mnist = {
+    .open = mnist_open, .close = mnist_close, .fill = mnist_fill, .fill_eval = mnist_fill_eval, .rate = mnist_rate
+};

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What rank 0 prints: progress, a closing table, JSON. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "tools/support/alloc_count.h"
+#include "core/base/options.h"
+#include "core/base/status.h"
+#include "train.h"
+#include "core/base/try.h"
+
+static tess_stats stats_of(const train_run *r) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    if (!r->t || tess_stats_get(r->t, &stats) != TESS_OK)
+        memset(&stats, 0, sizeof stats);
+    return stats;
+}
+
+tess_status train_output_open(train_run *r) {
+    int to_stdout = r->s.json && strcmp(r->s.json, "1") == 0;
+    r->text = to_stdout ? stderr : stdout;
+    tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, 1, "");
+    if (r->rank != 0)
+        return TESS_OK;
+    if (r->s.json)
+        r->json_file = to_stdout ? stdout : fopen(r->s.json, "we");
+    if (r->s.json && !r->json_file)
+        return tess__fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
+    if (r->s.report)
+        TRY(report_tee_open(&r->page, r->json_file, r->s.report));
+    json_init(&r->json, r->s.report ? r->page.stream : r->json_file);
+    return TESS_OK;
+}
+
+int train_output_json(const train_run *r) {
+    return r->json_file || r->page.stream;
+}
+
+void train_output_close(train_run *r) {
+    tool_progress_finish(&r->progress);
+    report_tee_close(&r->page);
+    if (r->json_file && r->json_file != stdout)
+        fclose(r->json_file);
+    r->json_file = NULL;
+}
+
+json_out *train_output_begin(train_run *r, const char *event) {
+    if (!train_output_json(r))
+        return NULL;
+    json_object_begin(&r->json, NULL);
+    json_string(&r->json, "event", event);
+    return &r->json;
+}
+
+void train_output_end(train_run *r) {
+    json_object_end(&r->json);
+    if (json_line(&r->json) != 0)
+        r->json_failed = 1;
+}
+
+/* The choices of the engine, "auto" resolved. */
+static tess_info info_of(const train_run *r) {
+    tess_info info = { .struct_size = sizeof info };
+    tess_info_get(r->t, &info);
+    return info;
+}
+
+void train_output_start(train_run *r) {
+    tess_stats stats = stats_of(r);
+    if (r->task.source)
+        tool_progress_say(&r->progress, "%s", r->task.source);
+    if (r->s.resume)
+        tool_progress_say(&r->progress, "parameters from %s; optimizer state and schedule begin anew", r->s.resume);
+    tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, %d rank%s, %s", r->s.model,
+                      stats.param_elems, stats.n_units, stats.n_units == 1 ? "" : "s", r->ranks,
+                      r->ranks == 1 ? "" : "s", r->m->operators);
+    json_out *j = train_output_begin(r, "start");
+    if (j) {
+        json_string(j, "model", r->s.model);
+        json_int(j, "ranks", r->ranks);
+        json_uint(j, "parameters", stats.param_elems);
+        json_uint(j, "units", stats.n_units);
+        json_uint(j, "steps", r->task.steps);
+        json_uint(j, "seed", r->s.seed);
+        json_string(j, "operators", r->m->operators);
+        json_string(j, "data", r->s.data);
+        train_output_end(r);
+    }
+    tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, r->task.steps, r->task.unit);
+}
+
+void train_output_step(train_run *r, double rate) {
+    if (r->rank != 0)
+        return;
+    tess_stats stats = stats_of(r);
+    uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
+    tool_progress_show(&r->progress,
+                       &(tool_progress_point){ r->steps_done, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
+                                               stats.peak_bytes[TESS_DOMAIN_DEVICE] });
+    json_out *j = train_output_begin(r, "step");
+    if (!j)
+        return;
+    json_uint(j, "step", r->steps_done);
+    json_double(j, "loss", r->loss);
+    json_double(j, "lr", rate);
+    train_output_end(r);
+}
+
+void train_output_eval(train_run *r, double loss, double accuracy) {
+    if (r->rank != 0)
+        return;
+    uint64_t per_epoch = r->task.steps_per_epoch;
+    if (per_epoch)
+        tool_progress_say(&r->progress, "epoch %.4g: test loss %.4f, accuracy %.2f %%",
+                          (double)r->steps_done / (double)per_epoch, loss, 100 * accuracy);
+    else
+        tool_progress_say(&r->progress, "step %" PRIu64 ": validation loss %.4f, perplexity %.4g, accuracy %.2f %%",
+                          r->steps_done, loss, exp(loss), 100 * accuracy);
+    json_out *j = train_output_begin(r, per_epoch ? "epoch" : "validation");
+    if (!j)
+        return;
+    if (per_epoch)
+        json_double(j, "epoch", (double)r->steps_done / (double)per_epoch);
+    json_uint(j, "step", r->steps_done);
+    json_double(j, "loss", loss);
+    json_double(j, "accuracy", accuracy);
+    json_double(j, "seconds", r->seconds);
+    train_output_end(r);
+}
+
+/* A terminal gets printable ASCII, newlines and tabs as they are; all else as a dot. */
+void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
+    json_out *j = &r->json;
+    if (!train_output_json(r))
+        return;
+    json_object_begin(j, NULL);
+    json_string(j, "event", "checkpoint");
+    json_uint(j, "step", info->step);
+    json_uint(j, "bytes", info->bytes);
+    json_double(j, "stall_seconds", info->stall_seconds);
+    json_double(j, "write_seconds", info->write_seconds);
+    json_object_end(j);
+    if (json_line(j) != 0)
+        r->json_failed = 1;
+}
+
+void train_output_sample(train_run *r, const char *text, size_t bytes) {
+    char shown[1024], whole[1024];
+    size_t n = bytes < sizeof shown - 1 ? bytes : sizeof shown - 1;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        shown[i] = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t' ? (char)c : '.';
+        whole[i] = c ? (char)c : '.';
+    }
+    shown[n] = whole[n] = '\0';
+    tool_progress_say(&r->progress, "a sample of what it writes:\n%s", shown);
+    json_out *j = train_output_begin(r, "sample");
+    if (!j)
+        return;
+    json_string(j, "text", whole);
+    train_output_end(r);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------- */
+static void put_number(json_out *j, const char *key, double value) {
+    if (isnan(value))
+        json_null(j, key);
+    else
+        json_double(j, key, value);
+}
+
+static void put_allocations(json_out *j) {
+    tool_alloc_library l;
+    if (!tool_alloc_available()) {
+        json_null(j, "step_allocations");
+        json_null(j, "library_allocations");
+        return;
+    }
+    json_uint(j, "step_allocations", tool_alloc_own());
+    json_object_begin(j, "library_allocations");
+    for (size_t i = 0; tool_alloc_library_at(i, &l); i++) {
+        if (l.own)
+            continue;
+        json_object_begin(j, l.name);
+        json_uint(j, "count", l.count);
+        json_uint(j, "bytes", l.bytes);
+        json_object_end(j);
+    }
+    json_object_end(j);
+}
+
+/* The most that this process had in memory. */
+static uint64_t resident_bytes(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
+}
+
+static void put_speed(const train_run *r, json_out *j) {
+    double median = train_watch_median(r);
+    json_double(j, "step_seconds", median);
+    json_double(j, "tokens_per_second", median > 0 ? train_watch_units(r) / median : 0);
+}
+
+static void put_summary(train_run *r, const tess_stats *stats) {
+    json_out *j = train_output_begin(r, "summary");
+    tess_info info = info_of(r);
+    if (!j)
+        return;
+    json_string(j, "model", r->s.model);
+    json_int(j, "ranks", r->ranks);
+    json_string(j, "comm", info.comm);
+    json_string(j, "offload", info.offload);
+    json_string(j, "precision", info.precision);
+    json_string(j, "wrap", info.wrap);
+    json_string(j, "strategy", info.strategy);
+    json_string(j, "device", info.device);
+    json_string(j, "activations", info.activations);
+    json_int(j, "accum", r->s.accum);
+    json_int(j, "threads", r->m->options.threads);
+    json_uint(j, "steps", r->steps_done);
+    train_lives_summary(r);
+    put_number(j, "loss", r->loss);
+    put_number(j, "accuracy", r->accuracy);
+    json_double(j, "seconds", r->seconds);
+    put_speed(r, j);
+    json_uint(j, "peak_device_bytes", stats->peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_device_bytes", stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "peak_host_bytes", stats->peak_bytes[TESS_DOMAIN_HOST]);
+    json_uint(j, "planned_peak_host_bytes", stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
+    put_allocations(j);
+    json_uint(j, "peak_resident_bytes", resident_bytes());
+    json_string(j, "params_digest", r->digest[0] ? r->digest : NULL);
+    if (r->ops == &train_gpt || r->ops == &train_lm)
+        put_number(j, "validation_loss", r->eval_loss);
+    train_output_end(r);
+}
+
+static void table_row(train_run *r, const char *name, const char *value) {
+    tool_progress_say(&r->progress, "  %-22s %s", name, value);
+}
+
+static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t planned) {
+    char a[32], text[128];
+    snprintf(text, sizeof text, "%s (%" PRIu64 " bytes, planned %" PRIu64 ")", tool_bytes_text(peak, a), peak, planned);
+    table_row(r, name, text);
+}
+
+/* What backends allocate on their own; never part of the figures above. */
+static void print_libraries(train_run *r) {
+    tool_alloc_library l;
+    char size[32], text[160];
+    for (size_t i = 0; tool_alloc_library_at(i, &l); i++) {
+        if (l.own)
+            continue;
+        snprintf(text, sizeof text, "%" PRIu64 ", %s in all, by %s", l.count, tool_bytes_text(l.bytes, size), l.name);
+        table_row(r, "and by a library", text);
+    }
+    snprintf(text, sizeof text, "%s", tool_bytes_text(resident_bytes(), size));
+    table_row(r, "resident set, peak", text);
+}
+
+static void print_table(train_run *r, const tess_stats *stats) {
+    tess_info info = info_of(r);
+    char text[128];
+    uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
+    tool_progress_say(&r->progress, "%s, %d rank%s, %s, strategy %s, wrap %s:", r->s.model, r->ranks,
+                      r->ranks == 1 ? "" : "s", info.comm, info.strategy, info.wrap);
+    snprintf(text, sizeof text, "%" PRIu64 " in %.2f s, %.0f %s/s", r->steps_done, r->seconds,
+             r->seconds > 0 ? (double)units / r->seconds : 0.0, r->task.unit);
+    table_row(r, "steps", text);
+    snprintf(text, sizeof text, "%.6f", r->loss);
+    table_row(r, "loss of the last step", text);
+    if (!isnan(r->eval_loss)) {
+        snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);
+        table_row(r, r->task.steps_per_epoch ? "test loss" : "validation loss", text);
+    }
+    print_memory(r, "device memory, peak", stats->peak_bytes[TESS_DOMAIN_DEVICE],
+                 stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    if (stats->peak_bytes[TESS_DOMAIN_HOST])
+        print_memory(r, "host memory, peak", stats->peak_bytes[TESS_DOMAIN_HOST],
+                     stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
+    if (tool_alloc_available()) {
+        snprintf(text, sizeof text, "%" PRIu64, tool_alloc_own());
+        table_row(r, "allocations in steps", text);
+        print_libraries(r);
+    }
+    if (r->digest[0])
+        table_row(r, "params_digest", r->digest);
+}
+
+tess_status train_output_finish(train_run *r) {
+    tess_stats stats = stats_of(r);
+    print_table(r, &stats);
+    put_summary(r, &stats);
+    if (r->json_failed)
+        return tess__fail(TESS_E_SYSTEM, "--%s=%s: not everything could be written", r->s.json ? "json" : "report",
+                          r->s.json ? r->s.json : r->s.report);
+    return r->s.report ? report_tee_write(&r->page, r->s.model) : TESS_OK;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Runs of several lives: what rank 0 keeps in TESSERA_RESTART_FILE from one to the next, for the summary. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/options.h"
+#include "core/checkpoint/store.h"
+#include "train.h"
+
+struct train_lives { /* in the file; zeros at first */
+    uint64_t steps_done, steps_repeated;
+    double stopped, seconds_lost; /* stopped: when the last step ended, of the clock that all processes share */
+};
+
+static double now(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+int64_t train_restarts(void) {
+    int64_t n = 0;
+    (void)tess__option_int("restart", 0, 1 << 20, &n);
+    return n;
+}
+
+void train_restart_resume(train_settings *s) {
+    uint64_t *steps = NULL, n = 0;
+    if (!train_restarts() || !s->save)
+        return;
+    if (tess__store_list(&tess__disk_real, s->save, &steps, &n) == TESS_OK && n)
+        s->resume = s->save;
+    free(steps);
+}
+
+void train_lives_open(train_run *r) {
+    const char *path = tess__option_text("restart-file");
+    int fd = path && r->rank == 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    if (ftruncate(fd, sizeof *r->lives) == 0) {
+        void *at = mmap(NULL, sizeof *r->lives, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        r->lives = at == MAP_FAILED ? NULL : at;
+    }
+    close(fd);
+    if (!r->lives || !r->lives->stopped)
+        return;
+    r->lives->seconds_lost += now() - r->lives->stopped;
+    if (r->lives->steps_done > r->steps_done)
+        r->lives->steps_repeated += r->lives->steps_done - r->steps_done;
+}
+
+void train_lives_step(train_run *r) {
+    if (!r->lives)
+        return;
+    r->lives->steps_done = r->steps_done;
+    r->lives->stopped = now();
+}
+
+void train_lives_summary(train_run *r) {
+    json_uint(&r->json, "restarts", (uint64_t)train_restarts());
+    json_uint(&r->json, "recoveries", 0);
+    json_uint(&r->json, "steps_repeated", r->lives ? r->lives->steps_repeated : 0);
+    json_double(&r->json, "seconds_lost", r->lives ? r->lives->seconds_lost : 0);
+}
+
+void train_lives_close(train_run *r) {
+    if (r->lives)
+        munmap(r->lives, sizeof *r->lives);
+    r->lives = NULL;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What `train --json` says of time: the spans of its second step, and medians over the run. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train.h"
+
+enum { SPANS = 1 << 14, MOST_STEPS = 1 << 12, MOST_SAMPLES = 256 };
+
+struct train_spans {
+    double *run, *step; /* seconds of the last steps, modulo MOST_STEPS */
+    uint64_t n;
+};
+
+/* Only rank 0 is looked at, so that the others pay nothing. */
+tess_status train_spans_start(train_run *r) {
+    if (!train_output_json(r))
+        return TESS_OK;
+    train_spans *s = calloc(1, sizeof *s);
+    if (s) {
+        s->run = calloc(MOST_STEPS, sizeof *s->run);
+        s->step = calloc(MOST_STEPS, sizeof *s->step);
+    }
+    r->spans = s;
+    if (!s || !s->run || !s->step)
+        return tess_fail(TESS_E_NOMEM, "no memory for the times of %d steps", MOST_STEPS);
+    return tess_trace(r->t, SPANS);
+}
+
+void train_spans_close(train_run *r) {
+    if (r->spans) {
+        free(r->spans->run);
+        free(r->spans->step);
+    }
+    free(r->spans);
+    r->spans = NULL;
+}
+
+static tess_status put_span(void *user, const tess_span *span) {
+    train_run *r = user;
+    json_out *j = &r->json;
+    json_object_begin(j, NULL);
+    json_string(j, "event", "span");
+    json_string(j, "source", "measured");
+    json_uint(j, "step", span->step + 1);
+    json_string(j, "lane", span->lane);
+    json_string(j, "op", span->op);
+    json_string(j, "unit", span->unit[0] ? span->unit : NULL);
+    json_double(j, "start", span->start);
+    json_double(j, "seconds", span->seconds);
+    json_object_end(j);
+    if (json_line(j) != 0)
+        r->json_failed = 1;
+    return TESS_OK;
+}
+
+tess_status train_spans_step(train_run *r, double run_seconds, double step_seconds) {
+    train_spans *s = r->spans;
+    if (!s)
+        return TESS_OK;
+    s->run[s->n % MOST_STEPS] = run_seconds;
+    s->step[s->n++ % MOST_STEPS] = step_seconds;
+    int last_chance = s->n == 1 && r->steps_done == r->task.steps;
+    return s->n == 2 || last_chance ? tess_trace_each(r->t, r->steps_done - 1, put_span, r) : TESS_OK;
+}
+
+/* ---- medians ----------------------------------------------------------------------------------- */
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, uint64_t n) {
+    if (!n)
+        return NAN;
+    qsort(values, n, sizeof *values, by_value);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+typedef struct { /* by block, forward and backward */
+    double (*seconds)[2][MOST_SAMPLES];
+    uint32_t (*n)[2];
+    uint64_t n_spans; /* seen at all */
+} samples;
+
+static tess_status collect(void *user, const tess_span *span) {
+    samples *into = user;
+    int back = strcmp(span->op, "backward") == 0;
+    into->n_spans++;
+    if (span->block >= 0 && (back || strcmp(span->op, "forward") == 0) && into->n[span->block][back] < MOST_SAMPLES)
+        into->seconds[span->block][back][into->n[span->block][back]++] = span->seconds;
+    return TESS_OK;
+}
+
+static void put_block(train_run *r, int32_t block, samples *of) {
+    char key[96];
+    json_out *j = &r->json;
+    model_key(r->m, key, sizeof key);
+    json_object_begin(j, NULL);
+    json_string(j, "event", "block");
+    json_string(j, "model", key);
+    json_string(j, "name", r->m->desc.blocks[block].name);
+    json_double(j, "forward_seconds", median(of->seconds[block][0], of->n[block][0]));
+    json_double(j, "backward_seconds", median(of->seconds[block][1], of->n[block][1]));
+    json_object_end(j);
+    if (json_line(j) != 0)
+        r->json_failed = 1;
+}
+
+static tess_status put_blocks(train_run *r) {
+    size_t blocks = (size_t)r->m->desc.n_blocks;
+    samples all = { calloc(blocks, sizeof *all.seconds), calloc(blocks, sizeof *all.n), 0 };
+    tess_status status = TESS_OK;
+    if (!all.seconds || !all.n)
+        status = tess_fail(TESS_E_NOMEM, "no memory for the times of %zu blocks", blocks);
+    uint64_t last = r->steps_done, first = last > MOST_SAMPLES ? last - MOST_SAMPLES : last > 1; /* not the first */
+    for (uint64_t step = last, seen = UINT64_MAX; status == TESS_OK && step-- > first && seen != all.n_spans;) {
+        seen = all.n_spans;
+        status = tess_trace_each(r->t, step, collect, &all);
+    }
+    for (size_t i = 0; status == TESS_OK && i < blocks; i++)
+        put_block(r, (int32_t)i, &all);
+    free(all.seconds);
+    free(all.n);
+    return status;
+}
+
+tess_status train_spans_finish(train_run *r) {
+    train_spans *s = r->spans;
+    if (!s || !s->n)
+        return TESS_OK;
+    tess_status status = put_blocks(r);
+    uint64_t kept = s->n < MOST_STEPS ? s->n : MOST_STEPS,
+             skip = s->n > 1 && s->n <= MOST_STEPS; /* the first warms up */
+    json_out *j = &r->json;
+    json_object_begin(j, NULL);
+    json_string(j, "event", "timing");
+    json_uint(j, "steps", kept - skip);
+    json_double(j, "run_seconds", median(s->run + skip, kept - skip));
+    json_double(j, "step_seconds", median(s->step + skip, kept - skip));
+    json_object_end(j);
+    if (json_line(j) != 0)
+        r->json_failed = 1;
+    return status;
+}

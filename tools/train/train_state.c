@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Parameters out of files, into files, and their digest: never more than a piece of the model at a time. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#if TESSERA_HAVE_XXHASH
+#include <xxhash.h>
+#endif
+
+#include "tools/support/safetensors.h"
+#include "core/base/status.h"
+#include "train.h"
+
+static tess_status file_in(const char *dir, char path[PATH_MAX]) {
+    if ((size_t)snprintf(path, PATH_MAX, "%s/model.safetensors", dir) >= PATH_MAX)
+        return tess__fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", dir, PATH_MAX);
+    return TESS_OK;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------- */
+typedef struct {
+    const model *m;
+    tool_safetensors *file;
+    char path[PATH_MAX];
+} resume_state;
+
+static int same_shape(const model_param *p, const tool_tensor *t) {
+    if (p->ndim != t->ndim)
+        return 0;
+    for (int32_t d = 0; d < p->ndim; d++)
+        if (p->shape[d] != t->shape[d])
+            return 0;
+    return 1;
+}
+
+static tess_status check_all(const resume_state *s) {
+    for (int32_t i = 0; i < s->m->desc.n_params; i++) {
+        const model_param *p = &s->m->desc.params[i];
+        if (p->alias_of[0])
+            continue;
+        const tool_tensor *t = tool_safetensors_find(s->file, p->name);
+        if (!t)
+            return tess__fail(TESS_E_DATA, "%s: no tensor '%s', which %s has", s->path, p->name, s->m->t->name);
+        if (!same_shape(p, t))
+            return tess__fail(TESS_E_DATA,
+                              "%s: tensor '%s' has %" PRIu64 " elements in another shape, expected %" PRId64, s->path,
+                              p->name, t->elems, p->elems);
+    }
+    return TESS_OK;
+}
+
+tess_status train_resume_open(train_run *r, const char *dir, void **out) {
+    resume_state *s = calloc(1, sizeof *s);
+    if (!s)
+        return tess__fail(TESS_E_NOMEM, "no memory to resume from %s", dir);
+    s->m = r->m;
+    tess_status status = file_in(dir, s->path);
+    if (status == TESS_OK)
+        status = tool_safetensors_open(s->path, &s->file);
+    if (status == TESS_OK)
+        status = check_all(s);
+    if (status != TESS_OK)
+        train_resume_close(s);
+    else
+        *out = s;
+    return status;
+}
+
+tess_status train_resume_fill(void *state, const tess_range *range, void *data) {
+    const resume_state *s = state;
+    const tool_tensor *t = tool_safetensors_find(s->file, s->m->desc.params[range->tag].name);
+    return tool_safetensors_read(s->file, t, range->first_elem, range->elems, data);
+}
+
+void train_resume_close(void *state) {
+    resume_state *s = state;
+    if (!s)
+        return;
+    tool_safetensors_close(s->file);
+    free(s);
+}
+
+/* ---- exporting --------------------------------------------------------------------------------- */
+typedef struct {
+    tool_safetensors_writer *writer; /* null on ranks other than 0 */
+} save_state;
+
+static tess_status save_piece(void *state, const tess_range *range, void *data) {
+    save_state *s = state;
+    return s->writer ? tool_safetensors_write(s->writer, data, range->elems * sizeof(float)) : TESS_OK;
+}
+
+static tess_status make_dir(const char *dir) {
+    struct stat st;
+    if (mkdir(dir, 0777) == 0 || (errno == EEXIST && stat(dir, &st) == 0 && S_ISDIR(st.st_mode)))
+        return TESS_OK;
+    return tess__fail(TESS_E_DATA, "--export %s: cannot be made a directory: %s", dir, strerror(errno));
+}
+
+static tess_status save_open(const train_run *r, save_state *s) {
+    char path[PATH_MAX];
+    uint64_t n = 0;
+    tool_tensor *tensors = calloc((size_t)r->m->desc.n_params, sizeof *tensors);
+    if (!tensors)
+        return tess__fail(TESS_E_NOMEM, "no memory to export");
+    for (int32_t i = 0; i < r->m->desc.n_params; i++) {
+        const model_param *p = &r->m->desc.params[i];
+        if (p->alias_of[0])
+            continue;
+        tool_tensor *t = &tensors[n++];
+        snprintf(t->name, sizeof t->name, "%s", p->name);
+        t->dtype = TESS_F32;
+        t->ndim = p->ndim;
+        memcpy(t->shape, p->shape, sizeof p->shape);
+    }
+    tess_status status = make_dir(r->s.export_to);
+    if (status == TESS_OK)
+        status = file_in(r->s.export_to, path);
+    if (status == TESS_OK)
+        status = tool_safetensors_create(path, tensors, n, &s->writer);
+    free(tensors);
+    return status;
+}
+
+tess_status train_export(train_run *r) {
+    save_state s = { .writer = NULL };
+    tess_status status = train_agree(r, r->rank == 0 ? save_open(r, &s) : TESS_OK);
+    if (status != TESS_OK)
+        return status;
+    status = tess_each_full(r->t, TESS_OF_PARAM, save_piece, &s);
+    if (status != TESS_OK) {
+        tool_safetensors_discard(s.writer);
+        return status;
+    }
+    return train_agree(r, s.writer ? tool_safetensors_commit(s.writer) : TESS_OK);
+}
+
+/* ---- digest ------------------------------------------------------------------------------------ */
+#if TESSERA_HAVE_XXHASH
+typedef struct {
+    const model *m;
+    XXH3_state_t *hash;
+} digest_state;
+
+/* Running statistics are not part of it: each rank has its own. */
+static tess_status digest_piece(void *state, const tess_range *range, void *data) {
+    const digest_state *s = state;
+    if (s->m->desc.params[range->tag].is_buffer)
+        return TESS_OK;
+    if (XXH3_128bits_update(s->hash, data, range->elems * sizeof(float)) != XXH_OK)
+        return tess__fail(TESS_E_INTERNAL, "xxHash refuses %s", range->name);
+    return TESS_OK;
+}
+
+tess_status train_digest(train_run *r) {
+    digest_state state = { r->m, XXH3_createState() };
+    if (!state.hash)
+        return tess__fail(TESS_E_NOMEM, "no memory for the digest");
+    XXH3_128bits_reset(state.hash);
+    tess_status status = tess_each_full(r->t, TESS_OF_PARAM, digest_piece, &state);
+    if (status == TESS_OK) {
+        XXH128_hash_t hash = XXH3_128bits_digest(state.hash);
+        snprintf(r->digest, sizeof r->digest, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64, (uint64_t)hash.low64);
+    }
+    XXH3_freeState(state.hash);
+    return status;
+}
+#else
+tess_status train_digest(train_run *r) {
+    tool_progress_say(&r->progress, "this build has no xxHash: params_digest is null");
+    return TESS_OK;
+}
+#endif

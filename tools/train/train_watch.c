@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* How long steps take, and a line of numbers per step for spreadsheets. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "train.h"
+
+double train_watch_units(const train_run *r) {
+    return (double)(r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum);
+}
+
+tess_status train_watch_open(train_run *r) {
+    if (r->rank != 0)
+        return TESS_OK;
+    r->watch.seconds = calloc(r->task.steps + 1, sizeof *r->watch.seconds);
+    if (!r->watch.seconds)
+        return tess__fail(TESS_E_NOMEM, "no memory for the times of %" PRIu64 " steps", r->task.steps);
+    if (!r->s.csv)
+        return TESS_OK;
+    r->watch.csv = fopen(r->s.csv, "we");
+    if (!r->watch.csv)
+        return tess__fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
+    fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss\n", r->task.unit);
+    return TESS_OK;
+}
+
+void train_watch_step(train_run *r, double rate, double seconds) {
+    if (r->rank != 0)
+        return;
+    if (r->watch.n < r->task.steps)
+        r->watch.seconds[r->watch.n++] = seconds;
+    if (r->watch.csv)
+        fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,\n", r->steps_done, r->loss, rate, seconds,
+                seconds > 0 ? train_watch_units(r) / seconds : 0.0);
+}
+
+void train_watch_eval(train_run *r, double loss) {
+    if (r->watch.csv)
+        fprintf(r->watch.csv, "%" PRIu64 ",,,,,%.9g\n", r->steps_done, loss);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double train_watch_median(const train_run *r) {
+    qsort(r->watch.seconds, r->watch.n, sizeof *r->watch.seconds, ascending);
+    return r->watch.n ? r->watch.seconds[r->watch.n / 2] : 0;
+}
+
+tess_status train_watch_finish(train_run *r) {
+    FILE *csv = r->watch.csv;
+    r->watch.csv = NULL;
+    if (csv && fclose(csv) != 0)
+        return tess__fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
+    return TESS_OK;
+}
+
+void train_watch_close(train_run *r) {
+    if (r->watch.csv)
+        fclose(r->watch.csv);
+    free(r->watch.seconds);
+    r->watch.csv = NULL;
+    r->watch.seconds = NULL;
+}

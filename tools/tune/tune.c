@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tessera tune: the fastest combination that fits, by planning and simulating all of them. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/support/command_line.h"
+#include "tools/support/shared_options.h"
+#include "tools/plan/model_settings.h"
+#include "core/base/options.h"
+#include "tools/support/settings.h"
+#include "tools/plan/plan_time.h"
+#include "tools/support/progress.h"
+#include "core/base/status.h"
+#include "tune_search.h"
+
+enum { SHOWN = 10, LISTED = 40 };
+
+typedef struct {
+    const char *word;
+    char **program; /* behind "--"; null: none */
+} arguments;
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        if (a->word)
+            return tool_usage_error(state, "one thing at a time: '%s' and '%s'", a->word, text);
+        a->word = text;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->word == !a->program)
+            return tool_usage_error(state, "what to tune: a model (mnist, gpt, convbn, linear), a FILE or -- PROGRAM");
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void put_candidate(json_out *j, const tune_candidate *c) {
+    json_object_begin(j, NULL);
+    json_string(j, "event", "candidate");
+    for (int k = 0; k < TUNE_KNOBS; k++)
+        json_string(j, tune_keys[k], c->value[k]);
+    json_double(j, "seconds", c->seconds);
+    json_uint(j, "planned_peak_device_bytes", c->peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(j, "planned_peak_host_bytes", c->peak_bytes[TESS_DOMAIN_HOST]);
+    json_bool(j, "fits", c->fits);
+    json_object_end(j);
+    json_line(j);
+}
+
+static tess_status put_all(FILE *out, const tune_result *r, const char *name, int32_t ranks, const char *machine,
+                           const char *command) {
+    json_out j;
+    json_init(&j, out);
+    for (int32_t i = 0; i < r->n && i < LISTED; i++)
+        put_candidate(&j, &r->all[i]);
+    json_object_begin(&j, NULL);
+    json_string(&j, "event", "tune");
+    json_string(&j, "model", name);
+    json_int(&j, "ranks", ranks);
+    json_string(&j, "machine", machine);
+    json_int(&j, "candidates", r->n);
+    json_int(&j, "fitting", r->n_fit);
+    json_string(&j, "command", r->n_fit ? command : NULL);
+    json_object_end(&j);
+    return json_line(&j) ? tess__fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
+}
+
+static void print_all(FILE *out, const tune_result *r, const char *name, int32_t ranks, const char *machine,
+                      const char *command) {
+    char device[32], host[32];
+    fprintf(out, "%s, %d rank%s, on %s: %d different plans, %d fit\n\n", name, (int)ranks, ranks == 1 ? "" : "s",
+            machine, (int)r->n, (int)r->n_fit);
+    fprintf(out, "%12s %12s %12s   %-14s %-18s %-11s %-8s %-10s %s\n", "step", "device", "host", "wrap", "strategy",
+            "activations", "offload", "precision", "prefetch");
+    for (int32_t i = 0; i < r->n_fit && i < SHOWN; i++) {
+        const tune_candidate *c = &r->all[i];
+        fprintf(out, "%9.4g ms %12s %12s   %-14s %-18s %-11s %-8s %-10s %s\n", c->seconds * 1e3,
+                tool_bytes_text(c->peak_bytes[TESS_DOMAIN_DEVICE], device),
+                tool_bytes_text(c->peak_bytes[TESS_DOMAIN_HOST], host), c->value[TUNE_WRAP], c->value[TUNE_STRATEGY],
+                c->value[TUNE_ACTIVATIONS], c->value[TUNE_OFFLOAD], c->value[TUNE_PRECISION], c->value[TUNE_PREFETCH]);
+    }
+    if (r->n_fit)
+        fprintf(out, "\n%s\n", command);
+}
+
+/* The least that any combination takes, by the domain whose budget is set. */
+static tess_status none_fits(const tune_result *r) {
+    const tune_candidate *least = &r->all[0];
+    uint64_t budget = 0;
+    tess__option_bytes("device-memory", &budget);
+    for (int32_t i = 1; i < r->n; i++)
+        if (r->all[i].peak_bytes[TESS_DOMAIN_DEVICE] < least->peak_bytes[TESS_DOMAIN_DEVICE])
+            least = &r->all[i];
+    return tess__fail(TESS_E_BUDGET,
+                      "none of %d plans fits: the least takes %" PRIu64 " bytes of device memory and %" PRIu64
+                      " of host memory (wrap=%s strategy=%s activations=%s offload=%s precision=%s); %" PRIu64
+                      " of device memory are allowed",
+                      (int)r->n, least->peak_bytes[TESS_DOMAIN_DEVICE], least->peak_bytes[TESS_DOMAIN_HOST],
+                      least->value[TUNE_WRAP], least->value[TUNE_STRATEGY], least->value[TUNE_ACTIVATIONS],
+                      least->value[TUNE_OFFLOAD], least->value[TUNE_PRECISION], budget);
+}
+
+static tess_status say(const tune_result *r, const char *word, const char *name, int32_t ranks, const char *machine) {
+    const char *path = tess__option_text("json");
+    int to_stdout = path && strcmp(path, "1") == 0, quiet = 0;
+    char command[1024] = "";
+    tess_status status = tess__option_flag("quiet", &quiet);
+    if (r->n_fit)
+        tune_command(r, &r->all[0], name, word != name, ranks, command, sizeof command);
+    if (status == TESS_OK && !quiet)
+        print_all(to_stdout ? stderr : stdout, r, name, ranks, machine, command);
+    if (status != TESS_OK || !path)
+        return status;
+    FILE *file = to_stdout ? stdout : fopen(path, "we");
+    if (!file)
+        return tess__fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
+    status = put_all(file, r, name, ranks, machine, command);
+    if (file != stdout && fclose(file) != 0 && status == TESS_OK)
+        status = tess__fail(TESS_E_SYSTEM, "--json=%s: not everything could be written", path);
+    return status;
+}
+
+static int tune(const char *word, const char *name, int32_t ranks) {
+    tess__machine machine;
+    tune_result result = { .all = NULL };
+    int code = TOOL_OK;
+    if (!tess__option_text("machine"))
+        tool_settings_set("machine", "cpu-2-cores"); /* the kind that the cpu device runs on */
+    if (plan_time_machine("tune", &machine, &code) < 0)
+        return code;
+    tess_status status = tune_search(word, ranks, &machine, &result);
+    if (status == TESS_OK)
+        status = say(&result, word, name, ranks, machine.name);
+    if (status == TESS_OK && !result.n_fit)
+        status = none_fits(&result);
+    tune_result_free(&result);
+    machine_close(&machine);
+    return status == TESS_OK ? TOOL_OK : tool_report(status);
+}
+
+static const tool_page page = {
+    .command = "tune",
+    .usage = "MODEL [OPTION…]\nFILE [OPTION…]\n[OPTION…] -- PROGRAM [ARGUMENT…]",
+    .doc =
+        "Plans and simulates every combination of wrap, strategy, activations, offload, precision and prefetch that is "
+        "not given as an option. Prints the fastest that fit --device-memory and --host-memory, with the command line "
+        "for the first. --machine says what to simulate.",
+    .subjects_title = "Models",
+    .subjects = plan_subjects,
+    .by_subject = 1,
+    .examples = "tessera tune gpt -n 2 --device-memory 12MiB\n"
+                "  on two cores of this kind\n"
+                "tessera tune gpt -n 8 --machine h100-8x-node --precision bf16\n"
+                "  on a described machine; what is given stays",
+    .shared = TOOL_TUNE,
+    .fallback = plan_fallback,
+};
+
+static int tune_program(char **argv, int32_t ranks) {
+    char path[64];
+    int code = 0;
+    tess_status status = plan_program_run(argv, ranks, path, &code);
+    if (status != TESS_OK)
+        return tool_report(status);
+    if (code == 0) {
+        code = tune(path, argv[0], ranks);
+        unlink(path);
+    }
+    return code;
+}
+
+int cmd_tune(int argc, char **argv) {
+    struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
+    struct argp argp = { NULL, parse, NULL, NULL, children, NULL, NULL };
+    arguments a = { .word = NULL };
+    int64_t ranks = 1;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--") == 0) {
+            a.program = argv[i + 1] ? &argv[i + 1] : NULL;
+            argv[i] = NULL;
+            argc = i;
+        }
+    int code = tool_parse_page(&page, &argp, 0, argc, argv, &a);
+    if (code != TOOL_OK)
+        return code;
+    tess_status status = tess__option_int("ranks", 1, 1 << 20, &ranks);
+    if (status != TESS_OK)
+        return tool_report(status);
+    return a.program ? tune_program(a.program, (int32_t)ranks) : tune(a.word, a.word, (int32_t)ranks);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The search behind `tessera tune`: plans and simulates every combination of the options that the user left open. */
+#ifndef TOOL_TUNE_SEARCH_H
+#define TOOL_TUNE_SEARCH_H
+#include "tools/machine/machine.h"
+#include "tools/plan/plan.h"
+
+enum { TUNE_WRAP, TUNE_STRATEGY, TUNE_ACTIVATIONS, TUNE_OFFLOAD, TUNE_PRECISION, TUNE_PREFETCH, TUNE_KNOBS };
+extern const char *const tune_keys[TUNE_KNOBS]; /* "wrap" …: options of the same name */
+
+typedef struct {
+    char value[TUNE_KNOBS][48];
+    double seconds;         /* of a step */
+    uint64_t peak_bytes[3]; /* planned, by domain */
+    int fits;
+} tune_candidate;
+
+typedef struct {
+    tune_candidate *all; /* those that fit first, then by time; of equal ones the usual first */
+    int32_t n, n_fit;
+    int is_model;
+} tune_result;
+
+/** Options that are set stay as they are; the budgets are those of the environment, which is as before afterwards.
+ * Combinations that cannot be are passed over; a failure is one that no other value would cure. */
+tess_status tune_search(const char *word, int32_t ranks, const tess__machine *, tune_result *out);
+void tune_result_free(tune_result *);
+/** "tessera train gpt -n 2 --wrap none": what differs from the defaults, and the options that were set. */
+void tune_command(const tune_result *, const tune_candidate *, const char *name, int is_program, int32_t ranks,
+                  char *out, size_t n);
+#endif
