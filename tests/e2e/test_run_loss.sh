@@ -6,17 +6,20 @@
 . "$SOURCE/tests/e2e/lib.sh"
 unset RANK WORLD_SIZE
 probe=$BUILD/tests/e2e/rank_probe
-clean() { rm -f joined.* pid.* code.* log err out; }
+clean() { rm -f joined.* pid.* code.* err.* log err out; }
 
-# under_run CODE VICTIM ACTION WHY: three ranks of tessera run; the survivors name the victim, in one line, since the launcher
-# drops what another rank has just said; each ends with 5.
+# Each rank's own lines go to err.RANK: the launcher prints once what several say, and not always the same one's line.
+launch() { "$TESSERA" run -n 3 -- bash -c 'exec "$0" "$@" 2>err.$RANK' "$probe" "$@"; }
+
+# under_run CODE VICTIM ACTION WHY: three ranks of tessera run; each survivor names the victim, in one line, and ends with 5.
 under_run() {
   local r
   clean
-  expect "$1" "$TESSERA" run -n 3 -- "$probe" "$2" "$3"
+  expect "$1" launch "$2" "$3"
   for r in 0 1 2; do
     [ "$r" != "$2" ] || continue
-    has_line err "\[[0-2]\] tessera\[[0-2]\]: error: rank $2 $4"
+    has_line err.$r "tessera\[$r\]: error: rank $2 $4"
+    [ "$(wc -l <err.$r)" = 1 ] || fail "rank $r says more than one line: $(cat err.$r)"
     one_line code.$r 5
   done
   nothing_left
@@ -39,14 +42,16 @@ expect 0 "$TESSERA" run -n 3 -- bash -c 'exec "$0" $RANK goodbye' "$probe"
 for r in 0 1 2; do one_line code.$r 0; done
 # A rank that never comes ends the rendezvous of the others.
 clean
-expect 3 "$TESSERA" run -n 3 -- bash -c '[ $RANK != 1 ] || exit 3; exec "$0"' "$probe"
+expect 3 "$TESSERA" run -n 3 -- bash -c '[ $RANK != 1 ] || exit 3; exec "$0" 2>err.$RANK' "$probe"
 for r in 0 2; do
-  has_line err "\[[02]\] tessera\[[02]\]: error: rank 1 was lost: exited with code 3 before it joined the others"
+  has_line err.$r "tessera\[$r\]: error: rank 1 was lost: exited with code 3 before it joined the others"
   one_line code.$r 5
 done
 clean
-TESSERA_RENDEZVOUS_TIMEOUT=0.5 expect 5 "$TESSERA" run -n 3 -- bash -c '[ $RANK != 1 ] || exec sleep 60; exec "$0"' "$probe"
-has_line err "\[0\] tessera\[0\]: error: 1 of 3 ranks did not come within 0\.5 s \(TESSERA_RENDEZVOUS_TIMEOUT\): missing 1"
+TESSERA_RENDEZVOUS_TIMEOUT=0.5 expect 5 "$TESSERA" run -n 3 -- bash -c '[ $RANK != 1 ] || exec sleep 60; exec "$0" 2>err.$RANK' "$probe"
+for r in 0 2; do
+  has_line err.$r "tessera\[$r\]: error: 1 of 3 ranks did not come within 0\.5 s \(TESSERA_RENDEZVOUS_TIMEOUT\): missing 1"
+done
 nothing_left
 
 # Without a launcher: rank 0 holds the server. Ports from a range of this test's own, the first that is free.
