@@ -9,7 +9,7 @@
 #include <string.h>
 
 static void *or_null(const tess *t, int role, int32_t index) {
-    return index >= 0 && t->memory.booked[role][index] ? tess__at(t, role, index) : NULL;
+    return index >= 0 && t->memory.booked[role][index] ? tess__address_of(t, role, index) : NULL;
 }
 
 static uint32_t compute_dtype(const tess *t, int32_t scope) {
@@ -26,7 +26,7 @@ static tess_status call_block(tess *t, const tess__event *e) {
     int backward = e->type == TESS__BACKWARD_BEGIN;
     tess_block_call c = { .struct_size = sizeof c,
                           .pass = t->pass.kind & 15, /* without flags: TRAIN or EVAL */
-                          .recompute = e->type == TESS__AGAIN_BEGIN,
+                          .recompute = e->type == TESS__RECOMPUTE_BEGIN,
                           .compute_dtype = compute_dtype(t, e->scope),
                           .step = t->step.steps_done,
                           .microbatch = t->pass.run->microbatch,
@@ -43,7 +43,7 @@ static tess_status call_block(tess *t, const tess__event *e) {
         c.grad_output = or_null(t, TESS__OUTPUT_GRAD, i);
         c.grad_input = or_null(t, TESS__OUTPUT_GRAD, i - 1);
     }
-    TRY(tess__hand_out(t, e->scope, t->pass.block_params, backward ? t->pass.block_grads : NULL));
+    TRY(tess__scope_pointers(t, e->scope, t->pass.block_params, backward ? t->pass.block_grads : NULL));
     uint64_t before = tess__fail_count();
     tess_status s = (backward ? o->backward : o->forward)(o->user, &c);
     if (s)
@@ -95,9 +95,9 @@ static tess_status run_events(tess *t) {
 static tess_status run(tess *t, const tess_run_options *options) {
     tess_run_options o;
     tess_optimizer_options step;
-    TRY(tess__take("tess_run", &o, sizeof o, options));
+    TRY(tess__copy_options("tess_run", &o, sizeof o, options));
     if (o.step) {
-        TRY(tess__take("tess_run: step", &step, sizeof step, o.step));
+        TRY(tess__copy_options("tess_run: step", &step, sizeof step, o.step));
         o.step = &step;
     }
     TRY(check(t, &o));

@@ -306,7 +306,7 @@ static tess_status prepare(tess__saver *s, int *refused) {
 /* Copies the pieces into the planned memory, as they will lie in the file. */
 static tess_status take_snapshot(tess__saver *s) {
     tess *t = s->t;
-    char *at = tess__at(t, TESS__SNAPSHOT, 0);
+    char *at = tess__address_of(t, TESS__SNAPSHOT, 0);
     uint32_t mem =
         t->memory.arenas[TESS_DOMAIN_HOST][tess__one_memory(&t->plan.setup) ? TESS__PAGEABLE : TESS__RESIDENT]
             .memory.mem;
@@ -386,7 +386,7 @@ static tess_status save(tess *t, const tess_checkpoint_options *given, int *soft
     tess__saver *s = NULL;
     double began = now();
     int busy = 0;
-    TRY(tess__take("tess_checkpoint_save", &o, sizeof o, given));
+    TRY(tess__copy_options("tess_checkpoint_save", &o, sizeof o, given));
     TRY(tess__pass_finish(t));
     TRY(check(t, &o));
     TRY(saver_of(t, &s));

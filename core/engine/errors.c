@@ -13,7 +13,7 @@ tess_status tess__engine_check(const tess *t) {
     return t->error ? tess__fail(t->error, "%s", t->message) : TESS_OK;
 }
 
-tess_status tess__take(const char *call, void *own, uint32_t own_bytes, const void *given) {
+tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, const void *given) {
     enum { LEAST = 8, MOST = 1 << 16 };
     uint32_t size;
     if (!given)

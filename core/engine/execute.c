@@ -42,7 +42,7 @@ static tess_collective planned(const tess *t, const tess__instr *in, const void 
                               .recv = recv,
                               .count = p->count,
                               .scale = p->is_mean ? (double)tess__mean_scale(t) : 1.0,
-                              .scratch = p->scratch < 0 ? NULL : tess__at(t, scratch, in->index),
+                              .scratch = p->scratch < 0 ? NULL : tess__address_of(t, scratch, in->index),
                               .scratch_bytes = p->scratch < 0 ? 0 : t->pass.program->buffers[p->scratch].bytes,
                               .tag = in->tag };
 }
@@ -81,7 +81,7 @@ static tess_status gather(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     const tess__group *group = &t->plan.layout.groups[g];
     uint64_t bytes = group->shard_elems * tess__dtype_bytes(group->compute);
-    char *full = tess__at(t, TESS__FULL, g), *slot = full + (uint64_t)t->comms.shard_rank * bytes;
+    char *full = tess__address_of(t, TESS__FULL, g), *slot = full + (uint64_t)t->comms.shard_rank * bytes;
     if (in->flags & TESS__ASYNC)
         return tess__move_gather(t, g);
     TRY(tess__shard_to_slot(t, g, slot, tess__engine_kernel));
@@ -114,15 +114,15 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
 
 static tess_status cast_wire(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
-    return cast(t, tess__at(t, TESS__GRAD, g), group->grad_local, tess__at(t, TESS__WIRE, g), group->grad_wire,
-                group->flat_elems);
+    return cast(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, TESS__WIRE, g),
+                group->grad_wire, group->flat_elems);
 }
 
 static tess_status sum_full(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     int wire = group->grad_wire != group->grad_local;
-    tess__counter c = tess__counter_of(t, g, 0);
-    return tess__counter_add(&c, (uint32_t)t->pass.microbatch, tess__at(t, wire ? TESS__WIRE : TESS__GRAD, g),
+    tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
+    return tess__counter_add(&c, (uint32_t)t->pass.microbatch, tess__address_of(t, wire ? TESS__WIRE : TESS__GRAD, g),
                              group->grad_wire, tess__engine_kernel, t);
 }
 
@@ -132,46 +132,47 @@ static tess_status reduce(tess *t, const tess__instr *in) {
     if (in->flags & TESS__ASYNC)
         return tess__move_reduce(t, g);
     if (t->plan.setup.shard_ranks == 1)
-        return tess__reduce_alone(t, g, tess__engine_kernel);
-    TRY(tess__find_source(t, g, tess__engine_kernel, &source));
-    return post_planned(t, in, source, tess__reduced_at(t, g));
+        return tess__reduce_single_rank(t, g, tess__engine_kernel);
+    TRY(tess__gradient_to_send(t, g, tess__engine_kernel, &source));
+    return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
 static tess_status replicate(tess *t, const tess__instr *in) {
     int32_t g = in->index;
-    void *source = tess__reduced_at(t, g);
+    void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
-        TRY(tess__find_source(t, g, tess__engine_kernel, &source));
-    return post_planned(t, in, source, tess__reduced_at(t, g));
+        TRY(tess__gradient_to_send(t, g, tess__engine_kernel, &source));
+    return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
 /* ---- norm and optimizer ---- */
 
 static tess_status norm_group(tess *t, int32_t g) {
-    const void *in[1] = { tess__at(t, TESS__SHARD_GRAD, g) };
+    const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
     tess_kernel k = { .kernel = TESS_K_SQUARE_SUM,
                       .in_dtype = TESS_F32,
                       .out_dtype = TESS_I64,
                       .n_in = 1,
                       .flags = 1,
                       .in = in,
-                      .out = tess__at(t, TESS__LIMBS, 0),
+                      .out = tess__address_of(t, TESS__LIMBS, 0),
                       .elems = t->plan.layout.groups[g].shard_elems,
                       .scale = t->step.grad_scale == 1.0f ? 0 : (double)t->step.grad_scale };
     return tess__engine_kernel(t, &k);
 }
 
 static tess_status norm_reduce(tess *t, const tess__instr *in) {
-    return run_planned(t, in, tess__at(t, TESS__LIMBS, 0), TESS__LIMBS_SCRATCH, "all_reduce of the gradient norm");
+    return run_planned(t, in, tess__address_of(t, TESS__LIMBS, 0), TESS__LIMBS_SCRATCH,
+                       "all_reduce of the gradient norm");
 }
 
 static tess_status share_buffers(tess *t, const tess__instr *in) {
-    return run_planned(t, in, tess__at(t, TESS__BUFFERS, 0), TESS__CHUNK_SCRATCH, "the broadcast of buffers");
+    return run_planned(t, in, tess__address_of(t, TESS__BUFFERS, 0), TESS__CHUNK_SCRATCH, "the broadcast of buffers");
 }
 
 static tess_status norm_finish(tess *t) {
     int64_t limbs[TESS__NORM_LIMBS];
-    TRY(tess__streams_read(&t->streams, limbs, tess__at(t, TESS__LIMBS, 0), sizeof limbs));
+    TRY(tess__streams_read(&t->streams, limbs, tess__address_of(t, TESS__LIMBS, 0), sizeof limbs));
     t->step.norm = tess__norm_result(limbs);
     const tess_optimizer_options *o = t->step.options;
     if (t->pass.program->kind == TESS__PASS_CLIP && o)
@@ -184,8 +185,8 @@ static tess_status norm_finish(tess *t) {
 static tess_status copy_input(tess *t) {
     if (!t->plan.setup.input_bytes)
         return TESS_OK;
-    TRY(tess__device_copy(&t->device, tess__at(t, TESS__INPUT, 0), t->device.mem, t->pass.run->batch, TESS_MEM_HOST,
-                          t->plan.setup.input_bytes, NULL));
+    TRY(tess__device_copy(&t->device, tess__address_of(t, TESS__INPUT, 0), t->device.mem, t->pass.run->batch,
+                          TESS_MEM_HOST, t->plan.setup.input_bytes, NULL));
     return tess__batch_mark(&t->streams);
 }
 
@@ -193,12 +194,12 @@ static tess_status copy_result(tess *t, int32_t block) {
     uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
     if (!t->pass.run->result || !bytes)
         return TESS_OK;
-    return tess__streams_read(&t->streams, t->pass.run->result, tess__at(t, TESS__OUTPUT, block), bytes);
+    return tess__streams_read(&t->streams, t->pass.run->result, tess__address_of(t, TESS__OUTPUT, block), bytes);
 }
 
 static tess_status run_instr(tess *t, const tess__instr *in) {
     switch (in->op) {
-    case TESS__BOOK: return tess__place_buffer(&t->memory, t->pass.program, in);
+    case TESS__ALLOC: return tess__place_buffer(&t->memory, t->pass.program, in);
     case TESS__FREE: return tess__release_buffer(&t->memory, t->pass.program, in);
     case TESS__INPUT_COPY: return copy_input(t);
     case TESS__RESULT_COPY: return copy_result(t, in->index);
@@ -211,7 +212,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce(t, in);
     case TESS__REDUCE_WAIT:
-        TRY(tess__move_down_wait(t, &t->transfers.in_flight[in->index].lowered));
+        TRY(tess__move_down_wait(t, &t->transfers.in_flight[in->index].on_host));
         return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].reduce,
                            t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
     case TESS__REPLICATE: return replicate(t, in);
@@ -235,7 +236,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
 
 static int stops(uint8_t op, int how_far) {
     if (how_far == TESS__TO_WAIT && (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT ||
-                                     op == TESS__NORM_REDUCE || op == TESS__FETCH_WAIT || op == TESS__DOWN_WAIT))
+                                     op == TESS__NORM_REDUCE || op == TESS__PREFETCH_WAIT || op == TESS__HOST_WAIT))
         return 1;
     return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE);
 }

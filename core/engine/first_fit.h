@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* First fit over one region, for passes that depart from the compiled order. */
+/* First fit over one region, for passes that deviate from the compiled order. */
 #ifndef TESS_HEAP_H
 #define TESS_HEAP_H
 #include <tessera/tessera.h>

@@ -88,7 +88,7 @@ static void item_text(const list *l, int32_t i, char *out, size_t n) {
         tess__model_item_text(&l->t->plan.model, i, out, n);
 }
 
-/* The first item at which rank `other` departs from rank 0, found by bisecting over prefix hashes: every rank takes
+/* The first item at which rank `other` deviates from rank 0, found by bisecting over prefix hashes: every rank takes
  * part in every exchange, with the same bounds. */
 static tess_status bisect(const list *l, int32_t other, uint64_t *all, int32_t *first) {
     uint64_t length = (uint64_t)l->n;

@@ -148,7 +148,7 @@ static tess_status alloc_beyond_plan(tess__memory *m, tess__buffer *b) {
     if (!s)
         s = tess__device_alloc(m->device, &r, &more);
     if (s)
-        return tess__fail(s, "a pass that departs from the compiled order needs %llu bytes beside the plan: %s",
+        return tess__fail(s, "a pass that deviates from the compiled order needs %llu bytes beside the plan: %s",
                           (unsigned long long)r.bytes, tess_last_error());
     m->overflow[m->n_overflow++] = (tess__overflow){ more, b->domain };
     count_obtained(m, b->domain, more.bytes);
@@ -245,7 +245,7 @@ tess_status tess__release_buffer(tess__memory *m, const tess__program *p, const 
 /* ---- from tess_shard ---- */
 
 tess_status tess__memory_create(tess__memory *m) {
-    size_t n = (size_t)m->plan->builder.stride;
+    size_t n = (size_t)m->plan->compiler.stride;
     int ok = 1;
     for (int role = 0; role < TESS__N_ROLES; role++) {
         m->address[role] = calloc(n, sizeof **m->address);

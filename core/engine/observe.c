@@ -161,7 +161,7 @@ static tess_status each(const tess *t, uint64_t step, tess_span_fn fn, void *use
     for (uint64_t i = 0; i < n && !s; i++) {
         tess__span_place at = tess__span_about(&spans[i], &t->plan.model, &t->plan.layout);
         tess_span span = { .struct_size = sizeof span,
-                           .lane = tess__lane_name(spans[i].lane),
+                           .lane = tess__track_name(spans[i].lane),
                            .op = tess__span_op(&spans[i]),
                            .unit = tess__span_unit(&spans[i], &t->plan.model, &t->plan.layout),
                            .step = step,

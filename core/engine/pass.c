@@ -14,9 +14,9 @@
 
 static void *param_at(const tess *t, const tess__param *p) {
     if (p->flags & TESS_BUFFER)
-        return (char *)tess__at(t, TESS__BUFFERS, 0) + p->offset;
+        return (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     const tess__group *g = &t->plan.layout.groups[p->group];
-    char *base = tess__at(t, g->in_place ? TESS__MASTER : TESS__FULL, p->group);
+    char *base = tess__address_of(t, g->in_place ? TESS__MASTER : TESS__FULL, p->group);
     return base + p->offset * tess__dtype_bytes(g->compute);
 }
 
@@ -24,11 +24,11 @@ static void *grad_at(const tess *t, const tess__param *p) {
     if (p->flags & (TESS_BUFFER | TESS_FROZEN))
         return NULL;
     const tess__group *g = &t->plan.layout.groups[p->group];
-    char *base = tess__at(t, g->grad_in_place ? TESS__SHARD_GRAD : TESS__GRAD, p->group);
+    char *base = tess__address_of(t, g->grad_in_place ? TESS__SHARD_GRAD : TESS__GRAD, p->group);
     return base + p->offset * tess__dtype_bytes(g->grad_local);
 }
 
-tess_status tess__hand_out(tess *t, int32_t scope, void *params, void *grads) {
+tess_status tess__scope_pointers(tess *t, int32_t scope, void *params, void *grads) {
     const tess__scope *s = &t->plan.model.scopes[scope];
     for (int32_t i = 0; i < s->n_params; i++) {
         const tess__param *p = &t->plan.model.params[s->params[i]];
@@ -64,13 +64,13 @@ static tess_status check_scope(const tess *t, const char *call, tess_scope scope
     return TESS_OK;
 }
 
-/* ---- a pass that departs from the compiled order ---- */
+/* ---- a pass that deviates from the compiled order ---- */
 
-/* What the instructions so far have done to the units, for the builder to go on from. */
+/* What the instructions so far have done to the units, for the compiler to go on from. */
 static void replay(tess *t, const tess__program *old, const tess__instr *in) {
-    tess__builder *b = &t->plan.builder;
+    tess__compiler *b = &t->plan.compiler;
     int32_t unit = in->index >= 0 && in->index < t->plan.layout.n_groups ? t->plan.layout.groups[in->index].unit : -1;
-    if (in->op == TESS__FETCH)
+    if (in->op == TESS__PREFETCH)
         b->units[unit].fetched = 1;
     else if (in->op == TESS__GATHER)
         b->units[unit].gathered = TESS__IN_FLIGHT, b->units[unit].fetched = 0;
@@ -79,9 +79,9 @@ static void replay(tess *t, const tess__program *old, const tess__instr *in) {
     else if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE)
         b->reducing = unit;
     else if (in->op == TESS__REDUCE_WAIT || in->op == TESS__REPLICATE_WAIT)
-        b->reducing = -1, b->lowering = unit;
-    else if (in->op == TESS__DOWN_WAIT)
-        b->lowering = -1;
+        b->reducing = -1, b->on_host = unit;
+    else if (in->op == TESS__HOST_WAIT)
+        b->on_host = -1;
     if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE || in->op == TESS__SUM_FULL) {
         b->units[unit].grad = 0;
         b->units[unit].reduced = 1;
@@ -98,7 +98,7 @@ static void replay(tess *t, const tess__program *old, const tess__instr *in) {
 }
 
 static tess_status replay_memory(tess *t, const tess__program *old, const tess__instr *in) {
-    tess__builder *b = &t->plan.builder;
+    tess__compiler *b = &t->plan.compiler;
     const tess__buffer *from = &old->buffers[in->buffer];
     int32_t *slot = &b->buffer_of[(size_t)from->role * (size_t)b->stride + (size_t)from->index];
     if (in->op == TESS__FREE) {
@@ -114,7 +114,7 @@ static tess_status replay_memory(tess *t, const tess__program *old, const tess__
 }
 
 static tess_status take_live(tess *t) {
-    const tess__builder *b = &t->plan.builder;
+    const tess__compiler *b = &t->plan.compiler;
     tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
     for (size_t i = 0; i < (size_t)TESS__N_ROLES * (size_t)b->stride; i++)
         if (b->buffer_of[i] >= 0 && b->p->buffers[b->buffer_of[i]].arena == TESS__STEP &&
@@ -124,14 +124,14 @@ static tess_status take_live(tess *t) {
     return TESS_OK;
 }
 
-static tess_status depart(tess *t, uint8_t type, int32_t scope) {
+static tess_status deviate(tess *t, uint8_t type, int32_t scope) {
     tess__program *old = t->pass.program;
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_EVENT));
     if (t->settings.strict && scope < 0) {
         char missing[400];
         tess__missing_scope(t, missing, sizeof missing);
         if (missing[0])
-            return tess__fail(TESS_E_MISMATCH, "the pass departs from the declared order: %s (TESSERA_STRICT=1)",
+            return tess__fail(TESS_E_MISMATCH, "the pass deviates from the declared order: %s (TESSERA_STRICT=1)",
                               missing);
     }
     if (t->settings.strict) {
@@ -144,15 +144,15 @@ static tess_status depart(tess *t, uint8_t type, int32_t scope) {
         if (t->pass.pc < old->n_instrs)
             tess__program_text(old, &t->plan.model, &t->plan.layout, t->pass.pc, expected, sizeof expected);
         return tess__fail(TESS_E_MISMATCH,
-                          "the pass departs from the declared order: expected %s, got %s%s%s%s (TESSERA_STRICT=1)",
+                          "the pass deviates from the declared order: expected %s, got %s%s%s%s (TESSERA_STRICT=1)",
                           expected, what, scope < 0 ? "" : " \"", scope < 0 ? "" : t->plan.model.scopes[scope].name,
                           scope < 0 ? "" : "\"");
     }
-    tess__builder_start(&t->plan.builder, &t->pass.deviating_program, old->kind);
+    tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, old->kind);
     for (int32_t i = 0; i < t->pass.pc; i++) {
         const tess__instr *in = &old->instrs[i];
         replay(t, old, in);
-        if (in->op == TESS__BOOK || in->op == TESS__FREE)
+        if (in->op == TESS__ALLOC || in->op == TESS__FREE)
             TRY(replay_memory(t, old, in));
         if (in->op == TESS__ENTER || in->op == TESS__LEAVE)
             TRY(tess__program_event(&t->pass.deviating_program, old->events[in->index].type,
@@ -178,7 +178,7 @@ static tess_status recompile(tess *t, uint32_t pass_kind) {
     t->pass.kind = t->comms.pass_kind = pass_kind;
     tess__missing_scope(t, missing, sizeof missing);
     t->pass.kind = t->comms.pass_kind = 0;
-    tess_status s = tess__compile_pass(&t->plan.builder, kind, &t->pass.deviating_program, 0, &fresh);
+    tess_status s = tess__compile_pass(&t->plan.compiler, kind, &t->pass.deviating_program, 0, &fresh);
     if (s) {
         tess__program_free(&fresh);
         return s;
@@ -188,7 +188,7 @@ static tess_status recompile(tess *t, uint32_t pass_kind) {
     t->pass.n_recompiles++;
     if (t->comms.world.rank == 0)
         tess__log(TESS_LOG_INFO,
-                  "the order of scopes departs from the declared one%s%s: recompiled (%s pass, time %llu)",
+                  "the order of scopes deviates from the declared one%s%s: recompiled (%s pass, time %llu)",
                   missing[0] ? ", as " : "", missing, kind == TESS_PASS_EVAL ? "evaluation" : "training",
                   (unsigned long long)t->pass.n_recompiles);
     TRY(tess__handshake_programs(t, slot, 1));
@@ -233,9 +233,9 @@ tess_status tess__pass_finish(tess *t) {
     TRY(tess__check_backward(t));
     TRY(tess__guard_check(t, "the end of the pass"));
     if (!t->memory.deviating && has_events_left(t))
-        TRY(depart(t, TESS__FORWARD_END, -1));
+        TRY(deviate(t, TESS__FORWARD_END, -1));
     if (t->memory.deviating)
-        TRY(tess__builder_end(&t->plan.builder));
+        TRY(tess__compiler_end(&t->plan.compiler));
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
     if ((t->pass.kind & 15) == TESS_PASS_TRAIN) {
         t->pass.microbatch++;
@@ -304,9 +304,9 @@ static tess_status go_to(tess *t, uint8_t type, int32_t scope) {
             t->pass.pc++;
             return begin ? TESS_OK : tess__execute(t, &t->pass.pc, TESS__TO_WAIT);
         }
-        TRY(depart(t, type, scope));
+        TRY(deviate(t, type, scope));
     }
-    TRY(tess__builder_event(&t->plan.builder, type, scope));
+    TRY(tess__compiler_event(&t->plan.compiler, type, scope));
     return tess__execute(t, &t->pass.pc, TESS__TO_END);
 }
 
@@ -315,7 +315,7 @@ static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope sco
     TRY(check_scope(t, call, scope, params, n));
     TRY(go_to(t, type, scope));
     tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
-    TRY(tess__hand_out(t, scope, params, grads));
+    TRY(tess__scope_pointers(t, scope, params, grads));
     if (t->recorder.trace)
         t->recorder.entered_ns[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__trace_now();
     return TESS_OK;
@@ -376,8 +376,8 @@ static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
     TRY(check_scope(t, "tess_summon_begin", scope, params, n));
     TRY(end_pass_by_summon(t, scope));
     if (!t->pass.summoned) {
-        tess__builder_start(&t->plan.builder, &t->pass.deviating_program, TESS_PASS_EVAL);
-        t->plan.builder.params_only = 1;
+        tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, TESS_PASS_EVAL);
+        t->plan.compiler.params_only = 1;
         tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
         t->pass.program = &t->pass.deviating_program;
         t->pass.pc = t->recorder.next_point = 0;
@@ -385,11 +385,11 @@ static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
     }
     t->pass.summoned++;
     t->pass.entered[2 * scope]++;
-    TRY(tess__builder_event(&t->plan.builder, TESS__FORWARD_BEGIN, scope));
+    TRY(tess__compiler_event(&t->plan.compiler, TESS__FORWARD_BEGIN, scope));
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
     tess__guard *guard = t->pass.guard;
     t->pass.guard = NULL; /* read-only between passes */
-    tess_status s = tess__hand_out(t, scope, params, NULL);
+    tess_status s = tess__scope_pointers(t, scope, params, NULL);
     t->pass.guard = guard;
     return s;
 }
@@ -398,10 +398,10 @@ static tess_status dismiss(tess *t, tess_scope scope) {
     if (scope < 0 || scope >= t->plan.model.n_scopes || t->pass.summoned < 1 || !t->pass.entered[2 * scope])
         return tess__fail(TESS_E_INVALID, "tess_summon_end: scope %d is not summoned", scope);
     t->pass.entered[2 * scope]--;
-    TRY(tess__builder_event(&t->plan.builder, TESS__FORWARD_END, scope));
+    TRY(tess__compiler_event(&t->plan.compiler, TESS__FORWARD_END, scope));
     t->pass.summoned--;
     if (!t->pass.summoned)
-        TRY(tess__builder_end(&t->plan.builder));
+        TRY(tess__compiler_end(&t->plan.compiler));
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
     if (!t->pass.summoned) {
         t->memory.deviating = 0;

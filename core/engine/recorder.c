@@ -7,12 +7,12 @@
 #include <stdlib.h>
 
 static int on_a_lane(const tess *t, const tess__instr *in) {
-    int moves = in->op == TESS__FETCH || in->op == TESS__STOW || in->op == TESS__UNSTOW;
+    int moves = in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
     return in->flags & TESS__ASYNC || (moves && (t->transfers.up || t->streams.on));
 }
 
 static int is_wait(const tess__instr *in) {
-    tess__span span = { .lane = TESS__LANE_COMPUTE, .op = in->op };
+    tess__span span = { .lane = TESS__TRACK_COMPUTE, .op = in->op };
     return tess__span_is_wait(&span);
 }
 
@@ -21,13 +21,13 @@ void tess__tracing_instr(tess *t, const tess__instr *in, int64_t begin_ns) {
     if (!t->recorder.trace || in->op == TESS__ENTER || in->op == TESS__LEAVE || in->op == TESS__FREE ||
         on_a_lane(t, in))
         return;
-    if (in->op == TESS__BOOK && !(in->flags & TESS__ZERO))
+    if (in->op == TESS__ALLOC && !(in->flags & TESS__ZERO))
         return;
     if (is_wait(in) && tess__trace_now() - begin_ns < least_ns)
         return;
-    tess__trace_add(t->recorder.trace, TESS__LANE_COMPUTE, in, NULL, t->step.steps_done, begin_ns);
+    tess__trace_add(t->recorder.trace, TESS__TRACK_COMPUTE, in, NULL, t->step.steps_done, begin_ns);
     if (in->op == TESS__NORM_REDUCE || in->op == TESS__SHARE_BUFFERS) {
-        tess__trace_add(t->recorder.trace, TESS__LANE_COMM, in, NULL, t->step.steps_done, begin_ns);
+        tess__trace_add(t->recorder.trace, TESS__TRACK_COMM, in, NULL, t->step.steps_done, begin_ns);
         t->recorder.comm_end_ns = tess__trace_now();
     }
 }
@@ -41,7 +41,7 @@ void tess__tracing_comm(tess *t, const tess__instr *wait, int64_t posted_ns) {
     collective.op = wait->op == TESS__GATHER_WAIT   ? TESS__GATHER
                     : wait->op == TESS__REDUCE_WAIT ? TESS__REDUCE
                                                     : TESS__REPLICATE;
-    tess__trace_add(t->recorder.trace, TESS__LANE_COMM, &collective, NULL, t->step.steps_done,
+    tess__trace_add(t->recorder.trace, TESS__TRACK_COMM, &collective, NULL, t->step.steps_done,
                     posted_ns > t->recorder.comm_end_ns ? posted_ns : t->recorder.comm_end_ns);
     t->recorder.comm_end_ns = tess__trace_now();
 }
@@ -53,7 +53,7 @@ void tess__tracing_job(tess *t, uint32_t lane, uint8_t op, int32_t index, int64_
 
 void tess__tracing_event(tess *t, const tess__event *e, int64_t begin_ns) {
     tess__instr in = { .op = TESS__ENTER };
-    tess__trace_add(t->recorder.trace, TESS__LANE_COMPUTE, &in, e, t->step.steps_done, begin_ns);
+    tess__trace_add(t->recorder.trace, TESS__TRACK_COMPUTE, &in, e, t->step.steps_done, begin_ns);
 }
 
 /* ---- the end of a trace ---- */

@@ -16,7 +16,7 @@
 /* ---- tess_shard ---- */
 
 /* The program's own planner, in the words of tessera.h. */
-static tess_status plan_alternative(void *user, const tess__change *c, uint64_t bytes[3], double *seconds) {
+static tess_status plan_alternative(void *user, const tess__option_set *c, uint64_t bytes[3], double *seconds) {
     const tess *t = user;
     const tess_options *o = &t->settings.options;
     tess_setting settings[TESS__MOST_SETTINGS];
@@ -32,7 +32,7 @@ static tess_status plan_alternative(void *user, const tess__change *c, uint64_t 
 static tess_status advise(tess *t) {
     char said[1024], text[1024];
     snprintf(said, sizeof said, "%s", tess_last_error());
-    tess__try_fn own = t->settings.options.plan_alternative ? plan_alternative : NULL;
+    tess__replan_fn own = t->settings.options.plan_alternative ? plan_alternative : NULL;
     tess__advise(&t->plan, &t->selection, own, t, &t->advice);
     tess__advice_text(&t->advice, said, text, sizeof text);
     return tess__fail(TESS_E_BUDGET, "%s", text);
@@ -54,7 +54,7 @@ static tess_status write_declarations(const tess *t) {
 }
 
 static tess_status make_tables(tess *t) {
-    t->transfers.in_flight = calloc((size_t)t->plan.builder.stride + 1, sizeof *t->transfers.in_flight);
+    t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
     t->pass.entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.entered);
     t->pass.begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.begun);
     t->pass.block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_params);
@@ -94,7 +94,7 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
     if (s)
         return s;
     t->sharded = 1;
-    return fill ? tess_each(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
+    return fill ? tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
 }
 
 tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {

@@ -12,7 +12,7 @@ tess_status tess__engine_kernel(void *engine, tess_kernel *k) {
 tess_status tess__shard_to_slot(tess *t, int32_t g, void *slot, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
     int fetched = t->memory.booked[TESS__FETCHED][g]; /* cast on the way up */
-    const void *in[1] = { tess__at(t, fetched ? TESS__FETCHED : TESS__MASTER, g) };
+    const void *in[1] = { tess__address_of(t, fetched ? TESS__FETCHED : TESS__MASTER, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = fetched ? group->compute : group->master,
                       .out_dtype = group->compute,
@@ -36,40 +36,42 @@ static double reduce_scale(const tess *t) {
     return t->plan.setup.accum > 1 && t->plan.setup.sync_each ? 1.0 : (double)tess__mean_scale(t);
 }
 
-tess__counter tess__counter_of(const tess *t, int32_t g, int shards) {
-    tess__counter c = { .n_levels = tess__sum_levels(&t->plan.setup), .in_order = !t->plan.setup.deterministic };
+tess__microbatch_sum tess__microbatch_sum_of(const tess *t, int32_t g, int shards) {
+    tess__microbatch_sum c = { .n_levels = tess__sum_levels(&t->plan.setup), .in_order = !t->plan.setup.deterministic };
     for (int32_t l = 0; l < c.n_levels; l++)
-        c.level[l] = shards && l == 0 ? tess__at(t, TESS__SHARD_GRAD, g) : tess__at(t, TESS__SUM0 + l, g);
+        c.level[l] =
+            shards && l == 0 ? tess__address_of(t, TESS__SHARD_GRAD, g) : tess__address_of(t, TESS__SUM0 + l, g);
     c.elems = shards ? t->plan.layout.groups[g].shard_elems : t->plan.layout.groups[g].flat_elems;
     return c;
 }
 
 /* The gradient that is sent: the sum of microbatches, the leaf rounded to the wire, or the leaf. */
-tess_status tess__find_source(tess *t, int32_t g, tess__kernel_fn run, void **source) {
+tess_status tess__gradient_to_send(tess *t, int32_t g, tess__kernel_fn run, void **source) {
     const tess__group *group = &t->plan.layout.groups[g];
     if (sums_at_end(t)) {
-        tess__counter c = tess__counter_of(t, g, 0);
+        tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
         return tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, run, t, source);
     }
-    *source = group->grad_in_place ? tess__at(t, TESS__SHARD_GRAD, g)
-                                   : tess__at(t, group->grad_wire != group->grad_local ? TESS__WIRE : TESS__GRAD, g);
+    *source = group->grad_in_place
+                  ? tess__address_of(t, TESS__SHARD_GRAD, g)
+                  : tess__address_of(t, group->grad_wire != group->grad_local ? TESS__WIRE : TESS__GRAD, g);
     return TESS_OK;
 }
 
-void *tess__reduced_at(const tess *t, int32_t g) {
-    return tess__at(t, t->memory.booked[TESS__PART][g] ? TESS__PART : TESS__SHARD_GRAD, g);
+void *tess__reduce_target(const tess *t, int32_t g) {
+    return tess__address_of(t, t->memory.booked[TESS__PART][g] ? TESS__PART : TESS__SHARD_GRAD, g);
 }
 
-tess_status tess__reduce_alone(tess *t, int32_t g, tess__kernel_fn run) {
+tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__kernel_fn run) {
     void *source;
-    TRY(tess__find_source(t, g, run, &source));
+    TRY(tess__gradient_to_send(t, g, run, &source));
     const void *in[1] = { source };
     tess_kernel k = { .kernel = TESS_K_TREE_SUM,
                       .in_dtype = sums_at_end(t) ? TESS_F32 : t->plan.layout.groups[g].grad_wire,
                       .out_dtype = TESS_F32,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__reduced_at(t, g),
+                      .out = tess__reduce_target(t, g),
                       .elems = t->plan.layout.groups[g].shard_elems,
                       .scale = reduce_scale(t) };
     return run(t, &k);
@@ -77,13 +79,13 @@ tess_status tess__reduce_alone(tess *t, int32_t g, tess__kernel_fn run) {
 
 /* A plain copy when there is nothing to add up: the gradient rests where a collective cannot end. */
 static tess_status copy_part(tess *t, int32_t g, tess__kernel_fn run) {
-    const void *in[1] = { tess__at(t, TESS__PART, g) };
+    const void *in[1] = { tess__address_of(t, TESS__PART, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = TESS_F32,
                       .out_dtype = TESS_F32,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__at(t, TESS__SHARD_GRAD, g),
+                      .out = tess__address_of(t, TESS__SHARD_GRAD, g),
                       .elems = t->plan.layout.groups[g].shard_elems };
     return run(t, &k);
 }
@@ -91,8 +93,8 @@ static tess_status copy_part(tess *t, int32_t g, tess__kernel_fn run) {
 tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__kernel_fn run) {
     if (t->plan.setup.accum == 1 || sums_at_end(t))
         return copy_part(t, g, run);
-    tess__counter c = tess__counter_of(t, g, 1);
-    TRY(tess__counter_add(&c, (uint32_t)microbatch, tess__at(t, TESS__PART, g), TESS_F32, run, t));
+    tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 1);
+    TRY(tess__counter_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, run, t));
     if (microbatch < t->plan.setup.accum - 1)
         return TESS_OK;
     void *sum;
@@ -103,7 +105,7 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__kernel
                       .out_dtype = TESS_F32,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__at(t, TESS__SHARD_GRAD, g),
+                      .out = tess__address_of(t, TESS__SHARD_GRAD, g),
                       .elems = c.elems,
                       .scale = (double)tess__mean_scale(t) };
     return run(t, &k);
@@ -111,7 +113,7 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__kernel
 
 tess_status tess__optimize(tess *t, int32_t g, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
-    const void *in[1] = { tess__at(t, TESS__SHARD_GRAD, g) };
+    const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
     tess_optimizer o = t->step.kernel;
     o.segments = &t->step.segments[t->step.first_segment[g]];
     o.n_segments = (uint32_t)(t->step.first_segment[g + 1] - t->step.first_segment[g]);
@@ -122,11 +124,11 @@ tess_status tess__optimize(tess *t, int32_t g, tess__kernel_fn run) {
                       .out_dtype = group->master,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__at(t, TESS__MASTER, g),
+                      .out = tess__address_of(t, TESS__MASTER, g),
                       .elems = group->shard_elems,
                       .optimizer = &o,
                       .first_elem = (uint64_t)t->comms.shard_rank * group->shard_elems };
     for (int32_t i = 0; i < t->plan.setup.n_states; i++)
-        k.state[i] = tess__at(t, TESS__STATE0 + i, g);
+        k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
     return run(t, &k);
 }

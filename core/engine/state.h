@@ -90,7 +90,7 @@ tess_status tess__engine_check(const tess *);
     } while (0)
 /** Copies a struct of the program's to one of ours as far as both go; the rest is zero, which means the default.
  * TESS_E_INVALID, naming the call, when it is missing or its struct_size cannot be. */
-tess_status tess__take(const char *call, void *own, uint32_t own_bytes, const void *given);
+tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, const void *given);
 /** For a failure that came out of the program's own function: names where, unless that function set a message since
  * `before`, which is tess__fail_count() from ahead of the call. */
 tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
@@ -116,11 +116,12 @@ tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 /** shard_work.c: work on a group's shard, with kernels of the device or, on a lane's thread, of the host. */
 tess_status tess__engine_kernel(void *engine, tess_kernel *); /* of the device, on its compute stream */
 tess_status tess__shard_to_slot(tess *, int32_t group, void *slot, tess__kernel_fn);
-tess_status tess__find_source(tess *, int32_t group, tess__kernel_fn, void **source);
-void *tess__reduced_at(const tess *, int32_t group);
+tess_status tess__gradient_to_send(tess *, int32_t group, tess__kernel_fn, void **source);
+void *tess__reduce_target(const tess *, int32_t group);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
-tess__counter tess__counter_of(const tess *, int32_t group, int shards);
-tess_status tess__reduce_alone(tess *, int32_t group, tess__kernel_fn); /* one rank: no network, the same rounding */
+tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
+tess_status tess__reduce_single_rank(tess *, int32_t group,
+                                     tess__kernel_fn); /* one rank: no network, the same rounding */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
 tess_status tess__optimize(tess *, int32_t group, tess__kernel_fn);
 
@@ -162,7 +163,7 @@ int tess__kept_slot(uint32_t point);
 
 /** pass.c */
 /** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */
-tess_status tess__hand_out(tess *, int32_t scope, void *params, void *grads);
+tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
 /** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
 tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
@@ -186,7 +187,7 @@ tess_status tess__step_run(tess *, const tess_optimizer_options *);
 tess_status tess__step_ready(tess *, const char *call);
 tess_status tess__grad_release(tess *); /* takes the sharded gradients off the books */
 
-static inline void *tess__at(const tess *t, int role, int32_t index) {
+static inline void *tess__address_of(const tess *t, int role, int32_t index) {
     return tess__address(&t->memory, role, index);
 }
 #endif

@@ -101,19 +101,19 @@ static tess_status job_gather(void *user, int32_t g, int64_t arg) {
     tess *t = user;
     int64_t begin = tess__tracing_begin(t);
     (void)arg;
-    return done(t, tess__shard_to_slot(t, g, tess__at(t, TESS__FULL, g), run_up), TESS__LANE_UP, TESS__GATHER, g,
-                begin);
+    return done(t, tess__shard_to_slot(t, g, tess__address_of(t, TESS__FULL, g), run_up), TESS__TRACK_UP, TESS__GATHER,
+                g, begin);
 }
 
 static tess_status fetch(tess *t, int32_t g, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
-    const void *in[1] = { tess__at(t, TESS__MASTER, g) };
+    const void *in[1] = { tess__address_of(t, TESS__MASTER, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = group->master,
                       .out_dtype = group->compute,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__at(t, TESS__FETCHED, g),
+                      .out = tess__address_of(t, TESS__FETCHED, g),
                       .elems = group->shard_elems };
     return run(t, &k);
 }
@@ -121,18 +121,18 @@ static tess_status fetch(tess *t, int32_t g, tess__kernel_fn run) {
 static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
     int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return done(user, fetch(user, g, run_up), TESS__LANE_UP, TESS__FETCH, g, begin);
+    return done(user, fetch(user, g, run_up), TESS__TRACK_UP, TESS__PREFETCH, g, begin);
 }
 
 static tess_status job_reduce(void *user, int32_t g, int64_t arg) {
     int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return done(user, tess__reduce_alone(user, g, run_down), TESS__LANE_DOWN, TESS__REDUCE, g, begin);
+    return done(user, tess__reduce_single_rank(user, g, run_down), TESS__TRACK_DOWN, TESS__REDUCE, g, begin);
 }
 
 static tess_status job_sum(void *user, int32_t g, int64_t microbatch) {
     int64_t begin = tess__tracing_begin(user);
-    return done(user, tess__sum_shard(user, g, (int32_t)microbatch, run_down), TESS__LANE_HOST, TESS__SUM_SHARD, g,
+    return done(user, tess__sum_shard(user, g, (int32_t)microbatch, run_down), TESS__TRACK_HOST, TESS__SUM_SHARD, g,
                 begin);
 }
 
@@ -142,7 +142,7 @@ static tess_status job_optimize(void *user, int32_t g, int64_t down) {
     if (t->streams.on)
         TRY(tess__stream_finish(&t->streams, &t->streams.down, (uint64_t)down));
     int64_t begin = tess__tracing_begin(user);
-    return done(user, tess__optimize(user, g, run_down), TESS__LANE_HOST, TESS__OPTIMIZE, g, begin);
+    return done(user, tess__optimize(user, g, run_down), TESS__TRACK_HOST, TESS__OPTIMIZE, g, begin);
 }
 
 static uint64_t activation_bytes(const tess *t, int32_t block, int output) {
@@ -152,8 +152,8 @@ static uint64_t activation_bytes(const tess *t, int32_t block, int output) {
 
 /* Moves a block's saved buffer or output; back: from the host. */
 static tess_status move_activation(tess *t, int32_t block, int output, int back, tess__kernel_fn run) {
-    void *device = tess__at(t, output ? TESS__OUTPUT : TESS__SAVED, block);
-    void *host = tess__at(t, output ? TESS__OUTPUT_HOST : TESS__SAVED_HOST, block);
+    void *device = tess__address_of(t, output ? TESS__OUTPUT : TESS__SAVED, block);
+    void *host = tess__address_of(t, output ? TESS__OUTPUT_HOST : TESS__SAVED_HOST, block);
     const void *in[1] = { back ? host : device };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = TESS_U8,
@@ -167,13 +167,13 @@ static tess_status move_activation(tess *t, int32_t block, int output, int back,
 
 static tess_status job_stow(void *user, int32_t block, int64_t output) {
     int64_t begin = tess__tracing_begin(user);
-    return done(user, move_activation(user, block, output != 0, 0, run_down), TESS__LANE_DOWN, TESS__STOW, block,
+    return done(user, move_activation(user, block, output != 0, 0, run_down), TESS__TRACK_DOWN, TESS__OFFLOAD, block,
                 begin);
 }
 
 static tess_status job_unstow(void *user, int32_t block, int64_t output) {
     int64_t begin = tess__tracing_begin(user);
-    return done(user, move_activation(user, block, output != 0, 1, run_up), TESS__LANE_UP, TESS__UNSTOW, block, begin);
+    return done(user, move_activation(user, block, output != 0, 1, run_up), TESS__TRACK_UP, TESS__RELOAD, block, begin);
 }
 
 /* ---- instructions: handed to a lane, or put into a queue of the device ---- */
@@ -187,21 +187,21 @@ static tess_status queued(const tess__stream *q, uint64_t *ticket, tess_status s
 tess_status tess__move_gather(tess *t, int32_t g) {
     uint64_t *ticket = &t->transfers.in_flight[g].fetched;
     if (t->streams.on)
-        return queued(&t->streams.up, ticket, tess__shard_to_slot(t, g, tess__at(t, TESS__FULL, g), stream_up));
+        return queued(&t->streams.up, ticket, tess__shard_to_slot(t, g, tess__address_of(t, TESS__FULL, g), stream_up));
     *ticket = tess__lane_post(t->transfers.up, job_gather, t, g, 0);
     return TESS_OK;
 }
 
 tess_status tess__move_reduce(tess *t, int32_t g) {
-    uint64_t *ticket = &t->transfers.in_flight[g].lowered;
+    uint64_t *ticket = &t->transfers.in_flight[g].on_host;
     if (t->streams.on)
-        return queued(&t->streams.down, ticket, tess__reduce_alone(t, g, stream_down));
+        return queued(&t->streams.down, ticket, tess__reduce_single_rank(t, g, stream_down));
     *ticket = tess__lane_post(t->transfers.down, job_reduce, t, g, 0);
     return TESS_OK;
 }
 
 tess_status tess__move_sum(tess *t, int32_t g) {
-    uint64_t *ticket = &t->transfers.in_flight[g].lowered;
+    uint64_t *ticket = &t->transfers.in_flight[g].on_host;
     if (t->streams.on)
         return queued(&t->streams.down, ticket, tess__sum_shard(t, g, t->pass.microbatch, stream_down));
     *ticket = tess__lane_post(t->transfers.down, job_sum, t, g, t->pass.microbatch);
@@ -211,11 +211,11 @@ tess_status tess__move_sum(tess *t, int32_t g) {
 tess_status tess__move_optimize(tess *t, int32_t g) {
     tess__in_flight *state = &t->transfers.in_flight[g];
     if (!t->streams.on)
-        state->lowered = tess__lane_post(t->transfers.down, job_optimize, t, g, 0);
+        state->on_host = tess__lane_post(t->transfers.down, job_optimize, t, g, 0);
     else if (steps_on_host(t, g))
         state->stepped = tess__lane_post(t->transfers.down, job_optimize, t, g, (int64_t)t->streams.down.posted);
     else
-        return queued(&t->streams.down, &state->lowered, tess__optimize(t, g, stream_down));
+        return queued(&t->streams.down, &state->on_host, tess__optimize(t, g, stream_down));
     return TESS_OK;
 }
 
@@ -238,12 +238,12 @@ static tess_status fetch_group(tess *t, int32_t g) {
 static tess_status down_wait(tess *t, int32_t g) {
     uint64_t stepped = t->transfers.in_flight[g].stepped;
     t->transfers.in_flight[g].stepped = 0;
-    TRY(tess__move_down_wait(t, &t->transfers.in_flight[g].lowered));
+    TRY(tess__move_down_wait(t, &t->transfers.in_flight[g].on_host));
     return tess__lane_wait(t->transfers.down, stepped);
 }
 
 static tess_status stow(tess *t, const tess__instr *in) {
-    int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__UNSTOW;
+    int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__RELOAD;
     tess__in_flight *state = &t->transfers.in_flight[in->index];
     uint64_t *ticket = back ? &state->unstowed[output] : &state->stowed[output];
     if (!t->streams.on) {
@@ -252,8 +252,8 @@ static tess_status stow(tess *t, const tess__instr *in) {
         return TESS_OK;
     }
     tess__stream *queue = back ? &t->streams.up : &t->streams.down;
-    void *device = tess__at(t, output ? TESS__OUTPUT : TESS__SAVED, in->index);
-    void *host = tess__at(t, output ? TESS__OUTPUT_HOST : TESS__SAVED_HOST, in->index);
+    void *device = tess__address_of(t, output ? TESS__OUTPUT : TESS__SAVED, in->index);
+    void *host = tess__address_of(t, output ? TESS__OUTPUT_HOST : TESS__SAVED_HOST, in->index);
     uint64_t bytes = activation_bytes(t, in->index, output);
     return queued(
         queue, ticket,
@@ -265,13 +265,13 @@ tess_status tess__move(tess *t, const tess__instr *in) {
     tess__in_flight *state = &t->transfers.in_flight[in->index];
     int output = in->flags & TESS__OUTPUTS ? 1 : 0;
     switch (in->op) {
-    case TESS__FETCH: return fetch_group(t, in->index);
-    case TESS__FETCH_WAIT: return tess__move_up_wait(t, &state->fetched);
-    case TESS__DOWN_WAIT: return down_wait(t, in->index);
-    case TESS__STOW:
-    case TESS__UNSTOW: return stow(t, in);
-    case TESS__STOW_WAIT: return tess__move_down_wait(t, &state->stowed[output]);
-    case TESS__UNSTOW_WAIT: return tess__move_up_wait(t, &state->unstowed[output]);
+    case TESS__PREFETCH: return fetch_group(t, in->index);
+    case TESS__PREFETCH_WAIT: return tess__move_up_wait(t, &state->fetched);
+    case TESS__HOST_WAIT: return down_wait(t, in->index);
+    case TESS__OFFLOAD:
+    case TESS__RELOAD: return stow(t, in);
+    case TESS__OFFLOAD_WAIT: return tess__move_down_wait(t, &state->stowed[output]);
+    case TESS__RELOAD_WAIT: return tess__move_up_wait(t, &state->unstowed[output]);
     default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }

@@ -79,9 +79,9 @@ static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
 tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, const tess__piece *piece) {
     tess__value v = { .mem = mem_of(t, of, p), .dtype = dtype_of(t, of, p) };
     if (p->flags & TESS_BUFFER)
-        v.at = (char *)tess__at(t, TESS__BUFFERS, 0) + p->offset;
+        v.at = (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     else
-        v.at = (char *)tess__at(t, role_of(of), p->group) + piece->in_shard * tess__dtype_bytes(v.dtype);
+        v.at = (char *)tess__address_of(t, role_of(of), p->group) + piece->in_shard * tess__dtype_bytes(v.dtype);
     return v;
 }
 
@@ -171,7 +171,7 @@ static tess_status with_chunks(tess *t, walk *w, tess_status (*body)(tess *, con
 }
 
 static tess_status each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
-    walk w = { .call = "tess_each",
+    walk w = { .call = "tess_each_owned",
                .of = of & ~(uint32_t)TESS_OF_WRITE,
                .write = (of & TESS_OF_WRITE) != 0,
                .fn = fn,
@@ -184,7 +184,7 @@ static tess_status each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
 /* ---- all of it, on every rank ---- */
 
 static tess_status send_chunk(tess *t, int32_t param, uint64_t first, int32_t owner, uint64_t bytes) {
-    void *chunk = tess__at(t, TESS__CHUNK, 0);
+    void *chunk = tess__address_of(t, TESS__CHUNK, 0);
     if (t->plan.setup.shard_ranks == 1)
         return TESS_OK;
     tess_collective c = { .op = TESS_BROADCAST,
@@ -197,7 +197,7 @@ static tess_status send_chunk(tess *t, int32_t param, uint64_t first, int32_t ow
                           .scale = 1,
                           .tag = tess__hash_u64(tess__hash_u64(TESS__HASH_START, (uint64_t)param), first) | 1 };
     if (t->memory.booked[TESS__CHUNK_SCRATCH][0]) {
-        c.scratch = tess__at(t, TESS__CHUNK_SCRATCH, 0);
+        c.scratch = tess__address_of(t, TESS__CHUNK_SCRATCH, 0);
         c.scratch_bytes = t->plan.programs[TESS__P_FULL].buffers[1].bytes;
     }
     return tess__comm_run(&t->comms, TESS__SHARD, &c, "the walk over full parameters");
@@ -207,12 +207,12 @@ static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner)
     const tess__param *p = &t->plan.model.params[i];
     tess__piece piece = tess__layout_piece(&t->plan.layout, p, owner);
     uint32_t dtype = dtype_of(t, w->of, p), bytes = tess__dtype_bytes(dtype);
-    char *chunk = tess__at(t, TESS__CHUNK, 0);
+    char *chunk = tess__address_of(t, TESS__CHUNK, 0);
     for (uint64_t done = 0; done < piece.elems; done += TESS__CHUNK_ELEMS) {
         uint64_t n = piece.elems - done < TESS__CHUNK_ELEMS ? piece.elems - done : TESS__CHUNK_ELEMS;
         if (owner == t->comms.shard_rank)
             TRY(tess__copy_now(t, chunk, t->plan.setup.env.mem,
-                               (char *)tess__at(t, role_of(w->of), p->group) + (piece.in_shard + done) * bytes,
+                               (char *)tess__address_of(t, role_of(w->of), p->group) + (piece.in_shard + done) * bytes,
                                mem_of(t, w->of, p), n * bytes));
         TRY(send_chunk(t, i, piece.in_param + done, owner, n * bytes));
         tess_range r = tess__range_of(p, i, piece.in_param + done, n);
@@ -241,8 +241,9 @@ static tess_status visit_full(tess *t, const walk *w) {
 static tess_status each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
     walk w = { .call = "tess_each_full", .of = of, .fn = fn, .user = user };
     if (of & TESS_OF_WRITE)
-        return tess__fail(TESS_E_INVALID, "tess_each_full only reads: TESS_OF_WRITE belongs to tess_each, where each "
-                                          "rank writes what it owns");
+        return tess__fail(TESS_E_INVALID,
+                          "tess_each_full only reads: TESS_OF_WRITE belongs to tess_each_owned, where each "
+                          "rank writes what it owns");
     TRY(tess__pass_finish(t));
     TRY(check(t, &w));
     if (t->pass.summoned)
@@ -254,7 +255,7 @@ static tess_status each_full(tess *t, uint32_t of, tess_range_fn fn, void *user)
 
 /* ---- public ---- */
 
-tess_status tess_each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
+tess_status tess_each_owned(tess *t, uint32_t of, tess_range_fn fn, void *user) {
     TESS__PUBLIC(t, each(t, of, fn, user));
 }
 
@@ -265,7 +266,7 @@ tess_status tess_each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
 /* ---- small reductions ---- */
 
 static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op, const char *doing) {
-    void *stage = tess__at(t, TESS__STAGE, 0);
+    void *stage = tess__address_of(t, TESS__STAGE, 0);
     uint64_t bytes = elems * tess__dtype_bytes(dtype);
     TRY(tess__copy_now(t, stage, t->plan.setup.env.mem, host, TESS_MEM_HOST, bytes));
     tess_collective c = { .op = TESS_ALL_REDUCE,
@@ -276,7 +277,7 @@ static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dt
                           .recv = stage,
                           .count = elems,
                           .scale = op == TESS_AVG ? 1.0 / t->plan.setup.nranks : 1.0,
-                          .scratch = tess__at(t, TESS__STAGE_SCRATCH, 0),
+                          .scratch = tess__address_of(t, TESS__STAGE_SCRATCH, 0),
                           .tag = 0 };
     c.tag = tess__hash_u64(tess__hash_u64(TESS__HASH_START, (uint64_t)dtype << 32 | op), elems) | 1;
     for (int32_t i = 0; i < t->plan.resident.n_buffers; i++)

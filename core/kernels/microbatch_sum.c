@@ -4,8 +4,8 @@
 #include "base/status.h"
 
 /* out = out + in, or out = in; fp32 sums, addition commutes to the bit. */
-static tess_status add(const tess__counter *c, float *out, const void *in, uint32_t dtype, int to, tess__kernel_fn run,
-                       void *user) {
+static tess_status add(const tess__microbatch_sum *c, float *out, const void *in, uint32_t dtype, int to,
+                       tess__kernel_fn run, void *user) {
     const void *list[1] = { in };
     tess_kernel k = { .kernel = TESS_K_TREE_SUM,
                       .in_dtype = dtype,
@@ -19,8 +19,8 @@ static tess_status add(const tess__counter *c, float *out, const void *in, uint3
     return run(user, &k);
 }
 
-tess_status tess__counter_add(tess__counter *c, uint32_t k, const void *leaf, uint32_t dtype, tess__kernel_fn run,
-                              void *user) {
+tess_status tess__counter_add(tess__microbatch_sum *c, uint32_t k, const void *leaf, uint32_t dtype,
+                              tess__kernel_fn run, void *user) {
     if (c->in_order)
         return add(c, c->level[0], leaf, dtype, k > 0, run, user);
     int32_t l = 0;
@@ -37,7 +37,7 @@ tess_status tess__counter_add(tess__counter *c, uint32_t k, const void *leaf, ui
     return add(c, c->level[l], carry, dtype, 0, run, user);
 }
 
-tess_status tess__counter_finish(tess__counter *c, uint32_t n, tess__kernel_fn run, void *user, void **sum) {
+tess_status tess__counter_finish(tess__microbatch_sum *c, uint32_t n, tess__kernel_fn run, void *user, void **sum) {
     float *total = NULL;
     for (int32_t l = 0; !c->in_order && l < c->n_levels; l++) {
         if (!(n >> l & 1))

@@ -9,12 +9,12 @@ typedef struct {
     int32_t n_levels;
     int in_order; /* level 0 takes all, one after the other */
     uint64_t elems;
-} tess__counter;
+} tess__microbatch_sum;
 typedef tess_status (*tess__kernel_fn)(void *user, tess_kernel *);
 
 /** Adds leaf number k, counted from 0. The leaf is left as it is. */
-tess_status tess__counter_add(tess__counter *, uint32_t k, const void *leaf, uint32_t dtype, tess__kernel_fn,
+tess_status tess__counter_add(tess__microbatch_sum *, uint32_t k, const void *leaf, uint32_t dtype, tess__kernel_fn,
                               void *user);
 /** After `n` leaves: *sum is the level that holds the whole sum. */
-tess_status tess__counter_finish(tess__counter *, uint32_t n, tess__kernel_fn, void *user, void **sum);
+tess_status tess__counter_finish(tess__microbatch_sum *, uint32_t n, tess__kernel_fn, void *user, void **sum);
 #endif

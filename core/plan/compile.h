@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The step compiler: from the order of scopes to a program. The same builder, given one event at a time and no view
- * ahead, serves a pass that departs from the declared order. */
+/* The step compiler: from the order of scopes to a program. The same compiler, given one event at a time and no view
+ * ahead, serves a pass that deviates from the declared order. */
 #ifndef TESS_COMPILE_H
 #define TESS_COMPILE_H
 #include "program.h"
 
 enum { TESS__ABSENT, TESS__IN_FLIGHT, TESS__HERE };
 
-typedef struct {           /* what the builder knows of a unit between two events */
+typedef struct {           /* what the compiler knows of a unit between two events */
     uint8_t gathered;      /* TESS__ABSENT, … */
     uint8_t grad;          /* its unsharded gradient lives */
     uint8_t reduced;       /* in this pass */
     uint8_t fetched;       /* its shard is on its way up, or there */
     int32_t open;          /* scopes now entered that hold it */
     int32_t uses;          /* forward uses whose backward has not come */
-    int32_t mark;          /* equal to the builder's: used soon */
+    int32_t mark;          /* equal to the compiler's: used soon */
     int32_t last_backward; /* position of the last backward that holds it; known only with a view ahead */
 } tess__unit_state;
 
@@ -28,29 +28,29 @@ typedef struct {
     int32_t fused;              /* the optimizer step of a unit follows its reduction */
     int32_t params_only;        /* scopes are entered for their parameters, no block runs */
     int32_t reducing;           /* the unit whose gradient is on its way, or -1 */
-    int32_t lowering;           /* the unit whose gradient is at work on the host, or -1 */
+    int32_t on_host;            /* the unit whose gradient is at work on the host, or -1 */
     int32_t mark;
     uint64_t ordinal; /* of the next collective, for its tag */
     tess__unit_state *units;
     int32_t *buffer_of; /* by role and index: the live buffer, or -1 */
     int32_t stride;
     int32_t **scope_units, *n_scope_units;
-} tess__builder;
+} tess__compiler;
 
-/** builder.c */
-tess_status tess__builder_create(tess__builder *, const tess__setup *, const tess__model *, const tess__layout *);
-void tess__builder_free(tess__builder *);
+/** compile_tables.c */
+tess_status tess__compiler_create(tess__compiler *, const tess__setup *, const tess__model *, const tess__layout *);
+void tess__compiler_free(tess__compiler *);
 /** Starts an empty pass in `p`. */
-void tess__builder_start(tess__builder *, tess__program *p, uint32_t kind);
-tess_status tess__builder_event(tess__builder *, uint8_t type, int32_t scope);
+void tess__compiler_start(tess__compiler *, tess__program *p, uint32_t kind);
+tess_status tess__compiler_event(tess__compiler *, uint8_t type, int32_t scope);
 /** Ends a pass: everything waited for, reduced and released. */
-tess_status tess__builder_end(tess__builder *);
+tess_status tess__compiler_end(tess__compiler *);
 
 /** Compiles a pass over `events` (null: the declared order) into `out` and places its buffers. */
-tess_status tess__compile_pass(tess__builder *, uint32_t kind, const tess__program *events, int fused,
+tess_status tess__compile_pass(tess__compiler *, uint32_t kind, const tess__program *events, int fused,
                                tess__program *out);
 /** Compiles the programs that have no events: TESS__PASS_STEP, _NORM, _CLIP, _FULL. */
-tess_status tess__compile_other(tess__builder *, uint32_t kind, tess__program *out);
+tess_status tess__compile_other(tess__compiler *, uint32_t kind, tess__program *out);
 /** Scratch the comm plugin wants for one collective among `nranks`, in device memory. resident.c */
 tess_status tess__scratch_of(const tess__setup *, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
                              int32_t nranks, uint64_t *bytes);

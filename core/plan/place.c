@@ -98,9 +98,9 @@ static void find_peaks(tess__program *p, const tess__buffer *resident, int32_t n
     }
     memset(p->live_peak_bytes, 0, sizeof p->live_peak_bytes);
     for (int32_t i = -1; i < p->n_instrs; i++) {
-        if (i >= 0 && (p->instrs[i].op == TESS__BOOK || p->instrs[i].op == TESS__FREE)) {
+        if (i >= 0 && (p->instrs[i].op == TESS__ALLOC || p->instrs[i].op == TESS__FREE)) {
             const tess__buffer *b = &p->buffers[p->instrs[i].buffer];
-            uint64_t change = p->instrs[i].op == TESS__BOOK ? b->bytes : 0 - b->bytes;
+            uint64_t change = p->instrs[i].op == TESS__ALLOC ? b->bytes : 0 - b->bytes;
             now[b->domain][b->category] += change;
             total[b->domain] += change;
         }
@@ -147,7 +147,7 @@ static tess_status make_list(const tess__program *p, const tess__program *lent, 
     return TESS_OK;
 }
 
-tess_status tess__place(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align) {
+tess_status tess__assign_offsets(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align) {
     tess__buffer **order = calloc((size_t)p->n_buffers + 1, sizeof *order);
     placed_list list = { 0 };
     tess_status s = order ? make_list(p, lent, &list) : tess__fail(TESS_E_NOMEM, "no memory to place buffers");

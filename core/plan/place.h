@@ -6,5 +6,5 @@
 
 /** Gives every STEP buffer of `p` an offset that is a multiple of `align`, and fills step_bytes, the peaks and
  * the categories. `resident`: the buffers that live all the time, counted into the peaks. */
-tess_status tess__place(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align);
+tess_status tess__assign_offsets(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align);
 #endif

@@ -46,9 +46,9 @@ static tess_status compile_all(tess__plan *p) {
         if (!is_wanted(p, i))
             continue;
         if (i < TESS__P_STEP)
-            s = tess__compile_pass(&p->builder, pass_kind(i), NULL, i == TESS__P_FUSED, &p->programs[i]);
+            s = tess__compile_pass(&p->compiler, pass_kind(i), NULL, i == TESS__P_FUSED, &p->programs[i]);
         else
-            s = tess__compile_other(&p->builder, pass_kind(i), &p->programs[i]);
+            s = tess__compile_other(&p->compiler, pass_kind(i), &p->programs[i]);
         if (i == TESS__P_TRAIN)
             note_gradients(p);
     }
@@ -149,8 +149,8 @@ static uint32_t most_in_flight(const tess__plan *p) {
     int32_t gathers = 0, reductions = 0;
     for (int32_t k = 0; k < p->model.n_scopes; k++) {
         int32_t n = 0;
-        for (int32_t i = 0; i < p->builder.n_scope_units[k]; i++)
-            n += p->layout.units[p->builder.scope_units[k][i]].n_groups;
+        for (int32_t i = 0; i < p->compiler.n_scope_units[k]; i++)
+            n += p->layout.units[p->compiler.scope_units[k][i]].n_groups;
         gathers = n > gathers ? n : gathers;
     }
     for (int32_t u = 0; u < p->layout.n_units; u++)
@@ -163,12 +163,12 @@ static void forget_programs(tess__plan *p) {
     for (int i = 0; i < TESS__N_PROGRAMS; i++)
         tess__program_free(&p->programs[i]);
     tess__program_free(&p->resident);
-    tess__builder_free(&p->builder);
+    tess__compiler_free(&p->compiler);
     tess__layout_free(&p->layout);
 }
 
 static tess_status compile(tess__plan *p) {
-    TRY(tess__builder_create(&p->builder, &p->setup, &p->model, &p->layout));
+    TRY(tess__compiler_create(&p->compiler, &p->setup, &p->model, &p->layout));
     p->setup.env.in_flight = most_in_flight(p);
     return compile_all(p);
 }

@@ -30,7 +30,7 @@ typedef struct {
     uint64_t user_bytes[TESS__MAX_USER]; /* device memory that the program took itself */
     int32_t n_user;
     tess__layout layout;
-    tess__builder builder;
+    tess__compiler compiler;
     tess__program resident, programs[TESS__N_PROGRAMS];
 } tess__plan;
 

@@ -128,7 +128,7 @@ const char *tess__category_name(uint32_t category) {
 
 const char *tess__op_name(uint8_t op) {
     static const char *const names[] = {
-        [TESS__BOOK] = "book",
+        [TESS__ALLOC] = "book",
         [TESS__FREE] = "free",
         [TESS__INPUT_COPY] = "input",
         [TESS__RESULT_COPY] = "result",
@@ -148,13 +148,13 @@ const char *tess__op_name(uint8_t op) {
         [TESS__NORM_FINISH] = "end of the gradient norm",
         [TESS__OPTIMIZE] = "optimizer step",
         [TESS__SHARE_BUFFERS] = "broadcast of buffers",
-        [TESS__FETCH] = "fetch from the host",
-        [TESS__FETCH_WAIT] = "wait for the fetch from the host",
-        [TESS__DOWN_WAIT] = "wait for the work on the host",
-        [TESS__STOW] = "move to the host",
-        [TESS__STOW_WAIT] = "wait for the move to the host",
-        [TESS__UNSTOW] = "move back from the host",
-        [TESS__UNSTOW_WAIT] = "wait for the move back from the host",
+        [TESS__PREFETCH] = "fetch from the host",
+        [TESS__PREFETCH_WAIT] = "wait for the fetch from the host",
+        [TESS__HOST_WAIT] = "wait for the work on the host",
+        [TESS__OFFLOAD] = "move to the host",
+        [TESS__OFFLOAD_WAIT] = "wait for the move to the host",
+        [TESS__RELOAD] = "move back from the host",
+        [TESS__RELOAD_WAIT] = "wait for the move back from the host",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }
@@ -171,7 +171,7 @@ void tess__program_text(const tess__program *p, const tess__model *m, const tess
     if (in->op == TESS__ENTER || in->op == TESS__LEAVE) {
         const tess__event *e = &p->events[in->index];
         snprintf(out, n, "%s %s \"%s\"", tess__op_name(in->op), event_name(e->type), m->scopes[e->scope].name);
-    } else if (in->op == TESS__BOOK || in->op == TESS__FREE) {
+    } else if (in->op == TESS__ALLOC || in->op == TESS__FREE) {
         const tess__buffer *b = &p->buffers[in->buffer];
         snprintf(out, n, "%s %s%s%s, %llu bytes", tess__op_name(in->op), tess__category_name(b->category),
                  b->unit >= 0 ? " of unit " : "", b->unit >= 0 ? l->units[b->unit].name : "",
@@ -179,7 +179,7 @@ void tess__program_text(const tess__program *p, const tess__model *m, const tess
     } else if (in->op == TESS__INPUT_COPY || in->op == TESS__RESULT_COPY || in->op == TESS__NORM_REDUCE ||
                in->op == TESS__SHARE_BUFFERS || in->op == TESS__NORM_FINISH) {
         snprintf(out, n, "%s", tess__op_name(in->op));
-    } else if (in->op >= TESS__STOW && in->op <= TESS__UNSTOW_WAIT) {
+    } else if (in->op >= TESS__OFFLOAD && in->op <= TESS__RELOAD_WAIT) {
         snprintf(out, n, "%s of the activations of \"%s\"", tess__op_name(in->op),
                  m->scopes[m->blocks[in->index].scope].name);
     } else {

@@ -58,8 +58,8 @@ typedef struct {
 } tess__buffer;
 
 enum tess__op {
-    TESS__BOOK = 1, /* buffer: from here on it lives */
-    TESS__FREE,     /* buffer: no longer */
+    TESS__ALLOC = 1, /* buffer: from here on it lives */
+    TESS__FREE,      /* buffer: no longer */
     TESS__INPUT_COPY,
     TESS__RESULT_COPY,
     TESS__GATHER,      /* group: cast the shard into its slot, post the all-gather */
@@ -78,13 +78,13 @@ enum tess__op {
     TESS__NORM_FINISH,
     TESS__OPTIMIZE,      /* group */
     TESS__SHARE_BUFFERS, /* rank 0's running statistics, for an evaluation */
-    TESS__FETCH,         /* group: the shard begins to come up from the host */
-    TESS__FETCH_WAIT,    /* group */
-    TESS__DOWN_WAIT,     /* group: what goes on in host memory with its gradient has ended */
-    TESS__STOW,          /* block: output or saved buffer begins to go down to the host */
-    TESS__STOW_WAIT,
-    TESS__UNSTOW, /* block: and to come back */
-    TESS__UNSTOW_WAIT,
+    TESS__PREFETCH,      /* group: the shard begins to come up from the host */
+    TESS__PREFETCH_WAIT, /* group */
+    TESS__HOST_WAIT,     /* group: what goes on in host memory with its gradient has ended */
+    TESS__OFFLOAD,       /* block: output or saved buffer begins to go down to the host */
+    TESS__OFFLOAD_WAIT,
+    TESS__RELOAD, /* block: and to come back */
+    TESS__RELOAD_WAIT,
 };
 
 enum {                   /* flags */
@@ -118,8 +118,8 @@ enum {
     TESS__FORWARD_END,
     TESS__BACKWARD_BEGIN,
     TESS__BACKWARD_END,
-    TESS__AGAIN_BEGIN,
-    TESS__AGAIN_END
+    TESS__RECOMPUTE_BEGIN,
+    TESS__RECOMPUTE_END
 };
 typedef struct {
     uint8_t type;

@@ -13,14 +13,14 @@
 
 /* ---- changes ----------------------------------------------------------------------------------- */
 
-const char *tess__change_value(const tess__change *c, const char *key) {
+const char *tess__change_value(const tess__option_set *c, const char *key) {
     for (int32_t i = 0; i < c->n; i++)
         if (strcmp(c->set[i].key, key) == 0)
             return c->set[i].value;
     return NULL;
 }
 
-void tess__change_text(const tess__change *c, char *out, size_t n) {
+void tess__change_text(const tess__option_set *c, char *out, size_t n) {
     char variable[80];
     size_t at = 0;
     out[0] = 0;
@@ -34,14 +34,14 @@ void tess__change_text(const tess__change *c, char *out, size_t n) {
     }
 }
 
-static void add_setting(tess__change *c, const char *key, const char *value, int32_t cost) {
+static void add_setting(tess__option_set *c, const char *key, const char *value, int32_t cost) {
     c->set[c->n].key = key;
     snprintf(c->set[c->n].value, sizeof c->set[c->n].value, "%s", value);
     c->n++;
     c->cost += cost;
 }
 
-static int contains(const tess__change *c, const tess__change *part) {
+static int contains(const tess__option_set *c, const tess__option_set *part) {
     for (int32_t i = 0; i < part->n; i++) {
         const char *value = tess__change_value(c, part->set[i].key);
         if (!value || strcmp(value, part->set[i].value) != 0)
@@ -101,7 +101,7 @@ static tess_status take_ranks(attempt *a, const char *ranks) {
     return status ? status : take_plugin(a, TESS_KIND_COMM, comm);
 }
 
-static tess_status apply(attempt *a, const tess__change *c) {
+static tess_status apply(attempt *a, const tess__option_set *c) {
     tess__setup *s = &a->plan.setup;
     const char *strategy = tess__change_value(c, "strategy"), *activations = tess__change_value(c, "activations");
     TRY(take_ranks(a, tess__change_value(c, "ranks")));
@@ -119,7 +119,7 @@ static tess_status apply(attempt *a, const tess__change *c) {
     return TESS_OK;
 }
 
-static tess_status plan_again(void *user, const tess__change *c, uint64_t bytes[3], double *seconds) {
+static tess_status plan_again(void *user, const tess__option_set *c, uint64_t bytes[3], double *seconds) {
     const origin *from = user;
     attempt *a = calloc(1, sizeof *a);
     (void)seconds;
@@ -161,11 +161,11 @@ enum { MOST_CHOICES = 12, MOST_FOUND = 16, MOST_PLANNED = 96, MOST_DOUBLINGS = 6
 typedef struct {
     const tess__plan *plan;
     const tess__selection *selection;
-    tess__try_fn fn;
+    tess__replan_fn fn;
     void *user;
     uint64_t need[3], budget[3];
-    tess__change choices[MOST_CHOICES]; /* single changes that help */
-    tess__remedy found[MOST_FOUND];     /* what fits; none is part of another */
+    tess__option_set choices[MOST_CHOICES]; /* single changes that help */
+    tess__remedy found[MOST_FOUND];         /* what fits; none is part of another */
     int32_t n_choices, n_found;
     tess__advice *out;
 } search;
@@ -191,7 +191,7 @@ static int helps(const search *x, const uint64_t bytes[3]) {
     return 0;
 }
 
-static int is_known(const search *x, const tess__change *c) {
+static int is_known(const search *x, const tess__option_set *c) {
     for (int32_t i = 0; i < x->n_found; i++)
         if (contains(c, &x->found[i].change))
             return 1;
@@ -199,7 +199,7 @@ static int is_known(const search *x, const tess__change *c) {
 }
 
 /* Plans `c`; keeps it when it fits. 0 when it cannot be had. */
-static int look(search *x, const tess__change *c, tess__remedy *r) {
+static int look(search *x, const tess__option_set *c, tess__remedy *r) {
     *r = (tess__remedy){ .change = *c, .seconds = -1 };
     if (x->out->n_planned == MOST_PLANNED)
         return 0;
@@ -218,7 +218,7 @@ static int look(search *x, const tess__change *c, tess__remedy *r) {
 
 /* A single change; one that helps is a choice for changes of more parts. */
 static void consider(search *x, const char *key, const char *value, int32_t cost) {
-    tess__change c = { .n = 0 };
+    tess__option_set c = { .n = 0 };
     tess__remedy r;
     add_setting(&c, key, value, cost);
     if (look(x, &c, &r) && helps(x, r.bytes) && x->n_choices < MOST_CHOICES)
@@ -272,7 +272,7 @@ static void consider_wraps(search *x) {
     int32_t n = 0, found = x->n_found, choice = -1;
     uint64_t best = UINT64_MAX, largest = largest_unit(x->plan);
     for (int i = 0; i < 4 && x->n_found == found && largest >= 16; i++) {
-        tess__change c = { .n = 0 };
+        tess__option_set c = { .n = 0 };
         char value[40] = "scopes";
         if (i)
             snprintf(value, sizeof value, "size:%llu", (unsigned long long)rounded(largest / parts[i]));
@@ -292,11 +292,11 @@ static void consider_wraps(search *x) {
 }
 
 /* More ranks, beside what else is in `with`. */
-static void consider_ranks(search *x, const tess__change *with) {
+static void consider_ranks(search *x, const tess__option_set *with) {
     int64_t ranks = x->plan->setup.nranks;
     int32_t before = x->n_found;
     for (int i = 0; i < MOST_DOUBLINGS && x->n_found == before && 2 * ranks <= MOST_RANKS; i++) {
-        tess__change c = *with;
+        tess__option_set c = *with;
         tess__remedy r;
         char value[40];
         ranks *= 2;
@@ -308,7 +308,7 @@ static void consider_ranks(search *x, const tess__change *with) {
 }
 
 static int by_cost(const void *a, const void *b) {
-    const tess__change *x = a, *y = b;
+    const tess__option_set *x = a, *y = b;
     if (x->cost != y->cost)
         return x->cost < y->cost ? -1 : 1;
     return x->n - y->n;
@@ -317,14 +317,14 @@ static int by_cost(const void *a, const void *b) {
 /* All sets of two choices and more with one value for each option, the cheapest first. */
 static void consider_sets(search *x) {
     enum { MOST_SETS = 512 };
-    tess__change *sets = malloc(MOST_SETS * sizeof *sets);
+    tess__option_set *sets = malloc(MOST_SETS * sizeof *sets);
     tess__remedy r;
     int32_t n = 0;
     for (uint32_t mask = 1; sets && n < MOST_SETS && mask < 1u << x->n_choices; mask++) {
-        tess__change c = { .n = 0 };
+        tess__option_set c = { .n = 0 };
         int ok = 1;
         for (int32_t i = 0; i < x->n_choices && ok; i++) {
-            const tess__change *one = &x->choices[i];
+            const tess__option_set *one = &x->choices[i];
             if (!(mask >> i & 1))
                 continue;
             ok = !tess__change_value(&c, one->set[0].key) && c.n < TESS__MOST_SETTINGS;
@@ -367,12 +367,12 @@ static void run_search(search *x) {
         consider(x, "activations", "offload", COST_OFFLOAD_ACTIVATIONS);
     }
     consider_sets(x);
-    tess__change most = x->out->least.change;
+    tess__option_set most = x->out->least.change;
     /* Memory that the program took may depend on the number of ranks: only the program itself can say. */
     if (x->fn == plan_again && x->plan->n_user)
         most.n = 0;
     else
-        consider_ranks(x, &(tess__change){ .n = 0 });
+        consider_ranks(x, &(tess__option_set){ .n = 0 });
     if (!x->n_found && most.n && most.n < TESS__MOST_SETTINGS)
         consider_ranks(x, &most);
     qsort(x->found, (size_t)x->n_found, sizeof *x->found, by_time);
@@ -383,7 +383,7 @@ static void run_search(search *x) {
 /* An alternative that does not fit either is not advised on. */
 static _Thread_local int busy;
 
-void tess__advise(const tess__plan *p, const tess__selection *selection, tess__try_fn fn, void *user,
+void tess__advise(const tess__plan *p, const tess__selection *selection, tess__replan_fn fn, void *user,
                   tess__advice *out) {
     origin from = { p, selection };
     *out = (tess__advice){ .n = 0 };

@@ -15,10 +15,10 @@ typedef struct { /* options to set, by their keys (option_table.c) */
     } set[TESS__MOST_SETTINGS];
     int32_t n;
     int32_t cost; /* by the stated order; of the changes together */
-} tess__change;
+} tess__option_set;
 
 typedef struct {
-    tess__change change;
+    tess__option_set change;
     uint64_t bytes[3]; /* planned, by domain */
     double seconds;    /* of a step, predicted; below 0: not known */
 } tess__remedy;
@@ -33,17 +33,17 @@ typedef struct {
 
 /** Plans with a change: TESS_OK and what it takes, or a failure when the change cannot be had. `seconds` is -1 ahead.
  */
-typedef tess_status (*tess__try_fn)(void *user, const tess__change *, uint64_t bytes[3], double *seconds);
+typedef tess_status (*tess__replan_fn)(void *user, const tess__option_set *, uint64_t bytes[3], double *seconds);
 
 /** The value a change gives to `key`, or null. */
-const char *tess__change_value(const tess__change *, const char *key);
+const char *tess__change_value(const tess__option_set *, const char *key);
 /** "TESSERA_OFFLOAD=cpu and -n 4" */
-void tess__change_text(const tess__change *, char *out, size_t n);
+void tess__change_text(const tess__option_set *, char *out, size_t n);
 
 /** For a plan that is over its budget. Alternatives are planned by `fn`, where a caller can do more than
  * compile what was declared (a model made anew for another precision), else (null) with the plan's own declarations.
  */
-void tess__advise(const tess__plan *, const tess__selection *, tess__try_fn fn, void *user, tess__advice *out);
+void tess__advise(const tess__plan *, const tess__selection *, tess__replan_fn fn, void *user, tess__advice *out);
 /** Adds the advice to the message `said`: "… With TESSERA_OFFLOAD=cpu: 498.0 MiB." */
 void tess__advice_text(const tess__advice *, const char *said, char *out, size_t n);
 #endif

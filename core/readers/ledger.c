@@ -123,7 +123,7 @@ typedef struct {
 } reading;
 
 static uint64_t *taken_of(const reading *r, const tess__buffer *b) {
-    return &r->taken[(size_t)b->role * (size_t)r->plan->builder.stride + (size_t)b->index];
+    return &r->taken[(size_t)b->role * (size_t)r->plan->compiler.stride + (size_t)b->index];
 }
 
 static void read_book(reading *r, const tess__buffer *b, int sign) {
@@ -155,8 +155,8 @@ static void read_program(reading *r, const tess__program *p) {
             r->ledger.n_points++;
             r->fn(r->user, &point);
         }
-        if (i < p->n_instrs && (p->instrs[i].op == TESS__BOOK || p->instrs[i].op == TESS__FREE))
-            read_book(r, &p->buffers[p->instrs[i].buffer], p->instrs[i].op == TESS__BOOK ? 1 : -1);
+        if (i < p->n_instrs && (p->instrs[i].op == TESS__ALLOC || p->instrs[i].op == TESS__FREE))
+            read_book(r, &p->buffers[p->instrs[i].buffer], p->instrs[i].op == TESS__ALLOC ? 1 : -1);
     }
 }
 
@@ -184,7 +184,7 @@ static tess_status read_programs(reading *r, uint32_t of) {
 
 tess_status tess__ledger_read(const tess__plan *p, uint32_t of, tess_ledger_fn fn, void *user) {
     reading r = { .plan = p, .fn = fn, .user = user };
-    r.taken = calloc((size_t)TESS__N_ROLES * (size_t)p->builder.stride, sizeof *r.taken);
+    r.taken = calloc((size_t)TESS__N_ROLES * (size_t)p->compiler.stride, sizeof *r.taken);
     tess_status s = r.taken ? tess__ledger_create(&r.ledger, p->layout.n_units)
                             : tess__fail(TESS_E_NOMEM, "no memory to read the plan");
     if (!s)

@@ -33,7 +33,7 @@ typedef struct {
     queue queues[N_QUEUES];
     double now, cores;                                                  /* cores of this rank, 0: no limit */
     int32_t last;                                                       /* span: the engine's latest */
-    int32_t *gather, *reduce, *fetched, *lowered, *stow[2], *unstow[2]; /* tickets by group or block; 0: none */
+    int32_t *gather, *reduce, *fetched, *on_host, *stow[2], *unstow[2]; /* tickets by group or block; 0: none */
     int32_t *tickets;
     const tess__program *program;
     int32_t microbatch;
@@ -140,7 +140,7 @@ static tess_status advance(sim *s, double left, double demand, const queue *q, i
 /* ---- the engine's thread ---- */
 
 static tess_status work(sim *s, const tess__instr *in, const tess__event *e, double seconds) {
-    tess__span span = { .lane = TESS__LANE_COMPUTE,
+    tess__span span = { .lane = TESS__TRACK_COMPUTE,
                         .op = in->op,
                         .event = e ? e->type : 0,
                         .index = e ? e->scope : in->index,
@@ -153,7 +153,7 @@ static tess_status work(sim *s, const tess__instr *in, const tess__event *e, dou
     s->last = at;
     TRY(advance(s, seconds, s->in->threads, NULL, 0));
     s->out->spans[at].seconds = s->now - span.start;
-    s->out->busy[TESS__LANE_COMPUTE] += s->now - span.start;
+    s->out->busy[TESS__TRACK_COMPUTE] += s->now - span.start;
     return TESS_OK;
 }
 
@@ -166,7 +166,7 @@ static tess_status wait(sim *s, int which, const tess__instr *in, int32_t *ticke
     if (!asked || q->done >= asked)
         return TESS_OK;
     TRY(advance(s, 0, 0, q, asked));
-    tess__span span = { .lane = TESS__LANE_COMPUTE,
+    tess__span span = { .lane = TESS__TRACK_COMPUTE,
                         .op = in->op,
                         .index = in->index,
                         .cause = q->jobs[asked - 1].span,
@@ -311,7 +311,7 @@ static tess_status collective(sim *s, const tess__instr *in, int32_t *ticket) {
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
     double cpu, seconds = tess__collective_seconds(s->in->machine, s->in->comm, c->op, c->members,
                                                    per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
-    return post(s, COMM, TESS__LANE_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
+    return post(s, COMM, TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 
 /* ---- instructions ---- */
@@ -325,7 +325,7 @@ static tess_status gather(sim *s, const tess__instr *in) {
     const tess__group *group = &s->in->layout->groups[g];
     double cast = bytes_of(group->shard_elems, group->master) + bytes_of(group->shard_elems, group->compute);
     if (in->flags & TESS__ASYNC)
-        return post(s, UP, TESS__LANE_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1, &s->fetched[g]);
+        return post(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1, &s->fetched[g]);
     TRY(work(s, in, NULL, kernel(s, TESS__RATE_COPY, cast)));
     return ranks == 1 ? TESS_OK : collective(s, in, &s->gather[g]);
 }
@@ -336,8 +336,8 @@ static tess_status reduce(sim *s, const tess__instr *in) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     double bytes = bytes_of(group->shard_elems, c->send_dtype), alone = bytes + (double)group->shard_elems * 4;
     if (in->flags & TESS__ASYNC)
-        return post(s, DOWN, TESS__LANE_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
-                    threads(s), &s->lowered[g]);
+        return post(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
+                    threads(s), &s->on_host[g]);
     if (ranks == 1)
         return work(s, in, NULL, kernel(s, TESS__RATE_SUM, alone));
     return collective(s, in, &s->reduce[g]);
@@ -356,24 +356,24 @@ static double sum_bytes(const sim *s, const tess__group *g) {
 static tess_status on_shard(sim *s, const tess__instr *in, int rate, double bytes) {
     if (!(in->flags & TESS__ASYNC))
         return work(s, in, NULL, kernel(s, rate, bytes));
-    return post(s, DOWN, TESS__LANE_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
-                threads(s), &s->lowered[in->index]);
+    return post(s, DOWN, TESS__TRACK_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
+                threads(s), &s->on_host[in->index]);
 }
 
 static tess_status move(sim *s, const tess__instr *in) {
     const tess__machine *m = s->in->machine;
     const tess_block_options *o = &s->in->model->blocks[in->index].options;
-    int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__UNSTOW;
+    int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__RELOAD;
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
     double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
-    return post(s, back ? UP : DOWN, back ? TESS__LANE_UP : TESS__LANE_DOWN, in, seconds, back ? 1 : threads(s),
+    return post(s, back ? UP : DOWN, back ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, back ? 1 : threads(s),
                 back ? &s->unstow[output][in->index] : &s->stow[output][in->index]);
 }
 
 static tess_status fetch(sim *s, const tess__instr *in) {
     const tess__group *g = &s->in->layout->groups[in->index];
     double bytes = bytes_of(g->shard_elems, g->compute);
-    return post(s, UP, TESS__LANE_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1, &s->fetched[in->index]);
+    return post(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1, &s->fetched[in->index]);
 }
 
 /* The engine's thread posts it and waits at once. */
@@ -403,7 +403,7 @@ static tess_status instr(sim *s, const tess__instr *in) {
     int32_t i = in->index;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0;
     switch (in->op) {
-    case TESS__BOOK: return book(s, in);
+    case TESS__ALLOC: return book(s, in);
     case TESS__INPUT_COPY: return work(s, in, NULL, kernel(s, TESS__RATE_COPY, 2 * (double)u->input_bytes));
     case TESS__GATHER: return gather(s, in);
     case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], &s->gather[i]);
@@ -418,7 +418,7 @@ static tess_status instr(sim *s, const tess__instr *in) {
     }
     case TESS__SUM_FULL: return work(s, in, NULL, kernel(s, TESS__RATE_SUM, (double)l->groups[i].flat_elems * 12));
     case TESS__REDUCE: return reduce(s, in);
-    case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->lowered[i], &s->reduce[i]);
+    case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->on_host[i], &s->reduce[i]);
     case TESS__REPLICATE: return collective(s, in, &s->reduce[i]);
     case TESS__REPLICATE_WAIT: return wait(s, COMM, in, &s->reduce[i]);
     case TESS__SUM_SHARD: return on_shard(s, in, TESS__RATE_SUM, sum_bytes(s, &l->groups[i]));
@@ -426,13 +426,13 @@ static tess_status instr(sim *s, const tess__instr *in) {
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return blocking(s, in);
     case TESS__OPTIMIZE: return on_shard(s, in, TESS__RATE_OPTIMIZER, optimizer_bytes(s, &l->groups[i]));
-    case TESS__FETCH: return fetch(s, in);
-    case TESS__FETCH_WAIT: return wait(s, UP, in, &s->fetched[i]);
-    case TESS__DOWN_WAIT: return wait(s, DOWN, in, &s->lowered[i]);
-    case TESS__STOW:
-    case TESS__UNSTOW: return move(s, in);
-    case TESS__STOW_WAIT: return wait(s, DOWN, in, &s->stow[output][i]);
-    case TESS__UNSTOW_WAIT: return wait(s, UP, in, &s->unstow[output][i]);
+    case TESS__PREFETCH: return fetch(s, in);
+    case TESS__PREFETCH_WAIT: return wait(s, UP, in, &s->fetched[i]);
+    case TESS__HOST_WAIT: return wait(s, DOWN, in, &s->on_host[i]);
+    case TESS__OFFLOAD:
+    case TESS__RELOAD: return move(s, in);
+    case TESS__OFFLOAD_WAIT: return wait(s, DOWN, in, &s->stow[output][i]);
+    case TESS__RELOAD_WAIT: return wait(s, UP, in, &s->unstow[output][i]);
     default: return TESS_OK; /* takes no time to speak of */
     }
 }
@@ -501,7 +501,7 @@ tess_status tess__simulate(const tess__simulation *in, tess__timeline *out) {
     s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess__fail(TESS_E_NOMEM, "no memory to simulate a step");
-    int32_t **tables[] = { &s.gather,  &s.reduce,  &s.fetched,   &s.lowered,
+    int32_t **tables[] = { &s.gather,  &s.reduce,  &s.fetched,   &s.on_host,
                            &s.stow[0], &s.stow[1], &s.unstow[0], &s.unstow[1] };
     for (int i = 0; i < 8; i++)
         *tables[i] = s.tickets + (size_t)i * (size_t)n;

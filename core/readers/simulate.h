@@ -66,10 +66,10 @@ typedef struct {
 
 typedef struct {
     double seconds;
-    double exposed[TESS__N_LANES]; /* the engine's thread stood still for this lane */
-    double busy[TESS__N_LANES];
-    double critical[TESS__N_LANES]; /* the critical path by lane; adds up to `seconds` */
-    tess__span *spans;              /* in order of their beginning */
+    double exposed[TESS__N_TRACKS]; /* the engine's thread stood still for this lane */
+    double busy[TESS__N_TRACKS];
+    double critical[TESS__N_TRACKS]; /* the critical path by lane; adds up to `seconds` */
+    tess__span *spans;               /* in order of their beginning */
     int32_t n_spans, cap_spans;
 } tess__timeline;
 

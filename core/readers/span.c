@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-const char *tess__lane_name(uint32_t lane) {
+const char *tess__track_name(uint32_t lane) {
     static const char *const names[] = { "compute", "communication", "transfer_up", "transfer_down", "host" };
-    return lane < TESS__N_LANES ? names[lane] : "?";
+    return lane < TESS__N_TRACKS ? names[lane] : "?";
 }
 
 static const char *const op_names[] = {
-    [TESS__BOOK] = "zero",
+    [TESS__ALLOC] = "zero",
     [TESS__FREE] = "free",
     [TESS__INPUT_COPY] = "input",
     [TESS__RESULT_COPY] = "result",
@@ -27,13 +27,13 @@ static const char *const op_names[] = {
     [TESS__NORM_FINISH] = "norm_result",
     [TESS__OPTIMIZE] = "optimizer",
     [TESS__SHARE_BUFFERS] = "broadcast_buffers",
-    [TESS__FETCH] = "fetch",
-    [TESS__FETCH_WAIT] = "wait_fetch",
-    [TESS__DOWN_WAIT] = "wait_host",
-    [TESS__STOW] = "stow",
-    [TESS__STOW_WAIT] = "wait_stow",
-    [TESS__UNSTOW] = "unstow",
-    [TESS__UNSTOW_WAIT] = "wait_unstow",
+    [TESS__PREFETCH] = "fetch",
+    [TESS__PREFETCH_WAIT] = "wait_fetch",
+    [TESS__HOST_WAIT] = "wait_host",
+    [TESS__OFFLOAD] = "stow",
+    [TESS__OFFLOAD_WAIT] = "wait_stow",
+    [TESS__RELOAD] = "unstow",
+    [TESS__RELOAD_WAIT] = "wait_unstow",
 };
 
 static int is_op(uint8_t op) {
@@ -42,7 +42,7 @@ static int is_op(uint8_t op) {
 
 /* What the engine's thread does for a collective before it is posted has another name than the collective. */
 const char *tess__span_op(const tess__span *s) {
-    int compute = s->lane == TESS__LANE_COMPUTE;
+    int compute = s->lane == TESS__TRACK_COMPUTE;
     if (s->op == TESS__ENTER)
         return s->event == TESS__FORWARD_BEGIN    ? "forward"
                : s->event == TESS__BACKWARD_BEGIN ? "backward"
@@ -55,8 +55,8 @@ const char *tess__span_op(const tess__span *s) {
 }
 
 int tess__span_is_wait(const tess__span *s) {
-    return s->lane == TESS__LANE_COMPUTE && (s->op == TESS__NORM_REDUCE || s->op == TESS__SHARE_BUFFERS ||
-                                             (is_op(s->op) && strncmp(op_names[s->op], "wait_", 5) == 0));
+    return s->lane == TESS__TRACK_COMPUTE && (s->op == TESS__NORM_REDUCE || s->op == TESS__SHARE_BUFFERS ||
+                                              (is_op(s->op) && strncmp(op_names[s->op], "wait_", 5) == 0));
 }
 
 tess__span_place tess__span_about(const tess__span *s, const tess__model *m, const tess__layout *l) {
@@ -67,12 +67,12 @@ tess__span_place tess__span_about(const tess__span *s, const tess__model *m, con
     case TESS__NORM_REDUCE:
     case TESS__NORM_FINISH:
     case TESS__SHARE_BUFFERS:
-    case TESS__BOOK: break;
+    case TESS__ALLOC: break;
     case TESS__RESULT_COPY:
-    case TESS__STOW:
-    case TESS__STOW_WAIT:
-    case TESS__UNSTOW:
-    case TESS__UNSTOW_WAIT: at.scope = m->blocks[s->index].scope; break;
+    case TESS__OFFLOAD:
+    case TESS__OFFLOAD_WAIT:
+    case TESS__RELOAD:
+    case TESS__RELOAD_WAIT: at.scope = m->blocks[s->index].scope; break;
     default: at.unit = l->groups[s->index].unit;
     }
     if (at.scope >= 0)

@@ -4,10 +4,10 @@
 #define TESS_SPAN_H
 #include "plan/program.h"
 
-enum { TESS__LANE_COMPUTE, TESS__LANE_COMM, TESS__LANE_UP, TESS__LANE_DOWN, TESS__LANE_HOST, TESS__N_LANES };
+enum { TESS__TRACK_COMPUTE, TESS__TRACK_COMM, TESS__TRACK_UP, TESS__TRACK_DOWN, TESS__TRACK_HOST, TESS__N_TRACKS };
 
 typedef struct {
-    uint8_t lane, op, event; /* TESS__LANE_…, TESS__GATHER …; of ENTER: TESS__FORWARD_BEGIN … */
+    uint8_t lane, op, event; /* TESS__TRACK_…, TESS__GATHER …; of ENTER: TESS__FORWARD_BEGIN … */
     uint8_t critical;        /* simulated: on the critical path */
     int32_t index;           /* of the instruction: a group, a block; of ENTER: the scope */
     int32_t cause;           /* simulated: the span whose end let this one begin, or -1 */
@@ -15,7 +15,7 @@ typedef struct {
     double start, seconds;   /* start: measured on a clock of its own, simulated from the step's beginning */
 } tess__span;
 
-const char *tess__lane_name(uint32_t lane);    /* "transfer_up" */
+const char *tess__track_name(uint32_t lane);   /* "transfer_up" */
 const char *tess__span_op(const tess__span *); /* "all_gather"; a wait of the engine's thread: "wait_all_gather" */
 int tess__span_is_wait(const tess__span *);    /* the engine's thread stands still for another lane */
 typedef struct {                               /* what a span is about; -1: none */

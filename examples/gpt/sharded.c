@@ -346,7 +346,7 @@ static tess_status part(void *user, const tess_range *r, void *data) {
 
 static void load(struct gpt *g) {
     for (g->array = 0; g->array < 3; g->array++)
-        ok(tess_each(g->tess, arrays[g->array] | TESS_OF_WRITE, part, g));
+        ok(tess_each_owned(g->tess, arrays[g->array] | TESS_OF_WRITE, part, g));
     fclose(g->file);
 }
 
@@ -356,7 +356,7 @@ static void save(struct gpt *g, const char *path) {
     if (!g->file || fwrite(&h, sizeof h, 1, g->file) != 1)
         die("%s: cannot be written", path);
     for (g->array = 0; g->array < 3; g->array++)
-        ok(tess_each(g->tess, arrays[g->array], part, g));
+        ok(tess_each_owned(g->tess, arrays[g->array], part, g));
     if (fflush(g->file) || fsync(fileno(g->file)) || fclose(g->file))
         die("%s: cannot be written", path);
     printf("saved %zu parameters in %s\n", g->n_params, path);

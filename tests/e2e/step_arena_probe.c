@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A program by hooks whose evaluation departs from the declared order: a forward ends after the next one has begun, so
+/* A program by hooks whose evaluation deviates from the declared order: a forward ends after the next one has begun, so
  * that both scopes are whole at once and the step arena has to grow by one. Its kernels touch nothing; the memory kind
  * does not matter. */
 #include <stdio.h>

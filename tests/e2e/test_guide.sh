@@ -35,7 +35,7 @@ for ranks in 1 2; do
   done
 done
 [ "$(sed -n 's/.*add up to \([0-9.]*\) and \([0-9.]*\);.*/\1 \2/p' your-own-loop.1 | awk '{ print $1 == $2 }')" = 1 ] ||
-  fail "tess_each and tess_each_full differ: $(cat your-own-loop.1)"
+  fail "tess_each_owned and tess_each_full differ: $(cat your-own-loop.1)"
 TESSERA_ACTIVATIONS=recompute expect 0 "$TESSERA" run --no-prefix -n 1 -- ./blocks
 diff <(grep learns out) <(grep learns blocks.1) || fail "recompute changes the numbers of blocks.md"
 expect 0 "$TESSERA" plan -n 64 -- ./your-own-loop

@@ -40,7 +40,7 @@ build plain
 "$work/plain" blocks | grep -q ' step_allocations=0 ' || { echo "the unharmed core allocates in a step" >&2; exit 1; }
 "$work/plain" blocks | grep -q ' ledger=equal ' || { echo "the unharmed core does not run as planned" >&2; exit 1; }
 
-plant engine/blocks.c 'TRY(tess__hand_out(t, e->scope' 'free(malloc(65536)); TRY(tess__hand_out(t, e->scope'
+plant engine/blocks.c 'TRY(tess__scope_pointers(t, e->scope' 'free(malloc(65536)); TRY(tess__scope_pointers(t, e->scope'
 sed -i '1i #include <stdlib.h>' "$work/core/engine/blocks.c"
 build extra
 if "$work/extra" blocks | grep -q ' step_allocations=0 '; then

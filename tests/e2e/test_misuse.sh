@@ -30,7 +30,7 @@ done
 for n in 1 2; do
   says $n 1 5 'scope "b" was never entered: its tess_forward_begin is missing|expected begin of forward of "b"|expected .*"b"' scope_left_out
   alike
-  says $n 0 0 'departs from the declared one, as scope "b" was never entered' scope_left_out
+  says $n 0 0 'deviates from the declared one, as scope "b" was never entered' scope_left_out
   says $n 1 5 '"b"' backward_left_out
   alike
   says $n 0 0 'backward of scope "b" was left out: its tess_backward_begin is missing' backward_left_out

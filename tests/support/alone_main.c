@@ -78,7 +78,7 @@ static tess_status go_on(tess *t, const char *what) {
     tess_status s = train(t, 0);
     double loss;
     const void *p[8];
-    if (strcmp(what, "shortened") == 0) { /* rank 0's pass departs from the declared order */
+    if (strcmp(what, "shortened") == 0) { /* rank 0's pass deviates from the declared order */
         s = s ? s : first ? shortened_pass(t) : toy_pass(t, &model, TESS_PASS_TRAIN, 1, &loss);
         return s ? s : train(t, 0);
     }

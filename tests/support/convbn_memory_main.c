@@ -60,9 +60,9 @@ static void walk(probe *p) {
     uint64_t now = s.resting_bytes[TESS_DOMAIN_DEVICE];
     for (int32_t i = 0; i < program->n_instrs; i++) {
         const tess__instr *in = &program->instrs[i];
-        const tess__buffer *b = in->op == TESS__BOOK || in->op == TESS__FREE ? &program->buffers[in->buffer] : NULL;
+        const tess__buffer *b = in->op == TESS__ALLOC || in->op == TESS__FREE ? &program->buffers[in->buffer] : NULL;
         if (b && b->domain == TESS_DOMAIN_DEVICE)
-            now = in->op == TESS__BOOK ? now + b->bytes : now - b->bytes;
+            now = in->op == TESS__ALLOC ? now + b->bytes : now - b->bytes;
         if (is_last_forward(p, program, in))
             p->planned_forward = now;
     }

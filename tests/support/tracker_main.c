@@ -65,7 +65,7 @@ static tess_status plan_part(tess *t) {
     for (int i = 0; i < 4 && !s; i++)
         s = tess__program_event(&events, types[i], 0);
     if (!s)
-        s = tess__compile_pass(&t->plan.builder, TESS_PASS_TRAIN, &events, 0, &t->plan.programs[TESS__P_TRAIN]);
+        s = tess__compile_pass(&t->plan.compiler, TESS_PASS_TRAIN, &events, 0, &t->plan.programs[TESS__P_TRAIN]);
     tess__program_free(&events);
     return s;
 }
@@ -146,7 +146,7 @@ static tess_status run(const char *name) {
     if (!s)
         s = open_net(&net, 0, scopes, &t, &memory);
     c.t = t;
-    if (!s && net.hooks) /* its first pass departs from the declared order */
+    if (!s && net.hooks) /* its first pass deviates from the declared order */
         s = iterate(t, scopes[0], memory, batch);
     for (int i = 0; i < 2 && !s; i++) {
         if (i == 1)

@@ -14,7 +14,7 @@ typedef struct {
     tess__setup setup;
     tess__model model;
     tess__layout layout;
-    tess__builder builder;
+    tess__compiler compiler;
     tess__program program;
     int32_t unit[64], n_units;
 } plan;
@@ -86,16 +86,16 @@ static inline tess_status plan_wrap(plan *p, plan_wrap_open open, const char *ar
     return s;
 }
 
-/* Wraps by scope, lays out and makes the builder. */
+/* Wraps by scope, lays out and makes the compiler. */
 static inline void plan_layout(plan *p) {
     assert_int_equal(plan_wrap(p, tess__wrap_scopes_open, ""), TESS_OK);
     assert_int_equal(tess__layout_build(&p->model, &p->setup, p->unit, p->n_units, &p->layout), TESS_OK);
-    assert_int_equal(tess__builder_create(&p->builder, &p->setup, &p->model, &p->layout), TESS_OK);
+    assert_int_equal(tess__compiler_create(&p->compiler, &p->setup, &p->model, &p->layout), TESS_OK);
 }
 
 static inline void plan_free(plan *p) {
     tess__program_free(&p->program);
-    tess__builder_free(&p->builder);
+    tess__compiler_free(&p->compiler);
     tess__layout_free(&p->layout);
     tess__model_free(&p->model);
 }

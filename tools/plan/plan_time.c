@@ -181,7 +181,7 @@ int plan_time_machine(const char *command, tess__machine *out, int *code) {
 /* ---- spans and tables -------------------------------------------------------------------------- */
 static struct { /* of the plan that is being printed */
     const tess__machine *machine;
-    double seconds, exposed[TESS__N_LANES], critical[TESS__N_LANES], busy[TESS__N_LANES];
+    double seconds, exposed[TESS__N_TRACKS], critical[TESS__N_TRACKS], busy[TESS__N_TRACKS];
 } shown;
 
 void plan_time_use(const tess__machine *m) {
@@ -199,7 +199,7 @@ static void put_span(json_out *j, const tess__span *s, const tess__plan *p) {
     json_string(j, "event", "span");
     json_string(j, "source", "simulated");
     json_int(j, "step", 1);
-    json_string(j, "lane", tess__lane_name(s->lane));
+    json_string(j, "lane", tess__track_name(s->lane));
     json_string(j, "op", tess__span_op(s));
     json_string(j, "unit", unit[0] ? unit : NULL);
     json_double(j, "start", s->start);
@@ -209,11 +209,11 @@ static void put_span(json_out *j, const tess__span *s, const tess__plan *p) {
     json_line(j);
 }
 
-static void put_lanes(json_out *j, const char *key, const double seconds[TESS__N_LANES]) {
+static void put_lanes(json_out *j, const char *key, const double seconds[TESS__N_TRACKS]) {
     json_object_begin(j, key);
-    for (uint32_t i = 0; i < TESS__N_LANES; i++)
+    for (uint32_t i = 0; i < TESS__N_TRACKS; i++)
         if (seconds[i] > 0)
-            json_double(j, tess__lane_name(i), seconds[i]);
+            json_double(j, tess__track_name(i), seconds[i]);
     json_object_end(j);
 }
 
@@ -222,7 +222,7 @@ static void put_time(json_out *j) {
     json_string(j, "event", "time");
     json_string(j, "machine", shown.machine->name);
     json_double(j, "seconds", shown.seconds);
-    json_double(j, "exposed_communication_seconds", shown.exposed[TESS__LANE_COMM]);
+    json_double(j, "exposed_communication_seconds", shown.exposed[TESS__TRACK_COMM]);
     put_lanes(j, "exposed", shown.exposed);
     put_lanes(j, "critical_path", shown.critical);
     put_lanes(j, "busy", shown.busy);
@@ -247,12 +247,12 @@ tess_status plan_time_spans(const plan_source *s, json_out *json, double *second
     return TESS_OK;
 }
 
-static void print_lanes(FILE *out, const char *what, const double seconds[TESS__N_LANES]) {
+static void print_lanes(FILE *out, const char *what, const double seconds[TESS__N_TRACKS]) {
     double all = 0;
     fprintf(out, "  %-22s", what);
-    for (uint32_t i = 0; i < TESS__N_LANES; i++) {
+    for (uint32_t i = 0; i < TESS__N_TRACKS; i++) {
         if (seconds[i] > 0)
-            fprintf(out, "%s%s %.4g s", all > 0 ? ", " : " ", tess__lane_name(i), seconds[i]);
+            fprintf(out, "%s%s %.4g s", all > 0 ? ", " : " ", tess__track_name(i), seconds[i]);
         all += seconds[i];
     }
     fputs(all > 0 ? "\n" : " nothing\n", out);

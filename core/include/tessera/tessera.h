@@ -146,8 +146,8 @@ typedef struct {
  * this rank owns; `data` is host memory, fp32 unless the parameter is f64, valid during the call. */
 typedef tess_status (*tess_range_fn)(void *user, const tess_range *, void *data);
 TESS_API tess_status tess_shard(tess *, tess_range_fn fill, void *user);          /* [C] compile, plan, hash, allocate, fill */
-TESS_API tess_status tess_each(tess *, uint32_t of, tess_range_fn fn, void *user); /* [C] only in that a failure on one rank fails all */
-/** [C] Like tess_each, but every rank sees every element: pieces of at most 64 Ki elements in declaration order
+TESS_API tess_status tess_each_owned(tess *, uint32_t of, tess_range_fn fn, void *user); /* [C] only in that a failure on one rank fails all */
+/** [C] Like tess_each_owned, but every rank sees every element: pieces of at most 64 Ki elements in declaration order
  * (tied parameters once, at the first name). For saving and for digests. */
 TESS_API tess_status tess_each_full(tess *, uint32_t of, tess_range_fn fn, void *user);
 /** [C] The full parameters of a scope, between passes; read-only, in the compute dtype. */
@@ -156,7 +156,7 @@ TESS_API tess_status tess_summon_end(tess *, tess_scope); /* [C] */
 
 /* ---- hooks: one pass --------------------------------------------------------------------------- */
 /** [C] Starts a pass. It ends with the next call that needs it to have ended: tess_pass, tess_step, tess_update,
- * tess_grad_norm, tess_grad_drop, tess_each, tess_each_full, tess_summon_begin, tess_trace or tess_close. tess_all_reduce,
+ * tess_grad_norm, tess_grad_drop, tess_each_owned, tess_each_full, tess_summon_begin, tess_trace or tess_close. tess_all_reduce,
  * tess_barrier and everything that only reads may be called inside one. */
 TESS_API tess_status tess_pass(tess *, uint32_t kind);
 /** K of the running step: TESSERA_ACCUM or tess_options.accum. */

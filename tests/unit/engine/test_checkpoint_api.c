@@ -46,7 +46,7 @@ static void train(tess *t, toy *m, int first, int steps) {
 
 static copy parameters_of(tess *t) {
     copy c = { 0 };
-    assert_int_equal(tess_each(t, TESS_OF_PARAM, append, &c), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, append, &c), TESS_OK);
     assert_true(c.n > 0);
     return c;
 }

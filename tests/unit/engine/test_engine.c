@@ -132,7 +132,7 @@ static void test_engine__part_of_the_model_recompiles_once_and_leaves_zero_gradi
     for (int i = 0; i < 3; i++) {
         partial_pass(t, &m);
         seen_grads s = { -1, -1, -1 };
-        assert_int_equal(tess_each(t, TESS_OF_GRAD, look, &s), TESS_OK);
+        assert_int_equal(tess_each_owned(t, TESS_OF_GRAD, look, &s), TESS_OK);
         assert_true(s.embed == 2.0f); /* tied: two uses */
         assert_true(s.scale == 0.0f);
         assert_true(s.head == 1.0f);
@@ -632,7 +632,7 @@ static void test_engine__without_an_engine_every_call_is_refused(void **state) {
         tess_step(NULL, NULL),
         tess_grad_norm(NULL, NULL),
         tess_grad_drop(NULL),
-        tess_each(NULL, TESS_OF_PARAM, NULL, NULL),
+        tess_each_owned(NULL, TESS_OF_PARAM, NULL, NULL),
         tess_each_full(NULL, TESS_OF_PARAM, NULL, NULL),
         tess_all_reduce(NULL, &out, 1, TESS_F64, TESS_SUM),
         tess_barrier(NULL),

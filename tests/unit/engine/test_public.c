@@ -149,7 +149,7 @@ static void test_public__a_callbacks_message_is_kept(void **state) {
     (void)state;
     toy m;
     tess *t = open_toy(&m, (tess_options){ 0 });
-    assert_int_equal(tess_each(t, TESS_OF_PARAM, refuse, NULL), TESS_E_DATA);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, refuse, NULL), TESS_E_DATA);
     assert_string_equal(tess_last_error(), "no values for embed.weight");
     tess_close(t);
 }
@@ -175,7 +175,7 @@ static void test_public__ranges_know_their_place_in_a_stack(void **state) {
     assert_int_equal(tess_scope_add(t, "h.*", 3, NULL), TESS_OK);
     assert_int_equal(tess_param_add(t, &o, NULL), TESS_OK);
     assert_int_equal(tess_shard(t, NULL, NULL), TESS_OK);
-    assert_int_equal(tess_each(t, TESS_OF_PARAM, place, &next), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, place, &next), TESS_OK);
     assert_int_equal(next, 30);
     tess_close(t);
 }
@@ -227,7 +227,7 @@ static void test_public__an_optimizer_of_ones_own_steps_and_its_states_are_plann
     assert_true(loss[2] < loss[1] && loss[1] < loss[0]);
     assert_int_equal(tess_steps_done(t), 3);
     moments seen = { 0 };
-    assert_int_equal(tess_each(t, TESS_OF_MOMENT1, add_up, &seen), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_MOMENT1, add_up, &seen), TESS_OK);
     assert_true(seen.sum > 0);
     assert_int_equal(tess_stats_get(t, &stats), TESS_OK);
     assert_true(stats.category_peak_bytes[TESS_DOMAIN_DEVICE][TESS_CAT_OPTIMIZER] >= 4 * (uint64_t)seen.count);
@@ -274,7 +274,7 @@ static tess_status load(void *user, const tess_range *r, void *data) {
 
 static void walk(tess *t, uint32_t of, tess_range_fn fn, float *values) {
     store s = { .values = values };
-    assert_int_equal(tess_each(t, of, fn, &s), TESS_OK);
+    assert_int_equal(tess_each_owned(t, of, fn, &s), TESS_OK);
 }
 
 static void steps(tess *t, toy *m, int first, int n) {

@@ -65,7 +65,7 @@ static void test_ranges__each_parameter_is_shown_once_in_order_of_declaration(vo
     toy m;
     tess *t = open_toy(&m, "adamw");
     seen s = { .n = 0 }, full = { .n = 0 };
-    assert_int_equal(tess_each(t, TESS_OF_PARAM, look, &s), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, look, &s), TESS_OK);
     assert_int_equal(tess_each_full(t, TESS_OF_PARAM, look, &full), TESS_OK);
     assert_int_equal(s.n, 8); /* the alias is not shown again */
     assert_int_equal(full.n, 8);
@@ -84,7 +84,7 @@ static void test_ranges__what_is_written_is_read_back(void **state) {
     toy m;
     tess *t = open_toy(&m, "adamw");
     seen s = { .write = 1 };
-    assert_int_equal(tess_each(t, TESS_OF_PARAM | TESS_OF_WRITE, look, &s), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, look, &s), TESS_OK);
     s = (seen){ .n = 0 };
     assert_int_equal(tess_each_full(t, TESS_OF_PARAM, look, &s), TESS_OK);
     float expected = 0;
@@ -100,7 +100,7 @@ static void test_ranges__gradients_and_states_are_of_what_is_trained(void **stat
     tess *t = open_toy(&m, "adamw");
     train_pass(t, &m);
     seen s = { .n = 0 };
-    assert_int_equal(tess_each(t, TESS_OF_GRAD, look, &s), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_GRAD, look, &s), TESS_OK);
     assert_int_equal(s.n, 6); /* neither the frozen one nor the buffer */
     assert_true(s.sum != 0);
     s = (seen){ .n = 0 };
@@ -108,7 +108,7 @@ static void test_ranges__gradients_and_states_are_of_what_is_trained(void **stat
     assert_int_equal(s.n, 6);
     step(t);
     s = (seen){ .n = 0 };
-    assert_int_equal(tess_each(t, TESS_OF_MOMENT2, look, &s), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_MOMENT2, look, &s), TESS_OK);
     assert_int_equal(s.n, 6);
     assert_true(s.sum > 0);
     tess_close(t);
@@ -126,17 +126,17 @@ static void test_ranges__what_is_not_there_is_refused(void **state) {
     toy m;
     seen s = { .n = 0 };
     tess *t = open_toy(&m, "adamw");
-    assert_refused(t, tess_each(t, TESS_OF_GRAD, look, &s), "no gradients");
+    assert_refused(t, tess_each_owned(t, TESS_OF_GRAD, look, &s), "no gradients");
     t = open_toy(&m, "sgd");
-    assert_refused(t, tess_each(t, TESS_OF_MOMENT1, look, &s), "keeps 0 states");
+    assert_refused(t, tess_each_owned(t, TESS_OF_MOMENT1, look, &s), "keeps 0 states");
     t = open_toy(&m, "adamw");
-    assert_refused(t, tess_each(t, 9, look, &s), "9 is nothing");
+    assert_refused(t, tess_each_owned(t, 9, look, &s), "9 is nothing");
     t = open_toy(&m, "adamw");
     assert_refused(t, tess_each_full(t, TESS_OF_PARAM | TESS_OF_WRITE, look, &s), "tess_each_full only reads");
     t = open_toy(&m, "adamw");
-    assert_refused(t, tess_each(t, TESS_OF_PARAM, NULL, &s), "tess_each");
+    assert_refused(t, tess_each_owned(t, TESS_OF_PARAM, NULL, &s), "tess_each_owned");
     assert_int_equal(tess_open(NULL, &t), TESS_OK);
-    assert_refused(t, tess_each(t, TESS_OF_PARAM, look, &s), "before tess_shard");
+    assert_refused(t, tess_each_owned(t, TESS_OF_PARAM, look, &s), "before tess_shard");
 }
 
 /* f64 goes through as it is; bf16 and f16 are shown as fp32 and rounded once when taken back. */
@@ -184,7 +184,7 @@ static void test_ranges__small_floats_are_shown_in_fp32(void **state) {
         assert_int_equal(tess_param_add(t, &o, NULL), TESS_OK);
     }
     assert_int_equal(tess_shard(t, set_thirds, NULL), TESS_OK);
-    assert_int_equal(tess_each(t, TESS_OF_PARAM, check_thirds, &total), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, check_thirds, &total), TESS_OK);
     assert_int_equal(total, 270005);
     assert_int_equal(tess_each_full(t, TESS_OF_PARAM, check_thirds, &total), TESS_OK);
     assert_int_equal(total, 540010);

@@ -51,7 +51,7 @@ static void test_sums__the_counter_adds_in_the_tree(void **state) {
     make_leaves();
     for (int n = 1; n <= MOST; n++) {
         static float storage[16][ELEMS];
-        tess__counter c = { .n_levels = levels_for(n), .elems = ELEMS };
+        tess__microbatch_sum c = { .n_levels = levels_for(n), .elems = ELEMS };
         for (int l = 0; l < c.n_levels; l++)
             c.level[l] = storage[l];
         memset(storage, 0xff, sizeof storage); /* nothing of before may count */
@@ -71,7 +71,7 @@ static void test_sums__in_order_is_one_after_the_other(void **state) {
     static float level[ELEMS];
     make_leaves();
     memset(level, 0xff, sizeof level);
-    tess__counter c = { .n_levels = 1, .in_order = 1, .elems = ELEMS, .level = { level } };
+    tess__microbatch_sum c = { .n_levels = 1, .in_order = 1, .elems = ELEMS, .level = { level } };
     for (int k = 0; k < 7; k++)
         assert_int_equal(tess__counter_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
     void *sum = NULL;
@@ -89,7 +89,7 @@ static void test_sums__bf16_leaves_are_summed_in_fp32(void **state) {
     (void)state;
     static const uint16_t one = 0x3f80, small = 0x3b80; /* 1 and 2^-8: their sum is no bf16 */
     float level[2];
-    tess__counter c = { .n_levels = 2, .elems = 1, .level = { &level[0], &level[1] } };
+    tess__microbatch_sum c = { .n_levels = 2, .elems = 1, .level = { &level[0], &level[1] } };
     assert_int_equal(tess__counter_add(&c, 0, &one, TESS_BF16, run, NULL), TESS_OK);
     assert_int_equal(tess__counter_add(&c, 1, &small, TESS_BF16, run, NULL), TESS_OK);
     void *sum = NULL;
@@ -101,7 +101,7 @@ static void test_sums__more_microbatches_than_planned_are_an_error(void **state)
     (void)state;
     static float level[2][ELEMS];
     make_leaves();
-    tess__counter c = { .n_levels = 2, .elems = ELEMS, .level = { level[0], level[1] } };
+    tess__microbatch_sum c = { .n_levels = 2, .elems = ELEMS, .level = { level[0], level[1] } };
     for (int k = 0; k < 3; k++)
         assert_int_equal(tess__counter_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
     assert_int_equal(tess__counter_add(&c, 3, leaves[3], TESS_F32, run, NULL), TESS_E_INTERNAL);

@@ -27,7 +27,7 @@ static void declare(plan *p, int32_t nranks, const char *strategy) {
 
 static void compile(plan *p, uint32_t kind) {
     plan_layout(p);
-    assert_int_equal(tess__compile_pass(&p->builder, kind, NULL, 0, &p->program), TESS_OK);
+    assert_int_equal(tess__compile_pass(&p->compiler, kind, NULL, 0, &p->program), TESS_OK);
 }
 
 static void make(plan *p, int32_t nranks, const char *strategy, int32_t prefetch) {
@@ -76,9 +76,9 @@ static int32_t most_alive(const plan *p, uint8_t role) {
     int32_t now = 0, most = 0;
     for (int32_t i = 0; i < p->program.n_instrs; i++) {
         const tess__instr *in = &p->program.instrs[i];
-        if ((in->op != TESS__BOOK && in->op != TESS__FREE) || p->program.buffers[in->buffer].role != role)
+        if ((in->op != TESS__ALLOC && in->op != TESS__FREE) || p->program.buffers[in->buffer].role != role)
             continue;
-        now += in->op == TESS__BOOK ? 1 : -1;
+        now += in->op == TESS__ALLOC ? 1 : -1;
         most = now > most ? now : most;
     }
     return most;
@@ -128,10 +128,10 @@ static void test_compile__parameters_go_before_the_reduction_and_gradients_after
         int32_t last_free =
             find_buffer(&p, TESS__FREE, TESS__FULL, k, k == SCOPES - 1 ? 0 : count(&p, TESS__GATHER, k) - 1);
         assert_true(leave < last_free && last_free < reduce);
-        assert_true(find_buffer(&p, TESS__BOOK, TESS__GRAD, k, 0) <
+        assert_true(find_buffer(&p, TESS__ALLOC, TESS__GRAD, k, 0) <
                     find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k));
         assert_true(find_buffer(&p, TESS__FREE, TESS__GRAD, k, 0) > wait);
-        assert_true(find_buffer(&p, TESS__BOOK, TESS__SHARD_GRAD, k, 0) < reduce);
+        assert_true(find_buffer(&p, TESS__ALLOC, TESS__SHARD_GRAD, k, 0) < reduce);
         assert_int_equal(count(&p, TESS__REDUCE, k), 1);
     }
     /* One reduction is on its way while the next backward computes. */
@@ -190,8 +190,8 @@ static void test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once(v
     assert_int_equal(count(&p, TESS__GATHER, g), 3); /* a; e, forward and backward in one; a again */
     assert_int_equal(count(&p, TESS__REDUCE, g), 1);
     assert_true(find(&p, TESS__REDUCE, g, 0) > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, 0));
-    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__GRAD, g, 1), -1); /* between the uses only the gradient stays */
-    assert_true(find_buffer(&p, TESS__BOOK, TESS__GRAD, g, 0) < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, 4));
+    assert_int_equal(find_buffer(&p, TESS__ALLOC, TESS__GRAD, g, 1), -1); /* between the uses only the gradient stays */
+    assert_true(find_buffer(&p, TESS__ALLOC, TESS__GRAD, g, 0) < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, 4));
     assert_true(find_buffer(&p, TESS__FREE, TESS__FULL, g, 1) < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, 2));
     plan_free(&p);
 }
@@ -205,7 +205,7 @@ static void test_compile__frozen_units_are_gathered_and_never_reduced(void **sta
     int32_t g = p.model.params[SCOPES].group;
     assert_true(g >= 0 && count(&p, TESS__GATHER, g) == 2);
     assert_int_equal(count(&p, TESS__REDUCE, g), 0);
-    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__GRAD, g, 0), -1);
+    assert_int_equal(find_buffer(&p, TESS__ALLOC, TESS__GRAD, g, 0), -1);
     plan_free(&p);
 }
 
@@ -242,9 +242,9 @@ static void check_program(const tess__program *p) {
         int booked = 0, freed = 0;
         for (int32_t k = 0; k < p->n_instrs; k++)
             if (p->instrs[k].buffer == i) {
-                booked += p->instrs[k].op == TESS__BOOK;
+                booked += p->instrs[k].op == TESS__ALLOC;
                 freed += p->instrs[k].op == TESS__FREE;
-                assert_true(p->instrs[k].op != TESS__BOOK || (k == p->buffers[i].first && !freed));
+                assert_true(p->instrs[k].op != TESS__ALLOC || (k == p->buffers[i].first && !freed));
             }
         assert_int_equal(booked, 1);
         assert_int_equal(freed, p->buffers[i].arena == TESS__STEP || freed == 1);
@@ -290,7 +290,7 @@ static void test_compile__every_program_is_balanced(void **state) {
                                                   TESS_PASS_TRAIN | TESS_PASS_NO_SYNC };
                 for (int k = 0; k < (p.setup.sync_each ? 2 : 3); k++)
                     for (int fused = 0; fused <= (k == 0 && p.setup.accum == 1); fused++) {
-                        assert_int_equal(tess__compile_pass(&p.builder, kinds[k], NULL, fused, &p.program), TESS_OK);
+                        assert_int_equal(tess__compile_pass(&p.compiler, kinds[k], NULL, fused, &p.program), TESS_OK);
                         check_program(&p.program);
                         check_waits(&p.program, TESS__GATHER, TESS__GATHER_WAIT, TESS__FULL);
                         check_waits(&p.program, TESS__REDUCE, TESS__REDUCE_WAIT, TESS__GRAD);
@@ -311,14 +311,14 @@ static void test_compile__recomputation_runs_each_block_but_the_last_again(void 
     add_blocks(&p);
     compile(&p, TESS_PASS_TRAIN);
     for (int32_t k = 0; k + 1 < SCOPES; k++) {
-        int32_t again = find_event(&p, TESS__ENTER, TESS__AGAIN_BEGIN, k);
+        int32_t again = find_event(&p, TESS__ENTER, TESS__RECOMPUTE_BEGIN, k);
         assert_true(again > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, k + 1));
         assert_true(again < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k));
         assert_true(find_buffer(&p, TESS__FREE, TESS__SAVED, k, 0) <
                     find_event(&p, TESS__ENTER, TESS__FORWARD_BEGIN, k + 1));
-        assert_true(find_buffer(&p, TESS__BOOK, TESS__SAVED, k, 1) < again);
+        assert_true(find_buffer(&p, TESS__ALLOC, TESS__SAVED, k, 1) < again);
     }
-    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__SAVED, SCOPES - 1, 1), -1);
+    assert_int_equal(find_buffer(&p, TESS__ALLOC, TESS__SAVED, SCOPES - 1, 1), -1);
     assert_int_equal(most_alive(&p, TESS__SAVED), 1);
     plan_free(&p);
     plan_init(&p, 2);
@@ -338,11 +338,11 @@ static void test_compile__a_block_that_keeps_does_not_run_again(void **state) {
     compile(&p, TESS_PASS_TRAIN);
     int again = 0;
     for (int32_t i = 0; i < p.program.n_events; i++) {
-        again += p.program.events[i].type == TESS__AGAIN_BEGIN;
-        assert_false(p.program.events[i].type == TESS__AGAIN_BEGIN && p.program.events[i].scope == 1);
+        again += p.program.events[i].type == TESS__RECOMPUTE_BEGIN;
+        assert_false(p.program.events[i].type == TESS__RECOMPUTE_BEGIN && p.program.events[i].scope == 1);
     }
     assert_int_equal(again, SCOPES - 2);
-    assert_int_equal(find_buffer(&p, TESS__BOOK, TESS__SAVED, 1, 1), -1);
+    assert_int_equal(find_buffer(&p, TESS__ALLOC, TESS__SAVED, 1, 1), -1);
     assert_true(find_buffer(&p, TESS__FREE, TESS__SAVED, 1, 0) > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, 1));
     assert_int_equal(most_alive(&p, TESS__SAVED), 2);
     plan_free(&p);
@@ -354,7 +354,7 @@ static void test_compile__a_fused_step_follows_each_reduction(void **state) {
     plan_init(&p, 4);
     add_blocks(&p);
     plan_layout(&p);
-    assert_int_equal(tess__compile_pass(&p.builder, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+    assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
     for (int32_t g = 0; g < p.layout.n_groups; g++) {
         assert_int_equal(count(&p, TESS__OPTIMIZE, g), p.layout.groups[g].trainable);
         if (p.layout.groups[g].trainable)
@@ -389,7 +389,7 @@ static void test_compile__a_comm_that_lacks_a_collective_is_named(void **state) 
     plan p;
     declare(&p, 13, "full"); /* the fixture's comm has no broadcast among 13 */
     plan_layout(&p);
-    assert_int_equal(tess__compile_other(&p.builder, TESS__PASS_FULL, &p.program), TESS_E_UNSUPPORTED);
+    assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_FULL, &p.program), TESS_E_UNSUPPORTED);
     assert_non_null(strstr(tess_last_error(), "13 ranks"));
     plan_free(&p);
 }

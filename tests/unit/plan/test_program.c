@@ -82,7 +82,7 @@ static void test_program__clearing_keeps_nothing_but_memory(void **state) {
         int32_t at = -1;
         assert_int_equal(tess__program_buffer(&p, &b, &at), TESS_OK);
         assert_int_equal(at, i);
-        assert_int_equal(tess__program_instr(&p, TESS__BOOK, 0, i, at, 0), TESS_OK);
+        assert_int_equal(tess__program_instr(&p, TESS__ALLOC, 0, i, at, 0), TESS_OK);
         assert_int_equal(tess__program_event(&p, TESS__FORWARD_BEGIN, i), TESS_OK);
     }
     assert_int_equal(p.instrs[999].index, 999);
@@ -103,7 +103,7 @@ static void test_program__instructions_read_as_what_they_do(void **state) {
     plan_scope(&p, "h.1");
     plan_param(&p, "h.1.w", 1000, 0);
     plan_layout(&p);
-    assert_int_equal(tess__compile_pass(&p.builder, TESS_PASS_TRAIN, NULL, 0, &p.program), TESS_OK);
+    assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 0, &p.program), TESS_OK);
     for (int32_t i = 0; i < p.program.n_instrs; i++) {
         tess__program_text(&p.program, &p.model, &p.layout, i, text, sizeof text);
         assert_null(strchr(text, '?'));

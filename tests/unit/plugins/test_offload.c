@@ -247,10 +247,10 @@ static void test_offload__gradients_moments_and_norm_read_the_same(void **state)
         memset(seen[i], 0, sizeof seen[i]);
         assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, 0, &loss), TESS_OK);
         assert_int_equal(tess_grad_norm(t, &norm), TESS_OK);
-        assert_int_equal(tess_each(t, TESS_OF_GRAD, sum_up, &seen[i][0]), TESS_OK);
+        assert_int_equal(tess_each_owned(t, TESS_OF_GRAD, sum_up, &seen[i][0]), TESS_OK);
         assert_int_equal(tess_each_full(t, TESS_OF_GRAD, sum_up, &seen[i][1]), TESS_OK);
         assert_int_equal(tess_step(t, &step_options), TESS_OK);
-        assert_int_equal(tess_each(t, TESS_OF_MOMENT2, sum_up, &seen[i][2]), TESS_OK);
+        assert_int_equal(tess_each_owned(t, TESS_OF_MOMENT2, sum_up, &seen[i][2]), TESS_OK);
         assert_int_equal(tess_close(t), TESS_OK);
         seen[i][3] = norm;
         assert_true(norm > 0 && seen[i][2] > 0);
@@ -274,11 +274,11 @@ static int count(const tess__program *p, uint8_t op, int flags) {
 static uint64_t most_alive(const tess__program *p, uint32_t domain, uint32_t category) {
     uint64_t now = 0, most = 0;
     for (int32_t i = 0; i < p->n_instrs; i++) {
-        if (p->instrs[i].op != TESS__BOOK && p->instrs[i].op != TESS__FREE)
+        if (p->instrs[i].op != TESS__ALLOC && p->instrs[i].op != TESS__FREE)
             continue;
         const tess__buffer *b = &p->buffers[p->instrs[i].buffer];
         if (b->domain == domain && b->category == category)
-            now += p->instrs[i].op == TESS__BOOK ? b->bytes : 0 - b->bytes;
+            now += p->instrs[i].op == TESS__ALLOC ? b->bytes : 0 - b->bytes;
         most = now > most ? now : most;
     }
     return most;
@@ -367,7 +367,7 @@ static void test_offload__the_device_holds_two_units_and_little_on_its_way(void 
             if (moving > grad + grad / 2)
                 fail_msg("%s, %d ranks: %llu bytes on their way, a unit has %llu", precisions[i], ranks,
                          (unsigned long long)moving, (unsigned long long)grad);
-            assert_true(count(p, TESS__FETCH, 0) >= 20);
+            assert_true(count(p, TESS__PREFETCH, 0) >= 20);
             tess_close(t);
         }
 }
@@ -383,11 +383,11 @@ static void test_offload__activations_leave_the_device_until_backward(void **sta
         const tess__program *p = program_of(t, TESS__P_TRAIN);
         most[i] = most_alive(p, TESS_DOMAIN_DEVICE, TESS_CAT_ACTIVATION);
         /* of five blocks, three saved buffers and two outputs */
-        assert_int_equal(count(p, TESS__STOW, 0), i ? 5 : 0);
-        assert_int_equal(count(p, TESS__UNSTOW, 0), i ? 5 : 0);
-        assert_int_equal(count(p, TESS__UNSTOW, TESS__OUTPUTS), i ? 2 : 0);
+        assert_int_equal(count(p, TESS__OFFLOAD, 0), i ? 5 : 0);
+        assert_int_equal(count(p, TESS__RELOAD, 0), i ? 5 : 0);
+        assert_int_equal(count(p, TESS__RELOAD, TESS__OUTPUTS), i ? 2 : 0);
         assert_int_equal(most_alive(p, TESS_DOMAIN_HOST, TESS_CAT_ACTIVATION), i ? 5 * 64 : 0);
-        assert_int_equal(count(program_of(t, TESS__P_EVAL), TESS__STOW, 0), 0);
+        assert_int_equal(count(program_of(t, TESS__P_EVAL), TESS__OFFLOAD, 0), 0);
         assert_int_equal(tess_close(t), TESS_OK);
     }
     assert_true(most[1] < most[0]);
@@ -414,7 +414,7 @@ static double partial_step(tess *t, const toy *m) {
             assert_int_equal(tess_backward_end(t, m->scope[order[i]]), TESS_OK);
         }
     }
-    assert_int_equal(tess_each(t, TESS_OF_GRAD, sum_up, &sum), TESS_OK);
+    assert_int_equal(tess_each_owned(t, TESS_OF_GRAD, sum_up, &sum), TESS_OK);
     assert_int_equal(tess_step(t, &step_options), TESS_OK);
     return sum;
 }

@@ -130,7 +130,7 @@ static void assert_remedies_hold(const program *p, const tess__advice *a) {
     assert_int_not_equal(a->n, 0);
     for (int32_t i = 0; i < a->n; i++) {
         program changed = *p;
-        const tess__change *c = &a->list[i].change;
+        const tess__option_set *c = &a->list[i].change;
         for (int32_t k = 0; k < c->n; k++) {
             if (strcmp(c->set[k].key, "ranks") == 0)
                 changed.ranks = (int32_t)strtol(c->set[k].value, NULL, 10);
@@ -403,7 +403,7 @@ static void test_advise__a_planner_of_the_callers_decides_and_its_times_order(vo
 static void test_advise__changes_are_spelled_as_they_are_set(void **state) {
     (void)state;
     char text[200];
-    tess__change c = { .n = 3, .set = { { "offload", "cpu" }, { "ranks", "8" }, { "wrap", "size:50000" } } };
+    tess__option_set c = { .n = 3, .set = { { "offload", "cpu" }, { "ranks", "8" }, { "wrap", "size:50000" } } };
     tess__change_text(&c, text, sizeof text);
     assert_string_equal(text, "TESSERA_OFFLOAD=cpu and -n 8 and TESSERA_WRAP=size:50000");
     assert_string_equal(tess__change_value(&c, "ranks"), "8");

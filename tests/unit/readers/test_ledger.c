@@ -268,7 +268,7 @@ static void test_ledger__the_fullest_instruction_books_the_planned_peak(void **s
     tess__fullest f = tess__ledger_fullest(&t->plan, TESS_DOMAIN_DEVICE);
     assert_true(f.program >= 0 && f.program < TESS__N_PROGRAMS);
     const tess__program *p = &t->plan.programs[f.program];
-    assert_int_equal(p->instrs[f.instr].op, TESS__BOOK);
+    assert_int_equal(p->instrs[f.instr].op, TESS__ALLOC);
     assert_true(f.point < p->n_points);
     if (f.point >= 0)
         assert_true(p->points[f.point].at <= f.instr);

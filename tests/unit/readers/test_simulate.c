@@ -33,7 +33,7 @@ static void make(step *s, int32_t ranks, double link) {
     assert_int_equal(plan_param(&s->p, "a.w", 1024, 0), TESS_OK);
     assert_int_equal(plan_param(&s->p, "b.w", 1024, 0), TESS_OK);
     plan_layout(&s->p);
-    assert_int_equal(tess__compile_pass(&s->p.builder, TESS_PASS_TRAIN, NULL, 0, &s->p.program), TESS_OK);
+    assert_int_equal(tess__compile_pass(&s->p.compiler, TESS_PASS_TRAIN, NULL, 0, &s->p.program), TESS_OK);
     for (int k = 0; k < SCOPES; k++)
         s->costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
     s->machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, link } };
@@ -82,20 +82,20 @@ static void test_simulate__collectives_as_long_as_forward_hide_but_at_both_ends(
     make(&s, 2, 2048);
     run(&s);
     assert_near(s.line.seconds, 8);
-    assert_near(s.line.exposed[TESS__LANE_COMM], 2);
-    assert_near(s.line.busy[TESS__LANE_COMM], 5);
-    assert_near(s.line.busy[TESS__LANE_COMPUTE], 6);
-    assert_near(s.line.critical[TESS__LANE_COMPUTE], 6);
-    assert_near(s.line.critical[TESS__LANE_COMM], 2);
-    assert_span(&s, TESS__LANE_COMM, TESS__GATHER, 0, A, 0, 1);
-    assert_span(&s, TESS__LANE_COMM, TESS__GATHER, 0, B, 1, 1); /* while forward of a runs */
-    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__FORWARD_BEGIN, A, 1, 1);
-    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, B, 3, 2);
-    assert_span(&s, TESS__LANE_COMM, TESS__REDUCE, 0, B, 5, 1);
-    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 5, 2);
-    assert_span(&s, TESS__LANE_COMM, TESS__REDUCE, 0, A, 7, 1);
-    assert_false(find(&s, TESS__LANE_COMM, TESS__REDUCE, 0, B)->critical);
-    assert_true(find(&s, TESS__LANE_COMM, TESS__REDUCE, 0, A)->critical);
+    assert_near(s.line.exposed[TESS__TRACK_COMM], 2);
+    assert_near(s.line.busy[TESS__TRACK_COMM], 5);
+    assert_near(s.line.busy[TESS__TRACK_COMPUTE], 6);
+    assert_near(s.line.critical[TESS__TRACK_COMPUTE], 6);
+    assert_near(s.line.critical[TESS__TRACK_COMM], 2);
+    assert_span(&s, TESS__TRACK_COMM, TESS__GATHER, 0, A, 0, 1);
+    assert_span(&s, TESS__TRACK_COMM, TESS__GATHER, 0, B, 1, 1); /* while forward of a runs */
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__FORWARD_BEGIN, A, 1, 1);
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, B, 3, 2);
+    assert_span(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, B, 5, 1);
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 5, 2);
+    assert_span(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, A, 7, 1);
+    assert_false(find(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, B)->critical);
+    assert_true(find(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, A)->critical);
     done(&s);
 }
 
@@ -105,9 +105,9 @@ static void test_simulate__slow_collectives_are_exposed_and_queue(void **state) 
     make(&s, 2, 2048.0 / 3);
     run(&s);
     assert_near(s.line.seconds, 16);
-    assert_near(s.line.exposed[TESS__LANE_COMM], 10);
-    assert_span(&s, TESS__LANE_COMM, TESS__REDUCE, 0, B, 10, 3); /* posted at 9, behind the gather of a */
-    assert_near(s.line.critical[TESS__LANE_COMPUTE] + s.line.critical[TESS__LANE_COMM], 16);
+    assert_near(s.line.exposed[TESS__TRACK_COMM], 10);
+    assert_span(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, B, 10, 3); /* posted at 9, behind the gather of a */
+    assert_near(s.line.critical[TESS__TRACK_COMPUTE] + s.line.critical[TESS__TRACK_COMM], 16);
     done(&s);
 }
 
@@ -117,8 +117,8 @@ static void test_simulate__one_rank_only_computes(void **state) {
     make(&s, 1, 0);
     run(&s);
     assert_near(s.line.seconds, 6);
-    assert_near(s.line.exposed[TESS__LANE_COMM], 0);
-    assert_near(s.line.busy[TESS__LANE_COMM], 0);
+    assert_near(s.line.exposed[TESS__TRACK_COMM], 0);
+    assert_near(s.line.busy[TESS__TRACK_COMM], 0);
     for (int32_t i = 0; i < s.line.n_spans; i++)
         assert_true(s.line.spans[i].critical);
     done(&s);
@@ -140,9 +140,9 @@ static void test_simulate__lanes_that_share_a_core_slow_each_other(void **state)
     s.machine.n_collectives = 2;
     run(&s);
     assert_near(s.line.seconds, 11);
-    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__FORWARD_BEGIN, A, 1, 2);
-    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, B, 4, 3);
-    assert_span(&s, TESS__LANE_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 7, 3);
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__FORWARD_BEGIN, A, 1, 2);
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, B, 4, 3);
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 7, 3);
     done(&s);
     make(&s, 2, 0); /* with a core to spare they do not */
     s.machine.is_cpu = 1;
@@ -209,8 +209,8 @@ static void test_trace__keeps_the_last_spans_and_reads_one_step(void **state) {
     assert_int_equal(tess__trace_create(4, &t), TESS_OK);
     int64_t now = tess__trace_now();
     for (uint64_t step = 0; step < 3; step++) {
-        tess__trace_add(t, TESS__LANE_COMM, &gather, NULL, step, now + 1000);
-        tess__trace_add(t, TESS__LANE_COMPUTE, &enter, &forward, step, now);
+        tess__trace_add(t, TESS__TRACK_COMM, &gather, NULL, step, now + 1000);
+        tess__trace_add(t, TESS__TRACK_COMPUTE, &enter, &forward, step, now);
     }
     assert_int_equal(tess__trace_read(t, 0, spans, 8), 0); /* overwritten */
     assert_int_equal(tess__trace_read(t, 2, NULL, 0), 2);
@@ -219,7 +219,7 @@ static void test_trace__keeps_the_last_spans_and_reads_one_step(void **state) {
     assert_int_equal(spans[0].index, 5);
     assert_near(spans[0].start, 0);
     assert_true(spans[0].seconds >= 0);
-    assert_string_equal(tess__lane_name(spans[1].lane), "communication");
+    assert_string_equal(tess__track_name(spans[1].lane), "communication");
     assert_string_equal(tess__span_op(&spans[1]), "all_gather");
     assert_near(spans[1].start, 1e-6);
     tess__trace_destroy(t);

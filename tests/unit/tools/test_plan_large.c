@@ -41,13 +41,13 @@ static double plan_all(plan *p, int32_t *unit) {
     assert_int_equal(tess__model_finish(&p->model), TESS_OK);
     assert_int_equal(tess__wrap_apply(&p->model, ops, ctx, "scopes", &p->setup.env, unit, &n_units), TESS_OK);
     assert_int_equal(tess__layout_build(&p->model, &p->setup, unit, n_units, &p->layout), TESS_OK);
-    assert_int_equal(tess__builder_create(&p->builder, &p->setup, &p->model, &p->layout), TESS_OK);
+    assert_int_equal(tess__compiler_create(&p->compiler, &p->setup, &p->model, &p->layout), TESS_OK);
     assert_int_equal(tess__resident(&p->setup, &p->layout, 1, &resident), TESS_OK);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(tess__compile_pass(&p->builder, passes[i], NULL, 0, &p->program), TESS_OK);
+        assert_int_equal(tess__compile_pass(&p->compiler, passes[i], NULL, 0, &p->program), TESS_OK);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(tess__compile_other(&p->builder, others[i], &p->program), TESS_OK);
-    assert_int_equal(tess__compile_pass(&p->builder, TESS_PASS_TRAIN, NULL, 0, &p->program), TESS_OK);
+        assert_int_equal(tess__compile_other(&p->compiler, others[i], &p->program), TESS_OK);
+    assert_int_equal(tess__compile_pass(&p->compiler, TESS_PASS_TRAIN, NULL, 0, &p->program), TESS_OK);
     double seconds = now_s() - start;
     tess__program_free(&resident);
     return seconds;

@@ -71,7 +71,7 @@ static void must_compare(comm_rank *r) {
     r->ops->destroy(r->comm);
 }
 
-/* Rank nranks-1 departs from the others in one thing. All must see it, and name a rank that is not theirs. */
+/* Rank nranks-1 deviates from the others in one thing. All must see it, and name a rank that is not theirs. */
 static void disagree(comm_rank *r, const char *what, tess_collective usual, tess_collective odd) {
     tess_error e = { .struct_size = sizeof e };
     int odd_one = r->rank == r->nranks - 1;

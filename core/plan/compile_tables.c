@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static tess_status list_scope_units(tess__builder *b) {
+static tess_status list_scope_units(tess__compiler *b) {
     const tess__model *m = b->model;
     for (int32_t k = 0; k < m->n_scopes; k++) {
         const tess__scope *scope = &m->scopes[k];
@@ -26,8 +26,9 @@ static tess_status list_scope_units(tess__builder *b) {
     return TESS_OK;
 }
 
-tess_status tess__builder_create(tess__builder *b, const tess__setup *s, const tess__model *m, const tess__layout *l) {
-    *b = (tess__builder){ .setup = s, .model = m, .layout = l, .reducing = -1, .lowering = -1 };
+tess_status tess__compiler_create(tess__compiler *b, const tess__setup *s, const tess__model *m,
+                                  const tess__layout *l) {
+    *b = (tess__compiler){ .setup = s, .model = m, .layout = l, .reducing = -1, .on_host = -1 };
     b->stride = l->n_groups > m->n_blocks ? l->n_groups : m->n_blocks;
     b->stride += !b->stride;
     b->units = calloc((size_t)l->n_units + 1, sizeof *b->units);
@@ -40,16 +41,16 @@ tess_status tess__builder_create(tess__builder *b, const tess__setup *s, const t
     if (!status)
         status = list_scope_units(b);
     if (status)
-        tess__builder_free(b);
+        tess__compiler_free(b);
     return status;
 }
 
-void tess__builder_free(tess__builder *b) {
+void tess__compiler_free(tess__compiler *b) {
     for (int32_t k = 0; b->scope_units && b->model && k < b->model->n_scopes; k++)
         free(b->scope_units[k]);
     free(b->scope_units);
     free(b->n_scope_units);
     free(b->units);
     free(b->buffer_of);
-    *b = (tess__builder){ 0 };
+    *b = (tess__compiler){ 0 };
 }
