@@ -13,7 +13,7 @@ the options of a command stand in the one table that makes docs/variables.md: op
 messages have the form of the core's: log|log_set_least
 an index of names, and file formats, that the core has too: names_[a-z]+|safetensors_[a-z_]+|checkpoint_[a-z_]+|ckpt_[a-z_]+|file_[a-z_]+|disk_[a-z_]+|is_checkpoint|store_[a-z_]+|manifest_[a-z_]+|saved_[a-z_]+|step_[a-z_]+|secret_[a-z_]+|step_dir|secret_read|saved_manifest|manifest_free|local_path|dtype_of_word|json_[a-z_]+
 launch starts the core's own key-value server, and a rank chooses its threads before tess_open: kv_[a-z_]+|wire_[a-z_]+|now_ns|world_from_env|binding_[a-z]+
-plan reads the plan itself, instruction by instruction, and simulates it: advice_of|category_name|change_text|lane_name|ledger_[a-z]+|model_[a-z_]+|pass_name|plan_of|plugin_list|point_name|program_text|selection_of|simulate|span_[a-z]+|timeline_free
+plan reads the plan itself, instruction by instruction, and simulates it: advice_of|category_name|change_text|track_name|ledger_[a-z]+|model_[a-z_]+|pass_name|plan_of|plugin_list|point_name|program_text|selection_of|simulate|span_[a-z]+|timeline_free
 LIST
 for room in train plan tune launch report; do
   find "$BUILD/tools/CMakeFiles/tool_$room.dir" -name '*.o'
