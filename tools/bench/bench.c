@@ -12,7 +12,7 @@
 #include "tools/launch/launch.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/train/train.h"
 
 enum { KEY_BYTES = 0x100, KEY_LEAST, KEY_ROUNDS, KEY_SECONDS, KEY_OP, KEY_TOGETHER, KEY_MACHINE, MOST_SUBJECTS = 16 };
@@ -113,7 +113,7 @@ static tess_status open_output(int32_t rank, int *is_json, FILE **out) {
         return TESS_OK;
     *out = fopen(json, "we");
     if (!*out)
-        return tess__fail(TESS_E_DATA, "--json=%s: %s", json, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--json=%s: %s", json, strerror(errno));
     return TESS_OK;
 }
 

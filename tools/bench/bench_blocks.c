@@ -11,7 +11,7 @@
 #include "tools/models/direct.h"
 #include "core/base/options.h"
 #include "tools/support/progress.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/train/train.h"
 
 enum { LEAST_ROUNDS = 9, MOST_ROUNDS = 201 };
@@ -32,7 +32,7 @@ static tess_status meet(bench *b) {
         return TESS_OK;
     char *all = calloc((size_t)b->world.nranks, 1);
     if (!all)
-        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", b->world.nranks);
+        return tess_fail(TESS_E_NOMEM, "no memory to compare %d ranks", b->world.nranks);
     snprintf(key, sizeof key, "blocks/%d", b->exchanges++);
     tess_status status = tess__control_exchange(b->control, key, &mine, 1, all);
     free(all);
@@ -126,7 +126,7 @@ static tess_status measure(bench *b, model *m, direct *d, void *batch) {
     int32_t columns = 2 * m->desc.n_blocks;
     double *row = calloc((size_t)columns, sizeof *row), *times = calloc((size_t)columns * MOST_ROUNDS, sizeof *times);
     int n = 0;
-    tess_status status = row && times ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the times of blocks");
+    tess_status status = row && times ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for the times of blocks");
     fill(m, batch);
     if (status == TESS_OK)
         status = rounds(b, m, d, batch, row, times, &n);
@@ -136,7 +136,7 @@ static tess_status measure(bench *b, model *m, direct *d, void *batch) {
     }
     for (int32_t i = 0; i < m->desc.n_blocks && status == TESS_OK && b->world.rank == 0; i++)
         if (print(b, m, i, row[i], row[m->desc.n_blocks + i]) != 0)
-            status = tess__fail(TESS_E_SYSTEM, "--json: not everything could be written");
+            status = tess_fail(TESS_E_SYSTEM, "--json: not everything could be written");
     free(row);
     free(times);
     return status;
@@ -149,7 +149,7 @@ static tess_status bench_model(bench *b, const char *name, uint32_t precision) {
     if (status != TESS_OK)
         return status;
     void *batch = aligned_alloc(64, ops_align(m->desc.input_bytes));
-    status = batch ? direct_create(m, 0, &d) : tess__fail(TESS_E_NOMEM, "no memory for a batch of %s", name);
+    status = batch ? direct_create(m, 0, &d) : tess_fail(TESS_E_NOMEM, "no memory for a batch of %s", name);
     if (status == TESS_OK)
         status = measure(b, m, d, batch);
     direct_destroy(d);

@@ -99,7 +99,7 @@ static tess_status agree(bench *b, tess_status mine) {
         return status != TESS_OK ? status : mine;
     for (int32_t r = 0; r < b->world.nranks; r++)
         if (all[r] != TESS_OK)
-            return tess__fail(all[r], "rank %d could not take part: %s", r, tess__status_name(all[r]));
+            return tess_fail(all[r], "rank %d could not take part: %s", r, tess__status_name(all[r]));
     return TESS_OK;
 }
 
@@ -123,7 +123,7 @@ static tess_status run(bench *b, const tess_collective *c, int times) {
         if (s != TESS_E_TIMEOUT)
             b->comm_ops->request_free(requests[i]);
     }
-    return status == TESS_OK ? TESS_OK : tess__fail(status, "comm %s: %s", b->plugin->name, error.message);
+    return status == TESS_OK ? TESS_OK : tess_fail(status, "comm %s: %s", b->plugin->name, error.message);
 }
 
 /* The slowest rank's seconds. */
@@ -286,8 +286,8 @@ static tess_status provide(bench *b, tess_collective *c) {
         b->scratch_bytes = 0;
         if (posix_memalign((void **)&b->scratch, 4096, need.device_bytes) != 0) {
             b->scratch = NULL;
-            return tess__fail(TESS_E_NOMEM, "no memory for %llu bytes of scratch",
-                              (unsigned long long)need.device_bytes);
+            return tess_fail(TESS_E_NOMEM, "no memory for %llu bytes of scratch",
+                             (unsigned long long)need.device_bytes);
         }
         b->scratch_bytes = need.device_bytes;
     }
@@ -353,7 +353,7 @@ static tess_status join(bench *b, const char *selection) {
     tess_comm *comm;
     tess_status status = b->comm_ops->init(b->plugin->ctx, &cfg, &comm, &error);
     if (status != TESS_OK)
-        return tess__fail(status, "comm %s: %s", b->plugin->name, error.message);
+        return tess_fail(status, "comm %s: %s", b->plugin->name, error.message);
     b->caps = (tess_comm_caps){ .struct_size = sizeof b->caps };
     b->comm_ops->query(b->plugin->ctx, comm, &b->caps);
     __atomic_store_n(&b->comm, comm, __ATOMIC_RELEASE);
@@ -378,7 +378,7 @@ static tess_status take_buffers(bench *b) {
         tess_error error = { .struct_size = sizeof error };
         tess_status status = b->comm_ops->mem_alloc(b->comm, &r, &b->own[i], &error);
         if (status != TESS_OK)
-            return tess__fail(status, "comm %s: %s", b->plugin->name, error.message);
+            return tess_fail(status, "comm %s: %s", b->plugin->name, error.message);
         memset(b->own[i].ptr, 0, b->options.most_bytes);
     }
     b->send = b->own[0].ptr;
@@ -495,7 +495,7 @@ static int obtain(bench *b) {
     if (posix_memalign((void **)&b->plain_send, 4096, bytes) != 0 ||
         posix_memalign((void **)&b->plain_recv, 4096, bytes) != 0)
         return tool_report(
-            tess__fail(TESS_E_NOMEM, "no memory for two buffers of %llu bytes", (unsigned long long)bytes));
+            tess_fail(TESS_E_NOMEM, "no memory for two buffers of %llu bytes", (unsigned long long)bytes));
     memset(b->plain_send, 0, bytes);
     memset(b->plain_recv, 0, bytes);
     return TOOL_OK;

@@ -18,7 +18,7 @@
 #include "core/base/options.h"
 #include "tools/support/progress.h"
 #include "tools/support/settings.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum { ROUNDS = 31, ELEMS = 1 << 18, FAR_ELEMS = 1 << 24, SIDE = 384 };
 
@@ -144,7 +144,7 @@ static tess_status measure_here(tess__machine *m) {
     for (int i = 0; i < 4 && status == TESS_OK; i++) {
         a[i] = aligned_alloc(64, (size_t)FAR_ELEMS * sizeof **a);
         if (!a[i])
-            status = tess__fail(TESS_E_NOMEM, "no memory to measure with");
+            status = tess_fail(TESS_E_NOMEM, "no memory to measure with");
         for (size_t k = 0; a[i] && k < FAR_ELEMS; k++)
             a[i][k] = (float)(k % 1000 + 1) * 0x1p-12f;
     }
@@ -222,11 +222,11 @@ static void fit_link(tess__machine *m) {
 static tess_status save(const tess__machine *m, const char *path) {
     FILE *file = strcmp(path, "1") == 0 ? stdout : fopen(path, "we");
     if (!file)
-        return tess__fail(TESS_E_DATA, "--machine=%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--machine=%s: %s", path, strerror(errno));
     int bad = machine_write(m, file);
     if (file != stdout)
         bad |= fclose(file);
-    return bad ? tess__fail(TESS_E_SYSTEM, "--machine=%s: not everything could be written", path) : TESS_OK;
+    return bad ? tess_fail(TESS_E_SYSTEM, "--machine=%s: not everything could be written", path) : TESS_OK;
 }
 
 int tool_bench_machine(const char *path) {
@@ -234,7 +234,7 @@ int tool_bench_machine(const char *path) {
     tess__machine m = { .is_cpu = 1, .algorithm = TESS__DIRECT };
     int fd = mkstemp(temporary);
     if (fd < 0)
-        return tool_report(tess__fail(TESS_E_DATA, "%s: %s", temporary, strerror(errno)));
+        return tool_report(tess_fail(TESS_E_DATA, "%s: %s", temporary, strerror(errno)));
     close(fd);
     snprintf(m.name, sizeof m.name, "this machine");
     snprintf(m.source, sizeof m.source, "measured by tessera bench --machine");

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/support/command_line.h"
 #include "tools/support/shared_options.h"
 
@@ -53,7 +53,7 @@ tess_status ckpt_find(const char *path, char out[PATH_MAX]) {
             found = 1;
         }
     free(steps);
-    return found ? TESS_OK : tess__fail(TESS_E_DATA, "%s: no checkpoint, nor a directory of some", path);
+    return found ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no checkpoint, nor a directory of some", path);
 }
 
 int ckpt_json_end(ckpt_arguments *a) {
@@ -153,7 +153,7 @@ static int read_shared(ckpt_arguments *a, FILE **file) {
         return tool_report(TESS_E_INVALID);
     *file = !json ? NULL : strcmp(json, "1") == 0 ? stdout : fopen(json, "w");
     if (json && !*file)
-        return tool_report(tess__fail(TESS_E_DATA, "--json=%s: cannot be written", json));
+        return tool_report(tess_fail(TESS_E_DATA, "--json=%s: cannot be written", json));
     a->json_on = json != NULL;
     if (json)
         json_init(&a->json, *file);

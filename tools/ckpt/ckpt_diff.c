@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/base/try.h"
 #include "tools/support/command_line.h"
 #include "ckpt.h"
@@ -130,7 +130,7 @@ int ckpt_diff(ckpt_arguments *a) {
     c.left = malloc((size_t)CHUNK_ELEMS * 8);
     c.right = malloc((size_t)CHUNK_ELEMS * 8);
     if (!status && (!c.left || !c.right))
-        status = tess__fail(TESS_E_NOMEM, "no memory to compare");
+        status = tess_fail(TESS_E_NOMEM, "no memory to compare");
     if (!status)
         status = compare(a, &c);
     int code = status ? tool_report(status) : say(a, &c);

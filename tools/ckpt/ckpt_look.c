@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/base/try.h"
 #include "core/checkpoint/safetensors_dtype.h"
 #include "tools/support/command_line.h"
@@ -22,7 +22,7 @@ static int each(ckpt_arguments *a, const char *path, each_fn fn) {
         return fn(a, path);
     tess_status status = tess__store_list(&tess__disk_real, path, &steps, &n);
     if (!status && n == 0)
-        status = tess__fail(TESS_E_DATA, "%s: no checkpoint, nor a directory of some", path);
+        status = tess_fail(TESS_E_DATA, "%s: no checkpoint, nor a directory of some", path);
     for (uint64_t i = 0; !status && i < n; i++)
         if (!(status = tess__step_dir(path, steps[i], one))) {
             int this = fn(a, one);
@@ -186,7 +186,7 @@ static tess_status remove_oldest(ckpt_arguments *a, const tess__store *store) {
             json_object_begin(&a->json, NULL);
             json_string(&a->json, "event", "removed");
             json_string(&a->json, "path", path);
-            status = ckpt_json_end(a) ? tess__fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
+            status = ckpt_json_end(a) ? tess_fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
         } else if (!status && !a->quiet)
             printf("removed %s\n", path);
     }
@@ -198,10 +198,9 @@ int ckpt_prune(ckpt_arguments *a) {
     tess__store store;
     char newest[PATH_MAX];
     tess__saved s;
-    tess_status status =
-        tess__is_checkpoint(&tess__disk_real, a->paths[0])
-            ? tess__fail(TESS_E_DATA, "%s: a checkpoint; give the directory that holds it", a->paths[0])
-            : ckpt_find(a->paths[0], newest);
+    tess_status status = tess__is_checkpoint(&tess__disk_real, a->paths[0])
+                             ? tess_fail(TESS_E_DATA, "%s: a checkpoint; give the directory that holds it", a->paths[0])
+                             : ckpt_find(a->paths[0], newest);
     if (!status && !(status = tess__saved_open(&tess__disk_real, newest, &s))) { /* what stays must be worth it */
         status = verify_files(a, &s);
         tess__saved_close(&s);

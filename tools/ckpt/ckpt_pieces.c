@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/name_index.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/base/try.h"
 #include "ckpt.h"
 
@@ -29,18 +29,18 @@ static tess_status open_file(ckpt_source *s, uint64_t i) {
 static tess_status add(ckpt_source *s, const tess__names *names, uint64_t file, uint64_t index, const tess__tensor *t) {
     tess__piece_name name;
     if (tess__piece_name_read(t->name, &name))
-        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is no piece of a checkpoint", s->saved.path, t->name);
+        return tess_fail(TESS_E_DATA, "%s: tensor '%s' is no piece of a checkpoint", s->saved.path, t->name);
     if (s->n == s->capacity) {
         uint64_t capacity = s->capacity ? 2 * s->capacity : 256;
         ckpt_piece *grown = realloc(s->pieces, capacity * sizeof *grown);
         if (!grown)
-            return tess__fail(TESS_E_NOMEM, "%s: no memory for its pieces", s->saved.path);
+            return tess_fail(TESS_E_NOMEM, "%s: no memory for its pieces", s->saved.path);
         s->pieces = grown;
         s->capacity = capacity;
     }
     int32_t param = name.kind == TESS__PIECE_PROGRAM ? -1 : tess__names_find(names, name.name, strlen(name.name));
     if (param < 0 && name.kind != TESS__PIECE_PROGRAM)
-        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is of no parameter of its manifest", s->saved.path, t->name);
+        return tess_fail(TESS_E_DATA, "%s: tensor '%s' is of no parameter of its manifest", s->saved.path, t->name);
     s->pieces[s->n++] = (ckpt_piece){ name.kind, param, name.first, t->elems, file, index };
     return TESS_OK;
 }
@@ -66,13 +66,13 @@ static tess_status check_whole(const ckpt_source *s) {
         const tess__tensor *whole = &s->saved.manifest.params[p->param];
         for (; i < s->n && s->pieces[i].param == p->param && s->pieces[i].kind == p->kind; i++) {
             if (s->pieces[i].first != at)
-                return tess__fail(TESS_E_DATA, "%s: '%s': a piece begins at element %" PRIu64 ", expected %" PRIu64,
-                                  s->saved.path, whole->name, s->pieces[i].first, at);
+                return tess_fail(TESS_E_DATA, "%s: '%s': a piece begins at element %" PRIu64 ", expected %" PRIu64,
+                                 s->saved.path, whole->name, s->pieces[i].first, at);
             at += s->pieces[i].elems;
         }
         if (at != whole->elems)
-            return tess__fail(TESS_E_DATA, "%s: '%s': its pieces have %" PRIu64 " elements, expected %" PRIu64,
-                              s->saved.path, whole->name, at, whole->elems);
+            return tess_fail(TESS_E_DATA, "%s: '%s': its pieces have %" PRIu64 " elements, expected %" PRIu64,
+                             s->saved.path, whole->name, at, whole->elems);
     }
     return TESS_OK;
 }
@@ -141,8 +141,8 @@ tess_status ckpt_source_read(ckpt_source *s, int32_t param, int kind, uint64_t f
         TRY(open_file(s, p->file));
         const tess__tensor *t = &tess__saved_file_list(s->open, &n)[p->tensor];
         if (tess__tensor_dtype_bytes(t->dtype) != bytes)
-            return tess__fail(TESS_E_DATA, "%s: tensor '%s' has another dtype than its parameter", s->saved.path,
-                              t->name);
+            return tess_fail(TESS_E_DATA, "%s: tensor '%s' has another dtype than its parameter", s->saved.path,
+                             t->name);
         TRY(tess__saved_file_read(s->open, t, within, here, out));
         out = (char *)out + here * bytes;
         first += here;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/base/try.h"
 #include "core/kernels/kernels.h"
 #include "tools/support/command_line.h"
@@ -55,7 +55,7 @@ static tess_status list_file(const making *k, uint64_t w, uint64_t n, tess__tens
     uint64_t most = k->m.n_params * (2 + 4), used = 0;
     tess__tensor *list = calloc(most + 1, sizeof *list);
     origin *from = calloc(most + 1, sizeof *from);
-    tess_status status = list && from ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a list of pieces");
+    tess_status status = list && from ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for a list of pieces");
     for (uint64_t i = 0; !status && i < k->m.n_params; i++)
         for (int kind = TESS__PIECE_PARAM; !status && kind < TESS__PIECE_STATE0 + 4; kind++) {
             uint64_t elems = k->m.params[i].elems, first = elems / n * w + (w < elems % n ? w : elems % n);
@@ -128,7 +128,7 @@ static tess_status make(making *k, const char *dir) {
     k->m.files = calloc(k->m.n_files, sizeof *k->m.files);
     k->chunk = malloc((size_t)CHUNK_ELEMS * 8);
     if (!k->m.files || !k->chunk)
-        return tess__fail(TESS_E_NOMEM, "no memory to write %s", dir);
+        return tess_fail(TESS_E_NOMEM, "no memory to write %s", dir);
     TRY(tess__store_open(&tess__disk_real, dir, &store));
     tess_status status = tess__store_begin(&store, k->m.step, &k->m.generation);
     if (!status && (status = copy_files(k, &store)))
@@ -194,13 +194,13 @@ static tess_status export_all(making *k, const char *dir) {
     void *out = malloc((size_t)CHUNK_ELEMS * 8);
     tess__tensor *list = calloc(k->m.n_params + 1, sizeof *list);
     k->chunk = malloc((size_t)CHUNK_ELEMS * 8);
-    tess_status status = out && list && k->chunk ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to write %s", dir);
+    tess_status status = out && list && k->chunk ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to write %s", dir);
     for (uint64_t i = 0; !status && i < k->m.n_params; i++) {
         list[i] = k->m.params[i];
         if (k->a->dtype && !k->m.is_buffer[i])
             list[i].dtype = k->a->dtype;
         if (list[i].dtype != k->m.params[i].dtype && !tess__cast_find(k->m.params[i].dtype, list[i].dtype, 0))
-            status = tess__fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
+            status = tess_fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
     }
     if (!status)
         status = hf_folder_create(dir, list, k->m.n_params, k->a->max_file_bytes, &f);
@@ -267,11 +267,11 @@ static tess_status add_params(making *k, tess__safetensors *file) {
     tess__safetensors **of = realloc(k->of, (k->m.n_params + n + 1) * sizeof *of);
     k->of = of ? of : k->of;
     if (!params || !is_buffer || !of)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory for its parameters", k->path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for its parameters", k->path);
     for (uint64_t i = 0; i < n; i++) {
         for (uint64_t j = 0; j < k->m.n_params; j++)
             if (strcmp(params[j].name, list[i].name) == 0)
-                return tess__fail(TESS_E_DATA, "%s: tensor '%s' is in two files", k->path, list[i].name);
+                return tess_fail(TESS_E_DATA, "%s: tensor '%s' is in two files", k->path, list[i].name);
         params[k->m.n_params] = list[i];
         params[k->m.n_params].dtype = TESS_F32; /* what shards are kept in */
         is_buffer[k->m.n_params] =
@@ -284,7 +284,7 @@ static tess_status add_params(making *k, tess__safetensors *file) {
 static tess_status import_files(making *k, const char *from, const char *to, const file_names *names,
                                 tess__safetensors **files) {
     char path[PATH_MAX];
-    tess_status status = names->n ? TESS_OK : tess__fail(TESS_E_DATA, "%s: no .safetensors file is there", from);
+    tess_status status = names->n ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no .safetensors file is there", from);
     for (size_t i = 0; !status && i < names->n; i++) {
         snprintf(path, sizeof path, "%s/%s", from, names->names[i]);
         status = tess__safetensors_open(path, &files[i]);
@@ -308,10 +308,10 @@ int ckpt_import(ckpt_arguments *a) {
                         .optimizer = "none",
                         .strategy = "full",
                         .precision = "fp32" } };
-    tess_status status = names.names && files ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to import");
+    tess_status status = names.names && files ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to import");
     int failed = status ? 0 : tess__disk_real.list(NULL, a->paths[0], take_name, &names);
     if (failed)
-        status = tess__fail(TESS_E_DATA, "%s: %s", a->paths[0], strerror(-failed));
+        status = tess_fail(TESS_E_DATA, "%s: %s", a->paths[0], strerror(-failed));
     if (!status) {
         qsort(names.names, names.n, sizeof *names.names, by_name);
         status = import_files(&k, a->paths[0], a->paths[1], &names, files);

@@ -10,7 +10,7 @@
 #include "core/base/json_scan.h"
 #include "core/base/options.h"
 #include "tools/plan/plan_file_model.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum { MOST_BYTES = 16 << 20, MOST_ROWS = 1 << 16 };
 
@@ -20,7 +20,7 @@ static tess_status grow(void **rows, int32_t n, size_t size) {
         return TESS_OK;
     void *more = n < MOST_ROWS ? realloc(*rows, (size_t)(n ? 2 * n : 1) * size) : NULL;
     if (!more)
-        return tess__fail(TESS_E_NOMEM, "no memory for %d measured times", n);
+        return tess_fail(TESS_E_NOMEM, "no memory for %d measured times", n);
     *rows = more;
     return TESS_OK;
 }
@@ -330,7 +330,7 @@ tess_status machine_parse(const char *path, const char *text, size_t bytes, tess
     if (!read_machine(&s, &r))
         status = plan_bad_json(path, &s);
     else if (!(r.machine.memory_bytes_per_second > 0))
-        status = tess__fail(TESS_E_DATA, "%s: memory_bytes_per_second is missing or 0", path);
+        status = tess_fail(TESS_E_DATA, "%s: memory_bytes_per_second is missing or 0", path);
     if (status != TESS_OK) {
         machine_close(&r.machine);
         return status;
@@ -349,8 +349,8 @@ static tess_status unknown(const char *word) {
     char all[256] = "";
     for (size_t i = 0; i < n; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);
-    return tess__fail(TESS_E_INVALID, "machine '%s' is unknown%s%s%s; there are %s, or a file by its path", word,
-                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", all);
+    return tess_fail(TESS_E_INVALID, "machine '%s' is unknown%s%s%s; there are %s, or a file by its path", word,
+                     near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", all);
 }
 
 tess_status machine_open(const char *word, tess__machine *out) {
@@ -433,15 +433,15 @@ tess_status machine_add_events(tess__machine *m, const char *path, int collectiv
         json_scan s = { .text = at, .bytes = n };
         event e = { .event = "" };
         if (n && !read_event(&s, &e))
-            status = tess__fail(TESS_E_DATA, "%s: line %zu, byte %zu: expected %s", path, line, s.at,
-                                s.expected ? s.expected : "an event");
+            status = tess_fail(TESS_E_DATA, "%s: line %zu, byte %zu: expected %s", path, line, s.at,
+                               s.expected ? s.expected : "an event");
         else if (n)
             status = take_event(m, &e, collectives, &taken);
         at += n + 1;
     }
     free(text);
     if (status == TESS_OK && !taken)
-        status = tess__fail(TESS_E_DATA, "%s: no measured times in it; expected what --json=FILE wrote", path);
+        status = tess_fail(TESS_E_DATA, "%s: no measured times in it; expected what --json=FILE wrote", path);
     return status;
 }
 

@@ -4,7 +4,7 @@
  * widened into scratch, and what it hands on is rounded. Running statistics and the last block's result stay as they
  * are, and gradients of parameters are fp32. */
 #include "model.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +57,8 @@ static uint64_t elems_of(const model_desc *desc, int32_t i) {
 static tess_status enter(const half *h, const tess_block_call *call, inside *in) {
     const model_block *b = &h->wide;
     if (call->compute_dtype != TESS_BF16)
-        return tess__fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for bf16",
-                          b->name, call->compute_dtype);
+        return tess_fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for bf16",
+                         b->name, call->compute_dtype);
     in->call = *call;
     in->call.params = in->params;
     in->call.compute_dtype = TESS_F32;
@@ -154,12 +154,12 @@ tess_status model__make_halves(model *m) {
     int32_t n = m->desc.n_blocks;
     half *all = m->halves = calloc((size_t)n, sizeof *all);
     if (!all)
-        return tess__fail(TESS_E_NOMEM, "out of memory for model %s in bf16", m->t->name);
+        return tess_fail(TESS_E_NOMEM, "out of memory for model %s in bf16", m->t->name);
     for (int32_t i = 0; i < n; i++) {
         model_block *b = &m->desc.blocks[i];
         if (b->n_params > MODEL_BLOCK_PARAMS)
-            return tess__fail(TESS_E_INTERNAL, "block %s has %d parameters, at most %d are possible in bf16", b->name,
-                              b->n_params, MODEL_BLOCK_PARAMS);
+            return tess_fail(TESS_E_INTERNAL, "block %s has %d parameters, at most %d are possible in bf16", b->name,
+                             b->n_params, MODEL_BLOCK_PARAMS);
         all[i] = (half){ .m = m, .wide = *b, .is_first = i == 0, .is_last = i == n - 1 };
         all[i].input_bytes = i ? all[i - 1].wide.output_bytes : 0;
         describe(&all[i], b);

@@ -3,7 +3,7 @@
  * pool over all places and a linear head; the loss is the square of the first sample's summed outputs. Maps are NHWC.
  * Saved is what PyTorch saves: each normalisation's input, and its output after the ReLU, which works in place. */
 #include "model.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -88,8 +88,8 @@ static tess_status stem_forward(void *user, const tess_block_call *call) {
     const model_batch *batch = model__batch(m, call);
     char *at = call->scratch;
     if (batch->count != (uint32_t)m->options.batch)
-        return tess__fail(TESS_E_DATA, "convbn: %u samples in a batch of %d: normalisation needs all", batch->count,
-                          m->options.batch);
+        return tess_fail(TESS_E_DATA, "convbn: %u samples in a batch of %d: normalisation needs all", batch->count,
+                         m->options.batch);
     stage_saved s = stem_saved(n, call, &at);
     return stage_forward(m, &n->stem, call, 0, images_of(call), &s, at);
 }
@@ -289,7 +289,7 @@ static tess_status convbn_build(model *m) {
     uint64_t size = (uint64_t)m->options.image_size;
     m->own = calloc(1, sizeof(convbn));
     if (!m->own)
-        return tess__fail(TESS_E_NOMEM, "out of memory for model convbn");
+        return tess_fail(TESS_E_NOMEM, "out of memory for model convbn");
     m->desc.input_bytes =
         sizeof(model_batch) + (uint64_t)m->options.batch * size * size * IMAGE_CHANNELS * sizeof(float);
     OPS_TRY(build_stem(m));
@@ -311,12 +311,12 @@ static void convbn_release(model *m) {
 
 static tess_status convbn_check(const model_options *o) {
     if (o->image_size < STEM_KERNEL || o->image_size > 4096)
-        return tess__fail(TESS_E_INVALID, "image size %d: expected %d to 4096", o->image_size, STEM_KERNEL);
+        return tess_fail(TESS_E_INVALID, "image size %d: expected %d to 4096", o->image_size, STEM_KERNEL);
     if (o->hidden < 1 || o->hidden > 4096)
-        return tess__fail(TESS_E_INVALID, "hidden %d: expected 1 to 4096", o->hidden);
+        return tess_fail(TESS_E_INVALID, "hidden %d: expected 1 to 4096", o->hidden);
     if ((int64_t)o->batch * o->image_size * o->image_size > 1 << 26)
-        return tess__fail(TESS_E_INVALID, "image size %d with batch %d: expected at most %d pixels in a batch",
-                          o->image_size, o->batch, 1 << 26);
+        return tess_fail(TESS_E_INVALID, "image size %d with batch %d: expected at most %d pixels in a batch",
+                         o->image_size, o->batch, 1 << 26);
     return TESS_OK;
 }
 

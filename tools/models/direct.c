@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "direct.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static tess_status fill_param(direct *d, const tess_range *all, float *to) {
         return model_fill(d->m, all, to);
     float *values = malloc(all->elems * sizeof *values);
     if (!values)
-        return tess__fail(TESS_E_NOMEM, "out of memory for %s", all->name);
+        return tess_fail(TESS_E_NOMEM, "out of memory for %s", all->name);
     tess_status status = model_fill(d->m, all, values);
     if (status == TESS_OK)
         status = d->m->o->t->upload(d->m->o, values, to, all->elems * sizeof *values);
@@ -90,7 +90,7 @@ static tess_status take_params(direct *d) {
         if (d->m->options.precision == TESS_BF16 && !p->is_buffer)
             d->halves[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(uint16_t)) : d->halves[of];
         if (!d->params[i] || !d->grads[i] || (d->m->options.precision == TESS_BF16 && !p->is_buffer && !d->halves[i]))
-            return tess__fail(TESS_E_NOMEM, "out of memory for %s", p->name);
+            return tess_fail(TESS_E_NOMEM, "out of memory for %s", p->name);
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
         if (of == i)
@@ -111,18 +111,18 @@ static tess_status take_buffers(direct *d) {
         d->outputs[i] = take(d, b->output_bytes);
         d->saved[i] = take(d, b->saved_bytes);
         if (!d->outputs[i] || !d->saved[i])
-            return tess__fail(TESS_E_NOMEM, "out of memory for block %s", b->name);
+            return tess_fail(TESS_E_NOMEM, "out of memory for block %s", b->name);
         flow_bytes = most(flow_bytes, b->output_bytes);
         d->scratch_bytes = most(d->scratch_bytes, most(b->forward_scratch_bytes, b->backward_scratch_bytes));
     }
     d->scratch = take(d, d->scratch_bytes);
     d->batch = on_host(d) ? NULL : take(d, desc->input_bytes);
     if (!on_host(d) && !d->batch)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a batch");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a batch");
     d->flow[0] = take(d, flow_bytes);
     d->flow[1] = take(d, flow_bytes);
     if (!d->scratch || !d->flow[0] || !d->flow[1])
-        return tess__fail(TESS_E_NOMEM, "out of memory for scratch");
+        return tess_fail(TESS_E_NOMEM, "out of memory for scratch");
     return TESS_OK;
 }
 
@@ -131,7 +131,7 @@ tess_status direct_create(model *m, int check, direct **out) {
     tess_status status = TESS_E_NOMEM;
     direct *d = calloc(1, sizeof *d);
     if (!d)
-        return tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
+        return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     d->m = m;
     d->check = check;
     d->buffers = calloc(3 * params + 2 * blocks + 4, sizeof *d->buffers);
@@ -145,7 +145,7 @@ tess_status direct_create(model *m, int check, direct **out) {
     if (d->buffers && d->params && d->grads && d->halves && d->call_params && d->call_grads && d->outputs && d->saved)
         status = take_params(d);
     else
-        tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
+        tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     if (status == TESS_OK)
         status = take_buffers(d);
     if (status != TESS_OK) {

@@ -4,7 +4,7 @@
  * (normalised rows, GELU, attention probabilities) is not saved. For devices; decoder/ has it on the CPU. */
 #include "model.h"
 #include "decoder/decoder.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -38,9 +38,9 @@ static void *cut(char **at, uint64_t bytes) {
 static tess_status batch_check(const model *m, const model_batch *batch) {
     uint32_t rows = (uint32_t)((gpt *)m->own)->rows;
     if (batch->count > rows)
-        return tess__fail(TESS_E_DATA, "gpt: %u target positions in a batch of %u", batch->count, rows);
+        return tess_fail(TESS_E_DATA, "gpt: %u target positions in a batch of %u", batch->count, rows);
     if (batch->want_logits && batch->logits_row >= rows)
-        return tess__fail(TESS_E_DATA, "gpt: logits of position %u in a batch of %u", batch->logits_row, rows);
+        return tess_fail(TESS_E_DATA, "gpt: logits of position %u in a batch of %u", batch->logits_row, rows);
     return TESS_OK;
 }
 
@@ -373,7 +373,7 @@ static tess_status gpt_build(model *m) {
         return decoder_build(m);
     gpt *g = m->own = calloc(1, sizeof *g);
     if (!g || !(g->layers = calloc((size_t)o->layers, sizeof *g->layers)))
-        return tess__fail(TESS_E_NOMEM, "out of memory for model gpt");
+        return tess_fail(TESS_E_NOMEM, "out of memory for model gpt");
     g->rows = (uint64_t)o->batch * (uint64_t)o->context;
     g->width = (uint64_t)o->width;
     g->row_bytes = ops_align(g->rows * g->width * sizeof(float));
@@ -406,14 +406,14 @@ static void gpt_release(model *m) {
 
 static tess_status gpt_check(const model_options *o) {
     if (o->layers < 1 || o->layers > 1000)
-        return tess__fail(TESS_E_INVALID, "layers %d: expected 1 to 1000", o->layers);
+        return tess_fail(TESS_E_INVALID, "layers %d: expected 1 to 1000", o->layers);
     if (o->width < 1 || o->width > 65536)
-        return tess__fail(TESS_E_INVALID, "width %d: expected 1 to 65536", o->width);
+        return tess_fail(TESS_E_INVALID, "width %d: expected 1 to 65536", o->width);
     if (o->heads < 1 || o->width % o->heads)
-        return tess__fail(TESS_E_INVALID, "heads %d: expected a divisor of width %d", o->heads, o->width);
+        return tess_fail(TESS_E_INVALID, "heads %d: expected a divisor of width %d", o->heads, o->width);
     if (o->context < 1 || (int64_t)o->context * o->batch > 1 << 24)
-        return tess__fail(TESS_E_INVALID, "context %d with batch %d: expected 1 to %d positions in a batch", o->context,
-                          o->batch, 1 << 24);
+        return tess_fail(TESS_E_INVALID, "context %d with batch %d: expected 1 to %d positions in a batch", o->context,
+                         o->batch, 1 << 24);
     return TESS_OK;
 }
 

@@ -2,7 +2,7 @@
 /* The 3×3 linear layer without bias of PyTorch's uneven-sharding test: so small that ranks own nothing. Its loss is the
  * sum of its outputs, so output and update have a closed form. */
 #include "model.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdlib.h>
 
@@ -51,7 +51,7 @@ static tess_status linear_build(model *m) {
     ops_scratch need;
     linear *l = m->own = calloc(1, sizeof *l);
     if (!l)
-        return tess__fail(TESS_E_NOMEM, "out of memory for model linear");
+        return tess_fail(TESS_E_NOMEM, "out of memory for model linear");
     ops_linear_shape shape = { m->options.batch, SIZE, SIZE, 0, 1 };
     OPS_TRY(m->o->t->linear_create(m->o, &shape, &l->layer, &need));
     l->y_bytes = ops_align(batch * SIZE * sizeof(float));

@@ -3,7 +3,7 @@
 #include "elementwise.h"
 #include "gemm.h"
 #include "parallel.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/kit/formulas.h"
 
 #include <stdlib.h>
@@ -129,7 +129,7 @@ static tess_status multiply(void *user, const float *a, const float *b, float *y
 tess_status ops_plain_matmul_create(ops *o, const ops_matmul_shape *s, ops_matmul **out, uint64_t *scratch_bytes) {
     ops_matmul *p = calloc(1, sizeof *p);
     if (!p)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a product");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a product");
     *p = (ops_matmul){ o, *s };
     *scratch_bytes = matmul_scratch(s) + (s->alone ? 1 : (uint64_t)o->threads) * GEMM_SCRATCH_BYTES;
     *out = p;

@@ -2,7 +2,7 @@
 /* The network of PyTorch's FSDP tutorial on MNIST: two convolutions, two linear layers. Images are NHWC inside; the
  * pool turns to PyTorch's order, so that fc1.weight has PyTorch's columns. */
 #include "model.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,10 +21,10 @@ typedef struct {
 static tess_status batch_check(const model *m, const model_batch *batch) {
     const int32_t *labels = (const int32_t *)(batch + 1);
     if (batch->count > (uint32_t)m->options.batch)
-        return tess__fail(TESS_E_DATA, "mnist: %u samples in a batch of %d", batch->count, m->options.batch);
+        return tess_fail(TESS_E_DATA, "mnist: %u samples in a batch of %d", batch->count, m->options.batch);
     for (uint32_t i = 0; i < batch->count; i++)
         if (labels[i] < 0 || labels[i] >= DIGITS)
-            return tess__fail(TESS_E_DATA, "mnist: label %d of sample %u: expected 0 to 9", labels[i], i);
+            return tess_fail(TESS_E_DATA, "mnist: label %d of sample %u: expected 0 to 9", labels[i], i);
     return TESS_OK;
 }
 
@@ -184,7 +184,7 @@ static tess_status mnist_build(model *m) {
     uint64_t batch = (uint64_t)m->options.batch;
     mnist *n = m->own = calloc(1, sizeof *n);
     if (!n)
-        return tess__fail(TESS_E_NOMEM, "out of memory for model mnist");
+        return tess_fail(TESS_E_NOMEM, "out of memory for model mnist");
     n->pool = (ops_conv_shape){ .batch = m->options.batch, .height = SIDE2, .width = SIDE2, .channels = MAPS2 };
     n->drop_pool = m->options.dropout > 0 ? 0.25f : 0;
     n->drop_hidden = m->options.dropout > 0 ? 0.5f : 0;

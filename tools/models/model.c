@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "model.h"
 #include "philox.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,13 +34,13 @@ static model_options with_defaults(const model_options *given, const model_optio
 
 static tess_status check_options(const model_options *o) {
     if (o->batch < 1 || o->batch > 65536)
-        return tess__fail(TESS_E_INVALID, "batch %d: expected 1 to 65536", o->batch);
+        return tess_fail(TESS_E_INVALID, "batch %d: expected 1 to 65536", o->batch);
     if (o->threads < 1 || o->threads > 1024)
-        return tess__fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
+        return tess_fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
     if (o->precision != TESS_F32 && o->precision != TESS_BF16)
-        return tess__fail(TESS_E_INVALID, "precision %u: expected f32 or bf16", o->precision);
+        return tess_fail(TESS_E_INVALID, "precision %u: expected f32 or bf16", o->precision);
     if (!(o->dropout < 1))
-        return tess__fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
+        return tess_fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
     return TESS_OK;
 }
 
@@ -57,7 +57,7 @@ static tess_status unknown(const char *name) {
         size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", (*m)->name);
     }
-    return tess__fail(TESS_E_INVALID, "model \"%s\" is unknown: expected one of %s", name ? name : "", names);
+    return tess_fail(TESS_E_INVALID, "model \"%s\" is unknown: expected one of %s", name ? name : "", names);
 }
 
 /* `name` against one pattern, in which '*' stands for any text. */
@@ -78,13 +78,13 @@ static tess_status freeze(model *m) {
             if (matches(p, n, m->desc.params[i].name))
                 m->desc.params[i].is_frozen = found = 1;
         if (!found)
-            return tess__fail(TESS_E_INVALID, "frozen \"%.*s\": %s has no parameter of that name", (int)n, p,
-                              m->t->name);
+            return tess_fail(TESS_E_INVALID, "frozen \"%.*s\": %s has no parameter of that name", (int)n, p,
+                             m->t->name);
         p += n + (p[n] == ',');
     }
     for (int32_t i = 0; i < m->desc.n_params; i++)
         trained += !m->desc.params[i].is_frozen && !m->desc.params[i].alias_of[0];
-    return trained ? TESS_OK : tess__fail(TESS_E_INVALID, "frozen: nothing is left to train");
+    return trained ? TESS_OK : tess_fail(TESS_E_INVALID, "frozen: nothing is left to train");
 }
 
 tess_status model_create(const char *name, const model_options *options, model **out) {
@@ -99,7 +99,7 @@ tess_status model_create(const char *name, const model_options *options, model *
     OPS_TRY(ops_find(filled.operators, &operators));
     model *m = calloc(1, sizeof *m);
     if (!m)
-        return tess__fail(TESS_E_NOMEM, "out of memory for model %s", name);
+        return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);
     m->t = t;
     m->options = filled;
     ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa };
@@ -141,7 +141,7 @@ static tess_status grow(void **array, int32_t used, size_t size) {
         return TESS_OK;
     void *more = realloc(*array, (size_t)(used ? used * 2 : 1) * size);
     if (!more)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a model's description");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a model's description");
     *array = more;
     return TESS_OK;
 }
@@ -221,8 +221,8 @@ tess_status model_fill(void *user, const tess_range *r, void *data) {
     const model *m = user;
     float *out = data, normal[4] = { 0 };
     if (r->tag >= (uint64_t)m->desc.n_params)
-        return tess__fail(TESS_E_INTERNAL, "filling %s: tag %llu is no parameter of %s", r->name,
-                          (unsigned long long)r->tag, m->t->name);
+        return tess_fail(TESS_E_INTERNAL, "filling %s: tag %llu is no parameter of %s", r->name,
+                         (unsigned long long)r->tag, m->t->name);
     const model_param *p = &m->desc.params[r->tag];
     philox_block words = { { 0 } };
     for (uint64_t i = 0; i < r->elems; i++) {

@@ -4,7 +4,7 @@
 #include "onednn_step.h"
 #include "gemm.h"
 #include "matmul.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdlib.h>
 
@@ -57,7 +57,7 @@ static tess_status make(ops_matmul *p) {
 tess_status ops_onednn_matmul_create(ops *o, const ops_matmul_shape *s, ops_matmul **out, uint64_t *scratch_bytes) {
     ops_matmul *p = calloc(1, sizeof *p);
     if (!p)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a product");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a product");
     p->c = (onednn_context *)o;
     p->s = *s;
     int before = onednn_enter(threads_of(p));

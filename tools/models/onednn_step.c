@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "onednn_step.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <omp.h>
 #include <string.h>
@@ -45,7 +45,7 @@ dnnl_status_t onednn_md_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t col
 
 tess_status onednn_failed(const char *what, dnnl_status_t status) {
     tess_status code = status == dnnl_out_of_memory ? TESS_E_NOMEM : TESS_E_DEVICE;
-    return tess__fail(code, "oneDNN: %s failed with status %d", what, (int)status);
+    return tess_fail(code, "oneDNN: %s failed with status %d", what, (int)status);
 }
 
 /* oneDNN asks OpenMP how many threads there are, when a primitive is made and when it runs. */

@@ -8,7 +8,7 @@
 #include "elementwise.h"
 #include "onednn_step.h"
 #include "ops_plain.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,13 +56,13 @@ static tess_status limit_isa(const char *name) {
             return TESS_OK;
         if ((int)dnnl_get_effective_cpu_isa() == isa_names[i].isa)
             return TESS_OK;
-        return tess__fail(TESS_E_INVALID, "instruction set \"%s\": oneDNN already runs with %s in this process", name,
-                          isa_name((int)dnnl_get_effective_cpu_isa()));
+        return tess_fail(TESS_E_INVALID, "instruction set \"%s\": oneDNN already runs with %s in this process", name,
+                         isa_name((int)dnnl_get_effective_cpu_isa()));
     }
-    return tess__fail(TESS_E_INVALID,
-                      "instruction set \"%s\" is unknown: expected one of sse41, avx, avx2, avx512_core, "
-                      "avx512_core_vnni, avx512_core_bf16, avx512_core_amx",
-                      name);
+    return tess_fail(TESS_E_INVALID,
+                     "instruction set \"%s\" is unknown: expected one of sse41, avx, avx2, avx512_core, "
+                     "avx512_core_vnni, avx512_core_bf16, avx512_core_amx",
+                     name);
 }
 
 static void onednn_destroy(ops *o) {
@@ -82,7 +82,7 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
         OPS_TRY(limit_isa(options->isa));
     onednn_context *c = calloc(1, sizeof *c);
     if (!c)
-        return tess__fail(TESS_E_NOMEM, "out of memory for the oneDNN operators");
+        return tess_fail(TESS_E_NOMEM, "out of memory for the oneDNN operators");
     c->base.t = &ops_onednn;
     c->base.threads = options && options->threads > 0 ? options->threads : 1;
     c->base.bf16 = options && options->bf16;
@@ -175,7 +175,7 @@ static tess_status onednn_linear_create(ops *o, const ops_linear_shape *s, ops_l
     onednn_context *c = (onednn_context *)o;
     ops_linear *l = calloc(1, sizeof *l);
     if (!l)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a linear operator");
     l->c = c;
     l->s = *s;
     int before = onednn_enter(o->threads);
@@ -494,7 +494,7 @@ static tess_status onednn_conv_create(ops *o, const ops_conv_shape *s, ops_conv 
     onednn_context *c = (onednn_context *)o;
     ops_conv *v = calloc(1, sizeof *v);
     if (!v)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a convolution");
     v->c = c;
     v->s = *s;
     int before = onednn_enter(o->threads);

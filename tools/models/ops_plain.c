@@ -7,7 +7,7 @@
 #include "parallel.h"
 #include "matmul.h"
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static tess_status plain_create(const ops_options *options, ops **out) {
     int32_t threads = options && options->threads > 0 ? options->threads : 1;
     ops *o = calloc(1, sizeof *o);
     if (!o)
-        return tess__fail(TESS_E_NOMEM, "out of memory for the plain operators");
+        return tess_fail(TESS_E_NOMEM, "out of memory for the plain operators");
     o->t = &ops_plain;
 #ifdef _OPENMP
     o->threads = threads;
@@ -91,7 +91,7 @@ static uint64_t linear_weights(const ops_linear_shape *s) {
 static tess_status plain_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
     ops_linear *l = calloc(1, sizeof *l);
     if (!l)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a linear operator");
     *l = (ops_linear){ o, *s };
     uint64_t bytes = ops_plain_weights_scratch(o, linear_weights(s)) + ops_plain_gemm_scratch(o);
     *need = (ops_scratch){ bytes, bytes };
@@ -268,7 +268,7 @@ static uint64_t conv_weights(const ops_conv_shape *s) {
 static tess_status plain_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out, ops_scratch *need) {
     ops_conv *c = calloc(1, sizeof *c);
     if (!c)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a convolution");
     *c = (ops_conv){ o, *s };
     uint64_t bytes = ops_plain_weights_scratch(o, conv_weights(s)) + ops_plain_conv_scratch(o, s);
     *need = (ops_scratch){ bytes, bytes };
@@ -328,7 +328,7 @@ tess_status ops_find(const char *name, const ops_table **out) {
     }
 #else
     if (name && !strcmp(name, "onednn"))
-        return tess__fail(TESS_E_UNSUPPORTED, "operators \"onednn\": this build left oneDNN out (libdnnl-dev)");
+        return tess_fail(TESS_E_UNSUPPORTED, "operators \"onednn\": this build left oneDNN out (libdnnl-dev)");
 #endif
     if (!name || !strcmp(name, "auto") || !strcmp(name, "plain")) {
         *out = &ops_plain;
@@ -339,8 +339,8 @@ tess_status ops_find(const char *name, const ops_table **out) {
         *out = &ops_cuda;
         return TESS_OK;
 #else
-        return tess__fail(TESS_E_UNSUPPORTED, "operators \"cuda\": this build left CUDA out (CUDA toolkit)");
+        return tess_fail(TESS_E_UNSUPPORTED, "operators \"cuda\": this build left CUDA out (CUDA toolkit)");
 #endif
     }
-    return tess__fail(TESS_E_INVALID, "operators \"%s\": expected auto, onednn, plain or cuda", name);
+    return tess_fail(TESS_E_INVALID, "operators \"%s\": expected auto, onednn, plain or cuda", name);
 }

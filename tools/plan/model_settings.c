@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/train/train.h"
 
 const char *const train_models[] = { "mnist", "gpt", "gpt2", "llama", "convbn", "linear", NULL };
@@ -117,10 +117,10 @@ static tess_status read_optimizer(train_settings *s) {
     for (int i = 0; i < 4 && status == TESS_OK; i++)
         status = tess__option_real(keys[i], values[i]);
     if (status == TESS_OK && (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0))
-        status = tess__fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
+        status = tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
     if (status == TESS_OK && s->momentum > 0 && strcmp(s->optimizer, "sgd") != 0)
         status =
-            tess__fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
+            tess_fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
     return status;
 }
 
@@ -132,7 +132,7 @@ static tess_status read_length(train_settings *s) {
     if (status != TESS_OK)
         return status;
     if (epochs && strcmp(s->model, "mnist") != 0)
-        return tess__fail(TESS_E_INVALID, "epochs is set, but %s counts steps", s->model);
+        return tess_fail(TESS_E_INVALID, "epochs is set, but %s counts steps", s->model);
     if (steps)
         s->epochs = 0;
     if (steps || epochs) {
@@ -170,8 +170,8 @@ static tess_status read_whole_numbers(train_settings *s) {
     s->save_every = (uint64_t)save_every;
     s->keep = (uint64_t)keep;
     if (s->heads && s->width && s->width % s->heads != 0)
-        return tess__fail(TESS_E_INVALID, "width %lld is not a multiple of heads %lld", (long long)s->width,
-                          (long long)s->heads);
+        return tess_fail(TESS_E_INVALID, "width %lld is not a multiple of heads %lld", (long long)s->width,
+                         (long long)s->heads);
     return TESS_OK;
 }
 
@@ -182,13 +182,13 @@ static tess_status check_folder(const train_settings *s) {
     if (!s->folder && !s->config)
         return TESS_OK;
     if (!has_tokens)
-        return tess__fail(TESS_E_INVALID,
-                          "model or config is set, but %s is made by its options: gpt2 and llama read them", s->model);
+        return tess_fail(TESS_E_INVALID,
+                         "model or config is set, but %s is made by its options: gpt2 and llama read them", s->model);
     if (s->folder && s->config)
-        return tess__fail(TESS_E_INVALID, "model and config are both set: a folder has its own config.json");
+        return tess_fail(TESS_E_INVALID, "model and config are both set: a folder has its own config.json");
     for (int i = 0; i < 3; i++)
         if (tess__option_text(shapes[i]))
-            return tess__fail(TESS_E_INVALID, "%s is set, but config.json says it", shapes[i]);
+            return tess_fail(TESS_E_INVALID, "%s is set, but config.json says it", shapes[i]);
     return TESS_OK;
 }
 

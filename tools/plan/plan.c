@@ -13,7 +13,7 @@
 #include "core/base/options.h"
 #include "plan_time.h"
 #include "tools/report/report.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 typedef struct {
     const char *word;
@@ -77,7 +77,7 @@ static tess_status open_output(plan_output *out, json_out *json, FILE **file, re
     if (path)
         *file = to_stdout ? stdout : fopen(path, "we");
     if (path && !*file)
-        return tess__fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
     if (report)
         status = report_tee_open(page, *file, report);
     if (status != TESS_OK || (!path && !report))
@@ -111,11 +111,11 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
         status = report_tee_write(&page, name);
     report_tee_close(&page);
     if (file && file != stdout && fclose(file) != 0 && status == TESS_OK)
-        status = tess__fail(TESS_E_SYSTEM, "--json: not everything could be written");
+        status = tess_fail(TESS_E_SYSTEM, "--json: not everything could be written");
     plan_close(&source);
     if (status != TESS_OK)
         return tool_report(status);
-    return over == TESS_OK ? TOOL_OK : plan_refuse(word, ranks, tess__fail(over, "%s", said));
+    return over == TESS_OK ? TOOL_OK : plan_refuse(word, ranks, tess_fail(over, "%s", said));
 }
 
 static int report(const char *word, const char *name, int32_t ranks) {

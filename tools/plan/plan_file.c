@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "plan_file_model.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 struct plan_file {
     char *path;
@@ -49,14 +49,14 @@ static int join(char out[4096], const char *folder, const char *beside, const ch
 /* The file that stands for a folder. */
 static tess_status find_in_folder(const char *folder, char out[4096]) {
     if (!join(out, folder, NULL, "model.safetensors.index.json"))
-        return tess__fail(TESS_E_DATA, "%.200s: the path is too long", folder);
+        return tess_fail(TESS_E_DATA, "%.200s: the path is too long", folder);
     if (exists(out))
         return TESS_OK;
     join(out, folder, NULL, "model.safetensors");
     return exists(out)
                ? TESS_OK
-               : tess__fail(TESS_E_DATA,
-                            "%s: neither model.safetensors.index.json nor model.safetensors is in this folder", folder);
+               : tess_fail(TESS_E_DATA,
+                           "%s: neither model.safetensors.index.json nor model.safetensors is in this folder", folder);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ static tess_status read_checkpoint(plan_file *f, const char *file) {
     tess_status status =
         ends_with(file, ".index.json") ? plan_tensors_index(&f->m, file) : plan_tensors_file(&f->m, file);
     if (status == TESS_OK && f->m.n_params == 0)
-        status = tess__fail(TESS_E_DATA, "%s: no tensors", file);
+        status = tess_fail(TESS_E_DATA, "%s: no tensors", file);
     if (status == TESS_OK)
         status = plan_names_blocks(&f->m, file);
     return status == TESS_OK ? read_config(f, file) : status;
@@ -103,7 +103,7 @@ tess_status plan_file_open(const char *path, plan_file **out) {
     plan_file *f = calloc(1, sizeof *f);
     if (!f || !(f->path = strdup(path))) {
         free(f);
-        return tess__fail(TESS_E_NOMEM, "%s: no memory to read it", path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to read it", path);
     }
     tess_status status = TESS_OK;
     if (is_folder(path))
@@ -111,7 +111,7 @@ tess_status plan_file_open(const char *path, plan_file **out) {
     else if (strlen(path) < sizeof file)
         strcpy(file, path);
     else
-        status = tess__fail(TESS_E_DATA, "%.200s: the path is too long", path);
+        status = tess_fail(TESS_E_DATA, "%.200s: the path is too long", path);
     if (status == TESS_OK)
         status = ends_with(file, ".json") && !ends_with(file, ".index.json") ? read_description(f, file)
                                                                              : read_checkpoint(f, file);
@@ -150,7 +150,7 @@ void plan_file_close(plan_file *f) {
 
 static tess_status never_runs(void *user, const tess_block_call *call) {
     (void)user, (void)call;
-    return tess__fail(TESS_E_INTERNAL, "a block that was read from a file is only planned");
+    return tess_fail(TESS_E_INTERNAL, "a block that was read from a file is only planned");
 }
 
 /* "h.*" → "h.7" */
@@ -237,5 +237,5 @@ tess_status plan_file_declare(plan_file *f, tess *t) {
     if (status == TESS_OK)
         status = declare(f, t);
     /* What cannot be declared is the file's fault. */
-    return status == TESS_E_INVALID ? tess__fail(TESS_E_DATA, "%s: %s", f->path, tess_last_error()) : status;
+    return status == TESS_E_INVALID ? tess_fail(TESS_E_DATA, "%s: %s", f->path, tess_last_error()) : status;
 }

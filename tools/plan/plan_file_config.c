@@ -9,7 +9,7 @@
 
 #include "core/base/name_index.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum { MOST_VALUE = 1 << 24, MOST_TEXT = 1 << 20 };
 #define MOST_TOKENS (UINT64_C(1) << 32) /* times MOST_VALUE and a dozen terms, below 2^64 */
@@ -135,8 +135,8 @@ static tess_status read_lengths(const char *path, plan_config *c) {
     c->batch = (uint64_t)batch;
     c->context = (uint64_t)context;
     if (c->batch * c->context > MOST_TOKENS)
-        return tess__fail(TESS_E_INVALID, "%s: a batch of %lld with a context of %lld has more than 2^32 tokens", path,
-                          (long long)batch, (long long)context);
+        return tess_fail(TESS_E_INVALID, "%s: a batch of %lld with a context of %lld has more than 2^32 tokens", path,
+                         (long long)batch, (long long)context);
     return TESS_OK;
 }
 
@@ -188,11 +188,10 @@ tess_status plan_config_read(const char *path, const plan_model *m, plan_config 
     c.gated = any_name_has(m, "gate_proj") || any_name_has(m, "gate_up") || any_name_has(m, ".w3.");
     find_reason(&k, m, &c);
     if (!c.reason[0] && count_layers(m) < c.layers)
-        return tess__fail(
-            TESS_E_DATA,
-            "%s: num_hidden_layers is %llu, but there are parameters of %llu layers only; of a checkpoint "
-            "in several files, plan the folder",
-            path, (unsigned long long)c.layers, (unsigned long long)count_layers(m));
+        return tess_fail(TESS_E_DATA,
+                         "%s: num_hidden_layers is %llu, but there are parameters of %llu layers only; of a checkpoint "
+                         "in several files, plan the folder",
+                         path, (unsigned long long)c.layers, (unsigned long long)count_layers(m));
     if ((status = read_lengths(path, &c)) == TESS_OK)
         *out = c;
     return status;
@@ -269,8 +268,8 @@ static void set_head(plan_block *b, const plan_config *c, uint64_t tokens, uint6
 tess_status plan_config_activations(plan_model *m, const char *path, const plan_config *c, uint64_t width) {
     uint64_t tokens = c->batch * c->context;
     if (c->intermediate * c->experts > 4 * (uint64_t)MOST_VALUE)
-        return tess__fail(TESS_E_DATA, "%s: %llu experts of %llu are more than 2^26 wide", path,
-                          (unsigned long long)c->experts, (unsigned long long)c->intermediate);
+        return tess_fail(TESS_E_DATA, "%s: %llu experts of %llu are more than 2^26 wide", path,
+                         (unsigned long long)c->experts, (unsigned long long)c->intermediate);
     for (int32_t i = 0; i < m->n_blocks; i++) {
         plan_block *b = &m->blocks[i];
         b->output_bytes = tokens * c->hidden * width;

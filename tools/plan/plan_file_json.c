@@ -7,7 +7,7 @@
 
 #include "core/checkpoint/safetensors_dtype.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 typedef struct {
     plan_model *m;
@@ -297,13 +297,13 @@ static int read_estimate(reader *r, void *v) {
 
 static tess_status check(const plan_model *m, const char *path) {
     if (m->input_bytes > PLAN_MOST_BYTES)
-        return tess__fail(TESS_E_DATA, "%s: input_bytes is more than 2^60", path);
+        return tess_fail(TESS_E_DATA, "%s: input_bytes is more than 2^60", path);
     if (m->n_blocks == 0)
-        return tess__fail(TESS_E_DATA, "%s: no blocks, expected them in forward order", path);
+        return tess_fail(TESS_E_DATA, "%s: no blocks, expected them in forward order", path);
     for (int32_t i = 0; m->has_activations && i + 1 < m->n_blocks; i++)
         if (!m->blocks[i].output_bytes)
-            return tess__fail(TESS_E_DATA, "%s: block \"%s\" hands nothing on: output_bytes is 0", path,
-                              m->blocks[i].name);
+            return tess_fail(TESS_E_DATA, "%s: block \"%s\" hands nothing on: output_bytes is 0", path,
+                             m->blocks[i].name);
     return TESS_OK;
 }
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 /* Room for one more item of `size` bytes, zeroed. */
 static void *next(void **items, int32_t n, int32_t *cap, size_t size) {
@@ -25,14 +25,14 @@ static void *next(void **items, int32_t n, int32_t *cap, size_t size) {
 }
 
 static tess_status no_memory(const char *path) {
-    return tess__fail(TESS_E_NOMEM, "%s: no memory for the model that it describes", path);
+    return tess_fail(TESS_E_NOMEM, "%s: no memory for the model that it describes", path);
 }
 
 tess_status plan_model_param(plan_model *m, const char *path, const plan_param *param) {
     int64_t times = param->stack ? param->stack : 1;
     m->all_params += times < PLAN_MOST_PARAMS ? (int32_t)times : PLAN_MOST_PARAMS + 1;
     if (m->all_params > PLAN_MOST_PARAMS)
-        return tess__fail(TESS_E_DATA, "%s: more than %d parameters", path, PLAN_MOST_PARAMS);
+        return tess_fail(TESS_E_DATA, "%s: more than %d parameters", path, PLAN_MOST_PARAMS);
     plan_param *p = next((void **)&m->params, m->n_params, &m->cap_params, sizeof *p);
     char *name = strdup(param->name);
     if (!p || !name) {
@@ -47,7 +47,7 @@ tess_status plan_model_param(plan_model *m, const char *path, const plan_param *
 
 tess_status plan_model_tie(plan_model *m, const char *path, const char *alias, const char *of) {
     if (m->n_ties == PLAN_MOST_PARAMS)
-        return tess__fail(TESS_E_DATA, "%s: more than %d ties", path, PLAN_MOST_PARAMS);
+        return tess_fail(TESS_E_DATA, "%s: more than %d ties", path, PLAN_MOST_PARAMS);
     plan_tie *t = next((void **)&m->ties, m->n_ties, &m->cap_ties, sizeof *t);
     if (!t)
         return no_memory(path);
@@ -61,8 +61,8 @@ tess_status plan_model_block(plan_model *m, const char *path, const plan_block *
     int64_t times = block->stack ? block->stack : 1;
     m->all_blocks += times < PLAN_MOST_BLOCKS ? (int32_t)times : PLAN_MOST_BLOCKS + 1;
     if (m->all_blocks > PLAN_MOST_BLOCKS)
-        return tess__fail(TESS_E_DATA, "%s: block \"%s\": with it there are more than %d blocks", path, block->name,
-                          PLAN_MOST_BLOCKS);
+        return tess_fail(TESS_E_DATA, "%s: block \"%s\": with it there are more than %d blocks", path, block->name,
+                         PLAN_MOST_BLOCKS);
     plan_block *b = next((void **)&m->blocks, m->n_blocks, &m->cap_blocks, sizeof *b);
     char *name = strdup(block->name);
     if (!b || !name) {
@@ -84,8 +84,8 @@ tess_status plan_model_measure(plan_model *m, const char *path) {
         uint64_t times = b->stack ? (uint64_t)b->stack : 1;
         for (int k = 0; k < 4; k++) {
             if (bytes[k] > PLAN_MOST_BYTES / times || total + bytes[k] * times > PLAN_MOST_BYTES)
-                return tess__fail(TESS_E_DATA, "%s: block \"%s\": with it the blocks have more than 2^60 bytes", path,
-                                  b->name);
+                return tess_fail(TESS_E_DATA, "%s: block \"%s\": with it the blocks have more than 2^60 bytes", path,
+                                 b->name);
             total += bytes[k] * times;
             m->has_activations |= bytes[k] != 0;
         }
@@ -116,8 +116,8 @@ static tess_status read_all(int fd, const char *path, char *into, size_t bytes) 
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return tess__fail(TESS_E_DATA, "%s: offset %zu: %s", path, done,
-                              n < 0 ? strerror(errno) : "the file ends here, it was longer when it was opened");
+            return tess_fail(TESS_E_DATA, "%s: offset %zu: %s", path, done,
+                             n < 0 ? strerror(errno) : "the file ends here, it was longer when it was opened");
         done += (size_t)n;
     }
     return TESS_OK;
@@ -129,12 +129,12 @@ tess_status plan_read_text(const char *path, uint64_t most, char **text, size_t 
     char *into = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) != 0)
-        status = tess__fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+        status = tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
-        status = tess__fail(TESS_E_DATA, "%s: not a file, expected JSON", path);
+        status = tess_fail(TESS_E_DATA, "%s: not a file, expected JSON", path);
     else if ((uint64_t)st.st_size > most)
-        status = tess__fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected at most %" PRIu64 " of JSON", path,
-                            (uint64_t)st.st_size, most);
+        status = tess_fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected at most %" PRIu64 " of JSON", path,
+                           (uint64_t)st.st_size, most);
     else if (!(into = malloc((size_t)st.st_size + 1)))
         status = no_memory(path);
     if (status == TESS_OK)
@@ -151,5 +151,5 @@ tess_status plan_read_text(const char *path, uint64_t most, char **text, size_t 
 }
 
 tess_status plan_bad_json(const char *path, const json_scan *in) {
-    return tess__fail(TESS_E_DATA, "%s: offset %zu: expected %s", path, in->at, in->expected ? in->expected : "JSON");
+    return tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", path, in->at, in->expected ? in->expected : "JSON");
 }

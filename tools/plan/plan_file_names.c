@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/base/name_index.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 typedef struct {
     char *name;
@@ -65,7 +65,7 @@ static int32_t family_rank(const char *family) {
 }
 
 static tess_status no_memory(const finder *f) {
-    return tess__fail(TESS_E_NOMEM, "%s: no memory for the blocks in its names", f->path);
+    return tess_fail(TESS_E_NOMEM, "%s: no memory for the blocks in its names", f->path);
 }
 
 static tess_status find_family(finder *f, const char *name, size_t n, int32_t *out) {
@@ -85,7 +85,7 @@ static tess_status add_found(finder *f, const char *param) {
     if (tess__names_find(&f->block_index, param, end) >= 0)
         return TESS_OK;
     if (f->n_blocks == PLAN_MOST_BLOCKS)
-        return tess__fail(TESS_E_DATA, "%s: its names make more than %d blocks", f->path, PLAN_MOST_BLOCKS);
+        return tess_fail(TESS_E_DATA, "%s: its names make more than %d blocks", f->path, PLAN_MOST_BLOCKS);
     found_block *b = &f->blocks[f->n_blocks];
     *b = (found_block){ .name = strndup(param, end), .place = PLAN_LAYER, .order = f->n_blocks };
     if (!b->name)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base/name_index.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 /* ---- one tensor -------------------------------------------------------------------------------- */
 
@@ -84,12 +84,12 @@ static tess_status file_of(tensor_index *x, const char *name, int32_t *out) {
     if (*out >= 0)
         return TESS_OK;
     if (!is_plain_name(name))
-        return tess__fail(TESS_E_DATA, "%s: file '%s' is not the name of a file in its folder", x->path, name);
+        return tess_fail(TESS_E_DATA, "%s: file '%s' is not the name of a file in its folder", x->path, name);
     if (x->n_files == MOST_FILES)
-        return tess__fail(TESS_E_DATA, "%s: more than %d files", x->path, MOST_FILES);
+        return tess_fail(TESS_E_DATA, "%s: more than %d files", x->path, MOST_FILES);
     char *kept = strdup(name);
     if (!kept)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory for its files", x->path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for its files", x->path);
     *out = x->n_files;
     x->files[x->n_files++] = kept;
     return tess__names_add(&x->file_index, kept, *out);
@@ -97,12 +97,12 @@ static tess_status file_of(tensor_index *x, const char *name, int32_t *out) {
 
 static tess_status add_entry(tensor_index *x, const char *name, const char *file) {
     if (x->n_entries == PLAN_MOST_PARAMS)
-        return tess__fail(TESS_E_DATA, "%s: more than %d tensors", x->path, PLAN_MOST_PARAMS);
+        return tess_fail(TESS_E_DATA, "%s: more than %d tensors", x->path, PLAN_MOST_PARAMS);
     if (x->n_entries == x->cap_entries) {
         int32_t cap = x->cap_entries ? 2 * x->cap_entries : 256;
         entry *grown = realloc(x->entries, (size_t)cap * sizeof *grown);
         if (!grown)
-            return tess__fail(TESS_E_NOMEM, "%s: no memory for its tensors", x->path);
+            return tess_fail(TESS_E_NOMEM, "%s: no memory for its tensors", x->path);
         x->entries = grown;
         x->cap_entries = cap;
     }
@@ -111,7 +111,7 @@ static tess_status add_entry(tensor_index *x, const char *name, const char *file
     if (status != TESS_OK)
         return status;
     if (!(e->name = strdup(name)))
-        return tess__fail(TESS_E_NOMEM, "%s: no memory for its tensors", x->path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for its tensors", x->path);
     x->n_entries++;
     return TESS_OK;
 }
@@ -150,7 +150,7 @@ static tess_status scan_index(tensor_index *x, json_scan *in) {
     } while (json_scan_if(in, ','));
     if (!json_scan_char(in, '}') || !json_scan_end(in))
         return plan_bad_json(x->path, in);
-    return seen ? TESS_OK : tess__fail(TESS_E_DATA, "%s: no \"weight_map\", expected tensors and their files", x->path);
+    return seen ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no \"weight_map\", expected tensors and their files", x->path);
 }
 
 static tess_status take_file(plan_model *m, const tensor_index *x, int32_t file) {
@@ -159,15 +159,15 @@ static tess_status take_file(plan_model *m, const tensor_index *x, int32_t file)
     tool_safetensors *s = NULL;
     int n = snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash - x->path + 1) : 0, x->path, x->files[file]);
     if (n < 0 || n >= (int)sizeof path)
-        return tess__fail(TESS_E_DATA, "%s: its path is too long", x->path);
+        return tess_fail(TESS_E_DATA, "%s: its path is too long", x->path);
     tess_status status = tool_safetensors_open_header(path, &s);
     for (int32_t i = 0; i < x->n_entries && status == TESS_OK; i++) {
         if (x->entries[i].file != file)
             continue;
         const tool_tensor *t = tool_safetensors_find(s, x->entries[i].name);
         status = t ? add_tensor(m, path, t)
-                   : tess__fail(TESS_E_DATA, "%s: tensor '%s' is not in file '%s'", x->path, x->entries[i].name,
-                                x->files[file]);
+                   : tess_fail(TESS_E_DATA, "%s: tensor '%s' is not in file '%s'", x->path, x->entries[i].name,
+                               x->files[file]);
     }
     tool_safetensors_close(s);
     return status;
@@ -179,7 +179,7 @@ tess_status plan_tensors_index(plan_model *m, const char *path) {
     char *text = NULL;
     size_t bytes = 0;
     if (!x)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory to read it", path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to read it", path);
     x->path = path;
     tess_status status = plan_read_text(path, MOST_BYTES, &text, &bytes);
     if (status == TESS_OK)

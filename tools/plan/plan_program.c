@@ -18,7 +18,7 @@
 #include "plan_program.h"
 #include "tools/support/progress.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/support/settings.h"
 
 /* ---- running it -------------------------------------------------------------------------------- */
@@ -31,7 +31,7 @@ static tess_status make_file(char path[64]) {
     snprintf(path, 64, "%s/tessera-plan-XXXXXX", dir);
     int fd = mkostemp(path, O_CLOEXEC);
     if (fd < 0)
-        return tess__fail(TESS_E_SYSTEM, "%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_SYSTEM, "%s: %s", path, strerror(errno));
     close(fd);
     return TESS_OK;
 }
@@ -99,7 +99,7 @@ static tess_status explain(const char *program, int status, int out, int *code) 
         return TESS_OK;
     }
     if (WEXITSTATUS(status) == 0)
-        return tess__fail(TESS_E_INVALID, "%s has ended without tess_shard, so there is nothing to plan", program);
+        return tess_fail(TESS_E_INVALID, "%s has ended without tess_shard, so there is nothing to plan", program);
     *code = WEXITSTATUS(status);
     return TESS_OK;
 }
@@ -111,19 +111,19 @@ tess_status plan_program_run(char *const *argv, int32_t ranks, char path[64], in
         return status;
     FILE *out = tmpfile();
     if (!out || pipe2(report, O_CLOEXEC) != 0)
-        status = tess__fail(TESS_E_SYSTEM, "cannot start '%s': %s", argv[0], strerror(errno));
+        status = tess_fail(TESS_E_SYSTEM, "cannot start '%s': %s", argv[0], strerror(errno));
     pid_t pid = status == TESS_OK ? fork() : -1;
     if (pid == 0)
         become_program(argv, ranks, path, fileno(out), report[1]);
     if (pid < 0 && status == TESS_OK)
-        status = tess__fail(TESS_E_SYSTEM, "cannot start '%s': %s", argv[0], strerror(errno));
+        status = tess_fail(TESS_E_SYSTEM, "cannot start '%s': %s", argv[0], strerror(errno));
     if (report[1] >= 0)
         close(report[1]);
     if (pid > 0) {
         ssize_t n = read(report[0], &error, sizeof error);
         int ended = wait_for(pid, path);
         if (n == (ssize_t)sizeof error)
-            status = tess__fail(TESS_E_INVALID, "cannot start '%s': %s", argv[0], strerror(error));
+            status = tess_fail(TESS_E_INVALID, "cannot start '%s': %s", argv[0], strerror(error));
         else if (!is_complete(path))
             status = explain(argv[0], ended, fileno(out), code);
     }
@@ -154,7 +154,7 @@ enum { MOST_TEXT = 1 << 16 };
 static const char *const option_keys[7] = { "comm", "offload", "precision", "wrap", "device", "strategy", "optimizer" };
 
 static tess_status bad(const reader *r, const char *what) {
-    return tess__fail(TESS_E_DATA, "%s: %s, expected what tess_shard writes", r->path, what);
+    return tess_fail(TESS_E_DATA, "%s: %s, expected what tess_shard writes", r->path, what);
 }
 
 /* "12 some text…": into r->word. */
@@ -165,7 +165,7 @@ static tess_status read_text(reader *r) {
     if (n + 1 > r->cap) {
         char *bigger = realloc(r->word, n + 1);
         if (!bigger)
-            return tess__fail(TESS_E_NOMEM, "no memory for a name of %zu bytes", n);
+            return tess_fail(TESS_E_NOMEM, "no memory for a name of %zu bytes", n);
         r->word = bigger;
         r->cap = n + 1;
     }
@@ -204,7 +204,7 @@ static tess_status read_open(reader *r) {
 
 static tess_status never_runs(void *user, const tess_block_call *call) {
     (void)user, (void)call;
-    return tess__fail(TESS_E_INTERNAL, "a block that is only planned");
+    return tess_fail(TESS_E_INTERNAL, "a block that is only planned");
 }
 
 static tess_status read_block(reader *r) {
@@ -222,12 +222,12 @@ static tess_status keep_name(reader *r) {
         int64_t more = r->cap_names ? 2 * r->cap_names : 64;
         char **bigger = realloc(r->names, (size_t)more * sizeof *bigger);
         if (!bigger)
-            return tess__fail(TESS_E_NOMEM, "no memory for %" PRId64 " names", more);
+            return tess_fail(TESS_E_NOMEM, "no memory for %" PRId64 " names", more);
         r->names = bigger;
         r->cap_names = more;
     }
     r->names[r->n_names] = strdup(r->word);
-    return r->names[r->n_names++] ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a name");
+    return r->names[r->n_names++] ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for a name");
 }
 
 static tess_status read_param(reader *r) {
@@ -308,7 +308,7 @@ tess_status plan_program_open(const char *path, int32_t ranks, tess **out) {
     reader r = { .path = path, .open = { .struct_size = sizeof r.open, .plan_only = 1, .ranks = ranks } };
     r.f = fopen(path, "re");
     if (!r.f)
-        return tess__fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
     tess_status status = read_all(&r);
     if (status == TESS_OK)
         status = tess_shard(r.t, NULL, NULL);

@@ -7,7 +7,7 @@
 #include "core/readers/planned.h"
 #include "plan_at_peak.h"
 #include "tools/support/progress.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 typedef struct { /* all that is said, gathered once */
     const plan_source *source;
@@ -311,7 +311,7 @@ static tess_status put_events(json_out *j, const facts *f) {
     if (status != TESS_OK)
         return status;
     put_plan(j, f);
-    return json_line(j) ? tess__fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
+    return json_line(j) ? tess_fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
 }
 
 tess_status plan_report(const plan_source *source, tess_status over, const plan_output *out) {

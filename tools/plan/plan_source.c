@@ -8,7 +8,7 @@
 #include "plan_file.h"
 #include "plan_program.h"
 #include "tools/support/progress.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/train/train.h"
 #include "plan_alternative.h"
 #include "tools/support/settings.h"
@@ -76,7 +76,7 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
         return status;
     status = tess_shard(*t, NULL, NULL);
     if (status == TESS_E_INVALID && tess__model_check_homes(&tess__plan_of(*t)->model)) /* the file's fault */
-        return tess__fail(TESS_E_DATA, "%s: %s", path, tess_last_error());
+        return tess_fail(TESS_E_DATA, "%s: %s", path, tess_last_error());
     return status == TESS_E_PLANNED ? TESS_OK : status;
 }
 
@@ -121,7 +121,7 @@ tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
     else if (plan_file_is_path(word))
         status = open_file(word, ranks, out);
     else
-        status = tess__fail(
+        status = tess_fail(
             TESS_E_INVALID,
             "'%s' is no model: there are mnist, gpt, gpt2, llama, convbn and linear; a file has a '.' or a '/'", word);
     out->plan_seconds = tool_seconds() - start;

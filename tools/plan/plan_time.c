@@ -12,7 +12,7 @@
 #include "core/readers/planned.h"
 #include "tools/models/model.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 /* ---- what a scope costs ------------------------------------------------------------------------ */
 static void put_measured(tess__scope_cost *c, const tess__block_time *t) {
@@ -84,7 +84,7 @@ static tess_status simulate(const plan_source *s, const tess__machine *machine, 
     int32_t n = tess__ledger_programs(p, s->of, NULL);
     int32_t *slots = calloc((size_t)n + 1, sizeof *slots);
     const tess__program **programs = calloc((size_t)n + 1, sizeof *programs);
-    tess_status status = slots && programs ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to simulate a step");
+    tess_status status = slots && programs ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
     if (status == TESS_OK) {
         tess__ledger_programs(p, s->of, slots);
         for (int32_t i = 0; i < n; i++)
@@ -109,7 +109,7 @@ tess_status plan_time(const plan_source *s, const tess__machine *machine, tess__
     const tess__plan *p = tess__plan_of(s->t);
     tess__scope_cost *costs = calloc((size_t)p->model.n_scopes + 1, sizeof *costs);
     if (!costs)
-        return tess__fail(TESS_E_NOMEM, "no memory to simulate a step");
+        return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
     if (s->is_model)
         cost_of_models(p, s->state, machine, costs);
     else

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tools/support/command_line.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum { MOST_FILES = 32, KEY_SVG = 0x3000, KEY_PERFETTO };
 
@@ -27,7 +27,7 @@ static tess_status check_format(const report_run *runs, const report_order *orde
     while (i < n && orders[i].n == 0)
         i++;
     if (format == REPORT_SVG && i == n)
-        return tess__fail(TESS_E_DATA, "%s: no ledger events, which a picture of memory shows", runs[0].path);
+        return tess_fail(TESS_E_DATA, "%s: no ledger events, which a picture of memory shows", runs[0].path);
     return TESS_OK;
 }
 
@@ -49,7 +49,7 @@ static tess_status write_file(const report_run *runs, const report_order *orders
 tess_status report_write(const report_run *runs, size_t n, int format, const char *path) {
     report_order *orders = calloc(n, sizeof *orders);
     if (!orders)
-        return tess__fail(TESS_E_NOMEM, "no memory for a report of %zu files", n);
+        return tess_fail(TESS_E_NOMEM, "no memory for a report of %zu files", n);
     tess_status status = put_in_order(runs, n, orders);
     if (status == TESS_OK)
         status = check_format(runs, orders, n, format);
@@ -111,10 +111,10 @@ static tess_status read_file(const char *path, report_run *out) {
         return report_read(stdin, "standard input", out);
     FILE *in = fopen(path, "re");
     if (!in)
-        return tess__fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
     tess_status status;
     if (fstat(fileno(in), &there) == 0 && S_ISDIR(there.st_mode))
-        status = tess__fail(TESS_E_DATA, "%s: a folder, expected a file that `--json` wrote", path);
+        status = tess_fail(TESS_E_DATA, "%s: a folder, expected a file that `--json` wrote", path);
     else
         status = report_read(in, path, out);
     fclose(in);
@@ -161,7 +161,7 @@ int cmd_report(int argc, char **argv) {
     if (code != TOOL_OK)
         return code;
     report_run *runs = calloc(a.n, sizeof *runs);
-    tess_status status = runs ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for %zu files", a.n);
+    tess_status status = runs ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for %zu files", a.n);
     for (size_t i = 0; i < a.n && status == TESS_OK; i++)
         status = read_file(a.files[i], &runs[i]);
     if (status == TESS_OK) {

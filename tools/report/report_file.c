@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "report.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 static tess_status cannot(const report_file *f, int error) {
-    return tess__fail(TESS_E_DATA, "%s: cannot be written: %s", f->path, strerror(error));
+    return tess_fail(TESS_E_DATA, "%s: cannot be written: %s", f->path, strerror(error));
 }
 
 /* A link stays a link: what it points to is replaced. */

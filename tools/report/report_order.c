@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "report.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 /* ---- columns ----------------------------------------------------------------------------------- */
 enum { ALL_DOMAINS = (1 << REPORT_DOMAINS) - 1 };
@@ -188,7 +188,7 @@ tess_status report_order_make(const report_run *run, report_order *out) {
     if (!entries || !out->columns || !out->phases) {
         free(entries);
         report_order_free(out);
-        return tess__fail(TESS_E_NOMEM, "%s: no memory to put it in order", run->path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to put it in order", run->path);
     }
     for (size_t i = 0, n = collect(run, out, entries); i < n; i++)
         add_column(out, &entries[i]);

@@ -8,7 +8,7 @@
 #include "tools/support/json_fields.h"
 #include "core/base/name_index.h"
 #include "report.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum { LINE_MOST = 1 << 20, EVENTS_MOST = 1 << 20, NAME_MOST = 1024 };
 #define BYTES_MOST (UINT64_C(1) << 58) /* so that sums stay far from overflow */
@@ -42,13 +42,13 @@ typedef struct {
 } reading;
 
 static tess_status wrong(const reading *r, const char *what, const char *expected) {
-    return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": %s, expected %s", r->path, r->line, what, expected);
+    return tess_fail(TESS_E_DATA, "%s:%" PRIu64 ": %s, expected %s", r->path, r->line, what, expected);
 }
 
 static tess_status wrong_field(const reading *r, const char *key, const char *expected) {
     int there = json_fields_has(r->f, key);
-    return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": \"%s\" is %s%s", r->path, r->line, key,
-                      there ? "not " : "missing, expected ", expected);
+    return tess_fail(TESS_E_DATA, "%s:%" PRIu64 ": \"%s\" is %s%s", r->path, r->line, key,
+                     there ? "not " : "missing, expected ", expected);
 }
 
 /* ---- names ------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static void *grown(void *items, size_t *cap, size_t n, size_t size) {
 }
 
 static tess_status no_memory(const reading *r) {
-    return tess__fail(TESS_E_NOMEM, "%s: no memory to read it", r->path);
+    return tess_fail(TESS_E_NOMEM, "%s: no memory to read it", r->path);
 }
 
 /* The number of a text that many lines repeat. */
@@ -119,8 +119,8 @@ static tess_status read_stack(reading *r, const char *domain, report_stack *out)
     for (size_t i = 0; i < inner.n; i++) {
         uint64_t bytes;
         if (!json_fields_uint(&inner, inner.fields[i].key, &bytes) || bytes > BYTES_MOST - out->total)
-            return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": \"%s\" of \"%s\" is no number of bytes, of 2^58 in all",
-                              r->path, r->line, inner.fields[i].key, domain);
+            return tess_fail(TESS_E_DATA, "%s:%" PRIu64 ": \"%s\" of \"%s\" is no number of bytes, of 2^58 in all",
+                             r->path, r->line, inner.fields[i].key, domain);
         out->bytes[category_of(inner.fields[i].key)] += bytes;
         out->total += bytes;
     }
@@ -146,8 +146,8 @@ static tess_status source_of(const reading *r, const char *const *names, int n, 
         for (*out = 0; *out < n; ++*out)
             if (strcmp(text, names[*out]) == 0)
                 return TESS_OK;
-    return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": \"source\" is '%s', expected %s or %s", r->path, r->line, text,
-                      names[0], names[1]);
+    return tess_fail(TESS_E_DATA, "%s:%" PRIu64 ": \"source\" is '%s', expected %s or %s", r->path, r->line, text,
+                     names[0], names[1]);
 }
 
 static tess_status read_point(reading *r) {
@@ -356,9 +356,9 @@ static tess_status read_line(reading *r, const char *line, size_t bytes) {
     if (strspn(line, " \t\r\n") == bytes)
         return TESS_OK;
     if (!json_fields_read(&fields, line, bytes))
-        return tess__fail(TESS_E_DATA, "%s:%" PRIu64 ": %s JSON at column %zu, expected %s", r->path, r->line,
-                          fields.wrong_at >= bytes - (line[bytes - 1] == '\n') ? "cut off" : "no", fields.wrong_at + 1,
-                          fields.expected);
+        return tess_fail(TESS_E_DATA, "%s:%" PRIu64 ": %s JSON at column %zu, expected %s", r->path, r->line,
+                         fields.wrong_at >= bytes - (line[bytes - 1] == '\n') ? "cut off" : "no", fields.wrong_at + 1,
+                         fields.expected);
     r->f = &fields;
     return read_event(r);
 }
@@ -376,7 +376,7 @@ static tess_status next_line(reading *r, FILE *in, char *line, size_t *bytes) {
     }
     line[n] = '\0';
     *bytes = n;
-    return ferror(in) ? tess__fail(TESS_E_DATA, "%s: %s", r->path, strerror(errno)) : TESS_OK;
+    return ferror(in) ? tess_fail(TESS_E_DATA, "%s: %s", r->path, strerror(errno)) : TESS_OK;
 }
 
 static tess_status read_lines(reading *r, FILE *in, char *line) {
@@ -401,10 +401,10 @@ tess_status report_read(FILE *in, const char *path, report_run *out) {
     tess_status status = line && out->name_index ? read_lines(&r, in, line) : no_memory(&r);
     free(line);
     if (status == TESS_OK && r.events == r.beside)
-        return tess__fail(TESS_E_DATA,
-                          "%s: nothing about memory or time, expected what `tessera train --json` or "
-                          "`tessera plan --json` writes",
-                          path);
+        return tess_fail(TESS_E_DATA,
+                         "%s: nothing about memory or time, expected what `tessera train --json` or "
+                         "`tessera plan --json` writes",
+                         path);
     return status;
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "report.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 static ssize_t tee_write(void *cookie, const char *data, size_t bytes) {
     report_tee *t = cookie;
@@ -25,7 +25,7 @@ tess_status report_tee_open(report_tee *t, FILE *shown, const char *page) {
     t->stream = t->kept ? fopencookie(t, "w", functions) : NULL;
     if (t->stream)
         return TESS_OK;
-    status = tess__fail(TESS_E_DATA, "--report=%s: no temporary file: %s", page, strerror(errno));
+    status = tess_fail(TESS_E_DATA, "--report=%s: no temporary file: %s", page, strerror(errno));
     report_tee_close(t);
     return status;
 }
@@ -33,8 +33,8 @@ tess_status report_tee_open(report_tee *t, FILE *shown, const char *page) {
 tess_status report_tee_write(report_tee *t, const char *name) {
     report_run run;
     if (fflush(t->stream) != 0 || fflush(t->kept) != 0)
-        return tess__fail(TESS_E_SYSTEM, "--report=%s: not everything could be kept aside: %s", t->page,
-                          strerror(errno));
+        return tess_fail(TESS_E_SYSTEM, "--report=%s: not everything could be kept aside: %s", t->page,
+                         strerror(errno));
     rewind(t->kept);
     tess_status status = report_read(t->kept, name, &run);
     if (status == TESS_OK)

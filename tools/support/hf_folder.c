@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/base/try.h"
 #include "json_out.h"
 
@@ -65,7 +65,7 @@ tess_status hf_folder_create(const char *dir, const tess__tensor *tensors, uint6
     }
     if (!f || !f->tensors || !f->first) {
         hf_folder_discard(f);
-        return tess__fail(TESS_E_NOMEM, "%s: no memory to write it", dir);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to write it", dir);
     }
     memcpy(f->tensors, tensors, n * sizeof *tensors);
     f->n = n;
@@ -79,9 +79,9 @@ tess_status hf_folder_create(const char *dir, const tess__tensor *tensors, uint6
     divide(f, max_file_bytes ? max_file_bytes : UINT64_C(5000000000));
     tess_status status = TESS_OK;
     if ((size_t)snprintf(f->dir, sizeof f->dir, "%s", dir) >= sizeof f->dir)
-        status = tess__fail(TESS_E_DATA, "%.60s…: the path is too long", dir);
+        status = tess_fail(TESS_E_DATA, "%.60s…: the path is too long", dir);
     else if (mkdir(dir, 0777) != 0 && (errno != EEXIST || stat(dir, &st) != 0 || !S_ISDIR(st.st_mode)))
-        status = tess__fail(TESS_E_DATA, "%s: cannot be made a directory: %s", dir, strerror(errno));
+        status = tess_fail(TESS_E_DATA, "%s: cannot be made a directory: %s", dir, strerror(errno));
     if (!status)
         status = open_next(f);
     if (status)
@@ -95,7 +95,7 @@ tess_status hf_folder_write(hf_folder *f, const void *data, uint64_t bytes) {
     while (bytes) {
         uint64_t n = f->left < bytes ? f->left : bytes;
         if (!n && f->current + 1 == f->n_files)
-            return tess__fail(TESS_E_INTERNAL, "%s: more data than was announced", f->dir);
+            return tess_fail(TESS_E_INTERNAL, "%s: more data than was announced", f->dir);
         TRY(tess__safetensors_write(f->writer, data, n));
         data = (const char *)data + n;
         bytes -= n;
@@ -138,13 +138,13 @@ static tess_status write_index(const hf_folder *f) {
         return TESS_OK;
     FILE *out = fopen(temporary, "w");
     if (!out)
-        return tess__fail(TESS_E_DATA, "%s: cannot be written: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: cannot be written: %s", path, strerror(errno));
     put_index(f, out);
     int failed = fflush(out) != 0 || fsync(fileno(out)) != 0;
     failed = fclose(out) != 0 || failed || rename(temporary, path) != 0;
     if (failed)
         unlink(temporary);
-    return failed ? tess__fail(TESS_E_DATA, "%s: cannot be written: %s", path, strerror(errno)) : TESS_OK;
+    return failed ? tess_fail(TESS_E_DATA, "%s: cannot be written: %s", path, strerror(errno)) : TESS_OK;
 }
 
 tess_status hf_folder_commit(hf_folder *f) {

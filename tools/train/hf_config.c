@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/support/json_fields.h"
 
 enum { MOST_BYTES = 1 << 20 };
@@ -19,15 +19,15 @@ typedef struct {
 } config;
 
 static tess_status wrong(const config *c, const char *key, const char *expected) {
-    return tess__fail(TESS_E_DATA, "%s: \"%s\": expected %s", c->path, key, expected);
+    return tess_fail(TESS_E_DATA, "%s: \"%s\": expected %s", c->path, key, expected);
 }
 
 static tess_status read_all(const char *path, char **text, size_t *bytes) {
     FILE *f = fopen(path, "re");
     *text = malloc(MOST_BYTES + 1);
     if (!f || !*text) {
-        tess_status status = f ? tess__fail(TESS_E_NOMEM, "%s: no memory", path)
-                               : tess__fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+        tess_status status = f ? tess_fail(TESS_E_NOMEM, "%s: no memory", path)
+                               : tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
         if (f)
             fclose(f);
         return status;
@@ -36,7 +36,7 @@ static tess_status read_all(const char *path, char **text, size_t *bytes) {
     int failed = ferror(f);
     fclose(f);
     if (failed || *bytes > MOST_BYTES)
-        return tess__fail(TESS_E_DATA, "%s: cannot be read, or longer than %d bytes", path, MOST_BYTES);
+        return tess_fail(TESS_E_DATA, "%s: cannot be read, or longer than %d bytes", path, MOST_BYTES);
     return TESS_OK;
 }
 
@@ -67,14 +67,14 @@ static tess_status is_text(const config *c, const char *key, const char *fallbac
         return TESS_OK;
     if (json_fields_text(&c->fields, key, text, sizeof text) && strcmp(text, value) == 0)
         return TESS_OK;
-    return tess__fail(TESS_E_DATA, "%s: \"%s\": expected \"%s\", nothing else is supported", c->path, key, value);
+    return tess_fail(TESS_E_DATA, "%s: \"%s\": expected \"%s\", nothing else is supported", c->path, key, value);
 }
 
 static tess_status is_false(const config *c, const char *key) {
     int set = 0;
     if (!json_fields_bool(&c->fields, key, &set) || !set)
         return TESS_OK;
-    return tess__fail(TESS_E_DATA, "%s: \"%s\" is true, which is not supported", c->path, key);
+    return tess_fail(TESS_E_DATA, "%s: \"%s\" is true, which is not supported", c->path, key);
 }
 
 static tess_status read_tied(const config *c, int fallback, model_options *o) {
@@ -112,7 +112,7 @@ static tess_status read_rope_kind(const config *c, const json_fields *f, model_d
     if (strcmp(kind, "default") == 0)
         return TESS_OK;
     if (strcmp(kind, "llama3") != 0 && strcmp(kind, "linear") != 0)
-        return tess__fail(TESS_E_DATA, "%s: rope_type \"%s\": expected default, linear or llama3", c->path, kind);
+        return tess_fail(TESS_E_DATA, "%s: rope_type \"%s\": expected default, linear or llama3", c->path, kind);
     OPS_TRY(real(c, f, "factor", 0, &d->rope_factor));
     if (strcmp(kind, "linear") == 0)
         return TESS_OK;
@@ -165,10 +165,10 @@ static tess_status read_config(const config *c, const char *name, model_options 
     char type[64] = "";
     json_fields_text(&c->fields, "model_type", type, sizeof type);
     if (strcmp(type, "gpt2") != 0 && strcmp(type, "llama") != 0)
-        return tess__fail(TESS_E_DATA, "%s: model_type \"%s\": expected gpt2 or llama", c->path, type);
+        return tess_fail(TESS_E_DATA, "%s: model_type \"%s\": expected gpt2 or llama", c->path, type);
     if (strcmp(type, name) != 0)
-        return tess__fail(TESS_E_DATA, "%s: model_type \"%s\", but %s is to be trained: tessera train %s", c->path,
-                          type, name, type);
+        return tess_fail(TESS_E_DATA, "%s: model_type \"%s\", but %s is to be trained: tessera train %s", c->path, type,
+                         name, type);
     if (strcmp(name, "llama") == 0)
         return read_llama(c, o, positions);
     tess_status status = read_gpt2(c, o);
@@ -182,13 +182,13 @@ tess_status hf_config_read(const char *path, const char *name, model_options *ou
     size_t bytes = 0;
     int is_dir = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     if ((size_t)snprintf(file, sizeof file, is_dir ? "%s/config.json" : "%s", path) >= sizeof file)
-        return tess__fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", path, PATH_MAX);
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", path, PATH_MAX);
     config c = { .path = file };
     model_options o = *out;
     tess_status status = read_all(file, &text, &bytes);
     if (status == TESS_OK && !json_fields_read(&c.fields, text, bytes))
-        status = tess__fail(TESS_E_DATA, "%s: offset %zu: expected %s", file, c.fields.wrong_at,
-                            c.fields.expected ? c.fields.expected : "a JSON object");
+        status = tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", file, c.fields.wrong_at,
+                           c.fields.expected ? c.fields.expected : "a JSON object");
     if (status == TESS_OK)
         status = read_config(&c, name, &o, positions);
     free(text);

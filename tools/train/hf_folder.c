@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/checkpoint/safetensors.h"
 #include "hf_names.h"
 
@@ -51,14 +51,14 @@ static tess_status open_files(hf_folder *f) {
     struct dirent **entries;
     int n = scandir(f->dir, &entries, is_weights, by_bytes);
     if (n < 0)
-        return tess__fail(TESS_E_DATA, "%s: %s", f->dir, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", f->dir, strerror(errno));
     f->files = calloc((size_t)n + 1, sizeof(tess__safetensors *));
     f->names = calloc((size_t)n + 1, sizeof *f->names);
     tess_status status = TESS_OK;
     if (!f->files || !f->names)
-        status = tess__fail(TESS_E_NOMEM, "%s: no memory for %d files", f->dir, n);
+        status = tess_fail(TESS_E_NOMEM, "%s: no memory for %d files", f->dir, n);
     if (n == 0)
-        status = tess__fail(TESS_E_DATA, "%s: no model*.safetensors in this folder", f->dir);
+        status = tess_fail(TESS_E_DATA, "%s: no model*.safetensors in this folder", f->dir);
     for (int i = 0; i < n; i++) {
         if (status == TESS_OK)
             status = open_one(f, entries[i]->d_name);
@@ -103,24 +103,24 @@ static tess_status find_param(hf_folder *f, int32_t i) {
     if (!at->tensor)
         at->tensor = find(f, hf_short_name(name), &at->file);
     if (!at->tensor)
-        return tess__fail(TESS_E_DATA, "%s: no tensor '%s' in %s", f->dir, name,
-                          f->n_files == 1 ? f->names[0] : "any of the files");
+        return tess_fail(TESS_E_DATA, "%s: no tensor '%s' in %s", f->dir, name,
+                         f->n_files == 1 ? f->names[0] : "any of the files");
     if (has_shape(at->tensor, p, at->turned))
         return TESS_OK;
     shape_text(at->tensor->ndim, at->tensor->shape, 0, has);
     shape_text(p->ndim, p->shape, at->turned, expected);
-    return tess__fail(TESS_E_DATA, "%s/%s: tensor '%s' has shape %s, expected %s from config.json", f->dir,
-                      f->names[at->file], name, has, expected);
+    return tess_fail(TESS_E_DATA, "%s/%s: tensor '%s' has shape %s, expected %s from config.json", f->dir,
+                     f->names[at->file], name, has, expected);
 }
 
 tess_status hf_folder_open(const char *dir, const model *m, hf_folder **out) {
     hf_folder *f = calloc(1, sizeof *f);
     if (!f)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory to open it", dir);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to open it", dir);
     f->m = m;
     snprintf(f->dir, sizeof f->dir, "%s", dir);
     f->places = calloc((size_t)m->desc.n_params, sizeof *f->places);
-    tess_status status = f->places ? open_files(f) : tess__fail(TESS_E_NOMEM, "%s: no memory to open it", dir);
+    tess_status status = f->places ? open_files(f) : tess_fail(TESS_E_NOMEM, "%s: no memory to open it", dir);
     for (int32_t i = 0; status == TESS_OK && i < m->desc.n_params; i++)
         if (!m->desc.params[i].alias_of[0])
             status = find_param(f, i);
@@ -149,7 +149,7 @@ static tess_status read_turned(const hf_folder *f, const place *at, const tess_r
     uint64_t end = r->first_elem + r->elems, first = r->first_elem / inputs, last = (end - 1) / inputs;
     float *line = malloc((last - first + 1) * sizeof *line);
     if (!line)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory to turn %s", f->dir, r->name);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to turn %s", f->dir, r->name);
     tess_status status = TESS_OK;
     for (uint64_t i = 0; status == TESS_OK && i < inputs; i++) {
         status = tess__safetensors_read(f->files[at->file], at->tensor, i * outputs + first, last - first + 1, line);

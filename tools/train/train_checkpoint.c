@@ -11,7 +11,7 @@
 
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "core/checkpoint/saved.h"
 #include "core/checkpoint/store.h"
 #include "tools/support/settings.h"
@@ -57,7 +57,7 @@ tess_status train_resume_load(train_run *r) {
     tess_checkpoint_info info = { .struct_size = sizeof info };
     tess_status status = tess_checkpoint_load(r->t, &o, &info);
     if (status == TESS_E_DATA && r->rank != 0)
-        return tess__fail(status, "%s", ""); /* rank 0 says it */
+        return tess_fail(status, "%s", ""); /* rank 0 says it */
     if (status != TESS_OK)
         return status;
     compare_identity(r, was.text);
@@ -106,10 +106,10 @@ tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
     if (all % w || (s->deterministic && !each && !end)) {
         if (!s->deterministic)
             return TESS_OK;
-        return tess__fail(TESS_E_INVALID,
-                          "--resume %s: its steps have %" PRIu64 " microbatches, which %d ranks do not divide into "
-                          "aligned subtrees: take %" PRIu64 " ranks, or another divisor with a power of two",
-                          s->resume, all, (int)ranks, was);
+        return tess_fail(TESS_E_INVALID,
+                         "--resume %s: its steps have %" PRIu64 " microbatches, which %d ranks do not divide into "
+                         "aligned subtrees: take %" PRIu64 " ranks, or another divisor with a power of two",
+                         s->resume, all, (int)ranks, was);
     }
     tess__log(TESS_LOG_INFO, "accum is %" PRIu64 ", so that %d ranks go on with the %" PRIu64 " microbatches of a step",
               accum, (int)ranks, all);
@@ -133,9 +133,9 @@ static tess_status try_store(const train_run *r) {
     tess__store store;
     struct stat st;
     if (mkdir(r->s.save, 0777) != 0 && (errno != EEXIST || stat(r->s.save, &st) != 0 || !S_ISDIR(st.st_mode)))
-        return tess__fail(TESS_E_DATA, "--save %s: cannot be made a directory: %s", r->s.save, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--save %s: cannot be made a directory: %s", r->s.save, strerror(errno));
     if (access(r->s.save, W_OK | X_OK) != 0)
-        return tess__fail(TESS_E_DATA, "--save %s: cannot be written: %s", r->s.save, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--save %s: cannot be written: %s", r->s.save, strerror(errno));
     tess_status status = tess__store_open(&tess__disk_real, r->s.save, &store);
     if (status == TESS_OK)
         tess__store_close(&store);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "train.h"
 
 struct train_feed {
@@ -55,7 +55,7 @@ tess_status train_feed_open(train_run *r) {
         return TESS_OK;
     train_feed *f = r->feed = calloc(1, sizeof *f);
     if (!f)
-        return tess__fail(TESS_E_NOMEM, "no memory for batches");
+        return tess_fail(TESS_E_NOMEM, "no memory for batches");
     f->r = r;
     f->m = r->m;
     pthread_mutex_init(&f->lock, NULL);
@@ -65,7 +65,7 @@ tess_status train_feed_open(train_run *r) {
         return status;
     f->has_thread = pthread_create(&f->thread, NULL, fill_other, f) == 0;
     if (!f->has_thread)
-        return tess__fail(TESS_E_SYSTEM, "no thread to read batches");
+        return tess_fail(TESS_E_SYSTEM, "no thread to read batches");
     free(r->batch);
     r->batch = f->batch[0];
     return TESS_OK;

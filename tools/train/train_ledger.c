@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "tools/plan/plan.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "train.h"
 
 static void count(void *user, const tess_ledger_point *p) {
@@ -33,7 +33,7 @@ tess_status train_ledger_begin(train_run *r) {
         return status;
     r->ledger.points = calloc(r->ledger.room, sizeof *r->ledger.points); /* the step itself allocates nothing */
     if (!r->ledger.points)
-        return tess__fail(TESS_E_NOMEM, "no memory for %zu ledger points", r->ledger.room);
+        return tess_fail(TESS_E_NOMEM, "no memory for %zu ledger points", r->ledger.room);
     status = tess_ledger_reset(r->t);
     return status == TESS_OK ? tess_ledger_hook(r->t, take, r) : status;
 }

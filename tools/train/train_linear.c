@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "train.h"
 
 enum { SIDE = 3, WEIGHTS = SIDE * SIDE };
@@ -71,7 +71,7 @@ static tess_status compare(train_run *r, const float *output, const float *weigh
     linear_expect(r->ranks * (int32_t)s->accum, (int32_t)r->task.sampler.batch, s->lr, x, initial, expected_output,
                   updated);
     if (differ(output, expected_output, SIDE) || differ(weight, updated, WEIGHTS))
-        return tess__fail(TESS_E_INTERNAL, "linear: output or updated weight is not that of the closed form");
+        return tess_fail(TESS_E_INTERNAL, "linear: output or updated weight is not that of the closed form");
     tool_progress_say(&r->progress, "both equal the closed form");
     return TESS_OK;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/train/data/tokens.h"
 #include "train.h"
 
@@ -16,8 +16,8 @@ static tess_status open_data(train_run *r) {
     if (!r->s.data) {
         r->task.source = "no --data: training on the bytes of tessera's own documentation";
         if (vocabulary < 256)
-            return tess__fail(TESS_E_DATA, "a vocabulary of %lld, but text has 256 different bytes: give --data",
-                              (long long)vocabulary);
+            return tess_fail(TESS_E_DATA, "a vocabulary of %lld, but text has 256 different bytes: give --data",
+                             (long long)vocabulary);
         return tool_text_load(NULL, context, &r->task.text);
     }
     tess_status status = tool_tokens_open(r->s.data, context, &r->task.tokens);

@@ -8,7 +8,7 @@
 
 #include "tools/support/alloc_count.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "train.h"
 #include "core/base/try.h"
 
@@ -28,7 +28,7 @@ tess_status train_output_open(train_run *r) {
     if (r->s.json)
         r->json_file = to_stdout ? stdout : fopen(r->s.json, "we");
     if (r->s.json && !r->json_file)
-        return tess__fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
     if (r->s.report)
         TRY(report_tee_open(&r->page, r->json_file, r->s.report));
     json_init(&r->json, r->s.report ? r->page.stream : r->json_file);
@@ -296,7 +296,7 @@ tess_status train_output_finish(train_run *r) {
     print_table(r, &stats);
     put_summary(r, &stats);
     if (r->json_failed)
-        return tess__fail(TESS_E_SYSTEM, "--%s=%s: not everything could be written", r->s.json ? "json" : "report",
-                          r->s.json ? r->s.json : r->s.report);
+        return tess_fail(TESS_E_SYSTEM, "--%s=%s: not everything could be written", r->s.json ? "json" : "report",
+                         r->s.json ? r->s.json : r->s.report);
     return r->s.report ? report_tee_write(&r->page, r->s.model) : TESS_OK;
 }

@@ -13,7 +13,7 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "tools/plan/plan.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "hf_config.h"
 #include "hf_folder.h"
 #include "train.h"
@@ -186,8 +186,8 @@ static tess_status make_batch(train_run *r) {
     r->batch = aligned_alloc(64, ops_align(r->m->desc.input_bytes));
     r->result = aligned_alloc(64, ops_align(r->m->desc.result_bytes));
     if (!r->batch || !r->result)
-        return tess__fail(TESS_E_NOMEM, "no memory for a batch of %llu bytes",
-                          (unsigned long long)r->m->desc.input_bytes);
+        return tess_fail(TESS_E_NOMEM, "no memory for a batch of %llu bytes",
+                         (unsigned long long)r->m->desc.input_bytes);
     memset(r->batch, 0, r->m->desc.input_bytes);
     return TESS_OK;
 }

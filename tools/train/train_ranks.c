@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tools/support/alloc_count.h"
 #include "tools/support/witness.h"
 #include "train.h"
@@ -80,14 +80,14 @@ static tess_status compare(int32_t rank, const int64_t *figures, const int64_t *
     digest_text(first, ours);
     return strcmp(theirs, ours) == 0
                ? TESS_OK
-               : tess__fail(TESS_E_INTERNAL, "rank %d has other parameters than rank 0: digest %s, not %s", rank,
-                            theirs, ours);
+               : tess_fail(TESS_E_INTERNAL, "rank %d has other parameters than rank 0: digest %s, not %s", rank, theirs,
+                           ours);
 }
 
 tess_status train_ranks(train_run *r) {
     int64_t *all = calloc((size_t)r->ranks, N_FIGURES * sizeof *all);
     if (!all)
-        return tess__fail(TESS_E_NOMEM, "no memory for the figures of %d ranks", r->ranks);
+        return tess_fail(TESS_E_NOMEM, "no memory for the figures of %d ranks", r->ranks);
     measure(r, all + (size_t)r->rank * N_FIGURES);
     tess_status status = tess_all_reduce(r->t, all, (uint64_t)r->ranks * N_FIGURES, TESS_I64, TESS_SUM);
     for (int32_t rank = 0; r->rank == 0 && rank < r->ranks && status == TESS_OK; rank++) {

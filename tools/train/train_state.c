@@ -11,12 +11,12 @@
 #endif
 
 #include "tools/support/safetensors.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "train.h"
 
 static tess_status file_in(const char *dir, char path[PATH_MAX]) {
     if ((size_t)snprintf(path, PATH_MAX, "%s/model.safetensors", dir) >= PATH_MAX)
-        return tess__fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", dir, PATH_MAX);
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", dir, PATH_MAX);
     return TESS_OK;
 }
 
@@ -43,11 +43,11 @@ static tess_status check_all(const resume_state *s) {
             continue;
         const tool_tensor *t = tool_safetensors_find(s->file, p->name);
         if (!t)
-            return tess__fail(TESS_E_DATA, "%s: no tensor '%s', which %s has", s->path, p->name, s->m->t->name);
+            return tess_fail(TESS_E_DATA, "%s: no tensor '%s', which %s has", s->path, p->name, s->m->t->name);
         if (!same_shape(p, t))
-            return tess__fail(TESS_E_DATA,
-                              "%s: tensor '%s' has %" PRIu64 " elements in another shape, expected %" PRId64, s->path,
-                              p->name, t->elems, p->elems);
+            return tess_fail(TESS_E_DATA,
+                             "%s: tensor '%s' has %" PRIu64 " elements in another shape, expected %" PRId64, s->path,
+                             p->name, t->elems, p->elems);
     }
     return TESS_OK;
 }
@@ -55,7 +55,7 @@ static tess_status check_all(const resume_state *s) {
 tess_status train_resume_open(train_run *r, const char *dir, void **out) {
     resume_state *s = calloc(1, sizeof *s);
     if (!s)
-        return tess__fail(TESS_E_NOMEM, "no memory to resume from %s", dir);
+        return tess_fail(TESS_E_NOMEM, "no memory to resume from %s", dir);
     s->m = r->m;
     tess_status status = file_in(dir, s->path);
     if (status == TESS_OK)
@@ -97,7 +97,7 @@ static tess_status make_dir(const char *dir) {
     struct stat st;
     if (mkdir(dir, 0777) == 0 || (errno == EEXIST && stat(dir, &st) == 0 && S_ISDIR(st.st_mode)))
         return TESS_OK;
-    return tess__fail(TESS_E_DATA, "--export %s: cannot be made a directory: %s", dir, strerror(errno));
+    return tess_fail(TESS_E_DATA, "--export %s: cannot be made a directory: %s", dir, strerror(errno));
 }
 
 static tess_status save_open(const train_run *r, save_state *s) {
@@ -105,7 +105,7 @@ static tess_status save_open(const train_run *r, save_state *s) {
     uint64_t n = 0;
     tool_tensor *tensors = calloc((size_t)r->m->desc.n_params, sizeof *tensors);
     if (!tensors)
-        return tess__fail(TESS_E_NOMEM, "no memory to export");
+        return tess_fail(TESS_E_NOMEM, "no memory to export");
     for (int32_t i = 0; i < r->m->desc.n_params; i++) {
         const model_param *p = &r->m->desc.params[i];
         if (p->alias_of[0])
@@ -151,14 +151,14 @@ static tess_status digest_piece(void *state, const tess_range *range, void *data
     if (s->m->desc.params[range->tag].is_buffer)
         return TESS_OK;
     if (XXH3_128bits_update(s->hash, data, range->elems * sizeof(float)) != XXH_OK)
-        return tess__fail(TESS_E_INTERNAL, "xxHash refuses %s", range->name);
+        return tess_fail(TESS_E_INTERNAL, "xxHash refuses %s", range->name);
     return TESS_OK;
 }
 
 tess_status train_digest(train_run *r) {
     digest_state state = { r->m, XXH3_createState() };
     if (!state.hash)
-        return tess__fail(TESS_E_NOMEM, "no memory for the digest");
+        return tess_fail(TESS_E_NOMEM, "no memory for the digest");
     XXH3_128bits_reset(state.hash);
     tess_status status = tess_each_full(r->t, TESS_OF_PARAM, digest_piece, &state);
     if (status == TESS_OK) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "train.h"
 
 double train_watch_units(const train_run *r) {
@@ -17,12 +17,12 @@ tess_status train_watch_open(train_run *r) {
         return TESS_OK;
     r->watch.seconds = calloc(r->task.steps + 1, sizeof *r->watch.seconds);
     if (!r->watch.seconds)
-        return tess__fail(TESS_E_NOMEM, "no memory for the times of %" PRIu64 " steps", r->task.steps);
+        return tess_fail(TESS_E_NOMEM, "no memory for the times of %" PRIu64 " steps", r->task.steps);
     if (!r->s.csv)
         return TESS_OK;
     r->watch.csv = fopen(r->s.csv, "we");
     if (!r->watch.csv)
-        return tess__fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
     fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss\n", r->task.unit);
     return TESS_OK;
 }
@@ -56,7 +56,7 @@ tess_status train_watch_finish(train_run *r) {
     FILE *csv = r->watch.csv;
     r->watch.csv = NULL;
     if (csv && fclose(csv) != 0)
-        return tess__fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
     return TESS_OK;
 }
 

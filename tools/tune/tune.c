@@ -13,7 +13,7 @@
 #include "tools/support/settings.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/progress.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "tune_search.h"
 
 enum { SHOWN = 10, LISTED = 40 };
@@ -67,7 +67,7 @@ static tess_status put_all(FILE *out, const tune_result *r, const char *name, in
     json_int(&j, "fitting", r->n_fit);
     json_string(&j, "command", r->n_fit ? command : NULL);
     json_object_end(&j);
-    return json_line(&j) ? tess__fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
+    return json_line(&j) ? tess_fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
 }
 
 static void print_all(FILE *out, const tune_result *r, const char *name, int32_t ranks, const char *machine,
@@ -96,13 +96,13 @@ static tess_status none_fits(const tune_result *r) {
     for (int32_t i = 1; i < r->n; i++)
         if (r->all[i].peak_bytes[TESS_DOMAIN_DEVICE] < least->peak_bytes[TESS_DOMAIN_DEVICE])
             least = &r->all[i];
-    return tess__fail(TESS_E_BUDGET,
-                      "none of %d plans fits: the least takes %" PRIu64 " bytes of device memory and %" PRIu64
-                      " of host memory (wrap=%s strategy=%s activations=%s offload=%s precision=%s); %" PRIu64
-                      " of device memory are allowed",
-                      (int)r->n, least->peak_bytes[TESS_DOMAIN_DEVICE], least->peak_bytes[TESS_DOMAIN_HOST],
-                      least->value[TUNE_WRAP], least->value[TUNE_STRATEGY], least->value[TUNE_ACTIVATIONS],
-                      least->value[TUNE_OFFLOAD], least->value[TUNE_PRECISION], budget);
+    return tess_fail(TESS_E_BUDGET,
+                     "none of %d plans fits: the least takes %" PRIu64 " bytes of device memory and %" PRIu64
+                     " of host memory (wrap=%s strategy=%s activations=%s offload=%s precision=%s); %" PRIu64
+                     " of device memory are allowed",
+                     (int)r->n, least->peak_bytes[TESS_DOMAIN_DEVICE], least->peak_bytes[TESS_DOMAIN_HOST],
+                     least->value[TUNE_WRAP], least->value[TUNE_STRATEGY], least->value[TUNE_ACTIVATIONS],
+                     least->value[TUNE_OFFLOAD], least->value[TUNE_PRECISION], budget);
 }
 
 static tess_status say(const tune_result *r, const char *word, const char *name, int32_t ranks, const char *machine) {
@@ -118,10 +118,10 @@ static tess_status say(const tune_result *r, const char *word, const char *name,
         return status;
     FILE *file = to_stdout ? stdout : fopen(path, "we");
     if (!file)
-        return tess__fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
     status = put_all(file, r, name, ranks, machine, command);
     if (file != stdout && fclose(file) != 0 && status == TESS_OK)
-        status = tess__fail(TESS_E_SYSTEM, "--json=%s: not everything could be written", path);
+        status = tess_fail(TESS_E_SYSTEM, "--json=%s: not everything could be written", path);
     return status;
 }
 

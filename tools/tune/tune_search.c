@@ -10,7 +10,7 @@
 #include "core/base/options.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/settings.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 const char *const tune_keys[TUNE_KNOBS] = { "wrap", "strategy", "activations", "offload", "precision", "prefetch" };
 static const char *const usual[TUNE_KNOBS] = { "scopes", "full", "keep", "none", "fp32", "auto" };
@@ -90,7 +90,7 @@ static tess_status keep(search *s, const tune_candidate *c) {
         int32_t want = s->cap ? 2 * s->cap : 256;
         tune_candidate *more = realloc(r->all, (size_t)want * sizeof *more);
         if (!more)
-            return tess__fail(TESS_E_NOMEM, "no memory for %d candidates", want);
+            return tess_fail(TESS_E_NOMEM, "no memory for %d candidates", want);
         r->all = more;
         s->cap = want;
     }
@@ -233,7 +233,7 @@ tess_status tune_search(const char *word, int32_t ranks, const tess__machine *ma
     }
     tess__log_set_least(least);
     if (status == TESS_OK && !out->n)
-        status = tess__fail(s.failed ? s.failed : TESS_E_INVALID, "%s", s.why);
+        status = tess_fail(s.failed ? s.failed : TESS_E_INVALID, "%s", s.why);
     if (status != TESS_OK)
         tune_result_free(out);
     return status;

@@ -2,7 +2,7 @@
 /* Convolution by cuDNN where it can (cudnn.c), else as products: a strip of windows at a time is laid out as rows. The
  * gradient of the input is a convolution too, of dy with the weights turned round, so that every element is one sum. */
 #include "cudnn_ops.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <stdlib.h>
 
@@ -35,11 +35,11 @@ static sizes sizes_of(const cuda_ops *c, const ops_conv_shape *s) {
 
 tess_status ops_cuda_conv_create(ops *o, const ops_conv_shape *s, ops_conv **out, ops_scratch *need) {
     if (s->pad >= s->kernel)
-        return tess__fail(TESS_E_UNSUPPORTED, "operators cuda: a convolution with %d around a kernel of %d", s->pad,
-                          s->kernel);
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: a convolution with %d around a kernel of %d", s->pad,
+                         s->kernel);
     ops_conv *v = calloc(1, sizeof *v);
     if (!v)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a convolution");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a convolution");
     *v = (ops_conv){ .c = cuda_of(o), .s = *s, .back = *s };
     v->back.height = ops_conv_height(s);
     v->back.width = ops_conv_width(s);

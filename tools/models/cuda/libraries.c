@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ops.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -50,7 +50,7 @@ static void load(void) {
 tess_status ops_cublas_load(const ops_cublas **out) {
     pthread_once(&once, load);
     if (failure[0])
-        return tess__fail(TESS_E_UNSUPPORTED, "operators cuda: cuBLAS 13 or 12 is needed: %s", failure);
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: cuBLAS 13 or 12 is needed: %s", failure);
     *out = &blas;
     return TESS_OK;
 }

@@ -3,7 +3,7 @@
  * enqueues on the engine's compute stream. What depends on shapes alone is made without a GPU, so that a plan needs
  * none; the rest is made by `start`, once the engine has its device. */
 #include "cudnn_ops.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <limits.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ static const char *const kernel_names[] = {
 
 tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
     (void)c;
-    return tess__fail(tess_cuda_status(r), "operators cuda: %s: %s", what, tess_cuda_text(r));
+    return tess_fail(tess_cuda_status(r), "operators cuda: %s: %s", what, tess_cuda_text(r));
 }
 
 #define CU_TRY(c, what, call)                                                                                          \
@@ -33,7 +33,7 @@ tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
 static tess_status cuda_create(const ops_options *options, ops **out) {
     cuda_ops *c = calloc(1, sizeof *c);
     if (!c)
-        return tess__fail(TESS_E_NOMEM, "out of memory for the CUDA operators");
+        return tess_fail(TESS_E_NOMEM, "out of memory for the CUDA operators");
     c->base.t = &ops_cuda;
     c->base.threads = 1;
     c->base.bf16 = options && options->bf16;
@@ -49,8 +49,8 @@ static tess_status start_cublas(cuda_ops *c) {
         s = c->blas->cublasSetMathMode(
             c->handle, (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
     return s == CUBLAS_STATUS_SUCCESS ? TESS_OK
-                                      : tess__fail(TESS_E_DEVICE, "operators cuda: cuBLAS does not start: %s",
-                                                   c->blas->cublasGetStatusString(s));
+                                      : tess_fail(TESS_E_DEVICE, "operators cuda: cuBLAS does not start: %s",
+                                                  c->blas->cublasGetStatusString(s));
 }
 
 static tess_status start_inside(cuda_ops *c) {
@@ -60,7 +60,7 @@ static tess_status start_inside(cuda_ops *c) {
     char why[240];
     CUresult r = tess_cuda_load_module(c->d, c->device, tess_ops_kernels, &c->module, why, sizeof why);
     if (r != CUDA_SUCCESS)
-        return tess__fail(tess_cuda_status(r), "operators cuda: %s", why);
+        return tess_fail(tess_cuda_status(r), "operators cuda: %s", why);
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
     ops_cudnn_start(c);
@@ -73,7 +73,7 @@ static tess_status cuda_start(ops *o, const tess_stream *stream) {
     int devices;
     tess_status status = tess_cuda_get(&c->d, why, sizeof why);
     if (status != TESS_OK)
-        return tess__fail(status, "operators cuda: %s", why);
+        return tess_fail(status, "operators cuda: %s", why);
     OPS_TRY(ops_cublas_load(&c->blas));
     c->stream = stream->handle ? stream->handle : CU_STREAM_LEGACY; /* null: the default stream */
     CU_TRY(c, "taking the device", tess_cuda_device_of(c->d, stream->device, &c->device, &devices));
@@ -120,7 +120,7 @@ static void cuda_describe(const ops *o, char *out, size_t bytes) {
 
 tess_status ops_cuda_enter(const cuda_ops *c) {
     if (!c->context)
-        return tess__fail(TESS_E_INVALID, "operators cuda: called before they were started on a device");
+        return tess_fail(TESS_E_INVALID, "operators cuda: called before they were started on a device");
     CU_TRY(c, "making the context current", c->d->cuCtxPushCurrent(c->context));
     return TESS_OK;
 }
@@ -135,8 +135,8 @@ tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uin
     if (!blocks)
         return TESS_OK;
     if (blocks > INT_MAX)
-        return tess__fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
-                          kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
+                         kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
     CU_TRY(
         c, kernel_names[kernel],
         c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params, NULL));

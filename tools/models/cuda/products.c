@@ -5,7 +5,7 @@
  * the product alone, so that a plan needs no GPU. One handle, one stream and one workspace: the same bits every time.
  */
 #include "cuda_ops.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <limits.h>
 #include <stdlib.h>
@@ -27,9 +27,8 @@ uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_
 
 static tess_status blas_failed(const cuda_ops *c, cublasStatus_t status, const ops_product *p) {
     tess_status code = status == CUBLAS_STATUS_ALLOC_FAILED ? TESS_E_NOMEM : TESS_E_DEVICE;
-    return tess__fail(code, "cuBLAS: product of %lld x %lld by %lld x %lld: %s", (long long)p->rows,
-                      (long long)p->depth, (long long)p->depth, (long long)p->columns,
-                      c->blas->cublasGetStatusString(status));
+    return tess_fail(code, "cuBLAS: product of %lld x %lld by %lld x %lld: %s", (long long)p->rows, (long long)p->depth,
+                     (long long)p->depth, (long long)p->columns, c->blas->cublasGetStatusString(status));
 }
 
 /* cuBLAS has columns first: the product of the turned factors, in the other order. */
@@ -71,7 +70,7 @@ static uint64_t half_bytes(uint64_t elems) {
 tess_status ops_cuda_linear_create(ops *o, const ops_linear_shape *s, ops_linear **out, ops_scratch *need) {
     ops_linear *l = calloc(1, sizeof *l);
     if (!l)
-        return tess__fail(TESS_E_NOMEM, "out of memory for a linear operator");
+        return tess_fail(TESS_E_NOMEM, "out of memory for a linear operator");
     *l = (ops_linear){ cuda_of(o), *s };
     uint64_t workspace = ops_cuda_workspace(s->rows, s->inputs, s->outputs, 1);
     need->forward_bytes = workspace + (o->bf16 ? half_bytes(x_elems(s)) : 0);

@@ -5,7 +5,7 @@
 #include "decoder_rows.h"
 #include "tools/models/ops_formulas.h"
 #include "tools/models/parallel.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static uint64_t thread_bytes(const decoder_tiles *t) {
 tess_status decoder_tiles_create(decoder *d) {
     decoder_tiles *t = d->tiles = calloc(1, sizeof *t);
     if (!t || !(t->tiles = calloc((size_t)d->o->threads * SHAPES, sizeof *t->tiles)))
-        return tess__fail(TESS_E_NOMEM, "out of memory for attention");
+        return tess_fail(TESS_E_NOMEM, "out of memory for attention");
     t->d = d;
     t->n_shapes = list_shapes(d, t->tiles);
     t->threads = d->o->threads;

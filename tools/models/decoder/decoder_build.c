@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Sizes, operators, parameters and blocks of a decoder. */
 #include "decoder.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -110,7 +110,7 @@ static tess_status make_turns(decoder *d) {
         return TESS_OK;
     d->turns = malloc((size_t)(d->time * d->size) * sizeof *d->turns);
     if (!d->turns)
-        return tess__fail(TESS_E_NOMEM, "out of memory for %lld positions", (long long)d->time);
+        return tess_fail(TESS_E_NOMEM, "out of memory for %lld positions", (long long)d->time);
     for (int64_t i = 0; i < half; i++) {
         double frequency = stretched(o, pow(theta, -2.0 * (double)i / (double)d->size));
         for (int64_t t = 0; t < d->time; t++) {
@@ -244,7 +244,7 @@ tess_status decoder_build(model *m) {
     decoder *d = m->own = calloc(1, sizeof *d);
     m->is_decoder = 1;
     if (!d || !(d->layers = calloc((size_t)m->options.layers, sizeof *d->layers)))
-        return tess__fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
+        return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     choose_sizes(m, d);
     OPS_TRY(make_operators(d));
     OPS_TRY(make_turns(d));
@@ -274,7 +274,7 @@ void decoder_release(model *m) {
 /* ---- gpt2 and llama ---------------------------------------------------------------------------------- */
 static tess_status build_on_cpu(model *m) {
     if (m->o->t->mem != TESS_MEM_HOST)
-        return tess__fail(TESS_E_UNSUPPORTED, "model %s runs on the CPU only; --device cuda has gpt", m->t->name);
+        return tess_fail(TESS_E_UNSUPPORTED, "model %s runs on the CPU only; --device cuda has gpt", m->t->name);
     return decoder_build(m);
 }
 
@@ -282,17 +282,17 @@ static tess_status check_shape(const model_options *o, const char *name) {
     const model_decoder *d = &o->decoder;
     int32_t kv = d->kv_heads ? d->kv_heads : o->heads;
     if (o->layers < 1 || o->layers > 1000 || o->width < 1 || o->width > 65536)
-        return tess__fail(TESS_E_INVALID, "%s: %d layers of width %d: expected 1 to 1000 and 1 to 65536", name,
-                          o->layers, o->width);
+        return tess_fail(TESS_E_INVALID, "%s: %d layers of width %d: expected 1 to 1000 and 1 to 65536", name,
+                         o->layers, o->width);
     if (o->heads < 1 || (!d->head_size && o->width % o->heads))
-        return tess__fail(TESS_E_INVALID, "heads %d: expected a divisor of width %d", o->heads, o->width);
+        return tess_fail(TESS_E_INVALID, "heads %d: expected a divisor of width %d", o->heads, o->width);
     if (kv < 1 || o->heads % kv)
-        return tess__fail(TESS_E_INVALID, "%s: %d key-value heads, expected a divisor of %d heads", name, kv, o->heads);
+        return tess_fail(TESS_E_INVALID, "%s: %d key-value heads, expected a divisor of %d heads", name, kv, o->heads);
     if (o->context < 1 || (int64_t)o->context * o->batch > 1 << 24)
-        return tess__fail(TESS_E_INVALID, "context %d with batch %d: expected 1 to %d positions in a batch", o->context,
-                          o->batch, 1 << 24);
+        return tess_fail(TESS_E_INVALID, "context %d with batch %d: expected 1 to %d positions in a batch", o->context,
+                         o->batch, 1 << 24);
     if (d->positions && o->context > d->positions)
-        return tess__fail(TESS_E_INVALID, "context %d: the model has %d positions", o->context, d->positions);
+        return tess_fail(TESS_E_INVALID, "context %d: the model has %d positions", o->context, d->positions);
     return TESS_OK;
 }
 
@@ -303,8 +303,7 @@ static tess_status check_gpt2(const model_options *o) {
 static tess_status check_llama(const model_options *o) {
     int32_t size = o->decoder.head_size ? o->decoder.head_size : o->heads > 0 ? o->width / o->heads : 0;
     OPS_TRY(check_shape(o, "llama"));
-    return size % 2 ? tess__fail(TESS_E_INVALID, "llama: heads of %d elements, expected an even number", size)
-                    : TESS_OK;
+    return size % 2 ? tess_fail(TESS_E_INVALID, "llama: heads of %d elements, expected an even number", size) : TESS_OK;
 }
 
 const model_ops model_gpt2 = {

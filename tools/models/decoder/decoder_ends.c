@@ -2,18 +2,18 @@
 /* The first block and the last: embedding, and final normalisation, head and loss by chunks of rows, so that the logits
  * of a large vocabulary never exist whole. Backward makes a chunk's logits again. */
 #include "decoder.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #include <string.h>
 
 /* ---- the batch --------------------------------------------------------------------------------------- */
 static tess_status batch_check(const decoder *d, const model_batch *batch) {
     if (batch->count > d->rows)
-        return tess__fail(TESS_E_DATA, "%s: %u target positions in a batch of %lld", d->m->t->name, batch->count,
-                          (long long)d->rows);
+        return tess_fail(TESS_E_DATA, "%s: %u target positions in a batch of %lld", d->m->t->name, batch->count,
+                         (long long)d->rows);
     if (batch->want_logits && batch->logits_row >= d->rows)
-        return tess__fail(TESS_E_DATA, "%s: logits of position %u in a batch of %lld", d->m->t->name, batch->logits_row,
-                          (long long)d->rows);
+        return tess_fail(TESS_E_DATA, "%s: logits of position %u in a batch of %lld", d->m->t->name, batch->logits_row,
+                         (long long)d->rows);
     return TESS_OK;
 }
 
@@ -23,8 +23,8 @@ static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, in
         int64_t at = r / d->time * (d->time + 1) + r % d->time + shift;
         out[r] = d->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
         if (out[r] < 0 || out[r] >= d->vocabulary)
-            return tess__fail(TESS_E_DATA, "%s: token %d in a batch, expected 0 to %lld", d->m->t->name, out[r],
-                              (long long)d->vocabulary - 1);
+            return tess_fail(TESS_E_DATA, "%s: token %d in a batch, expected 0 to %lld", d->m->t->name, out[r],
+                             (long long)d->vocabulary - 1);
     }
     return TESS_OK;
 }

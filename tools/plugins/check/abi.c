@@ -11,7 +11,7 @@
 #include "core/plugin/open.h"
 #include "core/base/options.h"
 #include "core/plugin/plugin_check.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 #include "suites.h"
 
 enum { NO_SUCH_KIND = 29 };

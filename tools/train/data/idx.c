@@ -11,7 +11,7 @@
 #include <zlib.h>
 #endif
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum { MAGIC_IMAGES = 0x00000803, MAGIC_LABELS = 0x00000801, DEFLATE_LIMIT = 1032 };
 
@@ -27,15 +27,15 @@ typedef struct {
 } reader;
 
 static tess_status data_error(const reader *r, uint64_t offset, const char *found) {
-    return tess__fail(TESS_E_DATA, "%s: offset %llu: %s", r->path, (unsigned long long)offset, found);
+    return tess_fail(TESS_E_DATA, "%s: offset %llu: %s", r->path, (unsigned long long)offset, found);
 }
 
 static tess_status reader_attach(reader *r) {
     struct stat st;
     if (stat(r->path, &st) != 0)
-        return tess__fail(TESS_E_DATA, "%s: %s", r->path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", r->path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return tess__fail(TESS_E_DATA, "%s: not a file, expected an IDX file", r->path);
+        return tess_fail(TESS_E_DATA, "%s: not a file, expected an IDX file", r->path);
     size_t length = strlen(r->path);
     int gzipped = length > 3 && strcmp(r->path + length - 3, ".gz") == 0;
     r->offset = 0;
@@ -44,11 +44,11 @@ static tess_status reader_attach(reader *r) {
     r->file = gzopen(r->path, "rb");
 #else
     if (gzipped)
-        return tess__fail(TESS_E_DATA, "%s: this build has no zlib; expected an uncompressed file", r->path);
+        return tess_fail(TESS_E_DATA, "%s: this build has no zlib; expected an uncompressed file", r->path);
     r->file = fopen(r->path, "rb");
 #endif
     if (!r->file)
-        return tess__fail(TESS_E_DATA, "%s: %s", r->path, strerror(errno ? errno : ENOMEM));
+        return tess_fail(TESS_E_DATA, "%s: %s", r->path, strerror(errno ? errno : ENOMEM));
     return TESS_OK;
 }
 
@@ -56,12 +56,12 @@ static tess_status reader_open(reader *r, const char *dir, const char *prefix, c
     struct stat st;
     int length = snprintf(r->path, sizeof r->path, "%s/%s-%s-ubyte", dir, prefix, kind);
     if (length < 0 || (size_t)length + 4 > sizeof r->path)
-        return tess__fail(TESS_E_DATA, "--data: the path is longer than %d bytes", PATH_MAX);
+        return tess_fail(TESS_E_DATA, "--data: the path is longer than %d bytes", PATH_MAX);
     if (stat(r->path, &st) != 0 && errno == ENOENT) {
         memcpy(r->path + length, ".gz", 4);
         if (stat(r->path, &st) != 0) {
             r->path[length] = '\0';
-            return tess__fail(TESS_E_DATA, "%s: no such file, with .gz or without", r->path);
+            return tess_fail(TESS_E_DATA, "%s: no such file, with .gz or without", r->path);
         }
     }
     return reader_attach(r);
@@ -89,8 +89,8 @@ static tess_status reader_some(reader *r, void *into, uint64_t bytes, uint64_t *
         if (code == Z_BUF_ERROR)
             return data_error(r, r->offset + done, "the compressed data is cut off");
         if (n < 0 || code != Z_OK)
-            return tess__fail(TESS_E_DATA, "%s: offset %llu: cannot be decompressed: %s", r->path,
-                              (unsigned long long)(r->offset + done), code == Z_ERRNO ? strerror(errno) : why);
+            return tess_fail(TESS_E_DATA, "%s: offset %llu: cannot be decompressed: %s", r->path,
+                             (unsigned long long)(r->offset + done), code == Z_ERRNO ? strerror(errno) : why);
 #else
         size_t n = fread((char *)into + done, 1, chunk, r->file);
         if (ferror(r->file))
@@ -109,9 +109,9 @@ static tess_status reader_exactly(reader *r, void *into, uint64_t bytes, const c
     uint64_t start = r->offset, got;
     tess_status status = reader_some(r, into, bytes, &got);
     if (status == TESS_OK && got != bytes)
-        return tess__fail(
-            TESS_E_DATA, "%s: offset %llu: the file ends here, expected %llu bytes of %s from offset %llu", r->path,
-            (unsigned long long)(start + got), (unsigned long long)bytes, what, (unsigned long long)start);
+        return tess_fail(TESS_E_DATA, "%s: offset %llu: the file ends here, expected %llu bytes of %s from offset %llu",
+                         r->path, (unsigned long long)(start + got), (unsigned long long)bytes, what,
+                         (unsigned long long)start);
     return status;
 }
 
@@ -136,8 +136,8 @@ static tess_status reader_expect(reader *r, const char *what, uint32_t expected)
     uint32_t found;
     tess_status status = reader_word(r, what, &found);
     if (status == TESS_OK && found != expected)
-        return tess__fail(TESS_E_DATA, "%s: offset %llu: %s is %u (0x%08x), expected %u (0x%08x)", r->path,
-                          (unsigned long long)(r->offset - 4), what, found, found, expected, expected);
+        return tess_fail(TESS_E_DATA, "%s: offset %llu: %s is %u (0x%08x), expected %u (0x%08x)", r->path,
+                         (unsigned long long)(r->offset - 4), what, found, found, expected, expected);
     return status;
 }
 
@@ -150,9 +150,9 @@ static tess_status read_count(reader *r, uint64_t header_bytes, uint64_t item_by
     if (count == 0)
         return data_error(r, 4, "0 items, expected at least 1");
     if (header_bytes + count * item_bytes > r->most_bytes)
-        return tess__fail(TESS_E_DATA, "%s: offset 4: %u items need %llu bytes, the file holds at most %llu", r->path,
-                          count, (unsigned long long)(header_bytes + count * item_bytes),
-                          (unsigned long long)r->most_bytes);
+        return tess_fail(TESS_E_DATA, "%s: offset 4: %u items need %llu bytes, the file holds at most %llu", r->path,
+                         count, (unsigned long long)(header_bytes + count * item_bytes),
+                         (unsigned long long)r->most_bytes);
     *out = count;
     return TESS_OK;
 }
@@ -160,8 +160,8 @@ static tess_status read_count(reader *r, uint64_t header_bytes, uint64_t item_by
 static tess_status read_items(reader *r, uint64_t count, uint64_t item_bytes, const char *what, unsigned char **out) {
     unsigned char *items = malloc(count * item_bytes);
     if (!items)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory for %llu bytes of %s", r->path,
-                          (unsigned long long)(count * item_bytes), what);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for %llu bytes of %s", r->path,
+                         (unsigned long long)(count * item_bytes), what);
     tess_status status = reader_exactly(r, items, count * item_bytes, what);
     if (status == TESS_OK)
         status = reader_end(r);
@@ -192,8 +192,8 @@ static tess_status load_images(const char *dir, const char *prefix, uint64_t *co
 static tess_status check_labels(const reader *r, const unsigned char *labels, uint64_t count) {
     for (uint64_t i = 0; i < count; i++)
         if (labels[i] >= TOOL_IDX_CLASSES)
-            return tess__fail(TESS_E_DATA, "%s: offset %llu: label %u, expected 0 to 9", r->path,
-                              (unsigned long long)(8 + i), labels[i]);
+            return tess_fail(TESS_E_DATA, "%s: offset %llu: label %u, expected 0 to 9", r->path,
+                             (unsigned long long)(8 + i), labels[i]);
     return TESS_OK;
 }
 
@@ -207,8 +207,8 @@ static tess_status load_labels(const char *dir, const char *prefix, uint64_t ima
     if (status == TESS_OK)
         status = read_count(&r, 8, 1, &count);
     if (status == TESS_OK && count != images)
-        status = tess__fail(TESS_E_DATA, "%s: offset 4: %llu labels, expected %llu, one for each image", r.path,
-                            (unsigned long long)count, (unsigned long long)images);
+        status = tess_fail(TESS_E_DATA, "%s: offset 4: %llu labels, expected %llu, one for each image", r.path,
+                           (unsigned long long)count, (unsigned long long)images);
     if (status == TESS_OK)
         status = read_items(&r, count, 1, "labels", &labels);
     if (status == TESS_OK)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "random.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #define MOST_BYTES (UINT64_C(4) << 30)
 
@@ -22,18 +22,18 @@ extern const uint64_t tool_embedded_docs_bytes;
 
 static tess_status append(tool_text *text, const char *path, int fd, uint64_t bytes) {
     if (text->n_bytes + bytes > MOST_BYTES)
-        return tess__fail(TESS_E_DATA, "%s: more than %llu bytes of text in all", path, (unsigned long long)MOST_BYTES);
+        return tess_fail(TESS_E_DATA, "%s: more than %llu bytes of text in all", path, (unsigned long long)MOST_BYTES);
     unsigned char *grown = realloc(text->bytes, text->n_bytes + bytes + 1);
     if (!grown)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory for %llu bytes of text", path, (unsigned long long)bytes);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for %llu bytes of text", path, (unsigned long long)bytes);
     text->bytes = grown;
     for (uint64_t done = 0; done < bytes;) {
         ssize_t n = read(fd, text->bytes + text->n_bytes, bytes - done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return tess__fail(TESS_E_DATA, "%s: offset %llu: %s, expected %llu bytes", path, (unsigned long long)done,
-                              n < 0 ? strerror(errno) : "the file ends here", (unsigned long long)bytes);
+            return tess_fail(TESS_E_DATA, "%s: offset %llu: %s, expected %llu bytes", path, (unsigned long long)done,
+                             n < 0 ? strerror(errno) : "the file ends here", (unsigned long long)bytes);
         done += (uint64_t)n;
         text->n_bytes += (uint64_t)n;
     }
@@ -44,10 +44,10 @@ static tess_status append_file(tool_text *text, const char *path) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return tess__fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
     tess_status status = TESS_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        status = tess__fail(TESS_E_DATA, "%s: not a file, expected text", path);
+        status = tess_fail(TESS_E_DATA, "%s: not a file, expected text", path);
     else
         status = append(text, path, fd, (uint64_t)st.st_size);
     close(fd);
@@ -67,7 +67,7 @@ static tess_status append_dir(tool_text *text, const char *dir) {
     struct dirent **entries;
     int n = scandir(dir, &entries, visible, by_bytes);
     if (n < 0)
-        return tess__fail(TESS_E_DATA, "%s: %s", dir, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", dir, strerror(errno));
     tess_status status = TESS_OK;
     for (int i = 0; i < n; i++) {
         char path[PATH_MAX];
@@ -85,7 +85,7 @@ static tess_status append_dir(tool_text *text, const char *dir) {
 static tess_status append_docs(tool_text *text) {
     text->bytes = malloc(tool_embedded_docs_bytes + 1);
     if (!text->bytes)
-        return tess__fail(TESS_E_NOMEM, "no memory for the documentation");
+        return tess_fail(TESS_E_NOMEM, "no memory for the documentation");
     memcpy(text->bytes, tool_embedded_docs, tool_embedded_docs_bytes);
     text->n_bytes = tool_embedded_docs_bytes;
     return TESS_OK;
@@ -93,12 +93,12 @@ static tess_status append_docs(tool_text *text) {
 
 static tess_status check_length(const char *name, int64_t context, tool_text *text) {
     if (text->n_bytes == 0)
-        return tess__fail(TESS_E_DATA, "%s: no text: 0 bytes", name);
+        return tess_fail(TESS_E_DATA, "%s: no text: 0 bytes", name);
     text->n_train = text->n_bytes - text->n_bytes / 10;
     uint64_t held_out = text->n_bytes - text->n_train, window = (uint64_t)context + 1;
     if (held_out < window || text->n_train < window)
-        return tess__fail(TESS_E_DATA, "%s: %llu bytes of text, expected at least %llu for a context of %lld", name,
-                          (unsigned long long)text->n_bytes, (unsigned long long)(10 * window), (long long)context);
+        return tess_fail(TESS_E_DATA, "%s: %llu bytes of text, expected at least %llu for a context of %lld", name,
+                         (unsigned long long)text->n_bytes, (unsigned long long)(10 * window), (long long)context);
     return TESS_OK;
 }
 

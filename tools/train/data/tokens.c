@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 enum {
     HEADER_BYTES = 1024,
@@ -53,21 +53,21 @@ static int ends_with(const char *text, const char *end) {
 }
 
 static tess_status cut_short(const file *f, uint64_t expected) {
-    return tess__fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected %" PRIu64 " by its header", f->path, f->map_bytes,
-                      expected);
+    return tess_fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected %" PRIu64 " by its header", f->path, f->map_bytes,
+                     expected);
 }
 
 /* A header of llm.c: magic, version, number of tokens. */
 static tess_status read_header(file *f, const int32_t words[HEADER_WORDS]) {
     int wide = words[0] == MAGIC_32, version = wide ? VERSION_32 : VERSION_16;
     if (words[0] != MAGIC_16 && !wide)
-        return tess__fail(TESS_E_DATA, "%s: offset 0: magic %d, expected %d or %d", f->path, words[0], MAGIC_16,
-                          MAGIC_32);
+        return tess_fail(TESS_E_DATA, "%s: offset 0: magic %d, expected %d or %d", f->path, words[0], MAGIC_16,
+                         MAGIC_32);
     if (words[1] != version)
-        return tess__fail(TESS_E_DATA, "%s: offset 4: version %d, expected %d with magic %d", f->path, words[1],
-                          version, words[0]);
+        return tess_fail(TESS_E_DATA, "%s: offset 4: version %d, expected %d with magic %d", f->path, words[1], version,
+                         words[0]);
     if (words[2] < 0)
-        return tess__fail(TESS_E_DATA, "%s: offset 8: %d tokens", f->path, words[2]);
+        return tess_fail(TESS_E_DATA, "%s: offset 8: %d tokens", f->path, words[2]);
     f->width = wide ? 4 : 2;
     f->n = (uint64_t)words[2];
     f->data = f->map + HEADER_BYTES;
@@ -93,8 +93,8 @@ static tess_status read_kind(file *f) {
     if (has_header(f, words))
         return read_header(f, words);
     if (f->map_bytes % 2)
-        return tess__fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected an even number: tokens of 16 bits", f->path,
-                          f->map_bytes);
+        return tess_fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected an even number: tokens of 16 bits", f->path,
+                         f->map_bytes);
     f->width = 2;
     f->n = f->map_bytes / 2;
     return TESS_OK;
@@ -105,15 +105,15 @@ static tess_status map_file(file *f) {
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     tess_status status = TESS_OK;
     if (fd < 0)
-        return tess__fail(TESS_E_DATA, "%s: %s", f->path, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", f->path, strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        status = tess__fail(TESS_E_DATA, "%s: not a file, expected tokens or text", f->path);
+        status = tess_fail(TESS_E_DATA, "%s: not a file, expected tokens or text", f->path);
     else if (st.st_size == 0)
-        status = tess__fail(TESS_E_DATA, "%s: no tokens: 0 bytes", f->path);
+        status = tess_fail(TESS_E_DATA, "%s: no tokens: 0 bytes", f->path);
     if (status == TESS_OK) {
         void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
-            status = tess__fail(TESS_E_DATA, "%s: cannot be mapped: %s", f->path, strerror(errno));
+            status = tess_fail(TESS_E_DATA, "%s: cannot be mapped: %s", f->path, strerror(errno));
         else
             f->map = map, f->map_bytes = (uint64_t)st.st_size;
     }
@@ -126,10 +126,10 @@ static tess_status add_file(tool_tokens *t, const char *dir, const char *name) {
     int length = snprintf(path, sizeof path, dir ? "%s/%s" : "%s%s", dir ? dir : "", name);
     file *f = &t->files[t->n_files++];
     if (length < 0 || (size_t)length >= sizeof path)
-        return tess__fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", name, PATH_MAX);
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", name, PATH_MAX);
     f->path = strdup(path);
     f->is_valid = dir && strstr(name, "val") != NULL;
-    return f->path ? map_file(f) : tess__fail(TESS_E_NOMEM, "%s: no memory", path);
+    return f->path ? map_file(f) : tess_fail(TESS_E_NOMEM, "%s: no memory", path);
 }
 
 /* ---- all files --------------------------------------------------------------------------------------- */
@@ -146,11 +146,11 @@ static tess_status open_dir(tool_tokens *t, const char *dir) {
     struct dirent **entries;
     int n = scandir(dir, &entries, is_plain, by_bytes);
     if (n < 0)
-        return tess__fail(TESS_E_DATA, "%s: %s", dir, strerror(errno));
+        return tess_fail(TESS_E_DATA, "%s: %s", dir, strerror(errno));
     t->files = calloc((size_t)n + 1, sizeof *t->files);
-    tess_status status = t->files ? TESS_OK : tess__fail(TESS_E_NOMEM, "%s: no memory", dir);
+    tess_status status = t->files ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", dir);
     if (n == 0 && status == TESS_OK)
-        status = tess__fail(TESS_E_DATA, "%s: no files in this folder", dir);
+        status = tess_fail(TESS_E_DATA, "%s: no files in this folder", dir);
     for (int i = 0; i < n; i++) {
         if (status == TESS_OK)
             status = add_file(t, dir, entries[i]->d_name);
@@ -159,8 +159,8 @@ static tess_status open_dir(tool_tokens *t, const char *dir) {
     free(entries);
     for (int32_t i = 1; status == TESS_OK && i < t->n_files; i++)
         if (t->files[i].width != t->files[0].width)
-            status = tess__fail(TESS_E_DATA, "%s: tokens of %d bytes, but %s has some of %d", t->files[i].path,
-                                t->files[i].width, t->files[0].path, t->files[0].width);
+            status = tess_fail(TESS_E_DATA, "%s: tokens of %d bytes, but %s has some of %d", t->files[i].path,
+                               t->files[i].width, t->files[0].path, t->files[0].width);
     return status;
 }
 
@@ -176,7 +176,7 @@ static tess_status make_spans(tool_tokens *t, const char *path) {
     int any_valid = 0;
     for (int valid = 0; valid < 2; valid++)
         if (!(t->spans[valid] = calloc((size_t)t->n_files, sizeof(span))))
-            return tess__fail(TESS_E_NOMEM, "%s: no memory", path);
+            return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
     for (int32_t i = 0; i < t->n_files; i++)
         any_valid |= t->files[i].is_valid;
     for (int32_t i = 0; i < t->n_files; i++) {
@@ -186,9 +186,9 @@ static tess_status make_spans(tool_tokens *t, const char *path) {
         add_span(t, 1, f, f->n - held_out, held_out);
     }
     if (t->windows[0] == 0 || t->windows[1] == 0)
-        return tess__fail(TESS_E_DATA, "%s: too few tokens to %s: expected at least %" PRId64 " in one file", path,
-                          t->windows[0] ? "hold some out" : "train on",
-                          (t->context + 1) * (any_valid || t->windows[0] == 0 ? 1 : 10));
+        return tess_fail(TESS_E_DATA, "%s: too few tokens to %s: expected at least %" PRId64 " in one file", path,
+                         t->windows[0] ? "hold some out" : "train on",
+                         (t->context + 1) * (any_valid || t->windows[0] == 0 ? 1 : 10));
     return TESS_OK;
 }
 
@@ -197,12 +197,12 @@ tess_status tool_tokens_open(const char *path, int64_t context, tool_tokens **ou
     struct stat st;
     tess_status status;
     if (!t)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory", path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
     t->context = context;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         status = open_dir(t, path);
     else if (!(t->files = calloc(1, sizeof *t->files)))
-        status = tess__fail(TESS_E_NOMEM, "%s: no memory", path);
+        status = tess_fail(TESS_E_NOMEM, "%s: no memory", path);
     else
         status = add_file(t, NULL, path);
     if (status == TESS_OK)
@@ -245,9 +245,9 @@ static uint32_t token_at(const file *f, uint64_t i) {
 static tess_status check_file(const file *f, uint64_t first, uint64_t end, int64_t vocabulary) {
     for (uint64_t i = first; i < end; i++)
         if (token_at(f, i) >= vocabulary)
-            return tess__fail(TESS_E_DATA, "%s: offset %" PRIu64 ": token %u, but the model's vocabulary has %" PRId64,
-                              f->path, (uint64_t)(f->data - f->map) + i * (uint64_t)f->width, token_at(f, i),
-                              vocabulary);
+            return tess_fail(TESS_E_DATA, "%s: offset %" PRIu64 ": token %u, but the model's vocabulary has %" PRId64,
+                             f->path, (uint64_t)(f->data - f->map) + i * (uint64_t)f->width, token_at(f, i),
+                             vocabulary);
     return TESS_OK;
 }
 
