@@ -1,44 +1,52 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# What train, plan, tune, launch and report call of the core beyond tessera.h, and why; all else links against
-# libtessera.so. A call without a reason fails, and so does a reason that nothing needs any more.
+# The objects of train, plan, tune, launch and report, with the rooms below them, against libtessera.so: each symbol of the
+# core that they need and the library does not export stands here with its reason. A symbol without a reason fails, and so
+# does a listed symbol that nothing needs any more.
 . "$SOURCE/tests/e2e/lib.sh"
 command -v nm >/dev/null || { echo "skipped: nm not found (binutils)"; exit 77; }
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer renames what objects call"; exit 77; }
-# reason: extended pattern of the symbols, without tess__
+# Each line: a reason, a colon, the symbols without tess__.
 cat >lacking <<'LIST'
-tess_fail under the core's own name: fail
-the options of a command stand in the one table that makes docs/variables.md: option_[a-z]+|parse_[a-z]+|seconds_option|nearest
-messages have the form of the core's: log|log_set_least
-an index of names, and file formats, that the core has too: names_[a-z]+|safetensors_[a-z_]+|checkpoint_[a-z_]+|ckpt_[a-z_]+|file_[a-z_]+|disk_[a-z_]+|is_checkpoint|store_[a-z_]+|manifest_[a-z_]+|saved_[a-z_]+|step_[a-z_]+|secret_[a-z_]+|step_dir|secret_read|saved_manifest|manifest_free|local_path|dtype_of_word|json_[a-z_]+
-launch starts the core's own key-value server, and a rank chooses its threads before tess_open: kv_[a-z_]+|wire_[a-z_]+|now_ns|world_from_env|binding_[a-z]+
-plan reads the plan itself, instruction by instruction, and simulates it: advice_of|category_name|change_text|track_name|ledger_[a-z]+|model_[a-z_]+|pass_name|plan_of|plugin_list|point_name|program_text|selection_of|simulate|span_[a-z]+|timeline_free
+The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable nearest parse_real
+Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least
+One index of names serves the core and the readers of files: names_add names_find names_free
+Safetensors files have one reader and one writer, the checkpoints': dtype_of_word tensor_dtype_bytes safetensors_close safetensors_commit safetensors_create safetensors_discard safetensors_find safetensors_list safetensors_open safetensors_open_header safetensors_read safetensors_write
+Train names the checkpoint it goes on from before it has an engine: disk_real is_checkpoint manifest_free saved_manifest step_dir store_close store_list store_open
+Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_connected kv_server_culprit kv_server_joined kv_server_rank_ended kv_server_start kv_server_stop local_path now_ns secret_read seconds_option wire_is_loopback wire_route
+Ranks are counted, and their threads chosen, before tess_open: world_from_env
+Plan and tune read the plan, instruction by instruction, and simulate it: advice_of category_name change_text ledger_fullest ledger_programs model_check_homes pass_name plan_of plugin_list point_name program_text selection_of simulate span_op span_unit timeline_free track_name
 LIST
-for room in train plan tune launch report; do
+for room in train train_data plan tune launch report support machine; do
   find "$BUILD/tools/CMakeFiles/tool_$room.dir" -name '*.o'
-done | grep -v '/binding\.c\.o$' >objects
-[ "$(wc -l <objects)" -gt 30 ] || fail "only $(wc -l <objects) objects of the tools found"
-xargs nm -u <objects 2>/dev/null | awk '/ tess__/ { print $2 }' | sort -u >called
-[ -s called ] || fail "nm found no call"
-patterns=$(sed 's/^.*: //' lacking | paste -sd '|')
-while read -r symbol; do
-  grep -Eqx "${patterns}" <<<"${symbol#tess__}" ||
-    fail "$symbol is called, is in no header of the library, and is not listed with a reason"
-done <called
-while IFS= read -r line; do
-  sed 's/^tess__//' called | grep -Eqx "${line##*: }" || fail "nothing needs this any more: $line"
-done <lacking
-# Nothing of the engine's room, whose symbols tessera.h offers.
-nm --defined-only "$BUILD"/core/CMakeFiles/tessera_engine.dir/engine/*.o | awk '$2 == "T" && $3 ~ /^tess__/ { print $3 }' | sort -u >engine
-comm -12 called engine >of_engine
-[ "$(tr '\n' ' ' <of_engine)" = "tess__advice_of tess__plan_of tess__selection_of " ] ||
-  fail "of the engine only the plan is read, by core/readers/planned.h: $(cat of_engine)"
-xargs nm -u <objects 2>/dev/null | awk '/ tess_[a-z]/ { print $2 }' | sort -u >public
+done >objects
+find "$BUILD/tools/models/CMakeFiles/tessera_models.dir" -name '*.o' >>objects
+[ "$(wc -l <objects)" -gt 100 ] || fail "only $(wc -l <objects) objects of the tools found"
 exported=$(nm -D --defined-only "$BUILD/libtessera.so" | awk '{ print $NF }' | sed 's/@.*//' | sort -u)
-! comm -23 public <(echo "$exported") | grep -vx 'tess_launch.*' | grep . || fail "called, but libtessera.so does not export it"
+# lacks OBJECTS: what they leave undefined and neither they nor the library define.
+lacks() {
+  xargs nm <"$1" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u >defined
+  xargs nm -u <"$1" 2>/dev/null | awk '/ tess_/ { print $2 }' | sort -u | comm -23 - <(echo "$exported") | comm -23 - defined | sed 's/^tess__//'
+}
+sed 's/^.*: //' lacking | tr ' ' '\n' | sort >listed
+[ -z "$(uniq -d listed)" ] || fail "listed twice: $(uniq -d listed)"
+lacks objects >called
+[ -z "$(comm -23 called listed)" ] || fail "needed, not in libtessera.so, and without a reason: $(comm -23 called listed)"
+[ -z "$(comm -13 called listed)" ] || fail "nothing needs these any more: $(comm -13 called listed)"
+# The linker says the same.
+cc -shared -o all.so @objects -L"$BUILD" -ltessera -Wl,-z,defs 2>link || true
+grep -oE 'undefined reference to .tess_[a-z0-9_]+' link | sed 's/.*tess_/tess_/; s/^tess__//' | sort -u >unresolved
+[ -z "$(comm -3 unresolved listed)" ] || fail "the linker does not find, or finds: $(comm -3 unresolved listed)"
+# Nothing of the engine's room but the plan, read by core/readers/planned.h.
+nm --defined-only "$BUILD"/core/CMakeFiles/tessera_engine.dir/engine/*.o | awk '$2 == "T" && $3 ~ /^tess__/ { print substr($3, 7) }' | sort -u >engine
+[ "$(comm -12 called engine | tr '\n' ' ')" = "advice_of plan_of selection_of " ] || fail "of the engine only the plan is read: $(comm -12 called engine)"
+# A planted call must be found.
+printf 'void tess__arena_obtain(void); void planted(void) { tess__arena_obtain(); }\n' >planted.c
+cc -c planted.c && { cat objects; echo planted.o; } >planted
+lacks planted | grep -qx arena_obtain || fail "a planted call is not found"
 # Arguments go through tess_options and the words of a command, not through the environment of this
 # process. The ranks of plugins check are its children, which get theirs between fork and exec.
 ! grep -rnE '\b(un)?setenv\(|\bputenv\(' "$SOURCE/core" "$SOURCE/tools" --include='*.c' --include='*.cc' | grep -v 'fesetenv\|tools/plugins/check/run.c' ||
   fail "a variable is set to pass an argument"
-echo "$(wc -l <public) functions of tessera.h, $(wc -l <called) of the core for $(wc -l <lacking) reasons"
+echo "$(xargs nm -u <objects 2>/dev/null | awk '/ tess_[a-z]/ { print $2 }' | sort -u | wc -l) functions of tessera.h, $(wc -l <called) of the core for $(wc -l <lacking) reasons"

@@ -159,7 +159,7 @@ static int start_ranks(int32_t ranks, int argc, char **argv) {
     words[0] = "tessera";
     words[1] = "bench";
     memcpy(words + 2, argv + 1, (size_t)(argc - 1) * sizeof *words);
-    int code = tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words });
+    int code = launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words });
     free(words);
     return code;
 }
@@ -171,7 +171,7 @@ static int run_comm(arguments *a, int argc, char **argv) {
         return tool_report(status);
     if (ranks == 0 && !getenv("WORLD_SIZE") && a->comm)
         ranks = 2; /* one rank has nobody to talk to */
-    int start = ranks ? tess_launch_wanted("bench", ranks) : 0;
+    int start = ranks ? launch_wanted("bench", ranks) : 0;
     if (start < 0)
         return TOOL_USAGE;
     return start ? start_ranks((int32_t)ranks, argc, argv) : bench_comm(a);

@@ -175,7 +175,7 @@ static int in_ranks(int32_t ranks, char *const *words, const char *path, tess__m
         argv[n++] = options[i];
     }
     argv[n] = json;
-    int code = tess_launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = argv });
+    int code = launch_self(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = argv });
     if (code == TOOL_OK && stat(path, &written) == 0 && written.st_size > 0 &&
         machine_add_events(m, path, 1) != TESS_OK)
         code = tool_report(TESS_E_DATA);

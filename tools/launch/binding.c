@@ -54,7 +54,7 @@ static int32_t count_cores(const machine *m) {
     return n;
 }
 
-int32_t tess__binding_cores(void) {
+int32_t launch_binding_cores(void) {
     machine m;
     if (open_machine(&m) != 0)
         return 1;
@@ -64,7 +64,7 @@ int32_t tess__binding_cores(void) {
 }
 
 /* 0, or -1 when a CPU's number is beyond what sched_setaffinity's set holds. */
-static int write_binding(hwloc_const_bitmap_t cpus, tess__binding *out) {
+static int write_binding(hwloc_const_bitmap_t cpus, launch_binding *out) {
     CPU_ZERO(&out->set);
     if (hwloc_bitmap_list_snprintf(out->list, sizeof out->list, cpus) >= (int)sizeof out->list)
         return -1;
@@ -78,7 +78,7 @@ static int write_binding(hwloc_const_bitmap_t cpus, tess__binding *out) {
     return 0;
 }
 
-static int32_t split(const machine *m, int32_t ranks, tess__binding *out) {
+static int32_t split(const machine *m, int32_t ranks, launch_binding *out) {
     int32_t each = count_cores(m) / ranks;
     hwloc_obj_t core = NULL;
     hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
@@ -97,7 +97,7 @@ static int32_t split(const machine *m, int32_t ranks, tess__binding *out) {
     return each;
 }
 
-int32_t tess__binding_split(int32_t ranks, tess__binding *out, int *real) {
+int32_t launch_binding_split(int32_t ranks, launch_binding *out, int *real) {
     machine m;
     if (ranks < 1 || open_machine(&m) != 0)
         return 0;
@@ -110,7 +110,7 @@ int32_t tess__binding_split(int32_t ranks, tess__binding *out, int *real) {
 /* ---- without ------------------------------------------------------------------------------------ */
 #else
 
-int32_t tess__binding_cores(void) {
+int32_t launch_binding_cores(void) {
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) != 0)
@@ -118,7 +118,7 @@ int32_t tess__binding_cores(void) {
     return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
-int32_t tess__binding_split(int32_t ranks, tess__binding *out, int *real) {
+int32_t launch_binding_split(int32_t ranks, launch_binding *out, int *real) {
     (void)ranks;
     (void)out;
     (void)real;

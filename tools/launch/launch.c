@@ -260,7 +260,7 @@ static void fill_standard_streams(void) {
         close(fd);
 }
 
-int tess_launch(const launch_options *options) {
+int launch_start_ranks(const launch_options *options) {
     fill_standard_streams();
     size_t n = (size_t)options->ranks;
     launch l = {
@@ -282,7 +282,7 @@ int tess_launch(const launch_options *options) {
     return code;
 }
 
-int tess_launch_self(const launch_options *options) {
+int launch_self(const launch_options *options) {
     char path[4096];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (length <= 0) {
@@ -292,10 +292,10 @@ int tess_launch_self(const launch_options *options) {
     path[length] = 0;
     launch_options self = *options;
     self.program = path;
-    return tess_launch(&self);
+    return launch_start_ranks(&self);
 }
 
-int tess_launch_wanted(const char *command, int64_t ranks) {
+int launch_wanted(const char *command, int64_t ranks) {
     const char *text = getenv("WORLD_SIZE");
     tess__world world;
     if (!text || !*text) {

@@ -29,11 +29,11 @@ typedef struct {
  *
  * Ranks are process groups of their own. With `prefix` they start with SIGPIPE ignored, so that they outlive us long
  * enough to say what happened. A program that never opens tessera gets SIGTERM when we die by SIGKILL. */
-int tess_launch(const launch_options *);
+int launch_start_ranks(const launch_options *);
 /** The same with this very program: argv[0] is for show, the rest its arguments. */
-int tess_launch_self(const launch_options *);
+int launch_self(const launch_options *);
 
 /** For a command with its own -n: 1: start that many ranks; 0: go on in this process (one rank, or one of another
  * launcher's); -1: contradiction with WORLD_SIZE, after one line on standard error (exit code 2). */
-int tess_launch_wanted(const char *command, int64_t ranks);
+int launch_wanted(const char *command, int64_t ranks);
 #endif

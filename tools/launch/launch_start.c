@@ -70,7 +70,7 @@ static int merge(rank_environment *e) {
 typedef struct { /* what all ranks share */
     char kv[280];
     int32_t port, cores_each, bound;
-    tess__binding *bindings;
+    launch_binding *bindings;
 } plan;
 
 static void describe_meeting(const launch *l, const plan *p, rank_environment *e) {
@@ -237,11 +237,11 @@ static void choose_cores(const launch *l, plan *p) {
     int32_t n = l->options->ranks;
     int real = 0;
     if (l->options->bind) {
-        p->cores_each = tess__binding_split(n, p->bindings, &real);
+        p->cores_each = launch_binding_split(n, p->bindings, &real);
         p->bound = p->cores_each > 0 && real;
     }
     if (p->cores_each == 0)
-        p->cores_each = tess__binding_cores() / n;
+        p->cores_each = launch_binding_cores() / n;
     if (p->cores_each == 0)
         p->cores_each = 1;
     for (int32_t r = 0; r < n && p->bound; r++)

@@ -35,7 +35,7 @@ static int start(const restarting *r, int32_t *lost) {
     o.restarts = r->done;
     o.ranks = r->ranks;
     o.lost = lost;
-    return r->options->self ? tess_launch_self(&o) : tess_launch(&o);
+    return r->options->self ? launch_self(&o) : launch_start_ranks(&o);
 }
 
 /* A crash loop ends: a pause that doubles while lives are short, and so many in an hour. */
@@ -88,7 +88,7 @@ static int run(restarting *r) {
 int restart_launch(const launch_options *launch, const restart_options *options) {
     restarting r = { .launch = launch, .options = options, .ranks = launch->ranks };
     if (!options->restarts)
-        return options->self ? tess_launch_self(launch) : tess_launch(launch);
+        return options->self ? launch_self(launch) : launch_start_ranks(launch);
     snprintf(r.file, sizeof r.file, "/tmp/tessera-restart-XXXXXX");
     int fd = mkstemp(r.file);
     if (fd < 0) {

@@ -7,13 +7,13 @@
 typedef struct {
     int32_t restarts;    /* most of them; 0: none */
     int32_t least, most; /* ranks to go on with; 0: as many as were started */
-    int self;            /* tess_launch_self */
+    int self;            /* launch_self */
 } restart_options;
 
-/** Like tess_launch, and starts again, after a pause that grows, when a rank was lost: with the ranks that are left,
- * down to `least`, else with as many as before. A program that refuses a number of ranks (exit code 3) gets the next
- * smaller, at last `most` again. Each start but the first has TESSERA_RESTART, how many there have been, and all have
- * TESSERA_RESTART_FILE, a place for what the program wants to know of its last life. */
+/** Like launch_start_ranks, and starts again, after a pause that grows, when a rank was lost: with the ranks that are
+ * left, down to `least`, else with as many as before. A program that refuses a number of ranks (exit code 3) gets the
+ * next smaller, at last `most` again. Each start but the first has TESSERA_RESTART, how many there have been, and all
+ * have TESSERA_RESTART_FILE, a place for what the program wants to know of its last life. */
 int restart_launch(const launch_options *, const restart_options *);
 
 /** "3", or "2:4" → least and most; 0, or -1. */

@@ -133,7 +133,7 @@ static error_t finish(struct argp_state *state, run_arguments *a) {
         error = place_on_hosts(state, a);
     if (error)
         return error;
-    if (tess_launch_wanted("run", a->launch.world ? a->launch.world : a->launch.ranks) < 0)
+    if (launch_wanted("run", a->launch.world ? a->launch.world : a->launch.ranks) < 0)
         return EINVAL;
     if (getenv("RANK"))
         return tool_usage_error(state, "RANK is set: this is a rank already, of another launcher");

@@ -101,7 +101,7 @@ int cmd_train(int argc, char **argv) {
         return tool_report(status);
     if (settings.quiet && !tess__option_text("log"))
         tool_settings_set("log", "warning");
-    int start = ranks ? tess_launch_wanted("train", ranks) : 0;
+    int start = ranks ? launch_wanted("train", ranks) : 0;
     if (start < 0)
         return TOOL_USAGE;
     if (start)

@@ -13,19 +13,19 @@
 #include "tools/launch/binding.h"
 
 static int have_hwloc(void) {
-    tess__binding one;
+    launch_binding one;
     int real;
-    return tess__binding_split(1, &one, &real) > 0;
+    return launch_binding_split(1, &one, &real) > 0;
 }
 
 /* Splits the made-up machine, and expects this many cores per rank with these lists, separated by blanks. */
 static void expect_split(const char *machine, int32_t ranks, int32_t each, const char *lists) {
-    tess__binding got[16];
+    launch_binding got[16];
     char text[1024] = "";
     int real = 1;
     memset(got, 0, sizeof got);
     setenv("HWLOC_SYNTHETIC", machine, 1);
-    assert_int_equal(tess__binding_split(ranks, got, &real), each);
+    assert_int_equal(launch_binding_split(ranks, got, &real), each);
     unsetenv("HWLOC_SYNTHETIC");
     if (each > 0)
         assert_int_equal(real, 0);
@@ -63,16 +63,16 @@ static void test_binding__more_ranks_than_cores_are_not_bound(void **state) {
 
 static void test_binding__this_machine_has_cores(void **state) {
     (void)state;
-    tess__binding one;
+    launch_binding one;
     int real = 0;
-    int32_t cores = tess__binding_cores();
+    int32_t cores = launch_binding_cores();
     assert_in_range(cores, 1, CPU_SETSIZE);
     if (have_hwloc()) {
-        assert_int_equal(tess__binding_split(1, &one, &real), cores);
+        assert_int_equal(launch_binding_split(1, &one, &real), cores);
         assert_int_equal(real, 1);
         assert_true(CPU_COUNT(&one.set) >= cores);
     }
-    assert_int_equal(tess__binding_split(0, &one, &real), 0);
+    assert_int_equal(launch_binding_split(0, &one, &real), 0);
 }
 
 int main(void) {
