@@ -65,6 +65,41 @@ frozen=$(sed -n '/"event":"summary"/s/.*"peak_device_bytes":\([0-9]*\),.*/\1/p' 
 expect 0 "$TESSERA" train llama --config "$data/hf-llama/config.json" --data gpt2.bin --context 16 --batch 2 --steps 2 --quiet --json
 [ -n "$(digest)" ] && [ "$(digest)" != "$one" ] || fail "--config: $(cat out)"
 
+# An exported folder reads back to the same parameters: after training, over two ranks, in pieces, from a checkpoint.
+back() { # back MODEL FOLDER: digest of its parameters, unchanged by a rate of 0
+  expect 0 "$TESSERA" train "$1" --model "$2" --context 16 --steps 1 --lr 0 --batch 2 --data nano.bin --quiet --json
+  found=$(digest)
+}
+for model in llama:hf-llama gpt2:hf-gpt2 llama:hf-llama-tied; do
+  name=${model%:*} folder=${model#*:}
+  run "$name" "$folder" --data nano.bin --batch 2 -n 2 --export "out-$folder" --save "run-$folder"
+  trained=$found
+  back "$name" "out-$folder"
+  same "$trained" "read back from --export: $folder"
+  expect 0 "$TESSERA" ckpt export "run-$folder" "ckpt-$folder" --max-file 8KiB
+  [ -f "ckpt-$folder/model.safetensors.index.json" ] || fail "ckpt export: $(ls "ckpt-$folder")"
+  back "$name" "ckpt-$folder"
+  same "$trained" "read back from ckpt export: $folder"
+  cmp "out-$folder/config.json" "ckpt-$folder/config.json" || fail "config.json of train and of ckpt differ"
+  expect 0 "$TESSERA" ckpt reshard "run-$folder" "five-$folder" --to 5
+  expect 0 "$TESSERA" ckpt export "five-$folder" "ckpt-$folder"
+  [ "$(ls "ckpt-$folder" | tr '\n' ' ')" = "config.json model.safetensors " ] || fail "files of another export stay: $(ls "ckpt-$folder")"
+  cmp "out-$folder/model.safetensors" "ckpt-$folder/model.safetensors" || fail "ckpt export after reshard"
+  expect 0 "$TESSERA" train "$name" --model "$data/$folder" --resume "out-$folder" --context 16 --steps 1 --lr 0 --batch 2 --data nano.bin --quiet --json
+  found=$(digest)
+  same "$trained" "--resume of an exported folder"
+done
+grep -q '"dtype":"float32"' out-hf-llama-tied/config.json && ! grep -q bfloat16 out-hf-llama-tied/config.json || fail "dtype: $(cat out-hf-llama-tied/config.json)"
+for name in llama gpt2; do
+  expect 0 "$TESSERA" train $name --layers 2 --heads 2 --width 16 --context 16 --batch 2 --steps 2 --quiet --json --export "scratch-$name"
+  trained=$(digest)
+  back "$name" "scratch-$name"
+  same "$trained" "made from nothing, exported, read back: $name"
+done
+touch file
+expect 6 "$TESSERA" train llama --layers 1 --context 16 --batch 1 --steps 1 --quiet --export file
+grep -q "^tessera: error: file: cannot be made a directory: " err && [ "$(wc -l <err)" = 1 ] || fail "--export to a file: $(cat err)"
+
 # refuse PATTERN OPTION…: exit code 6 and one line.
 refuse() {
   local pattern=$1

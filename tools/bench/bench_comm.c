@@ -15,7 +15,7 @@
 #include "core/plugin/open.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include <tessera/tessera.h>
 
 #define JOIN_NS INT64_C(60000000000)
 #define WAIT_NS INT64_C(120000000000)

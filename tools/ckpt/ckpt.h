@@ -36,9 +36,10 @@ tess_status ckpt_find(const char *path, char out[PATH_MAX]);
 int ckpt_json_end(ckpt_arguments *);
 
 /* ---- ckpt_pieces.c --------------------------------------------------------------------------------- */
+enum { CKPT_COMMON = -1, CKPT_OWN = -2 }; /* the program's bytes: of all ranks, of one */
 typedef struct {
     int kind;      /* TESS__PIECE_… */
-    int32_t param; /* in the manifest; -1: the program's bytes */
+    int32_t param; /* in the manifest; or CKPT_… */
     uint64_t first, elems, file, tensor;
 } ckpt_piece;
 typedef struct {
@@ -55,4 +56,8 @@ int ckpt_source_has(const ckpt_source *, int32_t param, int kind);
 /** Values as they are stored; parameter and kind are there. `tensor`: of its pieces, for the dtype. */
 tess_status ckpt_source_read(ckpt_source *, int32_t param, int kind, uint64_t first, uint64_t elems, void *out);
 uint32_t ckpt_source_dtype(const ckpt_source *, int32_t param, int kind);
+uint64_t ckpt_source_common_bytes(const ckpt_source *);
+/** VALUE of the word "KEY=VALUE" in the text that `tessera train` leaves in a checkpoint; null: none. The caller frees
+ * it. */
+tess_status ckpt_source_word(ckpt_source *, const char *key, char **out);
 #endif

@@ -38,7 +38,9 @@ static tess_status add(ckpt_source *s, const tess__names *names, uint64_t file, 
         s->pieces = grown;
         s->capacity = capacity;
     }
-    int32_t param = name.kind == TESS__PIECE_PROGRAM ? -1 : tess__names_find(names, name.name, strlen(name.name));
+    int32_t param = tess__names_find(names, name.name, strlen(name.name));
+    if (name.kind == TESS__PIECE_PROGRAM)
+        param = strcmp(name.name, "common") == 0 ? CKPT_COMMON : CKPT_OWN;
     if (param < 0 && name.kind != TESS__PIECE_PROGRAM)
         return tess_fail(TESS_E_DATA, "%s: tensor '%s' is of no parameter of its manifest", s->saved.path, t->name);
     s->pieces[s->n++] = (ckpt_piece){ name.kind, param, name.first, t->elems, file, index };
@@ -127,6 +129,8 @@ int ckpt_source_has(const ckpt_source *s, int32_t param, int kind) {
 }
 
 uint32_t ckpt_source_dtype(const ckpt_source *s, int32_t param, int kind) {
+    if (kind == TESS__PIECE_PROGRAM)
+        return TESS_U8;
     return kind >= TESS__PIECE_STATE0 ? TESS_F32 : s->saved.manifest.params[param].dtype;
 }
 
@@ -149,4 +153,25 @@ tess_status ckpt_source_read(ckpt_source *s, int32_t param, int kind, uint64_t f
         elems -= here;
     }
     return TESS_OK;
+}
+
+uint64_t ckpt_source_common_bytes(const ckpt_source *s) {
+    uint64_t i = first_piece(s, CKPT_COMMON, TESS__PIECE_PROGRAM);
+    return i < s->n ? s->pieces[i].elems : 0;
+}
+
+tess_status ckpt_source_word(ckpt_source *s, const char *key, char **out) {
+    uint64_t bytes = ckpt_source_common_bytes(s);
+    char *text = calloc(bytes + 1, 1), *at = NULL;
+    *out = NULL;
+    if (!text)
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for the program's text", s->saved.path);
+    tess_status status = ckpt_source_read(s, CKPT_COMMON, TESS__PIECE_PROGRAM, 0, bytes, text);
+    char *word = status ? NULL : strtok_r(text, " ", &at);
+    while (word && (strncmp(word, key, strlen(key)) != 0 || word[strlen(key)] != '='))
+        word = strtok_r(NULL, " ", &at);
+    if (word && !(*out = strdup(word + strlen(key) + 1)))
+        status = tess_fail(TESS_E_NOMEM, "%s: no memory for the program's text", s->saved.path);
+    free(text);
+    return status;
 }

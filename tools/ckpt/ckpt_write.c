@@ -11,7 +11,7 @@
 #include "core/kernels/kernels.h"
 #include "tools/support/command_line.h"
 #include "ckpt.h"
-#include "tools/support/hf_folder.h"
+#include "tools/support/hf_export.h"
 
 enum { CHUNK_ELEMS = 1 << 18 };
 
@@ -49,10 +49,22 @@ typedef struct {
     uint64_t first;
 } origin;
 
+/* What the program keeps of all ranks stands in the first file; what a rank keeps of its own has no rank here. */
+static tess_status list_common(const making *k, tess__tensor *t, origin *o, uint64_t *used) {
+    tess__piece_name name = { .kind = TESS__PIECE_PROGRAM, .name = "common" };
+    uint64_t bytes = k->from ? ckpt_source_common_bytes(k->from) : 0;
+    if (!bytes)
+        return TESS_OK;
+    *o = (origin){ CKPT_COMMON, TESS__PIECE_PROGRAM, 0 };
+    *t = (tess__tensor){ .dtype = TESS_U8, .ndim = 1, .shape = { (int64_t)bytes, (int64_t)*used } };
+    ++*used;
+    return tess__piece_name_write(&name, t->name);
+}
+
 /* The tensors of file w of n: each parameter's w-th part; buffers whole in the first. */
 static tess_status list_file(const making *k, uint64_t w, uint64_t n, tess__tensor **out, origin **origins,
                              uint64_t *count) {
-    uint64_t most = k->m.n_params * (2 + 4), used = 0;
+    uint64_t most = k->m.n_params * (2 + 4) + 1, used = 0;
     tess__tensor *list = calloc(most + 1, sizeof *list);
     origin *from = calloc(most + 1, sizeof *from);
     tess_status status = list && from ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for a list of pieces");
@@ -74,6 +86,8 @@ static tess_status list_file(const making *k, uint64_t w, uint64_t n, tess__tens
                                          .shape = { (int64_t)part, (int64_t)used } }; /* [1]: its origin */
             status = tess__piece_name_write(&name, list[used++].name);
         }
+    if (!status && w == 0)
+        status = list_common(k, &list[used], &from[used], &used);
     *out = list;
     *origins = from;
     *count = used;
@@ -174,7 +188,7 @@ static void narrow(const ckpt_arguments *a, uint32_t dtype, void *chunk, void *o
         tess__cast_find(dtype, to, 0)(chunk, out, n);
 }
 
-static tess_status export_param(making *k, hf_folder *f, int32_t i, void *out) {
+static tess_status export_param(making *k, hf_export *f, int32_t i, void *out) {
     int kind = k->m.is_buffer[i] ? TESS__PIECE_BUFFER : TESS__PIECE_PARAM;
     uint32_t from = k->m.params[i].dtype, to = k->a->dtype && !k->m.is_buffer[i] ? k->a->dtype : from;
     for (uint64_t done = 0; done < k->m.params[i].elems; done += CHUNK_ELEMS) {
@@ -184,13 +198,14 @@ static tess_status export_param(making *k, hf_folder *f, int32_t i, void *out) {
             memcpy(out, k->chunk, n * tess__tensor_dtype_bytes(from));
         else
             narrow(k->a, from, k->chunk, out, n);
-        TRY(hf_folder_write(f, out, n * tess__tensor_dtype_bytes(to)));
+        TRY(hf_export_write(f, out, n * tess__tensor_dtype_bytes(to)));
     }
     return TESS_OK;
 }
 
 static tess_status export_all(making *k, const char *dir) {
-    hf_folder *f = NULL;
+    hf_export *f = NULL;
+    char *model = NULL, *config = NULL; /* null: no config.json, names as they are */
     void *out = malloc((size_t)CHUNK_ELEMS * 8);
     tess__tensor *list = calloc(k->m.n_params + 1, sizeof *list);
     k->chunk = malloc((size_t)CHUNK_ELEMS * 8);
@@ -203,15 +218,21 @@ static tess_status export_all(making *k, const char *dir) {
             status = tess_fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
     }
     if (!status)
-        status = hf_folder_create(dir, list, k->m.n_params, k->a->max_file_bytes, &f);
+        status = ckpt_source_word(k->from, "model", &model);
+    if (!status)
+        status = ckpt_source_word(k->from, "config", &config);
+    if (!status)
+        status = hf_export_create(dir, model ? model : "", config, list, k->m.n_params, k->a->max_file_bytes, &f);
     for (uint64_t i = 0; !status && i < k->m.n_params; i++) {
         status = export_param(k, f, (int32_t)i, out);
         ckpt_progress(k->a, dir, i + 1, k->m.n_params);
     }
     if (!status)
-        status = hf_folder_commit(f);
+        status = hf_export_commit(f);
     else
-        hf_folder_discard(f);
+        hf_export_discard(f);
+    free(model);
+    free(config);
     free(out);
     free(list);
     free(k->chunk);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hf_folder.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -147,12 +148,32 @@ static tess_status write_index(const hf_folder *f) {
     return failed ? tess_fail(TESS_E_DATA, "%s: cannot be written: %s", path, strerror(errno)) : TESS_OK;
 }
 
+/* Weights of an export before this one, in another number of files, would be taken for this one's. */
+static void drop_stale(const hf_folder *f) {
+    char path[PATH_MAX];
+    uint64_t file, of;
+    int end = 0;
+    DIR *dir = opendir(f->dir);
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
+        int is_part = sscanf(e->d_name, "model-%5" SCNu64 "-of-%5" SCNu64 ".safetensors%n", &file, &of, &end) == 2;
+        int is_stale = is_part && !e->d_name[end] && (f->n_files == 1 || of != f->n_files);
+        if (strcmp(e->d_name, f->n_files == 1 ? "model.safetensors.index.json" : "model.safetensors") == 0)
+            is_stale = 1;
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", f->dir, e->d_name) < sizeof path && is_stale)
+            unlink(path);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 tess_status hf_folder_commit(hf_folder *f) {
     tess__safetensors_writer *last = f->writer;
     f->writer = NULL;
     tess_status status = tess__safetensors_commit(last);
     if (!status)
         status = write_index(f);
+    if (!status)
+        drop_stale(f);
     hf_folder_discard(f);
     return status;
 }

@@ -176,15 +176,31 @@ static tess_status read_config(const config *c, const char *name, model_options 
     return status;
 }
 
+static tess_status file_of(const char *path, char file[PATH_MAX]) {
+    struct stat st;
+    int is_dir = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if ((size_t)snprintf(file, PATH_MAX, is_dir ? "%s/config.json" : "%s", path) >= PATH_MAX)
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", path, PATH_MAX);
+    return TESS_OK;
+}
+
+tess_status hf_config_text(const char *path, char **text, size_t *bytes) {
+    char file[PATH_MAX];
+    OPS_TRY(file_of(path, file));
+    tess_status status = read_all(file, text, bytes);
+    if (status != TESS_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
 tess_status hf_config_read(const char *path, const char *name, model_options *out, int32_t *positions) {
     char file[PATH_MAX], *text = NULL;
-    struct stat st;
     size_t bytes = 0;
-    int is_dir = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if ((size_t)snprintf(file, sizeof file, is_dir ? "%s/config.json" : "%s", path) >= sizeof file)
-        return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", path, PATH_MAX);
     config c = { .path = file };
     model_options o = *out;
+    OPS_TRY(file_of(path, file));
     tess_status status = read_all(file, &text, &bytes);
     if (status == TESS_OK && !json_fields_read(&c.fields, text, bytes))
         status = tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", file, c.fields.wrong_at,

@@ -8,4 +8,9 @@
  * whether the head is tied. *positions: how long a context the model is made for. TESS_E_DATA names what is wrong or
  * not supported. */
 tess_status hf_config_read(const char *path, const char *name, model_options *out, int32_t *positions);
+/** The text of that file; the caller frees it. */
+tess_status hf_config_text(const char *path, char **text, size_t *bytes);
+/** config.json without a dtype, for the folder that a run of gpt2 or llama exports: that of `source`, as hf_config_read
+ * takes it, else (null) what the model was made of. It has no white space. The caller frees *out. */
+tess_status hf_config_make(const model *, const char *source, char **out);
 #endif

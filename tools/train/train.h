@@ -94,6 +94,7 @@ struct train_run {
     tess_status save_failed;          /* the last one's, when the disk refused it */
     int interrupted;                  /* the signal that ended the loop; 0: none */
     char digest[33];                  /* "": none */
+    char *hf_config;                  /* gpt2, llama: the config.json of an exported folder; else null */
     /* output, rank 0 only */
     struct {
         tess_ledger_point *points;

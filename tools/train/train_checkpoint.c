@@ -27,6 +27,9 @@ static void identify(const train_run *r, run_identity *out) {
     snprintf(out->text, sizeof out->text,
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64 " deterministic=%d",
              r->s.model, r->s.seed, r->s.batch, (int64_t)r->ranks * r->s.accum, r->task.steps, r->s.deterministic);
+    size_t used = strlen(out->text);
+    if (r->hf_config && strlen(r->hf_config) + used + sizeof " config=" <= sizeof out->text)
+        snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config); /* for ckpt export */
 }
 
 /* A word that differs: the run goes on, but not to the bits of an unbroken one. */
@@ -43,10 +46,12 @@ static void compare_identity(const train_run *r, char *saved) {
 
 /* ---- going on ---------------------------------------------------------------------------------------- */
 int train_resumes_checkpoint(const train_settings *s) {
+    static const char *const files[] = { "model.safetensors", "model.safetensors.index.json" };
     char path[PATH_MAX];
-    if (!s->resume || (size_t)snprintf(path, sizeof path, "%s/model.safetensors", s->resume) >= sizeof path)
-        return 0;
-    return access(path, F_OK) != 0;
+    for (int i = 0; s->resume && i < 2; i++)
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", s->resume, files[i]) >= sizeof path || access(path, F_OK) == 0)
+            return 0;
+    return s->resume != NULL;
 }
 
 tess_status train_resume_load(train_run *r) {

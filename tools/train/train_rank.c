@@ -13,9 +13,10 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "tools/plan/plan.h"
+#include "tools/support/hf_names.h"
 #include <tessera/tessera.h>
 #include "hf_config.h"
-#include "hf_folder.h"
+#include "hf_weights.h"
 #include "train.h"
 #include "tools/support/settings.h"
 
@@ -179,7 +180,11 @@ static tess_status make_model(train_run *r, int32_t local) {
     if (s->folder || s->config)
         status = apply_config(s, &o);
     r->model_options = o;
-    return status == TESS_OK ? model_create(s->model, &o, &r->m) : status;
+    if (status == TESS_OK)
+        status = model_create(s->model, &o, &r->m);
+    if (status != TESS_OK || !hf_knows(s->model))
+        return status;
+    return hf_config_make(r->m, s->folder ? s->folder : s->config, &r->hf_config);
 }
 
 static tess_status make_batch(train_run *r) {
@@ -273,12 +278,12 @@ static tess_status open_engine(train_run *r, int32_t plan_ranks) {
     return status == TESS_OK && !plan_ranks ? model_start(r->t, r->m) : status;
 }
 
-static tess_status shard_from_folder(train_run *r) {
-    hf_folder *folder = NULL;
-    tess_status status = train_agree(r, hf_folder_open(r->s.folder, r->m, &folder));
+static tess_status shard_from_folder(train_run *r, const char *dir) {
+    hf_weights *folder = NULL;
+    tess_status status = train_agree(r, hf_weights_open(dir, r->m, &folder));
     if (status == TESS_OK)
-        status = tess_shard(r->t, hf_folder_fill, folder);
-    hf_folder_close(folder);
+        status = tess_shard(r->t, hf_weights_fill, folder);
+    hf_weights_close(folder);
     return status;
 }
 
@@ -291,8 +296,8 @@ static tess_status shard(train_run *r) {
         status = tess_shard(r->t, NULL, NULL);
         return status == TESS_OK ? train_resume_load(r) : status;
     }
-    if (!r->s.resume && r->s.folder)
-        return shard_from_folder(r);
+    if (hf_knows(r->s.model) && (r->s.resume || r->s.folder))
+        return shard_from_folder(r, r->s.resume ? r->s.resume : r->s.folder);
     if (!r->s.resume)
         return tess_shard(r->t, model_fill, r->m);
     status = train_agree(r, train_resume_open(r, r->s.resume, &resume));
@@ -362,6 +367,7 @@ tess_status train_plan_open(const train_settings *settings, int32_t ranks, tess 
         status = model_declare(r.t, r.m);
     if (status == TESS_OK)
         status = tess_shard(r.t, NULL, NULL);
+    free(r.hf_config);
     if (status == TESS_E_PLANNED || status == TESS_E_BUDGET) {
         *t = r.t;
         *m = r.m;
@@ -416,5 +422,6 @@ int train_rank(const train_settings *settings) {
     model_destroy(r.m);
     free(r.batch);
     free(r.result);
+    free(r.hf_config);
     return code;
 }

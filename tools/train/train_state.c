@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Parameters out of files, into files, and their digest: never more than a piece of the model at a time. */
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #if TESSERA_HAVE_XXHASH
 #include <xxhash.h>
 #endif
 
+#include "tools/support/hf_export.h"
 #include "tools/support/safetensors.h"
 #include <tessera/tessera.h>
 #include "train.h"
@@ -85,57 +84,50 @@ void train_resume_close(void *state) {
 
 /* ---- exporting --------------------------------------------------------------------------------- */
 typedef struct {
-    tool_safetensors_writer *writer; /* null on ranks other than 0 */
+    hf_export *folder; /* null on ranks other than 0 */
 } save_state;
 
 static tess_status save_piece(void *state, const tess_range *range, void *data) {
     save_state *s = state;
-    return s->writer ? tool_safetensors_write(s->writer, data, range->elems * sizeof(float)) : TESS_OK;
+    return s->folder ? hf_export_write(s->folder, data, range->elems * sizeof(float)) : TESS_OK;
 }
 
-static tess_status make_dir(const char *dir) {
-    struct stat st;
-    if (mkdir(dir, 0777) == 0 || (errno == EEXIST && stat(dir, &st) == 0 && S_ISDIR(st.st_mode)))
-        return TESS_OK;
-    return tess_fail(TESS_E_DATA, "--export %s: cannot be made a directory: %s", dir, strerror(errno));
-}
-
-static tess_status save_open(const train_run *r, save_state *s) {
-    char path[PATH_MAX];
+static uint64_t list_tensors(const model *m, tess__tensor *tensors) {
     uint64_t n = 0;
-    tool_tensor *tensors = calloc((size_t)r->m->desc.n_params, sizeof *tensors);
-    if (!tensors)
-        return tess_fail(TESS_E_NOMEM, "no memory to export");
-    for (int32_t i = 0; i < r->m->desc.n_params; i++) {
-        const model_param *p = &r->m->desc.params[i];
+    for (int32_t i = 0; i < m->desc.n_params; i++) {
+        const model_param *p = &m->desc.params[i];
         if (p->alias_of[0])
             continue;
-        tool_tensor *t = &tensors[n++];
+        tess__tensor *t = &tensors[n++];
         snprintf(t->name, sizeof t->name, "%s", p->name);
         t->dtype = TESS_F32;
         t->ndim = p->ndim;
         memcpy(t->shape, p->shape, sizeof p->shape);
     }
-    tess_status status = make_dir(r->s.export_to);
-    if (status == TESS_OK)
-        status = file_in(r->s.export_to, path);
-    if (status == TESS_OK)
-        status = tool_safetensors_create(path, tensors, n, &s->writer);
+    return n;
+}
+
+static tess_status save_open(const train_run *r, save_state *s) {
+    tess__tensor *tensors = calloc((size_t)r->m->desc.n_params, sizeof *tensors);
+    if (!tensors)
+        return tess_fail(TESS_E_NOMEM, "no memory to export");
+    uint64_t n = list_tensors(r->m, tensors);
+    tess_status status = hf_export_create(r->s.export_to, r->s.model, r->hf_config, tensors, n, 0, &s->folder);
     free(tensors);
     return status;
 }
 
 tess_status train_export(train_run *r) {
-    save_state s = { .writer = NULL };
+    save_state s = { .folder = NULL };
     tess_status status = train_agree(r, r->rank == 0 ? save_open(r, &s) : TESS_OK);
     if (status != TESS_OK)
         return status;
     status = tess_each_full(r->t, TESS_OF_PARAM, save_piece, &s);
     if (status != TESS_OK) {
-        tool_safetensors_discard(s.writer);
+        hf_export_discard(s.folder);
         return status;
     }
-    return train_agree(r, s.writer ? tool_safetensors_commit(s.writer) : TESS_OK);
+    return train_agree(r, s.folder ? hf_export_commit(s.folder) : TESS_OK);
 }
 
 /* ---- digest ------------------------------------------------------------------------------------ */

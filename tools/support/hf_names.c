@@ -17,17 +17,20 @@ static const struct {
     { "llama", "head.weight", "lm_head.weight" },
 };
 
-int hf_name(const model *m, int32_t param, char out[HF_NAME]) {
-    const model_param *p = &m->desc.params[param];
-    snprintf(out, HF_NAME, "%s", p->name);
+int hf_knows(const char *model) {
+    return strcmp(model, "gpt2") == 0 || strcmp(model, "llama") == 0;
+}
+
+int hf_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]) {
+    snprintf(out, HF_NAME, "%s", name);
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
         size_t n = strlen(prefixes[i].ours);
-        if (strcmp(prefixes[i].model, m->t->name) == 0 && strncmp(p->name, prefixes[i].ours, n) == 0) {
-            snprintf(out, HF_NAME, "%s%s", prefixes[i].theirs, p->name + n);
+        if (strcmp(prefixes[i].model, model) == 0 && strncmp(name, prefixes[i].ours, n) == 0) {
+            snprintf(out, HF_NAME, "%s%s", prefixes[i].theirs, name + n);
             break;
         }
     }
-    return strcmp(m->t->name, "gpt2") == 0 && p->ndim == 2 && strncmp(p->name, "h.", 2) == 0;
+    return strcmp(model, "gpt2") == 0 && ndim == 2 && strncmp(name, "h.", 2) == 0;
 }
 
 const char *hf_short_name(const char *name) {

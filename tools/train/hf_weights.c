@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "hf_folder.h"
+#include "hf_weights.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,14 +11,14 @@
 
 #include <tessera/tessera.h>
 #include "core/checkpoint/safetensors.h"
-#include "hf_names.h"
+#include "tools/support/hf_names.h"
 
 typedef struct {
     int32_t file, turned;
     const tess__tensor *tensor;
 } place;
 
-struct hf_folder {
+struct hf_weights {
     const model *m;
     char dir[PATH_MAX];
     int32_t n_files;
@@ -38,7 +38,7 @@ static int by_bytes(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static tess_status open_one(hf_folder *f, const char *name) {
+static tess_status open_one(hf_weights *f, const char *name) {
     char path[PATH_MAX + NAME_MAX + 2];
     snprintf(path, sizeof path, "%s/%s", f->dir, name);
     snprintf(f->names[f->n_files], sizeof f->names[0], "%s", name);
@@ -47,7 +47,7 @@ static tess_status open_one(hf_folder *f, const char *name) {
     return TESS_OK;
 }
 
-static tess_status open_files(hf_folder *f) {
+static tess_status open_files(hf_weights *f) {
     struct dirent **entries;
     int n = scandir(f->dir, &entries, is_weights, by_bytes);
     if (n < 0)
@@ -69,7 +69,7 @@ static tess_status open_files(hf_folder *f) {
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------- */
-static const tess__tensor *find(const hf_folder *f, const char *name, int32_t *file) {
+static const tess__tensor *find(const hf_weights *f, const char *name, int32_t *file) {
     for (*file = 0; *file < f->n_files; ++*file) {
         const tess__tensor *t = tess__safetensors_find(f->files[*file], name);
         if (t)
@@ -94,11 +94,11 @@ static void shape_text(int32_t ndim, const int64_t *shape, int turned, char out[
         at += (size_t)snprintf(out + at, 80 - at, "%s%" PRId64, i ? " x " : "", shape[turned ? ndim - 1 - i : i]);
 }
 
-static tess_status find_param(hf_folder *f, int32_t i) {
+static tess_status find_param(hf_weights *f, int32_t i) {
     const model_param *p = &f->m->desc.params[i];
     char name[HF_NAME], has[80], expected[80];
     place *at = &f->places[i];
-    at->turned = hf_name(f->m, i, name);
+    at->turned = hf_name(f->m->t->name, p->name, p->ndim, name);
     at->tensor = find(f, name, &at->file);
     if (!at->tensor)
         at->tensor = find(f, hf_short_name(name), &at->file);
@@ -113,8 +113,8 @@ static tess_status find_param(hf_folder *f, int32_t i) {
                      f->names[at->file], name, has, expected);
 }
 
-tess_status hf_folder_open(const char *dir, const model *m, hf_folder **out) {
-    hf_folder *f = calloc(1, sizeof *f);
+tess_status hf_weights_open(const char *dir, const model *m, hf_weights **out) {
+    hf_weights *f = calloc(1, sizeof *f);
     if (!f)
         return tess_fail(TESS_E_NOMEM, "%s: no memory to open it", dir);
     f->m = m;
@@ -125,13 +125,13 @@ tess_status hf_folder_open(const char *dir, const model *m, hf_folder **out) {
         if (!m->desc.params[i].alias_of[0])
             status = find_param(f, i);
     if (status != TESS_OK)
-        hf_folder_close(f);
+        hf_weights_close(f);
     else
         *out = f;
     return status;
 }
 
-void hf_folder_close(hf_folder *f) {
+void hf_weights_close(hf_weights *f) {
     if (!f)
         return;
     for (int32_t i = 0; i < f->n_files; i++)
@@ -144,7 +144,7 @@ void hf_folder_close(hf_folder *f) {
 
 /* ---- ranges ------------------------------------------------------------------------------------------ */
 /* Ours is [outputs, inputs], the file has [inputs, outputs]: a run of our rows is a run of each of its rows. */
-static tess_status read_turned(const hf_folder *f, const place *at, const tess_range *r, float *out) {
+static tess_status read_turned(const hf_weights *f, const place *at, const tess_range *r, float *out) {
     uint64_t inputs = (uint64_t)at->tensor->shape[0], outputs = (uint64_t)at->tensor->shape[1];
     uint64_t end = r->first_elem + r->elems, first = r->first_elem / inputs, last = (end - 1) / inputs;
     float *line = malloc((last - first + 1) * sizeof *line);
@@ -163,8 +163,8 @@ static tess_status read_turned(const hf_folder *f, const place *at, const tess_r
     return status;
 }
 
-tess_status hf_folder_fill(void *user, const tess_range *r, void *data) {
-    const hf_folder *f = user;
+tess_status hf_weights_fill(void *user, const tess_range *r, void *data) {
+    const hf_weights *f = user;
     const place *at = &f->places[r->tag];
     if (r->elems == 0)
         return TESS_OK;

@@ -8,13 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "core/checkpoint/safetensors.h"
 #include "tools/models/direct.h"
 #include "tools/train/hf_config.h"
-#include "tools/train/hf_folder.h"
-#include "tools/train/hf_names.h"
+#include "tools/train/hf_weights.h"
+#include "../scratch_dir.h"
+#include "tools/support/hf_export.h"
+#include "tools/support/hf_names.h"
 
 enum { STEPS = 20, BATCH = 2, CONTEXT = 16, VOCABULARY = 64, ROWS = BATCH * CONTEXT, TOKENS = BATCH * (CONTEXT + 1) };
 
@@ -51,8 +54,8 @@ static int is_own(const run *r, int32_t p) {
 }
 
 static void fill(run *r, const char *folder) {
-    hf_folder *f = NULL;
-    if (hf_folder_open(folder, r->m, &f) != TESS_OK)
+    hf_weights *f = NULL;
+    if (hf_weights_open(folder, r->m, &f) != TESS_OK)
         fail_msg("%s", tess_last_error());
     for (int32_t p = 0; p < r->m->desc.n_params; p++) {
         if (!is_own(r, p))
@@ -61,11 +64,11 @@ static void fill(run *r, const char *folder) {
         for (uint64_t at = 0; at < elems;) { /* by ranges, as ranks do */
             tess_range part = { .struct_size = sizeof part, .tag = (uint64_t)p, .first_elem = at, .name = "part" };
             part.elems = elems - at < 37 ? elems - at : 37;
-            assert_int_equal(hf_folder_fill(f, &part, direct_param(r->d, p) + at), TESS_OK);
+            assert_int_equal(hf_weights_fill(f, &part, direct_param(r->d, p) + at), TESS_OK);
             at += part.elems;
         }
     }
-    hf_folder_close(f);
+    hf_weights_close(f);
 }
 
 static run open_run(const reference *c, const char *operators, uint32_t precision) {
@@ -153,7 +156,7 @@ static void compare_gradients(run *r) {
         uint64_t elems;
         if (!is_own(r, p))
             continue;
-        int turned = hf_name(r->m, p, name);
+        int turned = hf_name(r->m->t->name, r->m->desc.params[p].name, r->m->desc.params[p].ndim, name);
         float *theirs = load(r, name, &elems);
         double off = distance(direct_grad(r->d, p), theirs, &r->m->desc.params[p], turned);
         if (!(off < 1e-4))
@@ -191,7 +194,7 @@ static void compare_losses(run *r, double tolerance) {
     free(expected);
 }
 
-static void test_hf_folder__follows_transformers(void **state) {
+static void test_hf_weights__follows_transformers(void **state) {
     static const char *const operators[] = { "plain", "auto" };
     (void)state;
     for (size_t c = 0; c < sizeof references / sizeof *references; c++)
@@ -204,7 +207,7 @@ static void test_hf_folder__follows_transformers(void **state) {
         }
 }
 
-static void test_hf_folder__in_bf16_stays_within_a_percent(void **state) {
+static void test_hf_weights__in_bf16_stays_within_a_percent(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof references / sizeof *references; c++) {
         run r = open_run(&references[c], "auto", TESS_BF16);
@@ -213,12 +216,12 @@ static void test_hf_folder__in_bf16_stays_within_a_percent(void **state) {
     }
 }
 
-static void test_hf_folder__another_shape_is_refused(void **state) {
+static void test_hf_weights__another_shape_is_refused(void **state) {
     char folder[512];
     model_options o = { .batch = BATCH, .context = CONTEXT, .operators = "plain" };
     int32_t positions;
     model *m = NULL;
-    hf_folder *f = NULL;
+    hf_weights *f = NULL;
     (void)state;
     path_of("hf-llama", "", folder);
     assert_int_equal(hf_config_read(folder, "gpt2", &o, &positions), TESS_E_DATA);
@@ -226,22 +229,120 @@ static void test_hf_folder__another_shape_is_refused(void **state) {
     assert_int_equal(hf_config_read(folder, "llama", &o, &positions), TESS_OK);
     o.decoder.feed = 32;
     assert_int_equal(model_create("llama", &o, &m), TESS_OK);
-    assert_int_equal(hf_folder_open(folder, m, &f), TESS_E_DATA);
+    assert_int_equal(hf_weights_open(folder, m, &f), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "has shape 24 x 16, expected 32 x 16 from config.json"));
     model_destroy(m);
     path_of("hf-gpt2", "", folder);
     o.decoder.feed = 24;
     assert_int_equal(model_create("llama", &o, &m), TESS_OK);
-    assert_int_equal(hf_folder_open(folder, m, &f), TESS_E_DATA);
+    assert_int_equal(hf_weights_open(folder, m, &f), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "no tensor 'model.embed_tokens.weight' in model.safetensors"));
     model_destroy(m);
 }
 
+/* Writes what the run holds into `folder`, in pieces that end within matrices, and files of at most 8 KiB. */
+static void export_run(const run *r, const char *source, const char *folder) {
+    tess__tensor *list = calloc((size_t)r->m->desc.n_params, sizeof *list);
+    hf_export *x = NULL;
+    char *config = NULL;
+    uint64_t n = 0;
+    assert_int_equal(hf_config_make(r->m, source, &config), TESS_OK);
+    for (int32_t p = 0; p < r->m->desc.n_params; p++) {
+        const model_param *param = &r->m->desc.params[p];
+        if (!is_own(r, p))
+            continue;
+        snprintf(list[n].name, sizeof list[n].name, "%s", param->name);
+        list[n].dtype = TESS_F32;
+        list[n].ndim = param->ndim;
+        memcpy(list[n++].shape, param->shape, sizeof param->shape);
+    }
+    assert_int_equal(hf_export_create(folder, r->m->t->name, config, list, n, 8192, &x), TESS_OK);
+    for (int32_t p = 0; p < r->m->desc.n_params; p++)
+        for (int64_t at = 0; is_own(r, p) && at < r->m->desc.params[p].elems; at += 100) {
+            int64_t left = r->m->desc.params[p].elems - at;
+            uint64_t bytes = (uint64_t)(left < 100 ? left : 100) * sizeof(float);
+            assert_int_equal(hf_export_write(x, direct_param(r->d, p) + at, bytes), TESS_OK);
+        }
+    assert_int_equal(hf_export_commit(x), TESS_OK);
+    free(config);
+    free(list);
+}
+
+/* What was exported reads as the same model with the same bits. */
+static void compare_export(const run *r, const char *folder) {
+    model_options o = { .batch = BATCH, .context = CONTEXT, .seed = 9, .operators = "plain" };
+    int32_t positions = 0;
+    run back = { 0 };
+    if (hf_config_read(folder, r->m->t->name, &o, &positions) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    assert_int_equal(model_create(r->m->t->name, &o, &back.m), TESS_OK);
+    assert_int_equal(direct_create(back.m, 1, &back.d), TESS_OK);
+    fill(&back, folder);
+    assert_int_equal(back.m->desc.n_params, r->m->desc.n_params);
+    assert_int_equal(o.untied, r->m->options.untied);
+    assert_memory_equal(&back.m->options.decoder, &r->m->options.decoder, sizeof(model_decoder));
+    for (int32_t p = 0; p < r->m->desc.n_params; p++)
+        if (is_own(r, p))
+            assert_memory_equal(direct_param(back.d, p), direct_param(r->d, p),
+                                (size_t)r->m->desc.params[p].elems * sizeof(float));
+    direct_destroy(back.d);
+    model_destroy(back.m);
+}
+
+static void test_hf_weights__what_is_exported_reads_back_the_same(void **state) {
+    (void)state;
+    for (size_t c = 0; c < sizeof references / sizeof *references; c++) {
+        char source[512];
+        scratch_dir dir;
+        run r = open_run(&references[c], "plain", TESS_F32);
+        assert_int_equal(scratch_dir_make(&dir), 0);
+        path_of(references[c].folder, "", source);
+        export_run(&r, source, dir.path);
+        compare_export(&r, dir.path);
+        scratch_dir_remove(&dir);
+        close_run(&r);
+    }
+}
+
+static void test_hf_weights__a_model_made_from_nothing_has_a_config(void **state) {
+    static const char *const names[] = { "llama", "gpt2" };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        model_options o = { .batch = 1, .context = 24, .layers = 3, .heads = 4, .width = 48, .seed = 1 }, back = o;
+        char path[] = "/tmp/tessera-config-XXXXXX", *config = NULL;
+        int32_t positions = 0;
+        model *m = NULL;
+        o.operators = "plain";
+        assert_int_equal(model_create(names[i], &o, &m), TESS_OK);
+        assert_int_equal(hf_config_make(m, NULL, &config), TESS_OK);
+        assert_null(strpbrk(config, " \n\t"));
+        int file = mkstemp(path);
+        assert_int_equal(write(file, config, strlen(config)), strlen(config));
+        close(file);
+        back.layers = back.heads = back.width = 0;
+        if (hf_config_read(path, names[i], &back, &positions) != TESS_OK)
+            fail_msg("%s", tess_last_error());
+        assert_int_equal(positions, 24);
+        assert_int_equal(back.layers, 3);
+        assert_int_equal(back.heads, 4);
+        assert_int_equal(back.width, 48);
+        assert_int_equal(back.untied, 0);
+        assert_int_equal(back.decoder.vocabulary, 256);
+        assert_int_equal(back.decoder.feed, m->options.decoder.feed ? m->options.decoder.feed : 192);
+        assert_int_equal(back.decoder.kv_heads, m->options.decoder.kv_heads);
+        unlink(path);
+        free(config);
+        model_destroy(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hf_folder__follows_transformers),
-        cmocka_unit_test(test_hf_folder__in_bf16_stays_within_a_percent),
-        cmocka_unit_test(test_hf_folder__another_shape_is_refused),
+        cmocka_unit_test(test_hf_weights__follows_transformers),
+        cmocka_unit_test(test_hf_weights__in_bf16_stays_within_a_percent),
+        cmocka_unit_test(test_hf_weights__another_shape_is_refused),
+        cmocka_unit_test(test_hf_weights__what_is_exported_reads_back_the_same),
+        cmocka_unit_test(test_hf_weights__a_model_made_from_nothing_has_a_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The weights of a Hugging Face folder: model.safetensors, or several files named by model.safetensors.index.json.
  * Every rank opens them and reads the ranges that it owns. */
-#ifndef TOOL_HF_FOLDER_H
-#define TOOL_HF_FOLDER_H
+#ifndef TOOL_HF_WEIGHTS_H
+#define TOOL_HF_WEIGHTS_H
 #include "tools/models/model.h"
 
-typedef struct hf_folder hf_folder;
+typedef struct hf_weights hf_weights;
 /** Every parameter has a tensor of its shape in one of the files, else TESS_E_DATA. */
-tess_status hf_folder_open(const char *dir, const model *, hf_folder **out);
+tess_status hf_weights_open(const char *dir, const model *, hf_weights **out);
 /** A tess_range_fn, `user` the folder. */
-tess_status hf_folder_fill(void *user, const tess_range *, void *data);
-void hf_folder_close(hf_folder *); /* null is fine */
+tess_status hf_weights_fill(void *user, const tess_range *, void *data);
+void hf_weights_close(hf_weights *); /* null is fine */
 #endif
