@@ -45,8 +45,9 @@ def main(tessera, data):
     common = ["--context", 16, "--batch", 1, "--steps", 1, "--lr", 0, "--data", out / "t.bin", "--quiet"]
     for folder in sorted(f for f in data.glob("hf-*") if f.is_dir()):
         model = "gpt2" if "gpt2" in folder.name else "llama"
+        (out / folder.name).mkdir()
         run(tessera, "train", model, "--model", folder, *common, "-n", 2, "--export", out / folder.name / "a",
-            "--save", out / f"run-{folder.name}") if (out / folder.name).mkdir() is None else None
+            "--save", out / f"run-{folder.name}")
         run(tessera, "ckpt", "export", out / f"run-{folder.name}", out / folder.name / "b", "--max-file", "8KiB")
         original = load(folder)
         compare(f"{folder.name}, train --export", load(out / folder.name / "a"), original)
