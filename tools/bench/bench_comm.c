@@ -15,7 +15,7 @@
 #include "core/plugin/open.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include <tessera/tessera.h>
+#include "core/base/status.h"
 
 #define JOIN_NS INT64_C(60000000000)
 #define WAIT_NS INT64_C(120000000000)

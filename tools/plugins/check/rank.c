@@ -18,7 +18,7 @@
 #include "core/plugin/plugin_host.h"
 #include "core/base/options.h"
 #include "core/plugin/plugin_check.h"
-#include <tessera/tessera.h>
+#include "core/base/status.h"
 
 static check the_check; /* one per process */
 
