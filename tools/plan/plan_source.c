@@ -61,6 +61,7 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     if (status != TESS_OK)
         return status;
     tess_options o = { .struct_size = sizeof o,
+                       .pointer_mem = UINT32_MAX, /* none of the file's code runs, so any device will do */
                        .plan_only = 1,
                        .ranks = ranks,
                        .momentum = (float)momentum,
