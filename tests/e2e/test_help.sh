@@ -28,6 +28,20 @@ done
 expect 0 "$TESSERA" train --help gpt --steps 3 # wherever it stands
 shows '--layers N +layers \[4\]$'
 
+# A screen: one line per option; the examples are the model's own; without a model, names alone.
+for model in mnist gpt gpt2 llama convbn linear; do
+  help train $model
+  [ "$(wc -l <out)" -le 68 ] || fail "train $model --help has $(wc -l <out) lines"
+  ! grep -Eq '^ {30}' out || fail "an option of $model takes two lines: $(grep -E -B1 '^ {30}' out)"
+  shows "^  tessera train $model "
+  ! sed -n '/^Examples:$/,$p' out | grep -E '^  tessera' | grep -vq "train $model " || fail "examples of others for $model"
+done
+for command in train plan tune; do
+  help $command
+  [ "$(wc -l <out)" -le 45 ] || fail "$command --help has $(wc -l <out) lines"
+  for option in model layers data epochs lr wrap ranks json; do shows "^  .* --$option( |$)|^ +--$option( |$)"; done
+done
+
 # Each command has help by each word, which begins with its usage; those of the table have an example.
 expect 0 "$TESSERA" -h
 cp out all

@@ -68,3 +68,11 @@ expect 6 "step-000006.*the checksum of .* is wrong" ${model[gpt]} -n 2 --resume 
 rm run2/step-000003/manifest.json
 code=0; "$TESSERA" train ${model[gpt]} -n 1 --steps 6 --quiet --resume run2 >got 2>&1 || code=$?
 [ $code = 6 ] && grep -q "run2: there is no checkpoint that loads" got || fail "exit $code: $(cat got)"
+
+# The first lines say what goes on: a checkpoint with its optimizer, a folder with parameters alone.
+said() { "$TESSERA" train ${model[gpt]} -n 1 --threads 1 "$@" >got 2>&1 || fail "$*: $(cat got)"; }
+said --steps 3 --save run3 --export folder
+said --steps 4 --resume run3
+grep -q 'going on after step 3 of 4' got && ! grep -q 'begin anew' got || fail "a checkpoint: $(cat got)"
+said --steps 4 --resume folder
+grep -q 'optimizer state and schedule begin anew' got || fail "a folder: $(cat got)"

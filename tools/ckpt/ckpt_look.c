@@ -43,8 +43,9 @@ static uint64_t bytes_of(const tess__manifest *m) {
 static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest *m) {
     char text[32];
     if (!a->json_on) {
-        printf("%s  step %" PRIu64 ", %" PRIu64 " ranks, %s, %s, %s, %s in %" PRIu64 " files\n", path, m->step,
-               m->ranks, m->strategy, m->precision, m->optimizer, tool_bytes_text(bytes_of(m), text), m->n_files);
+        printf("%s  step %" PRIu64 ", %" PRIu64 " rank%s, %s, %s, %s, %s in %" PRIu64 " file%s\n", path, m->step,
+               m->ranks, m->ranks == 1 ? "" : "s", m->strategy, m->precision, m->optimizer,
+               tool_bytes_text(bytes_of(m), text), m->n_files, m->n_files == 1 ? "" : "s");
         return TOOL_OK;
     }
     json_object_begin(&a->json, NULL);

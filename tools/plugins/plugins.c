@@ -17,14 +17,22 @@
 static const char usage[] =
     "Usage: tessera plugins list [--json]\n"
     "       tessera plugins info NAME|PATH [--json]\n"
-    "       tessera plugins check FILE|NAME [--help]\n"
+    "       tessera plugins check FILE|NAME [OPTION…]\n"
     "       tessera plugins new KIND NAME DIR\n"
-    "Lists the plugins that can be found; describes one and the variables it reads; tries out what one promises; or\n"
-    "writes the project of a new one into DIR, to build against an installed Tessera: KIND is comm, offload, "
-    "precision,\n"
-    "wrap or device, NAME is [a-z0-9_-]+.\n"
     "\n"
-    "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n";
+    "  list    every plugin that can be found, and why one cannot be used\n"
+    "  info    one plugin: its capabilities, and the variables that it reads\n"
+    "  check   tries out what a plugin promises; `tessera plugins check --help` has the options\n"
+    "  new     writes a project into DIR that builds against an installed Tessera: KIND is comm,\n"
+    "          offload, precision, wrap or device, NAME is [a-z0-9_-]+\n"
+    "\n"
+    "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n"
+    "\n"
+    "Examples:\n"
+    "  tessera plugins new wrap mine mine\n"
+    "    a wrap policy that trains as it is, in the folder mine\n"
+    "  tessera plugins check ./mine/build/libtessera-wrap-mine.so\n"
+    "    what it promises, one line per check\n";
 
 typedef struct {
     int as_json;

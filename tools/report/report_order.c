@@ -98,19 +98,22 @@ static int differ(const report_point *a, const report_point *b) {
     return memcmp(a->domain, b->domain, sizeof a->domain) != 0;
 }
 
+/* An instant is a column; a peak that is in no column is one more only where it differs. */
 static void compare_sources(report_order *o) {
     const report_point *const *peak = o->peak_points;
+    int peak_seen = 0;
     for (size_t i = 0; i < o->n; i++) {
         const report_point *const *of = o->columns[i].of;
-        if (!of[0] || !of[1] || o->columns[i].domains != ALL_DOMAINS)
+        if (!of[0] || !of[1])
             continue;
+        peak_seen |= of[0] == peak[0];
         o->both++;
         if (differ(of[0], of[1]) && o->different++ == 0)
             o->first_different = of[0];
     }
-    if (peak[0] && peak[1]) {
+    if (!peak_seen && peak[0] && peak[1] && differ(peak[0], peak[1])) {
         o->both++;
-        if (differ(peak[0], peak[1]) && o->different++ == 0)
+        if (o->different++ == 0)
             o->first_different = peak[0];
     }
 }

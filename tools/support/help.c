@@ -97,6 +97,11 @@ static int is_own(const struct argp_option *own, const char *key) {
     return 0;
 }
 
+static int is_shown(const tool_shared_option *o, const tool_page *page, const struct argp_option *own,
+                    const char *subject, uint32_t group) {
+    return o->group == group && (o->commands & page->shared) && tool_shared_is_for(o, subject) && !is_own(own, o->key);
+}
+
 static void each_row(FILE *out, const tool_page *page, const struct argp_option *own, const char *subject,
                      title_fn title, row_fn put) {
     help_row row;
@@ -104,8 +109,7 @@ static void each_row(FILE *out, const tool_page *page, const struct argp_option 
     for (uint32_t group = TOOL_GROUP_MODEL; group < TOOL_GROUPS; group++) {
         int titled = 0;
         for (const tool_shared_option *o = tool_shared_options; o->key; o++) {
-            if (o->group != group || !(o->commands & page->shared) || !tool_shared_is_for(o, subject) ||
-                is_own(own, o->key))
+            if (!is_shown(o, page, own, subject, group))
                 continue;
             if (!titled++)
                 title(out, group_titles[group]);
@@ -190,6 +194,41 @@ static void text_lines(FILE *out, const char *text, const char *first, const cha
     }
 }
 
+/* Before the first word is chosen: names alone, a line per group, so that the page fits on a screen. */
+static void text_names(FILE *out, const tool_page *page, const struct argp_option *own) {
+    each_own(out, own, text_title, text_row);
+    fprintf(out, "\nOptions, explained with their defaults by `tessera %s %s --help`:\n", page->command,
+            page->subjects->name);
+    for (uint32_t group = TOOL_GROUP_MODEL; group < TOOL_GROUPS; group++) {
+        char names[512] = "";
+        size_t at = 0;
+        for (const tool_shared_option *o = tool_shared_options; o->key; o++)
+            if (is_shown(o, page, own, NULL, group) && at < sizeof names)
+                at += (size_t)snprintf(names + at, sizeof names - at, "%s--%s", at ? " " : "", o->key);
+        if (!at)
+            continue;
+        fprintf(out, "  %-*s", COLUMN - 2, group_titles[group]);
+        wrap(out, names, COLUMN, COLUMN);
+    }
+}
+
+/* Those of one subject; all where it has none. A line of two blanks belongs to the one before. */
+static void text_examples(FILE *out, const tool_page *page, const char *subject) {
+    char begin[64];
+    snprintf(begin, sizeof begin, "tessera %s %s ", page->command, subject ? subject : "");
+    const int some = subject && strstr(page->examples, begin);
+    int show = 1;
+    text_title(out, "Examples");
+    for (const char *at = page->examples; *at;) {
+        size_t n = strcspn(at, "\n");
+        if (*at != ' ')
+            show = !some || strncmp(at, begin, strlen(begin)) == 0;
+        if (show)
+            fprintf(out, "  %.*s\n", (int)n, at);
+        at += n + (at[n] == '\n');
+    }
+}
+
 static void print_text(FILE *out, const tool_page *page, const struct argp_option *own, const char *subject) {
     const tool_subject *one = tool_help_subject(page, subject);
     char first[64], next[64];
@@ -210,14 +249,13 @@ static void print_text(FILE *out, const tool_page *page, const struct argp_optio
         fprintf(out, "  %-*s", COLUMN - 2, s->name);
         wrap(out, s->doc, COLUMN, COLUMN);
     }
-    each_row(out, page, own, subject, text_title, text_row);
-    text_title(out, "Examples");
-    text_lines(out, page->examples, "  ", "  ");
-    fprintf(out, "\nAn option is also a variable: --some-option is TESSERA_SOME_OPTION; the option wins. [Defaults] "
-                 "are in brackets.\n");
-    if (!one && page->subjects)
-        fprintf(out, "`tessera %s %s --help` shows the options and defaults of one.\n", page->command,
-                page->subjects->name);
+    if (!subject && page->by_subject)
+        text_names(out, page, own);
+    else
+        each_row(out, page, own, subject, text_title, text_row);
+    text_examples(out, page, subject);
+    fprintf(out, "\n[Defaults] are in brackets. --some-option is also the variable TESSERA_SOME_OPTION; the option "
+                 "wins.\n");
 }
 
 /* ---- man ----------------------------------------------------------------------------------------- */

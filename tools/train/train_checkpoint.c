@@ -116,8 +116,8 @@ tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
                          "aligned subtrees: take %" PRIu64 " ranks, or another divisor with a power of two",
                          s->resume, all, (int)ranks, was);
     }
-    tess__log(TESS_LOG_INFO, "accum is %" PRIu64 ", so that %d ranks go on with the %" PRIu64 " microbatches of a step",
-              accum, (int)ranks, all);
+    tess__log(TESS_LOG_INFO, "accum is %" PRIu64 ": a step keeps its %" PRIu64 " microbatches on %d rank%s", accum, all,
+              (int)ranks, ranks == 1 ? "" : "s");
     s->accum = (int64_t)accum;
     tess_status status = set_number("accum", s->accum);
     if (status != TESS_OK || !s->deterministic || (s->sync_each ? each : end))

@@ -72,7 +72,7 @@ void train_output_start(train_run *r) {
     tess_stats stats = stats_of(r);
     if (r->task.source)
         tool_progress_say(&r->progress, "%s", r->task.source);
-    if (r->s.resume)
+    if (r->s.resume && !train_resumes_checkpoint(&r->s))
         tool_progress_say(&r->progress, "parameters from %s; optimizer state and schedule begin anew", r->s.resume);
     tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, %d rank%s, %s", r->s.model,
                       stats.param_elems, stats.n_units, stats.n_units == 1 ? "" : "s", r->ranks,

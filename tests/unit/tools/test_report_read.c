@@ -172,6 +172,29 @@ static void test_report_order__peak_that_equals_a_point_has_no_column(void **sta
     assert_int_equal(order.peak[REPORT_DEVICE], 1);
 }
 
+/* The page says "at all N instants" above and "all N instants" below. */
+static void test_report_order__peak_that_equals_a_point_is_no_instant_of_its_own(void **state) {
+    (void)state;
+    make_order(FIXTURE_POINT("planned", 0, "before_optimizer", "null", "\"input\":9")
+                   FIXTURE_POINT("planned", 1, "peak", "null", "\"input\":9")
+                       FIXTURE_POINT("measured", 0, "before_optimizer", "null", "\"input\":9")
+                           FIXTURE_POINT("measured", 1, "peak", "null", "\"input\":9"));
+    assert_int_equal(order.n, 1);
+    assert_int_equal(order.both, 1);
+    assert_int_equal(order.different, 0);
+}
+
+static void test_report_order__peak_in_other_categories_is_a_difference(void **state) {
+    (void)state;
+    make_order(FIXTURE_POINT("planned", 0, "before_optimizer", "null", "\"input\":9")
+                   FIXTURE_POINT("planned", 1, "peak", "null", "\"input\":9")
+                       FIXTURE_POINT("measured", 0, "before_optimizer", "null", "\"input\":9")
+                           FIXTURE_POINT("measured", 1, "peak", "null", "\"input\":8,\"temporary\":1"));
+    assert_int_equal(order.n, 1);
+    assert_int_equal(order.both, 2);
+    assert_int_equal(order.different, 1);
+}
+
 static void test_report_order__host_keeps_its_level_at_the_devices_peak(void **state) {
     (void)state;
     make_order("{\"event\":\"ledger\",\"source\":\"planned\",\"index\":0,\"point\":\"before_optimizer\",\"device\":"
@@ -278,6 +301,8 @@ int main(void) {
         cmocka_unit_test_teardown(test_report_order__peak_between_points_stands_after_the_point_of_the_plan,
                                   drop_order),
         cmocka_unit_test_teardown(test_report_order__peak_that_equals_a_point_has_no_column, drop_order),
+        cmocka_unit_test_teardown(test_report_order__peak_that_equals_a_point_is_no_instant_of_its_own, drop_order),
+        cmocka_unit_test_teardown(test_report_order__peak_in_other_categories_is_a_difference, drop_order),
         cmocka_unit_test_teardown(test_report_order__host_keeps_its_level_at_the_devices_peak, drop_order),
         cmocka_unit_test_teardown(test_report_order__one_byte_less_is_a_difference, drop_order),
         cmocka_unit_test_teardown(test_report_order__recomputation_belongs_to_its_backward, drop_order),
