@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "manifest.h"
+#include "json_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,30 +16,16 @@ static const char format_name[] = "tessera-checkpoint";
 static const char own_sum_key[] = "\n\"xxh128_of_all_above\":\"";
 
 /* ---- writing ------------------------------------------------------------------------------------- */
-static void put_text(FILE *f, const char *text) {
-    fputc('"', f);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(f, "\\u%04x", c);
-        else
-            fputc(c, f);
-    }
-    fputc('"', f);
-}
-
 static void put_member(FILE *f, const char *key, const char *text) {
     fprintf(f, "\"%s\":", key);
-    put_text(f, text);
+    tess__json_text(f, text);
     fputs(",\n", f);
 }
 
 static void put_file(FILE *f, const tess__data_file *d) {
     char text[33];
     fputs("{\"name\":", f);
-    put_text(f, d->name);
+    tess__json_text(f, d->name);
     fprintf(f, ",\"bytes\":%" PRIu64 ",\"xxh128\":[", d->bytes);
     for (uint64_t i = 0; i < d->n_sums; i++) {
         tess__sum_text(d->sums[i], text);
@@ -49,7 +36,7 @@ static void put_file(FILE *f, const tess__data_file *d) {
 
 static void put_param(FILE *f, const tess__tensor *t, int is_buffer) {
     fputs("{\"name\":", f);
-    put_text(f, t->name);
+    tess__json_text(f, t->name);
     fprintf(f, ",\"kind\":\"%s\",\"dtype\":\"%s\",\"shape\":[", is_buffer ? "buffer" : "parameter",
             tess__dtype_word(t->dtype));
     for (int32_t d = 0; d < t->ndim; d++)

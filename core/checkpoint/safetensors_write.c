@@ -11,6 +11,7 @@
 #include "disk.h"
 #include "safetensors.h"
 #include "safetensors_dtype.h"
+#include "json_text.h"
 
 /* ---- order and header ---------------------------------------------------------------------------- */
 static int by_alignment(const void *a, const void *b) {
@@ -35,23 +36,9 @@ uint64_t tess__safetensors_arrange(tess__tensor *tensors, uint64_t n) {
     return at;
 }
 
-static void put_name(FILE *f, const char *name) {
-    fputc('"', f);
-    for (; *name; name++) {
-        unsigned char c = (unsigned char)*name;
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(f, "\\u%04x", c);
-        else
-            fputc(c, f);
-    }
-    fputc('"', f);
-}
-
 static void put_tensor(FILE *f, const tess__tensor *t) {
     fputc(',', f);
-    put_name(f, t->name);
+    tess__json_text(f, t->name);
     fprintf(f, ":{\"dtype\":\"%s\",\"shape\":[", tess__dtype_word(t->dtype));
     for (int32_t d = 0; d < t->ndim; d++)
         fprintf(f, "%s%" PRId64, d ? "," : "", t->shape[d]);

@@ -51,6 +51,8 @@ typedef struct {
 } ckpt_source;
 /** Checks that the pieces of each parameter lie end to end. */
 tess_status ckpt_source_open(const char *path, ckpt_source *out);
+/** The same of what ckpt_find makes of the path. */
+tess_status ckpt_source_find(const char *path, ckpt_source *out);
 void ckpt_source_close(ckpt_source *);
 int ckpt_source_has(const ckpt_source *, int32_t param, int kind);
 /** Values as they are stored; parameter and kind are there. `tensor`: of its pieces, for the dtype. */

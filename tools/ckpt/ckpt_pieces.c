@@ -103,6 +103,12 @@ tess_status ckpt_source_open(const char *path, ckpt_source *out) {
     return status;
 }
 
+tess_status ckpt_source_find(const char *path, ckpt_source *out) {
+    char found[PATH_MAX];
+    tess_status status = ckpt_find(path, found);
+    return status ? status : ckpt_source_open(found, out);
+}
+
 void ckpt_source_close(ckpt_source *s) {
     tess__saved_file_close(s->open);
     tess__saved_close(&s->saved);

@@ -159,12 +159,9 @@ static void drop_made(making *k) {
 }
 
 int ckpt_reshard(ckpt_arguments *a) {
-    char path[PATH_MAX];
     ckpt_source source = { .n = 0 };
     making k = { .a = a, .path = a->paths[1] };
-    tess_status status = ckpt_find(a->paths[0], path);
-    if (!status)
-        status = ckpt_source_open(path, &source);
+    tess_status status = ckpt_source_find(a->paths[0], &source);
     if (!status) {
         k.from = &source;
         k.m = source.saved.manifest;
@@ -240,12 +237,9 @@ static tess_status export_all(making *k, const char *dir) {
 }
 
 int ckpt_export(ckpt_arguments *a) {
-    char path[PATH_MAX];
     ckpt_source source = { .n = 0 };
     making k = { .a = a, .path = a->paths[1] };
-    tess_status status = ckpt_find(a->paths[0], path);
-    if (!status)
-        status = ckpt_source_open(path, &source);
+    tess_status status = ckpt_source_find(a->paths[0], &source);
     if (!status) {
         k.from = &source;
         k.m = source.saved.manifest;

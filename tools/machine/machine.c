@@ -9,7 +9,7 @@
 #include "tools/support/json_out.h"
 #include "core/base/json_scan.h"
 #include "core/base/options.h"
-#include "tools/plan/plan_file_model.h"
+#include "tools/support/json_file.h"
 #include <tessera/tessera.h>
 
 enum { MOST_BYTES = 16 << 20, MOST_ROWS = 1 << 16 };
@@ -328,7 +328,7 @@ tess_status machine_parse(const char *path, const char *text, size_t bytes, tess
     reading r = { .flops_share = 1, .memory_share = 1, .link_share = 1 };
     tess_status status = TESS_OK;
     if (!read_machine(&s, &r))
-        status = plan_bad_json(path, &s);
+        status = json_file_bad(path, &s);
     else if (!(r.machine.memory_bytes_per_second > 0))
         status = tess_fail(TESS_E_DATA, "%s: memory_bytes_per_second is missing or 0", path);
     if (status != TESS_OK) {
@@ -361,7 +361,7 @@ tess_status machine_open(const char *word, tess__machine *out) {
         return machine_parse(word, named, strlen(named), out);
     if (!strpbrk(word, "/."))
         return unknown(word);
-    tess_status status = plan_read_text(word, MOST_BYTES, &text, &bytes);
+    tess_status status = json_file_read(word, MOST_BYTES, &text, &bytes);
     if (status == TESS_OK)
         status = machine_parse(word, text, bytes, out);
     free(text);
@@ -426,7 +426,7 @@ tess_status machine_add_events(tess__machine *m, const char *path, int collectiv
     char *text = NULL;
     size_t bytes = 0, line = 1;
     int taken = 0;
-    tess_status status = plan_read_text(path, (uint64_t)1 << 30, &text, &bytes);
+    tess_status status = json_file_read(path, (uint64_t)1 << 30, &text, &bytes);
     for (char *at = text; status == TESS_OK && at < text + bytes; line++) {
         char *end = memchr(at, '\n', (size_t)(text + bytes - at));
         size_t n = end ? (size_t)(end - at) : (size_t)(text + bytes - at);

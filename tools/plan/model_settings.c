@@ -5,7 +5,6 @@
 
 #include "core/base/options.h"
 #include <tessera/tessera.h>
-#include "tools/train/train.h"
 
 const char *const train_models[] = { "mnist", "gpt", "gpt2", "llama", "convbn", "linear", NULL };
 

@@ -1,8 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The reference models for help and refusals: their names, a line about each, and their defaults. */
+/* The settings of a run of a reference model: the options, else the model's defaults. For help and refusals the models'
+ * names, and a line about each. */
 #ifndef TOOL_MODEL_SETTINGS_H
 #define TOOL_MODEL_SETTINGS_H
+#include <stdint.h>
+#include <tessera/tessera.h>
+
 #include "tools/support/help.h"
+
+typedef struct { /* options, else the model's defaults */
+    const char *model;
+    int64_t batch, accum, threads; /* threads 0: not set */
+    int sync_each, quiet, deterministic;
+    uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
+    const char *optimizer;
+    double lr, momentum, weight_decay, clip, beta2;
+    int64_t layers, heads, width, context, image_size, hidden;
+    const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
+        *isa; /* null: not set; json "1": standard output */
+    uint64_t save_every, keep;
+} train_settings;
+
+/** Reads options and environment for `model`, which is in the list of models. */
+tess_status train_settings_read(const char *model, train_settings *out);
+/** The names of all models; ends with null. */
+extern const char *const train_models[];
 
 extern const tool_subject plan_subjects[]; /* ends with a null name */
 /** A model's default of an option, as tool_page.fallback; null: none. */

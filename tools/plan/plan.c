@@ -5,39 +5,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tools/support/command_line.h"
 #include "tools/support/shared_options.h"
 #include "model_settings.h"
+#include "plan_subject.h"
 #include "core/base/options.h"
 #include "plan_time.h"
 #include "tools/report/report.h"
 #include <tessera/tessera.h>
-
-typedef struct {
-    const char *word;
-    char **program; /* behind "--"; null: none */
-} arguments;
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (a->word)
-            return tool_usage_error(state, "one thing at a time: '%s' and '%s'", a->word, text);
-        a->word = text;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->word && !a->program)
-            return tool_usage_error(state,
-                                    "nothing to plan: a model (mnist, gpt, convbn, linear), a file or -- PROGRAM");
-        if (a->word && a->program)
-            return tool_usage_error(state, "one thing at a time: '%s' and -- %s", a->word, a->program[0]);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static const tool_page page = {
     .command = "plan",
@@ -57,12 +33,6 @@ static const tool_page page = {
     .shared = TOOL_PLAN,
     .fallback = plan_fallback,
 };
-
-int plan_refuse(const char *word, int32_t ranks, tess_status over) {
-    (void)word;
-    (void)ranks;
-    return tool_report(over);
-}
 
 static tess_status open_output(plan_output *out, json_out *json, FILE **file, report_tee *page) {
     const char *path = tess__option_text("json");
@@ -115,7 +85,7 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
     plan_close(&source);
     if (status != TESS_OK)
         return tool_report(status);
-    return over == TESS_OK ? TOOL_OK : plan_refuse(word, ranks, tess_fail(over, "%s", said));
+    return over == TESS_OK ? TOOL_OK : tool_report(tess_fail(over, "%s", said));
 }
 
 static int report(const char *word, const char *name, int32_t ranks) {
@@ -128,41 +98,6 @@ static int report(const char *word, const char *name, int32_t ranks) {
     return code;
 }
 
-/* The words behind "--" are the program's; argp sees those before it. */
-static char **split_program(int *argc, char **argv) {
-    for (int i = 1; i < *argc; i++)
-        if (strcmp(argv[i], "--") == 0) {
-            argv[i] = NULL;
-            *argc = i;
-            return argv[i + 1] ? &argv[i + 1] : NULL;
-        }
-    return NULL;
-}
-
-static int plan_program(char **argv, int32_t ranks) {
-    char path[64];
-    int code = 0;
-    tess_status status = plan_program_run(argv, ranks, path, &code);
-    if (status != TESS_OK)
-        return tool_report(status);
-    if (code != 0)
-        return code;
-    code = report(path, argv[0], ranks);
-    unlink(path);
-    return code;
-}
-
 int cmd_plan(int argc, char **argv) {
-    struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
-    struct argp argp = { NULL, parse, NULL, NULL, children, NULL, NULL };
-    arguments a = { .word = NULL };
-    int64_t ranks = 1;
-    a.program = split_program(&argc, argv);
-    int code = tool_parse_page(&page, &argp, 0, argc, argv, &a);
-    if (code != TOOL_OK)
-        return code;
-    tess_status status = tess__option_int("ranks", 1, 1 << 20, &ranks);
-    if (status != TESS_OK)
-        return tool_report(status);
-    return a.program ? plan_program(a.program, (int32_t)ranks) : report(a.word, a.word, (int32_t)ranks);
+    return plan_subject_run(&page, argc, argv, report);
 }

@@ -44,10 +44,6 @@ typedef struct {    /* where a report goes */
  * of writing. */
 tess_status plan_report(const plan_source *, tess_status over, const plan_output *);
 
-/** A plan that is over its budget: prints the thread's last error and, where advice is to be had, that. Returns the
- * exit code. `word` as in plan_open. */
-int plan_refuse(const char *word, int32_t ranks, tess_status over);
-
 /* ---- ledger_json.c: events that train writes too ------------------------------------------------- */
 void ledger_json_units(json_out *, const tess *);
 /** `source`: "planned" or "measured". */

@@ -161,12 +161,12 @@ tess_status plan_config_read(const char *path, const plan_model *m, plan_config 
     keys_found k = { .tie = -1 };
     char *text = NULL;
     size_t bytes = 0;
-    tess_status status = plan_read_text(path, MOST_TEXT, &text, &bytes);
+    tess_status status = json_file_read(path, MOST_TEXT, &text, &bytes);
     if (status != TESS_OK)
         return status;
     json_scan in = { .text = text, .bytes = bytes };
     if (!scan(&k, &in))
-        status = plan_bad_json(path, &in);
+        status = json_file_bad(path, &in);
     free(text);
     if (status != TESS_OK)
         return status;

@@ -316,7 +316,7 @@ tess_status plan_json_read(plan_model *m, const char *path, int *estimate) {
     reader r = { .m = m, .path = path };
     char *text = NULL;
     int has_version = 0;
-    tess_status status = plan_read_text(path, MOST_TEXT, &text, &r.in.bytes);
+    tess_status status = json_file_read(path, MOST_TEXT, &text, &r.in.bytes);
     if (status != TESS_OK)
         return status;
     r.in.text = text;
@@ -325,7 +325,7 @@ tess_status plan_json_read(plan_model *m, const char *path, int *estimate) {
     if (ok && !has_version)
         ok = refuse(&r, "\"tessera_model\": 1 before this place");
     if (!ok || !json_scan_end(&r.in))
-        status = r.status != TESS_OK ? r.status : plan_bad_json(path, &r.in);
+        status = r.status != TESS_OK ? r.status : json_file_bad(path, &r.in);
     free(text);
     if (status == TESS_OK)
         status = plan_model_measure(m, path);

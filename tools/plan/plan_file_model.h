@@ -6,7 +6,7 @@
 #define TOOL_PLAN_FILE_MODEL_H
 #include <tessera/tessera.h>
 
-#include "core/base/json_scan.h"
+#include "tools/support/json_file.h"
 #include "tools/support/safetensors.h"
 
 enum { PLAN_MOST_PARAMS = 1 << 20, PLAN_MOST_BLOCKS = 1 << 14 };
@@ -46,11 +46,6 @@ tess_status plan_model_block(plan_model *, const char *path, const plan_block *)
 /** Bounds the blocks' bytes and sets has_activations. */
 tess_status plan_model_measure(plan_model *, const char *path);
 void plan_model_free(plan_model *);
-
-/** The whole of a regular file of at most `most` bytes; *text is the caller's to free. */
-tess_status plan_read_text(const char *path, uint64_t most, char **text, size_t *bytes);
-/** TESS_E_DATA: what the scanner did not find, and where. */
-tess_status plan_bad_json(const char *path, const json_scan *);
 
 /** Adds the tensors of one file, by its header. `wanted`: those of an index whose file this is, else null. */
 tess_status plan_tensors_file(plan_model *, const char *path);

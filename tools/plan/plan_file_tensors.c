@@ -120,36 +120,36 @@ static tess_status add_entry(tensor_index *x, const char *name, const char *file
 static tess_status scan_map(tensor_index *x, json_scan *in) {
     char name[TOOL_TENSOR_NAME], file[256];
     if (!json_scan_char(in, '{'))
-        return plan_bad_json(x->path, in);
+        return json_file_bad(x->path, in);
     if (json_scan_if(in, '}'))
         return TESS_OK;
     do {
         if (!json_scan_string(in, name, sizeof name) || !json_scan_char(in, ':') ||
             !json_scan_string(in, file, sizeof file))
-            return plan_bad_json(x->path, in);
+            return json_file_bad(x->path, in);
         tess_status status = add_entry(x, name, file);
         if (status != TESS_OK)
             return status;
     } while (json_scan_if(in, ','));
-    return json_scan_char(in, '}') ? TESS_OK : plan_bad_json(x->path, in);
+    return json_scan_char(in, '}') ? TESS_OK : json_file_bad(x->path, in);
 }
 
 static tess_status scan_index(tensor_index *x, json_scan *in) {
     char key[64];
     int seen = 0;
     if (!json_scan_char(in, '{') || json_scan_if(in, '}'))
-        return plan_bad_json(x->path, in);
+        return json_file_bad(x->path, in);
     do {
         if (!json_scan_string(in, key, sizeof key) || !json_scan_char(in, ':'))
-            return plan_bad_json(x->path, in);
+            return json_file_bad(x->path, in);
         int map = strcmp(key, "weight_map") == 0;
-        tess_status status = map && !seen ? scan_map(x, in) : json_scan_skip(in) ? TESS_OK : plan_bad_json(x->path, in);
+        tess_status status = map && !seen ? scan_map(x, in) : json_scan_skip(in) ? TESS_OK : json_file_bad(x->path, in);
         if (status != TESS_OK)
             return status;
         seen |= map;
     } while (json_scan_if(in, ','));
     if (!json_scan_char(in, '}') || !json_scan_end(in))
-        return plan_bad_json(x->path, in);
+        return json_file_bad(x->path, in);
     return seen ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no \"weight_map\", expected tensors and their files", x->path);
 }
 
@@ -181,7 +181,7 @@ tess_status plan_tensors_index(plan_model *m, const char *path) {
     if (!x)
         return tess_fail(TESS_E_NOMEM, "%s: no memory to read it", path);
     x->path = path;
-    tess_status status = plan_read_text(path, MOST_BYTES, &text, &bytes);
+    tess_status status = json_file_read(path, MOST_BYTES, &text, &bytes);
     if (status == TESS_OK)
         status = scan_index(x, &(json_scan){ .text = text, .bytes = bytes });
     for (int32_t f = 0; f < x->n_files && status == TESS_OK; f++)

@@ -9,7 +9,7 @@
 #include "plan_program.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
-#include "tools/train/train.h"
+#include "model_run.h"
 #include "plan_alternative.h"
 #include "tools/support/settings.h"
 
@@ -29,7 +29,7 @@ static tess_status open_model(const char *word, int32_t ranks, plan_source *out)
     model *m = NULL;
     tess_status status = train_settings_read(word, &settings);
     if (status == TESS_OK)
-        status = train_plan_open(&settings, ranks, &out->t, &m);
+        status = model_run_plan(&settings, ranks, &out->t, &m);
     out->state = m;
     out->close = close_model;
     out->is_model = 1;

@@ -9,7 +9,6 @@
 #include "tools/launch/restart.h"
 #include "core/base/options.h"
 #include "tools/plan/model_settings.h"
-#include "tools/plan/plan.h"
 #include "train.h"
 #include "tools/support/settings.h"
 
@@ -77,7 +76,7 @@ static int start_ranks(const train_settings *settings, int32_t ranks, int argc, 
     if (status == TESS_OK)
         status = train_plan(&adapted, ranks);
     if (status != TESS_OK)
-        return status == TESS_E_BUDGET ? plan_refuse(settings->model, ranks, status) : tool_report(status);
+        return tool_report(status);
     char **words = calloc((size_t)argc + 2, sizeof *words);
     if (!words)
         return TOOL_MEMORY;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* `tessera train`: what its files share. train.c parses and starts ranks; train_settings.c fills in each model's
- * defaults; train_rank.c is one rank's run; train_state.c loads, saves and digests parameters; train_output.c prints,
+/* `tessera train`: what its files share. train.c parses and starts ranks; train_rank.c is one rank's run,
+ * train_common.c what its parts share; train_state.c loads, saves and digests parameters; train_output.c prints,
  * train_ledger.c the ledger; train_mnist.c, train_gpt.c, train_lm.c, train_convbn.c and train_linear.c are the tasks.
  */
 #ifndef TOOL_TRAIN_H
@@ -16,25 +16,8 @@
 #include "tools/models/model.h"
 #include "tools/support/progress.h"
 #include "tools/report/report.h"
+#include "tools/plan/model_settings.h"
 #include "tools/plan/plan_alternative.h"
-
-typedef struct { /* options, else the model's defaults */
-    const char *model;
-    int64_t batch, accum, threads; /* threads 0: not set */
-    int sync_each, quiet, deterministic;
-    uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
-    const char *optimizer;
-    double lr, momentum, weight_decay, clip, beta2;
-    int64_t layers, heads, width, context, image_size, hidden;
-    const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
-        *isa; /* null: not set; json "1": standard output */
-    uint64_t save_every, keep;
-} train_settings;
-
-/** Reads options and environment for `model`, which is in the list of models. */
-tess_status train_settings_read(const char *model, train_settings *out);
-/** The names of all models; ends with null. */
-extern const char *const train_models[];
 
 typedef struct train_run train_run;
 typedef struct train_spans train_spans;
@@ -52,6 +35,7 @@ typedef struct { /* a model's data and what is done with it */
     double (*rate)(const train_run *, uint64_t step); /* the learning rate of `step` */
     /** After training; may be null. */
     tess_status (*finish)(train_run *);
+    int32_t has_validation_loss; /* a member of the summary */
 } train_task_ops;
 extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, train_linear;
 /** Warm-up of at most 100 steps, then a cosine to a tenth of the rate. */
@@ -117,9 +101,6 @@ struct train_run {
 /** Runs as one rank of the world that the environment describes. Returns the exit code. */
 int train_rank(const train_settings *);
 
-/** Plans the run for `ranks` ranks: an engine to read, with the model it was made for. TESS_E_BUDGET leaves both too.
- */
-tess_status train_plan_open(const train_settings *, int32_t ranks, tess **, model **);
 /** Plans the run for `ranks` ranks and starts nothing: what cannot be is found here once, not on every rank. */
 tess_status train_plan(const train_settings *, int32_t ranks);
 

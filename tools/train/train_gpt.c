@@ -123,4 +123,5 @@ const train_task_ops train_gpt = { .open = gpt_open,
                                    .fill = gpt_fill,
                                    .fill_eval = gpt_fill_eval,
                                    .rate = train_cosine_rate,
-                                   .finish = gpt_finish };
+                                   .finish = gpt_finish,
+                                   .has_validation_loss = 1 };

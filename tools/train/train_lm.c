@@ -94,6 +94,9 @@ static void lm_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
 }
 
-const train_task_ops train_lm = {
-    .open = lm_open, .close = lm_close, .fill = lm_fill, .fill_eval = lm_fill_eval, .rate = train_cosine_rate
-};
+const train_task_ops train_lm = { .open = lm_open,
+                                  .close = lm_close,
+                                  .fill = lm_fill,
+                                  .fill_eval = lm_fill_eval,
+                                  .rate = train_cosine_rate,
+                                  .has_validation_loss = 1 };

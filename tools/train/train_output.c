@@ -233,7 +233,7 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     put_allocations(j);
     json_uint(j, "peak_resident_bytes", resident_bytes());
     json_string(j, "params_digest", r->digest[0] ? r->digest : NULL);
-    if (r->ops == &train_gpt || r->ops == &train_lm)
+    if (r->ops->has_validation_loss)
         put_number(j, "validation_loss", r->eval_loss);
     train_output_end(r);
 }

@@ -4,40 +4,19 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tools/support/command_line.h"
 #include "tools/support/shared_options.h"
 #include "tools/plan/model_settings.h"
 #include "core/base/options.h"
 #include "tools/support/settings.h"
+#include "tools/plan/plan_subject.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
 #include "tune_search.h"
 
 enum { SHOWN = 10, LISTED = 40 };
-
-typedef struct {
-    const char *word;
-    char **program; /* behind "--"; null: none */
-} arguments;
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case ARGP_KEY_ARG:
-        if (a->word)
-            return tool_usage_error(state, "one thing at a time: '%s' and '%s'", a->word, text);
-        a->word = text;
-        return 0;
-    case ARGP_KEY_END:
-        if (!a->word == !a->program)
-            return tool_usage_error(state, "what to tune: a model (mnist, gpt, convbn, linear), a FILE or -- PROGRAM");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static void put_candidate(json_out *j, const tune_candidate *c) {
     json_object_begin(j, NULL);
@@ -161,35 +140,6 @@ static const tool_page page = {
     .fallback = plan_fallback,
 };
 
-static int tune_program(char **argv, int32_t ranks) {
-    char path[64];
-    int code = 0;
-    tess_status status = plan_program_run(argv, ranks, path, &code);
-    if (status != TESS_OK)
-        return tool_report(status);
-    if (code == 0) {
-        code = tune(path, argv[0], ranks);
-        unlink(path);
-    }
-    return code;
-}
-
 int cmd_tune(int argc, char **argv) {
-    struct argp_child children[] = { { tool_common_argp(), 0, NULL, 0 }, { NULL, 0, NULL, 0 } };
-    struct argp argp = { NULL, parse, NULL, NULL, children, NULL, NULL };
-    arguments a = { .word = NULL };
-    int64_t ranks = 1;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--") == 0) {
-            a.program = argv[i + 1] ? &argv[i + 1] : NULL;
-            argv[i] = NULL;
-            argc = i;
-        }
-    int code = tool_parse_page(&page, &argp, 0, argc, argv, &a);
-    if (code != TOOL_OK)
-        return code;
-    tess_status status = tess__option_int("ranks", 1, 1 << 20, &ranks);
-    if (status != TESS_OK)
-        return tool_report(status);
-    return a.program ? tune_program(a.program, (int32_t)ranks) : tune(a.word, a.word, (int32_t)ranks);
+    return plan_subject_run(&page, argc, argv, tune);
 }

@@ -13,7 +13,7 @@
 
 #include "core/checkpoint/safetensors.h"
 #include "tools/models/direct.h"
-#include "tools/train/hf_config.h"
+#include "tools/plan/hf_config.h"
 #include "tools/train/hf_weights.h"
 #include "../scratch_dir.h"
 #include "tools/support/hf_export.h"

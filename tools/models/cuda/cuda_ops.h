@@ -64,7 +64,7 @@ typedef struct {
 const ops_cudnn *ops_cudnn_load(void);
 #endif
 
-/* ---- ops_cuda.c: the context ------------------------------------------------------------------- */
+/* ---- ops_cuda_launch.c: the context ------------------------------------------------------------------- */
 enum {
 #define OPS_INDEX(name, phases) OPS_KERNEL_##name,
     OPS_CUDA_KERNELS(OPS_INDEX)
@@ -108,10 +108,20 @@ static inline uint64_t ops_blocks_rows(uint64_t rows) {
 /** LAUNCH(c, narrow, blocks, .x = x, …) */
 #define OPS_LAUNCH(c, name, blocks, ...)                                                                               \
     ops_cuda_launch(c, OPS_KERNEL_##name, &(const ops_args_##name){ __VA_ARGS__ }, blocks)
+extern const char *const ops_cuda_kernel_names[OPS_N_KERNELS];
 tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
+#define CU_TRY(c, what, call)                                                                                          \
+    do {                                                                                                               \
+        CUresult result_ = (call);                                                                                     \
+        if (result_ != CUDA_SUCCESS)                                                                                   \
+            return ops_cuda_failed(c, result_, what);                                                                  \
+    } while (0)
 tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y,
                                uint64_t elems); /* between enter and leave */
 tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
+/** Of `samples` samples of `rows` rows each. */
+tess_status ops_cuda_sample_sums_in(const cuda_ops *, const float *x, float *y, uint64_t samples, uint64_t rows,
+                                    uint64_t width, int add, uint32_t over);
 tess_status ops_cuda_column_sums_in(const cuda_ops *, const float *x, float *y, uint64_t rows, uint64_t width, int add);
 
 /* ---- products.c -------------------------------------------------------------------------------- */

@@ -11,24 +11,6 @@
 #include <string.h>
 
 extern const unsigned char tess_ops_kernels[]; /* made from kernels.cu */
-static const char *const kernel_names[] = {
-#define NAME(name, phases) OPS_KERNEL_NAME(name),
-    OPS_CUDA_KERNELS(NAME)
-#undef NAME
-};
-
-tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
-    (void)c;
-    return tess_fail(tess_cuda_status(r), "operators cuda: %s: %s", what, tess_cuda_text(r));
-}
-
-#define CU_TRY(c, what, call)                                                                                          \
-    do {                                                                                                               \
-        CUresult result_ = (call);                                                                                     \
-        if (result_ != CUDA_SUCCESS)                                                                                   \
-            return ops_cuda_failed(c, result_, what);                                                                  \
-    } while (0)
-
 /* ---- the context ------------------------------------------------------------------------------- */
 static tess_status cuda_create(const ops_options *options, ops **out) {
     cuda_ops *c = calloc(1, sizeof *c);
@@ -62,7 +44,8 @@ static tess_status start_inside(cuda_ops *c) {
     if (r != CUDA_SUCCESS)
         return tess_fail(tess_cuda_status(r), "operators cuda: %s", why);
     for (int i = 0; i < OPS_N_KERNELS; i++)
-        CU_TRY(c, kernel_names[i], c->d->cuModuleGetFunction(&c->kernels[i], c->module, kernel_names[i]));
+        CU_TRY(c, ops_cuda_kernel_names[i],
+               c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_names[i]));
     ops_cudnn_start(c);
     return start_cublas(c);
 }
@@ -116,31 +99,6 @@ static void cuda_describe(const ops *o, char *out, size_t bytes) {
         snprintf(out, bytes, "cuda, cuBLAS %d.%d%s%s", version / 10000, version % 10000 / 100, dnn, halves);
     else
         snprintf(out, bytes, "cuda, cuBLAS%s", halves);
-}
-
-tess_status ops_cuda_enter(const cuda_ops *c) {
-    if (!c->context)
-        return tess_fail(TESS_E_INVALID, "operators cuda: called before they were started on a device");
-    CU_TRY(c, "making the context current", c->d->cuCtxPushCurrent(c->context));
-    return TESS_OK;
-}
-
-void ops_cuda_leave(const cuda_ops *c) {
-    CUcontext popped;
-    c->d->cuCtxPopCurrent(&popped);
-}
-
-tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uint64_t blocks) {
-    void *params[] = { (void *)(uintptr_t)args };
-    if (!blocks)
-        return TESS_OK;
-    if (blocks > INT_MAX)
-        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
-                         kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
-    CU_TRY(
-        c, kernel_names[kernel],
-        c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params, NULL));
-    return TESS_OK;
 }
 
 static CUdeviceptr at(const void *p) {
@@ -204,9 +162,6 @@ static tess_status cuda_download(ops *o, const void *from, void *host, uint64_t 
 }
 
 /* ---- element by element ------------------------------------------------------------------------ */
-tess_status ops_cuda_narrow_in(const cuda_ops *c, const float *x, uint16_t *y, uint64_t elems) {
-    return OPS_LAUNCH(c, narrow, ops_blocks_each(elems), .x = x, .y = y, .elems = elems);
-}
 static tess_status cuda_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
     OPS_INSIDE(cuda_of(o), ops_cuda_narrow_in(cuda_of(o), x, y, elems));
 }
@@ -214,11 +169,6 @@ static tess_status cuda_widen(const ops *o, const uint16_t *x, float *y, uint64_
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), widen, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
 }
 
-tess_status ops_cuda_zero_in(const cuda_ops *c, void *x, uint64_t bytes) {
-    if (bytes)
-        CU_TRY(c, "filling with zeros", c->d->cuMemsetD8Async(at(x), 0, bytes, c->stream));
-    return TESS_OK;
-}
 static tess_status cuda_zero(ops *o, void *x, uint64_t bytes) {
     OPS_INSIDE(cuda_of(o), ops_cuda_zero_in(cuda_of(o), x, bytes));
 }
@@ -270,19 +220,8 @@ static tess_status cuda_maxpool_backward(ops *o, const float *y, const uint8_t *
                                       .width = s->width, .channels = s->channels, .scale = scale));
 }
 
-/* Of `samples` samples of `rows` rows each. */
-static tess_status column_sums(const cuda_ops *c, const float *x, float *y, uint64_t samples, uint64_t rows,
-                               uint64_t width, int add, uint32_t over) {
-    uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;
-    return OPS_LAUNCH(c, column_sums, samples * groups, .x = x, .y = y, .rows = rows, .width = width, .groups = groups,
-                      .add = add, .over = over);
-}
-tess_status ops_cuda_column_sums_in(const cuda_ops *c, const float *x, float *y, uint64_t rows, uint64_t width,
-                                    int add) {
-    return column_sums(c, x, y, 1, rows, width, add, 0);
-}
 static tess_status cuda_avgpool(ops *o, const float *x, float *y, uint64_t batch, uint64_t places, uint64_t channels) {
-    OPS_INSIDE(cuda_of(o), column_sums(cuda_of(o), x, y, batch, places, channels, 0, 1));
+    OPS_INSIDE(cuda_of(o), ops_cuda_sample_sums_in(cuda_of(o), x, y, batch, places, channels, 0, 1));
 }
 static tess_status cuda_avgpool_backward(ops *o, const float *dy, float *dx, uint64_t batch, uint64_t places,
                                          uint64_t channels) {

@@ -38,4 +38,8 @@ const tess_comm_ops *comm_staged(check *, const tess_comm_ops *real, const tess_
 uint32_t comm_staged_mem(void);          /* the device's kind; 0: nothing is staged */
 void comm_staged_memory_of(tess_comm *); /* copies lie in memory of that communicator from now on; null: the device's */
 void comm_staged_registered_with(tess_comm *); /* and are registered with it; null: not */
+const tess_comm_ops *comm_staged_real(void);   /* the plugin's own table */
+tess_buffer comm_staged_obtain(uint64_t bytes);
+void comm_staged_release(tess_buffer *);
+void comm_staged_down(void *host, const char *there, uint64_t bytes); /* enqueued on the device's stream */
 #endif

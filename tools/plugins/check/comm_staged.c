@@ -39,6 +39,10 @@ typedef struct staged_request { /* what the suite takes for a request */
     int n, brought_back;
 } staged_request;
 
+const tess_comm_ops *comm_staged_real(void) {
+    return staged.real;
+}
+
 uint32_t comm_staged_mem(void) {
     return staged.mem;
 }
@@ -57,7 +61,7 @@ static void up(char *there, const void *host, uint64_t bytes) {
     must(dut.ops->copy(dut.device, there, staged.mem, host, TESS_MEM_HOST, bytes, &dut.stream, &dut.error), "copy up");
 }
 
-static void down(void *host, const char *there, uint64_t bytes) {
+void comm_staged_down(void *host, const char *there, uint64_t bytes) {
     must(dut.ops->copy(dut.device, host, TESS_MEM_HOST, there, staged.mem, bytes, &dut.stream, &dut.error),
          "copy down");
 }
@@ -82,7 +86,7 @@ static int take_spare(uint64_t bytes, tess_buffer *out) {
     return 0;
 }
 
-static tess_buffer obtain(uint64_t bytes) {
+tess_buffer comm_staged_obtain(uint64_t bytes) {
     tess_alloc_request request = { .struct_size = sizeof request,
                                    .mem = staged.mem,
                                    .domain = TESS_DOMAIN_DEVICE,
@@ -109,7 +113,7 @@ static tess_buffer obtain(uint64_t bytes) {
     return buffer;
 }
 
-static void let_go(tess_buffer *buffer) {
+void comm_staged_release(tess_buffer *buffer) {
     if (is_plain() && spare.n < 64) {
         spare.list[spare.n++] = *buffer;
         return;
@@ -125,7 +129,7 @@ static void let_go(tess_buffer *buffer) {
 /* As far from a multiple of 256 as on the host. */
 static void *shadow_of(staged_request *r, void *host, uint64_t bytes, int back) {
     shadow *s = &r->shadows[r->n++];
-    *s = (shadow){ .host = host, .bytes = bytes, .back = back, .buffer = obtain(bytes + 3 * SIDE) };
+    *s = (shadow){ .host = host, .bytes = bytes, .back = back, .buffer = comm_staged_obtain(bytes + 3 * SIDE) };
     char *all = s->buffer.ptr;
     s->there = all + SIDE + (uintptr_t)host % SIDE;
     must(dut.ops->fill(dut.device, all, FILL, bytes + 3 * SIDE, &dut.stream, &dut.error), "fill");
@@ -143,8 +147,8 @@ typedef struct {
 static void read_sides(const shadow *s, sides *out) {
     out->n_before = (uint64_t)(s->there - (char *)s->buffer.ptr);
     out->n_behind = 3 * SIDE - out->n_before;
-    down(out->before, s->buffer.ptr, out->n_before);
-    down(out->behind, s->there + s->bytes, out->n_behind);
+    comm_staged_down(out->before, s->buffer.ptr, out->n_before);
+    comm_staged_down(out->behind, s->there + s->bytes, out->n_behind);
 }
 
 static void check_sides(const sides *s) {
@@ -162,7 +166,7 @@ static void give_back(staged_request *r) {
     if (*link)
         *link = r->next;
     for (int i = 0; i < r->n; i++)
-        let_go(&r->shadows[i].buffer);
+        comm_staged_release(&r->shadows[i].buffer);
     free(r);
 }
 
@@ -246,7 +250,7 @@ static void bring_back(staged_request *r) {
     int n = r->brought_back ? 0 : r->n;
     for (int i = 0; i < n; i++) {
         if (r->shadows[i].back > 0 && r->shadows[i].bytes)
-            down(r->shadows[i].host, r->shadows[i].there, r->shadows[i].bytes);
+            comm_staged_down(r->shadows[i].host, r->shadows[i].there, r->shadows[i].bytes);
         read_sides(&r->shadows[i], &around[i]);
     }
     drain(&dut.stream);
@@ -325,75 +329,3 @@ const tess_comm_ops *comm_staged(check *c, const tess_comm_ops *real, const tess
     c->finish = finish;
     return &staged.front;
 }
-
-/* ---- order among streams ------------------------------------------------------------------------ */
-
-/* Nothing here waits on the host until the end: what a gather reads comes right before it in one stream, and what it
- * gave is copied right behind it in another. */
-static void stream_order(check *self) {
-    enum { ROUNDS = 40, BYTES = 3000 };
-    comm_rank *r = comm_open(self);
-    comm_must_claim(r, TESS_COMM_STREAM_ORDERED, "TESS_COMM_STREAM_ORDERED");
-    if (!staged.mem || !TESS_CAN(tess_device_ops, dut.ops, stream_create))
-        check_skip(self, "has no streams");
-    comm_join(r);
-    uint64_t all = (uint64_t)r->nranks * BYTES;
-    tess_stream other;
-    tess_buffer in = obtain(BYTES), out = obtain(all), kept = obtain(ROUNDS * all);
-    tess_request *requests[ROUNDS];
-    tess_error e = { .struct_size = sizeof e };
-    must(dut.ops->stream_create(dut.device, TESS_STREAM_GATHER, &other, &dut.error), "stream_create");
-    for (int i = 0; i < ROUNDS; i++) {
-        tess_collective c = { .struct_size = sizeof c,
-                              .op = TESS_ALL_GATHER,
-                              .send_dtype = TESS_U8,
-                              .recv_dtype = TESS_U8,
-                              .send_mem = staged.mem,
-                              .recv_mem = staged.mem,
-                              .send = in.ptr,
-                              .recv = out.ptr,
-                              .count = BYTES,
-                              .scale = 1,
-                              .after = dut.stream,
-                              .tag = (uint64_t)i };
-        must(dut.ops->fill(dut.device, in.ptr, (uint8_t)(ROUNDS * r->rank + i), BYTES, &dut.stream, &dut.error),
-             "fill");
-        tess_status s = staged.real->post(r->comm, &c, 1, &requests[i], &e);
-        check_that(self, s == TESS_OK, "post gave %s: %s", check_status(s), e.message);
-        s = staged.real->wait_stream(requests[i], &other, &e);
-        check_that(self, s == TESS_OK, "wait_stream gave %s: %s", check_status(s), e.message);
-        must(dut.ops->copy(dut.device, (char *)kept.ptr + (uint64_t)i * all, staged.mem, out.ptr, staged.mem, all,
-                           &other, &dut.error),
-             "copy");
-        tess_event *copied;
-        must(dut.ops->event_create(dut.device, &copied, &dut.error), "event_create");
-        must(dut.ops->event_record(copied, &other, &dut.error), "event_record");
-        must(dut.ops->event_stream_wait(copied, &dut.stream, &dut.error), "event_stream_wait");
-        dut.ops->event_destroy(copied);
-    }
-    drain(&other);
-    unsigned char *host = malloc(ROUNDS * all);
-    check_that(self, host, "no memory for the check");
-    down(host, kept.ptr, ROUNDS * all);
-    drain(&dut.stream);
-    for (uint64_t i = 0; i < ROUNDS * all; i++) {
-        unsigned char want = (unsigned char)(ROUNDS * (i % all / BYTES) + i / all);
-        check_that(self, host[i] == want, "round %llu has %u of rank %llu, not %u: out of order",
-                   (unsigned long long)(i / all), host[i], (unsigned long long)(i % all / BYTES), want);
-    }
-    for (int i = 0; i < ROUNDS; i++) {
-        tess_status s = staged.real->wait(requests[i], CHECK_LONG_NS, &e);
-        check_that(self, s == TESS_OK, "wait gave %s: %s", check_status(s), e.message);
-        staged.real->request_free(requests[i]);
-    }
-    free(host);
-    let_go(&in), let_go(&out), let_go(&kept);
-    dut.ops->stream_destroy(dut.device, &other);
-    comm_leave(r);
-}
-
-const check_case check_cases_comm_staged[] = {
-    { "stream_order_one_rank", 1, stream_order, 0, 0 },
-    { "stream_order_three_ranks", 3, stream_order, 0, 0 },
-    { 0 },
-};

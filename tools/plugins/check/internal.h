@@ -53,6 +53,8 @@ typedef struct {
  * ranks of a comm plugin, such as "mpirun -n %d"; null: they are started here. */
 void check_run_case(const check_target *, uint32_t kind, const check_suite *, const check_case *, int64_t limit_ns,
                     const char *launch, check_outcome *out);
+/** Fills in c->host, the table that the plugin gets. */
+void check_host(check *);
 /** What such a process does: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an exit code. */
 int check_rank_main(const char *text);
 

@@ -20,8 +20,6 @@
 #include "core/plugin/plugin_check.h"
 #include "core/base/status.h"
 
-static check the_check; /* one per process */
-
 int64_t check_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -164,24 +162,24 @@ static tess_status host_plugin_open(void *host, uint32_t kind, const char *selec
     return tess__plugin_host_open(&c->host, kind, selection, ops, ctx, handle, error);
 }
 
-static tess_host host_of(check *c) {
-    return (tess_host){ .struct_size = sizeof(tess_host),
-                        .abi_major = TESS_ABI_MAJOR,
-                        .abi_minor = TESS_ABI_MINOR,
-                        .host = c,
-                        .log = host_log,
-                        .option = host_option,
-                        .kv_set = host_kv_set,
-                        .kv_get = host_kv_get,
-                        .aborting = host_aborting,
-                        .mem_alloc = host_mem_alloc,
-                        .mem_free = host_mem_free,
-                        .args = c->args,
-                        .helper_cpus = "",
-                        .numa_node = -1,
-                        .max_helper_threads = -1,
-                        .plugin_open = host_plugin_open,
-                        .plugin_close = tess__plugin_host_close };
+void check_host(check *c) {
+    c->host = (tess_host){ .struct_size = sizeof(tess_host),
+                           .abi_major = TESS_ABI_MAJOR,
+                           .abi_minor = TESS_ABI_MINOR,
+                           .host = c,
+                           .log = host_log,
+                           .option = host_option,
+                           .kv_set = host_kv_set,
+                           .kv_get = host_kv_get,
+                           .aborting = host_aborting,
+                           .mem_alloc = host_mem_alloc,
+                           .mem_free = host_mem_free,
+                           .args = c->args,
+                           .helper_cpus = "",
+                           .numa_node = -1,
+                           .max_helper_threads = -1,
+                           .plugin_open = host_plugin_open,
+                           .plugin_close = tess__plugin_host_close };
 }
 
 /* ---- the plugin -------------------------------------------------------------------------------- */
@@ -263,71 +261,4 @@ void check_meet(check *c) {
     int round = atomic_fetch_add(&c->shared->met, 1) / c->nranks + 1;
     while (atomic_load(&c->shared->met) < round * c->nranks)
         check_sleep_ms(1);
-}
-
-/* ---- the process ------------------------------------------------------------------------------- */
-
-static const check_case *case_of(const check_shared *s) {
-    for (const check_suite *x = check_suites; x->name; x++)
-        for (const check_case *k = x->cases; strcmp(x->name, s->suite) == 0 && k->name; k++)
-            if (strcmp(k->name, s->test) == 0)
-                return k;
-    return NULL;
-}
-
-static void run(check *c, const check_case *k) {
-    check_thread_state before;
-    check_thread_look(&before);
-    k->run(c);
-    if (c->finish)
-        c->finish(c);
-    if (c->ops)
-        check_close(c);
-    const char *changed = check_thread_changed(&before);
-    check_that(c, !changed, "leaves %s of the calling thread changed", changed);
-    check_doing(c, "what runs when the process ends");
-    atomic_store(&c->shared->ranks[c->rank].outcome, CHECK_DONE);
-    for (int i = 0; c->launched && i < c->nranks; i++) /* who leaves first may take the others along */
-        for (int ms = 0; ms < 5000 && atomic_load(&c->shared->ranks[i].outcome) == CHECK_RUNNING; ms++)
-            check_sleep_ms(1);
-}
-
-/* Under a launcher: which rank this is, and where the memory shared by all is. */
-static int find_launched(const char *text, int *rank) {
-    static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK" };
-    char path[64] = "";
-    const char *found = NULL;
-    for (size_t i = 0; !found && i < sizeof names / sizeof names[0]; i++)
-        found = getenv(names[i]);
-    if (!found || sscanf(text, "%63[^,]", path) != 1)
-        return -1;
-    *rank = atoi(found);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    return open(path, O_RDWR | O_CLOEXEC);
-}
-
-int check_rank_main(const char *text) {
-    check *c = &the_check;
-    int fd = -1;
-    if (*text == '/')
-        fd = find_launched(text, &c->rank), c->launched = 1;
-    else if (sscanf(text, "%d,%d", &fd, &c->rank) != 2)
-        return CHECK_EXIT_LOST;
-    if (fd < 0 || c->rank < 0 || c->rank >= CHECK_RANKS)
-        return CHECK_EXIT_LOST;
-    c->shared = mmap(NULL, sizeof *c->shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (c->shared == MAP_FAILED)
-        return CHECK_EXIT_LOST;
-    const check_case *k = case_of(c->shared);
-    if (!k)
-        return CHECK_EXIT_LOST;
-    c->nranks = c->shared->nranks;
-    c->kind = c->shared->kind;
-    c->path = c->shared->path;
-    c->builtin = c->shared->builtin;
-    c->args = c->shared->args;
-    c->host = host_of(c);
-    run(c, k);
-    exit(0); /* not _exit: the sanitizers report here */
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Launches of our own kernels, in the context of one set of operators. */
+#include "cuda_ops.h"
+
+#include <limits.h>
+#include <tessera/tessera.h>
+
+const char *const ops_cuda_kernel_names[] = {
+#define NAME(name, phases) OPS_KERNEL_NAME(name),
+    OPS_CUDA_KERNELS(NAME)
+#undef NAME
+};
+
+tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
+    (void)c;
+    return tess_fail(tess_cuda_status(r), "operators cuda: %s: %s", what, tess_cuda_text(r));
+}
+
+tess_status ops_cuda_enter(const cuda_ops *c) {
+    if (!c->context)
+        return tess_fail(TESS_E_INVALID, "operators cuda: called before they were started on a device");
+    CU_TRY(c, "making the context current", c->d->cuCtxPushCurrent(c->context));
+    return TESS_OK;
+}
+
+void ops_cuda_leave(const cuda_ops *c) {
+    CUcontext popped;
+    c->d->cuCtxPopCurrent(&popped);
+}
+
+tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uint64_t blocks) {
+    void *params[] = { (void *)(uintptr_t)args };
+    if (!blocks)
+        return TESS_OK;
+    if (blocks > INT_MAX)
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
+                         ops_cuda_kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
+    CU_TRY(
+        c, ops_cuda_kernel_names[kernel],
+        c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params, NULL));
+    return TESS_OK;
+}
+
+tess_status ops_cuda_narrow_in(const cuda_ops *c, const float *x, uint16_t *y, uint64_t elems) {
+    return OPS_LAUNCH(c, narrow, ops_blocks_each(elems), .x = x, .y = y, .elems = elems);
+}
+
+tess_status ops_cuda_zero_in(const cuda_ops *c, void *x, uint64_t bytes) {
+    if (bytes)
+        CU_TRY(c, "filling with zeros", c->d->cuMemsetD8Async((CUdeviceptr)(uintptr_t)x, 0, bytes, c->stream));
+    return TESS_OK;
+}
+
+/* Of `samples` samples of `rows` rows each. */
+tess_status ops_cuda_sample_sums_in(const cuda_ops *c, const float *x, float *y, uint64_t samples, uint64_t rows,
+                                    uint64_t width, int add, uint32_t over) {
+    uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;
+    return OPS_LAUNCH(c, column_sums, samples * groups, .x = x, .y = y, .rows = rows, .width = width, .groups = groups,
+                      .add = add, .over = over);
+}
+tess_status ops_cuda_column_sums_in(const cuda_ops *c, const float *x, float *y, uint64_t rows, uint64_t width,
+                                    int add) {
+    return ops_cuda_sample_sums_in(c, x, y, 1, rows, width, add, 0);
+}

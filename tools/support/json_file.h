@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A JSON file from outside: bounded, and refused in one line with the offset. */
+#ifndef TOOL_JSON_FILE_H
+#define TOOL_JSON_FILE_H
+#include <stddef.h>
+#include <tessera/tessera.h>
+
+#include "core/base/json_scan.h"
+
+/** The whole of a regular file of at most `most` bytes; *text is the caller's to free. */
+tess_status json_file_read(const char *path, uint64_t most, char **text, size_t *bytes);
+/** TESS_E_DATA: what the scanner did not find, and where. */
+tess_status json_file_bad(const char *path, const json_scan *);
+#endif

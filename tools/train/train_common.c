@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What a run's tasks and its loop share: agreement of the ranks, and one evaluation. */
+#include "train.h"
+
+#include <stdio.h>
+
+tess_status train_agree(train_run *r, tess_status mine) {
+    int first = r->rank;
+    tess_status status = tess_agree(r->t, mine);
+    if (status != TESS_OK && r->ranks > 1) /* "rank 2: …" is left to rank 2 to say */
+        sscanf(tess_last_error(), "rank %d:", &first);
+    return first == r->rank ? status : tess_fail(status, "%s", "");
+}
+
+tess_status train_evaluate(train_run *r, double *loss, double *accuracy) {
+    double sums[3] = { 0 }; /* loss, correct, count */
+    uint64_t rounds = (r->task.eval_batches + (uint64_t)r->ranks - 1) / (uint64_t)r->ranks;
+    for (uint64_t i = 0; i < rounds; i++) {
+        r->ops->fill_eval(r, i * (uint64_t)r->ranks + (uint64_t)r->rank, r->batch);
+        tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch };
+        run.result = r->result;
+        tess_status status = model_run(r->t, r->m, &run);
+        if (status != TESS_OK)
+            return status;
+        sums[0] += r->result->loss;
+        sums[1] += (double)r->result->correct;
+        sums[2] += (double)r->result->count;
+    }
+    tess_status status = tess_all_reduce(r->t, sums, 3, TESS_F64, TESS_SUM);
+    if (status != TESS_OK)
+        return status;
+    *loss = sums[0] / sums[2];
+    *accuracy = sums[1] / sums[2];
+    return TESS_OK;
+}
