@@ -45,15 +45,6 @@ static void compare_identity(const train_run *r, char *saved) {
 }
 
 /* ---- going on ---------------------------------------------------------------------------------------- */
-int train_resumes_checkpoint(const train_settings *s) {
-    static const char *const files[] = { "model.safetensors", "model.safetensors.index.json" };
-    char path[PATH_MAX];
-    for (int i = 0; s->resume && i < 2; i++)
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", s->resume, files[i]) >= sizeof path || access(path, F_OK) == 0)
-            return 0;
-    return s->resume != NULL;
-}
-
 tess_status train_resume_load(train_run *r) {
     run_identity was = { "" };
     tess_checkpoint_load_options o = {

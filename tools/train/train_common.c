@@ -2,7 +2,9 @@
 /* What a run's tasks and its loop share: agreement of the ranks, and one evaluation. */
 #include "train.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <unistd.h>
 
 tess_status train_agree(train_run *r, tess_status mine) {
     int first = r->rank;
@@ -32,4 +34,13 @@ tess_status train_evaluate(train_run *r, double *loss, double *accuracy) {
     *loss = sums[0] / sums[2];
     *accuracy = sums[1] / sums[2];
     return TESS_OK;
+}
+
+int train_resumes_checkpoint(const train_settings *s) {
+    static const char *const files[] = { "model.safetensors", "model.safetensors.index.json" };
+    char path[PATH_MAX];
+    for (int i = 0; s->resume && i < 2; i++)
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", s->resume, files[i]) >= sizeof path || access(path, F_OK) == 0)
+            return 0;
+    return s->resume != NULL;
 }
