@@ -34,7 +34,7 @@ grep -q 'asks for local gradients in' err || fail "TESSERA_BF16_GRAD=bf16: $(cat
 run TESSERA_BF16_WIRE=bf16 TESSERA_BF16_GRAD=fp32 -- --precision bf16
 same "$bf16" "the defaults of bf16"
 expect 3 env TESSERA_BF16_WIRE=fp8 "$TESSERA" train linear -n 2 --steps 1 --precision bf16
-toy() { "$TESSERA" run -n 2 --no-prefix -- "$BUILD/tests/support/toy" hooks; }
+toy() { "$TESSERA" run -n 2 --no-prefix -- "$BUILD/tests/support/toy" hooks-fp32; }
 toy_digest() { sed -n 's/^digest=\([0-9a-f]*\) .*/\1/p' out; }
 TESSERA_PRECISION=fp32 expect 0 toy
 want=$(toy_digest)

@@ -1,11 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The axes of the matrix, the cells of the product, and the covering set. */
+/* The axes of the matrix, the cells, and the sets of cells that are run. */
 #ifndef AXES_H
 #define AXES_H
 #include <stddef.h>
 
-enum axis { DEVICE, COMM, OFFLOAD, PRECISION, WRAP, STRATEGY, ACTIVATIONS, RANKS, ACCUM, CLIP, N_AXES };
-enum { MAX_VALUES = 8, MAX_CELLS = 1 << 17 };
+enum axis {
+    DEVICE,
+    COMM,
+    OFFLOAD,
+    PRECISION,
+    WRAP,
+    STRATEGY,
+    ACTIVATIONS,
+    RANKS,
+    ACCUM,
+    CLIP,
+    N_PRODUCT, /* the axes before are those of --all; in it the ones behind keep their first value */
+    API = N_PRODUCT,
+    OPTIMIZER,
+    GROUPS,
+    PREFETCH,
+    DETERMINISTIC,
+    STRICT,
+    N_AXES
+};
+enum { MAX_VALUES = 8, MAX_CELLS = 1 << 17, UNSET = 255 };
 
 typedef struct {
     const char *name;
@@ -15,19 +34,20 @@ typedef struct {
 extern axis_values axes[N_AXES];
 
 typedef struct {
-    unsigned char v[N_AXES]; /* index of the value on each axis */
+    unsigned char v[N_AXES]; /* index of the value on each axis; UNSET while a cell is being chosen */
 } cell;
 
-/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
- * Returns how many. */
-int axes_extend(void);
+/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value. */
+void axes_extend(void);
 extern int axes_device_alone; /* only cells of the device that was added, each over self or the comm plugin that was */
-/** Whether the combination can exist: self is for one rank, the others' ranks for several or one. */
+/** Whether the combination can exist, whatever its unset axes become. Every rule is one about two axes: the table of
+ * docs/matrix.md, which tests/matrix/coverage reads. */
 int cell_exists(const cell *);
-/** All cells; returns how many. */
+int cell_is(const cell *, int axis, const char *value);
+/** All cells of the product, up to four ranks; returns how many. */
 size_t cells_all(cell *out);
-/** A set in which every possible triple of values of any three axes occurs, chosen greedily from a fixed seed; behind
- * it the named extra cells (five, six and eight ranks). Returns how many. */
+/** A set in which every possible triple of values of any three axes occurs, chosen greedily from a fixed seed.
+ * Returns how many. */
 size_t cells_covering(cell *out);
 /** "comm=gloo,offload=none,…", with the device in front where there is a choice. */
 void cell_name(const cell *, char *out, size_t n);

@@ -45,7 +45,9 @@ static int list_of(int scope, int out[N_PARAMS]) {
 
 /* ---- the arithmetic ---- */
 
-/* Element e of a parameter as the precision hands it out: fp32 or bf16, the upper half of an fp32. */
+static uint32_t dtypes[2] = { TESS_F32, TESS_F32 }; /* of parameters as handed out, and of their gradients */
+
+/* Element e of what the precision hands out: fp32 or bf16, the upper half of an fp32. */
 static float at(const void *p, uint64_t e, uint32_t dtype) {
     if (dtype != TESS_BF16)
         return ((const float *)p)[e];
@@ -53,6 +55,18 @@ static float at(const void *p, uint64_t e, uint32_t dtype) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+/* Adds to element e of a gradient; in bf16 rounded to nearest, ties to even. */
+static void add(void *g, uint64_t e, float value) {
+    if (dtypes[1] != TESS_BF16) {
+        ((float *)g)[e] += value;
+        return;
+    }
+    uint32_t bits;
+    value += at(g, e, TESS_BF16);
+    memcpy(&bits, &value, sizeof bits);
+    ((uint16_t *)g)[e] = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
 static void forward(int scope, const void *const *p, uint32_t dtype, const float *x, float *y) {
@@ -77,12 +91,11 @@ static void backward(int scope, const void *const *p, uint32_t dtype, void *cons
         dx[j] = 0.5f * d[j];
     }
     for (int k = 0; k < n; k++) {
-        float *gw = g[k];
         for (uint64_t e = 0; e < param_elems(list[k]); e++) {
             int j = (int)(e % WIDTH), from = (int)(e / WIDTH % WIDTH);
             dx[from] += d[j] * at(p[k], e, dtype) * 0.05f;
-            if (gw)
-                gw[e] += d[j] * x[from] * 0.05f;
+            if (g[k])
+                add(g[k], e, d[j] * x[from] * 0.05f);
         }
     }
 }
@@ -114,7 +127,7 @@ typedef struct {
 /* Parameters and, where `g` is not null, gradients of a scope, readable. */
 static void view_open(view *v, int scope, const void *const *p, void *const *g, uint32_t dtype) {
     int list[N_PARAMS], n = list_of(scope, list);
-    size_t bytes = dtype == TESS_BF16 ? 2 : 4;
+    size_t bytes = dtype == TESS_BF16 ? 2 : 4, grad_bytes = dtypes[1] == TESS_BF16 ? 2 : 4;
     for (int k = 0; k < n; k++) {
         size_t elems = param_elems(list[k]);
         int buffer = (params[list[k]].flags & TESS_BUFFER) != 0;
@@ -125,7 +138,7 @@ static void view_open(view *v, int scope, const void *const *p, void *const *g, 
         toy_read(v->params[k], p[k], elems * (buffer ? 4 : bytes));
         v->p[k] = v->params[k];
         if (v->g[k]) {
-            toy_read(v->grads[k], g[k], elems * 4);
+            toy_read(v->grads[k], g[k], elems * grad_bytes);
             v->g[k] = v->grads[k];
         }
     }
@@ -135,11 +148,11 @@ static void view_open(view *v, int scope, const void *const *p, void *const *g, 
 static void view_close(const view *v, int scope, const void *const *p, void *const *g) {
     int list[N_PARAMS], n = list_of(scope, list);
     for (int k = 0; toy_on_device() && k < n; k++) {
-        size_t bytes = param_elems(list[k]) * 4;
+        size_t elems = param_elems(list[k]);
         if (g && g[k])
-            toy_write(g[k], v->grads[k], bytes);
+            toy_write(g[k], v->grads[k], elems * (dtypes[1] == TESS_BF16 ? 2 : 4));
         if (!g && params[list[k]].flags & TESS_BUFFER)
-            toy_write((void *)(uintptr_t)p[k], v->params[k], bytes);
+            toy_write((void *)(uintptr_t)p[k], v->params[k], elems * 4);
     }
 }
 
@@ -167,7 +180,7 @@ static int scope_of(void *user) {
 
 static tess_status block_forward(void *user, const tess_block_call *c) {
     int scope = scope_of(user), last = scope == TOY_SCOPES - 1;
-    const void *p[N_PARAMS];
+    const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH];
     static _Thread_local view v;
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
@@ -192,7 +205,7 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
 
 static tess_status block_backward(void *user, const tess_block_call *c) {
     int scope = scope_of(user);
-    const void *p[N_PARAMS];
+    const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH], dx[WIDTH];
     static _Thread_local view v;
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
@@ -212,23 +225,25 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
 
 /* ---- declaration ---- */
 
-static tess_status declare_params(tess *t, int blocks) {
+static tess_status declare_params(tess *t, int flags) {
     tess_status s = TESS_OK;
     for (int i = 0; !s && i < N_PARAMS; i++) {
         int64_t shape[2] = { params[i].rows, params[i].cols };
         tess_param_options o = { .struct_size = sizeof o,
                                  .dtype = TESS_F32,
                                  .flags = params[i].flags,
-                                 .compute_dtypes = 1u << TESS_F32 | (blocks ? 1u << TESS_BF16 : 0),
+                                 .compute_dtypes = 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16),
                                  .name = params[i].name,
                                  .shape = shape,
-                                 .ndim = 2 };
-        s = tess_param_add(t, &o, NULL);
+                                 .ndim = 2,
+                                 .optimizer_group = flags & TOY_GROUPS && strstr(params[i].name, "bias") };
+        s = i ? TESS_OK : tess_compute_dtype(t, &o, &dtypes[0], &dtypes[1]);
+        s = s ? s : tess_param_add(t, &o, NULL);
     }
     return s ? s : tess_param_tie(t, "head.weight", "embed.weight");
 }
 
-tess_status toy_declare(tess *t, toy *m, int blocks) {
+tess_status toy_declare(tess *t, toy *m, int flags) {
     tess_status s = TESS_OK;
     m->skip = 0;
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
@@ -244,9 +259,9 @@ tess_status toy_declare(tess *t, toy *m, int blocks) {
                                  .forward = block_forward,
                                  .backward = block_backward,
                                  .user = (void *)(intptr_t)k };
-        s = blocks ? tess_block_add(t, &o, &m->scope[k]) : tess_scope_add(t, scopes[k], 0, &m->scope[k]);
+        s = flags & TOY_BLOCKS ? tess_block_add(t, &o, &m->scope[k]) : tess_scope_add(t, scopes[k], 0, &m->scope[k]);
     }
-    return s ? s : declare_params(t, blocks);
+    return s ? s : declare_params(t, flags);
 }
 
 tess_status toy_fill(void *user, const tess_range *r, void *data) {
@@ -279,9 +294,9 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
         }
         if ((s = tess_forward_begin(t, m->scope[k], p, m->n_params[k])))
             break;
-        view_open(&v, k, p, NULL, TESS_F32);
+        view_open(&v, k, p, NULL, dtypes[0]);
         hide_buffer(k, v.p, seen);
-        forward(k, seen, TESS_F32, x[k], x[k + 1]);
+        forward(k, seen, dtypes[0], x[k], x[k + 1]);
         if (kind != TESS_PASS_EVAL) {
             update_buffer(k, v.p, x[k]);
             view_close(&v, k, p, NULL);
@@ -296,9 +311,9 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
             continue;
         if ((s = tess_backward_begin(t, m->scope[k], p, g, m->n_params[k])))
             break;
-        view_open(&v, k, p, g, TESS_F32);
+        view_open(&v, k, p, g, dtypes[0]);
         hide_buffer(k, v.p, seen);
-        backward(k, seen, TESS_F32, v.g, x[k], x[k + 1], dy, dx);
+        backward(k, seen, dtypes[0], v.g, x[k], x[k + 1], dy, dx);
         view_close(&v, k, p, g);
         memcpy(dy, dx, sizeof dy);
         s = tess_backward_end(t, m->scope[k]);

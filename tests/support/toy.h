@@ -12,8 +12,13 @@ typedef struct {
     int32_t skip; /* a scope that passes by hooks leave out; 0: none */
 } toy;
 
-/** Declares the toy: hooks when `blocks` is 0, else as blocks. */
-tess_status toy_declare(tess *, toy *, int blocks);
+enum {
+    TOY_BLOCKS = 1,
+    TOY_GROUPS = 2, /* the biases are in optimizer group 1 */
+    TOY_FP32 = 4    /* its kernels read fp32 alone, else bf16 too */
+};
+/** Declares the toy: as blocks with TOY_BLOCKS among the flags, else for hooks. */
+tess_status toy_declare(tess *, toy *, int flags);
 /** tess_range_fn: initial values by name and element. */
 tess_status toy_fill(void *user, const tess_range *, void *data);
 /** One training or evaluation pass by hooks on microbatch g; *loss is this microbatch's. */

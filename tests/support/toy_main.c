@@ -79,100 +79,186 @@ static const char *verdict(checks *c) {
     return text;
 }
 
-int main(int argc, char **argv) {
-    int blocks = argc > 1 && strstr(argv[1], "blocks") != NULL;
-    int fused = argc > 1 && strstr(argv[1], "fused") != NULL;
-    int clip = argc > 1 && strstr(argv[1], "clip") != NULL;
-    int steps = argc > 2 ? atoi(argv[2]) : 3;
-    const char *accum_text = getenv("TESSERA_ACCUM"), *sync = getenv("TESSERA_SYNC");
-    int accum = accum_text ? atoi(accum_text) : 1, at_end = sync && strcmp(sync, "end") == 0;
-    tess *t = NULL;
+/* ---- training ---- */
+
+typedef struct {
+    int flags, blocks, fused, clip, steps, accum, at_end;
+    tess *t;
     toy m;
-    tool_witness before;
-    tool_witness_read(&before);
-    tess_options options = { .struct_size = sizeof options, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
-    if (toy_device_open(&options))
-        return 3;
-    tess_status s = tess_open(&options, &t);
-    if (s)
-        return fail(NULL, s);
-    if ((s = toy_declare(t, &m, blocks)) || (s = tess_shard(t, toy_fill, NULL)))
-        return fail(t, s);
-    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = clip ? 0.002f : 0 };
-    m.skip = argc > 1 && strstr(argv[1], "part") ? 3 : 0;
+    tess_optimizer_options step;
     checks c;
-    if ((s = open_checks(&c, t, clip ? TESS_LEDGER_STEP_CLIPPED : fused ? TESS_LEDGER_STEP : TESS_LEDGER_STEP_APART)))
-        return fail(t, s);
-    double loss = 0;
-    int W = tess_ranks(t), r = tess_rank(t);
-    for (int i = 0; !s && i < steps; i++) {
+    double loss;
+} training;
+
+static const tess_optimizer_group two_groups[] = { { 0.1f, 0 }, { 0, 0.5f } };
+
+/* "blocks-fused-clip-groups" and the environment */
+static void read_mode(training *r, const char *mode, const char *steps) {
+    const char *accum = getenv("TESSERA_ACCUM"), *sync = getenv("TESSERA_SYNC");
+    const char *optimizer = getenv("TESSERA_OPTIMIZER");
+    int momentum = optimizer && strcmp(optimizer, "sgd") == 0,
+        adadelta = optimizer && strcmp(optimizer, "adadelta") == 0;
+    r->blocks = strstr(mode, "blocks") != NULL;
+    r->fused = strstr(mode, "fused") != NULL;
+    r->clip = strstr(mode, "clip") != NULL;
+    r->flags = (r->blocks ? TOY_BLOCKS : 0) | (strstr(mode, "groups") ? TOY_GROUPS : 0) |
+               (strstr(mode, "fp32") ? TOY_FP32 : 0);
+    r->steps = steps ? atoi(steps) : 3;
+    r->accum = accum ? atoi(accum) : 1;
+    r->at_end = sync && strcmp(sync, "end") == 0;
+    r->step = (tess_optimizer_options){ .struct_size = sizeof r->step,
+                                        .lr = adadelta ? 0.5f : 0.01f,
+                                        .momentum = momentum ? 0.9f : 0,
+                                        .clip_norm = r->clip ? 0.002f : 0,
+                                        .groups = r->flags & TOY_GROUPS ? two_groups : NULL,
+                                        .n_groups = r->flags & TOY_GROUPS ? 2 : 0 };
+}
+
+static tess_status open_training(training *r, const char *mode) {
+    tess_options options = { .struct_size = sizeof options,
+                             .optimizer = "adamw",
+                             .momentum = r->step.momentum,
+                             .input_bytes = TOY_INPUT_BYTES };
+    if (toy_device_open(&options))
+        return TESS_E_DEVICE;
+    tess_status s = tess_open(&options, &r->t);
+    if (s || (s = toy_declare(r->t, &r->m, r->flags)) || (s = tess_shard(r->t, toy_fill, NULL)))
+        return s;
+    r->m.skip = strstr(mode, "part") ? 3 : 0;
+    return open_checks(&r->c, r->t,
+                       r->clip    ? TESS_LEDGER_STEP_CLIPPED
+                       : r->fused ? TESS_LEDGER_STEP
+                                  : TESS_LEDGER_STEP_APART);
+}
+
+/* Every other pass of a step but the last says itself that it does not communicate; the others leave that to the
+ * engine. */
+static uint32_t kind_of(const training *r, int k) {
+    return TESS_PASS_TRAIN | (r->at_end && k < r->accum - 1 && k % 2 == 0 ? TESS_PASS_NO_SYNC : 0);
+}
+
+static tess_status train_step(training *r, int i) {
+    int W = tess_ranks(r->t), rank = tess_rank(r->t);
+    tess_status s = TESS_OK;
+    if (!r->m.skip)
+        ledger_check_start(&r->c.step);
+    for (int k = 0; !s && k < r->accum; k++) {
+        int64_t g = (int64_t)i * r->accum * W + (r->at_end ? rank * r->accum + k : k * W + rank);
+        int last = k == r->accum - 1;
+        s = r->blocks ? toy_run(r->t, TESS_PASS_TRAIN, g, r->fused && last ? &r->step : NULL, &r->loss)
+                      : toy_pass(r->t, &r->m, kind_of(r, k), g, &r->loss);
+    }
+    if (!s && !(r->blocks && r->fused))
+        s = tess_step(r->t, &r->step);
+    if (!r->m.skip)
+        ledger_check_stop(&r->c.step);
+    return s;
+}
+
+static tess_status evaluate(training *r) {
+    double loss;
+    if (!r->m.skip)
+        ledger_check_start(&r->c.eval);
+    tess_status s = r->blocks ? toy_run(r->t, TESS_PASS_EVAL, 1000, NULL, &loss)
+                              : toy_pass(r->t, &r->m, TESS_PASS_EVAL, 1000, &loss);
+    if (!s && !r->blocks)
+        s = tess_grad_drop(r->t); /* a hooks pass ends with the next call */
+    if (!r->m.skip)
+        ledger_check_stop(&r->c.eval);
+    return s;
+}
+
+static tess_status train(training *r) {
+    tess_status s = TESS_OK;
+    for (int i = 0; !s && i < r->steps; i++) {
         if (i == 1)
             tool_alloc_window_begin();
-        if (!m.skip)
-            ledger_check_start(&c.step);
-        for (int k = 0; !s && k < accum; k++) {
-            int64_t g = (int64_t)i * accum * W + (at_end ? r * accum + k : k * W + r);
-            int last = k == accum - 1;
-            s = blocks ? toy_run(t, TESS_PASS_TRAIN, g, fused && last ? &step : NULL, &loss)
-                       : toy_pass(t, &m, TESS_PASS_TRAIN, g, &loss);
-        }
-        if (!s && !(blocks && fused))
-            s = tess_step(t, &step);
-        if (!m.skip)
-            ledger_check_stop(&c.step);
+        s = train_step(r, i);
         /* Before the others can be done and ask the server, which may be in this process, for their goodbye. */
-        if (i == steps - 1)
+        if (i == r->steps - 1)
             tool_alloc_window_end();
         if (!s)
-            s = tess_all_reduce(t, &loss, 1, TESS_F64, TESS_AVG);
-        double eval;
-        if (!m.skip)
-            ledger_check_start(&c.eval);
+            s = tess_all_reduce(r->t, &r->loss, 1, TESS_F64, TESS_AVG);
         if (!s)
-            s = blocks ? toy_run(t, TESS_PASS_EVAL, 1000, NULL, &eval) : toy_pass(t, &m, TESS_PASS_EVAL, 1000, &eval);
-        if (!m.skip && blocks) /* a hooks pass ends with the next call */
-            ledger_check_stop(&c.eval);
+            s = evaluate(r);
     }
-    ledger_check_start(&c.full);
-    uint64_t digest = 0;
-    tess_stats stats = { .struct_size = sizeof stats };
-    int agree = 0;
-    if (s || (s = buffers_agree(t, &agree)) || (s = toy_digest(t, &digest)) || (s = tess_stats_get(t, &stats)))
-        return fail(t, s);
-    if (blocks)
-        ledger_check_stop(&c.full);
-    every_rank mine = { { 0 } };
-    every_rank_witness(&mine, t, &before);
-    uint64_t points = c.step.points + c.eval.points + c.full.points;
-    const char *ledger = verdict(&c);
-    int books = strcmp(ledger, "equal") == 0; /* the last pass of the hooks ends with the next call only */
-    if (blocks)
-        books &= rests(&stats) && (fused || categories_agree(&stats));
-    int departed = stats.n_recompiles > 0; /* such a pass may take more than the plan, and is counted */
-    mine.value[EVERY_BOOKS] = books || departed;
-    mine.value[EVERY_DIGEST] = (int64_t)digest;
-    mine.value[EVERY_PEAK] = (int64_t)(departed ? stats.planned_peak_bytes : stats.peak_bytes)[1];
-    mine.value[EVERY_PLANNED] = (int64_t)stats.planned_peak_bytes[1];
-    mine.value[EVERY_HOST_PEAK] = (int64_t)(departed ? stats.planned_peak_bytes : stats.peak_bytes)[2];
-    mine.value[EVERY_HOST_PLANNED] = (int64_t)stats.planned_peak_bytes[2];
-    mine.value[EVERY_MAPPED] = tool_alloc_available() && !departed ? (int64_t)tool_alloc_mapped_peak() : -1;
-    mine.value[EVERY_ALLOCATIONS] = tool_alloc_available() && !departed ? (int64_t)tool_alloc_own() : -1;
+    return s;
+}
+
+/* ---- figures ---- */
+
+typedef struct {
+    uint64_t digest, points;
+    tess_stats stats;
+    int agree, departed;
+    const char *ledger;
+    every_rank mine;
+} figures;
+
+static tess_status take_figures(training *r, const tool_witness *before, figures *f) {
+    ledger_check_start(&r->c.full);
+    f->stats.struct_size = sizeof f->stats;
+    tess_status s = buffers_agree(r->t, &f->agree);
+    if (s || (s = toy_digest(r->t, &f->digest)))
+        return s;
+    ledger_check_stop(&r->c.full);
+    if ((s = tess_stats_get(r->t, &f->stats)))
+        return s;
+    every_rank_witness(&f->mine, r->t, before);
+    f->points = r->c.step.points + r->c.eval.points + r->c.full.points;
+    f->ledger = verdict(&r->c);
+    f->departed = f->stats.n_recompiles > 0; /* such a pass may take more than the plan, and is counted */
+    return TESS_OK;
+}
+
+static void fill_mine(figures *f, int fullest) {
+    const tess_stats *s = &f->stats;
+    const uint64_t *peak = f->departed ? s->planned_peak_bytes : s->peak_bytes;
+    /* The plan's peak is that of the fullest program, which only blocks with the step apart are sure to run. */
+    int books = strcmp(f->ledger, "equal") == 0 && rests(s) && (!fullest || categories_agree(s));
+    int counted = tool_alloc_available() && !f->departed;
+    f->mine.value[EVERY_BOOKS] = books || f->departed;
+    f->mine.value[EVERY_DIGEST] = (int64_t)f->digest;
+    f->mine.value[EVERY_PEAK] = (int64_t)peak[1];
+    f->mine.value[EVERY_PLANNED] = (int64_t)s->planned_peak_bytes[1];
+    f->mine.value[EVERY_HOST_PEAK] = (int64_t)peak[2];
+    f->mine.value[EVERY_HOST_PLANNED] = (int64_t)s->planned_peak_bytes[2];
+    f->mine.value[EVERY_MAPPED] = counted ? (int64_t)tool_alloc_mapped_peak() : -1;
+    f->mine.value[EVERY_ALLOCATIONS] = counted ? (int64_t)tool_alloc_own() : -1;
+}
+
+static void print_figures(const training *r, const figures *f) {
+    const tess_stats *s = &f->stats;
+    printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
+           "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
+           "recompiles=%llu ranks=%d growth=%lld\n",
+           (unsigned long long)f->digest, r->loss, (unsigned long long)s->peak_bytes[1],
+           (unsigned long long)s->planned_peak_bytes[1], (unsigned long long)s->peak_bytes[2],
+           (unsigned long long)s->planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
+           categories_agree(s) ? "equal" : "differ", rests(s) ? "equal" : "differ", f->agree ? "equal" : "differ",
+           f->ledger, (unsigned long long)f->points, tool_alloc_available() ? (long long)tool_alloc_own() : -1LL,
+           (unsigned long long)s->n_units, (unsigned long long)s->n_recompiles, tess_ranks(r->t),
+           (long long)f->mine.value[EVERY_MAPPED_GROWTH]);
+}
+
+int main(int argc, char **argv) {
+    static training r;
+    static figures f;
+    const char *mode = argc > 1 ? argv[1] : "";
+    tool_witness before;
+    tool_witness_read(&before);
+    read_mode(&r, mode, argc > 2 ? argv[2] : NULL);
+    tess_status s = open_training(&r, mode);
+    if (s || (s = train(&r)) || (s = take_figures(&r, &before, &f)))
+        return fail(r.t, s);
+    fill_mine(&f, r.blocks && !r.fused);
     /* A sanitizer's shadow grows with what it watches, a GPU's memory is not this process's, and MPI's is not stated.
      */
     int watched = tool_alloc_available() && !toy_on_device() && !getenv("TESSERA_TEST_LAUNCHER");
-    int failed = !every_rank_agree(t, &mine, !toy_on_device(), watched);
-    if (r == 0)
-        printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
-               "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
-               "recompiles=%llu ranks=%d growth=%lld\n",
-               (unsigned long long)digest, loss, (unsigned long long)stats.peak_bytes[1],
-               (unsigned long long)stats.planned_peak_bytes[1], (unsigned long long)stats.peak_bytes[2],
-               (unsigned long long)stats.planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
-               categories_agree(&stats) ? "equal" : "differ", rests(&stats) ? "equal" : "differ",
-               agree ? "equal" : "differ", ledger, (unsigned long long)points,
-               tool_alloc_available() ? (long long)tool_alloc_own() : -1LL, (unsigned long long)stats.n_units,
-               (unsigned long long)stats.n_recompiles, W, (long long)mine.value[EVERY_MAPPED_GROWTH]);
-    int code = tess_exit_code(tess_close(t));
+    int failed = !every_rank_agree(r.t, &f.mine, !toy_on_device(), watched);
+    if (tess_rank(r.t) == 0)
+        print_figures(&r, &f);
+    int code = tess_exit_code(tess_close(r.t));
     if (code)
         fprintf(stderr, "toy: at the end: %s\n", tess_last_error());
     toy_device_close();
