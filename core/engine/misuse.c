@@ -152,3 +152,23 @@ tess_status tess__check_activations(const tess *t) {
                       "(tess_block_add): its activations are its own (TESSERA_STRICT=1)",
                       names[t->plan.setup.activations]);
 }
+
+static tess_status overwrite_loses(const char *name, const char *why) {
+    return tess__fail(TESS_E_INVALID,
+                      "tess_shard: parameter \"%s\" is declared with TESS_GRAD_OVERWRITE, but %s: its kernels must add",
+                      name, why);
+}
+
+/* A store in place of a sum would lose what came before it. */
+tess_status tess__check_overwrite(const tess *t) {
+    const tess__model *m = &t->plan.model;
+    int at_end = t->plan.setup.accum > 1 && !t->plan.setup.sync_each;
+    for (int32_t i = 0; i < m->n_params; i++) {
+        const tess__param *p = &m->params[i];
+        if (m->params[p->tied_to].flags & TESS_GRAD_OVERWRITE && p->tied_to != i)
+            return overwrite_loses(m->params[p->tied_to].name, "another name is tied to it, which has a gradient too");
+        if (p->flags & TESS_GRAD_OVERWRITE && at_end)
+            return overwrite_loses(p->name, "with sync=end several microbatches add up in one gradient");
+    }
+    return TESS_OK;
+}

@@ -40,7 +40,7 @@ static tess_status advise(tess *t) {
 
 static tess_status plan(tess *t) {
     tess_status s = tess__check_activations(t);
-    if (s)
+    if (s || (s = tess__check_overwrite(t)))
         return s;
     s = tess__plan_make(&t->plan);
     int planned = t->plan.layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */

@@ -174,6 +174,7 @@ void tess__missing_scope(const tess *, char *out, size_t n);
 tess_status tess__check_backward(const tess *); /* of the training pass that ends */
 tess_status tess__check_step_options(tess *, const tess_optimizer_options *);
 tess_status tess__check_activations(const tess *); /* strict: they need blocks */
+tess_status tess__check_overwrite(const tess *);
 void tess__say_unused(
     const tess *); /* variables that this program cannot use or that took the place of its own, once */
 tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);

@@ -40,7 +40,7 @@ enum {
 enum { TESS_OF_PARAM = 1, TESS_OF_GRAD, TESS_OF_MOMENT1, TESS_OF_MOMENT2, TESS_OF_WRITE = 256 /* flag: take data back */ };
 enum {
     TESS_FROZEN = 1,         /* no gradient, no optimizer state; still sharded and gathered */
-    TESS_GRAD_OVERWRITE = 2, /* kernels store, do not add: the engine need not zero */
+    TESS_GRAD_OVERWRITE = 2, /* kernels store, do not add: one use per microbatch, none tied to it, not with sync=end */
     TESS_BUFFER = 4          /* not trained, replicated, saved, outside the digest: running statistics */
 };
 
