@@ -58,3 +58,35 @@ ends() {
 gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+
+# soon MILLISECONDS COMMAND…: COMMAND sets `took`; one of four tries takes less. A busy machine delays some, a defect all.
+soon() {
+  local most=$1 i
+  for i in 1 2 3 4; do
+    "${@:2}"
+    [ "$took" -ge "$most" ] || return 0
+  done
+  fail "${*:2}: four times it took $most ms or more, at last $took ms"
+}
+
+# pick_port: MASTER_PORT is a number that no other test here has before this shell ends, and that nobody listens on.
+pick_port() {
+  local folder
+  folder=/tmp/tessera-test-ports-$(id -u)
+  mkdir -p "$folder"
+  for ((;;)); do
+    MASTER_PORT=$((20000 + RANDOM % 10000))
+    [ -z "${port_lock:-}" ] || exec {port_lock}>&-
+    exec {port_lock}>"$folder/$MASTER_PORT"
+    if flock -n "$port_lock" && ! (exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT) 2>/dev/null; then break; fi
+  done
+  export MASTER_PORT
+}
+
+# names_of_ours: what /dev/shm and the abstract and named sockets have of ours, whoever made it.
+names_of_ours() { { ls -a /dev/shm; awk 'NR > 1 { print $8 }' /proc/net/unix; } | grep -i tessera | sort -u; }
+# no_new_names BEFORE: what was not there before goes away again; other tests' names do when they end.
+no_new_names() {
+  settled() { [ -z "$(comm -13 "$1" <(names_of_ours))" ]; }
+  within 60 settled "$1" || fail "left behind: $(comm -13 "$1" <(names_of_ours))"
+}

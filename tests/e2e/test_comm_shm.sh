@@ -4,7 +4,8 @@
 # timeout: 300
 # processors: 2
 # comm-shm: what auto picks for ranks of one host, the same digest as over gloo, ranks' arenas shared and nothing left.
-set -u
+. "$SOURCE/tests/e2e/lib.sh"
+names_of_ours > before
 [ -f "$BUILD/plugins/libtessera-comm-shm.so" ] || { echo "skip: comm-shm is not built here"; exit 77; }
 failed=0
 fail() { echo "FAILED: $*"; failed=1; }
@@ -27,6 +28,5 @@ digest shm 8 blocks | grep -q . || fail "W=8: $(head -c 600 err)"
 "$TESSERA" run -n 2 -- "$toy" > out 2> err || fail "auto: $(head -c 600 err)"
 [ "$(grep -c 'comm=auto picked shm for 2 ranks, 2 of them on one host' err)" = 1 ] || fail "auto says: $(cat err)"
 
-ls -a /dev/shm | grep -i 'tessera' && fail "left in /dev/shm"
-grep -q 'tessera' /proc/net/unix && fail "a socket has a name of ours"
+no_new_names before
 exit $failed

@@ -22,9 +22,9 @@ done
 
 # Without `tessera run`, rank 0 holds the server; it outlives the first engine.
 if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
-  port=$((20000 + RANDOM % 10000))
+  pick_port
   for r in 0 1; do
-    env RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port TESSERA_COMM=gloo \
+    env RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$MASTER_PORT TESSERA_COMM=gloo \
       timeout 60 "$BUILD/tests/support/engines" >"alone$r" 2>&1 &
     pids[r]=$!
   done

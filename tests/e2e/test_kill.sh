@@ -6,7 +6,8 @@
 # A rank is killed in each phase of a run of three: all others end with code 5 within a second, naming it, and nothing
 # is left behind. KILLS: how often in each phase (3 here; test_kill_slow.sh: 20).
 # KILL_COMM: over which comm plugin. KILL_PATIENCE: tenths of a second until all processes are gone.
-set -u
+. "$SOURCE/tests/e2e/lib.sh"
+names_of_ours > before
 kills=${KILLS:-3}
 probe=$BUILD/tests/support/kill_main
 comm=${KILL_COMM:-gloo}
@@ -24,8 +25,18 @@ check_survivor() { # check_survivor WHAT FILE PATTERN
   late=$(sed -n 's/.*late_ms=\(-\{0,1\}[0-9]*\).*/\1/p' <<< "$line")
   [[ $line == code=5\ * ]] || fail "$1: ${2##*/}: $line"
   [[ $line =~ $3 ]] || fail "$1: ${2##*/} does not name it: $line"
-  [ "${late:-9999}" -le 1000 ] || fail "$1: ${2##*/} took $late ms: $line"
-  [ "${late:-0}" -le "$worst" ] || worst=$late
+  [ "${late:-9999}" -le "$latest" ] || latest=${late:-9999}
+}
+# in_time COMMAND…: it sets `latest`, the time of the last survivor; one of four tries takes a second at most. A busy
+# machine delays some, a defect all.
+in_time() {
+  local i
+  for i in 1 2 3 4; do
+    latest=0
+    "$@"
+    [ "$latest" -gt 1000 ] || { [ "$latest" -le "$worst" ] || worst=$latest; return; }
+  done
+  fail "$*: four times it took more than 1000 ms, at last $latest ms"
 }
 nothing_left() { # of this test's processes: they carry the folder in their command line
   for _ in $(seq "${KILL_PATIENCE:-10}"); do
@@ -53,24 +64,27 @@ for phase in rendezvous transfer forward backward step; do
       rendezvous) delay=$((i * 1500)) ;;
       *) delay=$((1000 + i * 4000)) ;;
     esac
-    run_case $phase $((i % 3)) $delay
+    in_time run_case $phase $((i % 3)) $delay
   done
 done
 
 # The launcher: the ranks end by themselves, code 5, naming it.
-rm -rf run && mkdir run
-"$TESSERA" run -n 3 -- "$probe" "$PWD/run" forward -1 0 > log 2>&1 &
-launcher=$!
-sleep 1
-awk '{ printf "%.3f\n", $1 * 1000 }' /proc/uptime > run/death
-kill -9 $launcher
-wait $launcher 2> /dev/null
-for _ in $(seq 50); do
-  [ -e run/rank.0 ] && [ -e run/rank.1 ] && [ -e run/rank.2 ] && break
-  sleep 0.1
-done
-for rank in 0 1 2; do check_survivor launcher run/rank.$rank launcher; done
-nothing_left launcher
+kill_launcher() {
+  rm -rf run && mkdir run
+  "$TESSERA" run -n 3 -- "$probe" "$PWD/run" forward -1 0 > log 2>&1 &
+  launcher=$!
+  sleep 1
+  awk '{ printf "%.3f\n", $1 * 1000 }' /proc/uptime > run/death
+  kill -9 $launcher
+  wait $launcher 2> /dev/null
+  for _ in $(seq 50); do
+    [ -e run/rank.0 ] && [ -e run/rank.1 ] && [ -e run/rank.2 ] && break
+    sleep 0.1
+  done
+  for rank in 0 1 2; do check_survivor launcher run/rank.$rank launcher; done
+  nothing_left launcher
+}
+in_time kill_launcher
 
 # A stopped rank is found by its missing heartbeat. The launcher ends it with the others.
 export TESSERA_HEARTBEAT=1.5
@@ -82,6 +96,6 @@ for rank in 0 1; do
   [[ $line == code=5\ *"rank 2 "* ]] || fail "a stopped rank: rank.$rank: $line"
 done
 nothing_left "a stopped rank"
-ls /dev/shm | grep -i tessera && fail "segments are left in /dev/shm"
+no_new_names before
 echo "kills per phase: $kills, latest survivor: $worst ms"
 exit $failed

@@ -4,6 +4,8 @@
 # timeout: 120
 # `tessera plan`: what it prints is what a run takes; programs are planned by running them up to tess_shard; exit codes.
 . "$SOURCE/tests/e2e/lib.sh"
+export TMPDIR=$PWD/tmp
+mkdir tmp
 field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p'; }
 unset TESSERA_DEVICE_MEMORY TESSERA_HOST_MEMORY RANK WORLD_SIZE
 export TESSERA_LOG=error TESSERA_THREADS=1
@@ -47,7 +49,7 @@ if [ -x "$gpt" ]; then # takes its activations from the engine, and arguments
   [ "$(grep -c '"event":"unit".*"name":"h\.' out)" = 3 ] || fail "not three layers: $(cat out)"
   tail -n 1 out | grep -q '"activation":' || fail "what the program allocates is missing"
 fi
-[ -z "$(ls "${TMPDIR:-/tmp}"/tessera-plan-* 2>/dev/null)" ] || fail "a file is left behind"
+[ -z "$(ls -A "$TMPDIR")" ] || fail "a file is left behind"
 
 # What a program leaves is read with care.
 bad() { # bad TEXT EXPECTED

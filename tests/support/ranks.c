@@ -16,15 +16,17 @@
 
 enum { MOST = 16 };
 
-/* A port that nobody listens on now. */
-static int free_port(void) {
+/* A port that nobody else gets before *fd is closed: it is bound, and rank 0 may listen there all the same, since both
+ * sockets say SO_REUSEADDR and this one never listens. */
+static int hold_port(int *fd) {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t size = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&at, size) == 0 && getsockname(fd, (struct sockaddr *)&at, &size) == 0)
-        port = ntohs(at.sin_port);
-    close(fd);
-    return port;
+    int yes = 1;
+    *fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (*fd >= 0 && setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+        bind(*fd, (struct sockaddr *)&at, size) == 0 && getsockname(*fd, (struct sockaddr *)&at, &size) == 0)
+        return ntohs(at.sin_port);
+    return 0;
 }
 
 static void become(int rank, int n, int port, char **argv, int out, int err) {
@@ -102,11 +104,11 @@ static int collect(pid_t *pids, int n, double limit) {
 int ranks_run(int n, char **argv, int timeout_s, char *output, size_t capacity) {
     char out_name[] = "/tmp/tessera-ranks-XXXXXX", err_name[] = "/tmp/tessera-ranks-XXXXXX";
     int out = mkostemp(out_name, O_CLOEXEC | O_APPEND), err = mkostemp(err_name, O_CLOEXEC | O_APPEND);
-    int port = free_port();
+    int held, port = hold_port(&held);
     pid_t pids[MOST] = { 0 };
     unlink(out_name);
     unlink(err_name);
-    if (n > MOST || out < 0 || err < 0)
+    if (n > MOST || out < 0 || err < 0 || !port)
         return 126;
     fflush(NULL);
     const char *launcher = getenv("TESSERA_TEST_LAUNCHER");
@@ -119,6 +121,7 @@ int ranks_run(int n, char **argv, int timeout_s, char *output, size_t capacity) 
         }
     int code = collect(pids, processes, now() + timeout_s);
     take(code ? err : out, output, capacity);
+    close(held);
     close(out);
     close(err);
     return code;

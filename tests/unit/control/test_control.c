@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -554,7 +557,7 @@ static void test_control__report_without_a_death_stands_after_a_while(void **sta
     open_all(seats, 2, port);
     int64_t began = tess__now_ns();
     tess__control_report(seats[0].control, TESS_E_TIMEOUT, "waited in vain");
-    assert_in_range(tess__now_ns() - began, 250000000, 900000000);
+    assert_in_range(tess__now_ns() - began, 250000000, 4 * SECOND_NS); /* the heartbeat, 5 s, is not waited for */
     expect_cause(seats[1].control, 0, "rank 0 failed: waited in vain");
     close_all(seats, 2, server);
 }
@@ -603,7 +606,7 @@ static void reap(pid_t pid, int signal) {
     assert_int_equal(waitpid(pid, &status, 0), pid);
 }
 
-/* Two ranks in this process, two outside; `act` hurts the outer ones. The survivors must agree within a second. */
+/* Two ranks in this process, two outside; `act` hurts the outer ones. The survivors must agree. */
 static void with_victims(int32_t launcher, void (*act)(tess__kv_server *, const pid_t *), const char *expect2,
                          const char *expect3) {
     int fds[2];
@@ -621,7 +624,7 @@ static void with_victims(int32_t launcher, void (*act)(tess__kv_server *, const 
     act(server, pids);
     assert_true(await(is_aborting, seats[0].control, 0, 5));
     assert_true(await(is_aborting, seats[1].control, 0, 5));
-    assert_true(tess__now_ns() - began < SECOND_NS);
+    assert_true(tess__now_ns() - began < 4 * SECOND_NS); /* not by the heartbeat; e2e/test_kill measures */
     tess_error a = { 0 }, b = { 0 };
     tess__control_cause(seats[0].control, &a);
     tess__control_cause(seats[1].control, &b);
@@ -712,11 +715,23 @@ static void test_control__report_about_a_rank_that_is_quiet_waits_for_its_end(vo
     unsetenv("TESSERA_HEARTBEAT");
 }
 
+/* A port that nobody else gets before the socket is closed; rank 0 can listen there. */
+static int hold_port(int32_t *port) {
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof at;
+    int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, size), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &size), 0);
+    *port = ntohs(at.sin_port);
+    return fd;
+}
+
 /* Rank 0 outside, holding the server; two ranks here. */
 static void with_rank_0_outside(int signal, const char *expected) {
     int fds[2];
     int32_t port;
-    tess__kv_server_stop(start_server(1, &port, 0));
+    int held = hold_port(&port);
     assert_int_equal(pipe(fds), 0);
     pid_t pid = spawn_rank(0, 3, port, 0, fds[1]);
     seat seats[2] = { { .world = world_of(1, 3, port, 0) }, { .world = world_of(2, 3, port, 0) } };
@@ -733,10 +748,11 @@ static void with_rank_0_outside(int signal, const char *expected) {
         assert_int_equal(error.rank, 0);
         assert_int_equal(strncmp(error.message, expected, strlen(expected)), 0);
     }
-    assert_true(tess__now_ns() - began < SECOND_NS);
+    assert_true(tess__now_ns() - began < 4 * SECOND_NS);
     reap(pid, SIGKILL);
     close(fds[0]);
     close(fds[1]);
+    close(held);
     close_all(seats, 2, NULL);
 }
 
@@ -744,7 +760,7 @@ static void test_control__death_of_rank_0_with_the_server_names_rank_0(void **st
     (void)state;
     with_rank_0_outside(SIGKILL, "rank 0 was lost: its connection closed");
     setenv("TESSERA_HEARTBEAT", "0.5", 1);
-    with_rank_0_outside(SIGSTOP, "rank 0 was lost: no sign of life for 0.");
+    with_rank_0_outside(SIGSTOP, "rank 0 was lost: no sign of life for ");
     unsetenv("TESSERA_HEARTBEAT");
 }
 
