@@ -165,13 +165,13 @@ static tess_status move_activation(tess *t, int32_t block, int output, int back,
     return run(t, &k);
 }
 
-static tess_status job_stow(void *user, int32_t block, int64_t output) {
+static tess_status job_offload(void *user, int32_t block, int64_t output) {
     int64_t begin = tess__tracing_begin(user);
     return done(user, move_activation(user, block, output != 0, 0, run_down), TESS__TRACK_DOWN, TESS__OFFLOAD, block,
                 begin);
 }
 
-static tess_status job_unstow(void *user, int32_t block, int64_t output) {
+static tess_status job_reload(void *user, int32_t block, int64_t output) {
     int64_t begin = tess__tracing_begin(user);
     return done(user, move_activation(user, block, output != 0, 1, run_up), TESS__TRACK_UP, TESS__RELOAD, block, begin);
 }
@@ -242,12 +242,12 @@ static tess_status down_wait(tess *t, int32_t g) {
     return tess__lane_wait(t->transfers.down, stepped);
 }
 
-static tess_status stow(tess *t, const tess__instr *in) {
+static tess_status offload_post(tess *t, const tess__instr *in) {
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__RELOAD;
     tess__in_flight *state = &t->transfers.in_flight[in->index];
-    uint64_t *ticket = back ? &state->unstowed[output] : &state->stowed[output];
+    uint64_t *ticket = back ? &state->reloaded[output] : &state->offloaded[output];
     if (!t->streams.on) {
-        *ticket = tess__lane_post(back ? t->transfers.up : t->transfers.down, back ? job_unstow : job_stow, t,
+        *ticket = tess__lane_post(back ? t->transfers.up : t->transfers.down, back ? job_reload : job_offload, t,
                                   in->index, output);
         return TESS_OK;
     }
@@ -269,9 +269,9 @@ tess_status tess__move(tess *t, const tess__instr *in) {
     case TESS__PREFETCH_WAIT: return tess__move_up_wait(t, &state->fetched);
     case TESS__HOST_WAIT: return down_wait(t, in->index);
     case TESS__OFFLOAD:
-    case TESS__RELOAD: return stow(t, in);
-    case TESS__OFFLOAD_WAIT: return tess__move_down_wait(t, &state->stowed[output]);
-    case TESS__RELOAD_WAIT: return tess__move_up_wait(t, &state->unstowed[output]);
+    case TESS__RELOAD: return offload_post(t, in);
+    case TESS__OFFLOAD_WAIT: return tess__move_down_wait(t, &state->offloaded[output]);
+    case TESS__RELOAD_WAIT: return tess__move_up_wait(t, &state->reloaded[output]);
     default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }

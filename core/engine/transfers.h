@@ -5,13 +5,13 @@
 #include "base/pool.h"
 #include "lane.h"
 
-typedef struct { /* what is in flight, per group; stow and unstow per block */
+typedef struct { /* what is in flight, per group; offload and reload per block */
     tess_request *gather, *reduce;
     uint64_t gather_seq, reduce_seq;
-    int64_t gather_ns, reduce_ns;    /* with a trace: when it was posted */
-    uint64_t fetched, on_host;       /* tickets of the lanes (or streams) up and down; 0: none */
-    uint64_t stepped;                /* with streams: ticket of the lane, which steps on the host */
-    uint64_t stowed[2], unstowed[2]; /* 0: the saved buffer, 1: the output */
+    int64_t gather_ns, reduce_ns;       /* with a trace: when it was posted */
+    uint64_t fetched, on_host;          /* tickets of the lanes (or streams) up and down; 0: none */
+    uint64_t stepped;                   /* with streams: ticket of the lane, which steps on the host */
+    uint64_t offloaded[2], reloaded[2]; /* 0: the saved buffer, 1: the output */
 } tess__in_flight;
 
 typedef struct {

@@ -66,7 +66,7 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
 }
 
 /* What backward needs soon after forward stays: of the last two blocks, and what would come back while they run. */
-uint64_t tess__stowed_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
+uint64_t tess__offloaded_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
     if (s->activations != TESS__ACTIVATIONS_OFFLOAD || block < 0 || block >= m->n_blocks - (output ? 3 : 2))
         return 0;
     const tess_block_options *o = &m->blocks[block].options;
@@ -78,7 +78,7 @@ static void ask_activations(question *q, const tess__model *m, const tess__setup
     uint64_t bytes = 0;
     for (int32_t i = 0; i < m->n_blocks; i++)
         for (int output = 0; output < 2; output++)
-            bytes += tess__round_up(tess__stowed_bytes(m, s, i, output), s->align);
+            bytes += tess__round_up(tess__offloaded_bytes(m, s, i, output), s->align);
     if (!bytes)
         return;
     q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };

@@ -31,9 +31,9 @@ typedef struct {
     const tess__simulation *in;
     tess__timeline *out;
     queue queues[N_QUEUES];
-    double now, cores;                                                  /* cores of this rank, 0: no limit */
-    int32_t last;                                                       /* span: the engine's latest */
-    int32_t *gather, *reduce, *fetched, *on_host, *stow[2], *unstow[2]; /* tickets by group or block; 0: none */
+    double now, cores;                                                     /* cores of this rank, 0: no limit */
+    int32_t last;                                                          /* span: the engine's latest */
+    int32_t *gather, *reduce, *fetched, *on_host, *offload[2], *reload[2]; /* tickets by group or block; 0: none */
     int32_t *tickets;
     const tess__program *program;
     int32_t microbatch;
@@ -367,7 +367,7 @@ static tess_status move(sim *s, const tess__instr *in) {
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
     double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
     return post(s, back ? UP : DOWN, back ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, back ? 1 : threads(s),
-                back ? &s->unstow[output][in->index] : &s->stow[output][in->index]);
+                back ? &s->reload[output][in->index] : &s->offload[output][in->index]);
 }
 
 static tess_status fetch(sim *s, const tess__instr *in) {
@@ -431,8 +431,8 @@ static tess_status instr(sim *s, const tess__instr *in) {
     case TESS__HOST_WAIT: return wait(s, DOWN, in, &s->on_host[i]);
     case TESS__OFFLOAD:
     case TESS__RELOAD: return move(s, in);
-    case TESS__OFFLOAD_WAIT: return wait(s, DOWN, in, &s->stow[output][i]);
-    case TESS__RELOAD_WAIT: return wait(s, UP, in, &s->unstow[output][i]);
+    case TESS__OFFLOAD_WAIT: return wait(s, DOWN, in, &s->offload[output][i]);
+    case TESS__RELOAD_WAIT: return wait(s, UP, in, &s->reload[output][i]);
     default: return TESS_OK; /* takes no time to speak of */
     }
 }
@@ -501,8 +501,8 @@ tess_status tess__simulate(const tess__simulation *in, tess__timeline *out) {
     s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess__fail(TESS_E_NOMEM, "no memory to simulate a step");
-    int32_t **tables[] = { &s.gather,  &s.reduce,  &s.fetched,   &s.on_host,
-                           &s.stow[0], &s.stow[1], &s.unstow[0], &s.unstow[1] };
+    int32_t **tables[] = { &s.gather,     &s.reduce,     &s.fetched,   &s.on_host,
+                           &s.offload[0], &s.offload[1], &s.reload[0], &s.reload[1] };
     for (int i = 0; i < 8; i++)
         *tables[i] = s.tickets + (size_t)i * (size_t)n;
     tess_status status = run(&s);

@@ -268,17 +268,59 @@ static const tess_segment segments[3] = {
       .momentum = 0.9f },
 };
 
+static struct { /* of the host and of the device */
+    float param[2][ELEMS], state0[2][ELEMS], state1[2][ELEMS];
+    uint16_t low[2][ELEMS];
+} stepped;
+
+static void steps_begin(void) {
+    for (int side = 0; side < 2; side++) {
+        memcpy(stepped.param[side], values[1], sizeof stepped.param[side]);
+        memset(stepped.state0[side], 0, sizeof stepped.state0[side]);
+        memset(stepped.state1[side], 0, sizeof stepped.state1[side]);
+        memset(stepped.low[side], 0x11, sizeof stepped.low[side]);
+    }
+}
+
+static void step_one(int side, const tess_optimizer *o, int low_copy) {
+    float *second = o->optimizer == TESS_OPT_SGD ? NULL : stepped.state1[side];
+    job j = { .kernel = { .struct_size = sizeof j.kernel,
+                          .kernel = TESS_K_OPTIMIZER,
+                          .in_dtype = TESS_F32,
+                          .out_dtype = TESS_F32,
+                          .n_in = 1,
+                          .out = stepped.param[side],
+                          .out2 = low_copy ? stepped.low[side] : NULL,
+                          .state = { stepped.state0[side], second },
+                          .elems = ELEMS,
+                          .optimizer = o },
+              .in = { values[1 + o->step] },
+              .in_bytes = sizeof stepped.param[0],
+              .out_bytes = sizeof stepped.param[0],
+              .out2_bytes = sizeof stepped.low[0],
+              .state_bytes = sizeof stepped.param[0] };
+    if (side)
+        run_on_device(&j);
+    else
+        run_on_host(&j);
+}
+
+static void compare_steps(check *self, const char *name) {
+    const float(*p)[ELEMS] = stepped.param;
+    same(self, p[1], p[0], sizeof p[0], 4, "%s: parameters", name);
+    same(self, stepped.state0[1], stepped.state0[0], sizeof p[0], 4, "%s: first state", name);
+    same(self, stepped.state1[1], stepped.state1[0], sizeof p[0], 4, "%s: second state", name);
+    same(self, stepped.low[1], stepped.low[0], sizeof stepped.low[0], 2, "%s: bf16 copy", name);
+    check_that(self, memcmp(&p[1][3], &values[1][3], 4) != 0, "%s: nothing was stepped", name);
+    same(self, &p[1][2], &values[1][2], 4, 4, "%s: what is in no segment", name);
+    check_that(self, stepped.low[1][2] == 0x1111, "%s: the bf16 copy of what is in no segment changed", name);
+    same(self, &p[1][1004], &values[1][1004], 1044 * sizeof(float), 4, "%s: what is in no segment", name);
+    same(self, &p[1][ELEMS - 5], &values[1][ELEMS - 5], 5 * sizeof(float), 4, "%s: what is in no segment", name);
+}
+
 static void step_both(check *self, uint32_t optimizer, int low_copy) {
     static const char *const names[] = { "?", "sgd", "adam", "adamw", "adadelta" };
-    const char *name = names[optimizer];
-    static float p[2][ELEMS], s0[2][ELEMS], s1[2][ELEMS];
-    static uint16_t low[2][ELEMS];
-    for (int side = 0; side < 2; side++) {
-        memcpy(p[side], values[1], sizeof p[side]);
-        memset(s0[side], 0, sizeof s0[side]);
-        memset(s1[side], 0, sizeof s1[side]);
-        memset(low[side], 0x11, sizeof low[side]);
-    }
+    steps_begin();
     for (uint64_t step = 1; step <= 4; step++) {
         tess_optimizer o = { .struct_size = sizeof o,
                              .optimizer = optimizer,
@@ -290,37 +332,10 @@ static void step_both(check *self, uint32_t optimizer, int low_copy) {
                              .eps = 1e-6f,
                              .rho = 0.95f,
                              .grad_scale = 0.7f };
-        for (int side = 0; side < 2; side++) {
-            job j = { .kernel = { .struct_size = sizeof j.kernel,
-                                  .kernel = TESS_K_OPTIMIZER,
-                                  .in_dtype = TESS_F32,
-                                  .out_dtype = TESS_F32,
-                                  .n_in = 1,
-                                  .out = p[side],
-                                  .out2 = low_copy ? low[side] : NULL,
-                                  .state = { s0[side], optimizer == TESS_OPT_SGD ? NULL : s1[side] },
-                                  .elems = ELEMS,
-                                  .optimizer = &o },
-                      .in = { values[1 + step] },
-                      .in_bytes = sizeof p[0],
-                      .out_bytes = sizeof p[0],
-                      .out2_bytes = sizeof low[0],
-                      .state_bytes = sizeof p[0] };
-            if (side)
-                run_on_device(&j);
-            else
-                run_on_host(&j);
-        }
+        step_one(0, &o, low_copy);
+        step_one(1, &o, low_copy);
     }
-    same(self, p[1], p[0], sizeof p[0], 4, "%s: parameters", name);
-    same(self, s0[1], s0[0], sizeof s0[0], 4, "%s: first state", name);
-    same(self, s1[1], s1[0], sizeof s1[0], 4, "%s: second state", name);
-    same(self, low[1], low[0], sizeof low[0], 2, "%s: bf16 copy", name);
-    check_that(self, memcmp(&p[1][3], &values[1][3], 4) != 0, "%s: nothing was stepped", name);
-    same(self, &p[1][2], &values[1][2], 4, 4, "%s: what is in no segment", name);
-    check_that(self, low[1][2] == 0x1111, "%s: the bf16 copy of what is in no segment changed", name);
-    same(self, &p[1][1004], &values[1][1004], 1044 * sizeof(float), 4, "%s: what is in no segment", name);
-    same(self, &p[1][ELEMS - 5], &values[1][ELEMS - 5], 5 * sizeof(float), 4, "%s: what is in no segment", name);
+    compare_steps(self, names[optimizer]);
 }
 
 static void optimizers_equal_the_core(check *self) {

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "compile_blocks.h"
+
+#include "base/try.h"
+#include "emit.h"
+
+/* The last block is never recomputed: its backward follows immediately. */
+int tess__block_recomputes(const tess__compiler *b, int32_t block) {
+    return b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && block < b->model->n_blocks - 1 &&
+           !(b->model->blocks[block].options.flags & TESS_BLOCK_KEEP);
+}
+
+/* Backward makes again what the block would have saved, piece by piece: no forward runs again for it. */
+int tess__block_remakes(const tess__compiler *b, int32_t block) {
+    return tess__block_recomputes(b, block) && b->model->blocks[block].options.remake_scratch_bytes;
+}
+
+static int is_offloaded(const tess__compiler *b, int32_t block, uint8_t which) {
+    return (b->p->kind & 15) == TESS_PASS_TRAIN && tess__offloaded_bytes(b->model, b->setup, block, which != 0);
+}
+
+static int role_of(uint8_t which, int host) {
+    return which == TESS__OUTPUTS ? (host ? TESS__OUTPUT_HOST : TESS__OUTPUT) : host ? TESS__SAVED_HOST : TESS__SAVED;
+}
+
+static tess_status offload(tess__compiler *b, int32_t block, uint8_t which) {
+    if (!is_offloaded(b, block, which))
+        return TESS_OK;
+    const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, 0), block)];
+    TRY(tess__emit_alloc(b, role_of(which, 1), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
+    return tess__emit_flagged(b, TESS__OFFLOAD, which, block);
+}
+
+static tess_status end_offload(tess__compiler *b, int32_t block, uint8_t which) {
+    if (!is_offloaded(b, block, which))
+        return TESS_OK;
+    TRY(tess__emit_flagged(b, TESS__OFFLOAD_WAIT, which, block));
+    return tess__emit_free(b, role_of(which, 0), block);
+}
+
+static tess_status reload(tess__compiler *b, int32_t block, uint8_t which) {
+    if (!is_offloaded(b, block, which))
+        return TESS_OK;
+    const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, 1), block)];
+    TRY(tess__emit_alloc(b, role_of(which, 0), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
+    return tess__emit_flagged(b, TESS__RELOAD, which, block);
+}
+
+static tess_status end_reload(tess__compiler *b, int32_t block, uint8_t which) {
+    if (!is_offloaded(b, block, which))
+        return TESS_OK;
+    TRY(tess__emit_flagged(b, TESS__RELOAD_WAIT, which, block));
+    return tess__emit_free(b, role_of(which, 1), block);
+}
+
+/* A block's forward has ended: what only backward needs goes down while the next one runs. */
+static tess_status offload_behind(tess__compiler *b, int32_t block) {
+    TRY(end_offload(b, block - 1, 0));
+    TRY(end_offload(b, block - 2, TESS__OUTPUTS));
+    TRY(offload(b, block, 0));
+    return offload(b, block - 1, TESS__OUTPUTS);
+}
+
+/* A block's backward begins: what the one behind it needs comes up while this one runs. */
+static tess_status reload_ahead(tess__compiler *b, int32_t block) {
+    TRY(end_reload(b, block, 0));
+    TRY(end_reload(b, block - 1, TESS__OUTPUTS));
+    TRY(reload(b, block - 1, 0));
+    return reload(b, block - 2, TESS__OUTPUTS);
+}
+
+tess_status tess__block_begin(tess__compiler *b, uint8_t type, int32_t block) {
+    const tess_block_options *o = &b->model->blocks[block].options;
+    int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
+    if (type == TESS__FORWARD_BEGIN)
+        TRY(tess__emit_alloc(b, TESS__OUTPUT, block, TESS_CAT_ACTIVATION, -1, o->output_bytes, 0));
+    if (type == TESS__RECOMPUTE_BEGIN || (type == TESS__FORWARD_BEGIN && train && !tess__block_remakes(b, block)))
+        TRY(tess__emit_alloc(b, TESS__SAVED, block, TESS_CAT_ACTIVATION, -1, o->saved_bytes, 0));
+    if (type == TESS__BACKWARD_BEGIN)
+        TRY(reload_ahead(b, block));
+    if (type == TESS__BACKWARD_BEGIN && block > 0)
+        TRY(tess__emit_alloc(b, TESS__OUTPUT_GRAD, block - 1, TESS_CAT_ACTIVATION, -1,
+                             b->model->blocks[block - 1].options.output_bytes, 0));
+    uint64_t scratch = type != TESS__BACKWARD_BEGIN    ? o->forward_scratch_bytes
+                       : tess__block_remakes(b, block) ? o->remake_scratch_bytes
+                                                       : o->backward_scratch_bytes;
+    return tess__emit_alloc(b, TESS__SCRATCH, block, TESS_CAT_TEMPORARY, -1, scratch, 0);
+}
+
+tess_status tess__block_end(tess__compiler *b, uint8_t type, int32_t block) {
+    int train = (b->p->kind & 15) == TESS_PASS_TRAIN, last = block == b->model->n_blocks - 1;
+    TRY(tess__emit_free(b, TESS__SCRATCH, block));
+    if (type == TESS__FORWARD_END) {
+        if (last)
+            TRY(tess__emit(b, TESS__RESULT_COPY, block));
+        if (train && tess__block_recomputes(b, block))
+            TRY(tess__emit_free(b, TESS__SAVED, block));
+        TRY(offload_behind(b, block));
+        if (!train && block > 0)
+            TRY(tess__emit_free(b, TESS__OUTPUT, block - 1));
+        if (!train && last)
+            TRY(tess__emit_free(b, TESS__OUTPUT, block));
+    } else if (type == TESS__BACKWARD_END) {
+        TRY(tess__emit_free(b, TESS__OUTPUT_GRAD, block));
+        TRY(tess__emit_free(b, TESS__SAVED, block));
+        TRY(tess__emit_free(b, TESS__OUTPUT, block));
+    }
+    return TESS_OK;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "compile_units.h"
+
+#include "base/status.h"
+#include "base/try.h"
+#include "emit.h"
+
+/* ---- what goes on in host memory beside the engine's thread ---- */
+
+static int on_host(const tess__compiler *b, tess__rest rest) {
+    (void)b;
+    return rest.domain == TESS_DOMAIN_HOST;
+}
+
+static uint8_t async_if(int condition) {
+    return condition ? TESS__ASYNC : 0;
+}
+
+/* One rank: there is no network, the shard is the whole. */
+static int gathers_on_lane(const tess__compiler *b, const tess__group *g) {
+    return b->setup->shard_ranks == 1 && on_host(b, g->param_rest);
+}
+
+static int reduces_on_lane(const tess__compiler *b, const tess__group *g) {
+    return b->setup->shard_ranks == 1 && b->setup->replicas == 1 && on_host(b, g->grad_rest);
+}
+
+/* The step of a unit within a pass, while backward goes on. */
+static int steps_on_lane(const tess__compiler *b, const tess__group *g) {
+    return b->fused && (on_host(b, g->param_rest) || on_host(b, g->grad_rest) || on_host(b, g->state_rest));
+}
+
+/* ---- parameters: gather, wait, release ---- */
+
+#define EACH_GROUP(g, u)                                                                                               \
+    for (int32_t g = b->layout->units[u].first_group, g##_end = g + b->layout->units[u].n_groups; g < g##_end; g++)
+
+tess_status tess__unit_gather(tess__compiler *b, int32_t u) {
+    if (b->units[u].gathered != TESS__ABSENT)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        if (group->in_place)
+            continue;
+        tess__planned_collective c =
+            tess__emit_collective(b, TESS_ALL_GATHER, TESS__SHARD, group->compute, group->compute, group->shard_elems);
+        TRY(tess__emit_alloc(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, u,
+                             group->flat_elems * tess__dtype_bytes(group->compute), 0));
+        if (b->units[u].fetched && on_host(b, group->param_rest))
+            TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
+        TRY(tess__emit_scratch(b, TESS__GATHER_SCRATCH, g, u, &c));
+        TRY(tess__emit_post(b, TESS__GATHER, async_if(gathers_on_lane(b, group)), g, &c));
+        TRY(tess__emit_free(b, TESS__FETCHED, g));
+    }
+    b->units[u].gathered = TESS__IN_FLIGHT;
+    b->units[u].fetched = 0;
+    return TESS_OK;
+}
+
+/* A shard comes up from the host while the unit before it is being gathered; its own gather can then begin at once.
+ * With one rank the gather is that very transfer. */
+tess_status tess__unit_fetch(tess__compiler *b, int32_t u) {
+    if (b->units[u].gathered != TESS__ABSENT || b->units[u].fetched || b->setup->shard_ranks == 1)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        if (!on_host(b, group->param_rest))
+            continue;
+        TRY(tess__emit_alloc(b, TESS__FETCHED, g, TESS_CAT_COMM, u,
+                             group->shard_elems * tess__dtype_bytes(group->compute), 0));
+        TRY(tess__emit(b, TESS__PREFETCH, g));
+        b->units[u].fetched = 1;
+    }
+    return TESS_OK;
+}
+
+tess_status tess__unit_drop(tess__compiler *b, int32_t u) {
+    EACH_GROUP(g, u)
+    if (b->units[u].fetched && on_host(b, b->layout->groups[g].param_rest)) {
+        TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
+        TRY(tess__emit_free(b, TESS__FETCHED, g));
+    }
+    b->units[u].fetched = 0;
+    return TESS_OK;
+}
+
+tess_status tess__unit_wait(tess__compiler *b, int32_t u) {
+    if (b->units[u].gathered != TESS__IN_FLIGHT)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        if (b->layout->groups[g].in_place)
+            continue;
+        TRY(tess__emit(b, TESS__GATHER_WAIT, g));
+        TRY(tess__emit_free(b, TESS__GATHER_SCRATCH, g));
+    }
+    b->units[u].gathered = TESS__HERE;
+    return TESS_OK;
+}
+
+tess_status tess__unit_release(tess__compiler *b, int32_t u) {
+    EACH_GROUP(g, u)
+    TRY(tess__emit_free(b, TESS__FULL, g));
+    b->units[u].gathered = TESS__ABSENT;
+    return TESS_OK;
+}
+
+/* ---- gradients: begin, reduce, finish ---- */
+
+static int sums_at_end(const tess__compiler *b) {
+    return b->setup->accum > 1 && !b->setup->sync_each;
+}
+
+/* A sum of reduced shards is still to come, and the division with it. */
+static int sums_shards(const tess__compiler *b) {
+    return b->setup->accum > 1 && b->setup->sync_each;
+}
+
+/* The reduced shard takes a detour when it is to be added to a sum, or when a collective cannot end where the gradient
+ * rests. */
+static int needs_part(const tess__compiler *b, const tess__group *g) {
+    return sums_shards(b) || (g->grad_rest.domain != TESS_DOMAIN_DEVICE && !tess__one_memory(b->setup));
+}
+
+static tess_status book_shard_grad(tess__compiler *b, int32_t g, uint8_t flags) {
+    const tess__group *group = &b->layout->groups[g];
+    if (b->setup->accum > 1)
+        return TESS_OK; /* lives across passes: the engine books it at the first microbatch */
+    return tess__emit_alloc(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit, group->shard_elems * 4, flags);
+}
+
+tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u) {
+    if (b->units[u].grad || !b->layout->units[u].trainable)
+        return TESS_OK;
+    if (b->units[u].reduced)
+        return tess__fail(TESS_E_INVALID,
+                          "backward enters unit %s again after its gradient was reduced, which a pass does once, after "
+                          "the last use: run all forwards of a pass before its backwards",
+                          b->layout->units[u].name);
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        if (!group->trainable)
+            continue;
+        if (group->grad_in_place)
+            TRY(book_shard_grad(b, g, TESS__ZERO));
+        else
+            TRY(tess__emit_alloc(b, TESS__GRAD, g, TESS_CAT_FULL_GRAD, u,
+                                 group->flat_elems * tess__dtype_bytes(group->grad_local), TESS__ZERO));
+    }
+    b->units[u].grad = 1;
+    return TESS_OK;
+}
+
+/* The dtype in which a group's gradient is sent: partial sums travel in fp32 (NUMBERS, "Leaves"). */
+static uint32_t sent_dtype(const tess__compiler *b, const tess__group *g) {
+    return sums_at_end(b) ? TESS_F32 : g->grad_wire;
+}
+
+static tess_status prepare_send(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    if (group->grad_wire != group->grad_local) { /* a leaf is rounded once, wherever it goes */
+        TRY(tess__emit_alloc(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit,
+                             group->flat_elems * tess__dtype_bytes(group->grad_wire), 0));
+        TRY(tess__emit(b, TESS__CAST_WIRE, g));
+        TRY(tess__emit_free(b, TESS__GRAD, g));
+    }
+    if (!sums_at_end(b))
+        return TESS_OK;
+    TRY(tess__emit(b, TESS__SUM_FULL, g));
+    TRY(tess__emit_free(b, TESS__WIRE, g));
+    return tess__emit_free(b, TESS__GRAD, g);
+}
+
+static tess_status replicate(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    uint32_t send = b->setup->shard_ranks == 1 ? sent_dtype(b, group) : TESS_F32;
+    tess__planned_collective c =
+        tess__emit_collective(b, TESS_ALL_REDUCE, TESS__REPLICA, send, TESS_F32, group->shard_elems);
+    c.redop = TESS_SUM;
+    c.is_mean = !sums_shards(b);
+    TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
+    return tess__emit_post(b, TESS__REPLICATE, 0, g, &c);
+}
+
+static tess_status post_reduce(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    TRY(prepare_send(b, g));
+    if (needs_part(b, group))
+        TRY(tess__emit_alloc(b, TESS__PART, g, TESS_CAT_COMM, group->unit, group->shard_elems * 4, 0));
+    else if (!group->grad_in_place)
+        TRY(book_shard_grad(b, g, 0));
+    if (b->setup->shard_ranks == 1 && b->setup->replicas > 1)
+        return replicate(b, g);
+    if (group->grad_in_place)
+        return TESS_OK;
+    tess__planned_collective c =
+        tess__emit_collective(b, TESS_REDUCE_SCATTER, TESS__SHARD, sent_dtype(b, group), TESS_F32, group->shard_elems);
+    c.redop = TESS_SUM;
+    c.is_mean = b->setup->replicas == 1 && !sums_shards(b);
+    TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
+    return tess__emit_post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, &c);
+}
+
+static tess_status finish_group(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    int sharded = b->setup->shard_ranks > 1, replicated = b->setup->replicas > 1;
+    if (sharded || (!replicated && !group->grad_in_place)) {
+        TRY(tess__emit(b, TESS__REDUCE_WAIT, g));
+        TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));
+    }
+    if (sharded) { /* before the second collective takes scratch of its own */
+        TRY(tess__emit_free(b, TESS__GRAD, g));
+        TRY(tess__emit_free(b, TESS__WIRE, g));
+        if (replicated)
+            TRY(replicate(b, g));
+    }
+    if (replicated) {
+        TRY(tess__emit(b, TESS__REPLICATE_WAIT, g));
+        TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));
+    }
+    TRY(tess__emit_free(b, TESS__GRAD, g));
+    TRY(tess__emit_free(b, TESS__WIRE, g));
+    if (needs_part(b, group)) {
+        TRY(book_shard_grad(b, g, 0));
+        TRY(tess__emit_flagged(b, TESS__SUM_SHARD, async_if(on_host(b, group->grad_rest)), g));
+        if (!on_host(b, group->grad_rest))
+            TRY(tess__emit_free(b, TESS__PART, g));
+    }
+    return TESS_OK;
+}
+
+/* Whether the unit's optimizer step ends on a lane. */
+static int ends_later(const tess__compiler *b, int32_t u) {
+    EACH_GROUP(g, u)
+    if (b->layout->groups[g].trainable && steps_on_lane(b, &b->layout->groups[g]))
+        return 1;
+    return 0;
+}
+
+tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
+    int32_t u = b->layout->groups[g].unit, first = b->layout->units[u].first_group;
+    int32_t last = first + b->layout->units[u].n_groups - 1;
+    int later = steps_on_lane(b, &b->layout->groups[g]);
+    while (!b->layout->groups[first].trainable)
+        first++;
+    while (!b->layout->groups[last].trainable)
+        last--;
+    if (g == first)
+        TRY(tess__program_point(b->p, TESS_LEDGER_OPTIMIZER, u));
+    TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
+    if (!later)
+        TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    return g == last && !ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
+                                          : TESS_OK;
+}
+
+/* What a unit's gradient sets going on the host has time until the next unit's gradient has come down. */
+tess_status tess__unit_end_host_work(tess__compiler *b) {
+    int32_t u = b->on_host;
+    b->on_host = -1;
+    if (u < 0)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        const tess__group *group = &b->layout->groups[g];
+        int sums = needs_part(b, group) && on_host(b, group->grad_rest);
+        if (!group->trainable || (!sums && !steps_on_lane(b, group)))
+            continue;
+        TRY(tess__emit(b, TESS__HOST_WAIT, g));
+        TRY(tess__emit_free(b, TESS__PART, g));
+        if (b->fused)
+            TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    }
+    return ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u) : TESS_OK;
+}
+
+tess_status tess__unit_end_reduce(tess__compiler *b) {
+    int32_t u = b->reducing;
+    b->reducing = -1;
+    if (u < 0)
+        return TESS_OK;
+    TRY(tess__unit_end_host_work(b));
+    EACH_GROUP(g, u)
+    if (b->layout->groups[g].trainable) {
+        TRY(finish_group(b, g));
+        if (b->fused)
+            TRY(tess__group_optimize(b, g));
+    }
+    b->on_host = u;
+    return TESS_OK;
+}
+
+tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
+    int sync = !(b->p->kind & TESS_PASS_NO_SYNC);
+    TRY(tess__unit_end_reduce(b));
+    EACH_GROUP(g, u) {
+        if (!b->layout->groups[g].trainable)
+            continue;
+        if (sync)
+            TRY(post_reduce(b, g));
+        else
+            TRY(prepare_send(b, g));
+    }
+    b->units[u].grad = 0;
+    b->units[u].reduced = 1;
+    if (sync)
+        b->reducing = u;
+    return TESS_OK;
+}
