@@ -38,10 +38,10 @@ static void note_gradients(tess__plan *p) {
             p->layout.groups[train->buffers[i].index].grad_offset = train->buffers[i].offset;
 }
 
-static tess_status compile_all(tess__plan *p) {
+static tess_status compile_programs(tess__plan *p, int lend) {
     tess_status s = TESS_OK;
     for (int32_t g = 0; g < p->layout.n_groups; g++)
-        p->layout.groups[g].grad_moves = tess__grad_moves(&p->setup, &p->model, &p->layout.groups[g]);
+        p->layout.groups[g].grad_moves = lend && tess__grad_moves(&p->setup, &p->model, &p->layout.groups[g]);
     for (int i = 0; !s && i < TESS__N_PROGRAMS; i++) {
         if (!is_wanted(p, i))
             continue;
@@ -74,6 +74,25 @@ uint64_t tess__planned_bytes(const tess__plan *p, uint32_t domain) {
     for (int32_t i = 0; domain == TESS_DOMAIN_DEVICE && i < p->n_user; i++)
         total += tess__round_up(p->user_bytes[i], p->setup.granularity);
     return total;
+}
+
+/* Between a training pass and its step the gradients lie where that pass has left them. A program that may run there,
+ * such as an evaluation, may then find no room but above them. */
+static int gradients_are_in_the_way(const tess__plan *p) {
+    uint64_t trains = 0, most = tess__planned_arena(p, TESS_DOMAIN_DEVICE, TESS__STEP);
+    for (int i = TESS__P_TRAIN; i < TESS__N_PROGRAMS; i++)
+        if ((p->programs[i].kind & 15) == TESS_PASS_TRAIN && p->programs[i].step_bytes[TESS_DOMAIN_DEVICE] > trains)
+            trains = p->programs[i].step_bytes[TESS_DOMAIN_DEVICE];
+    return most > trains;
+}
+
+static tess_status compile_all(tess__plan *p) {
+    tess_status s = compile_programs(p, 1);
+    if (s || !gradients_are_in_the_way(p))
+        return s;
+    uint64_t lent = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
+    s = compile_programs(p, 0);
+    return s || tess__planned_bytes(p, TESS_DOMAIN_DEVICE) < lent ? s : compile_programs(p, 1);
 }
 
 const tess__program *tess__plan_fullest(const tess__plan *p, uint32_t domain) {
