@@ -3,118 +3,6 @@
 
 #include <stdlib.h>
 
-/* ---- NCCL in progress --------------------------------------------------------------------------- */
-
-static tess_status stopped(tess_comm *c, const char *call, tess_error *f) {
-    tess_status why = atomic_load(&c->why);
-    if (c->failure.code != TESS_OK)
-        *f = c->failure;
-    else
-        tess_plugin_fail(f, why ? why : TESS_E_ABORTED, "nccl: the communicator was aborted in %s", call);
-    return f->code;
-}
-
-tess_status nccl_settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const char *call, tess_error *f) {
-    for (int64_t nap_ns = 2000;; nap_ns = nap_ns < 500000 ? 2 * nap_ns : nap_ns) {
-        ncclResult_t state = ncclInProgress, r = c->gpu.lib->ncclCommGetAsyncError(which, &state);
-        if (r != ncclSuccess)
-            return nccl_failed(f, c->gpu.lib, r, "ncclCommGetAsyncError");
-        if (state != ncclInProgress)
-            return state == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, state, call);
-        if (atomic_load(&c->stop))
-            return stopped(c, call, f);
-        if (kit_aborting(c->settings->host))
-            return tess_plugin_fail(f, TESS_E_ABORTED, "nccl: the run was aborted in %s", call);
-        if (kit_now_ns() > late_ns)
-            return tess_plugin_fail(f, TESS_E_TIMEOUT, "nccl: %s of group '%.100s' did not end in time", call,
-                                    c->prefix);
-        kit_nap(nap_ns);
-    }
-}
-
-static tess_status settle_call(void *user, const char *call, tess_error *f) {
-    tess_comm *c = user;
-    return nccl_settle(c, c->comm, kit_until_ns(c->timeout_ns), call, f);
-}
-
-static struct nccl_launch launch_of(tess_comm *c) {
-    return (struct nccl_launch){ .cu = c->gpu.cu,
-                                 .lib = c->gpu.lib,
-                                 .comm = c->comm,
-                                 .stream = c->gpu.stream,
-                                 .reduce = c->gpu.reduce,
-                                 .rank = c->rank,
-                                 .size = c->size,
-                                 .deterministic = c->settings->deterministic,
-                                 .settle = settle_call,
-                                 .user = c };
-}
-
-/* ---- failure ------------------------------------------------------------------------------------ */
-
-/* abort may come while another thread is inside a slot; that one gives up when it sees `stop`. Should it hang
- * in NCCL or the driver, which only NCCL's abort can end, the lock is not waited for beyond a second. */
-void nccl_comm_fail(tess_comm *c, const tess_error *f) {
-    tess_error ignored = { .struct_size = sizeof ignored };
-    struct timespec late;
-    tess_status none = TESS_OK;
-    atomic_compare_exchange_strong(&c->why, &none, f->code);
-    atomic_store(&c->stop, 1);
-    clock_gettime(CLOCK_REALTIME, &late);
-    late.tv_sec += 1;
-    int locked = pthread_mutex_timedlock(&c->lock, &late) == 0;
-    if (nccl_enter(&c->gpu, &ignored) == TESS_OK) {
-        if (locked && c->failure.code == TESS_OK)
-            nccl_sweep(c); /* what is done is done */
-        nccl_fail_locked(c, f);
-        nccl_leave(&c->gpu);
-    } else {
-        nccl_fail_locked(c, f);
-    }
-    if (locked)
-        pthread_mutex_unlock(&c->lock);
-}
-
-tess_status nccl_comm_health(tess_comm *c, tess_error *f) {
-    pthread_mutex_lock(&c->lock);
-    *f = c->failure;
-    pthread_mutex_unlock(&c->lock);
-    return f->code;
-}
-
-/* Looks at what is in flight and at what NCCL says of its peers. */
-static void look(tess_comm *c) {
-    tess_error f = { .struct_size = sizeof f };
-    ncclResult_t state = ncclSuccess;
-    if (nccl_enter(&c->gpu, &f) != TESS_OK)
-        return;
-    nccl_sweep(c);
-    if (c->comm && c->gpu.lib->ncclCommGetAsyncError(c->comm, &state) == ncclSuccess && state != ncclSuccess &&
-        state != ncclInProgress) {
-        nccl_sweep(c); /* a rank that has seen a mismatch leaves: the announcements that came before show it here too */
-        nccl_failed(&f, c->gpu.lib, state, "a collective");
-        nccl_fail_locked(c, &f);
-    }
-    nccl_leave(&c->gpu);
-}
-
-static void watch(void *arg) {
-    enum { EVERY_NS = 1000000 };
-    tess_comm *c = arg;
-    pthread_mutex_lock(&c->lock);
-    while (!c->quit) {
-        if (!c->head) {
-            pthread_cond_wait(&c->work, &c->lock);
-            continue;
-        }
-        look(c);
-        pthread_mutex_unlock(&c->lock);
-        kit_nap(EVERY_NS);
-        pthread_mutex_lock(&c->lock);
-    }
-    pthread_mutex_unlock(&c->lock);
-}
-
 /* ---- requests ----------------------------------------------------------------------------------- */
 
 /* The communicator's stream goes on where `after` has come. */
@@ -129,60 +17,69 @@ static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *afte
     return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuStreamWaitEvent");
 }
 
-/* The announcements are gathered before the data; the thread that waits, or the watcher, compares. */
-static tess_status announce(tess_comm *c, tess_request *r, const kit_announcement *own, tess_error *f) {
-    const tess_cuda *cu = c->gpu.cu;
-    struct nccl_launch launch = launch_of(c);
-    uint64_t bytes = sizeof *own;
-    if (c->size == 1)
-        return TESS_OK;
+/* Announcements go with the request's first group; who waits, or the watcher, compares when the request has ended. */
+static tess_status announce(tess_comm *c, tess_request *r, const kit_announcement *own, struct nccl_words *words,
+                            tess_error *f) {
     *r->own = *own;
-    CUresult result = cu->cuMemcpyHtoDAsync(r->own_there, r->own, bytes, c->gpu.stream);
-    if (result != CUDA_SUCCESS)
-        return nccl_cuda_failed(f, result, "cuMemcpyHtoDAsync");
-    tess_status s = nccl_gather_bytes(&launch, (void *)r->own_there, (void *)r->all_there, bytes, f);
-    if (s)
-        return s;
-    result = cu->cuMemcpyDtoHAsync(r->all, r->all_there, (uint64_t)c->size * bytes, c->gpu.stream);
-    if (result == CUDA_SUCCESS)
-        result = cu->cuEventRecord(r->begun, c->gpu.stream);
-    r->compares = 1;
+    nccl_said_note(c, own);
+    CUresult result = c->gpu.cu->cuMemcpyHtoDAsync(r->own_there, r->own, sizeof *own, c->gpu.stream);
+    *words = (struct nccl_words){ (void *)r->own_there, (void *)r->all_there, sizeof *own };
+    return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuMemcpyHtoDAsync");
+}
+
+static tess_status hear(tess_comm *c, tess_request *r, tess_error *f) {
+    uint64_t bytes = (uint64_t)c->size * sizeof(kit_announcement);
+    CUresult result = c->gpu.cu->cuMemcpyDtoHAsync(r->all, r->all_there, bytes, c->gpu.stream);
+    r->compares = result == CUDA_SUCCESS;
     return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuMemcpyDtoHAsync");
+}
+
+/* NCCL's calls, which may block. */
+static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_t n, struct nccl_words *words,
+                             tess_error *f) {
+    struct nccl_launch launch = { .cu = c->gpu.cu,
+                                  .lib = c->gpu.lib,
+                                  .comm = atomic_load(&c->comm),
+                                  .stream = c->gpu.stream,
+                                  .reduce = c->gpu.reduce,
+                                  .rank = c->rank,
+                                  .size = c->size,
+                                  .deterministic = c->settings->deterministic,
+                                  .words = words };
+    tess_status s = nccl_gate_enter(c, "a collective", kit_until_ns(c->timeout_ns), f);
+    return s ? s : nccl_gate_leave(c, nccl_run_calls(&launch, calls, n, f), f);
 }
 
 static tess_status queue(tess_comm *c, tess_request *r, const tess_collective *calls, uint32_t n,
                          const kit_announcement *own, int announces, tess_error *f) {
-    struct nccl_launch launch = launch_of(c);
+    struct nccl_words words = { .own = NULL };
     tess_status s = TESS_OK;
+    int compares = announces && c->size > 1;
     for (uint32_t i = 0; s == TESS_OK && i < n; i++)
         s = follow(c, r, &calls[i].after, f);
-    if (s == TESS_OK && announces)
-        s = announce(c, r, own, f);
+    if (s == TESS_OK && compares)
+        s = announce(c, r, own, &words, f);
     if (s == TESS_OK)
-        s = nccl_run_calls(&launch, calls, n, f);
+        s = run_calls(c, calls, n, &words, f);
+    if (s == TESS_OK && compares)
+        s = hear(c, r, f);
     CUresult result = CUDA_SUCCESS;
     if (s == TESS_OK)
         result = c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream);
     return result == CUDA_SUCCESS ? s : nccl_cuda_failed(f, result, "cuEventRecord");
 }
 
-/* Whether ranks disagreed, which explains why NCCL failed: others saw it first and left. */
-static void look_for_mismatch(tess_comm *c, tess_request *r) {
-    enum { PATIENCE_NS = 100000000 };
-    int64_t late = kit_now_ns() + PATIENCE_NS;
-    nccl_sweep(c);
-    if (!r->compares || c->failure.code != TESS_OK)
-        return;
-    while (c->gpu.cu->cuEventQuery(r->begun) == CUDA_ERROR_NOT_READY && kit_now_ns() < late)
-        kit_nap(100000);
-    if (c->gpu.cu->cuEventQuery(r->begun) == CUDA_SUCCESS)
-        nccl_compare(c, r);
-}
-
 /* After a failure half way: nothing of it may still run when post returns. */
 static void wait_until_idle(tess_comm *c, int64_t late_ns) {
     while (c->gpu.cu->cuStreamQuery(c->gpu.stream) == CUDA_ERROR_NOT_READY && kit_now_ns() < late_ns)
         kit_nap(100000);
+}
+
+/* Whether ranks disagreed, which explains why NCCL failed: others saw it first and left. */
+static void explain(tess_comm *c, tess_error *f) {
+    tess_error mismatch = { .struct_size = sizeof mismatch, .rank = -1 };
+    if (!atomic_load(&c->stop) && nccl_compare_stalled(c, &mismatch) != TESS_OK)
+        *f = mismatch;
 }
 
 static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint32_t n, const kit_announcement *own,
@@ -192,11 +89,12 @@ static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint3
     tess_status s = nccl_request_take(c, &r, f);
     if (s)
         return s;
+    r->seq = own->seq;
     s = queue(c, r, calls, n, own, announces, f);
     if (s) {
-        look_for_mismatch(c, r);
+        explain(c, f);
         nccl_fail_locked(c, f);
-        *f = c->failure;
+        nccl_failure(c, f);
         wait_until_idle(c, kit_now_ns() + A_SECOND);
         nccl_request_give(r);
         return f->code;
@@ -206,7 +104,6 @@ static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint3
     else
         c->head = r;
     c->tail = r;
-    pthread_cond_signal(&c->work);
     *out = r;
     return TESS_OK;
 }
@@ -214,12 +111,10 @@ static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint3
 static tess_status post_announced(tess_comm *c, const tess_collective *calls, uint32_t n, kit_announcement own,
                                   int announces, tess_request **out, tess_error *f) {
     pthread_mutex_lock(&c->lock);
-    tess_status s = c->failure.code;
-    if (s)
-        *f = c->failure;
-    else if (c->finalized)
+    tess_status s = nccl_failure(c, f);
+    if (s == TESS_OK && c->finalized)
         s = tess_plugin_fail(f, TESS_E_INVALID, "nccl: post after finalize");
-    else
+    if (s == TESS_OK)
         s = nccl_enter(&c->gpu, f);
     if (s == TESS_OK) {
         own.seq = c->seq++;
@@ -253,9 +148,8 @@ tess_status nccl_comm_post(tess_comm *c, const tess_collective *calls, uint32_t 
 static tess_status look_at(tess_request *r, tess_error *f) {
     tess_comm *c = r->comm;
     tess_status s = atomic_load_explicit(&r->status, memory_order_acquire);
-    if (s == TESS_PENDING) {
-        pthread_mutex_lock(&c->lock);
-        look(c);
+    if (s == TESS_PENDING && pthread_mutex_trylock(&c->lock) == 0) { /* else a post is being queued */
+        nccl_look(c);
         pthread_mutex_unlock(&c->lock);
         s = atomic_load_explicit(&r->status, memory_order_acquire);
     }
@@ -313,6 +207,9 @@ tess_status nccl_comm_create(const struct nccl_settings *settings, const tess_co
     c->timeout_ns = config->timeout_ns > 0 ? config->timeout_ns : -1;
     snprintf(c->prefix, sizeof c->prefix, "%s", config->group ? config->group : "");
     pthread_mutex_init(&c->lock, NULL);
+    pthread_mutex_init(&c->failure_lock, NULL);
+    pthread_mutex_init(&c->said.lock, NULL);
+    pthread_mutex_init(&c->watch_lock, NULL);
     pthread_cond_init(&c->work, NULL);
     c->index = config->device >= 0 ? config->device : config->local_rank;
     tess_status s = nccl_gpu_open(&c->gpu, c->index, f);
@@ -322,12 +219,6 @@ tess_status nccl_comm_create(const struct nccl_settings *settings, const tess_co
     }
     *out = c;
     return TESS_OK;
-}
-
-static tess_status start_watcher(tess_comm *c, tess_error *f) {
-    tess_status s = kit_thread_start(&c->watcher, c->settings->host, "nccl", "tess-nccl-watch", watch, c, f);
-    c->watching = s == TESS_OK;
-    return s;
 }
 
 /* Posts an announcement alone and waits for those of all ranks. */
@@ -348,7 +239,7 @@ static tess_status meet_in(tess_comm *c, uint32_t op, int64_t timeout_ns, tess_e
 }
 
 tess_status nccl_comm_begin(tess_comm *c, tess_error *f) {
-    tess_status s = start_watcher(c, f);
+    tess_status s = nccl_watcher_start(c, f);
     return s ? s : meet_in(c, KIT_OP_JOIN, c->timeout_ns, f);
 }
 
@@ -363,14 +254,9 @@ tess_status nccl_comm_finalize(tess_comm *c, int64_t timeout_ns, tess_error *f) 
     if (s)
         return s;
     pthread_mutex_lock(&c->lock);
-    s = c->failure.code;
-    if (s) {
-        *f = c->failure;
-    } else {
-        ncclResult_t r = c->gpu.lib->ncclCommFinalize(c->comm);
-        s = r == ncclSuccess      ? TESS_OK
-            : r == ncclInProgress ? nccl_settle(c, c->comm, late, "ncclCommFinalize", f)
-                                  : nccl_failed(f, c->gpu.lib, r, "ncclCommFinalize");
+    s = nccl_failure(c, f);
+    if (s == TESS_OK) {
+        s = nccl_dissolve(c, late, f);
         if (s)
             nccl_fail_locked(c, f);
         c->finalized = s == TESS_OK;
@@ -379,13 +265,9 @@ tess_status nccl_comm_finalize(tess_comm *c, int64_t timeout_ns, tess_error *f) 
     return s;
 }
 
-static void stop_watcher(tess_comm *c) {
-    pthread_mutex_lock(&c->lock);
-    c->quit = 1;
-    pthread_cond_broadcast(&c->work);
-    pthread_mutex_unlock(&c->lock);
-    if (c->watching)
-        pthread_join(c->watcher, NULL);
+static void give_back(const tess_comm *c, ncclComm_t comm) {
+    if (comm && c->gpu.lib->ncclCommDestroy(comm) != ncclSuccess)
+        kit_log(c->settings->host, 1, "nccl", "ncclCommDestroy failed");
 }
 
 /* In the GPU's context. What was not ended in order is aborted, so that nothing here waits for a peer. */
@@ -393,10 +275,10 @@ static void end_nccl(tess_comm *c) {
     enum { A_SECOND = 1000000000 };
     tess_error f = { .struct_size = sizeof f };
     pthread_mutex_lock(&c->lock);
-    if (c->finalized && c->comm) {
-        if (c->gpu.lib->ncclCommDestroy(c->comm) != ncclSuccess)
-            kit_log(c->settings->host, 1, "nccl", "ncclCommDestroy failed");
-        c->comm = NULL;
+    if (c->finalized) {
+        give_back(c, atomic_exchange(&c->comm, NULL));
+        give_back(c, c->setup);
+        c->setup = NULL;
     } else {
         tess_plugin_fail(&f, TESS_E_ABORTED, "nccl: the communicator was destroyed");
         nccl_fail_locked(c, &f);
@@ -413,14 +295,17 @@ void nccl_comm_destroy(tess_comm *c) {
         return;
     if (c->gpu.context && (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK)) {
         end_nccl(c);
-        stop_watcher(c);
+        nccl_watcher_stop(c);
         nccl_free_chunks(c);
         nccl_leave(&c->gpu);
     } else {
-        stop_watcher(c);
+        nccl_watcher_stop(c);
     }
     nccl_gpu_close(&c->gpu);
     pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->failure_lock);
+    pthread_mutex_destroy(&c->said.lock);
+    pthread_mutex_destroy(&c->watch_lock);
     pthread_cond_destroy(&c->work);
     free(c);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One communicator: its GPU, its stream, its requests in post order, and a watcher that sees failures while nobody
- * asks. */
+ * asks and ends what blocks. */
 #ifndef NCCL_COMMUNICATOR_H
 #define NCCL_COMMUNICATOR_H
 #include "collective.h"
@@ -35,7 +35,8 @@ struct tess_request {
     tess_request *next; /* in flight, or among the free ones */
     _Atomic(tess_status) status;
     tess_error failure;
-    CUevent begun, ended;             /* begun: `after`, then where the announcements have come */
+    CUevent begun, ended;             /* begun: `after` */
+    uint64_t seq;                     /* in post order */
     int compares;                     /* announcements are on their way */
     kit_announcement *own, *all;      /* pinned: ours; everybody's */
     CUdeviceptr own_there, all_there; /* the same on the GPU */
@@ -48,43 +49,96 @@ struct nccl_chunk { /* of requests, made together */
     CUdeviceptr announcements;
 };
 
+enum { NCCL_REMEMBERED = 256 };
+struct nccl_said { /* what this rank announced, for ranks that hang */
+    pthread_mutex_t lock;
+    kit_announcement last[NCCL_REMEMBERED]; /* by number, modulo */
+    uint64_t n, ended;                      /* announced; ended: all before that number */
+};
+
+struct nccl_gate { /* a call of NCCL's that blocks */
+    atomic_int inside;
+    _Atomic(const char *) call;
+    _Atomic(int64_t) late_ns;
+};
+
 struct tess_comm {
     const struct nccl_settings *settings;
     struct nccl_gpu gpu;
     int rank, size, index; /* index: of the GPU */
     char prefix[200];
-    int64_t timeout_ns;       /* how long NCCL may be in progress */
+    int64_t timeout_ns;       /* how long a call of NCCL's may take */
     atomic_int stop;          /* give up whatever is waited for */
     _Atomic(tess_status) why; /* of the first abort, which may have to wait for the lock */
+    struct nccl_gate gate;
+    struct nccl_said said;
+    pthread_mutex_t failure_lock;
+    tess_error failure; /* the first; nccl_failure */
 
-    pthread_mutex_t lock; /* guards what follows; held for no longer than NCCL or the driver take to queue something */
-    pthread_cond_t work;
-    ncclComm_t comm; /* null once aborted or destroyed */
-    tess_error failure;
+    pthread_mutex_t lock;     /* guards what follows; held while NCCL or the driver queue something */
+    ncclComm_t setup;         /* does not block: others are split from it. Null: `comm` serves for that too */
+    _Atomic(ncclComm_t) comm; /* blocks; null once aborted or destroyed */
     struct nccl_chunk *chunks;
     tess_request *free, *head, *tail;
     uint64_t seq;
-    int finalized, quit, watching;
+    int splits, finalized;
+
+    pthread_mutex_t watch_lock; /* guards what follows; held for moments */
+    pthread_cond_t work;
+    int active, quit, watching; /* active: something is in flight, or about to be */
     pthread_t watcher;
 };
 
-/* A communicator without NCCL's: everything of its own. Give it c->comm, then nccl_comm_begin. */
+/* A communicator without NCCL's: everything of its own. Give it NCCL's, then nccl_comm_begin. */
 tess_status nccl_comm_create(const struct nccl_settings *, const tess_comm_config *, tess_comm **out, tess_error *);
-/* Says hello to the others and starts the watcher. */
+/* Starts the watcher and says hello to the others. */
 tess_status nccl_comm_begin(tess_comm *, tess_error *);
 void nccl_comm_destroy(tess_comm *); /* null is fine */
 tess_status nccl_comm_finalize(tess_comm *, int64_t timeout_ns, tess_error *);
-/* The first failure stays. */
-void nccl_comm_fail(tess_comm *, const tess_error *);
-tess_status nccl_comm_health(tess_comm *, tess_error *);
-/* Asks a communicator of NCCL's until it is through; gives up when `c` is stopped, the run is ending, or at `late_ns`.
- */
-tess_status nccl_settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const char *call, tess_error *);
 
 tess_status nccl_comm_post(tess_comm *, const tess_collective *, uint32_t n, tess_request **out, tess_error *);
 tess_status nccl_comm_wait(tess_request *, int64_t timeout_ns, tess_error *);
 tess_status nccl_comm_wait_stream(tess_request *, const tess_stream *, tess_error *);
 void nccl_comm_release(tess_request *);
+
+/* ---- setup.c: NCCL's communicators. One that does not block is made first, so that a rank that does not come ends in
+ * a timeout; the one that works is split from it, and blocks. --------------------------------------------------- */
+
+/* All ranks; each has its GPU. */
+tess_status nccl_found(tess_comm *, tess_error *);
+/* With the parent's lock. `child` null: this rank is in none. */
+tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm *child, tess_error *);
+/* With the lock; every rank has come. */
+tess_status nccl_dissolve(tess_comm *, int64_t late_ns, tess_error *);
+
+/* ---- watcher.c: failure, and calls that block ---------------------------------------------------- */
+
+tess_status nccl_watcher_start(tess_comm *, tess_error *);
+void nccl_watcher_stop(tess_comm *);
+/* The first failure stays; NCCL's communicator is aborted, also while another thread is blocked in it. */
+void nccl_comm_fail(tess_comm *, const tess_error *);
+/* The same with the lock. */
+void nccl_fail_locked(tess_comm *, const tess_error *);
+/* The first failure, TESS_OK while all is well. Any thread. */
+tess_status nccl_failure(tess_comm *, tess_error *);
+/* Before and after a call of NCCL's that blocks: the watcher aborts at `late_ns`, or when the run is ending. Refused
+ * once the communicator is to stop. */
+tess_status nccl_gate_enter(tess_comm *, const char *call, int64_t late_ns, tess_error *);
+/* What the call gave, or why it was ended. */
+tess_status nccl_gate_leave(tess_comm *, tess_status, tess_error *);
+/* Looks at what is in flight and at what NCCL says of its peers. With the lock. */
+void nccl_look(tess_comm *);
+/* The communicator is to stop: why. */
+tess_status nccl_stopped(tess_comm *, const char *call, tess_error *);
+
+/* ---- compare.c: what ranks announce ------------------------------------------------------------- */
+
+void nccl_said_note(tess_comm *, const kit_announcement *);
+void nccl_said_ended(tess_comm *, uint64_t seq);
+/* TESS_E_MISMATCH when a rank announced something else than this one; everybody's announcements are there. */
+tess_status nccl_compare(tess_comm *, const tess_request *, tess_error *);
+/* The same for what hangs: this rank's oldest announcement goes into the key-value store, the others' come from it. */
+tess_status nccl_compare_stalled(tess_comm *, tess_error *);
 
 /* ---- requests.c, with the lock ------------------------------------------------------------------ */
 
@@ -92,10 +146,7 @@ tess_status nccl_request_take(tess_comm *, tess_request **out, tess_error *);
 void nccl_request_give(tess_request *);
 /* Ends what has come to its end, in order. In the GPU's context. */
 void nccl_sweep(tess_comm *);
-void nccl_fail_locked(tess_comm *, const tess_error *);
 void nccl_free_chunks(tess_comm *);
-/* Fails the communicator when a rank announced something else than this one. */
-void nccl_compare(tess_comm *, const tess_request *);
 
 /* ---- memory.c ----------------------------------------------------------------------------------- */
 

@@ -12,8 +12,9 @@ struct registration {
 
 /* In the GPU's context, with the lock. */
 static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, struct registration *reg) {
-    reg->by = c->comm;
-    return c->comm ? c->gpu.lib->ncclCommRegister(c->comm, at, bytes, &reg->handle) : ncclInvalidUsage;
+    ncclComm_t comm = atomic_load(&c->comm);
+    reg->by = comm;
+    return comm ? c->gpu.lib->ncclCommRegister(comm, at, bytes, &reg->handle) : ncclInvalidUsage;
 }
 
 static tess_status allocate(tess_comm *c, uint64_t bytes, void **out, struct registration *reg, tess_error *f) {
@@ -87,8 +88,9 @@ tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **
 
 /* Of a communicator that was aborted, NCCL has let go by itself. */
 static void let_go(tess_comm *c, const struct registration *reg) {
-    if (reg->handle && c->comm && reg->by == c->comm)
-        c->gpu.lib->ncclCommDeregister(c->comm, reg->handle);
+    ncclComm_t comm = atomic_load(&c->comm);
+    if (reg->handle && comm && reg->by == comm)
+        c->gpu.lib->ncclCommDeregister(comm, reg->handle);
 }
 
 void nccl_memory_deregister(tess_comm *c, void *which) {

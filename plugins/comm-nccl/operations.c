@@ -26,38 +26,34 @@ static ncclRedOp_t redop_of(uint32_t redop) {
 
 /* ---- groups ------------------------------------------------------------------------------------- */
 
-static tess_status settled(const struct nccl_launch *l, ncclResult_t r, const char *call, tess_error *f) {
-    if (r == ncclSuccess)
-        return TESS_OK;
-    return r == ncclInProgress ? l->settle(l->user, call, f) : nccl_failed(f, l->lib, r, call);
-}
-
 /* A call inside a group; a failure is kept until the group has ended. */
 static void note(tess_error *f, const struct nccl_launch *l, ncclResult_t r, const char *call) {
-    if (r != ncclSuccess && r != ncclInProgress && f->code == TESS_OK)
+    if (r != ncclSuccess && f->code == TESS_OK)
         nccl_failed(f, l->lib, r, call);
 }
 
 static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
+    struct nccl_words *words = l->words;
     f->code = TESS_OK;
     ncclResult_t r = l->lib->ncclGroupStart();
-    return r == ncclSuccess ? TESS_OK : nccl_failed(f, l->lib, r, "ncclGroupStart");
+    if (r != ncclSuccess)
+        return nccl_failed(f, l->lib, r, "ncclGroupStart");
+    if (words->own)
+        note(f, l, l->lib->ncclAllGather(words->own, words->all, words->bytes, ncclUint8, l->comm, l->stream),
+             "ncclAllGather");
+    words->own = NULL;
+    return TESS_OK;
 }
 
 static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
     tess_error ended = { .struct_size = sizeof ended, .rank = -1 };
     ncclResult_t r = l->lib->ncclGroupEnd();
-    tess_status s = settled(l, r, "ncclGroupEnd", &ended);
+    tess_status s = r == ncclSuccess ? TESS_OK : nccl_failed(&ended, l->lib, r, "ncclGroupEnd");
     if (f->code != TESS_OK) /* the call's own failure says more */
         return f->code;
     if (s)
         *f = ended;
     return s;
-}
-
-tess_status nccl_gather_bytes(const struct nccl_launch *l, const void *send, void *recv, uint64_t bytes,
-                              tess_error *f) {
-    return settled(l, l->lib->ncclAllGather(send, recv, bytes, ncclUint8, l->comm, l->stream), "ncclAllGather", f);
 }
 
 /* ---- our kernel --------------------------------------------------------------------------------- */
@@ -180,7 +176,10 @@ static tess_status all_reduce_in_pairs(const struct nccl_launch *l, const tess_c
 
 static tess_status all_reduce_everywhere(const struct nccl_launch *l, const tess_collective *c,
                                          const struct nccl_way *way, tess_error *f) {
-    TRY(nccl_gather_bytes(l, c->send, c->scratch, way->stride_bytes, f));
+    TRY(begin_group(l, f));
+    note(f, l, l->lib->ncclAllGather(c->send, c->scratch, way->stride_bytes, ncclUint8, l->comm, l->stream),
+         "ncclAllGather");
+    TRY(end_group(l, f));
     tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
     args.others = c->scratch;
     args.stride_bytes = way->stride_bytes;
@@ -244,8 +243,10 @@ static tess_status finish(const struct nccl_launch *l, const tess_collective *c,
 static tess_status then_finished(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
     const char *name;
     void *to = c->flags & KIT_ADD ? c->scratch : c->recv;
+    TRY(begin_group(l, f));
     ncclResult_t r = call_plainly(l, c, to, &name);
-    TRY(settled(l, r, name, f));
+    note(f, l, r, name);
+    TRY(end_group(l, f));
     return finish(l, c, to, f);
 }
 
@@ -322,7 +323,7 @@ static tess_status run_one(const struct nccl_launch *l, const tess_collective *c
     }
 }
 
-tess_status nccl_run_calls(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
+static tess_status run_in_order(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
     for (uint32_t i = 0; i < n;) {
         uint32_t grouped = group_at(l, calls, i, n);
         if (grouped) {
@@ -334,4 +335,12 @@ tess_status nccl_run_calls(const struct nccl_launch *l, const tess_collective *c
         }
     }
     return TESS_OK;
+}
+
+tess_status nccl_run_calls(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
+    TRY(run_in_order(l, calls, n, f));
+    if (!l->words->own) /* all but a join, a barrier and the like have a group */
+        return TESS_OK;
+    TRY(begin_group(l, f));
+    return end_group(l, f);
 }

@@ -30,6 +30,13 @@ struct nccl_way nccl_way_of(const tess_collective *, int size, int deterministic
 tess_status nccl_check(const tess_collective *, int rank, int size, int deterministic, tess_error *);
 /* ---- operations.c ------------------------------------------------------------------------------- */
 
+/* Gathered in the first group of a request, so that comparing costs no group of its own. */
+struct nccl_words {
+    const void *own; /* on the GPU; null: nothing, or gathered already */
+    void *all;
+    uint64_t bytes;
+};
+
 /* What calls are made with, in the device's context. */
 struct nccl_launch {
     const tess_cuda *cu;
@@ -38,14 +45,11 @@ struct nccl_launch {
     CUstream stream;
     CUfunction reduce;
     int rank, size, deterministic;
-    /* NCCL said ncclInProgress: returns when it is through, or what went wrong. */
-    tess_status (*settle)(void *user, const char *call, tess_error *);
-    void *user;
+    struct nccl_words *words;
 };
 
-/* Puts n checked calls into the launch's stream, in order; as one group where none depends on another. */
+/* Puts the words and n checked calls into the launch's stream, in order; as one group where none depends on another.
+ * Blocks as NCCL does: until all is queued, and for peers that it has to connect with first. */
 tess_status nccl_run_calls(const struct nccl_launch *, const tess_collective *, uint32_t n, tess_error *);
-/* An all_gather of `bytes` of each rank, in device memory. */
-tess_status nccl_gather_bytes(const struct nccl_launch *, const void *send, void *recv, uint64_t bytes, tess_error *);
 tess_status nccl_cuda_failed(tess_error *, CUresult, const char *call);
 #endif

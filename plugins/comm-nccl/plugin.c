@@ -18,7 +18,7 @@ static void close_plugin(void *ctx) {
 static tess_status list_options(void *ctx, const tess_option **out, uint32_t *n) {
     static const tess_option list[] = {
         { sizeof *list, 5, "nccl-compare", "on|off",
-          "ranks compare what they post before it is called done: an all_gather of 64 bytes each" },
+          "ranks compare what they post before it is called done: an 64 bytes each, in the collective's own group" },
     };
     (void)ctx;
     *out = list;
@@ -84,31 +84,6 @@ static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collecti
 
 /* ---- making and ending -------------------------------------------------------------------------- */
 
-static ncclConfig_t not_blocking(void) {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    return config;
-}
-
-static tess_status join(tess_comm *c, tess_error *f) {
-    int64_t late = kit_until_ns(c->timeout_ns);
-    ncclConfig_t config = not_blocking();
-    ncclUniqueId id;
-    tess_status s = nccl_meet(c, &id, late, f);
-    if (s == TESS_OK)
-        s = nccl_enter(&c->gpu, f);
-    if (s)
-        return s;
-    ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&c->comm, c->size, id, c->rank, &config);
-    nccl_leave(&c->gpu);
-    if (r != ncclSuccess && r != ncclInProgress) {
-        c->comm = NULL;
-        return nccl_failed(f, c->gpu.lib, r, "ncclCommInitRankConfig");
-    }
-    s = nccl_settle(c, c->comm, late, "ncclCommInitRankConfig", f);
-    return s ? s : nccl_comm_begin(c, f);
-}
-
 static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_comm *c = NULL;
@@ -119,7 +94,9 @@ static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **o
         s = nccl_comm_create(ctx, config, &c, &f);
     if (s)
         return tess_plugin_copy_error(error, &f);
-    s = join(c, &f);
+    s = nccl_found(c, &f);
+    if (s == TESS_OK)
+        s = nccl_comm_begin(c, &f);
     if (s) {
         nccl_comm_destroy(c);
         return tess_plugin_copy_error(error, &f);
@@ -128,48 +105,22 @@ static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **o
     return TESS_OK;
 }
 
-/* NCCL's split, with the parent's lock: both communicators are in progress until it is done. */
-static tess_status divide(tess_comm *parent, int32_t color, int32_t key, tess_comm *child, tess_error *f) {
-    ncclConfig_t config = not_blocking();
-    config.splitShare = 1; /* channels and proxy are the parent's: the groups of hybrid cost no memory of their own */
-    int64_t late = kit_until_ns(child && child->timeout_ns >= 0 ? child->timeout_ns : parent->timeout_ns);
-    ncclComm_t comm = NULL;
-    if (parent->failure.code != TESS_OK) {
-        *f = parent->failure;
-        return f->code;
-    }
-    ncclResult_t r =
-        parent->gpu.lib->ncclCommSplit(parent->comm, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm, &config);
-    tess_status s = r == ncclSuccess || r == ncclInProgress
-                        ? nccl_settle(parent, parent->comm, late, "ncclCommSplit", f)
-                        : nccl_failed(f, parent->gpu.lib, r, "ncclCommSplit");
-    if (child)
-        child->comm = comm;
-    if (s == TESS_OK && child)
-        s = nccl_settle(parent, comm, late, "ncclCommSplit", f);
-    if (s) /* the others wait for this rank: they must learn of it */
-        nccl_fail_locked(parent, f);
-    return s;
-}
-
-static tess_status find_place(tess_comm *child, tess_error *f) {
-    const struct nccl_library *lib = child->gpu.lib;
-    ncclResult_t r = lib->ncclCommCount(child->comm, &child->size);
-    if (r != ncclSuccess)
-        return nccl_failed(f, lib, r, "ncclCommCount");
-    r = lib->ncclCommUserRank(child->comm, &child->rank);
-    return r == ncclSuccess ? TESS_OK : nccl_failed(f, lib, r, "ncclCommUserRank");
+/* The same on the ranks of one group, and of no other group: their keys do not meet. */
+static void name_group(tess_comm *parent, const char *group, int32_t color, char *out, size_t room) {
+    snprintf(out, room, "%.150s.%d.%d", group ? group : parent->prefix, ++parent->splits, (int)color);
 }
 
 static tess_status split(tess_comm *parent, int32_t color, int32_t key, const tess_comm_config *config, tess_comm **out,
                          tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
+    char group[200];
     tess_comm_config mine = { .struct_size = sizeof mine,
                               .nranks = 1,
                               .device = parent->index,
-                              .group = config->group ? config->group : parent->prefix,
+                              .group = group,
                               .timeout_ns = config->timeout_ns };
     tess_comm *child = NULL;
+    name_group(parent, config->group, color, group, sizeof group);
     tess_status s = color < 0 ? TESS_OK : nccl_comm_create(parent->settings, &mine, &child, &f);
     if (s) { /* it will not come to the split */
         nccl_comm_fail(parent, &f);
@@ -177,12 +128,11 @@ static tess_status split(tess_comm *parent, int32_t color, int32_t key, const te
     }
     TRY_OR(nccl_enter(&parent->gpu, &f), err);
     pthread_mutex_lock(&parent->lock);
-    s = divide(parent, color, key, child, &f);
+    s = nccl_divide(parent, color, key, child, &f);
     pthread_mutex_unlock(&parent->lock);
     nccl_leave(&parent->gpu);
     if (s || !child)
         goto err;
-    TRY_OR(find_place(child, &f), err);
     TRY_OR(nccl_comm_begin(child, &f), err);
     *out = child;
     return TESS_OK;
@@ -207,7 +157,7 @@ static tess_status abort_comm(tess_comm *comm, tess_status why) {
 
 static tess_status health(tess_comm *comm, tess_error *error) {
     tess_error f = { .struct_size = sizeof f };
-    return nccl_comm_health(comm, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
+    return nccl_failure(comm, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------- */

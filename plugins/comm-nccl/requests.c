@@ -104,21 +104,10 @@ static void end_first(tess_comm *c, const tess_error *f) {
     c->head = r->next;
     if (!c->head)
         c->tail = NULL;
+    nccl_said_ended(c, r->seq);
     if (f)
         r->failure = *f;
     atomic_store_explicit(&r->status, f ? f->code : TESS_OK, memory_order_release);
-}
-
-void nccl_fail_locked(tess_comm *c, const tess_error *f) {
-    if (c->failure.code == TESS_OK)
-        c->failure = *f;
-    atomic_store(&c->stop, 1);
-    if (c->comm) { /* what NCCL has in the stream comes to its end */
-        ncclComm_t comm = c->comm;
-        c->comm = NULL;
-        c->gpu.lib->ncclCommAbort(comm);
-    }
-    pthread_cond_broadcast(&c->work);
 }
 
 /* Whether the event has passed; a device that fails has passed everything. */
@@ -132,24 +121,23 @@ static int passed(tess_comm *c, CUevent event) {
     return c->gpu.cu->cuEventQuery(event) != CUDA_ERROR_NOT_READY;
 }
 
-void nccl_compare(tess_comm *c, const tess_request *r) {
-    tess_error f = { .struct_size = sizeof f };
-    for (int i = 0; i < c->size; i++)
-        if (kit_compare("nccl", &r->all[c->rank], c->rank, &r->all[i], i, &f) != TESS_OK) {
-            nccl_fail_locked(c, &f);
-            return;
-        }
+/* What the others announced, once it is there. */
+static void judge(tess_comm *c, tess_request *r) {
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
+    if (!r->compares || nccl_failure(c, &f) != TESS_OK)
+        return;
+    r->compares = 0;
+    if (nccl_compare(c, r, &f) != TESS_OK)
+        nccl_fail_locked(c, &f);
 }
 
 void nccl_sweep(tess_comm *c) {
     while (c->head) {
         tess_request *r = c->head;
-        if (r->compares && passed(c, r->begun) && c->failure.code == TESS_OK) {
-            r->compares = 0;
-            nccl_compare(c, r);
-        }
+        tess_error f = { .struct_size = sizeof f, .rank = -1 };
         if (!passed(c, r->ended))
             break;
-        end_first(c, c->failure.code != TESS_OK ? &c->failure : NULL);
+        judge(c, r);
+        end_first(c, nccl_failure(c, &f) != TESS_OK ? &f : NULL);
     }
 }

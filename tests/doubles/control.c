@@ -70,6 +70,16 @@ int double__fails(const char *name) {
     return asked_to_fail(double__variable("FAIL"), name, call);
 }
 
+int double__hangs(const char *name) {
+    uint64_t calls = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < NAMES && names[i].name; i++)
+        if (strcmp(names[i].name, name) == 0)
+            calls = names[i].calls;
+    pthread_mutex_unlock(&lock);
+    return asked_to_fail(double__variable("HANG"), name, calls) != 0;
+}
+
 void double__live(const char *kind, int64_t by) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < KINDS; i++) {

@@ -11,6 +11,7 @@
  *   DEVICES=4 MEMORY=1073741824   how many devices, and the bytes of each
  *   FAIL=NAME:N[:CODE][@RANK]     the N-th call of NAME fails (from 1), only in the process with that RANK; "work": the
  *                                 N-th piece of work of any stream fails when it runs, and the context with it
+ *   HANG=NAME:N[@RANK]            the N-th call of that name of NCCL does not end before its communicator is aborted
  *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
  *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
  *                                 come anyway
@@ -37,6 +38,8 @@ const char *double__variable(const char *name); /* of TESSERA_DOUBLE_name; null 
 int64_t double__number(const char *name, int64_t fallback);
 /** Counts a call. 0: go on; -1: this one is to fail; else the code it is to fail with. */
 int double__fails(const char *name);
+/** Whether the call that was counted last is to hang. */
+int double__hangs(const char *name);
 /** One more, or one less, of a kind of thing that must not be left at exit. `kind` is a literal. */
 void double__live(const char *kind, int64_t by);
 uint32_t double__random(void);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The double of NCCL: ranks are processes of this host, connected by sockets of the user's own, in pairs. Collectives
  * run on the thread of the stream they were given to. As in NCCL: a communicator runs one thing after another, whatever
- * the streams; a communicator that does not block says ncclInProgress now and then and must be asked until it is
- * through; who differs from the others hangs until it is aborted. */
+ * the streams; a communicator that does not block says ncclInProgress to every group and must be asked until it is
+ * through, and in 2.26 it is never through now and then; one that blocks waits for its peers in the first group, and in
+ * the first with sends; two threads in one communicator are a mistake, unless one aborts; who differs from the others
+ * hangs until it is aborted. */
 #ifndef TESSERA_DOUBLE_NCCL_H
 #define TESSERA_DOUBLE_NCCL_H
 #include <nccl.h>
@@ -10,6 +12,7 @@
 #include "driver.h"
 
 enum { NCCL_ALL_GATHER = 1, NCCL_REDUCE_SCATTER, NCCL_ALL_REDUCE, NCCL_BROADCAST, NCCL_SEND, NCCL_RECV };
+enum { NCCL_BY_RING = 1, NCCL_IN_PAIRS = 2 }; /* how ranks are connected */
 enum { NCCL_CALLS = 1024, NCCL_RANKS = 64, NCCL_DATA = 0, NCCL_CONTROL, NCCL_CHANNELS };
 
 typedef struct {
@@ -30,15 +33,17 @@ typedef struct nccl_group {
 
 typedef struct ncclComm {
     int rank, nranks, device, blocking, users;
-    char name[96];                               /* of its sockets, without the rank */
+    char name[112];                              /* of its sockets, without the rank */
     int socket[NCCL_CHANNELS][NCCL_RANKS], wake; /* wake: readable once aborted */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     ncclResult_t state;
-    int aborted, ended, finalized, splits, busy, registrations; /* busy: the helper thread is */
-    uint64_t turns, done;                                       /* given out; passed */
-    void (*task)(struct ncclComm *);                            /* for the helper thread; null: none */
-    nccl_group *launch;                                         /* of the task */
+    int aborted, ended, finalized, splits, registrations;
+    int busy;                        /* a task is being done */
+    int starts, connected;           /* connected: NCCL_…, bits */
+    uint64_t turns, done;            /* given out; passed */
+    void (*task)(struct ncclComm *); /* for the helper thread; null: none */
+    nccl_group *launch;              /* of the task */
     struct {
         int color, key;
         struct ncclComm *child;
@@ -79,8 +84,10 @@ void nccl__set_state(ncclComm *, ncclResult_t); /* an error stays */
 void nccl__use(ncclComm *);
 void nccl__unuse(ncclComm *);
 /** Has the helper thread do `task`; the state is ncclInProgress until it is done. A blocking communicator does it now.
- */
+ * The call that nccl__enter named last may be one that is to hang. */
 ncclResult_t nccl__start(ncclComm *, void (*task)(ncclComm *));
+/** Waits for all ranks, with what `launch` needs of them. -1: aborted. */
+int nccl__connect_for(ncclComm *, int how);
 /** Whether calls may be made: ncclSuccess, ncclInvalidArgument while something is in progress, or its error. */
 ncclResult_t nccl__ready(ncclComm *);
 #endif

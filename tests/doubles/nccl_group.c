@@ -68,19 +68,39 @@ static void push(nccl_group *g) {
     double__push_always(g->stream, run_group, &g, sizeof g);
 }
 
-static void push_late(ncclComm *c) {
-    usleep(double__random() % 2000);
-    if (!nccl__is_aborted(c))
-        push(c->launch);
+static int way_of(const nccl_group *g) {
+    int how = 0;
+    for (int i = 0; i < g->n; i++)
+        how |= g->calls[i].what == NCCL_SEND || g->calls[i].what == NCCL_RECV ? NCCL_IN_PAIRS : NCCL_BY_RING;
+    return how;
+}
+
+/* Ranks connect when they need each other first: the peers must come to the same. */
+static int connect(ncclComm *c, int how) {
+    for (int bit = 1; bit <= NCCL_IN_PAIRS; bit <<= 1) {
+        if (!(how & bit & ~c->connected))
+            continue;
+        if (nccl__connect_for(c, bit))
+            return -1;
+        c->connected |= bit;
+    }
+    return 0;
+}
+
+static void push_group(ncclComm *c) {
+    nccl_group *g = c->launch;
+    if (!c->blocking)
+        usleep(double__random() % 2000);
+    if (connect(c, way_of(g)) || nccl__is_aborted(c))
+        old_group(g);
+    else
+        push(g);
 }
 
 static ncclResult_t launch(nccl_group *g) {
-    if (!g->comm->blocking && double__random() % 8 == 0) {
-        g->comm->launch = g;
-        return nccl__start(g->comm, push_late);
-    }
-    push(g);
-    return ncclSuccess;
+    double__fails("groups-of-nccl"); /* counts them */
+    g->comm->launch = g;
+    return nccl__start(g->comm, push_group);
 }
 
 /* ---- the calls ---------------------------------------------------------------------------------- */

@@ -54,10 +54,10 @@ static ncclResult_t settle(ncclResult_t r) {
     return r;
 }
 
-static void join(int device) {
+static void join_so(int device, int blocking) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     CUcontext context;
-    config.blocking = 0;
+    config.blocking = blocking;
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);
     CHECK(cuCtxPushCurrent(context) == CUDA_SUCCESS);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -67,7 +67,12 @@ static void join(int device) {
         __atomic_store_n(&shared->ready, 1, __ATOMIC_RELEASE);
     }
     wait_flag(&shared->ready, 1);
-    CHECK(ncclCommInitRankConfig(&comm, nranks, shared->id, rank, &config) == ncclInProgress);
+    CHECK(ncclCommInitRankConfig(&comm, nranks, shared->id, rank, &config) ==
+          (blocking ? ncclSuccess : ncclInProgress));
+}
+
+static void join(int device) {
+    join_so(device, 0);
 }
 
 static void leave(int device) {
@@ -101,7 +106,7 @@ static void sums_go_round(void) {
     leave(rank);
 }
 
-/* A communicator in progress takes no call; sooner or later one says so itself. */
+/* A communicator in progress takes no call, and every group is in progress. */
 static void progress_must_be_awaited(void) {
     int in_progress = 0;
     join(rank);
@@ -112,7 +117,7 @@ static void progress_must_be_awaited(void) {
         in_progress += r == ncclInProgress;
         CHECK(settle(r) == ncclSuccess);
     }
-    CHECK(in_progress > 0 && in_progress < 200);
+    CHECK(in_progress == 200);
     CHECK(ncclAllGather((void *)memory, recv_at(), 1025, ncclInt32, comm, stream) == ncclInvalidArgument);
     CHECK(ncclAllGather((void *)memory, recv_at(), 1, ncclInt32, comm, (cudaStream_t)&in_progress) ==
           ncclInvalidArgument);
@@ -136,10 +141,82 @@ static void disagreement_hangs(void) {
     leave(rank);
 }
 
+static int returned; /* the call that blocks has */
+static void *gather_once(void *arg) {
+    CUcontext context = arg;
+    CHECK(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+    ncclResult_t r = ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream);
+    __atomic_store_n(&returned, 1, __ATOMIC_RELEASE);
+    CHECK(r == ncclInternalError);
+    cuCtxPopCurrent(NULL);
+    return NULL;
+}
+
+/* The last rank never comes to the first collective: who called it is blocked in it until another thread aborts. */
+static void first_call_blocks_for_its_peers(void) {
+    pthread_t thread;
+    CUcontext context;
+    join_so(rank, 1);
+    cuCtxGetCurrent(&context);
+    if (rank < nranks - 1) {
+        CHECK(pthread_create(&thread, NULL, gather_once, context) == 0);
+        usleep(100000);
+        CHECK(!__atomic_load_n(&returned, __ATOMIC_ACQUIRE));
+        CHECK(ncclCommAbort(comm) == ncclSuccess);
+        pthread_join(thread, NULL);
+        __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
+    } else {
+        wait_flag(&shared->flag, nranks - 1);
+        CHECK(ncclCommAbort(comm) == ncclSuccess);
+    }
+    leave(rank);
+}
+
+/* TESSERA_DOUBLE_HANG: the third one, of rank 0; the others go on. */
+static void wanted_call_hangs_until_aborted(void) {
+    pthread_t thread;
+    CUcontext context;
+    if (rank == 0)
+        setenv("TESSERA_DOUBLE_HANG", "ncclAllGather:3", 1);
+    join_so(rank, 1);
+    cuCtxGetCurrent(&context);
+    for (int i = 0; i < 2; i++)
+        CHECK(ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream) == ncclSuccess);
+    if (rank == 0) {
+        CHECK(pthread_create(&thread, NULL, gather_once, context) == 0);
+        usleep(100000);
+        CHECK(!__atomic_load_n(&returned, __ATOMIC_ACQUIRE));
+        CHECK(ncclCommAbort(comm) == ncclSuccess);
+        pthread_join(thread, NULL);
+    } else {
+        CHECK(ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream) == ncclSuccess);
+        usleep(20000);
+        CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+        CHECK(ncclCommAbort(comm) == ncclSuccess);
+    }
+    leave(rank);
+}
+
+/* 2.26 and calls that do not block: now and then one is never through. */
+static void version_2_26_hangs_unblocked(void) {
+    ncclResult_t state = ncclSuccess;
+    setenv("TESSERA_DOUBLE_NCCL_VERSION", "22602", 1);
+    join(rank);
+    CHECK(settle(ncclInProgress) == ncclSuccess);
+    CHECK(settle(ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream)) == ncclSuccess);
+    CHECK(ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream) == ncclInProgress);
+    usleep(100000);
+    CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess && state == ncclInProgress);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    leave(rank);
+}
+
 static void death(int seen) {
     ncclResult_t state = ncclSuccess;
     join(rank);
     CHECK(settle(ncclInProgress) == ncclSuccess);
+    CHECK(settle(ncclAllGather((void *)memory, recv_at(), 4, ncclInt32, comm, stream)) == ncclSuccess);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
     __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
     if (rank == nranks - 1) {
         wait_flag(&shared->flag, nranks);
@@ -248,6 +325,18 @@ static void test_nccl__one_communicator_on_two_streams_keeps_its_order(void **st
     (void)state;
     run_ranks(3, streams_share_a_communicator, -1);
 }
+static void test_nccl__first_blocking_call_waits_for_peers_until_aborted(void **state) {
+    (void)state;
+    run_ranks(3, first_call_blocks_for_its_peers, -1);
+}
+static void test_nccl__wanted_call_hangs_until_aborted(void **state) {
+    (void)state;
+    run_ranks(2, wanted_call_hangs_until_aborted, -1);
+}
+static void test_nccl__2_26_hangs_where_calls_do_not_block(void **state) {
+    (void)state;
+    run_ranks(2, version_2_26_hangs_unblocked, -1);
+}
 
 int main(void) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -261,6 +350,9 @@ int main(void) {
         cmocka_unit_test(test_nccl__dead_rank_is_not_seen_when_asked),
         cmocka_unit_test(test_nccl__two_ranks_on_one_device_are_refused),
         cmocka_unit_test(test_nccl__one_communicator_on_two_streams_keeps_its_order),
+        cmocka_unit_test(test_nccl__first_blocking_call_waits_for_peers_until_aborted),
+        cmocka_unit_test(test_nccl__wanted_call_hangs_until_aborted),
+        cmocka_unit_test(test_nccl__2_26_hangs_where_calls_do_not_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

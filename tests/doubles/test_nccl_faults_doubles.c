@@ -37,7 +37,7 @@ static struct {
         unsigned char value[VALUE];
         uint64_t bytes;
     } keys[KEYS];
-    char said[RANKS][400];
+    char said[RANKS][400], logged[400];
     atomic_int at[RANKS]; /* which step each rank has come to */
 } * shared;
 static int rank, nranks;
@@ -50,8 +50,9 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * A_SECOND + t.tv_nsec;
 }
 
-static void quiet_log(void *host, int32_t level, const char *plugin, const char *message) {
-    (void)host, (void)level, (void)plugin, (void)message;
+static void keep_log(void *host, int32_t level, const char *plugin, const char *message) {
+    (void)host, (void)level, (void)plugin;
+    snprintf(shared->logged, sizeof shared->logged, "%s", message);
 }
 static const char *no_option(void *host, const char *key) {
     (void)host;
@@ -59,7 +60,11 @@ static const char *no_option(void *host, const char *key) {
 }
 static tess_status set(void *host, const char *key, const void *value, uint64_t bytes) {
     (void)host;
-    int i = atomic_fetch_add(&shared->n_keys, 1);
+    int i = 0;
+    while (i < KEYS && strcmp(shared->keys[i].key, key) != 0)
+        i++;
+    if (i == KEYS)
+        i = atomic_fetch_add(&shared->n_keys, 1);
     if (i >= KEYS || bytes > VALUE)
         return TESS_E_NOMEM;
     snprintf(shared->keys[i].key, sizeof shared->keys[i].key, "%s", key);
@@ -85,13 +90,13 @@ static tess_status get(void *host, const char *key, void *value, uint64_t *bytes
 }
 static int32_t is_aborting(void *host) {
     (void)host;
-    return atomic_load(&shared->failed);
+    return getenv("PROBE_DEAF") ? 0 : atomic_load(&shared->failed);
 }
 
 static const tess_host host = { .struct_size = sizeof host,
                                 .abi_major = TESS_ABI_MAJOR,
                                 .abi_minor = TESS_ABI_MINOR,
-                                .log = quiet_log,
+                                .log = keep_log,
                                 .option = no_option,
                                 .kv_set = set,
                                 .kv_get = get,
@@ -183,14 +188,18 @@ static int all_operations(tess_comm *comm, char *memory, int n) {
     return collect(comm, pair, 2);
 }
 
+static int64_t timeout_ns(void) {
+    return getenv("PROBE_TIMEOUT") ? A_SECOND : LONG_NS;
+}
+
 static int on_a_part(tess_comm *world) {
-    tess_comm_config config = { .struct_size = sizeof config, .group = "part", .timeout_ns = LONG_NS };
+    tess_comm_config config = { .struct_size = sizeof config, .group = "part", .timeout_ns = timeout_ns() };
     tess_comm *part = NULL;
     tess_collective c = { .struct_size = sizeof c, .op = TESS_BARRIER, .scale = 1 };
     if (bad("split", ops->split(world, 0, -rank, &config, &part, &error)))
         return 1;
     keep(1, part);
-    int failed = collect(part, &c, 1) || bad("finalize", ops->finalize(part, LONG_NS, &error));
+    int failed = collect(part, &c, 1) || bad("finalize", ops->finalize(part, timeout_ns(), &error));
     keep(1, NULL);
     ops->destroy(part);
     return failed;
@@ -203,7 +212,7 @@ static int with_world(void) {
                                 .local_rank = rank,
                                 .device = getenv("PROBE_DEVICE") ? atoi(getenv("PROBE_DEVICE")) : -1,
                                 .group = "world",
-                                .timeout_ns = LONG_NS };
+                                .timeout_ns = timeout_ns() };
     tess_alloc_request request = {
         .struct_size = sizeof request, .mem = TESS_MEM_CUDA, .bytes = 1 << 20, .align = 256
     };
@@ -216,7 +225,7 @@ static int with_world(void) {
     if (!failed) {
         failed = all_operations(world, buffer.ptr, nranks) || on_a_part(world);
         ops->mem_free(world, &buffer); /* before finalize, which ends what takes registrations back */
-        failed = failed || bad("finalize", ops->finalize(world, LONG_NS, &error));
+        failed = failed || bad("finalize", ops->finalize(world, timeout_ns(), &error));
     }
     keep(0, NULL);
     ops->destroy(world);
@@ -395,6 +404,81 @@ static void test_nccl_faults__work_fails_on_the_device_doubles(void **state) {
     assert_true(n_told > 0);
 }
 
+/* ---- a call of NCCL's that does not end -------------------------------------------------------------- */
+
+/* `wish` hangs; a rank says `line` with `fails` failing on another rank, or after a second. */
+static void hang_one(const char *wish, const char *fails, const char *line) {
+    int codes[RANKS];
+    setenv("TESSERA_DOUBLE_HANG", wish, 1);
+    if (fails)
+        setenv("TESSERA_DOUBLE_FAIL", fails, 1);
+    else
+        setenv("PROBE_TIMEOUT", "1", 1);
+    int64_t begin = now_ns();
+    run_ranks(wish, codes);
+    double seconds = (double)(now_ns() - begin) * 1e-9;
+    unsetenv("TESSERA_DOUBLE_HANG");
+    unsetenv("TESSERA_DOUBLE_FAIL");
+    unsetenv("PROBE_TIMEOUT");
+    int says = strstr(shared->said[1], line) || (!fails && strstr(shared->said[0], line)); /* who looks first */
+    if (codes[1] != TOLD || !says || strchr(shared->said[1], '\n'))
+        fail_msg("%s: rank 1 ends with %d and says \"%s\", expected \"%s\"", wish, codes[1], shared->said[1], line);
+    if (seconds > 5)
+        fail_msg("%s: took %.1f s", wish, seconds);
+}
+
+static void test_nccl_faults__call_that_hangs_ends_in_time_doubles(void **state) {
+    static const char *const names[] = { "ncclCommInitRankConfig:1", "ncclCommSplit:1",   "ncclCommSplit:2",
+                                         "ncclCommSplit:3",          "ncclGroupEnd:1",    "ncclGroupEnd:2",
+                                         "ncclGroupEnd:7",           "ncclCommFinalize:1" };
+    (void)state;
+    nranks = 2;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char wish[64];
+        snprintf(wish, sizeof wish, "%s@1", names[i]);
+        hang_one(wish, NULL, "did not end in time");
+    }
+}
+
+/* Another thread aborts, as the core does when a rank is lost. */
+static void test_nccl_faults__abort_ends_a_call_that_hangs_doubles(void **state) {
+    (void)state;
+    nranks = 2;
+    setenv("PROBE_DEAF", "1", 1); /* nobody asks the host */
+    hang_one("ncclGroupEnd:4@1", "cuEventQuery:200@0", "nccl: the communicator was aborted");
+    unsetenv("PROBE_DEAF");
+}
+
+/* As on 2.26, where only calls that block are safe. */
+static void test_nccl_faults__2_26_works_with_calls_that_block_doubles(void **state) {
+    int codes[RANKS];
+    (void)state;
+    nranks = 3;
+    setenv("TESSERA_DOUBLE_NCCL_VERSION", "22602", 1);
+    run_ranks("NCCL 2.26", codes);
+    unsetenv("TESSERA_DOUBLE_NCCL_VERSION");
+    for (int i = 0; i < nranks; i++)
+        if (codes[i] != DONE)
+            fail_msg("rank %d: %s", i, shared->said[i]);
+    assert_non_null(strstr(shared->logged, "NCCL 2.26.2 is known to hang at random"));
+}
+
+static long calls_of(const char *name) {
+    for (int i = 0; i < CALLS; i++)
+        if (strcmp(counted[i].name, name) == 0)
+            return counted[i].calls;
+    return 0;
+}
+
+/* What ranks compare travels with the data. Two joins and two ends, the part's barrier, six operations with two dtypes,
+ * a batch: one group each. */
+static void test_nccl_faults__comparing_takes_no_group_of_its_own_doubles(void **state) {
+    (void)state;
+    nranks = 2;
+    count_calls(1);
+    assert_int_equal(calls_of("groups-of-nccl"), 2 + 2 + 1 + 12 + 1);
+}
+
 /* ---- what is missing or wrong at the start ------------------------------------------------------ */
 
 /* With `name` set to `value`, every rank says so. */
@@ -566,6 +650,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_nccl_faults__any_call_fails_on_one_of_two_ranks_doubles),
         cmocka_unit_test(test_nccl_faults__any_call_fails_in_deterministic_mode_doubles),
         cmocka_unit_test(test_nccl_faults__work_fails_on_the_device_doubles),
+        cmocka_unit_test(test_nccl_faults__call_that_hangs_ends_in_time_doubles),
+        cmocka_unit_test(test_nccl_faults__abort_ends_a_call_that_hangs_doubles),
+        cmocka_unit_test(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
+        cmocka_unit_test(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
         cmocka_unit_test(test_nccl_faults__old_nccl_is_named_doubles),
         cmocka_unit_test(test_nccl_faults__old_driver_is_named_doubles),
         cmocka_unit_test(test_nccl_faults__driver_of_the_version_before_is_named_doubles),
