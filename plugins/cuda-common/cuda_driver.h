@@ -40,11 +40,11 @@ enum { TESS_CUDA_OLDEST = CUDA_VERSION / 1000 > 12 ? CUDA_VERSION / 1000 * 1000 
     X(cuMemGetInfo)                                                                                                    \
     X(cuMemAlloc)                                                                                                      \
     X(cuMemFree)                                                                                                       \
-    X(cuMemAllocAsync)                                                                                                 \
+    X(cuMemAllocFromPoolAsync)                                                                                         \
     X(cuMemFreeAsync)                                                                                                  \
-    X(cuDeviceGetDefaultMemPool)                                                                                       \
+    X(cuMemPoolCreate)                                                                                                 \
+    X(cuMemPoolDestroy)                                                                                                \
     X(cuMemPoolSetAttribute)                                                                                           \
-    X(cuMemPoolTrimTo)                                                                                                 \
     X(cuMemHostAlloc)                                                                                                  \
     X(cuMemFreeHost)                                                                                                   \
     X(cuMemHostRegister)                                                                                               \

@@ -18,7 +18,7 @@ typedef struct cuda_block { /* one piece of memory given out */
     struct cuda_block *next;
     uint64_t at, bytes;
     uint32_t mem, domain;
-    int pooled; /* of cuMemAllocAsync */
+    int pooled; /* of the pool */
 } cuda_block;
 
 struct tess_device {
@@ -29,9 +29,10 @@ struct tess_device {
     CUcontext context;
     CUmodule module;
     CUfunction *functions;
-    CUstream memory; /* orders allocation and release against the streams */
-    CUevent passed;  /* where a stream is when memory is released */
-    int has_pools;
+    CUmemoryPool pool; /* null: the driver has none */
+    CUstream taking;   /* allocations, behind nothing: none waits for a release */
+    CUstream giving;   /* releases, each behind what the streams held then */
+    CUevent passed;    /* where a stream is when memory is released */
     uint64_t capacity_bytes, free_at_start;
     _Atomic(int) fault;   /* a CUresult that stays */
     pthread_mutex_t lock; /* of what follows */
@@ -56,6 +57,7 @@ tess_status cuda_failed(tess_device *, CUresult, const char *doing, tess_error *
 tess_status cuda_mem_alloc(tess_device *, const tess_alloc_request *, tess_buffer *, tess_error *);
 void cuda_mem_free(tess_device *, tess_buffer *);
 tess_status cuda_mem_usage(tess_device *, uint64_t *backend_bytes, uint64_t *free_bytes);
+CUresult cuda_memory_begin(tess_device *); /* within cuda_enter */
 void cuda_memory_end(tess_device *);
 
 tess_status cuda_stream_create(tess_device *, uint32_t role, tess_stream *, tess_error *);

@@ -33,6 +33,28 @@ static tess_status check_request(const tess_device *d, const tess_alloc_request 
 
 /* ---- of the GPU ------------------------------------------------------------------------------------- */
 
+/* Releases that wait for a stream are no reason to wait here: the pool hands out what has been given back already, or
+ * more of the GPU's memory. */
+static CUresult take_from_pool(tess_device *d, uint64_t bytes, CUdeviceptr *out) {
+    CUresult r = d->cu->cuMemAllocFromPoolAsync(out, bytes, d->pool, d->taking);
+    if (r)
+        return r;
+    r = d->cu->cuStreamSynchronize(d->taking); /* whatever stream uses it next need not know of ours */
+    if (r)
+        d->cu->cuMemFreeAsync(*out, d->taking);
+    return r;
+}
+
+static CUresult take(tess_device *d, uint64_t bytes, CUdeviceptr *out) {
+    if (!d->pool)
+        return d->cu->cuMemAlloc(out, bytes);
+    CUresult r = take_from_pool(d, bytes, out);
+    if (r != CUDA_ERROR_OUT_OF_MEMORY)
+        return r;
+    r = d->cu->cuStreamSynchronize(d->giving); /* only now: what was released has to come back first */
+    return r ? r : take_from_pool(d, bytes, out);
+}
+
 static tess_status alloc_device(tess_device *d, cuda_block *b, tess_error *error) {
     uint64_t room = d->capacity_bytes > d->taken_bytes ? d->capacity_bytes - d->taken_bytes : 0;
     size_t free_bytes = 0, total = 0;
@@ -41,12 +63,7 @@ static tess_status alloc_device(tess_device *d, cuda_block *b, tess_error *error
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: %llu bytes needed, %llu of its %llu free",
                                 (unsigned long long)b->bytes, (unsigned long long)room,
                                 (unsigned long long)d->capacity_bytes);
-    CUresult r = d->has_pools ? d->cu->cuMemAllocAsync(&at, b->bytes, d->memory) : d->cu->cuMemAlloc(&at, b->bytes);
-    if (r == CUDA_SUCCESS && d->has_pools) { /* whatever stream uses it next need not know of ours */
-        r = d->cu->cuStreamSynchronize(d->memory);
-        if (r)
-            d->cu->cuMemFreeAsync(at, d->memory);
-    }
+    CUresult r = take(d, b->bytes, &at);
     if (r == CUDA_ERROR_OUT_OF_MEMORY && d->cu->cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS)
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: GPU %d has no %llu bytes: %llu of its %llu are free",
                                 (int)d->index, (unsigned long long)b->bytes, (unsigned long long)free_bytes,
@@ -54,12 +71,12 @@ static tess_status alloc_device(tess_device *d, cuda_block *b, tess_error *error
     if (r)
         return cuda_failed(d, r, "allocating memory", error);
     b->at = at;
-    b->pooled = d->has_pools;
+    b->pooled = d->pool != NULL;
     d->taken_bytes += b->bytes;
     return TESS_OK;
 }
 
-/* Nothing is waited for: the release takes its place behind what all streams hold now. */
+/* Nothing is waited for: the release takes its place behind what all streams hold now, on a stream of its own. */
 static void free_device(tess_device *d, const cuda_block *b) {
     d->taken_bytes -= b->bytes;
     if (!b->pooled) {
@@ -68,8 +85,8 @@ static void free_device(tess_device *d, const cuda_block *b) {
     }
     for (int i = 0; i < d->n_streams + d->has_program; i++)
         if (d->cu->cuEventRecord(d->passed, i < d->n_streams ? d->streams[i] : d->program) == CUDA_SUCCESS)
-            d->cu->cuStreamWaitEvent(d->memory, d->passed, 0);
-    d->cu->cuMemFreeAsync(b->at, d->memory);
+            d->cu->cuStreamWaitEvent(d->giving, d->passed, 0);
+    d->cu->cuMemFreeAsync(b->at, d->giving);
 }
 
 /* ---- of the host -------------------------------------------------------------------------------------- */
@@ -208,12 +225,41 @@ tess_status cuda_mem_usage(tess_device *d, uint64_t *backend_bytes, uint64_t *fr
     return TESS_OK;
 }
 
+/* Of our own, so that no allocation is made to wait for a release, and the program's pool is as it was. */
+static CUresult make_pool(tess_device *d) {
+    CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                             .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->handle } };
+    int has_pools = 0, no = 0;
+    CUresult r = d->cu->cuDeviceGetAttribute(&has_pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d->handle);
+    if (r || !has_pools)
+        return r;
+    r = d->cu->cuMemPoolCreate(&d->pool, &props);
+    return r ? r : d->cu->cuMemPoolSetAttribute(d->pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &no);
+}
+
+CUresult cuda_memory_begin(tess_device *d) {
+    CUresult r = make_pool(d);
+    if (r == CUDA_SUCCESS)
+        r = d->cu->cuStreamCreateWithPriority(&d->taking, CU_STREAM_NON_BLOCKING, 0);
+    if (r == CUDA_SUCCESS)
+        r = d->cu->cuStreamCreateWithPriority(&d->giving, CU_STREAM_NON_BLOCKING, 0);
+    return r == CUDA_SUCCESS ? d->cu->cuEventCreate(&d->passed, CU_EVENT_DISABLE_TIMING) : r;
+}
+
 void cuda_memory_end(tess_device *d) {
     while (d->blocks) {
         cuda_block *b = d->blocks;
         d->blocks = b->next;
         release(d, b);
     }
-    if (d->memory)
-        d->cu->cuStreamSynchronize(d->memory);
+    if (d->giving)
+        d->cu->cuStreamSynchronize(d->giving);
+    if (d->passed)
+        d->cu->cuEventDestroy(d->passed);
+    if (d->giving)
+        d->cu->cuStreamDestroy(d->giving);
+    if (d->taking)
+        d->cu->cuStreamDestroy(d->taking);
+    if (d->pool)
+        d->cu->cuMemPoolDestroy(d->pool);
 }

@@ -129,10 +129,6 @@ static void destroy(tess_device *d) {
         cuda_memory_end(d);
         for (int i = 0; i < d->n_streams; i++)
             d->cu->cuStreamDestroy(d->streams[i]);
-        if (d->passed)
-            d->cu->cuEventDestroy(d->passed);
-        if (d->memory)
-            d->cu->cuStreamDestroy(d->memory);
         if (d->module)
             d->cu->cuModuleUnload(d->module);
         cuda_leave(d);
@@ -151,8 +147,6 @@ static tess_status check_chip(tess_device *d, tess_error *error) {
         r = d->cu->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, d->handle);
     if (r == CUDA_SUCCESS)
         r = d->cu->cuDeviceGetAttribute(&d->processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->handle);
-    if (r == CUDA_SUCCESS)
-        r = d->cu->cuDeviceGetAttribute(&d->has_pools, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, d->handle);
     if (r)
         return cuda_failed(d, r, "asking for its properties", error);
     if (major < 8)
@@ -174,9 +168,7 @@ static tess_status start(tess_device *d, tess_error *error) {
         return s;
     s = cuda_load_kernels(d, error);
     if (s == TESS_OK) {
-        r = d->cu->cuStreamCreateWithPriority(&d->memory, CU_STREAM_NON_BLOCKING, 0);
-        if (r == CUDA_SUCCESS)
-            r = d->cu->cuEventCreate(&d->passed, CU_EVENT_DISABLE_TIMING);
+        r = cuda_memory_begin(d);
         if (r == CUDA_SUCCESS)
             r = d->cu->cuMemGetInfo(&free_bytes, &total);
         if (r)
