@@ -86,7 +86,7 @@ static tess_status run_events(tess *t) {
         if (in->op != TESS__ENTER)
             continue;
         tess__doing_event(t, &t->pass.program->events[in->index]);
-        int64_t begin = tess__tracing_begin(t);
+        tess__mark begin = tess__tracing_mark(t, NULL);
         TRY(call_block(t, &t->pass.program->events[in->index]));
         tess__tracing_event(t, &t->pass.program->events[in->index], begin);
     }

@@ -115,3 +115,11 @@ tess_status tess__device_stream_wait(const tess__device *d, tess_event *event, c
 tess_status tess__device_event_wait(const tess__device *d, tess_event *event, int64_t timeout_ns) {
     CALL(d, event_wait, event, timeout_ns);
 }
+
+int tess__device_times_events(const tess__device *d) {
+    return HAS(d, event_elapsed_ns);
+}
+
+tess_status tess__device_elapsed(const tess__device *d, tess_event *from, tess_event *to, int64_t *out) {
+    return d->ops->event_elapsed_ns(from, to, out);
+}

@@ -30,6 +30,9 @@ uint64_t tess__device_backend_bytes(const tess__device *); /* its libraries' own
 tess_status tess__device_fill(const tess__device *, void *at, uint8_t byte, uint64_t bytes);
 tess_status tess__device_copy(const tess__device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem,
                               uint64_t bytes, const tess_stream *stream);
+int tess__device_times_events(const tess__device *);
+/** Nanoseconds between two points; TESS_PENDING: not passed yet. */
+tess_status tess__device_elapsed(const tess__device *, tess_event *from, tess_event *to, int64_t *out);
 tess_status tess__device_kernel(const tess__device *, tess_kernel *, const tess_stream *stream);
 
 tess_status tess__device_stream(const tess__device *, uint32_t role, tess_stream *out);

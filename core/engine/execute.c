@@ -56,6 +56,7 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
                         gathers ? &f->gather : &f->reduce));
     *(gathers ? &f->gather_seq : &f->reduce_seq) = c.seq;
     *(gathers ? &f->gather_ns : &f->reduce_ns) = tess__tracing_begin(t);
+    TRY(tess__tracing_posted(t, in, gathers ? f->gather : f->reduce));
     tess__comms_idle(&t->comms);
     return TESS_OK;
 }
@@ -251,7 +252,7 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         const tess__instr *in = &t->pass.program->instrs[*pc];
         if (stops(in->op, how_far))
             return TESS_OK;
-        int64_t begin = tess__tracing_begin(t);
+        tess__mark begin = tess__tracing_mark(t, in);
         TRY(run_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }

@@ -139,12 +139,7 @@ static tess_status start(tess *t, uint64_t spans) {
     tess__tracing_end(t);
     if (!spans)
         return TESS_OK;
-    TRY(tess__trace_create(spans, &t->recorder.trace));
-    t->recorder.entered_ns = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->recorder.entered_ns);
-    if (t->recorder.entered_ns)
-        return TESS_OK;
-    tess__tracing_end(t);
-    return tess__fail(TESS_E_NOMEM, "no memory for a trace of %d scopes", t->plan.model.n_scopes);
+    return tess__tracing_start(t, spans);
 }
 
 tess_status tess_trace(tess *t, uint64_t spans) {
@@ -182,6 +177,8 @@ tess_status tess_trace_each(tess *t, uint64_t step, tess_span_fn fn, void *user)
     if (!fn || !t->recorder.trace)
         return tess__fail(TESS_E_INVALID, "tess_trace_each: %s",
                           fn ? "nothing was recorded: tess_trace comes first" : "the function is missing");
+    TRY(tess__streams_sync(&t->streams));
+    TRY(tess__timeline_read(&t->recorder.timeline));
     return each(t, step, fn, user);
 }
 

@@ -317,7 +317,7 @@ static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope sco
     tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
     TRY(tess__scope_pointers(t, scope, params, grads));
     if (t->recorder.trace)
-        t->recorder.entered_ns[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__trace_now();
+        t->recorder.entered[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__tracing_mark(t, NULL);
     return TESS_OK;
 }
 
@@ -327,7 +327,7 @@ static tess_status end(tess *t, const char *call, uint8_t type, tess_scope scope
     int backward = type >= TESS__BACKWARD_BEGIN;
     uint8_t began = backward ? TESS__BACKWARD_BEGIN : TESS__FORWARD_BEGIN;
     if (t->recorder.trace && t->pass.entered[2 * scope + backward])
-        tess__tracing_event(t, &(tess__event){ began, scope }, t->recorder.entered_ns[2 * scope + backward]);
+        tess__tracing_event(t, &(tess__event){ began, scope }, t->recorder.entered[2 * scope + backward]);
     if (t->pass.entered[2 * scope + backward])
         TRY(tess__take_back(t, scope, backward, call));
     return go_to(t, type, scope);

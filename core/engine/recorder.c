@@ -16,13 +16,38 @@ static int is_wait(const tess__instr *in) {
     return tess__span_is_wait(&span);
 }
 
-void tess__tracing_instr(tess *t, const tess__instr *in, int64_t begin_ns) {
+static int is_recorded(const tess *t, const tess__instr *in) {
+    if (in->op == TESS__ENTER || in->op == TESS__LEAVE || in->op == TESS__FREE || on_a_lane(t, in))
+        return 0;
+    return in->op != TESS__ALLOC || in->flags & TESS__ZERO;
+}
+
+/* A failure of the timeline is the device's, and shows in what is queued next. */
+tess__mark tess__tracing_mark(tess *t, const tess__instr *in) {
+    tess__mark mark = { .ns = tess__tracing_begin(t) };
+    if (t->recorder.timeline.trace) {
+        t->streams.step = t->step.steps_done;
+        t->streams.doing = in ? *in : (tess__instr){ .op = TESS__ENTER };
+        if (!in || is_recorded(t, in))
+            tess__timeline_begin(&t->recorder.timeline, &t->device.compute, &mark.timed);
+    }
+    return mark;
+}
+
+static void stop(tess *t, const tess__instr *in, const tess__event *e, tess__mark begin) {
+    tess__timeline_stop(&t->recorder.timeline, begin.timed, &t->device.compute, TESS__TRACK_COMPUTE, in, e,
+                        t->step.steps_done);
+}
+
+void tess__tracing_instr(tess *t, const tess__instr *in, tess__mark begin) {
     const int64_t least_ns = 1000; /* a wait for what is there already is none */
-    if (!t->recorder.trace || in->op == TESS__ENTER || in->op == TESS__LEAVE || in->op == TESS__FREE ||
-        on_a_lane(t, in))
+    int64_t begin_ns = begin.ns;
+    if (!t->recorder.trace || !is_recorded(t, in))
         return;
-    if (in->op == TESS__ALLOC && !(in->flags & TESS__ZERO))
+    if (t->recorder.timeline.trace) {
+        stop(t, in, NULL, begin);
         return;
+    }
     if (is_wait(in) && tess__trace_now() - begin_ns < least_ns)
         return;
     tess__trace_add(t->recorder.trace, TESS__TRACK_COMPUTE, in, NULL, t->step.steps_done, begin_ns);
@@ -30,6 +55,17 @@ void tess__tracing_instr(tess *t, const tess__instr *in, int64_t begin_ns) {
         tess__trace_add(t->recorder.trace, TESS__TRACK_COMM, in, NULL, t->step.steps_done, begin_ns);
         t->recorder.comm_end_ns = tess__trace_now();
     }
+}
+
+/* The observer waits for the request, and does nothing else: where it comes to is where the collective ends. */
+tess_status tess__tracing_posted(tess *t, const tess__instr *in, tess_request *request) {
+    tess__timeline *line = &t->recorder.timeline;
+    tess__timed *span;
+    if (!line->trace || !t->streams.comm_waits)
+        return TESS_OK;
+    TRY(tess__timeline_begin(line, &t->device.compute, &span));
+    TRY(tess__comm_wait_on_stream(&t->comms, request, &line->observer));
+    return tess__timeline_stop(line, span, &line->observer, TESS__TRACK_COMM, in, NULL, t->step.steps_done);
 }
 
 /* Collectives run one after another; the plugin does not say when, so one begins with its post or the end of the one
@@ -51,18 +87,43 @@ void tess__tracing_job(tess *t, uint32_t lane, uint8_t op, int32_t index, int64_
     tess__trace_add(t->recorder.trace, lane, &in, NULL, t->step.steps_done, begin_ns);
 }
 
-void tess__tracing_event(tess *t, const tess__event *e, int64_t begin_ns) {
+void tess__tracing_event(tess *t, const tess__event *e, tess__mark begin) {
     tess__instr in = { .op = TESS__ENTER };
-    tess__trace_add(t->recorder.trace, TESS__TRACK_COMPUTE, &in, e, t->step.steps_done, begin_ns);
+    if (t->recorder.timeline.trace)
+        stop(t, &in, e, begin);
+    else
+        tess__trace_add(t->recorder.trace, TESS__TRACK_COMPUTE, &in, e, t->step.steps_done, begin.ns);
 }
 
-/* ---- the end of a trace ---- */
+/* ---- the beginning and the end of a trace ---- */
+
+static tess_status begin(tess *t, uint64_t spans) {
+    tess__recorder *r = &t->recorder;
+    TRY(tess__trace_create(spans, &r->trace));
+    r->entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *r->entered);
+    if (!r->entered)
+        return tess__fail(TESS_E_NOMEM, "no memory for a trace of %d scopes", t->plan.model.n_scopes);
+    if (!t->streams.on || !tess__timeline_can(&t->device))
+        return TESS_OK;
+    TRY(tess__timeline_start(&r->timeline, &t->device, r->trace));
+    t->streams.timeline = &r->timeline;
+    return TESS_OK;
+}
+
+tess_status tess__tracing_start(tess *t, uint64_t spans) {
+    tess_status s = begin(t, spans);
+    if (s)
+        tess__tracing_end(t);
+    return s;
+}
 
 void tess__tracing_end(tess *t) {
+    t->streams.timeline = NULL;
+    tess__timeline_end(&t->recorder.timeline);
     tess__trace_destroy(t->recorder.trace);
-    free(t->recorder.entered_ns);
+    free(t->recorder.entered);
     t->recorder.trace = NULL;
-    t->recorder.entered_ns = NULL;
+    t->recorder.entered = NULL;
 }
 
 /* ---- points of the ledger ---- */

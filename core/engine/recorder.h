@@ -2,13 +2,19 @@
 /* What the engine writes down while it runs: spans for tess_trace, points for the ledger. */
 #ifndef TESS_RECORDER_H
 #define TESS_RECORDER_H
-#include "trace.h"
+#include "timeline.h"
+
+typedef struct { /* where a span begins */
+    int64_t ns;
+    tess__timed *timed; /* null: by the host's clock */
+} tess__mark;
 
 typedef struct {
-    tess__trace *trace;  /* null: not recorded */
-    int64_t *entered_ns; /* with a trace: by scope, forward at 2 * scope, backward at 2 * scope + 1 */
-    int64_t comm_end_ns; /* of the collective that ended last */
-    int32_t next_point;  /* in the running program */
+    tess__trace *trace;      /* null: not recorded */
+    tess__timeline timeline; /* of a device with streams */
+    tess__mark *entered;     /* with a trace: by scope, forward at 2 * scope, backward at 2 * scope + 1 */
+    int64_t comm_end_ns;     /* of the collective that ended last */
+    int32_t next_point;      /* in the running program */
     tess_ledger_fn ledger_hook;
     void *ledger_user;
     tess_ledger_point *last_points; /* by unit and point; null: not asked for */

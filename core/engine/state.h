@@ -151,10 +151,15 @@ tess_status tess__free_all(tess *, const tess__program *);
 static inline int64_t tess__tracing_begin(const tess *t) {
     return t->recorder.trace ? tess__trace_now() : 0;
 }
-void tess__tracing_instr(tess *, const tess__instr *, int64_t begin_ns);
+/** The same on the engine's thread, where the compute stream is. */
+tess__mark tess__tracing_mark(tess *, const tess__instr *or_null);
+void tess__tracing_instr(tess *, const tess__instr *, tess__mark begin);
+/** A collective was posted, for which a stream will wait. */
+tess_status tess__tracing_posted(tess *, const tess__instr *, tess_request *);
 void tess__tracing_comm(tess *, const tess__instr *wait, int64_t posted_ns);
 void tess__tracing_job(tess *, uint32_t lane, uint8_t op, int32_t index, int64_t begin_ns);
-void tess__tracing_event(tess *, const tess__event *, int64_t begin_ns);
+void tess__tracing_event(tess *, const tess__event *, tess__mark begin);
+tess_status tess__tracing_start(tess *, uint64_t spans);
 void tess__tracing_end(tess *);
 /** The running program has come to a point of the ledger. */
 void tess__ledger_reach(tess *, const tess__point *);

@@ -50,11 +50,14 @@ void tess__streams_end(tess__streams *q) {
 
 static tess_status begin(tess__streams *q, const tess__stream *s) {
     TRY(tess__device_record(q->device, q->reached, &q->device->compute));
-    return tess__device_stream_wait(q->device, q->reached, &s->stream);
+    TRY(tess__device_stream_wait(q->device, q->reached, &s->stream));
+    return tess__timeline_begin(q->timeline, &s->stream, &q->timed);
 }
 
 static tess_status end(tess__streams *q, tess__stream *s) {
     uint64_t ticket = s->posted + 1;
+    uint32_t lane = s == &q->up ? TESS__TRACK_UP : TESS__TRACK_DOWN;
+    TRY(tess__timeline_stop(q->timeline, q->timed, &s->stream, lane, &q->doing, NULL, q->step));
     TRY(tess__device_record(q->device, s->events[ticket % TESS__STREAM_EVENTS], &s->stream));
     s->posted = ticket;
     return TESS_OK;

@@ -6,6 +6,7 @@
 #define TESS_STREAMS_H
 #include "comms.h"
 #include "device.h"
+#include "timeline.h"
 
 enum { TESS__STREAM_EVENTS = 64, TESS__RETIRED = 64 };
 
@@ -25,8 +26,12 @@ typedef struct { /* a collective that a stream waits for instead of the engine's
 typedef struct {
     const tess__device *device;
     tess__comms *comms;
-    int on;         /* the device has streams; else nothing below is used */
-    int comm_waits; /* the comm plugin makes a stream wait for a request */
+    int on;                   /* the device has streams; else nothing below is used */
+    int comm_waits;           /* the comm plugin makes a stream wait for a request */
+    tess__timeline *timeline; /* null: transfers are not recorded */
+    tess__instr doing;        /* what a transfer is for */
+    uint64_t step;
+    tess__timed *timed;
     tess_event *reached, *synced, *batch_taken;
     tess__stream up, down;
     tess__retired retired[TESS__RETIRED];

@@ -53,11 +53,15 @@ int64_t tess__trace_now(void) {
 
 void tess__trace_add(tess__trace *t, uint32_t lane, const tess__instr *in, const tess__event *event, uint64_t step,
                      int64_t begin_ns) {
-    if (!t)
-        return;
+    if (t)
+        tess__trace_add_span(t, lane, in, event, step, begin_ns, tess__trace_now());
+}
+
+void tess__trace_add_span(tess__trace *t, uint32_t lane, const tess__instr *in, const tess__event *event, uint64_t step,
+                          int64_t begin_ns, int64_t end_ns) {
     uint64_t at = atomic_fetch_add_explicit(&t->n, 1, memory_order_relaxed) % t->cap;
     t->records[at] = (record){ .begin_ns = begin_ns,
-                               .end_ns = tess__trace_now(),
+                               .end_ns = end_ns,
                                .step = step,
                                .index = event ? event->scope : in->index,
                                .lane = (uint8_t)lane,

@@ -12,6 +12,9 @@ int64_t tess__trace_now(void);           /* nanoseconds of the monotonic clock *
 /** From any thread. `t` null: nothing, which is all that a run without a trace pays. */
 void tess__trace_add(tess__trace *t, uint32_t lane, const tess__instr *, const tess__event *or_null, uint64_t step,
                      int64_t begin_ns);
+/** The same, of a span whose end is known. */
+void tess__trace_add_span(tess__trace *t, uint32_t lane, const tess__instr *, const tess__event *or_null, uint64_t step,
+                          int64_t begin_ns, int64_t end_ns);
 /** Of step `step`, in order of their beginning, start counted from the first; while nothing runs. Returns how many;
  * writes at most `cap`. */
 uint64_t tess__trace_read(const tess__trace *, uint64_t step, tess__span *out, uint64_t cap);

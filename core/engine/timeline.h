@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Spans of what a device's streams do, by its own events: the host's clock would say when work was queued. Points are
+ * recorded as work is queued, and read once they have passed. */
+#ifndef TESS_TIMELINE_H
+#define TESS_TIMELINE_H
+#include "device.h"
+#include "trace.h"
+
+enum { TESS__TIMED = 1024 }; /* spans between two readings; a program in flight has some hundreds */
+
+typedef struct { /* one span */
+    tess_event *begin, *end;
+    int state;
+    uint32_t lane;
+    tess__instr in;
+    tess__event event; /* of ENTER */
+    uint64_t step;
+} tess__timed;
+
+typedef struct {
+    const tess__device *device;
+    tess__trace *trace;   /* null: not recorded */
+    tess_stream observer; /* where collectives end */
+    tess_event *base;     /* passed at base_ns of the host's clock */
+    int64_t base_ns, comm_end_ns;
+    tess__timed *timed;    /* a ring */
+    uint64_t oldest, next; /* the first not read yet */
+} tess__timeline;
+
+/** Whether the device can say when a point was passed. */
+int tess__timeline_can(const tess__device *);
+/** Makes the events; waits for the compute stream. */
+tess_status tess__timeline_start(tess__timeline *, const tess__device *, tess__trace *);
+void tess__timeline_end(tess__timeline *);
+/** A span begins where the stream is now. Null: no timeline, or no room. */
+tess_status tess__timeline_begin(tess__timeline *, const tess_stream *, tess__timed **out);
+/** It ends where the stream is now. `span` null: nothing. */
+tess_status tess__timeline_stop(tess__timeline *, tess__timed *span, const tess_stream *, uint32_t lane,
+                                const tess__instr *, const tess__event *or_null, uint64_t step);
+/** Gives what has passed to the trace. */
+tess_status tess__timeline_read(tess__timeline *);
+#endif

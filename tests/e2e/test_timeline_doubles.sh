@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 120
+# processors: 2
+# The timeline of GPUs, on the doubles: collectives and transfers are in it although no thread waits for them, and times are
+# those of the streams, where work is slow, not of the host, which queues it at once.
+. "$SOURCE/tests/e2e/lib.sh"
+doubles="$BUILD/tests/doubles"
+for file in "$doubles/libnccl.so.2" "$doubles/libcublas.so.13" "$BUILD/plugins/libtessera-comm-nccl.so"; do
+  [ -e "$file" ] || { echo "skipped: no ${file##*/} in this build"; exit 77; }
+done
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+[ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
+gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 2"
+on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
+
+delay=800 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --json=run.json
+expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --offload cpu --activations offload --json=offload.json
+cat >look.py <<'PY'
+import json, sys
+def spans(file):
+    return [e for e in map(json.loads, open(file)) if e["event"] == "span"]
+def end(s):
+    return s["start"] + s["seconds"]
+run = spans("run.json")
+of = lambda lane, op: [s for s in run if s["lane"] == lane and s["op"] == op]
+gathers, waits = of("communication", "all_gather"), of("compute", "wait_all_gather")
+units = {s["unit"] for s in run if s["unit"] and s["op"] in ("forward", "backward")}
+assert gathers and of("communication", "reduce_scatter"), "no collectives in %s" % {(s["lane"], s["op"]) for s in run}
+assert all(s["seconds"] >= 0 and s["start"] >= 0 for s in run), "a span ends before it begins"
+comm = sorted((s for s in run if s["lane"] == "communication"), key=lambda s: s["start"])
+for a, b in zip(comm, comm[1:]):
+    assert end(a) <= b["start"] + 1e-5, "collectives overlap: %s, %s" % (a, b)
+# The compute stream goes on behind the collective that it waited for.
+for w in waits:
+    before = [g for g in gathers if g["unit"] == w["unit"] and g["start"] <= end(w)]
+    assert before, "a wait without its all_gather: %s" % w
+    assert end(before[-1]) <= end(w) + 0.02, "%s ends after the wait for it, %s" % (before[-1], w)
+compute = sorted((s for s in run if s["lane"] == "compute" and s["op"] in ("forward", "backward")), key=lambda s: s["start"])
+for a, b in zip(compute, compute[1:]):
+    assert end(a) <= b["start"] + 1e-5, "blocks overlap: %s, %s" % (a, b)
+# With pauses of 0.4 ms on average in a quarter of some hundred pieces of work, blocks take many milliseconds in all; the host
+# queues them in less than one.
+total = sum(s["seconds"] for s in compute)
+assert total > 4e-3, "blocks take no time: %s" % [s["seconds"] for s in compute]
+moved = {(s["lane"], s["op"]) for s in spans("offload.json") if s["lane"] in ("transfer_up", "transfer_down")}
+assert {l for l, o in moved} == {"transfer_up", "transfer_down"}, "no transfers in the timeline: %s" % moved
+PY
+python3 look.py 2>why || fail "$(tail -1 why)"
+echo "collectives, blocks and transfers of GPUs are in the timeline, by the streams' own times"
