@@ -15,6 +15,11 @@ planned() {
   [ "$SANITIZE" ] || [ "$(field step_allocations run.json)" = 0 ] || fail "$*: $(field step_allocations run.json) allocations"
 }
 
+# With scopes each BatchNorm is a unit inside another.
+expect 0 "$TESSERA" plan convbn -n 2 --json
+nested=$(sed -n 's/.*"event":"unit".*"name":"\([a-z]*\.[0-9]*\)".*/\1/p' out | tr '\n' ' ')
+[ "$nested" = "stem.1 blocks.1 blocks.4 blocks.7 " ] || fail "units inside units: $nested"
+
 for ranks in $(seq $most); do
   rm -f digests running
   for how in "" "--activations recompute" "--strategy grad_op" "--strategy none --activations recompute" "--wrap none" \

@@ -8,7 +8,7 @@
  *   test_matrix [--all] [--device] [--part I/N] [--list] [PATTERN]     PATTERN: a shell pattern over names, "*W=4*"
  *
  * TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP: a plugin of yours as one more value of its axis.
- * --device: the cells of that device alone. */
+ * --device: the cells of that device alone. TESSERA_MATRIX_PLAIN: the comm plugin of the plain cells, gloo. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -198,6 +198,15 @@ static int run_toy(const cell *c, char *output, size_t capacity) {
     return ranks_run(cell_ranks(c), argv, 60, output, capacity);
 }
 
+/* gloo, or what TESSERA_MATRIX_PLAIN names, for a build without it. */
+static unsigned char plain_comm(void) {
+    const char *name = getenv("TESSERA_MATRIX_PLAIN");
+    for (int i = 1; name && i < axes[COMM].n; i++)
+        if (strcmp(axes[COMM].values[i], name) == 0)
+            return (unsigned char)i;
+    return 1;
+}
+
 /* The plainest cell with the same digest: self or gloo, blocks, everything kept where it is; where only the number of
  * microbatches matters, one rank has them all, if it can. */
 static cell plain_of(const cell *c) {
@@ -214,7 +223,7 @@ static cell plain_of(const cell *c) {
             plain.v[ACCUM] = (unsigned char)a;
             break;
         }
-    plain.v[COMM] = cell_ranks(&plain) > 1;
+    plain.v[COMM] = cell_ranks(&plain) > 1 ? plain_comm() : 0;
     return plain;
 }
 

@@ -291,7 +291,7 @@ typedef struct {
 /** `point` is valid during the call. Makes no call on the same tess but tess_ledger_now, tess_ledger_unit and
  * tess_stats_get. */
 typedef void (*tess_ledger_fn)(void *user, const tess_ledger_point *point);
-/** From now on `fn` is called at each point, on the thread that called in; null ends it. */
+/** From now on `fn` is called at each point, on the thread that called in, in place of the one before; null ends it. */
 TESS_API tess_status tess_ledger_hook(tess *, tess_ledger_fn fn, void *user);
 TESS_API tess_status tess_ledger_now(const tess *, tess_ledger_point *out);
 TESS_API tess_status tess_ledger_peak(const tess *, tess_ledger_point *out);

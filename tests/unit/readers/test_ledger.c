@@ -333,6 +333,67 @@ static void test_ledger__an_older_struct_is_filled_as_far_as_it_goes(void **stat
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* PyTorch's figures of an iteration: after the loss what rests and the gradient that backward begins with; at the
+ * last unit's step its gradient alone is left of all; after it what rests. */
+static void test_ledger__after_the_loss_and_after_the_step_is_what_is_planned(void **state) {
+    (void)state;
+    toy m;
+    log planned = { 0 };
+    const void *p[8];
+    void *g[8];
+    tess_ledger_point loss = { .struct_size = sizeof loss }, last = loss, end = loss;
+    tess_stats s = { .struct_size = sizeof s };
+    tess *t = open_toy(&m, 0, 1, 0);
+    assert_int_equal(tess_ledger_keep(t), TESS_OK);
+    assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP_APART, note, &planned), TESS_OK);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    for (int k = 0; k < TOY_SCOPES; k++) {
+        assert_int_equal(tess_forward_begin(t, m.scope[k], p, m.n_params[k]), TESS_OK);
+        assert_int_equal(tess_forward_end(t, m.scope[k]), TESS_OK);
+    }
+    assert_int_equal(tess_ledger_now(t, &loss), TESS_OK);
+    int i = 0, at = 0;
+    for (; planned.points[i] != TESS_LEDGER_POST_BACKWARD; i++)
+        at = i; /* the engine goes on to the next begin, so that the last scope's gradient is there */
+    assert_int_equal(loss.total_bytes[1], planned.total[at]);
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    assert_int_equal(loss.total_bytes[1] - loss.bytes[1][TESS_CAT_SHARD_GRAD], s.resting_bytes[1]);
+    assert_true(loss.bytes[1][TESS_CAT_SHARD_GRAD] > 0);
+    for (int k = TOY_SCOPES; k-- > 0;) {
+        assert_int_equal(tess_backward_begin(t, m.scope[k], p, g, m.n_params[k]), TESS_OK);
+        assert_int_equal(tess_backward_end(t, m.scope[k]), TESS_OK);
+    }
+    assert_int_equal(tess_step(t, &step_options), TESS_OK);
+    uint64_t left = 0;
+    for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
+        assert_int_equal(tess_ledger_last(t, u, TESS_LEDGER_OPTIMIZER, &last), TESS_OK);
+        assert_int_equal(last.total_bytes[1], s.resting_bytes[1] + last.bytes[1][TESS_CAT_SHARD_GRAD]);
+        if (last.bytes[1][TESS_CAT_SHARD_GRAD] == last.unit_bytes[1][TESS_CAT_SHARD_GRAD])
+            left++;
+    }
+    assert_int_equal(left, 1); /* the last of them */
+    assert_int_equal(tess_ledger_now(t, &end), TESS_OK);
+    assert_int_equal(end.total_bytes[1], s.resting_bytes[1]);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ledger__a_second_hook_takes_the_first_ones_place(void **state) {
+    (void)state;
+    toy m;
+    log first = { 0 }, second = { 0 };
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(tess_ledger_hook(t, note, &first), TESS_OK);
+    one_step(t, 1, 0);
+    int seen = first.n;
+    assert_true(seen > 0);
+    assert_int_equal(tess_ledger_reset(t), TESS_OK);
+    assert_int_equal(tess_ledger_hook(t, note, &second), TESS_OK);
+    one_step(t, 1, 0);
+    assert_int_equal(first.n, seen);
+    assert_int_equal(second.n, seen);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ledger__every_option_of_a_step_is_measured_as_planned),
@@ -346,6 +407,8 @@ int main(void) {
         cmocka_unit_test(test_ledger__the_fullest_instruction_books_the_planned_peak),
         cmocka_unit_test(test_ledger__bad_calls_are_refused_and_do_not_end_the_engine),
         cmocka_unit_test(test_ledger__an_older_struct_is_filled_as_far_as_it_goes),
+        cmocka_unit_test(test_ledger__after_the_loss_and_after_the_step_is_what_is_planned),
+        cmocka_unit_test(test_ledger__a_second_hook_takes_the_first_ones_place),
     };
     setenv("TESSERA_LOG", "error", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,55 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# processors: 2
+# What PyTorch's FSDP tutorial shows on mnist: the peak falls from data parallel to sharded to sharded with wrapping; units
+# of 100 elements and CPU offload end with the same parameters; StepLR takes 0.7 of the rate each epoch. And gpt's schedule,
+# a linear rise and a cosine to a tenth.
+. "$SOURCE/tests/e2e/lib.sh"
+[ -f "$BUILD/plugins/libtessera-comm-shm.so" ] || { echo "skip: comm-shm is not built here"; exit 77; }
+"$TESSERA" train --help 2>/dev/null | grep -q mnist || { echo "skip: the reference models are not built here"; exit 77; }
+export TESSERA_LOG=error TESSERA_THREADS=1 TESSERA_COMM=shm
+
+# Eight black digits to train on and to test with: IDX files.
+mkdir idx
+for set in train t10k; do
+  { printf '\0\0\10\3\0\0\0\10\0\0\0\34\0\0\0\34' && head -c $((8 * 28 * 28)) /dev/zero; } >idx/$set-images-idx3-ubyte
+  printf '\0\0\10\1\0\0\0\10\0\1\2\3\4\5\6\7' >idx/$set-labels-idx1-ubyte
+done
+
+value() { sed -n 's/.*"event":"summary".*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' out; }
+mnist() { # OPTION…: sets peak, host and digest
+  expect 0 "$TESSERA" train mnist -n 2 --steps 2 --batch 4 --quiet --json "$@"
+  peak=$(value peak_device_bytes) host=$(value peak_host_bytes) digest=$(value params_digest)
+  [ "$peak" -gt 0 ] && [ "$peak" = "$(value planned_peak_device_bytes)" ] || fail "$*: peak $peak, planned $(value planned_peak_device_bytes)"
+  [ "$digest" = "${first:=$digest}" ] || fail "$*: digest $digest, expected $first"
+  echo "mnist $*: $peak bytes, host $host"
+}
+mnist --strategy none
+replicated=$peak
+mnist --wrap none
+whole=$peak
+[ "$whole" -lt "$replicated" ] || fail "sharded needs $whole, data parallel $replicated"
+mnist --wrap scopes
+wrapped=$peak
+[ "$wrapped" -lt "$whole" ] || fail "with wrapping $wrapped, without $whole"
+mnist --wrap size:100 # each of the four layers has more
+[ "$peak" = "$wrapped" ] || fail "size:100 needs $peak, scopes $wrapped"
+# 1,199,882 parameters: two of four fp32 numbers of each, and of a gradient, leave the device.
+mnist --offload cpu
+[ "$peak" -lt $((wrapped - 1199882 * 4)) ] && [ "$host" -gt $((1199882 * 4 * 3 / 2)) ] || fail "offload: device $peak of $wrapped, host $host"
+
+# rates FORMULA-OF-STEP, in awk, s from 0: every step's rate, to the last digit that double precision has.
+rates() {
+  sed -n 's/.*"event":"step","step":\([0-9]*\),.*"lr":\([^,}]*\).*/\1 \2/p' out | awk "
+    { s = \$1 - 1; want = $1; if (want != \$2 && (want - \$2) ^ 2 > (1e-15 * want) ^ 2) { print \"step\", \$1, \$2, \"expected\", want; bad = 1 } }
+    END { exit bad || NR != $2 }" || fail "rates: $(grep '"step"' out | head -20)"
+}
+for ranks in 1 2; do
+  expect 0 "$TESSERA" train mnist -n $ranks --data idx --batch $((4 / ranks)) --epochs 3 --lr 0.5 --quiet --json
+  rates '0.5 * 0.7 ^ int(s / 2)' 6
+done
+expect 0 "$TESSERA" train gpt --layers 1 --heads 1 --width 16 --context 8 --batch 1 --steps 40 --lr 0.002 --quiet --json
+rates 's < 4 ? 0.002 * (s + 1) / 5 : 0.002 * (0.1 + 0.45 * (1 + cos(3.14159265358979 * (s - 4) / 36)))' 40
+nothing_left
