@@ -114,12 +114,44 @@ void tess__book(tess__memory *m, const tess__buffer *b, const tess__program *p, 
     uint64_t bytes = tess__measure(m->plan, &m->comm_scratch, p, m->booked[TESS__SAVED], in, b->role, b->index);
     m->booked[b->role][b->index] = 1;
     m->booked_bytes[b->role][b->index] = bytes;
+    if (b->arena != TESS__STEP && tess__host_reads(m->device))
+        tess__unpoison(m->address[b->role][b->index], b->bytes);
     tess__ledger_add(&m->ledger, b->domain, b->category, b->unit, bytes);
 }
 
 void tess__unbook(tess__memory *m, const tess__buffer *b) {
     m->booked[b->role][b->index] = 0;
     tess__ledger_take(&m->ledger, b->domain, b->category, b->unit, m->booked_bytes[b->role][b->index]);
+    if (b->arena != TESS__STEP && tess__host_reads(m->device))
+        tess__poison(m->address[b->role][b->index], b->bytes);
+}
+
+/* ---- memory of its own, in a checking build ---- */
+
+/* malloc puts a red zone around a buffer and does not give its bytes to another soon: an access beyond it, and one by
+ * who had it before, are found. What a comm plugin must reach stays in the arena. */
+static int has_own(const tess__memory *m, const tess__buffer *b) {
+    return TESS__CHECKING && b->arena == TESS__STEP && !m->deviating && tess__host_reads(m->device) &&
+           !m->arenas[b->domain][TESS__STEP].comm;
+}
+
+static tess_status take_own(tess__memory *m, const tess__buffer *b) {
+    void **own = &m->own[b->role][b->index];
+    uint64_t align = m->plan->setup.align;
+    free(*own);
+    *own = aligned_alloc(align, tess__round_up(b->bytes ? b->bytes : 1, align));
+    m->address[b->role][b->index] = *own;
+    return *own ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a checked buffer");
+}
+
+/* Whether it had any. */
+static int give_own(tess__memory *m, const tess__buffer *b) {
+    void **own = TESS__CHECKING ? &m->own[b->role][b->index] : NULL;
+    if (!own || !*own)
+        return 0;
+    free(*own);
+    *own = NULL;
+    return 1;
 }
 
 /* ---- beside the plan ---- */
@@ -190,7 +222,7 @@ void tess__overflow_drop(tess__memory *m) {
 /* The place handed out lies, as far as it is needed, in memory that was obtained. */
 static tess_status check_place(const tess__memory *m, const tess__buffer *b) {
     const tess_buffer *arena = &m->arenas[b->domain][b->arena].memory;
-    if (m->deviating || b->arena != TESS__STEP) /* deviating: its room is found as it goes */
+    if (m->deviating || b->arena != TESS__STEP || has_own(m, b)) /* deviating: its room is found as it goes */
         return TESS_OK;
     uint64_t first = (uint64_t)((char *)m->address[b->role][b->index] - (char *)arena->ptr);
     uint64_t bytes = m->booked_bytes[b->role][b->index];
@@ -214,6 +246,8 @@ tess_status tess__place_buffer(tess__memory *m, tess__program *p, const tess__in
     if (b->arena == TESS__STEP) {
         if (m->deviating)
             TRY(alloc_beyond_plan(m, b));
+        else if (has_own(m, b))
+            TRY(take_own(m, b));
         else
             m->address[b->role][b->index] = (char *)m->arenas[b->domain][TESS__STEP].memory.ptr + b->offset;
     } else if (m->booked[b->role][b->index]) {
@@ -235,7 +269,7 @@ tess_status tess__release_buffer(tess__memory *m, const tess__program *p, const 
         return TESS_OK;
     if (m->strict) /* all bits set is a NaN in every float format */
         TRY(fill(m, b, 0xff));
-    if (tess__host_reads(m->device))
+    if (!give_own(m, b) && tess__host_reads(m->device))
         tess__poison(tess__address(m, b->role, b->index), b->bytes);
     if (m->deviating)
         free_beyond_plan(m, b);
@@ -251,7 +285,8 @@ tess_status tess__memory_create(tess__memory *m) {
         m->address[role] = calloc(n, sizeof **m->address);
         m->booked[role] = calloc(n, 1);
         m->booked_bytes[role] = calloc(n, sizeof **m->booked_bytes);
-        ok = ok && m->address[role] && m->booked[role] && m->booked_bytes[role];
+        m->own[role] = TESS__CHECKING ? calloc(n, sizeof **m->own) : NULL;
+        ok = ok && m->address[role] && m->booked[role] && m->booked_bytes[role] && (m->own[role] || !TESS__CHECKING);
     }
     m->cap_overflow = (int32_t)(8 * n + 64);
     m->overflow = calloc((size_t)m->cap_overflow, sizeof *m->overflow);
@@ -296,6 +331,8 @@ tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
         m->address[b->role][b->index] = (char *)m->arenas[b->domain][b->arena].memory.ptr + b->offset;
         if (b->role != TESS__SHARD_GRAD)
             tess__book(m, b, NULL, NULL);
+        else if (tess__host_reads(m->device))
+            tess__poison(m->address[b->role][b->index], b->bytes);
     }
     return s;
 }
@@ -320,6 +357,9 @@ void tess__memory_free(tess__memory *m) {
         free(m->address[role]);
         free(m->booked[role]);
         free(m->booked_bytes[role]);
+        for (int32_t i = 0; m->own[role] && i < m->plan->compiler.stride; i++)
+            free(m->own[role][i]);
+        free(m->own[role]);
     }
     free(m->overflow);
     tess__first_fit_free_all(&m->first_fit);

@@ -35,6 +35,7 @@ typedef struct {
     void **address[TESS__N_ROLES]; /* by role and index: where it lives now */
     uint8_t *booked[TESS__N_ROLES];
     uint64_t *booked_bytes[TESS__N_ROLES];
+    void **own[TESS__N_ROLES]; /* in a checking build: memory of its own, in place of the step arena's */
     tess__first_fit first_fit; /* the step arena, while a pass deviates */
     tess__overflow *overflow;
     int32_t n_overflow, cap_overflow;

@@ -7,6 +7,7 @@
 # and each must be caught. Usage: memory_mutations.sh SOURCE_DIR [CC]
 #   1. the engine allocates 64 KiB in a step   → step_allocations is not 0, and the ledger differs at a point
 #   2. a buffer is planned 64 bytes short      → AddressSanitizer stops the access, and the ledger differs
+#   3. a read right after FREE, a read of a gradient after its step, a write into the buffer beside  → it stops each
 set -eu
 source=$SOURCE cc=${CC:-cc}
 work=$(mktemp -d)
@@ -62,4 +63,17 @@ grep -q 'use-after-poison' "$work/log" || { echo "the short buffer was not what 
 build missed
 "$work/missed" blocks 2> "$work/log" | grep -q ' ledger=differ ' || { echo "the ledger does not miss 64 bytes" >&2; exit 1; }
 grep -q 'communication of all: .* bytes measured' "$work/log" || { echo "something else differs:" >&2; cat "$work/log" >&2; exit 1; }
-echo "both planted faults were caught, twice each"
+
+# The three faults are in one build; PLANT says which of them strikes.
+cp "$source/core/plan/"*.c "$work/core/plan"
+plant engine/memory.c '    if (m->deviating)$' '    const char *strike = getenv("PLANT"); if (strike \&\& *strike == 102 \&\& b->role == TESS__OUTPUT) (void)*(volatile char *)tess__address(m, b->role, b->index);\n    if (m->deviating)'
+plant engine/optimizer.c '    t->step.options = NULL;$' '    t->step.options = NULL; const char *strike = getenv("PLANT"); if (strike \&\& *strike == 103) (void)*(volatile char *)tess__address(\&t->memory, TESS__SHARD_GRAD, 0);'
+plant engine/blocks.c '    uint64_t before = tess__fail_count();' '    const char *strike = getenv("PLANT"); if (strike \&\& *strike == 110 \&\& c.output \&\& i < 3) ((volatile char *)c.output)[64] = 1;\n    uint64_t before = tess__fail_count();'
+build three -fsanitize=address -DTESSERA_SANITIZED=1
+"$work/three" blocks | grep -q ' ledger=equal ' || { echo "the build with three faults does not run without them" >&2; exit 1; }
+for fault in free gradient neighbour; do
+  if PLANT=$fault "$work/three" blocks >"$work/log" 2>&1; then echo "$fault: went unseen" >&2; exit 1; fi
+  grep -Eq 'use-after-poison|heap-use-after-free|heap-buffer-overflow' "$work/log" || { echo "$fault: something else failed:" >&2; cat "$work/log" >&2; exit 1; }
+  echo "$fault: $(grep -Eo 'AddressSanitizer: [a-z-]*' "$work/log" | head -n 1)"
+done
+echo "all planted faults were caught"
