@@ -36,6 +36,7 @@ for page in blocks your-own-loop; do
   cc -std=gnu11 $page.c -I"$SOURCE/core/include" -L"$BUILD" -ltessera -lm -Wl,-rpath,"$BUILD" -o $page || fail "$page.md does not build"
 done
 ln -s your-own-loop train
+ln -s your-own-loop.c train.c
 
 # commands PAGE: MARK, LINE OF THE BLOCK and COMMAND per line, parted by the byte 037, remarks and continuations taken off.
 commands() {

@@ -34,6 +34,12 @@ for ranks in 1 2; do
 done
 [ "$(sed -n 's/.*add up to \([0-9.]*\) and \([0-9.]*\);.*/\1 \2/p' your-own-loop.1 | awk '{ print $1 == $2 }')" = 1 ] ||
   fail "tess_each_owned and tess_each_full differ: $(cat your-own-loop.1)"
+# Saved, and gone on with to the same numbers.
+expect 0 "$TESSERA" run --no-prefix -n 1 -- ./your-own-loop checkpoints
+[ -d checkpoints/step-000060 ] && rm -r checkpoints/step-000060 || fail "no checkpoint of step 60"
+expect 0 "$TESSERA" run --no-prefix -n 1 -- ./your-own-loop checkpoints
+grep learns out | diff - <(grep learns your-own-loop.1) || fail "your-own-loop does not go on from step 40 to the same numbers"
+TESSERA_ACCUM=4 TESSERA_SYNC=end expect 0 "$TESSERA" run --no-prefix -n 1 -- ./your-own-loop
 TESSERA_ACTIVATIONS=recompute expect 0 "$TESSERA" run --no-prefix -n 1 -- ./blocks
 diff <(grep learns out) <(grep learns blocks.1) || fail "recompute changes the numbers of blocks.md"
 expect 0 "$TESSERA" plan -n 64 -- ./your-own-loop

@@ -36,4 +36,10 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/core/base" "$work/core/engine"
 echo '#include "engine/state.h"' >"$work/core/base/planted.c"
 [ "$(crossings "$work" 2>/dev/null)" = "core/base/planted.c engine/state.h" ] || { echo "FAILED: a planted include was not found"; exit 1; }
+if [ -x /usr/bin/python3 ]; then
+  docs/pictures/rooms docs/architecture.md "$work/rooms.svg" && cmp -s "$work/rooms.svg" docs/pictures/rooms.svg ||
+    { echo "FAILED: docs/pictures/rooms.svg is not what docs/pictures/rooms draws of docs/architecture.md"; exit 1; }
+  sed 's/^| control |\(.*\)| base |$/| control |\1| plan |/' docs/architecture.md >"$work/wrong.md"
+  ! docs/pictures/rooms "$work/wrong.md" "$work/wrong.svg" 2>/dev/null || { echo "FAILED: a wrong place was not found"; exit 1; }
+fi
 echo "every room includes only what stands below it"
