@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "options.h"
 
-#include <limits.h>
-#include <locale.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -153,110 +150,17 @@ const char *tess__option_or(const char *key, const char *fallback) {
     return text ? text : fallback;
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
-
-static int word_in(const char *word, const char *choices) {
-    size_t n = strlen(word);
-    while (choices) {
-        const char *bar = strchr(choices, '|');
-        size_t m = bar ? (size_t)(bar - choices) : strlen(choices);
-        if (n == m && memcmp(word, choices, n) == 0)
-            return 1;
-        choices = bar ? bar + 1 : NULL;
-    }
-    return 0;
-}
-
-static tess_status parse_int(const char *text, int64_t least, int64_t most, int64_t *out) {
-    const char *p = text + (*text == '-');
-    int64_t value = 0;
-    if (!*p)
-        return TESS_E_INVALID;
-    for (; *p; p++) {
-        if (*p < '0' || *p > '9')
-            return TESS_E_INVALID;
-        int digit = *text == '-' ? '0' - *p : *p - '0';
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
-            return TESS_E_INVALID;
-    }
-    if (value < least || value > most)
-        return TESS_E_INVALID;
-    *out = value;
-    return TESS_OK;
-}
-
-tess_status tess__parse_real(const char *text, double *out) {
-    if ((*text < '0' || *text > '9') && *text != '-' && *text != '.')
-        return TESS_E_INVALID; /* strtod takes blanks, a plus sign and "nan" too */
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!c)
-        return TESS_E_INVALID;
-    char *end;
-    double value = strtod_l(text, &end, c);
-    freelocale(c);
-    if (end == text || *end || !isfinite(value))
-        return TESS_E_INVALID;
-    *out = value;
-    return TESS_OK;
-}
-
-/* The exponent of two of a suffix; -1 for an unknown one. */
-static int suffix_shift(const char *suffix) {
-    static const struct {
-        const char *word;
-        int shift;
-    } known[] = { { "", 0 }, { "B", 0 }, { "KiB", 10 }, { "MiB", 20 }, { "GiB", 30 }, { "TiB", 40 } };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(suffix, known[i].word) == 0)
-            return known[i].shift;
-    return -1;
-}
-
-tess_status tess__parse_bytes(const char *text, uint64_t *out) {
-    uint64_t whole = 0, fraction = 0, scale = 1;
-    const char *p = text;
-    for (; *p >= '0' && *p <= '9'; p++)
-        if (__builtin_mul_overflow(whole, 10, &whole) || __builtin_add_overflow(whole, *p - '0', &whole))
-            return TESS_E_INVALID;
-    if (p == text)
-        return TESS_E_INVALID;
-    if (*p == '.') {
-        const char *first = ++p;
-        for (; *p >= '0' && *p <= '9' && p - first < 6; p++) {
-            fraction = fraction * 10 + (uint64_t)(*p - '0');
-            scale *= 10;
-        }
-        if (p == first)
-            return TESS_E_INVALID;
-    }
-    int shift = suffix_shift(p);
-    if (shift < 0 || (scale > 1 && shift == 0))
-        return TESS_E_INVALID;
-    uint64_t value;
-    if (__builtin_mul_overflow(whole, UINT64_C(1) << shift, &value) ||
-        __builtin_add_overflow(value, (fraction << shift) / scale, &value)) /* below 2^20 * 2^40 */
-        return TESS_E_INVALID;
-    *out = value;
-    return TESS_OK;
-}
-
-static tess_status parse_flag(const char *text, int *out) {
-    if (word_in(text, "1|yes|on|true"))
-        *out = 1;
-    else if (word_in(text, "0|no|off|false"))
-        *out = 0;
-    else
-        return TESS_E_INVALID;
-    return TESS_OK;
-}
-
 /* ---- typed reads ------------------------------------------------------------------------------- */
+
+static int is_word(const char *text, const char *words) {
+    return tess_option_word(text, strlen(text), words) >= 0;
+}
 
 /* The text to parse, or null when there is none or it is one of the words beside a value. */
 static const char *value_text(const char *key, const tess__option **row) {
     *row = tess__option_find(key);
     const char *text = tess__option_text(key);
-    if (text && *row && (*row)->type != TESS_OPTION_CHOICE && word_in(text, (*row)->choices))
+    if (text && *row && (*row)->type != TESS_OPTION_CHOICE && is_word(text, (*row)->choices))
         return NULL;
     return text;
 }
@@ -270,8 +174,13 @@ static tess_status bad_value(const char *key, const char *text, const char *choi
 tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64_t *out) {
     const tess__option *row;
     const char *text = value_text(key, &row);
-    if (!text || parse_int(text, least, most, out) == TESS_OK)
+    int64_t value;
+    if (!text)
         return TESS_OK;
+    if (tess_option_parse_int(text, &value) && value >= least && value <= most) {
+        *out = value;
+        return TESS_OK;
+    }
     char expected[96];
     if (most == INT64_MAX)
         snprintf(expected, sizeof expected, "an integer from %lld up", (long long)least);
@@ -283,7 +192,7 @@ tess_status tess__option_int(const char *key, int64_t least, int64_t most, int64
 tess_status tess__option_real(const char *key, double *out) {
     const tess__option *row;
     const char *text = value_text(key, &row);
-    if (!text || tess__parse_real(text, out) == TESS_OK)
+    if (!text || tess_option_parse_real(text, out))
         return TESS_OK;
     return bad_value(key, text, row ? row->choices : NULL, "a finite number");
 }
@@ -293,7 +202,7 @@ tess_status tess__option_real(const char *key, double *out) {
 tess_status tess__option_bytes(const char *key, uint64_t *out) {
     const tess__option *row;
     const char *text = value_text(key, &row);
-    if (!text || tess__parse_bytes(text, out) == TESS_OK)
+    if (!text || tess_option_parse_bytes(text, out))
         return TESS_OK;
     return bad_value(key, text, row ? row->choices : NULL, BYTES_EXPECTED);
 }
@@ -301,8 +210,13 @@ tess_status tess__option_bytes(const char *key, uint64_t *out) {
 tess_status tess__option_flag(const char *key, int *out) {
     const tess__option *row;
     const char *text = value_text(key, &row);
-    if (!text || parse_flag(text, out) == TESS_OK)
+    uint64_t on;
+    if (!text)
         return TESS_OK;
+    if (tess_option_parse_flag(text, &on)) {
+        *out = (int)on;
+        return TESS_OK;
+    }
     return bad_value(key, text, row ? row->choices : NULL, "0, 1, no, yes, off, on, false or true");
 }
 
@@ -313,7 +227,7 @@ tess_status tess__option_choice(const char *key, const char **out) {
         return tess__fail(TESS_E_INTERNAL, "option '%s' is no choice", key);
     if (!text)
         return TESS_OK;
-    if (!word_in(text, row->choices)) {
+    if (!is_word(text, row->choices)) {
         char expected[160];
         snprintf(expected, sizeof expected, "one of %s", row->choices);
         return bad_value(key, text, NULL, expected);
@@ -324,12 +238,8 @@ tess_status tess__option_choice(const char *key, const char **out) {
 
 /* ---- plugins' own ------------------------------------------------------------------------------ */
 
-static const tess_option *option_at(const tess_option *first, uint32_t i) {
-    return (const tess_option *)((const char *)first + (size_t)i * first->struct_size);
-}
-
 /* Underscores in a plugin's name are hyphens in its keys. */
-static int has_prefix(const char *key, const char *prefix) {
+int tess__option_has_prefix(const char *key, const char *prefix) {
     size_t n = strlen(prefix);
     for (size_t i = 0; i < n; i++)
         if (key[i] != (prefix[i] == '_' ? '-' : prefix[i]))
@@ -337,46 +247,49 @@ static int has_prefix(const char *key, const char *prefix) {
     return key[n] == '-' && key[n + 1];
 }
 
-static tess_status check_declared(const char *kind, const char *plugin, const tess_option *o) {
+static int is_ended(const char *text, size_t room) {
+    return memchr(text, 0, room) != NULL;
+}
+
+static tess_status check_form(const char *kind, const char *plugin, const tess_option_spec *o) {
     char variable[80];
-    if (!o->key || !tess__option_variable(o->key, variable))
-        return tess__fail(TESS_E_INVALID, "%s plugin %s declares an option with the key '%.64s', expected [a-z0-9-]+",
-                          kind, plugin, o->key ? o->key : "(null)");
-    if (!has_prefix(o->key, plugin) && !has_prefix(o->key, kind))
+    const int ended = is_ended(o->key, sizeof o->key) && is_ended(o->fallback, sizeof o->fallback) &&
+                      is_ended(o->choices, sizeof o->choices) && is_ended(o->help, sizeof o->help);
+    if (!ended || !tess__option_variable(o->key, variable))
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares an option with the key '%.64s', expected [a-z0-9-]+%s",
+                          kind, plugin, o->key, ended ? "" : " and texts that end");
+    if (o->type < TESS_OPTION_INT || o->type > TESS_OPTION_LIST)
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s' of unknown type %u", kind, plugin, o->key,
+                          o->type);
+    if ((o->type == TESS_OPTION_CHOICE || o->type == TESS_OPTION_LIST) && !*o->choices)
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s' without choices", kind, plugin, o->key);
+    return TESS_OK;
+}
+
+static tess_status check_declared(const char *kind, const char *plugin, const tess_option_spec *o) {
+    tess_option_value value;
+    char expected[200];
+    TRY(check_form(kind, plugin, o));
+    if (!tess__option_has_prefix(o->key, plugin) && !tess__option_has_prefix(o->key, kind))
         return tess__fail(TESS_E_INVALID,
                           "%s plugin %s declares option '%s', which begins with neither '%s-' nor '%s-'", kind, plugin,
                           o->key, plugin, kind);
     if (tess__option_find(o->key))
         return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s', which is the core's", kind, plugin,
                           o->key);
-    if (o->type < 1 || o->type > TESS_OPTION_CHOICE)
-        return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s' of unknown type %u", kind, plugin, o->key,
-                          o->type);
+    if (*o->fallback && !tess_option_parse(o, o->fallback, &value))
+        return tess__fail(TESS_E_INVALID, "%s plugin %s declares option '%s' with the fallback '%s', expected %s", kind,
+                          plugin, o->key, o->fallback, tess_option_expected(o, expected, sizeof expected));
     return TESS_OK;
 }
 
-static tess_status check_set_value(const tess_option *o) {
+static tess_status check_set_value(const tess_option_spec *o) {
     const char *text = tess__option_text(o->key);
-    int64_t i;
-    uint64_t bytes;
-    double real;
-    char expected[160];
-    if (!text)
+    tess_option_value value;
+    char expected[200];
+    if (!text || tess_option_parse(o, text, &value))
         return TESS_OK;
-    switch (o->type) {
-    case TESS_OPTION_INT:
-        return parse_int(text, INT64_MIN, INT64_MAX, &i) ? bad_value(o->key, text, NULL, "an integer") : TESS_OK;
-    case TESS_OPTION_REAL:
-        return tess__parse_real(text, &real) ? bad_value(o->key, text, NULL, "a finite number") : TESS_OK;
-    case TESS_OPTION_BYTES:
-        return tess__parse_bytes(text, &bytes) ? bad_value(o->key, text, NULL, BYTES_EXPECTED) : TESS_OK;
-    case TESS_OPTION_CHOICE: /* `fallback` lists them */
-        if (!o->fallback || word_in(text, o->fallback))
-            return TESS_OK;
-        snprintf(expected, sizeof expected, "one of %s", o->fallback);
-        return bad_value(o->key, text, NULL, expected);
-    default: return TESS_OK;
-    }
+    return bad_value(o->key, text, NULL, tess_option_expected(o, expected, sizeof expected));
 }
 
 /* "TESSERA_GLOO_PORT=1" → "gloo-port"; 0 when the entry is no variable of ours that is set. */
@@ -436,7 +349,7 @@ tess_status tess__given_check(const tess__given *s) {
 static tess_status check_no_stranger(const char *kind, const char *plugin, const char *prefix) {
     for (char **e = environ; e && *e; e++) {
         char key[80], near[80];
-        if (!entry_key(*e, key) || !has_prefix(key, prefix) || key_known(key))
+        if (!entry_key(*e, key) || !tess__option_has_prefix(key, prefix) || key_known(key))
             continue;
         const char *hint = nearest_variable(key, near);
         return tess__fail(TESS_E_INVALID, "%.*s is set, but %s plugin %s has no such option%s%s%s",
@@ -446,28 +359,24 @@ static tess_status check_no_stranger(const char *kind, const char *plugin, const
     return TESS_OK;
 }
 
-tess_status tess__options_register(const char *kind, const char *plugin, const tess_option *options, uint32_t n) {
+static tess_status keep_key(const char *kind, const char *plugin, const tess_option_spec *o) {
+    int added;
+    TRY(check_declared(kind, plugin, o));
+    TRY(check_set_value(o));
+    pthread_mutex_lock(&lock);
+    const char *kept_key = keep(&plugin_keys, o->key, &added);
+    pthread_mutex_unlock(&lock);
+    return kept_key ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the options of %s plugin %s", kind, plugin);
+}
+
+tess_status tess__options_register(const char *kind, const char *plugin, const tess_option_spec *options, uint32_t n) {
     int of_kind = 0;
-    if (n && (!options || options->struct_size < sizeof *options))
-        return tess__fail(TESS_E_INVALID, "%s plugin %s declares options of %u bytes each, expected at least %zu", kind,
-                          plugin, options ? options->struct_size : 0, sizeof *options);
     for (uint32_t i = 0; i < n; i++) {
-        const tess_option *o = option_at(options, i);
-        tess_status s = check_declared(kind, plugin, o);
-        if (s == TESS_OK)
-            s = check_set_value(o);
-        if (s)
-            return s;
-        int added;
-        pthread_mutex_lock(&lock);
-        const char *kept_key = keep(&plugin_keys, o->key, &added);
-        pthread_mutex_unlock(&lock);
-        if (!kept_key)
-            return tess__fail(TESS_E_NOMEM, "no memory for the options of %s plugin %s", kind, plugin);
-        of_kind |= has_prefix(o->key, kind);
+        TRY(keep_key(kind, plugin, &options[i]));
+        of_kind |= tess__option_has_prefix(options[i].key, kind);
     }
-    tess_status s = check_no_stranger(kind, plugin, plugin);
-    return s == TESS_OK && of_kind ? check_no_stranger(kind, plugin, kind) : s;
+    TRY(check_no_stranger(kind, plugin, plugin));
+    return of_kind ? check_no_stranger(kind, plugin, kind) : TESS_OK;
 }
 
 /* Variables of the test suite and of the build, which nobody means for a run. */

@@ -3,20 +3,13 @@
  * sets the environment; so the core reads one place. Reads with secure_getenv. */
 #ifndef TESS_OPTIONS_H
 #define TESS_OPTIONS_H
+#include <tessera/plugin_options.h>
 #include <tessera/tessera.h>
 #include <stdio.h>
 
-enum {
-    TESS_OPTION_INT = 1,
-    TESS_OPTION_REAL,
-    TESS_OPTION_TEXT,
-    TESS_OPTION_BYTES,
-    TESS_OPTION_CHOICE,
-    TESS_OPTION_FLAG
-};
 typedef struct {
-    const char *key; /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
-    uint32_t type;
+    const char *key;      /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
+    uint32_t type;        /* TESS_OPTION_… of plugin.h */
     const char *fallback; /* shown in the docs; null: none */
     const char *choices;  /* "each|end" for TESS_OPTION_CHOICE; for the other types words allowed beside a value */
     const char *help;
@@ -54,15 +47,12 @@ tess_status tess__option_real(const char *key, double *out);
 tess_status tess__option_bytes(const char *key, uint64_t *out);     /* "512", "64KiB", "1.5GiB" */
 tess_status tess__option_flag(const char *key, int *out);           /* 0 1 no yes off on false true */
 tess_status tess__option_choice(const char *key, const char **out); /* checks against the table's choices */
-/** Parses "1.5GiB" and the like; TESS_E_INVALID without setting a message. */
-tess_status tess__parse_bytes(const char *text, uint64_t *out);
-/** Parses a finite number whatever the locale; TESS_E_INVALID without setting a message. */
-tess_status tess__parse_real(const char *text, double *out);
-
 /** Makes a plugin's options known, and checks what the environment sets of them: a bad value, or a variable with the
  * plugin's prefix that is none of its options, fails with TESS_E_INVALID. Keys begin with the plugin's name or its
  * kind and a hyphen. Copies what it keeps. */
-tess_status tess__options_register(const char *kind, const char *plugin, const tess_option *options, uint32_t n);
+tess_status tess__options_register(const char *kind, const char *plugin, const tess_option_spec *, uint32_t n);
+/** Whether the key begins with that name, or kind, and a hyphen. */
+int tess__option_has_prefix(const char *key, const char *prefix);
 /** Warns, once for each in the life of the process, of TESSERA_ variables that neither the table nor a registered
  * plugin knows, with the nearest name. Returns how many it warned of. */
 int tess__options_warn_unknown(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "pool.h"
 #include "fp_env.h"
-#include "slots.h"
+#include <tessera/plugin_helpers.h>
 
 #include <errno.h>
 #include <pthread.h>
@@ -101,8 +101,8 @@ static tess_status start_workers(tess__pool *pool, const cpu_set_t *cpus, tess_e
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (failed)
-        return tess__slot_fail(error, TESS_E_SYSTEM, "cannot start %d worker threads: %s", pool->threads - 1,
-                               strerror(failed));
+        return tess_plugin_fail(error, TESS_E_SYSTEM, "cannot start %d worker threads: %s", pool->threads - 1,
+                                strerror(failed));
     return TESS_OK;
 }
 
@@ -110,13 +110,14 @@ tess_status tess__pool_create(int32_t threads, const char *cpus, tess__pool **ou
     cpu_set_t set;
     int bind = cpus && *cpus;
     if (threads < 1 || threads > POOL_MOST_THREADS)
-        return tess__slot_fail(error, TESS_E_INVALID, "%d kernel threads asked for, expected 1 to %d", threads,
-                               POOL_MOST_THREADS);
+        return tess_plugin_fail(error, TESS_E_INVALID, "%d kernel threads asked for, expected 1 to %d", threads,
+                                POOL_MOST_THREADS);
     if (bind && !tess__pool_cpus(cpus, &set))
-        return tess__slot_fail(error, TESS_E_INVALID, "\"%s\" is no list of cpus, expected a list such as 2,6-7", cpus);
+        return tess_plugin_fail(error, TESS_E_INVALID, "\"%s\" is no list of cpus, expected a list such as 2,6-7",
+                                cpus);
     tess__pool *pool = calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof pool->workers[0]);
     if (!pool)
-        return tess__slot_fail(error, TESS_E_NOMEM, "no memory for a pool of %d threads", threads);
+        return tess_plugin_fail(error, TESS_E_NOMEM, "no memory for a pool of %d threads", threads);
     pool->threads = threads;
     pthread_mutex_init(&pool->busy, NULL);
     pthread_mutex_init(&pool->lock, NULL);

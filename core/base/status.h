@@ -13,4 +13,12 @@ uint64_t tess__fail_count(void);
 int tess__has_control(const char *name);
 /** The name of a status as the headers spell it, "TESS_E_PEER"; never null. */
 const char *tess__status_name(tess_status status);
+
+/** Passes a failure on to the caller: the message was set where it was detected. */
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        tess_status try_status = (call);                                                                               \
+        if (try_status)                                                                                                \
+            return try_status;                                                                                         \
+    } while (0)
 #endif

@@ -3,7 +3,7 @@
  * done when post returns. */
 #include "builtins.h"
 #include "kernels/kernels.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ static tess_status self_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
                             .align = 8, /* the widest element */
                             .max_bytes = UINT64_MAX,
                             .wire_id = "self" };
-    tess__slot_out(out, &caps, sizeof caps);
+    TESS_GIVE(out, &caps);
     return TESS_OK;
 }
 
@@ -82,14 +82,14 @@ static tess_status self_need(void *ctx, const tess_plan_env *env, const tess_col
         return TESS_E_UNSUPPORTED;
     if (c->op != TESS_BARRIER && tess__kernel_need(&k, &need) < 0)
         return TESS_E_UNSUPPORTED;
-    tess__slot_out(out, &need, sizeof need);
+    TESS_GIVE(out, &need);
     return TESS_OK;
 }
 
 static tess_status make(tess_comm **out, tess_error *error) {
     tess_comm *comm = calloc(1, sizeof *comm);
     if (!comm)
-        return tess__slot_fail(error, TESS_E_NOMEM, "comm self: no memory for a communicator");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "comm self: no memory for a communicator");
     *out = comm;
     return TESS_OK;
 }
@@ -97,9 +97,9 @@ static tess_status make(tess_comm **out, tess_error *error) {
 static tess_status self_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
     (void)ctx;
     if (config->nranks != 1 || config->rank != 0)
-        return tess__slot_fail(error, TESS_E_INVALID,
-                               "comm self serves one rank, this is rank %d of %d: set TESSERA_COMM to another",
-                               config->rank, config->nranks);
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "comm self serves one rank, this is rank %d of %d: set TESSERA_COMM to another",
+                                config->rank, config->nranks);
     return make(out, error);
 }
 
@@ -115,7 +115,7 @@ static tess_status self_split(tess_comm *comm, int32_t color, int32_t key, const
 
 static tess_status self_health(tess_comm *comm, tess_error *error) {
     tess_status why = __atomic_load_n(&comm->aborted, __ATOMIC_ACQUIRE);
-    return why == TESS_OK ? TESS_OK : tess__slot_fail(error, why, "comm self was aborted");
+    return why == TESS_OK ? TESS_OK : tess_plugin_fail(error, why, "comm self was aborted");
 }
 
 static tess_status self_finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {
@@ -135,18 +135,18 @@ static tess_status self_abort(tess_comm *comm, tess_status why) {
 
 static tess_status check(const tess_collective *c, tess_error *error) {
     if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER)
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "comm self: operation %u is unknown", c->op);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "comm self: operation %u is unknown", c->op);
     if (c->op == TESS_BARRIER || !c->count)
         return TESS_OK;
     if (reduces(c) && (c->redop < TESS_SUM || c->redop > TESS_MAX))
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "comm self: reduction %u is unknown", c->redop);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "comm self: reduction %u is unknown", c->redop);
     if (reduces(c) && c->redop != TESS_SUM && (c->flags & 1))
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "comm self: only a sum adds to what is there");
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "comm self: only a sum adds to what is there");
     if (c->root != 0 && c->op == TESS_BROADCAST)
-        return tess__slot_fail(error, TESS_E_INVALID, "comm self: root is %d, there is only rank 0", c->root);
+        return tess_plugin_fail(error, TESS_E_INVALID, "comm self: root is %d, there is only rank 0", c->root);
     if (c->send_mem > 31 || c->recv_mem > 31 || !(MEMORY >> c->send_mem & 1) || !(MEMORY >> c->recv_mem & 1))
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "comm self cannot reach memory kinds %u and %u", c->send_mem,
-                               c->recv_mem);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "comm self cannot reach memory kinds %u and %u", c->send_mem,
+                                c->recv_mem);
     return TESS_OK;
 }
 
@@ -158,10 +158,10 @@ static tess_status run(const tess_collective *c, tess_error *error) {
     tess_kernel k = as_kernel(c, &in);
     int in_place = c->send == c->recv || (c->op == TESS_BROADCAST && !c->send);
     if (in_place && c->send_dtype != c->recv_dtype)
-        return tess__slot_fail(error, TESS_E_INVALID, "comm self: cannot cast %s to %s in place",
-                               tess__dtype_name(c->send_dtype), tess__dtype_name(c->recv_dtype));
+        return tess_plugin_fail(error, TESS_E_INVALID, "comm self: cannot cast %s to %s in place",
+                                tess_dtype_name(c->send_dtype), tess_dtype_name(c->recv_dtype));
     if (in_place && c->op == TESS_REDUCE_SCATTER)
-        return tess__slot_fail(error, TESS_E_INVALID, "comm self: a reduce_scatter is never in place");
+        return tess_plugin_fail(error, TESS_E_INVALID, "comm self: a reduce_scatter is never in place");
     if (in_place && k.kernel == TESS_K_CAST)
         return TESS_OK;
     return tess__kernel_run(&k, NULL, error);
@@ -219,7 +219,7 @@ static const tess_comm_ops ops = {
 
 tess_status tess__comm_self_open(const tess_host *host, const void **out, void **ctx, tess_error *error) {
     if (host && host->args && *host->args)
-        return tess__slot_fail(error, TESS_E_INVALID, "comm self takes no arguments, found \"%s\"", host->args);
+        return tess_plugin_fail(error, TESS_E_INVALID, "comm self takes no arguments, found \"%s\"", host->args);
     *out = &ops;
     *ctx = NULL;
     return TESS_OK;

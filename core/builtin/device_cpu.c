@@ -2,7 +2,7 @@
 #include "device_cpu.h"
 #include "kernels/kernels.h"
 #include "base/numa.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 #include <errno.h>
 #include <pthread.h>
@@ -78,10 +78,10 @@ static tess_status cpu_describe(void *ctx, int32_t index, tess_device_info *out,
                               .name = "cpu",
                               .id = "cpu" };
     if (index < -1 || index > 0)
-        return tess__slot_fail(error, TESS_E_INVALID, "device cpu has no index %d, expected 0", index);
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cpu has no index %d, expected 0", index);
     if (index == 0)
         info.capacity_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    tess__slot_out(out, &info, sizeof info);
+    TESS_GIVE(out, &info);
     return TESS_OK;
 }
 
@@ -102,10 +102,10 @@ static void cpu_destroy(tess_device *device) {
 static tess_status cpu_create(void *ctx, int32_t index, uint64_t capacity_bytes, tess_device **out, tess_error *error) {
     const cpu_context *c = ctx;
     if (index != 0)
-        return tess__slot_fail(error, TESS_E_INVALID, "device cpu has no index %d, expected 0", index);
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cpu has no index %d, expected 0", index);
     tess_device *device = calloc(1, sizeof *device);
     if (!device)
-        return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: no memory for its own tables");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: no memory for its own tables");
     device->ctx = c;
     device->capacity_bytes = capacity_bytes;
     pthread_mutex_init(&device->lock, NULL);
@@ -156,16 +156,17 @@ static void *map_pages(uint64_t bytes, uint64_t align) {
 
 static tess_status check_request(const tess_alloc_request *r, tess_error *error) {
     if (r->mem != TESS_MEM_HOST && r->mem != TESS_MEM_PINNED)
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "device cpu has host and pinned memory, not memory kind %u",
-                               r->mem);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "device cpu has host and pinned memory, not memory kind %u",
+                                r->mem);
     if (!r->bytes || r->bytes > (uint64_t)1 << 56)
-        return tess__slot_fail(error, TESS_E_INVALID, "device cpu: %llu bytes asked for", (unsigned long long)r->bytes);
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cpu: %llu bytes asked for",
+                                (unsigned long long)r->bytes);
     if ((r->align & (r->align - 1)) || r->align > (uint64_t)1 << 30)
-        return tess__slot_fail(error, TESS_E_INVALID, "device cpu: alignment %llu is not a power of two up to 1 GiB",
-                               (unsigned long long)r->align);
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cpu: alignment %llu is not a power of two up to 1 GiB",
+                                (unsigned long long)r->align);
     if (r->domain >= DOMAINS || r->category >= CATEGORIES)
-        return tess__slot_fail(error, TESS_E_INVALID, "device cpu: domain %u, category %u are unknown", r->domain,
-                               r->category);
+        return tess_plugin_fail(error, TESS_E_INVALID, "device cpu: domain %u, category %u are unknown", r->domain,
+                                r->category);
     return TESS_OK;
 }
 
@@ -193,9 +194,9 @@ static tess_status pin(tess_device *device, const tess_alloc_request *r, block *
     }
     int why = errno;
     if (!(r->flags & TESS_ALLOC_MAY_UNPIN))
-        return tess__slot_fail(error, TESS_E_NOMEM,
-                               "device cpu: cannot lock %llu bytes in memory: %s (raise ulimit -l)",
-                               (unsigned long long)b->bytes, strerror(why));
+        return tess_plugin_fail(error, TESS_E_NOMEM,
+                                "device cpu: cannot lock %llu bytes in memory: %s (raise ulimit -l)",
+                                (unsigned long long)b->bytes, strerror(why));
     warn_unpinned(device, b->bytes, why);
     *mem = TESS_MEM_HOST;
     return TESS_OK;
@@ -205,15 +206,15 @@ static tess_status obtain(tess_device *device, const tess_alloc_request *r, bloc
                           tess_error *error) {
     uint64_t align = r->align < PAGE_BYTES ? PAGE_BYTES : r->align;
     if (b->domain == TESS_DOMAIN_DEVICE && device->capacity_bytes && b->bytes > free_bytes(device))
-        return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: %llu bytes needed, %llu of its %llu free",
-                               (unsigned long long)b->bytes, (unsigned long long)free_bytes(device),
-                               (unsigned long long)device->capacity_bytes);
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: %llu bytes needed, %llu of its %llu free",
+                                (unsigned long long)b->bytes, (unsigned long long)free_bytes(device),
+                                (unsigned long long)device->capacity_bytes);
     if (align == PAGE_BYTES && b->bytes >= HUGE_PAGE_BYTES)
         align = HUGE_PAGE_BYTES;
     b->ptr = map_pages(b->bytes, align);
     if (!b->ptr)
-        return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: the system refuses %llu bytes: %s",
-                               (unsigned long long)b->bytes, strerror(errno));
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: the system refuses %llu bytes: %s",
+                                (unsigned long long)b->bytes, strerror(errno));
     if (r->numa_node >= 0)
         tess__numa_bind(b->ptr, b->bytes, r->numa_node); /* a wish, before locking touches the pages */
     tess_status status = pin(device, r, b, mem, error);
@@ -235,7 +236,7 @@ static tess_status cpu_mem_alloc(tess_device *device, const tess_alloc_request *
         return status;
     block *b = calloc(1, sizeof *b);
     if (!b)
-        return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: no memory for its own tables");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: no memory for its own tables");
     b->bytes = (r->bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     b->domain = r->domain ? r->domain : TESS_DOMAIN_DEVICE;
     b->category = r->category;
@@ -247,7 +248,7 @@ static tess_status cpu_mem_alloc(tess_device *device, const tess_alloc_request *
         return status;
     }
     tess_buffer buffer = { .mem = mem, .ptr = b->ptr, .bytes = b->bytes };
-    tess__slot_out(out, &buffer, sizeof buffer);
+    TESS_GIVE(out, &buffer);
     return TESS_OK;
 }
 
@@ -304,8 +305,8 @@ static tess_status cpu_stream_create(tess_device *device, uint32_t role, tess_st
 
 static tess_status cpu_stream_import(tess_device *device, void *native, tess_stream *out, tess_error *error) {
     if (native)
-        return tess__slot_fail(error, TESS_E_INVALID,
-                               "device cpu has no streams, but the program gave one: leave tess_options.stream null");
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "device cpu has no streams, but the program gave one: leave tess_options.stream null");
     return cpu_stream_create(device, TESS_STREAM_COMPUTE, out, error);
 }
 
@@ -317,7 +318,7 @@ static tess_status cpu_event_create(tess_device *device, tess_event **out, tess_
     (void)device;
     tess_event *event = calloc(1, sizeof *event);
     if (!event)
-        return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: no memory for an event");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: no memory for an event");
     *out = event;
     return TESS_OK;
 }
@@ -359,8 +360,8 @@ static tess_status cpu_copy(tess_device *device, void *dst, uint32_t dst_mem, co
                             uint64_t bytes, const tess_stream *stream, tess_error *error) {
     (void)stream;
     if (!plain(dst_mem) || !plain(src_mem))
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "device cpu cannot copy from memory kind %u to kind %u",
-                               src_mem, dst_mem);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "device cpu cannot copy from memory kind %u to kind %u",
+                                src_mem, dst_mem);
     if (!bytes || dst == src)
         return TESS_OK;
     const void *in[1] = { src };
@@ -428,10 +429,10 @@ tess_status tess__device_cpu_open(const tess_host *host, const void **out, void 
     char *end = NULL;
     long threads = text && *text ? strtol(text, &end, 10) : 1;
     if (threads < 1 || (end && *end))
-        return tess__slot_fail(error, TESS_E_INVALID, "TESSERA_THREADS is \"%s\", expected a number from 1 up", text);
+        return tess_plugin_fail(error, TESS_E_INVALID, "TESSERA_THREADS is \"%s\", expected a number from 1 up", text);
     cpu_context *c = calloc(1, sizeof *c);
     if (!c)
-        return tess__slot_fail(error, TESS_E_NOMEM, "device cpu: no memory to open");
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: no memory to open");
     c->host = host;
     c->threads = (int32_t)(threads < MOST_THREADS ? threads : MOST_THREADS);
     *out = &ops;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* wrap=auto:BYTES: the fewest units with which the planned peak of device memory is within BYTES. Where the planner
  * says how long a step takes, the fastest of them. */
-#include "base/options.h"
-#include "base/slots.h"
+#include <tessera/plugin_options.h>
+#include <tessera/tessera.h>
+#include <tessera/plugin_helpers.h>
 #include "builtins.h"
 
 #include <inttypes.h>
@@ -55,7 +56,7 @@ static tess_status consider(search *s, tess_status (*open)(const tess_host *, co
     status = ops->assign(ctx, s->view, s->env, s->unit, &s->n, NULL, NULL, s->error);
     ops->close(ctx);
     if (!status && (status = s->plan(s->host, s->unit, s->n, &r)))
-        tess__slot_fail(s->error, status, "%s", tess_last_error());
+        tess_plugin_fail(s->error, status, "%s", tess_last_error());
     if (status)
         return status;
     if (r.peak_device_bytes < s->least)
@@ -90,15 +91,15 @@ static tess_status assign_auto(void *ctx, const tess_model_view *v, const tess_p
     s.least = UINT64_MAX;
     s.unit = unit;
     if (!plan)
-        return tess__slot_fail(e, TESS_E_UNSUPPORTED, "needs the planner, which is not at hand here");
+        return tess_plugin_fail(e, TESS_E_UNSUPPORTED, "needs the planner, which is not at hand here");
     s.best = calloc((size_t)v->n_params + 1, sizeof *s.best);
     if (!s.best)
-        return tess__slot_fail(e, TESS_E_NOMEM, "no memory for the units of %u parameters", v->n_params);
+        return tess_plugin_fail(e, TESS_E_NOMEM, "no memory for the units of %u parameters", v->n_params);
     tess_status status = consider_all(&s);
     if (!status && !s.n_best)
-        status = tess__slot_fail(e, TESS_E_BUDGET,
-                                 "no choice of units fits %" PRIu64 " bytes of device memory; the least takes %" PRIu64,
-                                 s.budget, s.least);
+        status = tess_plugin_fail(
+            e, TESS_E_BUDGET, "no choice of units fits %" PRIu64 " bytes of device memory; the least takes %" PRIu64,
+            s.budget, s.least);
     if (!status) {
         memcpy(unit, s.best, v->n_params * sizeof *unit);
         *n_units = s.n_best;
@@ -115,10 +116,10 @@ static const tess_wrap_ops auto_ops = { .struct_size = sizeof(tess_wrap_ops),
 
 tess_status tess__wrap_auto_open(const tess_host *h, const void **ops, void **ctx, tess_error *e) {
     uint64_t budget;
-    if (tess__parse_bytes(h->args, &budget) || !budget)
-        return tess__slot_fail(e, TESS_E_INVALID,
-                               "expects bytes of device memory after the colon, as in auto:512MiB, got \"%s\"",
-                               h->args);
+    if (!tess_option_parse_bytes(h->args, &budget) || !budget)
+        return tess_plugin_fail(e, TESS_E_INVALID,
+                                "expects bytes of device memory after the colon, as in auto:512MiB, got \"%s\"",
+                                h->args);
     uint64_t *kept = malloc(sizeof *kept);
     if (!kept)
         return TESS_E_NOMEM;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "base/try.h"
 #include "disk.h"
 #include "safetensors.h"
 #include "safetensors_dtype.h"

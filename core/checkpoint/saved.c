@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "base/try.h"
 
 #define MOST_MANIFEST_BYTES (UINT64_C(1) << 32)
 

@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "base/try.h"
 #include "saved.h"
 
 /* ---- names ----------------------------------------------------------------------------------------- */

@@ -4,7 +4,6 @@
 
 #include "base/options.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <string.h>
 

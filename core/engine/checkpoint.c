@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "base/try.h"
 #include "checkpoint/store.h"
 #include "shard_pieces.h"
 #include "values.h"
@@ -432,7 +431,7 @@ static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {
     if (out) {
         tess_checkpoint_info info = s->info;
         info.struct_size = sizeof info;
-        tess__slot_out(out, &info, sizeof info);
+        TESS_GIVE(out, &info);
     }
     return TESS_OK;
 }

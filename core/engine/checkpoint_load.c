@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "base/try.h"
 #include "checkpoint/saved.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
@@ -77,13 +76,13 @@ static tess_status check_model(loading *l) {
 /* Elements of one tensor to where they belong: read as stored, converted where the dtypes differ. */
 static tess_status place(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at, uint32_t mem,
                          uint32_t dtype) {
-    uint32_t bytes = tess__dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
+    uint32_t bytes = tess_dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
     int as_is = x->dtype == dtype;
     tess__cast_fn widen = as_is ? NULL : tess__cast_find(x->dtype, wide, 0),
                   narrow = as_is || wide == dtype ? NULL : tess__cast_find(wide, dtype, 0);
     if (!as_is && (!widen || (wide != dtype && !narrow)))
         return tess__fail(TESS_E_DATA, "%s: tensor '%s' is %s, this run has %s", l->saved.path, x->name,
-                          tess__dtype_name(x->dtype), tess__dtype_name(dtype));
+                          tess_dtype_name(x->dtype), tess_dtype_name(dtype));
     if (as_is && (mem == TESS_MEM_HOST || mem == TESS_MEM_PINNED))
         return tess__saved_file_read(l->file, x, first, elems, at);
     for (uint64_t done = 0; done < elems; done += TESS__CHUNK_ELEMS) {
@@ -118,7 +117,7 @@ static tess_status take_values(loading *l, const tess__tensor *x, const tess__pi
     if (!o.piece.elems || from >= to)
         return TESS_OK;
     l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)(state + 1)] += to - from;
-    return place(l, x, from - name->first, to - from, o.at + (from - o.piece.in_param) * tess__dtype_bytes(o.dtype),
+    return place(l, x, from - name->first, to - from, o.at + (from - o.piece.in_param) * tess_dtype_bytes(o.dtype),
                  o.mem, o.dtype);
 }
 
@@ -302,7 +301,7 @@ static tess_status load(tess *t, const tess_checkpoint_load_options *given, tess
     if (!(o.flags & TESS_CHECKPOINT_PARAMS))
         t->step.steps_done = info.step;
     if (out)
-        tess__slot_out(out, &info, sizeof info);
+        TESS_GIVE(out, &info);
     return TESS_OK;
 }
 

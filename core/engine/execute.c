@@ -5,7 +5,6 @@
 #include "kernels/norm.h"
 #include "poison.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +80,7 @@ static tess_status cast(tess *t, const void *src, uint32_t from, void *dst, uint
 static tess_status gather(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     const tess__group *group = &t->plan.layout.groups[g];
-    uint64_t bytes = group->shard_elems * tess__dtype_bytes(group->compute);
+    uint64_t bytes = group->shard_elems * tess_dtype_bytes(group->compute);
     char *full = tess__address_of(t, TESS__FULL, g), *slot = full + (uint64_t)t->comms.shard_rank * bytes;
     if (in->flags & TESS__ASYNC)
         return tess__move_gather(t, g);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "guard.h"
 
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "base/status.h"
-#include "base/try.h"
 #include "state.h"
 
 #include <stdlib.h>
@@ -32,7 +31,7 @@ static copy *copy_of(const tess *t, int32_t param, int kind) {
 
 static uint64_t bytes_of(const tess *t, const tess__param *p, int kind) {
     const tess__group *g = &t->plan.layout.groups[p->group];
-    return p->elems * tess__dtype_bytes(kind == TESS__GUARD_PARAM ? g->compute : g->grad_local);
+    return p->elems * tess_dtype_bytes(kind == TESS__GUARD_PARAM ? g->compute : g->grad_local);
 }
 
 static int make(const tess *t, tess__guard *g, int32_t i) {

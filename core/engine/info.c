@@ -2,9 +2,8 @@
 /* What an engine was set up with, for a program to read: tess_info_get, tess_compute_dtype, microbatches, advice. */
 #include "state.h"
 
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "base/status.h"
-#include "base/try.h"
 
 static const char *activations_name(int activations) {
     static const char *const names[] = { "keep", "recompute", "offload" };
@@ -47,7 +46,7 @@ tess_status tess_info_get(const tess *t, tess_info *out) {
         return tess__fail(TESS_E_INVALID, "tess_info_get: struct_size is %u; set it to sizeof(tess_info)",
                           out->struct_size);
     tess_info info = info_of(t);
-    tess__slot_out(out, &info, sizeof info);
+    TESS_GIVE(out, &info);
     return TESS_OK;
 }
 
@@ -59,7 +58,7 @@ tess_status tess_compute_dtype(const tess *t, const tess_param_options *options,
     if (!t || !dtype)
         return tess__fail(TESS_E_INVALID, "tess_compute_dtype: the engine or the place for the dtype is missing");
     TRY(tess__copy_options("tess_compute_dtype", &o, sizeof o, options));
-    if (!o.name || o.ndim < 0 || o.ndim > TESS__MAX_DIMS || (o.ndim && !o.shape) || !tess__dtype_bytes(o.dtype))
+    if (!o.name || o.ndim < 0 || o.ndim > TESS__MAX_DIMS || (o.ndim && !o.shape) || !tess_dtype_bytes(o.dtype))
         return tess__fail(TESS_E_INVALID, "tess_compute_dtype: a parameter needs a name, a dtype and a shape");
     tess__param p = { .name = (char *)o.name,
                       .dtype = o.dtype,

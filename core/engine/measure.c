@@ -3,7 +3,6 @@
 
 #include "kit/norm_limbs.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 
@@ -26,7 +25,7 @@ static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__g
 
 static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__layout *l) {
     for (int32_t i = 0; i < l->n_groups; i++) {
-        uint64_t bytes = l->chunk_elems * tess__dtype_bytes(l->groups[i].master);
+        uint64_t bytes = l->chunk_elems * tess_dtype_bytes(l->groups[i].master);
         n->chunk = bytes > n->chunk ? bytes : n->chunk;
     }
     if (s->shard_ranks > 1) {
@@ -68,11 +67,11 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     if (role >= TESS__SUM0 && role <= TESS__SUM_LAST)
         return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
     switch (role) {
-    case TESS__MASTER: return g->shard_elems * tess__dtype_bytes(g->master);
-    case TESS__FETCHED: return g->shard_elems * tess__dtype_bytes(g->compute);
-    case TESS__FULL: return g->flat_elems * tess__dtype_bytes(g->compute);
-    case TESS__GRAD: return g->flat_elems * tess__dtype_bytes(g->grad_local);
-    case TESS__WIRE: return g->flat_elems * tess__dtype_bytes(g->grad_wire);
+    case TESS__MASTER: return g->shard_elems * tess_dtype_bytes(g->master);
+    case TESS__FETCHED: return g->shard_elems * tess_dtype_bytes(g->compute);
+    case TESS__FULL: return g->flat_elems * tess_dtype_bytes(g->compute);
+    case TESS__GRAD: return g->flat_elems * tess_dtype_bytes(g->grad_local);
+    case TESS__WIRE: return g->flat_elems * tess_dtype_bytes(g->grad_wire);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];
     default: return 4 * g->shard_elems; /* gradient, states, a part of a sum */
@@ -104,7 +103,7 @@ static uint64_t snapshot(const tess__plan *p) {
             tess__span_elems part = tess__replica_part(g, k, s->replicas);
             most = part.elems > most ? part.elems : most;
         }
-        bytes += most * tess__dtype_bytes(g->master) + (g->trainable ? most * 4 * (uint64_t)s->n_states : 0);
+        bytes += most * tess_dtype_bytes(g->master) + (g->trainable ? most * 4 * (uint64_t)s->n_states : 0);
     }
     return bytes;
 }

@@ -4,7 +4,6 @@
 
 #include "base/numa.h"
 #include "base/status.h"
-#include "base/try.h"
 #include "poison.h"
 
 #include <stdlib.h>

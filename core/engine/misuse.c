@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <math.h>
 #include <stdio.h>

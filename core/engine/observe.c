@@ -2,9 +2,8 @@
 /* What a program may ask of an engine: its ledger, its trace, its statistics. */
 #include "state.h"
 
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "base/status.h"
-#include "base/try.h"
 #include "readers/planned.h"
 
 #include <stdlib.h>
@@ -32,7 +31,7 @@ static tess_status hand_over(const tess *t, uint32_t point, tess_ledger_point *o
     tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, point, &p);
     if (t->pass.kind)
         p.pass = tess__pass_name(t->pass.program->kind);
-    tess__slot_out(out, &p, sizeof p);
+    TESS_GIVE(out, &p);
     return TESS_OK;
 }
 
@@ -83,20 +82,20 @@ tess_status tess_ledger_last(const tess *t, int32_t unit, uint32_t point, tess_l
     if (!p->struct_size)
         return tess__fail(TESS_E_INVALID, "tess_ledger_last: unit %s has not been %s yet",
                           t->plan.layout.units[unit].name, tess__point_name(point));
-    tess__slot_out(out, p, sizeof *p);
+    TESS_GIVE(out, p);
     return TESS_OK;
 }
 
 static void sum_group(const tess *t, const tess__group *g, tess_unit_info *out) {
     uint64_t align = t->plan.setup.align;
     out->n_params += g->n_params;
-    out->shard_bytes += tess__round_up(g->shard_elems * tess__dtype_bytes(g->master), align);
+    out->shard_bytes += tess__round_up(g->shard_elems * tess_dtype_bytes(g->master), align);
     if (!g->in_place)
-        out->unsharded_bytes += tess__round_up(g->flat_elems * tess__dtype_bytes(g->compute), align);
+        out->unsharded_bytes += tess__round_up(g->flat_elems * tess_dtype_bytes(g->compute), align);
     if (!g->trainable)
         return;
     if (!g->grad_in_place)
-        out->gradient_bytes += tess__round_up(g->flat_elems * tess__dtype_bytes(g->grad_local), align);
+        out->gradient_bytes += tess__round_up(g->flat_elems * tess_dtype_bytes(g->grad_local), align);
     out->shard_gradient_bytes += tess__round_up(g->shard_elems * 4, align);
     out->state_bytes += (uint64_t)t->plan.setup.n_states * tess__round_up(g->shard_elems * 4, align);
 }
@@ -116,7 +115,7 @@ tess_status tess_ledger_unit(const tess *t, int32_t unit, tess_unit_info *out) {
     }
     if (t->memory.ledger.units)
         memcpy(info.live_bytes, t->memory.ledger.units[unit], sizeof info.live_bytes);
-    tess__slot_out(out, &info, sizeof info);
+    TESS_GIVE(out, &info);
     return TESS_OK;
 }
 
@@ -219,7 +218,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
             if (t->plan.resident.buffers[i].domain == d && t->plan.resident.buffers[i].role != TESS__SHARD_GRAD)
                 s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
     }
-    tess__slot_out(out, &s, sizeof s);
+    TESS_GIVE(out, &s);
     return TESS_OK;
 }
 

@@ -6,7 +6,6 @@
 #include "option_fields.h"
 #include "base/options.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdio.h>
 #include <stdlib.h>

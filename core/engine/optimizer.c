@@ -3,7 +3,6 @@
 #include "state.h"
 
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "poison.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +16,7 @@ static void *param_at(const tess *t, const tess__param *p) {
         return (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     const tess__group *g = &t->plan.layout.groups[p->group];
     char *base = tess__address_of(t, g->in_place ? TESS__MASTER : TESS__FULL, p->group);
-    return base + p->offset * tess__dtype_bytes(g->compute);
+    return base + p->offset * tess_dtype_bytes(g->compute);
 }
 
 static void *grad_at(const tess *t, const tess__param *p) {
@@ -25,7 +24,7 @@ static void *grad_at(const tess *t, const tess__param *p) {
         return NULL;
     const tess__group *g = &t->plan.layout.groups[p->group];
     char *base = tess__address_of(t, g->grad_in_place ? TESS__SHARD_GRAD : TESS__GRAD, p->group);
-    return base + p->offset * tess__dtype_bytes(g->grad_local);
+    return base + p->offset * tess_dtype_bytes(g->grad_local);
 }
 
 tess_status tess__scope_pointers(tess *t, int32_t scope, void *params, void *grads) {

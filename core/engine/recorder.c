@@ -2,7 +2,6 @@
 /* The engine writing down what it does, for tess_trace and tess_trace_each. */
 #include "state.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 

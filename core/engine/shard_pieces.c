@@ -2,7 +2,6 @@
 #include "shard_pieces.h"
 
 #include "base/status.h"
-#include "base/try.h"
 #include "checkpoint/saved.h"
 #include "values.h"
 
@@ -52,7 +51,7 @@ static tess_status add_owned(tess__shard_pieces *l, const tess *t, int32_t i, ui
     uint64_t skip = from - o.piece.in_shard;
     name.first = o.piece.in_param + skip;
     return add(l, &name, o.dtype, to - from,
-               (tess__shard_piece){ .at = o.at + skip * tess__dtype_bytes(o.dtype), .mem = o.mem });
+               (tess__shard_piece){ .at = o.at + skip * tess_dtype_bytes(o.dtype), .mem = o.mem });
 }
 
 static tess_status add_buffer(tess__shard_pieces *l, const tess *t, int32_t i) {

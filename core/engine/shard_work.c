@@ -3,7 +3,6 @@
 #include "state.h"
 
 #include "base/status.h"
-#include "base/try.h"
 
 tess_status tess__engine_kernel(void *engine, tess_kernel *k) {
     return tess__device_kernel(&((tess *)engine)->device, k, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "streams.h"
 
-#include "base/try.h"
+#include "base/status.h"
 
 /* ---- making and giving back ---- */
 

@@ -2,7 +2,6 @@
 #include "timeline.h"
 
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 

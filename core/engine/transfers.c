@@ -4,7 +4,6 @@
 
 #include "kernels/kernels.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "values.h"
 
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 
@@ -30,7 +29,7 @@ static tess_status update_chunk(tess *t, const update *u, const tess_range *part
     for (int32_t i = 0; i < u->n; i++) {
         const tess__value *v = &u->value[i];
         int direct = tess__value_direct(v);
-        at[i] = direct ? v->at + done * tess__dtype_bytes(v->dtype) : u->wide[i];
+        at[i] = direct ? v->at + done * tess_dtype_bytes(v->dtype) : u->wide[i];
         if (!direct)
             TRY(tess__value_load(t, v, done, part->elems, u->raw, u->wide[i]));
     }

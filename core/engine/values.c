@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "kernels/kernels.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +80,7 @@ tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, 
     if (p->flags & TESS_BUFFER)
         v.at = (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     else
-        v.at = (char *)tess__address_of(t, role_of(of), p->group) + piece->in_shard * tess__dtype_bytes(v.dtype);
+        v.at = (char *)tess__address_of(t, role_of(of), p->group) + piece->in_shard * tess_dtype_bytes(v.dtype);
     return v;
 }
 
@@ -103,14 +102,14 @@ static uint32_t wide_dtype(const tess__value *v) {
 }
 
 tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {
-    uint32_t bytes = tess__dtype_bytes(v->dtype);
+    uint32_t bytes = tess_dtype_bytes(v->dtype);
     TRY(tess__copy_now(t, raw, TESS_MEM_HOST, v->at + first * bytes, v->mem, n * bytes));
     tess__cast_find(v->dtype, wide_dtype(v), 0)(raw, wide, n);
     return TESS_OK;
 }
 
 tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, const void *wide) {
-    uint32_t bytes = tess__dtype_bytes(v->dtype);
+    uint32_t bytes = tess_dtype_bytes(v->dtype);
     tess__cast_find(wide_dtype(v), v->dtype, 0)(wide, raw, n);
     return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
 }
@@ -206,7 +205,7 @@ static tess_status send_chunk(tess *t, int32_t param, uint64_t first, int32_t ow
 static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner) {
     const tess__param *p = &t->plan.model.params[i];
     tess__piece piece = tess__layout_piece(&t->plan.layout, p, owner);
-    uint32_t dtype = dtype_of(t, w->of, p), bytes = tess__dtype_bytes(dtype);
+    uint32_t dtype = dtype_of(t, w->of, p), bytes = tess_dtype_bytes(dtype);
     char *chunk = tess__address_of(t, TESS__CHUNK, 0);
     for (uint64_t done = 0; done < piece.elems; done += TESS__CHUNK_ELEMS) {
         uint64_t n = piece.elems - done < TESS__CHUNK_ELEMS ? piece.elems - done : TESS__CHUNK_ELEMS;
@@ -267,7 +266,7 @@ tess_status tess_each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
 
 static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op, const char *doing) {
     void *stage = tess__address_of(t, TESS__STAGE, 0);
-    uint64_t bytes = elems * tess__dtype_bytes(dtype);
+    uint64_t bytes = elems * tess_dtype_bytes(dtype);
     TRY(tess__copy_now(t, stage, t->plan.setup.env.mem, host, TESS_MEM_HOST, bytes));
     tess_collective c = { .op = TESS_ALL_REDUCE,
                           .redop = op == TESS_AVG ? TESS_SUM : op,
@@ -288,11 +287,11 @@ static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dt
 }
 
 static tess_status all_reduce(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op) {
-    uint32_t bytes = tess__dtype_bytes(dtype);
+    uint32_t bytes = tess_dtype_bytes(dtype);
     if ((dtype != TESS_F32 && dtype != TESS_F64 && dtype != TESS_I32 && dtype != TESS_I64) || op < TESS_SUM ||
         op > TESS_AVG || (op == TESS_AVG && (dtype == TESS_I32 || dtype == TESS_I64)))
         return tess__fail(TESS_E_INVALID, "tess_all_reduce: operation %u of dtype %s is not offered", op,
-                          tess__dtype_name(dtype));
+                          tess_dtype_name(dtype));
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_all_reduce before tess_shard");
     if (elems && !host)
@@ -306,7 +305,7 @@ static tess_status all_reduce(tess *t, char *host, uint64_t elems, uint32_t dtyp
     static const char *const ops[] = { "", "sum", "min", "max", "average" };
     char doing[96];
     snprintf(doing, sizeof doing, "tess_all_reduce (%s) of %llu %s", ops[op], (unsigned long long)elems,
-             tess__dtype_name(dtype));
+             tess_dtype_name(dtype));
     for (uint64_t done = 0; done < elems; done += TESS__STAGE_BYTES / 8) {
         uint64_t n = elems - done < TESS__STAGE_BYTES / 8 ? elems - done : TESS__STAGE_BYTES / 8;
         TRY(reduce_piece(t, host + done * bytes, n, dtype, op, doing));

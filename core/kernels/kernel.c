@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Checks a tess_kernel as it comes from outside, then hands it to its loop. */
 #include "kernels.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 static int one_of(uint32_t dtype, uint32_t mask) {
     return dtype && dtype < 32 && (mask >> dtype & 1u);
@@ -40,21 +40,21 @@ tess_status tess__kernel_need(const tess_kernel *k, tess_need *out) {
     tess_need need = { .align = 64 };
     if (!dtypes_supported(k))
         return TESS_E_UNSUPPORTED;
-    tess__slot_out(out, &need, sizeof need);
+    TESS_GIVE(out, &need);
     return TESS_OK;
 }
 
 static tess_status check_inputs(const tess_kernel *k, tess_error *error) {
     uint32_t n = k->kernel == TESS_K_TREE_SUM ? k->n_in : k->kernel == TESS_K_SCALE ? 0 : 1;
     if (k->kernel == TESS_K_TREE_SUM && !n)
-        return tess__slot_fail(error, TESS_E_INVALID, "a tree sum of no inputs");
+        return tess_plugin_fail(error, TESS_E_INVALID, "a tree sum of no inputs");
     if (n && !k->in)
-        return tess__slot_fail(error, TESS_E_INVALID, "%s: no inputs given", kernel_name(k->kernel));
+        return tess_plugin_fail(error, TESS_E_INVALID, "%s: no inputs given", kernel_name(k->kernel));
     for (uint32_t i = 0; i < n; i++)
         if (!k->in[i])
-            return tess__slot_fail(error, TESS_E_INVALID, "%s: input %u of %u is null", kernel_name(k->kernel), i, n);
+            return tess_plugin_fail(error, TESS_E_INVALID, "%s: input %u of %u is null", kernel_name(k->kernel), i, n);
     if (!k->out)
-        return tess__slot_fail(error, TESS_E_INVALID, "%s: the output is null", kernel_name(k->kernel));
+        return tess_plugin_fail(error, TESS_E_INVALID, "%s: the output is null", kernel_name(k->kernel));
     return TESS_OK;
 }
 
@@ -62,8 +62,8 @@ static tess_status check_scale(const tess_kernel *k, tess_error *error) {
     int plain = k->scale == 0 || k->scale == 1;
     int integers = k->kernel == TESS_K_TREE_SUM && (k->in_dtype == TESS_I32 || k->in_dtype == TESS_I64);
     if (!plain && (k->kernel == TESS_K_CAST || integers))
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "%s of %s does not scale: scale is %g, expected 0 or 1",
-                               kernel_name(k->kernel), tess__dtype_name(k->in_dtype), k->scale);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "%s of %s does not scale: scale is %g, expected 0 or 1",
+                                kernel_name(k->kernel), tess_dtype_name(k->in_dtype), k->scale);
     return TESS_OK;
 }
 
@@ -75,11 +75,11 @@ static tess_status check_segments(const tess_kernel *k, int *momentum, tess_erro
         const tess_segment *s =
             (const tess_segment *)((const char *)o->segments + (size_t)i * o->segments->struct_size);
         if (s->first < end || s->first > k->elems || s->elems > k->elems - s->first)
-            return tess__slot_fail(error, TESS_E_INVALID,
-                                   "optimizer: segment %u is %llu elements from %llu; expected ascending, disjoint, "
-                                   "within %llu",
-                                   i, (unsigned long long)s->elems, (unsigned long long)s->first,
-                                   (unsigned long long)k->elems);
+            return tess_plugin_fail(error, TESS_E_INVALID,
+                                    "optimizer: segment %u is %llu elements from %llu; expected ascending, disjoint, "
+                                    "within %llu",
+                                    i, (unsigned long long)s->elems, (unsigned long long)s->first,
+                                    (unsigned long long)k->elems);
         end = s->first + s->elems;
         *momentum |= s->momentum != 0;
     }
@@ -90,25 +90,25 @@ static tess_status check_optimizer(const tess_kernel *k, tess_error *error) {
     const tess_optimizer *o = k->optimizer;
     int momentum = 0;
     if (!o || (o->n_segments && !o->segments))
-        return tess__slot_fail(error, TESS_E_INVALID, "optimizer: its settings are null");
+        return tess_plugin_fail(error, TESS_E_INVALID, "optimizer: its settings are null");
     if (o->optimizer < TESS_OPT_SGD || o->optimizer > TESS_OPT_ADADELTA)
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "optimizer %u is unknown, expected 1 to 4", o->optimizer);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "optimizer %u is unknown, expected 1 to 4", o->optimizer);
     if (!o->step)
-        return tess__slot_fail(error, TESS_E_INVALID, "optimizer: the step is 0, it counts from 1");
+        return tess_plugin_fail(error, TESS_E_INVALID, "optimizer: the step is 0, it counts from 1");
     tess_status status = check_segments(k, &momentum, error);
     if (status < 0)
         return status;
     uint32_t states = o->optimizer == TESS_OPT_SGD ? (momentum ? 1 : 0) : 2;
     for (uint32_t i = 0; i < states; i++)
         if (!k->state[i])
-            return tess__slot_fail(error, TESS_E_INVALID, "optimizer %u: state %u is null", o->optimizer, i);
+            return tess_plugin_fail(error, TESS_E_INVALID, "optimizer %u: state %u is null", o->optimizer, i);
     return TESS_OK;
 }
 
 tess_status tess__kernel_run(const tess_kernel *k, tess__pool *pool, tess_error *error) {
     if (!dtypes_supported(k))
-        return tess__slot_fail(error, TESS_E_UNSUPPORTED, "%s from %s to %s is not offered", kernel_name(k->kernel),
-                               tess__dtype_name(k->in_dtype), tess__dtype_name(k->out_dtype));
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "%s from %s to %s is not offered", kernel_name(k->kernel),
+                                tess_dtype_name(k->in_dtype), tess_dtype_name(k->out_dtype));
     tess_status status = TESS_OK;
     if (k->elems || k->kernel == TESS_K_SQUARE_SUM)
         status = check_inputs(k, error);

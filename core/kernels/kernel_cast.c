@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "kit/formulas.h"
 #include "kernel_x86.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 /* One cast: the plain loop, and the same loop compiled for wider registers. */
 #define CAST(name, from_type, to_type, formula)                                                                        \
@@ -72,7 +72,7 @@ static const struct {
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream) {
     static const tess__cast_fn copies[] = { NULL, copy_1, copy_2, NULL, copy_4, NULL, NULL, NULL, copy_8 };
     if (from == to)
-        return copies[tess__dtype_bytes(from)];
+        return copies[tess_dtype_bytes(from)];
     int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
 #if defined(TESS_HAVE_X86)
     tess__cast_fn wide = tess__cast_find_x86(from, to, stream, isa);
@@ -99,7 +99,7 @@ static void cast_part(void *user, uint64_t first, uint64_t elems) {
 }
 
 void tess__kernel_cast(const tess_kernel *k, tess__pool *pool) {
-    uint32_t from = tess__dtype_bytes(k->in_dtype), to = tess__dtype_bytes(k->out_dtype);
+    uint32_t from = tess_dtype_bytes(k->in_dtype), to = tess_dtype_bytes(k->out_dtype);
     int stream = k->elems * (from + to) >= 16u << 20;
     cast_job job = { tess__cast_find(k->in_dtype, k->out_dtype, stream), k->in[0], k->out, from, to };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, cast_part, &job);

@@ -4,7 +4,7 @@
 #include "norm.h"
 #include "kit/formulas.h"
 #include "kernel_x86.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 enum { BLOCK = 2048, NOT_FINITE = 255 };
 
@@ -127,7 +127,7 @@ void tess__kernel_square_sum(const tess_kernel *k, tess__pool *pool) {
     norm_job job = { .kernel = k,
                      .load = k->in_dtype == TESS_F32 ? NULL : tess__cast_find(k->in_dtype, TESS_F32, 0),
                      .block = block_find(),
-                     .in_bytes = tess__dtype_bytes(k->in_dtype) };
+                     .in_bytes = tess_dtype_bytes(k->in_dtype) };
     int64_t *out = k->out;
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, norm_part, &job);
     if (!(k->flags & TESS_KERNEL_ADD))

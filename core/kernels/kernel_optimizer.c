@@ -3,7 +3,7 @@
 #include "kit/formulas.h"
 #include "isa.h"
 #include "kernels.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 enum { CHUNK = 1024 };
 
@@ -148,8 +148,8 @@ static void step_part(void *user, uint64_t first, uint64_t elems) {
 
 void tess__kernel_optimizer(const tess_kernel *k, tess__pool *pool) {
     step_job job = { .kernel = k,
-                     .bytes = tess__dtype_bytes(k->out_dtype),
-                     .grad_bytes = tess__dtype_bytes(k->in_dtype),
+                     .bytes = tess_dtype_bytes(k->out_dtype),
+                     .grad_bytes = tess_dtype_bytes(k->in_dtype),
                      .low_bytes = 2,
                      .load = k->in_dtype == k->out_dtype ? NULL : tess__cast_find(k->in_dtype, k->out_dtype, 0),
                      .low = k->out2 ? tess__cast_find(k->out_dtype, TESS_BF16, 0) : NULL };

@@ -6,7 +6,7 @@
 #include "kit/formulas.h"
 #include "isa.h"
 #include "kernels.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 enum { CHUNK_BYTES = 4096, MOST_LEVELS = 32 };
 
@@ -185,9 +185,9 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
     uint32_t sum = sum_dtype_of(k->in_dtype);
     sum_job job = { .kernel = k,
                     .sum_dtype = sum,
-                    .sum_bytes = tess__dtype_bytes(sum),
-                    .in_bytes = tess__dtype_bytes(k->in_dtype),
-                    .out_bytes = tess__dtype_bytes(k->out_dtype),
+                    .sum_bytes = tess_dtype_bytes(sum),
+                    .in_bytes = tess_dtype_bytes(k->in_dtype),
+                    .out_bytes = tess_dtype_bytes(k->out_dtype),
                     .add = add_find(sum),
                     .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum, 0),
                     .store = k->out_dtype == sum ? NULL : tess__cast_find(sum, k->out_dtype, 0),
@@ -197,7 +197,7 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
 
 static void scale_part(void *user, uint64_t first, uint64_t elems) {
     const tess_kernel *k = user;
-    uint64_t offset = first * tess__dtype_bytes(k->out_dtype);
+    uint64_t offset = first * tess_dtype_bytes(k->out_dtype);
     const char *in = k->in && k->in[0] ? k->in[0] : k->out;
     scale_span(k->out_dtype, (char *)k->out + offset, in + offset, elems, k->scale);
 }

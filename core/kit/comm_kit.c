@@ -11,8 +11,6 @@
 typedef struct {
     const kit_link_ops *link;
     const tess_host *host;
-    const tess_option *options;
-    uint32_t n_options;
     kit_requests_ops requests;
 } context;
 
@@ -161,13 +159,6 @@ static void kit_close(void *ctx) {
     free(ctx);
 }
 
-static tess_status kit_options(void *ctx, const tess_option **out, uint32_t *n) {
-    const context *c = ctx;
-    *out = c->options;
-    *n = c->n_options;
-    return TESS_OK;
-}
-
 static tess_status kit_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const context *c = ctx;
     tess_comm_caps caps = { .caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH |
@@ -202,7 +193,6 @@ static const tess_comm_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = kit_close,
-    .options = kit_options,
     .query = kit_query,
     .need = kit_need,
     .init = kit_init,
@@ -217,12 +207,11 @@ static const tess_comm_ops ops = {
     .request_free = kit_slot_request_free,
 };
 
-tess_status kit_open(const kit_link_ops *link, const tess_host *host, const tess_option *options, uint32_t n_options,
-                     const void **out, void **ctx, tess_error *e) {
+tess_status kit_open(const kit_link_ops *link, const tess_host *host, const void **out, void **ctx, tess_error *e) {
     context *c = calloc(1, sizeof *c);
     if (!c)
         return tess_plugin_fail(e, TESS_E_NOMEM, "%s: no memory to open", link->name);
-    *c = (context){ .link = link, .host = host, .options = options, .n_options = n_options };
+    *c = (context){ .link = link, .host = host };
     c->requests = (kit_requests_ops){ .plugin = link->name,
                                       .thread = "tess-kit-work",
                                       .check = comm_check,

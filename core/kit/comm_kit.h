@@ -34,7 +34,6 @@ typedef struct {
 } kit_link_ops;
 
 /** The open function of the plugin: returns a table and a context over `link`, which lives as long as the process.
- * `options` may be null. The context keeps `host`. */
-tess_status kit_open(const kit_link_ops *link, const tess_host *host, const tess_option *options, uint32_t n_options,
-                     const void **ops, void **ctx, tess_error *error);
+ * The context keeps `host`. A link's own options are declared with TESS_OPTIONS and read before. */
+tess_status kit_open(const kit_link_ops *link, const tess_host *host, const void **ops, void **ctx, tess_error *error);
 #endif

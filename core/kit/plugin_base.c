@@ -106,6 +106,126 @@ tess_status kit_thread_start(pthread_t *out, const tess_host *host, const char *
     return tess_plugin_fail(error, TESS_E_SYSTEM, "%s: cannot start a thread: %s", plugin, strerror(failed));
 }
 
+/* ---- options ------------------------------------------------------------------------------------- */
+
+#if TESS_ABI_MINOR >= 2
+
+static const char *name_of(const kit_options *k, uint32_t i) {
+    return k->specs[i].key + strlen(k->prefix);
+}
+
+/* The option of that name, n: none. */
+static uint32_t find_option(const kit_options *k, const char *name, size_t bytes) {
+    uint32_t i = 0;
+    while (i < k->n && (strlen(name_of(k, i)) != bytes || memcmp(name_of(k, i), name, bytes) != 0))
+        i++;
+    return i;
+}
+
+/* The list option that has the word, n: none. */
+static uint32_t find_list(const kit_options *k, const char *word, size_t bytes) {
+    uint32_t i = 0;
+    while (i < k->n && (k->specs[i].type != TESS_OPTION_LIST || tess_option_word(word, bytes, k->specs[i].choices) < 0))
+        i++;
+    return i;
+}
+
+/* Appends to a text that may be full. */
+static void append(char *out, size_t room, const char *text) {
+    const size_t used = strlen(out), left = room - 1 - used, bytes = strlen(text) < left ? strlen(text) : left;
+    memcpy(out + used, text, bytes);
+    out[used + bytes] = 0;
+}
+
+static tess_status not_a_setting(const kit_options *k, const char *text, size_t bytes, tess_error *e) {
+    char known[160] = "";
+    for (uint32_t i = 0; i < k->n; i++) {
+        const tess_option_spec *o = &k->specs[i];
+        append(known, sizeof known, *known ? ", " : "");
+        append(known, sizeof known, o->type == TESS_OPTION_LIST ? o->choices : name_of(k, i));
+        append(known, sizeof known, o->type == TESS_OPTION_LIST || o->type == TESS_OPTION_FLAG ? "" : "=…");
+    }
+    return tess_plugin_fail(e, TESS_E_INVALID, "%s: \"%.*s\" is no setting, expected %s", k->plugin,
+                            (int)(bytes < 60 ? bytes : 60), text, known);
+}
+
+static tess_status bad_setting(const kit_options *k, uint32_t i, const char *text, tess_error *e) {
+    char expected[200];
+    return tess_plugin_fail(e, TESS_E_INVALID, "%s: %s is \"%.60s\", expected %s", k->plugin, name_of(k, i), text,
+                            tess_option_expected(&k->specs[i], expected, sizeof expected));
+}
+
+/* Takes `bytes` bytes of text for option i, behind what a list has so far. */
+static tess_status take_text(const kit_options *k, uint32_t i, const char *text, size_t bytes, kit_option *o,
+                             tess_error *e) {
+    const size_t used = strlen(o->text);
+    if (used + bytes + 2 > sizeof o->text)
+        return tess_plugin_fail(e, TESS_E_INVALID, "%s: %s has %zu bytes, at most %zu are taken", k->plugin,
+                                name_of(k, i), used + bytes, sizeof o->text - 2);
+    snprintf(o->text + used, sizeof o->text - used, "%s%.*s", used ? "," : "", (int)bytes, text);
+    o->is_set = 1;
+    return TESS_OK;
+}
+
+/* One item behind the colon; *bytes becomes all that is left when the option takes the rest. */
+static tess_status take_item(const kit_options *k, const char *item, size_t *bytes, kit_option *out, tess_error *e) {
+    const char *equals = (const char *)memchr(item, '=', *bytes);
+    const size_t name = equals ? (size_t)(equals - item) : *bytes;
+    uint32_t i = find_option(k, item, name);
+    if (!equals && i < k->n && k->specs[i].type == TESS_OPTION_FLAG)
+        return take_text(k, i, "1", 1, &out[i], e);
+    if (!equals)
+        i = find_list(k, item, *bytes);
+    if (i == k->n)
+        return not_a_setting(k, item, *bytes, e);
+    if (!equals)
+        return take_text(k, i, item, *bytes, &out[i], e);
+    if (k->rest && strcmp(name_of(k, i), k->rest) == 0)
+        *bytes = strlen(item);
+    *out[i].text = 0; /* the last one wins */
+    return take_text(k, i, equals + 1, *bytes - name - 1, &out[i], e);
+}
+
+static tess_status take_args(const kit_options *k, const char *args, kit_option *out, tess_error *e) {
+    while (*args) {
+        size_t bytes = strcspn(args, ",");
+        tess_status s = take_item(k, args, &bytes, out, e);
+        if (s < 0)
+            return s;
+        args += bytes + (args[bytes] == ',');
+    }
+    return TESS_OK;
+}
+
+tess_status kit_options_read(const kit_options *k, const tess_host *host, kit_option *out, tess_error *e) {
+    memset(out, 0, k->n * sizeof *out);
+    tess_status s = take_args(k, host->args, out, e);
+    for (uint32_t i = 0; i < k->n && s == TESS_OK; i++) {
+        const tess_option_spec *spec = &k->specs[i];
+        const char *text = out[i].is_set ? NULL : host->option(host->host, spec->key);
+        if (text)
+            s = take_text(k, i, text, strlen(text), &out[i], e);
+        if (!out[i].is_set)
+            snprintf(out[i].text, sizeof out[i].text, "%s", spec->fallback);
+        if (s == TESS_OK && (out[i].is_set || *spec->fallback) && !tess_option_parse(spec, out[i].text, &out[i].value))
+            s = bad_setting(k, i, out[i].text, e);
+    }
+    return s;
+}
+
+int kit_core_flag(const tess_host *host, const char *key, int fallback) {
+    const char *text = host->option(host->host, key);
+    uint64_t on;
+    return text && tess_option_parse_flag(text, &on) ? (int)on : fallback;
+}
+
+double kit_core_real(const tess_host *host, const char *key, double fallback) {
+    const char *text = host->option(host->host, key);
+    double value;
+    return text && tess_option_parse_real(text, &value) ? value : fallback;
+}
+#endif
+
 /* ---- host ---------------------------------------------------------------------------------------- */
 
 int kit_aborting(const tess_host *host) {

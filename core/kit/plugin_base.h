@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Layer 1 of the kit, for every plugin: threads, the clock, and the wait for other ranks' keys.
+/* Layer 1 of the kit, for every plugin: threads, the clock, typed options, and the wait for other ranks' keys.
  * Compiled into the plugin, no part of the ABI. C11, and C++17 through the header; beyond plugin.h only libc. */
 #ifndef TESS_KIT_PLUGIN_BASE_H
 #define TESS_KIT_PLUGIN_BASE_H
 #include <pthread.h>
 #include <sched.h>
 #include <tessera/plugin_helpers.h>
+#if TESS_ABI_MINOR >= 2
+#include <tessera/plugin_options.h>
+#endif
 #include <time.h>
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +35,34 @@ void kit_thread_enter(const tess_host *, const char *name);
  * `name` lives as long as the thread. */
 tess_status kit_thread_start(pthread_t *, const tess_host *, const char *plugin, const char *name, void (*run)(void *),
                              void *arg, tess_error *);
+
+/* ---- options ------------------------------------------------------------------------------------- */
+
+#if TESS_ABI_MINOR >= 2 /* an older header has no declared options */
+
+/** What a plugin reads: its declared options, and how they may stand behind the colon of its TESSERA_<KIND>. There an
+ * option goes by its key without `prefix`: "name=value", joined by commas. A word alone switches a flag of that name
+ * on, or is one of the words of the list option, which then replace the variable's. */
+typedef struct {
+    const char *plugin, *prefix;   /* "offload cpu", for messages; "offload-", of each key */
+    const tess_option_spec *specs; /* of TESS_OPTIONS */
+    uint32_t n;
+    const char *rest; /* the name of a text that goes on to the end, commas included; null: none */
+} kit_options;
+enum { KIT_OPTION_BYTES = 256 };
+typedef struct {
+    int is_set; /* by the user; else it is the fallback, or nothing where that is "" */
+    tess_option_value value;
+    char text[KIT_OPTION_BYTES];
+} kit_option;
+
+/** Reads all of them into out[n]: from the text behind the colon, else the variable, else the fallback. TESS_E_INVALID
+ * names the setting and what was expected; of a variable, the core has refused that before. */
+tess_status kit_options_read(const kit_options *, const tess_host *, kit_option *out, tess_error *);
+/** An option of the core, which has checked it: `fallback` when it is unset. */
+int kit_core_flag(const tess_host *, const char *key, int fallback);
+double kit_core_real(const tess_host *, const char *key, double fallback);
+#endif
 
 /* ---- host ---------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,6 @@
 #include "compile_units.h"
 #include "emit.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -286,7 +285,7 @@ static tess_status compile_steps(tess__compiler *b) {
 static tess_status compile_full(tess__compiler *b) {
     uint64_t scratch = 0, bytes = 0;
     for (int32_t g = 0; g < b->layout->n_groups; g++) {
-        uint64_t wide = b->layout->chunk_elems * tess__dtype_bytes(b->layout->groups[g].master);
+        uint64_t wide = b->layout->chunk_elems * tess_dtype_bytes(b->layout->groups[g].master);
         bytes = wide > bytes ? wide : bytes;
     }
     if (b->setup->shard_ranks > 1)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "compile_blocks.h"
 
-#include "base/try.h"
+#include "base/status.h"
 #include "emit.h"
 
 /* The last block is never recomputed: its backward follows immediately. */

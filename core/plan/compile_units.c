@@ -2,7 +2,6 @@
 #include "compile_units.h"
 
 #include "base/status.h"
-#include "base/try.h"
 #include "emit.h"
 
 /* ---- what goes on in host memory beside the engine's thread ---- */
@@ -45,7 +44,7 @@ tess_status tess__unit_gather(tess__compiler *b, int32_t u) {
         tess__planned_collective c =
             tess__emit_collective(b, TESS_ALL_GATHER, TESS__SHARD, group->compute, group->compute, group->shard_elems);
         TRY(tess__emit_alloc(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, u,
-                             group->flat_elems * tess__dtype_bytes(group->compute), 0));
+                             group->flat_elems * tess_dtype_bytes(group->compute), 0));
         if (b->units[u].fetched && on_host(b, group->param_rest))
             TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
         TRY(tess__emit_scratch(b, TESS__GATHER_SCRATCH, g, u, &c));
@@ -67,7 +66,7 @@ tess_status tess__unit_fetch(tess__compiler *b, int32_t u) {
         if (!on_host(b, group->param_rest))
             continue;
         TRY(tess__emit_alloc(b, TESS__FETCHED, g, TESS_CAT_COMM, u,
-                             group->shard_elems * tess__dtype_bytes(group->compute), 0));
+                             group->shard_elems * tess_dtype_bytes(group->compute), 0));
         TRY(tess__emit(b, TESS__PREFETCH, g));
         b->units[u].fetched = 1;
     }
@@ -144,7 +143,7 @@ tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u) {
             TRY(book_shard_grad(b, g, TESS__ZERO));
         else
             TRY(tess__emit_alloc(b, TESS__GRAD, g, TESS_CAT_FULL_GRAD, u,
-                                 group->flat_elems * tess__dtype_bytes(group->grad_local), TESS__ZERO));
+                                 group->flat_elems * tess_dtype_bytes(group->grad_local), TESS__ZERO));
     }
     b->units[u].grad = 1;
     return TESS_OK;
@@ -159,7 +158,7 @@ static tess_status prepare_send(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     if (group->grad_wire != group->grad_local) { /* a leaf is rounded once, wherever it goes */
         TRY(tess__emit_alloc(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit,
-                             group->flat_elems * tess__dtype_bytes(group->grad_wire), 0));
+                             group->flat_elems * tess_dtype_bytes(group->grad_wire), 0));
         TRY(tess__emit(b, TESS__CAST_WIRE, g));
         TRY(tess__emit_free(b, TESS__GRAD, g));
     }

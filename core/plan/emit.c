@@ -2,7 +2,6 @@
 #include "emit.h"
 
 #include "base/status.h"
-#include "base/try.h"
 #include "place.h"
 
 /* ---- buffers ---- */

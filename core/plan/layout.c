@@ -24,7 +24,7 @@ static void ask(question *q, const tess__layout *l, int32_t group, uint32_t regi
                                         .unit = g->unit,
                                         .group = group,
                                         .elems = g->shard_elems,
-                                        .bytes = g->shard_elems * tess__dtype_bytes(dtype) };
+                                        .bytes = g->shard_elems * tess_dtype_bytes(dtype) };
 }
 
 /* The gradient that the step reads, and partial sums of microbatches. */
@@ -136,7 +136,7 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
                           "not read",
-                          p->name, tess__dtype_name(c->compute));
+                          p->name, tess_dtype_name(c->compute));
     if (c->gather != c->compute || c->block_elems > 1 || c->block_bytes)
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
@@ -190,7 +190,7 @@ static void place_others(tess__model *m, const tess__setup *s, tess__layout *l) 
         tess__param *p = &m->params[i];
         if (p->flags & TESS_BUFFER && p->tied_to == i) {
             p->offset = l->buffer_bytes;
-            l->buffer_bytes += tess__round_up(p->elems * tess__dtype_bytes(p->dtype), s->align);
+            l->buffer_bytes += tess__round_up(p->elems * tess_dtype_bytes(p->dtype), s->align);
         }
     }
     for (int32_t i = 0; i < m->n_params; i++) {

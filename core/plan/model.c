@@ -115,11 +115,11 @@ static tess_status check_param(const tess_param_options *o) {
     const uint32_t known = TESS_FROZEN | TESS_GRAD_OVERWRITE | TESS_BUFFER;
     if (!o->name[0])
         return tess__fail(TESS_E_INVALID, "a parameter needs a name that is not empty");
-    if (!tess__dtype_bytes(o->dtype))
+    if (!tess_dtype_bytes(o->dtype))
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown dtype %u", o->name, o->dtype);
     if (o->dtype != TESS_F32 && o->dtype != TESS_F64 && o->dtype != TESS_BF16 && o->dtype != TESS_F16)
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\" is %s; f32, f64, bf16 and f16 are supported", o->name,
-                          tess__dtype_name(o->dtype));
+                          tess_dtype_name(o->dtype));
     if (o->flags & ~known)
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown flags 0x%x", o->name, o->flags & ~known);
     if (o->optimizer_group < 0)
@@ -345,7 +345,7 @@ void tess__model_item_text(const tess__model *m, int32_t i, char *out, size_t n)
         return;
     }
     const tess__param *p = &m->params[i];
-    size_t at = (size_t)snprintf(out, n, "parameter %s, %s [", p->name, tess__dtype_name(p->dtype));
+    size_t at = (size_t)snprintf(out, n, "parameter %s, %s [", p->name, tess_dtype_name(p->dtype));
     for (int32_t d = 0; d < p->ndim && at < n; d++)
         at += (size_t)snprintf(out + at, n - at, "%s%lld", d ? ", " : "", (long long)p->shape[d]);
     if (at < n)

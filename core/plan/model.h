@@ -3,7 +3,7 @@
 #ifndef TESS_MODEL_H
 #define TESS_MODEL_H
 #include "base/name_index.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 enum { TESS__MAX_DIMS = 8 };
 

@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "base/try.h"
 #include "wrap.h"
 
 #include <stdio.h>

@@ -53,7 +53,7 @@ tess_status tess__program_collective(tess__program *p, uint8_t op, uint8_t flags
 
 uint64_t tess__collective_bytes(const tess__planned_collective *c) {
     int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER;
-    return c->count * tess__dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
+    return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
 }
 
 tess_status tess__program_buffer(tess__program *p, const tess__buffer *b, int32_t *index) {

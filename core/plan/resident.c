@@ -3,7 +3,6 @@
 #include "compile.h"
 
 #include "base/status.h"
-#include "base/try.h"
 
 /* Scratch the comm plugin wants for one collective among `nranks`, in device memory. */
 tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
@@ -27,7 +26,7 @@ tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, u
                           need.align, op);
     if (status)
         return tess__fail(status, "the comm plugin does not offer a collective (operation %u, %s to %s, %d ranks)", op,
-                          tess__dtype_name(send), tess__dtype_name(recv), nranks);
+                          tess_dtype_name(send), tess_dtype_name(recv), nranks);
     *bytes = need.device_bytes;
     return TESS_OK;
 }
@@ -56,7 +55,7 @@ static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
         uint64_t part = (g->shard_elems / TESS__PAD_ELEMS + replicas - 1) / replicas * TESS__PAD_ELEMS;
-        bytes += part * (tess__dtype_bytes(g->master) + (g->trainable ? 4 * (uint64_t)s->n_states : 0));
+        bytes += part * (tess_dtype_bytes(g->master) + (g->trainable ? 4 * (uint64_t)s->n_states : 0));
     }
     return bytes;
 }
@@ -88,7 +87,7 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
         TRY(keep(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
-                 g->shard_elems * tess__dtype_bytes(g->master), s->align));
+                 g->shard_elems * tess_dtype_bytes(g->master), s->align));
         for (int32_t k = 0; g->trainable && k < s->n_states; k++)
             TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
                      s->align));

@@ -6,11 +6,13 @@
 #include <fcntl.h>
 #include <link.h> /* ElfW */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define SECTION ".tessera.plugin"
+#define OPTIONS ".tessera.options"
 
 #if defined(__x86_64__)
 #define OUR_MACHINE EM_X86_64
@@ -111,19 +113,24 @@ static tess_status read_section(const elf_file *f, const ElfW(Ehdr) * h, unsigne
     return TESS_OK;
 }
 
-static tess_status is_descriptor(const elf_file *f, const ElfW(Shdr) * names, const ElfW(Shdr) * section, int *yes) {
-    char name[sizeof SECTION];
+/* Whether it is the section of that name, of `bytes` bytes with its zero. */
+static tess_status is_named(const elf_file *f, const ElfW(Shdr) * names, const ElfW(Shdr) * section, const char *wanted,
+                            size_t bytes, int *yes) {
+    char name[32];
     *yes = 0;
-    if (section->sh_name > names->sh_size || names->sh_size - section->sh_name < sizeof name)
+    if (section->sh_name > names->sh_size || names->sh_size - section->sh_name < bytes)
         return TESS_OK; /* too near the end of the names to be this one */
-    tess_status s = take(f, names->sh_offset + section->sh_name, name, sizeof name, "a section's name");
-    *yes = s == TESS_OK && memcmp(name, SECTION, sizeof name) == 0;
+    tess_status s = take(f, names->sh_offset + section->sh_name, name, bytes, "a section's name");
+    *yes = s == TESS_OK && memcmp(name, wanted, bytes) == 0;
     return s;
 }
 
-static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, ElfW(Shdr) * out) {
+/* The section of that name; *found 0: there is none. */
+static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, const char *wanted, ElfW(Shdr) * out,
+                                int *found) {
     ElfW(Shdr) names, section;
-    int found = 0, yes;
+    int yes;
+    *found = 0;
     if (!inside(f, h->e_shoff, (uint64_t)h->e_shnum * sizeof section))
         return truncated(f, "the section table");
     tess_status s = read_section(f, h, h->e_shstrndx, &names);
@@ -134,40 +141,104 @@ static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, ElfW(Sh
     for (unsigned i = 0; i < h->e_shnum; i++) {
         s = read_section(f, h, i, &section);
         if (s == TESS_OK)
-            s = is_descriptor(f, &names, &section, &yes);
+            s = is_named(f, &names, &section, wanted, strlen(wanted) + 1, &yes);
         if (s)
             return s;
-        if (yes && found++)
-            return REFUSE(f, "more than one section " SECTION);
+        if (yes && (*found)++)
+            return REFUSE(f, "more than one section %s", wanted);
         if (yes)
             *out = section;
     }
-    if (!found)
-        return REFUSE(f, "no plugin: it has no section " SECTION);
     return TESS_OK;
 }
 
-tess_status tess__elf_note_read(tess__read_at_fn read_at, void *user, uint64_t file_bytes, tess_plugin_note *out,
-                                char *reason, size_t reason_bytes) {
-    elf_file f = { read_at, user, file_bytes, reason, reason_bytes };
+static tess_status open_section(const elf_file *f, const char *wanted, ElfW(Shdr) * out, int *found) {
     ElfW(Ehdr) header;
+    tess_status s = read_header(f, &header);
+    if (s == TESS_OK)
+        s = check_segments(f, &header);
+    return s ? s : find_section(f, &header, wanted, out, found);
+}
+
+static tess_status read_note(const elf_file *f, tess_plugin_note *out) {
     ElfW(Shdr) section = { 0 };
     tess_plugin_note note;
-    tess_status s = read_header(&f, &header);
-    if (s == TESS_OK)
-        s = check_segments(&f, &header);
-    if (s == TESS_OK)
-        s = find_section(&f, &header, &section);
+    int found;
+    tess_status s = open_section(f, SECTION, &section, &found);
     if (s)
         return s;
+    if (!found)
+        return REFUSE(f, "no plugin: it has no section " SECTION);
     if (section.sh_type != SHT_PROGBITS || section.sh_size < sizeof note)
-        return REFUSE(&f, "section " SECTION " has %llu bytes of type %u, expected at least %zu of type %d",
+        return REFUSE(f, "section " SECTION " has %llu bytes of type %u, expected at least %zu of type %d",
                       (unsigned long long)section.sh_size, section.sh_type, sizeof note, SHT_PROGBITS);
-    s = take(&f, section.sh_offset, &note, sizeof note, "the descriptor");
+    s = take(f, section.sh_offset, &note, sizeof note, "the descriptor");
     if (s == TESS_OK)
         *out = note;
     return s;
 }
+
+tess_status tess__elf_note_read(tess__read_at_fn read_at, void *user, uint64_t file_bytes, tess_plugin_note *out,
+                                char *reason, size_t reason_bytes) {
+    const elf_file f = { read_at, user, file_bytes, reason, reason_bytes };
+    return read_note(&f, out);
+}
+
+/* ---- options ----------------------------------------------------------------------------------- */
+
+/* The size of one option, by the first; the section holds a whole number of them. */
+static tess_status option_bytes(const elf_file *f, const ElfW(Shdr) * section, uint32_t *out) {
+    uint32_t bytes = 0;
+    tess_status s = TESS_OK;
+    if (section->sh_type == SHT_PROGBITS && section->sh_size >= sizeof bytes)
+        s = take(f, section->sh_offset, &bytes, sizeof bytes, "an option");
+    if (s)
+        return s;
+    if (bytes < sizeof(tess_option_spec) || section->sh_size % bytes || section->sh_size / bytes > TESS_OPTIONS_MAX)
+        return REFUSE(f,
+                      "section " OPTIONS " has %llu bytes of type %u, in options of %u; expected at least %zu for "
+                      "each, and at most %d",
+                      (unsigned long long)section->sh_size, section->sh_type, bytes, sizeof(tess_option_spec),
+                      TESS_OPTIONS_MAX);
+    *out = bytes;
+    return TESS_OK;
+}
+
+static tess_status read_options(const elf_file *f, tess_option_spec **out, uint32_t *n) {
+    ElfW(Shdr) section = { 0 };
+    uint32_t bytes = 0;
+    int found;
+    *out = NULL;
+    *n = 0;
+    tess_status s = open_section(f, OPTIONS, &section, &found);
+    if (s == TESS_OK && found)
+        s = option_bytes(f, &section, &bytes);
+    if (s || !found)
+        return s;
+    uint32_t count = (uint32_t)(section.sh_size / bytes);
+    tess_option_spec *list = calloc(count, sizeof *list);
+    if (!list) {
+        (void)REFUSE(f, "no memory");
+        return TESS_E_NOMEM;
+    }
+    for (uint32_t i = 0; i < count && s == TESS_OK; i++)
+        s = take(f, section.sh_offset + (uint64_t)i * bytes, &list[i], sizeof *list, "an option");
+    if (s) {
+        free(list);
+        return s;
+    }
+    *out = list;
+    *n = count;
+    return TESS_OK;
+}
+
+tess_status tess__elf_options_read(tess__read_at_fn read_at, void *user, uint64_t file_bytes, tess_option_spec **out,
+                                   uint32_t *n, char *reason, size_t reason_bytes) {
+    const elf_file f = { read_at, user, file_bytes, reason, reason_bytes };
+    return read_options(&f, out, n);
+}
+
+/* ---- files ------------------------------------------------------------------------------------- */
 
 static int read_fd(void *user, uint64_t offset, void *to, size_t bytes) {
     char *p = to;
@@ -184,17 +255,42 @@ static int read_fd(void *user, uint64_t offset, void *to, size_t bytes) {
     return 0;
 }
 
-tess_status tess__elf_note_file(const char *path, tess_plugin_note *out, char *reason, size_t reason_bytes) {
-    elf_file f = { .reason = reason, .reason_bytes = reason_bytes };
+/* Opens it for reading; -1 with a reason. */
+static int open_file(const char *path, elf_file *f) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
-    if (fd < 0)
-        return REFUSE(&f, "%s", errno == ENOENT ? "no such file" : strerror(errno));
     struct stat st;
-    tess_status s;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        s = REFUSE(&f, "not a regular file");
-    else
-        s = tess__elf_note_read(read_fd, &fd, (uint64_t)st.st_size, out, reason, reason_bytes);
+    if (fd < 0) {
+        (void)REFUSE(f, "%s", errno == ENOENT ? "no such file" : strerror(errno));
+        return -1;
+    }
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        f->bytes = (uint64_t)st.st_size;
+        return fd;
+    }
+    (void)REFUSE(f, "not a regular file");
+    close(fd);
+    return -1;
+}
+
+tess_status tess__elf_note_file(const char *path, tess_plugin_note *out, char *reason, size_t reason_bytes) {
+    elf_file f = { .read_at = read_fd, .reason = reason, .reason_bytes = reason_bytes };
+    int fd = open_file(path, &f);
+    if (fd < 0)
+        return TESS_E_INVALID;
+    f.user = &fd;
+    tess_status s = read_note(&f, out);
+    close(fd);
+    return s;
+}
+
+tess_status tess__elf_options_file(const char *path, tess_option_spec **out, uint32_t *n, char *reason,
+                                   size_t reason_bytes) {
+    elf_file f = { .read_at = read_fd, .reason = reason, .reason_bytes = reason_bytes };
+    int fd = open_file(path, &f);
+    if (fd < 0)
+        return TESS_E_INVALID;
+    f.user = &fd;
+    tess_status s = read_options(&f, out, n);
     close(fd);
     return s;
 }

@@ -14,4 +14,13 @@ tess_status tess__elf_note_read(tess__read_at_fn read_at, void *user, uint64_t f
                                 char *reason, size_t reason_bytes);
 /** The same of a file. */
 tess_status tess__elf_note_file(const char *path, tess_plugin_note *out, char *reason, size_t reason_bytes);
+
+enum { TESS_OPTIONS_MAX = 64 };
+/** Copies the options that the file declares in section ".tessera.options" into a new array, which the caller frees: as
+ * far as they go, what a later header appended left out. *out null and 0 without that section. Their texts are the
+ * caller's to judge. Fails as above, or without memory with TESS_E_NOMEM. */
+tess_status tess__elf_options_read(tess__read_at_fn read_at, void *user, uint64_t file_bytes, tess_option_spec **out,
+                                   uint32_t *n, char *reason, size_t reason_bytes);
+tess_status tess__elf_options_file(const char *path, tess_option_spec **out, uint32_t *n, char *reason,
+                                   size_t reason_bytes);
 #endif

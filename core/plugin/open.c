@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/options.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "builtin/builtins.h"
 #include "plugin.h"
 #include "plugin_host.h"
@@ -208,7 +208,7 @@ tess_status tess__plugin_host_open(const tess_host *services, uint32_t kind, con
     tess__plugin *p;
     tess_status s = tess__plugin_open(kind, selection, services, &p);
     if (s)
-        return tess__slot_fail(error, s, "%s", tess_last_error());
+        return tess_plugin_fail(error, s, "%s", tess_last_error());
     *ops = p->ops;
     *ctx = p->ctx;
     *handle = p;

@@ -14,6 +14,9 @@ typedef struct {
     char *args;      /* text after the colon; "" if none */
     void *library;
     tess_host *host; /* this plugin's host table: the caller's services with its own args */
+    tess_option_spec *options;
+    uint32_t n_options;
+    int options_declared; /* in its file, and checked before open; else it was asked */
 } tess__plugin;
 
 /** A kind's word in variables and file names: "comm", "device"; null for an unknown kind. */

@@ -12,8 +12,8 @@
 
 #include "elf_note.h"
 #include "base/log.h"
-#include "base/options.h"
 #include "plugin_host.h"
+#include "plugin_options.h"
 #include "base/status.h"
 #include "trusted_path.h"
 
@@ -102,23 +102,6 @@ static void close_ops(const tess__common_ops *ops, void *ctx) {
         ops->close(ctx);
 }
 
-/* Registers the options; built-in plugins without any share their prefix with others, so nobody's variable is theirs.
- */
-static tess_status take_options(const tess__plugin *p, char reason[TESS_REASON_BYTES]) {
-    const tess__common_ops *ops = p->ops;
-    const tess_option *options = NULL;
-    uint32_t n = 0;
-    if (TESS_CAN(tess__common_ops, ops, options)) {
-        tess_status s = ops->options(p->ctx, &options, &n);
-        if (s)
-            return REFUSE(TESS_E_INVALID, "its options slot returned %s", tess__status_name(s));
-    }
-    if (!p->library && n == 0)
-        return TESS_OK;
-    tess_status s = tess__options_register(tess__kind_name(p->kind), p->name, options, n);
-    return s ? REFUSE(s, "%s", tess_last_error()) : TESS_OK;
-}
-
 static tess_status run_open(tess__plugin *p, opener o, char reason[TESS_REASON_BYTES]) {
     tess_error error = { .struct_size = sizeof error, .rank = -1 };
     const void *ops = NULL;
@@ -133,9 +116,19 @@ static tess_status run_open(tess__plugin *p, opener o, char reason[TESS_REASON_B
     p->ops = ops;
     p->ctx = ctx;
     if (s == TESS_OK)
-        s = take_options(p, reason);
+        s = tess__plugin_options_asked(p, reason);
     if (s && ops && ((const tess__common_ops *)ops)->abi_major == TESS_ABI_MAJOR)
         close_ops(ops, ctx);
+    return s;
+}
+
+static tess_status run_file(const tess_plugin_note *note, tess__plugin *p, char reason[TESS_REASON_BYTES]) {
+    opener o = { NULL, NULL };
+    float_mode was = float_mode_get();
+    tess_status s = load(note, p, &o, reason);
+    if (s == TESS_OK)
+        s = run_open(p, o, reason);
+    float_mode_restore(was, p->name, p->path);
     return s;
 }
 
@@ -156,6 +149,7 @@ static tess__plugin *plugin_new(uint32_t kind, const char *args, const tess_host
 
 static void plugin_free(tess__plugin *p) {
     free(p->host);
+    free(p->options);
     free(p->args);
     free(p);
 }
@@ -170,7 +164,6 @@ void tess__plugin_close(tess__plugin *p) {
 tess_status tess__plugin_file_open(uint32_t kind, const char *path, const char *args, const tess_host *services,
                                    tess__plugin **out, char reason[TESS_REASON_BYTES]) {
     tess_plugin_note note;
-    opener o = { NULL, NULL };
     tess__plugin *p = plugin_new(kind, args, services);
     if (!p)
         return REFUSE(TESS_E_NOMEM, "no memory");
@@ -180,11 +173,9 @@ tess_status tess__plugin_file_open(uint32_t kind, const char *path, const char *
         memcpy(p->version, note.version, sizeof p->version);
         p->abi_major = note.abi_major;
         p->abi_minor = note.abi_minor;
-        float_mode was = float_mode_get();
-        s = load(&note, p, &o, reason);
+        s = tess__plugin_options_declared(p, &note, reason);
         if (s == TESS_OK)
-            s = run_open(p, o, reason);
-        float_mode_restore(was, p->name, p->path);
+            s = run_file(&note, p, reason);
     }
     if (s)
         plugin_free(p);

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "plugin_check.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 static void host_log(void *host, int32_t level, const char *plugin, const char *message) {
     (void)host;

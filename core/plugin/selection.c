@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 #include <string.h>

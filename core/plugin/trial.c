@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "trial.h"
 
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "plugin.h"
 
 #include <errno.h>

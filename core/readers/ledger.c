@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "ledger.h"
 
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "base/status.h"
-#include "base/try.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "simulate.h"
 
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "base/status.h"
-#include "base/try.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -197,7 +196,7 @@ static double kernel(const sim *s, int rate, double bytes) {
 }
 
 static double bytes_of(uint64_t elems, uint32_t dtype) {
-    return (double)elems * tess__dtype_bytes(dtype);
+    return (double)elems * tess_dtype_bytes(dtype);
 }
 
 static uint32_t scope_dtype(const sim *s, int32_t scope) {

@@ -24,16 +24,6 @@ void close(void *ctx) {
     });
 }
 
-const tess_option option_list[] = {
-    { sizeof(tess_option), 3, "gloo-interface", "", "network interface Gloo uses, for ranks on several hosts" },
-    { sizeof(tess_option), 3, "gloo-hostname", "127.0.0.1", "name or address Gloo listens on" },
-};
-tess_status options(void *, const tess_option **out, uint32_t *n) {
-    *out = option_list;
-    *n = sizeof option_list / sizeof *option_list;
-    return TESS_OK;
-}
-
 tess_status query(void *, tess_comm *, tess_comm_caps *out) {
     tess_comm_caps caps{};
     caps.caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
@@ -120,7 +110,7 @@ const tess_comm_ops comm_ops = {
     TESS_ABI_MAJOR,
     TESS_ABI_MINOR,
     close,
-    options,
+    settings_options,
     query,
     need,
     /* cost */ nullptr,

@@ -11,31 +11,38 @@
 
 namespace tess_gloo {
 
+namespace {
+enum { INTERFACE, HOSTNAME, N_OPTIONS };
+TESS_OPTIONS(option_list) = {
+    { sizeof(tess_option_spec), TESS_OPTION_TEXT, 0, 0, "gloo-interface", "", "",
+      "network interface Gloo uses, for ranks on several hosts" },
+    { sizeof(tess_option_spec), TESS_OPTION_TEXT, 0, 0, "gloo-hostname", "", "", "name or address Gloo listens on" },
+};
+const kit_options readable = { "gloo", "gloo-", option_list, N_OPTIONS, nullptr };
+} // namespace
+
 Settings::Settings(const tess_host *host) {
+    kit_option read[N_OPTIONS];
+    tess_error error{};
+    error.struct_size = sizeof error;
     memcpy(&host_, host, std::min<size_t>(host->struct_size, sizeof host_));
-    interface_ = setting("interface");
-    hostname_ = setting("hostname");
-    if (interface_.empty() && hostname_.empty() && host_.option != nullptr) {
+    if (kit_options_read(&readable, &host_, read, &error) != TESS_OK)
+        throw Failure(error);
+    interface_ = read[INTERFACE].text;
+    hostname_ = read[HOSTNAME].text;
+    if (interface_.empty() && hostname_.empty()) {
         const char *name = host_.option(host_.host, "interface");
         interface_ = name != nullptr ? name : "";
     }
-    const char *heartbeat = host_.option != nullptr ? host_.option(host_.host, "heartbeat") : nullptr;
-    const double seconds = heartbeat != nullptr ? strtod(heartbeat, nullptr) : 5;
+    const double seconds = kit_core_real(&host_, "heartbeat", 5);
     silence_ns_ = seconds > 0 && seconds < 86400 ? static_cast<int64_t>(seconds * 1e9) : 0;
 }
 
-// "interface=eth0,hostname=…" after the colon of TESSERA_COMM wins over the option "gloo-interface".
-std::string Settings::setting(const char *name) const {
-    std::string args = host_.args != nullptr ? host_.args : "", key = std::string(name) + "=";
-    for (size_t at = 0; at < args.size();) {
-        size_t end = std::min(args.find(',', at), args.size());
-        if (args.compare(at, key.size(), key) == 0)
-            return args.substr(at + key.size(), end - at - key.size());
-        at = end + 1;
-    }
-    const char *text =
-        host_.option != nullptr ? host_.option(host_.host, ("gloo-" + std::string(name)).c_str()) : nullptr;
-    return text != nullptr ? text : "";
+tess_status settings_options(void *, const tess_option **out, uint32_t *n) {
+    static tess_option list[N_OPTIONS];
+    *out = list;
+    *n = N_OPTIONS;
+    return tess_options_for_1_0(option_list, N_OPTIONS, list);
 }
 
 // Gloo writes to sockets whose peer may be gone: with every signal blocked, SIGPIPE cannot reach this process.

@@ -15,7 +15,7 @@ namespace tess_gloo {
 
 class Settings {
   public:
-    explicit Settings(const tess_host *host);
+    explicit Settings(const tess_host *host); // throws Failure for a bad setting behind the colon
 
     // The device is made at the first communicator and shared by all. Throws Failure.
     std::shared_ptr<gloo::transport::Device> device();
@@ -31,13 +31,14 @@ class Settings {
     bool aborting() const { return host_.aborting != nullptr && host_.aborting(host_.host) != 0; }
 
   private:
-    std::string setting(const char *name) const;
-
     tess_host host_{};
     std::string interface_, hostname_;
     int64_t silence_ns_ = 0;
     std::mutex mutex_;
     std::shared_ptr<gloo::transport::Device> device_;
 };
+
+// The slot, for cores before ABI 1.2.
+tess_status settings_options(void *ctx, const tess_option **out, uint32_t *n);
 
 } // namespace tess_gloo

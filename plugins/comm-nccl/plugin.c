@@ -15,17 +15,6 @@ static void close_plugin(void *ctx) {
     free(ctx);
 }
 
-static tess_status list_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static const tess_option list[] = {
-        { sizeof *list, 5, "nccl-compare", "on|off",
-          "ranks compare what they post before it is called done: an 64 bytes each, in the collective's own group" },
-    };
-    (void)ctx;
-    *out = list;
-    *n = sizeof list / sizeof *list;
-    return TESS_OK;
-}
-
 /* ---- what it can do ----------------------------------------------------------------------------- */
 
 static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
@@ -232,7 +221,7 @@ static const tess_comm_ops comm_ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = close_plugin,
-    .options = list_options,
+    .options = nccl_settings_options,
     .query = query,
     .need = need,
     .cost = cost,

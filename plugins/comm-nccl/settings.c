@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "settings.h"
 
-#include <strings.h>
-
-static const char *text_of(const tess_host *host, const char *key) {
-    const char *text = host->option(host->host, key);
-    return text ? text : "";
-}
-
-/* The core has checked that a flag is one of 0, 1, no, yes, off, on, false, true. */
-static int is_on(const char *text) {
-    return strcmp(text, "1") == 0 || strcasecmp(text, "yes") == 0 || strcasecmp(text, "on") == 0 ||
-           strcasecmp(text, "true") == 0;
-}
+enum { COMPARE, N_OPTIONS };
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "nccl-compare", "on", "",
+      "ranks compare what they post before it is called done: 64 bytes each, in the collective's own group" },
+};
 
 tess_status nccl_settings_init(struct nccl_settings *s, const tess_host *host, tess_error *e) {
+    static const kit_options readable = { "nccl", "nccl-", options, N_OPTIONS, NULL };
+    kit_option read[N_OPTIONS];
+    tess_status status = kit_options_read(&readable, host, read, e);
     s->host = host;
-    s->deterministic = is_on(text_of(host, "deterministic"));
-    s->compares = strcmp(text_of(host, "nccl-compare"), "off") != 0;
-    if (*host->args)
-        return tess_plugin_fail(e, TESS_E_INVALID, "nccl: takes no arguments, found \"%.100s\"", host->args);
-    return TESS_OK;
+    s->deterministic = kit_core_flag(host, "deterministic", 0);
+    s->compares = (int)read[COMPARE].value.number;
+    return status;
+}
+
+tess_status nccl_settings_options(void *ctx, const tess_option **out, uint32_t *n) {
+    static tess_option list[N_OPTIONS];
+    (void)ctx;
+    *out = list;
+    *n = N_OPTIONS;
+    return tess_options_for_1_0(options, N_OPTIONS, list);
 }

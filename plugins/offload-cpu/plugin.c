@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* offload-cpu: what rests where. The core moves things and steps the optimizer on the host by itself. */
-#include <tessera/plugin_helpers.h>
+#include "plugin_base.h"
 
 #include <stdlib.h>
 
@@ -15,129 +15,43 @@ typedef struct {
 
 /* ---- settings ---------------------------------------------------------------------------------- */
 
-static int is_word(const char *text, size_t chars, const char *word) {
-    return strlen(word) == chars && memcmp(text, word, chars) == 0;
+enum { WHAT, FRACTION, PINNED, N_OPTIONS };
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_LIST, 0, 0, "offload-what", "all", "params|grads|optimizer|all",
+      "what rests in host memory" },
+    { sizeof options[0], TESS_OPTION_REAL, 0, 1, "offload-fraction", "1", "",
+      "part of the units whose shards rest there" },
+    { sizeof options[0], TESS_OPTION_BYTES, 0, 0, "offload-pinned", "", "",
+      "most bytes to lock in memory; unset: all, where the system lets" },
+};
+static const kit_options readable = { "offload cpu", "offload-", options, N_OPTIONS, NULL };
+
+static uint32_t regions_of(uint64_t words) {
+    static const uint32_t regions[] = { 1u << TESS_REGION_MASTER, 1u << TESS_REGION_GRAD, 1u << TESS_REGION_STATE };
+    uint32_t all = 0;
+    for (int i = 0; i < 3; i++)
+        all |= words >> i & 1 || words >> 3 ? regions[i] : 0;
+    return all;
 }
 
-static uint32_t region_of(const char *text, size_t chars) {
-    static const struct {
-        const char *word;
-        uint32_t regions;
-    } known[] = { { "params", 1u << TESS_REGION_MASTER },
-                  { "grads", 1u << TESS_REGION_GRAD },
-                  { "optimizer", 1u << TESS_REGION_STATE },
-                  { "all", 1u << TESS_REGION_MASTER | 1u << TESS_REGION_GRAD | 1u << TESS_REGION_STATE } };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (is_word(text, chars, known[i].word))
-            return known[i].regions;
-    return 0;
-}
-
-static int shown(size_t chars) {
-    return (int)(chars < 60 ? chars : 60);
-}
-
-/* "0.25" → a quarter of WHOLE. At most nine decimals; no locale has a say. */
-static tess_status read_fraction(const char *text, size_t chars, settings *s, tess_error *error) {
-    uint64_t value = 0, unit = WHOLE;
-    int digits = 0, point = 0, bad = chars == 0;
-    for (size_t i = 0; i < chars && !bad; i++) {
-        if (text[i] == '.' && !point) {
-            point = 1;
-        } else if (text[i] >= '0' && text[i] <= '9' && (!point || unit > 1) && value <= WHOLE) {
-            unit = point ? unit / 10 : unit;
-            value = point ? value + (uint64_t)(text[i] - '0') * unit : value * 10 + (uint64_t)(text[i] - '0') * WHOLE;
-            digits++;
-        } else {
-            bad = 1;
-        }
-    }
-    if (bad || !digits || value > WHOLE)
-        return tess_plugin_fail(error, TESS_E_INVALID,
-                                "offload cpu: fraction is \"%.*s\", expected a number from 0 to 1", shown(chars), text);
-    s->fraction = value;
-    return TESS_OK;
-}
-
-/* "64KiB" → 65536 */
-static tess_status read_pinned(const char *text, size_t chars, settings *s, tess_error *error) {
-    static const char *const suffixes[] = { "", "KiB", "MiB", "GiB", "TiB" };
-    uint64_t value = 0;
-    size_t at = 0;
-    unsigned shift = 0;
-    while (at < chars && text[at] >= '0' && text[at] <= '9' && value < UINT64_C(1) << 56)
-        value = value * 10 + (uint64_t)(text[at++] - '0');
-    while (shift < 5 && !is_word(text + at, chars - at, suffixes[shift]))
-        shift++;
-    if (!at || shift == 5 || value >= UINT64_C(1) << 56 || value << 10 * shift >> 10 * shift != value)
-        return tess_plugin_fail(error, TESS_E_INVALID,
-                                "offload cpu: pinned is \"%.*s\", expected bytes such as 0, 4096, 64KiB or 2GiB",
-                                shown(chars), text);
-    s->pinned_bytes = value << 10 * shift;
-    return TESS_OK;
-}
-
-/* "params,grads": *any is set when a word was found. */
-static tess_status read_item(const char *text, size_t chars, settings *s, int *any, tess_error *error) {
-    if (chars > 9 && memcmp(text, "fraction=", 9) == 0)
-        return read_fraction(text + 9, chars - 9, s, error);
-    if (chars > 7 && memcmp(text, "pinned=", 7) == 0)
-        return read_pinned(text + 7, chars - 7, s, error);
-    uint32_t regions = region_of(text, chars);
-    if (!regions)
-        return tess_plugin_fail(
-            error, TESS_E_INVALID,
-            "offload cpu: \"%.*s\" is no setting, expected params, grads, optimizer, all, fraction=NUMBER or "
-            "pinned=BYTES",
-            shown(chars), text);
-    s->regions = *any ? s->regions | regions : regions;
-    *any = 1;
-    return TESS_OK;
-}
-
-static tess_status read_list(const char *text, settings *s, tess_error *error) {
-    int any = 0;
-    while (*text) {
-        size_t chars = strcspn(text, ",");
-        tess_status status = read_item(text, chars, s, &any, error);
-        if (status < 0)
-            return status;
-        text += chars + (text[chars] == ',');
-    }
-    return TESS_OK;
-}
-
-/* The variables, then what stands behind the colon, which wins. */
 static tess_status read_settings(const tess_host *host, settings *s, tess_error *error) {
-    const char *what = host->option(host->host, "offload-what"), *text;
-    tess_status status = TESS_OK;
-    *s = (settings){ .regions = region_of("all", 3), .fraction = WHOLE, .pinned_bytes = UINT64_MAX };
-    if (what && strchr(what, '='))
-        return tess_plugin_fail(error, TESS_E_INVALID,
-                                "offload cpu: TESSERA_OFFLOAD_WHAT is \"%.60s\", expected a list of "
-                                "params, grads, optimizer or all",
-                                what);
-    if (what)
-        status = read_list(what, s, error);
-    if (status == TESS_OK && (text = host->option(host->host, "offload-fraction")))
-        status = read_fraction(text, strlen(text), s, error);
-    if (status == TESS_OK && (text = host->option(host->host, "offload-pinned")))
-        status = read_pinned(text, strlen(text), s, error);
-    return status == TESS_OK ? read_list(host->args, s, error) : status;
+    kit_option read[N_OPTIONS];
+    tess_status status = kit_options_read(&readable, host, read, error);
+    if (status < 0)
+        return status;
+    s->regions = regions_of(read[WHAT].value.number);
+    s->fraction = (uint64_t)(read[FRACTION].value.real * WHOLE + 0.5);
+    s->pinned_bytes = read[PINNED].is_set ? read[PINNED].value.number : UINT64_MAX;
+    return TESS_OK;
 }
 
+/* For cores before ABI 1.2. */
 static tess_status cpu_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static const tess_option options[] = {
-        { sizeof options[0], 3, "offload-what", "all",
-          "what rests in host memory: a list of params, grads, optimizer" },
-        { sizeof options[0], 2, "offload-fraction", "1", "part of the units whose shards rest there, 0 to 1" },
-        { sizeof options[0], 4, "offload-pinned", NULL,
-          "most bytes to lock in memory; unset: all, where the system lets" },
-    };
+    static tess_option list[N_OPTIONS];
     (void)ctx;
-    *out = options;
-    *n = sizeof options / sizeof options[0];
-    return TESS_OK;
+    *out = list;
+    *n = N_OPTIONS;
+    return tess_options_for_1_0(options, N_OPTIONS, list);
 }
 
 /* ---- place ------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* precision-bf16: a choice of dtypes per parameter. The casts are the device's. */
-#include <tessera/plugin_helpers.h>
+#include "plugin_base.h"
 
 #include <stdlib.h>
 
@@ -11,68 +11,25 @@ typedef struct {
     int keep;            /* what the program cannot read in bf16 stays as declared */
 } settings;
 
-/* The settings: keys without "bf16-" may stand behind the colon of TESSERA_PRECISION. The first choice is the default.
- */
-static const struct {
-    const char *key, *choices, *words[2];
-} choices[] = {
-    { "bf16-wire", "bf16|fp32", { "bf16", "fp32" } },
-    { "bf16-grad", "fp32|bf16", { "fp32", "bf16" } },
-    { "bf16-unreadable", "refuse|keep", { "refuse", "keep" } },
+enum { WIRE, GRAD, UNREADABLE, N_OPTIONS };
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "bf16-wire", "bf16", "bf16|fp32",
+      "dtype of gradients between ranks" },
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "bf16-grad", "fp32", "fp32|bf16",
+      "dtype that a rank adds its gradients up in" },
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "bf16-unreadable", "refuse", "refuse|keep",
+      "fp32 parameters that the program cannot read in bf16: an error, or left in fp32" },
 };
-enum { WIRE, GRAD, UNREADABLE, N_CHOICES, KEY_PREFIX = 5 /* "bf16-" */ };
-
-static int is_word(const char *text, size_t bytes, const char *word) {
-    return strlen(word) == bytes && memcmp(text, word, bytes) == 0;
-}
-
-/* Takes the word `text` for choice `i`: 0 or 1 into *out. */
-static tess_status take(int i, const char *text, size_t bytes, int *out, tess_error *error) {
-    for (int w = 0; w < 2; w++) {
-        if (is_word(text, bytes, choices[i].words[w])) {
-            *out = w;
-            return TESS_OK;
-        }
-    }
-    return tess_plugin_fail(error, TESS_E_INVALID, "precision bf16: %s is \"%.*s\", expected %s",
-                            choices[i].key + KEY_PREFIX, (int)(bytes < 80 ? bytes : 80), text, choices[i].choices);
-}
-
-/* "wire=fp32,grad=bf16" */
-static tess_status read_args(const char *args, int *picked, tess_error *error) {
-    while (*args) {
-        size_t bytes = strcspn(args, ","), key = strcspn(args, "=,");
-        int i = 0;
-        while (i < N_CHOICES && !is_word(args, key, choices[i].key + KEY_PREFIX))
-            i++;
-        if (i == N_CHOICES || key == bytes)
-            return tess_plugin_fail(
-                error, TESS_E_INVALID,
-                "precision bf16: \"%.*s\" is no setting, expected wire=bf16|fp32, grad=fp32|bf16 or "
-                "unreadable=refuse|keep",
-                (int)(bytes < 80 ? bytes : 80), args);
-        tess_status status = take(i, args + key + 1, bytes - key - 1, &picked[i], error);
-        if (status < 0)
-            return status;
-        args += bytes + (args[bytes] == ',');
-    }
-    return TESS_OK;
-}
+static const kit_options readable = { "precision bf16", "bf16-", options, N_OPTIONS, NULL };
 
 static tess_status read_settings(const tess_host *host, settings *out, tess_error *error) {
-    int picked[N_CHOICES] = { 0 };
-    for (int i = 0; i < N_CHOICES; i++) {
-        const char *text = host->option(host->host, choices[i].key);
-        tess_status status = text ? take(i, text, strlen(text), &picked[i], error) : TESS_OK;
-        if (status < 0)
-            return status;
-    }
-    tess_status status = read_args(host->args, picked, error);
+    kit_option read[N_OPTIONS];
+    tess_status status = kit_options_read(&readable, host, read, error);
     if (status < 0)
         return status;
-    out->wire = picked[WIRE] ? TESS_F32 : TESS_BF16;
-    out->grad = picked[GRAD] ? TESS_BF16 : TESS_F32;
-    out->keep = picked[UNREADABLE];
+    out->wire = read[WIRE].value.number ? TESS_F32 : TESS_BF16;
+    out->grad = read[GRAD].value.number ? TESS_BF16 : TESS_F32;
+    out->keep = (int)read[UNREADABLE].value.number;
     return TESS_OK;
 }
 
@@ -80,17 +37,13 @@ static void bf16_close(void *ctx) {
     free(ctx);
 }
 
+/* For cores before ABI 1.2. */
 static tess_status bf16_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static const tess_option options[] = {
-        { sizeof options[0], 5, "bf16-wire", "bf16|fp32", "dtype of gradients between ranks" },
-        { sizeof options[0], 5, "bf16-grad", "fp32|bf16", "dtype that a rank adds its gradients up in" },
-        { sizeof options[0], 5, "bf16-unreadable", "refuse|keep",
-          "fp32 parameters that the program cannot read in bf16: an error, or left in fp32" },
-    };
+    static tess_option list[N_OPTIONS];
     (void)ctx;
-    *out = options;
-    *n = sizeof options / sizeof options[0];
-    return TESS_OK;
+    *out = list;
+    *n = N_OPTIONS;
+    return tess_options_for_1_0(options, N_OPTIONS, list);
 }
 
 static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_precision_choice *out, tess_error *error) {

@@ -66,8 +66,12 @@ if [ -n "$over" ]; then
   grep -q 'rank 0' err && grep -q 'rank 1' err || fail "corrupt=tag: $(cat err)"
   run 5 kill,rank=1,op=all_gather,at=3
   grep -q 'rank 1 was lost' err || fail "kill: $(cat err)"
-  run 3 drop=1
-  grep -q '"drop=1" is no setting' err || fail "drop=1: $(cat err)"
+  run 3 drop=maybe
+  grep -q 'drop is "maybe", expected 0, 1, no' err || fail "drop=maybe: $(cat err)"
+  run 3 dorp
+  grep -q '"dorp" is no setting, expected delay=' err || fail "dorp: $(cat err)"
+  TESSERA_FAULT_CORRUPT=data TESSERA_FAULT_RANK=0 TESSERA_FAULT_OP=reduce_scatter TESSERA_FAULT_AT=2 run 0 delay=1
+  grep -q 'corrupted data on rank 0: reduce_scatter number 2' err || fail "variables of comm-fault: $(cat err)"
   nothing_left
 else
   echo "comm-fault: no comm plugin to stack on"

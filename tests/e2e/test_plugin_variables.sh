@@ -66,4 +66,29 @@ same "$plain" "gloo on 127.0.0.1"
 run TESSERA_GLOO_INTERFACE=lo -- --comm gloo
 same "$plain" "gloo on lo"
 expect 3 env TESSERA_GLOO_HOSTNAME=no.such.host.invalid "$TESSERA" train linear -n 2 --steps 1 --comm gloo
+
+# Bad values: one line that names variable, text and what was expected, before the plugin runs; so are those behind the colon.
+bad() { # line, variable=value, option…
+  local line=$1 set=$2
+  shift 2
+  expect 3 env "$set" "$TESSERA" train linear -n 2 --steps 1 "$@"
+  [ "$(grep -c . err)" = 1 ] && grep -qF -- "$line" err || fail "$set $*: $(cat err)"
+}
+bad "TESSERA_BF16_WIRE is 'fp8', expected one of bf16|fp32" TESSERA_BF16_WIRE=fp8 --precision bf16
+bad "TESSERA_OFFLOAD_WHAT is 'params,grad', expected words of params|grads|optimizer|all, joined by commas" \
+  TESSERA_OFFLOAD_WHAT=params,grad --offload cpu
+bad "TESSERA_OFFLOAD_FRACTION is '2', expected a finite number from 0 to 1" TESSERA_OFFLOAD_FRACTION=2 --offload cpu
+bad "TESSERA_OFFLOAD_PINNED is '1KB', expected bytes such as 512, 64KiB or 1.5GiB" TESSERA_OFFLOAD_PINNED=1KB --offload cpu
+bad "TESSERA_GLOO_HOSTNAM is set, but comm plugin gloo has no such option; did you mean TESSERA_GLOO_HOSTNAME?" \
+  TESSERA_GLOO_HOSTNAM=x --comm gloo
+[ ! -e "$BUILD/plugins/libtessera-comm-nccl.so" ] ||
+  bad "TESSERA_NCCL_COMPARE is 'maybe', expected 0, 1, no, yes, off, on, false or true" TESSERA_NCCL_COMPARE=maybe --comm nccl
+bad 'offload cpu: fraction is "1.5", expected a finite number from 0 to 1' X=1 --offload cpu:fraction=1.5
+bad 'offload cpu: "param" is no setting, expected params|grads|optimizer|all, fraction=…, pinned=…' X=1 --offload cpu:param
+bad 'precision bf16: wire is "fp8", expected one of bf16|fp32' X=1 --precision bf16:wire=fp8
+bad 'gloo: "port=1" is no setting, expected interface=…, hostname=…' X=1 --comm gloo:port=1
+run X=1 -- --offload cpu:optimizer,fraction=1,pinned=0
+same "$plain" "settings behind the colon"
+run TESSERA_OFFLOAD_WHAT=all -- --offload cpu:optimizer
+[ "$host" -lt "$all" ] || fail "what stands behind the colon does not win over the variable"
 nothing_left

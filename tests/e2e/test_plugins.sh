@@ -50,7 +50,7 @@ done
 
 # One plugin and its variables.
 "$TESSERA" plugins info "$samples/good.so" >out
-grep -q 'TESSERA_SAMPLE_MODE (choice of calm|wild)' out || fail "info: $(cat out)"
+grep -q 'TESSERA_SAMPLE_MODE (choice: one of calm|wild, default calm)' out || fail "info: $(cat out)"
 "$TESSERA" plugins info "$samples/good.so" --json >out
 grep -q '"license":"Apache-2.0",.*"options":\[{"variable":"TESSERA_SAMPLE_PORT","type":"integer","fallback":"7"' out ||
   fail "info --json: $(cat out)"

@@ -79,8 +79,8 @@ rm -f out err
 mkdir -m 700 empty
 expect 0 "$tessera" plugins new precision 4bit empty
 [ -e empty/plugin.c ] || fail "an empty directory was not used"
-cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" empty/plugin.c || fail "a name that begins with a digit"
+cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" -I"$prefix/share/tessera/kit" -D_GNU_SOURCE empty/plugin.c || fail "a name that begins with a digit"
 expect 0 "$tessera" plugins new precision my_2 underscore
-cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" underscore/plugin.c || fail "a name with an underscore"
+cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" -I"$prefix/share/tessera/kit" -D_GNU_SOURCE underscore/plugin.c || fail "a name with an underscore"
 grep -q '"precision-wire"' underscore/plugin.c || fail "a key with an underscore"
 echo "five projects built, tested and installed; refusals leave nothing"

@@ -9,7 +9,7 @@ command -v nm >/dev/null || { echo "skipped: nm not found (binutils)"; exit 77; 
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer renames what objects call"; exit 77; }
 # Each line: a reason, a colon, the symbols without tess__.
 cat >lacking <<'LIST'
-The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable nearest parse_real
+The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable nearest
 Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least
 One index of names serves the core and the readers of files: names_add names_find names_free
 Safetensors files have one reader and one writer, the checkpoints': dtype_of_word tensor_dtype_bytes safetensors_close safetensors_commit safetensors_create safetensors_discard safetensors_find safetensors_list safetensors_open safetensors_open_header safetensors_read safetensors_write

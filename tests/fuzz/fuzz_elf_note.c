@@ -28,5 +28,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tess_status s = tess__elf_note_read(read_memory, &m, size, &note, reason, sizeof reason);
     if ((s == TESS_OK) == (reason[0] != 0))
         abort(); /* a refusal without a reason, or the other way round */
+    tess_option_spec *options = NULL;
+    uint32_t n = 0;
+    reason[0] = 0;
+    s = tess__elf_options_read(read_memory, &m, size, &options, &n, reason, sizeof reason);
+    if ((s == TESS_OK) == (reason[0] != 0) || (n != 0) != (options != NULL))
+        abort();
+    free(options);
     return 0;
 }

@@ -29,13 +29,6 @@ typedef struct {
     double copy_bandwidth;
 } bench;
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        tess_status status_ = (call);                                                                                  \
-        if (status_ != TESS_OK)                                                                                        \
-            return status_;                                                                                            \
-    } while (0)
-
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

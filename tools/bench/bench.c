@@ -51,14 +51,14 @@ static error_t take_subject(arguments *a, const char *word, const struct argp_st
 }
 
 static error_t take_bytes(const char *text, const char *name, uint64_t *out, const struct argp_state *state) {
-    if (tess__parse_bytes(text, out) != TESS_OK || *out == 0)
+    if (!tess_option_parse_bytes(text, out) || *out == 0)
         return tool_usage_error(state, "--%s is '%s', expected a number of bytes as in 64MiB", name, text);
     return 0;
 }
 
 static error_t take_rounds(arguments *a, const char *text, const struct argp_state *state) {
     uint64_t rounds;
-    if (tess__parse_bytes(text, &rounds) != TESS_OK || rounds < 1 || rounds > 1000000)
+    if (!tess_option_parse_bytes(text, &rounds) || rounds < 1 || rounds > 1000000)
         return tool_usage_error(state, "--rounds is '%s', expected 1 to 1000000", text);
     a->kernels.rounds = a->collectives.rounds = (int32_t)rounds;
     return 0;
@@ -66,14 +66,14 @@ static error_t take_rounds(arguments *a, const char *text, const struct argp_sta
 
 static error_t take_together(arguments *a, const char *text, const struct argp_state *state) {
     uint64_t n;
-    if (tess__parse_bytes(text, &n) != TESS_OK || n < 1 || n > 16)
+    if (!tess_option_parse_bytes(text, &n) || n < 1 || n > 16)
         return tool_usage_error(state, "--together is '%s', expected 1 to 16", text);
     a->collectives.together = (int32_t)n;
     return 0;
 }
 
 static error_t take_seconds(arguments *a, const char *text, const struct argp_state *state) {
-    if (tess__parse_real(text, &a->collectives.seconds) != TESS_OK || a->collectives.seconds <= 0)
+    if (!tess_option_parse_real(text, &a->collectives.seconds) || a->collectives.seconds <= 0)
         return tool_usage_error(state, "--seconds is '%s', expected a number above 0", text);
     return 0;
 }

@@ -82,7 +82,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_TO: return take_number(state, "--to", text, &a->to);
     case KEY_DTYPE: return take_dtype(a, state, text);
     case KEY_MAX_FILE:
-        if (tess__parse_bytes(text, &a->max_file_bytes) != TESS_OK || !a->max_file_bytes)
+        if (!tess_option_parse_bytes(text, &a->max_file_bytes) || !a->max_file_bytes)
             return tool_usage_error(state, "--max-file is '%.40s', expected bytes as in 5GiB", text);
         return 0;
     case ARGP_KEY_ARG: return take_word(a, state, text);

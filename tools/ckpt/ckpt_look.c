@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include <tessera/tessera.h>
-#include "core/base/try.h"
+#include "core/base/status.h"
 #include "core/checkpoint/safetensors_dtype.h"
 #include "tools/support/command_line.h"
 #include "tools/support/progress.h"

@@ -5,7 +5,7 @@
 
 #include "core/base/name_index.h"
 #include <tessera/tessera.h>
-#include "core/base/try.h"
+#include "core/base/status.h"
 #include "ckpt.h"
 
 static int in_order(const void *a, const void *b) {

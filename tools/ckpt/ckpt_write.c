@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include <tessera/tessera.h>
-#include "core/base/try.h"
+#include "core/base/status.h"
 #include "core/kernels/kernels.h"
 #include "tools/support/command_line.h"
 #include "ckpt.h"

@@ -105,7 +105,7 @@ static int read_real(json_scan *s, double *out) {
         n++;
     memcpy(text, s->text + s->at, n);
     text[n] = '\0';
-    if (!n || tess__parse_real(text, out) != TESS_OK)
+    if (!n || !tess_option_parse_real(text, out))
         return fail(s, "a number");
     s->at += n;
     return 1;

@@ -51,7 +51,7 @@ static void cost_of_parameters(const tess__plan *plan, double tokens, tess__scop
         double elems = 0, bytes = 0;
         for (int32_t i = 0; i < scope->n_params; i++) {
             const tess__param *p = &plan->model.params[scope->params[i]];
-            bytes += (double)p->elems * (p->group >= 0 ? tess__dtype_bytes(plan->layout.groups[p->group].compute) : 4);
+            bytes += (double)p->elems * (p->group >= 0 ? tess_dtype_bytes(plan->layout.groups[p->group].compute) : 4);
             elems += p->ndim > 1 && (!is_looked_up(p->name) || p->tied_to != scope->params[i]) ? (double)p->elems : 0;
         }
         if (scope->block >= 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "plugin_caps.h"
 
-#include "core/base/slots.h"
+#include <tessera/plugin_helpers.h>
 
 typedef void (*each_fn)(void *user, const char *key, const char *const *words, int n);
 
@@ -20,8 +20,8 @@ static const char *const memories[] = { NULL, "host", "pinned", "cuda", "shm" };
 
 static void tell_dtypes(each_fn each, void *user, uint32_t mask) {
     const char *names[16] = { NULL };
-    for (uint32_t i = 1; i < 16 && tess__dtype_bytes(i); i++)
-        names[i] = tess__dtype_name(i);
+    for (uint32_t i = 1; i < 16 && tess_dtype_bytes(i); i++)
+        names[i] = tess_dtype_name(i);
     TELL("dtypes", mask, names);
 }
 

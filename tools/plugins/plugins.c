@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera plugins: what there is, whether it can be used, and the variables each plugin reads. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -130,44 +131,49 @@ static int list(view *v) {
 /* ---- info -------------------------------------------------------------------------------------- */
 
 static const char *type_word(uint32_t type) {
-    static const char *const words[] = { "?", "integer", "number", "text", "bytes", "choice" };
+    static const char *const words[] = { "?", "integer", "number", "text", "bytes", "choice", "flag", "list" };
     return type < sizeof words / sizeof words[0] ? words[type] : "?";
 }
 
-static void option_as_json(json_out *j, const tess_option *o) {
+static const char *or_null(const char *text) {
+    return *text ? text : NULL;
+}
+
+static int is_bounded(const tess_option_spec *o) {
+    return o->least != 0 || o->most != 0;
+}
+
+static void option_as_json(json_out *j, const tess_option_spec *o) {
     char variable[80];
     json_object_begin(j, NULL);
     json_string(j, "variable", tess__option_variable(o->key, variable));
     json_string(j, "type", type_word(o->type));
-    json_string(j, "fallback", o->fallback);
-    json_string(j, "help", o->help);
+    json_string(j, "fallback", or_null(o->fallback));
+    json_string(j, "choices", or_null(o->choices));
+    if (is_bounded(o))
+        json_double(j, "least", o->least);
+    if (is_bounded(o) && isfinite(o->most))
+        json_double(j, "most", o->most);
+    json_string(j, "help", or_null(o->help));
     json_object_end(j);
 }
 
-static void option_as_text(const tess_option *o) {
-    char variable[80];
-    const char *fallback = o->fallback ? o->fallback : "";
-    const char *word = !*fallback ? "" : o->type == TESS_OPTION_CHOICE ? " of " : ", default ";
-    printf("  %s (%s%s%s)\n      %s\n", tess__option_variable(o->key, variable), type_word(o->type), word, fallback,
-           o->help ? o->help : "");
+static void option_as_text(const tess_option_spec *o) {
+    char variable[80], expected[200];
+    printf("  %s (%s", tess__option_variable(o->key, variable), type_word(o->type));
+    if (is_bounded(o) || *o->choices)
+        printf(": %s", tess_option_expected(o, expected, sizeof expected));
+    printf("%s%s)\n      %s\n", *o->fallback ? ", default " : "", o->fallback, o->help);
 }
 
-/* The loader has checked the keys by now. */
 static void show_options(view *v, const tess__plugin *p) {
-    const tess__common_ops *ops = p->ops;
-    const tess_option *first = NULL;
-    uint32_t n = 0;
-    if (!TESS_CAN(tess__common_ops, ops, options) || ops->options(p->ctx, &first, &n) != TESS_OK)
-        n = 0;
     if (!v->as_json)
-        puts(n ? "variables:" : "variables: none");
-    for (uint32_t i = 0; i < n; i++) {
-        const tess_option *o = (const void *)((const char *)first + (size_t)i * first->struct_size);
+        puts(p->n_options ? "variables:" : "variables: none");
+    for (uint32_t i = 0; i < p->n_options; i++)
         if (v->as_json)
-            option_as_json(&v->json, o);
+            option_as_json(&v->json, &p->options[i]);
         else
-            option_as_text(o);
-    }
+            option_as_text(&p->options[i]);
 }
 
 static void show_note(view *v, const tess__plugin_row *row) {

@@ -26,7 +26,7 @@ static const struct kind {
       "It takes no arguments and reads no variables." },
     { "offload", "SOURCES plugin.c", "-n 1", "| `plugin.c` | where what rests |\n",
       "`:all` behind the name moves the parameters' shards to the host too." },
-    { "precision", "SOURCES plugin.c", "-n 1", "| `plugin.c` | the dtypes of every parameter |\n",
+    { "precision", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | the dtypes of every parameter |\n",
       "`TESSERA_@VARIABLE@_WIRE=fp32` sends gradients in fp32 instead of bf16." },
     { "wrap", "SOURCES plugin.c", "-n 1", "| `plugin.c` | which parameters are gathered together |\n",
       "`:K` behind the name makes a unit of every K scopes." },

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <tessera/tessera.h>
-#include "core/base/try.h"
+#include "core/base/status.h"
 #include "hf_names.h"
 
 typedef struct {

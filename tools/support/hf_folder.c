@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include <tessera/tessera.h>
-#include "core/base/try.h"
+#include "core/base/status.h"
 #include "json_out.h"
 
 struct hf_folder {

@@ -10,7 +10,7 @@
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "train.h"
-#include "core/base/try.h"
+#include "core/base/status.h"
 
 static tess_stats stats_of(const train_run *r) {
     tess_stats stats = { .struct_size = sizeof stats };

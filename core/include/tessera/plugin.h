@@ -28,6 +28,8 @@
  * Always:
  *  - Once a request or a stream-ordered call has ended, in any way but TESS_PENDING, the plugin no longer touches its
  *    buffers. TESS_E_TIMEOUT from wait is no end: the request goes on, and may be waited for again.
+ *  - A tess_error shorter than this header's is filled as far as it goes, its message cut and ended with a zero.
+ *    One that has no room for a message is left alone.
  *  - Nothing allocates between the first step and the last, save where the operating system leaves no choice.
  *  - Nothing throws, exits or raises a signal across the boundary. No slot, and nothing that runs while the library is
  *    loaded, leaves the calling thread's signal mask, affinity, rounding or denormal mode changed. */
@@ -46,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 2 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -110,12 +112,31 @@ enum { /* DESIGN section 7 */
     TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT
 };
 
-/* One option a plugin understands, for the loader's checks and for `tessera plugins info`. The key begins with the
- * plugin's name or kind and a hyphen, of [a-z0-9-]: "gloo-interface" is TESSERA_GLOO_INTERFACE. A variable with that
- * prefix which is set and not listed is an error of the user; so is a value that is not of the type. The plugin reads the
- * text through host->option and applies the fallback itself; of a choice, `fallback` lists all, the default first. */
+/* The types of an option's value. least and most bound the first two, unless both are 0; INFINITY is no bound. */
+enum {
+    TESS_OPTION_INT = 1, /* an integer */
+    TESS_OPTION_REAL,    /* a finite number, with a point in every locale */
+    TESS_OPTION_TEXT,    /* anything */
+    TESS_OPTION_BYTES,   /* 512, 64KiB, 1.5GiB */
+    TESS_OPTION_CHOICE,  /* one of the words in choices, which `|` parts */
+    TESS_OPTION_FLAG,    /* 0, 1, no, yes, off, on, false, true; since 1.2 */
+    TESS_OPTION_LIST     /* words of choices, joined by commas; since 1.2 */
+};
+/* One option that a plugin reads; since 1.2. Without pointers, as the descriptor: the plugin's section ".tessera.options"
+ * holds an array of these and nothing else. The loader checks what the user set before any code of open runs, and refuses a
+ * value that is not of the type. A variable with the plugin's prefix that is set and not listed is an error of the user. The
+ * plugin reads the text through host->option, and applies the fallback itself (kit/plugin_base.h does both). Texts end with
+ * a zero. key: begins with the plugin's name or kind and a hyphen, of [a-z0-9-]: "gloo-interface" is
+ * TESSERA_GLOO_INTERFACE. fallback: a value of the type, "" for none. */
 typedef struct {
-    uint32_t struct_size, type; /* 1 integer, 2 real, 3 text, 4 bytes with suffix, 5 choice "a|b|c" */
+    uint32_t struct_size, type; /* TESS_OPTION_… */
+    double least, most;
+    char key[72], fallback[48], choices[160], help[144];
+} tess_option_spec;
+/* The same as the slot `options` gives it to cores before 1.2: type at most TESS_OPTION_CHOICE; of a choice, `fallback`
+ * lists all, the default first. A core asks a plugin that has no section ".tessera.options", after open. */
+typedef struct {
+    uint32_t struct_size, type;
     const char *key, *fallback, *help;
 } tess_option;
 
@@ -159,8 +180,11 @@ typedef struct {
     tess_status (*kv_set)(void *host, const char *key, const void *value, uint64_t bytes);
     tess_status (*kv_get)(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);
     int32_t (*aborting)(void *host); /* not 0: give up what you wait for, in init and kv_get too */
-    /* Memory of the plugin's own, booked under a domain and category; `align` a power of two. Not within a step.
-     * TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of. Free all of it before close returns. */
+    /* Memory of the plugin's own, booked under a domain and a TESS_CAT_…: tess_stats reports it, apart from the plan. It stays
+     * within what the plugin states: backend_bytes of need (kernel_need, cast_need), or host_bytes of regions that rest in it;
+     * a plugin that states nothing takes nothing. `align` is a power of two. Not within a step. The plugin frees all of it
+     * before close returns. TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of; TESS_E_INVALID for an
+     * unknown category or alignment. */
     tess_status (*mem_alloc)(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align, void **out);
     void (*mem_free)(void *host, void *ptr);
     const char *args;        /* text after the colon of TESSERA_<KIND>, never null */
@@ -184,7 +208,8 @@ extern TESS_EXPORT const tess_plugin_note tess_plugin_note_v1; /* in section ".t
  * slots, close and options, described once here:
  *   close    Undoes open; after destroy of all instances; the last call with this ctx. Also when the core refuses the
  *            table after open. Default: nothing to undo.
- *   options  [pure] The options it understands. The array lives until close. Default: it has none. */
+ *   options  [pure] The options it understands, for a core before 1.2; a later one reads section ".tessera.options" and asks
+ *            only a plugin without it. The array lives until close. Default: it has none. */
 TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *, uint32_t kind, const void **ops, void **ctx, tess_error *);
 
 /* ---- comm: collectives ------------------------------------------------------------------------- */
@@ -216,7 +241,8 @@ typedef struct {
  *   broadcast       send: count on root; recv: count on the others.           In place: send == recv.
  *   all_to_all      send: nranks * count, by receiver; recv: by sender.       Never in place.
  *   barrier         count 0.
- * In place needs send_dtype == recv_dtype; apart from that send and recv do not overlap. Count 0 is valid and still takes
+ * In place needs send_dtype == recv_dtype; apart from that send and recv do not overlap, and post refuses it with
+ * TESS_E_INVALID. Count 0 is valid and still takes
  * part. MIN and MAX have scale 1 and no add; integers have scale 1. NaN in MIN or MAX gives NaN. */
 typedef struct {
     uint32_t struct_size, op, redop, flags; /* 1: add to recv. No AVG: `scale` after the sum is the one place */
@@ -547,6 +573,7 @@ TESS_PIN(tess_plugin_note, 128, reserved0, 18, needs, 96);
 TESS_PIN(tess_error, 256, native, 8, message, 16);
 TESS_PIN(tess_stream, 16, device, 4, handle, 8);
 TESS_PIN(tess_buffer, 32, ptr, 8, reg, 24);
+TESS_PIN(tess_option_spec, 448, key, 24, help, 304);
 TESS_PIN(tess_option, 32, key, 8, help, 24);
 TESS_PIN(tess_need, 40, pinned_bytes, 16, backend_bytes, 32);
 TESS_PIN(tess_plan_env, 40, in_flight, 16, host_budget_bytes, 32);

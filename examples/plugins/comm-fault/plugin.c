@@ -11,7 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* plugin_open of the host table came with 1.1; an older core refuses this plugin and says so. */
+/* plugin_open of the host table came with 1.1; an older core refuses this plugin and says so. One of 1.1 knows none of
+ * its variables, but takes what stands behind the colon. */
 const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {
     .magic = "TESSPLG",
     .struct_size = sizeof(tess_plugin_note),
@@ -361,7 +362,7 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     if (!c)
         return tess_plugin_fail(error, TESS_E_NOMEM, "comm fault: no memory to open");
     c->host = host;
-    tess_status s = settings_read(host->args, &c->settings, error);
+    tess_status s = settings_read(host, &c->settings, error);
     if (s == TESS_OK)
         s = host->plugin_open(host->host, TESS_KIND_COMM, c->settings.over, &under, &c->under_ctx, &c->handle, error);
     if (s < 0) {

@@ -1,77 +1,58 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "settings.h"
 
-#include <stdlib.h>
-
-static const char *const ops[] = { "any",       "all_gather", "reduce_scatter", "all_reduce",
-                                   "broadcast", "all_to_all", "barrier" };
+#define OPS "any|all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier"
+enum {
+    OPTION_DELAY,
+    OPTION_DROP,
+    OPTION_CORRUPT,
+    OPTION_KILL,
+    OPTION_OP,
+    OPTION_AT,
+    OPTION_RANK,
+    OPTION_OVER,
+    N_OPTIONS
+};
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_INT, 0, INT32_MAX, "fault-delay", "", "",
+      "milliseconds that the operation waits" },
+    { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "fault-drop", "no", "", "the operation is never posted" },
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "fault-corrupt", "", "data|tag",
+      "what is changed: a bit of the result, or the tag" },
+    { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "fault-kill", "no", "", "the process ends by SIGKILL" },
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "fault-op", "any", OPS, "the operation" },
+    { sizeof options[0], TESS_OPTION_INT, 0, INT32_MAX, "fault-at", "1", "", "which of them, from 1; 0: every one" },
+    { sizeof options[0], TESS_OPTION_INT, -1, INT32_MAX, "fault-rank", "-1", "", "rank of the world; -1: every one" },
+    { sizeof options[0], TESS_OPTION_TEXT, 0, 0, "fault-over", "shm", "", "the plugin below, with its arguments" },
+};
 
 const char *settings_op_name(uint32_t op) {
-    return op < sizeof ops / sizeof ops[0] ? ops[op] : "?";
+    static const char *const words[] = { "any",       "all_gather", "reduce_scatter", "all_reduce",
+                                         "broadcast", "all_to_all", "barrier" };
+    return op < sizeof words / sizeof words[0] ? words[op] : "?";
 }
 
-static int is(const char *text, size_t n, const char *word) {
-    return strlen(word) == n && memcmp(text, word, n) == 0;
+static enum fault fault_of(const kit_option *read) {
+    if (read[OPTION_KILL].value.number)
+        return KILL;
+    if (read[OPTION_DROP].value.number)
+        return DROP;
+    if (read[OPTION_CORRUPT].is_set)
+        return read[OPTION_CORRUPT].value.number ? CORRUPT_TAG : CORRUPT_DATA;
+    return read[OPTION_DELAY].is_set ? DELAY : NO_FAULT;
 }
 
-static tess_status bad(const char *text, size_t n, tess_error *error) {
-    return tess_plugin_fail(
-        error, TESS_E_INVALID,
-        "comm fault: \"%.*s\" is no setting; expected delay=MS, drop, corrupt=data|tag, kill, op=NAME, "
-        "at=N, rank=R, and last over=PLUGIN",
-        (int)(n < 60 ? n : 60), text);
-}
-
-/* A number that ends where the setting ends. */
-static int number(const char *text, size_t n, int64_t *out) {
-    char *end;
-    *out = strtoll(text, &end, 10);
-    return n && *text >= '0' && *text <= '9' && end == text + n && *out < INT32_MAX;
-}
-
-static int read_op(const char *text, size_t n, uint32_t *out) {
-    for (uint32_t i = 0; i < sizeof ops / sizeof ops[0]; i++)
-        if (is(text, n, ops[i])) {
-            *out = i;
-            return 1;
-        }
-    return 0;
-}
-
-static int read_one(const char *text, size_t n, settings *s) {
-    const char *equals = memchr(text, '=', n), *value = equals ? equals + 1 : text + n;
-    size_t word = equals ? (size_t)(equals - text) : n, rest = n - word - (equals != NULL);
-    int64_t x;
-    if (is(text, word, "delay") && number(value, rest, &s->delay_ms))
-        s->fault = DELAY;
-    else if (is(text, n, "drop"))
-        s->fault = DROP;
-    else if (is(text, n, "corrupt=data"))
-        s->fault = CORRUPT_DATA;
-    else if (is(text, n, "corrupt=tag"))
-        s->fault = CORRUPT_TAG;
-    else if (is(text, n, "kill"))
-        s->fault = KILL;
-    else if (is(text, word, "at") && number(value, rest, &x))
-        s->at = (uint64_t)x;
-    else if (is(text, word, "rank") && number(value, rest, &x))
-        s->rank = (int32_t)x;
-    else
-        return is(text, word, "op") && read_op(value, rest, &s->op);
-    return 1;
-}
-
-tess_status settings_read(const char *args, settings *out, tess_error *error) {
-    *out = (settings){ .rank = -1, .at = 1, .over = "shm" };
-    while (*args) {
-        size_t n = strcspn(args, ",");
-        if (strncmp(args, "over=", 5) == 0) {
-            out->over = args + 5;
-            return TESS_OK;
-        }
-        if (!read_one(args, n, out))
-            return bad(args, n, error);
-        args += n + (args[n] == ',');
-    }
+tess_status settings_read(const tess_host *host, settings *out, tess_error *error) {
+    static const kit_options readable = { "comm fault", "fault-", options, N_OPTIONS, "over" };
+    kit_option read[N_OPTIONS];
+    tess_status s = kit_options_read(&readable, host, read, error);
+    if (s < 0)
+        return s;
+    *out = (settings){ .fault = fault_of(read),
+                       .delay_ms = read[OPTION_DELAY].value.integer,
+                       .op = (uint32_t)read[OPTION_OP].value.number,
+                       .at = (uint64_t)read[OPTION_AT].value.integer,
+                       .rank = (int32_t)read[OPTION_RANK].value.integer };
+    memcpy(out->over, read[OPTION_OVER].text, sizeof out->over);
     return TESS_OK;
 }

@@ -280,5 +280,5 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "mpi offers comm only");
     if (*host->args)
         return tess_plugin_fail(error, TESS_E_INVALID, "comm mpi takes no arguments, found \"%.100s\"", host->args);
-    return kit_open(&link_ops, host, NULL, 0, ops, ctx, error);
+    return kit_open(&link_ops, host, ops, ctx, error);
 }

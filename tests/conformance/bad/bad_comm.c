@@ -17,6 +17,9 @@
 #ifndef NOTE_MAJOR
 #define NOTE_MAJOR TESS_ABI_MAJOR
 #endif
+#ifndef NOTE_MINOR
+#define NOTE_MINOR TESS_ABI_MINOR
+#endif
 #ifndef NOTE_CORE_MINOR
 #define NOTE_CORE_MINOR 0
 #endif
@@ -40,7 +43,7 @@ __attribute__((section(NOTE_SECTION), used)) const tess_plugin_note tess_plugin_
     .magic = NOTE_MAGIC,
     .struct_size = NOTE_SIZE,
     .abi_major = NOTE_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
+    .abi_minor = NOTE_MINOR,
     .core_minor_min = NOTE_CORE_MINOR,
     .kinds = 1u << NOTE_KIND,
     .name = NOTE_NAME,
@@ -101,16 +104,61 @@ static void close_plugin(void *ctx) {
     (void)ctx;
 }
 
+/* As before ABI 1.2. */
 static tess_status options(void *ctx, const tess_option **out, uint32_t *n) {
-    static const tess_option list[] = {
-        { sizeof(tess_option), 1, "sample-port", "7", "a number" },
-        { sizeof(tess_option), 5, "sample-mode", "calm|wild", "a choice" },
+    typedef struct {
+        tess_option o;
+#ifdef LONGER_OPTIONS
+        uint64_t later;
+#endif
+    } one;
+    static const one list[] = {
+        { .o = { sizeof(one), 1, "sample-port", "7", "a number" } },
+        { .o = { sizeof(one), 5, "sample-mode", "calm|wild", "a choice" } },
     };
     (void)ctx;
-    *out = list;
+    *out = &list[0].o;
     *n = 2;
     return TESS_OK;
 }
+
+#ifdef DECLARED_TYPE
+#ifndef DECLARED_FALLBACK
+#define DECLARED_FALLBACK "7"
+#endif
+#ifndef DECLARED_KEY
+#define DECLARED_KEY "sample-level"
+#endif
+#ifndef DECLARED_SECOND
+#define DECLARED_SECOND "sample-depth"
+#endif
+#ifndef DECLARED_SIZE
+#define DECLARED_SIZE sizeof(declared)
+#endif
+typedef struct {
+    tess_option_spec spec;
+#ifdef DECLARED_LONGER
+    uint64_t later[3];
+#endif
+} declared;
+#define IN_SECTION __attribute__((section(".tessera.options"), used))
+static const declared declared_options[] IN_SECTION = {
+    { .spec = { .struct_size = DECLARED_SIZE,
+                .type = DECLARED_TYPE,
+                .least = 1,
+                .most = 8,
+                .key = DECLARED_KEY,
+                .fallback = DECLARED_FALLBACK,
+#ifdef DECLARED_ENDLESS
+                .choices = { [0 ... 159] = 'x' },
+#endif
+                .help = "a level" } },
+    { .spec = { .struct_size = DECLARED_SIZE, .type = TESS_OPTION_TEXT, .key = DECLARED_SECOND, .help = "a text" } },
+};
+#ifdef DECLARED_ODD
+static const uint64_t declared_more IN_SECTION = 1;
+#endif
+#endif
 
 /* A later header's table: what it appends must not disturb an older core. */
 static const struct {
@@ -164,7 +212,7 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
 #elif defined(OPEN_GIVES_NOTHING)
     return TESS_OK;
 #else
-    if (strcmp(host->args, "log") == 0)
+    if (strncmp(host->args, "log", 3) == 0)
         host->log(host->host, 1, "sample", "hello");
     *ops = &table.ops;
     *ctx = (void *)host->args;

@@ -106,6 +106,15 @@ static void test_bad_plugins__each_variant_is_refused_by_name_of_its_fault(void 
         { "tiny_table", TESS_E_INVALID, "a table of 4 bytes" },
         { "table_major", TESS_E_VERSION, "a table of ABI 3." },
         { "alloc_without_free", TESS_E_INVALID, "mandatory slot mem_free is missing beside mem_alloc" },
+        { "declares_type", TESS_E_INVALID, "declares option 'sample-level' of unknown type 99" },
+        { "declares_fallback", TESS_E_INVALID,
+          "declares option 'sample-level' with the fallback 'x', expected an integer from 1 to 8" },
+        { "declares_endless", TESS_E_INVALID, "and texts that end" },
+        { "declares_core", TESS_E_INVALID, "declares option 'timeout', which begins with neither" },
+        { "declares_stranger", TESS_E_INVALID, "declares option 'other-port', which begins with neither" },
+        { "declares_choice", TESS_E_INVALID, "declares option 'sample-level' without choices" },
+        { "declares_odd", TESS_E_INVALID, "section .tessera.options has 928 bytes of type 1, in options of" },
+        { "declares_short", TESS_E_INVALID, "in options of 96; expected at least 448 for each" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_refused(variant(cases[i].name), cases[i].status, cases[i].words);
@@ -115,6 +124,60 @@ static void test_bad_plugins__good_one_and_longer_table_are_accepted(void **stat
     (void)state;
     assert_accepted(variant("good"));
     assert_accepted(variant("longer_table"));
+}
+
+static int said;
+static void count_words(void *host, int32_t level, const char *plugin, const char *message) {
+    (void)host, (void)level, (void)plugin, (void)message;
+    said++;
+}
+
+/* Opens the variant, whose open says a word. */
+static tess_status open_with(const char *name, const char *variable, const char *text) {
+    const tess_host services = { .struct_size = sizeof services, .log = count_words, .args = "" };
+    tess__plugin *plugin = NULL;
+    char selection[4200];
+    said = 0;
+    snprintf(selection, sizeof selection, "%s:log", variant(name));
+    setenv(variable, text, 1);
+    tess_status s = tess__plugin_open(TESS_KIND_COMM, selection, &services, &plugin);
+    unsetenv(variable);
+    tess__plugin_close(plugin);
+    return s;
+}
+
+static void assert_bad_value(const char *name, const char *variable, const char *text, int words,
+                             const char *expected) {
+    assert_int_equal(open_with(name, variable, text), TESS_E_INVALID);
+    assert_int_equal(said, words);
+    if (!strstr(tess_last_error(), expected))
+        print_error("'%s' is not in: %s\n", expected, tess_last_error());
+    assert_non_null(strstr(tess_last_error(), expected));
+}
+
+static void test_bad_plugins__declared_value_is_judged_before_open_runs(void **state) {
+    (void)state;
+    assert_bad_value("declares", "TESSERA_SAMPLE_LEVEL", "9", 0,
+                     "TESSERA_SAMPLE_LEVEL is '9', expected an integer from 1 to 8");
+    assert_bad_value("declares", "TESSERA_SAMPLE_LEVLE", "3", 0,
+                     "TESSERA_SAMPLE_LEVLE is set, but comm plugin sample has no such option; did you mean "
+                     "TESSERA_SAMPLE_LEVEL?");
+    assert_int_equal(open_with("declares", "TESSERA_SAMPLE_LEVEL", "8"), TESS_OK);
+    assert_int_equal(said, 1);
+    /* Longer options are walked by their size, and a later header's type is the plugin's to judge. */
+    assert_bad_value("declares_longer", "TESSERA_SAMPLE_LEVEL", "0", 0, "expected an integer from 1 to 8");
+    assert_int_equal(open_with("declares_longer", "TESSERA_SAMPLE_DEPTH", "any"), TESS_OK);
+    assert_int_equal(open_with("declares_later", "TESSERA_SAMPLE_LEVEL", "red"), TESS_OK);
+}
+
+/* Of a plugin before ABI 1.2 the slot is asked, once open has run. */
+static void test_bad_plugins__options_of_the_slot_are_taken_after_open(void **state) {
+    (void)state;
+    assert_bad_value("good", "TESSERA_SAMPLE_MODE", "loud", 1,
+                     "TESSERA_SAMPLE_MODE is 'loud', expected one of calm|wild");
+    assert_int_equal(open_with("good", "TESSERA_SAMPLE_MODE", "wild"), TESS_OK);
+    assert_bad_value("longer_options", "TESSERA_SAMPLE_MODE", "loud", 1, "expected one of calm|wild");
+    assert_int_equal(open_with("longer_options", "TESSERA_SAMPLE_MODE", "wild"), TESS_OK);
 }
 
 static int loud_open(void) {
@@ -326,6 +389,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_plugins__each_variant_is_refused_by_name_of_its_fault),
         cmocka_unit_test(test_bad_plugins__good_one_and_longer_table_are_accepted),
+        cmocka_unit_test(test_bad_plugins__declared_value_is_judged_before_open_runs),
+        cmocka_unit_test(test_bad_plugins__options_of_the_slot_are_taken_after_open),
         cmocka_unit_test(test_bad_plugins__changed_float_mode_is_restored_and_named),
         cmocka_unit_test(test_bad_plugins__every_truncation_is_a_message),
         cmocka_unit_test(test_bad_plugins__file_that_is_no_shared_object_here_is_refused),

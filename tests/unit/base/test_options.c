@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +39,7 @@ static void test_options__bytes_with_suffix_are_exact(void **state) {
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         uint64_t out = 1;
-        assert_int_equal(tess__parse_bytes(good[i].text, &out), TESS_OK);
+        assert_true(tess_option_parse_bytes(good[i].text, &out));
         assert_true(out == good[i].bytes);
     }
 }
@@ -72,7 +73,7 @@ static void test_options__malformed_bytes_fail_and_leave_out_alone(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         uint64_t out = 77;
-        assert_int_equal(tess__parse_bytes(bad[i], &out), TESS_E_INVALID);
+        assert_false(tess_option_parse_bytes(bad[i], &out));
         assert_true(out == 77);
     }
 }
@@ -81,14 +82,14 @@ static void test_options__reals_are_parsed_whatever_the_locale(void **state) {
     (void)state;
     double out = 0;
     setlocale(LC_ALL, "de_DE.UTF-8"); /* where there is one */
-    assert_int_equal(tess__parse_real("0.25", &out), TESS_OK);
+    assert_true(tess_option_parse_real("0.25", &out));
     setlocale(LC_ALL, "C");
     assert_true(out == 0.25);
-    assert_int_equal(tess__parse_real("-1e-3", &out), TESS_OK);
+    assert_true(tess_option_parse_real("-1e-3", &out));
     assert_true(out == -1e-3);
     static const char *const bad[] = { "", " 1", "+1", "1 ", "nan", "inf", "-inf", "1e999", "0,5", "1x", "-", "." };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(tess__parse_real(bad[i], &out), TESS_E_INVALID);
+        assert_false(tess_option_parse_real(bad[i], &out));
     assert_true(out == -1e-3);
 }
 
@@ -209,16 +210,101 @@ static void test_options__key_that_is_none_gives_no_variable(void **state) {
 
 /* ---- plugins' options -------------------------------------------------------------------------- */
 
-static tess_option an_option(const char *key, uint32_t type, const char *fallback) {
-    return (tess_option){
-        .struct_size = sizeof(tess_option), .type = type, .key = key, .fallback = fallback, .help = "for the test"
-    };
+static tess_option_spec an_option(const char *key, uint32_t type, const char *fallback, const char *choices) {
+    tess_option_spec o = { .struct_size = sizeof o, .type = type, .help = "for the test" };
+    snprintf(o.key, sizeof o.key, "%s", key);
+    snprintf(o.fallback, sizeof o.fallback, "%s", fallback);
+    snprintf(o.choices, sizeof o.choices, "%s", choices);
+    return o;
+}
+
+static void takes(const tess_option_spec *o, const char *text) {
+    set("TESSERA_THETA_X", text);
+    if (tess__options_register("comm", "theta", o, 1) != TESS_OK)
+        print_error("%s\n", tess_last_error());
+    assert_int_equal(tess__options_register("comm", "theta", o, 1), TESS_OK);
+    unsetenv("TESSERA_THETA_X");
+}
+
+static void refuses(const tess_option_spec *o, const char *text, const char *expected) {
+    char message[300];
+    set("TESSERA_THETA_X", text);
+    snprintf(message, sizeof message, "TESSERA_THETA_X is '%s', expected %s", text, expected);
+    assert_int_equal(tess__options_register("comm", "theta", o, 1), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), message);
+    unsetenv("TESSERA_THETA_X");
+}
+
+static void test_options__bounds_flags_and_lists_are_checked(void **state) {
+    (void)state;
+    tess_option_spec o = an_option("theta-x", TESS_OPTION_INT, "", "");
+    o.least = -1, o.most = 8;
+    takes(&o, "-1"), takes(&o, "8");
+    refuses(&o, "9", "an integer from -1 to 8");
+    refuses(&o, "-2", "an integer from -1 to 8");
+    o.least = 1, o.most = INFINITY;
+    takes(&o, "9000000000");
+    refuses(&o, "0", "an integer from 1 up");
+    o = an_option("theta-x", TESS_OPTION_REAL, "0.5", "");
+    o.least = 0, o.most = 1;
+    takes(&o, "1"), takes(&o, "0.125");
+    refuses(&o, "1.01", "a finite number from 0 to 1");
+    o = an_option("theta-x", TESS_OPTION_FLAG, "on", "");
+    takes(&o, "no"), takes(&o, "true"), takes(&o, "0");
+    refuses(&o, "2", "0, 1, no, yes, off, on, false or true");
+    o = an_option("theta-x", TESS_OPTION_LIST, "a,c", "a|b|c");
+    takes(&o, "b"), takes(&o, "c,a,b");
+    refuses(&o, "a,d", "words of a|b|c, joined by commas");
+    refuses(&o, "a,", "words of a|b|c, joined by commas");
+    o = an_option("theta-x", TESS_OPTION_BYTES, "64KiB", "");
+    takes(&o, "1.5GiB");
+    refuses(&o, "1.5", "bytes such as 512, 64KiB or 1.5GiB");
+}
+
+static void test_options__values_are_what_the_text_says(void **state) {
+    (void)state;
+    tess_option_value v;
+    tess_option_spec o = an_option("theta-x", TESS_OPTION_LIST, "", "a|b|c");
+    assert_true(tess_option_parse(&o, "c,a", &v));
+    assert_int_equal(v.number, 5);
+    o.type = TESS_OPTION_CHOICE;
+    assert_true(tess_option_parse(&o, "b", &v));
+    assert_int_equal(v.number, 1);
+    o.type = TESS_OPTION_FLAG;
+    assert_true(tess_option_parse(&o, "yes", &v));
+    assert_int_equal(v.number, 1);
+    assert_true(tess_option_parse(&o, "off", &v));
+    assert_int_equal(v.number, 0);
+    o.type = TESS_OPTION_INT;
+    assert_true(tess_option_parse(&o, "-9223372036854775808", &v));
+    assert_true(v.integer == INT64_MIN);
+    assert_false(tess_option_parse(&o, "9223372036854775808", &v));
+    assert_true(v.integer == INT64_MIN); /* as before */
+}
+
+static void test_options__a_core_of_1_0_is_given_its_own_form(void **state) {
+    (void)state;
+    tess_option_spec o[] = { an_option("theta-x", TESS_OPTION_CHOICE, "b", "b|a"),
+                             an_option("theta-y", TESS_OPTION_FLAG, "on", ""),
+                             an_option("theta-z", TESS_OPTION_LIST, "a", "a|b"),
+                             an_option("theta-n", TESS_OPTION_INT, "3", "") };
+    tess_option old[4];
+    tess_options_for_1_0(o, 4, old);
+    assert_int_equal(old[0].struct_size, sizeof old[0]);
+    assert_int_equal(old[0].type, TESS_OPTION_CHOICE);
+    assert_string_equal(old[0].fallback, "b|a");
+    assert_int_equal(old[1].type, TESS_OPTION_CHOICE);
+    assert_int_equal(tess_option_word("on", 2, old[1].fallback), 6);
+    assert_int_equal(old[2].type, TESS_OPTION_TEXT);
+    assert_int_equal(old[3].type, TESS_OPTION_INT);
+    assert_string_equal(old[3].fallback, "3");
+    assert_string_equal(old[3].key, "theta-n");
 }
 
 static void test_options__registered_value_is_checked_by_type(void **state) {
     (void)state;
-    tess_option o[] = { an_option("alpha-port", TESS_OPTION_INT, "0"),
-                        an_option("alpha-mode", TESS_OPTION_CHOICE, "a|b") };
+    tess_option_spec o[] = { an_option("alpha-port", TESS_OPTION_INT, "0", ""),
+                             an_option("alpha-mode", TESS_OPTION_CHOICE, "a", "a|b") };
     set("TESSERA_ALPHA_PORT", "x");
     assert_int_equal(tess__options_register("comm", "alpha", o, 2), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "TESSERA_ALPHA_PORT is 'x', expected an integer");
@@ -234,18 +320,18 @@ static void test_options__registered_value_is_checked_by_type(void **state) {
 
 static void test_options__stranger_with_the_plugins_prefix_is_an_error(void **state) {
     (void)state;
-    tess_option o[] = { an_option("beta-interface", TESS_OPTION_TEXT, NULL) };
+    tess_option_spec o[] = { an_option("beta-interface", TESS_OPTION_TEXT, "", "") };
     set("TESSERA_BETA_INTERFCE", "eth0");
     assert_int_equal(tess__options_register("comm", "beta", o, 1), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "TESSERA_BETA_INTERFCE is set, but comm plugin beta has no such option; "
                                            "did you mean TESSERA_BETA_INTERFACE?");
     unsetenv("TESSERA_BETA_INTERFCE");
     /* The kind's prefix is checked for a plugin that uses it, and the core's own variables are no strangers. */
-    tess_option p[] = { an_option("offload-part", TESS_OPTION_REAL, "1") };
+    tess_option_spec p[] = { an_option("offload-part", TESS_OPTION_REAL, "1", "") };
     set("TESSERA_OFFLOAD_PRAT", "1");
     assert_int_equal(tess__options_register("offload", "gamma", p, 1), TESS_E_INVALID);
     unsetenv("TESSERA_OFFLOAD_PRAT");
-    tess_option d[] = { an_option("device-index", TESS_OPTION_INT, "0") };
+    tess_option_spec d[] = { an_option("device-index", TESS_OPTION_INT, "0", "") };
     set("TESSERA_DEVICE_MEMORY", "1GiB");
     assert_int_equal(tess__options_register("device", "delta", d, 1), TESS_OK);
     unsetenv("TESSERA_DEVICE_MEMORY");
@@ -253,39 +339,33 @@ static void test_options__stranger_with_the_plugins_prefix_is_an_error(void **st
 
 static void test_options__ill_declared_options_are_refused(void **state) {
     (void)state;
-    tess_option o = an_option("other-port", TESS_OPTION_INT, NULL);
+    tess_option_spec o = an_option("other-port", TESS_OPTION_INT, "", "");
     assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "comm plugin eps declares option 'other-port', which begins with neither "
                                            "'eps-' nor 'comm-'");
-    o.key = "eps-Port";
+    o = an_option("eps-Port", TESS_OPTION_INT, "", "");
     assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
-    o.key = NULL;
+    o = an_option("", TESS_OPTION_INT, "", "");
     assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
-    o.key = "device-memory";
+    o = an_option("device-memory", TESS_OPTION_INT, "", "");
     assert_int_equal(tess__options_register("device", "eps", &o, 1), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "device plugin eps declares option 'device-memory', which is the core's");
-    o = an_option("eps-port", 6, NULL);
+    for (uint32_t type = 0; type < 10; type = type ? type + 8 : 8) {
+        o = an_option("eps-port", type, "", "");
+        assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+        assert_non_null(strstr(tess_last_error(), "of unknown type"));
+    }
+    o = an_option("eps-port", TESS_OPTION_CHOICE, "", "");
     assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
-    o = an_option("eps-port", TESS_OPTION_INT, NULL);
-    o.struct_size = 8;
+    assert_string_equal(tess_last_error(), "comm plugin eps declares option 'eps-port' without choices");
+    o = an_option("eps-port", TESS_OPTION_CHOICE, "c", "a|b");
     assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
-    assert_int_equal(tess__options_register("comm", "eps", NULL, 1), TESS_E_INVALID);
-}
-
-static void test_options__longer_option_structs_are_walked_by_their_size(void **state) {
-    (void)state;
-    struct {
-        tess_option o;
-        uint64_t more;
-    } longer[2] = { { an_option("zeta-a", TESS_OPTION_INT, NULL), 1 },
-                    { an_option("zeta-b", TESS_OPTION_INT, NULL), 1 } };
-    longer[0].o.struct_size = longer[1].o.struct_size = sizeof longer[0];
-    set("TESSERA_ZETA_B", "no");
-    assert_int_equal(tess__options_register("comm", "zeta", &longer[0].o, 2), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "TESSERA_ZETA_B is 'no', expected an integer");
-    set("TESSERA_ZETA_B", "2");
-    assert_int_equal(tess__options_register("comm", "zeta", &longer[0].o, 2), TESS_OK);
-    unsetenv("TESSERA_ZETA_B");
+    assert_string_equal(tess_last_error(),
+                        "comm plugin eps declares option 'eps-port' with the fallback 'c', expected one of a|b");
+    o = an_option("eps-port", TESS_OPTION_TEXT, "", "");
+    memset(o.help, 'x', sizeof o.help);
+    assert_int_equal(tess__options_register("comm", "eps", &o, 1), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "texts that end"));
 }
 
 /* ---- unknown variables ------------------------------------------------------------------------- */
@@ -332,7 +412,7 @@ static void test_options__registered_and_empty_variables_are_not_warned_of(void 
     (void)state;
     char text[1024];
     int n;
-    tess_option o = an_option("eta-port", TESS_OPTION_INT, NULL);
+    tess_option_spec o = an_option("eta-port", TESS_OPTION_INT, "", "");
     assert_int_equal(tess__options_register("comm", "eta", &o, 1), TESS_OK);
     set("TESSERA_ETA_PORT", "3");
     set("TESSERA_SOMETHING", "");
@@ -417,7 +497,9 @@ int main(void) {
         cmocka_unit_test(test_options__registered_value_is_checked_by_type),
         cmocka_unit_test(test_options__stranger_with_the_plugins_prefix_is_an_error),
         cmocka_unit_test(test_options__ill_declared_options_are_refused),
-        cmocka_unit_test(test_options__longer_option_structs_are_walked_by_their_size),
+        cmocka_unit_test(test_options__bounds_flags_and_lists_are_checked),
+        cmocka_unit_test(test_options__values_are_what_the_text_says),
+        cmocka_unit_test(test_options__a_core_of_1_0_is_given_its_own_form),
         cmocka_unit_test(test_options__unknown_variable_is_one_warning_with_the_nearest_name),
         cmocka_unit_test(test_options__registered_and_empty_variables_are_not_warned_of),
         cmocka_unit_test(test_options__nearest_takes_small_slips_only),

@@ -15,13 +15,14 @@
 
 #include "core/plugin/elf_note.h"
 
-/* A shared object of the least: header, one segment, the descriptor, names, three sections. */
+/* A shared object of the least: header, one segment, the descriptor, two options, names, four sections. */
 typedef struct {
     ElfW(Ehdr) header;
     ElfW(Phdr) segment;
     tess_plugin_note note;
-    char names[32];
-    ElfW(Shdr) sections[3];
+    tess_option_spec options[2];
+    char names[48];
+    ElfW(Shdr) sections[4];
 } image;
 static image good;
 
@@ -68,13 +69,18 @@ static int setup(void **state) {
     good.header.e_phnum = 1;
     good.header.e_shoff = offsetof(image, sections);
     good.header.e_shentsize = sizeof(ElfW(Shdr));
-    good.header.e_shnum = 3;
+    good.header.e_shnum = 4;
     good.header.e_shstrndx = 2;
     good.segment.p_type = PT_LOAD;
     good.segment.p_filesz = good.segment.p_memsz = sizeof good;
     memcpy(good.note.magic, "TESSPLG", 8);
     memcpy(good.note.name, "made", 5);
-    memcpy(good.names, "\0.tessera.plugin\0.shstrtab", 27);
+    for (int i = 0; i < 2; i++) {
+        good.options[i].struct_size = sizeof good.options[i];
+        good.options[i].type = TESS_OPTION_TEXT;
+        snprintf(good.options[i].key, sizeof good.options[i].key, "made-%d", i);
+    }
+    memcpy(good.names, "\0.tessera.plugin\0.shstrtab\0.tessera.options", 44);
     good.sections[1].sh_name = 1;
     good.sections[1].sh_type = SHT_PROGBITS;
     good.sections[1].sh_offset = offsetof(image, note);
@@ -83,6 +89,10 @@ static int setup(void **state) {
     good.sections[2].sh_type = SHT_STRTAB;
     good.sections[2].sh_offset = offsetof(image, names);
     good.sections[2].sh_size = sizeof good.names;
+    good.sections[3].sh_name = 27;
+    good.sections[3].sh_type = SHT_PROGBITS;
+    good.sections[3].sh_offset = offsetof(image, options);
+    good.sections[3].sh_size = sizeof good.options;
     return 0;
 }
 
@@ -143,7 +153,7 @@ static void test_elf_note__header_faults_are_named(void **state) {
     i.header.e_shentsize = 65535;
     refused(&i, "no usable section table");
     i = good;
-    i.header.e_shstrndx = 3;
+    i.header.e_shstrndx = 4;
     refused(&i, "no usable section table");
 }
 
@@ -200,6 +210,67 @@ static void test_elf_note__section_faults_are_named(void **state) {
     refused(&i, "more than one section .tessera.plugin");
 }
 
+static tess_option_spec *options;
+static uint32_t n_options;
+static tess_status read_options(const void *bytes, uint64_t size) {
+    memory m = { bytes, size };
+    memset(reason, 0, sizeof reason);
+    options = (void *)1, n_options = 77;
+    return tess__elf_options_read(read_memory, &m, size, &options, &n_options, reason, sizeof reason);
+}
+
+static void options_refused(const image *i, const char *words) {
+    assert_int_equal(read_options(i, sizeof *i), TESS_E_INVALID);
+    if (!strstr(reason, words))
+        print_error("'%s' is not in: %s\n", words, reason);
+    assert_non_null(strstr(reason, words));
+    assert_null(options);
+    assert_int_equal(n_options, 0);
+}
+
+static void test_elf_note__options_are_copied_as_far_as_they_are_known(void **state) {
+    (void)state;
+    assert_int_equal(read_options(&good, sizeof good), TESS_OK);
+    assert_int_equal(n_options, 2);
+    assert_memory_equal(options, good.options, sizeof good.options);
+    free(options);
+    image i = good;
+    i.sections[3].sh_size = i.options[0].struct_size = sizeof i.options; /* one of a later header */
+    assert_int_equal(read_options(&i, sizeof i), TESS_OK);
+    assert_int_equal(n_options, 1);
+    assert_string_equal(options->key, "made-0");
+    free(options);
+    i = good;
+    i.names[28] = 'x';
+    assert_int_equal(read_options(&i, sizeof i), TESS_OK);
+    assert_null(options);
+    assert_int_equal(n_options, 0);
+}
+
+static void test_elf_note__faults_of_the_options_are_named(void **state) {
+    (void)state;
+    image i = good;
+    i.options[0].struct_size = 447;
+    options_refused(&i, "896 bytes of type 1, in options of 447; expected at least 448 for each, and at most 64");
+    i.options[0].struct_size = 0;
+    options_refused(&i, "in options of 0");
+    i = good;
+    i.sections[3].sh_size = 449;
+    options_refused(&i, "449 bytes of type 1");
+    i = good;
+    i.sections[3].sh_size = 2;
+    options_refused(&i, "2 bytes of type 1");
+    i = good;
+    i.sections[3].sh_type = SHT_NOBITS;
+    options_refused(&i, "of type 8");
+    i = good;
+    i.sections[0] = i.sections[3];
+    options_refused(&i, "more than one section .tessera.options");
+    i = good;
+    i.sections[3].sh_offset = sizeof i;
+    options_refused(&i, "truncated: a section");
+}
+
 static void test_elf_note__any_single_wrong_byte_is_survived(void **state) {
     (void)state;
     image *i = malloc(sizeof *i);
@@ -211,6 +282,9 @@ static void test_elf_note__any_single_wrong_byte_is_survived(void **state) {
             tess_status s = read_image(i, sizeof *i);
             assert_true(s == TESS_OK || (s == TESS_E_INVALID && *reason));
             accepted += s == TESS_OK;
+            s = read_options(i, sizeof *i);
+            assert_true(s == TESS_OK || (s == TESS_E_INVALID && *reason));
+            free(options);
         }
     assert_true(accepted >= 8 * 128); /* the descriptor's own bytes are not judged here */
     free(i);
@@ -240,6 +314,8 @@ int main(void) {
         cmocka_unit_test(test_elf_note__header_faults_are_named),
         cmocka_unit_test(test_elf_note__offsets_outside_the_file_are_truncation),
         cmocka_unit_test(test_elf_note__section_faults_are_named),
+        cmocka_unit_test(test_elf_note__options_are_copied_as_far_as_they_are_known),
+        cmocka_unit_test(test_elf_note__faults_of_the_options_are_named),
         cmocka_unit_test(test_elf_note__any_single_wrong_byte_is_survived),
         cmocka_unit_test(test_elf_note__file_is_read_and_a_missing_one_named),
     };

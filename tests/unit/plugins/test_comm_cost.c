@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "core/plugin/open.h"
 
 static int64_t cost_of(const tess__plugin *p, uint32_t op, int32_t ranks, uint64_t count) {

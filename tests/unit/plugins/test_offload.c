@@ -478,13 +478,13 @@ static void refuse(const char *offload, const char *what, const char *word) {
 static void test_offload__bad_settings_name_what_was_expected(void **state) {
     (void)state;
     refuse("cpu:everything", NULL, "\"everything\" is no setting");
-    refuse("cpu:fraction=1.5", NULL, "fraction is \"1.5\", expected a number from 0 to 1");
-    refuse("cpu:fraction=.", NULL, "expected a number from 0 to 1");
-    refuse("cpu:fraction=1e0", NULL, "expected a number from 0 to 1");
+    refuse("cpu:fraction=1.5", NULL, "fraction is \"1.5\", expected a finite number from 0 to 1");
+    refuse("cpu:fraction=.", NULL, "expected a finite number from 0 to 1");
+    refuse("cpu:fraction=1e1", NULL, "expected a finite number from 0 to 1");
     refuse("cpu:pinned=1MB", NULL, "pinned is \"1MB\"");
     refuse("cpu:pinned=99999999999999999999", NULL, "pinned is");
     refuse("cpu", "params,fraction=0.5", "TESSERA_OFFLOAD_WHAT");
-    refuse("cpu", "moments", "\"moments\" is no setting");
+    refuse("cpu", "moments", "TESSERA_OFFLOAD_WHAT is 'moments', expected words of params|grads|optimizer|all");
 }
 
 int main(void) {

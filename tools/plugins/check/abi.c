@@ -79,6 +79,36 @@ static void open_is_local(check *c) {
     check_that(c, check_now_ns() - begin < 10 * CHECK_SECOND_NS, "open took more than 10 s");
 }
 
+static const char *name_of(const check *c) {
+    const tess_plugin_note *note = c->library ? dlsym(c->library, "tess_plugin_note_v1") : NULL;
+    return note ? note->name : c->builtin;
+}
+
+static void options_are_good(check *c, const tess_option_spec *list, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        check_that(c, *list[i].help, "option %s: no help", list[i].key);
+    tess_status s = n ? tess__options_register(tess__kind_name(c->kind), name_of(c), list, n) : TESS_OK;
+    check_that(c, s == TESS_OK, "%s", tess_last_error());
+    check_note(c, "%u options", n);
+}
+
+/* What the section ".tessera.options" declares, before anything runs. */
+static void options_declared(check *c) {
+    char reason[TESS_REASON_BYTES] = "";
+    tess_option_spec *list = NULL;
+    uint32_t n = 0;
+    if (!*c->path)
+        check_skip(c, "built in: no file");
+    tess_status s = tess__elf_options_file(c->path, &list, &n, reason, sizeof reason);
+    check_that(c, s == TESS_OK, "%s", reason);
+    if (!n)
+        check_skip(c, "declares no options");
+    check_load(c);
+    options_are_good(c, list, n);
+    free(list);
+}
+
+/* What the slot gives to a core before ABI 1.2: of a choice, `fallback` lists all. */
 static void options(check *c) {
     const tess__common_ops *ops = check_open(c);
     const tess_option *list = NULL;
@@ -101,11 +131,7 @@ static void options(check *c) {
         check_that(c, o->type != TESS_OPTION_CHOICE || (o->fallback && *o->fallback),
                    "option %s: a choice lists all in fallback", o->key);
     }
-    const tess_plugin_note *note = c->library ? dlsym(c->library, "tess_plugin_note_v1") : NULL;
-    const char *name = note ? note->name : c->builtin;
-    s = n ? tess__options_register(tess__kind_name(c->kind), name, list, n) : TESS_OK;
-    check_that(c, s == TESS_OK, "%s", tess_last_error());
-    check_note(c, "%u options", n);
+    check_note(c, "%u options for older cores", n);
 }
 
 /* Opens with `host`, and closes again. */
@@ -313,6 +339,7 @@ const check_case check_cases_abi[] = {
     { "load", 1, load, 0, 1 },
     { "table", 1, table, 0, 1 },
     { "open_is_local", 1, open_is_local, 0, 0 },
+    { "options_declared", 1, options_declared, 0, 0 },
     { "options", 1, options, 0, 0 },
     { "shorter_host", 1, shorter_host, 0, 0 },
     { "poisoned_host", 1, poisoned_host, 0, 0 },

@@ -7,7 +7,7 @@
 #include "device.h"
 #include "core/kernels/kernels.h"
 #include "core/kernels/norm.h"
-#include "core/base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "suites.h"
 
 enum { ELEMS = 10007, MOST_IN = 9, MOST_BUFFERS = 16 };
@@ -99,8 +99,8 @@ static job cast_job(uint32_t from, uint32_t to, const void *in, void *out) {
                           .elems = ELEMS,
                           .scale = 1 },
               .in = { in },
-              .in_bytes = (uint64_t)ELEMS * tess__dtype_bytes(from),
-              .out_bytes = (uint64_t)ELEMS * tess__dtype_bytes(to) };
+              .in_bytes = (uint64_t)ELEMS * tess_dtype_bytes(from),
+              .out_bytes = (uint64_t)ELEMS * tess_dtype_bytes(to) };
     return j;
 }
 
@@ -141,8 +141,8 @@ static void casts_equal_the_core(check *self) {
             memset(got, 0, sizeof got);
             run_on_host(&a);
             run_on_device(&b);
-            same(self, got, want, a.out_bytes, tess__dtype_bytes(dtypes[t]), "cast from %s to %s",
-                 tess__dtype_name(dtypes[f]), tess__dtype_name(dtypes[t]));
+            same(self, got, want, a.out_bytes, tess_dtype_bytes(dtypes[t]), "cast from %s to %s",
+                 tess_dtype_name(dtypes[f]), tess_dtype_name(dtypes[t]));
             pairs++;
         }
     }
@@ -163,8 +163,8 @@ static job sum_job(uint32_t in, uint32_t out_dtype, uint32_t n, void *out, uint3
                           .out = out,
                           .elems = ELEMS,
                           .scale = scale },
-              .in_bytes = (uint64_t)ELEMS * tess__dtype_bytes(in),
-              .out_bytes = (uint64_t)ELEMS * tess__dtype_bytes(out_dtype) };
+              .in_bytes = (uint64_t)ELEMS * tess_dtype_bytes(in),
+              .out_bytes = (uint64_t)ELEMS * tess_dtype_bytes(out_dtype) };
     return j;
 }
 
