@@ -90,6 +90,13 @@ void tess__control_leave(tess__control_seat *seat, int orderly) {
     pthread_mutex_unlock(&shared.lock);
 }
 
+void tess__control_each_seat(void (*visit)(void *ctx, uint32_t engine, void *user), void *ctx) {
+    pthread_mutex_lock(&shared.calls);
+    for (tess__control_seat *s = shared.seats; s; s = s->next)
+        visit(ctx, s->engine, s->user);
+    pthread_mutex_unlock(&shared.calls);
+}
+
 /* A connection that is only parked ends with the process, its threads before what they use. */
 __attribute__((destructor)) static void end_parked(void) {
     if (shared.control && !shared.seats)

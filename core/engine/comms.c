@@ -320,6 +320,80 @@ static tess_status check_deadlock(tess__comms *c, uint64_t seq, const char *what
     return s;
 }
 
+/* ---- ranks that wait for each other in different engines ---- */
+
+enum { MOST_ENGINES = 8 };
+typedef struct { /* where a rank waits, and how far each engine of its process has come */
+    uint32_t engine, n_engines;
+    uint32_t in_exchange, of_all; /* of_all: every rank takes part */
+    uint64_t number;              /* of the collective or exchange, in its engine */
+    struct {
+        uint32_t engine;
+        uint64_t posted, exchanges;
+    } engines[MOST_ENGINES];
+    char what[160];
+} place;
+
+static void add_engine(void *ctx, uint32_t engine, void *user) {
+    const tess__comms *c = user;
+    place *p = ctx;
+    if (p->n_engines < MOST_ENGINES) {
+        p->engines[p->n_engines].engine = engine;
+        p->engines[p->n_engines].posted = c->n_collectives;
+        p->engines[p->n_engines].exchanges = c->exchange_count;
+    }
+    p->n_engines++;
+}
+
+static place place_of(const tess__comms *c, uint64_t number, const char *what) {
+    place p;
+    memset(&p, 0, sizeof p);
+    p.engine = c->seat.engine;
+    p.number = number;
+    snprintf(p.what, sizeof p.what, "%s", what);
+    tess__control_each_seat(add_engine, &p);
+    return p;
+}
+
+static tess_status place_say(const tess__comms *c, const place *p) {
+    char key[32];
+    snprintf(key, sizeof key, "place/%d", c->world.rank);
+    return p->n_engines > 1 ? tess__control_set(c->control, key, p, sizeof *p) : TESS_OK;
+}
+
+/* Whether the rank of `p` has not yet come to where `other` waits. */
+static int is_before(const place *p, const place *other) {
+    for (uint32_t i = 0; i < p->n_engines && i < MOST_ENGINES; i++)
+        if (p->engines[i].engine == other->engine)
+            return (other->in_exchange ? p->engines[i].exchanges : p->engines[i].posted) <= other->number;
+    return 0;
+}
+
+/* One thread uses all engines of a process. So two ranks that wait in different engines, each for the other, wait for
+ * ever. Where not all ranks take part in both, a third might still end one of the waits. */
+static tess_status check_engines(tess__comms *c, int which, uint64_t seq) {
+    place mine = place_of(c, seq, tess__comms_activity(c));
+    mine.of_all = which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD];
+    if (!c->control || mine.n_engines < 2)
+        return TESS_OK;
+    tess_status s = place_say(c, &mine);
+    for (int32_t r = 0; !s && mine.of_all && r < c->world.nranks; r++) {
+        char key[32];
+        place theirs;
+        uint64_t bytes = sizeof theirs;
+        snprintf(key, sizeof key, "place/%d", r);
+        if (r == c->world.rank || tess__control_get(c->control, key, &theirs, &bytes, INT64_C(100000000)))
+            continue;
+        theirs.what[sizeof theirs.what - 1] = 0;
+        if (theirs.engine != mine.engine && theirs.of_all && is_before(&theirs, &mine) && is_before(&mine, &theirs))
+            return tess__fail(TESS_E_MISMATCH,
+                              "the ranks use their engines in different orders: rank %d is in %s of engine %u, rank %d "
+                              "in %s of engine %u",
+                              c->world.rank, mine.what, mine.engine, r, theirs.what, theirs.engine);
+    }
+    return s;
+}
+
 static void name_absent(const tess__comms *c) {
     if (c->absent[0])
         tess__log(TESS_LOG_WARNING, "rank %d has waited for 10 s in %s; %s does not wait with it: it computes or hangs",
@@ -340,6 +414,8 @@ tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, ui
         TRY(check_departed(c));
         if ((waited + slice) % second == 0)
             TRY(check_deadlock(c, seq, tess__comms_activity(c)));
+        if ((waited + slice) % second == 0)
+            TRY(check_engines(c, which, seq));
         if (waited + slice == 10 * second)
             name_absent(c);
         if (waited > c->timeout_ns)
@@ -405,9 +481,12 @@ tess_status tess__comms_exchange(tess__comms *c, const char *what, const void *m
     tess__comms_key(c, plain, key, sizeof key);
     if (c->seat.engine > 1 && c->exchange_count == 0) /* waits for ranks that are still between two engines */
         snprintf(key, sizeof key, "open/e%u/%s", c->seat.engine, what);
-    c->exchange_count++;
+    place here = place_of(c, c->exchange_count++, what);
+    here.in_exchange = here.of_all = 1;
     tess__control_doing(c->control, what);
     tess_status s = say_waiting(c, 1, what);
+    if (!s)
+        s = place_say(c, &here);
     if (!s)
         s = tess__control_exchange(c->control, key, mine, bytes, out);
     if (!s)

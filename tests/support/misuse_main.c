@@ -124,12 +124,34 @@ static void step(void) {
     ok(tess_step(t, &o));
 }
 
-int main(int argc, char **argv) {
+static void start(void) {
     tess_options o = { .struct_size = sizeof o };
-    mistake = argc > 1 ? argv[1] : "";
     ok(tess_open(&o, &t));
     declare();
     ok(tess_shard(t, fill, NULL));
+}
+
+/* Two engines at once, which the last rank uses in the other order. */
+static void use_two_engines(void) {
+    double value = 1;
+    tess *first = t;
+    start();
+    tess *order[] = { first, t };
+    if (on_rank("two_engines")) {
+        order[0] = t;
+        order[1] = first;
+    }
+    ok(tess_all_reduce(order[0], &value, 1, TESS_F64, TESS_SUM));
+    ok(tess_all_reduce(order[1], &value, 1, TESS_F64, TESS_SUM));
+    ok(tess_close(t));
+    t = first;
+}
+
+int main(int argc, char **argv) {
+    mistake = argc > 1 ? argv[1] : "";
+    start();
+    if (is("two_engines"))
+        use_two_engines();
     for (int i = 0; i < 3; i++) {
         pass();
         if (is("all_reduce_counts")) {
