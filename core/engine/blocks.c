@@ -37,7 +37,8 @@ static tess_status call_block(tess *t, const tess__event *e) {
                           .input = or_null(t, TESS__OUTPUT, i - 1),
                           .output = or_null(t, TESS__OUTPUT, i),
                           .saved = or_null(t, TESS__SAVED, i),
-                          .scratch = or_null(t, TESS__SCRATCH, i) };
+                          .scratch = or_null(t, TESS__SCRATCH, i),
+                          .selective = (uint32_t)tess__saves_selectively(&t->plan.model, &t->plan.setup, i) };
     if (backward) {
         c.grad_output = or_null(t, TESS__OUTPUT_GRAD, i);
         c.grad_input = or_null(t, TESS__OUTPUT_GRAD, i - 1);

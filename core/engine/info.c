@@ -5,11 +5,6 @@
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
 
-static const char *activations_name(int activations) {
-    static const char *const names[] = { "keep", "recompute", "offload" };
-    return names[activations];
-}
-
 static tess_info info_of(const tess *t) {
     const tess__setup *s = &t->plan.setup;
     return (tess_info){ .memory = s->env.mem,
@@ -20,7 +15,7 @@ static tess_info info_of(const tess *t) {
                         .strategy = t->settings.strategy,
                         .device = t->selection.text[TESS_KIND_DEVICE],
                         .optimizer = t->settings.optimizer,
-                        .activations = activations_name(s->activations),
+                        .activations = t->plan.activations_text ? t->plan.activations_text : t->settings.activations,
                         .stream = t->device.compute.handle,
                         .rank = t->comms.world.rank,
                         .ranks = s->nranks,

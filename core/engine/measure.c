@@ -83,10 +83,13 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
     const tess_block_options *o = &p->model.blocks[i].options;
     switch (role) {
     case TESS__SAVED:
+        return tess__saves_selectively(&p->model, &p->setup, i) ? o->selective_saved_bytes : o->saved_bytes;
     case TESS__SAVED_HOST: return o->saved_bytes;
     case TESS__SCRATCH:
         if (!in || program->events[in[1].index].type != TESS__BACKWARD_BEGIN)
             return o->forward_scratch_bytes;
+        if (tess__saves_selectively(&p->model, &p->setup, i))
+            return o->selective_scratch_bytes;
         return (saved && saved[i]) || !o->remake_scratch_bytes ? o->backward_scratch_bytes : o->remake_scratch_bytes;
     default: return o->output_bytes;
     }

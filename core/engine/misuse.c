@@ -124,14 +124,17 @@ tess_status tess__check_step_options(tess *t, const tess_optimizer_options *o) {
 
 /* ---- declarations ---- */
 
+static int keeps_all(const tess *t) {
+    return strcmp(t->settings.activations, "keep") == 0;
+}
+
 void tess__say_unused(const tess *t) {
-    static const char *const names[] = { "keep", "recompute", "offload" };
     char unused[512], activations[120] = "", optimizer[160] = "";
     const char *own = t->settings.options.optimizer, *set = tess__given_text(NULL, "optimizer");
     tess__options_unused(unused, sizeof unused);
-    if (!t->plan.model.n_blocks && t->plan.setup.activations != TESS__ACTIVATIONS_KEEP)
+    if (!t->plan.model.n_blocks && !keeps_all(t))
         snprintf(activations, sizeof activations, "activations=%s has no effect without blocks",
-                 names[t->plan.setup.activations]);
+                 t->settings.activations);
     if (set && strcmp(t->settings.optimizer, set) == 0 && strcmp(set, own ? own : "adamw") != 0)
         snprintf(optimizer, sizeof optimizer, "TESSERA_OPTIMIZER=%s takes the place of the program's %s", set,
                  own ? own : "adamw");
@@ -143,13 +146,12 @@ void tess__say_unused(const tess *t) {
 }
 
 tess_status tess__check_activations(const tess *t) {
-    static const char *const names[] = { "keep", "recompute", "offload" };
-    if (!t->settings.strict || t->plan.model.n_blocks || t->plan.setup.activations == TESS__ACTIVATIONS_KEEP)
+    if (!t->settings.strict || t->plan.model.n_blocks || keeps_all(t))
         return TESS_OK;
     return tess__fail(TESS_E_INVALID,
                       "tess_shard: TESSERA_ACTIVATIONS=%s has no effect, because this program declares no blocks "
                       "(tess_block_add): its activations are its own (TESSERA_STRICT=1)",
-                      names[t->plan.setup.activations]);
+                      t->settings.activations);
 }
 
 static tess_status overwrite_loses(const char *name, const char *why) {

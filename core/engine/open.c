@@ -216,6 +216,7 @@ static void free_tables(tess *t) {
     free(t->step.segment_group);
     free(t->settings.strategy);
     free(t->settings.optimizer);
+    free(t->settings.activations);
     tess__given_free(&t->settings.given);
 }
 

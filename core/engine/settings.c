@@ -4,6 +4,7 @@
 
 #include "base/options.h"
 #include "base/status.h"
+#include "plan/activations.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,8 +27,9 @@ static tess_status read_switches(tess *t) {
     tess_status status = tess__option_int("accum", 1, 1 << 14, &accum);
     if (!status)
         status = tess__option_choice("sync", &sync);
+    activations = tess__option_or("activations", activations);
     if (!status)
-        status = tess__option_choice("activations", &activations);
+        status = tess__activations_check(activations);
     if (!status)
         status = tess__option_choice("checkpoint", &checkpoint);
     if (!status)
@@ -58,10 +60,11 @@ static tess_status read_switches(tess *t) {
     s->prefetch = (int32_t)depth;
     s->input_bytes = t->settings.options.input_bytes;
     t->settings.timeout_ns = (int64_t)(timeout * (double)SECOND);
-    if (strcmp(activations, "recompute") == 0)
-        s->activations = TESS__ACTIVATIONS_RECOMPUTE;
-    else if (strcmp(activations, "offload") == 0)
-        s->activations = TESS__ACTIVATIONS_OFFLOAD;
+    t->settings.activations = strdup(activations);
+    if (!t->settings.activations)
+        return tess__fail(TESS_E_NOMEM, "no memory for the options");
+    if (!tess__activations_uniform(activations, &s->activations))
+        s->activation_spec = t->settings.activations;
     return TESS_OK;
 }
 

@@ -19,7 +19,7 @@ typedef struct {                /* const after tess_open */
     tess_options options;       /* as given; texts not to be used */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
-    char *strategy, *optimizer;
+    char *strategy, *optimizer, *activations;
     int strict, plan_only;
     char threads_text[16];
     char accum_text[40]; /* where accum > 1 comes from, for messages: "TESSERA_ACCUM=4" */

@@ -10,7 +10,9 @@
 /* ---- the lanes ---- */
 
 static int has_work(const tess *t) {
-    int any = t->plan.setup.activations == TESS__ACTIVATIONS_OFFLOAD && t->plan.model.n_blocks > 0;
+    int any = 0;
+    for (int32_t i = 0; !any && i < t->plan.model.n_blocks; i++)
+        any = tess__activations_of(&t->plan.setup, i) == TESS__ACTIVATIONS_OFFLOAD;
     for (int32_t g = 0; !any && g < t->plan.layout.n_groups; g++) {
         const tess__group *group = &t->plan.layout.groups[g];
         any = group->param_rest.domain == TESS_DOMAIN_HOST || group->grad_rest.domain == TESS_DOMAIN_HOST ||

@@ -6,13 +6,18 @@
 
 /* The last block is never recomputed: its backward follows immediately. */
 int tess__block_recomputes(const tess__compiler *b, int32_t block) {
-    return b->setup->activations == TESS__ACTIVATIONS_RECOMPUTE && block < b->model->n_blocks - 1 &&
+    return tess__activations_of(b->setup, block) == TESS__ACTIVATIONS_RECOMPUTE && block < b->model->n_blocks - 1 &&
            !(b->model->blocks[block].options.flags & TESS_BLOCK_KEEP);
 }
 
 /* Backward makes again what the block would have saved, piece by piece: no forward runs again for it. */
 int tess__block_remakes(const tess__compiler *b, int32_t block) {
     return tess__block_recomputes(b, block) && b->model->blocks[block].options.remake_scratch_bytes;
+}
+
+/* It saves less than all, and backward makes the rest again. */
+static int is_selective(const tess__compiler *b, int32_t block) {
+    return tess__saves_selectively(b->model, b->setup, block);
 }
 
 static int is_offloaded(const tess__compiler *b, int32_t block, uint8_t which) {
@@ -46,8 +51,9 @@ static tess_status reload(tess__compiler *b, int32_t block, uint8_t which) {
     return tess__emit_flagged(b, TESS__RELOAD, which, block);
 }
 
+/* Once: an input is needed by a forward that runs again, and then by the backward behind it. */
 static tess_status end_reload(tess__compiler *b, int32_t block, uint8_t which) {
-    if (!is_offloaded(b, block, which))
+    if (!is_offloaded(b, block, which) || *tess__emit_buffer_of(b, role_of(which, 1), block) < 0)
         return TESS_OK;
     TRY(tess__emit_flagged(b, TESS__RELOAD_WAIT, which, block));
     return tess__emit_free(b, role_of(which, 1), block);
@@ -75,7 +81,10 @@ tess_status tess__block_begin(tess__compiler *b, uint8_t type, int32_t block) {
     if (type == TESS__FORWARD_BEGIN)
         TRY(tess__emit_alloc(b, TESS__OUTPUT, block, TESS_CAT_ACTIVATION, -1, o->output_bytes, 0));
     if (type == TESS__RECOMPUTE_BEGIN || (type == TESS__FORWARD_BEGIN && train && !tess__block_remakes(b, block)))
-        TRY(tess__emit_alloc(b, TESS__SAVED, block, TESS_CAT_ACTIVATION, -1, o->saved_bytes, 0));
+        TRY(tess__emit_alloc(b, TESS__SAVED, block, TESS_CAT_ACTIVATION, -1,
+                             is_selective(b, block) ? o->selective_saved_bytes : o->saved_bytes, 0));
+    if (type == TESS__RECOMPUTE_BEGIN)
+        TRY(end_reload(b, block - 1, TESS__OUTPUTS));
     if (type == TESS__BACKWARD_BEGIN)
         TRY(reload_ahead(b, block));
     if (type == TESS__BACKWARD_BEGIN && block > 0)
@@ -83,6 +92,7 @@ tess_status tess__block_begin(tess__compiler *b, uint8_t type, int32_t block) {
                              b->model->blocks[block - 1].options.output_bytes, 0));
     uint64_t scratch = type != TESS__BACKWARD_BEGIN    ? o->forward_scratch_bytes
                        : tess__block_remakes(b, block) ? o->remake_scratch_bytes
+                       : is_selective(b, block)        ? o->selective_scratch_bytes
                                                        : o->backward_scratch_bytes;
     return tess__emit_alloc(b, TESS__SCRATCH, block, TESS_CAT_TEMPORARY, -1, scratch, 0);
 }

@@ -55,6 +55,8 @@ tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_pr
 
 /** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0. */
 uint64_t tess__offloaded_bytes(const tess__model *, const tess__setup *, int32_t block, int output);
+/** The block's training writes selective_saved_bytes. */
+int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t block);
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */

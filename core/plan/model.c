@@ -329,6 +329,10 @@ uint64_t tess__model_item_hash(const tess__model *m, int32_t i) {
         h = tess__hash_u64(h, o->forward_scratch_bytes);
         h = tess__hash_u64(h, o->backward_scratch_bytes);
         h = tess__hash_u64(h, o->remake_scratch_bytes);
+        h = tess__hash_u64(h, o->selective_saved_bytes);
+        h = tess__hash_u64(h, o->selective_scratch_bytes);
+        h = tess__hash(h, &o->forward_work, sizeof o->forward_work);
+        h = tess__hash(h, &o->selective_work, sizeof o->selective_work);
     }
     return h;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "plan.h"
 
+#include "activations.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "wrap.h"
@@ -217,9 +218,22 @@ static tess_status wrap_and_lay_out(tess__plan *p) {
     return s;
 }
 
+/* Again, of the same layout. */
+static tess_status compile_anew(tess__plan *p, uint64_t *device_bytes) {
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        tess__program_free(&p->programs[i]);
+    tess__program_free(&p->resident);
+    TRY(compile_all(p));
+    *device_bytes = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
+    return TESS_OK;
+}
+
 tess_status tess__plan_remake(tess__plan *p) {
+    TRY(tess__activations_resolve(p));
     TRY(wrap_and_lay_out(p));
     TRY(compile(p));
+    if (tess__activations_are_auto(p))
+        TRY(tess__activations_choose(p, compile_anew));
     return fit_prefetch(p);
 }
 
@@ -237,6 +251,7 @@ tess_status tess__plan_try(const tess__plan *of, tess__plan *out) {
     if (!params)
         return tess__fail(TESS_E_NOMEM, "no memory to plan an alternative");
     *out = (tess__plan){ .setup = of->setup, .model = of->model, .wrap = of->wrap, .n_user = of->n_user };
+    out->setup.modes = NULL;
     memcpy(out->user_bytes, of->user_bytes, sizeof out->user_bytes);
     if (n)
         memcpy(params, of->model.params, n * sizeof *params);
@@ -246,11 +261,15 @@ tess_status tess__plan_try(const tess__plan *of, tess__plan *out) {
 
 void tess__plan_drop(tess__plan *p) {
     forget_programs(p);
+    free(p->modes);
+    free(p->activations_text);
     free(p->model.params);
     p->model.params = NULL;
 }
 
 void tess__plan_free(tess__plan *p) {
     forget_programs(p);
+    free(p->modes);
+    free(p->activations_text);
     tess__model_free(&p->model);
 }

@@ -32,6 +32,8 @@ typedef struct {
     tess__layout layout;
     tess__compiler compiler;
     tess__program resident, programs[TESS__N_PROGRAMS];
+    uint8_t *modes;         /* setup.modes */
+    char *activations_text; /* what auto chose, as a value of the option; else null */
 } tess__plan;
 
 /** Checks and finishes the declared model, chooses units, lays them out, compiles, and compares with the budget.

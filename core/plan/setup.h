@@ -4,22 +4,24 @@
 #define TESS_SETUP_H
 #include <tessera/tessera.h>
 
-enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD };
+enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE };
 
 typedef struct {
-    const char *strategy; /* as given to tess__setup_strategy, which it must outlive */
-    int32_t nranks;       /* W */
-    int32_t shard_ranks;  /* S: W for full and grad_op, 1 for none, K for hybrid:K */
-    int32_t replicas;     /* W / S */
-    int keep_forward;     /* grad_op: unsharded parameters stay from forward to backward */
-    int32_t prefetch;     /* units gathered ahead */
-    int prefetch_fixed;   /* the user chose it: it is not lowered to fit a budget */
-    int32_t threads;      /* compute threads of a rank */
-    int32_t accum;        /* K: microbatches per step */
-    int sync_each;        /* K > 1: reduce each microbatch; else the sum, at the end */
-    int deterministic;    /* microbatches add up in the tree too */
-    int activations;      /* TESS__ACTIVATIONS_… */
-    uint32_t optimizer;   /* TESS_OPT_…, 0: none, or the program's own */
+    const char *strategy;        /* as given to tess__setup_strategy, which it must outlive */
+    int32_t nranks;              /* W */
+    int32_t shard_ranks;         /* S: W for full and grad_op, 1 for none, K for hybrid:K */
+    int32_t replicas;            /* W / S */
+    int keep_forward;            /* grad_op: unsharded parameters stay from forward to backward */
+    int32_t prefetch;            /* units gathered ahead */
+    int prefetch_fixed;          /* the user chose it: it is not lowered to fit a budget */
+    int32_t threads;             /* compute threads of a rank */
+    int32_t accum;               /* K: microbatches per step */
+    int sync_each;               /* K > 1: reduce each microbatch; else the sum, at the end */
+    int deterministic;           /* microbatches add up in the tree too */
+    int activations;             /* TESS__ACTIVATIONS_…, of all blocks; or */
+    const char *activation_spec; /* a text that tells blocks apart, else null; and what the plan made of it: */
+    const uint8_t *modes;        /* by block; null: `activations` */
+    uint32_t optimizer;          /* TESS_OPT_…, 0: none, or the program's own */
     int own_optimizer;
     int32_t n_states; /* of the optimizer, per parameter */
     int snapshot;     /* memory for asynchronous checkpoints is planned */
@@ -48,6 +50,10 @@ int32_t tess__sum_levels(const tess__setup *);
  * may end in the host's. */
 static inline int tess__one_memory(const tess__setup *s) {
     return s->env.mem == TESS_MEM_HOST;
+}
+
+static inline int tess__activations_of(const tess__setup *s, int32_t block) {
+    return s->modes ? s->modes[block] : s->activations;
 }
 
 static inline uint64_t tess__round_up(uint64_t n, uint64_t multiple) {

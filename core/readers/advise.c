@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "advise.h"
 
+#include "plan/activations.h"
+
 #include "plugin/auto_comm.h"
 #include "base/log.h"
 #include "base/options.h"
@@ -108,9 +110,8 @@ static tess_status apply(attempt *a, const tess__option_set *c) {
     TRY(take_plugin(a, TESS_KIND_PRECISION, tess__change_value(c, "precision")));
     TRY(take_plugin(a, TESS_KIND_WRAP, tess__change_value(c, "wrap")));
     TRY(tess__setup_strategy(s, strategy ? strategy : s->strategy));
-    if (activations)
-        s->activations =
-            strcmp(activations, "recompute") == 0 ? TESS__ACTIVATIONS_RECOMPUTE : TESS__ACTIVATIONS_OFFLOAD;
+    if (activations && !tess__activations_uniform(activations, &s->activations))
+        s->activation_spec = activations;
     if (tess__change_value(c, "sync"))
         s->sync_each = 1;
     if (tess__change_value(c, "prefetch"))
@@ -151,6 +152,8 @@ enum {
     COST_SYNC = 3,
     COST_STRATEGY = 4,
     COST_PREFETCH = 5,
+    COST_SELECTIVE = 6,
+    COST_CHOSEN_ACTIVATIONS = 7, /* auto: the least of what the two others do */
     COST_RECOMPUTE = 8,
     COST_OFFLOAD_ACTIVATIONS = 12
 };
@@ -306,6 +309,23 @@ static void consider_ranks(search *x, const tess__option_set *with) {
     }
 }
 
+/* Some blocks only, where that is enough: what auto chooses for the budget. */
+static void consider_selective(search *x) {
+    char value[40];
+    int any = 0;
+    for (int32_t i = 0; i < x->plan->model.n_blocks; i++)
+        any |= x->plan->model.blocks[i].options.selective_saved_bytes != 0;
+    if (any)
+        consider(x, "activations", "selective", COST_SELECTIVE);
+    if (!x->budget[TESS_DOMAIN_DEVICE])
+        return;
+    snprintf(value, sizeof value, "auto:%llu", (unsigned long long)x->budget[TESS_DOMAIN_DEVICE]);
+    tess__option_set c = { .n = 0 };
+    tess__remedy r;
+    add_setting(&c, "activations", value, COST_CHOSEN_ACTIVATIONS);
+    look(x, &c, &r);
+}
+
 static int by_cost(const void *a, const void *b) {
     const tess__option_set *x = a, *y = b;
     if (x->cost != y->cost)
@@ -361,7 +381,8 @@ static void run_search(search *x) {
         consider(x, "strategy", "full", COST_STRATEGY);
     if (s->prefetch && s->prefetch_fixed) /* else it has been tried */
         consider(x, "prefetch", "0", COST_PREFETCH);
-    if (x->plan->model.n_blocks && s->activations == TESS__ACTIVATIONS_KEEP) {
+    if (x->plan->model.n_blocks && s->activations == TESS__ACTIVATIONS_KEEP && !s->activation_spec) {
+        consider_selective(x);
         consider(x, "activations", "recompute", COST_RECOMPUTE);
         consider(x, "activations", "offload", COST_OFFLOAD_ACTIVATIONS);
     }

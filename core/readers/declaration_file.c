@@ -37,8 +37,11 @@ static void write_scope(FILE *f, const tess__plan *p, const tess__scope *s) {
         return;
     }
     const tess_block_options *o = &p->model.blocks[s->block].options;
-    fprintf(f, "block %u %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, o->flags, o->output_bytes,
-            o->saved_bytes, o->forward_scratch_bytes, o->backward_scratch_bytes, o->remake_scratch_bytes);
+    fprintf(f,
+            "block %u %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %.17g",
+            o->flags, o->output_bytes, o->saved_bytes, o->forward_scratch_bytes, o->backward_scratch_bytes,
+            o->remake_scratch_bytes, o->selective_saved_bytes, o->selective_scratch_bytes, o->forward_work,
+            o->selective_work);
     text(f, s->name);
 }
 

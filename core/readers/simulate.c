@@ -207,19 +207,35 @@ static uint32_t scope_dtype(const sim *s, int32_t scope) {
     return TESS_F32;
 }
 
-static double scope_seconds(const sim *s, const tess__event *e) {
+static double call_seconds(const sim *s, int32_t scope, int back) {
     const tess__machine *m = s->in->machine;
-    if (!s->in->costs)
-        return 0;
-    const tess__scope_cost *c = &s->in->costs[e->scope];
-    int back = e->type == TESS__BACKWARD_BEGIN;
+    const tess__scope_cost *c = &s->in->costs[scope];
     double seconds = back ? c->backward_seconds : c->forward_seconds;
     if (seconds > 0)
         return seconds;
     return over(back ? c->backward_flops : c->forward_flops,
-                m->flops_per_second[scope_dtype(s, e->scope) & 15] * threads(s)) +
+                m->flops_per_second[scope_dtype(s, scope) & 15] * threads(s)) +
            over(back ? c->backward_bytes : c->forward_bytes, m->memory_bytes_per_second * threads(s)) +
            (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
+}
+
+/* How much of its forward a block's backward does again. */
+static double made_again(const sim *s, int32_t scope) {
+    int32_t block = s->in->model->scopes[scope].block;
+    if (block < 0 || block == s->in->model->n_blocks - 1)
+        return 0;
+    const tess_block_options *o = &s->in->model->blocks[block].options;
+    if (tess__saves_selectively(s->in->model, s->in->setup, block))
+        return o->forward_work > 0 ? o->selective_work / o->forward_work : 0.5;
+    return tess__activations_of(s->in->setup, block) == TESS__ACTIVATIONS_RECOMPUTE && o->remake_scratch_bytes &&
+           !(o->flags & TESS_BLOCK_KEEP);
+}
+
+static double scope_seconds(const sim *s, const tess__event *e) {
+    int back = e->type == TESS__BACKWARD_BEGIN;
+    if (!s->in->costs)
+        return 0;
+    return call_seconds(s, e->scope, back) + (back ? made_again(s, e->scope) * call_seconds(s, e->scope, 0) : 0);
 }
 
 /* ---- collectives ---- */

@@ -85,6 +85,18 @@ model_cost model_block_cost(const model *m, int32_t block) {
     return c;
 }
 
+/* The first products of the feed-forward half: what a decoder's layer does not keep then. */
+double model_selective_flops(const model *m, int32_t block) {
+    static const char *const made[] = { ".mlp.c_fc.weight", ".mlp.gate_proj.weight", ".mlp.up_proj.weight" };
+    const model_block *b = &m->desc.blocks[block];
+    double flops = 0;
+    for (int32_t i = b->first_param; b->selective_saved_bytes && i < b->first_param + b->n_params; i++)
+        for (size_t k = 0; k < sizeof made / sizeof made[0]; k++)
+            if (strstr(m->desc.params[i].name, made[k]))
+                flops += 2 * applications(m, &m->desc.params[i]) * (double)m->desc.params[i].elems;
+    return flops;
+}
+
 void model_key(const model *m, char *out, size_t n) {
     const model_options *o = &m->options;
     size_t at = (size_t)snprintf(out, n, "%s batch=%d", m->t->name, o->batch);

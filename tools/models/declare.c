@@ -57,6 +57,10 @@ tess_status model_declare(tess *t, const model *m) {
         o.forward_scratch_bytes = b->forward_scratch_bytes;
         o.backward_scratch_bytes = b->backward_scratch_bytes;
         o.remake_scratch_bytes = b->remake_scratch_bytes;
+        o.selective_saved_bytes = b->selective_saved_bytes;
+        o.selective_scratch_bytes = b->selective_scratch_bytes;
+        o.forward_work = model_block_cost(m, i).forward_flops;
+        o.selective_work = model_selective_flops(m, i);
         o.forward = b->forward;
         o.backward = b->backward;
         o.user = b->user;

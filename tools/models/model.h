@@ -43,8 +43,9 @@ typedef struct {
     char name[MODEL_NAME];
     int32_t first_param, n_params; /* in the order the block gets them */
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
-    uint64_t remake_scratch_bytes; /* as tess_block_options */
-    uint32_t flags;                /* TESS_BLOCK_… */
+    uint64_t remake_scratch_bytes; /* as tess_block_options; so the next */
+    uint64_t selective_saved_bytes, selective_scratch_bytes;
+    uint32_t flags; /* TESS_BLOCK_… */
     tess_block_fn forward, backward;
     void *user;
     /* For bf16, where the above describes the fp32 computation inside: */
@@ -106,6 +107,12 @@ tess_status model_run(tess *, model *, const tess_run_options *);
 /** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
 tess_status model_fill(void *user, const tess_range *, void *data);
 
+/** Keeps keys and values of one sequence from pass to pass, so that a token costs one position: model_batch.position.
+ * Positions follow one another; an earlier one may come again, and forgets those after it. The memory, *bytes, is
+ * the model's own, beside the engine's plan. TESS_E_UNSUPPORTED for all but decoders on the CPU. */
+tess_status model_sequence_begin(model *, uint64_t *bytes);
+void model_sequence_end(model *);
+
 /* ---- work: cost.c ---------------------------------------------------------------------------------- */
 typedef struct {                          /* one call of a block */
     double forward_flops, backward_flops; /* of products and convolutions; a multiplication and an addition are two */
@@ -114,6 +121,8 @@ typedef struct {                          /* one call of a block */
 } model_cost;
 /** [pure] */
 model_cost model_block_cost(const model *, int32_t block);
+/** [pure] Of products that a selective backward makes again. */
+double model_selective_flops(const model *, int32_t block);
 /** What a block's time depends on beside the machine: "gpt batch=6 width=128 heads=4 context=64 threads=1 f32". */
 void model_key(const model *, char *out, size_t n);
 
@@ -122,7 +131,9 @@ typedef struct {
     uint32_t count; /* samples (gpt: target positions, row by row) that count; the rest is padding, e.g. at the end of a
                        test set. Padding must be initialised all the same */
     uint32_t want_logits, logits_row; /* gpt, evaluation: also hand back the logits of position logits_row */
-    uint32_t reserved[13];
+    uint32_t position; /* evaluation, between model_sequence_begin and _end: 1 + the position of the batch's first
+                          token, the only one that is computed; its logits are handed back. 0: a whole batch */
+    uint32_t reserved[12];
 } model_batch;
 /* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */
 static inline int32_t *mnist_labels(void *batch) {

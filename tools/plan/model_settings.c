@@ -22,7 +22,8 @@ static const train_settings defaults[] = {
       .layers = 4,
       .heads = 4,
       .width = 128,
-      .context = 64 },
+      .context = 64,
+      .sample = 300 },
     { .model = "gpt2",
       .batch = 4,
       .steps = 500,
@@ -89,6 +90,7 @@ const char *plan_fallback(const char *model, const char *key, char out[64]) {
         { "context", (double)s->context },
         { "image-size", (double)s->image_size },
         { "hidden", (double)s->hidden },
+        { "sample", (double)s->sample },
     };
     if (strcmp(key, "optimizer") == 0)
         return s->optimizer;
@@ -191,6 +193,22 @@ static tess_status check_folder(const train_settings *s) {
     return TESS_OK;
 }
 
+static tess_status read_sample(train_settings *s) {
+    int64_t sample = (int64_t)s->sample, top_k = 0;
+    tess_status status = tess__option_int("sample", 0, 1000000000, &sample);
+    s->temperature = 0.8;
+    if (status == TESS_OK)
+        status = tess__option_int("top-k", 0, 1000000000, &top_k);
+    if (status == TESS_OK)
+        status = tess__option_real("temperature", &s->temperature);
+    if (status == TESS_OK && !(s->temperature >= 0))
+        status = tess_fail(TESS_E_INVALID, "TESSERA_TEMPERATURE is below 0");
+    s->sample = (uint64_t)sample;
+    s->top_k = (uint64_t)top_k;
+    s->prompt = tess__option_text("prompt");
+    return status;
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
@@ -201,6 +219,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = read_length(&s);
     if (status == TESS_OK)
         status = read_optimizer(&s);
+    if (status == TESS_OK)
+        status = read_sample(&s);
     if (status == TESS_OK)
         status = tess__option_flag("quiet", &s.quiet);
     if (status == TESS_OK)

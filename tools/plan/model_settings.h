@@ -19,6 +19,9 @@ typedef struct { /* options, else the model's defaults */
     const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
         *isa; /* null: not set; json "1": standard output */
     uint64_t save_every, keep;
+    uint64_t sample, top_k; /* tokens to write at the end; of how many likely ones, 0: of all */
+    double temperature;     /* 0: always the likeliest */
+    const char *prompt;     /* null: none */
 } train_settings;
 
 /** Reads options and environment for `model`, which is in the list of models. */

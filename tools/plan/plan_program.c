@@ -209,8 +209,10 @@ static tess_status never_runs(void *user, const tess_block_call *call) {
 
 static tess_status read_block(reader *r) {
     tess_block_options o = { .struct_size = sizeof o, .forward = never_runs, .backward = never_runs };
-    if (fscanf(r->f, " %u %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &o.flags, &o.output_bytes,
-               &o.saved_bytes, &o.forward_scratch_bytes, &o.backward_scratch_bytes, &o.remake_scratch_bytes) != 6)
+    if (fscanf(r->f, " %u %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf %lf",
+               &o.flags, &o.output_bytes, &o.saved_bytes, &o.forward_scratch_bytes, &o.backward_scratch_bytes,
+               &o.remake_scratch_bytes, &o.selective_saved_bytes, &o.selective_scratch_bytes, &o.forward_work,
+               &o.selective_work) != 10)
         return bad(r, "a block that is cut short");
     tess_status status = read_text(r);
     o.name = r->word;

@@ -117,8 +117,10 @@ static uint64_t budget_of(const facts *f, uint32_t domain) {
 }
 
 static const char *activations_of(const tess__plan *p) {
-    static const char *const names[] = { "keep", "recompute", "offload" };
-    return names[p->setup.activations];
+    static const char *const names[] = { "keep", "recompute", "offload", "selective" };
+    if (p->activations_text)
+        return p->activations_text;
+    return p->setup.activation_spec ? p->setup.activation_spec : names[p->setup.activations];
 }
 
 /* ---- tables ------------------------------------------------------------------------------------ */

@@ -164,6 +164,19 @@ tess_status train_spans_step(train_run *, double run_seconds, double step_second
 tess_status train_spans_finish(train_run *);
 void train_spans_close(train_run *);
 
+/* ---- train_sample.c ------------------------------------------------------------------------------ */
+typedef struct {
+    int32_t *tokens;
+    uint64_t n, passes, bytes; /* bytes: of keys and values */
+    int is_bytes;              /* tokens are a text's */
+    double seconds;
+} train_sample;
+tess_status train_sample_check(const train_run *); /* the prompt; after the task's data is open */
+tess_status train_sample_write(train_run *);       /* [C] s.sample tokens */
+/** One of n tokens: probability proportional to exp(logit / temperature) among those of at least `least`. `uniform`: in
+ * [0, 1). */
+int32_t train_sample_draw(const float *logits, int64_t n, double temperature, float least, double uniform);
+
 /* ---- train_ranks.c ------------------------------------------------------------------------------ */
 /** [C] Rank 0 writes a line about each rank; fails on rank 0 when another has other parameters. */
 tess_status train_ranks(train_run *);
@@ -177,7 +190,7 @@ void train_output_start(train_run *);
 void train_output_step(train_run *, double rate);
 void train_output_eval(train_run *, double loss, double accuracy);
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
-void train_output_sample(train_run *, const char *text, size_t bytes);
+void train_output_sample(train_run *, const train_sample *);
 /** The closing table and the summary object. Fails when JSON could not be written. */
 tess_status train_output_finish(train_run *);
 void train_output_close(train_run *);

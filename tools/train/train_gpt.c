@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A byte-level language model: AdamW, warm-up and a cosine to a tenth of the rate, a sample of text at the end. */
+/* A byte-level language model: AdamW, warm-up and a cosine to a tenth of the rate. */
 #include <math.h>
 #include <string.h>
 
-#include "tools/train/data/random.h"
 #include "train.h"
-
-enum { SAMPLE_BYTES = 300, VOCABULARY = 256 };
-static const double temperature = 0.8;
 
 static tess_status gpt_open(train_run *r) {
     int64_t context = r->m->options.context;
@@ -70,58 +66,10 @@ double train_cosine_rate(const train_run *r, uint64_t step) {
     return r->s.lr * (0.1 + 0.9 * 0.5 * (1 + cos(3.14159265358979 * done)));
 }
 
-/* One byte from the model's distribution; `number` picks the random number. */
-static unsigned char draw(const float *logits, uint64_t seed, uint64_t number) {
-    double highest = logits[0], sum = 0, weights[VOCABULARY];
-    for (int i = 1; i < VOCABULARY; i++)
-        highest = logits[i] > highest ? logits[i] : highest;
-    for (int i = 0; i < VOCABULARY; i++)
-        sum += weights[i] = exp((logits[i] - highest) / temperature);
-    double left = sum * tool_uniform(seed, number, 0x47454eu, 0);
-    for (int i = 0; i < VOCABULARY; i++)
-        if ((left -= weights[i]) < 0)
-            return (unsigned char)i;
-    return '\n';
-}
-
-/* Every rank generates the same text, as the model's parameters are spread over all. */
-static tess_status generate(train_run *r, unsigned char *text) {
-    int64_t context = r->m->options.context;
-    gpt_result *result = (gpt_result *)r->result;
-    memset(gpt_text(r->batch), '\n', (size_t)(r->m->options.batch * (context + 1)));
-    unsigned char *window = gpt_text(r->batch);
-    for (int64_t i = 0, length = 1; i < SAMPLE_BYTES; i++) {
-        *(model_batch *)r->batch =
-            (model_batch){ .count = (uint32_t)context, .want_logits = 1, .logits_row = (uint32_t)(length - 1) };
-        tess_run_options run = {
-            .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch, .result = result
-        };
-        tess_status status = model_run(r->t, r->m, &run);
-        if (status != TESS_OK)
-            return status;
-        text[i] = draw(result->logits, r->s.seed, (uint64_t)i);
-        if (length < context)
-            window[length++] = text[i];
-        else {
-            memmove(window, window + 1, (size_t)context - 1);
-            window[context - 1] = text[i];
-        }
-    }
-    return TESS_OK;
-}
-
-static tess_status gpt_finish(train_run *r) {
-    unsigned char text[SAMPLE_BYTES];
-    tess_status status = generate(r, text);
-    if (status == TESS_OK)
-        train_output_sample(r, (const char *)text, sizeof text);
-    return status;
-}
-
 const train_task_ops train_gpt = { .open = gpt_open,
                                    .close = gpt_close,
                                    .fill = gpt_fill,
                                    .fill_eval = gpt_fill_eval,
                                    .rate = train_cosine_rate,
-                                   .finish = gpt_finish,
+                                   .finish = train_sample_write,
                                    .has_validation_loss = 1 };

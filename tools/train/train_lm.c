@@ -99,4 +99,5 @@ const train_task_ops train_lm = { .open = lm_open,
                                   .fill = lm_fill,
                                   .fill_eval = lm_fill_eval,
                                   .rate = train_cosine_rate,
+                                  .finish = train_sample_write,
                                   .has_validation_loss = 1 };

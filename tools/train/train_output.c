@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -147,21 +148,45 @@ void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
         r->json_failed = 1;
 }
 
-void train_output_sample(train_run *r, const char *text, size_t bytes) {
-    char shown[1024], whole[1024];
-    size_t n = bytes < sizeof shown - 1 ? bytes : sizeof shown - 1;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        shown[i] = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t' ? (char)c : '.';
-        whole[i] = c ? (char)c : '.';
+/* What of it is text: printable here, whole in JSON. Token ids otherwise. */
+static char *sample_text(const train_sample *s, int printable) {
+    size_t room = (size_t)s->n * 12 + 1, at = 0;
+    char *text = malloc(room);
+    for (uint64_t i = 0; text && i < s->n; i++) {
+        int32_t c = s->tokens[i];
+        int shows = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t';
+        if (!s->is_bytes)
+            at += (size_t)snprintf(text + at, room - at, "%s%d", i ? " " : "", c);
+        else
+            text[at++] = (char)(c && (shows || !printable) ? c : '.');
     }
-    shown[n] = whole[n] = '\0';
-    tool_progress_say(&r->progress, "a sample of what it writes:\n%s", shown);
+    if (text)
+        text[at] = '\0';
+    return text;
+}
+
+static void put_sample(json_out *j, const train_sample *s, const char *text) {
+    if (s->is_bytes)
+        json_string(j, "text", text);
+    json_array_begin(j, "tokens");
+    for (uint64_t i = 0; i < s->n; i++)
+        json_int(j, NULL, s->tokens[i]);
+    json_array_end(j);
+    json_uint(j, "passes", s->passes);
+    json_uint(j, "cache_bytes", s->bytes);
+    json_double(j, "seconds", s->seconds);
+}
+
+void train_output_sample(train_run *r, const train_sample *s) {
+    char *shown = sample_text(s, 1), *whole = sample_text(s, 0);
+    tool_progress_say(&r->progress, "a sample of what it writes:\n%s", shown ? shown : "");
     json_out *j = train_output_begin(r, "sample");
-    if (!j)
-        return;
-    json_string(j, "text", whole);
-    train_output_end(r);
+    if (j) {
+        put_sample(j, s, whole ? whole : "");
+        train_output_end(r);
+    }
+    free(shown);
+    free(whole);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------- */

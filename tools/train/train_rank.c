@@ -159,6 +159,11 @@ static tess_status shard(train_run *r) {
     return status;
 }
 
+static tess_status open_task(train_run *r) {
+    tess_status status = r->ops->open(r);
+    return status == TESS_OK ? train_sample_check(r) : status;
+}
+
 static tess_status run(train_run *r) {
     tess__world world = { .nranks = 1 };
     train_restart_resume(&r->s);
@@ -175,7 +180,7 @@ static tess_status run(train_run *r) {
         return status;
     status = train_agree(r, train_output_open(r));
     if (status == TESS_OK)
-        status = train_agree(r, r->ops->open(r));
+        status = train_agree(r, open_task(r));
     if (status == TESS_OK)
         status = train_agree(r, train_watch_open(r));
     if (status == TESS_OK)

@@ -67,7 +67,11 @@ static void list_values(search *s, uint64_t elems) {
         add_number(s, TUNE_WRAP, "size", elems / part);
     add_strategies(s);
     add(s, TUNE_ACTIVATIONS, "keep");
+    add(s, TUNE_ACTIVATIONS, "selective");
     add(s, TUNE_ACTIVATIONS, "recompute");
+    add(s, TUNE_ACTIVATIONS, "recompute:every=2");
+    if (tess__option_text("device-memory"))
+        add(s, TUNE_ACTIVATIONS, "auto");
     add(s, TUNE_ACTIVATIONS, "offload");
     add(s, TUNE_OFFLOAD, "none");
     add(s, TUNE_OFFLOAD, "cpu");

@@ -193,6 +193,8 @@ typedef struct { /* one call of a block; pointers hold during the call */
     void *scratch;        /* forward_scratch_bytes or backward_scratch_bytes, contents undefined */
     const void *grad_output; /* backward: of output; null in the last block */
     void *grad_input;        /* backward: write (not add); null in the first block */
+    uint32_t selective;      /* training: 1: `saved` has selective_saved_bytes */
+    uint32_t reserved;
 } tess_block_call;
 typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
 enum { TESS_BLOCK_KEEP = 1 /* what it saves is kept until backward, whatever TESSERA_ACTIVATIONS says */ };
@@ -207,6 +209,12 @@ typedef struct {
     /* 0, or: backward can do without `saved` (null) and make it again by itself, in this much scratch. Then recomputation
      * runs no forward again, and training's forward gets null for `saved` too. */
     uint64_t remake_scratch_bytes;
+    /* 0, or: activations=selective lets it save this much, what is dear to make, and backward makes the rest again in
+     * selective_scratch_bytes. */
+    uint64_t selective_saved_bytes, selective_scratch_bytes;
+    /* What activations=auto weighs: the work of one forward, and of what a selective backward makes again, in one unit for all
+     * blocks. 0: the elements of its parameters, and half of forward_work. */
+    double forward_work, selective_work;
 } tess_block_options;
 /** Blocks run in the order they are added; each is a scope of its own. Local, before tess_shard. */
 TESS_API tess_status tess_block_add(tess *, const tess_block_options *, tess_scope *or_null);

@@ -240,6 +240,54 @@ static void test_hf_weights__another_shape_is_refused(void **state) {
     model_destroy(m);
 }
 
+/* A sequence read a position at a time gives the logits of a pass over all of it; how far they
+ * are off, in parts of the largest. */
+static double compare_sequence(run *r) {
+    model_batch *head = r->batch;
+    int32_t tokens[CONTEXT];
+    float whole[VOCABULARY];
+    uint64_t bytes = 0;
+    double most = 0, off = 0;
+    assert_int_equal(model_sequence_begin(r->m, &bytes), TESS_OK);
+    assert_true(bytes >= (uint64_t)(CONTEXT * r->m->options.layers) * sizeof(float));
+    take_batch(r, 3);
+    memcpy(tokens, lm_tokens(r->batch), sizeof tokens);
+    for (uint32_t t = 0; t < CONTEXT + 3; t++) { /* the last three come again, after positions that are forgotten */
+        uint32_t at = t < CONTEXT ? t : 2 + t - CONTEXT;
+        take_batch(r, 3);
+        head->want_logits = 1;
+        head->logits_row = at;
+        pass(r, TESS_PASS_EVAL);
+        memcpy(whole, lm_logits(r->result), sizeof whole);
+        lm_tokens(r->batch)[0] = tokens[at];
+        *head = (model_batch){ .position = at + 1 };
+        assert_int_equal(direct_run(r->d, TESS_PASS_EVAL, r->batch, 0, 0, r->result), TESS_OK);
+        for (int c = 0; c < VOCABULARY; c++) {
+            most = fmax(most, fabs((double)whole[c]));
+            off = fmax(off, fabs((double)whole[c] - (double)lm_logits(r->result)[c]));
+        }
+    }
+    *head = (model_batch){ .position = 7 }; /* position 6 of a sequence of 5 */
+    assert_int_equal(direct_run(r->d, TESS_PASS_EVAL, r->batch, 0, 0, r->result), TESS_E_INVALID);
+    model_sequence_end(r->m);
+    return off / most;
+}
+
+static void test_hf_weights__a_position_at_a_time_gives_the_same_logits(void **state) {
+    static const char *const operators[] = { "plain", "auto" };
+    (void)state;
+    for (size_t c = 0; c < sizeof references / sizeof *references; c++)
+        for (int o = 0; o < 2; o++) {
+            run r = open_run(&references[c], operators[o], TESS_F32),
+                half = open_run(&references[c], "auto", TESS_BF16);
+            double off = compare_sequence(&r), half_off = compare_sequence(&half);
+            if (!(off < 2e-6) || !(half_off < 0.02))
+                fail_msg("%s: %g of the largest logit off, in bf16 %g", references[c].folder, off, half_off);
+            close_run(&half);
+            close_run(&r);
+        }
+}
+
 /* Writes what the run holds into `folder`, in pieces that end within matrices, and files of at most 8 KiB. */
 static void export_run(const run *r, const char *source, const char *folder) {
     tess__tensor *list = calloc((size_t)r->m->desc.n_params, sizeof *list);
@@ -341,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_hf_weights__follows_transformers),
         cmocka_unit_test(test_hf_weights__in_bf16_stays_within_a_percent),
         cmocka_unit_test(test_hf_weights__another_shape_is_refused),
+        cmocka_unit_test(test_hf_weights__a_position_at_a_time_gives_the_same_logits),
         cmocka_unit_test(test_hf_weights__what_is_exported_reads_back_the_same),
         cmocka_unit_test(test_hf_weights__a_model_made_from_nothing_has_a_config),
     };

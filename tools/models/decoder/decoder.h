@@ -36,6 +36,7 @@ typedef struct {
     int32_t index;
 } decoder_layer;
 typedef struct decoder_tiles decoder_tiles;
+typedef struct decoder_sequence decoder_sequence;
 
 struct decoder {
     model *m;
@@ -53,7 +54,8 @@ struct decoder {
     uint64_t room_bytes;                         /* per thread: rows in fp32 */
     uint64_t attention_bytes;
     decoder_tiles *tiles;
-    float *turns; /* Llama: cos and sin by position and pair */
+    decoder_sequence *sequence; /* null: none is being written */
+    float *turns;               /* Llama: cos and sin by position and pair */
     decoder_layer *layers;
 };
 
@@ -78,6 +80,9 @@ void decoder_release(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
 uint64_t decoder_layer_saved(const decoder *);
+/** What it saves selectively, and what backward then makes again of one chunk. */
+uint64_t decoder_layer_selected(const decoder *);
+uint64_t decoder_layer_unselected(const decoder *);
 /** What backward keeps of one chunk when it makes `saved` again. */
 uint64_t decoder_layer_kept(const decoder *);
 uint64_t decoder_layer_forward_scratch(const decoder *);
@@ -101,6 +106,18 @@ tess_status decoder_attention(const decoder *, int64_t samples, const void *qkv,
 tess_status decoder_attention_backward(const decoder *, int64_t samples, const void *qkv, const void *y,
                                        const float *lse, const void *dy, void *dqkv, void *scratch);
 
+/* ---- decoder_sequence.c: a pass over one position, where the batch has one --------------------------- */
+tess_status decoder_sequence_create(decoder *, decoder_sequence **out);
+void decoder_sequence_destroy(decoder_sequence *); /* null is fine */
+uint64_t decoder_sequence_bytes(const decoder_sequence *);
+tess_status decoder_sequence_embed(decoder_sequence *, const tess_block_call *);
+tess_status decoder_sequence_layer(decoder_sequence *, int32_t layer, const tess_block_call *);
+tess_status decoder_sequence_head(decoder_sequence *, const tess_block_call *);
+/** The sequence whose position this call computes; null: it is one over a whole batch. */
+static inline decoder_sequence *decoder_one_position(const decoder *d, const tess_block_call *call) {
+    return ((const model_batch *)call->batch)->position ? d->sequence : NULL;
+}
+
 /* ---- decoder_ops.c: the rest, on rows. `room`: room_bytes for each thread ---------------------------- */
 /** stats: mean (0 for Llama) and 1/σ per row. */
 void decoder_norm(const decoder *, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows,
@@ -118,8 +135,11 @@ void decoder_bias_backward(const decoder *, const void *dy, float *db, int64_t r
 void decoder_dropout(const decoder *, void *x, int64_t samples, int64_t elems, const ops_dropout *);
 /** Turns queries and keys by their positions; `back`: the other way. */
 void decoder_rope(const decoder *, void *qkv, int64_t samples, int back);
+/** Of one row, which is at `position`. */
+void decoder_rope_one(const decoder *, void *qkv, int64_t position);
 /** position null: none. */
 void decoder_embedding(const decoder *, const int32_t *ids, const void *table, const void *position, void *y);
+void decoder_embedding_one(const decoder *, int32_t id, int64_t at, const void *table, const void *position, void *y);
 void decoder_embedding_backward(const decoder *, const int32_t *ids, const void *dy, float *dtable, float *dposition);
 /** Of logits[rows, vocabulary], for rows of the labels: each row's loss and whether its label is the most likely. */
 void decoder_loss(const decoder *, const float *logits, const int32_t *labels, int64_t rows, double *loss,

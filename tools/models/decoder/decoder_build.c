@@ -216,6 +216,8 @@ static tess_status build_layer(model *m, int32_t i) {
     b.forward_scratch_bytes = decoder_layer_forward_scratch(d);
     b.backward_scratch_bytes = decoder_layer_backward_scratch(d);
     b.remake_scratch_bytes = b.backward_scratch_bytes + decoder_layer_kept(d);
+    b.selective_saved_bytes = decoder_layer_selected(d);
+    b.selective_scratch_bytes = b.backward_scratch_bytes + decoder_layer_unselected(d);
     b.forward = decoder_layer_forward;
     b.backward = decoder_layer_backward;
     OPS_TRY((d->llama ? add_llama_layer : add_gpt_layer)(m, b.name));
@@ -266,9 +268,28 @@ void decoder_release(model *m) {
             d->o->t->matmul_destroy(parts[k]);
     }
     decoder_tiles_destroy(d->tiles);
+    decoder_sequence_destroy(d->sequence);
     free(d->turns);
     free(d->layers);
     free(d);
+}
+
+/* ---- a sequence -------------------------------------------------------------------------------------- */
+tess_status model_sequence_begin(model *m, uint64_t *bytes) {
+    decoder *d = m->own;
+    if (!m->is_decoder)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s keeps no keys and values", m->t->name, m->o->t->name);
+    OPS_TRY(d->sequence ? TESS_OK : decoder_sequence_create(d, &d->sequence));
+    *bytes = decoder_sequence_bytes(d->sequence);
+    return TESS_OK;
+}
+
+void model_sequence_end(model *m) {
+    decoder *d = m->own;
+    if (!m->is_decoder)
+        return;
+    decoder_sequence_destroy(d->sequence);
+    d->sequence = NULL;
 }
 
 /* ---- gpt2 and llama ---------------------------------------------------------------------------------- */

@@ -42,6 +42,8 @@ tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
     const model *m = user;
     const decoder *d = m->own;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    if (decoder_one_position(d, call))
+        return decoder_sequence_embed(d->sequence, call);
     OPS_TRY(batch_check(d, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
     decoder_embedding(d, call->scratch, call->params[0], d->llama ? NULL : call->params[1], call->output);
@@ -145,6 +147,8 @@ tess_status decoder_head_forward(void *user, const tess_block_call *call) {
     char *at = call->scratch;
     head h = head_of(d, call, &at, 0);
     model_result sum = { .count = batch->count };
+    if (decoder_one_position(d, call))
+        return decoder_sequence_head(d->sequence, call);
     uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
     memset(lm_logits(call->output), 0, line);
     OPS_TRY(batch_check(d, batch));

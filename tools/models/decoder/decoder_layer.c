@@ -21,16 +21,26 @@ static float *take_floats(char **at, int64_t elems, int64_t first) {
 }
 
 /* `region` holds `rows` rows; the chunk begins with row `first` of them. */
-static kept kept_at(const decoder *d, char **region, int64_t rows, int64_t first) {
+static kept attention_at(const decoder *d, char **region, int64_t rows, int64_t first) {
     kept k = { 0 };
     k.qkv = take(region, d, rows, d->qkv_width, first);
     k.attended = take(region, d, rows, d->q_width, first);
     k.middle = take(region, d, rows, d->width, first); /* the input plus what attention adds */
-    k.gate = d->llama ? take(region, d, rows, d->hidden, first) : NULL;
-    k.up = take(region, d, rows, d->hidden, first);
     k.stats1 = take_floats(region, 2 * rows, 2 * first);
     k.stats2 = take_floats(region, 2 * rows, 2 * first);
     k.lse = take_floats(region, rows * d->heads, first * d->heads);
+    return k;
+}
+
+/* The first products of the feed-forward half, more than half of it all. */
+static void feed_at(const decoder *d, char **region, int64_t rows, int64_t first, kept *k) {
+    k->gate = d->llama ? take(region, d, rows, d->hidden, first) : NULL;
+    k->up = take(region, d, rows, d->hidden, first);
+}
+
+static kept kept_at(const decoder *d, char **region, int64_t rows, int64_t first) {
+    kept k = attention_at(d, region, rows, first);
+    feed_at(d, region, rows, first, &k);
     return k;
 }
 
@@ -42,6 +52,19 @@ static uint64_t kept_bytes(const decoder *d, int64_t rows) {
 
 uint64_t decoder_layer_saved(const decoder *d) {
     return kept_bytes(d, d->rows);
+}
+
+uint64_t decoder_layer_selected(const decoder *d) {
+    char *at = NULL;
+    attention_at(d, &at, d->rows, 0);
+    return (uint64_t)(uintptr_t)at;
+}
+
+uint64_t decoder_layer_unselected(const decoder *d) {
+    char *at = NULL;
+    kept k = { 0 };
+    feed_at(d, &at, d->chunk_rows, 0, &k);
+    return (uint64_t)(uintptr_t)at;
 }
 
 uint64_t decoder_layer_kept(const decoder *d) {
@@ -131,6 +154,16 @@ static tess_status project(const chunk *c, const void *normal, void *qkv) {
     return TESS_OK;
 }
 
+/* From the rows between the halves to the first products of the second. */
+static tess_status make_feed(const chunk *c, const kept *k, void *normal) {
+    const decoder *d = c->d;
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), normal, k->stats2, d->chunk_rows,
+                 c->inner);
+    if (d->llama)
+        OPS_TRY(multiply(c, d->up.forward, normal, param(c, DECODER_GATE_W), NULL, k->gate));
+    return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
+}
+
 /* All that backward needs of a chunk. */
 static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
@@ -140,10 +173,20 @@ static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
     OPS_TRY(project(c, normal, k->qkv));
     OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, c->inner));
     OPS_TRY(add_linear(c, &d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle));
-    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), normal, k->stats2, n, c->inner);
-    if (d->llama)
-        OPS_TRY(multiply(c, d->up.forward, normal, param(c, DECODER_GATE_W), NULL, k->gate));
-    return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
+    return make_feed(c, k, normal);
+}
+
+/* Where the chunk's values lie: all saved, some, or none; the others in `transient`, which then begins behind them. */
+static kept chunk_kept(const tess_block_call *call, const decoder *d, int64_t first, char **transient) {
+    char *saved = call->saved;
+    if (!saved)
+        return kept_at(d, transient, d->chunk_rows, 0);
+    kept k = attention_at(d, &saved, d->rows, first);
+    if (call->selective)
+        feed_at(d, transient, d->chunk_rows, 0, &k);
+    else
+        feed_at(d, &saved, d->rows, first, &k);
+    return k;
 }
 
 static tess_status chunk_forward(const chunk *c, const kept *k, void *normal, void *wide) {
@@ -157,13 +200,15 @@ static tess_status chunk_forward(const chunk *c, const kept *k, void *normal, vo
 tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
     const decoder_layer *l = layer;
     const decoder *d = l->d;
+    if (decoder_one_position(d, call))
+        return decoder_sequence_layer(d->sequence, l->index, call);
     char *at = call->scratch;
     void *normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
     void *wide = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->hidden));
     char *transient = at;
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
-        char *region = call->saved ? call->saved : transient;
-        kept k = kept_at(d, &region, call->saved ? d->rows : d->chunk_rows, call->saved ? first : 0);
+        char *region = transient;
+        kept k = chunk_kept(call, d, first, &region);
         chunk c = { d, l, call, first, transient + kept_bytes(d, d->chunk_rows) };
         OPS_TRY(chunk_forward(&c, &k, normal, wide));
     }
@@ -255,11 +300,13 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     z.dropped = d->m->options.dropout > 0 ? decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
     z.stats = decoder_cut(&at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
-        char *region = call->saved ? call->saved : at;
-        kept k = kept_at(d, &region, call->saved ? d->rows : d->chunk_rows, call->saved ? first : 0);
-        chunk c = { d, l, call, first, call->saved ? at : region };
+        char *region = at;
+        kept k = chunk_kept(call, d, first, &region);
+        chunk c = { d, l, call, first, region };
         if (!call->saved)
             OPS_TRY(make_kept(&c, &k, z.normal));
+        else if (call->selective)
+            OPS_TRY(make_feed(&c, &k, z.normal));
         OPS_TRY(feed_backward(&c, &k, &z, decoder_at(d, call->grad_output, first * d->width)));
         OPS_TRY(attention_backward(&c, &k, &z));
     }

@@ -202,6 +202,12 @@ void decoder_rope(const decoder *d, void *qkv, int64_t samples, int back) {
         ops_parallel(d->o, samples * d->time, 16, turn_rows, &t);
 }
 
+void decoder_rope_one(const decoder *d, void *qkv, int64_t position) {
+    turn t = { d, qkv, 1.0f };
+    for (int64_t h = 0; d->turns && h < d->heads + d->kv_heads; h++)
+        turn_head(&t, h * d->size, d->turns + position * d->size);
+}
+
 /* ---- embedding -------------------------------------------------------------------------------------- */
 typedef struct {
     const decoder *d;
@@ -211,25 +217,35 @@ typedef struct {
     float *dtable, *dposition;
 } embed;
 
-OPS_CLONES static void embed_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
-    const embed *e = arg;
+/* One row: y = table[id] + position[at]. */
+static inline void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     const decoder *d = e->d;
     float room[2][TILE];
+    for (int64_t c = 0; c < d->width; c += TILE) {
+        int64_t n = d->width - c < TILE ? d->width - c : TILE;
+        const float *x = rows_in(d, e->table, id * d->width + c, n, room[0]);
+        float *y = rows_for(d, e->y, row * d->width + c, room[0]);
+        if (e->position) {
+            const float *p = rows_in(d, e->position, at * d->width + c, n, room[1]);
+            for (int64_t i = 0; i < n; i++)
+                y[i] = x[i] + p[i];
+        } else if (y != x) {
+            memcpy(y, x, (size_t)n * sizeof *y);
+        }
+        rows_out(d, y, e->y, row * d->width + c, n);
+    }
+}
+
+OPS_CLONES static void embed_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const embed *e = arg;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        for (int64_t c = 0; c < d->width; c += TILE) {
-            int64_t n = d->width - c < TILE ? d->width - c : TILE, from = e->ids[r] * d->width + c;
-            const float *x = rows_in(d, e->table, from, n, room[0]);
-            float *y = rows_for(d, e->y, r * d->width + c, room[0]);
-            if (e->position) {
-                const float *p = rows_in(d, e->position, r % d->time * d->width + c, n, room[1]);
-                for (int64_t i = 0; i < n; i++)
-                    y[i] = x[i] + p[i];
-            } else if (y != x) {
-                memcpy(y, x, (size_t)n * sizeof *y);
-            }
-            rows_out(d, y, e->y, r * d->width + c, n);
-        }
+        embed_row(e, e->ids[r], r % e->d->time, r);
+}
+
+void decoder_embedding_one(const decoder *d, int32_t id, int64_t at, const void *table, const void *position, void *y) {
+    embed e = { .d = d, .table = table, .position = position, .y = y };
+    embed_row(&e, id, at, 0);
 }
 
 void decoder_embedding(const decoder *d, const int32_t *ids, const void *table, const void *position, void *y) {

@@ -262,6 +262,10 @@ tess_status tool_tokens_check(const tool_tokens *t, int64_t vocabulary, int32_t 
     return status;
 }
 
+int tool_tokens_are_text(const tool_tokens *t) {
+    return t->files[0].width == 1;
+}
+
 uint64_t tool_tokens_windows(const tool_tokens *t, int valid) {
     return t->windows[valid];
 }

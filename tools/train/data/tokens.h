@@ -10,6 +10,7 @@ typedef struct tool_tokens tool_tokens;
 /** Maps the files. `context`: each part must have a window of that many tokens and its successor. TESS_E_DATA. */
 tess_status tool_tokens_open(const char *path, int64_t context, tool_tokens **out);
 void tool_tokens_close(tool_tokens *); /* null is fine */
+int tool_tokens_are_text(const tool_tokens *);
 /** Every token of this rank's share of the files is below `vocabulary`; TESS_E_DATA names file and offset. */
 tess_status tool_tokens_check(const tool_tokens *, int64_t vocabulary, int32_t rank, int32_t ranks);
 

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "activations.h"
+
+#include <tessera/plugin_options.h>
+#include "base/status.h"
+#include "base/try.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const modes[] = { "keep", "recompute", "offload", "selective" }; /* by TESS__ACTIVATIONS_… */
+enum { N_MODES = 4 };
+
+/* ---- the text ---------------------------------------------------------------------------------------- */
+typedef struct {
+    int mode;
+    uint64_t every;    /* 0: by the pattern */
+    char pattern[256]; /* "": all blocks */
+} item;
+
+static tess_status bad(const char *spec, const char *at, size_t n, const char *what) {
+    return tess__fail(
+        TESS_E_INVALID,
+        "TESSERA_ACTIVATIONS is '%.200s': '%.*s' %s; expected keep, recompute, offload or selective, each "
+        "also as MODE:PATTERN or MODE:every=K, joined by ',', or auto:BYTES",
+        spec, (int)(n > 60 ? 60 : n), at, what);
+}
+
+static tess_status read_item(const char *spec, const char *at, size_t n, item *out) {
+    const char *colon = memchr(at, ':', n);
+    size_t word = colon ? (size_t)(colon - at) : n, rest = colon ? n - word - 1 : 0;
+    *out = (item){ .mode = 0 };
+    while (out->mode < N_MODES && (strlen(modes[out->mode]) != word || strncmp(modes[out->mode], at, word) != 0))
+        out->mode++;
+    if (out->mode == N_MODES)
+        return bad(spec, at, n, "is none of them");
+    if (colon && (!rest || rest >= sizeof out->pattern))
+        return bad(spec, at, n, "says no blocks after its colon");
+    if (!colon)
+        return TESS_OK;
+    memcpy(out->pattern, colon + 1, rest);
+    if (strncmp(out->pattern, "every=", 6) != 0)
+        return TESS_OK;
+    char *end;
+    out->every = strtoull(out->pattern + 6, &end, 10);
+    if (out->pattern[6] < '0' || out->pattern[6] > '9' || *end || !out->every || out->every > INT32_MAX)
+        return bad(spec, at, n, "does not count from 1");
+    return TESS_OK;
+}
+
+typedef tess_status (*item_fn)(void *user, const char *spec, const item *);
+
+static tess_status each_item(const char *spec, item_fn fn, void *user) {
+    for (const char *at = spec;;) {
+        size_t n = strcspn(at, ",");
+        item i;
+        TRY(read_item(spec, at, n, &i));
+        TRY(fn ? fn(user, spec, &i) : TESS_OK);
+        if (!at[n])
+            return TESS_OK;
+        at += n + 1;
+    }
+}
+
+static int is_auto(const char *spec) {
+    return strncmp(spec, "auto", 4) == 0 && (!spec[4] || spec[4] == ':');
+}
+
+tess_status tess__activations_check(const char *spec) {
+    uint64_t bytes = 0;
+    if (!is_auto(spec))
+        return each_item(spec, NULL, NULL);
+    if (spec[4] && (!tess_option_parse_bytes(spec + 5, &bytes) || !bytes))
+        return bad(spec, spec, strlen(spec), "names no bytes of device memory, as auto:512MiB does");
+    return TESS_OK;
+}
+
+int tess__activations_uniform(const char *spec, int *mode) {
+    for (int i = 0; i < N_MODES; i++)
+        if (strcmp(spec, modes[i]) == 0) {
+            *mode = i;
+            return 1;
+        }
+    return 0;
+}
+
+/* ---- the blocks -------------------------------------------------------------------------------------- */
+/* It saves something that it could do without until then. */
+static int has_choice(const tess__plan *p, int32_t block) {
+    const tess_block_options *o = &p->model.blocks[block].options;
+    return o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP) && block < p->model.n_blocks - 1;
+}
+
+static tess_status take_item(void *user, const char *spec, const item *i) {
+    tess__plan *p = user;
+    uint64_t nth = 0, matched = 0;
+    for (int32_t b = 0; b < p->model.n_blocks; b++) {
+        int is_meant = i->every ? has_choice(p, b) && nth++ % i->every == 0
+                                : !i->pattern[0] || fnmatch(i->pattern, p->model.blocks[b].options.name, 0) == 0;
+        if (is_meant)
+            p->modes[b] = (uint8_t)i->mode, matched++;
+    }
+    if (matched || i->every || !i->pattern[0])
+        return TESS_OK;
+    return tess__fail(TESS_E_INVALID, "TESSERA_ACTIVATIONS is '%.200s': no block is named '%s'; there are %s to %s",
+                      spec, i->pattern, p->model.blocks[0].options.name,
+                      p->model.blocks[p->model.n_blocks - 1].options.name);
+}
+
+tess_status tess__activations_resolve(tess__plan *p) {
+    free(p->modes);
+    free(p->activations_text);
+    p->modes = NULL;
+    p->activations_text = NULL;
+    p->setup.modes = NULL;
+    if (!p->setup.activation_spec || !p->model.n_blocks)
+        return TESS_OK;
+    p->modes = calloc((size_t)p->model.n_blocks, 1);
+    if (!p->modes)
+        return tess__fail(TESS_E_NOMEM, "no memory for the modes of %d blocks", p->model.n_blocks);
+    p->setup.modes = p->modes;
+    return is_auto(p->setup.activation_spec) ? TESS_OK : each_item(p->setup.activation_spec, take_item, p);
+}
+
+int tess__activations_are_auto(const tess__plan *p) {
+    return p->modes && is_auto(p->setup.activation_spec);
+}
+
+/* ---- auto: the least work that fits ------------------------------------------------------------------ */
+static double own_work(const tess__plan *p, int32_t block) {
+    const tess__block *b = &p->model.blocks[block];
+    const tess__scope *s = &p->model.scopes[b->scope];
+    double work = b->options.forward_work;
+    for (int32_t i = 0; !(b->options.forward_work > 0) && i < s->n_params; i++)
+        work += (double)p->model.params[s->params[i]].elems;
+    return work;
+}
+
+double tess__activations_work(const tess__plan *p, int32_t block, int mode) {
+    const tess_block_options *o = &p->model.blocks[block].options;
+    if (mode == TESS__ACTIVATIONS_RECOMPUTE)
+        return own_work(p, block);
+    if (mode != TESS__ACTIVATIONS_SELECTIVE)
+        return 0;
+    return o->selective_work > 0 ? o->selective_work : own_work(p, block) / 2;
+}
+
+enum { MOST_KINDS = 16, MOST_TRIED = 4096 };
+
+typedef struct { /* blocks that cost and save the same: of `n`, the first recompute, the next save selectively */
+    int32_t example, n, made, n_pairs, step;
+} kind;
+
+typedef struct {
+    double work;
+    uint32_t index; /* mixed radix over the kinds' pairs */
+} choice;
+
+typedef struct {
+    tess__plan *p;
+    int32_t *kind_of; /* by block; -1: it always keeps */
+    kind kinds[MOST_KINDS];
+    int32_t n_kinds;
+    choice *choices;
+    uint32_t n_choices;
+} search;
+
+static int is_alike(const tess__plan *p, int32_t a, int32_t b) {
+    const tess_block_options *x = &p->model.blocks[a].options, *y = &p->model.blocks[b].options;
+    const uint64_t one[] = { x->output_bytes,           x->saved_bytes,          x->forward_scratch_bytes,
+                             x->backward_scratch_bytes, x->remake_scratch_bytes, x->selective_saved_bytes,
+                             x->selective_scratch_bytes };
+    const uint64_t two[] = { y->output_bytes,           y->saved_bytes,          y->forward_scratch_bytes,
+                             y->backward_scratch_bytes, y->remake_scratch_bytes, y->selective_saved_bytes,
+                             y->selective_scratch_bytes };
+    for (size_t i = 0; i < sizeof one / sizeof one[0]; i++)
+        if (one[i] != two[i])
+            return 0;
+    return tess__activations_work(p, a, TESS__ACTIVATIONS_RECOMPUTE) ==
+               tess__activations_work(p, b, TESS__ACTIVATIONS_RECOMPUTE) &&
+           tess__activations_work(p, a, TESS__ACTIVATIONS_SELECTIVE) ==
+               tess__activations_work(p, b, TESS__ACTIVATIONS_SELECTIVE);
+}
+
+static void find_kinds(search *s) {
+    for (int32_t b = 0; b < s->p->model.n_blocks; b++) {
+        int32_t k = 0;
+        s->kind_of[b] = -1;
+        if (!has_choice(s->p, b))
+            continue;
+        while (k < s->n_kinds && !is_alike(s->p, s->kinds[k].example, b))
+            k++;
+        if (k == MOST_KINDS)
+            continue; /* of too many sorts: the rest keep */
+        if (k == s->n_kinds)
+            s->kinds[s->n_kinds++] = (kind){ .example = b, .step = 1 };
+        s->kinds[k].n++;
+        s->kind_of[b] = k;
+    }
+}
+
+static int selects(const search *s, const kind *k) {
+    return s->p->model.blocks[k->example].options.selective_saved_bytes != 0;
+}
+
+/* Pair number `at` of a kind: how many recompute, how many save selectively. */
+static void pair_of(const search *s, const kind *k, int32_t at, int32_t *made, int32_t *selected) {
+    int32_t n = k->n / k->step;
+    *made = *selected = 0;
+    for (; *made <= n; ++*made) {
+        int32_t here = selects(s, k) ? n - *made + 1 : 1;
+        if (at < here)
+            break;
+        at -= here;
+    }
+    *selected = at == n - *made && selects(s, k) ? k->n - *made * k->step : at * k->step;
+    *made = *made == n ? k->n : *made * k->step;
+    if (*made == k->n)
+        *selected = 0;
+}
+
+static uint64_t count_pairs(search *s) {
+    uint64_t all = 1;
+    for (int32_t i = 0; i < s->n_kinds; i++) {
+        kind *k = &s->kinds[i];
+        int64_t n = k->n / k->step;
+        k->n_pairs = (int32_t)(selects(s, k) ? (n + 1) * (n + 2) / 2 : n + 1);
+        all = all > MOST_TRIED ? all : all * (uint64_t)k->n_pairs;
+    }
+    return all;
+}
+
+/* Coarser steps where there are too many blocks to try every number of them. */
+static uint64_t limit_pairs(search *s) {
+    uint64_t all;
+    while ((all = count_pairs(s)) > MOST_TRIED) {
+        int32_t widest = 0;
+        for (int32_t i = 1; i < s->n_kinds; i++)
+            if (s->kinds[i].n_pairs > s->kinds[widest].n_pairs)
+                widest = i;
+        s->kinds[widest].step++;
+    }
+    return all;
+}
+
+static void apply(const search *s, uint32_t index) {
+    int32_t made[MOST_KINDS], selected[MOST_KINDS];
+    for (int32_t i = 0; i < s->n_kinds; i++) {
+        pair_of(s, &s->kinds[i], (int32_t)(index % (uint32_t)s->kinds[i].n_pairs), &made[i], &selected[i]);
+        index /= (uint32_t)s->kinds[i].n_pairs;
+    }
+    for (int32_t b = 0; b < s->p->model.n_blocks; b++) {
+        int32_t k = s->kind_of[b];
+        s->p->modes[b] = TESS__ACTIVATIONS_KEEP;
+        if (k >= 0 && made[k]-- > 0)
+            s->p->modes[b] = TESS__ACTIVATIONS_RECOMPUTE;
+        else if (k >= 0 && selected[k]-- > 0)
+            s->p->modes[b] = TESS__ACTIVATIONS_SELECTIVE;
+    }
+}
+
+static double work_now(const tess__plan *p) {
+    double work = 0;
+    for (int32_t b = 0; b < p->model.n_blocks; b++)
+        work += tess__activations_work(p, b, p->modes[b]);
+    return work;
+}
+
+static int cheaper(const void *a, const void *b) {
+    const choice *x = a, *y = b;
+    if (x->work != y->work)
+        return x->work < y->work ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static tess_status list_choices(search *s) {
+    s->kind_of = calloc((size_t)s->p->model.n_blocks, sizeof *s->kind_of);
+    if (!s->kind_of)
+        return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
+    find_kinds(s);
+    s->n_choices = (uint32_t)limit_pairs(s);
+    s->choices = calloc(s->n_choices, sizeof *s->choices);
+    if (!s->choices)
+        return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
+    for (uint32_t i = 0; i < s->n_choices; i++) {
+        apply(s, i);
+        s->choices[i] = (choice){ work_now(s->p), i };
+    }
+    qsort(s->choices, s->n_choices, sizeof *s->choices, cheaper);
+    return TESS_OK;
+}
+
+/* What was chosen, as a value of the option. */
+static tess_status write_text(tess__plan *p) {
+    size_t bytes = 0;
+    int any = 0;
+    FILE *f = open_memstream(&p->activations_text, &bytes);
+    if (!f)
+        return tess__fail(TESS_E_NOMEM, "no memory to say what was chosen");
+    for (int32_t b = 0; b < p->model.n_blocks; b++)
+        if (p->modes[b] != TESS__ACTIVATIONS_KEEP)
+            fprintf(f, "%s%s:%s", any++ ? "," : "", modes[p->modes[b]], p->model.blocks[b].options.name);
+    if (!any)
+        fputs("keep", f);
+    return fclose(f) == 0 ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to say what was chosen");
+}
+
+static tess_status try_all(search *s, uint64_t budget, tess__compile_fn compile) {
+    uint64_t least = UINT64_MAX;
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < s->n_choices; i++) {
+        apply(s, s->choices[i].index);
+        uint64_t bytes;
+        TRY(compile(s->p, &bytes));
+        if (bytes <= budget)
+            return write_text(s->p);
+        if (bytes < least)
+            least = bytes, best = s->choices[i].index;
+    }
+    apply(s, best);
+    TRY(compile(s->p, &least));
+    TRY(write_text(s->p));
+    return tess__fail(TESS_E_BUDGET,
+                      "TESSERA_ACTIVATIONS=%s: no choice of %u fits %llu bytes of device memory; the least takes %llu",
+                      s->p->setup.activation_spec, s->n_choices, (unsigned long long)budget, (unsigned long long)least);
+}
+
+tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile) {
+    search s = { .p = p };
+    const char *spec = p->setup.activation_spec;
+    uint64_t budget = p->setup.env.device_budget_bytes;
+    if (spec[4] && !tess_option_parse_bytes(spec + 5, &budget))
+        return tess__activations_check(spec);
+    if (!budget)
+        return tess__fail(TESS_E_INVALID,
+                          "TESSERA_ACTIVATIONS is 'auto': expected auto:BYTES, or TESSERA_DEVICE_MEMORY "
+                          "beside it");
+    tess_status status = list_choices(&s);
+    if (!status)
+        status = try_all(&s, budget, compile);
+    free(s.choices);
+    free(s.kind_of);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What becomes of each block's activations until its backward: TESSERA_ACTIVATIONS, as text and per block. */
+#ifndef TESS_ACTIVATIONS_H
+#define TESS_ACTIVATIONS_H
+#include "plan.h"
+
+/** "keep", "recompute:h.*,offload:every=2", "auto:512MiB": the form alone, as blocks are not known yet. TESS_E_INVALID.
+ */
+tess_status tess__activations_check(const char *spec);
+/** Whether the text is one mode for all blocks, and which. */
+int tess__activations_uniform(const char *spec, int *mode);
+/** Sets p->modes of a finished model from p->setup.activation_spec; for auto all blocks keep. A pattern that matches no
+ * block is an error. */
+tess_status tess__activations_resolve(tess__plan *p);
+int tess__activations_are_auto(const tess__plan *p);
+/** The assignment of keep, selective and recompute with the least work whose planned device memory is at most what auto
+ * allows: `compile` is called for each that is tried, the cheapest first, and says its bytes. TESS_E_BUDGET when none
+ * fits; the plan is then the one that needs least. Sets p->activations_text. */
+typedef tess_status (*tess__compile_fn)(tess__plan *, uint64_t *device_bytes);
+tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile);
+/** Work that a block's mode adds to a pass. */
+double tess__activations_work(const tess__plan *p, int32_t block, int mode);
+#endif

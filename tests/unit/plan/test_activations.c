@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* TESSERA_ACTIVATIONS per block: which blocks a text means, and that auto passes over no cheaper choice that fits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "core/engine/state.h"
+#include "core/plan/activations.h"
+
+enum { LAYERS = 5, BLOCKS = LAYERS + 2 };
+
+static tess_status nothing(void *user, const tess_block_call *call) {
+    (void)user, (void)call;
+    return TESS_OK;
+}
+
+static void add_block(tess *t, const char *name, uint64_t saved, uint64_t selective, uint64_t elems) {
+    char param[48];
+    const int64_t shape[] = { (int64_t)elems };
+    snprintf(param, sizeof param, "%s.w", name);
+    tess_block_options b = { .struct_size = sizeof b, .name = name, .output_bytes = 4096, .saved_bytes = saved };
+    b.forward_scratch_bytes = 2048;
+    b.backward_scratch_bytes = 6144;
+    b.selective_saved_bytes = selective;
+    b.selective_scratch_bytes = selective ? 9216 : 0;
+    b.forward = b.backward = nothing;
+    tess_param_options p = { .struct_size = sizeof p, .name = param, .dtype = TESS_F32, .ndim = 1, .shape = shape };
+    assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
+    assert_int_equal(tess_block_add(t, &b, NULL), TESS_OK);
+}
+
+/* Plans a model of five layers, of which `odd` makes the third larger; TESS_E_PLANNED, or what is wrong. */
+static tess_status plan(const char *activations, int odd, tess **out) {
+    char name[16];
+    tess_options o = { .struct_size = sizeof o, .plan_only = 1, .ranks = 1, .activations = activations };
+    o.input_bytes = 64;
+    *out = NULL;
+    tess_status s = tess_open(&o, out);
+    if (s)
+        return s;
+    add_block(*out, "embed", 0, 0, 640);
+    for (int i = 0; i < LAYERS; i++) {
+        snprintf(name, sizeof name, "h.%d", i);
+        add_block(*out, name, odd && i == 2 ? 90112 : 40960, odd && i == 3 ? 0 : 12288, odd && i == 2 ? 2048 : 1024);
+    }
+    add_block(*out, "head", 1024, 0, 640);
+    return tess_shard(*out, NULL, NULL);
+}
+
+static void expect_modes(const char *spec, const char *modes) {
+    tess *t;
+    assert_int_equal(plan(spec, 0, &t), TESS_E_PLANNED);
+    for (int i = 0; i < BLOCKS; i++)
+        if ("kros"[tess__activations_of(&t->plan.setup, i)] != modes[i])
+            fail_msg("%s: block %d is not %c", spec, i, modes[i]);
+    tess_close(t);
+}
+
+static void test_activations__a_text_means_blocks(void **state) {
+    (void)state;
+    expect_modes("keep", "kkkkkkk");
+    expect_modes("recompute", "rrrrrrr");
+    expect_modes("recompute:h.1", "kkrkkkk");
+    expect_modes("recompute:h.*", "krrrrrk");
+    expect_modes("selective:h.[0-2],offload:h.4", "ksssk"
+                                                  "ok");
+    expect_modes("recompute:every=2", "krkrkrk");
+    expect_modes("offload,keep:h.3,recompute:every=3", "oroo"
+                                                       "roo");
+}
+
+static void refuse(const char *spec, const char *words) {
+    tess *t;
+    tess_status s = plan(spec, 0, &t);
+    if (s != TESS_E_INVALID || !strstr(tess_last_error(), words) || strchr(tess_last_error(), '\n'))
+        fail_msg("'%s': status %d, \"%s\"; expected \"%s\"", spec, s, tess_last_error(), words);
+    tess_close(t);
+}
+
+static void test_activations__what_means_nothing_is_refused(void **state) {
+    (void)state;
+    refuse("forget", "'forget' is none of them");
+    refuse("keep,", "'' is none of them");
+    refuse("recompute:", "'recompute:' says no blocks");
+    refuse("recompute:every=0", "does not count from 1");
+    refuse("recompute:every=x", "does not count from 1");
+    refuse("recompute:every=99999999999", "does not count from 1");
+    refuse("recompute:layers.*", "no block is named 'layers.*'; there are embed to head");
+    refuse("auto", "expected auto:BYTES, or TESSERA_DEVICE_MEMORY");
+    refuse("auto:much", "names no bytes of device memory");
+    refuse("auto:0", "names no bytes of device memory");
+    refuse("keep,auto:1MiB", "'auto:1MiB' is none of them");
+}
+
+/* ---- auto ---------------------------------------------------------------------------------------------- */
+typedef struct {
+    double work;
+    uint64_t bytes;
+} outcome;
+
+static outcome outcome_of(const tess *t) {
+    outcome o = { 0, tess__planned_bytes(&t->plan, TESS_DOMAIN_DEVICE) };
+    for (int b = 0; b < BLOCKS; b++)
+        o.work += tess__activations_work(&t->plan, b, tess__activations_of(&t->plan.setup, b));
+    return o;
+}
+
+/* Each of the 3^5 ways to keep, recompute or save selectively. */
+static void plan_all(int odd, outcome out[243]) {
+    static const char *const names[] = { "keep", "recompute", "selective" };
+    for (int n = 0; n < 243; n++) {
+        char spec[256] = "";
+        size_t at = 0;
+        for (int i = 0, rest = n; i < LAYERS; i++, rest /= 3)
+            at += (size_t)snprintf(spec + at, sizeof spec - at, "%s%s:h.%d", i ? "," : "", names[rest % 3], i);
+        tess *t;
+        assert_int_equal(plan(spec, odd, &t), TESS_E_PLANNED);
+        out[n] = outcome_of(t);
+        for (int i = 0, rest = n; odd && i < LAYERS; i++, rest /= 3)
+            if (i == 3 && rest % 3 == 2)
+                out[n].work = 1e30; /* which is to keep, by a dearer name */
+        tess_close(t);
+    }
+}
+
+static void check_budget(const outcome all[243], int odd, uint64_t budget) {
+    char spec[64];
+    tess *t, *again;
+    snprintf(spec, sizeof spec, "auto:%llu", (unsigned long long)budget);
+    assert_int_equal(plan(spec, odd, &t), TESS_E_PLANNED);
+    outcome chosen = outcome_of(t);
+    assert_true(chosen.bytes <= budget);
+    for (int n = 0; n < 243; n++)
+        if (all[n].work < chosen.work && all[n].bytes <= budget)
+            fail_msg("%llu bytes: work %g was chosen, %g fits too", (unsigned long long)budget, chosen.work,
+                     all[n].work);
+    tess_info info = { .struct_size = sizeof info };
+    assert_int_equal(tess_info_get(t, &info), TESS_OK);
+    assert_int_equal(plan(info.activations, odd, &again), TESS_E_PLANNED); /* what it says is a value of the option */
+    assert_int_equal(outcome_of(again).bytes, chosen.bytes);
+    assert_int_equal(again->plan.programs[TESS__P_FUSED].hash, t->plan.programs[TESS__P_FUSED].hash);
+    tess_close(again);
+    tess_close(t);
+}
+
+static void test_activations__auto_passes_over_nothing_cheaper_that_fits(void **state) {
+    static outcome all[243];
+    (void)state;
+    for (int odd = 0; odd < 2; odd++) {
+        uint64_t least = UINT64_MAX, most = 0;
+        plan_all(odd, all);
+        for (int n = 0; n < 243; n++) {
+            least = all[n].bytes < least ? all[n].bytes : least;
+            most = all[n].bytes > most ? all[n].bytes : most;
+        }
+        assert_true(most > least + 100000);
+        for (uint64_t i = 0; i <= 10; i++)
+            check_budget(all, odd, least + (most - least) * i / 10);
+        char spec[64];
+        tess *t;
+        snprintf(spec, sizeof spec, "auto:%llu", (unsigned long long)least - 1);
+        assert_int_equal(plan(spec, odd, &t), TESS_E_BUDGET);
+        assert_non_null(strstr(tess_last_error(), "fits"));
+        assert_int_equal(outcome_of(t).bytes, least); /* left to be read */
+        tess_close(t);
+    }
+}
+
+int main(void) {
+    setenv("TESSERA_LOG", "error", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_activations__a_text_means_blocks),
+        cmocka_unit_test(test_activations__what_means_nothing_is_refused),
+        cmocka_unit_test(test_activations__auto_passes_over_nothing_cheaper_that_fits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

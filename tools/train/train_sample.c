@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Text or tokens that a language model writes after training. One sequence, a position at a time, with its keys and
+ * values kept; on operators that keep none, a pass over the whole batch for each. Every rank writes the same, as the
+ * parameters are spread over all. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/train/data/random.h"
+#include "train.h"
+
+typedef struct {
+    train_run *r;
+    train_sample out;
+    int64_t context, vocabulary;
+    int is_bytes, keeps; /* keeps: keys and values */
+    int32_t *window;     /* the last `n` tokens, at most `context` */
+    int64_t n, done;     /* done: of the window, those whose keys and values are kept */
+    float *sorted;       /* of top-k */
+} writer;
+
+/* ---- the next token ---------------------------------------------------------------------------------- */
+static void put_token(const writer *w, int64_t place, int32_t token) {
+    if (strcmp(w->r->s.model, "gpt") == 0)
+        gpt_text(w->r->batch)[place] = (uint8_t)token;
+    else
+        lm_tokens(w->r->batch)[place] = token;
+}
+
+static tess_status pass(writer *w, const model_batch *head) {
+    train_run *r = w->r;
+    *(model_batch *)r->batch = *head;
+    tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch };
+    run.result = r->result;
+    w->out.passes++;
+    return model_run(r->t, r->m, &run);
+}
+
+static tess_status whole_pass(writer *w) {
+    memset((char *)w->r->batch + sizeof(model_batch), 0, w->r->m->desc.input_bytes - sizeof(model_batch));
+    for (int64_t i = 0; i < w->n; i++)
+        put_token(w, i, w->window[i]);
+    return pass(w, &(model_batch){ .want_logits = 1, .logits_row = (uint32_t)(w->n - 1) });
+}
+
+/* Logits after the window into r->result. */
+static tess_status look(writer *w) {
+    tess_status status = TESS_OK;
+    if (!w->keeps)
+        return whole_pass(w);
+    for (; w->done < w->n && status == TESS_OK; w->done++) {
+        put_token(w, 0, w->window[w->done]);
+        status = pass(w, &(model_batch){ .position = (uint32_t)w->done + 1 });
+    }
+    return status;
+}
+
+/* Positions are part of what a model has learned: in a full window the later half begins anew. Without keys and values
+ * everything is read again anyway, and only the oldest token goes. */
+static void append(writer *w, int32_t token) {
+    if (w->n == w->context) {
+        int64_t drop = w->keeps && w->context > 1 ? w->context / 2 : 1;
+        memmove(w->window, w->window + drop, (size_t)(w->n - drop) * sizeof *w->window);
+        w->n -= drop;
+        w->done = 0;
+    }
+    w->window[w->n++] = token;
+}
+
+/* ---- choosing ---------------------------------------------------------------------------------------- */
+static int descending(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x > y ? -1 : x < y;
+}
+
+/* The least logit that may be taken. */
+static float threshold(const writer *w, const float *logits) {
+    uint64_t k = w->r->s.top_k;
+    if (k == 0 || k >= (uint64_t)w->vocabulary)
+        return -INFINITY;
+    memcpy(w->sorted, logits, (size_t)w->vocabulary * sizeof *logits);
+    qsort(w->sorted, (size_t)w->vocabulary, sizeof *w->sorted, descending);
+    return w->sorted[k - 1];
+}
+
+int32_t train_sample_draw(const float *logits, int64_t n, double temperature, float least, double uniform) {
+    int64_t best = 0;
+    double sum = 0;
+    for (int64_t i = 1; i < n; i++)
+        best = logits[i] > logits[best] ? i : best;
+    if (temperature <= 0)
+        return (int32_t)best;
+    for (int64_t i = 0; i < n; i++)
+        if (logits[i] >= least)
+            sum += exp(((double)logits[i] - (double)logits[best]) / temperature);
+    double left = sum * uniform;
+    for (int64_t i = 0; i < n; i++)
+        if (logits[i] >= least && (left -= exp(((double)logits[i] - (double)logits[best]) / temperature)) < 0)
+            return (int32_t)i;
+    return (int32_t)best;
+}
+
+static tess_status write_tokens(writer *w) {
+    tess_status status = TESS_OK;
+    for (uint64_t i = 0; i < w->out.n && status == TESS_OK; i++) {
+        status = look(w);
+        if (status != TESS_OK)
+            return status;
+        const float *logits = lm_logits(w->r->result);
+        w->out.tokens[i] = train_sample_draw(logits, w->vocabulary, w->r->s.temperature, threshold(w, logits),
+                                             tool_uniform(w->r->s.seed, i, 0x47454eu, 0));
+        append(w, w->out.tokens[i]);
+    }
+    return status;
+}
+
+/* ---- the prompt -------------------------------------------------------------------------------------- */
+static int64_t vocabulary_of(const train_run *r) {
+    return r->m->desc.params[0].shape[0];
+}
+
+static int reads_bytes(const train_run *r) {
+    return !r->task.tokens || tool_tokens_are_text(r->task.tokens);
+}
+
+/* Token ids, with ',' or spaces between them; a null `w` only checks. */
+static tess_status read_ids(const train_run *r, writer *w) {
+    int64_t vocabulary = vocabulary_of(r);
+    for (const char *at = r->s.prompt + strspn(r->s.prompt, ", "); *at;) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || errno || (*end && !strchr(", ", *end)))
+            return tess_fail(TESS_E_INVALID,
+                             "--prompt: '%.40s' is no token: the data is of tokens, so that a prompt is "
+                             "their numbers, as in 15496,995",
+                             at);
+        if (id < 0 || id >= vocabulary)
+            return tess_fail(TESS_E_INVALID, "--prompt: token %lld, but the model's vocabulary has %" PRId64, id,
+                             vocabulary);
+        if (w)
+            append(w, (int32_t)id);
+        at = end + strspn(end, ", ");
+    }
+    return TESS_OK;
+}
+
+tess_status train_sample_check(const train_run *r) {
+    if (!r->s.sample || !r->s.prompt)
+        return TESS_OK;
+    if (!r->s.prompt[strspn(r->s.prompt, reads_bytes(r) ? "" : ", ")])
+        return tess_fail(TESS_E_INVALID, "--prompt is empty");
+    return reads_bytes(r) ? TESS_OK : read_ids(r, NULL);
+}
+
+static tess_status begin_window(writer *w) {
+    const char *prompt = w->r->s.prompt;
+    if (!prompt)
+        append(w, w->is_bytes ? '\n' : 0);
+    else if (!w->is_bytes)
+        return read_ids(w->r, w);
+    for (; prompt && *prompt; prompt++)
+        append(w, (unsigned char)*prompt);
+    return TESS_OK;
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------------- */
+static tess_status obtain(writer *w) {
+    w->context = w->r->m->options.context;
+    w->vocabulary = vocabulary_of(w->r);
+    w->out.n = w->r->s.sample;
+    w->out.is_bytes = w->is_bytes = reads_bytes(w->r);
+    w->window = calloc((size_t)w->context, sizeof *w->window);
+    w->out.tokens = calloc((size_t)w->out.n, sizeof *w->out.tokens);
+    w->sorted = calloc((size_t)w->vocabulary, sizeof *w->sorted);
+    return w->window && w->out.tokens && w->sorted ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for a sample");
+}
+
+tess_status train_sample_write(train_run *r) {
+    writer w = { .r = r };
+    if (!r->s.sample)
+        return TESS_OK;
+    double began = tool_seconds();
+    tess_status status = obtain(&w);
+    if (status == TESS_OK && r->m->is_decoder) {
+        status = model_sequence_begin(r->m, &w.out.bytes);
+        w.keeps = status == TESS_OK;
+    }
+    status = tess_agree(r->t, status);
+    if (status == TESS_OK)
+        status = begin_window(&w);
+    if (status == TESS_OK)
+        status = write_tokens(&w);
+    model_sequence_end(r->m);
+    w.out.seconds = tool_seconds() - began;
+    if (status == TESS_OK)
+        train_output_sample(r, &w.out);
+    free(w.window);
+    free(w.out.tokens);
+    free(w.sorted);
+    return status;
+}
