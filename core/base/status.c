@@ -75,6 +75,7 @@ static const struct {
     { TESS_E_TIMEOUT, 5, "TESS_E_TIMEOUT" },
     { TESS_E_ABORTED, 5, "TESS_E_ABORTED" },
     { TESS_E_PEER, 5, "TESS_E_PEER" },
+    { TESS_E_LOST, 5, "TESS_E_LOST" },
     { TESS_E_SYSTEM, 3, "TESS_E_SYSTEM" },
     { TESS_E_DEVICE, 3, "TESS_E_DEVICE" },
     { TESS_E_VERSION, 3, "TESS_E_VERSION" },

@@ -435,6 +435,17 @@ tess_status tess__control_cause(tess__control *control, tess_error *out) {
     return status;
 }
 
+/* The server's sentence says which of the two it was: a rank that "failed" is still there and has an error of its own.
+ */
+int32_t tess__control_was_lost(tess__control *control) {
+    int rank, at = 0;
+    pthread_mutex_lock(&control->lock);
+    int lost = control->has_cause && control->cause_rank >= 0 &&
+               sscanf(control->cause_text, "rank %d was lost%n", &rank, &at) == 1 && at > 0;
+    pthread_mutex_unlock(&control->lock);
+    return lost;
+}
+
 const char *tess__control_address(const tess__control *control) {
     return *control->address ? control->address : NULL;
 }

@@ -13,12 +13,16 @@ typedef struct {
     int32_t port, n_ports; /* n_ports: rank 0 listens on the first free one of so many; 0 and 1: on that one */
     int32_t launched;      /* 1: the server is in `tessera run` (TESSERA_KV), else rank 0 holds it */
     char secret[136];      /* TESSERA_SECRET; "" none */
+    int32_t generation;    /* of this world: how often lost ranks have been replaced */
     char job[64];          /* the launcher's name of this job, so that two jobs on one port do not mix; "" unknown */
 } tess__world;
 /** From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, or the variables of Open MPI, MPICH and Intel MPI (PMI)
  * or Slurm; none: one rank. TESS_E_INVALID, naming both, when two of them disagree. TESSERA_KV=address:port names a
  * server that runs already. TESS_E_INVALID for what cannot be. */
 tess_status tess__world_from_env(tess__world *out);
+
+/** The same world after so many replacements: each generation has a server of its own. Of one host. */
+tess_status tess__world_at_generation(tess__world *, int32_t generation);
 
 typedef struct tess__control tess__control;
 /** Rendezvous: returns when every rank has connected. With one rank and no server it needs no network.
@@ -58,6 +62,8 @@ void tess__control_on_lost(tess__control *, tess__lost_fn, void *user);
  * rank (-1: the launcher) and a sentence: "rank 2 was lost (last seen in reduce_scatter of unit h.3): killed". */
 tess_status tess__control_cause(tess__control *, tess_error *out);
 int32_t tess__control_aborting(tess__control *); /* any thread, cheap */
+/** 1: the first cause is a rank that ended or fell silent; 0: none, one that reported a failure, or the launcher. */
+int32_t tess__control_was_lost(tess__control *);
 
 /** A goodbye is no failure: only who still waits for that rank fails, naming it. Called on the control plane's
  * thread for each rank that said goodbye, so that such a wait can end. Same rules as on_lost. */
@@ -95,4 +101,7 @@ int32_t tess__kv_server_joined(tess__kv_server *, int32_t rank);
 int32_t tess__kv_server_connected(tess__kv_server *);
 /** The first cause: its rank, or -1 while all is well. */
 int32_t tess__kv_server_culprit(tess__kv_server *);
+/** 1 when a rank has set the key TESS__KV_READY: lost ranks can be replaced from now on. */
+int32_t tess__kv_server_ready(tess__kv_server *);
+#define TESS__KV_READY "mirror/ready"
 #endif

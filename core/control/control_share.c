@@ -47,6 +47,10 @@ static tess_status come_back(const tess__world *w) {
 
 static tess_status connect_once(const tess__world *w) {
     tess_status s = shared.control && !shared.seats ? come_back(w) : TESS_OK;
+    if (shared.control && shared.world.generation != w->generation)
+        return tess__fail(TESS_E_UNSUPPORTED, "another engine of this process still holds the ranks of before");
+    if (!shared.control && shared.world.generation != w->generation)
+        shared.n_engines = 0; /* of the process that takes a lost rank's place it is the first */
     if (s || shared.control)
         return s;
     if ((s = tess__control_open(w, &shared.control)))

@@ -27,6 +27,8 @@ void tess__kv_set(tess__kv_server *server, tess__kv_client *client, const tess__
         tess__kv_send_text(server, client, TESS__WIRE_ERROR, in->id, status, why);
         return;
     }
+    if (strcmp(in->key, TESS__KV_READY) == 0)
+        atomic_store(&server->mirrored, 1);
     tess__kv_send(server, client, TESS__WIRE_OK, in->id, 0, NULL);
     tess__blob *value = tess__kv_store_get(server->store, in->key);
     for (int32_t r = 0; r < server->nranks; r++)

@@ -442,3 +442,7 @@ int32_t tess__kv_server_connected(tess__kv_server *server) {
 int32_t tess__kv_server_culprit(tess__kv_server *server) {
     return atomic_load(&server->culprit);
 }
+
+int32_t tess__kv_server_ready(tess__kv_server *server) {
+    return atomic_load(&server->mirrored);
+}

@@ -91,7 +91,7 @@ struct tess__kv_server {
     tess__kv_cause cause;
     pthread_mutex_t lock; /* of `ended` */
     tess__kv_ended *ended, **ended_end;
-    atomic_int stop, culprit, n_connected;
+    atomic_int stop, culprit, n_connected, mirrored; /* mirrored: TESS__KV_READY is set */
     atomic_uchar *joined;
 };
 

@@ -264,6 +264,21 @@ static tess_status from_kv(const char *text, tess__world *w) {
     return TESS_OK;
 }
 
+tess_status tess__world_at_generation(tess__world *w, int32_t generation) {
+    const char *kv = tess__option_text("kv");
+    if (!kv || *kv != '/' || generation < 0)
+        return tess__fail(TESS_E_UNSUPPORTED, "only ranks that `tessera run` started on one host can be replaced");
+    w->generation = generation;
+    int n = snprintf(w->address, sizeof w->address, generation ? "%s-g%d" : "%s", kv, (int)generation);
+    return n < (int)sizeof w->address ? TESS_OK : bad_kv(kv);
+}
+
+static tess_status read_generation(tess__world *w) {
+    int64_t generation = 0;
+    tess_status status = tess__option_int("generation", 0, INT32_MAX, &generation);
+    return status || !generation ? status : tess__world_at_generation(w, (int32_t)generation);
+}
+
 /* torchrun's own store holds MASTER_PORT: rank 0 takes the first free one of the ports behind it, the others look for
  * it there. A restart is another job. */
 static void leave_torchrun_its_port(tess__world *w) {
@@ -288,8 +303,10 @@ static tess_status read_server(tess__world *w) {
     if (address && !one_host)
         snprintf(w->address, sizeof w->address, "%s", address);
     status = read_int("MASTER_PORT", 1, 65535, &w->port);
-    if (status == TESS_OK && kv)
-        return from_kv(kv, w);
+    if (status == TESS_OK && kv) {
+        status = from_kv(kv, w);
+        return status == TESS_OK ? read_generation(w) : status;
+    }
     leave_torchrun_its_port(w);
     return status;
 }

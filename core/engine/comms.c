@@ -36,7 +36,7 @@ int tess__comms_waits_on_streams(const tess__comms *c) {
 
 void tess__comms_abort(tess__comms *c, tess_status why) {
     pthread_mutex_lock(&c->lock);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < TESS__N_COMMS; i++)
         if (c->list[i] && (i == 0 || c->list[i] != c->list[0]) && HAS(c, abort))
             c->ops->abort(c->list[i], why);
     pthread_mutex_unlock(&c->lock);
@@ -71,9 +71,13 @@ static tess_comm_config config_of(const tess__comms *c, int32_t rank, int32_t nr
                                .timeout_ns = c->timeout_ns };
 }
 
+/* Each generation of ranks has names of its own. */
 static tess_status create_world(tess__comms *c) {
     tess_error e = { .struct_size = sizeof e };
-    tess_comm_config config = config_of(c, c->world.rank, c->world.nranks, "world");
+    char name[32] = "world";
+    if (c->world.generation)
+        snprintf(name, sizeof name, "world-g%d", (int)c->world.generation);
+    tess_comm_config config = config_of(c, c->world.rank, c->world.nranks, name);
     tess_comm *comm = NULL;
     tess_status s = c->ops->init(c->plugin->ctx, &config, &comm, &e);
     return s ? failed(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
@@ -104,6 +108,11 @@ tess_status tess__comms_create(tess__comms *c, const tess__setup *u) {
     c->replica_rank = c->world.rank / u->shard_ranks;
     TRY(create_group(c, TESS__SHARD, c->replica_rank, c->shard_rank, u->shard_ranks, "shard"));
     TRY(create_group(c, TESS__REPLICA, c->shard_rank, c->replica_rank, u->replicas, "replica"));
+    c->copy_groups = tess__copy_groups(u);
+    if (c->copy_groups) {
+        int32_t group = c->world.rank % c->copy_groups;
+        TRY(create_group(c, TESS__COPY, group, c->world.rank / c->copy_groups, tess__copy_members(u, group), "copy"));
+    }
     c->activity[c->activity_now][0] = 0;
     return TESS_OK;
 }
@@ -188,6 +197,8 @@ void tess__comms_idle(tess__comms *c) {
 static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
     if (rank < 0 || which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD])
         return rank;
+    if (which == TESS__COPY)
+        return c->world.rank % c->copy_groups + rank * c->copy_groups;
     return which == TESS__SHARD ? c->replica_rank * c->shard_ranks + rank : rank * c->shard_ranks + c->shard_rank;
 }
 
@@ -287,8 +298,9 @@ static tess_status say_waiting(tess__comms *c, int in_exchange, const char *what
 static int cannot_meet(const tess__comms *c, const record *theirs, uint64_t seq) {
     if (theirs->in_exchange && theirs->exchanges > c->exchange_count && theirs->posted <= seq)
         return 1;
-    return theirs->posted > seq && theirs->posted - seq <= TESS__RECENT_TAGS &&
-           theirs->tags[seq % TESS__RECENT_TAGS] != c->recent_tags[seq % TESS__RECENT_TAGS];
+    uint64_t tag = theirs->tags[seq % TESS__RECENT_TAGS]; /* 0: not known */
+    return theirs->posted > seq && theirs->posted - seq <= TESS__RECENT_TAGS && tag &&
+           tag != c->recent_tags[seq % TESS__RECENT_TAGS];
 }
 
 /* Ranks that wait say so each second; of the others nothing is known but that they do not. */
@@ -467,6 +479,20 @@ tess_status tess__comm_run(tess__comms *c, int which, const tess_collective *col
     c->unowned_request = NULL;
     tess__comms_idle(c);
     return TESS_OK;
+}
+
+void tess__comms_reset(tess__comms *c) {
+    c->unowned_request = NULL;
+    c->n_collectives = c->exchange_count = c->common = 0;
+    c->pass_kind = 0;
+    c->common_text[0] = c->absent[0] = c->activity[c->activity_now][0] = 0;
+    memset(c->recent_tags, 0, sizeof c->recent_tags);
+    memset(c->closing, 0, sizeof c->closing);
+}
+
+void tess__comms_skip(tess__comms *c, uint64_t number) {
+    c->n_collectives = number;
+    memset(c->recent_tags, 0, sizeof c->recent_tags);
 }
 
 /* ---- on the control plane ---- */

@@ -23,6 +23,7 @@ typedef struct {
     tess_comm *closing[TESS__N_COMMS];
     pthread_mutex_t lock; /* held while list[] changes or is aborted */
     int shard_rank, replica_rank, shard_ranks;
+    int32_t copy_groups;           /* 0: nobody keeps images for another */
     tess_request *unowned_request; /* of a collective that has no other home; set only until its end */
     char activity[2][256];         /* what this rank does, for messages; the second is being written */
     int activity_now;
@@ -46,6 +47,9 @@ void tess__comms_lost(void *comms, int32_t rank, const char *why); /* tess__lost
  * for finalize may end what takes registrations back (NCCL's proxy); then they go. */
 void tess__comms_withdraw(tess__comms *);
 void tess__comms_destroy(tess__comms *, int orderly);
+
+void tess__comms_skip(tess__comms *, uint64_t number); /* of the next collective; those before it are not compared */
+void tess__comms_reset(tess__comms *);                 /* to what a rank that starts now has: no collective yet */
 
 /** The communicator that allocates the device's memory, so that it reaches it best; null: the device does. */
 tess_comm *tess__comms_allocator(const tess__comms *);

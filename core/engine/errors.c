@@ -45,6 +45,7 @@ static int may_be_echo(tess_status s) {
 tess_status tess__engine_fail(tess *t, tess_status status) {
     if (t->error)
         return tess__fail(t->error, "%s", t->message);
+    int lost = 0;
     char own[sizeof t->message];
     snprintf(own, sizeof own, "%s", tess_last_error());
     if (t->comms.control) {
@@ -52,8 +53,9 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
         tess_error cause = { .struct_size = sizeof cause };
         if (may_be_echo(status) &&
             tess__control_cause(t->comms.control, &cause)) { /* its own name: taken for lost by silence */
+            lost = tess__control_was_lost(t->comms.control) && t->mirror.ready;
             int known = tess__comms_activity(&t->comms)[0] != 0;
-            status = TESS_E_PEER;
+            status = lost ? TESS_E_LOST : TESS_E_PEER;
             snprintf(own, sizeof own, "%s%s%s", cause.message, known ? "; this rank was in " : "",
                      tess__comms_activity(&t->comms));
         }

@@ -31,7 +31,9 @@ static tess_info info_of(const tess *t) {
                         .plan_only = t->settings.plan_only != 0,
                         .n_states = s->n_states,
                         .device_memory_bytes = s->env.device_budget_bytes,
-                        .host_memory_bytes = s->env.host_budget_bytes };
+                        .host_memory_bytes = s->env.host_budget_bytes,
+                        .mirror = s->mirror,
+                        .joins = t->mirror.joins != 0 };
 }
 
 tess_status tess_info_get(const tess *t, tess_info *out) {

@@ -36,6 +36,11 @@ static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__la
         TRY(tess__scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &n->stage));
     if (s->nranks > 1 && l->buffer_bytes)
         TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, l->buffer_bytes, s->nranks, &n->share));
+    if (s->mirror) {
+        uint64_t whole = tess__image_bytes(s, l), piece = whole < TESS__MIRROR_CHUNK ? whole : TESS__MIRROR_CHUNK;
+        int32_t members = s->replicas > 1 ? s->replicas : s->nranks % 2 ? 3 : 2;
+        TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, piece, members, &n->mirror));
+    }
     return TESS_OK;
 }
 
@@ -111,12 +116,34 @@ static uint64_t snapshot(const tess__plan *p) {
     return bytes;
 }
 
+/* Shards, states and buffers, twice; and as much again for another rank, unless replicas are the copies. */
+static uint64_t image(const tess__plan *p) {
+    uint64_t bytes = tess__round_up(p->layout.buffer_bytes, p->setup.align);
+    for (int32_t i = 0; i < p->layout.n_groups; i++) {
+        const tess__group *g = &p->layout.groups[i];
+        bytes += tess__round_up(of_group(p, NULL, NULL, TESS__MASTER, i), p->setup.align);
+        for (int32_t k = 0; g->trainable && k < p->setup.n_states; k++)
+            bytes += tess__round_up(of_group(p, NULL, NULL, TESS__STATE0 + k, i), p->setup.align);
+    }
+    return bytes;
+}
+
+static uint64_t mirror(const tess__plan *p, int role) {
+    uint64_t bytes = image(p);
+    if (role == TESS__MIRROR)
+        return p->setup.replicas > 1 ? 2 * bytes : 4 * bytes;
+    return bytes < TESS__MIRROR_CHUNK ? bytes : TESS__MIRROR_CHUNK;
+}
+
 static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tess__program *program, int role) {
     switch (role) {
     case TESS__BUFFERS: return p->layout.buffer_bytes;
     case TESS__STAGE: return TESS__STAGE_BYTES;
     case TESS__STAGE_SCRATCH: return needs->stage;
     case TESS__SNAPSHOT: return snapshot(p);
+    case TESS__MIRROR:
+    case TESS__MIRROR_STAGE: return mirror(p, role);
+    case TESS__MIRROR_SCRATCH: return needs->mirror;
     case TESS__INPUT: return p->setup.input_bytes;
     case TESS__LIMBS: return TESS__NORM_LIMBS * sizeof(int64_t);
     case TESS__LIMBS_SCRATCH: return needs->norm;
@@ -139,6 +166,9 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__STAGE:
     case TESS__STAGE_SCRATCH:
     case TESS__SNAPSHOT:
+    case TESS__MIRROR:
+    case TESS__MIRROR_STAGE:
+    case TESS__MIRROR_SCRATCH:
     case TESS__INPUT:
     case TESS__LIMBS:
     case TESS__LIMBS_SCRATCH:

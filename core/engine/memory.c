@@ -316,6 +316,13 @@ static int32_t find_node(const tess__memory *m, int32_t device_index) {
     return tess__numa_nearest(m->device->mem == TESS_MEM_HOST ? "" : info.id, "");
 }
 
+static void point_at_rest(tess__memory *m) {
+    for (int32_t i = 0; i < m->plan->resident.n_buffers; i++) {
+        const tess__buffer *b = &m->plan->resident.buffers[i];
+        m->address[b->role][b->index] = (char *)m->arenas[b->domain][b->arena].memory.ptr + b->offset;
+    }
+}
+
 tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
     tess_status s = TESS_OK;
     m->numa_node = find_node(m, device_index);
@@ -325,15 +332,48 @@ tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
     for (uint32_t d = 1; !s && d < 3; d++)
         for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
             s = zero(m, d, &m->arenas[d][a]);
+    if (!s)
+        point_at_rest(m);
     for (int32_t i = 0; !s && i < m->plan->resident.n_buffers; i++) {
         const tess__buffer *b = &m->plan->resident.buffers[i];
-        m->address[b->role][b->index] = (char *)m->arenas[b->domain][b->arena].memory.ptr + b->offset;
         if (b->role != TESS__SHARD_GRAD)
             tess__book(m, b, NULL, NULL);
         else if (tess__host_reads(m->device))
             tess__poison(m->address[b->role][b->index], b->bytes);
     }
     return s;
+}
+
+/* ---- anew, for another group of ranks ---- */
+
+/* What a step had booked when it broke off. The books alone: its memory goes, or is filled anew. */
+static void forget_step(tess__memory *m, const tess__program *p) {
+    for (int32_t i = 0; i < p->n_buffers; i++) {
+        const tess__buffer *b = &p->buffers[i];
+        if ((b->arena == TESS__STEP || b->role == TESS__SHARD_GRAD) && m->booked[b->role][b->index])
+            tess__unbook(m, b);
+    }
+}
+
+void tess__memory_forget(tess__memory *m, const tess__program *deviating) {
+    forget_step(m, deviating);
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        forget_step(m, &m->plan->programs[i]);
+    forget_step(m, &m->plan->resident);
+    tess__overflow_drop(m);
+    m->deviating = 0;
+}
+
+tess_status tess__memory_renew(tess__memory *m) {
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++) {
+            if (m->arenas[d][a].memory.ptr)
+                continue;
+            TRY(obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a)));
+            TRY(a == TESS__STEP ? TESS_OK : zero(m, d, &m->arenas[d][a]));
+        }
+    point_at_rest(m);
+    return TESS_OK;
 }
 
 /* ---- to tess_close ---- */

@@ -29,7 +29,7 @@ static tess_status open_world(tess *t) {
 
 /* Launchers do not always say who shares a host, and hosts may have different numbers of ranks: looked up, so that
  * every rank plans with the same. */
-static tess_status find_hosts(tess *t) {
+tess_status tess__find_hosts(tess *t) {
     int32_t n = t->plan.setup.nranks;
     t->plan.setup.env.ranks_per_host = n;
     if (!t->comms.control)
@@ -133,7 +133,7 @@ static tess_status start(tess *t) {
     if (!s)
         s = open_world(t);
     if (!s)
-        s = find_hosts(t);
+        s = tess__find_hosts(t);
     if (!s)
         s = tess__read_options(t);
     connect_parts(t);
@@ -147,7 +147,9 @@ static tess_status start(tess *t) {
         s = read_device(t);
     if (s || t->settings.plan_only)
         return s;
-    s = tess__handshake_identity(t);
+    t->mirror.joins = t->plan.setup.mirror && t->comms.world.generation > 0;
+    if (!t->mirror.joins) /* those that are left have been compared before */
+        s = tess__handshake_identity(t);
     if (!s)
         s = create_device(t);
     return s ? s : tess__comms_create(&t->comms, &t->plan.setup);
@@ -165,6 +167,7 @@ tess_status tess_open(const tess_options *options, tess **out) {
         return tess__fail(TESS_E_NOMEM, "no memory for the engine");
     t->settings.options = own;
     pthread_mutex_init(&t->comms.lock, NULL);
+    tess__mirror_reset(&t->mirror);
     s = tess__given_of(&own, &t->settings.given);
     const tess__given *before = tess__given_use(&t->settings.given);
     tess__host_make(t);
@@ -180,8 +183,7 @@ tess_status tess_open(const tess_options *options, tess **out) {
     return TESS_OK;
 }
 
-/* Requests end before the memory that they use goes. */
-static void drop_requests(tess *t) {
+void tess__drop_requests(tess *t) {
     for (int32_t g = 0; t->transfers.in_flight && g < t->plan.layout.n_groups; g++) {
         tess__comm_drop(&t->comms, t->transfers.in_flight[g].gather);
         tess__comm_drop(&t->comms, t->transfers.in_flight[g].reduce);
@@ -190,8 +192,7 @@ static void drop_requests(tess *t) {
     tess__streams_drop(&t->streams);
 }
 
-/* Every communicator is aborted before any is freed. */
-static void close_comms(tess *t) {
+void tess__close_comms(tess *t) {
     if (t->error)
         tess__comms_abort(&t->comms, t->error);
     tess__comms_withdraw(&t->comms);
@@ -244,10 +245,10 @@ tess_status tess_close(tess *t) {
     s = t->error;
     if (t->error)
         tess__comms_abort(&t->comms, t->error);
-    drop_requests(t);
+    tess__drop_requests(t);
     tess__moves_end(t);
     tess__tracing_end(t);
-    close_comms(t);
+    tess__close_comms(t);
     tess__control_leave(&t->comms.seat, !t->error);
     t->comms.control = NULL;
     tess__memory_free(&t->memory);

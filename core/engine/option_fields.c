@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_FIELDS = 17, MOST_SETTINGS = 1024, NUMBER_CHARS = 24 };
+enum { N_FIELDS = 18, MOST_SETTINGS = 1024, NUMBER_CHARS = 24 };
 
 /* Adds a copy; a null or empty text is a field that is not set. */
 static tess_status add(tess__given *s, const char *key, const char *value) {
@@ -54,6 +54,8 @@ static tess_status add_numbers(tess__given *s, const tess_options *o) {
     tess_status status = add_number(s, "accum", o->accum > 0 ? (uint64_t)o->accum : 0);
     if (!status)
         status = add_number(s, "threads", o->threads > 0 ? (uint64_t)o->threads : 0);
+    if (!status)
+        status = add_number(s, "mirror", o->mirror > 0 ? (uint64_t)o->mirror : 0);
     if (!status)
         status = add_number(s, "device-memory", o->device_memory_bytes);
     if (!status)

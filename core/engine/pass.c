@@ -198,6 +198,7 @@ static tess_status recompile(tess *t, uint32_t pass_kind) {
 /* ---- start and end of a pass ---- */
 
 tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
+    TRY(tess__mirror_step(t, kind));
     t->pass.program = program;
     t->pass.pc = t->recorder.next_point = 0;
     t->pass.kind = t->comms.pass_kind = kind;

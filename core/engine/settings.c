@@ -2,6 +2,7 @@
 /* The options of an engine, from its caller and from the environment. */
 #include "state.h"
 
+#include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
 #include "plan/activations.h"
@@ -83,8 +84,29 @@ static tess_status read_own_states(tess *t) {
     return TESS_OK;
 }
 
+/* Whether anybody would start a lost rank again: the launcher of one host does. */
+static int is_replaced(const tess *t) {
+    const tess__world *w = &t->comms.world;
+    return t->settings.plan_only || (w->launched && w->address[0] == '/');
+}
+
+static tess_status read_mirror(tess *t) {
+    int64_t steps = 0;
+    tess_status s = tess__option_int("mirror", 0, INT32_MAX, &steps);
+    if (s || !steps || !t->settings.options.recover || t->plan.setup.nranks == 1)
+        return s;
+    if (is_replaced(t))
+        t->plan.setup.mirror = (int32_t)steps;
+    else if (t->comms.world.rank == 0)
+        tess__log(TESS_LOG_WARNING, "TESSERA_MIRROR=%d: only `tessera run` on one host replaces a lost rank; off",
+                  (int)steps);
+    return TESS_OK;
+}
+
 tess_status tess__read_options(tess *t) {
     tess_status s = read_switches(t);
+    if (!s)
+        s = read_mirror(t);
     if (!s)
         s = read_budget(t);
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));

@@ -93,7 +93,7 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
     if (s)
         return s;
     t->sharded = 1;
-    return fill ? tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
+    return fill && !t->mirror.joins ? tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
 }
 
 tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {

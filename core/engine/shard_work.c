@@ -131,3 +131,14 @@ tess_status tess__optimize(tess *t, int32_t g, tess__kernel_fn run) {
         k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
     return run(t, &k);
 }
+
+uint32_t tess__rest_mem(const tess *t, const tess__rest *rest) {
+    if (rest->domain == TESS_DOMAIN_DEVICE)
+        return t->plan.setup.env.mem;
+    return t->memory.arenas[TESS_DOMAIN_HOST][rest->pageable ? TESS__PAGEABLE : TESS__RESIDENT].memory.mem;
+}
+
+tess_status tess__copy_now(tess *t, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes) {
+    TRY(tess__device_copy(&t->device, dst, dst_mem, src, src_mem, bytes, NULL));
+    return tess__streams_sync(&t->streams);
+}

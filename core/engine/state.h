@@ -55,6 +55,15 @@ typedef struct { /* the optimizer's */
     double norm;
 } tess__step;
 
+typedef struct {     /* recovery in memory */
+    int64_t own[2];  /* the step of each of this rank's images; -1: none, or torn */
+    int64_t copy[2]; /* the same of those that it keeps for another rank */
+    int slot;        /* that the next ones go to */
+    int64_t taken;   /* step of the newest; -1: none in this group of ranks */
+    int ready;       /* the first ones are whole: from now on a lost rank is TESS_E_LOST */
+    int joins;       /* this process takes a lost rank's place, and has not come to tess_recover */
+} tess__mirror;
+
 struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
@@ -70,6 +79,7 @@ struct tess {
     tess__recorder recorder;
     tess__pass_run pass;
     tess__step step;
+    tess__mirror mirror;
     struct tess__saver *saver; /* checkpoint.c; null: nothing was saved yet */
     tess__advice advice;       /* after tess_shard was over its budget */
 };
@@ -98,6 +108,14 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
 /** checkpoint.c: waits for a save that is being written, or, with an error, lets it go. */
 void tess__saver_end(tess *);
 
+/** mirror.c: [C] before a training pass: images of this step, where they are due. */
+tess_status tess__mirror_step(tess *, uint32_t pass_kind);
+/** [C] Images of the state now. */
+tess_status tess__mirror_take(tess *);
+/** [C] The newest step of which every shard is left somewhere; all ranks go back to it. TESS_E_PEER: there is none. */
+tess_status tess__mirror_restore(tess *, int64_t *step);
+void tess__mirror_reset(tess__mirror *); /* no image yet */
+
 /** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
@@ -106,6 +124,9 @@ void tess__host_make(tess *);
 
 /** open.c: which device is this rank's. */
 int32_t tess__device_index(const tess *);
+tess_status tess__find_hosts(tess *); /* [C] how many ranks share a host */
+void tess__drop_requests(tess *);     /* they end before the memory that they use goes */
+void tess__close_comms(tess *);       /* every communicator is aborted before any is freed */
 
 /** handshake.c: [C] plugins, threads and instruction sets are the same everywhere. */
 tess_status tess__handshake_identity(tess *);
@@ -124,6 +145,10 @@ tess_status tess__reduce_single_rank(tess *, int32_t group,
                                      tess__kernel_fn); /* one rank: no network, the same rounding */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
 tess_status tess__optimize(tess *, int32_t group, tess__kernel_fn);
+
+/** shard_work.c: the kind of memory that something rests in; copies, and waits for it. */
+uint32_t tess__rest_mem(const tess *, const tess__rest *);
+tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes);
 
 /** transfers.c: the lanes, which do some of that beside the engine's thread, and move things between device and host.
  */

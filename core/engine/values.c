@@ -45,11 +45,6 @@ static tess_status check(const tess *t, const walk *w) {
     return TESS_OK;
 }
 
-tess_status tess__copy_now(tess *t, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes) {
-    TRY(tess__device_copy(&t->device, dst, dst_mem, src, src_mem, bytes, NULL));
-    return tess__streams_sync(&t->streams);
-}
-
 tess_range tess__range_of(const tess__param *p, int32_t index, uint64_t first, uint64_t elems) {
     return (tess_range){ .struct_size = sizeof(tess_range),
                          .param = index,
@@ -67,10 +62,9 @@ static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
     if (p->flags & TESS_BUFFER)
         return t->plan.setup.env.mem;
     const tess__group *g = &t->plan.layout.groups[p->group];
-    const tess__rest *rest = of == TESS_OF_PARAM ? &g->param_rest : of == TESS_OF_GRAD ? &g->grad_rest : &g->state_rest;
-    if (rest->domain == TESS_DOMAIN_DEVICE)
-        return t->plan.setup.env.mem;
-    return t->memory.arenas[TESS_DOMAIN_HOST][rest->pageable ? TESS__PAGEABLE : TESS__RESIDENT].memory.mem;
+    return tess__rest_mem(t, of == TESS_OF_PARAM  ? &g->param_rest
+                             : of == TESS_OF_GRAD ? &g->grad_rest
+                                                  : &g->state_rest);
 }
 
 /* ---- one part ---- */

@@ -25,8 +25,6 @@ typedef struct {
     uint32_t mem, dtype;
 } tess__owned;
 tess__owned tess__owned_at(const tess *, uint32_t of, int32_t param);
-/** Copies and waits for it. */
-tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes);
 
 tess_range tess__range_of(const tess__param *, int32_t index, uint64_t first, uint64_t elems);
 #endif

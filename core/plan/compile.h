@@ -57,5 +57,7 @@ tess_status tess__scratch_of(const tess__setup *, uint32_t op, uint32_t send, ui
 /** Whether a group's sharded gradient lives in the step arena. resident.c */
 int tess__grad_moves(const tess__setup *, const tess__model *, const tess__group *);
 /** The buffers that live all the time; with_grads: the sharded gradients too. */
+/** Bytes of a rank's image: what it must not lose. */
+uint64_t tess__image_bytes(const tess__setup *, const tess__layout *);
 tess_status tess__resident(const tess__setup *, const tess__layout *, int with_grads, tess__program *out);
 #endif

@@ -237,6 +237,10 @@ tess_status tess__plan_remake(tess__plan *p) {
     return fit_prefetch(p);
 }
 
+tess_status tess__plan_recompile(tess__plan *p) {
+    return compile_all(p);
+}
+
 tess_status tess__plan_make(tess__plan *p) {
     TRY(check_blocks(p));
     TRY(tess__model_finish(&p->model));

@@ -42,9 +42,10 @@ tess_status tess__plan_make(tess__plan *);
 /** A second plan of the same declarations, not yet made: what `of` was set up with, to be changed and tried. Its texts
  * are shared with `of`, which must outlive it. */
 tess_status tess__plan_try(const tess__plan *of, tess__plan *out);
-tess_status tess__plan_remake(tess__plan *); /* like tess__plan_make, of a finished model */
-void tess__plan_drop(tess__plan *);          /* of tess__plan_try */
-void tess__plan_free(tess__plan *);          /* all, declarations included */
+tess_status tess__plan_remake(tess__plan *);    /* like tess__plan_make, of a finished model */
+tess_status tess__plan_recompile(tess__plan *); /* the programs alone, in the declared order */
+void tess__plan_drop(tess__plan *);             /* of tess__plan_try */
+void tess__plan_free(tess__plan *);             /* all, declarations included */
 
 /** TESS_E_BUDGET, with the bytes by category, when the plan takes more than is allowed. */
 tess_status tess__plan_check_budget(const tess__plan *);

@@ -122,7 +122,8 @@ const char *tess__category_name(uint32_t category) {
                                          "temporary",
                                          "buffer",
                                          "fragmentation",
-                                         "snapshot" };
+                                         "snapshot",
+                                         "mirror" };
     return category < sizeof names / sizeof names[0] ? names[category] : "?";
 }
 

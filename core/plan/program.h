@@ -17,8 +17,11 @@ enum tess__role {
     TESS__BUFFERS, /* 0: all running statistics */
     TESS__STAGE,   /* 0: tess_all_reduce's data on its way */
     TESS__STAGE_SCRATCH,
-    TESS__SNAPSHOT, /* 0: what a checkpoint that is being written holds of this rank */
-    TESS__SUM0,     /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
+    TESS__SNAPSHOT,     /* 0: what a checkpoint that is being written holds of this rank */
+    TESS__MIRROR,       /* 0: this rank's last two images, then those of the rank that it keeps copies for */
+    TESS__MIRROR_STAGE, /* 0: a piece of an image on its way */
+    TESS__MIRROR_SCRATCH,
+    TESS__SUM0, /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
     TESS__SUM_LAST = TESS__SUM0 + 15,
     /* step: one region, reused */
     TESS__FULL,           /* group: unsharded parameters, compute dtype */
@@ -101,7 +104,7 @@ typedef struct {
     uint64_t tag;       /* of that collective; 0: none */
 } tess__instr;
 
-enum { TESS__WORLD, TESS__SHARD, TESS__REPLICA, TESS__N_COMMS }; /* communicators */
+enum { TESS__WORLD, TESS__SHARD, TESS__REPLICA, TESS__COPY, TESS__N_COMMS }; /* communicators; COPY: copies of images */
 
 typedef struct {       /* decided once, by the compiler; all other readers take it from here (but measure.c) */
     uint8_t op, redop; /* TESS_ALL_GATHER …, TESS_SUM … */
@@ -149,7 +152,7 @@ typedef struct {
     uint64_t category_bytes[3][16]; /* alive there, resident ones included */
 } tess__program;
 
-enum { TESS__STAGE_BYTES = 4096 /* of tess_all_reduce */ };
+enum { TESS__STAGE_BYTES = 4096 /* of tess_all_reduce */, TESS__MIRROR_CHUNK = 1 << 20 };
 enum {
     TESS__PASS_STEP = 16,
     TESS__PASS_NORM,

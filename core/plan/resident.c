@@ -60,6 +60,31 @@ static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
     return bytes;
 }
 
+/* An image is what a rank must not lose: shards, optimizer states, buffers. */
+uint64_t tess__image_bytes(const tess__setup *s, const tess__layout *l) {
+    uint64_t bytes = tess__round_up(l->buffer_bytes, s->align);
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        const tess__group *g = &l->groups[i];
+        bytes += tess__round_up(g->shard_elems * tess__dtype_bytes(g->master), s->align);
+        if (g->trainable)
+            bytes += (uint64_t)s->n_states * tess__round_up(g->shard_elems * 4, s->align);
+    }
+    return bytes;
+}
+
+/* Two generations, as a death may tear the one that is being made. */
+static tess_status keep_mirror(const tess__setup *s, const tess__layout *l, tess__program *out) {
+    const tess__rest host = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
+    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
+    uint64_t image = tess__image_bytes(s, l), scratch = 0;
+    uint64_t stage = image < TESS__MIRROR_CHUNK ? image : TESS__MIRROR_CHUNK;
+    int32_t members = tess__copy_groups(s) ? tess__copy_members(s, 0) : s->replicas;
+    TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, stage, members, &scratch));
+    TRY(keep(out, TESS__MIRROR, 0, host, TESS_CAT_MIRROR, -1, (tess__copy_groups(s) ? 4 : 2) * image, s->align));
+    TRY(keep(out, TESS__MIRROR_STAGE, 0, device, TESS_CAT_COMM, -1, stage, s->align));
+    return keep(out, TESS__MIRROR_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align);
+}
+
 /* Born in a pass and gone with the step that follows: with blocks nothing comes between that the plan does not know,
  * and a gradient can lie where activations were. */
 int tess__grad_moves(const tess__setup *s, const tess__model *m, const tess__group *g) {
@@ -106,6 +131,8 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
         const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
         TRY(keep(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));
     }
+    if (s->mirror)
+        TRY(keep_mirror(s, l, out));
     if (s->nranks > 1) { /* tess_all_reduce: losses and counts */
         uint64_t scratch = 0;
         TRY(tess__scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &scratch));

@@ -25,6 +25,7 @@ typedef struct {
     int own_optimizer;
     int32_t n_states; /* of the optimizer, per parameter */
     int snapshot;     /* memory for asynchronous checkpoints is planned */
+    int32_t mirror;   /* steps between images in memory; 0: none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
@@ -42,6 +43,15 @@ typedef struct {
 tess_status tess__setup_strategy(tess__setup *, const char *strategy);
 /** The optimizer by name and the number of its states; momentum: whether sgd keeps one. */
 tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum);
+
+/** Where replicas hold no copy, ranks keep images for each other in groups of two, one of them of three when W is odd.
+ * Members are W / 2 ranks apart, which are most likely on different hosts. 1: nobody keeps any. */
+static inline int32_t tess__copy_groups(const tess__setup *s) {
+    return s->mirror && s->replicas == 1 && s->nranks > 1 ? s->nranks / 2 : 0;
+}
+static inline int32_t tess__copy_members(const tess__setup *s, int32_t group) {
+    return s->nranks % 2 && group == 0 ? 3 : 2;
+}
 
 /** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
 int32_t tess__sum_levels(const tess__setup *);

@@ -129,6 +129,8 @@ static void note_end(launch *l, int32_t r, int status) {
         snprintf(why, sizeof why, "exited with code %d", rank->exit_code);
     }
     rank->failed = rank->exit_code != 0;
+    if (rank->failed && launch_replace(l, r, why))
+        return;
     if (l->server)
         tess__kv_server_rank_ended(l->server, l->options->first_rank + r, !rank->failed, why);
     if (!rank->failed)
@@ -246,6 +248,7 @@ static int launch_and_wait(launch *l) {
     if (l->server && launch_several_hosts(l))
         await_other_hosts(l);
     launch_server_stop(l);
+    launch_plan_free(l);
     give_signals_back(l);
     return code;
 }

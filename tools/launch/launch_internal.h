@@ -39,15 +39,28 @@ typedef struct { /* standard output or error */
 typedef struct {
     pid_t pid; /* 0: not started, or ended */
     int started, failed, exit_code, signal;
-    int64_t term_ns; /* when it was asked to end; 0: not yet */
+    int32_t generation; /* in which it was started */
+    int64_t term_ns;    /* when it was asked to end; 0: not yet */
     int killed;
     launch_stream streams[2];
     char held[LAUNCH_LINE_BYTES]; /* the last line of standard error, when another rank has just written the same */
     size_t held_bytes;
 } launch_rank;
 
+enum { LAUNCH_OLD_SERVERS = 4, LAUNCH_MOST_ATTEMPTS = 8, LAUNCH_RECOVERIES_PER_HOUR = 60 };
+typedef struct {                              /* lost ranks that were replaced, while the others wait in tess_recover */
+    int32_t generation;                       /* how often so far */
+    int32_t attempts;                         /* in a row, without an image that is whole in between */
+    tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* in which ranks may still hear who was lost */
+    int64_t recent_ns[LAUNCH_RECOVERIES_PER_HOUR];
+} launch_recovery;
+
+typedef struct launch_plan launch_plan; /* what all ranks share */
+
 typedef struct {
     const launch_options *options;
+    launch_plan *plan;
+    launch_recovery recovery;
     launch_rank *ranks;
     launch_sink sinks[2];
     struct pollfd *fds;
@@ -65,6 +78,17 @@ typedef struct {
 /* launch_start.c. 0, or an exit code after one line on standard error. */
 int launch_start_all(launch *, int32_t kv_port);
 
+/** One in the place of an ended one. The same. */
+int launch_start_again(launch *, int32_t rank);
+void launch_plan_free(launch *);
+
+/* launch_recover.c: 1 when another process takes the place of rank r, which has ended; 0: the run is to end. `why` is
+ * for the ranks that it leaves. */
+int launch_replace(launch *, int32_t r, const char *why);
+
+/* launch_server.c: the server of the next generation, beside the old one. 0, or an exit code after one line. */
+int launch_server_renew(launch *);
+
 /* launch_server.c: the key-value server, here or on another host. 0, or an exit code after one line. */
 int launch_server_start(launch *, int32_t *port);
 void launch_server_stop(launch *);
@@ -76,6 +100,7 @@ void launch_stream_open(launch *, launch_stream *, int32_t rank, int to, int fd)
 nfds_t launch_output_poll(launch *, struct pollfd *);
 /** Reads and writes what poll said is possible. */
 void launch_output_turn(launch *, const struct pollfd *);
+void launch_output_end(launch *, int32_t r); /* of that rank */
 /** Takes what ended ranks left in their pipes. */
 void launch_output_drain(launch *);
 int launch_output_pending(const launch *);

@@ -197,15 +197,19 @@ void launch_output_turn(launch *l, const struct pollfd *fds) {
             write_some(&l->sinks[i]);
 }
 
+void launch_output_end(launch *l, int32_t r) {
+    for (int i = 0; i < 2; i++) {
+        launch_stream *s = &l->ranks[r].streams[i];
+        while (s->fd >= 0 && read_stream(l, s))
+            ;
+        if (s->fd >= 0)
+            close_stream(l, s);
+    }
+}
+
 void launch_output_drain(launch *l) {
     for (int32_t r = 0; r < l->options->ranks; r++)
-        for (int i = 0; i < 2; i++) {
-            launch_stream *s = &l->ranks[r].streams[i];
-            while (s->fd >= 0 && read_stream(l, s))
-                ;
-            if (s->fd >= 0)
-                close_stream(l, s);
-        }
+        launch_output_end(l, r);
     for (int32_t r = 0; r < l->options->ranks; r++)
         if (!l->ranks[r].failed)
             write_held(l, &l->ranks[r], r);

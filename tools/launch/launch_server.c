@@ -79,8 +79,27 @@ int launch_server_start(launch *l, int32_t *port) {
     return code || l->options->node > 0 ? code : listen_for_all(l, port);
 }
 
+int launch_server_renew(launch *l) {
+    const tess__kv_terms terms = { .launcher = 1 };
+    char path[TESS__LOCAL_PATH + 16];
+    int32_t port = 0;
+    launch_recovery *r = &l->recovery;
+    tess__kv_server *fresh = NULL;
+    snprintf(path, sizeof path, "%s-g%d", l->path, (int)r->generation);
+    tess_status status = tess__kv_server_start(path, &port, l->options->ranks, &terms, &fresh);
+    if (status != TESS_OK)
+        return fail(status);
+    tess__kv_server **old = &r->old[r->generation % LAUNCH_OLD_SERVERS];
+    tess__kv_server_stop(*old);
+    *old = l->server;
+    l->server = fresh;
+    return 0;
+}
+
 void launch_server_stop(launch *l) {
     tess__kv_server_stop(l->server);
+    for (int i = 0; i < LAUNCH_OLD_SERVERS; i++)
+        tess__kv_server_stop(l->recovery.old[i]);
     if (l->secret_fd >= 0)
         close(l->secret_fd);
     explicit_bzero(l->secret, sizeof l->secret);

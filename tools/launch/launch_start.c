@@ -19,7 +19,7 @@ extern char **environ;
 
 /* ---- environment -------------------------------------------------------------------------------- */
 
-enum { N_OURS = 14, N_LEFT_OUT = 2, OURS_MAX = 320 };
+enum { N_OURS = 15, N_LEFT_OUT = 2, OURS_MAX = 320 };
 typedef struct { /* a rank's environment: ours, then what we have ourselves */
     char ours[N_OURS][OURS_MAX];
     const char *left_out[N_LEFT_OUT];
@@ -67,11 +67,12 @@ static int merge(rank_environment *e) {
     return 0;
 }
 
-typedef struct { /* what all ranks share */
+struct launch_plan {
     char kv[280];
     int32_t port, cores_each, bound;
     launch_binding *bindings;
-} plan;
+};
+typedef launch_plan plan;
 
 static void describe_meeting(const launch *l, const plan *p, rank_environment *e) {
     int several = launch_several_hosts(l);
@@ -100,6 +101,8 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
         add(e, "TESSERA_RESTART_FILE", l->options->restart_file);
     if (l->options->restarts)
         add_int(e, "TESSERA_RESTART", l->options->restarts);
+    if (l->recovery.generation)
+        add_int(e, "TESSERA_GENERATION", l->recovery.generation);
     return merge(e);
 }
 
@@ -197,6 +200,9 @@ static int fork_rank(launch *l, int32_t rank, child_setup *c, int *fds) {
     setpgid(pid, pid);
     r->pid = pid;
     r->started = 1;
+    r->failed = r->exit_code = r->signal = r->killed = 0;
+    r->term_ns = 0;
+    r->generation = l->recovery.generation;
     l->n_running++;
     close(fds[1]);
     fds[1] = -1;
@@ -260,20 +266,38 @@ static void choose_meeting(const launch *l, plan *p, int32_t kv_port) {
     }
 }
 
-int launch_start_all(launch *l, int32_t kv_port) {
-    plan p = { .port = 0 };
-    choose_meeting(l, &p, kv_port);
-    p.bindings = calloc((size_t)l->options->ranks, sizeof *p.bindings);
+static int start_some(launch *l, int32_t first, int32_t n) {
     int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC), code = 0;
-    if (!p.bindings || null_fd < 0) {
-        tess__log(TESS_LOG_ERROR, "cannot prepare %d ranks: %s", (int)l->options->ranks, strerror(errno));
-        code = TOOL_CONFIG;
-    } else
-        choose_cores(l, &p);
-    for (int32_t r = 0; r < l->options->ranks && !code; r++)
-        code = start_rank(l, &p, r, null_fd);
-    if (null_fd >= 0)
-        close(null_fd);
-    free(p.bindings);
+    if (null_fd < 0) {
+        tess__log(TESS_LOG_ERROR, "cannot prepare %d ranks: %s", (int)n, strerror(errno));
+        return TOOL_CONFIG;
+    }
+    for (int32_t r = first; r < first + n && !code; r++)
+        code = start_rank(l, l->plan, r, null_fd);
+    close(null_fd);
     return code;
+}
+
+int launch_start_all(launch *l, int32_t kv_port) {
+    plan *p = l->plan = calloc(1, sizeof *l->plan);
+    if (p)
+        p->bindings = calloc((size_t)l->options->ranks, sizeof *p->bindings);
+    if (!p || !p->bindings) {
+        tess__log(TESS_LOG_ERROR, "cannot prepare %d ranks: %s", (int)l->options->ranks, strerror(errno));
+        return TOOL_CONFIG;
+    }
+    choose_meeting(l, p, kv_port);
+    choose_cores(l, p);
+    return start_some(l, 0, l->options->ranks);
+}
+
+int launch_start_again(launch *l, int32_t rank) {
+    return start_some(l, rank, 1);
+}
+
+void launch_plan_free(launch *l) {
+    if (l->plan)
+        free(l->plan->bindings);
+    free(l->plan);
+    l->plan = NULL;
 }

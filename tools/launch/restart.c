@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
+#include "core/base/options.h"
 #include "tools/commands.h"
 
 enum { MOST_PER_HOUR = 60, CALM_S = 30, LONGEST_PAUSE_S = 60, RANKS_MOST = 4096 };
@@ -87,7 +88,8 @@ static int run(restarting *r) {
 
 int restart_launch(const launch_options *launch, const restart_options *options) {
     restarting r = { .launch = launch, .options = options, .ranks = launch->ranks };
-    if (!options->restarts)
+    const char *mirror = tess__option_text("mirror");
+    if (!options->restarts && !mirror)
         return options->self ? launch_self(launch) : launch_start_ranks(launch);
     snprintf(r.file, sizeof r.file, "/tmp/tessera-restart-XXXXXX");
     int fd = mkstemp(r.file);

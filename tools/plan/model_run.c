@@ -126,7 +126,8 @@ tess_status model_run_open(const train_settings *s, int32_t plan_ranks, tool_pla
                        .plan_alternative = tool_plan_alternative,
                        .plan_user = planner,
                        .input_bytes = (*m)->desc.input_bytes,
-                       .checkpoint = s->save != NULL };
+                       .checkpoint = s->save != NULL,
+                       .recover = 1 };
     tool_settings_give(&o);
     tess_status status = tess_open(&o, t);
     if (status != TESS_OK)

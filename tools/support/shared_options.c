@@ -61,6 +61,7 @@ const tool_shared_option tool_shared_options[] = {
     { "checkpoint", "MODE", OUTPUT, TRAINS, NULL, 0, 0 },
     { "resume", "DIR", OUTPUT, TRAINS, NULL, 0, 0 },
     { "restarts", "N", OUTPUT, TOOL_TRAIN, NULL, 0, 10000 },
+    { "mirror", "K", OUTPUT, TRAINS, NULL, 0, 1e6 },
     { "export", "DIR", OUTPUT, TRAINS, NULL, 0, 0 },
     { "sample", "N", OUTPUT, TOOL_TRAIN, TRANSFORMERS, 0, 1e9 },
     { "prompt", "TEXT", OUTPUT, TOOL_TRAIN, TRANSFORMERS, 0, 0 },

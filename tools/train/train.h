@@ -74,6 +74,8 @@ struct train_run {
     double seconds;                   /* in steps */
     double run_seconds;               /* of that, in tess_run */
     uint64_t steps_done, first_step;  /* since the run's beginning; those done before this process */
+    uint64_t group_step;              /* those done when this group of ranks was formed */
+    int joins;                        /* in the place of a lost rank, until train_recover */
     int saving;                       /* a checkpoint is on its way */
     tess_status save_failed;          /* the last one's, when the disk refused it */
     int interrupted;                  /* the signal that ended the loop; 0: none */
@@ -135,11 +137,16 @@ tess_status train_save(train_run *);        /* [C] to s.save; a disk that refuse
 tess_status train_save_finish(train_run *); /* [C] waits for the last */
 int train_asked_to_end(const train_run *);  /* this rank's signal, 0: none */
 
+/* ---- train_recover.c ----------------------------------------------------------------------------- */
+int train_joins(const train_run *);     /* this process takes a lost rank's place */
+tess_status train_recover(train_run *); /* [C] goes back to an image when a rank was lost; else nothing */
+
 /* ---- train_restart.c ----------------------------------------------------------------------------- */
 int64_t train_restarts(void);                /* of this run so far */
 void train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
 void train_lives_open(train_run *);          /* once it is known where the run goes on */
 void train_lives_step(train_run *);          /* after steps_done has grown */
+void train_lives_recovered(train_run *);     /* after it has gone back */
 void train_lives_summary(train_run *);       /* members of the summary */
 void train_lives_close(train_run *);
 
@@ -191,6 +198,7 @@ void train_output_step(train_run *, double rate);
 void train_output_eval(train_run *, double loss, double accuracy);
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
 void train_output_sample(train_run *, const train_sample *);
+void train_output_recovery(train_run *, const tess_recovery *);
 /** The closing table and the summary object. Fails when JSON could not be written. */
 tess_status train_output_finish(train_run *);
 void train_output_close(train_run *);

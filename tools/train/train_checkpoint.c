@@ -57,7 +57,7 @@ tess_status train_resume_load(train_run *r) {
     if (status != TESS_OK)
         return status;
     compare_identity(r, was.text);
-    r->steps_done = r->first_step = info.step;
+    r->steps_done = r->first_step = r->group_step = info.step;
     if (r->rank == 0 && !r->s.quiet)
         tess__log(TESS_LOG_INFO, "going on after step %" PRIu64 " of %" PRIu64, info.step, r->task.steps);
     return TESS_OK;

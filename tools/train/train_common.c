@@ -8,6 +8,8 @@
 
 tess_status train_agree(train_run *r, tess_status mine) {
     int first = r->rank;
+    if (r->joins) /* the others are past this */
+        return mine;
     tess_status status = tess_agree(r->t, mine);
     if (status != TESS_OK && r->ranks > 1) /* "rank 2: …" is left to rank 2 to say */
         sscanf(tess_last_error(), "rank %d:", &first);

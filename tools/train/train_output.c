@@ -27,7 +27,7 @@ tess_status train_output_open(train_run *r) {
     if (r->rank != 0)
         return TESS_OK;
     if (r->s.json)
-        r->json_file = to_stdout ? stdout : fopen(r->s.json, "we");
+        r->json_file = to_stdout ? stdout : fopen(r->s.json, r->joins ? "ae" : "we");
     if (r->s.json && !r->json_file)
         return tess_fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
     if (r->s.report)
@@ -146,6 +146,21 @@ void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
     json_object_end(j);
     if (json_line(j) != 0)
         r->json_failed = 1;
+}
+
+void train_output_recovery(train_run *r, const tess_recovery *got) {
+    if (r->rank != 0)
+        return;
+    tool_progress_say(&r->progress, "a lost rank was replaced: going on after step %" PRIu64 " (%.2f s)", got->step,
+                      got->seconds);
+    json_out *j = train_output_begin(r, "recovery");
+    if (!j)
+        return;
+    json_uint(j, "step", got->step);
+    json_uint(j, "steps_lost", got->steps_lost);
+    json_uint(j, "recoveries", got->recoveries);
+    json_double(j, "seconds", got->seconds);
+    train_output_end(r);
 }
 
 /* What of it is text: printable here, whole in JSON. Token ids otherwise. */

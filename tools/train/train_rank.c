@@ -51,7 +51,7 @@ static tess_status run_microbatches(train_run *r, double *loss) {
 static tess_status train_step(train_run *r) {
     double loss = 0, rate = r->ops->rate(r, r->steps_done), started = tool_seconds(), ran = r->run_seconds;
     r->optimizer.lr = (float)rate;
-    if (r->steps_done > r->first_step)
+    if (r->steps_done > r->group_step)
         tool_alloc_window_begin();
     tess_status status = run_microbatches(r, &loss);
     double shared[2] = { loss, train_asked_to_end(r) }; /* what one rank is asked, all do */
@@ -119,6 +119,7 @@ static tess_status open_engine(train_run *r) {
         return status;
     r->rank = tess_rank(r->t);
     r->ranks = tess_ranks(r->t);
+    r->joins = train_joins(r);
     r->groups[0] = (tess_optimizer_group){ (float)r->s.weight_decay, 1 };
     r->groups[1] = (tess_optimizer_group){ 0, 1 }; /* biases and normalisations do not decay */
     r->optimizer = (tess_optimizer_options){ .struct_size = sizeof r->optimizer,
@@ -144,6 +145,8 @@ static tess_status shard(train_run *r) {
     tess_status status = model_declare(r->t, r->m);
     if (status != TESS_OK)
         return status;
+    if (r->joins) /* its shard comes from another rank */
+        return tess_shard(r->t, NULL, NULL);
     if (train_resumes_checkpoint(&r->s)) {
         status = tess_shard(r->t, NULL, NULL);
         return status == TESS_OK ? train_resume_load(r) : status;
@@ -162,6 +165,22 @@ static tess_status shard(train_run *r) {
 static tess_status open_task(train_run *r) {
     tess_status status = r->ops->open(r);
     return status == TESS_OK ? train_sample_check(r) : status;
+}
+
+/* From wherever the run is to its end. */
+static tess_status train_to_end(train_run *r) {
+    tess_status status = train_loop(r);
+    if (status != TESS_OK || r->interrupted)
+        return status;
+    if (r->ops->finish)
+        status = r->ops->finish(r);
+    if (status == TESS_OK && r->s.export_to)
+        status = train_export(r);
+    if (status == TESS_OK)
+        status = train_digest(r);
+    if (status == TESS_OK)
+        status = train_spans_finish(r);
+    return status == TESS_OK ? train_ranks(r) : status;
 }
 
 static tess_status run(train_run *r) {
@@ -195,24 +214,16 @@ static tess_status run(train_run *r) {
     train_output_start(r);
     status = train_spans_start(r);
     if (status == TESS_OK)
-        status = train_loop(r);
+        status = train_recover(r);
+    if (status == TESS_OK)
+        status = train_to_end(r);
+    while (status == TESS_E_LOST && (status = train_recover(r)) == TESS_OK)
+        status = train_to_end(r);
     if (status != TESS_OK || r->interrupted)
         return status;
-    if (r->ops->finish)
-        status = r->ops->finish(r);
-    if (status == TESS_OK && r->s.export_to)
-        status = train_export(r);
-    if (status == TESS_OK)
-        status = train_digest(r);
-    if (status == TESS_OK)
-        status = train_spans_finish(r);
-    if (status == TESS_OK)
-        status = train_ranks(r);
-    if (status == TESS_OK && r->rank == 0)
+    if (r->rank == 0)
         status = train_output_finish(r);
-    if (status == TESS_OK)
-        status = train_watch_finish(r);
-    return status;
+    return status == TESS_OK ? train_watch_finish(r) : status;
 }
 
 /* Warnings are left to the ranks, of which the first repeats them. */

@@ -12,7 +12,7 @@
 #include "train.h"
 
 struct train_lives { /* in the file; zeros at first */
-    uint64_t steps_done, steps_repeated;
+    uint64_t steps_done, steps_repeated, recoveries;
     double stopped, seconds_lost; /* stopped: when the last step ended, of the clock that all processes share */
 };
 
@@ -37,6 +37,15 @@ void train_restart_resume(train_settings *s) {
     free(steps);
 }
 
+/* From the last step that was done to now. */
+static void count_loss(train_run *r) {
+    if (!r->lives || !r->lives->stopped)
+        return;
+    r->lives->seconds_lost += now() - r->lives->stopped;
+    if (r->lives->steps_done > r->steps_done)
+        r->lives->steps_repeated += r->lives->steps_done - r->steps_done;
+}
+
 void train_lives_open(train_run *r) {
     const char *path = tess__option_text("restart-file");
     int fd = path && r->rank == 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
@@ -47,11 +56,14 @@ void train_lives_open(train_run *r) {
         r->lives = at == MAP_FAILED ? NULL : at;
     }
     close(fd);
-    if (!r->lives || !r->lives->stopped)
-        return;
-    r->lives->seconds_lost += now() - r->lives->stopped;
-    if (r->lives->steps_done > r->steps_done)
-        r->lives->steps_repeated += r->lives->steps_done - r->steps_done;
+    if (!r->joins)
+        count_loss(r);
+}
+
+void train_lives_recovered(train_run *r) {
+    count_loss(r);
+    if (r->lives)
+        r->lives->recoveries++;
 }
 
 void train_lives_step(train_run *r) {
@@ -63,7 +75,7 @@ void train_lives_step(train_run *r) {
 
 void train_lives_summary(train_run *r) {
     json_uint(&r->json, "restarts", (uint64_t)train_restarts());
-    json_uint(&r->json, "recoveries", 0);
+    json_uint(&r->json, "recoveries", r->lives ? r->lives->recoveries : 0);
     json_uint(&r->json, "steps_repeated", r->lives ? r->lives->steps_repeated : 0);
     json_double(&r->json, "seconds_lost", r->lives ? r->lives->seconds_lost : 0);
 }

@@ -20,10 +20,11 @@ tess_status train_watch_open(train_run *r) {
         return tess_fail(TESS_E_NOMEM, "no memory for the times of %" PRIu64 " steps", r->task.steps);
     if (!r->s.csv)
         return TESS_OK;
-    r->watch.csv = fopen(r->s.csv, "we");
+    r->watch.csv = fopen(r->s.csv, r->joins ? "ae" : "we");
     if (!r->watch.csv)
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
-    fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss\n", r->task.unit);
+    if (!r->joins)
+        fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss\n", r->task.unit);
     return TESS_OK;
 }
 

@@ -61,7 +61,8 @@ enum {
     TESS_E_INVALID = -1, TESS_E_UNSUPPORTED = -2, TESS_E_NOMEM = -3, TESS_E_TIMEOUT = -4, TESS_E_ABORTED = -5,
     TESS_E_PEER = -6, TESS_E_SYSTEM = -7, TESS_E_DEVICE = -8, TESS_E_VERSION = -9, TESS_E_INTERNAL = -10,
     TESS_E_DATA = -11, TESS_E_BUDGET = -12, TESS_E_PLANNED = -13,
-    TESS_E_MISMATCH = -14 /* ranks disagree about a collective: operation, count, dtype, tag */
+    TESS_E_MISMATCH = -14, /* ranks disagree about a collective: operation, count, dtype, tag */
+    TESS_E_LOST = -15 /* a rank was lost and tess_recover goes on without it; never from a plugin */
 };
 enum { TESS_KIND_COMM = 1, TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP, TESS_KIND_DEVICE };
 enum { TESS_U8 = 1, TESS_I8, TESS_I32, TESS_I64, TESS_F16, TESS_BF16, TESS_F32, TESS_F64, TESS_F8E4M3, TESS_F8E5M2 };
@@ -109,7 +110,8 @@ typedef struct tess_request tess_request;
 enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
 enum { /* DESIGN section 7 */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
-    TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT
+    TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT,
+    TESS_CAT_MIRROR
 };
 
 /* The types of an option's value. least and most bound the first two, unless both are 0; INFINITY is no bound. */

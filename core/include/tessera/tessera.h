@@ -76,7 +76,10 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     const tess_setting *settings;    /* any other option, also of plugins: { "gloo-interface", "eth0" } */
     tess_plan_fn plan_alternative;   /* for advice; null: what was declared is planned again */
     void *plan_user;
-    uint32_t checkpoint, reserved2;  /* checkpoint 1: tess_checkpoint_save will be called, so that a snapshot is planned */
+    uint32_t checkpoint; /* 1: tess_checkpoint_save will be called, so that a snapshot is planned */
+    uint32_t recover;    /* 1: the program calls tess_recover, so that TESSERA_MIRROR=K is heeded */
+    int32_t mirror;      /* K: steps between images in memory; 0: none */
+    uint32_t reserved3;
 } tess_options;
 /** [C] Options and environment → comm, device, … Texts are copied. A process may open several engines, one after the other
  * or at once, in the same order on all ranks and used by one thread. Each has its own budgets: what they take adds up. */
@@ -107,6 +110,8 @@ typedef struct { /* what was chosen, with "auto" resolved; texts live as long as
     uint32_t sync_each, deterministic, strict, plan_only;
     int32_t n_states; /* fp32 optimizer states per element */
     uint64_t device_memory_bytes, host_memory_bytes; /* budgets; 0: none */
+    int32_t mirror;      /* steps between images in memory; 0: none are made */
+    uint32_t joins;      /* 1: in the place of a lost rank: nothing collective but tess_shard, then tess_recover */
 } tess_info;
 TESS_API tess_status tess_info_get(const tess *, tess_info *out); /* from tess_open on */
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
@@ -404,6 +409,22 @@ TESS_API tess_status tess_checkpoint_load(tess *, const tess_checkpoint_load_opt
 /** Calls fn with each complete checkpoint in DIR, oldest first. Local; needs no engine. */
 typedef tess_status (*tess_checkpoint_fn)(void *user, const char *path, const tess_checkpoint_info *);
 TESS_API tess_status tess_checkpoint_list(const char *dir, tess_checkpoint_fn fn, void *user);
+
+/* ---- recovery in memory: docs/checkpoints.md ------------------------------------------------------ */
+typedef struct {
+    uint32_t struct_size;
+    int32_t recovered;   /* 0: nothing was lost */
+    uint64_t step;       /* done, in the state that all ranks are in now: the one to repeat is the next */
+    uint64_t steps_lost; /* of those that this rank had done */
+    uint32_t recoveries, reserved; /* of this run so far */
+    double seconds;      /* that the call took */
+} tess_recovery;
+/** [C] With tess_options.recover, TESSERA_MIRROR=K and `tessera run`, calls return TESS_E_LOST when another rank has been
+ * lost. This call then waits for the process that takes its place, forms the group anew and takes all ranks back to the
+ * newest step of which every shard is left. Call it after tess_shard too: in a process that takes a lost rank's place it
+ * joins the others; else it does nothing. Pointers of tess_alloc stay; gradients are gone; a checkpoint that was being
+ * written is given up. TESS_E_PEER: no step is left whole. */
+TESS_API tess_status tess_recover(tess *, tess_recovery *out);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tess_recover: after a rank was lost, the group of ranks is formed anew with the process that takes its place, and all
+ * go back to the newest images that are whole. */
+#include "state.h"
+
+#include "base/log.h"
+#include "base/slots.h"
+#include "base/status.h"
+#include "base/try.h"
+#include "control/wire.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { AHEAD = 8 /* generations that may have come and gone while this rank was busy */ };
+
+/* ---- what hung on the old group ---------------------------------------------------------------------- */
+
+static void forget_pass(tess *t) {
+    size_t scopes = 2 * (size_t)t->plan.model.n_scopes;
+    memset(t->transfers.in_flight, 0, ((size_t)t->plan.compiler.stride + 1) * sizeof *t->transfers.in_flight);
+    memset(t->pass.entered, 0, scopes * sizeof *t->pass.entered);
+    memset(t->pass.begun, 0, scopes * sizeof *t->pass.begun);
+    t->pass.kind = 0;
+    t->pass.pc = t->recorder.next_point = 0;
+    t->pass.summoned = t->pass.microbatch = t->pass.pending_grads = 0;
+    t->pass.run = NULL;
+    t->pass.ended_by = NULL;
+    t->step.options = NULL;
+}
+
+/* In the order of tess_close: requests, lanes, memory, communicators, control plane. Images stay, and with them all
+ * memory that no communicator allocated. */
+static void leave_group(tess *t) {
+    tess__saver_end(t);
+    tess__comms_abort(&t->comms, TESS_E_LOST);
+    tess__drop_requests(t);
+    tess__moves_end(t);
+    tess__close_comms(t);
+    tess__control_leave(&t->comms.seat, 0);
+    t->comms.control = NULL;
+    tess__memory_forget(&t->memory, &t->pass.deviating_program);
+    forget_pass(t);
+    tess__comms_reset(&t->comms);
+    tess__guard_destroy(t->pass.guard);
+    t->pass.guard = NULL;
+    t->mirror.taken = -1;
+    t->error = TESS_OK;
+    t->message[0] = 0;
+}
+
+/* ---- the new one ------------------------------------------------------------------------------------- */
+
+/* The launcher may be still about to start it, or be further already: one after another is tried. */
+static tess_status find_group(tess *t) {
+    const struct timespec pause = { .tv_nsec = 10000000 };
+    int64_t patience_ns = 0;
+    int32_t first = t->comms.world.generation + 1;
+    TRY(tess__seconds_option("rendezvous-timeout", 60, 86400, &patience_ns));
+    int64_t deadline_ns = tess__now_ns() + patience_ns;
+    for (int32_t ahead = 0;; ahead = (ahead + 1) % AHEAD) {
+        TRY(tess__world_at_generation(&t->comms.world, first + ahead));
+        tess_status s = tess__control_join(&t->comms.world, tess__comms_lost, &t->comms, &t->comms.seat);
+        t->comms.control = t->comms.seat.control;
+        if (!s || s == TESS_E_UNSUPPORTED)
+            return s;
+        if (tess__now_ns() > deadline_ns)
+            return tess__fail(TESS_E_PEER, "nobody took the place of a lost rank: %s", tess_last_error());
+        nanosleep(&pause, NULL);
+    }
+}
+
+static tess_status join_group(tess *t) {
+    TRY(find_group(t));
+    TRY(tess__find_hosts(t));
+    TRY(tess__comms_create(&t->comms, &t->plan.setup));
+    if (t->pass.n_recompiles)
+        TRY(tess__plan_recompile(&t->plan)); /* as the one that starts has it */
+    TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
+    TRY(tess__memory_renew(&t->memory));
+    TRY(tess__guard_create(t, &t->pass.guard));
+    return tess__moves_start(t);
+}
+
+/* All of them, the new one too. */
+static tess_status go_back(tess *t, tess_recovery *out) {
+    int64_t step = -1;
+    uint64_t had = t->step.steps_done;
+    TRY(tess__mirror_restore(t, &step));
+    t->step.steps_done = (uint64_t)step;
+    TRY(tess__mirror_take(t));
+    out->step = (uint64_t)step;
+    out->steps_lost = had > out->step ? had - out->step : 0;
+    return TESS_OK;
+}
+
+/* ---- the call ---------------------------------------------------------------------------------------- */
+
+static tess_status recover(tess *t, tess_recovery *out) {
+    tess_status s = TESS_E_LOST;
+    if (!t->error) { /* it is in its group already */
+        s = go_back(t, out);
+        s = s ? tess__engine_fail(t, s) : TESS_OK;
+    }
+    while (s == TESS_E_LOST) { /* again, when another rank is lost meanwhile */
+        leave_group(t);
+        s = join_group(t);
+        if (!s)
+            s = go_back(t, out);
+        s = s ? tess__engine_fail(t, s) : TESS_OK;
+    }
+    return s;
+}
+
+tess_status tess_recover(tess *t, tess_recovery *out) {
+    tess_recovery r = { .recovered = 0 };
+    int64_t began_ns = tess__now_ns();
+    if (out && (out->struct_size < 8 || out->struct_size > 1 << 16))
+        return tess__fail(TESS_E_INVALID, "tess_recover: struct_size is %u; set it to sizeof(tess_recovery)",
+                          out->struct_size);
+    if (!t || (t->error != TESS_E_LOST && !t->mirror.joins)) {
+        TRY(tess__engine_check(t));
+        r.step = t->step.steps_done;
+    } else {
+        t->mirror.ready = 1; /* for the one that joins: it can be left alone too */
+        TRY(recover(t, &r));
+        t->mirror.joins = 0;
+        r.recovered = 1;
+    }
+    r.recoveries = (uint32_t)t->comms.world.generation;
+    r.seconds = (double)(tess__now_ns() - began_ns) * 1e-9;
+    if (out)
+        tess__slot_out(out, &r, sizeof r);
+    return TESS_OK;
+}

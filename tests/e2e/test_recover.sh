@@ -1,0 +1,84 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 400
+# Ranks are killed at random instants of a run with images in memory: another process takes their place, the others go on,
+# and the run ends with the digest of one that nothing happened to. KILLS: of each case. With both copies gone, one line.
+set -eu
+. "$SOURCE/tests/e2e/lib.sh"
+gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic"
+steps=${STEPS:-200} kills=${KILLS:-2}
+digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
+field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
+events() { local n; n=$(grep -c "\"event\":\"$1\"" run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
+
+# kill_ranks RANK…: of this test's processes, at one moment.
+kill_ranks() {
+  local p r victims=()
+  for r in "$@"; do
+    for p in /proc/[0-9]*; do
+      grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
+      grep -zqsx "RANK=$r" "$p/environ" 2>/dev/null && victims+=("${p#/proc/}")
+    done
+  done
+  [ ${#victims[@]} -ge $# ] && kill -KILL "${victims[@]}" 2>/dev/null
+}
+# steps_after N: rank 0 has written more than N lines of steps.
+steps_after() { [ "$(events step)" -gt "$1" ]; }
+# survives KILLS VICTIMS COMMAND…: VICTIMS are the ranks of one death, or "any W". After each, a new step is waited for.
+survives() {
+  local n=$1 victims=$2 i at who
+  shift 2
+  rm -f run.json
+  "$@" --json=run.json >out 2>err & pid=$!
+  within 30 steps_after 3 || fail "no step of: $* $(cat err)"
+  for ((i = 0; i < n; i++)); do
+    at=$(events step)
+    sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
+    who=$victims
+    [ "${who%% *}" != any ] || who=$((RANDOM % ${who#any }))
+    gone $pid || kill_ranks $who || true
+    within 30 steps_after "$((at + 1))" || gone $pid || fail "no step after death $i ($who) of: $* $(cat err)"
+  done
+  ends $pid 120
+}
+recovered() { # NAME: the run that ended is right
+  [ $code = 0 ] || fail "$1: exit code $code: $(tail -n 8 err)"
+  [ "$(digest run.json)" = "$want" ] || fail "$1: another digest, after $(field run.json recoveries) recoveries"
+  [ "$(field run.json recoveries)" -ge 1 ] || fail "$1: no recovery: $(cat err)"
+  [ "$(field run.json peak_host_bytes)" = "$(field run.json planned_peak_host_bytes)" ] || fail "$1: host memory"
+  [ "$(field run.json peak_device_bytes)" = "$(field run.json planned_peak_device_bytes)" ] || fail "$1: device memory"
+  echo "$1: $(field run.json recoveries) recoveries, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
+  nothing_left 3
+}
+comms=shm
+[ -e "$(dirname "$TESSERA")/plugins/libtessera-comm-gloo.so" ] && comms="shm gloo" || echo "without gloo, which was not built"
+
+for w in ${RANKS:-2 3 4}; do
+  expect 0 "$TESSERA" train $gpt -n "$w" --steps "$steps" --comm shm --json=whole.json
+  want=$(digest whole.json)
+  for comm in $comms; do
+    survives "$kills" "any $w" "$TESSERA" train $gpt -n "$w" --steps "$steps" --comm $comm --mirror 5
+    recovered "$comm, $w ranks"
+  done
+done
+
+# The last W is 4: ranks 0 and 2 keep each other's copies, 0 and 1 do not.
+[ "$w" = 4 ] || exit 0
+survives 1 "0 1" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5
+recovered "two deaths at once"
+for strategy in none hybrid:2; do
+  survives 1 "any 4" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5 --strategy $strategy
+  recovered "strategy $strategy"
+done
+survives 1 "any 4" env TESSERA_MIRROR=3 "$TESSERA" run -n 4 -- "$TESSERA" train $gpt --steps "$steps" --offload cpu
+recovered "tessera run, offload cpu"
+
+# Both copies gone: one line and exit code 5; with a checkpoint and --restarts the run goes on from there.
+survives 1 "0 2" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5
+[ $code = 5 ] || fail "both copies gone: exit code $code"
+[ "$(grep -c 'no image is left of rank [02].s shard' err)" = 1 ] || fail "both copies gone: $(cat err)"
+survives 1 "0 2" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5 --save saved --save-every 20 --restarts 3
+[ $code = 0 ] && [ "$(digest run.json)" = "$want" ] || fail "restart after both copies: exit code $code, $(cat err)"
+[ "$(field run.json restarts)" = 1 ] || fail "restarts: $(field run.json restarts)"
+nothing_left 3

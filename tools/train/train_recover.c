@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A training run in which a rank was lost goes on from images in memory. The step is the place of data, schedule and
+ * random numbers, so that nothing else has to go back. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "core/base/log.h"
+#include "tools/support/alloc_count.h"
+#include "train.h"
+
+int train_joins(const train_run *r) {
+    tess_info info = { .struct_size = sizeof info };
+    return tess_info_get(r->t, &info) == TESS_OK && info.joins;
+}
+
+static void forget_step(train_run *r) {
+    tool_alloc_window_end();
+    train_ledger_drop(r);
+    r->saving = 0;
+    r->interrupted = 0;
+    r->digest[0] = 0;
+}
+
+tess_status train_recover(train_run *r) {
+    tess_recovery got = { .struct_size = sizeof got };
+    forget_step(r);
+    tess_status status = tess_recover(r->t, &got);
+    if (status != TESS_OK || !got.recovered)
+        return status;
+    if (r->joins)
+        r->first_step = got.step;
+    r->joins = 0;
+    r->steps_done = r->group_step = got.step;
+    train_lives_recovered(r);
+    train_output_recovery(r, &got);
+    return tess_ledger_hook(r->t, NULL, NULL);
+}
