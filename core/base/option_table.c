@@ -61,7 +61,7 @@ const tess__option tess__option_table[] = {
     { "restarts", INT, "0", NULL, "how often to start again from a checkpoint when ranks are lost" },
     { "restart", INT, NULL, NULL, "how many restarts there have been; set by tessera run --restarts" },
     { "restart-file", TEXT, NULL, NULL, "file that outlives a restart; set by tessera run --restarts" },
-    { "mirror", INT, "0", NULL, "steps between images in memory, from which a lost rank is replaced; 0: none" },
+    { "mirror", INT, "0", NULL, "steps between images in memory, to replace lost ranks from" },
     { "generation", INT, NULL, NULL, "how often ranks have been replaced; set by tessera run" },
     { "export", TEXT, NULL, NULL, "Hugging Face folder to write the parameters to at the end" },
     { "sample", INT, NULL, NULL, "tokens that the model writes at the end" },
