@@ -9,6 +9,7 @@
 #include "base/try.h"
 #include "control/wire.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -96,18 +97,21 @@ static tess_status go_back(tess *t, tess_recovery *out) {
 
 /* ---- the call ---------------------------------------------------------------------------------------- */
 
+/* That no image is left all ranks find alike, and nobody has to be told. */
+static tess_status fail(tess *t, tess_status s) {
+    if (!s || !t->comms.control || tess__control_aborting(t->comms.control) || s != TESS_E_PEER)
+        return s ? tess__engine_fail(t, s) : TESS_OK;
+    t->error = s;
+    snprintf(t->message, sizeof t->message, "%s", tess_last_error());
+    return s;
+}
+
 static tess_status recover(tess *t, tess_recovery *out) {
-    tess_status s = TESS_E_LOST;
-    if (!t->error) { /* it is in its group already */
-        s = go_back(t, out);
-        s = s ? tess__engine_fail(t, s) : TESS_OK;
-    }
-    while (s == TESS_E_LOST) { /* again, when another rank is lost meanwhile */
+    tess_status s = t->error ? TESS_E_LOST : fail(t, go_back(t, out)); /* one that joins is in its group already */
+    while (s == TESS_E_LOST) {                                         /* again, when another is lost meanwhile */
         leave_group(t);
         s = join_group(t);
-        if (!s)
-            s = go_back(t, out);
-        s = s ? tess__engine_fail(t, s) : TESS_OK;
+        s = fail(t, s ? s : go_back(t, out));
     }
     return s;
 }

@@ -17,17 +17,20 @@ static int anyone_done(const launch *l) {
     return 0;
 }
 
-/* Who was killed may be replaced; so may one that failed to take a lost rank's place because another was lost. */
-static int was_lost(const launch *l, const launch_rank *rank) {
-    int joins =
-        l->recovery.generation && rank->generation == l->recovery.generation && !tess__kv_server_ready(l->server);
-    return rank->signal || joins;
+/* One that came in another's place and ended by itself because a third was lost before the group was whole. */
+static int broke_off(const launch *l, int32_t r) {
+    const launch_rank *rank = &l->ranks[r];
+    int joined = tess__kv_server_joined(l->server, l->options->first_rank + r);
+    if (!rank->generation || !joined || rank->generation < l->recovery.generation)
+        return rank->generation && !joined;
+    int32_t lost = tess__kv_server_culprit(l->server) - l->options->first_rank;
+    return lost >= 0 && lost != r && !tess__kv_server_ready(l->server) && (l->ranks[lost].pid || l->ranks[lost].signal);
 }
 
 static int may_replace(launch *l, int32_t r) {
     launch_recovery *a = &l->recovery;
     if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l) ||
-        !was_lost(l, &l->ranks[r]))
+        (!l->ranks[r].signal && !broke_off(l, r)))
         return 0;
     if (tess__kv_server_ready(l->server))
         a->attempts = 0;
