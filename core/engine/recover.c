@@ -37,10 +37,10 @@ static void leave_group(tess *t) {
     tess__comms_abort(&t->comms, TESS_E_LOST);
     tess__drop_requests(t);
     tess__moves_end(t);
+    tess__memory_forget(&t->memory, &t->pass.deviating_program);
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, 0);
     t->comms.control = NULL;
-    tess__memory_forget(&t->memory, &t->pass.deviating_program);
     forget_pass(t);
     tess__comms_reset(&t->comms);
     tess__guard_destroy(t->pass.guard);
