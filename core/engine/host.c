@@ -36,6 +36,17 @@ static int32_t host_aborting(void *host) {
     return t->comms.control ? tess__control_aborting(t->comms.control) : 0;
 }
 
+static tess_status host_mem_alloc(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align,
+                                  void **out) {
+    tess *t = host;
+    return tess__plugin_book_alloc(&t->selection.book, domain, category, bytes, align, out);
+}
+
+static void host_mem_free(void *host, void *ptr) {
+    (void)host;
+    tess__plugin_book_free(ptr);
+}
+
 static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
                                     void **handle, tess_error *error) {
     tess *t = host;
@@ -51,6 +62,8 @@ void tess__host_make(tess *t) {
                                      .kv_set = host_kv_set,
                                      .kv_get = host_kv_get,
                                      .aborting = host_aborting,
+                                     .mem_alloc = host_mem_alloc,
+                                     .mem_free = host_mem_free,
                                      .args = "",
                                      .helper_cpus = "",
                                      .numa_node = -1,

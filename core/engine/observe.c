@@ -5,6 +5,7 @@
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
 #include "readers/planned.h"
+#include "readers/stated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +184,17 @@ tess_status tess_trace_each(tess *t, uint64_t step, tess_span_fn fn, void *user)
 
 /* ---- statistics ---- */
 
+static void put_plugins(const tess *t, tess_stats *s) {
+    const tess__plugin_book *b = &t->selection.book;
+    for (uint32_t d = 1; d < 3; d++) {
+        s->plugin_bytes[d] = atomic_load(&b->live[d]);
+        s->plugin_peak_bytes[d] = atomic_load(&b->peak[d]);
+        for (uint32_t c = 1; c < 16; c++)
+            s->plugin_category_bytes[d][c] = atomic_load(&b->category_peak[d][c]);
+    }
+    s->plugin_stated_bytes = tess__stated_bytes(&t->plan);
+}
+
 tess_status tess_stats_get(const tess *t, tess_stats *out) {
     if (!t || !out || !t->sharded)
         return tess__fail(TESS_E_INVALID, "statistics exist after tess_shard only");
@@ -218,6 +230,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
             if (t->plan.resident.buffers[i].domain == d && t->plan.resident.buffers[i].role != TESS__SHARD_GRAD)
                 s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
     }
+    put_plugins(t, &s);
     TESS_GIVE(out, &s);
     return TESS_OK;
 }

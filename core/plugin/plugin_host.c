@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/options.h"
+#include "plugin_book.h"
 #include "plugin_check.h"
 #include <tessera/plugin_helpers.h>
 
@@ -36,19 +37,13 @@ static int32_t host_aborting(void *host) {
 
 static tess_status host_mem_alloc(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align,
                                   void **out) {
-    (void)host, (void)category;
-    if (domain != TESS_DOMAIN_HOST)
-        return TESS_E_UNSUPPORTED;
-    void *p;
-    if (posix_memalign(&p, align < sizeof(void *) ? sizeof(void *) : align, bytes ? bytes : 1) != 0)
-        return TESS_E_NOMEM;
-    *out = p;
-    return TESS_OK;
+    (void)host;
+    return tess__plugin_book_alloc(NULL, domain, category, bytes, align, out);
 }
 
 static void host_mem_free(void *host, void *ptr) {
     (void)host;
-    free(ptr);
+    tess__plugin_book_free(ptr);
 }
 
 const tess_host tess__host_defaults = {

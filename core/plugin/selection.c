@@ -63,4 +63,8 @@ void tess__selection_close(tess__selection *x) {
         tess__plugin_close(x->plugins[kind]);
         free(x->text[kind]);
     }
+    uint64_t left = atomic_load(&x->book.live[TESS_DOMAIN_HOST]);
+    if (left)
+        tess__log(TESS_LOG_WARNING, "the plugins have not given back %llu bytes of host memory",
+                  (unsigned long long)left);
 }

@@ -54,10 +54,22 @@ precision opens_once 'abi/repeated*' 'open number 2, with the others open, gave 
 precision leaks_file 'abi/nothing*' '20 times open and close leave 20 open files more'
 precision leaks_memory 'abi/nothing*' '20 times open and close leave [0-9]+ KiB of memory more'
 precision depends_on_rank 'precision/same_on_all_ranks' 'choose says something else on rank'
-precision short_error_unwritten 'abi/other_error_sizes' 'an error struct of 32 bytes is not filled as far as it goes'
 precision no_message 'abi/odd_arguments' 'failed with TESS_E_INVALID and no message'
 precision uses_store_in_open 'abi/open_is_local' 'open uses the key-value store'
 precision crashes_at_exit 'abi/table' 'killed by signal 6 \(Aborted\), in what runs when the process end'
+
+# What plugin.h promises of every kind: short error structs, and memory of the host booked, stated and given back.
+for kind in comm offload precision wrap device; do
+  caught "$faulty/${kind}_short_error_unwritten.so" 'abi/other_error_sizes' 20 'an error struct of 32 bytes is not filled as far as it goes'
+  caught "$faulty/${kind}_keeps_host_memory.so" 'abi/table' 20 'close leaves 4096 bytes of host->mem_alloc'
+  caught "$faulty/${kind}_books_nowhere.so" 'abi/table' 20 'asks host->mem_alloc for category 0 and alignment 64, which it refuses'
+  caught "$faulty/${kind}_takes_unstated.so" 'abi/table' 20 'takes 1073741824 bytes by host->mem_alloc, and states 0'
+done
+comm takes_unstated 'values_two_ranks' 'takes 10[0-9]* bytes by host->mem_alloc, and states [1-9][0-9]*$'
+comm forgets_host_memory 'values_two_ranks' 'close leaves [0-9]+ bytes of host->mem_alloc'
+comm short_error_unwritten 'bad_calls' 'post does not fill an error struct of 32 bytes as far as it goes'
+offload forgets_host_memory 'close leaves [0-9]+ bytes of host->mem_alloc'
+offload states_half 'takes [0-9]+ bytes by host->mem_alloc, and states [1-9][0-9]*'
 
 # Collectives.
 comm sum_order 'values_four_ranks' 'reduce_scatter f32>f32 sum .*element [0-9]+ is 0x[0-9a-f]+, not 0x'

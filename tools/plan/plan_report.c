@@ -5,6 +5,7 @@
 
 #include "core/readers/ledger.h"
 #include "core/readers/planned.h"
+#include "core/readers/stated.h"
 #include "plan_at_peak.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
@@ -44,39 +45,6 @@ static void find_largest(facts *f) {
     }
 }
 
-static uint64_t backend_of_program(const tess__setup *setup, const tess__program *program) {
-    uint64_t most = 0;
-    for (int32_t i = 0; i < program->n_collectives; i++) {
-        const tess__planned_collective *p = &program->collectives[i];
-        if (p->members < 2)
-            continue;
-        tess_collective c = { .struct_size = sizeof c,
-                              .op = p->op,
-                              .redop = p->redop,
-                              .send_dtype = p->send_dtype,
-                              .recv_dtype = p->recv_dtype,
-                              .send_mem = setup->env.mem,
-                              .recv_mem = setup->env.mem,
-                              .count = p->count,
-                              .scale = 1 };
-        tess_need need = { .struct_size = sizeof need };
-        tess_plan_env env = setup->env;
-        env.nranks = p->members;
-        if (setup->comm->need(setup->comm_ctx, &env, &c, &need) == TESS_OK && need.backend_bytes > most)
-            most = need.backend_bytes;
-    }
-    return most;
-}
-
-static uint64_t backend_of(const tess__plan *p) {
-    uint64_t most = 0;
-    for (int i = 0; i < TESS__N_PROGRAMS; i++) {
-        uint64_t bytes = backend_of_program(&p->setup, &p->programs[i]);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
 static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     *f = (facts){ .source = s,
                   .t = s->t,
@@ -96,7 +64,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     }
     for (int32_t i = 0; i < f->plan->n_user; i++)
         f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->plan->user_bytes[i];
-    f->backend = backend_of(f->plan);
+    f->backend = tess__stated_bytes(f->plan);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
     f->fullest = tess__ledger_fullest(f->plan, f->domain);
     plan_alive_find(f->plan, f->fullest, f->domain, &f->alive);

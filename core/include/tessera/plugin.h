@@ -182,10 +182,10 @@ typedef struct {
     tess_status (*kv_set)(void *host, const char *key, const void *value, uint64_t bytes);
     tess_status (*kv_get)(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);
     int32_t (*aborting)(void *host); /* not 0: give up what you wait for, in init and kv_get too */
-    /* Memory of the plugin's own, booked under a domain and a TESS_CAT_…: tess_stats reports it, apart from the plan. It stays
-     * within what the plugin states: backend_bytes of need (kernel_need, cast_need), or host_bytes of regions that rest in it;
-     * a plugin that states nothing takes nothing. `align` is a power of two. Not within a step. The plugin frees all of it
-     * before close returns. TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of; TESS_E_INVALID for an
+    /* Memory of the plugin's own, booked under a domain and a TESS_CAT_…: tess_stats reports it, apart from the plan. It
+     * stays within what the plugin states: backend_bytes of need for each communicator, of kernel_need and cast_need, or
+     * host_bytes of regions that rest in the plugin; one that states nothing takes nothing. `align` is a power of two. Not
+     * within a step. The plugin frees all of it before close returns. TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of; TESS_E_INVALID for an
      * unknown category or alignment. */
     tess_status (*mem_alloc)(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align, void **out);
     void (*mem_free)(void *host, void *ptr);

@@ -277,6 +277,9 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t param_elems, program_hash;
     uint64_t live_peak_bytes[3];               /* booked while running, at the fullest moment so far */
     uint64_t live_peak_category_bytes[3][16];  /* what was alive then */
+    /* Memory that plugins take for themselves through their host table; in no other figure. Now, at most, and at most of
+     * each category; and what the comm plugin states that it takes, of all it allocates. */
+    uint64_t plugin_bytes[3], plugin_peak_bytes[3], plugin_category_bytes[3][16], plugin_stated_bytes;
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 

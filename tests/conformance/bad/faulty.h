@@ -39,6 +39,23 @@ __attribute__((format(printf, 3, 4), unused)) static tess_status failed(tess_err
     return status;
 }
 
+/* Faults of opening, of any kind: memory of the host that close leaves, or that is booked nowhere. */
+__attribute__((unused)) static void take_at_open(const tess_host *host) {
+    void *taken = NULL;
+    (void)host, (void)taken;
+#ifdef FAULT_KEEPS_HOST_MEMORY
+    host->mem_alloc(host->host, TESS_DOMAIN_HOST, TESS_CAT_BUFFER, 4096, 64, &taken);
+#endif
+#ifdef FAULT_BOOKS_NOWHERE
+    host->mem_alloc(host->host, TESS_DOMAIN_HOST, 0, 4096, 64, &taken);
+    host->mem_free(host->host, taken);
+#endif
+#ifdef FAULT_TAKES_UNSTATED
+    host->mem_alloc(host->host, TESS_DOMAIN_HOST, TESS_CAT_BUFFER, UINT64_C(1) << 30, 64, &taken);
+    host->mem_free(host->host, taken);
+#endif
+}
+
 /* Writes an out struct as far as its struct_size goes. */
 __attribute__((unused)) static void give(void *out, uint32_t size, const void *from, uint32_t bytes) {
     uint32_t both = size < bytes ? size : bytes;

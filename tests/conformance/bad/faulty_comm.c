@@ -20,7 +20,7 @@
 
 FAULTY_NOTE(TESS_KIND_COMM);
 
-enum { RANKS = 16, AREA = 1 << 18 };
+enum { RANKS = 16, AREA = 1 << 18, OWN_BYTES = 5000 };
 typedef struct {
     atomic_int joined;
     struct {
@@ -33,6 +33,7 @@ struct tess_comm {
     const tess_host *host;
     board *b;
     int32_t rank, n;
+    void *own;           /* OWN_BYTES of the host */
     unsigned posted, at; /* collectives so far; the one under way */
     tess_request *first;
     atomic_int aborted;
@@ -230,7 +231,7 @@ static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
 }
 
 static tess_status need(void *ctx, const tess_plan_env *env, const tess_collective *c, tess_need *out) {
-    tess_need none = { .align = 1 };
+    tess_need none = { .align = 1, .backend_bytes = OWN_BYTES };
     (void)ctx, (void)env;
     if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER)
         return TESS_E_UNSUPPORTED;
@@ -255,7 +256,7 @@ static tess_status find_board(tess_comm *x, const tess_comm_config *cfg, tess_er
         if (fd < 0 || ftruncate(fd, sizeof(board)) != 0)
             s = TESS_E_SYSTEM;
         snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), fd);
-        if (s == TESS_OK)
+        if (s == TESS_OK && cfg->nranks > 1)
             s = x->host->kv_set(x->host->host, key, path, strlen(path) + 1);
     } else {
         s = x->host->kv_get(x->host->host, key, path, &room, cfg->timeout_ns);
@@ -329,11 +330,18 @@ static tess_status init(void *ctx, const tess_comm_config *cfg, tess_comm **out,
             sleep(1000);
     }
 #endif
-    tess_status s = cfg->nranks > RANKS ? failed(e, TESS_E_UNSUPPORTED, "too many ranks") : find_board(x, cfg, e);
-    if (s < 0)
+    tess_status taken = x->host->mem_alloc(x->host->host, TESS_DOMAIN_HOST, TESS_CAT_COMM, OWN_BYTES, 4096, &x->own);
+    if (taken < 0) {
         free(x);
-    else
+        return failed(e, taken, "comm faulty: no memory of the host");
+    }
+    tess_status s = cfg->nranks > RANKS ? failed(e, TESS_E_UNSUPPORTED, "too many ranks") : find_board(x, cfg, e);
+    if (s < 0) {
+        x->host->mem_free(x->host->host, x->own);
+        free(x);
+    } else {
         *out = x;
+    }
     return s;
 }
 
@@ -360,6 +368,8 @@ static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess
         return failed(e, TESS_E_INVALID, "comm faulty: %llu elements are too many", (unsigned long long)per);
     if (c->op == TESS_ALL_GATHER && send != recv + (uint64_t)x->rank * per * bytes_of(c->send_dtype) &&
         send < recv + (uint64_t)x->n * per * bytes_of(c->send_dtype) && recv < send + sent_bytes(x, c))
+        return failed(e, TESS_E_INVALID, "comm faulty: the buffers overlap");
+    if (c->op == TESS_ALL_TO_ALL && x->n > 1 && recv < send + sent_bytes(x, c) && send < recv + sent_bytes(x, c))
         return failed(e, TESS_E_INVALID, "comm faulty: the buffers overlap");
 #ifndef FAULT_SCATTERS_IN_PLACE
     if (c->op == TESS_REDUCE_SCATTER && recv >= send && recv < send + sent_bytes(x, c))
@@ -436,6 +446,9 @@ static void destroy(tess_comm *x) {
         free(q);
     }
     munmap(x->b, sizeof(board));
+#ifndef FAULT_FORGETS_HOST_MEMORY
+    x->host->mem_free(x->host->host, x->own);
+#endif
     free(x);
 }
 
@@ -470,6 +483,7 @@ static const tess_comm_ops ops = {
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
     if (kind != TESS_KIND_COMM)
         return failed(e, TESS_E_UNSUPPORTED, "faulty offers comm only");
+    take_at_open(host);
     *out = &ops;
     *ctx = (void *)host;
     return TESS_OK;

@@ -230,6 +230,7 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     const void *table = NULL;
     if (kind != TESS_KIND_DEVICE)
         return failed(e, TESS_E_UNSUPPORTED, "faulty offers device only");
+    take_at_open(host);
     tess_status s = tess__device_cpu_open(host, &table, ctx, e);
     if (s < 0)
         return s;

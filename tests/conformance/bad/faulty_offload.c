@@ -26,7 +26,10 @@ static tess_status place(void *ctx, const tess_plan_env *env, const tess_region 
     (void)ctx, (void)env, (void)e;
     for (uint32_t i = 0; i < n; i++) {
         const tess_region *r = (const void *)((const char *)regions + (size_t)i * step);
-        tess_placement p = { .rest = TESS_REST_PLUGIN, .align = 64, .storage_bytes = r->bytes };
+        tess_placement p = { .rest = TESS_REST_PLUGIN, .align = 64, .host_bytes = r->bytes };
+#ifdef FAULT_STATES_HALF
+        p.host_bytes /= 2;
+#endif
 #ifdef FAULT_PLACE_IMPURE
         static uint64_t calls;
         p.storage_bytes += calls++ % 100;
@@ -60,7 +63,9 @@ static void destroy(tess_offload *o) {
     while (o && o->first) {
         kept *k = o->first;
         o->first = k->next;
+#ifndef FAULT_FORGETS_HOST_MEMORY
         o->host->mem_free(o->host->host, k->bytes);
+#endif
         free(k);
     }
     free(o);
@@ -164,6 +169,7 @@ static const tess_offload_ops ops = {
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
     if (kind != TESS_KIND_OFFLOAD)
         return failed(e, TESS_E_UNSUPPORTED, "faulty offers offload only");
+    take_at_open(host);
     *out = &ops;
     *ctx = (void *)host;
     return TESS_OK;

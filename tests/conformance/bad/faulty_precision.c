@@ -169,6 +169,7 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
 #endif
     if (kind != TESS_KIND_PRECISION)
         return failed(e, TESS_E_UNSUPPORTED, "faulty offers precision only");
+    take_at_open(host);
 #ifdef FAULT_READS_BEHIND_HOST
     const uint64_t *behind = (const uint64_t *)(host + 1);
     if (*(volatile const uint64_t *)behind)

@@ -65,9 +65,9 @@ static const tess_wrap_ops ops = {
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
-    (void)host;
     if (kind != TESS_KIND_WRAP)
         return failed(e, TESS_E_UNSUPPORTED, "faulty offers wrap only");
+    take_at_open(host);
     *out = &ops;
     *ctx = NULL;
     return TESS_OK;

@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "core/plugin/plugin_book.h"
 #include <tessera/plugin.h>
 
 enum { CHECK_RANKS = 16, CHECK_KEYS = 1024, CHECK_VALUE_BYTES = 4096, CHECK_FLAGS = 16, CHECK_TEXT = 600 };
@@ -38,6 +39,9 @@ typedef struct check {
     void *ctx;
     int launched;                   /* the ranks are not the command's own children */
     void (*finish)(struct check *); /* destroys what a suite has made, before close; null: nothing */
+    tess__plugin_book book;         /* what the plugin takes by host->mem_alloc */
+    uint64_t stated_bytes;          /* the most that it may take, as far as it was asked; of a communicator */
+    int communicators;              /* made so far */
 } check;
 
 typedef struct {
@@ -80,6 +84,12 @@ tess_status check_call_open(check *, const tess_host *, uint32_t kind, const voi
 /** Loads and opens with c->host and judges the table; closed when the check ends. Returns the table. */
 const void *check_open(check *);
 void check_close(check *); /* now */
+/** The plugin states that it takes as much for itself; the most of all counts. */
+void check_stated(check *, uint64_t bytes);
+/** An error struct of 32 bytes, which ends where memory does; and whether a slot that failed filled it as far as it
+ * goes. */
+tess_error *check_short_error(check *);
+void check_short_error_filled(check *, const tess_error *, tess_status, const char *slot);
 
 /* Shared by the ranks of a check. */
 void check_flag_set(check *, int flag, int64_t value);

@@ -6,6 +6,28 @@
 
 static comm_rank the_rank; /* one per process */
 
+/* The most backend_bytes of any operation, of few elements and of many. */
+static void comm_ask_stated(comm_rank *r) {
+    tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks, .in_flight = 1 };
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
+        for (uint64_t count = 1; count <= 1 << 20; count <<= 10) {
+            tess_need need = { .struct_size = sizeof need };
+            tess_collective c = { .struct_size = sizeof c,
+                                  .op = op,
+                                  .redop = TESS_SUM,
+                                  .send_dtype = TESS_F32,
+                                  .recv_dtype = TESS_F32,
+                                  .send_mem = TESS_MEM_HOST,
+                                  .recv_mem = TESS_MEM_HOST,
+                                  .count = op == TESS_BARRIER ? 0 : count,
+                                  .scale = 1 };
+            check_doing(r->c, "need");
+            if ((r->caps.op_mask >> op & 1) && r->ops->need(r->ctx, &env, &c, &need) == TESS_OK)
+                check_stated(r->c, need.backend_bytes);
+        }
+    check_doing(r->c, "");
+}
+
 comm_rank *comm_open(check *c) {
     comm_rank *r = &the_rank;
     *r = (comm_rank){ .c = c, .rank = c->rank, .nranks = c->nranks, .ops = check_open(c), .ctx = c->ctx };
@@ -13,6 +35,7 @@ comm_rank *comm_open(check *c) {
     check_doing(c, "query");
     tess_status s = r->ops->query(r->ctx, NULL, &r->caps);
     check_that(c, s == TESS_OK, "query gave %s", check_status(s));
+    comm_ask_stated(r);
     r->ops = comm_staged(c, r->ops, &r->caps);
     check_doing(c, "");
     return r;
@@ -66,6 +89,7 @@ tess_status comm_init(comm_rank *r, const char *group, int64_t timeout_ns, tess_
                              .timeout_ns = timeout_ns };
     check_doing(r->c, "init");
     tess_status s = r->ops->init(r->ctx, &cfg, out, error);
+    r->c->communicators += s == TESS_OK;
     check_doing(r->c, "");
     return s;
 }

@@ -132,6 +132,7 @@ static tess_comm *part(comm_rank *r, tess_comm *of, int color, int key, const ch
     tess_comm *child = (tess_comm *)1;
     check_doing(r->c, "split");
     tess_status s = r->ops->split(of, color, key, &cfg, &child, &e);
+    r->c->communicators += s == TESS_OK && child;
     check_doing(r->c, "");
     check_that(r->c, s == TESS_OK, "split gave %s: %s", check_status(s), e.message);
     return child;
@@ -230,6 +231,29 @@ static void must_refuse(comm_rank *r, const char *what, tess_collective c, tess_
     check_that(r->c, !request && e.code == s && e.message[0], "%s: no message, or a request", what);
 }
 
+/* What says "never in place" refuses every overlap; a short error struct is filled as far as it goes. */
+static void never_in_place(comm_rank *r, int32_t *send) {
+    static const uint32_t ops[] = { TESS_REDUCE_SCATTER, TESS_ALL_TO_ALL };
+    for (int i = 0; i < 2; i++) {
+        tess_collective c = gather_of(send, &send[4 * r->rank], 4, 1);
+        c.op = ops[i], c.redop = TESS_SUM, c.scale = 1;
+        c.scratch = &send[4096], c.scratch_bytes = 4096 * sizeof *send;
+        if (!(r->caps.op_mask >> c.op & 1) || (r->nranks == 1 && c.op == TESS_ALL_TO_ALL))
+            continue;
+        must_refuse(r, i ? "an all_to_all in place" : "a reduce_scatter in place", c, TESS_E_INVALID);
+    }
+}
+
+static void short_error(comm_rank *r, tess_collective c) {
+    tess_request *request = NULL;
+    tess_error *e = check_short_error(r->c);
+    c.op = 77;
+    check_doing(r->c, "post with a short tess_error");
+    tess_status s = r->ops->post(r->comm, &c, 1, &request, e);
+    check_doing(r->c, "");
+    check_short_error_filled(r->c, e, s, "post");
+}
+
 static void bad_scratch(comm_rank *r, int32_t *send, int32_t *recv) {
     tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks };
     tess_need need = { .struct_size = sizeof need };
@@ -265,10 +289,8 @@ static void bad_calls(check *self) {
         must_refuse(r, "memory it cannot reach", c, TESS_E_UNSUPPORTED);
     c = good, c.recv = &send[0], c.send = &send[1], c.count = 2;
     must_refuse(r, "overlapping buffers", c, TESS_E_INVALID);
-    c = good, c.op = TESS_REDUCE_SCATTER, c.redop = TESS_SUM, c.scale = 1, c.count = 4, c.recv = &send[4 * r->rank];
-    c.scratch = &send[4096], c.scratch_bytes = sizeof send / 2;
-    if (r->caps.op_mask >> TESS_REDUCE_SCATTER & 1)
-        must_refuse(r, "a reduce_scatter in place", c, TESS_E_INVALID);
+    never_in_place(r, send);
+    short_error(r, good);
     c = good, c.op = TESS_BROADCAST, c.root = r->nranks;
     if (r->caps.op_mask >> TESS_BROADCAST & 1)
         must_refuse(r, "a root outside", c, TESS_E_INVALID);

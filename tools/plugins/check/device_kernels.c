@@ -42,6 +42,7 @@ static void run_on_device(job *j) {
     tess_buffer scratch = { .struct_size = sizeof scratch };
     n_buffers = 0;
     must(dut.ops->kernel_need(dut.ctx, &k, &need), "kernel_need");
+    check_stated(dut.c, need.backend_bytes);
     if (need.device_bytes) {
         scratch = upload(NULL, need.device_bytes);
         k.scratch = scratch.ptr;

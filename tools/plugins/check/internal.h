@@ -55,6 +55,8 @@ void check_run_case(const check_target *, uint32_t kind, const check_suite *, co
                     const char *launch, check_outcome *out);
 /** Fills in c->host, the table that the plugin gets. */
 void check_host(check *);
+/** After the last close: all that host->mem_alloc gave is back, and was never more than stated. */
+void check_book(check *);
 /** What such a process does: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an exit code. */
 int check_rank_main(const char *text);
 

@@ -214,6 +214,8 @@ static tess_request *moving(check *c, const tess_region *region, void *ptr, uint
     check_that(c, s == TESS_OK, "place gave %s: %s", check_status(s), e.message);
     if (place_of.rest != TESS_REST_PLUGIN)
         check_skip(c, "does not keep this region itself");
+    if (flags & 1) /* a region is kept from its first way there on */
+        c->stated_bytes += place_of.host_bytes;
     tess_transfer t = { .struct_size = sizeof t,
                         .flags = flags,
                         .region = region,

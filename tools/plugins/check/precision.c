@@ -183,6 +183,7 @@ static int cast(check *c, uint32_t from, uint32_t to, const void *src, void *dst
     if (s == TESS_E_UNSUPPORTED)
         return 0;
     check_that(c, s == TESS_OK, "cast_need gave %s", check_status(s));
+    check_stated(c, need.backend_bytes);
     x.scratch_bytes = need.device_bytes;
     x.scratch = need.device_bytes ? malloc(need.device_bytes) : NULL;
     check_doing(c, "cast");

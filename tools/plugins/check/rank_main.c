@@ -28,6 +28,7 @@ static void run(check *c, const check_case *k) {
         c->finish(c);
     if (c->ops)
         check_close(c);
+    check_book(c);
     const char *changed = check_thread_changed(&before);
     check_that(c, !changed, "leaves %s of the calling thread changed", changed);
     check_doing(c, "what runs when the process ends");
