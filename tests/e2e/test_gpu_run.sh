@@ -1,14 +1,31 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 300
+# timeout: 420
 # tests/gpu/run, the command for a machine with a GPU, with the doubles: every part runs and passes; one that fails is told by
 # its exit code.
 . "$SOURCE/tests/e2e/lib.sh"
 [ -x "$BUILD/tests/gpu/gpu_bench" ] || { echo "skipped: no CUDA toolkit in this build"; exit 77; }
 [ -z "${SANITIZE:-}" ] || { echo "skipped: the same parts run by themselves under a sanitizer"; exit 77; }
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[!c]*'
+# compute-sanitizer for the script's sake: what it was asked, and a tool that finds something.
+mkdir bin
+cat >bin/compute-sanitizer <<'SH'
+#!/bin/bash
+echo "$*" >>"$SANITIZED"
+[ "$2" != "${FINDS:-}" ] || { echo "========= ERROR SUMMARY: 1 error"; exit 9; }
+shift 4
+exec "$@"
+SH
+chmod +x bin/compute-sanitizer
+export SANITIZED=$PWD/sanitized
+OUT=$PWD/results expect 0 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[!c]*'
+for tool in memcheck racecheck initcheck synccheck; do
+  for what in ops engine offload hooks; do
+    grep -Eq "^$tool-$what +[0-9]+ s  ok$" out || fail "no line that $tool-$what is ok: $(cat out)"
+  done
+  [ "$(grep -c -- "^--tool $tool --error-exitcode 9 " sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
+done
 for part in test_cuda_ops test_cuda_models mnist gpt-bf16-all gpu_bench; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
@@ -17,6 +34,16 @@ grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out |
 
 OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
 grep -Eq "^mnist .*FAILED.*cuBLAS does not start" out || fail "the failure is not told: $(cat out)"
+OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'racecheck-h*'
+grep -Eq "^racecheck-hooks .*FAILED \(9\): ========= ERROR SUMMARY: 1 error" out || fail "what a tool finds is not told: $(cat out)"
+
+# On several: NCCL between them, the digests, each strategy.
+OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --gpus 4 --only '[dg]*'
+for part in digests gpt-bf16-4-full gpt-bf16-4-hybrid gpt-bf16-4-offload; do
+  grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
+done
+expect 2 "$SOURCE/tests/gpu/run" --gpus none
+one_line err 'tests/gpu/run: "none" is no number of 1 or more'
 expect 2 "$SOURCE/tests/gpu/run" --nonsense
 PATH=/usr/bin:/bin command -v nvidia-smi >/dev/null || {
   expect 3 env PATH=/usr/bin:/bin OUT="$PWD/none" "$SOURCE/tests/gpu/run"
