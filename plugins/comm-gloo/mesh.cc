@@ -2,15 +2,13 @@
 #include "mesh.h"
 #include "failure.h"
 #include "pair.h"
+#include "plugin_base.h"
 #include "rendezvous.h"
+#include "visitor.h"
 #include <cerrno>
-#include <ctime>
 #include <gloo/common/error.h>
-#include <gloo/transport/tcp/loop.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
 namespace tess_gloo {
 
@@ -255,34 +253,27 @@ void Mesh::drop_data() {
 
 // Asks the kernel now and then, on Gloo's I/O thread, whether every peer's host still answers. Time in which this
 // process did not run is not silence.
-class Mesh::Patrol final : public gloo::transport::tcp::Handler {
+class Mesh::Patrol final : public Visitor {
   public:
     explicit Patrol(Mesh &mesh)
-        : mesh_(mesh), device_(mesh.settings_.device()), limit_ns_(mesh.settings_.silence_ns()),
-          fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)), awake_ns_(now_ns()), turn_ns_(awake_ns_) {
+        : Visitor(static_cast<Device &>(*mesh.settings_.device()),
+                  timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+          mesh_(mesh), limit_ns_(mesh.settings_.silence_ns()), awake_ns_(kit_now_ns()), turn_ns_(awake_ns_) {
         struct itimerspec every {};
         every.it_interval.tv_sec = limit_ns_ / 8 / 1000000000;
         every.it_interval.tv_nsec = limit_ns_ / 8 % 1000000000;
         every.it_value = every.it_interval;
-        if (fd_ < 0 || timerfd_settime(fd_, 0, &every, nullptr) != 0)
+        if (fd() < 0 || timerfd_settime(fd(), 0, &every, nullptr) != 0)
             throw Failure(TESS_E_SYSTEM, -1, "gloo: no timer: %s", strerror(errno));
-        device().registerDescriptor(fd_, EPOLLIN, this);
+        enter();
     }
-    ~Patrol() override {
-        try {
-            device().unregisterDescriptor(fd_, this);
-        } catch (const std::exception &) { // then it was not registered
-        }
-        ::close(fd_);
-    }
-    Patrol(const Patrol &) = delete;
-    Patrol &operator=(const Patrol &) = delete;
+    ~Patrol() override { leave(); }
 
-    void handleEvents(int) override {
-        uint64_t count;
-        if (::read(fd_, &count, sizeof count) != sizeof count)
+  private:
+    void turn() override {
+        if (read_count() == 0)
             return;
-        const int64_t now = now_ns();
+        const int64_t now = kit_now_ns();
         if (now - turn_ns_ > limit_ns_ / 2)
             awake_ns_ = now;
         turn_ns_ = now;
@@ -290,8 +281,6 @@ class Mesh::Patrol final : public gloo::transport::tcp::Handler {
             if (peer != mesh_.rank_)
                 look_at(peer, (now - awake_ns_) / 1000000);
     }
-
-  private:
     void look_at(int peer, int64_t awake_ms) {
         ProvenPair &pair = pair_of(*mesh_.context_, peer);
         if (!pair.is_silent(limit_ns_ / 1000000, awake_ms))
@@ -300,43 +289,20 @@ class Mesh::Patrol final : public gloo::transport::tcp::Handler {
         mesh_.unreachable_.compare_exchange_strong(none, peer);
         pair.give_up("it cannot be reached");
     }
-    static int64_t now_ns() {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
-    }
-    gloo::transport::tcp::Device &device() { return static_cast<gloo::transport::tcp::Device &>(*device_); }
 
     Mesh &mesh_;
-    const std::shared_ptr<gloo::transport::Device> device_;
     const int64_t limit_ns_;
-    const int fd_;
     int64_t awake_ns_, turn_ns_;
 };
 
 // Keeps Gloo's I/O thread going round. Closing a pair waits for it to come round once, which when idle takes 10 ms.
-class Bell final : public gloo::transport::tcp::Handler {
+class Bell final : public Visitor {
   public:
-    explicit Bell(gloo::transport::tcp::Device &device) : device_(device), fd_(eventfd(1, EFD_CLOEXEC)) {
-        if (fd_ >= 0)
-            device_.registerDescriptor(fd_, EPOLLIN, this);
-    }
-    ~Bell() override {
-        if (fd_ < 0)
-            return;
-        try {
-            device_.unregisterDescriptor(fd_, this);
-        } catch (const std::exception &) { // then it was not registered
-        }
-        ::close(fd_);
-    }
-    Bell(const Bell &) = delete;
-    Bell &operator=(const Bell &) = delete;
-    void handleEvents(int) override {}
+    explicit Bell(Device &device) : Visitor(device, eventfd(1, EFD_CLOEXEC)) { enter(); }
+    ~Bell() override { leave(); }
 
   private:
-    gloo::transport::tcp::Device &device_;
-    const int fd_;
+    void turn() override {}
 };
 
 void Mesh::close_pairs() {

@@ -2,11 +2,9 @@
 #include "pair.h"
 #include <algorithm>
 #include <exception>
-#include <future>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 namespace tess_gloo {
@@ -82,53 +80,6 @@ void ProvenPair::give_up(const std::string &why) {
     std::lock_guard<std::mutex> lock(m_);
     if (state_ == CONNECTED)
         signalException(why);
-}
-
-namespace {
-
-class Call final : public gloo::transport::tcp::Handler {
-  public:
-    Call(gloo::transport::tcp::Device &device, const std::function<void()> &call)
-        : device_(device), call_(call), fd_(eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-    ~Call() override {
-        if (fd_ >= 0)
-            ::close(fd_);
-    }
-    Call(const Call &) = delete;
-    Call &operator=(const Call &) = delete;
-
-    void run() {
-        if (fd_ < 0)
-            throw std::bad_alloc();
-        std::future<void> ended = ended_.get_future();
-        device_.registerDescriptor(fd_, EPOLLIN, this);
-        ended.wait();
-        device_.unregisterDescriptor(fd_, this);
-        ended.get();
-    }
-    void handleEvents(int) override {
-        uint64_t count;
-        if (::read(fd_, &count, sizeof count) != sizeof count)
-            return; // it has run
-        try {
-            call_();
-            ended_.set_value();
-        } catch (...) {
-            ended_.set_exception(std::current_exception());
-        }
-    }
-
-  private:
-    gloo::transport::tcp::Device &device_;
-    const std::function<void()> &call_;
-    const int fd_;
-    std::promise<void> ended_;
-};
-
-} // namespace
-
-void on_loop(gloo::transport::tcp::Device &device, const std::function<void()> &call) {
-    Call(device, call).run();
 }
 
 } // namespace tess_gloo

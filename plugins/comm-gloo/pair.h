@@ -2,7 +2,6 @@
 // Gloo's pair over a connection that we made and proved ourselves (rendezvous.h). Gloo itself accepts and connects
 // nothing, and what it throws on its I/O thread ends the pair instead of the process.
 #pragma once
-#include <functional>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
@@ -14,7 +13,7 @@ class ProvenPair final : public gloo::transport::tcp::Pair {
     using Context = gloo::transport::tcp::Context;
     using Device = gloo::transport::tcp::Device;
 
-    // On the device's I/O thread only (on_loop): the socket that Gloo listens on closes before a connection is
+    // On the device's I/O thread only (visitor.h, on_loop): the socket that Gloo listens on closes before a connection is
     // accepted.
     ProvenPair(Context *, Device *, int rank, std::chrono::milliseconds timeout);
     ~ProvenPair() override;
@@ -28,8 +27,5 @@ class ProvenPair final : public gloo::transport::tcp::Pair {
   protected:
     void handleReadWrite(int events) override;
 };
-
-// Runs `call` on the device's I/O thread and waits for it; its exception comes out here.
-void on_loop(gloo::transport::tcp::Device &, const std::function<void()> &call);
 
 } // namespace tess_gloo
