@@ -13,8 +13,8 @@ class ProvenPair final : public gloo::transport::tcp::Pair {
     using Context = gloo::transport::tcp::Context;
     using Device = gloo::transport::tcp::Device;
 
-    // On the device's I/O thread only (visitor.h, on_loop): the socket that Gloo listens on closes before a connection is
-    // accepted.
+    // On the device's I/O thread only (visitor.h, on_loop): the socket that Gloo listens on closes before a connection
+    // is accepted.
     ProvenPair(Context *, Device *, int rank, std::chrono::milliseconds timeout);
     ~ProvenPair() override;
 

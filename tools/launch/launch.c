@@ -16,7 +16,7 @@
 #include "core/control/wire.h"
 
 #define SECOND_NS 1000000000ll
-enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1, LAST_WORDS_S = 1 };
+enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1, LAST_WORDS_S = 1, AGENTS_GRACE_S = 2 };
 
 /* ---- signals ------------------------------------------------------------------------------------ */
 
@@ -46,10 +46,17 @@ static void give_signals_back(launch *l) {
     sigprocmask(SIG_SETMASK, &l->old_mask, NULL);
 }
 
-static void signal_all(const launch *l, int signal) {
+static void signal_one(launch *l, int32_t r, int signal) {
+    if (l->options->agents)
+        launch_agent_signal(l, r, signal);
+    else
+        kill(-l->ranks[r].pid, signal);
+}
+
+static void signal_all(launch *l, int signal) {
     for (int32_t r = 0; r < l->options->ranks; r++)
         if (l->ranks[r].pid)
-            kill(-l->ranks[r].pid, signal);
+            signal_one(l, r, signal);
 }
 
 /* ---- stopping ----------------------------------------------------------------------------------- */
@@ -71,6 +78,8 @@ static int anyone_joined(const launch *l) {
  * stopped process must run to hear it. */
 static void press(launch *l, int64_t now_ns) {
     int64_t grace_ns = l->grace_ns;
+    if (l->options->agents) /* each of them stops its own ranks first */
+        grace_ns += AGENTS_GRACE_S * SECOND_NS;
     if (grace_ns > STRANGER_GRACE_S * SECOND_NS && !anyone_joined(l))
         grace_ns = STRANGER_GRACE_S * SECOND_NS;
     for (int32_t r = 0; r < l->options->ranks && l->stop_ns; r++) {
@@ -79,12 +88,13 @@ static void press(launch *l, int64_t now_ns) {
             continue;
         if (!rank->term_ns && now_ns - l->stop_ns >= grace_ns) {
             rank->term_ns = now_ns;
-            kill(-rank->pid, SIGTERM);
-            kill(-rank->pid, SIGCONT);
+            signal_one(l, r, SIGTERM);
+            signal_one(l, r, SIGCONT);
         } else if (rank->term_ns && !rank->killed && now_ns - rank->term_ns >= KILL_AFTER_S * SECOND_NS) {
             rank->killed = 1;
-            kill(-rank->pid, SIGKILL);
-        }
+            signal_one(l, r, SIGKILL);
+        } else if (rank->killed && now_ns - rank->term_ns >= 2 * KILL_AFTER_S * SECOND_NS)
+            kill(-rank->pid, SIGKILL); /* an agent that did not end with its command */
     }
 }
 
@@ -111,6 +121,14 @@ static void handle_signals(launch *l) {
         else if (signal != SIGCHLD)
             interrupt(l, signal);
     }
+}
+
+static void handle_order(launch *l) {
+    int signal = launch_follow_order(l);
+    if (signal == SIGCONT)
+        signal_all(l, SIGCONT);
+    else if (signal)
+        interrupt(l, signal);
 }
 
 /* ---- ends --------------------------------------------------------------------------------------- */
@@ -149,13 +167,24 @@ static void reap(launch *l) {
         if (!rank->pid || waitid(P_PID, (id_t)rank->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || !info.si_pid)
             continue;
         kill(-rank->pid, SIGKILL);
+        launch_agent_ended(l, r);
         if (waitpid(rank->pid, &status, 0) == rank->pid)
             note_end(l, r, status);
     }
 }
 
+/* Of several hosts one whose own ranks failed: on the others they ended because of it. */
+static int32_t culprit_host(const launch *l) {
+    for (int32_t r = 0; r < l->options->ranks; r++)
+        if (l->ranks[r].failed && !l->ranks[r].term_ns && l->ranks[r].exit_code != TOOL_PEER)
+            return r;
+    return l->first_failed;
+}
+
 /* The rank whose failure came first: the control plane knows better than the order of exits. */
 static int32_t culprit(const launch *l) {
+    if (l->options->agents)
+        return culprit_host(l);
     int32_t r = l->server ? tess__kv_server_culprit(l->server) - l->options->first_rank : -1;
     return r >= 0 && r < l->options->ranks && l->ranks[r].failed ? r : l->first_failed;
 }
@@ -172,6 +201,8 @@ static int conclude(const launch *l) {
     if (l->interrupted)
         return 128 + l->interrupted;
     int32_t r = culprit(l);
+    if (l->options->agents)
+        return launch_agent_explain(l, r) ? TOOL_PEER : l->ranks[r].exit_code;
     const launch_rank *rank = &l->ranks[r];
     int name = (int)(l->options->first_rank + r);
     if (rank->signal)
@@ -186,12 +217,15 @@ static int conclude(const launch *l) {
 
 static void wait_turn(launch *l) {
     l->fds[0] = (struct pollfd){ .fd = l->signal_fd, .events = POLLIN };
-    nfds_t n = 1 + launch_output_poll(l, l->fds + 1);
+    l->fds[1] = (struct pollfd){ .fd = l->orders_fd, .events = POLLIN };
+    nfds_t n = 2 + launch_output_poll(l, l->fds + 2);
     if (poll(l->fds, n, l->stop_ns ? 50 : -1) < 0)
         return;
-    launch_output_turn(l, l->fds + 1);
+    launch_output_turn(l, l->fds + 2);
     if (l->fds[0].revents)
         handle_signals(l);
+    if (l->fds[1].revents)
+        handle_order(l);
     if (l->sinks[0].broken && !l->interrupted)
         interrupt(l, SIGPIPE); /* nobody reads us any more: end like any filter */
 }
@@ -219,17 +253,24 @@ static int start(launch *l) {
         tess__log(TESS_LOG_ERROR, "%s", tess_last_error());
         return tess_exit_code(status);
     }
-    int code = launch_server_start(l, &port);
+    if (l->options->agents)
+        return launch_start_agents(l);
+    int code = launch_follow_secret(l);
+    if (!code)
+        code = launch_server_start(l, &port);
     return code ? code : launch_start_all(l, port);
 }
 
 /* They need the server until they end, or, when something is wrong, until they have heard of it. */
 static void await_other_hosts(launch *l) {
     int64_t end_ns = l->first_failed < 0 && !l->interrupted ? INT64_MAX : tess__now_ns() + l->grace_ns;
-    struct pollfd wait = { .fd = l->signal_fd, .events = POLLIN };
     while (tess__kv_server_connected(l->server) > 0 && tess__now_ns() < end_ns) {
-        if (poll(&wait, 1, 20) > 0)
+        struct pollfd wait[] = { { .fd = l->signal_fd, .events = POLLIN }, { .fd = l->orders_fd, .events = POLLIN } };
+        if (poll(wait, 2, 20) > 0) {
             handle_signals(l);
+            if (wait[1].revents)
+                handle_order(l);
+        }
         if (l->interrupted && end_ns == INT64_MAX)
             end_ns = tess__now_ns() + l->grace_ns;
     }
@@ -266,14 +307,17 @@ static void fill_standard_streams(void) {
 int launch_start_ranks(const launch_options *options) {
     fill_standard_streams();
     size_t n = (size_t)options->ranks;
-    launch l = {
-        .options = options, .first_failed = -1, .signal_fd = -1, .secret_fd = -1, .sinks = { { .fd = 1 }, { .fd = 2 } }
-    };
+    launch l = { .options = options,
+                 .first_failed = -1,
+                 .signal_fd = -1,
+                 .secret_fd = -1,
+                 .orders_fd = -1,
+                 .sinks = { { .fd = 1 }, { .fd = 2 } } };
     int code = TOOL_MEMORY;
     l.ranks = calloc(n, sizeof *l.ranks);
-    l.fds = calloc(2 * n + 3, sizeof *l.fds);
+    l.fds = calloc(2 * n + 4, sizeof *l.fds);
     for (size_t r = 0; l.ranks && r < n; r++)
-        l.ranks[r].streams[0].fd = l.ranks[r].streams[1].fd = -1;
+        l.ranks[r].streams[0].fd = l.ranks[r].streams[1].fd = l.ranks[r].orders = -1;
     if (l.ranks && l.fds)
         code = launch_and_wait(&l);
     else

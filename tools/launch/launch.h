@@ -4,20 +4,28 @@
 #define TOOL_LAUNCH_H
 #include <stdint.h>
 
+typedef struct { /* runs this command on another host, with launch_options.follow */
+    const char *host;
+    char *const *argv; /* ends with null */
+} launch_agent;
+
 typedef struct {
-    int32_t ranks;             /* to start here */
+    int32_t ranks;             /* to start here; with `agents` how many these are */
     int32_t world, first_rank; /* of all hosts; world 0: only this one's */
     int32_t node;              /* node 0 holds the server, at `host`:`port` */
     const char *host;
     int32_t port;
-    int prefix;               /* 1: "[rank] " before each line of output; 0: the ranks write to our own streams */
-    int bind;                 /* 1: to disjoint sets of cores, when there are enough */
-    int ranks_explain;        /* 1: a rank that exits with a code has said why; no line about it */
-    const char *program;      /* the file to run; null: argv[0], searched in PATH */
-    char *const *argv;        /* ends with null */
-    int32_t *lost;            /* out: how many ranks were killed, not by us; may be null */
-    int32_t restarts;         /* TESSERA_RESTART: how often the run was started again; 0: not set */
-    const char *restart_file; /* TESSERA_RESTART_FILE; null: not set */
+    int prefix;                 /* 1: "[rank] " before each line of output; 0: the ranks write to our own streams */
+    int bind;                   /* 1: to disjoint sets of cores, when there are enough */
+    int ranks_explain;          /* 1: a rank that exits with a code has said why; no line about it */
+    const char *program;        /* the file to run; null: argv[0], searched in PATH */
+    char *const *argv;          /* ends with null */
+    int32_t *lost;              /* out: how many ranks were killed, not by us; may be null */
+    int32_t restarts;           /* TESSERA_RESTART: how often the run was started again; 0: not set */
+    const char *restart_file;   /* TESSERA_RESTART_FILE; null: not set */
+    const launch_agent *agents; /* null: start ranks; else start these, one for each host */
+    const char *secret;         /* for the agents: the first line of their standard input */
+    int follow;                 /* 1: standard input has the secret, then signals to pass on; its end is SIGTERM */
 } launch_options;
 
 /** Starts the ranks, each with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TESSERA_KV

@@ -12,10 +12,10 @@
 #include "core/control/secret.h"
 #include "launch.h"
 
-typedef struct { /* one of a rank's two streams */
-    int fd;      /* -1: ended, or not ours */
-    int32_t rank;
-    int to; /* index of launch_sink */
+typedef struct {  /* one of a rank's two streams */
+    int fd;       /* -1: ended, or not ours */
+    int32_t rank; /* index of launch.ranks */
+    int to;       /* index of launch_sink */
     char *data;
     size_t bytes, capacity;
 } launch_stream;
@@ -43,6 +43,7 @@ typedef struct {
     int64_t term_ns;    /* when it was asked to end; 0: not yet */
     int killed;
     launch_stream streams[2];
+    int orders;                   /* of an agent: its standard input; -1: none */
     char held[LAUNCH_LINE_BYTES]; /* the last line of standard error, when another rank has just written the same */
     size_t held_bytes;
 } launch_rank;
@@ -70,6 +71,7 @@ typedef struct {
     int secret_fd; /* -1: none */
     int32_t n_running, first_failed;
     int signal_fd, interrupted;
+    int orders_fd;             /* standard input, when an agent started us; else -1 */
     int64_t stop_ns, grace_ns; /* stop_ns 0: nothing is wrong */
     sigset_t old_mask;
     struct sigaction old_pipe;
@@ -89,13 +91,39 @@ int launch_replace(launch *, int32_t r, const char *why);
 /* launch_server.c: the server of the next generation, beside the old one. 0, or an exit code after one line. */
 int launch_server_renew(launch *);
 
+typedef struct { /* one process of launch.ranks */
+    int32_t index;
+    const char *program; /* null: argv[0], searched in PATH */
+    char *const *argv;
+    char **environment;
+    const void *cpus; /* a cpu_set_t; null: not bound */
+    int in;           /* -1: ours */
+} launch_process;
+/** 0, or an exit code after one line on standard error. */
+int launch_start_process(launch *, const launch_process *);
+/** Our environment without the variables that hold a secret, to be freed; null: no memory. */
+char **launch_environment_without_secret(void);
+
+/* launch_agents.c: `tessera run --hosts`. 0, or an exit code after one line. */
+int launch_start_agents(launch *);
+/** Has the agent's command pass on a signal. SIGKILL also ends the agent. */
+void launch_agent_signal(launch *, int32_t index, int signal);
+void launch_agent_ended(launch *, int32_t index);
+/** The line about an agent that ended without a word; 1: there was one. */
+int launch_agent_explain(const launch *, int32_t index);
+
+/* launch_follow.c: what the agent's command reads from its standard input. */
+int launch_follow_secret(launch *);
+/** A signal to pass on, 0 none. */
+int launch_follow_order(launch *);
+
 /* launch_server.c: the key-value server, here or on another host. 0, or an exit code after one line. */
 int launch_server_start(launch *, int32_t *port);
 void launch_server_stop(launch *);
 int launch_several_hosts(const launch *);
 
 /* launch_output.c */
-void launch_stream_open(launch *, launch_stream *, int32_t rank, int to, int fd);
+void launch_stream_open(launch_stream *, int32_t rank, int to, int fd);
 /** Fills in what to poll for, two entries per rank and one per sink; returns how many. */
 nfds_t launch_output_poll(launch *, struct pollfd *);
 /** Reads and writes what poll said is possible. */

@@ -16,8 +16,7 @@ enum {
     WRITE_SIZE = 4096          /* what a pipe that is ready takes without blocking */
 };
 
-void launch_stream_open(launch *l, launch_stream *s, int32_t rank, int to, int fd) {
-    (void)l;
+void launch_stream_open(launch_stream *s, int32_t rank, int to, int fd) {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     *s = (launch_stream){ .fd = fd, .rank = rank, .to = to };
 }
@@ -70,9 +69,21 @@ static int is_repeated(launch_sink *sink, int32_t rank, const char *line, size_t
     return 0;
 }
 
-static void write_line(launch_sink *sink, int32_t rank, const char *line, size_t bytes) {
-    char prefix[24];
-    size_t n = (size_t)snprintf(prefix, sizeof prefix, "[%d] ", (int)rank);
+/* What an agent's command hands on has the ranks in front already; its own words get the host's name. */
+static size_t prefix_of(const launch *l, int32_t rank, const char *line, size_t bytes, char *out, size_t room) {
+    const launch_options *o = l->options;
+    int n = 0;
+    if (!o->agents)
+        n = snprintf(out, room, "[%d] ", (int)(o->first_rank + rank));
+    else if (o->prefix && (bytes < 2 || line[0] != '[' || line[1] < '0' || line[1] > '9'))
+        n = snprintf(out, room, "%.200s: ", o->agents[rank].host);
+    return (size_t)n;
+}
+
+static void write_line(launch *l, int to, int32_t rank, const char *line, size_t bytes) {
+    launch_sink *sink = &l->sinks[to];
+    char prefix[256];
+    size_t n = prefix_of(l, rank, line, bytes, prefix, sizeof prefix);
     if (sink->start > sink->bytes) { /* mostly written: what is left moves to the front */
         memcpy(sink->data, sink->data + sink->start, sink->bytes);
         sink->start = 0;
@@ -88,7 +99,7 @@ static void write_line(launch_sink *sink, int32_t rank, const char *line, size_t
 
 static void write_held(launch *l, launch_rank *rank, int32_t r) {
     if (rank->held_bytes)
-        write_line(&l->sinks[1], r, rank->held, rank->held_bytes);
+        write_line(l, 1, r, rank->held, rank->held_bytes);
     rank->held_bytes = 0;
 }
 
@@ -96,16 +107,15 @@ static void write_held(launch *l, launch_rank *rank, int32_t r) {
  * when the rank fails with it. */
 static void put_line(launch *l, const launch_stream *s, const char *line, size_t bytes) {
     launch_rank *rank = &l->ranks[s->rank];
-    launch_sink *sink = &l->sinks[s->to];
     if (s->to == 1) {
         write_held(l, rank, s->rank);
-        if (is_repeated(sink, s->rank, line, bytes) && bytes <= sizeof rank->held) {
+        if (is_repeated(&l->sinks[1], s->rank, line, bytes) && bytes <= sizeof rank->held) {
             memcpy(rank->held, line, bytes);
             rank->held_bytes = bytes;
             return;
         }
     }
-    write_line(sink, s->rank, line, bytes);
+    write_line(l, s->to, s->rank, line, bytes);
 }
 
 /* Hands over whole lines; at the end, and when a line is too long, what there is. */

@@ -31,7 +31,7 @@ static int hand_over_secret(launch *l) {
 }
 
 static int read_secret(launch *l) {
-    tess_status status = tess__secret_read(l->secret, sizeof l->secret);
+    tess_status status = l->options->follow ? TESS_OK : tess__secret_read(l->secret, sizeof l->secret);
     if (status != TESS_OK)
         return fail(status);
     if (strlen(l->secret) < TESS__SECRET_LEAST) {

@@ -19,7 +19,7 @@ extern char **environ;
 
 /* ---- environment -------------------------------------------------------------------------------- */
 
-enum { N_OURS = 15, N_LEFT_OUT = 2, OURS_MAX = 320 };
+enum { N_OURS = 15, N_LEFT_OUT = 3, OURS_MAX = 320 };
 typedef struct { /* a rank's environment: ours, then what we have ourselves */
     char ours[N_OURS][OURS_MAX];
     const char *left_out[N_LEFT_OUT];
@@ -67,7 +67,15 @@ static int merge(rank_environment *e) {
     return 0;
 }
 
-struct launch_plan {
+char **launch_environment_without_secret(void) {
+    rank_environment e = { .n_ours = 0 };
+    leave_out(&e, "TESSERA_SECRET_FILE");
+    leave_out(&e, "TESSERA_SECRET");
+    leave_out(&e, "TESSERA_SECRET_FD");
+    return merge(&e) == 0 ? e.list : NULL;
+}
+
+struct launch_plan { /* what all ranks share */
     char kv[280];
     int32_t port, cores_each, bound;
     launch_binding *bindings;
@@ -124,11 +132,9 @@ static int32_t free_port(void) {
 
 typedef struct {
     const launch *l;
-    const launch_options *options;
-    char **environment;
-    const cpu_set_t *cpus; /* null: not bound */
+    const launch_process *process;
     pid_t parent;
-    int in, out, err, report;
+    int out, err, report;
 } child_setup;
 
 /* Between fork and exec, where another thread may have held any lock: only system calls. */
@@ -137,23 +143,23 @@ static void become_rank(const child_setup *c) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != c->parent)
         _exit(TOOL_PEER);
-    if (c->cpus)
-        sched_setaffinity(0, sizeof *c->cpus, c->cpus);
-    if ((c->in >= 0 && dup2(c->in, 0) < 0) || (c->out >= 0 && dup2(c->out, 1) < 0) ||
+    if (c->process->cpus)
+        sched_setaffinity(0, sizeof(cpu_set_t), c->process->cpus);
+    if ((c->process->in >= 0 && dup2(c->process->in, 0) < 0) || (c->out >= 0 && dup2(c->out, 1) < 0) ||
         (c->err >= 0 && dup2(c->err, 2) < 0))
         _exit(TOOL_CONFIG);
     if (c->l->secret_fd >= 0)
         fcntl(c->l->secret_fd, F_SETFD, 0);
-    if (c->options->prefix)
+    if (c->l->options->prefix)
         signal(SIGPIPE, SIG_IGN);
     else
         sigaction(SIGPIPE, &c->l->old_pipe, NULL);
     sigprocmask(SIG_SETMASK, &c->l->old_mask, NULL);
-    environ = c->environment;
-    if (c->options->program)
-        execv(c->options->program, c->options->argv);
+    environ = c->process->environment;
+    if (c->process->program)
+        execv(c->process->program, c->process->argv);
     else
-        execvp(c->options->argv[0], c->options->argv);
+        execvp(c->process->argv[0], c->process->argv);
     int error = errno;
     ssize_t ignored = write(c->report, &error, sizeof error);
     (void)ignored;
@@ -184,9 +190,9 @@ static int await_exec(int fd) {
 }
 
 /* fds: report r/w, out r/w, err r/w. Returns an errno. */
-static int fork_rank(launch *l, int32_t rank, child_setup *c, int *fds) {
-    launch_rank *r = &l->ranks[rank];
-    int piped = l->options->prefix;
+static int fork_process(launch *l, child_setup *c, int *fds) {
+    launch_rank *r = &l->ranks[c->process->index];
+    int piped = l->options->prefix || l->options->agents != NULL;
     if (pipe2(fds, O_CLOEXEC) != 0 || (piped && (pipe2(fds + 2, O_CLOEXEC) != 0 || pipe2(fds + 4, O_CLOEXEC) != 0)))
         return errno;
     c->report = fds[1];
@@ -208,35 +214,42 @@ static int fork_rank(launch *l, int32_t rank, child_setup *c, int *fds) {
     fds[1] = -1;
     int error = await_exec(fds[0]);
     if (piped && !error) {
-        launch_stream_open(l, &r->streams[0], l->options->first_rank + rank, 0, fds[2]);
-        launch_stream_open(l, &r->streams[1], l->options->first_rank + rank, 1, fds[4]);
+        launch_stream_open(&r->streams[0], c->process->index, 0, fds[2]);
+        launch_stream_open(&r->streams[1], c->process->index, 1, fds[4]);
         fds[2] = fds[4] = -1;
     }
     return error;
 }
 
-/* Rank 0 reads what we read, unless that is a terminal: a process group of its own would be stopped for it. */
+int launch_start_process(launch *l, const launch_process *p) {
+    int fds[6] = { -1, -1, -1, -1, -1, -1 };
+    child_setup c = { .l = l, .process = p, .parent = getpid() };
+    int error = fork_process(l, &c, fds);
+    close_all(fds, 6);
+    if (!error)
+        return 0;
+    tess__log(TESS_LOG_ERROR, "cannot start '%s': %s", p->program ? p->program : p->argv[0], strerror(error));
+    return TOOL_CONFIG;
+}
+
+/* Rank 0 reads what we read, unless that is a terminal, for which a process group of its own would be stopped, or what
+ * an agent tells us. */
 static int start_rank(launch *l, const plan *p, int32_t rank, int null_fd) {
     rank_environment e;
-    int fds[6] = { -1, -1, -1, -1, -1, -1 };
+    int reads = l->options->first_rank + rank == 0 && !l->options->follow && !isatty(0);
     if (describe_rank(l, p, rank, &e) != 0) {
         tess__log(TESS_LOG_ERROR, "no memory to start rank %d", (int)(l->options->first_rank + rank));
         return TOOL_MEMORY;
     }
-    child_setup c = { .l = l,
-                      .options = l->options,
-                      .environment = e.list,
-                      .cpus = p->bound ? &p->bindings[rank].set : NULL,
-                      .parent = getpid(),
-                      .in = l->options->first_rank + rank == 0 && !isatty(0) ? -1 : null_fd };
-    int error = fork_rank(l, rank, &c, fds);
-    close_all(fds, 6);
+    const launch_process process = { .index = rank,
+                                     .program = l->options->program,
+                                     .argv = l->options->argv,
+                                     .environment = e.list,
+                                     .cpus = p->bound ? &p->bindings[rank].set : NULL,
+                                     .in = reads ? -1 : null_fd };
+    int code = launch_start_process(l, &process);
     free(e.list);
-    if (!error)
-        return 0;
-    tess__log(TESS_LOG_ERROR, "cannot start '%s': %s", l->options->program ? l->options->program : l->options->argv[0],
-              strerror(error));
-    return TOOL_CONFIG;
+    return code;
 }
 
 static void choose_cores(const launch *l, plan *p) {

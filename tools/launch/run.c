@@ -7,6 +7,7 @@
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
 #include "restart.h"
+#include "run_hosts.h"
 
 enum {
     KEY_NO_PREFIX = 0x100,
@@ -15,6 +16,10 @@ enum {
     KEY_NNODES,
     KEY_NODE_RANK,
     KEY_RENDEZVOUS,
+    KEY_HOSTS,
+    KEY_HOSTFILE,
+    KEY_AGENT,
+    KEY_FOLLOW,
     RANKS_MAX = 4096,
     NODES_MAX = 1024
 };
@@ -26,6 +31,7 @@ typedef struct {
     int32_t nodes, n_counts;
     int32_t counts[NODES_MAX]; /* ranks of each node, or of every node when there is one */
     char host[256];
+    run_hosts_options hosts;
 } run_arguments;
 
 static const struct argp_option options[] = {
@@ -35,6 +41,10 @@ static const struct argp_option options[] = {
     { "nnodes", KEY_NNODES, "N", 0, "how many hosts take part; call this on each of them", 1 },
     { "node-rank", KEY_NODE_RANK, "R", 0, "which of them this one is, from 0", 1 },
     { "rendezvous", KEY_RENDEZVOUS, "HOST:PORT", 0, "where all meet: an address of node 0 and a free port there", 1 },
+    { "hosts", KEY_HOSTS, "HOST:N,…", 0, "start N ranks on each of these hosts, from here", 1 },
+    { "hostfile", KEY_HOSTFILE, "FILE", 0, "the same from a file: a line \"HOST:N\" or \"HOST slots=N\" for each", 1 },
+    { "agent", KEY_AGENT, "COMMAND", 0, "what runs a command on a host: COMMAND HOST TEXT (ssh -x)", 1 },
+    { "follow", KEY_FOLLOW, NULL, OPTION_HIDDEN, NULL, 1 },
     { "no-prefix", KEY_NO_PREFIX, NULL, 0, "leave the output as it is, without \"[rank] \" before each line", 2 },
     { "bind", KEY_BIND, "none|core", 0, "bind each rank to cores of its own (the default, when there are enough)", 2 },
     { NULL, 0, NULL, 0, NULL, 0 },
@@ -77,6 +87,15 @@ static error_t parse_ranks(struct argp_state *state, run_arguments *a, const cha
     return error;
 }
 
+static error_t parse_hosts(struct argp_state *state, run_arguments *a, int is_file, const char *text) {
+    char why[256];
+    if (a->hosts.hosts.n)
+        return tool_usage_error(state, "--hosts and --hostfile are one list: give one of them, once");
+    if ((is_file ? hosts_read : hosts_parse)(text, &a->hosts.hosts, why) != 0)
+        return tool_usage_error(state, "%s: %s", is_file ? "--hostfile" : "--hosts", why);
+    return 0;
+}
+
 static error_t parse_rendezvous(struct argp_state *state, run_arguments *a, const char *text) {
     const char *colon = strrchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : 0;
@@ -85,6 +104,7 @@ static error_t parse_rendezvous(struct argp_state *state, run_arguments *a, cons
         return tool_usage_error(state, "--rendezvous is '%.100s', expected HOST:PORT", text);
     snprintf(a->host, sizeof a->host, "%.*s", (int)length - 2 * bracketed, text + bracketed);
     a->launch.host = a->host;
+    a->hosts.rendezvous = text;
     return parse_number(state, "--rendezvous: the port", colon + 1, 1, 65535, &a->launch.port);
 }
 
@@ -118,11 +138,33 @@ static error_t place_on_hosts(struct argp_state *state, run_arguments *a) {
     return 0;
 }
 
+static error_t count_hosts(struct argp_state *state, run_arguments *a) {
+    host_list *l = &a->hosts.hosts;
+    int64_t total = 0;
+    if (a->nodes || a->node_given)
+        return tool_usage_error(state, "--hosts calls --nnodes and --node-rank on each host: leave them out");
+    if (a->restart.restarts || a->restart.most || a->n_counts > 1)
+        return tool_usage_error(state, "--restarts, MIN:MAX and a list after -n do not go with --hosts");
+    for (int32_t i = 0; i < l->n; i++) {
+        if (!l->all[i].ranks && !a->ranks_given)
+            return tool_usage_error(state, "how many ranks on host %s? %s:N, or -n N for all that say nothing",
+                                    l->all[i].name, l->all[i].name);
+        l->all[i].ranks = l->all[i].ranks ? l->all[i].ranks : a->counts[0];
+        total += l->all[i].ranks;
+    }
+    return total > RANKS_MAX ? tool_usage_error(state, "%lld ranks, expected at most %d", (long long)total, RANKS_MAX)
+                             : 0;
+}
+
 static error_t finish(struct argp_state *state, run_arguments *a) {
     const char *ours = getenv("TESSERA_RANKS"), *world = getenv("WORLD_SIZE");
     error_t error = 0;
     if (!a->launch.argv)
         return tool_usage_error(state, "no program given: tessera run -n N -- PROGRAM [ARGUMENT…]");
+    if (a->hosts.hosts.n)
+        return count_hosts(state, a);
+    if (a->hosts.agent)
+        return tool_usage_error(state, "--agent needs --hosts or --hostfile");
     if (!a->ranks_given && ours && *ours)
         error = parse_ranks(state, a, "TESSERA_RANKS", ours);
     else if (!a->ranks_given && world && *world)
@@ -150,6 +192,10 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return parse_number(state, "--node-rank", text, 0, NODES_MAX - 1, &a->launch.node);
     case KEY_RENDEZVOUS: return parse_rendezvous(state, a, text);
     case KEY_RESTARTS: return parse_number(state, "--restarts", text, 1, 10000, &a->restart.restarts);
+    case KEY_HOSTS: return parse_hosts(state, a, 0, text);
+    case KEY_HOSTFILE: return parse_hosts(state, a, 1, text);
+    case KEY_AGENT: a->hosts.agent = text; return 0;
+    case KEY_FOLLOW: a->launch.follow = 1; return 0;
     case KEY_NO_PREFIX: a->launch.prefix = 0; return 0;
     case KEY_BIND:
         if (strcmp(text, "none") != 0 && strcmp(text, "core") != 0)
@@ -171,12 +217,17 @@ static const tool_page page = {
     .examples = "tessera run -n 4 -- ./my_trainer --epochs 3\n"
                 "  four ranks on this host\n"
                 "tessera run --nnodes 2 --node-rank 0 --rendezvous node1:29400 -n 4 -- ./my_trainer\n"
-                "  the first half of eight ranks on two hosts; with --node-rank 1 on the other",
+                "  the first half of eight ranks on two hosts; with --node-rank 1 on the other\n"
+                "tessera run --hosts node1:4,node2:4 -- ./my_trainer\n"
+                "  all eight from one of them, by ssh",
 };
 
 int cmd_run(int argc, char **argv) {
     static const struct argp argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
     run_arguments a = { .launch = { .prefix = 1, .bind = 1 } };
     int code = tool_parse_page(&page, &argp, ARGP_IN_ORDER, argc, argv, &a);
-    return code ? code : restart_launch(&a.launch, &a.restart);
+    if (!code)
+        code = a.hosts.hosts.n ? run_hosts(&a.launch, &a.hosts) : restart_launch(&a.launch, &a.restart);
+    hosts_free(&a.hosts.hosts);
+    return code;
 }
