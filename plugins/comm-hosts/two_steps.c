@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Collectives of several hosts with several ranks each: within the hosts and between them, so that what crosses the
+ * network crosses it once. Rank = host * each + local; a rail is the ranks with one `local`. */
+#include "communicator.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 64 };
+
+static uint64_t round_up(uint64_t n, uint64_t to) {
+    return (n + to - 1) / to * to;
+}
+static unsigned char *at(const void *base, uint64_t bytes) {
+    return (unsigned char *)base + bytes;
+}
+
+/* Of a partial sum: fp32 for what is less, as in the tree; minima and maxima are exact in their own. */
+static uint32_t partial_dtype(const tess_collective *c) {
+    int sums_floats = c->redop == TESS_SUM && (c->send_dtype == TESS_F16 || c->send_dtype == TESS_BF16);
+    return sums_floats ? TESS_F32 : c->send_dtype;
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------------- */
+
+/* The part of a reduction between hosts; pointers are filled in by who runs it. */
+static tess_collective between_of(const tess_collective *c, int32_t each) {
+    tess_collective b = *c;
+    b.struct_size = sizeof b;
+    b.send_dtype = partial_dtype(c);
+    if (c->op == TESS_ALL_REDUCE)
+        b.count = round_up((c->count + (uint64_t)each - 1) / (uint64_t)each, ALIGN);
+    return b;
+}
+
+static uint64_t between_scratch(const hosts_plugin *p, const tess_plan_env *env, const tess_collective *c,
+                                int32_t hosts) {
+    tess_plan_env rail = { .struct_size = sizeof rail };
+    tess_need need = { .struct_size = sizeof need };
+    memcpy((char *)&rail + sizeof rail.struct_size, (const char *)env + sizeof rail.struct_size,
+           (env->struct_size < sizeof rail ? env->struct_size : sizeof rail) - sizeof rail.struct_size);
+    rail.nranks = hosts;
+    rail.ranks_per_host = 1;
+    return p->between.ops->need(p->between.ctx, &rail, c, &need) == TESS_OK ? need.device_bytes : 0;
+}
+
+static uint64_t gather_chunk(const tess_collective *c) {
+    uint64_t most = HOSTS_CHUNK_BYTES / tess_dtype_bytes(c->send_dtype);
+    return c->count < most ? c->count : most;
+}
+
+hosts_scratch hosts_scratch_of(const hosts_plugin *p, const tess_plan_env *env, const tess_collective *c, int32_t hosts,
+                               int32_t each) {
+    const tess_collective between = between_of(c, each);
+    const uint64_t partial = tess_dtype_bytes(between.send_dtype), bytes = kit_bytes(c);
+    hosts_scratch s = { .own = 0 };
+    if (bytes <= HOSTS_SMALL_BYTES)
+        return s;
+    switch (c->op) {
+    case TESS_ALL_GATHER: s.own = 2 * (uint64_t)hosts * gather_chunk(c) * tess_dtype_bytes(c->send_dtype); break;
+    case TESS_REDUCE_SCATTER: s.own = (uint64_t)hosts * c->count * partial; break;
+    case TESS_ALL_REDUCE: s.own = c->count * partial; break;
+    case TESS_BROADCAST: s.own = ALIGN; break; /* none, but two steps */
+    default: return s;
+    }
+    s.own = round_up(s.own, ALIGN);
+    if (kit_reduces(c))
+        s.under = between_scratch(p, env, &between, hosts);
+    return s;
+}
+
+/* ---- posting on parts ----------------------------------------------------------------------------- */
+
+typedef struct {
+    tess_comm *c;
+    const tess_collective *call;
+    const hosts_scratch *scratch;
+    tess_error *error;
+} two_steps;
+
+/* A rank of a part as one of all. */
+static int32_t rank_of(const tess_comm *c, int which, int32_t r) {
+    const hosts_layout *l = &c->layout;
+    if (r < 0 || which == HOSTS_WHOLE || l->kind == HOSTS_ONE)
+        return r;
+    return which == HOSTS_LOCAL ? l->host * l->each + r : r * l->each + l->local;
+}
+
+static tess_status failed(const tess_comm *c, int which, const tess_error *cause, tess_status s, tess_error *e) {
+    return tess_plugin_fail_of(e, s, rank_of(c, which, cause->rank), "%s", cause->message);
+}
+
+static tess_status post(tess_comm *c, int which, const tess_collective *call, tess_request **out, tess_error *e) {
+    tess_error cause = { .struct_size = sizeof cause, .rank = -1 };
+    tess_status s = c->parts[which].ops->post(c->parts[which].comm, call, 1, out, &cause);
+    return s < 0 ? failed(c, which, &cause, s, e) : TESS_OK;
+}
+
+static tess_status finish(tess_comm *c, int which, tess_request *r, tess_error *e) {
+    tess_error cause = { .struct_size = sizeof cause, .rank = -1 };
+    tess_status s = c->parts[which].ops->wait(r, -1, &cause);
+    c->parts[which].ops->request_free(r);
+    return s < 0 ? failed(c, which, &cause, s, e) : TESS_OK;
+}
+
+tess_status hosts_run_on(tess_comm *c, int which, const tess_collective *call, tess_error *e) {
+    tess_request *r = NULL;
+    tess_status s = post(c, which, call, &r, e);
+    return s < 0 ? s : finish(c, which, r, e);
+}
+
+/* A request that outlives a failure would write to memory that is the caller's again. */
+static tess_status give_up(tess_comm *c, int which, tess_request *r, tess_status why) {
+    c->parts[which].ops->abort(c->parts[which].comm, why);
+    finish(c, which, r, NULL);
+    return why;
+}
+
+/* ---- all_gather ----------------------------------------------------------------------------------- */
+
+static unsigned char *block(const two_steps *t, int32_t host, int32_t local) {
+    const int32_t rank = host * t->c->layout.each + local;
+    return at(t->call->recv, (uint64_t)rank * kit_bytes(t->call));
+}
+
+/* Within a host, of the blocks that began on `host`. */
+static tess_collective gather_within(const two_steps *t, int32_t host) {
+    const hosts_layout *l = &t->c->layout;
+    tess_collective c = *t->call;
+    c.send = host == l->host ? t->call->send : block(t, host, l->local);
+    c.recv = block(t, host, 0);
+    return c;
+}
+
+static tess_status post_chunk(two_steps *t, uint64_t k, uint64_t chunk, tess_request **out) {
+    const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
+    tess_collective c = *t->call;
+    c.count = left < chunk ? left : chunk;
+    c.send = at(t->call->send, k * chunk * bytes);
+    c.recv = at(t->call->scratch, (k & 1) * (uint64_t)t->c->layout.hosts * chunk * bytes);
+    return post(t->c, HOSTS_RAIL, &c, out, t->error);
+}
+
+static void place_chunk(const two_steps *t, uint64_t k, uint64_t chunk) {
+    const hosts_layout *l = &t->c->layout;
+    const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
+    const uint64_t n = (left < chunk ? left : chunk) * bytes;
+    const unsigned char *from = at(t->call->scratch, (k & 1) * (uint64_t)l->hosts * chunk * bytes);
+    for (int32_t h = 0; h < l->hosts; h++)
+        if (h != l->host)
+            memcpy(block(t, h, l->local) + k * chunk * bytes, from + (uint64_t)h * n, n);
+}
+
+/* Over the rail in chunks: while one travels, the one before is put in its places. */
+static tess_status gather_between(two_steps *t) {
+    const uint64_t chunk = gather_chunk(t->call), n = (t->call->count + chunk - 1) / chunk;
+    tess_request *now = NULL, *next = NULL;
+    tess_status s = post_chunk(t, 0, chunk, &now);
+    for (uint64_t k = 0; k < n && s == TESS_OK; k++) {
+        if (k + 1 < n)
+            s = post_chunk(t, k + 1, chunk, &next);
+        if (s < 0)
+            return give_up(t->c, HOSTS_RAIL, now, s);
+        s = finish(t->c, HOSTS_RAIL, now, t->error);
+        if (s == TESS_OK)
+            place_chunk(t, k, chunk);
+        else if (k + 1 < n)
+            return give_up(t->c, HOSTS_RAIL, next, s);
+        now = next;
+    }
+    return s;
+}
+
+static tess_status all_gather(two_steps *t) {
+    const hosts_layout *l = &t->c->layout;
+    tess_request *own = NULL;
+    tess_collective c = gather_within(t, l->host);
+    tess_status s = post(t->c, HOSTS_LOCAL, &c, &own, t->error);
+    if (s < 0)
+        return s;
+    s = gather_between(t);
+    if (s < 0)
+        return give_up(t->c, HOSTS_LOCAL, own, s);
+    s = finish(t->c, HOSTS_LOCAL, own, t->error);
+    for (int32_t h = 0; h < l->hosts && s == TESS_OK; h++)
+        if (h != l->host) {
+            c = gather_within(t, h);
+            s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
+        }
+    return s;
+}
+
+/* ---- reductions ----------------------------------------------------------------------------------- */
+
+/* Partial sums of a host: no scale yet, nothing added. */
+static tess_collective within_of(const tess_collective *call) {
+    tess_collective c = *call;
+    c.recv_dtype = partial_dtype(call);
+    c.flags = 0;
+    c.scale = 1;
+    c.scratch = NULL;
+    c.scratch_bytes = 0;
+    return c;
+}
+
+static void take_scratch(const two_steps *t, tess_collective *c) {
+    c->send = t->call->scratch;
+    c->scratch = at(t->call->scratch, t->scratch->own);
+    c->scratch_bytes = t->scratch->under;
+}
+
+/* This rank sums, over its host, the blocks of its rail: one for every host. The rail adds up the hosts' sums. */
+static tess_status reduce_scatter(two_steps *t) {
+    const hosts_layout *l = &t->c->layout;
+    tess_collective c = within_of(t->call);
+    const uint64_t in = kit_bytes(t->call) * (uint64_t)l->each, out = c.count * tess_dtype_bytes(c.recv_dtype);
+    tess_status s = TESS_OK;
+    for (int32_t h = 0; h < l->hosts && s == TESS_OK; h++) {
+        c.send = at(t->call->send, (uint64_t)h * in);
+        c.recv = at(t->call->scratch, (uint64_t)h * out);
+        s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
+    }
+    c = between_of(t->call, l->each);
+    take_scratch(t, &c);
+    return s < 0 ? s : hosts_run_on(t->c, HOSTS_RAIL, &c, t->error);
+}
+
+typedef struct { /* the part of an all_reduce that one rail adds up */
+    uint64_t first, count;
+} segment;
+
+static segment segment_of(const two_steps *t, int32_t local) {
+    const uint64_t most = between_of(t->call, t->c->layout.each).count, first = most * (uint64_t)local;
+    const uint64_t left = first < t->call->count ? t->call->count - first : 0;
+    return (segment){ first, left < most ? left : most };
+}
+
+static tess_status spread_segments(two_steps *t) {
+    const uint64_t bytes = tess_dtype_bytes(t->call->recv_dtype);
+    tess_status s = TESS_OK;
+    for (int32_t i = 0; i < t->c->layout.each && s == TESS_OK; i++) {
+        const segment part = segment_of(t, i);
+        tess_collective c = *t->call;
+        c.op = TESS_BROADCAST;
+        c.send_dtype = t->call->recv_dtype;
+        c.send = c.recv = at(t->call->recv, part.first * bytes);
+        c.count = part.count;
+        c.flags = 0;
+        c.scale = 1;
+        c.root = i;
+        s = part.count ? hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error) : TESS_OK;
+    }
+    return s;
+}
+
+static tess_status all_reduce(two_steps *t) {
+    const segment mine = segment_of(t, t->c->layout.local);
+    tess_collective c = within_of(t->call);
+    c.recv = t->call->scratch;
+    tess_status s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
+    c = between_of(t->call, t->c->layout.each);
+    take_scratch(t, &c);
+    c.send = at(c.send, mine.first * tess_dtype_bytes(c.send_dtype));
+    c.recv = at(t->call->recv, mine.first * tess_dtype_bytes(c.recv_dtype));
+    c.count = mine.count;
+    if (s == TESS_OK && mine.count)
+        s = hosts_run_on(t->c, HOSTS_RAIL, &c, t->error);
+    return s < 0 ? s : spread_segments(t);
+}
+
+/* ---- broadcast ------------------------------------------------------------------------------------ */
+
+static tess_status broadcast(two_steps *t) {
+    const hosts_layout *l = &t->c->layout;
+    const int32_t local = t->call->root % l->each;
+    tess_collective c = *t->call;
+    tess_status s = TESS_OK;
+    c.root = t->call->root / l->each;
+    if (l->local == local)
+        s = hosts_run_on(t->c, HOSTS_RAIL, &c, t->error);
+    c.root = local;
+    if (t->c->rank != t->call->root)
+        c.send = t->call->recv;
+    return s < 0 ? s : hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
+}
+
+tess_status hosts_run_two_steps(tess_comm *c, const tess_collective *call, const hosts_scratch *scratch,
+                                tess_error *e) {
+    two_steps t = { c, call, scratch, e };
+    switch (call->op) {
+    case TESS_ALL_GATHER: return all_gather(&t);
+    case TESS_REDUCE_SCATTER: return reduce_scatter(&t);
+    case TESS_ALL_REDUCE: return all_reduce(&t);
+    default: return broadcast(&t);
+    }
+}
