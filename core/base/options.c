@@ -345,7 +345,7 @@ tess_status tess__given_check(const tess__given *s) {
     return TESS_OK;
 }
 
-/* A variable that begins like this plugin's and is nobody's is a slip that would otherwise go unnoticed. */
+/* A variable with this plugin's prefix that names no option is a slip, which would otherwise go unnoticed. */
 static tess_status check_no_stranger(const char *kind, const char *plugin, const char *prefix) {
     for (char **e = environ; e && *e; e++) {
         char key[80], near[80];

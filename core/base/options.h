@@ -21,7 +21,7 @@ const tess__option *tess__option_find(const char *key);
 /** "device-memory" → "TESSERA_DEVICE_MEMORY", at most 79 characters. Null when the key is not [a-z0-9-]+. */
 const char *tess__option_variable(const char *key, char out[80]);
 
-/** What a program gave to tess_open, or a user to the command line, by its keys. */
+/** The settings that a program gave to tess_open, or a user to the command line, by key. */
 typedef struct {
     const tess_setting *list; /* a later one of the same key takes the place of an earlier */
     uint32_t n;

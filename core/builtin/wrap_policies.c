@@ -11,14 +11,15 @@
 
 enum { FLAG_TIED = 2 };
 
-/* What the text after the colon asked for. */
+/* The request in the text after the colon. */
 typedef struct {
     uint64_t size;   /* size:N */
     char **patterns; /* module:PATTERN,… with dots as slashes, so that * stays within one level */
     int32_t n_patterns;
 } policy;
 
-/* Tied parameters form a unit of their own; `free_unit` and what is above it is nobody's yet. Returns the count. */
+/* Tied parameters form a unit of their own; `free_unit` and what is above it are not given out yet. Returns the count.
+ */
 static int32_t finish_units(const tess_model_view *v, int32_t *unit, int32_t free_unit) {
     for (uint32_t i = 0; i < v->n_params; i++)
         if (v->params[i].flags & FLAG_TIED)

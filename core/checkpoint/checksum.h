@@ -8,7 +8,7 @@ enum { TESS__SUM_BYTES = 16 };
 
 /** 1: this build computes checksums. */
 int tess__sum_known(void);
-/** Of one piece of memory, in canonical (big-endian) order; zeros in a build without xxHash. */
+/** The checksum of one piece of memory, in canonical (big-endian) order; zeros in a build without xxHash. */
 void tess__sum(const void *data, uint64_t bytes, uint8_t out[TESS__SUM_BYTES]);
 
 typedef struct {                               /* of consecutive chunks */

@@ -153,7 +153,8 @@ tess_status tess__store_remove(const tess__disk *d, const char *dir, uint64_t st
     return TESS_OK;
 }
 
-/* What a dead run left in one step's directory. One with a manifest that does not read is left for a person to see. */
+/* Removes the files that a dead run left in one step's directory. One with a manifest that does not read is left for a
+ * person to see. */
 static void clean_step(const tess__disk *d, const char *dir, uint64_t step) {
     char path[PATH_MAX];
     tess__manifest m;

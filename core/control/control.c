@@ -207,7 +207,7 @@ static void *run(void *user) {
             int64_t now_ns = tess__now_ns();
             check_silence(control, now_ns);
             publish(control, now_ns);
-            /* What the server said before it went is read first: its end shows in the next turn. */
+            /* Reads the server's last messages first: its end shows in the next turn. */
             if (tess__outbox_flush(&control->out, &control->link) < 0)
                 tess__outbox_clear(&control->out);
             if (control->goodbye_sent)

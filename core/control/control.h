@@ -71,7 +71,7 @@ typedef void (*tess__departed_fn)(void *user, int32_t rank);
 void tess__control_on_departed(tess__control *, tess__departed_fn, void *user);
 int32_t tess__control_departed(tess__control *, int32_t rank); /* 1: has said goodbye; any thread, cheap */
 
-/** What this rank is doing, for messages on the other ranks: the first 159 bytes are copied (null: nothing) and
+/** Sets this rank's activity, for messages on the other ranks: the first 159 bytes are copied (null: nothing) and
  * published within 100 ms. One thread at a time; no lock, no allocation: cheap enough for each instruction. */
 void tess__control_doing(tess__control *, const char *text);
 /** This rank has failed with `status`. Returns when the first cause is known, at most a second later: ask

@@ -42,8 +42,8 @@ struct tess__control {
 
     atomic_int aborting, news;
     atomic_uchar *departed;
-    /* What this rank does, written by the engine's thread at any moment: the thread reads it again when `doing_turn`
-     * was odd or has changed meanwhile. */
+    /* Seqlock: the engine's thread writes the activity at any moment; the control thread reads it again when
+     * `doing_turn` was odd or has changed meanwhile. */
     atomic_uint doing_turn;
     atomic_ullong doing[TESS__KV_DOING_MAX / 8];
 

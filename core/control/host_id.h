@@ -7,6 +7,6 @@
 /** A number equal on processes that run on one host and can reach each other there: one kernel, one network namespace.
  */
 uint64_t tess__host_id(void);
-/** Of each rank's host id, the most ranks with the same: the same answer on every rank. */
+/** The largest number of ranks with one host id; the same answer on every rank. */
 int32_t tess__most_on_a_host(const uint64_t *ids, int32_t n);
 #endif

@@ -56,7 +56,7 @@ typedef struct tess__kv_exchange {
     uint32_t *ids; /* of each rank's request; 0: has not come */
 } tess__kv_exchange;
 
-/* What may be an echo yields to who found a rank silent, and both to a death. */
+/* A report that may be an echo yields to a heartbeat that stopped, and both yield to a death. */
 enum { TESS__KV_NO_CAUSE = 0, TESS__KV_ECHO, TESS__KV_SILENCE, TESS__KV_DEATH };
 typedef struct {
     int strength, settled, reported;

@@ -27,6 +27,6 @@ ssize_t tess__link_send(tess__link *, const struct iovec *parts, int n);
 ssize_t tess__link_recv(tess__link *, void *to, size_t bytes);
 /** 1: the other side has proven that it has the secret; always 1 without TLS. */
 int tess__link_is_proven(const tess__link *);
-/** What to poll for. */
+/** The events to poll for. */
 short tess__link_events(const tess__link *, int has_output);
 #endif

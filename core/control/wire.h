@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What travels between ranks and the key-value server: a 32-byte header, a key, a value; little endian.
+/* The messages between ranks and the key-value server: a 32-byte header, a key, a value; little endian.
  * Sockets are non-blocking, closed on exec, and never raise SIGPIPE. */
 #ifndef TESS_WIRE_H
 #define TESS_WIRE_H

@@ -54,20 +54,20 @@ void tess__comms_reset(tess__comms *);                 /* to what a rank that st
 /** The communicator that allocates the device's memory, so that it reaches it best; null: the device does. */
 tess_comm *tess__comms_allocator(const tess__comms *);
 tess_status tess__comms_alloc(const tess__comms *, tess_comm *, const tess_alloc_request *, tess_buffer *out);
-/** What `owner` allocated, with the communicator of another group; returns that one, null where it is the same or
- * cannot. */
+/** Registers memory that `owner` allocated with the communicator of another group; returns that one, null where it is
+ * the same or cannot. */
 tess_comm *tess__comms_register(const tess__comms *, int which, const tess_comm *owner, tess_buffer *);
 void tess__comms_deregister(const tess__comms *, tess_comm *, tess_buffer *);
 void tess__comms_free(const tess__comms *, tess_comm *, tess_buffer *);
 
-/** What this rank does now, for the messages on other ranks, should it be lost in it. */
+/** Sets this rank's activity, which other ranks name if it is lost in it. */
 const char *tess__comms_doing(tess__comms *, const char *text);
 void tess__comms_idle(tess__comms *);
 const char *tess__comms_activity(const tess__comms *); /* "": nothing */
 
 /** Posts: memory kinds, stream and number are filled in. */
 tess_status tess__comm_post(tess__comms *, int which, tess_collective *, tess_request **);
-/** Blocks until the request has ended, listening for what befalls other ranks. */
+/** Blocks until the request has ended, while it listens for lost ranks. */
 tess_status tess__comm_wait(tess__comms *, int which, tess_request *, uint64_t seq);
 /** Posts, waits and frees. */
 tess_status tess__comm_run(tess__comms *, int which, const tess_collective *, const char *doing);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a program declares: scopes, parameters, blocks. */
+/* Declarations of a program: scopes, parameters, blocks. */
 #include "state.h"
 
 tess_status tess_scope_add(tess *t, const char *name, int64_t stack, tess_scope *first) {

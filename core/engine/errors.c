@@ -36,8 +36,8 @@ tess_status tess__callback_failed(tess_status status, uint64_t before, const cha
     return tess__fail(status, "%s \"%s\" failed with %s", what, name, tess__status_name(status));
 }
 
-/* What another rank's end can look like here; anything else is this rank's own finding, and what the system refuses
- * this rank is nobody else's fault. */
+/* Statuses that may follow from another rank's failure. Any other one is this rank's own error, and what the system
+ * refuses this rank is nobody else's fault. */
 static int may_be_echo(tess_status s) {
     return s == TESS_E_ABORTED || s == TESS_E_PEER || s == TESS_E_TIMEOUT;
 }

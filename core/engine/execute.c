@@ -30,7 +30,7 @@ static void name_instr(tess *t, const tess__instr *in) {
     tess__comms_doing(&t->comms, text);
 }
 
-/* What the instruction posts, from `send` to `recv`; `scratch` is the role of its scratch. */
+/* The collective that the instruction posts, from `send` to `recv`; `scratch` is the role of its scratch. */
 static tess_collective planned(const tess *t, const tess__instr *in, const void *send, void *recv, int scratch) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
     return (tess_collective){ .op = p->op,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What ranks compare before they trust each other's bytes. */
+/* Ranks compare plugins, options and programs before they use each other's data. */
 #include "state.h"
 #include "base/hash.h"
 #include "kernels/isa.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What an engine was set up with, for a program to read: tess_info_get, tess_compute_dtype, microbatches, advice. */
+/* The choices of an engine, for a program to read: tess_info_get, tess_compute_dtype, microbatches, advice. */
 #include "state.h"
 
 #include <tessera/plugin_helpers.h>

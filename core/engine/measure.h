@@ -17,7 +17,7 @@ tess_status tess__needs_create(tess__needs *, const tess__setup *, const tess__l
 void tess__needs_free(tess__needs *);
 
 /** The bytes that (role, index) must hold now. `in`, when not null, is the instruction of `program` that books it: what
- * comes behind it tells the uses of one place apart. `saved`: by block, whether its saved buffer is booked; or null. */
+ * follows it tells the uses of one place apart. `saved`: by block, whether its saved buffer is booked; or null. */
 uint64_t tess__measure(const tess__plan *, const tess__needs *, const tess__program *program, const uint8_t *saved,
                        const tess__instr *in, int role, int32_t index);
 #endif

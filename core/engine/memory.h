@@ -48,7 +48,7 @@ typedef struct {
 tess_status tess__memory_create(tess__memory *);
 /** The arenas, and what rests in them. `device_index`: to ask for its NUMA node. */
 tess_status tess__memory_obtain(tess__memory *, int32_t device_index);
-/** What the program asks for itself: `n` of them so far. TESS_E_BUDGET beyond the budget. */
+/** Memory of tess_alloc: `n` of them so far. TESS_E_BUDGET beyond the budget. */
 tess_status tess__memory_user(tess__memory *, const char *label, uint64_t bytes, int32_t n);
 /** Between two groups of ranks: what the step that broke off had booked goes off the books, `deviating` being a pass
  * off the compiled order; after the release of what communicators allocated and the making of new ones, that is

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a program may ask of an engine: its ledger, its trace, its statistics. */
+/* Reads of a program: the ledger, the trace, the statistics. */
 #include "state.h"
 
 #include <tessera/plugin_helpers.h>
@@ -156,7 +156,7 @@ static tess_status each(const tess *t, uint64_t step, tess_span_fn fn, void *use
     for (uint64_t i = 0; i < n && !s; i++) {
         tess__span_place at = tess__span_about(&spans[i], &t->plan.model, &t->plan.layout);
         tess_span span = { .struct_size = sizeof span,
-                           .lane = tess__track_name(spans[i].lane),
+                           .lane = tess__track_name(spans[i].track),
                            .op = tess__span_op(&spans[i]),
                            .unit = tess__span_unit(&spans[i], &t->plan.model, &t->plan.layout),
                            .step = step,

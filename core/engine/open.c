@@ -67,7 +67,7 @@ static tess_status open_plugins(tess *t) {
     return TESS_OK;
 }
 
-/* Of the process: what one engine asks for holds for all. */
+/* The level belongs to the process: one engine's request holds for all. */
 static tess_status read_log_level(const tess *t) {
     static const char *const names[] = { "error", "warning", "info", "debug" };
     const char *level = NULL;
@@ -78,7 +78,7 @@ static tess_status read_log_level(const tess *t) {
     return s;
 }
 
-/* What the plan depends on: memory kind, alignment, granularity; and whether all that was chosen goes together. */
+/* Inputs of the plan: memory kind, alignment, granularity; and whether all that was chosen goes together. */
 static tess_status read_device(tess *t) {
     tess__setup *u = &t->plan.setup;
     tess_device_info info;

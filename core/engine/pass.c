@@ -65,7 +65,7 @@ static tess_status check_scope(const tess *t, const char *call, tess_scope scope
 
 /* ---- a pass that deviates from the compiled order ---- */
 
-/* What the instructions so far have done to the units, for the compiler to go on from. */
+/* Replays the effects of the instructions so far on the units, so that the compiler can continue. */
 static void replay(tess *t, const tess__program *old, const tess__instr *in) {
     tess__compiler *b = &t->plan.compiler;
     int32_t unit = in->index >= 0 && in->index < t->plan.layout.n_groups ? t->plan.layout.groups[in->index].unit : -1;

@@ -11,7 +11,7 @@ static int on_a_lane(const tess *t, const tess__instr *in) {
 }
 
 static int is_wait(const tess__instr *in) {
-    tess__span span = { .lane = TESS__TRACK_COMPUTE, .op = in->op };
+    tess__span span = { .track = TESS__TRACK_COMPUTE, .op = in->op };
     return tess__span_is_wait(&span);
 }
 
@@ -81,9 +81,9 @@ void tess__tracing_comm(tess *t, const tess__instr *wait, int64_t posted_ns) {
     t->recorder.comm_end_ns = tess__trace_now();
 }
 
-void tess__tracing_job(tess *t, uint32_t lane, uint8_t op, int32_t index, int64_t begin_ns) {
+void tess__tracing_job(tess *t, uint32_t track, uint8_t op, int32_t index, int64_t begin_ns) {
     tess__instr in = { .op = op, .index = index };
-    tess__trace_add(t->recorder.trace, lane, &in, NULL, t->step.steps_done, begin_ns);
+    tess__trace_add(t->recorder.trace, track, &in, NULL, t->step.steps_done, begin_ns);
 }
 
 void tess__tracing_event(tess *t, const tess__event *e, tess__mark begin) {

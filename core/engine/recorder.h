@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the engine writes down while it runs: spans for tess_trace, points for the ledger. */
+/* Records of a running engine: spans for tess_trace, points for the ledger. */
 #ifndef TESS_RECORDER_H
 #define TESS_RECORDER_H
 #include "timeline.h"

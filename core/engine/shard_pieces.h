@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What this rank writes of a checkpoint: the pieces of parameters, states and buffers that it saves, and where they
+/* This rank's share of a checkpoint: the pieces of parameters, states and buffers that it saves, and where they
  * lie. Replicas of a shard divide it between them. */
 #ifndef TESS_SHARD_PIECES_H
 #define TESS_SHARD_PIECES_H

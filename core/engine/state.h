@@ -182,7 +182,7 @@ void tess__tracing_instr(tess *, const tess__instr *, tess__mark begin);
 /** A collective was posted, for which a stream will wait. */
 tess_status tess__tracing_posted(tess *, const tess__instr *, tess_request *);
 void tess__tracing_comm(tess *, const tess__instr *wait, int64_t posted_ns);
-void tess__tracing_job(tess *, uint32_t lane, uint8_t op, int32_t index, int64_t begin_ns);
+void tess__tracing_job(tess *, uint32_t track, uint8_t op, int32_t index, int64_t begin_ns);
 void tess__tracing_event(tess *, const tess__event *, tess__mark begin);
 tess_status tess__tracing_start(tess *, uint64_t spans);
 void tess__tracing_end(tess *);

@@ -49,7 +49,7 @@ void tess__streams_end(tess__streams *);
 tess_status tess__stream_kernel(tess__streams *, tess__stream *, tess_kernel *);
 tess_status tess__stream_copy(tess__streams *, tess__stream *, void *dst, uint32_t dst_mem, const void *src,
                               uint32_t src_mem, uint64_t bytes);
-/** What the compute stream gets from now on waits for that ticket; 0: for nothing. */
+/** Later work on the compute stream waits for that ticket; 0: for nothing. */
 tess_status tess__stream_wait(tess__streams *, const tess__stream *, uint64_t ticket);
 /** Blocks until it has passed: for the host's own work. Any thread. */
 tess_status tess__stream_finish(tess__streams *, const tess__stream *, uint64_t ticket);

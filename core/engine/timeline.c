@@ -55,24 +55,24 @@ void tess__timeline_end(tess__timeline *t) {
 /* ---- read ---- */
 
 static int is_wait(const tess__timed *s) {
-    tess__span span = { .lane = (uint8_t)s->lane, .op = s->in.op };
+    tess__span span = { .track = (uint8_t)s->track, .op = s->in.op };
     return tess__span_is_wait(&span);
 }
 
 static void give(tess__timeline *t, const tess__timed *s, int64_t begin_ns, int64_t end_ns) {
     const int64_t least_ns = 1000; /* a wait for what is there already is none */
     int collective = s->in.op == TESS__NORM_REDUCE || s->in.op == TESS__SHARE_BUFFERS;
-    if (s->lane == TESS__TRACK_COMM) { /* one runs after another */
+    if (s->track == TESS__TRACK_COMM) { /* one runs after another */
         begin_ns = begin_ns > t->comm_end_ns ? begin_ns : t->comm_end_ns;
         end_ns = end_ns > begin_ns ? end_ns : begin_ns;
     }
     if (is_wait(s) && end_ns - begin_ns < least_ns)
         return;
     const tess__event *event = s->in.op == TESS__ENTER ? &s->event : NULL;
-    tess__trace_add_span(t->trace, s->lane, &s->in, event, s->step, begin_ns, end_ns);
+    tess__trace_add_span(t->trace, s->track, &s->in, event, s->step, begin_ns, end_ns);
     if (collective)
         tess__trace_add_span(t->trace, TESS__TRACK_COMM, &s->in, NULL, s->step, begin_ns, end_ns);
-    if (collective || s->lane == TESS__TRACK_COMM)
+    if (collective || s->track == TESS__TRACK_COMM)
         t->comm_end_ns = end_ns;
 }
 
@@ -132,13 +132,13 @@ tess_status tess__timeline_begin(tess__timeline *t, const tess_stream *stream, t
     return TESS_OK;
 }
 
-tess_status tess__timeline_stop(tess__timeline *t, tess__timed *s, const tess_stream *stream, uint32_t lane,
+tess_status tess__timeline_stop(tess__timeline *t, tess__timed *s, const tess_stream *stream, uint32_t track,
                                 const tess__instr *in, const tess__event *event, uint64_t step) {
     if (!s || s->state != OPEN)
         return TESS_OK;
     TRY(tess__device_record(t->device, s->end, stream));
     s->state = CLOSED;
-    s->lane = lane;
+    s->track = track;
     s->in = *in;
     s->event = event ? *event : (tess__event){ 0 };
     s->step = step;

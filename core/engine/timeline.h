@@ -11,7 +11,7 @@ enum { TESS__TIMED = 1024 }; /* spans between two readings; a program in flight 
 typedef struct { /* one span */
     tess_event *begin, *end;
     int state;
-    uint32_t lane;
+    uint32_t track;
     tess__instr in;
     tess__event event; /* of ENTER */
     uint64_t step;
@@ -35,7 +35,7 @@ void tess__timeline_end(tess__timeline *);
 /** A span begins where the stream is now. Null: no timeline, or no room. */
 tess_status tess__timeline_begin(tess__timeline *, const tess_stream *, tess__timed **out);
 /** It ends where the stream is now. `span` null: nothing. */
-tess_status tess__timeline_stop(tess__timeline *, tess__timed *span, const tess_stream *, uint32_t lane,
+tess_status tess__timeline_stop(tess__timeline *, tess__timed *span, const tess_stream *, uint32_t track,
                                 const tess__instr *, const tess__event *or_null, uint64_t step);
 /** Gives what has passed to the trace. */
 tess_status tess__timeline_read(tess__timeline *);

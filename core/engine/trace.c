@@ -14,7 +14,7 @@ typedef struct {
     int64_t begin_ns, end_ns;
     uint64_t step;
     int32_t index;
-    uint8_t lane, op, event;
+    uint8_t track, op, event;
 } record;
 
 struct tess__trace {
@@ -51,20 +51,20 @@ int64_t tess__trace_now(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-void tess__trace_add(tess__trace *t, uint32_t lane, const tess__instr *in, const tess__event *event, uint64_t step,
+void tess__trace_add(tess__trace *t, uint32_t track, const tess__instr *in, const tess__event *event, uint64_t step,
                      int64_t begin_ns) {
     if (t)
-        tess__trace_add_span(t, lane, in, event, step, begin_ns, tess__trace_now());
+        tess__trace_add_span(t, track, in, event, step, begin_ns, tess__trace_now());
 }
 
-void tess__trace_add_span(tess__trace *t, uint32_t lane, const tess__instr *in, const tess__event *event, uint64_t step,
-                          int64_t begin_ns, int64_t end_ns) {
+void tess__trace_add_span(tess__trace *t, uint32_t track, const tess__instr *in, const tess__event *event,
+                          uint64_t step, int64_t begin_ns, int64_t end_ns) {
     uint64_t at = atomic_fetch_add_explicit(&t->n, 1, memory_order_relaxed) % t->cap;
     t->records[at] = (record){ .begin_ns = begin_ns,
                                .end_ns = end_ns,
                                .step = step,
                                .index = event ? event->scope : in->index,
-                               .lane = (uint8_t)lane,
+                               .track = (uint8_t)track,
                                .op = in->op,
                                .event = event ? event->type : 0 };
 }
@@ -73,7 +73,7 @@ static int by_start(const void *a, const void *b) {
     const tess__span *x = a, *y = b;
     if (x->start != y->start)
         return x->start < y->start ? -1 : 1;
-    return (int)x->lane - (int)y->lane;
+    return (int)x->track - (int)y->track;
 }
 
 uint64_t tess__trace_read(const tess__trace *t, uint64_t step, tess__span *out, uint64_t cap) {
@@ -87,7 +87,7 @@ uint64_t tess__trace_read(const tess__trace *t, uint64_t step, tess__span *out, 
         if (r->step != step)
             continue;
         if (n < cap)
-            out[n] = (tess__span){ .lane = r->lane,
+            out[n] = (tess__span){ .track = r->track,
                                    .op = r->op,
                                    .event = r->event,
                                    .index = r->index,

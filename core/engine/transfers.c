@@ -93,8 +93,8 @@ static tess_status run_up(void *user, tess_kernel *k) {
 
 /* ---- jobs, on a lane's thread: they touch nothing but buffers that live until the wait ---- */
 
-static tess_status done(tess *t, tess_status s, uint32_t lane, uint8_t op, int32_t index, int64_t begin) {
-    tess__tracing_job(t, lane, op, index, begin);
+static tess_status done(tess *t, tess_status s, uint32_t track, uint8_t op, int32_t index, int64_t begin) {
+    tess__tracing_job(t, track, op, index, begin);
     return s;
 }
 

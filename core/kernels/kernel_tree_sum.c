@@ -10,7 +10,7 @@
 
 enum { CHUNK_BYTES = 4096, MOST_LEVELS = 32 };
 
-/* What one chunk of one type needs: add a + b, multiply. Integers wrap, as in every comm backend. */
+/* The operations on one chunk of one type: add a + b, multiply. Integers wrap, as in every comm backend. */
 #define SPAN(type, name)                                                                                               \
     TESS_BODY void add_body_##name(void *out, const void *a, const void *b, uint64_t elems) {                          \
         type *o = out;                                                                                                 \

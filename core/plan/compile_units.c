@@ -252,7 +252,8 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
                                           : TESS_OK;
 }
 
-/* What a unit's gradient sets going on the host has time until the next unit's gradient has come down. */
+/* Host work started by a unit's gradient is awaited only after the next unit's gradient has arrived, so the two
+ * overlap. */
 tess_status tess__unit_end_host_work(tess__compiler *b) {
     int32_t u = b->on_host;
     b->on_host = -1;

@@ -65,7 +65,7 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
     return TESS_OK;
 }
 
-/* What backward needs soon after forward stays: of the last two blocks, and what would come back while they run. */
+/* Activations of the last blocks stay on the device, because backward needs them before a round trip could finish. */
 uint64_t tess__offloaded_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
     if (block < 0 || block >= m->n_blocks - (output ? 3 : 2) ||
         tess__activations_of(s, block) != TESS__ACTIVATIONS_OFFLOAD)
@@ -223,7 +223,7 @@ static void finish_group(const tess__setup *s, tess__group *g) {
 
 /* ---- names of units, for messages ---- */
 
-/* What the scopes of a unit's parameters have in common. */
+/* The common prefix of the scopes of a unit's parameters. */
 typedef struct {
     const char *text;
     size_t length;

@@ -50,7 +50,7 @@ tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t
                                tess__layout *out);
 void tess__layout_free(tess__layout *);
 
-/** What the precision plugin makes of one parameter. */
+/** The dtypes that the precision plugin gives one parameter. */
 tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_precision_choice *out);
 
 /** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0. */

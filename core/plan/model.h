@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the program declared: parameters, scopes and blocks, before any layout. */
+/* The program's declarations: parameters, scopes and blocks, before any layout. */
 #ifndef TESS_MODEL_H
 #define TESS_MODEL_H
 #include "base/name_index.h"

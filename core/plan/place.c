@@ -23,8 +23,8 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* What has been placed. Short lives, which most are, are also listed by the stretches of the program that they touch,
- * so that few need to be looked at for another short one. */
+/* Buffers that have been placed. Short lives, which most are, are also listed by the stretches of the program that they
+ * touch, so that few need to be looked at for another short one. */
 enum { STRETCH = 64 /* instructions */, SHORT = 8 /* stretches at most */ };
 typedef struct {
     tess__buffer *buffer;

@@ -76,7 +76,7 @@ uint64_t tess__planned_bytes(const tess__plan *p, uint32_t domain) {
     return total;
 }
 
-/* Between a training pass and its step the gradients lie where that pass has left them. A program that may run there,
+/* From a training pass to its step the gradients keep their place. A program that may run there,
  * such as an evaluation, may then find no room but above them. */
 static int gradients_are_in_the_way(const tess__plan *p) {
     uint64_t trains = 0, most = tess__planned_arena(p, TESS_DOMAIN_DEVICE, TESS__STEP);

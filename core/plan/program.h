@@ -5,7 +5,7 @@
 #define TESS_PROGRAM_H
 #include "layout.h"
 
-/* What a buffer is for; with an index (group, block, or 0) it names one place in memory. */
+/* The role of a buffer; with an index (group, block, or 0) it names one place in memory. */
 enum tess__role {
     /* resident: offsets never move */
     TESS__MASTER,     /* group: this rank's shard of the parameters */
@@ -171,15 +171,14 @@ tess_status tess__program_event(tess__program *, uint8_t type, int32_t scope);
 tess_status tess__program_point(tess__program *, uint32_t point, int32_t unit);
 void tess__program_clear(tess__program *); /* empties it, keeps the memory */
 void tess__program_free(tess__program *);
-/** What is gathered or reduced in all, in bytes: of one rank's part times the ranks; of an all-reduce or a broadcast,
- * the buffer. */
+/** Bytes gathered or reduced in all: one rank's part times the ranks; of an all-reduce or a broadcast, the buffer. */
 uint64_t tess__collective_bytes(const tess__planned_collective *);
 /** Hash of the whole: instructions, buffers with offsets. */
 uint64_t tess__program_hash(const tess__program *);
 /** One line of text for instruction i: "all_gather of unit h.0 (f32, 12288 elements)". */
 void tess__program_text(const tess__program *, const tess__model *, const tess__layout *, int32_t i, char *out,
                         size_t n);
-/** What an instruction does to a unit, in the words of the messages: "all_gather of unit h.0". */
+/** An instruction's operation and unit, in the words of the messages: "all_gather of unit h.0". */
 const char *tess__op_name(uint8_t op);
 const char *tess__category_name(uint32_t category);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a run was set up with, besides the model: the inputs of the layout and of the step compiler. */
+/* The setup of a run besides the model: the inputs of the layout and of the step compiler. */
 #ifndef TESS_SETUP_H
 #define TESS_SETUP_H
 #include <tessera/tessera.h>

@@ -22,7 +22,7 @@ static int64_t default_cost(const tess_plan_env *env, uint64_t block_bytes) {
     return 50000 + (int64_t)block_bytes * (env->nranks - 1) * sharing;
 }
 
-/* What gathering 16 MiB in all takes; negative: the plugin does not serve such ranks. */
+/* Seconds to gather 16 MiB in all; negative: the plugin does not serve such ranks. */
 static int64_t cost_of(const tess__plugin *p, const tess_plan_env *env) {
     const tess_comm_ops *ops = p->ops;
     uint64_t block = ((uint64_t)16 << 20) / (uint64_t)env->nranks;

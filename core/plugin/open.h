@@ -31,7 +31,7 @@ const char *tess__plugin_said(uint32_t kind, const tess__plugin *, const tess_er
  * and null is fine. The plugin's options are registered (options.h). Fails with TESS_E_INVALID, TESS_E_VERSION or what
  * the plugin's open returned, and one line with every candidate and its reason. */
 tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_host *services, tess__plugin **out);
-/** What tess_host.plugin_open and .plugin_close do, for whoever makes a host table. `services` null: the defaults. */
+/** tess_host.plugin_open and .plugin_close, for those who make a host table. `services` null: the defaults. */
 tess_status tess__plugin_host_open(const tess_host *services, uint32_t kind, const char *selection, const void **ops,
                                    void **ctx, void **handle, tess_error *);
 void tess__plugin_host_close(void *host, void *handle);

@@ -6,7 +6,7 @@
 
 enum { TESS_REASON_BYTES = 512 };
 
-/* What every table begins with. */
+/* The common beginning of all tables. */
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;

@@ -62,7 +62,7 @@ const tess_host tess__host_defaults = {
     .max_helper_threads = -1,
 };
 
-/* The table of an older core ends earlier, and what lies behind it is nobody's. */
+/* For tests: the table of an older core. A plugin that reads past its end fails, because those bytes are filled. */
 static void end_at(tess_host *h, uint32_t bytes) {
     memset((char *)h + bytes, 0x5a, sizeof *h - bytes);
     h->struct_size = bytes;

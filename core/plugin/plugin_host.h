@@ -10,6 +10,6 @@
  */
 tess_host *tess__plugin_host_new(const tess_host *services, const char *args);
 
-/** What a missing slot is filled with. */
+/** The default of a missing slot. */
 extern const tess_host tess__host_defaults;
 #endif

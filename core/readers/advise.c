@@ -235,7 +235,7 @@ static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
     const char *now = x->selection->text[row->kind];
     if (strncmp(now, row->name, n) == 0 && (!now[n] || now[n] == ':'))
         return TESS_OK;
-    /* What the user chose is not talked out of him: another one is offered in place of none. */
+    /* Never replaces a plugin that the user chose; offers one only where there was none. */
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
         consider(x, "offload", row->name, COST_OFFLOAD);
     if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What to change when a step does not fit its memory: each alternative is planned, by compiling the same model again,
+/* Advice on a step that does not fit its memory: each alternative is planned, by compiling the same model again,
  * and those that fit are named, the cheapest first. docs/advice.md states what is tried and the order of cost. */
 #ifndef TESS_ADVISE_H
 #define TESS_ADVISE_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a program declared, as a file: `tessera plan -- PROGRAM` reads it and plans from it, with other options too.
+/* A program's declarations as a file: `tessera plan -- PROGRAM` reads it and plans from it, with other options too.
  * Between a library and a command of one version; the format is nobody else's. Lines of numbers; a text is its length
  * in bytes, a blank and the text, and stands last. */
 #ifndef TESS_DESCRIBE_H

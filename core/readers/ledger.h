@@ -22,7 +22,7 @@ void tess__ledger_add(tess__ledger *, uint32_t domain, uint32_t category, int32_
 void tess__ledger_take(tess__ledger *, uint32_t domain, uint32_t category, int32_t unit, uint64_t bytes);
 void tess__ledger_reset(tess__ledger *);
 
-/** What is alive now (of TESS_LEDGER_PEAK: at the peak), as a point of a unit or, below 0, of none. */
+/** The bytes alive now (for TESS_LEDGER_PEAK: at the peak), as a point of a unit or, below 0, of none. */
 void tess__ledger_point(const tess__ledger *, const tess__layout *, int32_t unit, uint32_t point,
                         tess_ledger_point *out);
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- lanes ---- */
+/* ---- tracks ---- */
 
 typedef struct {
     double left;    /* seconds of work that remain, at full speed */
@@ -68,14 +68,14 @@ static tess_status begin_job(sim *s, queue *q) {
     return add_span(s, &j->say, &j->span);
 }
 
-static tess_status post(sim *s, int which, uint8_t lane, const tess__instr *in, double seconds, double demand,
+static tess_status post(sim *s, int which, uint8_t track, const tess__instr *in, double seconds, double demand,
                         int32_t *ticket) {
     queue *q = &s->queues[which];
     if (q->n == q->cap) {
         int32_t want = q->cap ? 2 * q->cap : 64;
         job *bigger = realloc(q->jobs, (size_t)want * sizeof *bigger);
         if (!bigger)
-            return tess__fail(TESS_E_NOMEM, "no memory for a lane of %d jobs", want);
+            return tess__fail(TESS_E_NOMEM, "no memory for a track of %d jobs", want);
         q->jobs = bigger;
         q->cap = want;
     }
@@ -84,7 +84,7 @@ static tess_status post(sim *s, int which, uint8_t lane, const tess__instr *in, 
                              .posted = s->now,
                              .cause = s->last,
                              .span = -1,
-                             .say = { .lane = lane, .op = in->op, .index = in->index } };
+                             .say = { .track = track, .op = in->op, .index = in->index } };
     *ticket = q->n;
     return begin_job(s, q);
 }
@@ -105,7 +105,7 @@ static tess_status end_job(sim *s, queue *q) {
     job *j = head(q);
     tess__span *span = &s->out->spans[j->span];
     span->seconds = s->now - span->start;
-    s->out->busy[span->lane] += span->seconds;
+    s->out->busy[span->track] += span->seconds;
     q->done++;
     return begin_job(s, q);
 }
@@ -139,7 +139,7 @@ static tess_status advance(sim *s, double left, double demand, const queue *q, i
 /* ---- the engine's thread ---- */
 
 static tess_status work(sim *s, const tess__instr *in, const tess__event *e, double seconds) {
-    tess__span span = { .lane = TESS__TRACK_COMPUTE,
+    tess__span span = { .track = TESS__TRACK_COMPUTE,
                         .op = in->op,
                         .event = e ? e->type : 0,
                         .index = e ? e->scope : in->index,
@@ -156,7 +156,7 @@ static tess_status work(sim *s, const tess__instr *in, const tess__event *e, dou
     return TESS_OK;
 }
 
-/* Joins a lane: the wait's span is caused by the job waited for. */
+/* Joins a track: the wait's span is caused by the job waited for. */
 static tess_status wait(sim *s, int which, const tess__instr *in, int32_t *ticket) {
     queue *q = &s->queues[which];
     double start = s->now;
@@ -165,14 +165,14 @@ static tess_status wait(sim *s, int which, const tess__instr *in, int32_t *ticke
     if (!asked || q->done >= asked)
         return TESS_OK;
     TRY(advance(s, 0, 0, q, asked));
-    tess__span span = { .lane = TESS__TRACK_COMPUTE,
+    tess__span span = { .track = TESS__TRACK_COMPUTE,
                         .op = in->op,
                         .index = in->index,
                         .cause = q->jobs[asked - 1].span,
                         .start = start,
                         .seconds = s->now - start };
-    uint8_t lane = s->out->spans[span.cause].lane;
-    s->out->exposed[lane] += span.seconds;
+    uint8_t track = s->out->spans[span.cause].track;
+    s->out->exposed[track] += span.seconds;
     TRY(add_span(s, &span, &at));
     s->last = at;
     return TESS_OK;
@@ -259,7 +259,8 @@ static int32_t nearest_ranks(const tess__machine *m, const char *comm, uint32_t 
     return best;
 }
 
-/* Between two measured sizes on a line, beyond the largest in proportion, below the smallest the smallest. */
+/* Interpolates linearly from one measured size to the next. Beyond the largest, time grows in proportion; below the
+ * smallest, it is the smallest one's. */
 static double interpolate(const tess__machine *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
                           double *cpu) {
     const tess__collective_time *below = NULL, *above = NULL;
@@ -407,8 +408,8 @@ static tess_status book(sim *s, const tess__instr *in) {
     return in->flags & TESS__ZERO ? work(s, &named, NULL, kernel(s, TESS__RATE_COPY, (double)b->bytes)) : TESS_OK;
 }
 
-static tess_status wait_both(sim *s, const tess__instr *in, int lane, int32_t *moved, int32_t *sent) {
-    TRY(wait(s, lane, in, moved));
+static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *moved, int32_t *sent) {
+    TRY(wait(s, track, in, moved));
     return wait(s, COMM, in, sent);
 }
 
@@ -460,7 +461,7 @@ static void find_critical_path(const sim *s) {
         tess__span *span = &s->out->spans[at];
         span->critical = 1;
         if (!tess__span_is_wait(span)) /* a wait passes while its cause runs */
-            s->out->critical[span->lane] += span->seconds;
+            s->out->critical[span->track] += span->seconds;
         at = span->cause;
     }
 }

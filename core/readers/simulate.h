@@ -66,9 +66,9 @@ typedef struct {
 
 typedef struct {
     double seconds;
-    double exposed[TESS__N_TRACKS]; /* the engine's thread stood still for this lane */
+    double exposed[TESS__N_TRACKS]; /* the engine's thread stood still for this track */
     double busy[TESS__N_TRACKS];
-    double critical[TESS__N_TRACKS]; /* the critical path by lane; adds up to `seconds` */
+    double critical[TESS__N_TRACKS]; /* the critical path by track; adds up to `seconds` */
     tess__span *spans;               /* in order of their beginning */
     int32_t n_spans, cap_spans;
 } tess__timeline;

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-const char *tess__track_name(uint32_t lane) {
+const char *tess__track_name(uint32_t track) {
     static const char *const names[] = { "compute", "communication", "transfer_up", "transfer_down", "host" };
-    return lane < TESS__N_TRACKS ? names[lane] : "?";
+    return track < TESS__N_TRACKS ? names[track] : "?";
 }
 
 static const char *const op_names[] = {
@@ -40,9 +40,9 @@ static int is_op(uint8_t op) {
     return op < sizeof op_names / sizeof op_names[0] && op_names[op];
 }
 
-/* What the engine's thread does for a collective before it is posted has another name than the collective. */
+/* The engine thread's work for a collective before its post has another name than the collective. */
 const char *tess__span_op(const tess__span *s) {
-    int compute = s->lane == TESS__TRACK_COMPUTE;
+    int compute = s->track == TESS__TRACK_COMPUTE;
     if (s->op == TESS__ENTER)
         return s->event == TESS__FORWARD_BEGIN    ? "forward"
                : s->event == TESS__BACKWARD_BEGIN ? "backward"
@@ -55,8 +55,8 @@ const char *tess__span_op(const tess__span *s) {
 }
 
 int tess__span_is_wait(const tess__span *s) {
-    return s->lane == TESS__TRACK_COMPUTE && (s->op == TESS__NORM_REDUCE || s->op == TESS__SHARE_BUFFERS ||
-                                              (is_op(s->op) && strncmp(op_names[s->op], "wait_", 5) == 0));
+    return s->track == TESS__TRACK_COMPUTE && (s->op == TESS__NORM_REDUCE || s->op == TESS__SHARE_BUFFERS ||
+                                               (is_op(s->op) && strncmp(op_names[s->op], "wait_", 5) == 0));
 }
 
 tess__span_place tess__span_about(const tess__span *s, const tess__model *m, const tess__layout *l) {

@@ -56,7 +56,7 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Of all threads of this rank. */
+/* CPU seconds of all threads of this rank. */
 static double cpu_now(void) {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);

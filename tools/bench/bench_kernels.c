@@ -238,8 +238,9 @@ static int print_case(const bench *b, size_t i) {
 }
 
 /* ---- the whole ------------------------------------------------------------------------------------ */
-/* Between two arrays. Four arrays a power of two apart, from 128 MiB on, meet in the same banks of memory: on the
- * reference machine AdamW over them runs at 0.64 of the bandwidth that it has otherwise, from 256 MiB on at 0.35. */
+/* The distance from one array to the next. Four arrays a power of two apart, from 128 MiB on, meet in the same banks of
+ * memory: on the reference machine AdamW over them runs at 0.64 of the bandwidth that it has otherwise, from 256 MiB on
+ * at 0.35. */
 enum { APART = 3 << 20 };
 static void *map(uint64_t bytes) {
     void *memory = mmap(NULL, bytes + APART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

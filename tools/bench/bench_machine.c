@@ -182,7 +182,7 @@ static int in_ranks(int32_t ranks, char *const *words, const char *path, tess__m
     return code;
 }
 
-/* Of every comm plugin that can run here, or of TESSERA_COMM. Without any the description has no collectives. */
+/* Measures every comm plugin that can run here, or TESSERA_COMM. Without any the description has no collectives. */
 static int measure_collectives(tess__machine *m, const char *path) {
     static char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce" };
     int code = TOOL_OK;
@@ -206,7 +206,7 @@ static int measure_blocks(tess__machine *m, const char *path) {
     return code;
 }
 
-/* What the formula needs for numbers of ranks and operations that were not measured. */
+/* Inputs of the formula for numbers of ranks and operations that were not measured. */
 static void fit_link(tess__machine *m) {
     for (int32_t i = 0; i < m->n_collectives; i++) {
         const tess__collective_time *c = &m->collectives[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the verbs share. */
+/* Shared by the verbs. */
 #include "ckpt.h"
 
 #include <stdlib.h>

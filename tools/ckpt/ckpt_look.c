@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is there, whether it is whole, and what may go. */
+/* Lists checkpoints, verifies them, and removes old ones. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

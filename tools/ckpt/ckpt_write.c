@@ -49,7 +49,8 @@ typedef struct {
     uint64_t first;
 } origin;
 
-/* What the program keeps of all ranks stands in the first file; what a rank keeps of its own has no rank here. */
+/* The first file holds the program's bytes that all ranks share. Bytes of one rank are left out: no rank takes them
+ * here. */
 static tess_status list_common(const making *k, tess__tensor *t, origin *o, uint64_t *used) {
     tess__piece_name name = { .kind = TESS__PIECE_PROGRAM, .name = "common" };
     uint64_t bytes = k->from ? ckpt_source_common_bytes(k->from) : 0;

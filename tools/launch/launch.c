@@ -66,7 +66,7 @@ static void begin_stop(launch *l) {
         l->stop_ns = tess__now_ns();
 }
 
-/* Of ranks whose server is elsewhere nobody here knows. */
+/* Ranks whose server is elsewhere are not known here. */
 static int anyone_joined(const launch *l) {
     for (int32_t r = 0; l->server && r < l->options->ranks; r++)
         if (tess__kv_server_joined(l->server, l->options->first_rank + r))

@@ -137,7 +137,7 @@ typedef struct {
     int out, err, report;
 } child_setup;
 
-/* Between fork and exec, where another thread may have held any lock: only system calls. */
+/* Runs after fork and before exec, where another thread may have held any lock: only system calls. */
 static void become_rank(const child_setup *c) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);

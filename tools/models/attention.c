@@ -45,7 +45,7 @@ static void scores(const head *h, int64_t i, int64_t rows, int64_t columns, floa
     gemm(&t, scratch);
 }
 
-/* Of `n` scores that the row may see: exponentials, and the logarithm of their sum. */
+/* From the `n` scores that the row may see: exponentials, and the logarithm of their sum. */
 static float softmax_scores(float *row, int64_t n, int64_t columns) {
     float most = row[0];
     double sum = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A model in bf16: what lies between blocks, what a block saves and the matrices are bf16; a block computes in fp32
- * inside, but for the products (ops.h). Each block is wrapped: its small parameters, its input and what it saved are
+ * inside, except the products (ops.h). Each block is wrapped: its small parameters, its input and what it saved are
  * widened into scratch, and what it hands on is rounded. Running statistics and the last block's result stay as they
  * are, and gradients of parameters are fp32. */
 #include "model.h"

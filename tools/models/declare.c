@@ -16,7 +16,7 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     return tess_param_add(t, &o, NULL);
 }
 
-/* What the precision makes of a parameter that both of our dtypes could be. */
+/* The dtype that the precision gives a parameter whose kernels read both of ours. */
 static tess_status check_precision(const tess *t, const model *m, const model_param *p, uint32_t *compute) {
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name, .shape = p->shape };
     uint32_t dtype = 0, gradient = 0;

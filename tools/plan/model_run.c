@@ -91,7 +91,7 @@ static uint32_t readable_memory(void) {
     return 0;
 }
 
-/* What plans the run with other options, for advice when it does not fit. */
+/* Plans the run with other options, for advice when it does not fit. */
 static tess_status open_changed(void *settings, int32_t ranks, tess **t, void **state) {
     model *m = NULL;
     tess_status status = model_run_plan(settings, ranks, t, &m);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is alive where a plan is fullest, largest first. */
+/* The buffers alive at a plan's peak, largest first. */
 #include "plan_at_peak.h"
 
 #include <inttypes.h>

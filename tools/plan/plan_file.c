@@ -236,6 +236,6 @@ tess_status plan_file_declare(plan_file *f, tess *t) {
     tess_status status = f->has_config ? estimate(f, t) : TESS_OK;
     if (status == TESS_OK)
         status = declare(f, t);
-    /* What cannot be declared is the file's fault. */
+    /* A declaration that is refused is the file's fault. */
     return status == TESS_E_INVALID ? tess_fail(TESS_E_DATA, "%s: %s", f->path, tess_last_error()) : status;
 }

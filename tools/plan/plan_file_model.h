@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a file says of a model, before it is declared: what the files of plan_file.h share. plan_file_model.c holds the
- * lists, plan_file_tensors.c reads tensors' headers, plan_file_names.c finds blocks in names, plan_file_config.c has
- * the formula for decoders, plan_file_json.c reads MODEL.json. */
+/* A model as a file describes it, before it is declared; shared by the files of plan_file.h. plan_file_model.c holds
+ * the lists, plan_file_tensors.c reads tensors' headers, plan_file_names.c finds blocks in names, plan_file_config.c
+ * has the formula for decoders, plan_file_json.c reads MODEL.json. */
 #ifndef TOOL_PLAN_FILE_MODEL_H
 #define TOOL_PLAN_FILE_MODEL_H
 #include <tessera/tessera.h>

@@ -58,7 +58,7 @@ static int32_t place_of(const char *module) {
     return !*module || has_word(module, first) ? PLAN_BEFORE : PLAN_AFTER;
 }
 
-/* What encodes comes before what decodes, else families stand as they appear. */
+/* Encoders come before decoders; other families stand as they appear. */
 static int32_t family_rank(const char *family) {
     static const char *const first[] = { "encoder", "vision", "visual", NULL };
     return has_word(family, first) ? 0 : 1;

@@ -16,7 +16,7 @@ static int ends_with(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* What is not trained, as far as names tell: running statistics, masks, tables of positions. */
+/* Tensors that are not trained, as far as names tell: running statistics, masks, tables of positions. */
 static int is_buffer(const tool_tensor *t) {
     static const char *const ends[] = { "running_mean", "running_var",  "num_batches_tracked",
                                         "inv_freq",     "position_ids", "masked_bias" };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a plan says, as tables for people and as events (docs/json.md). */
+/* A plan as tables for people and as events (docs/json.md). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -136,7 +136,7 @@ static void print_budget(FILE *out, const facts *f) {
     }
 }
 
-/* What fits instead: the command's options that change. */
+/* An alternative that fits: the command's options that change. */
 static void print_advice(FILE *out, const tess__advice *a) {
     char change[400], device[32], host[32];
     if (!a->n_planned)

@@ -44,7 +44,7 @@ static int is_looked_up(const char *name) {
     return strstr(name, "embed") || strstr(name, "wte") || strstr(name, "wpe");
 }
 
-/* Of what is only declared: every matrix is applied once per token, forward; twice in backward. */
+/* A program that is only declared: every matrix is applied once per token, forward; twice in backward. */
 static void cost_of_parameters(const tess__plan *plan, double tokens, tess__scope_cost *costs) {
     for (int32_t k = 0; k < plan->model.n_scopes; k++) {
         const tess__scope *scope = &plan->model.scopes[k];
@@ -199,7 +199,7 @@ static void put_span(json_out *j, const tess__span *s, const tess__plan *p) {
     json_string(j, "event", "span");
     json_string(j, "source", "simulated");
     json_int(j, "step", 1);
-    json_string(j, "lane", tess__track_name(s->lane));
+    json_string(j, "lane", tess__track_name(s->track));
     json_string(j, "op", tess__span_op(s));
     json_string(j, "unit", unit[0] ? unit : NULL);
     json_double(j, "start", s->start);

@@ -5,7 +5,7 @@
 #include "tools/machine/machine.h"
 #include "plan.h"
 
-/** What the options machine and from say: 0 when no machine is wanted, 1 when *out is to be closed, -1 after one line
+/** Reads the options machine and from: 0 when no machine is wanted, 1 when *out is to be closed, -1 after one line
  * on standard error with the exit code in *code. */
 int plan_time_machine(const char *command, tess__machine *out, int *code);
 /** Simulates the step of a planned source. */

@@ -54,7 +54,7 @@ static void tell_device(const tess__plugin *p, each_fn each, void *user) {
     TELL("memory", info.mem_mask, memories);
 }
 
-/* What the plugin does itself instead of leaving it to the core or the device. */
+/* Optional slots that the plugin serves itself instead of the core or the device. */
 static void tell_slots(const tess__plugin *p, each_fn each, void *user) {
     static const char *const casts[] = { "cast" }, *const moves[] = { "post", "step", "abort" };
     const tess_precision_ops *precision = p->ops;

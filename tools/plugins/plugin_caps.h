@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What an open plugin says it can do, for `tessera plugins list` and `info`. */
+/* The capabilities of an open plugin, for `tessera plugins list` and `info`. */
 #ifndef TOOL_PLUGIN_CAPS_H
 #define TOOL_PLUGIN_CAPS_H
 #include "core/plugin/open.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a run's tasks and its loop share: agreement of the ranks, and one evaluation. */
+/* Shared by a run's tasks and its loop: agreement of the ranks, and one evaluation. */
 #include "train.h"
 
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What rank 0 prints: progress, a closing table, JSON. */
+/* Output of rank 0: progress, a closing table, JSON. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -288,7 +288,7 @@ static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t
     table_row(r, name, text);
 }
 
-/* What backends allocate on their own; never part of the figures above. */
+/* Memory that backends allocate on their own; never part of the figures above. */
 static void print_libraries(train_run *r) {
     tool_alloc_library l;
     char size[32], text[160];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What every rank measured of itself, brought together at the end: rank 0 writes one line for each, and a replica that
+/* Measurements of every rank, collected at the end: rank 0 writes one line for each, and a replica that
  * ended with other parameters is an error. */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What `train --json` says of time: the spans of its second step, and medians over the run. */
+/* The events of time in `train --json`: the spans of its second step, and medians over the run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -142,7 +142,7 @@ typedef struct {
     const char *key, *fallback, *help;
 } tess_option;
 
-/* What the caller would have to provide for one call; exact, not an estimate. device_bytes comes as the call's scratch,
+/* Memory that the caller provides for one call; exact, not an estimate. device_bytes comes as the call's scratch,
  * in the arena of the device's domain; align is of that scratch, a power of two or 0. */
 typedef struct {
     uint32_t struct_size, align;
@@ -266,7 +266,7 @@ typedef struct {
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
     tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
-    /* What it can do: [pure] with a null communicator, else what this one can. Required. */
+    /* Capabilities: [pure] with a null communicator, else what this one can. Required. */
     tess_status (*query)(void *ctx, tess_comm *or_null, tess_comm_caps *out);
     /* [pure] Scratch and backend memory of one collective, whose pointers and `after` are not looked at. The same whatever
      * the rank. TESS_E_UNSUPPORTED: this operation with these dtypes and memory kinds is not offered. Required. */
@@ -379,7 +379,7 @@ typedef struct {
     tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
     /* How many devices this host has. TESS_E_DEVICE when the driver fails. Default: 1. */
     tess_status (*count)(void *ctx, int32_t *out, tess_error *);
-    /* What a device is: index -1 is any of them, [pure], for plans; else that one. TESS_E_INVALID: no such index. Required. */
+    /* Describes a device: index -1 is any of them, [pure], for plans; else that one. TESS_E_INVALID: no such index. Required. */
     tess_status (*describe)(void *ctx, int32_t index_or_minus1, tess_device_info *out, tess_error *);
     /* Opens a device. capacity_bytes: mem_alloc of domain device fails beyond it; 0: no limit but the device's own.
      * TESS_E_INVALID, TESS_E_NOMEM, TESS_E_DEVICE. Required. */

@@ -181,7 +181,7 @@ static inline const char *tess_option_expected(const tess_option_spec *spec, cha
     return out;
 }
 
-/** What the slot `options` gives to a core before 1.2: the same `n` options, in list[n]. */
+/** The answer of the slot `options` to a core before 1.2: the same `n` options, in list[n]. */
 static inline tess_status tess_options_for_1_0(const tess_option_spec *specs, uint32_t n, tess_option *list) {
     for (uint32_t i = 0; i < n; i++) {
         const tess_option_spec *spec = &specs[i];

@@ -22,7 +22,7 @@ extern "C" {
 #define TESS_API __attribute__((visibility("default")))
 #endif
 
-/** Of this header. tess_version() says the same of the library that runs. */
+/** The version of this header; tess_version() returns that of the library that runs. */
 #define TESS_VERSION_MAJOR 0
 #define TESS_VERSION_MINOR 9
 #define TESS_VERSION_PATCH 0
@@ -132,7 +132,7 @@ TESS_API tess_status tess_param_add(tess *, const tess_param_options *, tess_par
 /** alias is one more parameter of its scope: it counts in the `n` of begin and comes last there when it is declared last.
  * Its gradient is the gradient of `of`. */
 TESS_API tess_status tess_param_tie(tess *, const char *alias, const char *of);
-/** What the precision chosen at open makes of a parameter: the dtype of the pointers that begin hands out, and of its
+/** The dtypes that the chosen precision gives a parameter: the dtype of the pointers that begin hands out, and of its
  * gradients (or null). Local, from tess_open on; declares nothing. */
 TESS_API tess_status tess_compute_dtype(const tess *, const tess_param_options *, uint32_t *dtype,
                                         uint32_t *grad_dtype_or_null);

@@ -58,10 +58,10 @@ static void done(step *s) {
     plan_free(&s->p);
 }
 
-static const tess__span *find(const step *s, uint8_t lane, uint8_t op, uint8_t event, int32_t index) {
+static const tess__span *find(const step *s, uint8_t track, uint8_t op, uint8_t event, int32_t index) {
     for (int32_t i = 0; i < s->line.n_spans; i++) {
         const tess__span *span = &s->line.spans[i];
-        if (span->lane == lane && span->op == op && span->event == event && span->index == index)
+        if (span->track == track && span->op == op && span->event == event && span->index == index)
             return span;
     }
     fail_msg("no span of op %u", op);
@@ -219,7 +219,7 @@ static void test_trace__keeps_the_last_spans_and_reads_one_step(void **state) {
     assert_int_equal(spans[0].index, 5);
     assert_near(spans[0].start, 0);
     assert_true(spans[0].seconds >= 0);
-    assert_string_equal(tess__track_name(spans[1].lane), "communication");
+    assert_string_equal(tess__track_name(spans[1].track), "communication");
     assert_string_equal(tess__span_op(&spans[1]), "all_gather");
     assert_near(spans[1].start, 1e-6);
     tess__trace_destroy(t);

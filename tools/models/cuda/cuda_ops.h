@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the files of the CUDA operators share: the context, launches, products, and which libraries there are. */
+/* Shared by the files of the CUDA operators: the context, launches, products, and which libraries there are. */
 #ifndef TESS_MODELS_CUDA_OPS_H
 #define TESS_MODELS_CUDA_OPS_H
 #include <cublas_v2.h>
@@ -119,7 +119,7 @@ tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
 tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y,
                                uint64_t elems); /* between enter and leave */
 tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
-/** Of `samples` samples of `rows` rows each. */
+/** Sums the columns of `samples` samples of `rows` rows each. */
 tess_status ops_cuda_sample_sums_in(const cuda_ops *, const float *x, float *y, uint64_t samples, uint64_t rows,
                                     uint64_t width, int add, uint32_t over);
 tess_status ops_cuda_column_sums_in(const cuda_ops *, const float *x, float *y, uint64_t rows, uint64_t width, int add);

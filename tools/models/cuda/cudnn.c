@@ -91,7 +91,7 @@ static cudnnStatus_t describe(const cuda_ops *c, ops_cudnn_conv *v, const ops_co
     return r ? r : d->cudnnSetConvolutionMathType(v->conv, CUDNN_FMA_MATH); /* no TF32 */
 }
 
-/* What the calls cut from their scratch: weights, and the workspace. */
+/* The calls' parts of their scratch: weights, and the workspace. */
 static uint64_t needed(const ops_conv_shape *s, size_t workspace) {
     return ops_align(w_elems(s) * sizeof(float)) + workspace + ALIGN;
 }

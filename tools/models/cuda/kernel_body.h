@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a kernel of kernels.h is written with. */
+/* Macros for the kernels of kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNEL_BODY_H
 #define TESS_MODELS_CUDA_KERNEL_BODY_H
 #include "tools/models/ops_formulas.h"

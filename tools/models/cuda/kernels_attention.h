@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What attention does beside its products: kernels.h. */
+/* Attention besides its products: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #define TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #include "kernel_body.h"

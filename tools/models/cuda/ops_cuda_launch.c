@@ -51,7 +51,7 @@ tess_status ops_cuda_zero_in(const cuda_ops *c, void *x, uint64_t bytes) {
     return TESS_OK;
 }
 
-/* Of `samples` samples of `rows` rows each. */
+/* Sums the columns of `samples` samples of `rows` rows each. */
 tess_status ops_cuda_sample_sums_in(const cuda_ops *c, const float *x, float *y, uint64_t samples, uint64_t rows,
                                     uint64_t width, int add, uint32_t over) {
     uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;

@@ -92,7 +92,7 @@ static void options_are_good(check *c, const tess_option_spec *list, uint32_t n)
     check_note(c, "%u options", n);
 }
 
-/* What the section ".tessera.options" declares, before anything runs. */
+/* The declarations of the section ".tessera.options", before anything runs. */
 static void options_declared(check *c) {
     char reason[TESS_REASON_BYTES] = "";
     tess_option_spec *list = NULL;
@@ -108,7 +108,7 @@ static void options_declared(check *c) {
     free(list);
 }
 
-/* What the slot gives to a core before ABI 1.2: of a choice, `fallback` lists all. */
+/* The answer of the slot to a core before ABI 1.2: of a choice, `fallback` lists all. */
 static void options(check *c) {
     const tess__common_ops *ops = check_open(c);
     const tess_option *list = NULL;
@@ -263,7 +263,7 @@ static size_t allocated(void) {
     return m.uordblks + m.hblkhd;
 }
 
-/* What grows with every open and close is lost. */
+/* Memory that grows with every open and close is lost. */
 static void nothing_left_behind(check *c) {
     enum { LEFT_BYTES = 64 << 10 }; /* less is a library's own cache */
     check_open(c);

@@ -107,7 +107,7 @@ int check_files(void);   /* open file descriptors */
 uint64_t check_random(uint64_t *state);
 float check_random_float(uint64_t *state); /* over many magnitudes, never zero by much */
 
-/* What a slot must leave as it was in the calling thread. */
+/* State of the calling thread that a slot must not change. */
 typedef struct {
     unsigned char mask[128], affinity[128];
     unsigned fp_mode;

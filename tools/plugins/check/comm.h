@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the checks of a comm plugin share. */
+/* Shared by the checks of a comm plugin. */
 #ifndef TESSERA_CHECK_COMM_H
 #define TESSERA_CHECK_COMM_H
 #include "check.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a reduction must give, element by element and slowly: the tree of docs/numbers.md over the ranks' values. */
+/* The result that a reduction must give, element by element and slowly: the tree of docs/numbers.md over the ranks'
+ * values. */
 #ifndef TESS_COMM_REFERENCE_H
 #define TESS_COMM_REFERENCE_H
 #include <stdint.h>

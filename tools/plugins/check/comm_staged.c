@@ -138,7 +138,7 @@ static void *shadow_of(staged_request *r, void *host, uint64_t bytes, int back) 
     return s->there;
 }
 
-/* What lies before and behind, read without waiting. */
+/* The bytes before and after, read without waiting. */
 typedef struct {
     unsigned char before[2 * SIDE], behind[2 * SIDE];
     uint64_t n_before, n_behind;

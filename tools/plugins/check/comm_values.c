@@ -72,7 +72,7 @@ static void check_guards(comm_rank *r, const unsigned char *block, uint64_t byte
                        (unsigned long long)bytes);
 }
 
-/* What rank `from` sends to rank `to`, element i of the block. */
+/* Element i of the block that rank `from` sends to rank `to`. */
 static void sent(const struct call *x, int from, int to, uint64_t i, void *out) {
     uint64_t base = blocks_in(x->c.op, 2) > 1 ? (uint64_t)to * x->c.count : 0;
     ref_value(x->c.send_dtype, from, base + i, x->exact, out);

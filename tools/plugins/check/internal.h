@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Between the command, which starts the ranks of a check, and the ranks. */
+/* Shared by the command, which starts the ranks of a check, and the ranks. */
 #ifndef TESSERA_CHECK_INTERNAL_H
 #define TESSERA_CHECK_INTERNAL_H
 #include <stdio.h>
@@ -35,7 +35,7 @@ struct check_shared {
     check_entry entries[CHECK_KEYS];
 };
 
-/* What to check. */
+/* The plugin to check. */
 typedef struct {
     char path[4096], builtin[32], args[512]; /* path "" when built in */
     uint32_t kinds;                          /* bit (1 << TESS_KIND_…) */
@@ -57,7 +57,8 @@ void check_run_case(const check_target *, uint32_t kind, const check_suite *, co
 void check_host(check *);
 /** After the last close: all that host->mem_alloc gave is back, and was never more than stated. */
 void check_book(check *);
-/** What such a process does: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an exit code. */
+/** The main function of such a process: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an
+ * exit code. */
 int check_rank_main(const char *text);
 
 /* The three ways to tell of it. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What an offload plugin says of places, and what it does with what it keeps itself. */
+/* An offload plugin's answers about places, and its handling of memory that it keeps itself. */
 #include <stdlib.h>
 #include <string.h>
 

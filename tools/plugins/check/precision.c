@@ -298,7 +298,7 @@ static void odd_counts(check *c) {
     }
 }
 
-/* What a narrow dtype can hold comes back as it was. */
+/* A value that a narrow dtype can hold comes back unchanged. */
 static void round_trip(check *c) {
     static uint16_t all[65536], back[65536];
     static float wide[65536];

@@ -109,7 +109,7 @@ static int one_skipped(const world *w) {
     return skipped;
 }
 
-/* What the rank says of itself, judged by how its process ended. */
+/* The rank's own report, judged by how its process ended. */
 static int outcome_of(const world *w, int rank) {
     int said = atomic_load(&w->shared->ranks[rank].outcome), status = w->status[rank];
     if (w->launch) /* how its process ended is the launcher's secret; it ends all when one ends early, to skip */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What can be told from the file alone; none of its code runs here. */
+/* Checks of the file alone; none of its code runs here. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static void add(names *l, const char *name) {
         l->n = sizeof l->text - 1;
 }
 
-/* Of the sanitizers, in a build for tests. */
+/* Symbols of the sanitizers, in a build for tests. */
 static int is_instrumentation(const char *name) {
     static const char *const prefixes[] = { "__asan_", "__odr_asan", "__ubsan_",     "__tsan_",
                                             "__lsan_", "__msan_",    "__sanitizer_", "__gcov" };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What checks look at in their own process: memory with an edge, the thread's state, threads and files. */
+/* State of a check's own process: memory with an edge, the thread's state, threads and files. */
 #include <dirent.h>
 #include <fenv.h>
 #include <pthread.h>
