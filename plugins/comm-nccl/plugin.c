@@ -38,7 +38,7 @@ static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
 }
 
 static tess_status need(void *ctx, const tess_plan_env *env, const tess_collective *call, tess_need *out) {
-    enum { REQUESTS = 64 };
+    enum { REQUESTS = 128 };
     const struct nccl_settings *settings = ctx;
     tess_collective c = kit_take_call(call, call->struct_size);
     if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->deterministic, NULL) != TESS_OK)

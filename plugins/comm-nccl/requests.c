@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { CHUNK = 64 };
+enum { CHUNK = 128 }; /* a stream may have 64 still to wait for, beside those in flight */
 
 /* ---- the pool ----------------------------------------------------------------------------------- */
 
