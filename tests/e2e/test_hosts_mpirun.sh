@@ -1,0 +1,75 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# Open MPI's own mpirun over hosts (network namespaces), and `tessera run --nnodes` at an address of IPv6: the digests of one
+# host, for mnist and gpt, one and two ranks on each of two, three and four hosts.
+. "$SOURCE/tests/e2e/lib.sh"
+. "$SOURCE/tests/support/hosts.sh"
+[ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
+[ -z "$SANITIZE" ] || { echo "skipped: mpirun's time limits are not those of a sanitizer"; exit 77; }
+unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT
+export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
+export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+hosts 4
+digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
+mnist=(mnist --steps 3)
+gpt=(gpt --steps 2 --layers 1 --width 32 --heads 2 --context 16)
+
+# one_host RANKS MODEL…: what the others are compared with.
+one_host() {
+  local n=$1
+  shift
+  expect 0 "$TESSERA" train "$@" -n "$n" --json
+  mv out one
+  [ -n "$(digest one)" ] || fail "no digest of $* on $n ranks: $(cat err)"
+}
+same() { [ "$(digest "${@:2}")" = "$(digest one)" ] || fail "$1: $(digest "${@:2}"), one host has $(digest one): $(cat err ./*.err)"; }
+
+# over_ipv6 HOSTS EACH MODEL…
+over_ipv6() {
+  local n=$1 each=$2 r pids=()
+  shift 2
+  rm -f six.*
+  for ((r = 0; r < n; r++)); do
+    on $r "$TESSERA" run --nnodes "$n" --node-rank $r --rendezvous "[${address6[0]}]:29400" -n "$each" -- \
+      "$TESSERA" train "$@" --json >six.$r.out 2>six.$r.err &
+    pids+=($!)
+  done
+  for ((r = 0; r < n; r++)); do wait "${pids[r]}" || fail "IPv6, host $r: $(cat six.*.err)"; done
+  same "IPv6 $n x $each $1" six.*.out
+}
+
+# What ssh does, but for its options.
+cat >agent <<END
+#!/bin/bash
+while [[ \$1 == -* ]]; do shift; done
+host=\$1
+shift
+$(for i in 0 1 2 3; do echo "[ \$host != ${address[i]} ] || exec ip netns exec $hosts_mark-$i sh -c \"\$*\""; done)
+END
+chmod +x agent
+
+# over_mpirun HOSTS EACH MODEL…
+over_mpirun() {
+  local n=$1 each=$2 r list=
+  shift 2
+  for ((r = 0; r < n; r++)); do list+=${list:+,}${address[r]}:$each; done
+  expect 0 on 0 env MASTER_ADDR="${address[0]}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    timeout 100 mpirun --mca plm rsh --mca plm_rsh_agent "$PWD/agent" --mca plm_rsh_no_tree_spawn 1 \
+    --mca routed direct --mca oob_tcp_if_include eth0 --oversubscribe \
+    --host "$list" -n $((n * each)) -x TESSERA_SECRET -x MASTER_ADDR -x TESSERA_THREADS -x TESSERA_PLUGIN_PATH \
+    -x TESSERA_RENDEZVOUS_TIMEOUT -x TESSERA_HEARTBEAT -x TESSERA_TEST_MARK "$TESSERA" train "$@" --json
+  same "mpirun $n x $each $1" out
+}
+
+for shape in "2 1 mnist" "2 2 mnist" "3 1 gpt" "4 1 mnist" "4 2 gpt"; do
+  read -r n each name <<<"$shape"
+  declare -n model=$name
+  one_host $((n * each)) "${model[@]}"
+  over_ipv6 "$n" "$each" "${model[@]}"
+  if command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
+    over_mpirun "$n" "$each" "${model[@]}"
+  fi
+done
+nothing_left 10
