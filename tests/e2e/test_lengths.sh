@@ -7,7 +7,9 @@
 cd "$SOURCE" || exit 1
 work=$OLDPWD
 # path[ function]: reason
-: >"$work/reasons"
+cat >"$work/reasons" <<'LIST'
+core/include/tessera/plugin.h: the whole contract of plugins, two thirds of it comments on the slots
+LIST
 lengths() { find "$@" \( -name '*.c' -o -name '*.cc' \) ! -path '*/templates/*' -print0 | xargs -0 awk -f tests/support/function_lengths.awk | sort -n; }
 figures() { lengths "$1" | awk -v folder="$1" '{ n[NR] = $1 } END { print folder ": " NR " functions, median " n[int((NR + 1) / 2)] ", p90 " n[int(NR * 0.9 + 0.5)] ", longest " n[NR] }'; }
 for folder in core plugins tools; do
