@@ -26,7 +26,7 @@ static tess_status each_part(tess *t, char *image, part_fn fn) {
     const tess__setup *s = &t->plan.setup;
     for (int32_t i = 0; i < t->plan.layout.n_groups; i++) {
         const tess__group *g = &t->plan.layout.groups[i];
-        part p = { tess__address_of(t, TESS__MASTER, i), g->shard_elems * tess__dtype_bytes(g->master),
+        part p = { tess__address_of(t, TESS__MASTER, i), g->shard_elems * tess_dtype_bytes(g->master),
                    tess__rest_mem(t, &g->param_rest) };
         TRY(fn(t, &p, image));
         image += tess__round_up(p.bytes, s->align);

@@ -65,7 +65,7 @@ uint64_t tess__image_bytes(const tess__setup *s, const tess__layout *l) {
     uint64_t bytes = tess__round_up(l->buffer_bytes, s->align);
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
-        bytes += tess__round_up(g->shard_elems * tess__dtype_bytes(g->master), s->align);
+        bytes += tess__round_up(g->shard_elems * tess_dtype_bytes(g->master), s->align);
         if (g->trainable)
             bytes += (uint64_t)s->n_states * tess__round_up(g->shard_elems * 4, s->align);
     }
