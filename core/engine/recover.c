@@ -4,7 +4,7 @@
 #include "state.h"
 
 #include "base/log.h"
-#include "base/slots.h"
+#include <tessera/plugin_helpers.h>
 #include "base/status.h"
 #include "base/try.h"
 #include "control/wire.h"
