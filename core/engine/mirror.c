@@ -5,7 +5,6 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "base/try.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
-#include "base/try.h"
 #include "control/wire.h"
 
 #include <stdio.h>
@@ -134,6 +133,6 @@ tess_status tess_recover(tess *t, tess_recovery *out) {
     r.recoveries = (uint32_t)t->comms.world.generation;
     r.seconds = (double)(tess__now_ns() - began_ns) * 1e-9;
     if (out)
-        tess__slot_out(out, &r, sizeof r);
+        TESS_GIVE(out, &r);
     return TESS_OK;
 }

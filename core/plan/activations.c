@@ -3,7 +3,6 @@
 
 #include <tessera/plugin_options.h>
 #include "base/status.h"
-#include "base/try.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
