@@ -111,16 +111,21 @@ tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm
 /* With the lock; every rank has come. */
 tess_status nccl_dissolve(tess_comm *, int64_t late_ns, tess_error *);
 
+/* ---- failure.c, any thread ----------------------------------------------------------------------- */
+
+/* The first failure, TESS_OK while all is well. */
+tess_status nccl_failure(tess_comm *, tess_error *);
+void nccl_keep_first(tess_comm *, const tess_error *);
+void nccl_abort_worker(tess_comm *);
+/* As nccl_comm_fail, with the lock. */
+void nccl_fail_locked(tess_comm *, const tess_error *);
+
 /* ---- watcher.c: failure, and calls that block ---------------------------------------------------- */
 
 tess_status nccl_watcher_start(tess_comm *, tess_error *);
 void nccl_watcher_stop(tess_comm *);
 /* The first failure stays; NCCL's communicator is aborted, also while another thread is blocked in it. */
 void nccl_comm_fail(tess_comm *, const tess_error *);
-/* The same with the lock. */
-void nccl_fail_locked(tess_comm *, const tess_error *);
-/* The first failure, TESS_OK while all is well. Any thread. */
-tess_status nccl_failure(tess_comm *, tess_error *);
 /* Before and after a call of NCCL's that blocks: the watcher aborts at `late_ns`, or when the run is ending. Refused
  * once the communicator is to stop. */
 tess_status nccl_gate_enter(tess_comm *, const char *call, int64_t late_ns, tess_error *);

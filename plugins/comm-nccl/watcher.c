@@ -6,39 +6,7 @@
 
 #include <time.h>
 
-/* ---- failure ------------------------------------------------------------------------------------ */
-
-tess_status nccl_failure(tess_comm *c, tess_error *f) {
-    pthread_mutex_lock(&c->failure_lock);
-    tess_status s = c->failure.code;
-    if (s)
-        *f = c->failure;
-    pthread_mutex_unlock(&c->failure_lock);
-    return s;
-}
-
-static void keep_first(tess_comm *c, const tess_error *f) {
-    pthread_mutex_lock(&c->failure_lock);
-    if (c->failure.code == TESS_OK)
-        c->failure = *f;
-    pthread_mutex_unlock(&c->failure_lock);
-}
-
-/* What NCCL has in the stream comes to its end, and so does a call that blocks. */
-static void abort_worker(tess_comm *c) {
-    ncclComm_t comm = atomic_exchange(&c->comm, NULL);
-    if (comm)
-        c->gpu.lib->ncclCommAbort(comm);
-}
-
-void nccl_fail_locked(tess_comm *c, const tess_error *f) {
-    keep_first(c, f);
-    atomic_store(&c->stop, 1);
-    abort_worker(c);
-    if (c->setup)
-        c->gpu.lib->ncclCommAbort(c->setup);
-    c->setup = NULL;
-}
+/* ---- ending it ---------------------------------------------------------------------------------- */
 
 static int lock_soon(tess_comm *c) {
     enum { PATIENCE_NS = 100000000, SECOND = 1000000000 };
@@ -54,8 +22,8 @@ static int lock_soon(tess_comm *c) {
 static void fail_in_context(tess_comm *c, const tess_error *f, int locked) {
     tess_error ignored = { .struct_size = sizeof ignored };
     if (!locked) {
-        keep_first(c, f);
-        abort_worker(c);
+        nccl_keep_first(c, f);
+        nccl_abort_worker(c);
         return;
     }
     if (nccl_failure(c, &ignored) == TESS_OK)
@@ -73,8 +41,8 @@ void nccl_comm_fail(tess_comm *c, const tess_error *f) {
         fail_in_context(c, f, locked);
         nccl_leave(&c->gpu);
     } else {
-        keep_first(c, f);
-        abort_worker(c);
+        nccl_keep_first(c, f);
+        nccl_abort_worker(c);
     }
     if (locked)
         pthread_mutex_unlock(&c->lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the files of device-cuda share. plugin.c: finding and opening a GPU; memory.c; streams.c; launch.c: kernels. */
+/* What the files of device-cuda share. plugin.c: finding and opening a GPU; context.c: calls and their failures;
+ * memory.c; streams.c; launch.c: kernels. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
 #include "cuda_driver.h"

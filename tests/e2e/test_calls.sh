@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # What test_rooms.sh holds for includes, for calls: a symbol that a room leaves undefined is defined in a room that it may
-# use. And no circle of files in core/ or tools/, by calls and by includes. Planted ones must be found.
+# use. And no circle of files in core/, tools/ or a plugin, by calls and by includes. Planted ones must be found.
 set -eu
 rooms=$(grep -oE '\[[a-z]+\]="[a-z ]*"' "$SOURCE/tests/e2e/test_rooms.sh" | head -10 | tr -d '[]"')
 work=$(mktemp -d)
@@ -28,7 +28,7 @@ upward() {
 }
 # includes ROOT [PREFIX]: "file file" for each include of a header below ROOT; PREFIX begins its path in other folders.
 includes() {
-  (cd "$1" && grep -rnoE '^#include "[a-z_]+(/[a-z_0-9]+)*\.h"' --include='*.[ch]' . | sed -E 's#^\./##; s#:[0-9]+:\#include "#  #; s#"$##' |
+  (cd "$1" && grep -rnoE '^#include "[a-z_]+(/[a-z_0-9]+)*\.h"' --include='*.[ch]' --include='*.cc' . | sed -E 's#^\./##; s#:[0-9]+:\#include "#  #; s#"$##' |
     while read -r file header; do
       case $header in "${2-/}"*) header=${header#"${2-}"} ;; */*) [ -z "${2-}" ] || header=${file%/*}/$header ;; *) header=${file%/*}/$header ;; esac
       [ -e "$header" ] && echo "$file $header"
@@ -53,6 +53,19 @@ for part in "" tool_; do
   [ -z "$circles" ] || { echo "FAILED: files that reach each other: $circles"; exit 1; }
 done
 
+# Each plugin by itself; what the kit and cuda-common give is below it. Weak symbols are C++ templates, in every file alike.
+for folder in "$SOURCE"/plugins/*/; do
+  plugin=$(basename "$folder") && [ -d "$BUILD/plugins/$plugin/CMakeFiles" ] || continue
+  find "$BUILD/plugins/$plugin/CMakeFiles" -path '*/tessera-*.dir/*.o' ! -path '*/__/*' -print0 | xargs -0r nm -A | awk '{
+    at = index($0, ".o:"); file = substr($0, 1, at - 1); sub(/.*\.dir\//, "", file); n = split(substr($0, at + 3), part, " ")
+    if (n == 3 && part[2] ~ /[TDBRC]/) print "d", part[3], file
+    if (part[1] == "U") print "u", part[2], file }' | sort -u >"$work/plugin_symbols"
+  calls "$work/plugin_symbols" >"$work/plugin_calls"
+  includes "$folder" >"$work/plugin_includes"
+  circles=$(sort -u "$work/plugin_calls" "$work/plugin_includes" | awk -f "$SOURCE/tests/support/circles.awk")
+  [ -z "$circles" ] || { echo "FAILED: files of $plugin that reach each other: $circles"; exit 1; }
+done
+
 echo "base/log.c engine/pass.c" | cat - "$work/calls" >"$work/planted"
 [ "$(upward "$work/planted")" = "a call upward: base/log.c -> engine/pass.c" ] || { echo "FAILED: a planted call upward was not found"; exit 1; }
 read -r from to < <(head -1 "$work/tool_includes")
@@ -60,4 +73,4 @@ echo "$to $from" | sort -u - "$work/tool_calls" "$work/tool_includes" | awk -f "
   { echo "FAILED: a planted circle in tools/ was not found"; exit 1; }
 printf '%s\n' "a b" "b c" "c b" "c d" | awk -f "$SOURCE/tests/support/circles.awk" >"$work/found"
 [ "$(wc -w <"$work/found")" = 3 ] || { echo "FAILED: a planted circle was not found: $(cat "$work/found")"; exit 1; }
-echo "core: $(wc -l <"$work/calls") calls between files, none upward; tools: $(wc -l <"$work/tool_calls"); no circle"
+echo "core: $(wc -l <"$work/calls") calls between files, none upward; tools: $(wc -l <"$work/tool_calls"); no circle, in plugins neither"
