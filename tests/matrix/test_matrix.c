@@ -148,11 +148,11 @@ static void check_bytes(const cell *c, const char *line) {
 
 static char log_path[] = "/tmp/tessera-matrix-XXXXXX";
 
-/* What the communicators of a cell take beside the arenas: 64 requests, each with 64 bytes for itself and every rank.
+/* What the communicators of a cell take beside the arenas: 128 requests, each with 64 bytes for itself and every rank.
  */
 static uint64_t words_bytes(const cell *c) {
     char strategy[32];
-    uint64_t w = (uint64_t)cell_ranks(c), k = w, bytes = 4096 * (1 + w);
+    uint64_t w = (uint64_t)cell_ranks(c), k = w, bytes = 8192 * (1 + w);
     if (w == 1)
         return 0;
     cell_strategy(c, strategy, sizeof strategy);
@@ -161,7 +161,7 @@ static uint64_t words_bytes(const cell *c) {
         k = strtoull(colon + 1, NULL, 10);
     uint64_t groups[2] = { k, w / k };
     for (int i = 0; colon && i < 2; i++)
-        bytes += groups[i] > 1 && groups[i] < w ? 4096 * (1 + groups[i]) : 0;
+        bytes += groups[i] > 1 && groups[i] < w ? 8192 * (1 + groups[i]) : 0;
     return bytes;
 }
 
