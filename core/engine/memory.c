@@ -346,7 +346,7 @@ tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
 
 /* ---- anew, for another group of ranks ---- */
 
-/* What a step had booked when it broke off. The books alone: its memory goes, or is filled anew. */
+/* Forgets what a step had booked when it broke off: the books alone, as its memory goes or is filled anew. */
 static void forget_step(tess__memory *m, const tess__program *p) {
     for (int32_t i = 0; i < p->n_buffers; i++) {
         const tess__buffer *b = &p->buffers[i];

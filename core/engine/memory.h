@@ -50,8 +50,8 @@ tess_status tess__memory_create(tess__memory *);
 tess_status tess__memory_obtain(tess__memory *, int32_t device_index);
 /** Memory of tess_alloc: `n` of them so far. TESS_E_BUDGET beyond the budget. */
 tess_status tess__memory_user(tess__memory *, const char *label, uint64_t bytes, int32_t n);
-/** Between two groups of ranks: what the step that broke off had booked goes off the books, `deviating` being a pass
- * off the compiled order; after the release of what communicators allocated and the making of new ones, that is
+/** When the group of ranks changes: what the step that broke off had booked goes off the books, `deviating` being a
+ * pass off the compiled order; after the release of what communicators allocated and the making of new ones, that is
  * obtained again, and rests where it did. */
 void tess__memory_forget(tess__memory *, const tess__program *deviating);
 tess_status tess__memory_renew(tess__memory *);

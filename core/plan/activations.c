@@ -291,7 +291,7 @@ static tess_status list_choices(search *s) {
     return TESS_OK;
 }
 
-/* What was chosen, as a value of the option. */
+/* The choice as a value of the option. */
 static tess_status write_text(tess__plan *p) {
     size_t bytes = 0;
     int any = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What becomes of each block's activations until its backward: TESSERA_ACTIVATIONS, as text and per block. */
+/* The fate of each block's activations until its backward: TESSERA_ACTIVATIONS, as text and per block. */
 #ifndef TESS_ACTIVATIONS_H
 #define TESS_ACTIVATIONS_H
 #include "plan.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What plugins take for themselves through host->mem_alloc, by domain and category. It stands apart from the ledger,
- * whose every byte is planned; tess_stats shows it beside what the plugins state. Any thread. */
+/* The memory that plugins take for themselves through host->mem_alloc, by domain and category. It stands apart from the
+ * ledger, whose every byte is planned; tess_stats shows it beside what the plugins state. Any thread. */
 #ifndef TESS_PLUGIN_BOOK_H
 #define TESS_PLUGIN_BOOK_H
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the comm plugin states of its own memory. */
+/* The memory that the comm plugin states for itself. */
 #ifndef TESS_STATED_H
 #define TESS_STATED_H
 #include "plan/plan.h"

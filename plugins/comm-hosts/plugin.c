@@ -19,6 +19,11 @@ const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plug
     .needs = "two other comm plugins",
 };
 
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_INT, 0, 4096, "hosts-ranks", "0", "",
+      "for tests on one host: so many neighbours count as a host" },
+};
+
 /* ---- what it can do ------------------------------------------------------------------------------- */
 
 static tess_comm_caps caps_of(const hosts_under *u) {
@@ -299,15 +304,13 @@ static void hosts_mem_free(tess_comm *c, tess_buffer *buffer) {
 
 /* ---- the two symbols ------------------------------------------------------------------------------ */
 
-static const tess_option option_list[] = {
-    { sizeof(tess_option), 1, "hosts-ranks", "0", "for tests on one host: so many neighbours count as a host" },
-};
-
+/** The slot, for cores before ABI 1.2. */
 static tess_status hosts_options(void *ctx, const tess_option **out, uint32_t *n) {
+    static tess_option list[1];
     (void)ctx;
-    *out = option_list;
+    *out = list;
     *n = 1;
-    return TESS_OK;
+    return tess_options_for_1_0(options, 1, list);
 }
 
 static void hosts_close(void *ctx) {
@@ -369,7 +372,8 @@ static tess_status open_under(hosts_plugin *p, int i, hosts_under *u, tess_error
 
 static tess_status open_both(hosts_plugin *p, tess_error *e) {
     const char *pretend = p->host->option(p->host->host, "hosts-ranks");
-    p->pretend = pretend ? (int32_t)strtol(pretend, NULL, 10) : 0;
+    tess_option_value value = { 0, 0, 0 };
+    p->pretend = pretend && tess_option_parse(options, pretend, &value) ? (int32_t)value.integer : 0;
     tess_status s = read_names(p->host, p->names, e);
     if (s == TESS_OK)
         s = open_under(p, 0, &p->within, e);

@@ -115,7 +115,7 @@ static tess_status open_probe(probe *p, int plan) {
     o.plan_only = (uint32_t)plan;
     o.ranks = 2;
     o.input_bytes = p->m->desc.input_bytes;
-    OPS_TRY(tess__option_choice("activations", &activations));
+    OPS_TRY(tess__option_text("activations", &activations));
     p->recompute = !strcmp(activations, "recompute");
     p->head = *head;
     head->forward = observed_forward;

@@ -173,7 +173,7 @@ static void reap(launch *l) {
     }
 }
 
-/* Of several hosts one whose own ranks failed: on the others they ended because of it. */
+/* The host whose own ranks failed first: on the others they ended because of it. */
 static int32_t culprit_host(const launch *l) {
     for (int32_t r = 0; r < l->options->ranks; r++)
         if (l->ranks[r].failed && !l->ranks[r].term_ns && l->ranks[r].exit_code != TOOL_PEER)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What `tessera run --hosts` says to the command that its agent started on this host, over standard input: a line with
- * the secret, then a line with the number of each signal. The end of it is the end of who said it. */
+/* The messages of `tessera run --hosts` to the command that its agent started on this host, over standard input: a line
+ * with the secret, then a line with the number of each signal. The end of it is the end of who said it. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -69,7 +69,7 @@ static int is_repeated(launch_sink *sink, int32_t rank, const char *line, size_t
     return 0;
 }
 
-/* What an agent's command hands on has the ranks in front already; its own words get the host's name. */
+/* Lines that an agent's command hands on have the ranks in front already; its own get the host's name. */
 static size_t prefix_of(const launch *l, int32_t rank, const char *line, size_t bytes, char *out, size_t room) {
     const launch_options *o = l->options;
     int n = 0;

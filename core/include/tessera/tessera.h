@@ -217,7 +217,7 @@ typedef struct {
     /* 0, or: activations=selective lets it save this much, what is dear to make, and backward makes the rest again in
      * selective_scratch_bytes. */
     uint64_t selective_saved_bytes, selective_scratch_bytes;
-    /* What activations=auto weighs: the work of one forward, and of what a selective backward makes again, in one unit for all
+    /* The weights of activations=auto: the work of one forward, and of what a selective backward makes again, in one unit for all
      * blocks. 0: the elements of its parameters, and half of forward_work. */
     double forward_work, selective_work;
 } tess_block_options;

@@ -231,7 +231,7 @@ static void must_refuse(comm_rank *r, const char *what, tess_collective c, tess_
     check_that(r->c, !request && e.code == s && e.message[0], "%s: no message, or a request", what);
 }
 
-/* What says "never in place" refuses every overlap; a short error struct is filled as far as it goes. */
+/* A call that is "never in place" refuses every overlap; a short error struct is filled as far as it goes. */
 static void never_in_place(comm_rank *r, int32_t *send) {
     static const uint32_t ops[] = { TESS_REDUCE_SCATTER, TESS_ALL_TO_ALL };
     for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What plugin.h promises of every kind: memory taken through the host, and error structs shorter than today's. */
+/* The promises of plugin.h for every kind: memory taken through the host, and error structs shorter than today's. */
 #include <stdatomic.h>
 #include <string.h>
 
