@@ -111,12 +111,11 @@ static tess_status iterate(probe *p, int iteration, void *batch) {
 static tess_status open_probe(probe *p, int plan) {
     tess_options o = { .struct_size = sizeof o, .optimizer = "sgd", .momentum = 0.9f };
     model_block *head = &p->m->desc.blocks[LAST_BLOCK];
-    const char *activations = "keep";
     o.plan_only = (uint32_t)plan;
     o.ranks = 2;
     o.input_bytes = p->m->desc.input_bytes;
-    OPS_TRY(tess__option_text("activations", &activations));
-    p->recompute = !strcmp(activations, "recompute");
+    const char *activations = tess__option_text("activations");
+    p->recompute = activations && !strcmp(activations, "recompute");
     p->head = *head;
     head->forward = observed_forward;
     head->backward = head_backward;
