@@ -106,7 +106,11 @@ static void hang(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
     while (!c->aborted)
         pthread_cond_wait(&c->changed, &c->lock);
+    ncclComm *child = c->split.child; /* of a split that does not come about: its task lets go of it */
+    c->split.child = NULL;
     pthread_mutex_unlock(&c->lock);
+    if (child)
+        nccl__unuse(child);
 }
 
 /* As in 2.26, where a communicator that does not block is not through every third time. */

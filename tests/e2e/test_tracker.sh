@@ -79,7 +79,7 @@ if "$TESSERA" train --help 2>/dev/null | grep -q llama; then
   for ranks in 8 64; do
     expect 0 "$TESSERA" plan llama --config config.json -n $ranks --offload none --activations recompute --json
     line=$(grep '"event":"plan"' out)
-    rests=$(sed 's/.*"resting":{"device":{\([^}]*\)}.*/\1/' <<<"$line" | tr ',' '\n' | awk -F: '{ sum += $2 } END { printf "%d", sum }')
+    rests=$(sed 's/.*"resting":{"device":{\([^}]*\)}.*/\1/' <<<"$line" | tr ',' '\n' | awk -F: '{ sum += $2 } END { printf "%.0f", sum }')
     [ "$(sed -n 's/.*"parameters":\([0-9]*\).*/\1/p' <<<"$line")" = $parameters ] || fail "not $parameters parameters: $line"
     least=$((parameters * 12 / ranks)) # a group's shard is padded to 64 elements, 82 units of two groups at most
     [ "$rests" -ge $least ] && [ "$rests" -le $((least + 164 * 64 * 12 + 65536)) ] || fail "$ranks ranks: $rests bytes rest, expected $least"
