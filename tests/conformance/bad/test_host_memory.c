@@ -18,7 +18,7 @@
 enum { OWN_BYTES = 5000, HOST = TESS_DOMAIN_HOST };
 
 /* One of the plugins forgets memory on purpose, which the test has to find, not LeakSanitizer. */
-const char *__lsan_default_suppressions(void);
+__attribute__((visibility("default"))) const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
     return "leak:faulty_comm";
 }

@@ -13,7 +13,7 @@
 enum { HOST = TESS_DOMAIN_HOST };
 
 /* A size beyond all memory is asked for on purpose, and has to be refused as malloc does. */
-const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
 }
