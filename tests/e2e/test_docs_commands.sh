@@ -5,7 +5,8 @@
 # processors: 2
 # Every command in README and docs/ runs, page by page and in order, against an install in a home of its own. A command is a
 # line of an indented block, or of a ```console block behind "$ ", that begins with a program, a variable or a path. Step
-# counts are cut; nothing else is changed. Before a block may stand:
+# counts are cut; nothing else is changed. Each line of such a block is a command, but of one that begins with "$ ", which
+# shows output too. Before a block may stand:
 #   <!-- not run: REASON -->      it cannot be run here
 #   <!-- exit code: N -->         its last command ends with N
 # A ```json block is the file that its page's commands name; C is compiled by e2e/test_guide, CMake by e2e/test_install.
@@ -58,8 +59,9 @@ commands() {
     fence { if (console && (held != "" || $0 ~ /^\$ /)) take($0); next }
     /^ *[0-9]+\. / { next }
     /^       ? ?[^ ]/ || /^    [^ ]/ {
-      if (!block) { block = starts($0); begin = NR; inside = 1; pending = 0 }
+      if (!inside) { block = starts($0); shows = $0 ~ /^ *\$ /; begin = NR; inside = 1; pending = 0 }
       if (block && (held != "" || starts($0))) take($0)
+      else if (block && !shows) { held = "false: no command: " $0; flush() }
       next
     }
     /^$/ { if (inside) { block = inside = 0; if (!pending) mark = "" } next }
