@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* Two-dimensional packing: time is given, the offset is sought. Largest first, each at the lowest offset that is free
- * throughout its life: within a few percent of the lower bound on the programs we make, and the same on every rank. */
+ * throughout its life. This is within 1 % of the lower bound on nearly all programs we make. On the others a second
+ * order is tried too. Both are the same on every rank. */
 
 static int larger_first(const void *a, const void *b) {
     const tess__buffer *x = *(tess__buffer *const *)a, *y = *(tess__buffer *const *)b;
@@ -16,6 +17,15 @@ static int larger_first(const void *a, const void *b) {
     if (x->first != y->first)
         return x->first < y->first ? -1 : 1;
     return x < y ? -1 : x > y;
+}
+
+static uint64_t bytes_times_life(const tess__buffer *b) {
+    return b->bytes * (uint64_t)(b->last - b->first + 1);
+}
+
+static int larger_longer_first(const void *a, const void *b) {
+    uint64_t x = bytes_times_life(*(tess__buffer *const *)a), y = bytes_times_life(*(tess__buffer *const *)b);
+    return x != y ? (x < y ? 1 : -1) : larger_first(a, b);
 }
 
 static int by_offset(const void *a, const void *b) {
@@ -34,7 +44,8 @@ typedef struct {
     entry *entries;
     int32_t *heads; /* by stretch: the first entry, or -1 */
     tess__buffer **all, **lasting, **live;
-    int32_t n_entries, n_all, n_lasting; /* live is scratch of lowest_free */
+    int32_t n_entries, n_all, n_lasting, n_heads; /* live is scratch of lowest_free */
+    uint64_t *first_offsets;                      /* of the first order, by buffer */
 } placed_list;
 
 static int is_short(const tess__buffer *b) {
@@ -123,48 +134,112 @@ static void set_lent(const tess__program *p, tess__program *lent, placed_list *l
         }
 }
 
-static void place_all(tess__program *p, tess__buffer **order, int32_t n, placed_list *list, uint64_t align) {
-    for (int32_t i = 0; i < n; i++) {
-        tess__buffer *b = order[i];
-        b->offset = lowest_free(list, b, align);
+static void forget_all(placed_list *list) {
+    list->n_entries = list->n_all = list->n_lasting = 0;
+    for (int32_t i = 0; i < list->n_heads; i++)
+        list->heads[i] = -1;
+}
+
+typedef struct {
+    tess__program *p, *lent;
+    tess__buffer **order; /* the STEP buffers */
+    int32_t n;
+    uint64_t align;
+    placed_list list;
+} placing;
+
+static void place_in_order(placing *x, int (*compare)(const void *, const void *)) {
+    tess__program *p = x->p;
+    qsort(x->order, (size_t)x->n, sizeof *x->order, compare);
+    forget_all(&x->list);
+    set_lent(p, x->lent, &x->list);
+    p->step_bytes[1] = p->step_bytes[2] = 0;
+    for (int32_t i = 0; i < x->n; i++) {
+        tess__buffer *b = x->order[i];
+        b->offset = lowest_free(&x->list, b, x->align);
         if (b->offset + b->bytes > p->step_bytes[b->domain])
             p->step_bytes[b->domain] = b->offset + b->bytes;
-        remember(list, b);
+        remember(&x->list, b);
     }
 }
 
-static tess_status make_list(const tess__program *p, const tess__program *lent, placed_list *list) {
-    size_t n = (size_t)(p->n_buffers + lent->n_buffers) + 1, n_heads = (size_t)p->n_instrs / STRETCH + 1;
+/* The most of the step arenas that is alive at once: no placement takes less. */
+static void find_most_alive(const placing *x, uint64_t most[3]) {
+    uint64_t now[3] = { 0 };
+    for (int32_t i = 0; i < x->lent->n_buffers; i++)
+        now[x->lent->buffers[i].domain] += x->lent->buffers[i].arena == TESS__STEP ? x->lent->buffers[i].bytes : 0;
+    memcpy(most, now, sizeof now);
+    for (int32_t i = 0; i < x->p->n_instrs; i++) {
+        const tess__instr *in = &x->p->instrs[i];
+        const tess__buffer *b = in->op == TESS__ALLOC || in->op == TESS__FREE ? &x->p->buffers[in->buffer] : NULL;
+        if (!b || b->arena != TESS__STEP)
+            continue;
+        now[b->domain] += in->op == TESS__ALLOC ? b->bytes : 0 - b->bytes;
+        most[b->domain] = now[b->domain] > most[b->domain] ? now[b->domain] : most[b->domain];
+    }
+}
+
+/* Each domain keeps the order that takes less of it: no buffer depends on another domain's. */
+static void try_second_order(placing *x) {
+    tess__program *p = x->p;
+    uint64_t first[3];
+    memcpy(first, p->step_bytes, sizeof first);
+    for (int32_t i = 0; i < p->n_buffers; i++)
+        x->list.first_offsets[i] = p->buffers[i].offset;
+    place_in_order(x, larger_longer_first);
+    for (int32_t i = 0; i < p->n_buffers; i++)
+        if (p->step_bytes[p->buffers[i].domain] >= first[p->buffers[i].domain])
+            p->buffers[i].offset = x->list.first_offsets[i];
+    for (int d = 1; d < 3; d++)
+        p->step_bytes[d] = p->step_bytes[d] < first[d] ? p->step_bytes[d] : first[d];
+}
+
+static void place_all(placing *x) {
+    uint64_t most[3];
+    place_in_order(x, larger_first);
+    find_most_alive(x, most);
+    for (int d = 1; d < 3; d++)
+        if (x->p->step_bytes[d] > most[d] + most[d] / 100) {
+            try_second_order(x);
+            return;
+        }
+}
+
+static tess_status make_list(placing *x) {
+    placed_list *list = &x->list;
+    size_t n = (size_t)(x->p->n_buffers + x->lent->n_buffers) + 1;
+    list->n_heads = x->p->n_instrs / STRETCH + 1;
+    x->order = calloc(n, sizeof *x->order);
     list->entries = calloc(n * SHORT, sizeof *list->entries);
-    list->heads = malloc(n_heads * sizeof *list->heads);
+    list->heads = malloc((size_t)list->n_heads * sizeof *list->heads);
     list->all = calloc(3 * n, sizeof(tess__buffer *));
-    if (!list->entries || !list->heads || !list->all)
-        return tess__fail(TESS_E_NOMEM, "no memory to place %d buffers", p->n_buffers);
+    list->first_offsets = calloc(n, sizeof *list->first_offsets);
+    if (!x->order || !list->entries || !list->heads || !list->all || !list->first_offsets)
+        return tess__fail(TESS_E_NOMEM, "no memory to place %d buffers", x->p->n_buffers);
     list->lasting = list->all + n;
     list->live = list->lasting + n;
-    for (size_t i = 0; i < n_heads; i++)
-        list->heads[i] = -1;
     return TESS_OK;
 }
 
+static void free_list(placing *x) {
+    free(x->order);
+    free(x->list.entries);
+    free(x->list.heads);
+    free(x->list.all);
+    free(x->list.first_offsets);
+}
+
 tess_status tess__assign_offsets(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align) {
-    tess__buffer **order = calloc((size_t)p->n_buffers + 1, sizeof *order);
-    placed_list list = { 0 };
-    tess_status s = order ? make_list(p, lent, &list) : tess__fail(TESS_E_NOMEM, "no memory to place buffers");
-    int32_t n = 0;
+    placing x = { .p = p, .lent = lent, .align = align };
+    tess_status s = make_list(&x);
+    p->step_bytes[1] = p->step_bytes[2] = 0;
     for (int32_t i = 0; !s && i < p->n_buffers; i++)
         if (p->buffers[i].arena == TESS__STEP)
-            order[n++] = &p->buffers[i];
-    p->step_bytes[1] = p->step_bytes[2] = 0;
+            x.order[x.n++] = &p->buffers[i];
     if (!s) {
-        qsort(order, (size_t)n, sizeof *order, larger_first);
-        set_lent(p, lent, &list);
-        place_all(p, order, n, &list, align);
+        place_all(&x);
         find_peaks(p, resident->buffers, resident->n_buffers);
     }
-    free(order);
-    free(list.entries);
-    free(list.heads);
-    free(list.all);
+    free_list(&x);
     return s;
 }

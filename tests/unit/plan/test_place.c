@@ -173,6 +173,31 @@ static void test_place__shares_memory_exactly_where_lives_do_not_meet(void **sta
     tess__program_free(&p);
 }
 
+/* Largest first puts the two that stay above the two that do not: 11 where 10 is alive. The second order finds 10, and
+ * leaves the other domain, of which it would take no less, as it is. */
+static void test_place__the_second_order_is_taken_where_it_is_smaller(void **state) {
+    (void)state;
+    tess__program p = { .kind = TESS_PASS_TRAIN };
+    book(&p, 5 * ALIGN, 1, TESS__STEP, TESS_CAT_TEMPORARY);
+    book(&p, 3 * ALIGN, 1, TESS__STEP, TESS_CAT_TEMPORARY);
+    book(&p, 2 * ALIGN, 2, TESS__STEP, TESS_CAT_TEMPORARY);
+    give(&p, 0);
+    book(&p, 4 * ALIGN, 1, TESS__STEP, TESS_CAT_TEMPORARY);
+    book(&p, 3 * ALIGN, 1, TESS__STEP, TESS_CAT_TEMPORARY);
+    give(&p, 3);
+    give(&p, 1);
+    give(&p, 4);
+    give(&p, 2);
+    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(p.live_peak_bytes[1], 10 * ALIGN);
+    assert_int_equal(p.step_bytes[1], 10 * ALIGN);
+    assert_int_equal(p.step_bytes[2], 2 * ALIGN);
+    static const uint64_t offsets[] = { 3 * ALIGN, 0, 0, 3 * ALIGN, 7 * ALIGN };
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(p.buffers[i].offset, offsets[i]);
+    tess__program_free(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_place__live_buffers_never_overlap),
@@ -180,6 +205,7 @@ int main(void) {
         cmocka_unit_test(test_place__lent_gradients_are_placed_around),
         cmocka_unit_test(test_place__is_the_same_every_time),
         cmocka_unit_test(test_place__shares_memory_exactly_where_lives_do_not_meet),
+        cmocka_unit_test(test_place__the_second_order_is_taken_where_it_is_smaller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,10 +74,79 @@ static void test_plan__a_plan_over_its_budget_can_be_read(void **state) {
     tess__plan_free(&p);
 }
 
+/* ---- where gradients rest ---- */
+enum { PARAM = 64000, OUTPUT = 6400, RESULT = 64 };
+
+static tess_status no_block(void *user, const tess_block_call *c) {
+    (void)user, (void)c;
+    return TESS_OK;
+}
+
+/* Two blocks of one parameter each, on one rank, with SGD: parameters and gradients, no states. */
+static void plan_blocks(tess__plan *p, plan *f, uint64_t saved, uint64_t forward_scratch, uint64_t backward_scratch) {
+    static const char *const names[] = { "a", "b" };
+    plan_init(f, 1);
+    assert_int_equal(tess__setup_optimizer(&f->setup, "sgd", 0), TESS_OK);
+    for (int i = 0; i < 2; i++) {
+        tess_block_options o = { .struct_size = sizeof o,
+                                 .name = names[i],
+                                 .output_bytes = i ? RESULT : OUTPUT,
+                                 .saved_bytes = saved,
+                                 .forward_scratch_bytes = forward_scratch,
+                                 .backward_scratch_bytes = backward_scratch,
+                                 .forward = no_block,
+                                 .backward = no_block };
+        assert_int_equal(tess__model_add_block(&f->model, &o, NULL), TESS_OK);
+        assert_int_equal(plan_param(f, i ? "b.w" : "a.w", PARAM / 4, 0), TESS_OK);
+    }
+    *p = (tess__plan){ .setup = f->setup, .model = f->model, .wrap = wrap_of(tess__wrap_scopes_open, "scopes") };
+    assert_int_equal(tess__plan_make(p), TESS_OK);
+}
+
+static int count_gradients(const tess__plan *p, int arena) {
+    int n = 0;
+    for (int32_t i = 0; i < p->resident.n_buffers; i++)
+        n += p->resident.buffers[i].role == TESS__SHARD_GRAD && p->resident.buffers[i].arena == arena;
+    return n;
+}
+
+/* They lie in the step arena, where saved activations were, when the peak is smaller for it. */
+static void test_plan__gradients_lie_among_activations(void **state) {
+    (void)state;
+    enum { SAVED = 128000, SCRATCH = 51200 };
+    plan f;
+    tess__plan p;
+    plan_blocks(&p, &f, SAVED, SCRATCH, SCRATCH);
+    assert_int_equal(count_gradients(&p, TESS__STEP), 2);
+    assert_int_equal(p.resident.step_bytes[TESS_DOMAIN_DEVICE], 2 * PARAM);
+    /* the backward of b: both blocks' saved values, outputs, the gradient of a's output, scratch, the gradient of b */
+    assert_int_equal(tess__planned_bytes(&p, TESS_DOMAIN_DEVICE),
+                     2 * PARAM + 2 * SAVED + 2 * OUTPUT + RESULT + SCRATCH + PARAM);
+    tess__plan_free(&p);
+}
+
+/* An evaluation between a pass and its step must leave gradients alone. Here they lie above a backward's scratch, in
+ * the middle of the arena, and the scratch of an evaluation, which is larger, would lie above them: LARGER + 2 PARAM +
+ * LARGEST. They rest in the resident arena instead, where they cost their own bytes alone. */
+static void test_plan__gradients_rest_apart_from_a_large_evaluation(void **state) {
+    (void)state;
+    enum { SAVED = 6400, LARGEST = 640000, LARGER = 600000 };
+    plan f;
+    tess__plan p;
+    plan_blocks(&p, &f, SAVED, LARGEST, LARGER);
+    assert_int_equal(count_gradients(&p, TESS__RESIDENT), 2);
+    assert_int_equal(p.resident.step_bytes[TESS_DOMAIN_DEVICE], 4 * PARAM);
+    /* the forward of b in training: both blocks' saved values, outputs, scratch */
+    assert_int_equal(tess__planned_bytes(&p, TESS_DOMAIN_DEVICE), 4 * PARAM + 2 * SAVED + OUTPUT + RESULT + LARGEST);
+    tess__plan_free(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan__an_alternative_leaves_the_plan_as_it_was),
         cmocka_unit_test(test_plan__a_plan_over_its_budget_can_be_read),
+        cmocka_unit_test(test_plan__gradients_lie_among_activations),
+        cmocka_unit_test(test_plan__gradients_rest_apart_from_a_large_evaluation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

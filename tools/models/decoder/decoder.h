@@ -125,7 +125,7 @@ void decoder_norm(const decoder *, const void *x, const void *w, const void *b, 
 /** dx = the norm's gradient + dy_beside (null: 0). dw and db are added to; null: not computed. */
 void decoder_norm_backward(const decoder *, const void *x, const void *w, const float *stats, const void *dy,
                            const void *dy_beside, void *dx, float *dw, float *db, int64_t rows, char *room);
-/** GELU of `up`, or SiLU of `gate` times `up`. */
+/** GELU of `up`, or SiLU of `gate` times `up`; `y` may be `up`. */
 void decoder_act(const decoder *, const void *gate, const void *up, void *y, int64_t elems);
 /** dy → dup in place; dgate is written where there is a gate. */
 void decoder_act_backward(const decoder *, const void *gate, const void *up, void *dy_dup, void *dgate, int64_t elems);

@@ -44,6 +44,26 @@ static kept kept_at(const decoder *d, char **region, int64_t rows, int64_t first
     return k;
 }
 
+/* A forward that saves nothing: the feed-forward half lies where attention's values were, on which nothing depends
+ * any more. */
+static kept transient_at(const decoder *d, char **region) {
+    int64_t rows = d->chunk_rows;
+    char *feed = *region;
+    kept k = { .qkv = take(region, d, rows, d->qkv_width, 0), .attended = take(region, d, rows, d->q_width, 0) };
+    feed_at(d, &feed, rows, 0, &k);
+    *region = feed > *region ? feed : *region;
+    k.middle = take(region, d, rows, d->width, 0);
+    k.stats1 = k.stats2 = take_floats(region, 2 * rows, 0);
+    k.lse = take_floats(region, rows * d->heads, 0);
+    return k;
+}
+
+static uint64_t transient_bytes(const decoder *d) {
+    char *at = NULL;
+    transient_at(d, &at);
+    return (uint64_t)(uintptr_t)at;
+}
+
 static uint64_t kept_bytes(const decoder *d, int64_t rows) {
     char *at = NULL;
     kept_at(d, &at, rows, 0);
@@ -84,8 +104,7 @@ static uint64_t inner_bytes(const decoder *d) {
 }
 
 uint64_t decoder_layer_forward_scratch(const decoder *d) {
-    return decoder_bytes(d, d->chunk_rows, d->width) + decoder_bytes(d, d->chunk_rows, d->hidden) +
-           kept_bytes(d, d->chunk_rows) + inner_bytes(d);
+    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d) + inner_bytes(d);
 }
 
 uint64_t decoder_layer_backward_scratch(const decoder *d) {
@@ -176,11 +195,10 @@ static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
     return make_feed(c, k, normal);
 }
 
-/* Where the chunk's values lie: all saved, some, or none; the others in `transient`, which then begins behind them. */
-static kept chunk_kept(const tess_block_call *call, const decoder *d, int64_t first, char **transient) {
+/* Where the chunk's values lie that are saved, or some of them; the others in `transient`, which then begins behind
+ * them. */
+static kept chunk_saved(const tess_block_call *call, const decoder *d, int64_t first, char **transient) {
     char *saved = call->saved;
-    if (!saved)
-        return kept_at(d, transient, d->chunk_rows, 0);
     kept k = attention_at(d, &saved, d->rows, first);
     if (call->selective)
         feed_at(d, transient, d->chunk_rows, 0, &k);
@@ -189,6 +207,7 @@ static kept chunk_kept(const tess_block_call *call, const decoder *d, int64_t fi
     return k;
 }
 
+/* The activation's result replaces the first products, unless backward reads them. */
 static tess_status chunk_forward(const chunk *c, const kept *k, void *normal, void *wide) {
     const decoder *d = c->d;
     void *y = decoder_at(d, c->call->output, c->first * d->width);
@@ -204,13 +223,11 @@ tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
         return decoder_sequence_layer(d->sequence, l->index, call);
     char *at = call->scratch;
     void *normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
-    void *wide = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->hidden));
-    char *transient = at;
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
-        char *region = transient;
-        kept k = chunk_kept(call, d, first, &region);
-        chunk c = { d, l, call, first, transient + kept_bytes(d, d->chunk_rows) };
-        OPS_TRY(chunk_forward(&c, &k, normal, wide));
+        char *region = at;
+        kept k = call->saved ? chunk_saved(call, d, first, &region) : transient_at(d, &region);
+        chunk c = { d, l, call, first, at + transient_bytes(d) };
+        OPS_TRY(chunk_forward(&c, &k, normal, call->saved && !call->selective ? at : k.up));
     }
     return TESS_OK;
 }
@@ -301,7 +318,7 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     z.stats = decoder_cut(&at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *region = at;
-        kept k = chunk_kept(call, d, first, &region);
+        kept k = call->saved ? chunk_saved(call, d, first, &region) : kept_at(d, &region, d->chunk_rows, 0);
         chunk c = { d, l, call, first, region };
         if (!call->saved)
             OPS_TRY(make_kept(&c, &k, z.normal));
