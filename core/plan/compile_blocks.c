@@ -4,10 +4,11 @@
 #include "base/status.h"
 #include "emit.h"
 
-/* The last block is never recomputed: its backward follows immediately. */
+/* The last block is never recomputed: its backward follows immediately. One that saves nothing has nothing to make. */
 int tess__block_recomputes(const tess__compiler *b, int32_t block) {
+    const tess_block_options *o = &b->model->blocks[block].options;
     return tess__activations_of(b->setup, block) == TESS__ACTIVATIONS_RECOMPUTE && block < b->model->n_blocks - 1 &&
-           !(b->model->blocks[block].options.flags & TESS_BLOCK_KEEP);
+           o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP);
 }
 
 /* Backward makes again what the block would have saved, piece by piece: no forward runs again for it. */

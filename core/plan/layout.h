@@ -57,6 +57,8 @@ tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_pr
 uint64_t tess__offloaded_bytes(const tess__model *, const tess__setup *, int32_t block, int output);
 /** The block's training writes selective_saved_bytes. */
 int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t block);
+/** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */
+double tess__made_again(const tess__model *, const tess__setup *, int32_t block);
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */

@@ -219,23 +219,13 @@ static double call_seconds(const sim *s, int32_t scope, int back) {
            (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
 }
 
-/* How much of its forward a block's backward does again. */
-static double made_again(const sim *s, int32_t scope) {
-    int32_t block = s->in->model->scopes[scope].block;
-    if (block < 0 || block == s->in->model->n_blocks - 1)
-        return 0;
-    const tess_block_options *o = &s->in->model->blocks[block].options;
-    if (tess__saves_selectively(s->in->model, s->in->setup, block))
-        return o->forward_work > 0 ? o->selective_work / o->forward_work : 0.5;
-    return tess__activations_of(s->in->setup, block) == TESS__ACTIVATIONS_RECOMPUTE && o->remake_scratch_bytes &&
-           !(o->flags & TESS_BLOCK_KEEP);
-}
-
 static double scope_seconds(const sim *s, const tess__event *e) {
     int back = e->type == TESS__BACKWARD_BEGIN;
+    int32_t block = s->in->model->scopes[e->scope].block;
     if (!s->in->costs)
         return 0;
-    return call_seconds(s, e->scope, back) + (back ? made_again(s, e->scope) * call_seconds(s, e->scope, 0) : 0);
+    double again = back ? tess__made_again(s->in->model, s->in->setup, block) : 0;
+    return call_seconds(s, e->scope, back) + again * call_seconds(s, e->scope, 0);
 }
 
 /* ---- collectives ---- */

@@ -57,6 +57,18 @@ printf '{"event":"block","model":"linear batch=2 threads=1 f32","name":"linear",
 expect 0 "$TESSERA" plan linear --batch 2 --machine ./slow.json --from run.json --json --quiet
 awk -v s="$(tail -n 1 out | field seconds)" 'BEGIN { exit !(s > 6.999999 && s < 7.000001) }' || fail "$(tail -n 1 out)"
 
+# What a decoder's backward makes again costs its forward, by each of two layers; the head never does.
+for block in embed h.0 head; do
+  echo '{"event":"block","model":"gpt batch=2 width=32 heads=2 context=16 threads=1 f32","name":"'$block'","forward_seconds":3,"backward_seconds":4}'
+done >run.json
+of_activations() {
+  expect 0 "$TESSERA" plan $small --activations "$1" --machine ./slow.json --from run.json --json --quiet
+  tail -n 1 out | field seconds
+}
+kept=$(of_activations keep) again=$(of_activations recompute) part=$(of_activations selective)
+awk -v k="$kept" -v a="$again" -v p="$part" 'BEGIN { d = a - k; exit !(d > 5.999999 && d < 6.000001 && p > k + 1 && p < a - 1) }' ||
+  fail "keep takes $kept s, recompute $again s, selective $part s"
+
 # The tuner under a budget: what it lists fits, fastest first, and plan says the same of each.
 expect 0 "$TESSERA" plan $small --machine cpu-2-cores --json --quiet
 most=$(tail -n 1 out | field planned_peak_device_bytes)

@@ -168,6 +168,64 @@ static void test_simulate__counts_become_seconds_by_the_machines_rates(void **st
     done(&s);
 }
 
+/* ---- activations and prefetching ---- */
+static tess_status no_work(void *user, const tess_block_call *call) {
+    (void)user, (void)call;
+    return TESS_OK;
+}
+
+/* As make(), but of blocks, whose saved buffers are 200 bytes. */
+static double seconds_of_blocks(int activations, const tess_block_options *like, int32_t ranks, int32_t prefetch) {
+    static const char *const names[] = { "a", "b" };
+    step s;
+    memset(&s, 0, sizeof s);
+    plan_init(&s.p, ranks);
+    s.p.setup.activations = activations;
+    s.p.setup.prefetch = prefetch;
+    for (int k = 0; k < SCOPES; k++) {
+        tess_block_options o = *like;
+        o.struct_size = sizeof o, o.name = names[k], o.saved_bytes = 200, o.output_bytes = 100;
+        o.forward = o.backward = no_work;
+        assert_int_equal(tess__model_add_block(&s.p.model, &o, NULL), TESS_OK);
+        assert_int_equal(plan_param(&s.p, k ? "b.w" : "a.w", 1024, 0), TESS_OK);
+        s.costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
+    }
+    plan_layout(&s.p);
+    assert_int_equal(tess__compile_pass(&s.p.compiler, TESS_PASS_TRAIN, NULL, 0, &s.p.program), TESS_OK);
+    s.machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, 2048 } };
+    run(&s);
+    double seconds = s.line.seconds;
+    done(&s);
+    return seconds;
+}
+
+/* Two blocks: the last never makes anything again. */
+static void test_simulate__what_backward_makes_again_takes_its_time(void **state) {
+    (void)state;
+    tess_block_options plain = { .forward_work = 8, .selective_work = 2 }, remakes = plain, selects = plain,
+                       keeps = plain;
+    remakes.remake_scratch_bytes = 64;
+    selects.selective_saved_bytes = 100;
+    keeps.flags = TESS_BLOCK_KEEP;
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_KEEP, &remakes, 1, 1), 6);
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_RECOMPUTE, &remakes, 1, 1), 7); /* inside backward */
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_RECOMPUTE, &plain, 1, 1), 7);   /* by a second forward */
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_RECOMPUTE, &keeps, 1, 1), 6);
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_SELECTIVE, &selects, 1, 1), 6.25);
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_SELECTIVE, &plain, 1, 1), 6);
+    selects.forward_work = selects.selective_work = 0; /* not said: half */
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_SELECTIVE, &selects, 1, 1), 6.5);
+}
+
+/* Each collective takes 1 s. Without prefetching, the gather of b in forward is waited for, and in backward that of a,
+ * behind the reduction of b. */
+static void test_simulate__without_prefetching_gathers_are_waited_for(void **state) {
+    (void)state;
+    tess_block_options o = { .forward_work = 1 };
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_KEEP, &o, 2, 1), 8);
+    assert_near(seconds_of_blocks(TESS__ACTIVATIONS_KEEP, &o, 2, 0), 11);
+}
+
 /* ---- one collective ---- */
 
 static void test_collective__widest_and_narrowest_level_and_latency(void **state) {
@@ -233,6 +291,8 @@ int main(void) {
         cmocka_unit_test(test_simulate__one_rank_only_computes),
         cmocka_unit_test(test_simulate__lanes_that_share_a_core_slow_each_other),
         cmocka_unit_test(test_simulate__counts_become_seconds_by_the_machines_rates),
+        cmocka_unit_test(test_simulate__what_backward_makes_again_takes_its_time),
+        cmocka_unit_test(test_simulate__without_prefetching_gathers_are_waited_for),
         cmocka_unit_test(test_collective__widest_and_narrowest_level_and_latency),
         cmocka_unit_test(test_collective__measured_sizes_are_interpolated),
         cmocka_unit_test(test_trace__keeps_the_last_spans_and_reads_one_step),
