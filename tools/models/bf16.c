@@ -11,9 +11,9 @@
 
 typedef struct model_half {
     model *m;
-    model_block wide; /* as the model made it */
+    model_block wide; /* as the model made it; output and saved are of one chunk */
     int32_t is_first, is_last;
-    uint64_t input_bytes;  /* fp32; of the first block 0 */
+    uint64_t input_bytes;  /* fp32, of one chunk; of the first block 0 */
     uint64_t params_bytes; /* of the widened parameters */
 } half;
 
@@ -142,7 +142,7 @@ static void describe(half *h, model_block *out) {
     out->forward_scratch_bytes += h->params_bytes + input + output + saved;
     out->backward_scratch_bytes += h->params_bytes + 2 * input + output + saved + (b->reads_output ? output : 0);
     if (!h->is_last)
-        out->output_bytes = b->output_bytes / 2;
+        out->output_bytes /= 2;
     if (saved)
         out->saved_bytes = half_of(b->saved_floats_bytes) + b->saved_bytes - b->saved_floats_bytes;
     out->forward = half_forward;
@@ -152,6 +152,7 @@ static void describe(half *h, model_block *out) {
 
 tess_status model__make_halves(model *m) {
     int32_t n = m->desc.n_blocks;
+    uint64_t input = 0;
     half *all = m->halves = calloc((size_t)n, sizeof *all);
     if (!all)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s in bf16", m->t->name);
@@ -160,9 +161,13 @@ tess_status model__make_halves(model *m) {
         if (b->n_params > MODEL_BLOCK_PARAMS)
             return tess_fail(TESS_E_INTERNAL, "block %s has %d parameters, at most %d are possible in bf16", b->name,
                              b->n_params, MODEL_BLOCK_PARAMS);
+        uint64_t chunks = b->chunks > 1 ? (uint64_t)b->chunks : 1, output = b->output_bytes;
         all[i] = (half){ .m = m, .wide = *b, .is_first = i == 0, .is_last = i == n - 1 };
-        all[i].input_bytes = i ? all[i - 1].wide.output_bytes : 0;
+        all[i].input_bytes = input / chunks;
+        all[i].wide.output_bytes /= chunks;
+        all[i].wide.saved_bytes /= chunks;
         describe(&all[i], b);
+        input = output;
     }
     return TESS_OK;
 }

@@ -15,7 +15,9 @@ typedef struct {
     ops_linear *fc1, *fc2;
     ops_conv_shape pool; /* conv2's output */
     float drop_pool, drop_hidden;
-    uint64_t map1_bytes, map2_bytes, hidden_bytes, logits_bytes;
+    int32_t chunk;                   /* samples that a convolution takes at a time */
+    uint64_t map1_bytes, map2_bytes; /* of a chunk */
+    uint64_t hidden_bytes, logits_bytes;
 } mnist;
 
 static tess_status batch_check(const model *m, const model_batch *batch) {
@@ -28,9 +30,11 @@ static tess_status batch_check(const model *m, const model_batch *batch) {
     return TESS_OK;
 }
 
+/* From the chunk's first sample on. */
 static const float *images_of(const model *m, const void *batch) {
     return (const float *)((const char *)batch + sizeof(model_batch) +
-                           ops_align((uint64_t)m->options.batch * sizeof(int32_t)));
+                           ops_align((uint64_t)m->options.batch * sizeof(int32_t))) +
+           (int64_t)m->first_sample * SIDE * SIDE;
 }
 
 /* What follows relu and dropout in one pass: where the output is 0 no gradient goes back, else 1/(1-rate) of it. */
@@ -65,7 +69,7 @@ static tess_status conv2_forward(void *user, const tess_block_call *call) {
     ops_dropout drop = model__dropout(m, call, LAYER_POOL, n->drop_pool);
     OPS_TRY(t->conv_forward(n->conv2, call->input, call->params[0], call->params[1], map, rest));
     OPS_TRY(t->maxpool(m->o, map, &n->pool, call->output, call->saved));
-    return t->dropout(m->o, call->output, (uint64_t)m->options.batch, FLAT, &drop);
+    return t->dropout(m->o, call->output, (uint64_t)n->chunk, FLAT, &drop);
 }
 
 static tess_status conv2_backward(void *user, const tess_block_call *call) {
@@ -135,10 +139,11 @@ static tess_status add_layer(model *m, const char *weight, const char *bias, con
 
 static tess_status build_convolutions(model *m, mnist *n) {
     ops_scratch need;
-    int32_t batch = m->options.batch;
-    ops_conv_shape one = { batch, SIDE, SIDE, 1, MAPS1, 3, 1, 0 }, two = { batch, SIDE1, SIDE1, MAPS1, MAPS2, 3, 1, 0 };
+    int32_t chunk = n->chunk, chunks = m->options.batch / chunk;
+    ops_conv_shape one = { chunk, SIDE, SIDE, 1, MAPS1, 3, 1, 0 }, two = { chunk, SIDE1, SIDE1, MAPS1, MAPS2, 3, 1, 0 };
     OPS_TRY(m->o->t->conv_create(m->o, &one, &n->conv1, &need));
-    model_block b = { .name = "conv1", .output_bytes = n->map1_bytes, .user = m, .products = 1, .reads_output = 1 };
+    model_block b = { .name = "conv1", .chunks = chunks, .user = m, .products = 1, .reads_output = 1 };
+    b.output_bytes = (uint64_t)chunks * n->map1_bytes;
     b.forward_scratch_bytes = need.forward_bytes;
     b.backward_scratch_bytes = n->map1_bytes + need.backward_bytes;
     b.forward = conv1_forward;
@@ -146,9 +151,9 @@ static tess_status build_convolutions(model *m, mnist *n) {
     OPS_TRY(add_layer(m, "conv1.weight", "conv1.bias", (const int64_t[MODEL_DIMS]){ MAPS1, 1, 3, 3 }));
     OPS_TRY(model__add_block(m, &b));
     OPS_TRY(m->o->t->conv_create(m->o, &two, &n->conv2, &need));
-    b = (model_block){ .name = "conv2", .user = m, .products = 1, .reads_output = 1 };
-    b.output_bytes = (uint64_t)batch * FLAT * sizeof(float);
-    b.saved_bytes = (uint64_t)batch * FLAT; /* where each maximum was */
+    b = (model_block){ .name = "conv2", .chunks = chunks, .user = m, .products = 1, .reads_output = 1 };
+    b.output_bytes = (uint64_t)m->options.batch * FLAT * sizeof(float);
+    b.saved_bytes = (uint64_t)m->options.batch * FLAT; /* where each maximum was */
     b.forward_scratch_bytes = n->map2_bytes + need.forward_bytes;
     b.backward_scratch_bytes = n->map2_bytes + need.backward_bytes;
     b.forward = conv2_forward;
@@ -185,11 +190,12 @@ static tess_status mnist_build(model *m) {
     mnist *n = m->own = calloc(1, sizeof *n);
     if (!n)
         return tess_fail(TESS_E_NOMEM, "out of memory for model mnist");
-    n->pool = (ops_conv_shape){ .batch = m->options.batch, .height = SIDE2, .width = SIDE2, .channels = MAPS2 };
+    n->chunk = model__chunk_samples(m);
+    n->pool = (ops_conv_shape){ .batch = n->chunk, .height = SIDE2, .width = SIDE2, .channels = MAPS2 };
     n->drop_pool = m->options.dropout > 0 ? 0.25f : 0;
     n->drop_hidden = m->options.dropout > 0 ? 0.5f : 0;
-    n->map1_bytes = batch * SIDE1 * SIDE1 * MAPS1 * sizeof(float);
-    n->map2_bytes = batch * SIDE2 * SIDE2 * MAPS2 * sizeof(float);
+    n->map1_bytes = (uint64_t)n->chunk * SIDE1 * SIDE1 * MAPS1 * sizeof(float);
+    n->map2_bytes = (uint64_t)n->chunk * SIDE2 * SIDE2 * MAPS2 * sizeof(float);
     n->hidden_bytes = batch * HIDDEN * sizeof(float);
     n->logits_bytes = ops_align(batch * DIGITS * sizeof(float));
     m->desc.input_bytes =

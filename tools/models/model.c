@@ -109,6 +109,8 @@ tess_status model_create(const char *name, const model_options *options, model *
     if (status == TESS_OK && how.bf16 && !m->is_decoder)
         status = model__make_halves(m);
     if (status == TESS_OK)
+        status = model__make_chunked(m);
+    if (status == TESS_OK)
         status = freeze(m);
     if (status != TESS_OK) {
         model_destroy(m);
@@ -132,6 +134,7 @@ void model_destroy(model *m) {
     free(m->desc.blocks);
     free(m->desc.scopes);
     free(m->halves);
+    free(m->chunked);
     free(m);
 }
 

@@ -46,6 +46,8 @@ typedef struct {
     uint64_t remake_scratch_bytes; /* as tess_block_options; so the next */
     uint64_t selective_saved_bytes, selective_scratch_bytes;
     uint32_t flags; /* TESS_BLOCK_… */
+    int32_t
+        chunks; /* from 2: forward and backward take the samples in this many parts, and scratch is for one: chunks.c */
     tess_block_fn forward, backward;
     void *user;
     /* For bf16, where the above describes the fp32 computation inside: */
@@ -73,11 +75,13 @@ typedef struct model {
     model_options options; /* with the defaults filled in */
     model_desc desc;
     ops *o;
-    char operators[128];       /* what computes, and all its bits depend on: for printing and hashing */
-    void *own;                 /* the model's operators */
-    int32_t is_decoder;        /* decoder/decoder.h, which is bf16 throughout by itself */
-    struct model_half *halves; /* per block, when parameters come in bf16 */
-    const void *host_batch;    /* where call->batch is not the host's to read: model_run */
+    char operators[128];           /* what computes, and all its bits depend on: for printing and hashing */
+    void *own;                     /* the model's operators */
+    int32_t is_decoder;            /* decoder/decoder.h, which is bf16 throughout by itself */
+    struct model_half *halves;     /* per block, when parameters come in bf16 */
+    struct model_chunked *chunked; /* per block */
+    int32_t first_sample;          /* of the chunk that a block works on; outside 0 */
+    const void *host_batch;        /* where call->batch is not the host's to read: model_run */
 } model;
 struct model_ops {
     const char *name;
@@ -189,6 +193,10 @@ tess_status model__add_scope(model *, const char *name);
 tess_status model__add_block(model *, const model_block *); /* first_param and n_params are filled in here */
 /** Turns the blocks into ones whose parameters, outputs and gradients between blocks are bf16: bf16.c. */
 tess_status model__make_halves(model *);
+/** Blocks with `chunks` become ones that loop over them; after model__make_halves. */
+tess_status model__make_chunked(model *);
+/** Samples of one chunk: few on the CPU, the whole batch where it has no small divisor and on devices. */
+int32_t model__chunk_samples(const model *);
 /** The batch of this call, for the host to look at; call->batch is for operators. */
 static inline const model_batch *model__batch(const model *m, const tess_block_call *call) {
     return m->host_batch ? m->host_batch : call->batch;

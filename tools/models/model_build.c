@@ -72,7 +72,7 @@ tess_status model__add_block(model *m, const model_block *block) {
 
 ops_dropout model__dropout(const model *m, const tess_block_call *call, uint32_t layer, float rate) {
     ops_dropout d = { .seed = m->options.seed, .step = call->step, .layer = layer };
-    d.first_sample = call->microbatch * (uint64_t)m->options.batch;
+    d.first_sample = call->microbatch * (uint64_t)m->options.batch + (uint64_t)m->first_sample;
     d.rate = call->pass & TESS_PASS_TRAIN ? rate : 0;
     return d;
 }

@@ -127,7 +127,7 @@ void decoder_norm_backward(const decoder *, const void *x, const void *w, const 
                            const void *dy_beside, void *dx, float *dw, float *db, int64_t rows, char *room);
 /** GELU of `up`, or SiLU of `gate` times `up`; `y` may be `up`. */
 void decoder_act(const decoder *, const void *gate, const void *up, void *y, int64_t elems);
-/** dy → dup in place; dgate is written where there is a gate. */
+/** dy → dup in place; dgate is written where there is a gate, and may be the gate. */
 void decoder_act_backward(const decoder *, const void *gate, const void *up, void *dy_dup, void *dgate, int64_t elems);
 void decoder_add(const decoder *, const void *x, void *y, int64_t elems); /* y += x */
 /** db += the sum of dy's rows, `stride` elements apart; null: nothing. */

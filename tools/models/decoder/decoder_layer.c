@@ -107,12 +107,26 @@ uint64_t decoder_layer_forward_scratch(const decoder *d) {
     return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d) + inner_bytes(d);
 }
 
+typedef struct { /* of one chunk in backward */
+    char *wide, *narrow, *middle, *dropped;
+    float *stats;
+} rooms;
+
+static rooms rooms_at(const decoder *d, char **at) {
+    int drops = d->m->options.dropout > 0;
+    rooms z;
+    z.wide = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)));
+    z.narrow = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)));
+    z.middle = decoder_cut(at, decoder_bytes(d, d->chunk_rows, d->width));
+    z.dropped = drops ? decoder_cut(at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
+    z.stats = decoder_cut(at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
+    return z;
+}
+
 uint64_t decoder_layer_backward_scratch(const decoder *d) {
-    return decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)) +
-           decoder_bytes(d, d->chunk_rows, d->hidden) + 2 * decoder_bytes(d, d->chunk_rows, d->width) +
-           decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)) +
-           (d->m->options.dropout > 0 ? decoder_bytes(d, d->chunk_rows, d->width) : 0) +
-           ops_align((uint64_t)(2 * d->chunk_rows) * sizeof(float)) + inner_bytes(d);
+    char *at = NULL;
+    rooms_at(d, &at);
+    return (uint64_t)(uintptr_t)at + inner_bytes(d);
 }
 
 /* ---- a chunk ---------------------------------------------------------------------------------------- */
@@ -233,11 +247,6 @@ tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
 }
 
 /* ---- backward --------------------------------------------------------------------------------------- */
-typedef struct {
-    char *wide1, *wide2, *normal, *middle, *d, *dropped;
-    float *stats;
-} rooms;
-
 /* `dy` behind the dropout of a half: itself, or masked in `room`. */
 static const void *undrop(const chunk *c, uint32_t half, const void *dy, void *room) {
     if (c->d->m->options.dropout <= 0)
@@ -247,45 +256,55 @@ static const void *undrop(const chunk *c, uint32_t half, const void *dy, void *r
     return room;
 }
 
-/* dw += dy^T x, db += the sum of dy; then dx, or dx += with `add`. dy's rows lie `stride` apart. */
-static tess_status linear_backward(const chunk *c, const decoder_linear *l, const void *x, int w, int b, const void *dy,
-                                   int64_t width, int64_t stride, int add, void *dx) {
-    decoder_bias_backward(c->d, dy, grad(c, b), c->d->chunk_rows, width, stride);
-    if (grad(c, w))
-        OPS_TRY(multiply(c, l->dw, dy, x, NULL, grad(c, w)));
-    return multiply(c, add ? l->dx_add : l->dx, dy, param(c, w), NULL, dx);
+typedef struct { /* y = x · w^T + b in backward: dy's rows lie `stride` apart */
+    const decoder_linear *l;
+    int w, b;
+    const void *dy;
+    int64_t width, stride;
+} linear;
+
+/* dw += dy^T x, db += the sum of dy. */
+static tess_status weights_backward(const chunk *c, const linear *of, const void *x) {
+    decoder_bias_backward(c->d, of->dy, grad(c, of->b), c->d->chunk_rows, of->width, of->stride);
+    return grad(c, of->w) ? multiply(c, of->l->dw, of->dy, x, NULL, grad(c, of->w)) : TESS_OK;
 }
 
-/* From the chunk's dy to z->middle. */
+/* Of n products of one x: all gradients of their weights, and then x's own, in x's place. */
+static tess_status products_backward(const chunk *c, const linear *of, int n, void *x_dx) {
+    for (int i = 0; i < n; i++)
+        OPS_TRY(weights_backward(c, &of[i], x_dx));
+    for (int i = 0; i < n; i++)
+        OPS_TRY(multiply(c, i ? of[i].l->dx_add : of[i].l->dx, of[i].dy, param(c, of[i].w), NULL, x_dx));
+    return TESS_OK;
+}
+
+/* From the chunk's dy to z->middle. The gradient of the gate takes the gate's place. */
 static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z, const void *dy) {
     const decoder *d = c->d;
     int64_t n = d->chunk_rows, h = d->hidden;
-    const void *dropped = undrop(c, 1, dy, z->dropped);
-    decoder_act(d, k->gate, k->up, z->wide1, n * h);
-    OPS_TRY(linear_backward(c, &d->down, z->wide1, DECODER_DOWN_W, DECODER_DOWN_B, dropped, d->width, d->width, 0,
-                            z->wide2));
-    decoder_act_backward(d, k->gate, k->up, z->wide2, z->wide1, n * h);
-    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->normal, z->stats, n, c->inner);
-    OPS_TRY(linear_backward(c, &d->up, z->normal, DECODER_UP_W, DECODER_UP_B, z->wide2, h, h, 0, z->d));
-    if (d->llama)
-        OPS_TRY(linear_backward(c, &d->up, z->normal, DECODER_GATE_W, -1, z->wide1, h, h, 1, z->d));
-    decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->d, dy, z->middle,
+    const linear down = { &d->down, DECODER_DOWN_W, DECODER_DOWN_B, undrop(c, 1, dy, z->dropped), d->width, d->width };
+    const linear rise[] = { { &d->up, DECODER_UP_W, DECODER_UP_B, z->wide, h, h },
+                            { &d->up, DECODER_GATE_W, -1, k->gate, h, h } };
+    decoder_act(d, k->gate, k->up, z->wide, n * h);
+    OPS_TRY(products_backward(c, &down, 1, z->wide));
+    decoder_act_backward(d, k->gate, k->up, z->wide, k->gate, n * h);
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, z->stats, n, c->inner);
+    OPS_TRY(products_backward(c, rise, d->llama ? 2 : 1, z->narrow));
+    decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, z->middle,
                           grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n, c->inner);
     return TESS_OK;
 }
 
-/* z->d = the gradient of the normalised rows, from that of queries, keys and values. */
-static tess_status project_backward(const chunk *c, const rooms *z, char *dqkv) {
+/* From the gradient of queries, keys and values to that of the normalised rows, in their place. */
+static tess_status project_backward(const chunk *c, char *dqkv, void *normal) {
     const decoder *d = c->d;
     int64_t step = d->qkv_width;
-    decoder_rope(d, dqkv, d->chunk_samples, 1);
-    OPS_TRY(linear_backward(c, &d->q, z->normal, DECODER_Q_W, DECODER_Q_B, dqkv, d->llama ? d->q_width : step, step, 0,
-                            z->d));
-    if (!d->llama)
-        return TESS_OK;
     char *dk = decoder_at(d, dqkv, d->q_width), *dv = decoder_at(d, dk, d->kv_width);
-    OPS_TRY(linear_backward(c, &d->k, z->normal, DECODER_K_W, -1, dk, d->kv_width, step, 1, z->d));
-    return linear_backward(c, &d->v, z->normal, DECODER_V_W, -1, dv, d->kv_width, step, 1, z->d);
+    const linear of[] = { { &d->q, DECODER_Q_W, DECODER_Q_B, dqkv, d->llama ? d->q_width : step, step },
+                          { &d->k, DECODER_K_W, -1, dk, d->kv_width, step },
+                          { &d->v, DECODER_V_W, -1, dv, d->kv_width, step } };
+    decoder_rope(d, dqkv, d->chunk_samples, 1);
+    return products_backward(c, of, d->llama ? 3 : 1, normal);
 }
 
 /* From z->middle to the gradient of the chunk's input. */
@@ -293,12 +312,13 @@ static tess_status attention_backward(const chunk *c, const kept *k, const rooms
     const decoder *d = c->d;
     int64_t n = d->chunk_rows;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    const void *dropped = undrop(c, 0, z->middle, z->dropped);
-    OPS_TRY(linear_backward(c, &d->out, k->attended, DECODER_O_W, DECODER_O_B, dropped, d->width, d->width, 0, z->d));
-    OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->d, z->wide1, c->inner));
-    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->normal, z->stats, n, c->inner);
-    OPS_TRY(project_backward(c, z, z->wide1));
-    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->d, z->middle,
+    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, z->middle, z->dropped), d->width, d->width };
+    OPS_TRY(weights_backward(c, &out, k->attended));
+    OPS_TRY(multiply(c, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
+    OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, c->inner));
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n, c->inner);
+    OPS_TRY(project_backward(c, z->wide, z->narrow));
+    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, z->middle,
                           decoder_at(d, c->call->grad_input, c->first * d->width), grad(c, DECODER_NORM1_W),
                           grad(c, DECODER_NORM1_B), n, c->inner);
     return TESS_OK;
@@ -308,22 +328,15 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     const decoder_layer *l = layer;
     const decoder *d = l->d;
     char *at = call->scratch;
-    rooms z;
-    z.wide1 = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)));
-    z.wide2 = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->hidden));
-    z.normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
-    z.middle = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
-    z.d = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)));
-    z.dropped = d->m->options.dropout > 0 ? decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
-    z.stats = decoder_cut(&at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
+    rooms z = rooms_at(d, &at);
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *region = at;
         kept k = call->saved ? chunk_saved(call, d, first, &region) : kept_at(d, &region, d->chunk_rows, 0);
         chunk c = { d, l, call, first, region };
         if (!call->saved)
-            OPS_TRY(make_kept(&c, &k, z.normal));
+            OPS_TRY(make_kept(&c, &k, z.narrow));
         else if (call->selective)
-            OPS_TRY(make_feed(&c, &k, z.normal));
+            OPS_TRY(make_feed(&c, &k, z.narrow));
         OPS_TRY(feed_backward(&c, &k, &z, decoder_at(d, call->grad_output, first * d->width)));
         OPS_TRY(attention_backward(&c, &k, &z));
     }

@@ -56,8 +56,10 @@ OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t fir
         const float *up = rows_in(a->d, a->up, i, n, room[0]), *dy = rows_in(a->d, a->y, i, n, room[1]);
         float *dup = rows_for(a->d, a->y, i, room[1]);
         if (a->gate) {
-            const float *gate = rows_in(a->d, a->gate, i, n, room[2]);
-            float *dgate = rows_for(a->d, a->dgate, i, room[3]);
+            const float *from = rows_in(a->d, a->gate, i, n, room[2]);
+            float *gate = room[2], *dgate = rows_for(a->d, a->dgate, i, room[3]);
+            if (from != gate) /* dgate may have its place */
+                memcpy(gate, from, (size_t)n * sizeof *gate);
             for (int64_t k = 0; k < n; k++) {
                 float s = logistic(gate[k]);
                 dgate[k] = dy[k] * up[k] * s * (1.0f + gate[k] * (1.0f - s));
