@@ -36,7 +36,7 @@ static tess_status prefetch(tess__compiler *b) {
         if (is_begin(b->ahead->events[e].type)) {
             int32_t scope = b->ahead->events[e].scope;
             for (int32_t i = 0; i < b->n_scope_units[scope]; i++)
-                TRY(left > 0 ? tess__unit_gather(b, b->scope_units[scope][i])
+                TRY(left > 0 ? tess__unit_gather_ahead(b, b->scope_units[scope][i])
                              : tess__unit_fetch(b, b->scope_units[scope][i]));
             left--;
         }

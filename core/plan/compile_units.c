@@ -24,6 +24,16 @@ static int reduces_on_lane(const tess__compiler *b, const tess__group *g) {
     return b->setup->shard_ranks == 1 && b->setup->replicas == 1 && on_host(b, g->grad_rest);
 }
 
+/* One rank, and its memory is the device's: a collective is the engine's own work, over when it is posted. */
+static int travels(const tess__compiler *b, int32_t u) {
+    for (int32_t i = 0, g = b->layout->units[u].first_group; i < b->layout->units[u].n_groups; i++, g++) {
+        const tess__group *group = &b->layout->groups[g];
+        if (on_host(b, group->param_rest) || on_host(b, group->grad_rest) || on_host(b, group->state_rest))
+            return 1;
+    }
+    return b->setup->shard_ranks > 1 || b->setup->replicas > 1;
+}
+
 /* The step of a unit within a pass, while backward goes on. */
 static int steps_on_lane(const tess__compiler *b, const tess__group *g) {
     return b->fused && (on_host(b, g->param_rest) || on_host(b, g->grad_rest) || on_host(b, g->state_rest));
@@ -101,6 +111,10 @@ tess_status tess__unit_release(tess__compiler *b, int32_t u) {
     TRY(tess__emit_free(b, TESS__FULL, g));
     b->units[u].gathered = TESS__ABSENT;
     return TESS_OK;
+}
+
+tess_status tess__unit_gather_ahead(tess__compiler *b, int32_t u) {
+    return travels(b, u) ? tess__unit_gather(b, u) : TESS_OK;
 }
 
 /* ---- gradients: begin, reduce, finish ---- */
@@ -303,5 +317,5 @@ tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
     b->units[u].reduced = 1;
     if (sync)
         b->reducing = u;
-    return TESS_OK;
+    return sync && !travels(b, u) ? tess__unit_end_reduce(b) : TESS_OK;
 }

@@ -6,6 +6,8 @@
 #include "compile.h"
 
 tess_status tess__unit_gather(tess__compiler *, int32_t unit);
+/** For a scope that is yet to come: nothing where a gather takes as long now as then. */
+tess_status tess__unit_gather_ahead(tess__compiler *, int32_t unit);
 /** Brings the unit's shard up from host memory, ahead of its gather. */
 tess_status tess__unit_fetch(tess__compiler *, int32_t unit);
 /** Releases a shard that was brought up and not gathered. */
