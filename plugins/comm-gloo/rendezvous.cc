@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "rendezvous.h"
 #include "failure.h"
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 
@@ -8,7 +9,9 @@ namespace tess_gloo {
 
 constexpr int64_t kMs = 1000000;
 constexpr int64_t kRetryNs = 50 * kMs, kAttemptNs = 5000 * kMs;
-constexpr int64_t kFetchNs = 20 * kMs; // with connections under way, which must not wait for a card
+// How long the wait for a card may hold up the connections under way: longer each time, for the answer of a store that
+// is far or busy takes long even where the card is there. An attempt's steps all fit into kAttemptNs.
+constexpr int64_t kFetchNs = 20 * kMs, kFetchMostNs = 640 * kMs;
 constexpr int kTurnMs = 50;
 
 static int64_t now_ns() {
@@ -19,7 +22,8 @@ static int64_t now_ns() {
 Rendezvous::Rendezvous(Settings &settings, const std::string &group, int rank, int size, const std::atomic<bool> &stop,
                        std::atomic<int> &waiting_for)
     : settings_(settings), group_(group), rank_(rank), size_(size), stop_(stop), waiting_for_(waiting_for),
-      reception_(group_, static_cast<uint32_t>(rank), settings.address()), cards_(size), done_(size) {
+      reception_(group_, static_cast<uint32_t>(rank), settings.address()), fetch_ns_(kFetchNs), cards_(size),
+      done_(size) {
     Card &mine = cards_[rank_];
     mine.magic = Card::kMagic;
     mine.nranks = static_cast<uint32_t>(size_);
@@ -65,9 +69,11 @@ void Rendezvous::fetch() {
     const std::string key = group_ + "/gloo/" + std::to_string(n_cards_);
     Card card{};
     uint64_t bytes = sizeof card;
-    const tess_status s = host.kv_get(host.host, key.c_str(), &card, &bytes, kFetchNs);
-    if (s == TESS_E_TIMEOUT)
+    const tess_status s = host.kv_get(host.host, key.c_str(), &card, &bytes, fetch_ns_);
+    if (s == TESS_E_TIMEOUT) {
+        fetch_ns_ = std::min(2 * fetch_ns_, kFetchMostNs);
         return;
+    }
     if (s != TESS_OK)
         throw Failure(s, -1, "the key-value store gave status %d for '%s'", s, key.c_str());
     if (bytes != sizeof card || card.magic != Card::kMagic || address_bytes(card.address) == 0)

@@ -47,6 +47,7 @@ class Rendezvous {
     const std::atomic<bool> &stop_;
     std::atomic<int> &waiting_for_;
     Reception reception_;
+    int64_t fetch_ns_;
     int n_cards_ = 0;
     std::vector<Card> cards_;  // [rank]; nranks 0: not here yet
     std::vector<Socket> done_; // [rank]

@@ -36,6 +36,7 @@ typedef struct {
     pthread_mutex_t lock;
     int has[RANKS_MAX], held[RANKS_MAX]; /* held: nobody gets this card yet */
     card cards[RANKS_MAX];
+    int64_t far_ns; /* how long an answer takes */
 } store;
 
 typedef struct {
@@ -76,7 +77,7 @@ static int take_card(store *kv, int at, int even_held, card *out) {
 static tess_status kv_get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
     rank_state *r = host;
     int at = atoi(strrchr(key, '/') + 1);
-    for (int64_t waited_ns = 0; !take_card(r->kv, at, 0, value); waited_ns += 1000000) {
+    for (int64_t waited_ns = 0; waited_ns < r->kv->far_ns || !take_card(r->kv, at, 0, value); waited_ns += 1000000) {
         if (waited_ns >= timeout_ns)
             return TESS_E_TIMEOUT;
         pause_ms(1);
@@ -168,6 +169,17 @@ static void end_well(rank_state *ranks, int n) {
     for (int r = 0; r < n; r++)
         if (ranks[r].status != TESS_OK)
             fail_msg("rank %d ended with %d: %s", r, ranks[r].status, ranks[r].error.message);
+}
+
+static void test_gloo_connect__ranks_far_from_the_store_meet(void **state) {
+    (void)state;
+    store kv;
+    rank_state ranks[3];
+    start(ranks, 3, &kv, "0");
+    kv.far_ns = 90000000;
+    for (int r = 0; r < 3; r++)
+        go(&ranks[r]);
+    end_well(ranks, 3);
 }
 
 /* ---- strangers ---------------------------------------------------------------------------------- */
@@ -392,6 +404,7 @@ static void test_gloo_connect__groups_of_two_sizes_mismatch(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gloo_connect__ranks_far_from_the_store_meet),
         cmocka_unit_test(test_gloo_connect__strangers_come_first_ranks_still_meet),
         cmocka_unit_test(test_gloo_connect__recorded_answer_is_of_no_use),
         cmocka_unit_test(test_gloo_connect__aborts_end_every_rank_in_order),
