@@ -31,5 +31,9 @@ done
 for file in LICENSE CONTRIBUTING.md SECURITY.md CHANGELOG.md Dockerfile .github/workflows/ci.yml; do
   [ -s "$SOURCE/$file" ] || fail "no $file"
 done
-grep -q 'run: .ci/run$' "$SOURCE/.github/workflows/ci.yml" || fail "the workflow does not call .ci/run"
+# The workflow gets a checkout and calls .ci/run, and nothing else: what a change must pass stands in one place.
+runs=$(sed -n 's/^ *- run: //p' "$SOURCE/.github/workflows/ci.yml")
+[ "$runs" = "apt-get update && apt-get install -y --no-install-recommends ca-certificates git
+.ci/run" ] || fail "the workflow runs: $runs"
+[ "$(grep -c '^ *- ' "$SOURCE/.github/workflows/ci.yml")" = 3 ] || fail "the workflow has other steps"
 echo "version $version"

@@ -50,12 +50,21 @@ for command in $("$TESSERA" --help=names); do
   for word in --help -h; do
     expect 0 "$TESSERA" "$command" $word
     head -n 1 out | grep -q "^Usage: tessera $command" || fail "$command $word: $(head -n 1 out)"
+    lacks '\(null\)'
   done
 done
-for command in train plan tune bench run report; do
+for command in train plan tune bench run report ckpt; do
   help $command
   sed -n '/^Examples:$/,$p' out | grep -q "^  tessera $command " || fail "$command has no example"
 done
+
+# A word of ckpt has its own usage and options.
+help ckpt export
+one_line <(head -n 1 out) "Usage: tessera ckpt export PATH FOLDER [OPTION…]"
+shows '^      --dtype fp32'
+lacks '--to W|--keep K'
+help ckpt
+for word in list show verify diff reshard export import prune; do shows "^       tessera ckpt $word |^Usage: tessera ckpt $word "; done
 
 # Not taken: exit code 2 and one line that says so.
 refuse() { local line=$1; shift; expect 2 "$TESSERA" "$@"; one_line err "$line"; }
@@ -65,6 +74,10 @@ refuse "tessera train: linear takes no --data, only mnist gpt gpt2 llama" train 
 refuse "tessera train: takes no --machine; \`tessera train --help\` lists its options" train gpt --machine x
 refuse "tessera plan: FILE takes no --hidden, only convbn" plan ./a.json --hidden 4
 refuse "tessera bench: takes no --lr; \`tessera bench --help\` lists its options" bench --lr 3
+refuse "tessera ckpt: list takes no --to, only reshard import" ckpt list run --to 3
+refuse "tessera ckpt: takes --keep only with prune" ckpt --keep 3
+refuse "tessera bench: cast takes no --op, only comm" bench cast --op all_gather
+refuse "tessera bench: takes --op only with comm" bench --op all_gather
 refuse "tessera run: unknown option '--lr'" run --lr 3 -- true
 refuse "tessera report: unknown option '--batch'" report --batch 3
 # What belongs to another model may stand in the environment, which all programs share.
@@ -100,12 +113,18 @@ offers "mnist" tessera train mn
 offers "--weight-decay" tessera train gpt --wei
 offers "recompute" tessera train gpt --activations r
 offers "end" tessera plan gpt --sync = en
+offers "reshard" tessera ckpt res
+offers "bf16" tessera ckpt export run folder --dtype b
+offers "--max-file" tessera ckpt export --ma
 offers "check" tessera plugins ch
 offers "--only" tessera plugins check --on
 if command -v zsh >/dev/null; then
   zsh -n "$pages/zsh/_tessera" || fail "zsh does not take its completion"
   got=$(zsh -fc 'compdef() { :; }; compadd() { print -- "$@"; }; . $1; words=(tessera train gpt --activations ""); CURRENT=5; _tessera' \
     zsh "$pages/zsh/_tessera")
-  [ "$got" = "-- keep recompute offload" ] || fail "zsh offers '$got'"
+  [ "$got" = "-- keep recompute offload selective" ] || fail "zsh offers '$got'"
+  got=$(zsh -fc 'compdef() { :; }; compadd() { print -- "$@"; }; _files() { :; }; . $1; words=(tessera ckpt ""); CURRENT=3; _tessera' \
+    zsh "$pages/zsh/_tessera")
+  [ "$got" = "-- list show verify diff reshard export import prune" ] || fail "zsh offers '$got' of ckpt"
 fi
 echo "help, man pages and completion say what the tables say"

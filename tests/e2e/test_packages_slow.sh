@@ -40,8 +40,7 @@ export DEBIAN_FRONTEND=noninteractive HOME=/root
 apt-get -q update
 apt-get -q install -y --no-install-recommends gcc libc6-dev make cmake pkg-config man-db
 find / -xdev \( -path /proc -o -path /var -o -path /tmp -o -path /debs -o -path /root \) -prune -o -print | sort >/tmp/before
-apt-get -q install -y --no-install-recommends /debs/libtessera0_*.deb /debs/libtessera-dev_*.deb /debs/tessera_*.deb \
-  /debs/tessera-doc_*.deb /debs/tessera-comm-gloo_*.deb
+apt-get -q install -y --no-install-recommends /debs/*.deb
 tessera --version
 tessera plugins list
 man tessera-train | grep -q 'weight-decay'
@@ -60,13 +59,16 @@ for kind in wrap precision offload comm device; do
   tessera plugins new $kind mine mine-$kind
   cmake -S mine-$kind -B mine-$kind/build >/dev/null
   cmake --build mine-$kind/build >/dev/null
-  tessera plugins check mine-$kind/build/libtessera-$kind-mine.so | tail -n 1
+  tessera plugins check mine-$kind/build/libtessera-$kind-mine.so >check.txt || { cat check.txt; exit 1; }
+  tail -n 1 check.txt
 done
 apt-get -q purge -y 'libtessera*' 'tessera*' >/dev/null
 apt-get -q autoremove -y >/dev/null
 find / -xdev \( -path /proc -o -path /var -o -path /tmp -o -path /debs -o -path /root \) -prune -o -print | sort >/tmp/after
 # Libraries that apt brought and took away again may leave their own folders; ours may not leave anything.
 diff /tmp/before /tmp/after | grep -i tessera && exit 1
+find / -xdev \( -path /proc -o -path /tmp -o -path /debs -o -path /root -o -path /var/log -o -path /var/cache/apt \) -prune -o -iname '*tessera*' -print |
+  grep . && exit 1
 echo "nothing of tessera is left"
 END
 unshare -m --propagation private sh -c 'mount -t proc proc root/proc && mount -t tmpfs tmpfs root/dev/shm && exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 chroot root sh /inside.sh' \

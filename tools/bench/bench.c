@@ -186,12 +186,16 @@ static const tool_subject page_subjects[] = {
     { "norm", "gradient norms of the cpu device" },
     { NULL, NULL },
 };
+static const tool_own_subjects own_subjects[] = {
+    { "least-bytes", "comm" }, { "seconds", "comm" }, { "op", "comm" }, { "together", "comm" }, { NULL, NULL },
+};
 static const tool_page page = {
     .command = "bench",
     .usage = "[SUBJECT…] [OPTION…]",
     .doc = "Measures against the machine's limits. Without a subject: all kernels of the cpu device.",
     .subjects_title = "Subjects",
     .subjects = page_subjects,
+    .own_subjects = own_subjects,
     .examples = "tessera bench comm -n 2 --bytes 16MiB\n"
                 "  every backend that can run here\n"
                 "tessera bench blocks gpt --layers 2\n"
@@ -204,11 +208,11 @@ static const tool_page page = {
 int cmd_bench(int argc, char **argv) {
     static const struct argp_option own[] = {
         { "bytes", KEY_BYTES, "BYTES", 0, "size of the largest array, or of a collective's whole buffer", 0 },
-        { "least-bytes", KEY_LEAST, "BYTES", 0, "comm: the size to begin with; each is four times the last", 0 },
+        { "least-bytes", KEY_LEAST, "BYTES", 0, "the size to begin with; each is four times the last", 0 },
         { "rounds", KEY_ROUNDS, "N", 0, "how many measurements of a case", 0 },
-        { "seconds", KEY_SECONDS, "S", 0, "comm: the longest to spend on a case", 0 },
-        { "op", KEY_OP, "NAME", 0, "comm: one collective, as in all_gather", 0 },
-        { "together", KEY_TOGETHER, "N", 0, "comm: collectives posted before the first is waited for", 0 },
+        { "seconds", KEY_SECONDS, "S", 0, "the longest to spend on a case", 0 },
+        { "op", KEY_OP, "NAME", 0, "one collective, as in all_gather", 0 },
+        { "together", KEY_TOGETHER, "N", 0, "collectives posted before the first is waited for", 0 },
         { "machine", KEY_MACHINE, "FILE", OPTION_ARG_OPTIONAL,
           "measure this machine for tessera plan --machine and tessera tune, and write its description", 0 },
         { NULL, 0, NULL, 0, NULL, 0 },

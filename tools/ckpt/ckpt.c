@@ -14,16 +14,27 @@
 
 enum { KEY_KEEP = 0x5000, KEY_TO, KEY_DTYPE, KEY_MAX_FILE };
 
+static const tool_subject verbs[] = {
+    { "list", "a line per checkpoint" },
+    { "show", "the same and the parameters" },
+    { "verify", "every checksum, and that nothing is missing" },
+    { "diff", "the first tensor and element that differ" },
+    { "reshard", "the same values in another number of files" },
+    { "export", "whole tensors, as Hugging Face has them" },
+    { "import", "a checkpoint of step 0 from such a folder" },
+    { "prune", "removes the oldest, when the newest verifies" },
+    { NULL, NULL },
+};
+enum { N_VERBS = sizeof verbs / sizeof verbs[0] - 1 };
+
 static const struct {
-    const char *name;
     int (*run)(ckpt_arguments *);
     size_t least, most; /* paths */
-} verbs[] = {
-    { "list", ckpt_list, 1, 1 },     { "show", ckpt_show, 1, 1 },       { "verify", ckpt_verify, 1, CKPT_MOST_PATHS },
-    { "diff", ckpt_diff, 2, 2 },     { "reshard", ckpt_reshard, 2, 2 }, { "export", ckpt_export, 2, 2 },
-    { "import", ckpt_import, 2, 2 }, { "prune", ckpt_prune, 1, 1 },
+} actions[N_VERBS] = {
+    { ckpt_list, 1, 1 },   { ckpt_show, 1, 1 },    { ckpt_verify, 1, CKPT_MOST_PATHS },
+    { ckpt_diff, 2, 2 },   { ckpt_reshard, 2, 2 }, { ckpt_export, 2, 2 },
+    { ckpt_import, 2, 2 }, { ckpt_prune, 1, 1 },
 };
-enum { N_VERBS = sizeof verbs / sizeof verbs[0] };
 
 /* ---- arguments --------------------------------------------------------------------------------------- */
 static error_t take_number(const struct argp_state *state, const char *name, const char *text, uint64_t *out) {
@@ -62,11 +73,11 @@ static error_t check(const ckpt_arguments *a, const struct argp_state *state) {
         v++;
     if (v == N_VERBS)
         return tool_usage_error(state, "unknown word '%s'%s", a->verb, tool_suggestion(a->verb, names, N_VERBS));
-    if (a->n < verbs[v].least || a->n > verbs[v].most)
-        return tool_usage_error(state, "%s takes %zu path%s, %zu given", a->verb, verbs[v].least,
-                                verbs[v].least > 1  ? "s"
-                                : verbs[v].most > 1 ? " or more"
-                                                    : "",
+    if (a->n < actions[v].least || a->n > actions[v].most)
+        return tool_usage_error(state, "%s takes %zu path%s, %zu given", a->verb, actions[v].least,
+                                actions[v].least > 1  ? "s"
+                                : actions[v].most > 1 ? " or more"
+                                                      : "",
                                 a->n);
     if (strcmp(a->verb, "reshard") == 0 && !a->to)
         return tool_usage_error(state, "reshard: into how many files? --to W is missing");
@@ -92,17 +103,24 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static const struct argp_option options[] = {
-    { "to", KEY_TO, "W", 0, "reshard, import: into as many files", 0 },
-    { "keep", KEY_KEEP, "K", 0, "prune: how many stay, the newest", 0 },
-    { "dtype", KEY_DTYPE, "fp32|bf16", 0, "export: of the parameters; as they are saved unless given", 0 },
-    { "max-file", KEY_MAX_FILE, "BYTES", 0, "export: most data in one file (5 GB)", 0 },
+    { "to", KEY_TO, "W", 0, "into as many files", 0 },
+    { "keep", KEY_KEEP, "K", 0, "how many stay, the newest", 0 },
+    { "dtype", KEY_DTYPE, "fp32|bf16", 0, "of the parameters; as they are saved unless given", 0 },
+    { "max-file", KEY_MAX_FILE, "BYTES", 0, "most data in one file (5 GB)", 0 },
     { NULL, 0, NULL, 0, NULL, 0 },
+};
+
+static const tool_own_subjects own_subjects[] = {
+    { "to", "reshard import" }, { "keep", "prune" }, { "dtype", "export" }, { "max-file", "export" }, { NULL, NULL },
 };
 
 static const tool_page page = {
     .command = "ckpt",
-    .usage = "list|show|prune DIR [OPTION…]\nverify PATH… [OPTION…]\ndiff A B [OPTION…]\nreshard PATH DIR --to W\n"
-             "export PATH FOLDER [OPTION…]\nimport FOLDER DIR [OPTION…]",
+    .usage = "list DIR\nshow PATH\nverify PATH…\ndiff A B\nreshard PATH DIR --to W\n"
+             "export PATH FOLDER [OPTION…]\nimport FOLDER DIR [OPTION…]\nprune DIR --keep K",
+    .subjects_title = "Words",
+    .subjects = verbs,
+    .own_subjects = own_subjects,
     .doc = "Looks at checkpoints and makes others of them, without the ranks that wrote them and in bounded memory. A "
            "path is a checkpoint, DIR/step-000020, or a directory of them, of which the newest is taken. Exit code 1 "
            "when verify or diff finds something, 6 for what is no checkpoint.",
@@ -137,7 +155,7 @@ int cmd_ckpt(int argc, char **argv) {
     size_t v = 0;
     while (strcmp(verbs[v].name, a.verb) != 0)
         v++;
-    code = verbs[v].run(&a);
+    code = actions[v].run(&a);
     if (file && file != stdout)
         fclose(file);
     return code;

@@ -244,14 +244,27 @@ static int subject_takes(const command_line *line, const tool_shared_option *o) 
     return tool_shared_is_for(o, subject);
 }
 
+/* An option of the command's own, with its line when the subject does not take it. */
+static int own_is_taken(const command_line *line, const char *name) {
+    const char *takers = tool_help_own_subjects(line->page, name), *subject = line->subject;
+    if (!takers || (subject && !tool_help_subject(line->page, subject)) || (subject && tool_listed(takers, subject)))
+        return 1;
+    if (subject)
+        fprintf(stderr, "%s: %s takes no --%s, only %s\n", line->command, subject, name, takers);
+    else
+        fprintf(stderr, "%s: takes --%s only with %s\n", line->command, name, takers);
+    return 0;
+}
+
 /* Whether the command and its subject take what was given. */
 static int check_taken(const command_line *line, const struct argp *argp) {
     for (size_t i = 0; i < line->n_given; i++) {
         const char *name = line->given[i]->name;
         const tool_shared_option *o = tool_shared_find(name, strlen(name));
-        if (!o || is_own(argp, line->given[i]))
-            continue;
-        if (!(o->commands & line->page->shared))
+        if (!o || is_own(argp, line->given[i])) {
+            if (own_is_taken(line, name))
+                continue;
+        } else if (!(o->commands & line->page->shared))
             fprintf(stderr, "%s: takes no --%s; `%s --help` lists its options\n", line->command, name, line->command);
         else if (!subject_takes(line, o))
             fprintf(stderr, "%s: %s takes no --%s, only %s\n", line->command, line->subject, name, o->subjects);

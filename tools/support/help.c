@@ -32,6 +32,13 @@ const tool_subject *tool_help_subject(const tool_page *page, const char *name) {
     return NULL;
 }
 
+const char *tool_help_own_subjects(const tool_page *page, const char *option) {
+    for (const tool_own_subjects *o = page->own_subjects; o && o->option; o++)
+        if (strcmp(o->option, option) == 0)
+            return o->subjects;
+    return NULL;
+}
+
 void tool_help_set_summary(const char *text) {
     summary = text;
 }
@@ -68,23 +75,33 @@ static void row_of_shared(const tool_shared_option *o, const tool_page *page, co
         out->fallback = NULL;
 }
 
-static void row_of_own(const struct argp_option *o, help_row *out) {
+static void row_of_own(const struct argp_option *o, const char *subjects, help_row *out) {
     *out = (help_row){ .letter = o->key > ' ' && o->key < 127 ? o->key : 0,
                        .name = o->name,
                        .value = o->arg,
                        .value_optional = (o->flags & OPTION_ARG_OPTIONAL) != 0,
-                       .help = o->doc };
+                       .help = o->doc,
+                       .subjects = subjects };
+}
+
+/* Those that are shown, of one subject where that is not null. A hidden one is between our own processes. */
+static const struct argp_option *next_own(const struct argp_option *o, const tool_page *page, const char *subject) {
+    while (o && o->name && ((o->flags & OPTION_HIDDEN) || !tool_listed(tool_help_own_subjects(page, o->name), subject)))
+        o++;
+    return o && o->name ? o : NULL;
 }
 
 typedef void (*title_fn)(FILE *, const char *title);
 typedef void (*row_fn)(FILE *, const help_row *);
 
-static void each_own(FILE *out, const struct argp_option *own, title_fn title, row_fn put) {
+static void each_own(FILE *out, const tool_page *page, const struct argp_option *own, const char *subject,
+                     title_fn title, row_fn put) {
     help_row row;
-    if (own && own->name)
+    const struct argp_option *o = next_own(own, page, subject);
+    if (o)
         title(out, group_titles[TOOL_GROUP_OWN]);
-    for (; own && own->name; own++) {
-        row_of_own(own, &row);
+    for (; o; o = next_own(o + 1, page, subject)) {
+        row_of_own(o, subject ? NULL : tool_help_own_subjects(page, o->name), &row);
         put(out, &row);
     }
 }
@@ -105,7 +122,7 @@ static int is_shown(const tool_shared_option *o, const tool_page *page, const st
 static void each_row(FILE *out, const tool_page *page, const struct argp_option *own, const char *subject,
                      title_fn title, row_fn put) {
     help_row row;
-    each_own(out, own, title, put);
+    each_own(out, page, own, subject, title, put);
     for (uint32_t group = TOOL_GROUP_MODEL; group < TOOL_GROUPS; group++) {
         int titled = 0;
         for (const tool_shared_option *o = tool_shared_options; o->key; o++) {
@@ -196,7 +213,7 @@ static void text_lines(FILE *out, const char *text, const char *first, const cha
 
 /* Before the first word is chosen: names alone, a line per group, so that the page fits on a screen. */
 static void text_names(FILE *out, const tool_page *page, const struct argp_option *own) {
-    each_own(out, own, text_title, text_row);
+    each_own(out, page, own, NULL, text_title, text_row);
     fprintf(out, "\nOptions, explained with their defaults by `tessera %s %s --help`:\n", page->command,
             page->subjects->name);
     for (uint32_t group = TOOL_GROUP_MODEL; group < TOOL_GROUPS; group++) {
@@ -229,13 +246,25 @@ static void text_examples(FILE *out, const tool_page *page, const char *subject)
     }
 }
 
+/* The usage line that begins with the subject; else that word and options. */
+static void usage_of_subject(FILE *out, const tool_page *page, const char *subject) {
+    size_t n = strlen(subject);
+    const char *at = page->usage;
+    while (at && (strncmp(at, subject, n) != 0 || at[n] != ' ')) {
+        at = strchr(at, '\n');
+        at += at ? 1 : 0;
+    }
+    const char *line = at ? at : subject;
+    fprintf(out, "Usage: tessera %s %.*s%s\n\n", page->command, (int)strcspn(line, "\n"), line, at ? "" : " [OPTION…]");
+}
+
 static void print_text(FILE *out, const tool_page *page, const struct argp_option *own, const char *subject) {
     const tool_subject *one = tool_help_subject(page, subject);
     char first[64], next[64];
     snprintf(first, sizeof first, "Usage: tessera %s ", page->command);
     snprintf(next, sizeof next, "       tessera %s ", page->command);
     if (one)
-        fprintf(out, "%s%s [OPTION…]\n\n", first, one->name);
+        usage_of_subject(out, page, one->name);
     else
         text_lines(out, page->usage, first, next);
     if (!one)
@@ -254,8 +283,9 @@ static void print_text(FILE *out, const tool_page *page, const struct argp_optio
     else
         each_row(out, page, own, subject, text_title, text_row);
     text_examples(out, page, subject);
-    fprintf(out, "\n[Defaults] are in brackets. --some-option is also the variable TESSERA_SOME_OPTION; the option "
-                 "wins.\n");
+    if (page->shared)
+        fprintf(out, "\n[Defaults] are in brackets. Outside \"Options\" --some-option is also the variable "
+                     "TESSERA_SOME_OPTION; the option wins.\n");
 }
 
 /* ---- man ----------------------------------------------------------------------------------------- */
@@ -315,8 +345,10 @@ static void print_man(FILE *out, const tool_page *page, const struct argp_option
         man_text(out, s->doc);
         fputc('\n', out);
     }
-    fputs(".SH OPTIONS\nAn option is also a variable: \\-\\-some\\-option is TESSERA_SOME_OPTION; the option wins.\n",
-          out);
+    fputs(".SH OPTIONS\n", out);
+    if (page->shared)
+        fputs("Outside \"Options\" \\-\\-some\\-option is also the variable TESSERA_SOME_OPTION; the option wins.\n",
+              out);
     each_row(out, page, own, NULL, man_title, man_row);
     fputs(".SH EXAMPLES\n.nf\n", out);
     man_text(out, page->examples);

@@ -11,17 +11,23 @@ typedef struct {
     const char *doc;  /* "a language model of bytes" */
 } tool_subject;
 
+/** An option of the command's own that some of its subjects take. */
 typedef struct {
-    const char *command;          /* "train" */
-    const char *usage;            /* "MODEL [OPTION…]"; a line per form */
-    const char *doc;              /* paragraphs of one line each */
-    const char *subjects_title;   /* "models"; null without subjects */
+    const char *option, *subjects; /* "to", "reshard import" */
+} tool_own_subjects;
+
+typedef struct {
+    const char *command;        /* "train" */
+    const char *usage;          /* "MODEL [OPTION…]"; a line per form, one that begins with a subject is that one's */
+    const char *doc;            /* paragraphs of one line each */
+    const char *subjects_title; /* "models"; null without subjects */
     const tool_subject *subjects; /* what the first word may be; ends with a null name; or null */
     int by_subject;               /* 1: what is taken depends on the first word */
     const char *examples;         /* lines: a command, or two blanks and what it does */
     uint32_t shared;              /* TOOL_TRAIN, …: whose shared options it takes; 0: none */
     /** The default of an option, for one subject where that is not null; may be null. Returns null for none. */
     const char *(*fallback)(const char *subject, const char *key, char out[64]);
+    const tool_own_subjects *own_subjects; /* ends with a null option; or null: all take all */
 } tool_page;
 
 enum { TOOL_HELP_TEXT, TOOL_HELP_MAN, TOOL_HELP_ROWS };
@@ -35,6 +41,8 @@ void tool_help_print(FILE *, const tool_page *, const struct argp_option *own, c
 void tool_help_set_summary(const char *);
 /** "text" null or "", "man", "options": the form; -1: none of them. */
 int tool_help_form(const char *text);
+/** The subjects that take this option of the command's own; null: all do. */
+const char *tool_help_own_subjects(const tool_page *, const char *option);
 /** The page's subject of that name, or null. */
 const tool_subject *tool_help_subject(const tool_page *, const char *name);
 #endif

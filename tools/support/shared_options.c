@@ -86,12 +86,16 @@ const tool_shared_option *tool_shared_find(const char *key, size_t n) {
     return NULL;
 }
 
-int tool_shared_is_for(const tool_shared_option *o, const char *subject) {
-    size_t n = subject ? strlen(subject) : 0;
-    if (!o->subjects || !subject)
+int tool_listed(const char *words, const char *word) {
+    size_t n = word ? strlen(word) : 0;
+    if (!words || !word)
         return 1;
-    for (const char *at = o->subjects; (at = strstr(at, subject)) != NULL; at += n)
-        if ((at == o->subjects || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+    for (const char *at = words; (at = strstr(at, word)) != NULL; at += n)
+        if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' '))
             return 1;
     return 0;
+}
+
+int tool_shared_is_for(const tool_shared_option *o, const char *subject) {
+    return tool_listed(o->subjects, subject);
 }

@@ -34,6 +34,8 @@ extern const tool_shared_option tool_shared_options[]; /* ends with a null key *
 size_t tool_shared_count(void);
 /** The row of `key`, of which `n` characters count, or null. */
 const tool_shared_option *tool_shared_find(const char *key, size_t n);
+/** Whether `word` is one of `words`, which blanks part; a null on either side: it is. */
+int tool_listed(const char *words, const char *word);
 /** Whether the row is for `subject`: a model, "FILE" or "PROGRAM"; null: no subject, so everything is. */
 int tool_shared_is_for(const tool_shared_option *, const char *subject);
 #endif
