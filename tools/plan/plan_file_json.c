@@ -30,15 +30,18 @@ static int refuse(reader *r, const char *expected) {
     return 0;
 }
 
-/* A slip of the pen is named; `expected` lists the keys. */
+/* Names the key found, and the one it may have been meant for; `expected` lists the keys. */
 static int refuse_key(reader *r, const char *key, const field *fields, size_t n, const char *expected) {
     const char *names[16], *near;
     for (size_t i = 0; i < n && i < 16; i++)
         names[i] = fields[i].key;
     near = tess__nearest(key, names, n < 16 ? n : 16);
-    if (!near || strcmp(near, key) == 0)
-        return refuse(r, expected);
-    snprintf(r->said, sizeof r->said, "\"%s\" where there is \"%s\"", near, key);
+    if (!near)
+        snprintf(r->said, sizeof r->said, "%s, not \"%s\"", expected, key);
+    else if (strcmp(near, key) == 0)
+        snprintf(r->said, sizeof r->said, "\"%s\" once, not twice", key);
+    else
+        snprintf(r->said, sizeof r->said, "\"%s\" where there is \"%s\"", near, key);
     return refuse(r, r->said);
 }
 
@@ -198,7 +201,7 @@ static int read_param(reader *r) {
     item t = { .p = { .dtype = TESS_F32 } };
     t.p.name = t.name;
     if (!read_object(r, fields, sizeof fields / sizeof fields[0], &t,
-                     "name, shape, dtype, compute, stack, frozen or buffer, once each"))
+                     "name, shape, dtype, compute, stack, frozen or buffer"))
         return 0;
     if (!t.name[0] || !t.has_shape)
         return refuse(r, "a name and a shape before this place");
@@ -210,7 +213,7 @@ static int read_param(reader *r) {
 static int read_tie(reader *r) {
     static const field fields[] = { { "name", read_name }, { "of", read_of } };
     item t = { .p = { .dtype = 0 } };
-    if (!read_object(r, fields, 2, &t, "name and of, once each"))
+    if (!read_object(r, fields, 2, &t, "name and of"))
         return 0;
     if (!t.name[0] || !t.of[0])
         return refuse(r, "name and of before this place");
@@ -254,8 +257,7 @@ static int read_block(reader *r) {
     item t = { .p = { .dtype = 0 } };
     t.b.name = t.name;
     if (!read_object(r, fields, sizeof fields / sizeof fields[0], &t,
-                     "name, stack, output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes or keep, "
-                     "once each"))
+                     "name, stack, output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes or keep"))
         return 0;
     return keep_status(r, plan_model_block(r->m, r->path, &t.b));
 }
@@ -321,7 +323,7 @@ tess_status plan_json_read(plan_model *m, const char *path, int *estimate) {
         return status;
     r.in.text = text;
     int ok = read_object(&r, fields, sizeof fields / sizeof fields[0], &has_version,
-                         "tessera_model, input_bytes, parameters, blocks, tied or estimate, once each");
+                         "tessera_model, input_bytes, parameters, blocks, tied or estimate");
     if (ok && !has_version)
         ok = refuse(&r, "\"tessera_model\": 1 before this place");
     if (!ok || !json_scan_end(&r.in))

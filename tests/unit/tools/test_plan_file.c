@@ -567,7 +567,9 @@ static void test_plan_file__bad_descriptions_are_refused_in_one_line(void **stat
     assert_json_refused("{\"tessera_model\":2}", "version 1");
     assert_json_refused("{\"tessera_model\":1}", "no blocks");
     assert_json_refused("{\"tessera_model\":1} x", "the end");
-    assert_json_refused("{\"tessera_model\":1,\"tessera_model\":1}", "once each");
+    assert_json_refused("{\"tessera_model\":1,\"tessera_model\":1}", "\"tessera_model\" once, not twice");
+    assert_json_refused("{\"tessera_model\":1,\"colour\":1}", "blocks, tied or estimate, not \"colour\"");
+    assert_json_refused("{\"tessera_model\":1,\"parametres\":[]}", "\"parameters\" where there is \"parametres\"");
     assert_json_refused("{\"tessera_model\":1,\"layers\":3}", "tessera_model, input_bytes");
     assert_json_refused("{\"tessera_model\":1,\"paramters\":3}", "\"parameters\" where there is \"paramters\"");
     assert_json_refused(PARAM("\"name\":\"a.w\",\"shpae\":[4]"), "\"shape\" where there is \"shpae\"");
