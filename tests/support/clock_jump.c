@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* LD_PRELOAD for tests/e2e/test_net_faults.sh: a host whose wall clock jumps. The file that TESSERA_TEST_CLOCK names holds the
- * seconds, as eight bytes, by which the clock is off; whoever writes them there makes it jump. */
+/* LD_PRELOAD for tests/e2e/test_net_faults.sh: a host whose wall clock jumps. The file that TESSERA_TEST_CLOCK names
+ * holds the seconds, as eight bytes, by which the clock is off; whoever writes them there makes it jump. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
