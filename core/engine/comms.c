@@ -150,24 +150,55 @@ tess_comm *tess__comms_allocator(const tess__comms *c) {
     return comm;
 }
 
-tess_status tess__comms_alloc(const tess__comms *c, tess_comm *comm, const tess_alloc_request *r, tess_buffer *out) {
-    tess_error e = { .struct_size = sizeof e };
-    return failed(c, c->ops->mem_alloc(comm, r, out, &e), &e);
+/* A buffer that finds no room here is used as if it were not registered. */
+static void note_registration(tess__comms *c, const tess_comm *comm, const tess_buffer *b) {
+    for (int i = 0; b->reg && i < TESS__REGISTRATIONS; i++)
+        if (!c->registrations[i].comm) {
+            c->registrations[i].comm = comm;
+            c->registrations[i].ptr = b->ptr;
+            c->registrations[i].bytes = b->bytes;
+            c->registrations[i].reg = b->reg;
+            return;
+        }
 }
 
-tess_comm *tess__comms_register(const tess__comms *c, int which, const tess_comm *owner, tess_buffer *b) {
+static void forget_registration(tess__comms *c, const tess_comm *comm, const tess_buffer *b) {
+    for (int i = 0; i < TESS__REGISTRATIONS; i++)
+        if (c->registrations[i].comm == comm && c->registrations[i].ptr == b->ptr)
+            c->registrations[i].comm = NULL;
+}
+
+static void *registration_of(const tess__comms *c, const tess_comm *comm, const void *at) {
+    for (int i = 0; at && i < TESS__REGISTRATIONS; i++)
+        if (c->registrations[i].comm == comm &&
+            (uintptr_t)at - (uintptr_t)c->registrations[i].ptr < c->registrations[i].bytes)
+            return c->registrations[i].reg;
+    return NULL;
+}
+
+tess_status tess__comms_alloc(tess__comms *c, tess_comm *comm, const tess_alloc_request *r, tess_buffer *out) {
+    tess_error e = { .struct_size = sizeof e };
+    TRY(failed(c, c->ops->mem_alloc(comm, r, out, &e), &e));
+    note_registration(c, comm, out);
+    return TESS_OK;
+}
+
+tess_comm *tess__comms_register(tess__comms *c, int which, const tess_comm *owner, tess_buffer *b) {
     tess_error e = { .struct_size = sizeof e };
     tess_comm *comm = c->list[which];
     if (!comm || comm == owner || !HAS(c, mem_register) || c->ops->mem_register(comm, b, &e))
         return NULL;
+    note_registration(c, comm, b);
     return comm;
 }
 
-void tess__comms_deregister(const tess__comms *c, tess_comm *comm, tess_buffer *b) {
+void tess__comms_deregister(tess__comms *c, tess_comm *comm, tess_buffer *b) {
+    forget_registration(c, comm, b);
     c->ops->mem_deregister(comm, b);
 }
 
-void tess__comms_free(const tess__comms *c, tess_comm *comm, tess_buffer *b) {
+void tess__comms_free(tess__comms *c, tess_comm *comm, tess_buffer *b) {
+    forget_registration(c, comm, b);
     c->ops->mem_free(comm, b);
 }
 
@@ -443,6 +474,8 @@ tess_status tess__comm_post(tess__comms *c, int which, tess_collective *posted, 
     posted->struct_size = sizeof *posted;
     posted->send_mem = posted->recv_mem = c->device->mem;
     posted->after = c->device->compute;
+    posted->send_reg = registration_of(c, c->list[which], posted->send);
+    posted->recv_reg = registration_of(c, c->list[which], posted->recv);
     posted->seq = c->n_collectives++;
     posted->tag = tess__hash_u64(tess__hash_u64(posted->tag, c->common), c->pass_kind) | 1;
     c->recent_tags[posted->seq % TESS__RECENT_TAGS] = posted->tag;

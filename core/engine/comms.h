@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { TESS__RECENT_TAGS = 16 };
+enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 16 };
 
 typedef struct {
     const tess_comm_ops *ops;
@@ -33,6 +33,12 @@ typedef struct {
     char common_text[128];                   /* of the last step */
     uint32_t pass_kind;                      /* of the running pass: part of every tag; 0: none */
     char absent[96];                         /* ranks that do not wait with this one; "" none */
+    struct {
+        const tess_comm *comm; /* null: free */
+        const char *ptr;
+        uint64_t bytes;
+        void *reg;
+    } registrations[TESS__REGISTRATIONS]; /* of memory that communicators allocated or were told of */
 } tess__comms;
 
 void tess__comms_use(tess__comms *, const tess__plugin *, const tess__device *); /* before all that needs the plugin */
@@ -53,12 +59,12 @@ void tess__comms_reset(tess__comms *);                 /* to what a rank that st
 
 /** The communicator that allocates the device's memory, so that it reaches it best; null: the device does. */
 tess_comm *tess__comms_allocator(const tess__comms *);
-tess_status tess__comms_alloc(const tess__comms *, tess_comm *, const tess_alloc_request *, tess_buffer *out);
+tess_status tess__comms_alloc(tess__comms *, tess_comm *, const tess_alloc_request *, tess_buffer *out);
 /** Registers memory that `owner` allocated with the communicator of another group; returns that one, null where it is
  * the same or cannot. */
-tess_comm *tess__comms_register(const tess__comms *, int which, const tess_comm *owner, tess_buffer *);
-void tess__comms_deregister(const tess__comms *, tess_comm *, tess_buffer *);
-void tess__comms_free(const tess__comms *, tess_comm *, tess_buffer *);
+tess_comm *tess__comms_register(tess__comms *, int which, const tess_comm *owner, tess_buffer *);
+void tess__comms_deregister(tess__comms *, tess_comm *, tess_buffer *);
+void tess__comms_free(tess__comms *, tess_comm *, tess_buffer *);
 
 /** Sets this rank's activity, which other ranks name if it is lost in it. */
 const char *tess__comms_doing(tess__comms *, const char *text);

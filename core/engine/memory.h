@@ -24,7 +24,7 @@ typedef struct { /* obtained beside the arenas by a pass that deviates */
 typedef struct {
     const tess__plan *plan;
     const tess__device *device;
-    const tess__comms *comms;
+    tess__comms *comms;
     tess__streams *streams;
     int strict;               /* what is released is filled with NaN */
     int deviating;            /* a pass is off the compiled order: room is found as it goes */
