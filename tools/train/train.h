@@ -142,12 +142,12 @@ int train_joins(const train_run *);     /* this process takes a lost rank's plac
 tess_status train_recover(train_run *); /* [C] goes back to an image when a rank was lost; else nothing */
 
 /* ---- train_restart.c ----------------------------------------------------------------------------- */
-int64_t train_restarts(void);                /* of this run so far */
-void train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
-void train_lives_open(train_run *);          /* once it is known where the run goes on */
-void train_lives_step(train_run *);          /* after steps_done has grown */
-void train_lives_recovered(train_run *);     /* after it has gone back */
-void train_lives_summary(train_run *);       /* members of the summary */
+int64_t train_restarts(void);                       /* of this run so far */
+tess_status train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
+void train_lives_open(train_run *);                 /* once it is known where the run goes on */
+void train_lives_step(train_run *);                 /* after steps_done has grown */
+void train_lives_recovered(train_run *);            /* after it has gone back */
+void train_lives_summary(train_run *);              /* members of the summary */
 void train_lives_close(train_run *);
 
 /* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */

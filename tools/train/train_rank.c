@@ -185,8 +185,9 @@ static tess_status train_to_end(train_run *r) {
 
 static tess_status run(train_run *r) {
     tess__world world = { .nranks = 1 };
-    train_restart_resume(&r->s);
-    tess_status status = tess__world_from_env(&world);
+    tess_status status = train_restart_resume(&r->s);
+    if (status == TESS_OK)
+        status = tess__world_from_env(&world);
     if (status == TESS_OK)
         status = train_resume_adapt(&r->s, world.nranks);
     if (status == TESS_OK)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Runs of several lives: what rank 0 keeps in TESSERA_RESTART_FILE from one to the next, for the summary. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/base/status.h"
 #include "core/checkpoint/store.h"
 #include "train.h"
 
@@ -22,19 +25,27 @@ static double now(void) {
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
+static tess_status read_restarts(int64_t *n) {
+    *n = 0;
+    return tess__option_int("restart", 0, 1 << 20, n);
+}
+
 int64_t train_restarts(void) {
-    int64_t n = 0;
-    (void)tess__option_int("restart", 0, 1 << 20, &n);
+    int64_t n;
+    (void)read_restarts(&n); /* train_restart_resume has refused what is no number */
     return n;
 }
 
-void train_restart_resume(train_settings *s) {
+tess_status train_restart_resume(train_settings *s) {
     uint64_t *steps = NULL, n = 0;
-    if (!train_restarts() || !s->save)
-        return;
+    int64_t restarts;
+    TRY(read_restarts(&restarts));
+    if (!restarts || !s->save)
+        return TESS_OK;
     if (tess__store_list(&tess__disk_real, s->save, &steps, &n) == TESS_OK && n)
         s->resume = s->save;
     free(steps);
+    return TESS_OK;
 }
 
 /* From the last step that was done to now. */
@@ -49,8 +60,12 @@ static void count_loss(train_run *r) {
 void train_lives_open(train_run *r) {
     const char *path = tess__option_text("restart-file");
     int fd = path && r->rank == 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (fd < 0)
+    if (fd < 0) {
+        if (path && r->rank == 0)
+            tess__log(TESS_LOG_WARNING, "TESSERA_RESTART_FILE: %s: %s: repeated steps and lost seconds are not counted",
+                      path, strerror(errno));
         return;
+    }
     if (ftruncate(fd, sizeof *r->lives) == 0) {
         void *at = mmap(NULL, sizeof *r->lives, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         r->lives = at == MAP_FAILED ? NULL : at;
