@@ -92,6 +92,8 @@ comm test_lies 'timeout_then_result' 'not pending while a rank is missing'
 comm wait_ignores_timeout 'stalled_peer' 'did not end within 2 s, in wait with a timeout' 2
 comm query_past_size 'describes_itself' 'query wrote past struct_size'
 comm need_impure 'purity' 'need of operation .* depends on pointers, or leaves a part unwritten'
+comm progress_fails 'progress' 'progress gave TESS_E_INVALID'
+comm register_writes_on_failure 'registered_memory' 'mem_register failed and wrote reg'
 
 # Dtypes and casts.
 precision rounds_half_up 'precision/*' 'cast from f32 to bf16: 0x[0-9a-f]+ becomes .*, to nearest even it is'
@@ -121,8 +123,14 @@ offload ignores_no_space 'a round trip with no memory left: byte 0'
 offload place_impure 'place of region [0-9]+ says something else the second time'
 offload place_changes_later 'place of region [0-9]+ says something else at call [0-9]+'
 offload too_small 'region [0-9]+ of [0-9]+ bytes rests on the host with'
+offload progress_fails 'progress gave TESS_E_INVALID'
+offload wait_stream_fails 'wait_stream gave TESS_E_DEVICE: offload faulty has no streams'
+offload abort_nothing 'a transfer after abort gave TESS_OK'
+offload abort_last_wins 'a transfer after abort gave TESS_E_DATA'
+offload step_unscaled 'sgd: byte [0-9]+ of 20012 is'
 
 # Devices.
+device counts_two 'count' 'counts 2 devices and does not describe device 1'
 device event_nothing 'event*' 'after event_wait the last byte is|a passed event is pending|came before the fill'
 device stream_wait_nothing 'events_order*' 'a copy on a stream that waits for an event came before the fill'
 device copy_short 'copies' 'copy from kind . to . changed the bytes'

@@ -463,6 +463,33 @@ static tess_status health(tess_comm *x, tess_error *e) {
     return why < 0 ? failed(e, why, "comm faulty was aborted") : TESS_OK;
 }
 
+/* It moves on in test and wait. */
+static tess_status progress(tess_comm *x) {
+    (void)x;
+#ifdef FAULT_PROGRESS_FAILS
+    return TESS_E_INVALID;
+#endif
+    return TESS_PENDING;
+}
+
+/* Every second buffer is registered; what was is given back. */
+static tess_status mem_register(tess_comm *x, tess_buffer *buffer, tess_error *e) {
+    static int calls;
+    (void)x;
+#ifdef FAULT_REGISTER_WRITES_ON_FAILURE
+    buffer->reg = buffer->ptr;
+#endif
+    if (calls++ % 2)
+        return failed(e, TESS_E_UNSUPPORTED, "comm faulty: not this one");
+    buffer->reg = buffer->ptr;
+    return TESS_OK;
+}
+
+static void mem_deregister(tess_comm *x, tess_buffer *buffer) {
+    (void)x;
+    buffer->reg = NULL;
+}
+
 static const tess_comm_ops ops = {
     .struct_size = sizeof ops,
     .abi_major = TESS_ABI_MAJOR,
@@ -474,7 +501,10 @@ static const tess_comm_ops ops = {
     .destroy = destroy,
     .abort = abort_comm,
     .health = health,
+    .mem_register = mem_register,
+    .mem_deregister = mem_deregister,
     .post = post,
+    .progress = progress,
     .test = test,
     .wait = wait,
     .request_free = request_free,

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* An offload plugin that keeps all regions itself, in memory from the host table. */
+#include <stdatomic.h>
 #include <stdlib.h>
 
+#include "core/kernels/kernels.h"
 #include "faulty.h"
 
 FAULTY_NOTE(TESS_KIND_OFFLOAD);
@@ -14,7 +16,7 @@ typedef struct kept {
 struct tess_offload {
     const tess_host *host;
     kept *first;
-    tess_status aborted;
+    atomic_int aborted;
 };
 struct tess_request {
     tess_status status;
@@ -124,20 +126,70 @@ static tess_status one(tess_offload *o, const tess_transfer *t, tess_error *e) {
     return TESS_OK;
 }
 
+static tess_status ended(tess_offload *o, tess_request **out, tess_error *e) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return failed(e, TESS_E_NOMEM, "no memory");
+    (*out)->status = atomic_load(&o->aborted);
+    return TESS_OK;
+}
+
 static tess_status post(tess_offload *o, const tess_transfer *t, uint32_t n, tess_request **out, tess_error *e) {
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n && !atomic_load(&o->aborted); i++) {
         tess_status s = one(o, (const void *)((const char *)t + (size_t)i * t->struct_size), e);
         if (s < 0)
             return s;
     }
-    *out = calloc(1, sizeof **out);
-    return *out ? TESS_OK : failed(e, TESS_E_NOMEM, "no memory");
+    return ended(o, out, e);
 }
 
-static tess_status step(tess_offload *o, const tess_region *r, uint32_t n, const tess_optimizer *opt,
+static tess_status abort_all(tess_offload *o, tess_status why) {
+    int none = 0;
+#ifdef FAULT_ABORT_NOTHING
+    why = 0;
+#endif
+#ifdef FAULT_ABORT_LAST_WINS
+    atomic_store(&o->aborted, 0);
+#endif
+    atomic_compare_exchange_strong(&o->aborted, &none, why);
+    return TESS_OK;
+}
+
+/* Every transfer is over when post returns. */
+static tess_status progress(tess_offload *o) {
+    (void)o;
+#ifdef FAULT_PROGRESS_FAILS
+    return TESS_E_INVALID;
+#endif
+    return TESS_PENDING;
+}
+
+static tess_status step(tess_offload *instance, const tess_region *r, uint32_t n, const tess_optimizer *opt,
                         tess_request **out, tess_error *e) {
-    (void)o, (void)r, (void)n, (void)opt, (void)out;
-    return failed(e, TESS_E_UNSUPPORTED, "offload faulty makes no steps");
+    kept *k[4] = { NULL };
+    for (uint32_t i = 0; i < n && i < 4; i++) {
+        tess_status s = keep(instance, (const void *)((const char *)r + (size_t)i * r->struct_size), &k[i], e);
+        if (s < 0)
+            return s;
+    }
+    tess_optimizer o = *opt;
+    const void *gradient[1] = { k[1]->bytes };
+    tess_kernel kernel = { .struct_size = sizeof kernel,
+                           .kernel = TESS_K_OPTIMIZER,
+                           .in_dtype = TESS_F32,
+                           .out_dtype = TESS_F32,
+                           .n_in = 1,
+                           .in = gradient,
+                           .out = k[0]->bytes,
+                           .elems = r->elems,
+                           .optimizer = &o };
+    for (uint32_t i = 2; i < n && i < 4; i++)
+        kernel.state[i - 2] = k[i]->bytes;
+#ifdef FAULT_STEP_UNSCALED
+    o.grad_scale = 1;
+#endif
+    tess_status s = tess__kernel_run(&kernel, NULL, e);
+    return s < 0 ? s : ended(instance, out, e);
 }
 
 static tess_status test(tess_request *q, tess_error *e) {
@@ -147,6 +199,13 @@ static tess_status test(tess_request *q, tess_error *e) {
 static tess_status wait(tess_request *q, int64_t timeout_ns, tess_error *e) {
     (void)timeout_ns, (void)e;
     return q->status;
+}
+static tess_status wait_stream(tess_request *q, const tess_stream *stream, tess_error *e) {
+    (void)stream;
+#ifdef FAULT_WAIT_STREAM_FAILS
+    return failed(e, TESS_E_DEVICE, "offload faulty has no streams");
+#endif
+    return wait(q, -1, e);
 }
 static void request_free(tess_request *q) {
     free(q);
@@ -159,10 +218,13 @@ static const tess_offload_ops ops = {
     .place = place,
     .create = create,
     .destroy = destroy,
+    .abort = abort_all,
     .post = post,
     .step = step,
+    .progress = progress,
     .test = test,
     .wait = wait,
+    .wait_stream = wait_stream,
     .request_free = request_free,
 };
 

@@ -167,6 +167,63 @@ static void test_layout__compute_dtypes_outside_the_programs_are_refused(void **
     plan_free(&p);
 }
 
+/* A precision plugin that sends blocks, and an offload plugin that keeps what it is given: in the contract, not in this
+ * core. */
+static tess_precision_choice chosen;
+static tess_status choose(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
+    (void)ctx, (void)v, (void)e;
+    *out = chosen;
+    return TESS_OK;
+}
+static tess_status keep_all(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n, tess_placement *out,
+                            tess_error *e) {
+    (void)ctx, (void)env, (void)r, (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        out[i].rest = TESS_REST_PLUGIN;
+    return TESS_OK;
+}
+
+static void refused(const tess_precision_ops *precision, const tess_offload_ops *offload, const char *text) {
+    plan p;
+    plan_init(&p, 2);
+    plan_scope(&p, "a");
+    plan_param(&p, "a.w", 100, 0);
+    if (precision)
+        p.setup.precision = precision;
+    if (offload)
+        p.setup.offload = offload;
+    assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
+    tess_status s = tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout);
+    assert_int_equal(s, text ? TESS_E_UNSUPPORTED : TESS_OK);
+    if (text)
+        assert_string_equal(tess_last_error(), text);
+    plan_free(&p);
+}
+
+static void test_layout__blocks_on_the_wire_are_refused(void **state) {
+    (void)state;
+    const tess_precision_ops precision = { .struct_size = sizeof precision, .choose = choose };
+    const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32,
+                                          TESS_F32,     TESS_F32, 0,        1,        0 };
+    const char *text = "parameter \"a.w\": the precision plugin gathers in a format of its own";
+    chosen = plain;
+    refused(&precision, NULL, NULL);
+    chosen.block_elems = 32;
+    refused(&precision, NULL, text);
+    chosen = plain;
+    chosen.block_bytes = 34;
+    refused(&precision, NULL, text);
+    chosen = plain;
+    chosen.gather = TESS_BF16;
+    refused(&precision, NULL, text);
+}
+
+static void test_layout__memory_of_the_offload_plugins_own_is_refused(void **state) {
+    (void)state;
+    const tess_offload_ops offload = { .struct_size = sizeof offload, .place = keep_all };
+    refused(NULL, &offload, "this offload plugin keeps memory of its own, which is not supported yet");
+}
+
 static void test_setup__strategies_that_cannot_be_are_refused_by_name(void **state) {
     (void)state;
     static const char *const bad[] = {
@@ -197,6 +254,8 @@ int main(void) {
         cmocka_unit_test(test_layout__aliases_share_and_buffers_lie_outside),
         cmocka_unit_test(test_layout__a_unit_is_named_by_what_its_scopes_share),
         cmocka_unit_test(test_layout__compute_dtypes_outside_the_programs_are_refused),
+        cmocka_unit_test(test_layout__blocks_on_the_wire_are_refused),
+        cmocka_unit_test(test_layout__memory_of_the_offload_plugins_own_is_refused),
         cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
