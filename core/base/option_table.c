@@ -63,6 +63,8 @@ const tess__option tess__option_table[] = {
     { "restart-file", TEXT, NULL, NULL, "file that outlives a restart; set by tessera run --restarts" },
     { "mirror", INT, "0", NULL, "steps between images in memory, to replace lost ranks from" },
     { "generation", INT, NULL, NULL, "how often ranks have been replaced; set by tessera run" },
+    { "ranks-least", INT, NULL, NULL,
+      "fewest ranks to go on with when some are lost; set by tessera run --ranks MIN:MAX" },
     { "export", TEXT, NULL, NULL, "Hugging Face folder to write the parameters to at the end" },
     { "sample", INT, NULL, NULL, "tokens that the model writes at the end" },
     { "prompt", TEXT, NULL, NULL, "what a sample begins after: text, or numbers of tokens" },

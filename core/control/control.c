@@ -450,6 +450,11 @@ const char *tess__control_address(const tess__control *control) {
     return *control->address ? control->address : NULL;
 }
 
+void tess__control_place(const tess__control *control, int32_t *rank, int32_t *nranks) {
+    *rank = control->world.rank;
+    *nranks = control->world.nranks;
+}
+
 int32_t tess__control_aborting(tess__control *control) {
     return atomic_load_explicit(&control->aborting, memory_order_acquire);
 }

@@ -13,15 +13,17 @@ typedef struct {
     int32_t port, n_ports; /* n_ports: rank 0 listens on the first free one of so many; 0 and 1: on that one */
     int32_t launched;      /* 1: the server is in `tessera run` (TESSERA_KV), else rank 0 holds it */
     char secret[136];      /* TESSERA_SECRET; "" none */
-    int32_t generation;    /* of this world: how often lost ranks have been replaced */
-    char job[64];          /* the launcher's name of this job, so that two jobs on one port do not mix; "" unknown */
+    int32_t generation;    /* of this world: how often ranks were lost and the others went on */
+    int32_t first_rank, first_nranks; /* before any were lost: the launcher knows this rank by them */
+    char job[64]; /* the launcher's name of this job, so that two jobs on one port do not mix; "" unknown */
 } tess__world;
 /** From RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, or the variables of Open MPI, MPICH and Intel MPI (PMI)
  * or Slurm; none: one rank. TESS_E_INVALID, naming both, when two of them disagree. TESSERA_KV=address:port names a
  * server that runs already. TESS_E_INVALID for what cannot be. */
 tess_status tess__world_from_env(tess__world *out);
 
-/** The same world after so many replacements: each generation has a server of its own. Of one host. */
+/** The same world after so many losses: each generation has a server of its own, which says at the welcome what rank
+ * this one is then, and of how many. Of one host. */
 tess_status tess__world_at_generation(tess__world *, int32_t generation);
 
 typedef struct tess__control tess__control;
@@ -35,6 +37,8 @@ void tess__control_close(tess__control *, int orderly);
 
 /** The numeric address under which ranks of other hosts reach this one; null: it has no network. Fixed once open. */
 const char *tess__control_address(const tess__control *);
+/** This rank and how many there are, as the server said at the welcome. */
+void tess__control_place(const tess__control *, int32_t *rank, int32_t *nranks);
 /** Says goodbye and keeps the connection, for tess__control_return. Rank 0 waits a while for the others' goodbyes when
  * it holds the server. TESS_OK; else nobody heard it: close instead. No message. */
 tess_status tess__control_park(tess__control *);
@@ -85,6 +89,10 @@ typedef struct {
     const char *secret; /* what TLS proves, beyond a Unix socket; null none */
     const char *job;    /* what every hello must say; null nothing */
     int32_t launcher;   /* rank_ended will be called for each rank */
+    /* Of a group that goes on without some: the ranks that are in it, in the order of their new numbers, by those that
+     * they began with, in a world of so many. Null: all are. */
+    const int32_t *members;
+    int32_t world;
 } tess__kv_terms;
 /** Listens on `address`:`port` (port 0: any, *port gets it) under TLS 1.3, or on the Unix socket whose path begins with
  * /, for this user only. */
@@ -92,16 +100,27 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
                                   tess__kv_server **out);
 /** Ends at once; null is fine. */
 void tess__kv_server_stop(tess__kv_server *);
+/* The numbers of ranks below are those that they began with. */
 /** The launcher saw rank end (waitpid): the exact cause ("killed by signal 9") for the news. orderly: its exit code
  * was 0, which is no news when it had said goodbye. */
 void tess__kv_server_rank_ended(tess__kv_server *, int32_t rank, int orderly, const char *why);
 /** 1 when that rank has ever joined. */
 int32_t tess__kv_server_joined(tess__kv_server *, int32_t rank);
+/** 1 when that rank's heartbeat has stopped, though its connection has not ended. */
+int32_t tess__kv_server_silent(tess__kv_server *, int32_t rank);
 /** How many ranks are connected now. */
 int32_t tess__kv_server_connected(tess__kv_server *);
 /** The first cause: its rank, or -1 while all is well. */
 int32_t tess__kv_server_culprit(tess__kv_server *);
-/** 1 when a rank has set the key TESS__KV_READY: lost ranks can be replaced from now on. */
+/** 1 when a rank has set the key TESS__KV_READY: the group can go on without lost ranks from now on. */
 int32_t tess__kv_server_ready(tess__kv_server *);
 #define TESS__KV_READY "mirror/ready"
+/** The value of that key: ranks whose numbers in the group are equal modulo `stride` keep each other's images, or, as
+ * replicas, all have the same; `fits`: with how many ranks the group could go on, the most first. */
+enum { TESS__KV_FITS_MAX = 64 };
+typedef struct {
+    int32_t stride, replicas, n, fits[TESS__KV_FITS_MAX];
+} tess__kv_fits;
+/** 1: what was said; 0: nothing yet. */
+int32_t tess__kv_server_fits(tess__kv_server *, tess__kv_fits *);
 #endif

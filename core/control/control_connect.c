@@ -92,7 +92,7 @@ static tess_status start_server(tess__control *control) {
 static int say_hello(tess__control *control) {
     const tess__world *world = &control->world;
     char nranks[16];
-    snprintf(nranks, sizeof nranks, "%d", (int)world->nranks);
+    snprintf(nranks, sizeof nranks, "%d", (int)world->nranks); /* that there were at first: the answer says how many */
     tess__message hello = { .type = TESS__WIRE_HELLO,
                             .arg = world->rank,
                             .key = nranks,
@@ -102,10 +102,23 @@ static int say_hello(tess__control *control) {
     return tess__outbox_copy(&control->out, &hello);
 }
 
+/* Ranks that go on without others are numbered anew. */
+static tess_status take_place(tess__world *world, const tess__message *in) {
+    char text[16];
+    snprintf(text, sizeof text, "%.*s", (int)in->value_bytes, (const char *)in->value);
+    int32_t nranks = atoi(text);
+    if (nranks < 1 || nranks > world->nranks || in->arg < 0 || in->arg >= nranks)
+        return tess__fail(TESS_E_INTERNAL, "the key-value server at %.100s says that this is rank %d of %d",
+                          world->address, (int)in->arg, (int)nranks);
+    world->rank = in->arg;
+    world->nranks = nranks;
+    return TESS_OK;
+}
+
 static tess_status judge_first_message(tess__control *control, const tess__message *in) {
-    const tess__world *world = &control->world;
+    tess__world *world = &control->world;
     if (in->type == TESS__WIRE_WELCOME)
-        return TESS_OK;
+        return take_place(world, in);
     if (in->type == TESS__WIRE_REFUSED && in->arg < 0)
         return tess__fail(in->arg, "the key-value server at %.100s port %d refused rank %d: %.*s", world->address,
                           (int)world->port, (int)world->rank, (int)in->value_bytes, (const char *)in->value);

@@ -147,6 +147,7 @@ static void find_silent(tess__kv_server *server, int64_t now_ns) {
         if (now_ns - client->heard_ns <= server->heartbeat_ns)
             continue;
         char why[96];
+        atomic_store(&server->silent[r], 1);
         snprintf(why, sizeof why, "no sign of life for %.1f s (%s?)", (double)(now_ns - client->heard_ns) / 1e9,
                  *server->path ? "stopped" : "stopped, or it cannot be reached");
         suspect(server, TESS__KV_DEATH, r, "was lost", why, 0);

@@ -20,6 +20,16 @@ static void answer_waits(tess__kv_server *server, tess__kv_client *client, const
     }
 }
 
+static void note_ready(tess__kv_server *server, const tess__message *in) {
+    tess__kv_fits fits;
+    if (atomic_load(&server->mirrored) || in->value_bytes != sizeof fits)
+        return;
+    memcpy(&fits, in->value, sizeof fits);
+    if (fits.n >= 0 && fits.n <= TESS__KV_FITS_MAX)
+        server->fits = fits;
+    atomic_store(&server->mirrored, 1);
+}
+
 void tess__kv_set(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     const char *why;
     tess_status status = tess__kv_store_set(server->store, in->key, in->value, in->value_bytes, &why);
@@ -28,7 +38,7 @@ void tess__kv_set(tess__kv_server *server, tess__kv_client *client, const tess__
         return;
     }
     if (strcmp(in->key, TESS__KV_READY) == 0)
-        atomic_store(&server->mirrored, 1);
+        note_ready(server, in);
     tess__kv_send(server, client, TESS__WIRE_OK, in->id, 0, NULL);
     tess__blob *value = tess__kv_store_get(server->store, in->key);
     for (int32_t r = 0; r < server->nranks; r++)

@@ -61,16 +61,19 @@ static const char *hello_fault(const tess__kv_server *server, const tess__messag
     if (strlen(server->job) != in->value_bytes ||
         (in->value_bytes && memcmp(server->job, in->value, in->value_bytes) != 0))
         return "it belongs to another job";
-    if (atoi(in->key) != server->nranks) {
+    if (atoi(in->key) != server->world) {
         snprintf(text, size, "it belongs to a world of %.12s ranks, here are %d (WORLD_SIZE)", in->key,
-                 (int)server->nranks);
+                 (int)server->world);
         return text;
     }
-    if (in->arg < 0 || in->arg >= server->nranks) {
-        snprintf(text, size, "its rank %d is not in 0 to %d (RANK)", (int)in->arg, (int)server->nranks - 1);
+    if (in->arg < 0 || in->arg >= server->world) {
+        snprintf(text, size, "its rank %d is not in 0 to %d (RANK)", (int)in->arg, (int)server->world - 1);
         return text;
     }
-    if (!atomic_load(&server->joined[in->arg]))
+    int32_t place = tess__kv_place(server, in->arg);
+    if (place < 0)
+        return "the others have gone on without it";
+    if (!atomic_load(&server->joined[place]))
         return NULL;
     snprintf(text, size, "rank %d has joined already (two processes with the same RANK?)", (int)in->arg);
     return text;
@@ -91,14 +94,15 @@ static void hello(tess__kv_server *server, tess__kv_client *client, const tess__
         refuse(server, client, fault ? TESS_E_INVALID : TESS_E_TIMEOUT, fault ? fault : server->timeout_text);
         return;
     }
-    client->rank = in->arg;
+    client->rank = tess__kv_place(server, in->arg);
     server->ranks[client->rank].client = client;
     atomic_store(&server->joined[client->rank], 1);
     atomic_fetch_add(&server->n_connected, 1);
     if (!server->first_hello_ns)
         server->first_hello_ns = tess__now_ns();
     note_address(server, client);
-    tess__kv_send(server, client, TESS__WIRE_WELCOME, 0, 0, NULL);
+    snprintf(text, sizeof text, "%d", (int)server->nranks);
+    tess__kv_send_text(server, client, TESS__WIRE_WELCOME, 0, client->rank, text);
     if (server->cause.settled)
         tess__kv_send_text(server, client, TESS__WIRE_LOST, 0, server->cause.rank, server->cause.text);
     else if (count_joined(server) == server->nranks) {
@@ -316,18 +320,31 @@ static void destroy(tess__kv_server *server) {
     free(server->clients);
     free(server->ranks);
     free(server->joined);
+    free(server->silent);
+    free(server->place);
     if (*server->path)
         unlink(server->path);
     tess__link_key_destroy(server->key);
     free(server);
 }
 
-static tess__kv_server *create(int32_t nranks, const char *job, int32_t launcher) {
+/* Which of the ranks that there were at first are in this group, and under which number. */
+static int number_ranks(tess__kv_server *server, const tess__kv_terms *terms) {
+    server->world = terms->members ? terms->world : server->nranks;
+    server->place = calloc((size_t)server->world, sizeof *server->place);
+    for (int32_t r = 0; server->place && r < server->world; r++)
+        server->place[r] = terms->members ? -1 : r;
+    for (int32_t r = 0; server->place && terms->members && r < server->nranks; r++)
+        server->place[terms->members[r]] = r;
+    return server->place != NULL;
+}
+
+static tess__kv_server *create(int32_t nranks, const tess__kv_terms *terms) {
     tess__kv_server *server = calloc(1, sizeof *server);
     if (!server)
         return NULL;
     server->nranks = nranks;
-    server->launcher = launcher;
+    server->launcher = terms->launcher;
     server->capacity = 2 * (uint32_t)nranks + TESS__KV_STRANGERS_MAX;
     server->listen_fd = -1;
     server->ended_end = &server->ended;
@@ -337,9 +354,11 @@ static tess__kv_server *create(int32_t nranks, const char *job, int32_t launcher
     server->clients = calloc(server->capacity, sizeof *server->clients);
     server->ranks = calloc((size_t)nranks, sizeof *server->ranks);
     server->joined = calloc((size_t)nranks, sizeof *server->joined);
-    snprintf(server->job, sizeof server->job, "%s", job);
+    server->silent = calloc((size_t)nranks, sizeof *server->silent);
+    snprintf(server->job, sizeof server->job, "%s", terms->job ? terms->job : "");
     server->store = tess__kv_store_create();
-    if (server->wake_fd >= 0 && server->clients && server->ranks && server->joined && server->store)
+    if (number_ranks(server, terms) && server->wake_fd >= 0 && server->clients && server->ranks && server->joined &&
+        server->silent && server->store)
         return server;
     destroy(server);
     return NULL;
@@ -378,7 +397,7 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
         return tess__fail(TESS_E_INVALID,
                           "listening on %s needs a shared secret: set TESSERA_SECRET to the same text on all ranks",
                           address);
-    tess__kv_server *server = create(nranks, terms->job ? terms->job : "", terms->launcher);
+    tess__kv_server *server = create(nranks, terms);
     if (!server)
         return tess__fail(TESS_E_NOMEM, "no memory for a key-value server of %d ranks", (int)nranks);
     int32_t bound = *port;
@@ -418,10 +437,11 @@ void tess__kv_server_linger(tess__kv_server *server, int64_t deadline_ns) {
 }
 
 void tess__kv_server_rank_ended(tess__kv_server *server, int32_t rank, int orderly, const char *why) {
-    tess__kv_ended *news = rank >= 0 && rank < server->nranks ? calloc(1, sizeof *news) : NULL;
+    int32_t place = tess__kv_place(server, rank);
+    tess__kv_ended *news = place >= 0 ? calloc(1, sizeof *news) : NULL;
     if (!news)
         return;
-    news->rank = rank;
+    news->rank = place;
     news->orderly = orderly;
     snprintf(news->why, sizeof news->why, "%s", why);
     pthread_mutex_lock(&server->lock);
@@ -432,7 +452,13 @@ void tess__kv_server_rank_ended(tess__kv_server *server, int32_t rank, int order
 }
 
 int32_t tess__kv_server_joined(tess__kv_server *server, int32_t rank) {
-    return rank >= 0 && rank < server->nranks && atomic_load(&server->joined[rank]);
+    int32_t place = tess__kv_place(server, rank);
+    return place >= 0 && atomic_load(&server->joined[place]);
+}
+
+int32_t tess__kv_server_silent(tess__kv_server *server, int32_t rank) {
+    int32_t place = tess__kv_place(server, rank);
+    return place >= 0 && atomic_load(&server->silent[place]);
 }
 
 int32_t tess__kv_server_connected(tess__kv_server *server) {
@@ -440,9 +466,19 @@ int32_t tess__kv_server_connected(tess__kv_server *server) {
 }
 
 int32_t tess__kv_server_culprit(tess__kv_server *server) {
-    return atomic_load(&server->culprit);
+    int32_t place = atomic_load(&server->culprit), first = 0;
+    while (place >= 0 && first < server->world && server->place[first] != place)
+        first++;
+    return place < 0 ? place : first;
 }
 
 int32_t tess__kv_server_ready(tess__kv_server *server) {
     return atomic_load(&server->mirrored);
+}
+
+int32_t tess__kv_server_fits(tess__kv_server *server, tess__kv_fits *out) {
+    if (!atomic_load(&server->mirrored))
+        return 0;
+    *out = server->fits;
+    return 1;
 }

@@ -76,6 +76,8 @@ struct tess__kv_server {
     pthread_t thread;
     int listen_fd, wake_fd;
     int32_t nranks, launcher;
+    int32_t world,
+        *place;          /* ranks that there were at first, and the number here of each; -1: it is not in this group */
     tess__link_key *key; /* null: a Unix socket */
     char path[TESS__LOCAL_PATH], job[64];
     int64_t heartbeat_ns, rendezvous_ns, first_hello_ns, turn_ns;
@@ -92,8 +94,14 @@ struct tess__kv_server {
     pthread_mutex_t lock; /* of `ended` */
     tess__kv_ended *ended, **ended_end;
     atomic_int stop, culprit, n_connected, mirrored; /* mirrored: TESS__KV_READY is set */
-    atomic_uchar *joined;
+    atomic_uchar *joined, *silent;
+    tess__kv_fits fits; /* written before `mirrored` is set */
 };
+
+/** The number here of a rank by that which it began with; -1: none. */
+static inline int32_t tess__kv_place(const tess__kv_server *server, int32_t first) {
+    return first >= 0 && first < server->world ? server->place[first] : -1;
+}
 
 /** Marks the rank as gone, for tess__kv_news_turn; the client stays in the table until the end of the turn. */
 void tess__kv_hang_up(tess__kv_server *, tess__kv_client *);

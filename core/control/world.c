@@ -269,6 +269,8 @@ tess_status tess__world_at_generation(tess__world *w, int32_t generation) {
     if (!kv || *kv != '/' || generation < 0)
         return tess__fail(TESS_E_UNSUPPORTED, "only ranks that `tessera run` started on one host can be replaced");
     w->generation = generation;
+    w->rank = w->first_rank; /* until the welcome says otherwise */
+    w->nranks = w->first_nranks;
     int n = snprintf(w->address, sizeof w->address, generation ? "%s-g%d" : "%s", kv, (int)generation);
     return n < (int)sizeof w->address ? TESS_OK : bad_kv(kv);
 }
@@ -314,6 +316,8 @@ static tess_status read_server(tess__world *w) {
 tess_status tess__world_from_env(tess__world *out) {
     tess__world w = { .nranks = 1, .port = TESS__DEFAULT_PORT, .n_ports = 1, .address = "127.0.0.1" };
     tess_status status = read_launcher(&w);
+    w.first_rank = w.rank;
+    w.first_nranks = w.nranks;
     if (status == TESS_OK)
         status = read_server(&w);
     if (status != TESS_OK)

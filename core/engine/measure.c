@@ -39,7 +39,10 @@ static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__la
     if (s->mirror) {
         uint64_t whole = tess__image_bytes(s, l), piece = whole < TESS__MIRROR_CHUNK ? whole : TESS__MIRROR_CHUNK;
         int32_t members = s->replicas > 1 ? s->replicas : s->nranks % 2 ? 3 : 2;
+        uint64_t all = 0;
         TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, piece, members, &n->mirror));
+        TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, piece, s->nranks, &all));
+        n->mirror = all > n->mirror ? all : n->mirror;
     }
     return TESS_OK;
 }

@@ -385,13 +385,7 @@ void tess__memory_release(tess__memory *m, int of_comm) {
                 release_arena(m, d, a);
 }
 
-void tess__memory_free(tess__memory *m) {
-    for (int32_t i = 0; i < m->n_overflow; i++)
-        tess__device_free(m->device, &m->overflow[i].memory);
-    for (int32_t i = 0; m->device && m->device->handle && i < m->plan->n_user; i++)
-        if (m->user[i].ptr)
-            tess__device_free(m->device, &m->user[i]);
-    tess__memory_release(m, 0);
+static void free_tables(tess__memory *m) {
     for (int role = 0; role < TESS__N_ROLES; role++) {
         free(m->address[role]);
         free(m->booked[role]);
@@ -401,9 +395,52 @@ void tess__memory_free(tess__memory *m) {
         free(m->own[role]);
     }
     free(m->overflow);
+    m->overflow = NULL;
     tess__first_fit_free_all(&m->first_fit);
     tess__ledger_free(&m->ledger);
     tess__needs_free(&m->comm_scratch);
+}
+
+void tess__memory_free(tess__memory *m) {
+    for (int32_t i = 0; i < m->n_overflow; i++)
+        tess__device_free(m->device, &m->overflow[i].memory);
+    for (int32_t i = 0; m->device && m->device->handle && i < m->plan->n_user; i++)
+        if (m->user[i].ptr)
+            tess__device_free(m->device, &m->user[i]);
+    tess__memory_release(m, 0);
+    free_tables(m);
+}
+
+void tess__memory_drop(tess__memory *m) {
+    tess__memory_release(m, 0);
+    free_tables(m);
+    for (int32_t i = 0; i < m->plan->n_user; i++)
+        tess__ledger_add(&m->ledger, TESS_DOMAIN_DEVICE, TESS_CAT_ACTIVATION, -1, m->user[i].bytes);
+}
+
+/* ---- beside the arenas ---- */
+
+tess_status tess__memory_beside(tess__memory *m, uint64_t bytes, tess_buffer *out) {
+    int pinned = m->streams->on;
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = pinned ? TESS_MEM_PINNED : TESS_MEM_HOST,
+                             .domain = TESS_DOMAIN_HOST,
+                             .category = TESS_CAT_MIRROR,
+                             .numa_node = m->numa_node,
+                             .bytes = bytes,
+                             .align = m->plan->setup.align };
+    *out = (tess_buffer){ .struct_size = sizeof *out };
+    TRY(tess__device_alloc(m->device, &r, out));
+    count_obtained(m, TESS_DOMAIN_HOST, out->bytes);
+    return TESS_OK;
+}
+
+void tess__memory_beside_free(tess__memory *m, tess_buffer *b) {
+    if (!b->ptr)
+        return;
+    m->obtained[TESS_DOMAIN_HOST] -= b->bytes;
+    tess__device_free(m->device, b);
+    b->ptr = NULL;
 }
 
 /* ---- the program's own ---- */

@@ -55,6 +55,12 @@ tess_status tess__memory_user(tess__memory *, const char *label, uint64_t bytes,
  * obtained again, and rests where it did. */
 void tess__memory_forget(tess__memory *, const tess__program *deviating);
 tess_status tess__memory_renew(tess__memory *);
+/** The arenas and tables go, the program's own memory stays: for tess__memory_create and tess__memory_obtain with
+ * another plan. */
+void tess__memory_drop(tess__memory *);
+/** Host memory beside the arenas, on its way from one plan to another. */
+tess_status tess__memory_beside(tess__memory *, uint64_t bytes, tess_buffer *out);
+void tess__memory_beside_free(tess__memory *, tess_buffer *); /* nothing when there is none */
 void tess__memory_release(tess__memory *, int of_comm); /* the arenas that a communicator, or the device, allocated */
 void tess__memory_free(tess__memory *);                 /* all that is left */
 

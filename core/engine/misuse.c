@@ -161,9 +161,9 @@ static tess_status overwrite_loses(const char *name, const char *why) {
 }
 
 /* A store in place of a sum would lose what came before it. */
-tess_status tess__check_overwrite(const tess *t) {
-    const tess__model *m = &t->plan.model;
-    int at_end = t->plan.setup.accum > 1 && !t->plan.setup.sync_each;
+tess_status tess__check_overwrite(const tess__plan *plan) {
+    const tess__model *m = &plan->model;
+    int at_end = plan->setup.accum > 1 && !plan->setup.sync_each;
     for (int32_t i = 0; i < m->n_params; i++) {
         const tess__param *p = &m->params[i];
         if (m->params[p->tied_to].flags & TESS_GRAD_OVERWRITE && p->tied_to != i)

@@ -211,6 +211,8 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     for (uint32_t d = 1; d < 3; d++) {
         s.peak_bytes[d] = t->memory.obtained_peak[d];
         s.planned_peak_bytes[d] = tess__planned_bytes(&t->plan, d);
+        if (t->mirror.planned_peak[d] > s.planned_peak_bytes[d]) /* of a group of ranks before this one */
+            s.planned_peak_bytes[d] = t->mirror.planned_peak[d];
         s.live_bytes[d] = t->memory.ledger.total[d];
         s.live_peak_bytes[d] = t->memory.ledger.most[d];
         memcpy(s.live_peak_category_bytes[d], t->memory.ledger.at_most[d], sizeof t->memory.ledger.at_most[d]);

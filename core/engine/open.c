@@ -23,6 +23,7 @@ static tess_status open_world(tess *t) {
         s = tess__control_join(&t->comms.world, tess__comms_lost, &t->comms, &t->comms.seat);
         t->comms.control = t->comms.seat.control;
     }
+    t->mirror.rank = t->comms.world.rank;
     t->plan.setup.nranks = t->comms.world.nranks;
     return s;
 }
@@ -251,6 +252,7 @@ tess_status tess_close(tess *t) {
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, !t->error);
     t->comms.control = NULL;
+    tess__smaller_end(t);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
     tess__device_destroy(&t->device);

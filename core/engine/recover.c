@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tess_recover: after a rank was lost, the group of ranks is formed anew with the process that takes its place, and all
- * go back to the newest images that are whole. */
+/* tess_recover: after a rank was lost, the group of ranks is formed anew with the process that takes its place, or
+ * smaller, and all go back to the newest images that are whole. */
 #include "state.h"
 
 #include "base/log.h"
@@ -51,6 +51,13 @@ static void leave_group(tess *t) {
 
 /* ---- the new one ------------------------------------------------------------------------------------- */
 
+/* A smaller group numbers its ranks anew. */
+static void take_place(tess *t) {
+    tess__world *w = &t->comms.world;
+    tess__control_place(t->comms.control, &w->rank, &w->nranks);
+    tess__log_set_rank(w->rank);
+}
+
 /* The launcher may be still about to start it, or be further already: one after another is tried. */
 static tess_status find_group(tess *t) {
     const struct timespec pause = { .tv_nsec = 10000000 };
@@ -62,6 +69,8 @@ static tess_status find_group(tess *t) {
         TRY(tess__world_at_generation(&t->comms.world, first + ahead));
         tess_status s = tess__control_join(&t->comms.world, tess__comms_lost, &t->comms, &t->comms.seat);
         t->comms.control = t->comms.seat.control;
+        if (!s)
+            take_place(t);
         if (!s || s == TESS_E_UNSUPPORTED)
             return s;
         if (tess__now_ns() > deadline_ns)
@@ -72,6 +81,8 @@ static tess_status find_group(tess *t) {
 
 static tess_status join_group(tess *t) {
     TRY(find_group(t));
+    if (t->mirror.carry || t->comms.world.nranks != t->plan.setup.nranks)
+        return tess__smaller_join(t);
     TRY(tess__find_hosts(t));
     TRY(tess__comms_create(&t->comms, &t->plan.setup));
     if (t->pass.n_recompiles)
@@ -86,9 +97,13 @@ static tess_status join_group(tess *t) {
 static tess_status go_back(tess *t, tess_recovery *out) {
     int64_t step = -1;
     uint64_t had = t->step.steps_done;
-    TRY(tess__mirror_restore(t, &step));
+    int smaller = t->mirror.carry != NULL;
+    TRY(smaller ? tess__smaller_restore(t, &step) : tess__mirror_restore(t, &step));
     t->step.steps_done = (uint64_t)step;
-    TRY(tess__mirror_take(t));
+    if (t->plan.setup.mirror) /* not of one that is left alone */
+        TRY(tess__mirror_take(t));
+    if (smaller)
+        TRY(tess__smaller_finish(t));
     out->step = (uint64_t)step;
     out->steps_lost = had > out->step ? had - out->step : 0;
     return TESS_OK;

@@ -39,7 +39,7 @@ static tess_status advise(tess *t) {
 
 static tess_status plan(tess *t) {
     tess_status s = tess__check_activations(t);
-    if (s || (s = tess__check_overwrite(t)))
+    if (s || (s = tess__check_overwrite(&t->plan)))
         return s;
     s = tess__plan_make(&t->plan);
     int planned = t->plan.layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */
@@ -52,7 +52,7 @@ static tess_status write_declarations(const tess *t) {
     return path ? tess__describe(&t->plan, &t->selection, &t->settings.options, t->settings.optimizer, path) : TESS_OK;
 }
 
-static tess_status make_tables(tess *t) {
+tess_status tess__make_tables(tess *t) {
     t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
     t->pass.entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.entered);
     t->pass.begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.begun);
@@ -79,7 +79,7 @@ static tess_status shard(tess *t, tess_range_fn fill, void *user) {
     }
     s = tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS);
     if (!s)
-        s = make_tables(t);
+        s = tess__make_tables(t);
     if (!s)
         s = tess__make_segments(t);
     if (!s)

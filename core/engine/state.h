@@ -55,13 +55,16 @@ typedef struct { /* the optimizer's */
     double norm;
 } tess__step;
 
-typedef struct {     /* recovery in memory */
-    int64_t own[2];  /* the step of each of this rank's images; -1: none, or torn */
-    int64_t copy[2]; /* the same of those that it keeps for another rank */
-    int slot;        /* that the next ones go to */
-    int64_t taken;   /* step of the newest; -1: none in this group of ranks */
-    int ready;       /* the first ones are whole: from now on a lost rank is TESS_E_LOST */
-    int joins;       /* this process takes a lost rank's place, and has not come to tess_recover */
+typedef struct {               /* recovery in memory */
+    int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */
+    int64_t copy[2];           /* the same of those that it keeps for another rank */
+    int slot;                  /* that the next ones go to */
+    int64_t taken;             /* step of the newest; -1: none in this group of ranks */
+    int ready;                 /* the first ones are whole: from now on a lost rank is TESS_E_LOST */
+    int joins;                 /* this process takes a lost rank's place, and has not come to tess_recover */
+    int32_t rank;              /* this rank's number in the group that the images are of */
+    struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */
+    uint64_t planned_peak[3];  /* of the groups before, by domain */
 } tess__mirror;
 
 struct tess {
@@ -116,12 +119,24 @@ tess_status tess__mirror_take(tess *);
 tess_status tess__mirror_restore(tess *, int64_t *step);
 void tess__mirror_reset(tess__mirror *); /* no image yet */
 
+/** smaller.c: tells the launcher with how many ranks the group could go on. */
+tess_status tess__smaller_announce(tess *);
+/** [C] The group has formed anew with fewer ranks: plans, obtains and connects for it. TESS_E_PEER: of a shard no image
+ * is left. */
+tess_status tess__smaller_join(tess *);
+/** [C] All go back to the newest images of the group before. */
+tess_status tess__smaller_restore(tess *, int64_t *step);
+tess_status tess__smaller_finish(tess *); /* [C] there are images of this group now */
+void tess__smaller_end(tess *);           /* what is carried over goes; nothing without it */
+
 /** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
+/** shard.c: what the engine keeps by scope, parameter and group, and the tables of its memory. */
+tess_status tess__make_tables(tess *);
 /** open.c: which device is this rank's. */
 int32_t tess__device_index(const tess *);
 tess_status tess__find_hosts(tess *); /* [C] how many ranks share a host */
@@ -204,7 +219,7 @@ void tess__missing_scope(const tess *, char *out, size_t n);
 tess_status tess__check_backward(const tess *); /* of the training pass that ends */
 tess_status tess__check_step_options(tess *, const tess_optimizer_options *);
 tess_status tess__check_activations(const tess *); /* strict: they need blocks */
-tess_status tess__check_overwrite(const tess *);
+tess_status tess__check_overwrite(const tess__plan *);
 void tess__say_unused(
     const tess *); /* variables that this program cannot use or that took the place of its own, once */
 tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);

@@ -79,7 +79,10 @@ static tess_status keep_mirror(const tess__setup *s, const tess__layout *l, tess
     uint64_t image = tess__image_bytes(s, l), scratch = 0;
     uint64_t stage = image < TESS__MIRROR_CHUNK ? image : TESS__MIRROR_CHUNK;
     int32_t members = tess__copy_groups(s) ? tess__copy_members(s, 0) : s->replicas;
+    uint64_t among_all = 0; /* where shards are cut anew */
     TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, stage, members, &scratch));
+    TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, stage, s->nranks, &among_all));
+    scratch = among_all > scratch ? among_all : scratch;
     TRY(keep(out, TESS__MIRROR, 0, host, TESS_CAT_MIRROR, -1, (tess__copy_groups(s) ? 4 : 2) * image, s->align));
     TRY(keep(out, TESS__MIRROR_STAGE, 0, device, TESS_CAT_COMM, -1, stage, s->align));
     return keep(out, TESS__MIRROR_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align);

@@ -53,6 +53,20 @@ static inline int32_t tess__copy_members(const tess__setup *s, int32_t group) {
     return s->nranks % 2 && group == 0 ? 3 : 2;
 }
 
+/** Whether so many ranks can have the `all` microbatches of a step between them, `accum` each: under deterministic mode
+ * to the same bits, which may need `sync_each` changed (NUMBERS, "Leaves"). */
+static inline int tess__divide_microbatches(uint64_t all, uint64_t ranks, int deterministic, int *sync_each,
+                                            uint64_t *accum) {
+    uint64_t share = all / ranks;
+    int each = (ranks & (ranks - 1)) == 0, end = (share & (share - 1)) == 0;
+    if (all % ranks || (deterministic && !each && !end))
+        return 0;
+    *accum = share;
+    if (deterministic && !(*sync_each ? each : end))
+        *sync_each = each;
+    return 1;
+}
+
 /** Levels of the binary counter that sums microbatches: 1 when they add up in order. */
 int32_t tess__sum_levels(const tess__setup *);
 

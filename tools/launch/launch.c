@@ -16,7 +16,7 @@
 #include "core/control/wire.h"
 
 #define SECOND_NS 1000000000ll
-enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1, LAST_WORDS_S = 1, AGENTS_GRACE_S = 2 };
+enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1, LAST_WORDS_S = 1, AGENTS_GRACE_S = 2, SILENCE_TURN_MS = 500 };
 
 /* ---- signals ------------------------------------------------------------------------------------ */
 
@@ -147,7 +147,7 @@ static void note_end(launch *l, int32_t r, int status) {
         snprintf(why, sizeof why, "exited with code %d", rank->exit_code);
     }
     rank->failed = rank->exit_code != 0;
-    if (rank->failed && launch_replace(l, r, why))
+    if (rank->left || (rank->failed && launch_survives(l, r, why)))
         return;
     if (l->server)
         tess__kv_server_rank_ended(l->server, l->options->first_rank + r, !rank->failed, why);
@@ -191,7 +191,7 @@ static int32_t culprit(const launch *l) {
 
 static void count_lost(const launch *l) {
     for (int32_t r = 0; l->options->lost && r < l->options->ranks; r++)
-        *l->options->lost += l->ranks[r].signal && !l->ranks[r].term_ns && !l->ranks[r].killed;
+        *l->options->lost += l->ranks[r].signal && !l->ranks[r].term_ns && !l->ranks[r].killed && !l->ranks[r].left;
 }
 
 static int conclude(const launch *l) {
@@ -219,7 +219,7 @@ static void wait_turn(launch *l) {
     l->fds[0] = (struct pollfd){ .fd = l->signal_fd, .events = POLLIN };
     l->fds[1] = (struct pollfd){ .fd = l->orders_fd, .events = POLLIN };
     nfds_t n = 2 + launch_output_poll(l, l->fds + 2);
-    if (poll(l->fds, n, l->stop_ns ? 50 : -1) < 0)
+    if (poll(l->fds, n, l->stop_ns ? 50 : l->server ? SILENCE_TURN_MS : -1) < 0)
         return;
     launch_output_turn(l, l->fds + 2);
     if (l->fds[0].revents)
@@ -234,6 +234,7 @@ static void run(launch *l) {
     while (l->n_running > 0) {
         wait_turn(l);
         reap(l);
+        launch_end_silent(l);
         press(l, tess__now_ns());
     }
     launch_output_drain(l);
@@ -312,6 +313,7 @@ int launch_start_ranks(const launch_options *options) {
                  .signal_fd = -1,
                  .secret_fd = -1,
                  .orders_fd = -1,
+                 .recovery = { .n_members = options->ranks },
                  .sinks = { { .fd = 1 }, { .fd = 2 } } };
     int code = TOOL_MEMORY;
     l.ranks = calloc(n, sizeof *l.ranks);

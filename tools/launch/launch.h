@@ -20,6 +20,8 @@ typedef struct {
     int ranks_explain;          /* 1: a rank that exits with a code has said why; no line about it */
     const char *program;        /* the file to run; null: argv[0], searched in PATH */
     char *const *argv;          /* ends with null */
+    int32_t least;              /* recovery in memory: ranks to go on with when nobody replaces one; 0: all */
+    int32_t replacements;       /* ranks that are replaced at most; beyond that the group gets smaller, or ends */
     int32_t *lost;              /* out: how many ranks were killed, not by us; may be null */
     int32_t restarts;           /* TESSERA_RESTART: how often the run was started again; 0: not set */
     const char *restart_file;   /* TESSERA_RESTART_FILE; null: not set */

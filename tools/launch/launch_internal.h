@@ -42,6 +42,8 @@ typedef struct {
     int32_t generation; /* in which it was started */
     int64_t term_ns;    /* when it was asked to end; 0: not yet */
     int killed;
+    int silent; /* it was ended because its heartbeat had stopped */
+    int left;   /* it is in no group any more, and how it ends does not matter */
     launch_stream streams[2];
     int orders;                   /* of an agent: its standard input; -1: none */
     char held[LAUNCH_LINE_BYTES]; /* the last line of standard error, when another rank has just written the same */
@@ -54,6 +56,11 @@ typedef struct {                              /* lost ranks that were replaced, 
     int32_t attempts;                         /* in a row, without an image that is whole in between */
     tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* in which ranks may still hear who was lost */
     int64_t recent_ns[LAUNCH_RECOVERIES_PER_HOUR];
+    int32_t replaced;   /* ranks so far */
+    int32_t whole;      /* the newest generation that had images */
+    int32_t *members;   /* of a smaller group, ascending; null: all */
+    int32_t n_members;  /* how many there are, also while all are in it */
+    tess__kv_fits fits; /* as the newest whole group said it */
 } launch_recovery;
 
 typedef struct launch_plan launch_plan; /* what all ranks share */
@@ -84,11 +91,14 @@ int launch_start_all(launch *, int32_t kv_port);
 int launch_start_again(launch *, int32_t rank);
 void launch_plan_free(launch *);
 
-/* launch_recover.c: 1 when another process takes the place of rank r, which has ended; 0: the run is to end. `why` is
- * for the ranks that it leaves. */
-int launch_replace(launch *, int32_t r, const char *why);
+/* launch_recover.c: 1 when the others go on without rank r, which has ended, or with another process in its place; 0:
+ * the run is to end. `why` is for the ranks that it leaves. */
+int launch_survives(launch *, int32_t r, const char *why);
+/** Where lost ranks can be replaced: ends those that give no sign of life, so that they cannot come back. */
+void launch_end_silent(launch *);
 
-/* launch_server.c: the server of the next generation, beside the old one. 0, or an exit code after one line. */
+/* launch_server.c: the server of the next generation, for its members, beside the old one. 0, or an exit code after one
+ * line. */
 int launch_server_renew(launch *);
 
 typedef struct { /* one process of launch.ranks */

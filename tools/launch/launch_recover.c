@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A lost rank is replaced while the others wait for it in tess_recover: each time with a server of its own, so that
- * nothing that the old group said is left. */
+/* While the others wait in tess_recover, a lost rank is replaced, or they go on without it: each time with a server of
+ * its own, so that nothing that the old group said is left. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/log.h"
@@ -12,7 +15,7 @@
 /* A rank that has ended well will not come back: the work is done, or was never shared. */
 static int anyone_done(const launch *l) {
     for (int32_t r = 0; r < l->options->ranks; r++)
-        if (l->ranks[r].started && !l->ranks[r].pid && !l->ranks[r].failed)
+        if (l->ranks[r].started && !l->ranks[r].pid && !l->ranks[r].failed && !l->ranks[r].left)
             return 1;
     return 0;
 }
@@ -27,14 +30,16 @@ static int broke_off(const launch *l, int32_t r) {
     return lost >= 0 && lost != r && !tess__kv_server_ready(l->server) && (l->ranks[lost].pid || l->ranks[lost].signal);
 }
 
-static int may_replace(launch *l, int32_t r) {
+/* Whether the others can go on at all. */
+static int may_go_on(launch *l, int32_t r) {
     launch_recovery *a = &l->recovery;
     if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l) ||
         (!l->ranks[r].signal && !broke_off(l, r)))
         return 0;
-    if (tess__kv_server_ready(l->server))
+    if (tess__kv_server_fits(l->server, &a->fits)) {
         a->attempts = 0;
-    else if (!a->generation || a->attempts == LAUNCH_MOST_ATTEMPTS)
+        a->whole = a->generation;
+    } else if (!a->generation || a->attempts == LAUNCH_MOST_ATTEMPTS)
         return 0;
     int64_t *slot = &a->recent_ns[a->generation % LAUNCH_RECOVERIES_PER_HOUR], now_ns = tess__now_ns();
     if (a->generation >= LAUNCH_RECOVERIES_PER_HOUR && now_ns - *slot < HOUR_NS) {
@@ -42,6 +47,7 @@ static int may_replace(launch *l, int32_t r) {
         return 0;
     }
     *slot = now_ns;
+    a->attempts++;
     return 1;
 }
 
@@ -51,21 +57,152 @@ static int needs_new_group(const launch *l, int32_t r) {
            tess__kv_server_joined(l->server, l->options->first_rank + r);
 }
 
-int launch_replace(launch *l, int32_t r, const char *why) {
-    if (!may_replace(l, r))
-        return 0;
-    l->recovery.attempts++;
+static int recovers(const launch *l) {
+    return l->server && !launch_several_hosts(l) && (l->recovery.generation || tess__kv_server_ready(l->server));
+}
+
+/* A rank is connected to the server of its generation, or to a later one that it was in. */
+static int is_silent(const launch *l, int32_t r) {
+    int32_t newest = l->recovery.generation;
+    if (tess__kv_server_silent(l->server, l->options->first_rank + r))
+        return 1;
+    for (int32_t g = newest; g > l->ranks[r].generation && g > newest - LAUNCH_OLD_SERVERS; g--) {
+        tess__kv_server *old = l->recovery.old[g % LAUNCH_OLD_SERVERS];
+        if (old && tess__kv_server_silent(old, l->options->first_rank + r))
+            return 1;
+    }
+    return 0;
+}
+
+void launch_end_silent(launch *l) {
+    for (int32_t r = 0; recovers(l) && !l->stop_ns && r < l->options->ranks; r++) {
+        launch_rank *rank = &l->ranks[r];
+        if (!rank->pid || rank->silent || !is_silent(l, r))
+            continue;
+        rank->silent = 1;
+        kill(-rank->pid, SIGKILL);
+    }
+}
+
+static void say_how(const launch *l, int32_t r, char *out, size_t n) {
+    const launch_rank *rank = &l->ranks[r];
+    if (rank->silent)
+        snprintf(out, n, "gave no sign of life and was ended");
+    else
+        snprintf(out, n, "was killed by signal %d (%s)", rank->signal, strsignal(rank->signal));
+}
+
+static int replace(launch *l, int32_t r, const char *why) {
+    launch_recovery *a = &l->recovery;
+    char how[96];
     if (needs_new_group(l, r)) {
         tess__kv_server_rank_ended(l->server, l->options->first_rank + r, 0, why);
-        l->recovery.generation++;
+        a->generation++;
         if (launch_server_renew(l) != 0)
             return 0;
     }
-    const launch_rank *rank = &l->ranks[r];
-    if (rank->signal)
-        tess__log(TESS_LOG_WARNING,
-                  "rank %d was killed by signal %d (%s): another process takes its place (recovery %d)", (int)r,
-                  rank->signal, strsignal(rank->signal), (int)l->recovery.generation);
+    if (l->ranks[r].signal) {
+        a->replaced++;
+        say_how(l, r, how, sizeof how);
+        tess__log(TESS_LOG_WARNING, "rank %d %s: another process takes its place (recovery %d)", (int)r, how,
+                  (int)a->generation);
+    }
     launch_output_end(l, r);
     return launch_start_again(l, r) == 0;
+}
+
+/* ---- fewer -------------------------------------------------------------------------------------------- */
+
+static int32_t member(const launch *l, int32_t i) {
+    return l->recovery.members ? l->recovery.members[i] : i;
+}
+
+/* It runs, and has been in a group that had images. */
+static int holds_images(const launch *l, int32_t r) {
+    return l->ranks[r].pid && !l->ranks[r].left && l->ranks[r].generation <= l->recovery.whole;
+}
+
+/* The others that keep copies of what member i has, or whose copies it keeps, all stay; of its replicas one. */
+static int can_be_spared(const launch *l, const char *stays, int32_t i) {
+    int32_t stride = l->recovery.fits.stride, stay = 0, go = 0;
+    for (int32_t k = 0; stride > 0 && k < l->recovery.n_members; k++)
+        if (k != i && k % stride == i % stride)
+            *(stays[k] ? &stay : &go) += 1;
+    return l->recovery.fits.replicas ? stay > 0 : stay > 0 && !go;
+}
+
+/* Of those that are left so many: which is written to `stays`, by the members' order. */
+static int choose(const launch *l, int32_t n, char *stays) {
+    int32_t left = 0;
+    for (int32_t i = 0; i < l->recovery.n_members; i++)
+        left += stays[i] = (char)holds_images(l, member(l, i));
+    for (int32_t i = l->recovery.n_members; i-- > 0 && left > n;)
+        if (stays[i] && can_be_spared(l, stays, i)) {
+            stays[i] = 0;
+            left--;
+        }
+    return left == n;
+}
+
+/* The most that fit. 0: none. */
+static int32_t find_fewer(const launch *l, char *stays) {
+    const tess__kv_fits *fits = &l->recovery.fits;
+    for (int32_t i = 0; i < fits->n; i++)
+        if (fits->fits[i] >= l->options->least && choose(l, fits->fits[i], stays))
+            return fits->fits[i];
+    return 0;
+}
+
+static void let_go(launch *l, int32_t r) {
+    l->ranks[r].left = 1;
+    if (!l->ranks[r].pid)
+        return;
+    tess__log(TESS_LOG_WARNING, "rank %d is not needed for the smaller group: it is ended", (int)r);
+    kill(-l->ranks[r].pid, SIGKILL);
+}
+
+static int form(launch *l, int32_t n, const char *stays) {
+    launch_recovery *a = &l->recovery;
+    int32_t *members = calloc((size_t)n, sizeof *members), at = 0;
+    if (!members)
+        return 0;
+    for (int32_t i = 0; i < a->n_members; i++)
+        if (stays[i])
+            members[at++] = member(l, i);
+        else
+            let_go(l, member(l, i));
+    free(a->members);
+    a->members = members;
+    a->n_members = n;
+    a->generation++;
+    return launch_server_renew(l) == 0;
+}
+
+static int go_on_with_fewer(launch *l, int32_t r, const char *why) {
+    launch_recovery *a = &l->recovery;
+    char how[96], *stays = l->options->least ? calloc((size_t)a->n_members, 1) : NULL;
+    int32_t n = stays ? find_fewer(l, stays) : 0;
+    say_how(l, r, how, sizeof how);
+    if (n) {
+        tess__kv_server_rank_ended(l->server, l->options->first_rank + r, 0, why);
+        tess__log(TESS_LOG_WARNING, "rank %d %s, and nobody takes its place: %d of %d ranks go on (recovery %d)",
+                  (int)r, how, (int)n, (int)a->n_members, (int)a->generation + 1);
+        n = form(l, n, stays);
+    } else if (stays)
+        tess__log(TESS_LOG_ERROR, "rank %d %s, and no smaller group of %d ranks or more can go on", (int)r, how,
+                  (int)l->options->least);
+    free(stays);
+    return n != 0;
+}
+
+/* ---- */
+
+int launch_survives(launch *l, int32_t r, const char *why) {
+    launch_recovery *a = &l->recovery;
+    if (!may_go_on(l, r))
+        return 0;
+    int again = !l->ranks[r].signal; /* it took another's place, and broke off */
+    if (!a->members && (again || a->replaced < l->options->replacements))
+        return replace(l, r, why);
+    return go_on_with_fewer(l, r, why);
 }

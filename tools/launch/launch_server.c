@@ -2,6 +2,7 @@
 /* The key-value server that this launcher's ranks meet at. On one host it is ours alone; of several, node 0's. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -80,13 +81,13 @@ int launch_server_start(launch *l, int32_t *port) {
 }
 
 int launch_server_renew(launch *l) {
-    const tess__kv_terms terms = { .launcher = 1 };
+    launch_recovery *r = &l->recovery;
+    const tess__kv_terms terms = { .launcher = 1, .members = r->members, .world = l->options->ranks };
     char path[TESS__LOCAL_PATH + 16];
     int32_t port = 0;
-    launch_recovery *r = &l->recovery;
     tess__kv_server *fresh = NULL;
     snprintf(path, sizeof path, "%s-g%d", l->path, (int)r->generation);
-    tess_status status = tess__kv_server_start(path, &port, l->options->ranks, &terms, &fresh);
+    tess_status status = tess__kv_server_start(path, &port, r->n_members, &terms, &fresh);
     if (status != TESS_OK)
         return fail(status);
     tess__kv_server **old = &r->old[r->generation % LAUNCH_OLD_SERVERS];
@@ -100,6 +101,7 @@ void launch_server_stop(launch *l) {
     tess__kv_server_stop(l->server);
     for (int i = 0; i < LAUNCH_OLD_SERVERS; i++)
         tess__kv_server_stop(l->recovery.old[i]);
+    free(l->recovery.members);
     if (l->secret_fd >= 0)
         close(l->secret_fd);
     explicit_bzero(l->secret, sizeof l->secret);

@@ -19,7 +19,7 @@ extern char **environ;
 
 /* ---- environment -------------------------------------------------------------------------------- */
 
-enum { N_OURS = 15, N_LEFT_OUT = 3, OURS_MAX = 320 };
+enum { N_OURS = 16, N_LEFT_OUT = 3, OURS_MAX = 320 };
 typedef struct { /* a rank's environment: ours, then what we have ourselves */
     char ours[N_OURS][OURS_MAX];
     const char *left_out[N_LEFT_OUT];
@@ -111,6 +111,8 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
         add_int(e, "TESSERA_RESTART", l->options->restarts);
     if (l->recovery.generation)
         add_int(e, "TESSERA_GENERATION", l->recovery.generation);
+    if (l->options->least && l->options->least < l->options->ranks)
+        add_int(e, "TESSERA_RANKS_LEAST", l->options->least);
     return merge(e);
 }
 
@@ -206,7 +208,7 @@ static int fork_process(launch *l, child_setup *c, int *fds) {
     setpgid(pid, pid);
     r->pid = pid;
     r->started = 1;
-    r->failed = r->exit_code = r->signal = r->killed = 0;
+    r->failed = r->exit_code = r->signal = r->killed = r->silent = 0;
     r->term_ns = 0;
     r->generation = l->recovery.generation;
     l->n_running++;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,7 +19,9 @@ enum { MOST_PER_HOUR = 60, CALM_S = 30, LONGEST_PAUSE_S = 60, RANKS_MOST = 4096 
 typedef struct {
     const launch_options *launch;
     const restart_options *options;
-    char file[64];
+    int fd;
+    char file[64]; /* for the ranks to open: it has no name that could be left */
+    uint64_t furthest;
     int32_t ranks, done;          /* restarts so far */
     double recent[MOST_PER_HOUR]; /* when the last ones were */
     double pause;
@@ -35,11 +38,22 @@ static int start(const restarting *r, int32_t *lost) {
     o.restart_file = r->file;
     o.restarts = r->done;
     o.ranks = r->ranks;
+    o.least = r->options->least;
+    o.replacements = r->options->replacements;
     o.lost = lost;
     return r->options->self ? launch_self(&o) : launch_start_ranks(&o);
 }
 
-/* A crash loop ends: a pause that doubles while lives are short, and so many in an hour. */
+/* Whether this life came further than all before, by the number at the file's beginning. */
+static int came_further(restarting *r) {
+    uint64_t done = 0;
+    if (pread(r->fd, &done, sizeof done, 0) != (ssize_t)sizeof done || done <= r->furthest)
+        return 0;
+    r->furthest = done;
+    return 1;
+}
+
+/* A crash loop ends: a pause that doubles while lives are short and in vain, and so many in an hour. */
 static int may_start_again(restarting *r, double lived) {
     double *slot = &r->recent[r->done % MOST_PER_HOUR];
     if (r->done == r->options->restarts) {
@@ -52,7 +66,8 @@ static int may_start_again(restarting *r, double lived) {
         return 0;
     }
     *slot = now();
-    r->pause = lived > CALM_S || r->pause == 0 ? 0.25 : 2 * r->pause;
+    int calm = came_further(r) || lived > CALM_S;
+    r->pause = calm || r->pause == 0 ? 0.25 : 2 * r->pause;
     if (r->pause > LONGEST_PAUSE_S)
         r->pause = LONGEST_PAUSE_S;
     struct timespec ts = { (time_t)r->pause, (long)((r->pause - (double)(time_t)r->pause) * 1e9) };
@@ -88,18 +103,15 @@ static int run(restarting *r) {
 
 int restart_launch(const launch_options *launch, const restart_options *options) {
     restarting r = { .launch = launch, .options = options, .ranks = launch->ranks };
-    const char *mirror = tess__option_text("mirror");
-    if (!options->restarts && !mirror)
-        return options->self ? launch_self(launch) : launch_start_ranks(launch);
-    snprintf(r.file, sizeof r.file, "/tmp/tessera-restart-XXXXXX");
-    int fd = mkstemp(r.file);
+    int fd = memfd_create("tessera-restart", MFD_CLOEXEC);
     if (fd < 0) {
-        tess__log(TESS_LOG_ERROR, "/tmp: no file can be made there: %s", strerror(errno));
+        tess__log(TESS_LOG_ERROR, "cannot hold what lasts over restarts: %s", strerror(errno));
         return TOOL_CONFIG;
     }
-    close(fd);
+    r.fd = fd;
+    snprintf(r.file, sizeof r.file, "/proc/%d/fd/%d", (int)getpid(), fd);
     int code = run(&r);
-    unlink(r.file);
+    close(fd);
     return code;
 }
 

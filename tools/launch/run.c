@@ -13,6 +13,7 @@ enum {
     KEY_NO_PREFIX = 0x100,
     KEY_BIND,
     KEY_RESTARTS,
+    KEY_REPLACEMENTS,
     KEY_NNODES,
     KEY_NODE_RANK,
     KEY_RENDEZVOUS,
@@ -38,6 +39,8 @@ static const struct argp_option options[] = {
     { "ranks", 'n', "N", 0, "how many ranks to start; with --nnodes on every host, or a number for each: 4,4,2", 0 },
     { "restarts", KEY_RESTARTS, "N", 0,
       "start again, at most N times, when ranks are lost; with --ranks MIN:MAX on those that are left", 0 },
+    { "replacements", KEY_REPLACEMENTS, "N", 0,
+      "with TESSERA_MIRROR: replace at most N lost ranks; then those that are left go on, with --ranks MIN:MAX", 0 },
     { "nnodes", KEY_NNODES, "N", 0, "how many hosts take part; call this on each of them", 1 },
     { "node-rank", KEY_NODE_RANK, "R", 0, "which of them this one is, from 0", 1 },
     { "rendezvous", KEY_RENDEZVOUS, "HOST:PORT", 0, "where all meet: an address of node 0 and a free port there", 1 },
@@ -192,6 +195,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
         return parse_number(state, "--node-rank", text, 0, NODES_MAX - 1, &a->launch.node);
     case KEY_RENDEZVOUS: return parse_rendezvous(state, a, text);
     case KEY_RESTARTS: return parse_number(state, "--restarts", text, 1, 10000, &a->restart.restarts);
+    case KEY_REPLACEMENTS:
+        return parse_number(state, "--replacements", text, 0, RESTART_MOST_REPLACED, &a->restart.replacements);
     case KEY_HOSTS: return parse_hosts(state, a, 0, text);
     case KEY_HOSTFILE: return parse_hosts(state, a, 1, text);
     case KEY_AGENT: a->hosts.agent = text; return 0;
@@ -224,7 +229,7 @@ static const tool_page page = {
 
 int cmd_run(int argc, char **argv) {
     static const struct argp argp = { options, parse, NULL, NULL, NULL, NULL, NULL };
-    run_arguments a = { .launch = { .prefix = 1, .bind = 1 } };
+    run_arguments a = { .launch = { .prefix = 1, .bind = 1 }, .restart = { .replacements = RESTART_MOST_REPLACED } };
     int code = tool_parse_page(&page, &argp, ARGP_IN_ORDER, argc, argv, &a);
     if (!code)
         code = a.hosts.hosts.n ? run_hosts(&a.launch, &a.hosts) : restart_launch(&a.launch, &a.restart);

@@ -86,8 +86,9 @@ static int start_ranks(const train_settings *settings, int32_t ranks, int argc, 
     int64_t restarts = 0;
     int code = tess__option_int("restarts", 0, 10000, &restarts) != TESS_OK ? TOOL_CONFIG : TOOL_OK;
     if (code == TOOL_OK)
-        code = restart_launch(&(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words },
-                              &(restart_options){ .restarts = (int32_t)restarts, .self = 1 });
+        code = restart_launch(
+            &(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words },
+            &(restart_options){ .restarts = (int32_t)restarts, .replacements = RESTART_MOST_REPLACED, .self = 1 });
     free(words);
     return code;
 }

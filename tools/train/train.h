@@ -116,7 +116,8 @@ tess_status train_evaluate(train_run *, double *loss, double *accuracy);
 tess_status train_feed_open(train_run *); /* after the model's start; its batch takes the place of `batch` */
 /** `batch` is then that of microbatch k of `step`, and the next one is being read. */
 void train_feed_next(train_run *, uint64_t step, int32_t k);
-void train_feed_close(train_run *); /* before the task's data and the model go; may be called without open */
+void train_feed_forget(train_run *); /* what was read ahead is of other ranks' data */
+void train_feed_close(train_run *);  /* before the task's data and the model go; may be called without open */
 
 /* ---- train_state.c ------------------------------------------------------------------------------ */
 /** A fill for tess_shard from DIR/model.safetensors. */

@@ -14,6 +14,7 @@
 #include <tessera/tessera.h>
 #include "core/checkpoint/saved.h"
 #include "core/checkpoint/store.h"
+#include "core/plan/setup.h"
 #include "tools/support/settings.h"
 #include "train.h"
 
@@ -79,10 +80,6 @@ static int peek(const char *resume, tess__manifest *out) {
     return found;
 }
 
-static int is_power_of_two(uint64_t n) {
-    return n && (n & (n - 1)) == 0;
-}
-
 static tess_status set_number(const char *key, int64_t value) {
     char text[24];
     snprintf(text, sizeof text, "%" PRId64, value);
@@ -97,9 +94,9 @@ tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
     tess__manifest_free(&m);
     if (was == w || all == w * (uint64_t)s->accum)
         return TESS_OK;
-    uint64_t accum = all / w;
-    int each = is_power_of_two(w), end = is_power_of_two(accum);
-    if (all % w || (s->deterministic && !each && !end)) {
+    uint64_t accum = 0;
+    int sync_each = (int)s->sync_each;
+    if (!tess__divide_microbatches(all, w, s->deterministic != 0, &sync_each, &accum)) {
         if (!s->deterministic)
             return TESS_OK;
         return tess_fail(TESS_E_INVALID,
@@ -111,10 +108,10 @@ tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
               (int)ranks, ranks == 1 ? "" : "s");
     s->accum = (int64_t)accum;
     tess_status status = set_number("accum", s->accum);
-    if (status != TESS_OK || !s->deterministic || (s->sync_each ? each : end))
+    if (status != TESS_OK || sync_each == (int)s->sync_each)
         return status;
-    s->sync_each = each;
-    return tool_settings_set("sync", each ? "each" : "end");
+    s->sync_each = sync_each;
+    return tool_settings_set("sync", sync_each ? "each" : "end");
 }
 
 /* ---- saving ------------------------------------------------------------------------------------------ */

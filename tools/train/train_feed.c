@@ -99,6 +99,17 @@ void train_feed_next(train_run *r, uint64_t step, int32_t k) {
     pthread_mutex_unlock(&f->lock);
 }
 
+void train_feed_forget(train_run *r) {
+    train_feed *f = r->feed;
+    if (!f)
+        return;
+    pthread_mutex_lock(&f->lock);
+    while (f->wanted)
+        pthread_cond_wait(&f->changed, &f->lock);
+    f->filled = 0;
+    pthread_mutex_unlock(&f->lock);
+}
+
 void train_feed_close(train_run *r) {
     train_feed *f = r->feed;
     if (!f)

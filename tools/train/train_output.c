@@ -151,13 +151,14 @@ void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
 void train_output_recovery(train_run *r, const tess_recovery *got) {
     if (r->rank != 0)
         return;
-    tool_progress_say(&r->progress, "a lost rank was replaced: going on after step %" PRIu64 " (%.2f s)", got->step,
-                      got->seconds);
+    tool_progress_say(&r->progress, "a rank was lost: %d rank%s go on after step %" PRIu64 " (%.2f s)", r->ranks,
+                      r->ranks == 1 ? "" : "s", got->step, got->seconds);
     json_out *j = train_output_begin(r, "recovery");
     if (!j)
         return;
     json_uint(j, "step", got->step);
     json_uint(j, "steps_lost", got->steps_lost);
+    json_int(j, "ranks", r->ranks);
     json_uint(j, "recoveries", got->recoveries);
     json_double(j, "seconds", got->seconds);
     train_output_end(r);

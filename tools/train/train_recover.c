@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "core/base/log.h"
+#include "core/base/status.h"
 #include "tools/support/alloc_count.h"
 #include "train.h"
 
@@ -21,6 +22,29 @@ static void forget_step(train_run *r) {
     r->digest[0] = 0;
 }
 
+/* Another one is rank 0 now: it goes on with what that writes. */
+static tess_status take_over(train_run *r) {
+    r->joins = 1; /* files are added to */
+    TRY(train_output_open(r));
+    TRY(train_watch_open(r));
+    train_lives_open(r);
+    train_output_start(r);
+    return train_spans_start(r);
+}
+
+/* A smaller group numbers its ranks anew, and each has more of a step's microbatches. */
+static tess_status take_place(train_run *r) {
+    tess_info info = { .struct_size = sizeof info };
+    int was_first = r->rank == 0;
+    TRY(tess_info_get(r->t, &info));
+    r->rank = tess_rank(r->t);
+    r->ranks = r->task.sampler.ranks = tess_ranks(r->t);
+    r->s.accum = r->task.sampler.accum = info.accum;
+    r->s.sync_each = r->task.sampler.sync_each = (int)info.sync_each;
+    train_feed_forget(r);
+    return r->rank == 0 && !was_first ? take_over(r) : TESS_OK;
+}
+
 tess_status train_recover(train_run *r) {
     tess_recovery got = { .struct_size = sizeof got };
     forget_step(r);
@@ -29,6 +53,8 @@ tess_status train_recover(train_run *r) {
         return status;
     if (r->joins)
         r->first_step = got.step;
+    if (tess_ranks(r->t) != r->ranks)
+        TRY(take_place(r));
     r->joins = 0;
     r->steps_done = r->group_step = got.step;
     train_lives_recovered(r);

@@ -14,8 +14,9 @@
 #include "core/checkpoint/store.h"
 #include "train.h"
 
-struct train_lives { /* in the file; zeros at first */
-    uint64_t steps_done, steps_repeated, recoveries;
+struct train_lives {     /* in the file; zeros at first */
+    uint64_t steps_done; /* first: what the launcher takes for progress */
+    uint64_t steps_repeated, recoveries;
     double stopped, seconds_lost; /* stopped: when the last step ended, of the clock that all processes share */
 };
 

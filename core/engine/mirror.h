@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Images in host memory: what is in one, and who among a group of ranks has which. */
+#ifndef TESS_MIRROR_H
+#define TESS_MIRROR_H
+#include "state.h"
+
+typedef struct { /* of an image, in its order */
+    int role;    /* TESS__MASTER, a state or TESS__BUFFERS */
+    int32_t index;
+    uint64_t at, bytes; /* place in the image */
+} tess__image_part;
+typedef tess_status (*tess__image_part_fn)(void *user, const tess__image_part *);
+tess_status tess__image_each(const tess__setup *, const tess__layout *, tess__image_part_fn, void *user);
+
+typedef struct { /* steps of the images that a rank has, its own and those that it keeps for another; -1: none */
+    int64_t own[2], copy[2];
+} tess__holding;
+/** The rank that can give the image of `step` of `rank`'s shard; -1: none. `all`: by rank. */
+int32_t tess__image_giver(const tess__setup *, const tess__holding *all, int32_t rank, int64_t step);
+/** The newest step that every rank can get its image of; -1: none, and `torn` names a rank that cannot. */
+int64_t tess__image_newest(const tess__setup *, const tess__holding *all, int32_t *torn);
+
+/** Where an image of this rank lies, or of the rank that it keeps copies for; and in which kind of memory. */
+char *tess__image_at(const tess *, int of_other, int slot);
+uint32_t tess__image_mem(const tess *);
+/** 1: the second of the two. */
+int tess__image_slot(const int64_t steps[2], int64_t step);
+
+/** [C] `bytes` of `root`'s `from`, in pieces of at most TESS__MIRROR_CHUNK: each goes, in memory of the device, to
+ * `take` of the others, and of the root's where `all`. `tag` tells apart what is sent. */
+typedef tess_status (*tess__image_take_fn)(void *user, uint64_t done, const char *piece, uint32_t mem, uint64_t bytes);
+typedef struct {
+    int which;
+    int32_t self, root;
+    const char *from;
+    uint64_t bytes;
+    int all;
+    tess__image_take_fn take;
+    void *user;
+} tess__image_sending;
+tess_status tess__image_send(tess *, const tess__image_sending *);
+#endif
