@@ -83,7 +83,7 @@ static tess_status scope_begin(tess__compiler *b, uint8_t type, int32_t scope) {
         if (type == TESS__FORWARD_BEGIN)
             b->units[units[i]].uses++;
         if (type == TESS__BACKWARD_BEGIN)
-            TRY(tess__unit_begin_grad(b, units[i]));
+            TRY(tess__unit_begin_grad(b, units[i], 0));
     }
     if (block >= 0)
         TRY(tess__block_begin(b, type, block));
@@ -143,7 +143,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     }
     for (int32_t u = b->layout->n_units; train && u-- > 0;)
         if (b->layout->units[u].trainable && !b->units[u].reduced) {
-            TRY(tess__unit_begin_grad(b, u)); /* untouched: its gradient is zero */
+            TRY(tess__unit_begin_grad(b, u, 1)); /* untouched: its gradient is zero */
             TRY(tess__unit_reduce(b, u));
         }
     TRY(tess__unit_end_reduce(b));

@@ -141,7 +141,19 @@ static tess_status book_shard_grad(tess__compiler *b, int32_t g, uint8_t flags) 
     return tess__emit_alloc(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit, group->shard_elems * 4, flags);
 }
 
-tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u) {
+/* Kernels write every element of the gradient before anything reads it: no parameter adds, and there is no padding. */
+static int kernels_store_all(const tess__compiler *b, const tess__group *g) {
+    uint64_t elems = 0;
+    for (int32_t i = g->first_param; i < g->first_param + g->n_params; i++) {
+        const tess__param *p = &b->model->params[b->layout->order[i]];
+        if (!(p->flags & TESS_GRAD_OVERWRITE))
+            return 0;
+        elems += p->elems;
+    }
+    return b->model->n_blocks && elems == g->flat_elems;
+}
+
+tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u, int is_untouched) {
     if (b->units[u].grad || !b->layout->units[u].trainable)
         return TESS_OK;
     if (b->units[u].reduced)
@@ -153,11 +165,12 @@ tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u) {
         const tess__group *group = &b->layout->groups[g];
         if (!group->trainable)
             continue;
+        uint8_t zero = !is_untouched && kernels_store_all(b, group) ? 0 : TESS__ZERO;
         if (group->grad_in_place)
-            TRY(book_shard_grad(b, g, TESS__ZERO));
+            TRY(book_shard_grad(b, g, zero));
         else
             TRY(tess__emit_alloc(b, TESS__GRAD, g, TESS_CAT_FULL_GRAD, u,
-                                 group->flat_elems * tess_dtype_bytes(group->grad_local), TESS__ZERO));
+                                 group->flat_elems * tess_dtype_bytes(group->grad_local), zero));
     }
     b->units[u].grad = 1;
     return TESS_OK;

@@ -15,7 +15,7 @@ tess_status tess__unit_drop(tess__compiler *, int32_t unit);
 tess_status tess__unit_wait(tess__compiler *, int32_t unit);
 tess_status tess__unit_release(tess__compiler *, int32_t unit);
 
-tess_status tess__unit_begin_grad(tess__compiler *, int32_t unit);
+tess_status tess__unit_begin_grad(tess__compiler *, int32_t unit, int is_untouched);
 /** Posts the reduction of the unit's gradient; that of the unit before it ends first. */
 tess_status tess__unit_reduce(tess__compiler *, int32_t unit);
 /** Waits for the reduction on its way, and for the work on the host that the last gradient began. */
