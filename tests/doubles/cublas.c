@@ -73,10 +73,10 @@ DOUBLE_API const char *cublasGetStatusString(cublasStatus_t status) {
 
 /* ---- products ----------------------------------------------------------------------------------- */
 typedef struct { /* columns first, as cuBLAS has it */
-    int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, times;
+    int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, half_c, times;
     float alpha, beta;
     const void *a, *b;
-    float *c;
+    void *c;
     long long step_a, step_b, step_c;
 } product;
 
@@ -86,15 +86,16 @@ static uint64_t extent(int64_t rows, int64_t columns, int64_t pitch) {
 }
 
 /* A stream's thread keeps what it once took, so that a step takes nothing after the first: as cuBLAS does. */
+enum { KEPT = 4 };
 typedef struct {
-    float *at[3];
-    uint64_t elems[3];
+    float *at[KEPT];
+    uint64_t elems[KEPT];
 } kept;
 static pthread_key_t kept_key;
 static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
 static void give_back(void *data) {
     kept *k = data;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < KEPT; i++)
         free(k->at[i]);
     free(k);
 }
@@ -140,17 +141,32 @@ static void multiply(const product *p, const float *a, const float *b, float *c,
     gemm(&t, scratch);
 }
 
+/* In fp32, and rounded once at the end. */
+static void multiply_rounded(const product *p, const float *a, const float *b, uint16_t *c, void *scratch) {
+    uint64_t elems = extent(p->m, p->n, p->ldc);
+    float *wide = keep(3, elems);
+    for (uint64_t i = 0; wide && i < elems; i++)
+        wide[i] = tess_f32_of_bf16(c[i]);
+    if (wide)
+        multiply(p, a, b, wide, scratch);
+    for (int64_t column = 0; wide && column < p->n; column++)
+        for (int64_t row = 0; row < p->m; row++)
+            c[column * p->ldc + row] = tess_bf16_of_f32(wide[column * p->ldc + row]);
+}
+
 static void run_product(void *data) {
     const product *p = data;
     size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
     void *scratch = keep(2, GEMM_SCRATCH_BYTES / sizeof(float));
     const char *a = double_host(p->a), *b = double_host(p->b);
-    float *c = double_host(p->c);
+    char *c = double_host(p->c);
     for (long long i = 0; scratch && i < p->times; i++) {
         const float *wide_a = widened(a + (size_t)(i * p->step_a) * size, a_elems(p), p->halves, 0);
         const float *wide_b = widened(b + (size_t)(i * p->step_b) * size, b_elems(p), p->halves, 1);
-        if (wide_a && wide_b)
-            multiply(p, wide_a, wide_b, c + i * p->step_c, scratch);
+        if (wide_a && wide_b && p->half_c)
+            multiply_rounded(p, wide_a, wide_b, (uint16_t *)(void *)c + i * p->step_c, scratch);
+        else if (wide_a && wide_b)
+            multiply(p, wide_a, wide_b, (float *)(void *)c + i * p->step_c, scratch);
     }
 }
 
@@ -166,7 +182,8 @@ static int is_good(const product *p) {
         return 0;
     return in_device(p->a, a_elems(p), p->step_a, p->times, size) &&
            in_device(p->b, b_elems(p), p->step_b, p->times, size) &&
-           in_device(p->c, extent(p->m, p->n, p->ldc), p->step_c, p->times, sizeof(float));
+           in_device(p->c, extent(p->m, p->n, p->ldc), p->step_c, p->times,
+                     p->half_c ? sizeof(uint16_t) : sizeof(float));
 }
 
 DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t transa,
@@ -186,6 +203,7 @@ DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOpe
                   ldb,
                   ldc,
                   Atype == CUDA_R_16BF,
+                  Ctype == CUDA_R_16BF,
                   batchCount,
                   *(const float *)alpha,
                   *(const float *)beta,
@@ -200,7 +218,8 @@ DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOpe
         return entered;
     if (!h || double__current_device() != h->device)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (Atype != Btype || Ctype != CUDA_R_32F || compute != CUBLAS_COMPUTE_32F || !is_good(&p))
+    if (Atype != Btype || (Ctype != CUDA_R_32F && (Ctype != CUDA_R_16BF || !p.halves)) ||
+        compute != CUBLAS_COMPUTE_32F || !is_good(&p))
         return CUBLAS_STATUS_INVALID_VALUE;
     double__push(h->stream, run_product, &p, sizeof p);
     return CUBLAS_STATUS_SUCCESS;

@@ -102,6 +102,7 @@ DOUBLE_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsig
     if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || (uint64_t)bx * by * bz > 1024 ||
         !params || extra || k->args_bytes > sizeof l.args)
         return CUDA_ERROR_INVALID_VALUE;
+    double__fails(k->name); /* counts it */
     memcpy(l.args, params[0], k->args_bytes);
     double__push(s, run_launch, &l, offsetof(struct launch, args) + k->args_bytes);
     return CUDA_SUCCESS;

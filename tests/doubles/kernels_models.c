@@ -14,8 +14,18 @@
     }
 OPS_CUDA_KERNELS(RUN)
 
+/* Those of attention run a whole block at once. */
+#define RUN_BLOCK(name, args_type, shares)                                                                             \
+    static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
+        static __thread shares shared;                                                                                 \
+        for (unsigned b = 0; b < grid[0] && block[0] == TILE_THREADS; b++)                                             \
+            body_##name(args, b, &shared);                                                                             \
+    }
+OPS_ATTEND_KERNELS(RUN_BLOCK)
+
 const double_kernel *double__model_kernels(void) {
+#define ENTRY_BLOCK(name, args, shares) { OPS_KERNEL_NAME(name), sizeof(args), run_##name },
 #define ENTRY(name, phases) { OPS_KERNEL_NAME(name), sizeof(ops_args_##name), run_##name },
-    static const double_kernel list[] = { OPS_CUDA_KERNELS(ENTRY){ 0 } };
+    static const double_kernel list[] = { OPS_CUDA_KERNELS(ENTRY) OPS_ATTEND_KERNELS(ENTRY_BLOCK){ 0 } };
     return list;
 }

@@ -2,6 +2,16 @@
 /* A model's parameters and blocks to the engine: the one file of the models that calls it. */
 #include "model.h"
 
+#include <string.h>
+
+/* A parameter of several names has several gradients that are added up. */
+static int is_shared(const model *m, int32_t of) {
+    for (int32_t i = 0; i < m->desc.n_params; i++)
+        if (!strcmp(m->desc.params[i].alias_of, m->desc.params[of].name))
+            return 1;
+    return 0;
+}
+
 static tess_status declare_param(tess *t, const model *m, int32_t i) {
     const model_param *p = &m->desc.params[i];
     if (p->alias_of[0])
@@ -9,6 +19,8 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name };
     o.compute_dtypes = 1u << (p->is_buffer ? TESS_F32 : m->options.precision);
     o.flags = p->is_buffer ? TESS_BUFFER : p->is_frozen ? TESS_FROZEN : 0;
+    if (!o.flags && m->stores_grads && !is_shared(m, i))
+        o.flags = TESS_GRAD_OVERWRITE;
     o.shape = p->shape;
     o.ndim = p->ndim;
     o.optimizer_group = p->optimizer_group;
@@ -46,7 +58,10 @@ tess_status model_precision(tess *t, const model *m, uint32_t *out) {
     return TESS_OK;
 }
 
-tess_status model_declare(tess *t, const model *m) {
+tess_status model_declare(tess *t, model *m) {
+    tess_info info = { .struct_size = sizeof info };
+    OPS_TRY(tess_info_get(t, &info));
+    m->stores_grads = m->may_store && (info.accum == 1 || info.sync_each);
     for (int32_t i = 0; i < m->desc.n_params; i++)
         OPS_TRY(declare_param(t, m, i));
     for (int32_t i = 0; i < m->desc.n_blocks; i++) {

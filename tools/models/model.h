@@ -75,9 +75,12 @@ typedef struct model {
     model_options options; /* with the defaults filled in */
     model_desc desc;
     ops *o;
-    char operators[128];           /* what computes, and all its bits depend on: for printing and hashing */
-    void *own;                     /* the model's operators */
-    int32_t is_decoder;            /* decoder/decoder.h, which is bf16 throughout by itself */
+    char operators[128]; /* what computes, and all its bits depend on: for printing and hashing */
+    void *own;           /* the model's operators */
+    int32_t is_decoder;  /* decoder/decoder.h, which is bf16 throughout by itself */
+    int32_t is_native;   /* bf16 throughout by itself, on a device */
+    int32_t may_store;   /* its kernels can store gradients; stores_grads: they do, as was declared */
+    int32_t stores_grads;
     struct model_half *halves;     /* per block, when parameters come in bf16 */
     struct model_chunked *chunked; /* per block */
     int32_t first_sample;          /* of the chunk that a block works on; outside 0 */
@@ -99,7 +102,7 @@ tess_status model_create(const char *name, const model_options *, model **out);
 void model_destroy(model *); /* after tess_close; null is fine */
 /** Declares parameters, ties and blocks; before tess_shard. The parameter's index is its tag. The engine must have been
  * opened with input_bytes = desc.input_bytes. */
-tess_status model_declare(tess *, const model *);
+tess_status model_declare(tess *, model *);
 /** What the engine's precision makes of the model's parameters: TESS_F32 or TESS_BF16, for model_options.precision.
  * Between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
  * models do not compute in. */

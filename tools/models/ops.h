@@ -26,7 +26,8 @@ static inline uint64_t ops_align(uint64_t bytes) {
 }
 
 typedef struct ops_table ops_table;
-typedef struct { /* every table's context begins with this */
+typedef struct ops_layer_table ops_layer_table; /* layer_ops.h */
+typedef struct {                                /* every table's context begins with this */
     const ops_table *t;
     int32_t threads, bf16;
 } ops;
@@ -65,6 +66,8 @@ static inline int32_t ops_conv_width(const ops_conv_shape *s) {
 }
 typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, size]; position t sees 0 … t */
     int32_t batch, time, heads, size;
+    int32_t kv_heads; /* layer_ops.h: heads that share keys and values, [batch, time, heads + 2 · kv_heads, size]; 0:
+                         heads */
 } ops_attention_shape;
 typedef struct { /* which mask: a function of these alone, the same on whatever rank holds the sample */
     uint64_t seed, step, first_sample;
@@ -94,6 +97,7 @@ struct ops_table {
     const char *name;
     uint32_t mem; /* the TESS_MEM_… that tensors, scratch and results lie in */
     uint32_t reserved;
+    const ops_layer_table *layer; /* null: none */
     tess_status (*create)(const ops_options *, ops **out);
     /** Takes up the device that `stream` belongs to, whose calls enqueue there from now on; a null handle: a stream of
      * its own. Once, before the first call of an operator; …_create needs no device. Null: nothing to do. */

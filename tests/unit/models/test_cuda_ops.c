@@ -1,119 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Every operator of the CUDA table against the plain one, on the doubles of the driver and of cuBLAS: what is one
  * formula per element, or a sum in the same order, to the bit; sums in another order within rounding. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "cuda_driver.h"
-#include "core/kit/formulas.h"
-#include "tools/models/ops.h"
-#include "tools/models/philox.h"
-
-static const tess_cuda *cu;
-static CUdevice device;
-static CUcontext context;
-static CUstream stream;
-
-/* ---- arrays in both memories -------------------------------------------------------------------- */
-typedef struct {
-    void *host;
-    float *dev; /* any type */
-    uint64_t bytes;
-} both;
-enum { MOST_ARRAYS = 32 };
-static both arrays[MOST_ARRAYS];
-static int n_arrays;
-
-static both take(uint64_t bytes) {
-    both b = { calloc(1, ops_align(bytes) + 64), NULL, bytes };
-    CUdeviceptr at;
-    assert_true(n_arrays < MOST_ARRAYS);
-    assert_int_equal(cu->cuMemAlloc(&at, ops_align(bytes) + 64), CUDA_SUCCESS);
-    b.dev = (float *)(uintptr_t)at;
-    assert_non_null(b.host);
-    arrays[n_arrays++] = b;
-    return b;
-}
-
-static void up(const both *b) {
-    assert_int_equal(cu->cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)b->dev, b->host, b->bytes, stream), CUDA_SUCCESS);
-    assert_int_equal(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
-}
-
-static float number(uint32_t which, uint64_t i) {
-    return 2 * philox_uniform(philox_at(3, PHILOX_BATCH, i, which, 0).v[i & 3]) - 1;
-}
-
-static both numbers(uint32_t which, uint64_t elems) {
-    both b = take(elems * sizeof(float));
-    for (uint64_t i = 0; i < elems; i++)
-        ((float *)b.host)[i] = number(which, i);
-    up(&b);
-    return b;
-}
-
-/* The same weights as `from`, in the dtype that a table made for bf16 takes. */
-static both weights_of(const both *from, int halves) {
-    uint64_t elems = from->bytes / sizeof(float);
-    both b = take(from->bytes);
-    for (uint64_t i = 0; i < elems; i++)
-        if (halves)
-            ((uint16_t *)b.host)[i] = tess_bf16_of_f32(((float *)from->host)[i]);
-        else
-            ((float *)b.host)[i] = ((float *)from->host)[i];
-    up(&b);
-    return b;
-}
-
-static both indices(uint64_t elems, int32_t below) {
-    both b = take(elems * sizeof(int32_t));
-    for (uint64_t i = 0; i < elems; i++)
-        ((int32_t *)b.host)[i] = (int32_t)(philox_at(5, PHILOX_BATCH, i, 1, 0).v[0] % (uint32_t)below);
-    up(&b);
-    return b;
-}
-
-static void *down(const both *b) {
-    void *got = malloc(b->bytes);
-    assert_non_null(got);
-    assert_int_equal(cu->cuMemcpyDtoHAsync(got, (CUdeviceptr)(uintptr_t)b->dev, b->bytes, stream), CUDA_SUCCESS);
-    assert_int_equal(cu->cuStreamSynchronize(stream), CUDA_SUCCESS);
-    return got;
-}
-
-static void same_bits(const both *b) {
-    void *got = down(b);
-    assert_memory_equal(got, b->host, b->bytes);
-    free(got);
-}
-
-static void near(const both *b, double tolerance) {
-    float *got = down(b), *expected = b->host;
-    double off = 0, size = 0;
-    for (uint64_t i = 0; i < b->bytes / sizeof(float); i++) {
-        off += ((double)got[i] - expected[i]) * ((double)got[i] - expected[i]);
-        size += (double)expected[i] * expected[i];
-    }
-    free(got);
-    assert_true(size > 0);
-    if (!(sqrt(off) <= tolerance * sqrt(size)))
-        fail_msg("differs by %g of the norm, at most %g is allowed", sqrt(off / size), tolerance);
-}
-
-/* ---- both tables -------------------------------------------------------------------------------- */
-typedef struct {
-    ops *c, *d; /* the CPU's, the device's */
-    both scratch;
-} tables;
+#include "cuda_tables.h"
 
 static int n_opened;    /* for fp32, with cuDNN */
 static int n_convolved; /* convolutions by cuDNN */
@@ -139,50 +27,17 @@ static void fail_convolutions(void) {
     setenv("TESSERA_DOUBLE_FAIL", text, 1);
 }
 
-static tables open_tables(int halves, uint64_t scratch_bytes) {
-    const ops_table *plain, *cuda;
-    tables t;
-    assert_int_equal(ops_find("plain", &plain), TESS_OK);
-    assert_int_equal(ops_find("cuda", &cuda), TESS_OK);
-    assert_int_equal(plain->create(&(ops_options){ .bf16 = halves }, &t.c), TESS_OK);
-    assert_int_equal(cuda->create(&(ops_options){ .bf16 = halves }, &t.d), TESS_OK);
-    tess_stream s = { .mem = TESS_MEM_CUDA, .device = 0, .handle = stream };
-    assert_int_equal(cuda->start(t.d, &s), TESS_OK);
+static tables open_counted(int halves, uint64_t scratch_bytes) {
     n_opened += !halves;
-    t.scratch = take(scratch_bytes ? scratch_bytes : 64);
-    return t;
+    return open_tables(halves, scratch_bytes);
 }
-
-static void close_tables(tables *t) {
-    t->c->t->destroy(t->c);
-    t->d->t->destroy(t->d);
-    while (n_arrays) {
-        both *b = &arrays[--n_arrays];
-        free(b->host);
-        assert_int_equal(cu->cuMemFree((CUdeviceptr)(uintptr_t)b->dev), CUDA_SUCCESS);
-    }
-}
-
-/* The call on both, which is expected to succeed; the CPU's table is c, the device's d. */
-#define ON_BOTH(t, slot, host_args, dev_args)                                                                          \
-    do {                                                                                                               \
-        assert_int_equal((t).c->t->slot host_args, TESS_OK);                                                           \
-        assert_int_equal((t).d->t->slot dev_args, TESS_OK);                                                            \
-    } while (0)
 
 static void test_cuda_ops__elementwise_equals_the_cpus_bits(void **state) {
     enum { N = 5001 };
-    tables t = open_tables(0, 0);
+    tables t = open_counted(0, 0);
     both x = numbers(1, N), dy = numbers(2, N), y = take(N * 4), dx = take(N * 4), half = take(N * 2),
          z = numbers(3, N);
     (void)state;
-    for (int i = 0; i < N; i++)
-        ((float *)x.host)[i] *= 12; /* GELU's both ends too */
-    up(&x);
-    ON_BOTH(t, gelu, (t.c, x.host, y.host, N), (t.d, x.dev, y.dev, N));
-    same_bits(&y);
-    ON_BOTH(t, gelu_backward, (t.c, x.host, dy.host, dx.host, N), (t.d, x.dev, dy.dev, dx.dev, N));
-    same_bits(&dx);
     ON_BOTH(t, relu_backward, (t.c, x.host, dy.host, dx.host, N, 1.25f), (t.d, x.dev, dy.dev, dx.dev, N, 1.25f));
     same_bits(&dx);
     ON_BOTH(t, add, (t.c, x.host, z.host, N), (t.d, x.dev, z.dev, N));
@@ -200,7 +55,7 @@ static void test_cuda_ops__elementwise_equals_the_cpus_bits(void **state) {
 
 static void test_cuda_ops__dropout_has_the_cpus_masks(void **state) {
     enum { SAMPLES = 5, ELEMS = 1030 }; /* not a multiple of four, nor of a block */
-    tables t = open_tables(0, 0);
+    tables t = open_counted(0, 0);
     both x = numbers(1, SAMPLES * ELEMS);
     ops_dropout drop = { .seed = UINT64_C(0x123456789a), .step = 7, .first_sample = 40, .layer = 3, .rate = 0.25f };
     (void)state;
@@ -215,7 +70,7 @@ static void test_cuda_ops__dropout_has_the_cpus_masks(void **state) {
 static void test_cuda_ops__pools_equal_the_cpus_bits(void **state) {
     ops_conv_shape s = { .batch = 3, .height = 7, .width = 10, .channels = 5 }; /* an odd row is left over */
     enum { IN = 3 * 7 * 10 * 5, OUT = 3 * 3 * 5 * 5, PLACES = 70 };
-    tables t = open_tables(0, 0);
+    tables t = open_counted(0, 0);
     both x = numbers(1, IN), y = take(OUT * 4), which = take(OUT), dy = numbers(2, OUT), dx = take(IN * 4);
     both mean = take(15 * 4), d = numbers(3, 15);
     (void)state;
@@ -232,39 +87,13 @@ static void test_cuda_ops__pools_equal_the_cpus_bits(void **state) {
     close_tables(&t);
 }
 
-static void test_cuda_ops__layernorm_equals_the_cpus_bits(void **state) {
-    static const uint64_t widths[] = { 3, 16, 50, 128 };
-    (void)state;
-    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-        uint64_t rows = 37, width = widths[i];
-        tables t = open_tables(0, 0);
-        both x = numbers(1, rows * width), w = numbers(2, width), b = numbers(3, width), dy = numbers(4, rows * width);
-        both y = take(rows * width * 4), stats = take(2 * rows * 4), dx = take(rows * width * 4);
-        both dw = numbers(5, width), db = numbers(6, width);
-        ON_BOTH(t, layernorm, (t.c, x.host, w.host, b.host, y.host, stats.host, rows, width),
-                (t.d, x.dev, w.dev, b.dev, y.dev, stats.dev, rows, width));
-        same_bits(&y);
-        same_bits(&stats);
-        ON_BOTH(t, layernorm_backward,
-                (t.c, x.host, w.host, stats.host, dy.host, dx.host, dw.host, db.host, rows, width),
-                (t.d, x.dev, w.dev, stats.dev, dy.dev, dx.dev, dw.dev, db.dev, rows, width));
-        same_bits(&dx);
-        near(&dw, 1e-6);
-        near(&db, 1e-6);
-        ON_BOTH(t, layernorm_backward, (t.c, x.host, w.host, stats.host, dy.host, dx.host, NULL, db.host, rows, width),
-                (t.d, x.dev, w.dev, stats.dev, dy.dev, dx.dev, NULL, db.dev, rows, width));
-        near(&db, 1e-6);
-        close_tables(&t);
-    }
-}
-
 static void test_cuda_ops__batchnorm_equals_the_cpus_bits(void **state) {
     (void)state;
     for (int relu = 0; relu < 2; relu++)
         for (uint32_t with = OPS_BATCH; with <= OPS_RUNNING; with++) {
             ops_batchnorm_shape s = { 1300, 6, relu };
             uint64_t n = s.rows * s.channels;
-            tables t = open_tables(0, ops_batchnorm_scratch(&s));
+            tables t = open_counted(0, ops_batchnorm_scratch(&s));
             both x = numbers(1, n), w = numbers(2, 6), b = numbers(3, 6), mean = numbers(4, 6), var = take(24);
             both y = take(n * 4), stats = take(48), dy = numbers(5, n), dx = take(n * 4), dw = take(24), db = take(24);
             for (int c = 0; c < 6; c++)
@@ -287,7 +116,7 @@ static void test_cuda_ops__losses_equal_the_cpus(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         uint64_t rows = 41, count = 37, n = classes[i];
-        tables t = open_tables(0, 4096);
+        tables t = open_counted(0, 4096);
         both logits = numbers(1, rows * n), labels = indices(rows, (int32_t)n), loss = take(sizeof(ops_loss));
         both d = take(rows * n * 4);
         ON_BOTH(t, cross_entropy, (t.c, logits.host, labels.host, rows, n, count, loss.host, NULL),
@@ -316,11 +145,10 @@ static void test_cuda_ops__losses_equal_the_cpus(void **state) {
     }
 }
 
-static void test_cuda_ops__embedding_equals_the_cpus_bits(void **state) {
-    enum { SAMPLES = 3, TIME = 11, ROWS = SAMPLES * TIME, WIDTH = 20 };
-    tables t = open_tables(0, 0);
-    both text = take(SAMPLES * (TIME + 1)), ids = take(ROWS * 4), table = numbers(1, 256 * WIDTH);
-    both position = numbers(2, TIME * WIDTH), y = take(ROWS * WIDTH * 4), dy = numbers(3, ROWS * WIDTH);
+static void test_cuda_ops__indices_equal_the_cpus(void **state) {
+    enum { SAMPLES = 3, TIME = 11, ROWS = SAMPLES * TIME };
+    tables t = open_counted(0, 0);
+    both text = take(SAMPLES * (TIME + 1)), ids = take(ROWS * 4);
     (void)state;
     for (int i = 0; i < SAMPLES * (TIME + 1); i++)
         ((uint8_t *)text.host)[i] = (uint8_t)(i * 37 % 19 * 13);
@@ -328,13 +156,6 @@ static void test_cuda_ops__embedding_equals_the_cpus_bits(void **state) {
     ON_BOTH(t, ids, (t.c, (uint8_t *)text.host + 1, SAMPLES, TIME, TIME + 1, ids.host),
             (t.d, (uint8_t *)text.dev + 1, SAMPLES, TIME, TIME + 1, (int32_t *)ids.dev));
     same_bits(&ids);
-    ON_BOTH(t, embedding, (t.c, ids.host, table.host, position.host, y.host, ROWS, TIME, WIDTH),
-            (t.d, (int32_t *)ids.dev, table.dev, position.dev, y.dev, ROWS, TIME, WIDTH));
-    same_bits(&y);
-    ON_BOTH(t, embedding_backward, (t.c, ids.host, dy.host, table.host, position.host, ROWS, TIME, WIDTH),
-            (t.d, (int32_t *)ids.dev, dy.dev, table.dev, position.dev, ROWS, TIME, WIDTH));
-    same_bits(&table);
-    same_bits(&position);
     close_tables(&t);
 }
 
@@ -345,7 +166,7 @@ static void linear_on(int halves, int32_t relu, int32_t no_bias) {
     uint64_t in = 45 * 33, out = 45 * 20;
     ops_scratch nc, nd;
     ops_linear *lc, *ld;
-    tables t = open_tables(halves, 1 << 20);
+    tables t = open_counted(halves, 1 << 20);
     both x = numbers(1, in), wide = numbers(2, 33 * 20), w = weights_of(&wide, halves), b = numbers(3, 20);
     both dy = numbers(4, out), y = take(out * 4), dx = take(in * 4), dw = numbers(5, 33 * 20), db = numbers(6, 20);
     double within = halves ? 6e-3 : 5e-6; /* cuBLAS sums in an order of its own */
@@ -383,7 +204,7 @@ static void conv_on(const ops_conv_shape *s, int halves, int how) {
     ops_conv *vc, *vd;
     if (alone)
         refuse_cudnn();
-    tables t = open_tables(halves, 1 << 22);
+    tables t = open_counted(halves, 1 << 22);
     unsetenv("TESSERA_DOUBLE_FAIL");
     char described[128];
     t.d->t->describe(t.d, described, sizeof described);
@@ -423,7 +244,7 @@ static void test_cuda_ops__convolution_equals_the_cpus(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int halves = 0; halves < 2; halves++)
             conv_on(&shapes[i], halves, WITH_CUDNN);
-    tables t = open_tables(0, 0);
+    tables t = open_counted(0, 0);
     assert_int_equal(t.d->t->conv_create(t.d, &(ops_conv_shape){ 1, 9, 9, 1, 1, 3, 0, 3 }, &v, &need),
                      TESS_E_UNSUPPORTED);
     close_tables(&t);
@@ -446,35 +267,6 @@ static void test_cuda_ops__convolution_that_fails_in_cudnn_is_done_by_products(v
     conv_on(&(ops_conv_shape){ 2, 9, 8, 3, 5, 3, 1, 0 }, 0, FAILS);
 }
 
-static void attention_on(const ops_attention_shape *s, int halves) {
-    uint64_t y_elems = (uint64_t)(s->batch * s->time * s->heads * s->size), x_elems = 3 * y_elems;
-    uint64_t rows = (uint64_t)(s->batch * s->time * s->heads);
-    ops_scratch nc, nd;
-    tables t = open_tables(halves, 16 << 20);
-    both x = numbers(1, x_elems), dy = numbers(2, y_elems), y = take(y_elems * 4), lse = take(rows * 4);
-    both dx = numbers(3, x_elems);
-    double within = halves ? 1e-2 : 1e-5;
-    t.c->t->attention_need(t.c, s, &nc);
-    t.d->t->attention_need(t.d, s, &nd);
-    assert_true(nd.forward_bytes <= 16 << 20 && nd.backward_bytes <= 16 << 20);
-    void *scratch = aligned_alloc(64, ops_align(nc.forward_bytes + nc.backward_bytes));
-    ON_BOTH(t, attention, (t.c, s, x.host, y.host, lse.host, scratch), (t.d, s, x.dev, y.dev, lse.dev, t.scratch.dev));
-    near(&y, within), near(&lse, within);
-    ON_BOTH(t, attention_backward, (t.c, s, x.host, y.host, lse.host, dy.host, dx.host, scratch),
-            (t.d, s, x.dev, y.dev, lse.dev, dy.dev, dx.dev, t.scratch.dev));
-    near(&dx, within);
-    free(scratch);
-    close_tables(&t);
-}
-
-static void test_cuda_ops__attention_equals_the_cpus(void **state) {
-    static const ops_attention_shape shapes[] = { { 2, 9, 3, 8 }, { 1, 1, 1, 4 }, { 1, 300, 2, 8 } }; /* two blocks */
-    (void)state;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int halves = 0; halves < 2; halves++)
-            attention_on(&shapes[i], halves);
-}
-
 static void test_cuda_ops__calls_before_start_are_refused(void **state) {
     const ops_table *cuda;
     ops *o;
@@ -488,37 +280,18 @@ static void test_cuda_ops__calls_before_start_are_refused(void **state) {
     cuda->destroy(NULL);
 }
 
-static int start(void **state) {
-    char why[240];
-    (void)state;
-    if (tess_cuda_get(&cu, why, sizeof why) != TESS_OK) {
-        printf("skipped: %s\n", why);
-        exit(77);
-    }
-    return cu->cuDeviceGet(&device, 0) || cu->cuDevicePrimaryCtxRetain(&context, device) ||
-           cu->cuCtxPushCurrent(context) || cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0);
-}
-
-static int finish(void **state) {
-    CUcontext popped;
-    (void)state;
-    return cu->cuStreamDestroy(stream) || cu->cuCtxPopCurrent(&popped) || cu->cuDevicePrimaryCtxRelease(device);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_ops__elementwise_equals_the_cpus_bits),
         cmocka_unit_test(test_cuda_ops__dropout_has_the_cpus_masks),
         cmocka_unit_test(test_cuda_ops__pools_equal_the_cpus_bits),
-        cmocka_unit_test(test_cuda_ops__layernorm_equals_the_cpus_bits),
         cmocka_unit_test(test_cuda_ops__batchnorm_equals_the_cpus_bits),
         cmocka_unit_test(test_cuda_ops__losses_equal_the_cpus),
-        cmocka_unit_test(test_cuda_ops__embedding_equals_the_cpus_bits),
+        cmocka_unit_test(test_cuda_ops__indices_equal_the_cpus),
         cmocka_unit_test(test_cuda_ops__linear_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__convolution_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__convolution_without_cudnn_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__convolution_that_fails_in_cudnn_is_done_by_products),
-        cmocka_unit_test(test_cuda_ops__attention_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__calls_before_start_are_refused),
     };
     return cmocka_run_group_tests(tests, start, finish);

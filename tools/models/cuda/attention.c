@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention, by blocks of query rows: the scores of one block exist at a time, small enough to stay in the GPU's
- * cache, and backward makes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022). The five
- * products are batches over the heads of a sample, on the tensor cores in bf16. */
+/* Causal attention in fp32, and in bf16 with heads too large for kernels_attend.h, by blocks of query rows: the scores
+ * of one block exist at a time, small enough to stay in the GPU's cache, and backward makes them again from the saved
+ * log-sum-exp. The five products are batches over the heads of a sample. */
 #include "cuda_ops.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ enum { QUERIES = 256 };
 typedef struct { /* of a call, and of the sample and block it is at */
     const cuda_ops *c;
     const ops_attention_shape *s;
-    const char *x, *dy_in; /* as the products take them: fp32 or bf16 */
-    uint64_t elem;         /* bytes of one */
+    const char *x, *y, *dy; /* factors */
+    uint64_t elem;          /* bytes of one */
     int64_t width, first, rows, columns;
     float *scores, *dp;
     uint16_t *half_p, *half_ds; /* null in fp32 */
@@ -32,9 +32,9 @@ static uint64_t workspace_bytes(const ops_attention_shape *s) {
 
 void ops_cuda_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
     uint64_t scores = ops_align(block_elems(s) * sizeof(float)), half = ops_align(block_elems(s) * sizeof(uint16_t));
-    uint64_t x = ops_align(x_elems(s) * sizeof(uint16_t)), dy = ops_align(x_elems(s) / 3 * sizeof(uint16_t));
-    need->forward_bytes = scores + (o->bf16 ? x + half : 0) + workspace_bytes(s);
-    need->backward_bytes = 2 * scores + (o->bf16 ? x + dy + 2 * half : 0) + workspace_bytes(s);
+    uint64_t wide = ops_align(x_elems(s) * sizeof(float));
+    need->forward_bytes = scores + (o->bf16 ? half : 0) + workspace_bytes(s);
+    need->backward_bytes = 2 * scores + (o->bf16 ? wide + 2 * half : 0) + workspace_bytes(s);
 }
 
 static void *cut(char **at, uint64_t bytes) {
@@ -43,38 +43,30 @@ static void *cut(char **at, uint64_t bytes) {
     return p;
 }
 
-/* dy null: forward. */
-static tess_status prepare(const cuda_ops *c, const ops_attention_shape *s, const float *x, const float *dy, char *at,
-                           attend *out) {
-    attend a = { .c = c, .s = s, .x = (const char *)x, .dy_in = (const char *)dy, .elem = sizeof(float) };
+/* dy null: forward. wide: dx before it is rounded, where it is. */
+static attend prepare(const cuda_ops *c, const ops_attention_shape *s, const void *x, const void *y, const void *dy,
+                      char *at, float **wide) {
+    attend a = { .c = c, .s = s, .x = x, .y = y, .dy = dy, .elem = c->base.bf16 ? sizeof(uint16_t) : sizeof(float) };
     a.width = (int64_t)s->heads * s->size;
     a.scores = cut(&at, block_elems(s) * sizeof(float));
     if (dy)
         a.dp = cut(&at, block_elems(s) * sizeof(float));
-    if (c->base.bf16) {
-        uint16_t *x_half = cut(&at, x_elems(s) * sizeof(uint16_t));
-        a.elem = sizeof(uint16_t);
+    if (c->base.bf16)
         a.half_p = cut(&at, block_elems(s) * sizeof(uint16_t));
-        a.x = (const char *)x_half;
-        OPS_TRY(ops_cuda_narrow_in(c, x, x_half, x_elems(s)));
-        if (dy) {
-            uint16_t *dy_half = cut(&at, x_elems(s) / 3 * sizeof(uint16_t));
-            a.half_ds = cut(&at, block_elems(s) * sizeof(uint16_t));
-            a.dy_in = (const char *)dy_half;
-            OPS_TRY(ops_cuda_narrow_in(c, dy, dy_half, x_elems(s) / 3));
-        }
+    if (c->base.bf16 && dy) {
+        a.half_ds = cut(&at, block_elems(s) * sizeof(uint16_t));
+        *wide = cut(&at, x_elems(s) * sizeof(float));
     }
     a.workspace = at;
-    *out = a;
-    return TESS_OK;
+    return a;
 }
 
 /* Row `row` of sample n in [time, 3, heads, size]; part: 0 queries, 1 keys, 2 values. */
 static const void *x_at(const attend *a, int64_t n, int64_t row, int64_t part) {
     return a->x + (uint64_t)((n * a->s->time + row) * 3 * a->width + part * a->width) * a->elem;
 }
-static const void *dy_at(const attend *a, int64_t n, int64_t row) {
-    return a->dy_in + (uint64_t)((n * a->s->time + row) * a->width) * a->elem;
+static const void *row_at(const attend *a, const char *y, int64_t n, int64_t row) {
+    return y + (uint64_t)((n * a->s->time + row) * a->width) * a->elem;
 }
 
 /* For products over the heads: pitches and steps of tensors, and of scores. */
@@ -96,14 +88,15 @@ static tess_status score(const attend *a, const void *left, int64_t left_pitch, 
     return ops_cuda_product(a->c, &p, a->workspace);
 }
 
-/* out[rows, size] = weights[rows, columns] · right[columns, size]; with the weights turned, out[columns, size] +=. */
+/* out[rows, size] = weights[rows, columns] · right[columns, size]; with the weights turned, out[columns, size] +=.
+ * half: out is bf16. */
 static tess_status collect(const attend *a, const void *weights, int turned, const void *right, int64_t right_pitch,
-                           float *out, int64_t out_pitch) {
+                           void *out, int64_t out_pitch, int half) {
     ops_product p = over_heads(a);
     p.rows = turned ? a->columns : a->rows, p.columns = a->s->size, p.depth = turned ? a->rows : a->columns;
     p.a = weights, p.a_turned = turned, p.a_pitch = a->s->time, p.a_step = scores_step(a), p.beta = turned != 0;
     p.b = right, p.b_pitch = right_pitch, p.b_step = a->s->size;
-    p.c = out, p.c_pitch = out_pitch, p.c_step = a->s->size;
+    p.c = out, p.c_pitch = out_pitch, p.c_step = a->s->size, p.half_c = half;
     return ops_cuda_product(a->c, &p, a->workspace);
 }
 
@@ -117,7 +110,7 @@ static float scale_of(const ops_attention_shape *s) {
     return (float)(1.0 / sqrt(s->size));
 }
 
-static tess_status forward_block(const attend *a, int64_t n, float *y, float *lse) {
+static tess_status forward_block(const attend *a, int64_t n, float *lse) {
     const ops_attention_shape *s = a->s;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
     OPS_TRY(score(a, x_at(a, n, a->first, 0), 3 * a->width, x_at(a, n, 0, 1), scale_of(s), a->scores));
@@ -126,61 +119,48 @@ static tess_status forward_block(const attend *a, int64_t n, float *y, float *ls
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time));
     return collect(a, a->half_p ? (void *)a->half_p : a->scores, 0, x_at(a, n, 0, 2), 3 * a->width,
-                   y + (n * s->time + a->first) * a->width, a->width);
+                   (void *)(uintptr_t)row_at(a, a->y, n, a->first), a->width, a->half_p != NULL);
 }
 
-static tess_status forward(const cuda_ops *c, const ops_attention_shape *s, const float *x, float *y, float *lse,
-                           void *scratch) {
-    attend a;
-    OPS_TRY(prepare(c, s, x, NULL, scratch, &a));
+tess_status ops_cuda_attention(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
+                               void *scratch) {
+    attend a = prepare(c, s, qkv, y, NULL, scratch, NULL);
     for (int64_t n = 0; n < s->batch; n++)
         for (int64_t first = 0; first < s->time; first += QUERIES) {
             take_block(&a, first);
-            OPS_TRY(forward_block(&a, n, y, lse));
+            OPS_TRY(forward_block(&a, n, lse));
         }
     return TESS_OK;
 }
 
-tess_status ops_cuda_attention(ops *o, const ops_attention_shape *s, const float *x, float *y, float *lse,
-                               void *scratch) {
-    OPS_INSIDE(cuda_of(o), forward(cuda_of(o), s, x, y, lse, scratch));
-}
-
-static tess_status backward_block(const attend *a, int64_t n, const float *y, const float *lse, const float *dy,
-                                  float *dx) {
+static tess_status backward_block(const attend *a, int64_t n, const float *lse, float *dx) {
     const ops_attention_shape *s = a->s;
     int64_t row = n * s->time, wide = 3 * a->width;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
     float *dq = dx + (row + a->first) * wide, *dk = dx + row * wide + a->width, *dv = dk + a->width;
     OPS_TRY(score(a, x_at(a, n, a->first, 0), wide, x_at(a, n, 0, 1), scale_of(s), a->scores));
-    OPS_TRY(score(a, dy_at(a, n, a->first), a->width, x_at(a, n, 0, 2), 1, a->dp));
+    OPS_TRY(score(a, row_at(a, a->dy, n, a->first), a->width, x_at(a, n, 0, 2), 1, a->dp));
     OPS_TRY(OPS_LAUNCH(a->c, attention_slopes, ops_blocks_rows(rows), .scores = a->scores, .dp = a->dp,
                        .half_p = a->half_p, .half_ds = a->half_ds, .lse = lse + n * s->heads * s->time,
-                       .y = y + row * a->width, .dy = dy + row * a->width, .heads = (uint64_t)s->heads,
+                       .y = row_at(a, a->y, n, 0), .dy = row_at(a, a->dy, n, 0), .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .size = (uint64_t)s->size,
-                       .scale = scale_of(s)));
+                       .scale = scale_of(s), .half = a->half_p != NULL));
     const void *p = a->half_p ? (void *)a->half_p : a->scores, *ds = a->half_ds ? (void *)a->half_ds : a->dp;
-    OPS_TRY(collect(a, ds, 0, x_at(a, n, 0, 1), wide, dq, wide));
-    OPS_TRY(collect(a, ds, 1, x_at(a, n, a->first, 0), wide, dk, wide));
-    return collect(a, p, 1, dy_at(a, n, a->first), a->width, dv, wide);
+    OPS_TRY(collect(a, ds, 0, x_at(a, n, 0, 1), wide, dq, wide, 0));
+    OPS_TRY(collect(a, ds, 1, x_at(a, n, a->first, 0), wide, dk, wide, 0));
+    return collect(a, p, 1, row_at(a, a->dy, n, a->first), a->width, dv, wide, 0);
 }
 
-static tess_status backward(const cuda_ops *c, const ops_attention_shape *s, const float *x, const float *y,
-                            const float *lse, const float *dy, float *dx, void *scratch) {
-    attend a;
-    OPS_TRY(prepare(c, s, x, dy, scratch, &a));
-    OPS_TRY(
-        ops_cuda_zero_in(c, dx, x_elems(s) * sizeof(float))); /* keys and values collect from every block after them */
+tess_status ops_cuda_attention_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,
+                                        const float *lse, const void *dy, void *dqkv, void *scratch) {
+    float *wide = dqkv;
+    attend a = prepare(c, s, qkv, y, dy, scratch, &wide);
+    OPS_TRY(ops_cuda_zero_in(c, wide, x_elems(s) * sizeof(float))); /* keys and values collect from every block */
     for (int64_t n = 0; n < s->batch; n++)
         for (int64_t first = 0; first < s->time; first += QUERIES) {
             take_block(&a, first);
-            OPS_TRY(backward_block(&a, n, y, lse, dy, dx));
+            OPS_TRY(backward_block(&a, n, lse, wide));
         }
-    return TESS_OK;
-}
-
-tess_status ops_cuda_attention_backward(ops *o, const ops_attention_shape *s, const float *x, const float *y,
-                                        const float *lse, const float *dy, float *dx, void *scratch) {
-    OPS_INSIDE(cuda_of(o), backward(cuda_of(o), s, x, y, lse, dy, dx, scratch));
+    return wide == dqkv ? TESS_OK : ops_cuda_narrow_in(c, wide, dqkv, x_elems(s));
 }

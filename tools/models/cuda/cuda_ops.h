@@ -8,7 +8,7 @@
 #include <cudnn.h>
 #endif
 
-#include "tools/models/ops.h"
+#include "tools/models/layer_ops.h"
 #include "cuda_driver.h"
 #include "kernels.h"
 
@@ -69,7 +69,10 @@ enum {
 #define OPS_INDEX(name, phases) OPS_KERNEL_##name,
     OPS_CUDA_KERNELS(OPS_INDEX)
 #undef OPS_INDEX
-        OPS_N_KERNELS
+#define OPS_INDEX(name, args, shares) OPS_KERNEL_##name,
+        OPS_ATTEND_KERNELS(OPS_INDEX)
+#undef OPS_INDEX
+            OPS_N_KERNELS
 };
 typedef struct {
     ops base;
@@ -128,10 +131,10 @@ tess_status ops_cuda_column_sums_in(const cuda_ops *, const float *x, float *y, 
 typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, columns] + beta · c, rows first */
     int64_t rows, columns, depth;
     const void *a, *b;
-    float *c;
+    void *c;
     int64_t a_pitch, b_pitch, c_pitch; /* between rows as stored */
     int32_t a_turned, b_turned;        /* stored [depth, rows], [columns, depth] */
-    int32_t halves;                    /* a and b are bf16 */
+    int32_t halves, half_c;            /* a and b are bf16; c is */
     float alpha, beta;
     int64_t a_step, b_step, c_step; /* elements between the products of a batch */
     int32_t n;                      /* products; 0: 1 */
@@ -152,10 +155,14 @@ void ops_cuda_conv_destroy(ops_conv *);
 tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
 tess_status ops_cuda_conv_backward(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                    float *db, void *scratch);
+/* By products over blocks of queries; qkv has its bias already. */
 void ops_cuda_attention_need(const ops *, const ops_attention_shape *, ops_scratch *need);
-tess_status ops_cuda_attention(ops *, const ops_attention_shape *, const float *x, float *y, float *lse, void *scratch);
-tess_status ops_cuda_attention_backward(ops *, const ops_attention_shape *, const float *x, const float *y,
-                                        const float *lse, const float *dy, float *dx, void *scratch);
+tess_status ops_cuda_attention(const cuda_ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse,
+                               void *scratch);
+tess_status ops_cuda_attention_backward(const cuda_ops *, const ops_attention_shape *, const void *qkv, const void *y,
+                                        const float *lse, const void *dy, void *dqkv, void *scratch);
+/* ---- layer.c ----------------------------------------------------------------------------------- */
+extern const ops_layer_table ops_cuda_layer;
 
 /** Runs `call` with the context current. */
 #define OPS_INSIDE(c, call)                                                                                            \

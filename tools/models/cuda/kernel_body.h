@@ -34,6 +34,11 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
         for (uint64_t i = OPS_AT(k), once_ = 1; once_ && i < (n); once_ = 0)
 #define OPS_BODY(name)                                                                                                 \
     TESS_FN void ops_body_##name(const ops_args_##name *a, uint32_t block, uint32_t thread, int phase, double *room)
+#if defined(__CUDACC__)
+#define OPS_ROLLED _Pragma("unroll 1") /* where unrolling would cost registers and gain nothing */
+#else
+#define OPS_ROLLED
+#endif
 #define OPS_ONE_PHASE                                                                                                  \
     (void)phase;                                                                                                       \
     (void)room

@@ -13,3 +13,10 @@
         }                                                                                                              \
     }
 OPS_CUDA_KERNELS(KERNEL)
+
+#define ATTEND(name, args, shares)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) tess_ops_##name(const __grid_constant__ args a) {    \
+        __shared__ __align__(16) shares shared;                                                                        \
+        body_##name(&a, blockIdx.x, &shared);                                                                          \
+    }
+OPS_ATTEND_KERNELS(ATTEND)

@@ -8,9 +8,11 @@
  * atomic, so the bits do not depend on who runs when. */
 #ifndef TESS_MODELS_CUDA_KERNELS_H
 #define TESS_MODELS_CUDA_KERNELS_H
+#include "kernels_attend.h"
 #include "kernels_attention.h"
 #include "kernels_elements.h"
 #include "kernels_images.h"
+#include "kernels_layer.h"
 #include "kernels_rows.h"
 
 /* ---- all of them: name, phases ----------------------------------------------------------------- */
@@ -19,26 +21,18 @@
     X(widen, 1)                                                                                                        \
     X(add, 1)                                                                                                          \
     X(relu_backward, 1)                                                                                                \
-    X(gelu, 1)                                                                                                         \
-    X(gelu_backward, 1)                                                                                                \
     X(bias_relu, 1)                                                                                                    \
     X(dropout, 1)                                                                                                      \
     X(maxpool, 1)                                                                                                      \
     X(maxpool_backward, 1)                                                                                             \
     X(avgpool_backward, 1)                                                                                             \
     X(column_sums, 2)                                                                                                  \
-    X(layernorm_columns, 2)                                                                                            \
-    X(layernorm, 3)                                                                                                    \
-    X(layernorm_rows, 2)                                                                                               \
     X(cross_entropy, 4)                                                                                                \
     X(loss_sum, 2)                                                                                                     \
     X(cross_entropy_backward, 1)                                                                                       \
     X(sum_loss, 1)                                                                                                     \
     X(sum_loss_backward, 1)                                                                                            \
     X(ids, 1)                                                                                                          \
-    X(embedding, 1)                                                                                                    \
-    X(embedding_table, 1)                                                                                              \
-    X(embedding_position, 1)                                                                                           \
     X(batchnorm_sums, 1)                                                                                               \
     X(batchnorm_stats, 1)                                                                                              \
     X(batchnorm, 1)                                                                                                    \
@@ -48,8 +42,29 @@
     X(windows, 1)                                                                                                      \
     X(turn_weights, 1)                                                                                                 \
     X(add_weights, 1)                                                                                                  \
+    X(mask, 1)                                                                                                         \
+    X(bias, 1)                                                                                                         \
+    X(gelu_slopes, 1)                                                                                                  \
+    X(norm, 3)                                                                                                         \
+    X(norm_slopes, 2)                                                                                                  \
+    X(columns, 2)                                                                                                      \
+    X(embed, 1)                                                                                                        \
+    X(sort_ids, 2)                                                                                                     \
+    X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
     X(attention_slopes, 2)
+
+/* Those of attention in bf16: name, arguments, what a block shares. A block has TILE_THREADS threads, which wait for
+ * each other within the body. */
+#define OPS_ATTEND_KERNELS_OF(X, size)                                                                                 \
+    X(attend_##size, ops_args_attend, attend_shared_##size)                                                            \
+    X(attend_backward_##size, ops_args_attend_backward, attend_backward_shared_##size)
+#define OPS_ATTEND_KERNELS(X)                                                                                          \
+    OPS_ATTEND_KERNELS_OF(X, 16)                                                                                       \
+    OPS_ATTEND_KERNELS_OF(X, 32)                                                                                       \
+    OPS_ATTEND_KERNELS_OF(X, 64)                                                                                       \
+    OPS_ATTEND_KERNELS_OF(X, 96)                                                                                       \
+    OPS_ATTEND_KERNELS_OF(X, 128)
 
 /** Shared by all blocks of `name`, as kernels of this name. */
 #define OPS_KERNEL_NAME(name) "tess_ops_" #name

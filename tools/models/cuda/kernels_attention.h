@@ -2,7 +2,7 @@
 /* Attention besides its products: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #define TESS_MODELS_CUDA_KERNELS_ATTENTION_H
-#include "kernel_body.h"
+#include "kernels_layer.h"
 
 /* ---- attention: of `heads` heads of one sample, query rows from `first` on ------------------- */
 typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
@@ -51,9 +51,11 @@ OPS_BODY(attention_softmax) {
 typedef struct { /* scores and dp = dy v^T become p and ds, in place or rounded into the halves */
     float *scores, *dp;
     uint16_t *half_p, *half_ds;
-    const float *lse, *y, *dy; /* y, dy: [time, heads, size] */
+    const float *lse;
+    const void *y, *dy; /* [time, heads, size] */
     uint64_t heads, rows, first, columns, pitch, time, size;
     float scale;
+    int32_t half; /* y and dy are bf16 */
 } ops_args_attention_slopes;
 OPS_BODY(attention_slopes) {
     OPS_ROW;
@@ -61,10 +63,10 @@ OPS_BODY(attention_slopes) {
         return;
     uint64_t head = r / a->rows, query = a->first + r % a->rows, n = query + 1, at = r * a->pitch;
     if (phase == 0) {
-        const float *y = a->y + (query * a->heads + head) * a->size, *dy = a->dy + (query * a->heads + head) * a->size;
+        uint64_t row = (query * a->heads + head) * a->size;
         double dot = 0;
         for (uint64_t c = lane; c < a->size; c += OPS_LANES)
-            dot += (double)y[c] * (double)dy[c];
+            dot += (double)ops_get(a->y, row + c, a->half) * (double)ops_get(a->dy, row + c, a->half);
         room[thread] = dot;
         return;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Kernels of single elements, pools and embedding: kernels.h. */
+/* Kernels of single elements, pools and indices: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
 #define TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
 #include "kernel_body.h"
@@ -50,29 +50,6 @@ OPS_BODY(relu_backward) {
     OPS_LOAD(float, y, a->y, a->elems);
     OPS_LOAD(float, dy, a->dy, a->elems);
     OPS_STORE(i, k, a->elems) a->dx[i] = ops_relu_slope_of(y[k], dy[k], a->scale);
-}
-
-typedef struct {
-    const float *x;
-    float *y;
-    uint64_t elems;
-} ops_args_gelu;
-OPS_BODY(gelu) {
-    OPS_ONE_PHASE;
-    OPS_LOAD(float, x, a->x, a->elems);
-    OPS_STORE(i, k, a->elems) a->y[i] = ops_gelu_of(x[k]);
-}
-
-typedef struct {
-    const float *x, *dy;
-    float *dx;
-    uint64_t elems;
-} ops_args_gelu_backward;
-OPS_BODY(gelu_backward) {
-    OPS_ONE_PHASE;
-    OPS_LOAD(float, x, a->x, a->elems);
-    OPS_LOAD(float, dy, a->dy, a->elems);
-    OPS_STORE(i, k, a->elems) a->dx[i] = ops_gelu_slope_of(x[k], dy[k]);
 }
 
 typedef struct { /* b null: none */
@@ -168,7 +145,7 @@ OPS_BODY(avgpool_backward) {
     }
 }
 
-/* ---- embedding --------------------------------------------------------------------------------- */
+/* ---- indices ----------------------------------------------------------------------------------- */
 typedef struct {
     const uint8_t *text;
     int32_t *out;
@@ -177,56 +154,6 @@ typedef struct {
 OPS_BODY(ids) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) a->out[i] = a->text[i / a->time * a->stride + i % a->time];
-}
-
-typedef struct {
-    const int32_t *ids;
-    const float *table, *position;
-    float *y;
-    uint64_t elems, time, width;
-} ops_args_embedding;
-OPS_BODY(embedding) {
-    OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) {
-        uint64_t r = ops_div(i, a->width), c = ops_mod(i, a->width);
-        a->y[i] = a->table[(uint64_t)a->ids[r] * a->width + c] + a->position[ops_mod(r, a->time) * a->width + c];
-    }
-}
-
-typedef struct { /* an element of the table collects its rows one after another, so the bits do not depend on who is
-                  * first
-                  */
-    const int32_t *ids;
-    const float *dy;
-    float *dtable;
-    uint64_t rows, tokens, width;
-} ops_args_embedding_table;
-OPS_BODY(embedding_table) {
-    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, token = i / a->width, c = i % a->width;
-    OPS_ONE_PHASE;
-    if (token >= a->tokens)
-        return;
-    float sum = a->dtable[i];
-    for (uint64_t r = 0; r < a->rows; r++)
-        if ((uint64_t)a->ids[r] == token)
-            sum += a->dy[r * a->width + c];
-    a->dtable[i] = sum;
-}
-
-typedef struct {
-    const float *dy;
-    float *dposition;
-    uint64_t rows, time, width;
-} ops_args_embedding_position;
-OPS_BODY(embedding_position) {
-    uint64_t i = (uint64_t)block * OPS_BLOCK + thread;
-    OPS_ONE_PHASE;
-    if (i >= a->time * a->width)
-        return;
-    float sum = a->dposition[i];
-    for (uint64_t at = i; at < a->rows * a->width; at += a->time * a->width)
-        sum += a->dy[at];
-    a->dposition[i] = sum;
 }
 
 #endif

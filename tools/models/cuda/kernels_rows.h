@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Kernels that sum over columns and rows, losses among them: kernels.h. */
+/* Kernels that sum over columns, and losses: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ROWS_H
 #define TESS_MODELS_CUDA_KERNELS_ROWS_H
-#include "kernel_body.h"
+#include "kernels_layer.h"
 
 /* ---- sums over columns: 8 of 32 lanes each to a block ---------------------------------------- */
 TESS_FN double ops_add_column(const double *room, uint32_t column) {
@@ -37,96 +37,6 @@ OPS_BODY(column_sums) {
     }
 }
 
-typedef struct { /* dw, db null: not wanted */
-    const float *x, *dy, *stats;
-    float *dw, *db;
-    uint64_t rows, width;
-} ops_args_layernorm_columns;
-OPS_BODY(layernorm_columns) {
-    uint64_t c = (uint64_t)block * OPS_COLUMNS_PER_BLOCK + thread % OPS_COLUMNS_PER_BLOCK;
-    if (c >= a->width)
-        return;
-    if (phase == 0) {
-        double dw = 0, db = 0;
-        for (uint64_t r = thread / OPS_COLUMNS_PER_BLOCK; r < a->rows; r += OPS_COLUMN_LANES) {
-            float dy = a->dy[r * a->width + c];
-            dw += (double)(dy * ((a->x[r * a->width + c] - a->stats[2 * r]) * a->stats[2 * r + 1]));
-            db += (double)dy;
-        }
-        room[thread] = dw;
-        room[OPS_BLOCK + thread] = db;
-    } else if (thread < OPS_COLUMNS_PER_BLOCK) {
-        if (a->dw)
-            a->dw[c] += (float)ops_add_column(room, thread);
-        if (a->db)
-            a->db[c] += (float)ops_add_column(room + OPS_BLOCK, thread);
-    }
-}
-
-/* ---- rows ------------------------------------------------------------------------------------- */
-typedef struct {
-    const float *x, *w, *b;
-    float *y, *stats;
-    uint64_t rows, width;
-} ops_args_layernorm;
-OPS_BODY(layernorm) {
-    OPS_ROW;
-    if (r >= a->rows)
-        return;
-    const float *x = a->x + r * a->width;
-    float sum = 0;
-    if (phase == 0) {
-        for (uint64_t c = lane; c < a->width; c += OPS_LANES)
-            sum += x[c];
-        room[thread] = (double)sum;
-        return;
-    }
-    float mean = (float)(ops_add_lanes(room, within) / (double)a->width);
-    if (phase == 1) {
-        for (uint64_t c = lane; c < a->width; c += OPS_LANES)
-            sum += (x[c] - mean) * (x[c] - mean);
-        room[OPS_BLOCK + thread] = (double)sum;
-        return;
-    }
-    float rsigma = ops_rsigma_of(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
-    float *__restrict__ y = a->y + r * a->width;
-    for (uint64_t c = lane; c < a->width; c += OPS_LANES)
-        y[c] = ops_norm_of(x[c], mean, rsigma, a->w[c], a->b[c]);
-    if (lane == 0) {
-        a->stats[2 * r] = mean;
-        a->stats[2 * r + 1] = rsigma;
-    }
-}
-
-typedef struct {
-    const float *x, *w, *stats, *dy;
-    float *dx;
-    uint64_t rows, width;
-} ops_args_layernorm_rows;
-OPS_BODY(layernorm_rows) {
-    OPS_ROW;
-    if (r >= a->rows)
-        return;
-    const float *x = a->x + r * a->width, *dy = a->dy + r * a->width;
-    float mean = a->stats[2 * r], rsigma = a->stats[2 * r + 1];
-    if (phase == 0) {
-        float sum = 0, dot = 0;
-        for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
-            float g = dy[c] * a->w[c];
-            sum += g;
-            dot += g * ((x[c] - mean) * rsigma);
-        }
-        room[thread] = (double)sum;
-        room[OPS_BLOCK + thread] = (double)dot;
-        return;
-    }
-    float g_mean = (float)(ops_add_lanes(room, within) / (double)a->width);
-    float g_dot = (float)(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
-    float *__restrict__ dx = a->dx + r * a->width;
-    for (uint64_t c = lane; c < a->width; c += OPS_LANES)
-        dx[c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * a->w[c], g_mean, g_dot);
-}
-
 /* ---- loss ------------------------------------------------------------------------------------ */
 typedef struct { /* as ops_loss */
     double loss;
@@ -141,12 +51,18 @@ typedef struct { /* rows: those that count */
     float *logits;
     const int32_t *labels;
     ops_cuda_row_loss *losses;
-    uint64_t rows, classes;
+    void *slopes; /* not null: gets the gradient of the mean of all `all` rows, and logits are spoilt */
+    uint64_t rows, classes, all;
+    float mean; /* 1 / rows */
+    int32_t half;
 } ops_args_cross_entropy;
 OPS_BODY(cross_entropy) {
     OPS_ROW;
-    if (r >= a->rows)
+    if (r >= a->rows) {
+        for (uint64_t c = lane; phase == 3 && a->slopes && r < a->all && c < a->classes; c += OPS_LANES)
+            ops_put(a->slopes, r * a->classes + c, a->half, 0);
         return;
+    }
     float *row = a->logits + r * a->classes;
     uint64_t label = (uint64_t)a->labels[r], first = within * OPS_LANES, best = lane;
     if (phase == 0) { /* each lane's greatest, the first of equals */
@@ -182,8 +98,11 @@ OPS_BODY(cross_entropy) {
     }
     double sum = ops_add_lanes(room + OPS_BLOCK, within);
     float over = (float)(1.0 / sum);
-    for (uint64_t c = lane; c < a->classes; c += OPS_LANES)
+    for (uint64_t c = lane; c < a->classes; c += OPS_LANES) {
         row[c] *= over;
+        if (a->slopes)
+            ops_put(a->slopes, r * a->classes + c, a->half, (row[c] - (c == label ? 1.0f : 0.0f)) * a->mean);
+    }
     if (lane == 0)
         a->losses[r].loss += log(sum);
 }

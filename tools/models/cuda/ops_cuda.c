@@ -189,13 +189,6 @@ static tess_status cuda_relu_backward(ops *o, const float *y, const float *dy, f
 static tess_status cuda_add(ops *o, const float *x, float *y, uint64_t elems) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), add, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
 }
-static tess_status cuda_gelu(ops *o, const float *x, float *y, uint64_t elems) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), gelu, ops_blocks_each(elems), .x = x, .y = y, .elems = elems));
-}
-static tess_status cuda_gelu_backward(ops *o, const float *x, const float *dy, float *dx, uint64_t elems) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), gelu_backward, ops_blocks_each(elems), .x = x, .dy = dy, .dx = dx,
-                                      .elems = elems));
-}
 static tess_status cuda_dropout(ops *o, float *x, uint64_t samples, uint64_t elems, const ops_dropout *d) {
     uint64_t threads = samples * ((elems + 3) / 4);
     if (!(d->rate > 0))
@@ -231,26 +224,6 @@ static tess_status cuda_avgpool_backward(ops *o, const float *dy, float *dx, uin
 }
 
 /* ---- normalisation ----------------------------------------------------------------------------- */
-static tess_status cuda_layernorm(ops *o, const float *x, const float *w, const float *b, float *y, float *stats,
-                                  uint64_t rows, uint64_t width) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), layernorm, ops_blocks_rows(rows), .x = x, .w = w, .b = b, .y = y,
-                                      .stats = stats, .rows = rows, .width = width));
-}
-
-static tess_status layernorm_backward(const cuda_ops *c, const float *x, const float *w, const float *stats,
-                                      const float *dy, float *dx, float *dw, float *db, uint64_t rows, uint64_t width) {
-    uint64_t groups = (width + OPS_COLUMNS_PER_BLOCK - 1) / OPS_COLUMNS_PER_BLOCK;
-    if (dw || db)
-        OPS_TRY(OPS_LAUNCH(c, layernorm_columns, groups, .x = x, .dy = dy, .stats = stats, .dw = dw, .db = db,
-                           .rows = rows, .width = width));
-    return OPS_LAUNCH(c, layernorm_rows, ops_blocks_rows(rows), .x = x, .w = w, .stats = stats, .dy = dy, .dx = dx,
-                      .rows = rows, .width = width);
-}
-static tess_status cuda_layernorm_backward(ops *o, const float *x, const float *w, const float *stats, const float *dy,
-                                           float *dx, float *dw, float *db, uint64_t rows, uint64_t width) {
-    OPS_INSIDE(cuda_of(o), layernorm_backward(cuda_of(o), x, w, stats, dy, dx, dw, db, rows, width));
-}
-
 static uint64_t chunk_threads(const ops_batchnorm_shape *s) {
     return (s->rows + OPS_CHUNK - 1) / OPS_CHUNK * s->channels;
 }
@@ -325,38 +298,16 @@ static tess_status cuda_sum_loss_backward(ops *o, const float *x, uint64_t elems
                                       .elems = elems, .all = all, .squared = squared, .scale = scale));
 }
 
-/* ---- embedding ------------------------------------------------------------------------------- */
+/* ---- indices --------------------------------------------------------------------------------- */
 static tess_status cuda_ids(ops *o, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride,
                             int32_t *out) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), ids, ops_blocks_each(samples * time), .text = text, .out = out,
                                       .elems = samples * time, .time = time, .stride = stride));
 }
-static tess_status cuda_embedding(ops *o, const int32_t *ids, const float *table, const float *position, float *y,
-                                  uint64_t rows, uint64_t time, uint64_t width) {
-    OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), embedding, ops_blocks_each(rows * width), .ids = ids, .table = table,
-                          .position = position, .y = y, .elems = rows * width, .time = time, .width = width));
-}
-
-enum { TOKENS = 256 }; /* bytes */
-static tess_status embedding_backward(const cuda_ops *c, const int32_t *ids, const float *dy, float *dtable,
-                                      float *dposition, uint64_t rows, uint64_t time, uint64_t width) {
-    if (dtable)
-        OPS_TRY(OPS_LAUNCH(c, embedding_table, ops_blocks_threads(TOKENS * width), .ids = ids, .dy = dy,
-                           .dtable = dtable, .rows = rows, .tokens = TOKENS, .width = width));
-    if (!dposition)
-        return TESS_OK;
-    return OPS_LAUNCH(c, embedding_position, ops_blocks_threads(time * width), .dy = dy, .dposition = dposition,
-                      .rows = rows, .time = time, .width = width);
-}
-static tess_status cuda_embedding_backward(ops *o, const int32_t *ids, const float *dy, float *dtable, float *dposition,
-                                           uint64_t rows, uint64_t time, uint64_t width) {
-    OPS_INSIDE(cuda_of(o), embedding_backward(cuda_of(o), ids, dy, dtable, dposition, rows, time, width));
-}
-
 const ops_table ops_cuda = {
     .name = "cuda",
     .mem = TESS_MEM_CUDA,
+    .layer = &ops_cuda_layer,
     .create = cuda_create,
     .start = cuda_start,
     .destroy = cuda_destroy,
@@ -385,10 +336,6 @@ const ops_table ops_cuda = {
     .add = cuda_add,
     .maxpool = cuda_maxpool,
     .maxpool_backward = cuda_maxpool_backward,
-    .gelu = cuda_gelu,
-    .gelu_backward = cuda_gelu_backward,
-    .layernorm = cuda_layernorm,
-    .layernorm_backward = cuda_layernorm_backward,
     .batchnorm = cuda_batchnorm,
     .batchnorm_backward = cuda_batchnorm_backward,
     .avgpool = cuda_avgpool,
@@ -399,9 +346,4 @@ const ops_table ops_cuda = {
     .sum_loss = cuda_sum_loss,
     .sum_loss_backward = cuda_sum_loss_backward,
     .ids = cuda_ids,
-    .embedding = cuda_embedding,
-    .embedding_backward = cuda_embedding_backward,
-    .attention_need = ops_cuda_attention_need,
-    .attention = ops_cuda_attention,
-    .attention_backward = ops_cuda_attention_backward,
 };

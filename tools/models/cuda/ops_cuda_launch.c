@@ -9,6 +9,9 @@ const char *const ops_cuda_kernel_names[] = {
 #define NAME(name, phases) OPS_KERNEL_NAME(name),
     OPS_CUDA_KERNELS(NAME)
 #undef NAME
+#define NAME(name, args, shares) OPS_KERNEL_NAME(name),
+        OPS_ATTEND_KERNELS(NAME)
+#undef NAME
 };
 
 tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
@@ -30,14 +33,14 @@ void ops_cuda_leave(const cuda_ops *c) {
 
 tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uint64_t blocks) {
     void *params[] = { (void *)(uintptr_t)args };
+    unsigned threads = kernel < OPS_KERNEL_attend_16 ? OPS_BLOCK : TILE_THREADS;
     if (!blocks)
         return TESS_OK;
     if (blocks > INT_MAX)
         return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
                          ops_cuda_kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
-    CU_TRY(
-        c, ops_cuda_kernel_names[kernel],
-        c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, OPS_BLOCK, 1, 1, 0, c->stream, params, NULL));
+    CU_TRY(c, ops_cuda_kernel_names[kernel],
+           c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, threads, 1, 1, 0, c->stream, params, NULL));
     return TESS_OK;
 }
 

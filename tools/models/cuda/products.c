@@ -34,7 +34,7 @@ static tess_status blas_failed(const cuda_ops *c, cublasStatus_t status, const o
 /* cuBLAS has columns first: the product of the turned factors, in the other order. */
 tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
     cublasOperation_t a = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cudaDataType_t dtype = p->halves ? CUDA_R_16BF : CUDA_R_32F;
+    cudaDataType_t dtype = p->halves ? CUDA_R_16BF : CUDA_R_32F, out = p->half_c ? CUDA_R_16BF : CUDA_R_32F;
     int m = (int)p->columns, n = (int)p->rows, k = (int)p->depth;
     int64_t times = p->n ? p->n : 1;
     uintptr_t room = ((uintptr_t)workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
@@ -46,12 +46,12 @@ tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *work
         return blas_failed(c, s, p);
     if (times == 1)
         s = c->blas->cublasGemmEx(c->handle, b, a, m, n, k, &p->alpha, p->b, dtype, (int)p->b_pitch, p->a, dtype,
-                                  (int)p->a_pitch, &p->beta, p->c, CUDA_R_32F, (int)p->c_pitch, CUBLAS_COMPUTE_32F,
+                                  (int)p->a_pitch, &p->beta, p->c, out, (int)p->c_pitch, CUBLAS_COMPUTE_32F,
                                   CUBLAS_GEMM_DEFAULT);
     else
         s = c->blas->cublasGemmStridedBatchedEx(c->handle, b, a, m, n, k, &p->alpha, p->b, dtype, (int)p->b_pitch,
-                                                p->b_step, p->a, dtype, (int)p->a_pitch, p->a_step, &p->beta, p->c,
-                                                CUDA_R_32F, (int)p->c_pitch, p->c_step, (int)times, CUBLAS_COMPUTE_32F,
+                                                p->b_step, p->a, dtype, (int)p->a_pitch, p->a_step, &p->beta, p->c, out,
+                                                (int)p->c_pitch, p->c_step, (int)times, CUBLAS_COMPUTE_32F,
                                                 CUBLAS_GEMM_DEFAULT);
     return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : blas_failed(c, s, p);
 }

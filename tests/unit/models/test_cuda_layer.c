@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The operators of a decoder's layer on a GPU (layer_ops.h) against the plain ones in fp32: to the bit in fp32 where
+ * the sums have the same order, within rounding in bf16. Attention goes against its definition, in fp64. */
+#include "cuda_tables.h"
+#include "tools/models/layer_ops.h"
+
+static const ops_layer_table *layer(const tables *t) {
+    return t->d->t->layer;
+}
+
+/* ---- factors: the host has fp32, the device bf16 or fp32 ---------------------------------------- */
+static void up_factors(const both *b, int halves) {
+    uint64_t elems = b->bytes / sizeof(float);
+    float *wide = b->host;
+    uint16_t *half = malloc(elems * sizeof *half);
+    both raw = { half, b->dev, elems * sizeof *half };
+    assert_non_null(half);
+    for (uint64_t i = 0; halves && i < elems; i++) {
+        half[i] = tess_bf16_of_f32(wide[i]);
+        wide[i] = tess_f32_of_bf16(half[i]);
+    }
+    up(halves ? &raw : b);
+    free(half);
+}
+
+static both factors(uint32_t which, uint64_t elems, int halves) {
+    both b = numbers(which, elems);
+    up_factors(&b, halves);
+    return b;
+}
+
+/* In fp32, what the device has. */
+static float *down_factors(const both *b, int halves) {
+    uint64_t elems = b->bytes / sizeof(float);
+    uint16_t *raw = down(b);
+    float *wide = malloc(b->bytes);
+    assert_non_null(wide);
+    for (uint64_t i = 0; i < elems; i++)
+        wide[i] = halves ? tess_f32_of_bf16(raw[i]) : ((float *)(void *)raw)[i];
+    free(raw);
+    return wide;
+}
+
+static void near_factors(const both *b, int halves, double tolerance) {
+    float *got = down_factors(b, halves), *expected = b->host;
+    double off = 0, size = 0;
+    for (uint64_t i = 0; i < b->bytes / sizeof(float); i++) {
+        off += ((double)got[i] - expected[i]) * ((double)got[i] - expected[i]);
+        size += (double)expected[i] * expected[i];
+    }
+    free(got);
+    assert_true(size > 0);
+    if (!(sqrt(off) <= tolerance * sqrt(size)))
+        fail_msg("differs by %g of the norm, at most %g is allowed", sqrt(off / size), tolerance);
+}
+
+enum { SAMPLES = 3, TIME = 13, ROWS = SAMPLES * TIME };
+
+static void plus(both *to, const both *x, const both *bias) {
+    uint64_t width = bias ? bias->bytes / sizeof(float) : 1, elems = to->bytes / sizeof(float);
+    for (uint64_t i = 0; i < elems; i++)
+        ((float *)to->host)[i] = ((float *)x->host)[i] + (bias ? ((float *)bias->host)[i % width] : 0);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+static void norm_on(uint64_t width, int halves, float rate) {
+    uint64_t n = ROWS * width;
+    tables t = open_tables(halves, 0);
+    ops_dropout drop = { .seed = 5, .step = 2, .first_sample = 7, .layer = 3, .rate = rate };
+    both x = factors(1, n, halves), add = factors(2, n, halves), bias = factors(3, width, halves);
+    both w = factors(4, width, halves), b = factors(5, width, halves), next_bias = factors(6, width, halves);
+    both sum = take(n * 4), next = take(n * 4), y = take(n * 4), stats = take(2 * ROWS * 4);
+    double within = halves ? 4e-3 : 0;
+    ops_norm call = { .of = { ROWS, width, TIME }, .x = x.dev, .add = add.dev, .add_bias = bias.dev, .w = w.dev };
+    call.b = b.dev, call.next_bias = next_bias.dev, call.sum = sum.dev, call.next = next.dev, call.y = y.dev;
+    call.stats = stats.dev, call.drop = &drop;
+    assert_int_equal(layer(&t)->norm(t.d, &call), TESS_OK);
+    plus(&sum, &add, &bias);
+    assert_int_equal(t.c->t->dropout(t.c, sum.host, SAMPLES, TIME * width, &drop), TESS_OK);
+    for (uint64_t i = 0; i < n; i++)
+        ((float *)sum.host)[i] = ((float *)x.host)[i] + ((float *)sum.host)[i];
+    near_factors(&sum, halves, within);
+    plus(&next, &sum, &next_bias);
+    near_factors(&next, halves, within);
+    assert_int_equal(t.c->t->layernorm(t.c, sum.host, w.host, b.host, y.host, stats.host, ROWS, width), TESS_OK);
+    near_factors(&y, halves, halves ? 2e-2 : 0);
+    near(&stats, halves ? 2e-2 : 0);
+    call = (ops_norm){ .of = { ROWS, width, TIME }, .x = x.dev, .w = w.dev, .b = b.dev, .y = y.dev };
+    call.stats = stats.dev; /* of the input alone */
+    assert_int_equal(layer(&t)->norm(t.d, &call), TESS_OK);
+    assert_int_equal(t.c->t->layernorm(t.c, x.host, w.host, b.host, y.host, stats.host, ROWS, width), TESS_OK);
+    near_factors(&y, halves, within);
+    near(&stats, 0);
+    close_tables(&t);
+}
+
+static void norm_backward_on(uint64_t width, int halves, float rate) {
+    uint64_t n = ROWS * width;
+    tables t = open_tables(halves, 0);
+    ops_dropout drop = { .seed = 5, .step = 2, .first_sample = 7, .layer = 3, .rate = rate };
+    both x = factors(1, n, halves), dy = factors(2, n, halves), add = factors(3, n, halves);
+    both w = factors(4, width, halves), b = factors(5, width, halves), stats = take(2 * ROWS * 4);
+    both dx = take(n * 4), masked = take(n * 4), normal = take(n * 4), dw = numbers(6, width), db = numbers(7, width);
+    double within = halves ? 4e-3 : 0;
+    t.c->t->layernorm(t.c, x.host, w.host, b.host, normal.host, stats.host, ROWS, width);
+    up(&stats);
+    ops_norm_backward call = { .of = { ROWS, width, TIME }, .x = x.dev, .w = w.dev, .b = b.dev, .dy = dy.dev };
+    call.add = add.dev, call.stats = stats.dev, call.dx = dx.dev, call.masked = masked.dev;
+    call.normal = normal.dev, call.drop = &drop;
+    assert_int_equal(layer(&t)->norm_backward(t.d, &call), TESS_OK);
+    ops_columns columns[] = {
+        { .dy = dy.dev, .db = dw.dev, .width = width }, /* not wanted: */
+        { .dy = dy.dev, .width = width },
+        { .x = x.dev, .dy = dy.dev, .stats = stats.dev, .dw = dw.dev, .db = db.dev, .width = width }
+    };
+    assert_int_equal(layer(&t)->columns(t.d, columns + 1, 2, ROWS, 1), TESS_OK);
+    t.c->t->layernorm_backward(t.c, x.host, w.host, stats.host, dy.host, dx.host, dw.host, db.host, ROWS, width);
+    near(&dw, 1e-6), near(&db, 1e-6);
+    assert_int_equal(layer(&t)->columns(t.d, columns, 1, ROWS, 0), TESS_OK); /* stored */
+    for (uint64_t c = 0; c < width; c++) {
+        double sum = 0;
+        for (uint64_t r = 0; r < ROWS; r++)
+            sum += (double)((float *)dy.host)[r * width + c];
+        ((float *)dw.host)[c] = (float)sum;
+    }
+    near(&dw, 1e-6);
+    for (uint64_t i = 0; i < n; i++)
+        ((float *)masked.host)[i] = ((float *)dx.host)[i] += ((float *)add.host)[i];
+    t.c->t->dropout(t.c, masked.host, SAMPLES, TIME * width, &drop);
+    near_factors(&dx, halves, within), near_factors(&masked, halves, within), near_factors(&normal, halves, within);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__norms_equal_the_cpus(void **state) {
+    static const uint64_t widths[] = { 3, 16, 50, 128 };
+    (void)state;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        for (int halves = 0; halves < 2; halves++)
+            for (int k = 0; k < 2; k++) {
+                norm_on(widths[i], halves, 0.25f * (float)k);
+                norm_backward_on(widths[i], halves, 0.25f * (float)k);
+            }
+}
+
+/* ---- elements ------------------------------------------------------------------------------------ */
+static void gelu_on(uint64_t width, int halves) {
+    uint64_t n = ROWS * width;
+    tables t = open_tables(halves, 0);
+    both x = numbers(1, n), bias = factors(2, width, halves), dy = factors(3, n, halves), y = take(n * 4);
+    both dx = take(n * 4), again = take(n * 4), biased = take(n * 4);
+    double within = halves ? 4e-3 : 0;
+    for (uint64_t i = 0; i < n; i++)
+        ((float *)x.host)[i] *= 12; /* both ends too */
+    up_factors(&x, halves);
+    plus(&biased, &x, &bias);
+    assert_int_equal(layer(&t)->gelu(t.d, x.dev, bias.dev, y.dev, ROWS, width), TESS_OK);
+    assert_int_equal(layer(&t)->gelu_backward(t.d, x.dev, bias.dev, dy.dev, dx.dev, again.dev, ROWS, width), TESS_OK);
+    t.c->t->gelu(t.c, biased.host, y.host, n);
+    t.c->t->gelu_backward(t.c, biased.host, dy.host, dx.host, n);
+    memcpy(again.host, y.host, n * 4);
+    near_factors(&y, halves, within), near_factors(&dx, halves, within), near_factors(&again, halves, within);
+    close_tables(&t);
+}
+
+static void mask_on(uint64_t width, int halves) {
+    uint64_t n = ROWS * width;
+    tables t = open_tables(halves, 0);
+    ops_dropout drop = { .seed = UINT64_C(0x123456789a), .step = 7, .first_sample = 40, .layer = 3, .rate = 0.25f };
+    both x = factors(1, n, halves), y = take(n * 4);
+    const void *out;
+    assert_int_equal(layer(&t)->mask(t.d, &(ops_rows){ ROWS, width, TIME }, &drop, x.dev, y.dev, &out), TESS_OK);
+    assert_ptr_equal(out, y.dev);
+    memcpy(y.host, x.host, n * 4);
+    t.c->t->dropout(t.c, y.host, SAMPLES, TIME * width, &drop);
+    near_factors(&y, halves, halves ? 4e-3 : 0);
+    drop.rate = 0;
+    assert_int_equal(layer(&t)->mask(t.d, &(ops_rows){ ROWS, width, TIME }, &drop, x.dev, y.dev, &out), TESS_OK);
+    assert_ptr_equal(out, x.dev);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__elements_equal_the_cpus(void **state) {
+    (void)state;
+    for (int halves = 0; halves < 2; halves++) {
+        gelu_on(50, halves), gelu_on(64, halves), gelu_on(3, halves);
+        mask_on(50, halves), mask_on(64, halves), mask_on(3, halves);
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------------ */
+static void product_on(int halves, int turn_a, int turn_b, int wide, int add) {
+    enum { M = 37, N = 22, K = 30 };
+    tables t = open_tables(halves, 1 << 20);
+    both a = factors(1, M * K, halves), b = factors(2, K * N, halves), y = numbers(3, M * N);
+    const float *left = a.host, *right = b.host;
+    float *out = y.host;
+    up_factors(&y, halves && !wide);
+    ops_factors f = { M, N, K, a.dev, b.dev, y.dev, turn_a, turn_b, wide, add };
+    assert_true(layer(&t)->product_need(M, N, K) <= 1 << 20);
+    assert_int_equal(layer(&t)->product(t.d, &f, t.scratch.dev), TESS_OK);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            double sum = add ? out[i * N + j] : 0;
+            for (int k = 0; k < K; k++)
+                sum += (double)left[turn_a ? k * M + i : i * K + k] * right[turn_b ? j * K + k : k * N + j];
+            out[i * N + j] = (float)sum;
+        }
+    near_factors(&y, halves && !wide, halves && !wide ? 4e-3 : 1e-6);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__products_are_rounded_once(void **state) {
+    (void)state;
+    for (int how = 0; how < 32; how++)
+        product_on(how & 1, how >> 1 & 1, how >> 2 & 1, how >> 3 & 1, how >> 4 & 1);
+}
+
+/* ---- attention: by its definition, in fp64 ------------------------------------------------------- */
+typedef struct {
+    ops_attention_shape s;
+    int64_t pitch; /* of a row of qkv */
+    const float *x, *bias, *dy;
+    float *y, *lse, *dx;
+    double *p; /* probabilities of one query */
+} definition;
+
+static const float *vector_of(const definition *d, int64_t row, int64_t head) {
+    return d->x + row * d->pitch + head * d->s.size;
+}
+
+static double dot_of(const definition *d, const float *a, const float *b) {
+    double sum = 0;
+    for (int c = 0; c < d->s.size; c++)
+        sum += (double)a[c] * b[c];
+    return sum;
+}
+
+static void define_query(definition *d, int64_t row, int64_t first, int64_t head, int64_t kv) {
+    double scale = 1 / sqrt(d->s.size), sum = 0, delta = 0;
+    int64_t n = row - first + 1, at = (row * d->s.heads + head) * d->s.size;
+    for (int64_t k = 0; k < n; k++)
+        sum += d->p[k] = exp(scale * dot_of(d, vector_of(d, row, head), vector_of(d, first + k, kv)));
+    for (int c = 0; c < d->s.size; c++) {
+        double y = 0;
+        for (int64_t k = 0; k < n; k++)
+            y += d->p[k] / sum * vector_of(d, first + k, kv + d->s.kv_heads)[c];
+        d->y[at + c] = (float)y;
+        delta += y * d->dy[at + c];
+    }
+    d->lse[(first / d->s.time * d->s.heads + head) * d->s.time + n - 1] = (float)log(sum);
+    for (int64_t k = 0; k < n; k++) {
+        double p = d->p[k] / sum, dp = dot_of(d, d->dy + at, vector_of(d, first + k, kv + d->s.kv_heads));
+        double ds = p * (dp - delta) * scale;
+        for (int c = 0; c < d->s.size; c++) {
+            d->dx[row * d->pitch + head * d->s.size + c] += (float)(ds * vector_of(d, first + k, kv)[c]);
+            d->dx[(first + k) * d->pitch + kv * d->s.size + c] += (float)(ds * vector_of(d, row, head)[c]);
+            d->dx[(first + k) * d->pitch + (kv + d->s.kv_heads) * d->s.size + c] += (float)(p * d->dy[at + c]);
+        }
+    }
+}
+
+static void define(definition *d) {
+    int64_t share = d->s.heads / d->s.kv_heads;
+    for (int64_t row = 0; row < d->s.batch * d->s.time; row++)
+        for (int64_t head = 0; head < d->s.heads; head++)
+            define_query(d, row, row / d->s.time * d->s.time, head, d->s.heads + head / share);
+}
+
+static void attention_on(ops_attention_shape s, int halves) {
+    int64_t kv = s.kv_heads ? s.kv_heads : s.heads, pitch = (s.heads + 2 * kv) * s.size, rows = s.batch * s.time;
+    uint64_t y_elems = (uint64_t)(rows * s.heads * s.size);
+    ops_scratch need;
+    tables t = open_tables(halves, 16 << 20);
+    both x = numbers(1, (uint64_t)(rows * pitch)), bias = factors(2, (uint64_t)pitch, halves);
+    both y = take(y_elems * 4), lse = take((uint64_t)(rows * s.heads) * 4), dy = factors(3, y_elems, halves);
+    both dx = take((uint64_t)(rows * pitch) * 4), biased = take((uint64_t)(rows * pitch) * 4);
+    double within = halves ? 1e-2 : 1e-5;
+    for (int64_t i = 0; i < rows * pitch; i++)
+        ((float *)x.host)[i] *= 2; /* sharper than random rows are */
+    up_factors(&x, halves);
+    plus(&biased, &x, &bias);
+    layer(&t)->attention_need(t.d, &s, &need);
+    assert_true(need.forward_bytes <= 16 << 20 && need.backward_bytes <= 16 << 20);
+    assert_int_equal(layer(&t)->attention(t.d, &s, x.dev, bias.dev, y.dev, lse.dev, t.scratch.dev), TESS_OK);
+    assert_int_equal(
+        layer(&t)->attention_backward(t.d, &s, x.dev, bias.dev, y.dev, lse.dev, dy.dev, dx.dev, t.scratch.dev),
+        TESS_OK);
+    definition d = { s, pitch, biased.host, NULL, dy.host, y.host, lse.host, dx.host, NULL };
+    d.s.kv_heads = (int32_t)kv;
+    d.p = malloc((size_t)s.time * sizeof *d.p);
+    define(&d);
+    free(d.p);
+    near_factors(&y, halves, within), near(&lse, within), near_factors(&dx, halves, within);
+    close_tables(&t);
+}
+
+/* One launch forward and one backward; of every kernel, whole and partial tiles, rows and heads. */
+static void test_cuda_layer__attention_in_bf16_is_its_definition(void **state) {
+    static const ops_attention_shape shapes[] = {
+        { 2, 9, 3, 8, 0 },   { 1, 1, 1, 4, 0 },   { 2, 64, 2, 16, 0 },  { 1, 130, 2, 16, 0 },
+        { 1, 70, 4, 24, 2 }, { 1, 65, 2, 32, 0 }, { 1, 131, 1, 64, 0 }, { 1, 33, 3, 5, 1 },
+        { 1, 70, 2, 80, 0 }, { 1, 67, 1, 96, 0 }, { 1, 81, 2, 128, 1 }, { 1, 20, 1, 127, 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        attention_on(shapes[i], 1);
+}
+
+static void test_cuda_layer__attention_by_products_is_its_definition(void **state) {
+    static const ops_attention_shape shapes[] = { { 2, 9, 3, 8, 0 }, { 1, 1, 1, 4, 0 }, { 1, 300, 2, 8, 0 } };
+    ops_attention_shape shared = { 1, 9, 4, 8, 2 };
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        attention_on(shapes[i], 0);
+    attention_on((ops_attention_shape){ 1, 20, 2, 130, 0 }, 1);
+    tables t = open_tables(0, 0);
+    assert_int_equal(layer(&t)->attention(t.d, &shared, NULL, NULL, NULL, NULL, NULL), TESS_E_UNSUPPORTED);
+    close_tables(&t);
+}
+
+/* ---- the two ends -------------------------------------------------------------------------------- */
+static void embed_on(int halves) {
+    enum { WIDTH = 20, TOKENS = 19 };
+    tables t = open_tables(halves, 4096);
+    ops_rows of = { ROWS, WIDTH, TIME };
+    ops_dropout drop = { .seed = 5, .step = 2, .rate = 0.25f };
+    both ids = indices(ROWS, TOKENS - 3), table = factors(1, TOKENS * WIDTH, halves);
+    both position = factors(2, TIME * WIDTH, halves), y = take(ROWS * WIDTH * 4), dy = factors(3, ROWS * WIDTH, halves);
+    both dtable = numbers(4, TOKENS * WIDTH), dposition = numbers(5, TIME * WIDTH);
+    t.c->t->embedding(t.c, ids.host, table.host, position.host, y.host, ROWS, TIME, WIDTH);
+    t.c->t->dropout(t.c, y.host, SAMPLES, TIME * WIDTH, &drop);
+    assert_int_equal(layer(&t)->embed(t.d, &of, (int32_t *)ids.dev, table.dev, position.dev, &drop, y.dev), TESS_OK);
+    near_factors(&y, halves, halves ? 4e-3 : 0);
+    assert_true(layer(&t)->embed_backward_need(ROWS, TOKENS) <= 4096);
+    assert_int_equal(layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, TOKENS, dy.dev, dtable.dev, dposition.dev,
+                                               1, t.scratch.dev),
+                     TESS_OK);
+    t.c->t->embedding_backward(t.c, ids.host, dy.host, dtable.host, dposition.host, ROWS, TIME, WIDTH);
+    near(&dtable, 0), near(&dposition, 0); /* the same order of sums */
+    assert_int_equal(
+        layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, TOKENS, dy.dev, NULL, dposition.dev, 0, t.scratch.dev),
+        TESS_OK);
+    memset(dposition.host, 0, dposition.bytes);
+    float *unused = calloc(256 * WIDTH, sizeof *unused);
+    t.c->t->embedding_backward(t.c, ids.host, dy.host, unused, dposition.host, ROWS, TIME, WIDTH);
+    free(unused);
+    near(&dposition, 0);
+    assert_int_equal(layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, 512, dy.dev, NULL, NULL, 0, NULL),
+                     TESS_E_UNSUPPORTED);
+    close_tables(&t);
+}
+
+static void loss_on(uint64_t classes, uint64_t count, int halves) {
+    tables t = open_tables(halves, 4096);
+    both logits = numbers(1, ROWS * classes), labels = indices(ROWS, (int32_t)classes), loss = take(sizeof(ops_loss));
+    both d = take(ROWS * classes * 4);
+    ops_row_loss call = { logits.dev, (int32_t *)labels.dev, d.dev, ROWS, classes, count };
+    assert_int_equal(layer(&t)->loss(t.d, &call, (ops_loss *)loss.dev, t.scratch.dev), TESS_OK);
+    t.c->t->cross_entropy(t.c, logits.host, labels.host, ROWS, classes, count, loss.host, NULL);
+    t.c->t->cross_entropy_backward(t.c, logits.host, labels.host, ROWS, classes, count, d.host);
+    ops_loss *got = down(&loss), *expected = loss.host;
+    assert_true(fabs(got->loss - expected->loss) <= 1e-12 * expected->loss);
+    assert_int_equal(got->correct, expected->correct);
+    assert_int_equal(got->count, count);
+    free(got);
+    near_factors(&d, halves, halves ? 4e-3 : 1e-6);
+    float *slopes = down_factors(&d, halves);
+    for (uint64_t i = count * classes; i < ROWS * classes; i++)
+        assert_true(slopes[i] == 0);
+    free(slopes);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__ends_equal_the_cpus(void **state) {
+    (void)state;
+    for (int halves = 0; halves < 2; halves++) {
+        embed_on(halves);
+        loss_on(3, ROWS, halves), loss_on(256, ROWS - 7, halves);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_layer__norms_equal_the_cpus),
+        cmocka_unit_test(test_cuda_layer__elements_equal_the_cpus),
+        cmocka_unit_test(test_cuda_layer__products_are_rounded_once),
+        cmocka_unit_test(test_cuda_layer__attention_in_bf16_is_its_definition),
+        cmocka_unit_test(test_cuda_layer__attention_by_products_is_its_definition),
+        cmocka_unit_test(test_cuda_layer__ends_equal_the_cpus),
+    };
+    return cmocka_run_group_tests(tests, start, finish);
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The two kernels of kernels_attend.h for heads of up to ATTEND_SIZE elements; backward walks in tiles of ATTEND_SMALL
+ * rows. Included once for each size. */
+#define SIZE ATTEND_SIZE
+#define SMALL ATTEND_SMALL
+#define NAME(name) ATTEND_NAME(name, ATTEND_SIZE)
+#define PITCH (SIZE + TILE_PAD)
+
+typedef struct {
+    uint16_t tile[2][TILE_ROWS * PITCH];
+} NAME(attend_shared);
+typedef struct { /* of a warp: 16 rows */
+    tile_a q[SIZE / 16];
+    tile_c y[SIZE / 8];
+    tile_rows most, sum;
+} NAME(attend_state);
+
+/* left[16 of a warp, SIZE] · right[n, SIZE] turned */
+TESS_FN void NAME(attend_score)(tile_c *s, const uint16_t *left, int row, const uint16_t *right, int n) {
+    TILE_UNROLL for (int k = 0; k < n / 8; k++) tile_clear(&s[k]);
+    TILE_UNROLL for (int d = 0; d < SIZE / 16; d++) {
+        tile_a a;
+        tile_load_a(&a, left, PITCH, row, d * 16);
+        TILE_UNROLL for (int k = 0; k < n / 8; k++) {
+            tile_b b;
+            tile_load_b(&b, right, PITCH, k * 8, d * 16);
+            tile_multiply(&s[k], &a, &b);
+        }
+    }
+}
+
+/* y[16, SIZE] += p[16, n] · right[n, SIZE] */
+TESS_FN void NAME(attend_collect)(tile_c *y, const tile_c *p, const uint16_t *right, int n) {
+    TILE_UNROLL for (int k = 0; k < n / 16; k++) {
+        tile_a a;
+        tile_a_of(&a, &p[2 * k], &p[2 * k + 1]);
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
+            tile_b b;
+            tile_load_b_turned(&b, right, PITCH, k * 16, d * 8);
+            tile_multiply(&y[d], &a, &b);
+        }
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+/* Scores become exponentials against the new maximum, and what there is shrinks to it. */
+TESS_FN void NAME(attend_online)(NAME(attend_state) * w, tile_c *s, int row, int key, float scale) {
+    tile_rows most = w->most, shrink;
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
+            int hidden = key + k * 8 + 2 * t + e % 2 > row + g + e / 2 * 8;
+            s[k].v[i][e] = hidden ? ATTEND_NONE : s[k].v[i][e];
+            most.v[i][e / 2] = TILE_MOST(most.v[i][e / 2], s[k].v[i][e]);
+        }
+    }
+    tile_rows_most(&most);
+    TILE_ALL_LANES(i) {
+        TILE_UNROLL for (int n = 0; n < 2; n++) {
+            shrink.v[i][n] = tile_exp2((w->most.v[i][n] - most.v[i][n]) * scale);
+            w->sum.v[i][n] *= shrink.v[i][n];
+        }
+        TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
+            s[k].v[i][e] = tile_exp2((s[k].v[i][e] - most.v[i][e / 2]) * scale);
+            w->sum.v[i][e / 2] += s[k].v[i][e];
+        }
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) TILE_UNROLL for (int e = 0; e < 4; e++) w->y[d].v[i][e] *=
+            shrink.v[i][e / 2];
+    }
+    w->most = most;
+}
+
+TESS_FN void NAME(attend_step)(NAME(attend_state) * w, const NAME(attend_shared) * shared, int row, int key,
+                               float scale) {
+    tile_c s[TILE_ROWS / 8];
+    TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) tile_clear(&s[k]);
+    TILE_UNROLL for (int d = 0; d < SIZE / 16; d++) TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) {
+        tile_b b;
+        tile_load_b(&b, shared->tile[0], PITCH, k * 8, d * 16);
+        tile_multiply(&s[k], &w->q[d], &b);
+    }
+    NAME(attend_online)(w, s, row, key, scale);
+    NAME(attend_collect)(w->y, s, shared->tile[1], TILE_ROWS);
+}
+
+TESS_FN void NAME(attend_finish)(NAME(attend_state) * w, const ops_args_attend *a, attend_place p, int row) {
+    uint64_t pitch = (uint64_t)a->heads * (uint64_t)a->size;
+    uint16_t *y = a->y + (uint64_t)p.n * (uint64_t)a->time * pitch + (uint64_t)p.head * (uint64_t)a->size;
+    float *lse = a->lse + (p.n * a->heads + p.head) * a->time;
+    tile_rows over;
+    tile_rows_sum(&w->sum);
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int n = 0; n < 2; n++) {
+            int r = row + g + 8 * n;
+            over.v[i][n] = 1.0f / w->sum.v[i][n];
+            if (t == 0 && r < a->time)
+                lse[r] = w->most.v[i][n] * a->scale + logf(w->sum.v[i][n]);
+        }
+    }
+    TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) attend_put(&w->y[d], &over, y, pitch, row, a->time, d * 8, a->size);
+}
+
+TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(attend_shared) * shared) {
+    attend_place p = attend_place_of(block, a->heads, a->tiles, 1);
+    int kv = a->heads + p.head / (a->heads / a->kv_heads), first = p.tile * TILE_ROWS;
+    tile_from q = ATTEND_PART(a, p, p.head), k = ATTEND_PART(a, p, kv), v = ATTEND_PART(a, p, kv + a->kv_heads);
+    NAME(attend_state) state[TILE_WARPS_HERE];
+    TILE_EACH_THREAD(t) tile_fill(shared->tile[0], TILE_ROWS, SIZE, &q, first, t);
+    TILE_SYNC();
+    TILE_EACH_WARP(w, i) {
+        TILE_UNROLL for (int d = 0; d < SIZE / 16; d++)
+            tile_load_a(&state[i].q[d], shared->tile[0], PITCH, w * 16, d * 16);
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) tile_clear(&state[i].y[d]);
+        tile_rows_set(&state[i].most, ATTEND_NONE);
+        tile_rows_set(&state[i].sum, 0);
+    }
+    for (int key = 0; key <= first; key += TILE_ROWS) {
+        TILE_SYNC();
+        TILE_EACH_THREAD(t) {
+            tile_fill(shared->tile[0], TILE_ROWS, SIZE, &k, key, t);
+            tile_fill(shared->tile[1], TILE_ROWS, SIZE, &v, key, t);
+        }
+        TILE_SYNC();
+        TILE_EACH_WARP(w, i) NAME(attend_step)(&state[i], shared, first + w * 16, key, a->scale * ATTEND_LOG2E);
+    }
+    TILE_EACH_WARP(w, i) NAME(attend_finish)(&state[i], a, p, first + w * 16);
+}
+
+/* ---- backward ------------------------------------------------------------------------------------ */
+typedef struct {
+    uint16_t large[2][TILE_ROWS * PITCH], small[2][SMALL * PITCH];
+    float half[2 * TILE_ROWS], lse[TILE_ROWS];
+} NAME(attend_backward_shared);
+
+/* Scores become probabilities, and dp what goes back through them; `turned`: rows are keys, columns queries, from
+ * `column` on. lse and the halves of delta are those of the tile's queries. */
+TESS_FN void NAME(attend_slopes)(const NAME(attend_backward_shared) * shared, tile_c *s, tile_c *dp, int turned,
+                                 int row, int column, int local, int time, float scale) {
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int k = 0; k < SMALL / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
+            int r = g + e / 2 * 8, c = k * 8 + 2 * t + e % 2, query = turned ? c : local + r;
+            int hidden = turned ? row + r > column + c || column + c >= time : column + c > row + r;
+            float delta = shared->half[2 * query] + shared->half[2 * query + 1];
+            float p = hidden ? 0 : tile_exp2(s[k].v[i][e] * (scale * ATTEND_LOG2E) - shared->lse[query]);
+            s[k].v[i][e] = p;
+            dp[k].v[i][e] = p * (dp[k].v[i][e] - delta) * scale;
+        }
+    }
+}
+
+/* Sums of exponentials of queries, in powers of two, and what their rows of y and dy make. */
+TESS_FN void NAME(attend_queries)(const ops_args_attend_backward *a, attend_place p, int head, int first, int rows,
+                                  NAME(attend_backward_shared) * shared) {
+    tile_from y = attend_rows(a->y, p.n, head, a->time, a->heads, a->size, a->vector);
+    tile_from dy = attend_rows(a->dy, p.n, head, a->time, a->heads, a->size, a->vector);
+    const float *lse = a->lse + (p.n * a->heads + head) * a->time;
+    TILE_EACH_THREAD(t) {
+        attend_half_delta(&y, &dy, first, rows, t, shared->half);
+        if (t < rows)
+            shared->lse[t] = first + t < a->time ? lse[first + t] * ATTEND_LOG2E : 0;
+    }
+}
+
+/* The gradient of 64 queries: over the keys before them. */
+TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_place p,
+                                     NAME(attend_backward_shared) * shared) {
+    int kv = a->heads + p.head / (a->heads / a->kv_heads), first = p.tile * TILE_ROWS;
+    uint64_t pitch = attend_pitch(a->heads, a->kv_heads) * (uint64_t)a->size;
+    uint16_t *dq = a->dqkv + (uint64_t)p.n * (uint64_t)a->time * pitch + (uint64_t)p.head * (uint64_t)a->size;
+    tile_from q = ATTEND_PART(a, p, p.head), k = ATTEND_PART(a, p, kv), v = ATTEND_PART(a, p, kv + a->kv_heads);
+    tile_from dy = attend_rows(a->dy, p.n, p.head, a->time, a->heads, a->size, a->vector);
+    tile_c sum[TILE_WARPS_HERE][SIZE / 8];
+    tile_rows once;
+    tile_rows_set(&once, 1);
+    TILE_ALL_WARPS(i) {
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) tile_clear(&sum[i][d]);
+    }
+    TILE_EACH_THREAD(t) {
+        tile_fill(shared->large[0], TILE_ROWS, SIZE, &q, first, t);
+        tile_fill(shared->large[1], TILE_ROWS, SIZE, &dy, first, t);
+    }
+    NAME(attend_queries)(a, p, p.head, first, TILE_ROWS, shared);
+    for (int key = 0; key < first + TILE_ROWS && key < a->time; key += SMALL) {
+        TILE_SYNC();
+        TILE_EACH_THREAD(t) {
+            tile_fill(shared->small[0], SMALL, SIZE, &k, key, t);
+            tile_fill(shared->small[1], SMALL, SIZE, &v, key, t);
+        }
+        TILE_SYNC();
+        TILE_EACH_WARP(w, i) {
+            tile_c s[SMALL / 8], dp[SMALL / 8];
+            NAME(attend_score)(s, shared->large[0], w * 16, shared->small[0], SMALL);
+            NAME(attend_score)(dp, shared->large[1], w * 16, shared->small[1], SMALL);
+            NAME(attend_slopes)(shared, s, dp, 0, first + w * 16, key, w * 16, a->time, a->scale);
+            NAME(attend_collect)(sum[i], dp, shared->small[0], SMALL);
+        }
+    }
+    TILE_EACH_WARP(w, i) {
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++)
+            attend_put(&sum[i][d], &once, dq, pitch, first + w * 16, a->time, d * 8, a->size);
+    }
+}
+
+/* The gradients of 64 keys and values: over the queries behind them, of every head that shares them. */
+TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_place p,
+                                  NAME(attend_backward_shared) * shared) {
+    int share = a->heads / a->kv_heads, kv = a->heads + p.head, first = p.tile * TILE_ROWS;
+    uint64_t pitch = attend_pitch(a->heads, a->kv_heads) * (uint64_t)a->size;
+    uint16_t *dk = a->dqkv + (uint64_t)p.n * (uint64_t)a->time * pitch + (uint64_t)kv * (uint64_t)a->size;
+    uint16_t *dv = dk + (uint64_t)a->kv_heads * (uint64_t)a->size;
+    tile_from k = ATTEND_PART(a, p, kv), v = ATTEND_PART(a, p, kv + a->kv_heads);
+    tile_c sum[TILE_WARPS_HERE][2][SIZE / 8];
+    tile_rows once;
+    tile_rows_set(&once, 1);
+    TILE_ALL_WARPS(i) {
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
+            tile_clear(&sum[i][0][d]);
+            tile_clear(&sum[i][1][d]);
+        }
+    }
+    TILE_EACH_THREAD(t) {
+        tile_fill(shared->large[0], TILE_ROWS, SIZE, &k, first, t);
+        tile_fill(shared->large[1], TILE_ROWS, SIZE, &v, first, t);
+    }
+    for (int head = p.head * share; head < (p.head + 1) * share; head++)
+        for (int query = first; query < a->time; query += SMALL) {
+            tile_from q = ATTEND_PART(a, p, head);
+            tile_from dy = attend_rows(a->dy, p.n, head, a->time, a->heads, a->size, a->vector);
+            TILE_SYNC();
+            TILE_EACH_THREAD(t) {
+                tile_fill(shared->small[0], SMALL, SIZE, &q, query, t);
+                tile_fill(shared->small[1], SMALL, SIZE, &dy, query, t);
+            }
+            NAME(attend_queries)(a, p, head, query, SMALL, shared);
+            TILE_SYNC();
+            TILE_EACH_WARP(w, i) {
+                tile_c s[SMALL / 8], dp[SMALL / 8];
+                NAME(attend_score)(s, shared->large[0], w * 16, shared->small[0], SMALL);
+                NAME(attend_score)(dp, shared->large[1], w * 16, shared->small[1], SMALL);
+                NAME(attend_slopes)(shared, s, dp, 1, first + w * 16, query, 0, a->time, a->scale);
+                NAME(attend_collect)(sum[i][1], s, shared->small[1], SMALL);
+                NAME(attend_collect)(sum[i][0], dp, shared->small[0], SMALL);
+            }
+        }
+    TILE_EACH_WARP(w, i) {
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
+            attend_put(&sum[i][0][d], &once, dk, pitch, first + w * 16, a->time, d * 8, a->size);
+            attend_put(&sum[i][1][d], &once, dv, pitch, first + w * 16, a->time, d * 8, a->size);
+        }
+    }
+}
+
+TESS_FN void NAME(body_attend_backward)(const ops_args_attend_backward *a, uint32_t block,
+                                        NAME(attend_backward_shared) * shared) {
+    uint32_t queries = (uint32_t)a->batch * (uint32_t)a->heads * (uint32_t)a->tiles;
+    if (block < queries)
+        NAME(attend_of_queries)(a, attend_place_of(block, a->heads, a->tiles, 1), shared);
+    else
+        NAME(attend_of_keys)(a, attend_place_of(block - queries, a->kv_heads, a->tiles, 0), shared);
+}
+
+#undef SIZE
+#undef SMALL
+#undef NAME
+#undef PITCH
+#undef ATTEND_SIZE
+#undef ATTEND_SMALL

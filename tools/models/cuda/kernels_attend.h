@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Causal attention in bf16, a launch forward and one backward, whatever the batch and the heads: a block has 64 query
+ * rows of one head and walks over the keys before them, with a running maximum and sum (Dao et al., "FlashAttention",
+ * 2022; Dao, "FlashAttention-2", 2023). Backward has two kinds of blocks, those of queries and those of keys, and every
+ * element has one writer, so the bits do not depend on who runs when. Heads may share keys and values. */
+#ifndef TESS_MODELS_CUDA_KERNELS_ATTEND_H
+#define TESS_MODELS_CUDA_KERNELS_ATTEND_H
+#include "attention_tile.h"
+
+typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size], without `bias`; y[batch, time, heads, size] */
+    const uint16_t *qkv, *bias;
+    uint16_t *y;
+    float *lse; /* [batch, heads, time] */
+    int32_t batch, time, heads, kv_heads, size, tiles, vector;
+    float scale;
+} ops_args_attend;
+typedef struct { /* the blocks of queries come first, then those of keys */
+    const uint16_t *qkv, *bias, *y, *dy;
+    const float *lse;
+    uint16_t *dqkv;
+    int32_t batch, time, heads, kv_heads, size, tiles, vector;
+    float scale;
+} ops_args_attend_backward;
+
+typedef struct { /* which head of which sample, and which of its tiles */
+    int64_t n;
+    int head, tile;
+} attend_place;
+
+/* The longest first. */
+TESS_FN attend_place attend_place_of(uint32_t block, int heads, int tiles, int backwards) {
+    uint32_t of = block / (uint32_t)tiles, tile = block % (uint32_t)tiles;
+    attend_place p = { (int64_t)(of / (uint32_t)heads), (int)(of % (uint32_t)heads), (int)tile };
+    p.tile = backwards ? tiles - 1 - p.tile : p.tile;
+    return p;
+}
+
+/* Head `at` of the queries, keys and values of a sample, one after another. */
+#define ATTEND_PART(a, p, at_)                                                                                         \
+    {                                                                                                                  \
+        (a)->qkv +                                                                                                     \
+            ((uint64_t)(p).n * (uint64_t)(a)->time * attend_pitch((a)->heads, (a)->kv_heads) + (uint64_t)(at_)) *      \
+                (uint64_t)(a)->size,                                                                                   \
+            (a)->bias ? (a)->bias + (uint64_t)(at_) * (uint64_t)(a)->size : (a)->bias,                                 \
+            attend_pitch((a)->heads, (a)->kv_heads) * (uint64_t)(a)->size, (a)->time, (a)->size, (a)->vector           \
+    }
+TESS_FN uint64_t attend_pitch(int heads, int kv_heads) {
+    return (uint64_t)(heads + 2 * kv_heads);
+}
+/* The same of y and dy. */
+TESS_FN tile_from attend_rows(const uint16_t *y, int64_t n, int head, int time, int heads, int size, int vector) {
+    uint64_t pitch = (uint64_t)heads * (uint64_t)size;
+    tile_from m = {
+        y + (uint64_t)n * (uint64_t)time * pitch + (uint64_t)head * (uint64_t)size, 0, pitch, time, size, vector
+    };
+    return m;
+}
+
+#define ATTEND_LOG2E 1.44269504f
+#define ATTEND_NONE (-1e30f) /* a score that is not seen, and a maximum of nothing */
+
+/* Writes what a warp has of 16 rows × 8 columns, times a factor for each row. */
+TESS_FN void attend_put(const tile_c *c, const tile_rows *times, uint16_t *to, uint64_t pitch, int row, int rows,
+                        int column, int size) {
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int e = 0; e < 4; e++) {
+            int r = row + g + e / 2 * 8, k = column + 2 * t + e % 2;
+            if (r < rows && k < size)
+                to[(uint64_t)r * pitch + (uint64_t)k] = tess_bf16_of_f32(c->v[i][e] * times->v[i][e / 2]);
+        }
+    }
+}
+
+/* Twice as many threads as rows: each has half of the sum over a row of y times dy. */
+TESS_FN void attend_half_delta(const tile_from *y, const tile_from *dy, int first, int rows, int thread, float *half) {
+    __attribute__((aligned(16))) uint16_t a[8], b[8];
+    float sum = 0;
+    if (thread >= 2 * rows)
+        return;
+    for (int c = thread % 2 * 8; c < y->size; c += 16) {
+        tile_eight(y, first + thread / 2, c, a);
+        tile_eight(dy, first + thread / 2, c, b);
+        TILE_UNROLL for (int i = 0; i < 8; i++) sum += tess_f32_of_bf16(a[i]) * tess_f32_of_bf16(b[i]);
+    }
+    half[thread] = sum;
+}
+
+enum { ATTEND_MOST = 128 };
+#define ATTEND_NAME_(name, size) name##_##size
+#define ATTEND_NAME(name, size) ATTEND_NAME_(name, size)
+
+#define ATTEND_SIZE 16
+#define ATTEND_SMALL 32
+#include "attend_body.h"
+#define ATTEND_SIZE 32
+#define ATTEND_SMALL 64
+#include "attend_body.h"
+#define ATTEND_SIZE 64
+#define ATTEND_SMALL 64
+#include "attend_body.h"
+#define ATTEND_SIZE 96
+#define ATTEND_SMALL 32
+#include "attend_body.h"
+#define ATTEND_SIZE 128
+#define ATTEND_SMALL 16
+#include "attend_body.h"
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The operators of a decoder's layer: layer_ops.h. */
+#include "cuda_ops.h"
+#include <tessera/tessera.h>
+
+#include <math.h>
+
+/* ---- products ---------------------------------------------------------------------------------- */
+static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
+    return ops_cuda_workspace(rows, columns, depth, 1);
+}
+
+static tess_status product(const cuda_ops *c, const ops_factors *f, void *workspace) {
+    ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
+    p.a_turned = f->turn_a, p.a_pitch = f->turn_a ? f->rows : f->depth;
+    p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
+    p.c_pitch = f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
+    p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
+    return ops_cuda_product(c, &p, workspace);
+}
+static tess_status layer_product(ops *o, const ops_factors *f, void *workspace) {
+    OPS_INSIDE(cuda_of(o), product(cuda_of(o), f, workspace));
+}
+
+/* ---- rows -------------------------------------------------------------------------------------- */
+static ops_cuda_mask mask_of(const ops_rows *of, const ops_dropout *d) {
+    ops_cuda_mask m = { .time = of->time, .width = of->width };
+    if (d)
+        m.seed = d->seed, m.step = d->step, m.first_sample = d->first_sample, m.layer = d->layer, m.rate = d->rate;
+    return m;
+}
+
+static tess_status layer_norm(ops *o, const ops_norm *n) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), norm, ops_blocks_rows(n->of.rows), .x = n->x, .add = n->add,
+                                      .add_bias = n->add_bias, .next_bias = n->next_bias, .w = n->w, .b = n->b,
+                                      .sum = n->sum, .next = n->next, .y = n->y, .stats = n->stats, .rows = n->of.rows,
+                                      .width = n->of.width, .mask = mask_of(&n->of, n->drop), .half = o->bf16));
+}
+
+static tess_status layer_norm_backward(ops *o, const ops_norm_backward *n) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), norm_slopes, ops_blocks_rows(n->of.rows), .x = n->x, .w = n->w,
+                                      .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats, .dx = n->dx,
+                                      .masked = n->masked, .normal = n->normal, .rows = n->of.rows,
+                                      .width = n->of.width, .mask = mask_of(&n->of, n->drop), .half = o->bf16));
+}
+
+static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, const void *x, void *y,
+                              const void **out) {
+    uint64_t elems = of->rows * of->width;
+    *out = x;
+    if (!(d->rate > 0))
+        return TESS_OK;
+    *out = y;
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), mask, ops_blocks_each(elems), .x = x, .y = y, .elems = elems,
+                                      .mask = mask_of(of, d), .half = o->bf16));
+}
+
+/* ---- elements ---------------------------------------------------------------------------------- */
+static tess_status biased(const cuda_ops *c, const void *x, const void *bias, void *y, uint64_t rows, uint64_t width,
+                          int32_t gelu) {
+    return OPS_LAUNCH(c, bias, ops_blocks_each(rows * width), .x = x, .bias = bias, .y = y, .elems = rows * width,
+                      .width = width, .half = c->base.bf16, .gelu = gelu);
+}
+static tess_status layer_gelu(ops *o, const void *x, const void *bias, void *y, uint64_t rows, uint64_t width) {
+    OPS_INSIDE(cuda_of(o), biased(cuda_of(o), x, bias, y, rows, width, 1));
+}
+
+static tess_status layer_gelu_backward(ops *o, const void *x, const void *bias, const void *dy, void *dx, void *y,
+                                       uint64_t rows, uint64_t width) {
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), gelu_slopes, ops_blocks_each(rows * width), .x = x, .bias = bias, .dy = dy,
+                          .dx = dx, .y = y, .elems = rows * width, .width = width, .half = o->bf16));
+}
+
+static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add) {
+    ops_args_columns a = { .rows = rows, .n_jobs = 0, .half = o->bf16, .add = add };
+    uint32_t blocks = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const ops_columns *j = &columns[i];
+        if (!j->dw && !j->db)
+            continue;
+        a.jobs[a.n_jobs++] = (ops_cuda_columns){ j->x, j->dy, j->stats, j->dw, j->db, (uint32_t)j->width, blocks };
+        blocks += (uint32_t)((j->width + OPS_JOB_COLUMNS - 1) / OPS_JOB_COLUMNS);
+    }
+    OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), OPS_KERNEL_columns, &a, blocks));
+}
+
+/* ---- attention --------------------------------------------------------------------------------- */
+static int is_fused(const ops *o, const ops_attention_shape *s) {
+    return o->bf16 && s->size <= ATTEND_MOST;
+}
+static int32_t kv_heads(const ops_attention_shape *s) {
+    return s->kv_heads ? s->kv_heads : s->heads;
+}
+static int32_t tiles_of(const ops_attention_shape *s) {
+    return (s->time + TILE_ROWS - 1) / TILE_ROWS;
+}
+/* The smallest kernel that a head fits into; forward's is an even number of places before its backward's. */
+static int forward_kernel(const ops_attention_shape *s) {
+    return s->size <= 16   ? OPS_KERNEL_attend_16
+           : s->size <= 32 ? OPS_KERNEL_attend_32
+           : s->size <= 64 ? OPS_KERNEL_attend_64
+           : s->size <= 96 ? OPS_KERNEL_attend_96
+                           : OPS_KERNEL_attend_128;
+}
+
+static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
+    *need = (ops_scratch){ 0, 0 };
+    if (!is_fused(o, s))
+        ops_cuda_attention_need(o, s, need);
+}
+
+static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *bias, void *y,
+                          float *lse) {
+    ops_args_attend a = { .qkv = qkv, .bias = bias, .y = y, .lse = lse, .batch = s->batch, .time = s->time };
+    a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.tiles = tiles_of(s);
+    a.vector = s->size % 8 == 0;
+    a.scale = (float)(1.0 / sqrt(s->size));
+    return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
+}
+
+static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *bias,
+                                   const void *y, const float *lse, const void *dy, void *dqkv) {
+    ops_args_attend_backward a = { .qkv = qkv, .bias = bias, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv };
+    a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
+    a.tiles = tiles_of(s), a.vector = s->size % 8 == 0;
+    a.scale = (float)(1.0 / sqrt(s->size));
+    return ops_cuda_launch(c, forward_kernel(s) + 1, &a,
+                           (uint64_t)s->batch * (uint64_t)(s->heads + kv_heads(s)) * (uint64_t)tiles_of(s));
+}
+
+static tess_status by_products(const cuda_ops *c, const ops_attention_shape *s, void *qkv, const void *bias, void *y,
+                               float *lse, void *scratch) {
+    uint64_t width = 3 * (uint64_t)s->heads * (uint64_t)s->size;
+    if (kv_heads(s) != s->heads)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "operators cuda: attention of %d heads that share %d keys and values needs bf16 and heads of "
+                         "at most %d elements",
+                         s->heads, s->kv_heads, ATTEND_MOST);
+    if (bias)
+        OPS_TRY(biased(c, qkv, bias, qkv, (uint64_t)s->batch * (uint64_t)s->time, width, 0));
+    return ops_cuda_attention(c, s, qkv, y, lse, scratch);
+}
+
+static tess_status layer_attention(ops *o, const ops_attention_shape *s, void *qkv, const void *bias, void *y,
+                                   float *lse, void *scratch) {
+    if (is_fused(o, s))
+        OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, bias, y, lse));
+    OPS_INSIDE(cuda_of(o), by_products(cuda_of(o), s, qkv, bias, y, lse, scratch));
+}
+
+static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *bias,
+                                            const void *y, const float *lse, const void *dy, void *dqkv,
+                                            void *scratch) {
+    if (is_fused(o, s))
+        OPS_INSIDE(cuda_of(o), attend_backward(cuda_of(o), s, qkv, bias, y, lse, dy, dqkv));
+    OPS_INSIDE(cuda_of(o), ops_cuda_attention_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv, scratch));
+}
+
+/* ---- the two ends ------------------------------------------------------------------------------ */
+static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const void *position,
+                               const ops_dropout *d, void *y) {
+    uint64_t elems = of->rows * of->width;
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), embed, ops_blocks_each(elems), .ids = ids, .table = table, .position = position,
+                          .y = y, .elems = elems, .mask = mask_of(of, d), .half = o->bf16));
+}
+
+static uint64_t embed_backward_need(uint64_t rows, uint64_t tokens) {
+    return ops_align((rows + tokens + 1) * sizeof(int32_t));
+}
+
+static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const int32_t *ids, uint64_t tokens,
+                                  const void *dy, float *dtable, float *dposition, int32_t add, int32_t *scratch) {
+    int32_t *order = scratch, *first = scratch + of->rows;
+    if (tokens >= OPS_ROOM)
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: an embedding of %llu tokens, at most %d are possible",
+                         (unsigned long long)tokens, OPS_ROOM - 1);
+    OPS_TRY(OPS_LAUNCH(c, sort_ids, 1, .ids = ids, .order = order, .first = first, .rows = of->rows, .tokens = tokens));
+    return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((tokens + of->time) * of->width), .order = order,
+                      .first = first, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,
+                      .tokens = tokens, .time = of->time, .width = of->width, .half = c->base.bf16,
+                      .add_position = add);
+}
+static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_t *ids, uint64_t tokens, const void *dy,
+                                        float *dtable, float *dposition, int32_t add, void *scratch) {
+    OPS_INSIDE(cuda_of(o), embed_backward(cuda_of(o), of, ids, tokens, dy, dtable, dposition, add, scratch));
+}
+
+static tess_status loss(const cuda_ops *c, const ops_row_loss *l, ops_loss *out, ops_cuda_row_loss *losses) {
+    OPS_TRY(OPS_LAUNCH(c, cross_entropy, ops_blocks_rows(l->dlogits ? l->rows : l->count), .logits = l->logits,
+                       .labels = l->labels, .losses = losses, .slopes = l->dlogits, .rows = l->count,
+                       .classes = l->classes, .all = l->rows, .mean = l->count ? (float)(1.0 / (double)l->count) : 0,
+                       .half = c->base.bf16));
+    return OPS_LAUNCH(c, loss_sum, 1, .losses = losses, .out = (ops_cuda_loss *)out, .rows = l->count);
+}
+static tess_status layer_loss(ops *o, const ops_row_loss *l, ops_loss *out, void *scratch) {
+    OPS_INSIDE(cuda_of(o), loss(cuda_of(o), l, out, scratch));
+}
+
+const ops_layer_table ops_cuda_layer = {
+    .product_need = product_need,
+    .product = layer_product,
+    .norm = layer_norm,
+    .norm_backward = layer_norm_backward,
+    .mask = layer_mask,
+    .gelu = layer_gelu,
+    .gelu_backward = layer_gelu_backward,
+    .columns = layer_columns,
+    .attention_need = layer_attention_need,
+    .attention = layer_attention,
+    .attention_backward = layer_attention_backward,
+    .embed = layer_embed,
+    .embed_backward_need = embed_backward_need,
+    .embed_backward = layer_embed_backward,
+    .loss = layer_loss,
+};

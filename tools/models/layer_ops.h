@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The operators of a GPT-2-style decoder in a device's memory, as few launches as it takes: a model on a device is made
+ * of these, where ops.h has one operator for each formula.
+ *
+ *  - A factor is what products take: bf16 where the table is made for it, else fp32. Everything is a factor, parameters
+ *    too, but gradients of parameters, statistics, sums of exponentials and the loss, which are fp32 or wider.
+ *  - Every call only enqueues, and each is one launch unless it says otherwise.
+ *  - Gradients are stored, or with `add` added to what is there. */
+#ifndef TESS_MODELS_LAYER_OPS_H
+#define TESS_MODELS_LAYER_OPS_H
+#include "ops.h"
+
+typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns], or y += it */
+    int64_t rows, columns, depth;
+    const void *a, *b;
+    void *y;
+    int32_t turn_a, turn_b; /* stored as the transpose */
+    int32_t wide, add;      /* wide: y is fp32 */
+} ops_factors;
+
+typedef struct { /* rows of `width`, of which `time` are a sample */
+    uint64_t rows, width, time;
+} ops_rows;
+
+typedef struct { /* sum = x + dropped(add + add_bias); next = sum + next_bias; y = the sum, normalised as layernorm */
+    ops_rows of;
+    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: the sum is x, and not written */
+    void *sum, *next, *y;                               /* next, y null: not wanted */
+    float *stats;
+    const ops_dropout *drop; /* null: none */
+} ops_norm;
+
+typedef struct { /* dx = add + the gradient of x; masked: dx as dropout lets it back; normal: y, made again */
+    ops_rows of;
+    const void *x, *w, *b, *dy, *add; /* add null: none */
+    const float *stats;
+    void *dx, *masked, *normal; /* masked, normal null: not wanted */
+    const ops_dropout *drop;    /* of masked */
+} ops_norm_backward;
+
+enum { OPS_COLUMNS_MOST = 8 };
+typedef struct { /* db[c] = the sum of dy's column c; dw[c] that of dy times the normalised x. Null: not wanted */
+    const void *x, *dy;
+    const float *stats;
+    float *dw, *db;
+    uint64_t width;
+} ops_columns;
+
+typedef struct {   /* probabilities of the first `count` rows: the loss, and its mean's gradient */
+    float *logits; /* spoilt */
+    const int32_t *labels;
+    void *dlogits; /* null: not wanted; 0 in the rows after `count` */
+    uint64_t rows, classes, count;
+} ops_row_loss;
+
+struct ops_layer_table {
+    uint64_t (*product_need)(int64_t rows, int64_t columns, int64_t depth); /* workspace; [pure] */
+    tess_status (*product)(ops *, const ops_factors *, void *workspace);
+    tess_status (*norm)(ops *, const ops_norm *);
+    tess_status (*norm_backward)(ops *, const ops_norm_backward *);
+    /** y = dropped(x); nothing at rate 0, and then *out is x, else y. */
+    tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
+    tess_status (*gelu)(ops *, const void *x, const void *bias, void *y, uint64_t rows, uint64_t width);
+    /** dx from dy, which may be dx; and y, made again. */
+    tess_status (*gelu_backward)(ops *, const void *x, const void *bias, const void *dy, void *dx, void *y,
+                                 uint64_t rows, uint64_t width);
+    /** At most OPS_COLUMNS_MOST of them, over the same rows. */
+    tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add);
+    void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
+    /** Of qkv + bias; qkv may be written, and is to come to backward as it was left. In bf16 with heads of 128 elements
+     * or less one launch, and one for backward; else products by blocks of queries. */
+    tess_status (*attention)(ops *, const ops_attention_shape *, void *qkv, const void *bias, void *y, float *lse,
+                             void *scratch);
+    tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *bias,
+                                      const void *y, const float *lse, const void *dy, void *dqkv, void *scratch);
+    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
+                         const ops_dropout *, void *y);
+    uint64_t (*embed_backward_need)(uint64_t rows, uint64_t tokens);
+    /** Two launches. The table's gradient is added to; that of positions as `add` says; null: not wanted. */
+    tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, uint64_t tokens, const void *dy,
+                                  float *dtable, float *dposition, int32_t add, void *scratch);
+    /** Two launches. Scratch: cross_entropy_need. */
+    tess_status (*loss)(ops *, const ops_row_loss *, ops_loss *out, void *scratch);
+};
+#endif
