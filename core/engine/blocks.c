@@ -48,7 +48,7 @@ static tess_status call_block(tess *t, const tess__event *e) {
     tess_status s = (backward ? o->backward : o->forward)(o->user, &c);
     if (s)
         return tess__callback_failed(s, before, backward ? "backward of block" : "forward of block", o->name);
-    return tess__take_back(t, e->scope, backward, backward ? "backward of block" : "forward of block");
+    return tess__take_back(t, e->scope, backward, backward ? "backward" : "forward");
 }
 
 static tess__program *choose_program(tess *t, const tess_run_options *o) {
@@ -102,6 +102,7 @@ static tess_status run(tess *t, const tess_run_options *options) {
     }
     TRY(check(t, &o));
     TRY(tess__pass_finish(t));
+    TRY(tess__guard_check(t, "tess_run"));
     int train = o.kind == TESS_PASS_TRAIN, last = t->pass.microbatch == t->plan.setup.accum - 1;
     tess__program *program = choose_program(t, &o);
     int fused = program == &t->plan.programs[TESS__P_FUSED];
@@ -110,6 +111,7 @@ static tess_status run(tess *t, const tess_run_options *options) {
     if (fused)
         TRY(tess__step_begin(t, o.step));
     TRY(run_events(t));
+    TRY(tess__guard_check(t, "tess_run"));
     if (t->plan.setup.input_bytes)
         TRY(tess__batch_wait(&t->streams));
     t->pass.run = NULL;

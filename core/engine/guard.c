@@ -88,6 +88,13 @@ static const char *name_of(int kind) {
     return kind == TESS__GUARD_PARAM ? "parameter" : "gradient of";
 }
 
+/* The call, or the block's function, with which a pointer ends. */
+static const char *end_of(const tess *t, int kind) {
+    if (t->plan.model.n_blocks)
+        return kind == TESS__GUARD_PARAM ? "forward or backward" : "backward";
+    return kind == TESS__GUARD_PARAM ? "the end" : "tess_backward_end";
+}
+
 static tess_status check_closed(const tess *t, int32_t param, int kind, const char *call) {
     const copy *c = copy_of(t, param, kind);
     const char *scope = c->scope >= 0 ? t->plan.model.scopes[c->scope].name : "?";
@@ -96,8 +103,7 @@ static tess_status check_closed(const tess *t, int32_t param, int kind, const ch
     return tess__fail(TESS_E_INVALID,
                       "%s \"%s\" was written after %s of scope \"%s\": its pointer held until then (seen in %s, "
                       "TESSERA_STRICT=1)",
-                      name_of(kind), t->plan.model.params[param].name,
-                      kind == TESS__GUARD_PARAM ? "the end" : "tess_backward_end", scope, call);
+                      name_of(kind), t->plan.model.params[param].name, end_of(t, kind), scope, call);
 }
 
 tess_status tess__guard_open(tess *t, int32_t param, int kind, void *real, void **out) {

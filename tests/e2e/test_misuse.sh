@@ -11,13 +11,14 @@ unset TESSERA_STRICT
 comm=gloo
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || comm=
 
+form= # blocks: the program hands over its scopes as blocks
 # says N STRICT CODE PATTERN CASE [VARIABLE=VALUE…]: the one line that begins "misuse:" matches.
 says() {
   local n=$1 strict=$2 code=$3 pattern=$4 case=$5
   shift 5
   [ "$n" = 1 ] || [ -n "$comm" ] || return 0
   expect "$code" env TESSERA_STRICT="$strict" TESSERA_COMM=$([ "$n" = 1 ] && echo self || echo $comm) "$@" \
-    "$TESSERA" run -n "$n" -- "$misuse" "$case"
+    "$TESSERA" run -n "$n" -- "$misuse" "$case" $form
   [ "$code" = 0 ] || [ "$(grep -c 'misuse: ' err)" -ge 1 ] || fail "$case: no message: $(cat err)"
   [ -z "$pattern" ] || grep -Eq -- "$pattern" err || fail "$case on $n ranks, strict=$strict: no '$pattern' in: $(cat out err)"
 }
@@ -64,6 +65,17 @@ for n in 1 2; do
   says $n 1 3 'TESSERA_ACTIVATIONS=recompute has no effect, because this program declares no blocks' "" TESSERA_ACTIVATIONS=recompute
   says $n 0 0 'activations=recompute has no effect without blocks' "" TESSERA_ACTIVATIONS=recompute
 done
+form=blocks
+for n in 1 2; do
+  for strict in 0 1; do says $n $strict 0 "" nothing; done
+  says $n 1 3 'forward of scope "b": the program wrote to parameter "b.weight", which is read-only' write_param
+  says $n 1 3 'gradient of "c.weight" was written after backward of scope "c": its pointer held until then \(seen in tess_run' grad_after_end
+  says $n 1 3 'gradient of "a.weight" was written after backward of scope "a": .* \(seen in (tess_step|tess_run)' grad_after_end_last
+  says $n 1 3 'a pointer was used after its end' use_after_end
+  says $n 1 3 'gradient of "a.weight" holds the NaN .* a pointer was used after its end' use_after_end_last
+  says $n 1 3 'backward of scope "c": the program wrote past the end of the gradient of "c.bias", which is declared with 5 elements' small_bias
+done
+form=
 for strict in 0 1; do
   says 2 $strict 5 'rank [01] is in .* in (an evaluation|a training pass), rank [01] in .* in (an evaluation|a training pass)' eval_and_train
   says 2 $strict 5 'rank [01] is in tess_all_reduce \(sum\) of [35] f32, rank [01] in tess_all_reduce \(sum\) of [35] f32' all_reduce_counts

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* misuse CASE: a program that makes one mistake, and prints the message it gets. Three scopes of two parameters. */
+/* misuse CASE [blocks]: a program that makes one mistake, and prints the message it gets. Three scopes of two
+ * parameters, entered by hooks or run as blocks. */
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +13,8 @@ enum { SCOPES = 3, WEIGHTS = 600, BIASES = 20 };
 static const char *mistake;
 static tess *t;
 static tess_scope scope[SCOPES];
-static float *kept; /* a pointer used after its end */
+static int blocks;
+static float *kept, *late; /* pointers used after their end */
 
 static int is(const char *name) {
     return strcmp(mistake, name) == 0;
@@ -29,12 +32,70 @@ static void ok(tess_status status) {
     exit(tess_exit_code(status));
 }
 
+/* ---- the kernels --------------------------------------------------------------------------------- */
+static double compute(int k, float *const *p) {
+    double sum = 0;
+    if (k == 1 && on_rank("write_param"))
+        p[0][3] = 1;
+    for (int i = 0; i < WEIGHTS; i++)
+        sum += (double)p[0][i];
+    if (k == 0)
+        kept = p[0];
+    if (k == 1 && on_rank("use_after_end"))
+        sum += (double)kept[0];
+    if (k == SCOPES - 1 && on_rank("use_after_end_last"))
+        kept = p[1];
+    return sum;
+}
+
+static void differentiate(int k, float *const *p, float *const *d) {
+    for (int i = 0; i < WEIGHTS; i++)
+        d[0][i] += 0.01f * p[0][i];
+    for (int i = 0; i < BIASES; i++) /* as long as the kernel believes */
+        d[1][i] += 1;
+    if (k == 0 && on_rank("use_after_end_last"))
+        d[0][0] += kept[0];
+}
+
+/* After the backward of `k`. */
+static void write_late(int k, float *gradient) {
+    if (k == SCOPES - 1 && on_rank("grad_after_end"))
+        gradient[0] += 7;
+    if (k == 0 && on_rank("grad_after_end_last"))
+        gradient[0] += 7;
+}
+
+static tess_status forward_block(void *user, const tess_block_call *c) {
+    double before = c->input ? *(const double *)c->input : 0;
+    *(double *)c->output = before + compute((int)(intptr_t)user, (float *const *)(uintptr_t)c->params);
+    return TESS_OK;
+}
+
+static tess_status backward_block(void *user, const tess_block_call *c) {
+    int k = (int)(intptr_t)user;
+    if (k < SCOPES - 1)
+        write_late(k + 1, late);
+    differentiate(k, (float *const *)(uintptr_t)c->params, (float *const *)c->grads);
+    late = c->grads[0];
+    return TESS_OK;
+}
+
+static void declare_scope(int k, const char *name) {
+    tess_block_options o = { .struct_size = sizeof o,
+                             .name = name,
+                             .output_bytes = sizeof(double),
+                             .forward = forward_block,
+                             .backward = backward_block,
+                             .user = (void *)(intptr_t)k };
+    ok(blocks ? tess_block_add(t, &o, &scope[k]) : tess_scope_add(t, name, 0, &scope[k]));
+}
+
 static void declare(void) {
     static const char *const names[SCOPES] = { "a", "b", "c" };
     char name[16];
     const int64_t many[] = { WEIGHTS }, few[] = { is("small_bias") ? BIASES / 4 : BIASES };
     for (int k = 0; k < SCOPES; k++) {
-        ok(tess_scope_add(t, names[k], 0, &scope[k]));
+        declare_scope(k, names[k]);
         tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = name, .shape = many, .ndim = 1 };
         snprintf(name, sizeof name, "%s.weight", names[k]);
         o.optimizer_group = is("group") ? 1 : 0;
@@ -53,20 +114,11 @@ static tess_status fill(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
+/* ---- a pass -------------------------------------------------------------------------------------- */
 static double forward(int k) {
     float *p[2];
-    double sum = 0;
     ok(tess_forward_begin(t, scope[k], p, 2));
-    if (k == 1 && on_rank("write_param"))
-        p[0][3] = 1;
-    for (int i = 0; i < WEIGHTS; i++)
-        sum += (double)p[0][i];
-    if (k == 0)
-        kept = p[0];
-    if (k == 1 && on_rank("use_after_end"))
-        sum += (double)kept[0];
-    if (k == SCOPES - 1 && on_rank("use_after_end_last"))
-        kept = p[1];
+    double sum = compute(k, p);
     ok(tess_forward_end(t, scope[k]));
     return sum;
 }
@@ -74,18 +126,21 @@ static double forward(int k) {
 static void backward(int k) {
     float *p[2], *d[2];
     ok(tess_backward_begin(t, scope[k], p, d, 2));
-    for (int i = 0; i < WEIGHTS; i++)
-        d[0][i] += 0.01f * p[0][i];
-    for (int i = 0; i < BIASES; i++) /* as long as the kernel believes */
-        d[1][i] += 1;
-    if (k == 0 && on_rank("use_after_end_last"))
-        d[0][0] += kept[0];
-    float *late = d[0];
+    differentiate(k, p, d);
     ok(tess_backward_end(t, scope[k]));
-    if (k == SCOPES - 1 && on_rank("grad_after_end"))
-        late[0] += 7;
-    if (k == 0 && on_rank("grad_after_end_last"))
-        late[0] += 7;
+    write_late(k, d[0]);
+}
+
+/* With the step, or with tess_step after it. */
+static void run_blocks(const tess_optimizer_options *step) {
+    double sum = 0;
+    tess_run_options o = { .struct_size = sizeof o, .kind = TESS_PASS_TRAIN, .result = &sum };
+    o.step = is("grad_after_end_last") || is("small_bias") ? step : NULL;
+    ok(tess_run(t, &o));
+    write_late(0, late);
+    ok(tess_all_reduce(t, &sum, 1, TESS_F64, TESS_AVG));
+    if (!o.step)
+        ok(tess_step(t, step));
 }
 
 static void pass(void) {
@@ -121,7 +176,10 @@ static void step(void) {
     o.groups = is("group") ? NULL : groups;
     o.lr = is("lr_missing") ? 0 : is("lr_nan") ? NAN : on_rank("lr_per_rank") ? 0.2f : 0.1f;
     o.clip_norm = is("clip_negative") ? -1 : 0;
-    ok(tess_step(t, &o));
+    if (blocks)
+        run_blocks(&o);
+    else
+        ok(tess_step(t, &o));
 }
 
 static void start(void) {
@@ -149,11 +207,13 @@ static void use_two_engines(void) {
 
 int main(int argc, char **argv) {
     mistake = argc > 1 ? argv[1] : "";
+    blocks = argc > 2 && strcmp(argv[2], "blocks") == 0;
     start();
     if (is("two_engines"))
         use_two_engines();
     for (int i = 0; i < 3; i++) {
-        pass();
+        if (!blocks)
+            pass();
         if (is("all_reduce_counts")) {
             float values[8] = { 0 };
             ok(tess_all_reduce(t, values, on_rank("all_reduce_counts") ? 5 : 3, TESS_F32, TESS_SUM));
