@@ -8,7 +8,7 @@ fail() { echo "FAILED: $*"; exit 1; }
 cd "$SOURCE"
 figure='[0-9][0-9.,]* ?(ns|µs|ms|s|GB/s|GiB/s|MB/s|samples/s|tokens/s|%|seconds?|minutes?|hours?)'
 # page: what the figures are when they are no measurement
-declare -A none=( [checkpoints]="timings of restarts" [launching]="timeouts" [machine]="assumptions of the simulator"
+declare -A none=( [checkpoints]="timings of restarts" [machine]="assumptions of the simulator"
   [plan]="a timeout" [plugins-check]="a default" [security]="a timeout" [variables]="defaults" )
 figures() { # FILE…: "FILE:LINE: FIGURE", code left out
   awk '/^ *```/ { fence = !fence; next } fence || /^    / { next } { gsub(/`[^`]*`/, ""); print FILENAME ":" FNR ": " $0 }' "$@" |
