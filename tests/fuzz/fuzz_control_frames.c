@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1)
         return 0;
-    tess__kv_server *server = create(2, "", 0);
+    tess__kv_server *server = create(2, &(tess__kv_terms){ .job = "" });
     if (!server)
         return 0;
     accept_one(server, open("/dev/null", O_RDWR | O_CLOEXEC));

@@ -51,7 +51,7 @@ static double train_step(tess *t, run *r, uint64_t step) {
     return loss;
 }
 
-static tess *open_engine(const model *m) {
+static tess *open_engine(model *m) {
     static const char *const names[] = { "", "sgd", "adam", "adamw", "adadelta" };
     tess *t = NULL;
     tess_options o = { .struct_size = sizeof o,
@@ -60,7 +60,7 @@ static tess *open_engine(const model *m) {
                        .input_bytes = m->desc.input_bytes };
     OK(tess_open(&o, &t));
     OK(model_declare(t, m));
-    OK(tess_shard(t, model_fill, (void *)m));
+    OK(tess_shard(t, model_fill, m));
     return t;
 }
 
