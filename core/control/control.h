@@ -89,8 +89,8 @@ typedef struct {
     const char *secret; /* what TLS proves, beyond a Unix socket; null none */
     const char *job;    /* what every hello must say; null nothing */
     int32_t launcher;   /* rank_ended will be called for each rank */
-    /* Of a group that goes on without some: the ranks that are in it, in the order of their new numbers, by those that
-     * they began with, in a world of so many. Null: all are. */
+    /* The group goes on without some of a world of so many ranks: the numbers that its members began with, in the order
+     * of their new ones. Null: all are members. */
     const int32_t *members;
     int32_t world;
 } tess__kv_terms;

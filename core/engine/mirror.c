@@ -30,7 +30,7 @@ tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__
     return buffers.bytes ? fn(user, &buffers) : TESS_OK;
 }
 
-/* Of what is in an image, the kind of memory that it lives in. */
+/* The kind of memory that a part of an image lives in. */
 static uint32_t living_mem(const tess *t, const tess__image_part *p) {
     if (p->role == TESS__BUFFERS)
         return t->plan.setup.env.mem;
@@ -167,7 +167,7 @@ tess_status tess__mirror_take(tess *t) {
     m->copy[slot] = step;
     m->slot = !slot;
     if (m->taken < 0 && t->comms.world.rank == 0)
-        TRY(tess__smaller_announce(t));
+        TRY(tess__fewer_announce(t));
     m->taken = step;
     m->ready = 1;
     return TESS_OK;

@@ -252,7 +252,7 @@ tess_status tess_close(tess *t) {
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, !t->error);
     t->comms.control = NULL;
-    tess__smaller_end(t);
+    tess__fewer_end(t);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
     tess__device_destroy(&t->device);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A group that lost ranks and gets nobody in their place goes on with fewer. A step keeps its microbatches. Each rank
  * carries what it holds of the old group's images over to the plan of the smaller one, where shards are cut anew. */
-#include "mirror.h"
+#include "fewer.h"
 
 #include "base/log.h"
 #include "base/options.h"
@@ -12,109 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct tess__carry {
-    tess__plan plan;        /* of the group that the images are of */
-    tess_buffer memory;     /* this rank's image, then that which it keeps for another */
-    int32_t rank, next;     /* this rank's number in that group, and in the one that forms */
-    int has_own, has_copy;  /* of `step` */
-    int64_t step;           /* to go back to */
-    int32_t *now;           /* by number then: that of today; -1: lost */
-    tess__holding *holding; /* the same: what each has of `step` */
-} tess__carry;
-
-/* ---- which groups fit --------------------------------------------------------------------------------- */
-
-static tess_status set_ranks(tess__setup *s, int32_t nranks) {
-    uint64_t all = (uint64_t)s->nranks * (uint64_t)s->accum, accum;
-    int sync_each = s->sync_each;
-    if (!tess__divide_microbatches(all, (uint64_t)s->nranks, s->deterministic, &sync_each, &accum) ||
-        (s->accum > 1 && sync_each != s->sync_each))
-        return tess__fail(TESS_E_INVALID,
-                          "the %d ranks themselves do not divide the %llu microbatches of a step into aligned subtrees",
-                          s->nranks, (unsigned long long)all);
-    if (!tess__divide_microbatches(all, (uint64_t)nranks, s->deterministic, &s->sync_each, &accum))
-        return tess__fail(TESS_E_INVALID,
-                          "%d ranks do not divide the %llu microbatches of a step into aligned subtrees", nranks,
-                          (unsigned long long)all);
-    s->accum = (int32_t)accum;
-    s->nranks = s->env.nranks = s->env.ranks_per_host = nranks;
-    s->mirror = nranks > 1 ? s->mirror : 0;
-    s->prefetch = s->prefetch_fixed || s->prefetch ? s->prefetch : 1;
-    return tess__setup_strategy(s, s->strategy);
-}
-
-/* Images that a rank carries at the most. */
-static uint64_t carried_bytes(const tess__plan *p) {
-    uint64_t images = tess__copy_groups(&p->setup) ? 2 : 1;
-    return tess__round_up(images * tess__image_bytes(&p->setup, &p->layout), p->setup.granularity);
-}
-
-static tess_status check_budget(const tess__plan *p, uint64_t carried) {
-    uint64_t budget = p->setup.env.host_budget_bytes, need = tess__planned_bytes(p, TESS_DOMAIN_HOST) + carried;
-    TRY(tess__plan_check_budget(p));
-    if (budget && need > budget)
-        return tess__fail(TESS_E_BUDGET, "%d ranks need %llu bytes of host memory and TESSERA_HOST_MEMORY allows %llu",
-                          p->setup.nranks, (unsigned long long)need, (unsigned long long)budget);
-    return TESS_OK;
-}
-
-/* Whether the group could go on with so many: the plan that it would have is made. */
-static tess_status try_ranks(const tess *t, int32_t nranks) {
-    tess__plan p;
-    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
-    tess_status s = tess__plan_try(&t->plan, &p);
-    if (!s) {
-        s = set_ranks(&p.setup, nranks);
-        if (!s)
-            s = tess__check_overwrite(&p);
-        if (!s)
-            s = tess__plan_remake(&p);
-        if (!s)
-            s = check_budget(&p, carried_bytes(&t->plan));
-        tess__plan_drop(&p);
-    }
-    tess__log_set_least(least);
-    return s;
-}
-
-tess_status tess__smaller_announce(tess *t) {
-    const tess__setup *s = &t->plan.setup;
-    int32_t groups = tess__copy_groups(s);
-    tess__kv_fits say = { .stride = groups ? groups : s->shard_ranks, .replicas = !groups };
-    int64_t least = 0;
-    char why[512] = "";
-    TRY(tess__option_int("ranks-least", 1, s->nranks, &least));
-    const tess__given *before = tess__given_use(&t->settings.given);
-    for (int32_t n = s->nranks - 1; least && n >= least && say.n < TESS__KV_FITS_MAX; n--) {
-        tess_status status = try_ranks(t, n);
-        if (!status)
-            say.fits[say.n++] = n;
-        else if (!*why || status != TESS_E_INVALID)
-            snprintf(why, sizeof why, "%s", tess_last_error());
-    }
-    tess__given_use(before);
-    if (*why && !say.n && t->comms.world.generation == 0)
-        tess__log(TESS_LOG_WARNING, "no smaller group could go on without a lost rank: %s", why);
-    return tess__control_set(t->comms.control, TESS__KV_READY, &say, sizeof say);
-}
-
 /* ---- what is carried over ------------------------------------------------------------------------------ */
-
-static void free_carry(tess *t, tess__carry *c) {
-    tess__memory_beside_free(&t->memory, &c->memory);
-    free(c->now);
-    free(c->holding);
-    free(c);
-}
-
-void tess__smaller_end(tess *t) {
-    tess__carry *c = t->mirror.carry;
-    if (!c)
-        return;
-    t->mirror.carry = NULL;
-    tess__plan_drop(&c->plan);
-    free_carry(t, c);
-}
 
 typedef struct { /* what a rank says of itself */
     tess__holding holding;
@@ -130,7 +28,7 @@ static said say_of(const tess *t) {
     return (said){ { { own, -1 }, { copy, -1 } }, c->rank };
 }
 
-/* What all have, by their numbers in the group that the images are of. */
+/* All ranks' holdings, by their numbers in the group that the images are of. */
 static tess_status gather(tess *t, int32_t then, int32_t *now, tess__holding *holding) {
     int32_t n = t->comms.world.nranks;
     said mine = say_of(t), *all = calloc((size_t)n, sizeof *all);
@@ -156,7 +54,7 @@ static tess_status gather(tess *t, int32_t then, int32_t *now, tess__holding *ho
 static tess_status take_images(tess *t, tess__carry *c) {
     const tess__mirror *m = &t->mirror;
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
-    TRY(tess__memory_beside(&t->memory, carried_bytes(&t->plan), &c->memory));
+    TRY(tess__memory_beside(&t->memory, tess__carried_bytes(&t->plan), &c->memory));
     uint32_t from = tess__image_mem(t);
     c->has_own = m->own[0] == c->step || m->own[1] == c->step;
     c->has_copy = tess__copy_groups(&t->plan.setup) && (m->copy[0] == c->step || m->copy[1] == c->step);
@@ -186,7 +84,7 @@ static tess_status pack(tess *t) {
     if (!s)
         s = take_images(t, c);
     if (s) {
-        free_carry(t, c);
+        tess__carry_free(t, c);
         return s;
     }
     t->mirror.carry = c;
@@ -242,7 +140,7 @@ static tess_status replan(tess *t, const tess__plan *of) {
     if (undone.layout.units != of->layout.units)
         tess__plan_drop(&undone);
     TRY(s);
-    TRY(set_ranks(&t->plan.setup, t->comms.world.nranks));
+    TRY(tess__fewer_set(&t->plan.setup, t->comms.world.nranks));
     return tess__plan_remake(&t->plan);
 }
 
@@ -275,7 +173,7 @@ static tess_status settle(tess *t) {
     tess_status s = tess__comms_exchange(&t->comms, "tess_recover", &mine, 1, all);
     if (!s && mine && memchr(all, 0, (size_t)n)) {
         t->mirror.rank = t->mirror.carry->next;
-        tess__smaller_end(t);
+        tess__fewer_end(t);
     }
     free(all);
     return s;
@@ -322,7 +220,7 @@ static tess_status place(const cutting *c, uint32_t of, int32_t param, uint64_t 
                           (end - first) * bytes);
 }
 
-/* Of a group's old shard the elements from `first` on, which lie at `at`. */
+/* The elements from `first` on of a group's old shard, which lie at `at`. */
 static tess_status cut_group(const cutting *c, const tess__image_part *p, uint64_t first, uint64_t n, const char *at) {
     const tess__plan *then = &c->t->mirror.carry->plan;
     const tess__group *g = &then->layout.groups[p->index];
@@ -401,7 +299,7 @@ tess_status tess__smaller_finish(tess *t) {
     free(all);
     if (s)
         return s;
-    tess__smaller_end(t);
+    tess__fewer_end(t);
     t->mirror.rank = t->comms.world.rank;
     if (t->comms.world.rank == 0)
         tess__log(TESS_LOG_INFO, "%d rank%s go on, each with %d microbatch%s per step", t->plan.setup.nranks,

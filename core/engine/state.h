@@ -119,15 +119,15 @@ tess_status tess__mirror_take(tess *);
 tess_status tess__mirror_restore(tess *, int64_t *step);
 void tess__mirror_reset(tess__mirror *); /* no image yet */
 
-/** smaller.c: tells the launcher with how many ranks the group could go on. */
-tess_status tess__smaller_announce(tess *);
-/** [C] The group has formed anew with fewer ranks: plans, obtains and connects for it. TESS_E_PEER: of a shard no image
- * is left. */
+/** fewer.c: tells the launcher with how many ranks the group could go on. */
+tess_status tess__fewer_announce(tess *);
+void tess__fewer_end(tess *); /* what is carried over goes; nothing without it */
+/** smaller.c: [C] The group has formed anew with fewer ranks: plans, obtains and connects for it. TESS_E_PEER: of a
+ * shard no image is left. */
 tess_status tess__smaller_join(tess *);
 /** [C] All go back to the newest images of the group before. */
 tess_status tess__smaller_restore(tess *, int64_t *step);
 tess_status tess__smaller_finish(tess *); /* [C] there are images of this group now */
-void tess__smaller_end(tess *);           /* what is carried over goes; nothing without it */
 
 /** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
 tess_status tess__read_plan(tess *);

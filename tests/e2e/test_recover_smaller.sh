@@ -76,6 +76,7 @@ grep -q 'nobody takes its place: 2 of 4 ranks go on (recovery 2)' err || fail "n
 deaths 2 env TESSERA_MIRROR=5 "$TESSERA" run --ranks 3:4 --replacements 0 -- "$TESSERA" train $gpt
 [ $code = 5 ] || fail "3 of 4: exit code $code: $(cat err)"
 [ "$(grep -c 'no smaller group could go on without a lost rank: 3 ranks do not divide the 4 microbatches' err)" = 1 ] || fail "3 of 4: $(cat err)"
+# (TESSERA_RANKS_LEAST is how the ranks learn of MIN.)
 grep -q 'rank 2 was killed by signal 9.*no smaller group of 3 ranks or more can go on' err || fail "3 of 4: $(cat err)"
 # What would not fit its memory is planned, and not tried: 4 ranks fit, 2 do not.
 need=$(field whole.json planned_peak_device_bytes)

@@ -131,7 +131,7 @@ static int can_be_spared(const launch *l, const char *stays, int32_t i) {
     return l->recovery.fits.replicas ? stay > 0 : stay > 0 && !go;
 }
 
-/* Of those that are left so many: which is written to `stays`, by the members' order. */
+/* Chooses so many of those that are left. `stays`: which, in the members' order. */
 static int choose(const launch *l, int32_t n, char *stays) {
     int32_t left = 0;
     for (int32_t i = 0; i < l->recovery.n_members; i++)

@@ -92,6 +92,10 @@ struct train_run {
     int json_failed;
     train_lives *lives; /* rank 0, under --restarts; else null */
     struct {
+        uint64_t steps; /* to repeat */
+        double seconds; /* from the last step that was done */
+    } lost;             /* with the last restart or recovery */
+    struct {
         double *seconds; /* of each step; sorted by train_watch_median */
         uint64_t n;
         FILE *csv; /* null: none */

@@ -27,7 +27,7 @@ tess_status train_output_open(train_run *r) {
     if (r->rank != 0)
         return TESS_OK;
     if (r->s.json)
-        r->json_file = to_stdout ? stdout : fopen(r->s.json, r->joins ? "ae" : "we");
+        r->json_file = to_stdout ? stdout : fopen(r->s.json, r->joins || train_restarts() ? "ae" : "we");
     if (r->s.json && !r->json_file)
         return tess_fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
     if (r->s.report)
@@ -69,6 +69,23 @@ static tess_info info_of(const train_run *r) {
     return info;
 }
 
+/* Since the last step that was done, whoever was rank 0 then. */
+static void put_lost(const train_run *r, json_out *j) {
+    json_uint(j, "steps_repeated", r->lost.steps);
+    json_double(j, "seconds_lost", r->lost.seconds);
+}
+
+static void put_restart(train_run *r) {
+    json_out *j = train_restarts() && !r->joins ? train_output_begin(r, "restart") : NULL;
+    if (!j)
+        return;
+    json_uint(j, "step", r->steps_done);
+    json_uint(j, "restarts", (uint64_t)train_restarts());
+    json_int(j, "ranks", r->ranks);
+    put_lost(r, j);
+    train_output_end(r);
+}
+
 void train_output_start(train_run *r) {
     tess_stats stats = stats_of(r);
     if (r->task.source)
@@ -90,6 +107,7 @@ void train_output_start(train_run *r) {
         json_string(j, "data", r->s.data);
         train_output_end(r);
     }
+    put_restart(r);
     tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, r->task.steps, r->task.unit);
 }
 
@@ -161,6 +179,7 @@ void train_output_recovery(train_run *r, const tess_recovery *got) {
     json_int(j, "ranks", r->ranks);
     json_uint(j, "recoveries", got->recoveries);
     json_double(j, "seconds", got->seconds);
+    put_lost(r, j);
     train_output_end(r);
 }
 

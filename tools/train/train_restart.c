@@ -53,9 +53,10 @@ tess_status train_restart_resume(train_settings *s) {
 static void count_loss(train_run *r) {
     if (!r->lives || !r->lives->stopped)
         return;
-    r->lives->seconds_lost += now() - r->lives->stopped;
-    if (r->lives->steps_done > r->steps_done)
-        r->lives->steps_repeated += r->lives->steps_done - r->steps_done;
+    r->lost.seconds = now() - r->lives->stopped;
+    r->lost.steps = r->lives->steps_done > r->steps_done ? r->lives->steps_done - r->steps_done : 0;
+    r->lives->seconds_lost += r->lost.seconds;
+    r->lives->steps_repeated += r->lost.steps;
 }
 
 void train_lives_open(train_run *r) {
