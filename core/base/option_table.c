@@ -76,6 +76,7 @@ const tess__option tess__option_table[] = {
     /* output */
     { "json", TEXT, NULL, NULL, "one JSON object per line, to FILE; 1 or no FILE: standard output" },
     { "csv", TEXT, NULL, NULL, "file for a line of numbers per step" },
+    { "peak-flops", REAL, NULL, NULL, "what a rank reaches at best, per second; unset: measured" },
     { "report", TEXT, NULL, NULL, "file for a page with pictures of memory and time" },
     { "quiet", FLAG, "0", NULL, "no progress, no tables" },
     { "log", CHOICE, "info", "error|warning|info|debug", "least severe messages that are shown" },

@@ -233,6 +233,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
                 s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
     }
     put_plugins(t, &s);
+    s.grad_norm = t->step.has_norm ? t->step.norm : -1;
     TESS_GIVE(out, &s);
     return TESS_OK;
 }

@@ -102,6 +102,7 @@ tess_status tess__step_run(tess *t, const tess_optimizer_options *options) {
     t->step.options = &o;
     tess_status s = tess__run_program(t, &t->plan.programs[o.clip_norm > 0 ? TESS__P_CLIP : TESS__P_STEP]);
     t->step.options = NULL;
+    t->step.has_norm = !s && o.clip_norm > 0;
     return s ? s : tess__step_end(t);
 }
 

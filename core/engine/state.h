@@ -53,6 +53,7 @@ typedef struct { /* the optimizer's */
     uint64_t steps_done;
     int warned_lr;
     double norm;
+    int has_norm; /* of the last step */
 } tess__step;
 
 typedef struct {               /* recovery in memory */

@@ -9,7 +9,7 @@ export TESSERA_LOG=warning
 fail() { echo "FAILED: $*"; exit 1; }
 names() { sed 's/"\(library_allocations\)":{\("[^"]*":{[^}]*},\{0,1\}\)*}/"\1":0/' | grep -o '"[a-z_]*":' | tr -d '":' | tr '\n' ' '; }
 field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
-common="event model ranks comm offload precision wrap strategy device activations accum threads steps restarts recoveries steps_repeated seconds_lost loss accuracy seconds step_seconds tokens_per_second "
+common="event model ranks comm offload precision wrap strategy device activations accum threads steps restarts recoveries steps_repeated seconds_lost loss accuracy seconds step_seconds tokens_per_second flop_utilisation peak_flops_per_second peak_flops_source "
 common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes step_allocations "
 common+="library_allocations peak_resident_bytes params_digest "
 head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
@@ -71,4 +71,29 @@ digest=$(field params_digest gpt.json)
 "$TESSERA" train linear --steps 5 --csv run.csv --quiet >/dev/null
 [ "$(head -n 1 run.csv | cut -d, -f 1-3)" = step,loss,lr ] && [ "$(cut -d, -f 1 run.csv | tail -n +2 | tr '\n' ' ')" = "1 2 3 4 5 " ] ||
   fail "--csv: $(cat run.csv)"
+
+grep -q '^step,loss,lr,seconds,[a-z]*_per_second,validation_loss,grad_norm,flop_utilisation$' run.csv || fail "--csv: $(head -n 1 run.csv)"
+awk -F, 'NF != 8 { exit 1 }' run.csv || fail "--csv: lines of another length: $(cat run.csv)"
+
+# Utilisation: linear's 36 operations a sample (a product forward, one for the weights) over time and the given peak.
+"$TESSERA" train linear --batch 2 --threads 1 --peak-flops 1e6 --json=flops.json --quiet
+step() { sed -n '/"event":"step"/s/.*"'"$1"'":\([^,}]*\).*/\1/p' "$2" | head -n 1; }
+awk -v u="$(step flop_utilisation flops.json)" -v s="$(step seconds flops.json)" 'BEGIN { d = u * s * 1e6 - 72; exit !(d < 1e-6 && d > -1e-6) }' ||
+  fail "utilisation: $(grep '"step"' flops.json)"
+[ "$(field peak_flops_source flops.json)" = given ] && [ "$(field peak_flops_per_second flops.json)" = 1000000 ] ||
+  fail "the given peak: $(tail -n 1 flops.json)"
+[ "$(field peak_flops_source gpt.json)" = measured ] || [ "$(field peak_flops_source gpt.json)" = null ] || fail "$(tail -n 1 gpt.json)"
+# The norm is of the gradient before clipping: however much is clipped, the first step's is the same.
+for clip in 0 1e-3 1e30; do
+  "$TESSERA" train "${gpt[@]}" --clip $clip --json=clip.json --quiet
+  eval "norm_${clip/-/_}=\$(step grad_norm clip.json)"
+done
+# shellcheck disable=SC2154
+[ "$norm_0" = null ] && [ "$norm_1e_3" = "$norm_1e30" ] && awk -v n="$norm_1e30" 'BEGIN { exit !(n > 0.01) }' ||
+  fail "norms: $norm_0 without clipping, $norm_1e_3 and $norm_1e30 with"
+# Lines of progress say the norm, the share of the peak and the time that is left; the last step has none left.
+"$TESSERA" train "${gpt[@]}" --peak-flops 1e12 >progress.out 2>&1
+grep -Eq '^step 1/3  loss [0-9.]+  norm [0-9.]+  [0-9]+ tokens/s  [0-9]+ % of peak  [0-9:]+( s)? left  device ' progress.out ||
+  fail "progress: $(cat progress.out)"
+grep -Eq '^step 3/3 .* left' progress.out && fail "the last step has time left: $(cat progress.out)"
 echo "events, fields and digests are as documented"

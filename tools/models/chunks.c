@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { CHUNK_SAMPLES = 8, LEAST_SAMPLES = 4 };
+enum { CHUNK_SAMPLES = 4, LEAST_SAMPLES = 2 };
 
 typedef struct model_chunked {
     model *m;

@@ -97,6 +97,15 @@ double model_selective_flops(const model *m, int32_t block) {
     return flops;
 }
 
+double model_step_flops(const model *m) {
+    double flops = 0;
+    for (int32_t i = 0; i < m->desc.n_blocks; i++) {
+        model_cost c = model_block_cost(m, i);
+        flops += c.forward_flops + c.backward_flops;
+    }
+    return flops;
+}
+
 void model_key(const model *m, char *out, size_t n) {
     const model_options *o = &m->options;
     size_t at = (size_t)snprintf(out, n, "%s batch=%d", m->t->name, o->batch);

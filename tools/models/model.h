@@ -130,6 +130,11 @@ typedef struct {                          /* one call of a block */
 model_cost model_block_cost(const model *, int32_t block);
 /** [pure] Of products that a selective backward makes again. */
 double model_selective_flops(const model *, int32_t block);
+/** [pure] Of one microbatch's forward and backward, without what activations=recompute and selective do again. */
+double model_step_flops(const model *);
+/** Floating-point operations per second of a product of 512 x 512 matrices, in the model's dtype and with its threads,
+ * the best of some; takes about 20 ms. 0: these operators have no such product. */
+double model_peak_flops(const model *);
 /** What a block's time depends on beside the machine: "gpt batch=6 width=128 heads=4 context=64 threads=1 f32". */
 void model_key(const model *, char *out, size_t n);
 

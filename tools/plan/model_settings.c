@@ -223,6 +223,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = read_sample(&s);
     if (status == TESS_OK)
         status = tess__option_flag("quiet", &s.quiet);
+    if (status == TESS_OK && tess__option_text("peak-flops"))
+        status = tess__option_real("peak-flops", &s.peak_flops);
     if (status == TESS_OK)
         status = tess__option_flag("deterministic", &s.deterministic);
     if (status == TESS_OK)

@@ -20,6 +20,7 @@ typedef struct { /* options, else the model's defaults */
         *isa; /* null: not set; json "1": standard output */
     uint64_t save_every, keep;
     uint64_t sample, top_k; /* tokens to write at the end; of how many likely ones, 0: of all */
+    double peak_flops;      /* 0: to be measured */
     double temperature;     /* 0: always the likeliest */
     const char *prompt;     /* null: none */
 } train_settings;

@@ -59,7 +59,7 @@ typedef struct {
 
 typedef struct {
     uint64_t step;
-    double loss;
+    double loss, grad_norm; /* NAN: none */
 } report_loss;
 
 enum { REPORT_RANK_DEVICE, REPORT_RANK_HOST, REPORT_RANK_RESIDENT, REPORT_RANK_ALLOCATIONS, REPORT_RANK_FIGURES };
@@ -90,9 +90,9 @@ typedef struct {
     int32_t peak_pass, peak_unit, peak_point; /* names: the last point before the device's peak, as the plan says */
     uint64_t planned_peak[REPORT_DOMAINS], measured_peak[REPORT_DOMAINS], budget[REPORT_DOMAINS];
     double step_seconds, predicted_seconds, tokens_per_second;
-    double loss;
+    double loss, utilisation, peak_flops; /* the latter two: 0: not said */
     uint64_t steps;
-    int has_loss, has_fits, fits, estimate, is_plan, is_run;
+    int peak_given, has_loss, has_fits, fits, estimate, is_plan, is_run;
 } report_run;
 
 /* ---- report_read.c ------------------------------------------------------------------------------- */
@@ -198,7 +198,8 @@ int report_op_colour(const char *op);
 
 /* ---- report_curve.c ------------------------------------------------------------------------------ */
 /** The training loss over the run; nothing with fewer than two steps. */
-void report_loss_svg(FILE *, const report_run *, int number);
+/** The loss over the steps, or the gradient norm; 0 where there are not two values. `out` null: only asks. */
+int report_curve_svg(FILE *out, const report_run *, int norm, int number);
 /** Each rank's figures, and in which of them ranks differ. */
 void report_table_ranks(FILE *, const report_run *, size_t r);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The loss over the run, and where ranks differ. */
+/* Loss and gradient norm over the run, and where ranks differ. */
 #include <math.h>
 #include <string.h>
 
@@ -15,17 +15,22 @@ enum {
 };
 
 typedef struct {
-    double least, most; /* of the finite losses */
+    int norm;           /* the gradient norm's curve, not the loss's */
+    double least, most; /* of the finite values */
 } range;
+
+static double value_of(const report_run *run, const range *r, size_t i) {
+    return r->norm ? run->losses[i].grad_norm : run->losses[i].loss;
+}
 
 static int range_of(const report_run *run, range *out) {
     int any = 0;
     for (size_t i = 0; i < run->n_losses; i++) {
-        double loss = run->losses[i].loss;
-        if (!isfinite(loss))
+        double value = value_of(run, out, i);
+        if (!isfinite(value))
             continue;
-        out->least = any && out->least < loss ? out->least : loss;
-        out->most = any && out->most > loss ? out->most : loss;
+        out->least = any && out->least < value ? out->least : value;
+        out->most = any && out->most > value ? out->most : value;
         any = 1;
     }
     if (any && out->most - out->least < 1e-12)
@@ -38,16 +43,16 @@ static double x_of(const report_run *run, size_t i) {
     return LEFT + WIDTH * (last > first ? ((double)run->losses[i].step - first) / (last - first) : 0.5);
 }
 
-static double y_of(const range *r, double loss) {
-    return BOTTOM - PLOT_HEIGHT * (loss - r->least) / (r->most - r->least);
+static double y_of(const range *r, double value) {
+    return BOTTOM - PLOT_HEIGHT * (value - r->least) / (r->most - r->least);
 }
 
 static void put_axis(FILE *out, const report_run *run, const range *r) {
     for (int k = 0; k <= 2; k++) {
-        double loss = r->least + (r->most - r->least) * k / 2;
-        fprintf(out, "<path class=\"rule none\" d=\"M%d %.1fH%d\"/>", LEFT, y_of(r, loss), LEFT + WIDTH);
-        fprintf(out, "<text class=\"muted small end\" x=\"%d\" y=\"%.1f\">%.4g</text>\n", LEFT - 8, y_of(r, loss) + 4,
-                loss);
+        double value = r->least + (r->most - r->least) * k / 2;
+        fprintf(out, "<path class=\"rule none\" d=\"M%d %.1fH%d\"/>", LEFT, y_of(r, value), LEFT + WIDTH);
+        fprintf(out, "<text class=\"muted small end\" x=\"%d\" y=\"%.1f\">%.4g</text>\n", LEFT - 8, y_of(r, value) + 4,
+                value);
     }
     fprintf(out, "<text class=\"muted small\" x=\"%d\" y=\"%d\">step %llu</text>", LEFT, BOTTOM + 18,
             (unsigned long long)run->losses[0].step);
@@ -55,36 +60,40 @@ static void put_axis(FILE *out, const report_run *run, const range *r) {
             (unsigned long long)run->losses[run->n_losses - 1].step);
 }
 
-/* A gap where the loss is no number. Of long runs every k-th step is drawn, and the last. */
+/* A gap where there is no number. Of long runs every k-th step is drawn, and the last. */
 static void put_line(FILE *out, const report_run *run, const range *r) {
     size_t stride = run->n_losses / MOST_SHOWN + 1;
     int drawing = 0;
     fputs("<path class=\"line none\" stroke-width=\"1.5\" d=\"", out);
     for (size_t i = 0; i < run->n_losses;
          i = i + stride < run->n_losses || i == run->n_losses - 1 ? i + stride : run->n_losses - 1) {
-        double loss = run->losses[i].loss;
-        if (isfinite(loss))
-            fprintf(out, "%c%.1f %.1f", drawing ? 'L' : 'M', x_of(run, i), y_of(r, loss));
-        drawing = isfinite(loss);
+        double value = value_of(run, r, i);
+        if (isfinite(value))
+            fprintf(out, "%c%.1f %.1f", drawing ? 'L' : 'M', x_of(run, i), y_of(r, value));
+        drawing = isfinite(value);
     }
     fputs("\"/>\n", out);
 }
 
-void report_loss_svg(FILE *out, const report_run *run, int number) {
-    range r = { 0, 0 };
+int report_curve_svg(FILE *out, const report_run *run, int norm, int number) {
+    range r = { norm, 0, 0 };
     if (run->n_losses < 2 || !range_of(run, &r))
-        return;
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" "
-            "aria-labelledby=\"t%d d%d\"><title id=\"t%d\">Training loss over the run</title><desc id=\"d%d\">From "
-            "%.6g at step "
-            "%llu to %.6g at step %llu; the least is %.6g.</desc>\n",
-            REPORT_SVG_WIDTH, BOTTOM + 26, REPORT_SVG_WIDTH, BOTTOM + 26, number, number, number, number,
-            run->losses[0].loss, (unsigned long long)run->losses[0].step, run->losses[run->n_losses - 1].loss,
-            (unsigned long long)run->losses[run->n_losses - 1].step, r.least);
+        return 0;
+    size_t last = run->n_losses - 1;
+    if (!out)
+        return 1;
+    fprintf(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" "
+        "aria-labelledby=\"t%d d%d\"><title id=\"t%d\">%s over the run</title><desc id=\"d%d\">From %.6g at step %llu "
+        "to %.6g at step %llu; the least is %.6g.</desc>\n",
+        REPORT_SVG_WIDTH, BOTTOM + 26, REPORT_SVG_WIDTH, BOTTOM + 26, number, number, number,
+        norm ? "Gradient norm" : "Training loss", number, value_of(run, &r, 0), (unsigned long long)run->losses[0].step,
+        value_of(run, &r, last), (unsigned long long)run->losses[last].step, r.least);
     put_axis(out, run, &r);
     put_line(out, run, &r);
     fputs("</svg>\n", out);
+    return 1;
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------- */

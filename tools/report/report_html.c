@@ -97,7 +97,7 @@ static void put_key_facts(FILE *out, const report_run *run) {
 }
 
 static void put_settings(FILE *out, const report_run *run) {
-    char text[32];
+    char text[64];
     fputs("<dl class=\"facts\">\n", out);
     for (int i = 0; i < REPORT_SETTINGS; i++)
         if (run->settings[i][0])
@@ -107,6 +107,11 @@ static void put_settings(FILE *out, const report_run *run) {
     if (run->has_loss) {
         snprintf(text, sizeof text, "%.6g", run->loss);
         fact(out, "loss of the last step", text, NULL);
+    }
+    if (run->utilisation > 0) {
+        snprintf(text, sizeof text, "%.1f %%, %.4g operations/s %s", 100 * run->utilisation, run->peak_flops,
+                 run->peak_given ? "given" : "measured");
+        fact(out, "of the peak", text, NULL);
     }
     fputs("</dl>\n", out);
 }
@@ -157,14 +162,16 @@ static void put_timelines(FILE *out, const report_run *run, size_t r) {
         report_table_lanes(out, run, r);
 }
 
-static void put_loss(FILE *out, const report_run *run, size_t r) {
-    if (run->n_losses < 2)
+static void put_curve(FILE *out, const report_run *run, int norm, int number) {
+    static const char *const titles[] = { "Loss", "Gradient norm" }, *const labels[] = { "Training loss",
+                                                                                         "Gradient norm" };
+    if (!report_curve_svg(NULL, run, norm, number))
         return;
-    fputs("<h3>Loss</h3>\n<figure>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"Training loss "
-          "over the "
-          "run\">\n",
-          out);
-    report_loss_svg(out, run, (int)(r * 8 + 6));
+    fprintf(
+        out,
+        "<h3>%s</h3>\n<figure>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"%s over the run\">\n",
+        titles[norm], labels[norm]);
+    report_curve_svg(out, run, norm, number);
     fputs("</div>\n</figure>\n", out);
 }
 
@@ -177,7 +184,8 @@ static void put_run(FILE *out, const report_run *runs, const report_order *order
     put_settings(out, run);
     put_key_facts(out, run);
     put_verdict(out, run, o);
-    put_loss(out, run, r);
+    put_curve(out, run, 0, (int)(r * 8 + 6));
+    put_curve(out, run, 1, (int)(r * 8 + 7));
     if (run->n_ranks > 1)
         report_table_ranks(out, run, r);
     for (int d = 0; d < REPORT_DOMAINS; d++)

@@ -2,6 +2,7 @@
 /* Reads the lines that `--json` writes, as docs/json.md describes them. Lines of other events are passed over. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,8 @@ static tess_status read_step(reading *r) {
     r->beside++;
     if (!json_fields_uint(r->f, "step", &s.step) || !json_fields_double(r->f, "loss", &s.loss))
         return TESS_OK; /* null: no number */
+    if (!json_fields_double(r->f, "grad_norm", &s.grad_norm))
+        s.grad_norm = NAN;
     report_loss *losses = grown(run->losses, &run->cap_losses, run->n_losses, sizeof s);
     if (!losses)
         return no_memory(r);
@@ -324,12 +327,17 @@ static tess_status read_plan(reading *r) {
 static tess_status read_summary(reading *r) {
     report_run *run = r->run;
     double seconds = 0;
+    char source[16];
     run->is_run = 1;
     read_settings(r);
     read_peaks(r);
     json_fields_uint(r->f, "steps", &run->steps);
     json_fields_double(r->f, "tokens_per_second", &run->tokens_per_second);
     run->has_loss = json_fields_double(r->f, "loss", &run->loss);
+    json_fields_double(r->f, "flop_utilisation", &run->utilisation);
+    json_fields_double(r->f, "peak_flops_per_second", &run->peak_flops);
+    run->peak_given =
+        json_fields_text(r->f, "peak_flops_source", source, sizeof source) && strcmp(source, "given") == 0;
     if (json_fields_double(r->f, "seconds", &seconds) && run->steps)
         run->step_seconds = seconds / (double)run->steps;
     return TESS_OK;

@@ -2,6 +2,7 @@
 #include "progress.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,17 +42,45 @@ void tool_progress_start(tool_progress *p, FILE *out, int quiet, uint64_t total,
     p->started = tool_seconds();
 }
 
-/* "step 12/90  loss 2.3012  812 samples/s  device 9.1 MiB, peak 12.4 MiB"; narrow: fewer words, for 80 columns. */
+static void append(char text[256], const char *format, ...) {
+    size_t n = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + n, 256 - n, format, args);
+    va_end(args);
+}
+
+/* "1:02:03", "2:03", "3 s". */
+static void append_left(char text[256], double seconds) {
+    uint64_t s = (uint64_t)(seconds + 0.5), hours = s / 3600, minutes = s / 60 % 60;
+    if (hours)
+        append(text, "%" PRIu64 ":%02" PRIu64 ":%02" PRIu64, hours, minutes, s % 60);
+    else if (minutes)
+        append(text, "%" PRIu64 ":%02" PRIu64, minutes, s % 60);
+    else
+        append(text, "%" PRIu64 " s", s);
+}
+
+/* "step 12/90  loss 2.3012  norm 0.91  812 samples/s  41 % of peak  12 s left  device 9.1 MiB, peak 12.4 MiB"; narrow:
+ * fewer words, for 80 columns. */
 static void describe(const tool_progress *p, const tool_progress_point *at, double now, int narrow, char text[256]) {
     char live[32], peak[32];
     double seconds = now - p->started;
-    int n = snprintf(text, 256,
-                     narrow ? "%" PRIu64 "/%" PRIu64 " loss %.4f %.0f %s/s"
-                            : "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f %s/s",
-                     at->step, p->total, at->loss, seconds > 0 ? (double)at->units / seconds : 0.0, p->unit);
-    if (at->device_peak_bytes && n > 0 && n < 256)
-        snprintf(text + n, 256 - (size_t)n, narrow ? " %s, peak %s" : "  device %s, peak %s",
-                 tool_bytes_text(at->device_bytes, live), tool_bytes_text(at->device_peak_bytes, peak));
+    snprintf(text, 256, narrow ? "%" PRIu64 "/%" PRIu64 " loss %.4f" : "step %" PRIu64 "/%" PRIu64 "  loss %.4f",
+             at->step, p->total, at->loss);
+    if (!isnan(at->grad_norm) && !narrow)
+        append(text, "  norm %.3g", at->grad_norm);
+    append(text, narrow ? " %.0f %s/s" : "  %.0f %s/s", seconds > 0 ? (double)at->units / seconds : 0.0, p->unit);
+    if (!isnan(at->utilisation) && !narrow)
+        append(text, "  %.0f %% of peak", 100 * at->utilisation);
+    if (at->step > p->first && at->step < p->total) {
+        append(text, narrow ? " " : "  ");
+        append_left(text, seconds / (double)(at->step - p->first) * (double)(p->total - at->step));
+        append(text, " left");
+    }
+    if (at->device_peak_bytes)
+        append(text, narrow ? " %s, peak %s" : "  device %s, peak %s", tool_bytes_text(at->device_bytes, live),
+               tool_bytes_text(at->device_peak_bytes, peak));
 }
 
 static void draw_bar(tool_progress *p, const tool_progress_point *at, double now) {

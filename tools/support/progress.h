@@ -9,6 +9,7 @@ typedef struct {
     FILE *out;
     int quiet, terminal, color;
     uint64_t total;   /* steps */
+    uint64_t first;   /* of them, done before */
     const char *unit; /* what is counted per second: "samples", "tokens" */
     double started, last_shown;
     uint64_t next_line; /* plain: the step that is shown next */
@@ -19,6 +20,7 @@ typedef struct {
     uint64_t step, units; /* done so far */
     double loss;
     uint64_t device_bytes, device_peak_bytes; /* 0: not shown */
+    double grad_norm, utilisation;            /* NAN: not shown */
 } tool_progress_point;
 
 void tool_progress_start(tool_progress *, FILE *out, int quiet, uint64_t total, const char *unit);

@@ -69,6 +69,7 @@ const tool_shared_option tool_shared_options[] = {
     { "top-k", "K", OUTPUT, TOOL_TRAIN, TRANSFORMERS, 0, 1e9 },
     { "json", "FILE", OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },
     { "csv", "FILE", OUTPUT, TOOL_TRAIN, NULL, 0, 0 },
+    { "peak-flops", "FLOPS", OUTPUT, TOOL_TRAIN, NULL, 1, 1e20 },
     { "report", "FILE", OUTPUT, TRAINS, NULL, 0, 0 },
     { "quiet", NULL, OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },
     { "log", "LEVEL", OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },

@@ -98,7 +98,9 @@ struct train_run {
     struct {
         double *seconds; /* of each step; sorted by train_watch_median */
         uint64_t n;
-        FILE *csv; /* null: none */
+        FILE *csv;                     /* null: none */
+        double step_flops, peak_flops; /* of this rank; 0: not known */
+        double grad_norm, utilisation; /* of the latest step; NAN: not known */
     } watch;
     train_spans *spans; /* null without JSON */
     tool_progress progress;
@@ -158,6 +160,7 @@ void train_lives_close(train_run *);
 /* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */
 tess_status train_watch_open(train_run *); /* after the task has said how many steps */
 void train_watch_step(train_run *, double rate, double seconds);
+double train_watch_utilisation(const train_run *, double seconds); /* of a step; NAN: not known */
 void train_watch_eval(train_run *, double loss);
 double train_watch_median(const train_run *); /* seconds of a step; at the end */
 double train_watch_units(const train_run *);  /* samples or tokens of a step, over all ranks */
@@ -199,7 +202,7 @@ int train_output_json(const train_run *);                     /* events are writ
 json_out *train_output_begin(train_run *, const char *event); /* null: no JSON */
 void train_output_end(train_run *);
 void train_output_start(train_run *);
-void train_output_step(train_run *, double rate);
+void train_output_step(train_run *, double rate, double seconds);
 void train_output_eval(train_run *, double loss, double accuracy);
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
 void train_output_sample(train_run *, const train_sample *);

@@ -109,22 +109,34 @@ void train_output_start(train_run *r) {
     }
     put_restart(r);
     tool_progress_start(&r->progress, r->text, r->s.quiet || r->rank != 0, r->task.steps, r->task.unit);
+    r->progress.first = r->first_step;
 }
 
-void train_output_step(train_run *r, double rate) {
+static void put_number(json_out *j, const char *key, double value) {
+    if (isnan(value))
+        json_null(j, key);
+    else
+        json_double(j, key, value);
+}
+
+void train_output_step(train_run *r, double rate, double seconds) {
     if (r->rank != 0)
         return;
     tess_stats stats = stats_of(r);
     uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
     tool_progress_show(&r->progress,
                        &(tool_progress_point){ r->steps_done, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
-                                               stats.peak_bytes[TESS_DOMAIN_DEVICE] });
+                                               stats.peak_bytes[TESS_DOMAIN_DEVICE], r->watch.grad_norm,
+                                               r->watch.utilisation });
     json_out *j = train_output_begin(r, "step");
     if (!j)
         return;
     json_uint(j, "step", r->steps_done);
     json_double(j, "loss", r->loss);
     json_double(j, "lr", rate);
+    json_double(j, "seconds", seconds);
+    put_number(j, "grad_norm", r->watch.grad_norm);
+    put_number(j, "flop_utilisation", r->watch.utilisation);
     train_output_end(r);
 }
 
@@ -225,13 +237,6 @@ void train_output_sample(train_run *r, const train_sample *s) {
 }
 
 /* ---- the end ----------------------------------------------------------------------------------- */
-static void put_number(json_out *j, const char *key, double value) {
-    if (isnan(value))
-        json_null(j, key);
-    else
-        json_double(j, key, value);
-}
-
 static void put_allocations(json_out *j) {
     tool_alloc_library l;
     if (!tool_alloc_available()) {
@@ -262,6 +267,23 @@ static void put_speed(const train_run *r, json_out *j) {
     double median = train_watch_median(r);
     json_double(j, "step_seconds", median);
     json_double(j, "tokens_per_second", median > 0 ? train_watch_units(r) / median : 0);
+    put_number(j, "flop_utilisation", train_watch_utilisation(r, median));
+    put_number(j, "peak_flops_per_second", r->watch.peak_flops > 0 ? r->watch.peak_flops : NAN);
+    json_string(j, "peak_flops_source", r->s.peak_flops > 0 ? "given" : r->watch.peak_flops > 0 ? "measured" : NULL);
+}
+
+static void table_row(train_run *r, const char *name, const char *value) {
+    tool_progress_say(&r->progress, "  %-22s %s", name, value);
+}
+
+static void print_utilisation(train_run *r) {
+    char text[128];
+    double share = train_watch_utilisation(r, train_watch_median(r));
+    if (isnan(share))
+        return;
+    snprintf(text, sizeof text, "%.1f %% of %.4g operations per second, %s", 100 * share, r->watch.peak_flops,
+             r->s.peak_flops > 0 ? "as given" : "measured on a product");
+    table_row(r, "utilisation", text);
 }
 
 static void put_summary(train_run *r, const tess_stats *stats) {
@@ -298,10 +320,6 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     train_output_end(r);
 }
 
-static void table_row(train_run *r, const char *name, const char *value) {
-    tool_progress_say(&r->progress, "  %-22s %s", name, value);
-}
-
 static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t planned) {
     char a[32], text[128];
     snprintf(text, sizeof text, "%s (%" PRIu64 " bytes, planned %" PRIu64 ")", tool_bytes_text(peak, a), peak, planned);
@@ -331,6 +349,7 @@ static void print_table(train_run *r, const tess_stats *stats) {
     snprintf(text, sizeof text, "%" PRIu64 " in %.2f s, %.0f %s/s", r->steps_done, r->seconds,
              r->seconds > 0 ? (double)units / r->seconds : 0.0, r->task.unit);
     table_row(r, "steps", text);
+    print_utilisation(r);
     snprintf(text, sizeof text, "%.6f", r->loss);
     table_row(r, "loss of the last step", text);
     if (!isnan(r->eval_loss)) {

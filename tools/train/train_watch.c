@@ -2,6 +2,7 @@
 /* How long steps take, and a line of numbers per step for spreadsheets. */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,29 +19,51 @@ tess_status train_watch_open(train_run *r) {
     r->watch.seconds = calloc(r->task.steps + 1, sizeof *r->watch.seconds);
     if (!r->watch.seconds)
         return tess_fail(TESS_E_NOMEM, "no memory for the times of %" PRIu64 " steps", r->task.steps);
+    r->watch.step_flops = model_step_flops(r->m) * (double)r->s.accum;
+    r->watch.peak_flops = r->s.peak_flops > 0 ? r->s.peak_flops : r->watch.step_flops > 0 ? model_peak_flops(r->m) : 0;
     if (!r->s.csv)
         return TESS_OK;
     r->watch.csv = fopen(r->s.csv, r->joins ? "ae" : "we");
     if (!r->watch.csv)
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
     if (!r->joins)
-        fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss\n", r->task.unit);
+        fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation\n",
+                r->task.unit);
     return TESS_OK;
 }
 
+double train_watch_utilisation(const train_run *r, double seconds) {
+    int known = r->watch.peak_flops > 0 && r->watch.step_flops > 0 && seconds > 0;
+    return known ? r->watch.step_flops / seconds / r->watch.peak_flops : NAN;
+}
+
+/* ",VALUE", or "," where there is none. */
+static void put_cell(FILE *csv, double value) {
+    fputc(',', csv);
+    if (!isnan(value))
+        fprintf(csv, "%.6g", value);
+}
+
 void train_watch_step(train_run *r, double rate, double seconds) {
+    tess_stats stats = { .struct_size = sizeof stats };
     if (r->rank != 0)
         return;
+    r->watch.grad_norm = tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0 ? stats.grad_norm : NAN;
+    r->watch.utilisation = train_watch_utilisation(r, seconds);
     if (r->watch.n < r->task.steps)
         r->watch.seconds[r->watch.n++] = seconds;
-    if (r->watch.csv)
-        fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,\n", r->steps_done, r->loss, rate, seconds,
-                seconds > 0 ? train_watch_units(r) / seconds : 0.0);
+    if (!r->watch.csv)
+        return;
+    fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,", r->steps_done, r->loss, rate, seconds,
+            seconds > 0 ? train_watch_units(r) / seconds : 0.0);
+    put_cell(r->watch.csv, r->watch.grad_norm);
+    put_cell(r->watch.csv, r->watch.utilisation);
+    fputc('\n', r->watch.csv);
 }
 
 void train_watch_eval(train_run *r, double loss) {
     if (r->watch.csv)
-        fprintf(r->watch.csv, "%" PRIu64 ",,,,,%.9g\n", r->steps_done, loss);
+        fprintf(r->watch.csv, "%" PRIu64 ",,,,,%.9g,,\n", r->steps_done, loss);
 }
 
 static int ascending(const void *a, const void *b) {

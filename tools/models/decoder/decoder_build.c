@@ -8,7 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_ROWS = 512, HEAD_BYTES = 32 << 20 /* of a chunk's logits */, HEAD_ROWS = 64 /* at least, if there are */ };
+enum {
+    LEAST_ROWS = 128,
+    MOST_ROWS = 512 /* of a chunk */,
+    HEAD_BYTES = 32 << 20 /* of a chunk's logits */,
+    HEAD_ROWS = 64 /* at least, if there are */
+};
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
 /* The largest divisor of n that is at most `limit`, and 1 if there is none. */
@@ -17,6 +22,13 @@ static int64_t divisor(int64_t n, int64_t limit) {
     while (k > 1 && n % k)
         k--;
     return k < 1 ? 1 : k;
+}
+
+/* Few enough for little scratch, and enough that the gradient of a matrix, which every chunk reads and writes, costs
+ * little beside the products that make it. */
+static int64_t chunk_rows(int64_t width) {
+    int64_t rows = width * 4 / 3;
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
 }
 
 static void choose_sizes(model *m, decoder *d) {
@@ -39,7 +51,7 @@ static void choose_sizes(model *m, decoder *d) {
     d->hidden = o->decoder.feed ? o->decoder.feed : 4 * d->width;
     d->vocabulary = o->decoder.vocabulary ? o->decoder.vocabulary : 256;
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
-    d->chunk_samples = divisor(d->batch, CHUNK_ROWS / d->time);
+    d->chunk_samples = divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float));
     d->head_rows = divisor(d->rows, rows > HEAD_ROWS ? rows : HEAD_ROWS);
