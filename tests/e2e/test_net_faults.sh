@@ -137,13 +137,17 @@ frozen_host() { # the others end while it is frozen; it ends when it thaws
   [ "$code" = 5 ] || fail "$name: the frozen host ended with $code, expected 5: $(cat run.$host.err)"
 }
 stopped_host() { # its kernel still answers
+  local begin latest
   launch small 2 1000000
   signal_host 2 STOP
+  begin=$(milliseconds)
   ends "${pids[0]}" 30
   ends "${pids[1]}" 30
+  latest=$(($(milliseconds) - begin))
   for r in 0 1; do names $r 'rank 2 .*(stopped|cannot be reached)'; done
   signal_host 2 CONT
   all_end 5 30
+  took=$latest
 }
 
 table() {

@@ -1,0 +1,82 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# processors: 2
+# A run over two hosts among strangers, who connect to the control port and to gloo's ports with garbage, silence, another
+# secret, and replayed and reflected handshakes: it has the bits of an undisturbed one. What crosses the network holds neither
+# the secret nor plain control frames.
+# STRANGERS: how many (600 here; test_net_strangers_slow.sh: 10000 over PAIRS of runs, whose times are compared).
+. "$SOURCE/tests/e2e/lib.sh"
+. "$SOURCE/tests/support/hosts.sh"
+[ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
+[ -z "$SANITIZE" ] || { echo "skipped: a sanitizer's ranks take another time"; exit 77; }
+unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM
+export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
+pairs=${PAIRS:-1} count=${STRANGERS:-600} every_us=${EVERY_US:-2000} steps=${STEPS:-100}
+hosts_on_switch 2
+export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
+seconds() { grep -o '"event":"summary".*' run.0.out | grep -o '"seconds":[0-9.e-]*' | cut -d: -f2; }
+
+launch() {
+  local r
+  rm -f run.*
+  wire_rules all all delay_us=10000 # so that connecting takes a while, in which gloo listens
+  for r in 0 1; do
+    ip netns exec "$hosts_mark-$r" "$TESSERA" run --nnodes 2 --node-rank $r --rendezvous "${address[0]}:29400" -n 2 -- \
+      "$TESSERA" train gpt --layers 1 --width 32 --heads 2 --context 64 --batch 32 --json --steps "$steps" >run.$r.out 2>run.$r.err &
+    pids[r]=$!
+  done
+}
+training() { grep -qs '"event":"step"' run.0.out; }
+await() {
+  within 60 training || fail "$1: no training: $(head -c 2000 run.*.err)"
+  wire_plain
+  for r in 0 1; do wait "${pids[r]}" || fail "$1: host $r: exit code $?: $(head -c 2000 run.*.err)"; done
+}
+listening() { on 0 ss -tln | grep -q ":29400 "; }
+invite() { # the strangers, on host 0 itself and therefore nearer than any rank of host 1
+  within 20 listening || fail "nobody listens at port 29400: $(cat run.0.err)"
+  on 0 "$BUILD/tests/support/strangers" "${address[0]}" 29400 "$count" "$every_us" capture >strangers.out 2>strangers.err &
+  crowd=$!
+}
+
+wire capture "$PWD/capture" >/dev/null
+launch
+await alone
+wire capture off >/dev/null
+digest run.0.out >alone
+[ -s alone ] || fail "no digest: $(cat run.0.out)"
+
+# The capture has what is public: the proofs' first word; so the search would find the rest.
+grep -qa TGA2 capture || fail "the capture has no proof of gloo's"
+for text in "$TESSERA_SECRET" TSSK tessera-comm; do
+  ! grep -qaF "$text" capture || fail "'$text' has crossed the network"
+done
+perl -e 'print pack("H*", $ARGV[0])' "$TESSERA_SECRET" >secret.raw 2>/dev/null
+[ ! -s secret.raw ] || ! grep -qaF -f secret.raw capture || fail "the secret's bytes have crossed the network"
+echo "captured $(stat -c %s capture) bytes"
+
+: >times
+for ((pair = 0; pair < pairs; pair++)); do
+  if [ "$pairs" -gt 1 ]; then
+    launch
+    await undisturbed
+    before=$(seconds)
+  fi
+  launch
+  invite
+  await "among strangers"
+  digest run.0.out | cmp -s - alone || fail "other bits among strangers: $(digest run.0.out), alone $(cat alone)"
+  code=0
+  wait "$crowd" || code=$?
+  [ $code = 0 ] || fail "the strangers: $(cat strangers.out strangers.err)"
+  echo "${before:-0} $(seconds)" >>times
+  cat strangers.out
+  grep -q "to gloo's ports 0," strangers.out && fail "no stranger has met gloo"
+done
+[ "$pairs" = 1 ] || awk '{ r[NR] = $2 / $1; print "seconds alone, among strangers:", $1, $2, "ratio", r[NR] }
+  END { for (i = 1; i <= NR; i++) for (k = i + 1; k <= NR; k++) if (r[k] < r[i]) { t = r[i]; r[i] = r[k]; r[k] = t }
+    print "median ratio", r[int((NR + 1) / 2)], "of", NR, "pairs" }' times
+nothing_left

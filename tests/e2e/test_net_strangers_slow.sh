@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: slow
+# timeout: 3600
+# processors: 2
+# test_net_strangers.sh with 10,000 strangers in all, alternating with undisturbed runs (docs/benchmarks/network.md).
+PAIRS=${PAIRS:-5} STRANGERS=${STRANGERS:-2000} STEPS=${STEPS:-1500} exec bash "$SOURCE/tests/e2e/test_net_strangers.sh"
