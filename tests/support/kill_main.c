@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One rank of a training run in which a chosen rank is killed at a chosen moment. Survivors write what they saw to
+/* One rank of a training run in which chosen ranks are killed at a chosen moment. Survivors write what they saw to
  * DIR/rank.R: "code=5 late_ms=12 message=…", late_ms counting from the death or from this rank's engine call that
- * failed, whichever is later. Usage: kill_main DIR PHASE VICTIM DELAY_US [SIGNAL]; VICTIM -1: nobody here. */
+ * failed, whichever is later. Usage: kill_main DIR PHASE VICTIMS DELAY_US [SIGNAL]; VICTIMS: "1", "1,3" or -1, nobody
+ * here. KILL_ELEMS: of the large parameter. Phase close: the run ends after a step. */
 #include <tessera/tessera.h>
 
 #include <pthread.h>
@@ -15,6 +16,7 @@
 enum { BIG = 16 << 20 /* elements: 64 MiB */, SMALL = 1 << 16, SCOPES = 3 };
 
 static const char *dir, *phase;
+static int64_t big = BIG;
 static long delay_us;
 static int is_victim, signal_number = SIGKILL, on_host = 1;
 static double call_started;
@@ -85,7 +87,7 @@ static tess_status declare(tess *t, tess_scope *scopes) {
     tess_status s = TESS_OK;
     for (int i = 0; !s && i < SCOPES; i++) {
         char name[16];
-        int64_t shape = i == 1 ? BIG : SMALL;
+        int64_t shape = i == 1 ? big : SMALL;
         snprintf(name, sizeof name, "%s.weight", names[i]);
         tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = name, .shape = &shape, .ndim = 1 };
         s = tess_scope_add(t, names[i], 0, &scopes[i]);
@@ -128,13 +130,63 @@ static tess_status train(tess *t, const tess_scope *scopes) {
     return s ? s : tess_step(t, &o);
 }
 
+static tess_status evaluate(tess *t, const tess_scope *scopes) {
+    tess_status s = tess_pass(t, TESS_PASS_EVAL);
+    for (int i = 0; !s && i < SCOPES; i++) {
+        const float *p;
+        if (i == 1)
+            moment("evaluation", 1);
+        call_started = now_ms();
+        s = tess_forward_begin(t, scopes[i], &p, 1);
+        if (!s)
+            s = tess_forward_end(t, scopes[i]);
+    }
+    return s;
+}
+
+static tess_status save(tess *t) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/saved", dir);
+    tess_checkpoint_options o = { .struct_size = sizeof o, .dir = path, .keep = 1 };
+    moment("save", 1);
+    call_started = now_ms();
+    return tess_checkpoint_save(t, &o);
+}
+
+static tess_status turn(tess *t, const tess_scope *scopes) {
+    tess_status s = train(t, scopes);
+    if (!s && strcmp(phase, "evaluation") == 0)
+        s = evaluate(t, scopes);
+    if (!s && strcmp(phase, "save") == 0)
+        s = save(t);
+    return s;
+}
+
+/* Whoever is through before the death has nothing to report. */
+static int end(tess *t, const char *rank) {
+    moment("close", 1);
+    call_started = now_ms();
+    tess_status s = tess_close(t);
+    return report(NULL, s, rank);
+}
+
+static int is_among(const char *rank, const char *victims) {
+    size_t n = strlen(rank);
+    for (const char *at = victims; at; at = strchr(at, ','), at = at ? at + 1 : NULL)
+        if (strncmp(at, rank, n) == 0 && (at[n] == ',' || !at[n]))
+            return 1;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *rank = getenv("RANK");
     if (argc < 5 || !rank)
         return 2;
     dir = argv[1];
     phase = argv[2];
-    is_victim = strcmp(argv[3], rank) == 0;
+    is_victim = is_among(rank, argv[3]);
+    if (getenv("KILL_ELEMS"))
+        big = atol(getenv("KILL_ELEMS"));
     delay_us = atol(argv[4]);
     if (argc > 5)
         signal_number = atoi(argv[5]);
@@ -144,13 +196,16 @@ int main(int argc, char **argv) {
     call_started = now_ms();
     const char *device = getenv("TESSERA_DEVICE");
     on_host = !device || strcmp(device, "cpu") == 0;
-    tess_options o = { .struct_size = sizeof o, .pointer_mem = 1u << TESS_MEM_HOST | 1u << TESS_MEM_CUDA };
+    tess_options o = { .struct_size = sizeof o,
+                       .pointer_mem = 1u << TESS_MEM_HOST | 1u << TESS_MEM_CUDA,
+                       .checkpoint = strcmp(phase, "save") == 0 };
     tess_status s = tess_open(&o, &t);
     if (s)
         return report(NULL, s, rank);
     if ((s = declare(t, scopes)) || (s = tess_shard(t, NULL, NULL)))
         return report(t, s, rank);
-    for (int i = 0; !s && i < 1000; i++)
-        s = train(t, scopes);
-    return report(t, s, rank);
+    int closes = strcmp(phase, "close") == 0;
+    for (int i = 0; !s && i < (closes ? 1 : 1000); i++)
+        s = turn(t, scopes);
+    return !s && closes ? end(t, rank) : report(t, s, rank);
 }
