@@ -20,5 +20,6 @@ for page in site/*.html; do
     [ -e "site/$link" ] || fail "$page links to $link, which is not there"
   done < <(grep -o '\(href\|src\)="[^"#:]*[".#]' "$page" | sed 's/.*="//; s/[#"]$//' | grep -v '^\.\./' | grep -v '^$' | sort -u)
 done
+grep -q '<a href="memory.html">Memory: does it fit?</a>' site/your-own-loop.html || fail "a link of your-own-loop shows a file name"
 grep -q '<h3 id="tess_shard">' site/reference.html || fail "the reference lacks tess_shard"
 echo "$count pages, every link leads somewhere"

@@ -25,7 +25,7 @@ static const char page_style[] =
     "figure{margin:0}.scroll>svg{display:block;max-width:100%;min-width:44rem;height:auto}\n"
     "table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums;min-width:24rem}\n"
     "caption{text-align:left;font-weight:600;padding:.25rem 0 .5rem}\n"
-    "th,td{padding:.3rem .9rem .3rem 0;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--rule);"
+    "th,td{padding:.3rem .6rem .3rem 0;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--rule);"
     "white-space:nowrap}"
     "th{font-weight:400}thead th{color:var(--muted);font-size:.8125rem;vertical-align:bottom;white-space:normal}"
     ".n{text-align:right}tr.sum>*,tr.peak>*{font-weight:600}tr.peak>*{background:var(--wash)}\n"
