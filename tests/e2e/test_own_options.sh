@@ -29,12 +29,14 @@ train() { "$TESSERA" train linear -n 2 --quiet --json=run.json "$@"; }
 expect 0 train --steps 8
 whole=$(summary params_digest)
 : >lives
+rm run.json # a restart appends
 expect 0 env TESSERA_RESTART_FILE="$PWD/lives" "$TESSERA" train linear -n 2 --quiet --steps 5 --save run --save-every 2
 rm -r run/step-000005
 expect 0 env TESSERA_RESTART=2 TESSERA_RESTART_FILE="$PWD/lives" "$TESSERA" train linear -n 2 --quiet --steps 8 --save run \
   --save-every 2 --json=run.json
 [ "$(summary restarts) $(summary steps_repeated) $(summary params_digest)" = "2 1 $whole" ] || fail "$(cat run.json)"
 awk -v lost="$(summary seconds_lost)" 'BEGIN { exit !(lost > 0 && lost < 100) }' || fail "seconds_lost: $(summary seconds_lost)"
+rm run.json
 expect 0 env TESSERA_RESTART=1 "$TESSERA" train linear -n 2 --quiet --steps 2 --json=run.json # nothing is saved: from the start
 [ "$(summary restarts) $(summary steps_repeated)" = "1 0" ] || fail "$(cat run.json)"
 for bad in -1 x 1048577; do

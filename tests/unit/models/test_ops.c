@@ -378,7 +378,9 @@ static void test_ops__layernorm_backward_is_its_derivative(void **state) {
     close_table(&t);
 }
 
-static const ops_attention_shape attend = { .batch = 2, .time = 70, .heads = 3, .size = 5 }; /* more rows than one block */
+static const ops_attention_shape attend = {
+    .batch = 2, .time = 70, .heads = 3, .size = 5
+}; /* more rows than one block */
 enum { N_QKV = 2 * 70 * 3 * 3 * 5, N_ATT = 2 * 70 * 3 * 5 };
 
 static void attend_x(ops *o, const float *x, float *y, float *kept, void *scratch) {
