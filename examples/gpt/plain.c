@@ -211,7 +211,6 @@ struct gpt {
     size_t n_params;
     int step; /* done */
     float *params, *moment1, *moment2, *grads;
-    FILE *file;    /* the checkpoint being read or written */
     float *memory; /* of all activations below */
     struct layer_acts *acts;
     float *stream, *lnf, *mean, *rstd, *logits; /* the residual stream after the last layer, and the head's */
@@ -309,18 +308,17 @@ struct header {
     int32_t layers, heads, width, context, step, reserved;
 };
 
-/* Opens a checkpoint and takes the model's sizes and the steps done from it; the file then stands before the
- * parameters. */
-static FILE *open_checkpoint(const char *path, struct options *o, int *step) {
-    struct header h;
-    FILE *file = fopen(path, "rb");
-    if (!file || fread(&h, sizeof h, 1, file) != 1 || memcmp(h.magic, "GPTBYTE2", 8))
-        die("%s: not a checkpoint of this program", path);
-    if (h.layers < 1 || h.layers > 256 || h.heads < 1 || h.width < 1 || h.width > 16384 || h.context < 1 ||
-        h.context > 8192 || h.step < 0)
-        die("%s: the sizes in its header make no sense", path);
-    o->layers = h.layers, o->heads = h.heads, o->width = h.width, o->context = h.context, *step = h.step;
-    return file;
+static struct header header_of(const struct gpt *g) {
+    return (struct header){ "GPTBYTE2", g->o.layers, g->o.heads, g->o.width, g->o.context, g->step, 0 };
+}
+
+/* A run goes on where the checkpoint's has stopped: data and learning rate are functions of the step. */
+static void take_header(struct gpt *g, const struct header *h) {
+    struct header mine = header_of(g);
+    mine.step = h->step;
+    if (h->step < 0 || memcmp(h, &mine, sizeof mine) != 0)
+        die("%s: not a checkpoint of this program with these sizes", g->o.load);
+    g->step = h->step;
 }
 
 static void initialize(struct gpt *g) {
@@ -331,19 +329,20 @@ static void initialize(struct gpt *g) {
 }
 
 static void load(struct gpt *g) {
-    if (fread(g->params, sizeof(float), 3 * g->n_params, g->file) != 3 * g->n_params)
-        die("%s: shorter than its header says", g->o.load);
-    fclose(g->file);
+    struct header h;
+    FILE *file = fopen(g->o.load, "rb");
+    if (!file || fread(&h, sizeof h, 1, file) != 1 ||
+        fread(g->params, sizeof(float), 3 * g->n_params, file) != 3 * g->n_params || fclose(file))
+        die("%s: cannot be read, or is shorter than its header says", g->o.load);
+    take_header(g, &h);
 }
 
 static void save(struct gpt *g, const char *path) {
-    struct header h = { "GPTBYTE2", g->o.layers, g->o.heads, g->o.width, g->o.context, g->step, 0 };
-    g->file = fopen(path, "wb");
-    if (!g->file || fwrite(&h, sizeof h, 1, g->file) != 1)
-        die("%s: cannot be written", path);
-    if (fwrite(g->params, sizeof(float), 3 * g->n_params, g->file) != 3 * g->n_params)
-        die("%s: cannot be written", path);
-    if (fflush(g->file) || fsync(fileno(g->file)) || fclose(g->file))
+    struct header h = header_of(g);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(&h, sizeof h, 1, file) != 1 ||
+        fwrite(g->params, sizeof(float), 3 * g->n_params, file) != 3 * g->n_params || fflush(file) ||
+        fsync(fileno(file)) || fclose(file))
         die("%s: cannot be written", path);
     printf("saved %zu parameters in %s\n", g->n_params, path);
 }
@@ -699,15 +698,13 @@ static void train(struct gpt *g, const struct text *text) {
 
 int main(int argc, char **argv) {
     struct gpt g = { .o = read_options(argc, argv) };
-    if (g.o.load)
-        g.file = open_checkpoint(g.o.load, &g.o, &g.step);
     if (g.o.width % g.o.heads)
         die("--width %d is not a multiple of --heads %d", g.o.width, g.o.heads);
     struct text text = read_text(g.o.data, g.o.context);
     describe(&g);
     allocate_params(&g);
     allocate_acts(&g);
-    if (g.file)
+    if (g.o.load)
         load(&g);
     else
         initialize(&g);

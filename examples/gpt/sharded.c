@@ -2,7 +2,7 @@
 /* A small GPT on bytes: hand-written forward and backward, AdamW, evaluation, generation and checkpoints.
  *
  *   cc -O3 -ffp-contract=off sharded.c $(pkg-config --cflags --libs tessera) -lm -o sharded
- *   tessera run -n 4 -- ./sharded --steps 200 --data input.txt --save model.bin
+ *   tessera run -n 4 -- ./sharded --steps 200 --data input.txt --save model
  *
  * All parameters lie in one block of memory. Tensors that every layer has are stacked: the attention weights of all
  * layers are one array of [layers, width, 3 * width]. The head reads the token embedding (tied weights). Gradients
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <fcntl.h>
 #include <tessera/tessera.h>
 
 #define VOCAB 256
@@ -219,8 +218,6 @@ struct gpt {
     int step; /* done */
     tess *tess;
     tess_scope embed, layer, head;
-    size_t array, saving;
-    FILE *file;    /* the checkpoint being read or written */
     float *memory; /* of all activations below */
     struct layer_acts *acts;
     float *stream, *lnf, *mean, *rstd, *logits; /* the residual stream after the last layer, and the head's */
@@ -315,50 +312,38 @@ struct header {
     int32_t layers, heads, width, context, step, reserved;
 };
 
-/* Opens a checkpoint and takes the model's sizes and the steps done from it; the file then stands before the
- * parameters. */
-static FILE *open_checkpoint(const char *path, struct options *o, int *step) {
-    struct header h;
-    FILE *file = fopen(path, "rb");
-    if (!file || fread(&h, sizeof h, 1, file) != 1 || memcmp(h.magic, "GPTBYTE2", 8))
-        die("%s: not a checkpoint of this program", path);
-    if (h.layers < 1 || h.layers > 256 || h.heads < 1 || h.width < 1 || h.width > 16384 || h.context < 1 ||
-        h.context > 8192 || h.step < 0)
-        die("%s: the sizes in its header make no sense", path);
-    o->layers = h.layers, o->heads = h.heads, o->width = h.width, o->context = h.context, *step = h.step;
-    return file;
+static struct header header_of(const struct gpt *g) {
+    return (struct header){ "GPTBYTE2", g->o.layers, g->o.heads, g->o.width, g->o.context, g->step, 0 };
 }
 
-static const uint32_t arrays[] = { TESS_OF_PARAM, TESS_OF_MOMENT1, TESS_OF_MOMENT2 };
-/* This rank's part of a tensor or of a moment: its starting values, or read from or written to a checkpoint. */
-static tess_status part(void *user, const tess_range *r, void *data) {
-    struct gpt *g = user;
-    const size_t bytes = r->elems * sizeof(float), first = g->tensor[r->tag].offset + r->stacked_first;
-    const size_t at = sizeof(struct header) + (g->array * g->n_params + first) * sizeof(float);
-    if (!g->file)
-        initial_values(g, (int)r->tag, r->stacked_first, r->elems, data);
-    else if (!g->saving && pread(fileno(g->file), data, bytes, (off_t)at) != (ssize_t)bytes)
-        return tess_fail(TESS_E_DATA, "%s: shorter than its header says", g->o.load);
-    else if (g->saving && pwrite(fileno(g->file), data, bytes, (off_t)at) != (ssize_t)bytes)
-        return tess_fail(TESS_E_SYSTEM, "%s: cannot be written", g->o.save);
+/* A run goes on where the checkpoint's has stopped: data and learning rate are functions of the step. */
+static void take_header(struct gpt *g, const struct header *h) {
+    struct header mine = header_of(g);
+    mine.step = h->step;
+    if (h->step < 0 || memcmp(h, &mine, sizeof mine) != 0)
+        die("%s: not a checkpoint of this program with these sizes", g->o.load);
+    g->step = h->step;
+}
+
+static tess_status initialize(void *user, const tess_range *r, void *data) {
+    initial_values(user, (int)r->tag, r->stacked_first, r->elems, data);
     return TESS_OK;
 }
 
 static void load(struct gpt *g) {
-    for (g->array = 0; g->array < 3; g->array++)
-        ok(tess_each_owned(g->tess, arrays[g->array] | TESS_OF_WRITE, part, g));
-    fclose(g->file);
+    struct header h = { .step = 0 };
+    tess_checkpoint_load_options o = {
+        .struct_size = sizeof o, .path = g->o.load, .common = &h, .common_bytes = sizeof h
+    };
+    ok(tess_checkpoint_load(g->tess, &o, NULL));
+    take_header(g, &h);
 }
 
 static void save(struct gpt *g, const char *path) {
-    struct header h = { "GPTBYTE2", g->o.layers, g->o.heads, g->o.width, g->o.context, g->step, 0 };
-    g->file = fdopen(open(path, O_RDWR | O_CREAT, 0666), "r+b"), g->saving = 1;
-    if (!g->file || fwrite(&h, sizeof h, 1, g->file) != 1)
-        die("%s: cannot be written", path);
-    for (g->array = 0; g->array < 3; g->array++)
-        ok(tess_each_owned(g->tess, arrays[g->array], part, g));
-    if (fflush(g->file) || fsync(fileno(g->file)) || fclose(g->file))
-        die("%s: cannot be written", path);
+    struct header h = header_of(g);
+    tess_checkpoint_options o = { .struct_size = sizeof o, .dir = path, .common = &h, .common_bytes = sizeof h };
+    ok(tess_checkpoint_save(g->tess, &o));
+    ok(tess_checkpoint_wait(g->tess, NULL));
     printf("saved %zu parameters in %s\n", g->n_params, path);
 }
 
@@ -713,8 +698,6 @@ static void train(struct gpt *g, const struct text *text) {
 
 int main(int argc, char **argv) {
     struct gpt g = { .o = read_options(argc, argv) };
-    if (g.o.load)
-        g.file = open_checkpoint(g.o.load, &g.o, &g.step);
     if (g.o.width % g.o.heads)
         die("--width %d is not a multiple of --heads %d", g.o.width, g.o.heads);
     struct text text = read_text(g.o.data, g.o.context);
@@ -723,8 +706,8 @@ int main(int argc, char **argv) {
     describe(&g);
     declare(&g);
     allocate_acts(&g);
-    ok(tess_shard(g.tess, g.file ? NULL : part, &g));
-    if (g.file)
+    ok(tess_shard(g.tess, initialize, &g));
+    if (g.o.load)
         load(&g);
     printf("%zu parameters, %zu bytes of text\n", g.n_params, text.total);
     train(&g, &text);

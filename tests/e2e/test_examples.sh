@@ -26,57 +26,98 @@ $(diff "$gpt/plain.c" "$gpt/sharded.c" | grep -c '^<'))"
 [ "$changed" -lt 100 ] || fail "$changed changed lines, expected fewer than 100"
 [ "$(diff "$gpt/plain.c" "$gpt/sharded.c" | grep -c '^>')" -lt 70 ] || fail "70 lines or more are added"
 
-# One rank: every line of output and every bit of the checkpoint.
+# parameters FILE: of a checkpoint of plain.c, in the order that a safetensors file has.
+parameters() {
+  local name count first
+  awk -v L=3 -v C=32 -v T=32 -v V=256 'BEGIN {
+    n = split("embed.tokens 0 " V * C ",embed.positions 0 " T * C ",ln1.weight 1 " C ",ln1.bias 1 " C ",qkv.weight 1 " 3 * C * C ",qkv.bias 1 " 3 * C ",out.weight 1 " C * C ",out.bias 1 " C ",ln2.weight 1 " C ",ln2.bias 1 " C ",fc.weight 1 " 4 * C * C ",fc.bias 1 " 4 * C ",proj.weight 1 " 4 * C * C ",proj.bias 1 " C ",head.ln.weight 0 " C ",head.ln.bias 0 " C, tensors, ",")
+    at = 8 # the header, in elements
+    for (i = 1; i <= n; i++) {
+      split(tensors[i], x, " ")
+      for (l = 0; l < (x[2] ? L : 1); l++) { print (x[2] ? "h." l "." : "") x[1], x[3], at; at += x[3] }
+    }
+  }' | LC_ALL=C sort | while read -r name count first; do tail -c +$((4 * first + 1)) "$1" | head -c $((4 * count)); done
+}
+# exported DIR: the data of what `ckpt export` makes of a checkpoint of sharded.c.
+exported() {
+  rm -rf folder
+  "$TESSERA" ckpt export "$1" folder >/dev/null || fail "ckpt export $1"
+  tail -c $((4 * $(sed -n 's/^\([0-9]*\) parameters,.*/\1/p' plain.txt))) folder/model.safetensors
+}
+
+# One rank: every line of output and every bit of the parameters.
 model="--layers 3 --heads 4 --width 32 --context 32 --steps 20 --eval-every 10 --generate 16"
 "$plain" $model --batch 8 --save plain.bin | sed 's/plain\.bin/FILE/' >plain.txt
-"$sharded" $model --batch 8 --save sharded.bin | sed 's/sharded\.bin/FILE/' >sharded.txt
+"$sharded" $model --batch 8 --save one | sed 's/one$/FILE/' >sharded.txt
 [ "$(grep -c ' loss ' plain.txt)" = 20 ] || fail "the plain trainer did not print 20 losses"
 diff plain.txt sharded.txt || fail "the losses of one rank differ"
-cmp plain.bin sharded.bin || fail "the parameters of one rank differ"
+parameters plain.bin >left
+exported one >right
+[ "$(stat -c %s left)" -gt 100000 ] || fail "there are no parameters"
+cmp left right || fail "the parameters of one rank differ"
 echo "W = 1: $(grep 'step 20 loss' sharded.txt), parameters equal"
 
 # Half of the run, and the rest of it from the checkpoint: parameters, moments and steps done go on to the same bits.
-for half in "$plain" "$sharded"; do
-  for rest in "$plain" "$sharded"; do
-    "$half" $model --batch 8 --stop 10 --save half.bin >/dev/null
-    "$rest" $model --batch 8 --load half.bin --save whole.bin >rest.txt
-    [ "$(grep -c ' loss ' rest.txt)" = 10 ] || fail "the resumed run did not print 10 losses"
-    cmp plain.bin whole.bin || fail "resumed: $half, then $rest: the parameters or moments differ"
-  done
-done
+"$plain" $model --batch 8 --stop 10 --save half.bin >/dev/null
+"$plain" $model --batch 8 --load half.bin --save whole.bin >rest.txt
+[ "$(grep -c ' loss ' rest.txt)" = 10 ] || fail "the resumed run did not print 10 losses"
+cmp plain.bin whole.bin || fail "plain, resumed: the parameters or moments differ"
+losses() { sed -n 's/.*step \([0-9]*\) loss \(.*\)/\1 \2/p' "$1"; }
+# resumes NAME COMMAND…: the same of the sharded one; the whole run's checkpoint is in $1, its output in ranks.txt.
+resumes() {
+  local whole=$1
+  shift
+  rm -rf half rest
+  "$@" --stop 10 --save half >half.txt || fail "half of a run: $*"
+  "$@" --load half --save rest >rest.txt || fail "the rest of a run: $*"
+  [ "$(losses rest.txt)" = "$(losses ranks.txt | tail -n 10)" ] && [ "$(losses rest.txt | wc -l)" = 10 ] || fail "resumed, other losses: $*"
+  "$TESSERA" ckpt diff "$whole" rest >diff.txt || fail "resumed, other parameters or moments: $* $(cat diff.txt)"
+}
+cp sharded.txt ranks.txt
+resumes one "$sharded" $model --batch 8
 
 # More ranks: the same global batches, so nearly the same losses; among themselves the same bits.
-losses() { sed -n 's/.*step \([0-9]*\) loss \(.*\)/\1 \2/p' "$1"; }
 for ranks in 2 4; do
   runs=0
   for setting in "full scopes" "full scopes" "full none" "full size:20000" "full module:h.*" "grad_op scopes" "none scopes"; do
     read -r strategy wrap <<<"$setting"
+    rm -rf ranks
     TESSERA_STRATEGY=$strategy TESSERA_WRAP=$wrap "$TESSERA" run -n $ranks -- "$sharded" $model \
-      --batch $((8 / ranks)) --save "ranks.bin" >ranks.txt || fail "W = $ranks, strategy $strategy, wrap $wrap"
+      --batch $((8 / ranks)) --save ranks >ranks.txt || fail "W = $ranks, strategy $strategy, wrap $wrap"
     [ "$(losses ranks.txt | wc -l)" = 20 ] || fail "W = $ranks did not print 20 losses"
     if [ $runs = 0 ]; then
-      mv ranks.bin "first$ranks.bin"
+      mv ranks "first$ranks"
       losses ranks.txt | paste -d ' ' - <(losses plain.txt) | awk '{ d = ($2 - $4) / $4; if (d < 0) d = -d
         if ($1 != $3 || d > 1e-4) { print "step " $1 ": " $2 " and " $4; bad = 1 } } END { exit bad }' ||
         fail "W = $ranks: losses are not those of one rank"
     else
-      cmp "first$ranks.bin" ranks.bin || fail "W = $ranks, strategy $strategy, wrap $wrap: parameters differ"
+      "$TESSERA" ckpt diff "first$ranks" ranks >diff.txt || fail "W = $ranks, strategy $strategy, wrap $wrap: $(cat diff.txt)"
     fi
     runs=$((runs + 1))
   done
-  "$TESSERA" run -n $ranks -- "$sharded" $model --batch $((8 / ranks)) --stop 7 --save half.bin >/dev/null
-  "$TESSERA" run -n $ranks -- "$sharded" $model --batch $((8 / ranks)) --load half.bin --save ranks.bin >/dev/null
-  cmp "first$ranks.bin" ranks.bin || fail "W = $ranks: resumed, the parameters or moments differ"
-  echo "W = $ranks: $runs runs, and one in two parts, ended with the same parameters"
+  echo "W = $ranks: $runs runs ended with the same parameters"
 done
 
-# What four ranks wrote, one rank and the plain program read.
-"$plain" --steps 0 --load first4.bin >plain.txt
-"$sharded" --steps 0 --load first4.bin | diff plain.txt - || fail "a checkpoint of four ranks reads differently"
-head -c 1000 first4.bin >short.bin
+# N steps, save, load, N steps are 2N steps, whatever the ranks, strategy and offload (its kernels read fp32).
+for setting in "2 full none" "3 none none" "4 hybrid:2 none" "4 hybrid_grad_op:2 cpu" "2 grad_op cpu"; do
+  read -r ranks strategy offload <<<"$setting"
+  export TESSERA_STRATEGY=$strategy TESSERA_OFFLOAD=$offload
+  rm -rf ranks
+  "$TESSERA" run -n $ranks -- "$sharded" $model --batch 2 --save ranks >ranks.txt || fail "$setting"
+  resumes ranks "$TESSERA" run -n $ranks -- "$sharded" $model --batch 2
+done
+unset TESSERA_STRATEGY TESSERA_OFFLOAD
+echo "resumed on 1 to 4 ranks: the same losses, parameters and moments"
+
+# What four ranks wrote, one rank reads; and what is no checkpoint of this model is refused.
+"$sharded" $model --load first4 --save again >/dev/null || fail "one rank does not read the checkpoint of four"
+"$TESSERA" ckpt diff first4 again >diff.txt || fail "a checkpoint of four ranks reads differently: $(cat diff.txt)"
 code=0
-"$sharded" --steps 0 --load short.bin 2>error.txt >/dev/null || code=$?
-grep -q 'short.bin: shorter than its header says' error.txt && [ $code = 6 ] || fail "a short checkpoint is not refused"
+"$sharded" $model --load nowhere 2>error.txt >/dev/null || code=$?
+grep -q 'nowhere: No such file' error.txt && [ $code = 6 ] || fail "what is not there is not refused: $(cat error.txt)"
+code=0
+"$sharded" --layers 2 --width 32 --steps 0 --load first4 2>error.txt >/dev/null || code=$?
+grep -q 'checkpoint of another model' error.txt && [ $code = 6 ] || fail "another model is not refused: $(cat error.txt)"
 
 for ranks in 1 2; do
   "$TESSERA" run -n $ranks -- "$BUILD/examples/first/train" >first.txt
