@@ -327,15 +327,19 @@ tess_status tess__data_write(tess__data_writer *w, const void *data, uint64_t by
     return TESS_OK;
 }
 
+tess_status tess__data_header(const char *path, const tess__tensor *tensors, uint64_t n, char **out, size_t *bytes) {
+    enum { ALIGN = 4096 }; /* of the data, so that large writes lie on pages */
+    return tess__safetensors_header(path, tensors, n, "\"tessera\":\"checkpoint\"", ALIGN, out, bytes);
+}
+
 tess_status tess__data_create(const tess__disk *d, const char *step_dir, const char *name, const tess__tensor *tensors,
                               uint64_t n, tess__data_writer *out) {
-    enum { ALIGN = 4096 }; /* of the data, so that large writes lie on pages */
     char *header = NULL;
     size_t bytes = 0;
     *out = (tess__data_writer){ .disk = d, .file = -1 };
     snprintf(out->dir, sizeof out->dir, "%s", step_dir);
     join(out->path, step_dir, name);
-    TRY(tess__safetensors_header(out->path, tensors, n, "\"tessera\":\"checkpoint\"", ALIGN, &header, &bytes));
+    TRY(tess__data_header(out->path, tensors, n, &header, &bytes));
     out->file = d->open(d->self, out->path, TESS__DISK_CREATE);
     tess_status s = TESS_OK;
     if (out->file < 0)

@@ -50,6 +50,8 @@ typedef struct {
     tess__sums sums;
     volatile int *cancel; /* not null and not 0: the next write fails */
 } tess__data_writer;
+/** The start of such a file, to its data; the caller frees *out. `path` is for messages. */
+tess_status tess__data_header(const char *path, const tess__tensor *tensors, uint64_t n, char **out, size_t *bytes);
 /** Creates the file and writes its header. `tensors` are arranged. */
 tess_status tess__data_create(const tess__disk *, const char *step_dir, const char *name, const tess__tensor *tensors,
                               uint64_t n, tess__data_writer *out);

@@ -12,7 +12,7 @@
 #include "tools/support/command_line.h"
 #include "tools/support/shared_options.h"
 
-enum { KEY_KEEP = 0x5000, KEY_TO, KEY_DTYPE, KEY_MAX_FILE };
+enum { KEY_KEEP = 0x5000, KEY_TO, KEY_DTYPE, KEY_MAX_FILE, KEY_PLAN };
 
 static const tool_subject verbs[] = {
     { "list", "a line per checkpoint" },
@@ -91,6 +91,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_KEEP: return take_number(state, "--keep", text, &a->keep);
     case KEY_TO: return take_number(state, "--to", text, &a->to);
+    case KEY_PLAN: a->plan = 1; return 0;
     case KEY_DTYPE: return take_dtype(a, state, text);
     case KEY_MAX_FILE:
         if (!tess_option_parse_bytes(text, &a->max_file_bytes) || !a->max_file_bytes)
@@ -104,6 +105,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static const struct argp_option options[] = {
     { "to", KEY_TO, "W", 0, "into as many files", 0 },
+    { "plan", KEY_PLAN, NULL, 0, "say what would be written, from the headers alone", 0 },
     { "keep", KEY_KEEP, "K", 0, "how many stay, the newest", 0 },
     { "dtype", KEY_DTYPE, "fp32|bf16", 0, "of the parameters; as they are saved unless given", 0 },
     { "max-file", KEY_MAX_FILE, "BYTES", 0, "most data in one file (5 GB)", 0 },
@@ -111,12 +113,13 @@ static const struct argp_option options[] = {
 };
 
 static const tool_own_subjects own_subjects[] = {
-    { "to", "reshard import" }, { "keep", "prune" }, { "dtype", "export" }, { "max-file", "export" }, { NULL, NULL },
+    { "to", "reshard import" }, { "plan", "reshard" },    { "keep", "prune" },
+    { "dtype", "export" },      { "max-file", "export" }, { NULL, NULL },
 };
 
 static const tool_page page = {
     .command = "ckpt",
-    .usage = "list DIR\nshow PATH\nverify PATH…\ndiff A B\nreshard PATH DIR --to W\n"
+    .usage = "list DIR\nshow PATH\nverify PATH…\ndiff A B\nreshard PATH DIR --to W [--plan]\n"
              "export PATH FOLDER [OPTION…]\nimport FOLDER DIR [OPTION…]\nprune DIR --keep K",
     .subjects_title = "Words",
     .subjects = verbs,

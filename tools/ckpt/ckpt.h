@@ -14,7 +14,7 @@ typedef struct {
     size_t n;
     uint64_t keep, to, max_file_bytes; /* 0: not given */
     uint32_t dtype;                    /* of an export */
-    int quiet, json_on;
+    int quiet, json_on, plan;          /* plan: reshard says what it would write */
     json_out json;
 } ckpt_arguments;
 

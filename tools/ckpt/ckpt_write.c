@@ -10,6 +10,7 @@
 #include "core/base/status.h"
 #include "core/kernels/kernels.h"
 #include "tools/support/command_line.h"
+#include "tools/support/progress.h"
 #include "ckpt.h"
 #include "tools/support/hf_export.h"
 
@@ -159,6 +160,48 @@ static void drop_made(making *k) {
     free(k->chunk);
 }
 
+/* A file that would be written. */
+static tess_status put_planned(const making *k, const char *name, uint64_t bytes, uint64_t tensors) {
+    ckpt_arguments *a = (ckpt_arguments *)k->a;
+    char text[32];
+    if (!a->json_on && !a->quiet)
+        printf("%s  %s in %" PRIu64 " tensors\n", name, tool_bytes_text(bytes, text), tensors);
+    if (!a->json_on)
+        return TESS_OK;
+    json_object_begin(&a->json, NULL);
+    json_string(&a->json, "event", "file");
+    json_string(&a->json, "name", name);
+    json_uint(&a->json, "bytes", bytes);
+    json_uint(&a->json, "tensors", tensors);
+    return ckpt_json_end(a) ? tess_fail(TESS_E_DATA, "the output cannot be written") : TESS_OK;
+}
+
+static tess_status plan_file(const making *k, uint64_t w) {
+    char name[TESS__FILE_NAME], *header = NULL;
+    tess__tensor *list = NULL;
+    origin *origins = NULL;
+    uint64_t count = 0, bytes = 0;
+    size_t header_bytes = 0;
+    tess__data_file_name(1, w, k->m.n_files, name);
+    tess_status status = list_file(k, w, k->m.n_files, &list, &origins, &count);
+    if (!status) {
+        bytes = tess__safetensors_arrange(list, count);
+        status = tess__data_header(name, list, count, &header, &header_bytes);
+    }
+    if (!status)
+        status = put_planned(k, name, bytes + header_bytes, count);
+    free(header);
+    free(list);
+    free(origins);
+    return status;
+}
+
+static tess_status plan_files(const making *k) {
+    for (uint64_t w = 0; w < k->m.n_files; w++)
+        TRY(plan_file(k, w));
+    return TESS_OK;
+}
+
 int ckpt_reshard(ckpt_arguments *a) {
     ckpt_source source = { .n = 0 };
     making k = { .a = a, .path = a->paths[1] };
@@ -170,7 +213,7 @@ int ckpt_reshard(ckpt_arguments *a) {
         k.m.chunk_bytes = TESS__CHUNK_BYTES;
         k.m.has_sums = tess__sum_known();
         k.m.files = NULL;
-        status = make(&k, a->paths[1]);
+        status = a->plan ? plan_files(&k) : make(&k, a->paths[1]);
         drop_made(&k);
     }
     ckpt_source_close(&source);
