@@ -23,6 +23,7 @@ kill_one() {
   done
   return 1
 }
+kill_any() { kill_one $((RANDOM % 4)); } # one may be between two lives
 # table NAME COLUMN: of the failures.
 table() {
   sort -g -k "$2,$2" failures | awk -v name="$1" -v c="$2" '{ x[NR] = $c } END {
@@ -30,7 +31,7 @@ table() {
 }
 # survive NAME EVENT COMMAND…: deaths come at equal distances of the run and random instants.
 survive() {
-  local name=$1 event=$2 i rank at count done=0
+  local name=$1 event=$2 i at count done=0
   shift 2
   rm -rf run.json saved
   json=run.json
@@ -38,9 +39,8 @@ survive() {
   for ((i = 1; i <= kills; i++)); do
     while at=$(last) && ! gone $pid && { [ -z "$at" ] || [ "$at" -lt $((i * 290 / (kills + 1))) ]; }; do sleep 0.02; done
     sleep "0.0$((RANDOM % 10))"
-    rank=$((RANDOM % 4))
     count=$(lines)
-    kill_one $rank || continue
+    within 30 kill_any || gone $pid || fail "$name: no rank to kill"
     done=$((done + 1))
     within 120 another "$count" || gone $pid || fail "$name: no step after death $i: $(tail -n 5 err)"
   done
