@@ -8,7 +8,7 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 kills=${KILLS:-8} lost=0 loaded=0 torn=0 left=0
-gpt="gpt --layers 2 --heads 2 --width 64 --context 16 --batch 1 --threads 1 --quiet --deterministic -n 2"
+model="convbn --image-size 15 --hidden 8 --batch 2 --threads 1 --quiet --deterministic -n 2" # its learning rate does not depend on --steps
 RANDOM=${SEED:-7}
 digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 newest() { local d; d=$(ls -d run/step-*/manifest.json 2>/dev/null | sort -V | tail -n 1); d=${d#run/step-}; echo $((10#0${d%%/*})); }
@@ -22,7 +22,7 @@ kill_all() { # the launcher and its ranks, which are its children
 for ((i = 0; i < kills; i++)); do
   resume=(); [ "$(newest)" = 0 ] || resume=(--resume run)
   rm -f life.json
-  "$TESSERA" train $gpt --steps 1000000 --save run --save-every 1 --keep 2 "${resume[@]}" --json=life.json >out 2>err & pid=$!
+  "$TESSERA" train $model --steps 1000000 --save run --save-every 1 --keep 2 "${resume[@]}" --json=life.json >out 2>err & pid=$!
   sleep "0.$((RANDOM % 60 + 20))"
   kill_all
   ! grep -q "error: run/.*\(wrong\|torn\|damaged\)" err || fail "kill $i: $(cat err)"
@@ -35,14 +35,14 @@ for ((i = 0; i < kills; i++)); do
   }
   loaded=$((loaded + 1))
   if [ $((i % 20)) = 19 ] || [ $i = $((kills - 1)) ]; then # what a next start that is left alone leaves
-    expect 0 "$TESSERA" train $gpt --steps $(($(newest) + 1)) --save run --keep 2 --resume run
+    expect 0 "$TESSERA" train $model --steps $(($(newest) + 1)) --save run --keep 2 --resume run
     [ -z "$(find run -name '*.tmp')" ] && [ "$(ls run | wc -l)" -le 2 ] || { left=$((left + 1)); echo "left: $(find run)"; }
     for d in run/*; do [ "$(ls "$d" | wc -l)" = 3 ] || { left=$((left + 1)); echo "left in $d: $(ls "$d")"; }; done
   fi
 done
 end=$(($(newest) + 3))
-expect 0 "$TESSERA" train $gpt --steps $end --resume run --json=again.json
-expect 0 "$TESSERA" train $gpt --steps $end --json=whole.json
+expect 0 "$TESSERA" train $model --steps $end --resume run --json=again.json
+expect 0 "$TESSERA" train $model --steps $end --json=whole.json
 [ "$(digest again.json)" = "$(digest whole.json)" ] || fail "another digest than $end steps that nothing happened to"
 echo "$kills kills in $end steps, $torn of which left a save unfinished; $loaded times there were checkpoints to go on from;" \
   "lost or wrong: $lost, left over after the next start: $left, digest that of an undisturbed run"

@@ -73,6 +73,9 @@ for strategy in none hybrid:2; do
 done
 survives 1 "any 4" env TESSERA_MIRROR=3 "$TESSERA" run -n 4 -- "$TESSERA" train $gpt --steps "$steps" --offload cpu
 recovered "tessera run, offload cpu"
+# The launcher does not see the variable, and counts all the same.
+survives 1 "any 4" "$TESSERA" run -n 4 -- env TESSERA_MIRROR=3 "$TESSERA" train $gpt --steps "$steps"
+recovered "tessera run -- env"
 
 # Both copies gone: one line and exit code 5; with a checkpoint and --restarts the run goes on from there.
 survives 1 "0 2" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5
