@@ -96,6 +96,19 @@ for name in llama gpt2; do
   back "$name" "scratch-$name"
   same "$trained" "made from nothing, exported, read back: $name"
 done
+# A tokenizer's files go along; one that cannot be read is one line.
+cp -r "$data/hf-llama" tok && chmod -R u+w tok && echo '{"of": "the tokenizer"}' >tok/tokenizer.json
+expect 0 "$TESSERA" train llama --model tok --data nano.bin --context 16 --batch 2 --steps 1 --quiet --export out-tok -n 2
+cmp tok/tokenizer.json out-tok/tokenizer.json && [ ! -e out-tok/vocab.json ] || fail "tokenizer: $(ls out-tok)"
+mkdir tok/merges.txt
+expect 6 "$TESSERA" train llama --model tok --data nano.bin --context 16 --batch 2 --steps 1 --quiet --export out-tok
+grep -q "merges.txt: cannot be copied: Is a directory" err && [ "$(wc -l <err)" = 1 ] || fail "a tokenizer's directory: $(cat err)"
+# No step: what is loaded is evaluated and writes a sample.
+back llama "$data/hf-llama"
+loaded=$found
+expect 0 "$TESSERA" train llama --model "$data/hf-llama" --context 16 --batch 2 --data nano.bin --steps 0 --sample 3 --quiet --json
+[ "$(digest)" = "$loaded" ] && grep -q '"event":"validation","step":0,"loss":[0-9]' out && grep -q '"event":"sample"' out &&
+  grep -q '"event":"summary".*"steps":0,.*"loss":null' out && ! grep -q '"event":"step"' out || fail "--steps 0: $(cat out)"
 touch file
 expect 6 "$TESSERA" train llama --layers 1 --context 16 --batch 1 --steps 1 --quiet --export file
 grep -q "^tessera: error: file: cannot be made a directory: " err && [ "$(wc -l <err)" = 1 ] || fail "--export to a file: $(cat err)"

@@ -37,7 +37,7 @@ def arguments():
     p.add_argument("--only", default="")
     p.add_argument("--no-times", action="store_true")
     p.add_argument("out", nargs="?")
-    return p.parse_args()
+    return p.parse_intermixed_args()
 
 
 def last_object(text):

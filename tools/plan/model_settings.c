@@ -127,16 +127,17 @@ static tess_status read_optimizer(train_settings *s) {
 
 static tess_status read_length(train_settings *s) {
     int64_t steps = 0, epochs = 0;
-    tess_status status = tess__option_int("steps", 1, INT64_MAX, &steps);
+    int says_steps = tess__option_text("steps") != NULL; /* 0: an evaluation, and a sample */
+    tess_status status = tess__option_int("steps", 0, INT64_MAX, &steps);
     if (status == TESS_OK)
         status = tess__option_int("epochs", 1, INT64_MAX, &epochs);
     if (status != TESS_OK)
         return status;
     if (epochs && strcmp(s->model, "mnist") != 0)
         return tess_fail(TESS_E_INVALID, "epochs is set, but %s counts steps", s->model);
-    if (steps)
-        s->epochs = 0;
-    if (steps || epochs) {
+    if (says_steps)
+        s->epochs = epochs = 0;
+    if (says_steps || epochs) {
         s->steps = (uint64_t)steps;
         s->epochs = (uint64_t)epochs;
     }

@@ -28,7 +28,7 @@ const tool_shared_option tool_shared_options[] = {
     { "hidden", "N", MODEL, ALL, "convbn", 1, 4096 },
     { "data", "PATH", DATA, TRAINS, "mnist " TRANSFORMERS, 0, 0 },
     { "batch", "B", DATA, ALL, NULL, 1, 1 << 20 },
-    { "steps", "S", DATA, TRAINS, NULL, 1, 1e15 },
+    { "steps", "S", DATA, TRAINS, NULL, 0, 1e15 },
     { "epochs", "E", DATA, TRAINS, "mnist", 1, 1e9 },
     { "seed", "S", DATA, ALL, NULL, 0, 9e18 },
     { "optimizer", "NAME", OPTIM, TRAINS, NULL, 0, 0 },

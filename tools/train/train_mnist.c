@@ -37,7 +37,7 @@ static tess_status mnist_open(train_run *r) {
                                       .accum = (int32_t)r->s.accum,
                                       .sync_each = r->s.sync_each };
     r->task.steps_per_epoch = tool_sampler_steps(&r->task.sampler);
-    r->task.steps = r->s.steps ? r->s.steps : r->s.epochs * r->task.steps_per_epoch;
+    r->task.steps = r->s.epochs ? r->s.epochs * r->task.steps_per_epoch : r->s.steps;
     r->task.eval_every = r->task.steps_per_epoch;
     r->task.eval_batches = (r->task.n_test + batch - 1) / batch;
     r->task.unit = "samples";

@@ -110,6 +110,7 @@ static tess_status make_batch(train_run *r) {
         return tess_fail(TESS_E_NOMEM, "no memory for a batch of %llu bytes",
                          (unsigned long long)r->m->desc.input_bytes);
     memset(r->batch, 0, r->m->desc.input_bytes);
+    memset(r->result, 0, r->m->desc.result_bytes); /* of no step, it says nothing */
     return TESS_OK;
 }
 

@@ -9,6 +9,7 @@
 #endif
 
 #include "tools/support/hf_export.h"
+#include "tools/support/hf_tokenizer.h"
 #include "tools/support/safetensors.h"
 #include <tessera/tessera.h>
 #include "train.h"
@@ -127,7 +128,10 @@ tess_status train_export(train_run *r) {
         hf_export_discard(s.folder);
         return status;
     }
-    return train_agree(r, s.folder ? hf_export_commit(s.folder) : TESS_OK);
+    status = s.folder ? hf_export_commit(s.folder) : TESS_OK;
+    if (status == TESS_OK && r->rank == 0 && r->s.folder)
+        status = hf_tokenizer_copy(r->s.folder, r->s.export_to);
+    return train_agree(r, status);
 }
 
 /* ---- digest ------------------------------------------------------------------------------------ */

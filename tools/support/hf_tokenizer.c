@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "hf_tokenizer.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[] = { "tokenizer.json",      "tokenizer_config.json",
+                                     "tokenizer.model",     "special_tokens_map.json",
+                                     "added_tokens.json",   "vocab.json",
+                                     "vocab.txt",           "merges.txt",
+                                     "chat_template.jinja", "generation_config.json" };
+
+static tess_status failed(const char *path) {
+    return tess_fail(TESS_E_DATA, "%s: cannot be copied: %s", path, strerror(errno));
+}
+
+static int copy_bytes(FILE *from, FILE *to) {
+    char room[1 << 16];
+    size_t n;
+    while ((n = fread(room, 1, sizeof room, from)) > 0)
+        if (fwrite(room, 1, n, to) != n)
+            return -1;
+    return ferror(from) || fflush(to) != 0 || fsync(fileno(to)) != 0 ? -1 : 0;
+}
+
+/* Under another name first, so that a file is whole or not there. */
+static tess_status copy(FILE *from, const char *path) {
+    char temporary[PATH_MAX + 8];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    FILE *to = fopen(temporary, "we");
+    if (!to)
+        return failed(path);
+    int bad = copy_bytes(from, to);
+    bad = fclose(to) != 0 || bad;
+    if (!bad && rename(temporary, path) == 0)
+        return TESS_OK;
+    tess_status status = failed(path);
+    unlink(temporary);
+    return status;
+}
+
+tess_status hf_tokenizer_copy(const char *from, const char *to) {
+    tess_status status = TESS_OK;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && status == TESS_OK; i++) {
+        char source[PATH_MAX], path[PATH_MAX];
+        if ((size_t)snprintf(source, sizeof source, "%s/%s", from, names[i]) >= sizeof source ||
+            (size_t)snprintf(path, sizeof path, "%s/%s", to, names[i]) >= sizeof path)
+            return tess_fail(TESS_E_DATA, "%.60s…: the path is too long", to);
+        FILE *f = fopen(source, "re");
+        if (!f && errno != ENOENT)
+            return failed(source);
+        status = f ? copy(f, path) : TESS_OK;
+        if (f)
+            fclose(f);
+    }
+    return status;
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Files of a Hugging Face folder that belong to its tokenizer, which no model reads here. */
+#ifndef TOOL_HF_TOKENIZER_H
+#define TOOL_HF_TOKENIZER_H
+#include <tessera/tessera.h>
+
+/** Copies those that `from` has into the folder `to`. TESS_E_DATA names the file that fails. */
+tess_status hf_tokenizer_copy(const char *from, const char *to);
+#endif
