@@ -21,7 +21,7 @@ static const struct {
     { "run", cmd_run, "start ranks of any program" },
     { "plan", cmd_plan, "what a run would take: bytes per rank, by category, for any number of ranks" },
     { "tune", cmd_tune, "the fastest combination of options that fits, by planning and simulating" },
-    { "plugins", cmd_plugins, "list the plugins, or describe one" },
+    { "plugins", cmd_plugins, "list, describe and check plugins, or write a new one" },
     { "report", cmd_report, "draw the memory and time of runs and plans: a page, a picture or a trace" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { "ckpt", cmd_ckpt, "look at checkpoints, check them, and make others of them" },
