@@ -21,10 +21,11 @@ int tess__has_control(const char *name) {
     return 0;
 }
 
-/* Names come from files, and messages go to terminals, which take control characters for commands. */
+/* Names come from files, and messages go to terminals, which take control characters for commands. A message is one
+ * line, whatever the names in it. */
 static void make_printable(char *text) {
     for (unsigned char *p = (unsigned char *)text; *p; p++)
-        for (int n = *p == '\n' ? 0 : control_bytes(p); n > 0; n--)
+        for (int n = control_bytes(p); n > 0; n--)
             p[n - 1] = '?';
 }
 

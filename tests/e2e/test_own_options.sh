@@ -24,26 +24,26 @@ done
 expect 3 env TESSERA_LOG=error TESSERA_PLAN=3 TESSERA_PLAN_FILE="$PWD/none/declared" "$first"
 one_line err "TESSERA_PLAN_FILE=$PWD/none/declared: No such file or directory"
 
-# TESSERA_RESTART and TESSERA_RESTART_FILE: the third life of a run that lost step 5, from the checkpoint of step 4.
-train() { "$TESSERA" train linear -n 2 --quiet --json=run.json "$@"; }
+# TESSERA_RESTART and TESSERA_RESTART_FILE, on one rank, as a launcher of ours sets them itself: the third life of a run that lost step 5, from the checkpoint of step 4.
+train() { "$TESSERA" train linear --quiet --json=run.json "$@"; }
 expect 0 train --steps 8
 whole=$(summary params_digest)
 : >lives
 rm run.json # a restart appends
-expect 0 env TESSERA_RESTART_FILE="$PWD/lives" "$TESSERA" train linear -n 2 --quiet --steps 5 --save run --save-every 2
+expect 0 env TESSERA_RESTART_FILE="$PWD/lives" "$TESSERA" train linear --quiet --steps 5 --save run --save-every 2
 rm -r run/step-000005
-expect 0 env TESSERA_RESTART=2 TESSERA_RESTART_FILE="$PWD/lives" "$TESSERA" train linear -n 2 --quiet --steps 8 --save run \
+expect 0 env TESSERA_RESTART=2 TESSERA_RESTART_FILE="$PWD/lives" "$TESSERA" train linear --quiet --steps 8 --save run \
   --save-every 2 --json=run.json
 [ "$(summary restarts) $(summary steps_repeated) $(summary params_digest)" = "2 1 $whole" ] || fail "$(cat run.json)"
 awk -v lost="$(summary seconds_lost)" 'BEGIN { exit !(lost > 0 && lost < 100) }' || fail "seconds_lost: $(summary seconds_lost)"
 rm run.json
-expect 0 env TESSERA_RESTART=1 "$TESSERA" train linear -n 2 --quiet --steps 2 --json=run.json # nothing is saved: from the start
+expect 0 env TESSERA_RESTART=1 "$TESSERA" train linear --quiet --steps 2 --json=run.json # nothing is saved: from the start
 [ "$(summary restarts) $(summary steps_repeated)" = "1 0" ] || fail "$(cat run.json)"
 for bad in -1 x 1048577; do
   expect 3 env TESSERA_RESTART=$bad "$TESSERA" train linear --quiet --steps 1
   [ "$(wc -l <err)" = 1 ] && grep -q "TESSERA_RESTART" err || fail "TESSERA_RESTART=$bad: $(cat err)"
 done
-expect 0 env TESSERA_RESTART_FILE="$PWD/none/lives" "$TESSERA" train linear -n 2 --quiet --steps 1
+expect 0 env TESSERA_RESTART_FILE="$PWD/none/lives" "$TESSERA" train linear --quiet --steps 1
 grep -q "TESSERA_RESTART_FILE: $PWD/none/lives: No such file or directory" err || fail "no warning: $(cat err)"
 
 # TESSERA_INTERFACE: Gloo listens there.
