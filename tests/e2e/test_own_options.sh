@@ -25,8 +25,8 @@ expect 3 env TESSERA_LOG=error TESSERA_PLAN=3 TESSERA_PLAN_FILE="$PWD/none/decla
 one_line err "TESSERA_PLAN_FILE=$PWD/none/declared: No such file or directory"
 
 # TESSERA_RESTART and TESSERA_RESTART_FILE, on one rank, as a launcher of ours sets them itself: the third life of a run that lost step 5, from the checkpoint of step 4.
-train() { "$TESSERA" train linear --quiet --json=run.json "$@"; }
-expect 0 train --steps 8
+train() { "$TESSERA" train linear -n 2 --quiet --json=run.json "$@"; }
+expect 0 "$TESSERA" train linear --quiet --json=run.json --steps 8
 whole=$(summary params_digest)
 : >lives
 rm run.json # a restart appends
