@@ -17,15 +17,15 @@
 
 enum { KEY_BYTES = 0x100, KEY_LEAST, KEY_ROUNDS, KEY_SECONDS, KEY_OP, KEY_TOGETHER, KEY_MACHINE, MOST_SUBJECTS = 16 };
 
-static const char *const subjects[] = { "comm", "blocks", "cast", "optimizer", "sum", "norm" };
+static const char *const subjects[] = { "comm", "blocks", "step", "cast", "optimizer", "sum", "norm" };
 enum { N_SUBJECTS = sizeof subjects / sizeof subjects[0] };
 
 typedef struct {
     const char *chosen[MOST_SUBJECTS];
     size_t n_chosen;
-    int comm, blocks;
+    int comm, blocks, step;
     const char *machine; /* where to write its description */
-    const char *model;   /* behind "blocks" */
+    const char *model;   /* behind "blocks" or "step" */
     tool_bench_options kernels;
     tool_bench_comm_options collectives;
 } arguments;
@@ -38,16 +38,17 @@ static error_t take_subject(arguments *a, const char *word, const struct argp_st
             a->chosen[a->n_chosen++] = subjects[i];
             a->comm |= i == 0;
             a->blocks |= i == 1;
+            a->step |= i == 2;
             return 0;
         }
-    for (size_t i = 0; a->blocks && !a->model && train_models[i]; i++)
+    for (size_t i = 0; (a->blocks || a->step) && !a->model && train_models[i]; i++)
         if (strcmp(train_models[i], word) == 0) {
             a->model = word;
             return 0;
         }
     const char *near = tool_suggestion(word, subjects, N_SUBJECTS);
     return tool_usage_error(state, "unknown subject '%s'%s", word,
-                            *near ? near : "; there are comm, blocks, cast, optimizer, sum and norm");
+                            *near ? near : "; there are comm, blocks, step, cast, optimizer, sum and norm");
 }
 
 static error_t take_bytes(const char *text, const char *name, uint64_t *out, const struct argp_state *state) {
@@ -79,8 +80,8 @@ static error_t take_seconds(arguments *a, const char *text, const struct argp_st
 }
 
 static error_t finish(arguments *a, const struct argp_state *state) {
-    if ((a->comm || a->blocks) && a->n_chosen > 1)
-        return tool_usage_error(state, "comm and blocks run on several ranks, the others on one: one at a time");
+    if ((a->comm || a->blocks || a->step) && a->n_chosen > 1)
+        return tool_usage_error(state, "comm, blocks and step come alone: one at a time");
     if (a->machine && a->n_chosen)
         return tool_usage_error(state, "--machine measures what it needs, no subject beside it");
     if (!a->comm && (a->collectives.op || a->collectives.least_bytes || a->collectives.seconds > 0))
@@ -132,8 +133,10 @@ static int bench_kernels(arguments *a) {
     if (status != TESS_OK)
         return tool_report(status);
     a->kernels.threads = (int32_t)threads;
-    int code = a->n_chosen ? TOOL_OK : tool_bench_kernels(NULL, &a->kernels);
-    for (size_t i = 0; i < a->n_chosen && code == TOOL_OK; i++)
+    int code = a->step       ? tool_bench_step(&a->kernels, a->model)
+               : a->n_chosen ? TOOL_OK
+                             : tool_bench_kernels(NULL, &a->kernels);
+    for (size_t i = 0; !a->step && i < a->n_chosen && code == TOOL_OK; i++)
         code = tool_bench_kernels(a->chosen[i], &a->kernels);
     return close_output(a->kernels.out, code);
 }
@@ -180,6 +183,7 @@ static int run_comm(arguments *a, int argc, char **argv) {
 static const tool_subject page_subjects[] = {
     { "comm", "collectives of every comm plugin that can run here, on -n ranks" },
     { "blocks", "the blocks of the reference models, or of the MODEL behind it, on -n ranks" },
+    { "step", "a pass of the engine against its blocks called directly, of five models or of MODEL" },
     { "cast", "casts of the cpu device" },
     { "optimizer", "optimizer steps of the cpu device" },
     { "sum", "tree sums of the cpu device" },
@@ -200,6 +204,8 @@ static const tool_page page = {
                 "  every backend that can run here\n"
                 "tessera bench blocks gpt --layers 2\n"
                 "  forward and backward of each block\n"
+                "tessera bench step gpt\n"
+                "  what the engine costs over the blocks alone, and where it goes\n"
                 "tessera bench --machine=here.json\n"
                 "  describe this machine for plan and tune",
     .shared = TOOL_BENCH,

@@ -47,6 +47,12 @@ int tool_bench_comm(const tool_bench_comm_options *);
  * every rank alike, so that all cores are busy; rank 0 prints `block` events (docs/json.md) or a table. */
 int tool_bench_blocks(FILE *out, int json, const char *model_or_null);
 
+/** A pass of the engine on one rank against its blocks called directly, in turns; null: five models. A pass and its
+ * parts, the medians of rounds (0: 9) and the means of spans:
+ *     {"event":"bench","what":"step","model","rounds","direct_seconds","seconds","ratio","mean_seconds","engine":{…},"outside_blocks_seconds"}
+ */
+int tool_bench_step(const tool_bench_options *, const char *model_or_null);
+
 /** Measures this machine for the simulator and writes a description (docs/machine.md) to `path`. Starts ranks. */
 int tool_bench_machine(const char *path);
 #endif

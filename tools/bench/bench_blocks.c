@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "bench_batch.h"
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
 #include "core/control/control.h"
@@ -61,24 +62,6 @@ static tess_status make(const char *name, uint32_t precision, model **out) {
     return model_create(name, &o, out);
 }
 
-/* Anything but zeros, which some kernels are quicker on. */
-static void fill(const model *m, void *batch) {
-    uint32_t x = 1;
-    model_batch *head = batch;
-    float *floats = (float *)(void *)((char *)batch + sizeof *head);
-    uint64_t n = (m->desc.input_bytes - sizeof *head) / sizeof(float);
-    int is_gpt = strcmp(m->t->name, "gpt") == 0;
-    memset(batch, 0, m->desc.input_bytes);
-    head->count = (uint32_t)m->options.batch * (is_gpt ? (uint32_t)m->options.context : 1);
-    for (uint64_t i = 0; i < n; i++) {
-        x = x * 1664525u + 1013904223u;
-        floats[i] = (float)(x >> 8) * 0x1p-24f - 0.5f;
-    }
-    if (strcmp(m->t->name, "mnist") == 0)
-        for (int32_t i = 0; i < m->options.batch; i++)
-            mnist_labels(batch)[i] = i % 10;
-}
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -127,7 +110,7 @@ static tess_status measure(bench *b, model *m, direct *d, void *batch) {
     double *row = calloc((size_t)columns, sizeof *row), *times = calloc((size_t)columns * MOST_ROUNDS, sizeof *times);
     int n = 0;
     tess_status status = row && times ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for the times of blocks");
-    fill(m, batch);
+    bench_batch_fill(m, batch);
     if (status == TESS_OK)
         status = rounds(b, m, d, batch, row, times, &n);
     for (int32_t i = 0; i < columns && status == TESS_OK; i++) {

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tessera bench step: a pass by the engine on one rank against the same blocks called directly, in turns. Both have the
+ * gradients zeroed; neither steps the optimizer. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "bench_batch.h"
+#include "core/base/options.h"
+#include "tools/models/direct.h"
+#include "tools/plan/model_run.h"
+#include "tools/support/command_line.h"
+#include "tools/support/json_out.h"
+#include "tools/support/progress.h"
+#include <tessera/tessera.h>
+
+enum { ROUNDS = 9, MOST_ROUNDS = 99, MOST_OPS = 32, SPANS = 1 << 16 };
+static const double most_seconds = 3; /* of one model, once there are three rounds */
+
+typedef struct {
+    const char *name;
+    double seconds; /* in all rounds */
+} share;
+
+typedef struct {
+    const tool_bench_options *options;
+    train_settings settings;
+    tool_planner planner;
+    model_options how;
+    model *m;
+    tess *t;
+    direct *d;
+    void *batch, *result;
+    double direct_seconds[MOST_ROUNDS], engine_seconds[MOST_ROUNDS];
+    int n;
+    share ops[MOST_OPS]; /* what the engine's thread did, by instruction */
+    int n_ops;
+} step;
+
+/* ---- the two sides ------------------------------------------------------------------------------- */
+static tess_status run_direct(step *s, double *seconds) {
+    double start = tool_seconds();
+    direct_zero_grads(s->d);
+    tess_status status = direct_run(s->d, TESS_PASS_TRAIN, s->batch, 0, 0, s->result);
+    *seconds = tool_seconds() - start;
+    return status;
+}
+
+static tess_status run_engine(step *s, double *seconds) {
+    tess_run_options o = { .struct_size = sizeof o, .kind = TESS_PASS_TRAIN, .batch = s->batch, .result = s->result };
+    double start = tool_seconds();
+    tess_status status = model_run(s->t, s->m, &o);
+    *seconds = tool_seconds() - start;
+    return status == TESS_OK ? tess_grad_drop(s->t) : status;
+}
+
+static tess_status add_span(void *user, const tess_span *span) {
+    step *s = user;
+    int i = 0;
+    if (strcmp(span->lane, "compute") != 0)
+        return TESS_OK;
+    while (i < s->n_ops && strcmp(s->ops[i].name, span->op) != 0)
+        i++;
+    if (i == MOST_OPS)
+        return TESS_OK;
+    s->n_ops += i == s->n_ops;
+    s->ops[i].name = span->op;
+    s->ops[i].seconds += span->seconds;
+    return TESS_OK;
+}
+
+/* Whoever goes second finds other caches: they take turns at that, too. */
+static tess_status one_round(step *s, double *direct_seconds, double *engine_seconds) {
+    tess_status status = s->n % 2 ? run_direct(s, direct_seconds) : run_engine(s, engine_seconds);
+    if (status == TESS_OK)
+        status = s->n % 2 ? run_engine(s, engine_seconds) : run_direct(s, direct_seconds);
+    return status;
+}
+
+static tess_status rounds(step *s) {
+    double begin = tool_seconds(), unused[2];
+    int want = s->options->rounds ? s->options->rounds : ROUNDS;
+    want = want > MOST_ROUNDS ? MOST_ROUNDS : want;
+    tess_status status = one_round(s, &unused[0], &unused[1]); /* warms up */
+    if (status == TESS_OK)
+        status = tess_trace(s->t, SPANS);
+    while (status == TESS_OK && s->n < want &&
+           (s->n < 3 || s->options->rounds || tool_seconds() - begin < most_seconds)) {
+        status = one_round(s, &s->direct_seconds[s->n], &s->engine_seconds[s->n]);
+        s->n++;
+    }
+    return status == TESS_OK ? tess_trace_each(s->t, tess_steps_done(s->t), add_span, s) : status;
+}
+
+/* ---- making -------------------------------------------------------------------------------------- */
+static tess_status make(step *s, const char *name) {
+    tess_status status = train_settings_read(name, &s->settings);
+    if (status == TESS_OK)
+        status = model_run_make(&s->settings, 0, &s->how, &s->m);
+    if (status == TESS_OK)
+        status = model_run_open(&s->settings, 0, &s->planner, &s->how, &s->m, &s->t);
+    if (status == TESS_OK && tess_ranks(s->t) != 1)
+        status = tess_fail(TESS_E_INVALID, "bench step runs on one rank, not %d", tess_ranks(s->t));
+    if (status == TESS_OK)
+        status = model_start(s->t, s->m);
+    if (status == TESS_OK)
+        status = model_declare(s->t, s->m);
+    if (status == TESS_OK)
+        status = tess_shard(s->t, model_fill, s->m);
+    if (status == TESS_OK)
+        status = direct_create(s->m, 0, &s->d);
+    if (status != TESS_OK)
+        return status;
+    s->batch = aligned_alloc(64, ops_align(s->m->desc.input_bytes));
+    s->result = aligned_alloc(64, ops_align(s->m->desc.result_bytes));
+    if (!s->batch || !s->result)
+        return tess_fail(TESS_E_NOMEM, "no memory for a batch of %s", name);
+    bench_batch_fill(s->m, s->batch);
+    return TESS_OK;
+}
+
+static void drop(step *s) {
+    direct_destroy(s->d);
+    tess_close(s->t);
+    model_destroy(s->m);
+    free(s->batch);
+    free(s->result);
+}
+
+/* ---- the result ---------------------------------------------------------------------------------- */
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, ascending);
+    return v[n / 2];
+}
+
+static int is_block(const char *op) {
+    return strcmp(op, "forward") == 0 || strcmp(op, "backward") == 0 || strcmp(op, "recompute") == 0;
+}
+
+typedef struct {
+    double direct, engine; /* medians */
+    double mean;           /* of the engine, as the parts are */
+} result;
+
+static double outside_blocks(const step *s, const result *r) {
+    double left = r->mean;
+    for (int i = 0; i < s->n_ops; i++)
+        left -= is_block(s->ops[i].name) ? s->ops[i].seconds / s->n : 0;
+    return left;
+}
+
+static void print_text(const step *s, FILE *out, const char *key, const result *r) {
+    double left = outside_blocks(s, r);
+    fprintf(out, "%-62s direct %10.1f us, engine %10.1f us, ratio %.4f\n", key, r->direct * 1e6, r->engine * 1e6,
+            r->engine / r->direct);
+    for (int i = 0; i < s->n_ops; i++) {
+        double seconds = s->ops[i].seconds / s->n;
+        left -= is_block(s->ops[i].name) ? 0 : seconds;
+        fprintf(out, "    %-20s %10.1f us, %5.2f %%\n", s->ops[i].name, seconds * 1e6, 100 * seconds / r->mean);
+    }
+    fprintf(out, "    %-20s %10.1f us, %5.2f %%\n", "between them", left * 1e6, 100 * left / r->mean);
+}
+
+static int print_json(const step *s, FILE *out, const char *key, const result *r) {
+    json_out j;
+    json_init(&j, out);
+    json_object_begin(&j, NULL);
+    json_string(&j, "event", "bench");
+    json_string(&j, "what", "step");
+    json_string(&j, "model", key);
+    json_int(&j, "rounds", s->n);
+    json_double(&j, "direct_seconds", r->direct);
+    json_double(&j, "seconds", r->engine);
+    json_double(&j, "ratio", r->engine / r->direct);
+    json_double(&j, "mean_seconds", r->mean);
+    json_object_begin(&j, "engine");
+    for (int i = 0; i < s->n_ops; i++)
+        json_double(&j, s->ops[i].name, s->ops[i].seconds / s->n);
+    json_object_end(&j);
+    json_double(&j, "outside_blocks_seconds", outside_blocks(s, r));
+    json_object_end(&j);
+    return json_line(&j);
+}
+
+static tess_status print(step *s) {
+    char key[96];
+    FILE *out = s->options->out ? s->options->out : stdout;
+    result r = { .mean = 0 };
+    for (int i = 0; i < s->n; i++)
+        r.mean += s->engine_seconds[i] / s->n;
+    r.direct = median(s->direct_seconds, s->n);
+    r.engine = median(s->engine_seconds, s->n);
+    model_key(s->m, key, sizeof key);
+    if (!s->options->json)
+        print_text(s, out, key, &r);
+    else if (print_json(s, out, key, &r) != 0)
+        return tess_fail(TESS_E_SYSTEM, "--json: not everything could be written");
+    return TESS_OK;
+}
+
+static tess_status bench_model(const tool_bench_options *options, const char *name) {
+    step *s = calloc(1, sizeof *s);
+    if (!s)
+        return tess_fail(TESS_E_NOMEM, "no memory to measure steps");
+    s->options = options;
+    tess_status status = make(s, name);
+    if (status == TESS_OK)
+        status = rounds(s);
+    if (status == TESS_OK)
+        status = print(s);
+    drop(s);
+    free(s);
+    return status;
+}
+
+int tool_bench_step(const tool_bench_options *options, const char *model_or_null) {
+    static const char *const usual[] = { "mnist", "convbn", "gpt", "gpt2", "llama" };
+    int64_t ranks = 1;
+    tess_status status = tess__option_int("ranks", 1, 65536, &ranks);
+    if (status == TESS_OK && ranks != 1)
+        status = tess_fail(TESS_E_INVALID, "bench step runs on one rank, not %" PRId64, ranks);
+    for (size_t i = 0; i < (model_or_null ? 1 : sizeof usual / sizeof usual[0]) && status == TESS_OK; i++)
+        status = bench_model(options, model_or_null ? model_or_null : usual[i]);
+    return status == TESS_OK ? TOOL_OK : tool_report(status);
+}
