@@ -39,6 +39,8 @@ awk -v lost="$(summary seconds_lost)" 'BEGIN { exit !(lost > 0 && lost < 100) }'
 rm run.json
 expect 0 env TESSERA_RESTART=1 "$TESSERA" train linear --quiet --steps 2 --json=run.json # nothing is saved: from the start
 [ "$(summary restarts) $(summary steps_repeated)" = "1 0" ] || fail "$(cat run.json)"
+expect 0 train --steps 8
+whole=$(summary params_digest)
 for bad in -1 x 1048577; do
   expect 3 env TESSERA_RESTART=$bad "$TESSERA" train linear --quiet --steps 1
   [ "$(wc -l <err)" = 1 ] && grep -q "TESSERA_RESTART" err || fail "TESSERA_RESTART=$bad: $(cat err)"
