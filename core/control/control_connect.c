@@ -99,6 +99,7 @@ static int say_hello(tess__control *control) {
                             .key_bytes = (uint32_t)strlen(nranks) + 1,
                             .value = (const unsigned char *)world->job,
                             .value_bytes = (uint32_t)strlen(world->job) };
+    tess__outbox_reserve(&control->out);
     return tess__outbox_copy(&control->out, &hello);
 }
 

@@ -83,6 +83,17 @@ void tess__outbox_init(tess__outbox *box) {
     box->n_spare = 0;
 }
 
+void tess__outbox_reserve(tess__outbox *box) {
+    while (box->n_spare < MOST_SPARE) {
+        tess__chunk *chunk = malloc(sizeof *chunk);
+        if (!chunk)
+            return;
+        chunk->next = box->spare;
+        box->spare = chunk;
+        box->n_spare++;
+    }
+}
+
 static void drop_first(tess__outbox *box) {
     tess__chunk *chunk = box->first;
     box->first = chunk->next;

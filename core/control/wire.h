@@ -56,6 +56,9 @@ typedef struct {
     tess__chunk *spare;
 } tess__outbox;
 void tess__outbox_init(tess__outbox *);
+/** Room for small messages that pile up while this thread gets no processor, so that none is allocated within a step.
+ */
+void tess__outbox_reserve(tess__outbox *);
 void tess__outbox_clear(tess__outbox *);
 /** Queues a message without a key; keeps a reference to the value. 0, or -1: no memory. */
 int tess__outbox_push(tess__outbox *, uint32_t type, uint32_t id, int32_t arg, tess__blob *value_or_null);
