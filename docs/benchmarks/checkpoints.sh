@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # Bandwidth of a checkpoint against dd with the same fsync, in turns, and the stall of an asynchronous save against one copy
-# of the shard. Usage: docs/benchmarks/checkpoints.sh TESSERA [DIR [ROUNDS]]. The medians of ROUNDS (7) rounds are printed.
+# of the shard. Usage: docs/benchmarks/checkpoints.sh TESSERA [DIR [ROUNDS]]. The medians of ROUNDS (7) rounds are printed. LAYERS
+# (4) and WIDTH (768) are the size of the gpt model.
 set -eu
 tessera=$1 dir=${2:-.} rounds=${3:-7}
 cd "$dir"
-model="gpt --layers 4 --heads 8 --width 768 --context 16 --batch 1 --threads 1 --quiet"
+model="gpt --layers ${LAYERS:-4} --heads 8 --width ${WIDTH:-768} --context 16 --batch 1 --threads 1 --quiet"
 field() { grep "\"event\":\"$1\"" run.json | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
 : >ours; : >dds; : >stalls; : >syncs
