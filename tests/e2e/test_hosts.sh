@@ -18,6 +18,8 @@ for bad in '' ',a:1' '-oProxyCommand=x:1' 'a:1,,b:1' 'a b:1' 'a:1;b:1' '[::1:2' 
   expect 2 "$TESSERA" run --hosts="$bad" -- true
   [ "$(wc -l <err)" = 1 ] && grep -q 'is no host, expected NAME:RANKS' err || fail "--hosts='$bad': $(cat err)"
 done
+expect 2 "$TESSERA" run --hosts=$'a:1,b\n\033[2Jc:1' -- true
+one_line err "tessera run: --hosts: 'b??[2Jc:1' is no host, expected NAME:RANKS with 1 to 4096 ranks"
 printf '# hosts\na slots=2\n\nb:3 # more\nc sluts=1\n' >hostfile
 expect 2 "$TESSERA" run --hostfile hostfile -- true
 one_line err "tessera run: --hostfile: hostfile line 5: 'sluts=1' behind host c, expected slots=RANKS"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What ranks said when they connected, out of a capture file of the switch. */
+/* The first words of ranks when they connected, out of a capture file of the switch. */
 #ifndef STRANGERS_CAPTURE_H
 #define STRANGERS_CAPTURE_H
 #include <stddef.h>

@@ -39,6 +39,13 @@ static int parse_host(const char *text, size_t length, host_entry *out) {
     return 0;
 }
 
+/* Names come from files, and terminals take control characters for commands. */
+static void make_printable(char *text) {
+    for (; *text; text++)
+        if (iscntrl((unsigned char)*text))
+            *text = '?';
+}
+
 static int add(host_list *l, const char *text, size_t length, char why[256]) {
     if (l->n == HOSTS_MAX) {
         snprintf(why, 256, "more than %d hosts", HOSTS_MAX);
@@ -56,6 +63,7 @@ static int add(host_list *l, const char *text, size_t length, char why[256]) {
     }
     snprintf(why, 256, "'%.*s' is no host, expected NAME:RANKS with 1 to %d ranks", length < 100 ? (int)length : 100,
              text, HOST_RANKS_MAX);
+    make_printable(why);
     return -1;
 }
 
@@ -96,6 +104,7 @@ static int add_line(host_list *l, char *line, char why[256]) {
         l->all[l->n - 1].ranks == 0 && read_ranks(more + 6, slots - 6, &l->all[l->n - 1].ranks) == 0)
         return 0;
     snprintf(why, 256, "'%.100s' behind host %.100s, expected slots=RANKS", more, l->all[l->n - 1].name);
+    make_printable(why);
     return -1;
 }
 
