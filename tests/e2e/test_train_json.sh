@@ -89,7 +89,7 @@ for clip in 0 1e-3 1e30; do
   eval "norm_${clip/-/_}=\$(step grad_norm clip.json)"
 done
 # shellcheck disable=SC2154
-[ "$norm_0" = null ] && [ "$norm_1e_3" = "$norm_1e30" ] && awk -v n="$norm_1e30" 'BEGIN { exit !(n > 0.01) }' ||
+[ "$norm_0" = null ] && [ "$norm_1e_3" = "$norm_1e30" ] && awk -v n="$norm_1e30" 'BEGIN { exit !(n + 0 > 0.01) }' ||
   fail "norms: $norm_0 without clipping, $norm_1e_3 and $norm_1e30 with"
 # Lines of progress say the norm, the share of the peak and the time that is left; the last step has none left.
 "$TESSERA" train "${gpt[@]}" --peak-flops 1e12 >progress.out 2>&1
