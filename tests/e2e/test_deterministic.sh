@@ -11,8 +11,10 @@ set -u
 export TESSERA_LOG=error TESSERA_DETERMINISTIC=1
 failed=0 runs=0
 digest() { sed -n 's/.*"params_digest":"\([^"]*\)".*/\1/p; s/^digest=\([0-9a-f]*\) .*/\1/p' out | tail -n 1; }
-check() { # check NAME: `out` holds a digest equal to the first of NAME
+# check NAME COMMAND…: it succeeds, and what it writes holds a digest equal to the first of NAME.
+check() {
   local d
+  "${@:2}" >out 2>err || { echo "FAILED: exit code $? of: ${*:2}: $(head -c 600 err)"; failed=1; }
   d=$(digest)
   runs=$((runs + 1))
   [ -n "$d" ] || { echo "FAILED: no digest: $1: $(head -c 600 err)"; failed=1; return; }
@@ -25,15 +27,12 @@ for wk in 1:4 2:2 4:1; do
   for sync in each end; do
     [ "$k" != 1 ] || [ $sync = each ] || continue
     for precision in fp32 bf16; do
-      "$TESSERA" train gpt -n $w --accum $k --sync $sync --precision $precision --steps 3 --layers 2 --width 32 --heads 2 \
-        --context 16 --batch 2 --quiet --json > out 2> err
-      check "gpt $precision $sync"
-      "$TESSERA" train mnist -n $w --accum $k --sync $sync --precision $precision --steps 2 --batch 4 --quiet --json \
-        > out 2> err
-      check "mnist $precision $sync"
-      TESSERA_ACCUM=$k TESSERA_SYNC=$sync TESSERA_PRECISION=$precision "$TESSERA" run -n $w --no-prefix -- \
-        "$BUILD/tests/support/toy" blocks > out 2> err
-      check "toy $precision $sync"
+      check "gpt $precision $sync" "$TESSERA" train gpt -n $w --accum $k --sync $sync --precision $precision --steps 3 \
+        --layers 2 --width 32 --heads 2 --context 16 --batch 2 --quiet --json
+      check "mnist $precision $sync" "$TESSERA" train mnist -n $w --accum $k --sync $sync --precision $precision --steps 2 \
+        --batch 4 --quiet --json
+      check "toy $precision $sync" env TESSERA_ACCUM=$k TESSERA_SYNC=$sync TESSERA_PRECISION=$precision "$TESSERA" run -n $w \
+        --no-prefix -- "$BUILD/tests/support/toy" blocks
     done
   done
 done

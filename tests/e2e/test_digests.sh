@@ -14,7 +14,8 @@ field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
 run() { # run NAME W OPTION…: the digest must be the first one of NAME and W
   local key=$1,$2 w=$2 digest
   shift 2
-  line=$("$TESSERA" train "$@" -n "$w" --quiet --json 2> err | tail -n 1)
+  "$TESSERA" train "$@" -n "$w" --quiet --json > out 2> err || { echo "FAILED: exit code $?: train $* -n $w: $(head -c 600 err)"; failed=1; }
+  line=$(tail -n 1 out)
   runs=$((runs + 1))
   digest=$(field params_digest)
   [ -n "$digest" ] && [ "$digest" != null ] || { echo "FAILED: no digest: train $* -n $w: $(head -c 600 err)"; failed=1; return; }

@@ -13,7 +13,9 @@ git() { command git -c safe.directory='*' "$@"; }
 git rev-parse --git-dir >/dev/null 2>&1 || { echo "skipped: not a git checkout"; exit 77; }
 mapfile -t files < <(git ls-files -- '*.c' '*.h' '*.cc' '*.cu')
 [ "${#files[@]}" -gt 0 ] || { echo "FAILED: no source found"; exit 1; }
-bad=$(printf '%s\0' "${files[@]}" | xargs -0 -n 20 "$format" --dry-run -Werror 2>&1 | grep -o '^[^ :]*:[0-9]*:[0-9]*: error' | cut -d: -f1 |
-  sort | uniq -c || true)
+log=$OLDPWD/clang-format.log code=0
+printf '%s\0' "${files[@]}" | xargs -0 -n 20 "$format" --dry-run -Werror >"$log" 2>&1 || code=$?
+bad=$(grep -o '^[^ :]*:[0-9]*:[0-9]*: error' "$log" | cut -d: -f1 | sort | uniq -c || true)
 [ -z "$bad" ] || { echo "FAILED: run clang-format -i on these (count of places, file):"; echo "$bad"; exit 1; }
+[ $code = 0 ] || { echo "FAILED: clang-format has not looked at all, xargs ended with $code: $(tail -n 3 "$log")"; exit 1; }
 echo "${#files[@]} files are formatted"
