@@ -43,6 +43,9 @@ void axes_extend(void) {
         if (text && *text && a->n < MAX_VALUES)
             a->values[a->n++] = text;
     }
+    const char *strict = getenv("TESSERA_MATRIX_STRICT");
+    if (strict && strcmp(strict, "1") == 0)
+        axes[STRICT] = (axis_values){ "strict", { "1" }, 1 };
 }
 
 int cell_ranks(const cell *c) {
@@ -110,33 +113,49 @@ void cell_name(const cell *c, char *out, size_t n) {
     }
 }
 
-/* ---- the product ---- */
+/* ---- one by its name ---- */
 
-/* Counts through the product; 0 when it is over. */
-static int next(cell *c) {
-    for (int a = N_PRODUCT; a-- > 0;) {
-        if (++c->v[a] < axes[a].n)
-            return 1;
-        c->v[a] = 0;
+/* Where the value of the axis starts in the text: behind "axis=" at its beginning or behind a comma. */
+static const char *value_in(const char *text, const char *axis) {
+    size_t n = strlen(axis);
+    for (const char *at = text; at; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strncmp(at, axis, n) == 0 && at[n] == '=')
+            return at + n + 1;
     }
-    return 0;
+    return NULL;
 }
 
-/* The product has few ranks, two microbatches at most, and plugins without arguments or others below them. */
-static int in_product(const cell *c) {
-    int plain =
-        !strchr(axes[OFFLOAD].values[c->v[OFFLOAD]], ':') && !strchr(axes[PRECISION].values[c->v[PRECISION]], ':');
-    return plain && !cell_is(c, COMM, "fault:over=shm") && !cell_is(c, STRATEGY, "hybrid:3") && cell_ranks(c) <= 4 &&
-           atoi(axes[ACCUM].values[c->v[ACCUM]]) <= 2 && cell_exists(c);
+/* The longest value of the axis that stands there, for one may begin with another or have a comma. */
+static int value_at(const cell *c, int a, const char *at) {
+    int best = -1;
+    size_t longest = 0;
+    for (int i = 0; i < axes[a].n; i++) {
+        char strategy[32];
+        cell one = *c;
+        one.v[a] = (unsigned char)i;
+        const char *value = axes[a].values[i];
+        if (a == STRATEGY) {
+            cell_strategy(&one, strategy, sizeof strategy);
+            value = strategy;
+        }
+        size_t n = strlen(value);
+        if (n > longest && strncmp(at, value, n) == 0 && (at[n] == ',' || !at[n]))
+            best = i, longest = n;
+    }
+    return best;
 }
 
-size_t cells_all(cell *out) {
-    cell c = { { 0 } };
-    size_t n = 0;
-    do {
-        c.v[DETERMINISTIC] = c.v[DEVICE] > 0;
-        if (in_product(&c) && n < MAX_CELLS)
-            out[n++] = c;
-    } while (next(&c));
-    return n;
+int cell_named(const char *text, cell *out) {
+    static const int ranks_first[] = { RANKS, STRATEGY };
+    memset(out, 0, sizeof *out);
+    for (int i = -2; i < N_AXES; i++) { /* strategies have their groups by the number of ranks */
+        int a = i < 0 ? ranks_first[i + 2] : i;
+        const char *at = value_in(text, axes[a].name);
+        int v = at ? value_at(out, a, at) : 0;
+        if (v < 0)
+            return 0;
+        out->v[a] = (unsigned char)v;
+    }
+    return cell_exists(out);
 }

@@ -3,6 +3,7 @@
 #ifndef AXES_H
 #define AXES_H
 #include <stddef.h>
+#include <stdint.h>
 
 enum axis {
     DEVICE,
@@ -15,8 +16,7 @@ enum axis {
     RANKS,
     ACCUM,
     CLIP,
-    N_PRODUCT, /* the axes before are those of --all; in it the ones behind keep their first value */
-    API = N_PRODUCT,
+    API,
     OPTIMIZER,
     GROUPS,
     PREFETCH,
@@ -24,7 +24,7 @@ enum axis {
     STRICT,
     N_AXES
 };
-enum { MAX_VALUES = 8, MAX_CELLS = 1 << 17, UNSET = 255 };
+enum { MAX_VALUES = 8, MAX_CELLS = 1 << 12, UNSET = 255 };
 
 typedef struct {
     const char *name;
@@ -37,18 +37,19 @@ typedef struct {
     unsigned char v[N_AXES]; /* index of the value on each axis; UNSET while a cell is being chosen */
 } cell;
 
-/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value. */
+/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
+ * TESSERA_MATRIX_STRICT=1: every cell is strict. */
 void axes_extend(void);
 extern int axes_device_alone; /* only cells of the device that was added, each over self or the comm plugin that was */
 /** Whether the combination can exist, whatever its unset axes become. Every rule is one about two axes: the table of
  * docs/matrix.md, which tests/matrix/coverage reads. */
 int cell_exists(const cell *);
 int cell_is(const cell *, int axis, const char *value);
-/** All cells of the product, up to four ranks; returns how many. */
-size_t cells_all(cell *out);
-/** A set in which every possible triple of values of any three axes occurs, chosen greedily from a fixed seed.
- * Returns how many. */
-size_t cells_covering(cell *out);
+/** The cell that "comm=shm,W=3" names: the first value on every axis that the text does not have. 0: there is none. */
+int cell_named(const char *text, cell *out);
+/** A set in which every possible triple of values of any three axes occurs, chosen greedily from the seed. Returns how
+ * many. */
+size_t cells_covering(uint32_t seed, cell *out);
 /** "comm=gloo,offload=none,…", with the device in front where there is a choice. */
 void cell_name(const cell *, char *out, size_t n);
 /** TESSERA_STRATEGY's text: hybrid means groups of K for this number of ranks. */

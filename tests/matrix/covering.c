@@ -119,9 +119,9 @@ static void by_size(int *order) {
     }
 }
 
-size_t cells_covering(cell *out) {
+size_t cells_covering(uint32_t seed, cell *out) {
     int order[N_AXES];
-    uint32_t state = 20220518;
+    uint32_t state = seed;
     size_t n = 0;
     memset(covered, 0, sizeof covered);
     by_size(order);

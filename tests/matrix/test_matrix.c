@@ -5,7 +5,10 @@
  * first step; nothing stays booked. Cells whose digests may depend on nothing else than what they have in common share
  * one digest: docs/matrix.md.
  *
- *   test_matrix [--all] [--device] [--part I/N] [--list] [PATTERN]     PATTERN: a shell pattern over names, "*W=4*"
+ *   test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN]   PATTERN: a shell pattern over names, "*W=4*"
+ *   test_matrix --cell NAME             "comm=shm,W=3": the first value on every axis that NAME does not have
+ *
+ * Each seed gives another set in which every triple of values occurs; CI runs that of the default.
  *
  * TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP: a plugin of yours as one more value of its axis.
  * --device: the cells of that device alone. TESSERA_MATRIX_PLAIN: the comm plugin of the plain cells, gloo. */
@@ -286,30 +289,64 @@ static void print_grid(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: test_matrix [--all] [--device] [--part I/N] [--list] [PATTERN]\n");
+    fprintf(stderr, "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME\n");
     return 2;
+}
+
+static struct {
+    int list, part, parts;
+    unsigned seed;
+    const char *pattern, *name;
+} asked = { .parts = 1, .seed = 20220518 };
+
+static int read_arguments(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--device") == 0)
+            axes_device_alone = 1;
+        else if (strcmp(argv[i], "--list") == 0)
+            asked.list = 1;
+        else if (strcmp(argv[i], "--part") == 0 && sscanf(next, "%d/%d", &asked.part, &asked.parts) == 2)
+            i++;
+        else if (strcmp(argv[i], "--seed") == 0 && sscanf(next, "%u", &asked.seed) == 1)
+            i++;
+        else if (strcmp(argv[i], "--cell") == 0 && *next)
+            asked.name = argv[++i];
+        else if (argv[i][0] == '-' || asked.pattern)
+            return 0;
+        else
+            asked.pattern = argv[i];
+    }
+    return asked.parts >= 1 && asked.part >= 0 && asked.part < asked.parts;
+}
+
+/* The one that was named, or the set; 0: no such cell. */
+static size_t choose_cells(cell *cells) {
+    if (!asked.name)
+        return cells_covering(asked.seed, cells);
+    if (cell_named(asked.name, cells))
+        return 1;
+    fprintf(stderr, "test_matrix: no cell has %s\n", asked.name);
+    return 0;
+}
+
+static int run_set(const struct CMUnitTest *tests, size_t n) {
+    setenv("TESSERA_LOG", "error", 1);
+    int fd = mkstemp(log_path);
+    if (fd >= 0)
+        close(fd);
+    unlink(log_path);
+    int failed = _cmocka_run_group_tests("matrix", tests, n, NULL, NULL);
+    unlink(log_path);
+    print_grid();
+    printf("%zu cells run, %d failed\n", n, failed);
+    return failed != 0;
 }
 
 int main(int argc, char **argv) {
     static cell cells[MAX_CELLS];
-    int all = 0, list = 0, part = 0, parts = 1;
-    const char *pattern = NULL;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--all") == 0)
-            all = 1;
-        else if (strcmp(argv[i], "--device") == 0)
-            axes_device_alone = 1;
-        else if (strcmp(argv[i], "--list") == 0)
-            list = 1;
-        else if (strcmp(argv[i], "--part") == 0 && i + 1 < argc && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2)
-            i++;
-        else if (argv[i][0] == '-' || pattern)
-            return usage();
-        else
-            pattern = argv[i];
-    }
     toy_path = getenv("TOY");
-    if (!toy_path || parts < 1 || part < 0 || part >= parts)
+    if (!read_arguments(argc, argv) || !toy_path)
         return usage();
     int own_comms = axes[COMM].n;
     axes_extend();
@@ -317,30 +354,20 @@ int main(int argc, char **argv) {
         fprintf(stderr, "--device needs TESSERA_MATRIX_DEVICE and TESSERA_MATRIX_COMM\n");
         return 2;
     }
-    size_t n = all ? cells_all(cells) : cells_covering(cells), n_tests = 0;
-    struct CMUnitTest *tests = calloc(n, sizeof *tests);
-    char(*names)[NAME_CHARS] = calloc(n, sizeof *names);
+    size_t n = choose_cells(cells), n_tests = 0;
+    struct CMUnitTest *tests = calloc(n + 1, sizeof *tests);
+    char(*names)[NAME_CHARS] = calloc(n + 1, sizeof *names);
     for (size_t i = 0; i < n; i++) {
         cell_name(&cells[i], names[i], NAME_CHARS);
-        if ((int)(i % (size_t)parts) != part || (pattern && fnmatch(pattern, names[i], 0) != 0))
+        if ((int)(i % (size_t)asked.parts) != asked.part || (asked.pattern && fnmatch(asked.pattern, names[i], 0) != 0))
             continue;
         tests[n_tests++] = (struct CMUnitTest){ names[i], run_cell, NULL, NULL, &cells[i] };
-        if (list)
+        if (asked.list)
             printf("%s\n", names[i]);
     }
-    printf("%zu of %zu cells (%s)\n", n_tests, n, all ? "the whole product" : "every triple of values occurs");
-    if (list || n_tests == 0)
-        return list ? 0 : 1;
-    setenv("TESSERA_LOG", "error", 1);
-    int fd = mkstemp(log_path);
-    if (fd >= 0)
-        close(fd);
-    unlink(log_path);
-    int failed = _cmocka_run_group_tests("matrix", tests, n_tests, NULL, NULL);
-    unlink(log_path);
-    print_grid();
-    printf("%zu cells run, %d failed\n", n_tests, failed);
+    printf("%zu of %zu cells (%s)\n", n_tests, n, asked.name ? "by name" : "every triple of values occurs");
+    int code = asked.list ? 0 : n_tests == 0 ? 1 : run_set(tests, n_tests);
     free(tests);
     free(names);
-    return failed != 0;
+    return code;
 }
