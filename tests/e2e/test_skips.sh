@@ -19,6 +19,7 @@ export TESSERA_TEST_SKIPS=$PWD/skips
 table() { expect "$1" bash "$SOURCE/tests/closing_table" build; }
 printf 'any | e2e/skips | x\nany | test_case__* | x\nany | plugin comm-x | x\n' >skips
 table 0
+has_line out '  unit +1 tests +[0-9]+ s of 150'
 has_line out '  test allowed +e2e/skips: skipped: no such thing here'
 has_line out '  case allowed +test_case__hidden: .*'
 has_line out '  part allowed +plugin comm-x: libx not found'
@@ -36,11 +37,43 @@ TESSERA_TEST_SKIPS=$PWD/elsewhere table 1
 bad=$(grep -v '^#' "$SOURCE/tests/skips" | awk -F'|' 'NF != 3')
 [ -z "$bad" ] || fail "tests/skips: $bad"
 
+# A script that does not run without CUDA is in the list for such machines.
+for script in "$SOURCE"/tests/e2e/test_*.sh; do
+  name=e2e/$(basename "$script" .sh)
+  grep 'exit 77' "$script" | grep -Eq 'CUDA|nvcc|device-cuda|doubles' || [[ $name = *_doubles ]] || continue
+  [ "$name" != e2e/test_skips ] || continue
+  listed=''
+  while IFS='|' read -r machine pattern _; do
+    # shellcheck disable=SC2254
+    case "${machine// /}:$name" in no-cuda:${pattern// /}) listed=1 ;; esac
+  done <"$SOURCE/tests/skips"
+  [ -n "$listed" ] || fail "tests/skips has no line 'no-cuda | $name'"
+  count=$((${count:-0} + 1))
+done
+[ "${count:-0}" -ge 8 ] || fail "only ${count:-0} scripts need CUDA"
+
+# A plugin that cannot be loaded fails its cells: one that is not there, a damaged one, and those of the build cut short.
+cell() { TOY=$BUILD/tests/support/toy expect "$1" "$BUILD/tests/matrix/test_matrix" "${@:2}"; }
 if [ -x "$BUILD/tests/matrix/test_matrix" ]; then
   echo damaged >damaged.so
   for offload in nowhere "$PWD/damaged.so"; do
-    TESSERA_MATRIX_OFFLOAD=$offload TOY=$BUILD/tests/support/toy expect 1 "$BUILD/tests/matrix/test_matrix" \
-      "comm=self,offload=${offload##*/},*,W=1,accum=1,*"
+    TESSERA_MATRIX_OFFLOAD=$offload cell 1 "comm=self,offload=${offload##*/},*,W=1,accum=1,*"
     grep -q '^1 cells run, 1 failed\|^\([0-9]*\) cells run, \1 failed' out || fail "offload $offload: $(cat out)"
   done
+  for name in comm-shm offload-cpu precision-bf16; do
+    kind=${name%-*} file=$PWD/libtessera-$name.so
+    [ -e "$BUILD/plugins/libtessera-$name.so" ] || continue
+    cp "$BUILD/plugins/libtessera-$name.so" "$file"
+    export TESSERA_MATRIX_"${kind^^}"="$file"
+    ranks=''
+    [ "$kind" != comm ] || ranks=,W=2
+    cell 0 --cell "$kind=$file$ranks"
+    head -c 4000 "$BUILD/plugins/libtessera-$name.so" >"$file"
+    cell 1 --cell "$kind=$file$ranks"
+    grep -q '^1 cells run, 1 failed' out && grep -q "libtessera-$name.so" err || fail "$name cut short: $(cat out err)"
+    unset TESSERA_MATRIX_"${kind^^}"
+  done
 fi
+expect 2 env TOY=x "$BUILD/tests/matrix/test_matrix" --all
+cell 1 --cell comm=self,W=2
+one_line err "test_matrix: no cell has comm=self,W=2"
