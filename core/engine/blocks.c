@@ -112,17 +112,17 @@ static tess_status run(tess *t, const tess_run_options *options) {
         TRY(tess__step_begin(t, o.step));
     TRY(run_events(t));
     TRY(tess__guard_check(t, "tess_run"));
-    if (t->plan.setup.input_bytes)
-        TRY(tess__batch_wait(&t->streams));
     t->pass.run = NULL;
     t->pass.kind = t->comms.pass_kind = 0;
-    if (!train)
-        return TESS_OK;
-    t->pass.microbatch++;
-    t->pass.pending_grads = 1;
+    if (train) {
+        t->pass.microbatch++;
+        t->pass.pending_grads = 1;
+    }
     if (fused)
-        return tess__step_end(t);
-    return o.step && last ? tess__step_run(t, o.step) : TESS_OK;
+        TRY(tess__step_end(t));
+    else if (train && o.step && last)
+        TRY(tess__step_run(t, o.step));
+    return tess__pass_wait(&t->streams); /* the only time, with all of the step under way */
 }
 
 tess_status tess_run(tess *t, const tess_run_options *options) {
@@ -131,5 +131,6 @@ tess_status tess_run(tess *t, const tess_run_options *options) {
         return s;
     s = run(t, options);
     t->pass.run = NULL;
+    tess__result_forget(&t->streams);
     return s ? tess__engine_fail(t, s) : TESS_OK;
 }

@@ -79,6 +79,12 @@ tess_status tess__device_copy(const tess__device *d, void *dst, uint32_t dst_mem
     CALL(d, copy, d->handle, dst, dst_mem, src, src_mem, bytes, stream ? stream : &d->compute);
 }
 
+int tess__device_offers(const tess__device *d, tess_kernel *k) {
+    tess_need need = { .struct_size = sizeof need };
+    k->struct_size = sizeof *k;
+    return d->ops->kernel_need(d->plugin->ctx, k, &need) == TESS_OK;
+}
+
 tess_status tess__device_kernel(const tess__device *d, tess_kernel *k, const tess_stream *stream) {
     k->struct_size = sizeof *k;
     CALL(d, kernel, d->handle, k, stream ? stream : &d->compute);

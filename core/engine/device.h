@@ -33,6 +33,7 @@ tess_status tess__device_copy(const tess__device *, void *dst, uint32_t dst_mem,
 int tess__device_times_events(const tess__device *);
 /** Nanoseconds between two points; TESS_PENDING: not passed yet. */
 tess_status tess__device_elapsed(const tess__device *, tess_event *from, tess_event *to, int64_t *out);
+int tess__device_offers(const tess__device *, tess_kernel *); /* such a kernel */
 tess_status tess__device_kernel(const tess__device *, tess_kernel *, const tess_stream *stream);
 
 tess_status tess__device_stream(const tess__device *, uint32_t role, tess_stream *out);

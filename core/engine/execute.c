@@ -153,7 +153,7 @@ static tess_status norm_group(tess *t, int32_t g) {
                       .in_dtype = TESS_F32,
                       .out_dtype = TESS_I64,
                       .n_in = 1,
-                      .flags = 1,
+                      .flags = TESS_KERNEL_ADD | (t->step.more_follow ? TESS_KERNEL_MORE : 0),
                       .in = in,
                       .out = tess__address_of(t, TESS__LIMBS, 0),
                       .elems = t->plan.layout.groups[g].shard_elems,
@@ -170,8 +170,35 @@ static tess_status share_buffers(tess *t, const tess__instr *in) {
     return run_planned(t, in, tess__address_of(t, TESS__BUFFERS, 0), TESS__CHUNK_SCRATCH, "the broadcast of buffers");
 }
 
+/* Nobody but the optimizer's kernels needs the norm, and the device makes their factor of it. */
+static int device_clips(const tess *t) {
+    tess_kernel k = { .kernel = TESS_K_CLIP, .in_dtype = TESS_I64, .out_dtype = TESS_F32, .n_in = 1 };
+    if (t->pass.program->kind != TESS__PASS_CLIP || !t->streams.on || !tess__device_offers(&t->device, &k))
+        return 0;
+    for (int32_t g = 0; g < t->plan.layout.n_groups; g++)
+        if (t->plan.layout.groups[g].trainable && !tess__steps_on_device(t, g))
+            return 0;
+    return 1;
+}
+
+static tess_status clip_on_device(tess *t) {
+    const void *in[1] = { tess__address_of(t, TESS__LIMBS, 0) };
+    tess_kernel k = { .kernel = TESS_K_CLIP,
+                      .in_dtype = TESS_I64,
+                      .out_dtype = TESS_F32,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__address_of(t, TESS__LIMBS, 0),
+                      .elems = TESS__NORM_LIMBS,
+                      .scale = (double)t->step.options->clip_norm };
+    t->step.kernel.clip = k.out;
+    return tess__engine_kernel(t, &k);
+}
+
 static tess_status norm_finish(tess *t) {
     int64_t limbs[TESS__NORM_LIMBS];
+    if (t->step.options && device_clips(t))
+        return clip_on_device(t);
     TRY(tess__streams_read(&t->streams, limbs, tess__address_of(t, TESS__LIMBS, 0), sizeof limbs));
     t->step.norm = tess__norm_result(limbs);
     const tess_optimizer_options *o = t->step.options;
@@ -194,7 +221,21 @@ static tess_status copy_result(tess *t, int32_t block) {
     uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
     if (!t->pass.run->result || !bytes)
         return TESS_OK;
-    return tess__streams_read(&t->streams, t->pass.run->result, tess__address_of(t, TESS__OUTPUT, block), bytes);
+    return tess__result_take(&t->streams, t->pass.run->result, tess__address_of(t, TESS__OUTPUT, block), bytes);
+}
+
+/* Whether the next work on the compute stream is of the same kind, so that a device may do both at once. A timeline has
+ * each by itself, and strictness fills what is released between them. */
+static int more_follow(const tess *t, const tess__instr *in) {
+    const tess__instr *end = t->pass.program->instrs + t->pass.program->n_instrs;
+    if (t->recorder.timeline.trace || t->memory.strict || in->flags & TESS__ASYNC)
+        return 0;
+    uint8_t op = in->op;
+    for (++in; in < end && (in->op == TESS__FREE || (in->op == TESS__ALLOC && !(in->flags & TESS__ZERO))); in++)
+        ;
+    if (in == end || in->op != op || in->flags & TESS__ASYNC)
+        return 0;
+    return op == TESS__NORM_GROUP || tess__steps_on_device(t, in->index);
 }
 
 static tess_status run_instr(tess *t, const tess__instr *in) {
@@ -252,6 +293,7 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         if (stops(in->op, how_far))
             return TESS_OK;
         tess__mark begin = tess__tracing_mark(t, in);
+        t->step.more_follow = (in->op == TESS__NORM_GROUP || in->op == TESS__OPTIMIZE) && more_follow(t, in);
         TRY(run_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }

@@ -122,6 +122,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__kernel_fn run) {
                       .in_dtype = TESS_F32,
                       .out_dtype = group->master,
                       .n_in = 1,
+                      .flags = t->step.more_follow ? TESS_KERNEL_MORE : 0,
                       .in = in,
                       .out = tess__address_of(t, TESS__MASTER, g),
                       .elems = group->shard_elems,

@@ -53,7 +53,8 @@ typedef struct { /* the optimizer's */
     uint64_t steps_done;
     int warned_lr;
     double norm;
-    int has_norm; /* of the last step */
+    int has_norm;    /* of the last step */
+    int more_follow; /* the next work is another of this kind: TESS_KERNEL_MORE */
 } tess__step;
 
 typedef struct {               /* recovery in memory */
@@ -177,7 +178,8 @@ tess_status tess__move_optimize(tess *, int32_t group);
 tess_status tess__move(tess *, const tess__instr *); /* FETCH … UNSTOW_WAIT */
 tess_status tess__move_up_wait(tess *, uint64_t *ticket);
 tess_status tess__move_down_wait(tess *, uint64_t *ticket);
-tess_status tess__optimize_now(tess *, int32_t group); /* OPTIMIZE without ASYNC */
+tess_status tess__optimize_now(tess *, int32_t group);  /* OPTIMIZE without ASYNC */
+int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
 /** execute.c */
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };

@@ -3,6 +3,8 @@
 
 #include "base/status.h"
 
+#include <string.h>
+
 /* ---- making and giving back ---- */
 
 tess_status tess__streams_start(tess__streams *q, const tess__device *device, tess__comms *comms) {
@@ -14,6 +16,7 @@ tess_status tess__streams_start(tess__streams *q, const tess__device *device, te
     q->comm_waits = tess__comms_waits_on_streams(comms);
     TRY(tess__device_event(device, &q->reached));
     TRY(tess__device_event(device, &q->synced));
+    TRY(tess__device_event(device, &q->result_there));
     return tess__device_event(device, &q->batch_taken);
 }
 
@@ -36,11 +39,13 @@ static void give_back(tess__streams *q, tess__stream *s) {
 }
 
 void tess__streams_end(tess__streams *q) {
-    tess_event *events[] = { q->reached, q->synced, q->batch_taken };
+    tess_event *events[] = { q->reached, q->synced, q->batch_taken, q->result_there };
     if (!q->on)
         return;
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         tess__device_event_end(q->device, events[i]);
+    if (q->staging.ptr)
+        tess__device_free(q->device, &q->staging);
     give_back(q, &q->up);
     give_back(q, &q->down);
     *q = (tess__streams){ .on = 0 };
@@ -146,6 +151,42 @@ tess_status tess__batch_mark(tess__streams *q) {
     return q->on ? tess__device_record(q->device, q->batch_taken, &q->device->compute) : TESS_OK;
 }
 
-tess_status tess__batch_wait(tess__streams *q) {
-    return q->on ? tess__device_event_wait(q->device, q->batch_taken, -1) : TESS_OK;
+/* ---- a pass's result ---- */
+
+tess_status tess__result_room(tess__streams *q, uint64_t bytes) {
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = TESS_MEM_PINNED,
+                             .domain = TESS_DOMAIN_HOST,
+                             .category = TESS_CAT_TEMPORARY,
+                             .numa_node = -1,
+                             .bytes = bytes,
+                             .align = 64 };
+    q->staging.struct_size = sizeof q->staging;
+    return q->on && bytes && !q->staging.ptr ? tess__device_alloc(q->device, &r, &q->staging) : TESS_OK;
+}
+
+tess_status tess__result_take(tess__streams *q, void *to, const void *from, uint64_t bytes) {
+    if (!q->on || bytes > q->staging.bytes)
+        return tess__streams_read(q, to, from, bytes);
+    TRY(tess__device_copy(q->device, q->staging.ptr, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
+    TRY(tess__device_record(q->device, q->result_there, &q->device->compute));
+    q->result = to;
+    q->result_bytes = bytes;
+    return TESS_OK;
+}
+
+/* The batch was copied before the result, so one wait is enough for both. */
+tess_status tess__pass_wait(tess__streams *q) {
+    if (!q->on)
+        return TESS_OK;
+    TRY(sweep(q, 1)); /* what a lost rank would keep us waiting for */
+    TRY(tess__device_event_wait(q->device, q->result ? q->result_there : q->batch_taken, -1));
+    if (q->result)
+        memcpy(q->result, q->staging.ptr, q->result_bytes);
+    q->result = NULL;
+    return TESS_OK;
+}
+
+void tess__result_forget(tess__streams *q) {
+    q->result = NULL;
 }

@@ -32,8 +32,11 @@ typedef struct {
     tess__instr doing;        /* what a transfer is for */
     uint64_t step;
     tess__timed *timed;
-    tess_event *reached, *synced, *batch_taken;
+    tess_event *reached, *synced, *batch_taken, *result_there;
     tess__stream up, down;
+    tess_buffer staging; /* page-locked; where a result waits for the end of its pass */
+    void *result;        /* the program's, into which it goes then; null: none is under way */
+    uint64_t result_bytes;
     tess__retired retired[TESS__RETIRED];
     int first_retired, n_retired;
 } tess__streams;
@@ -63,7 +66,13 @@ tess_status tess__streams_sync(tess__streams *);
 void tess__streams_idle(tess__streams *);
 /** Device memory to the host's, there when it returns. */
 tess_status tess__streams_read(tess__streams *, void *to, const void *from, uint64_t bytes);
-/** The program's batch may change when tess__batch_wait returns; marked when its copy was queued. */
+/** Room for a pass's result, so that the thread does not wait for it in the middle. */
+tess_status tess__result_room(tess__streams *, uint64_t bytes);
+/** The same as tess__streams_read, but the bytes are there when tess__pass_wait returns; from then on the program's
+ * batch may change, too. */
+tess_status tess__result_take(tess__streams *, void *to, const void *from, uint64_t bytes);
+tess_status tess__pass_wait(tess__streams *);
+void tess__result_forget(tess__streams *); /* after an error */
+/** The program's batch has been queued for its copy. */
 tess_status tess__batch_mark(tess__streams *);
-tess_status tess__batch_wait(tess__streams *);
 #endif

@@ -21,8 +21,15 @@ static int has_work(const tess *t) {
     return any;
 }
 
+/* RESULT_COPY takes the output of the last block. */
+static uint64_t result_bytes(const tess *t) {
+    const tess__model *m = &t->plan.model;
+    return m->n_blocks ? m->blocks[m->n_blocks - 1].options.output_bytes : 0;
+}
+
 tess_status tess__moves_start(tess *t) {
     tess_error e = { .struct_size = sizeof e };
+    TRY(tess__result_room(&t->streams, result_bytes(t)));
     if (!has_work(t))
         return TESS_OK;
     TRY(t->streams.on ? tess__streams_moves(&t->streams)
@@ -221,6 +228,10 @@ tess_status tess__move_optimize(tess *t, int32_t g) {
 }
 
 /* A step apart from its passes: on the device, which reads page-locked memory too, unless all of it is the host's. */
+int tess__steps_on_device(const tess *t, int32_t g) {
+    return t->step.first_segment[g] < t->step.first_segment[g + 1] && !(t->streams.on && steps_on_host(t, g));
+}
+
 tess_status tess__optimize_now(tess *t, int32_t g) {
     if (!t->streams.on || !steps_on_host(t, g))
         return tess__optimize(t, g, tess__engine_kernel);

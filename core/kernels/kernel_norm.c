@@ -13,19 +13,10 @@ typedef struct { /* one thread's sums */
     uint64_t bucket[256]; /* by biased exponent: the sum of the 24-bit mantissas; 255: how many are not finite */
 } norm_sums;
 
-static void carry(int64_t *limb) {
-    int64_t over = 0;
-    for (int i = 0; i < TESS__NORM_DIGITS; i++) {
-        over += limb[i];
-        limb[i] = (int64_t)((uint64_t)over & 0xffffffffu);
-        over >>= 32;
-    }
-}
-
 void tess__norm_add(int64_t *sum, const int64_t *limbs) {
     for (int i = 0; i < TESS__NORM_LIMBS; i++)
         sum[i] += limbs[i];
-    carry(sum);
+    tess__norm_carry(sum);
 }
 
 /* Adds value * 2^bit; digits stay far below 2^63 until the next carry. */
@@ -101,7 +92,7 @@ static void empty_buckets(norm_sums *sums) {
     for (uint32_t e = 0; e < NOT_FINITE; e++)
         if (sums->bucket[e])
             add_at(sums, sums->bucket[e], e ? e - 1 : 0);
-    carry(sums->limb);
+    tess__norm_carry(sums->limb);
 }
 
 static void norm_part(void *user, uint64_t first, uint64_t elems) {
@@ -135,47 +126,8 @@ void tess__kernel_square_sum(const tess_kernel *k, tess__pool *pool) {
     tess__norm_add(out, job.limb);
 }
 
-/* The digits' top 64 bits, the bit number of the lowest of them, and whether anything lies below. */
-static uint64_t top_bits(const int64_t *digit, int *lowest, int *below) {
-    int top = TESS__NORM_DIGITS - 1;
-    while (top > 0 && !digit[top])
-        top--;
-    uint64_t bits = (uint64_t)digit[top];
-    int lead = bits ? __builtin_clzll(bits) : 0, at = 32 * top - lead;
-    bits <<= lead;
-    *below = 0;
-    for (int i = top - 1; i >= 0; i--) {
-        int shift = 32 * i - at; /* where this digit starts in the 64 bits */
-        if (shift >= 0) {
-            bits |= (uint64_t)digit[i] << shift;
-        } else if (shift > -32) {
-            bits |= (uint64_t)digit[i] >> -shift;
-            *below |= (digit[i] & ((1ll << -shift) - 1)) != 0;
-        } else {
-            *below |= digit[i] != 0;
-        }
-    }
-    *lowest = at;
-    return bits;
-}
-
 double tess__norm_square(const int64_t *limbs) {
-    int64_t digit[TESS__NORM_LIMBS];
-    memcpy(digit, limbs, sizeof digit);
-    if (digit[TESS__NORM_NAN])
-        return (double)NAN;
-    if (digit[TESS__NORM_INFINITE])
-        return (double)INFINITY;
-    carry(digit);
-    int lowest, below;
-    uint64_t bits = top_bits(digit, &lowest, &below);
-    if (!bits)
-        return 0;
-    /* 64 bits to 53: round to nearest even by hand, since what lies below the 64 counts too. */
-    uint64_t whole = bits >> 11, rest = bits & 0x7ff;
-    if (rest > 0x400 || (rest == 0x400 && (below || (whole & 1))))
-        whole++;
-    return ldexp((double)whole, lowest + 11 - 149);
+    return tess__norm_square_of(limbs);
 }
 
 double tess__norm_result(const int64_t *limbs) {
@@ -183,6 +135,5 @@ double tess__norm_result(const int64_t *limbs) {
 }
 
 float tess__clip_coefficient(double max_norm, double norm) {
-    double coefficient = max_norm / (norm + 1e-6);
-    return (float)(coefficient > 1 ? 1 : coefficient);
+    return tess__clip_of(max_norm, norm);
 }

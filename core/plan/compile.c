@@ -258,8 +258,7 @@ static tess_status compile_norm(tess__compiler *b) {
     TRY(tess__emit_scratch(b, TESS__LIMBS_SCRATCH, 0, -1, &c));
     TRY(tess__emit_post(b, TESS__NORM_REDUCE, 0, 0, &c));
     TRY(tess__emit_free(b, TESS__LIMBS_SCRATCH, 0));
-    TRY(tess__emit(b, TESS__NORM_FINISH, 0));
-    return tess__emit_free(b, TESS__LIMBS, 0);
+    return tess__emit(b, TESS__NORM_FINISH, 0);
 }
 
 static tess_status compile_steps(tess__compiler *b) {
@@ -300,6 +299,7 @@ tess_status tess__compile_other(tess__compiler *b, uint32_t kind, tess__program 
         TRY(compile_norm(b));
     if (kind == TESS__PASS_STEP || kind == TESS__PASS_CLIP)
         TRY(compile_steps(b));
+    TRY(tess__emit_free(b, TESS__LIMBS, 0)); /* a device keeps the factor for clipping there */
     if (kind == TESS__PASS_FULL)
         TRY(compile_full(b));
     return finish_program(b, kind != TESS__PASS_FULL, out);

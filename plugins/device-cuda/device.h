@@ -22,6 +22,8 @@ typedef struct cuda_block { /* one piece of memory given out */
     int pooled; /* of the pool */
 } cuda_block;
 
+typedef struct cuda_batch cuda_batch; /* batch.h */
+
 struct tess_device {
     const cuda_context *ctx;
     const tess_cuda *cu;
@@ -30,6 +32,7 @@ struct tess_device {
     CUcontext context;
     CUmodule module;
     CUfunction *functions;
+    cuda_batch *batch; /* of the engine's thread */
     CUmemoryPool pool; /* null: the driver has none */
     CUstream taking;   /* allocations, behind nothing: none waits for a release */
     CUstream giving;   /* releases, each behind what the streams held then */

@@ -236,119 +236,7 @@ CUDA_SUM_BODIES(f64)
 CUDA_SUM_BODIES(i32)
 CUDA_SUM_BODIES(i64)
 
-/* ---- optimizer: one pass over gradient, master and state ---------------------------------------- */
-
-typedef struct { /* elements [first, end): one segment; item 0 holds `first` */
-    uint64_t items, first, end;
-    const void *grad;
-    void *master, *state0, *state1, *low; /* low: the bf16 copy of the new master, or null */
-    tess_step_constants constants;
-    uint32_t grad_dtype, vector;
-} cuda_step_args;
-
-#define CUDA_STEP_BODY(name, type, states, load, half_of, call)                                                        \
-    TESS_FN void cuda_##name##_body(const cuda_step_args *a, uint64_t i) {                                             \
-        const tess_step_constants *c = &a->constants;                                                                  \
-        uint64_t base = (a->first / CUDA_LANES + i) * CUDA_LANES;                                                      \
-        uint32_t from = a->first > base ? (uint32_t)(a->first - base) : 0, to = cuda_lanes_of(a->end, base);           \
-        CUDA_ALIGNED type g[CUDA_LANES], p[CUDA_LANES], m[CUDA_LANES], v[CUDA_LANES];                                  \
-        CUDA_ALIGNED uint16_t half[CUDA_LANES];                                                                        \
-        int vector = (int)a->vector;                                                                                   \
-        load(a->grad_dtype, vector, a->grad, base, from, to, g);                                                       \
-        cuda_get_##load##_of(vector, a->master, base, from, to, p);                                                    \
-        if (states > 0)                                                                                                \
-            cuda_get_##load##_of(vector, a->state0, base, from, to, m);                                                \
-        if (states > 1)                                                                                                \
-            cuda_get_##load##_of(vector, a->state1, base, from, to, v);                                                \
-        CUDA_UNROLL for (int l = 0; l < CUDA_LANES; l++) {                                                             \
-            call;                                                                                                      \
-            half[l] = half_of(p[l]);                                                                                   \
-        }                                                                                                              \
-        cuda_put_##load##_of(vector, a->master, base, from, to, p);                                                    \
-        if (states > 0)                                                                                                \
-            cuda_put_##load##_of(vector, a->state0, base, from, to, m);                                                \
-        if (states > 1)                                                                                                \
-            cuda_put_##load##_of(vector, a->state1, base, from, to, v);                                                \
-        if (a->low)                                                                                                    \
-            cuda_put_u16(vector, a->low, base, from, to, half);                                                        \
-    }
-#define cuda_get_cuda_load_f32_of cuda_get_f32
-#define cuda_get_cuda_load_f64_of cuda_get_f64
-#define cuda_put_cuda_load_f32_of cuda_put_f32
-#define cuda_put_cuda_load_f64_of cuda_put_f64
-#define CUDA_STEP_BODIES(r, type)                                                                                      \
-    CUDA_STEP_BODY(sgd_##r, type, 0, cuda_load_##r, tess_bf16_of_##r, tess_sgd_##r(c, g[l], &p[l]))                    \
-    CUDA_STEP_BODY(sgd_momentum_##r, type, 1, cuda_load_##r, tess_bf16_of_##r,                                         \
-                   tess_sgd_momentum_##r(c, g[l], &p[l], &m[l]))                                                       \
-    CUDA_STEP_BODY(adam_##r, type, 2, cuda_load_##r, tess_bf16_of_##r, tess_adam_##r(c, g[l], &p[l], &m[l], &v[l]))    \
-    CUDA_STEP_BODY(adamw_##r, type, 2, cuda_load_##r, tess_bf16_of_##r, tess_adamw_##r(c, g[l], &p[l], &m[l], &v[l]))  \
-    CUDA_STEP_BODY(adadelta_##r, type, 2, cuda_load_##r, tess_bf16_of_##r,                                             \
-                   tess_adadelta_##r(c, g[l], &p[l], &m[l], &v[l]))
-CUDA_STEP_BODIES(f32, float)
-CUDA_STEP_BODIES(f64, double)
-
-/* ---- square sum: every thread of a block adds into a column of digits of its own ---------------- */
-
-typedef struct {
-    uint64_t items, elems;
-    const void *in;
-    int64_t *limbs; /* TESS__NORM_LIMBS; this adds to them, and cuda_carry brings the digits below 2^32 */
-    float scale;
-    uint32_t in_dtype, vector, reserved;
-} cuda_square_args;
-typedef struct {
-    int64_t limb[TESS__NORM_LIMBS][CUDA_COLUMNS];
-} cuda_square_shared;
-
-TESS_FN void cuda_add_square(cuda_square_shared *s, uint32_t column, float square) {
-    uint32_t bits = tess_f32_bits(square), exponent = bits >> 23 & 255u;
-    if (exponent == 255u) {
-        s->limb[bits & 0x7fffffu ? TESS__NORM_NAN : TESS__NORM_INFINITE][column]++;
-        return;
-    }
-    uint32_t bit = exponent ? exponent - 1 : 0; /* units of 2^-149 */
-    uint64_t wide = (uint64_t)((bits & 0x7fffffu) | (exponent ? 0x800000u : 0u)) << (bit & 31u);
-    s->limb[bit >> 5][column] += (int64_t)(wide & 0xffffffffu);
-    s->limb[(bit >> 5) + 1][column] += (int64_t)(wide >> 32);
-}
-TESS_FN void cuda_square_begin(cuda_square_shared *s, uint32_t column) {
-    CUDA_UNROLL for (int d = 0; d < TESS__NORM_LIMBS; d++) s->limb[d][column] = 0;
-}
-TESS_FN void cuda_square_body(const cuda_square_args *a, cuda_square_shared *s, uint32_t column, uint64_t i) {
-    uint64_t base = i * CUDA_LANES;
-    uint32_t to = cuda_lanes_of(a->elems, base);
-    CUDA_ALIGNED float x[CUDA_LANES];
-    cuda_load_f32(a->in_dtype, (int)a->vector, a->in, base, 0, to, x); /* lanes beyond the end are 0 */
-    CUDA_UNROLL for (int l = 0; l < CUDA_LANES; l++) {
-        float scaled = x[l] * a->scale;
-        if ((uint32_t)l < to)
-            cuda_add_square(s, column, scaled * scaled);
-    }
-}
-/* Digit `row` of the whole block into its first column. */
-TESS_FN void cuda_square_row(cuda_square_shared *s, uint32_t row) {
-    int64_t sum = 0;
-    for (int c = 0; c < CUDA_COLUMNS; c++)
-        sum += s->limb[row][c];
-    s->limb[row][0] = sum;
-}
-/* One thread: the block's digits below 2^32, so that any number of blocks may be added, onto the result. */
-TESS_FN void cuda_square_end(const cuda_square_args *a, cuda_square_shared *s) {
-    int64_t over = 0;
-    for (int d = 0; d < TESS__NORM_LIMBS; d++) {
-        int64_t value = s->limb[d][0];
-        if (d < TESS__NORM_DIGITS) {
-            over += value;
-            value = (int64_t)((uint64_t)over & 0xffffffffu);
-            over >>= 32;
-        }
-#if defined(__CUDA_ARCH__)
-        atomicAdd((unsigned long long *)a->limbs + d, (unsigned long long)value);
-#else
-        __atomic_fetch_add(a->limbs + d, value, __ATOMIC_RELAXED);
-#endif
-    }
-}
+/* ---- the digits of a sum of squares (kernels_many.h) --------------------------------------------- */
 
 typedef struct {
     uint64_t items; /* 1 */
@@ -356,13 +244,20 @@ typedef struct {
 } cuda_carry_args;
 
 TESS_FN void cuda_carry_body(const cuda_carry_args *a, uint64_t i) {
-    int64_t over = 0;
     (void)i;
-    for (int d = 0; d < TESS__NORM_DIGITS; d++) {
-        over += a->limbs[d];
-        a->limbs[d] = (int64_t)((uint64_t)over & 0xffffffffu);
-        over >>= 32;
-    }
+    tess__norm_carry(a->limbs);
+}
+
+typedef struct {
+    uint64_t items; /* 1 */
+    const int64_t *limbs;
+    float *out;
+    double most;
+} cuda_clip_args;
+
+TESS_FN void cuda_clip_body(const cuda_clip_args *a, uint64_t i) {
+    (void)i;
+    *a->out = tess__clip_of(a->most, sqrt(tess__norm_square_of(a->limbs)));
 }
 
 /* ---- the list: X(name, arguments, what is done for item i) -------------------------------------- */
@@ -378,16 +273,7 @@ TESS_FN void cuda_carry_body(const cuda_carry_args *a, uint64_t i) {
     X(tess_cuda_sum_f64_many, cuda_sum_many_args, cuda_sum_f64_many_body)                                              \
     X(tess_cuda_sum_i32_many, cuda_sum_many_args, cuda_sum_i32_many_body)                                              \
     X(tess_cuda_sum_i64_many, cuda_sum_many_args, cuda_sum_i64_many_body)                                              \
-    X(tess_cuda_sgd_f32, cuda_step_args, cuda_sgd_f32_body)                                                            \
-    X(tess_cuda_sgd_momentum_f32, cuda_step_args, cuda_sgd_momentum_f32_body)                                          \
-    X(tess_cuda_adam_f32, cuda_step_args, cuda_adam_f32_body)                                                          \
-    X(tess_cuda_adamw_f32, cuda_step_args, cuda_adamw_f32_body)                                                        \
-    X(tess_cuda_adadelta_f32, cuda_step_args, cuda_adadelta_f32_body)                                                  \
-    X(tess_cuda_sgd_f64, cuda_step_args, cuda_sgd_f64_body)                                                            \
-    X(tess_cuda_sgd_momentum_f64, cuda_step_args, cuda_sgd_momentum_f64_body)                                          \
-    X(tess_cuda_adam_f64, cuda_step_args, cuda_adam_f64_body)                                                          \
-    X(tess_cuda_adamw_f64, cuda_step_args, cuda_adamw_f64_body)                                                        \
-    X(tess_cuda_adadelta_f64, cuda_step_args, cuda_adadelta_f64_body)                                                  \
-    X(tess_cuda_carry, cuda_carry_args, cuda_carry_body)
-/* Beside them tess_cuda_square_sum(cuda_square_args), in blocks of CUDA_COLUMNS threads. */
+    X(tess_cuda_carry, cuda_carry_args, cuda_carry_body)                                                               \
+    X(tess_cuda_clip, cuda_clip_args, cuda_clip_body)
+/* Beside them those of kernels_many.h. */
 #endif

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Kernels: what is checked before, and how they are laid over the GPU. */
 #include "device.h"
-#include "kernels.h"
-
-enum { THREADS = 256, BLOCKS_PER_PROCESSOR = 8 };
+#include "batch.h"
 
 extern const unsigned char cuda_kernels_image[];
 
-#define NUMBER(name, args, body) N_##name,
-enum { CUDA_KERNELS(NUMBER) N_tess_cuda_square_sum, N_KERNELS };
 #define NAME(name, args, body) #name,
-static const char *const names[] = { CUDA_KERNELS(NAME) "tess_cuda_square_sum" };
+#define STEPS_NAME(name, body) #name,
+static const char *const names[] = { CUDA_KERNELS(NAME) CUDA_STEPS(STEPS_NAME) "tess_cuda_square_sum" };
 
 tess_status cuda_load_kernels(tess_device *d, tess_error *error) {
     d->functions = calloc(N_KERNELS, sizeof *d->functions);
-    if (!d->functions)
+    d->batch = calloc(1, sizeof *d->batch);
+    if (!d->functions || !d->batch)
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory for its own tables");
     char why[240];
     CUresult r = tess_cuda_load_module(d->cu, d->handle, cuda_kernels_image, &d->module, why, sizeof why);
@@ -43,6 +41,7 @@ static int offered(const tess_kernel *k) {
     case TESS_K_TREE_SUM: return is(in, IN_F32) ? is(out, IN_F32) : in == out && is(in, WHOLE | 1 << TESS_F64);
     case TESS_K_SCALE: return in == out && is(in, 1 << TESS_F32 | 1 << TESS_F64);
     case TESS_K_SQUARE_SUM: return is(in, IN_F32) && (!out || out == TESS_I64);
+    case TESS_K_CLIP: return in == TESS_I64 && out == TESS_F32;
     case TESS_K_OPTIMIZER: return out == TESS_F32 ? is(in, IN_F32) : out == TESS_F64 && in == out;
     default: return 0;
     }
@@ -110,33 +109,17 @@ static tess_status check(const tess_kernel *k, tess_error *error) {
 
 /* ---- launches ------------------------------------------------------------------------------------------ */
 
-typedef struct {
-    tess_device *device;
-    CUstream stream;
-} place;
-
-static CUresult launch(const place *p, int kernel, const void *args, uint64_t items) {
-    const tess_device *d = p->device;
-    unsigned threads = kernel == N_tess_cuda_square_sum ? CUDA_COLUMNS : THREADS;
-    uint64_t most = (uint64_t)d->processors * BLOCKS_PER_PROCESSOR * (THREADS / threads);
-    uint64_t blocks = (items + threads - 1) / threads;
-    void *params[] = { (void *)(uintptr_t)args };
-    if (!items)
-        return CUDA_SUCCESS;
-    return d->cu->cuLaunchKernel(d->functions[kernel], (unsigned)(blocks < most ? blocks : most), 1, 1, threads, 1, 1,
-                                 0, p->stream, params, NULL);
+static CUresult launch(const cuda_place *p, int kernel, const void *args, uint64_t items) {
+    uint64_t most = (uint64_t)p->device->processors * CUDA_BLOCKS_PER_PROCESSOR;
+    uint64_t blocks = (items + CUDA_THREADS - 1) / CUDA_THREADS;
+    return items ? cuda_launch(p, kernel, args, blocks < most ? blocks : most, CUDA_THREADS) : CUDA_SUCCESS;
 }
 
 static uint64_t items_of(uint64_t elems) {
     return (elems + CUDA_LANES - 1) / CUDA_LANES;
 }
 
-/* Whether whole items of the array can be moved at once; a null one is none. */
-static int aligned(const void *at, uint32_t dtype) {
-    return (uintptr_t)at % (tess_dtype_bytes(dtype) == 2 ? 8 : 16) == 0;
-}
-
-static CUresult copy(const place *p, const tess_kernel *k) {
+static CUresult copy(const cuda_place *p, const tess_kernel *k) {
     uint64_t bytes = k->elems * tess_dtype_bytes(k->in_dtype);
     if (k->in[0] == k->out)
         return CUDA_SUCCESS;
@@ -145,18 +128,18 @@ static CUresult copy(const place *p, const tess_kernel *k) {
                                         p->stream);
 }
 
-static CUresult cast(const place *p, const tess_kernel *k) {
+static CUresult cast(const cuda_place *p, const tess_kernel *k) {
     cuda_cast_args a = { .items = items_of(k->elems),
                          .elems = k->elems,
                          .in = k->in[0],
                          .out = k->out,
                          .in_dtype = k->in_dtype,
                          .out_dtype = k->out_dtype,
-                         .vector = aligned(k->in[0], k->in_dtype) && aligned(k->out, k->out_dtype) };
+                         .vector = cuda_aligned(k->in[0], k->in_dtype) && cuda_aligned(k->out, k->out_dtype) };
     return k->in_dtype == k->out_dtype ? copy(p, k) : launch(p, N_tess_cuda_cast, &a, a.items);
 }
 
-static CUresult scale(const place *p, const tess_kernel *k) {
+static CUresult scale(const cuda_place *p, const tess_kernel *k) {
     const void *in = k->in && k->in[0] ? k->in[0] : k->out;
     cuda_scale_args a = { .items = items_of(k->elems),
                           .elems = k->elems,
@@ -164,7 +147,7 @@ static CUresult scale(const place *p, const tess_kernel *k) {
                           .out = k->out,
                           .scale = k->scale,
                           .dtype = k->in_dtype,
-                          .vector = aligned(in, k->in_dtype) && aligned(k->out, k->out_dtype) };
+                          .vector = cuda_aligned(in, k->in_dtype) && cuda_aligned(k->out, k->out_dtype) };
     return launch(p, N_tess_cuda_scale, &a, a.items);
 }
 
@@ -177,7 +160,7 @@ static int sum_kernel(uint32_t in_dtype, int many) {
     }
 }
 
-static CUresult tree_sum(const place *p, const tess_kernel *k) {
+static CUresult tree_sum(const cuda_place *p, const tess_kernel *k) {
     cuda_sum_many_args a;
     int plain = k->scale == 0 || k->scale == 1, many = k->n_in > CUDA_FEW, chain = (k->flags & TESS_KERNEL_CHAIN) != 0;
     uint32_t partial = is(k->in_dtype, IN_F32) ? TESS_F32 : k->in_dtype;
@@ -192,93 +175,36 @@ static CUresult tree_sum(const place *p, const tess_kernel *k) {
                         .out_dtype = k->out_dtype,
                         .chain = (uint32_t)chain,
                         .add = k->flags & TESS_KERNEL_ADD,
-                        .vector = (uint32_t)aligned(k->out, k->out_dtype) };
+                        .vector = (uint32_t)cuda_aligned(k->out, k->out_dtype) };
     for (uint32_t i = 0; i < k->n_in; i++) {
         a.in[i] = k->in[i];
-        a.sum.vector &= (uint32_t)aligned(a.in[i], chain && i + 1 < k->n_in ? partial : k->in_dtype);
+        a.sum.vector &= (uint32_t)cuda_aligned(a.in[i], chain && i + 1 < k->n_in ? partial : k->in_dtype);
     }
     return launch(p, sum_kernel(k->in_dtype, many), &a, a.sum.items);
 }
 
-static CUresult square_sum(const place *p, const tess_kernel *k) {
-    cuda_square_args a = { .items = items_of(k->elems),
-                           .elems = k->elems,
-                           .in = k->in[0],
-                           .limbs = k->out,
-                           .scale = k->scale == 0 ? 1.0f : (float)k->scale,
-                           .in_dtype = k->in_dtype,
-                           .vector = (uint32_t)aligned(k->in[0], k->in_dtype) };
-    cuda_carry_args carry = { .items = 1, .limbs = k->out };
-    CUresult r = CUDA_SUCCESS;
-    if (!(k->flags & TESS_KERNEL_ADD))
-        r = p->device->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)k->out, 0, TESS__NORM_LIMBS * sizeof(int64_t),
-                                           p->stream);
-    if (r == CUDA_SUCCESS)
-        r = launch(p, N_tess_cuda_square_sum, &a, a.items);
-    return r ? r : launch(p, N_tess_cuda_carry, &carry, carry.items);
-}
-
-/* ---- the optimizer: neighbouring segments with the same settings are one launch -------------------------- */
-
-static int step_kernel(const tess_kernel *k) {
-    int wide = k->out_dtype == TESS_F64;
-    switch (k->optimizer->optimizer) {
-    case TESS_OPT_ADAM: return wide ? N_tess_cuda_adam_f64 : N_tess_cuda_adam_f32;
-    case TESS_OPT_ADAMW: return wide ? N_tess_cuda_adamw_f64 : N_tess_cuda_adamw_f32;
-    case TESS_OPT_ADADELTA: return wide ? N_tess_cuda_adadelta_f64 : N_tess_cuda_adadelta_f32;
-    default:
-        if (k->state[0])
-            return wide ? N_tess_cuda_sgd_momentum_f64 : N_tess_cuda_sgd_momentum_f32;
-        return wide ? N_tess_cuda_sgd_f64 : N_tess_cuda_sgd_f32;
-    }
-}
-
-static int continues(const tess_segment *a, const tess_segment *b) {
-    return a->first + a->elems == b->first && a->lr == b->lr && a->weight_decay == b->weight_decay &&
-           a->momentum == b->momentum;
-}
-
-static CUresult optimizer(const place *p, const tess_kernel *k) {
-    const tess_optimizer *o = k->optimizer;
-    cuda_step_args a = { .grad = k->in[0],
-                         .master = k->out,
-                         .state0 = k->state[0],
-                         .state1 = k->state[1],
-                         .low = k->out2,
-                         .grad_dtype = k->in_dtype,
-                         .vector = aligned(k->in[0], k->in_dtype) && aligned(k->out, k->out_dtype) &&
-                                   aligned(k->state[0], k->out_dtype) && aligned(k->state[1], k->out_dtype) &&
-                                   aligned(k->out2, TESS_BF16) };
-    CUresult r = CUDA_SUCCESS;
-    for (uint32_t i = 0, next; i < o->n_segments && r == CUDA_SUCCESS; i = next) {
-        const tess_segment *s = TESS_AT(o->segments, i), *last = s;
-        for (next = i + 1; next < o->n_segments && continues(last, TESS_AT(o->segments, next)); next++)
-            last = TESS_AT(o->segments, next);
-        a.first = s->first;
-        a.end = last->first + last->elems;
-        if (a.first == a.end)
-            continue;
-        a.items = items_of(a.end) - a.first / CUDA_LANES;
-        tess_step_prepare(o, s, &a.constants);
-        r = launch(p, step_kernel(k), &a, a.items);
-    }
-    return r;
+static CUresult clip(const cuda_place *p, const tess_kernel *k) {
+    cuda_clip_args a = { .items = 1, .limbs = k->in[0], .out = k->out, .most = k->scale };
+    return launch(p, N_tess_cuda_clip, &a, a.items);
 }
 
 tess_status cuda_kernel(tess_device *d, const tess_kernel *k, const tess_stream *stream, tess_error *error) {
-    static CUresult (*const run[])(const place *, const tess_kernel *) = { [TESS_K_CAST] = cast,
-                                                                           [TESS_K_TREE_SUM] = tree_sum,
-                                                                           [TESS_K_SCALE] = scale,
-                                                                           [TESS_K_SQUARE_SUM] = square_sum,
-                                                                           [TESS_K_OPTIMIZER] = optimizer };
-    const place p = { d, stream ? (CUstream)stream->handle : NULL };
+    static CUresult (*const run[])(const cuda_place *, const tess_kernel *) = { [TESS_K_CAST] = cast,
+                                                                                [TESS_K_TREE_SUM] = tree_sum,
+                                                                                [TESS_K_SCALE] = scale,
+                                                                                [TESS_K_SQUARE_SUM] = cuda_square_sum,
+                                                                                [TESS_K_OPTIMIZER] = cuda_optimizer,
+                                                                                [TESS_K_CLIP] = clip };
+    const cuda_place p = { d, stream ? (CUstream)stream->handle : NULL };
     tess_status s = check(k, error);
-    if (s || (!k->elems && k->kernel != TESS_K_SQUARE_SUM))
+    int gathers = k->kernel == TESS_K_SQUARE_SUM || k->kernel == TESS_K_OPTIMIZER;
+    if (s || (!k->elems && !gathers))
         return s;
     s = cuda_enter(d, error);
     if (s)
         return s;
-    CUresult r = run[k->kernel](&p, k);
+    CUresult r = gathers ? CUDA_SUCCESS : cuda_batch_flush(d);
+    r = r ? r : run[k->kernel](&p, k);
     cuda_leave(d);
     return r ? cuda_failed(d, r, "a kernel", error) : TESS_OK;
 }

@@ -114,6 +114,7 @@ static void destroy(tess_device *d) {
         d->cu->cuDevicePrimaryCtxRelease(d->handle);
     pthread_mutex_destroy(&d->lock);
     free(d->functions);
+    free(d->batch);
     free(d);
 }
 

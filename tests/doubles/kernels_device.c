@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of plugins/device-cuda, on the host: every item in turn, whatever the grid. */
-#include "../../plugins/device-cuda/kernels.h"
+#include "../../plugins/device-cuda/kernels_many.h"
 #include "double.h"
 
 const double_kernel *double__device_kernels(void);
@@ -15,16 +15,35 @@ const double_kernel *double__device_kernels(void);
     }
 CUDA_KERNELS(RUN)
 
-/* As the grid lies: each block with sums of its own. */
+/* As the grid lies: each block with the items of its piece. */
+#define RUN_STEPS(name, body)                                                                                          \
+    static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
+        const cuda_steps_args *a = args;                                                                               \
+        for (unsigned b = 0; b < grid[0]; b++) {                                                                       \
+            CUDA_PIECE_OF(a, b, k);                                                                                    \
+            const cuda_step_piece *p = &a->pieces[k];                                                                  \
+            tess_step_constants c = cuda_step_constants(a, k);                                                         \
+            uint64_t step = (uint64_t)CUDA_PIECE_BLOCKS(a, k) * block[0];                                              \
+            for (uint64_t t = 0; t < block[0]; t++)                                                                    \
+                for (uint64_t i = (b - p->first_block) * block[0] + t; i < cuda_step_items(p); i += step)              \
+                    body(p, &c, i);                                                                                    \
+        }                                                                                                              \
+    }
+CUDA_STEPS(RUN_STEPS)
+
+/* Each block with sums of its own. */
 static void run_square_sum(const void *args, const unsigned grid[3], const unsigned block[3]) {
-    const cuda_square_args *a = args;
+    const cuda_squares_args *a = args;
     for (unsigned b = 0; b < grid[0]; b++) {
         cuda_square_shared s;
+        CUDA_PIECE_OF(a, b, k);
+        const cuda_square_piece *p = &a->pieces[k];
+        uint64_t step = (uint64_t)CUDA_PIECE_BLOCKS(a, k) * block[0];
         for (uint32_t t = 0; t < block[0]; t++)
             cuda_square_begin(&s, t);
         for (uint32_t t = 0; t < block[0]; t++)
-            for (uint64_t i = (uint64_t)b * block[0] + t; i < a->items; i += (uint64_t)grid[0] * block[0])
-                cuda_square_body(a, &s, t, i);
+            for (uint64_t i = (uint64_t)(b - p->first_block) * block[0] + t; i < cuda_square_items(p); i += step)
+                cuda_square_body(p, a->scale, &s, t, i);
         for (uint32_t row = 0; row < TESS__NORM_LIMBS; row++)
             cuda_square_row(&s, row);
         cuda_square_end(a, &s);
@@ -32,9 +51,10 @@ static void run_square_sum(const void *args, const unsigned grid[3], const unsig
 }
 
 const double_kernel *double__device_kernels(void) {
+#define ENTRY_STEPS(name, body) { #name, sizeof(cuda_steps_args), run_##name },
 #define ENTRY(name, args, body) { #name, sizeof(args), run_##name },
-    static const double_kernel list[] = {
-        CUDA_KERNELS(ENTRY){ "tess_cuda_square_sum", sizeof(cuda_square_args), run_square_sum }, { 0 }
-    };
+    static const double_kernel list[] = { CUDA_KERNELS(ENTRY) CUDA_STEPS(ENTRY_STEPS){
+                                              "tess_cuda_square_sum", sizeof(cuda_squares_args), run_square_sum },
+                                          { 0 } };
     return list;
 }

@@ -47,7 +47,7 @@ near "$(field loss cuda.json)" "$(field loss cpu.json)" 1e-2 || fail "resumed: $
 # Every kind of call failing: one line that says which, nothing left behind, but for what a spoilt context still holds when
 # the process ends.
 for call in cuLaunchKernel:9 cublasCreate:1 cublasSetWorkspace:3 cublasGemm:20 cuMemcpyDtoDAsync:1 cuMemHostAlloc:2 \
-  cuModuleLoadData:2 cuModuleGetFunction:40 work:200; do
+  cuModuleLoadData:2 cuModuleGetFunction:40 work:100; do
   code=3
   [ $call != cuMemHostAlloc:2 ] || code=4
   case $call in cuLaunchKernel* | work*) leaks=$code ;; *) leaks=99 ;; esac

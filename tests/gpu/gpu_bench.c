@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "cuda_driver.h"
+#include "gpu_bench.h"
 #include "core/engine/state.h"
 #include "core/kernels/kernels.h"
 #include "tools/models/direct.h"
@@ -29,7 +30,7 @@ typedef struct {
     double copy_bandwidth;
 } bench;
 
-static double now(void) {
+double gpu_bench_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
@@ -38,11 +39,11 @@ static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
-static double median(double *x, int n) {
+double gpu_bench_median(double *x, int n) {
     qsort(x, (size_t)n, sizeof *x, by_value);
     return x[n / 2];
 }
-static void say(const char *what, double value, double limit, const char *unit) {
+void gpu_bench_say(const char *what, double value, double limit, const char *unit) {
     printf("%-34s %10.2f %10.2f %6.3f %s\n", what, value, limit, value / limit, unit);
     fflush(stdout);
 }
@@ -101,11 +102,11 @@ static void give_back(bench *b) {
 static tess_status device_copy(bench *b) {
     double best = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        double begin = now();
+        double begin = gpu_bench_now();
         for (int k = 0; k < 4; k++)
             TRY(copy(b, b->array[k % 2 + 2].ptr, TESS_MEM_CUDA, b->array[k % 2].ptr, TESS_MEM_CUDA, b->bytes));
         TRY(finish(b));
-        double bandwidth = 8.0 * (double)b->bytes / (now() - begin);
+        double bandwidth = 8.0 * (double)b->bytes / (gpu_bench_now() - begin);
         best = round && bandwidth > best ? bandwidth : best; /* the first warms up */
     }
     b->copy_bandwidth = best;
@@ -120,22 +121,22 @@ static tess_status pinned_copies(bench *b, int up) {
     CUstream stream = b->t->device.compute.handle;
     void *host = b->pinned[0].ptr, *device = b->array[0].ptr;
     for (int round = 0; round < ROUNDS; round++) {
-        double begin = now();
+        double begin = gpu_bench_now();
         TRY(up ? copy(b, device, TESS_MEM_CUDA, host, TESS_MEM_PINNED, b->pinned[0].bytes)
                : copy(b, host, TESS_MEM_PINNED, device, TESS_MEM_CUDA, b->pinned[0].bytes));
         TRY(finish(b));
-        ours[round] = now() - begin;
-        begin = now();
+        ours[round] = gpu_bench_now() - begin;
+        begin = gpu_bench_now();
         CUresult r = up ? b->cu->cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)device, host, b->pinned[0].bytes, stream)
                         : b->cu->cuMemcpyDtoHAsync(host, (CUdeviceptr)(uintptr_t)device, b->pinned[0].bytes, stream);
         if (r)
             return tess__fail(TESS_E_DEVICE, "copying: %s", tess_cuda_text(r));
         TRY(finish(b));
-        driver[round] = now() - begin;
+        driver[round] = gpu_bench_now() - begin;
     }
     qsort(driver, ROUNDS, sizeof *driver, by_value);
-    say(up ? "pinned copy to the device" : "pinned copy from the device", bytes / median(ours, ROUNDS) * 1e-9,
-        bytes / driver[0] * 1e-9, "GB/s");
+    gpu_bench_say(up ? "pinned copy to the device" : "pinned copy from the device",
+                  bytes / gpu_bench_median(ours, ROUNDS) * 1e-9, bytes / driver[0] * 1e-9, "GB/s");
     return TESS_OK;
 }
 
@@ -195,15 +196,15 @@ static tess_status run_kernel(bench *b, const kernel_case *c) {
     tess_error e = { .struct_size = sizeof e };
     for (int round = -2; round < ROUNDS; round++) {
         TRY(finish(b));
-        double begin = now();
+        double begin = gpu_bench_now();
         for (int k = 0; k < 4; k++)
             TRY(plugin_failed(b->dev->kernel(b->device, &kernel, &b->t->device.compute, &e), &e));
         TRY(finish(b));
         if (round >= 0)
-            seconds[round] = (now() - begin) / 4;
+            seconds[round] = (gpu_bench_now() - begin) / 4;
     }
-    say(c->what, (double)(b->elems * c->bytes_per_elem) / median(seconds, ROUNDS) * 1e-9, b->copy_bandwidth * 1e-9,
-        "GB/s");
+    gpu_bench_say(c->what, (double)(b->elems * c->bytes_per_elem) / gpu_bench_median(seconds, ROUNDS) * 1e-9,
+                  b->copy_bandwidth * 1e-9, "GB/s");
     return TESS_OK;
 }
 
@@ -266,20 +267,20 @@ static tess_status overhead_run(overhead *o) {
     tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_TRAIN, .batch = o->batch };
     run.result = &o->result;
     for (int round = -2; round < ROUNDS; round++) {
-        double begin = now();
+        double begin = gpu_bench_now();
         TRY(model_run(o->t, o->m, &run));
         TRY(o->m->o->t->finish(o->m->o));
-        double middle = now();
+        double middle = gpu_bench_now();
         TRY(tess_grad_drop(o->t));
-        double again = now();
+        double again = gpu_bench_now();
         direct_zero_grads(o->d);
         TRY(direct_run(o->d, TESS_PASS_TRAIN, o->batch, 0, 0, &o->result));
         TRY(o->alone->o->t->finish(o->alone->o));
         if (round >= 0)
-            ours[round] = middle - begin, kernels[round] = now() - again;
+            ours[round] = middle - begin, kernels[round] = gpu_bench_now() - again;
     }
-    double a = median(ours, ROUNDS) * 1e3, k = median(kernels, ROUNDS) * 1e3;
-    say("gpt bf16, a pass in the engine", a, k, "ms, against its kernels alone");
+    double a = gpu_bench_median(ours, ROUNDS) * 1e3, k = gpu_bench_median(kernels, ROUNDS) * 1e3;
+    gpu_bench_say("gpt bf16, a pass in the engine", a, k, "ms, against its kernels alone");
     return TESS_OK;
 }
 
@@ -319,7 +320,7 @@ static tess_status measure_device(uint64_t bytes) {
         status = pinned_copies(&b, up);
     give_back(&b);
     tess_close(b.t);
-    return status;
+    return status == TESS_OK ? gpu_bench_layer(bytes, b.copy_bandwidth) : status;
 }
 
 /* The context of the device stays current, for the driver's own calls here. */

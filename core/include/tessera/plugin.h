@@ -48,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 2 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 3 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -325,10 +325,12 @@ typedef struct {
 typedef struct tess_device tess_device;
 typedef struct tess_event tess_event;
 enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_REDUCE, TESS_STREAM_UP, TESS_STREAM_DOWN };
-enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER };
+enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER, TESS_K_CLIP };
 enum { /* tess_kernel.flags */
     TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
-    TESS_KERNEL_CHAIN = 2 /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
+    TESS_KERNEL_CHAIN = 2, /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
+    TESS_KERNEL_MORE = 4 /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
+                          * any other call that works there: the device may hold this one back until then */
 };
 enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
 
@@ -350,6 +352,8 @@ typedef struct {
     const tess_segment *segments;
     uint64_t step; /* from 1 */
     float beta1, beta2, eps, rho, grad_scale, reserved;
+    const float *clip; /* null, or where TESS_K_CLIP left its factor: the gradient is also multiplied by it. Given only to
+                        * a device that offers that kernel */
 } tess_optimizer;
 
 /* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
@@ -357,6 +361,8 @@ typedef struct {
  *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1
  *   SCALE       out = in[0] * scale (null in: out in place); 0 is 0
  *   SQUARE_SUM  out: the exact sum of (in[0] * scale)² as int64 limbs; scale 0 means 1
+ *   CLIP        out: the f32 factor min(1, scale / (norm + 1e-6)) of the norm whose limbs in[0] is; out may be in[0].
+ *               May be missing: the norm is then read by the host
  *   OPTIMIZER   one step of `optimizer`: in[0] the gradient, out the master, out2 its low-precision copy or null, state[] the
  *               momenta (sgd: 1 or none; adam and adamw: first, second moment; adadelta: squares, deltas) */
 typedef struct {
@@ -587,7 +593,7 @@ TESS_PIN(tess_collective, 136, count, 48, tag, 128);
 TESS_PIN(tess_comm_ops, 176, abort, 80, request_free, 168);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
 TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
-TESS_PIN(tess_optimizer, 56, beta1, 32, reserved, 52);
+TESS_PIN(tess_optimizer, 64, beta1, 32, clip, 56);
 TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
 TESS_PIN(tess_device_ops, 192, stream_create, 88, kernel, 184);
 TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);

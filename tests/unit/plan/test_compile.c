@@ -394,6 +394,56 @@ static void test_compile__a_comm_that_lacks_a_collective_is_named(void **state) 
     plan_free(&p);
 }
 
+/* ---- gradients that kernels store --------------------------------------------------------------- */
+
+static tess_status nothing(void *user, const tess_block_call *call) {
+    (void)user, (void)call;
+    return TESS_OK;
+}
+
+static void add_block(plan *p, const char *name, int64_t elems, uint32_t flags) {
+    char param[16];
+    tess_block_options b = { .struct_size = sizeof b, .name = name, .output_bytes = 64 };
+    b.forward = b.backward = nothing;
+    assert_int_equal(tess__model_add_block(&p->model, &b, NULL), TESS_OK);
+    snprintf(param, sizeof param, "%s.w", name);
+    assert_int_equal(plan_param(p, param, elems, flags), TESS_OK);
+}
+
+static int is_zeroed(const plan *p, int32_t group) {
+    int32_t at = find_buffer(p, TESS__ALLOC, TESS__GRAD, group, 0);
+    return (p->program.instrs[at >= 0 ? at : find_buffer(p, TESS__ALLOC, TESS__SHARD_GRAD, group, 0)].flags &
+            TESS__ZERO) != 0;
+}
+
+static void test_compile__a_gradient_stored_whole_is_not_zeroed(void **state) {
+    (void)state;
+    for (int32_t nranks = 1; nranks < 3; nranks++) {
+        plan p;
+        plan_init(&p, nranks);
+        add_block(&p, "whole", 1024, TESS_GRAD_OVERWRITE);
+        add_block(&p, "padded", 1000, TESS_GRAD_OVERWRITE);
+        add_block(&p, "added", 1024, 0);
+        compile(&p, TESS_PASS_TRAIN);
+        assert_int_equal(is_zeroed(&p, 0), 0);
+        assert_int_equal(is_zeroed(&p, 1), 1);
+        assert_int_equal(is_zeroed(&p, 2), 1);
+        plan_free(&p);
+    }
+}
+
+/* A program that enters its scopes itself may leave one out. */
+static void test_compile__without_blocks_every_gradient_is_zeroed(void **state) {
+    plan p;
+    (void)state;
+    plan_init(&p, 1);
+    plan_scope(&p, "a");
+    assert_int_equal(plan_param(&p, "a.w", 1024, TESS_GRAD_OVERWRITE), TESS_OK);
+    compile(&p, TESS_PASS_TRAIN);
+    assert_int_equal(is_zeroed(&p, 0), 1);
+    plan_free(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compile__the_next_gather_is_issued_before_this_computes),
@@ -409,6 +459,8 @@ int main(void) {
         cmocka_unit_test(test_compile__a_fused_step_follows_each_reduction),
         cmocka_unit_test(test_compile__the_hash_tells_programs_apart),
         cmocka_unit_test(test_compile__a_comm_that_lacks_a_collective_is_named),
+        cmocka_unit_test(test_compile__a_gradient_stored_whole_is_not_zeroed),
+        cmocka_unit_test(test_compile__without_blocks_every_gradient_is_zeroed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

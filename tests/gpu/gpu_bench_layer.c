@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The operators of a decoder's layer at GPT-2's size: what streams through memory against a copy, attention against a
+ * product of cuBLAS. */
+#include "gpu_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "tools/models/layer_ops.h"
+
+enum { ROUNDS = 15, REPEATS = 4, WIDTH = 768, HEADS = 12, ARRAYS = 6 };
+
+typedef struct {
+    ops *o;
+    const ops_layer_table *t;
+    ops_rows rows;
+    ops_attention_shape attention;
+    char *array[ARRAYS]; /* of 4 · WIDTH factors a row */
+    float *stats, *lse, *gains;
+    void *workspace;
+} layer_bench;
+
+/* ---- what is run ------------------------------------------------------------------------------- */
+static tess_status run_norm(const layer_bench *b) {
+    ops_norm n = { .of = b->rows, .x = b->array[0], .add = b->array[1], .add_bias = b->array[5], .sum = b->array[2] };
+    n.next_bias = n.w = n.b = b->array[5], n.next = b->array[3], n.y = b->array[4], n.stats = b->stats;
+    return b->t->norm(b->o, &n);
+}
+static tess_status run_norm_backward(const layer_bench *b) {
+    ops_norm_backward n = { .of = b->rows, .x = b->array[0], .dy = b->array[1], .add = b->array[2] };
+    n.w = n.b = b->array[5], n.stats = b->stats, n.dx = b->array[3], n.normal = b->array[4];
+    return b->t->norm_backward(b->o, &n);
+}
+static tess_status run_gelu(const layer_bench *b) {
+    return b->t->gelu(b->o, b->array[0], b->array[5], b->array[1], b->rows.rows, 4 * b->rows.width);
+}
+static tess_status run_gelu_backward(const layer_bench *b) {
+    return b->t->gelu_backward(b->o, b->array[0], b->array[5], b->array[1], b->array[2], b->array[3], b->rows.rows,
+                               4 * b->rows.width);
+}
+static tess_status run_columns(const layer_bench *b) {
+    ops_columns all[] = { { .dy = b->array[0], .db = b->gains, .width = 4 * WIDTH },
+                          { .x = b->array[1], .dy = b->array[2], .stats = b->stats, .width = WIDTH } };
+    all[1].dw = b->gains + 4 * WIDTH, all[1].db = b->gains + 5 * WIDTH;
+    return b->t->columns(b->o, all, 2, b->rows.rows, 0);
+}
+static tess_status run_product(const layer_bench *b) {
+    ops_factors f = { .rows = (int64_t)b->rows.rows, .columns = 4 * WIDTH, .depth = WIDTH, .a = b->array[0] };
+    f.b = b->array[1], f.y = b->array[2], f.turn_b = 1;
+    return b->t->product(b->o, &f, b->workspace);
+}
+static tess_status run_attention(const layer_bench *b) {
+    return b->t->attention(b->o, &b->attention, b->array[0], b->array[5], b->array[1], b->lse, b->workspace);
+}
+static tess_status run_attention_backward(const layer_bench *b) {
+    return b->t->attention_backward(b->o, &b->attention, b->array[0], b->array[5], b->array[1], b->lse, b->array[2],
+                                    b->array[3], b->workspace);
+}
+
+typedef struct {
+    const char *what;
+    tess_status (*run)(const layer_bench *);
+    double bytes; /* for each row and column of WIDTH; 0: a product */
+} layer_case;
+static const layer_case streaming[] = {
+    { "residual, normalisation", run_norm, 10 }, { "their backward", run_norm_backward, 10 },
+    { "bias and GELU", run_gelu, 16 },           { "their backward", run_gelu_backward, 32 },
+    { "sums of columns", run_columns, 8 + 4 },
+};
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+static tess_status take(layer_bench *b, uint64_t bytes, void *out) {
+    void *at = NULL;
+    tess_status s = b->o->t->alloc(b->o, bytes, &at);
+    memcpy(out, &at, sizeof at);
+    return s;
+}
+
+static tess_status open_layer(layer_bench *b, int32_t batch, int32_t context) {
+    const ops_table *table;
+    uint64_t workspace;
+    TRY(ops_find("cuda", &table));
+    TRY(table->create(&(ops_options){ .bf16 = 1 }, &b->o));
+    TRY(table->start(b->o, &(tess_stream){ .mem = TESS_MEM_CUDA }));
+    b->t = table->layer;
+    b->rows = (ops_rows){ (uint64_t)batch * (uint64_t)context, WIDTH, (uint64_t)context };
+    b->attention = (ops_attention_shape){ batch, context, HEADS, WIDTH / HEADS, 0 };
+    workspace = b->t->product_need((int64_t)b->rows.rows, 4 * WIDTH, WIDTH);
+    for (int i = 0; i < ARRAYS; i++)
+        TRY(take(b, 4 * b->rows.rows * WIDTH * sizeof(uint16_t), &b->array[i]));
+    TRY(take(b, 2 * b->rows.rows * sizeof(float), &b->stats));
+    TRY(take(b, b->rows.rows * HEADS * sizeof(float), &b->lse));
+    TRY(take(b, 6 * WIDTH * sizeof(float), &b->gains));
+    return take(b, workspace, &b->workspace);
+}
+
+static void close_layer(layer_bench *b) {
+    void *all[] = { b->stats, b->lse, b->gains, b->workspace };
+    for (int i = 0; b->o && i < ARRAYS; i++)
+        b->o->t->free(b->o, b->array[i]);
+    for (size_t i = 0; b->o && i < sizeof all / sizeof *all; i++)
+        b->o->t->free(b->o, all[i]);
+    if (b->o)
+        b->o->t->destroy(b->o);
+}
+
+/* ---- times ------------------------------------------------------------------------------------- */
+static tess_status time_of(const layer_bench *b, tess_status (*run)(const layer_bench *), double *out) {
+    double seconds[ROUNDS];
+    for (int round = -2; round < ROUNDS; round++) {
+        double begin = gpu_bench_now();
+        for (int k = 0; k < REPEATS; k++)
+            TRY(run(b));
+        TRY(b->o->t->finish(b->o));
+        if (round >= 0)
+            seconds[round] = (gpu_bench_now() - begin) / REPEATS;
+    }
+    *out = gpu_bench_median(seconds, ROUNDS);
+    return TESS_OK;
+}
+
+static tess_status measure(const layer_bench *b, double copy_bandwidth) {
+    double seconds, product, rows = (double)b->rows.rows;
+    double attended = 2.0 * rows * (double)b->rows.time * WIDTH; /* causal: half of two products */
+    for (size_t i = 0; i < sizeof streaming / sizeof *streaming; i++) {
+        TRY(time_of(b, streaming[i].run, &seconds));
+        gpu_bench_say(streaming[i].what, streaming[i].bytes * rows * WIDTH / seconds * 1e-9, copy_bandwidth * 1e-9,
+                      "GB/s");
+    }
+    TRY(time_of(b, run_product, &product));
+    product = 2.0 * rows * 4 * WIDTH * WIDTH / product * 1e-12;
+    TRY(time_of(b, run_attention, &seconds));
+    gpu_bench_say("attention", attended / seconds * 1e-12, product, "TFLOP/s, against a product");
+    TRY(time_of(b, run_attention_backward, &seconds));
+    gpu_bench_say("its backward", 2.5 * attended / seconds * 1e-12, product, "TFLOP/s, against a product");
+    return TESS_OK;
+}
+
+tess_status gpu_bench_layer(uint64_t bytes, double copy_bandwidth) {
+    layer_bench b = { .o = NULL };
+    int small = bytes < UINT64_C(1) << 28;
+    tess_status status = open_layer(&b, small ? 1 : 8, small ? 16 : 1024);
+    if (status == TESS_OK)
+        status = measure(&b, copy_bandwidth);
+    close_layer(&b);
+    return status;
+}
