@@ -39,13 +39,33 @@ int kit_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes
     return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
 }
 
+tess_comm_caps kit_caps(uint32_t caps, uint32_t mem_mask, const char *wire_id) {
+    tess_comm_caps all;
+    memset(&all, 0, sizeof all);
+    all.caps = caps;
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
+        all.op_mask |= 1u << op;
+    for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
+        all.dtype_mask |= 1u << dtype;
+    all.redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX;
+    all.mem_mask = mem_mask;
+    all.align = 1;
+    all.max_bytes = UINT64_C(1) << 48;
+    snprintf(all.wire_id, sizeof all.wire_id, "%s", wire_id);
+    return all;
+}
+
 /* ---- checks -------------------------------------------------------------------------------------- */
 
-static int is_whole(uint32_t dtype) {
-    return dtype < TESS_F16;
-}
 static int sums_in_f32(uint32_t dtype) {
     return dtype == TESS_F16 || dtype == TESS_BF16 || dtype == TESS_F32;
+}
+
+tess_status kit_check_place(const char *plugin, const tess_comm_config *config, tess_error *e) {
+    if (config->nranks >= 1 && config->rank >= 0 && config->rank < config->nranks && config->group)
+        return TESS_OK;
+    return tess_plugin_fail(e, TESS_E_INVALID, "%s: rank %d of %d ranks", plugin, (int)config->rank,
+                            (int)config->nranks);
 }
 
 static tess_status check_reduction(const kit_reach *reach, const tess_collective *c, tess_error *e) {
@@ -58,7 +78,7 @@ static tess_status check_reduction(const kit_reach *reach, const tess_collective
                                 tess_dtype_name(in), tess_dtype_name(out));
     if ((c->flags & KIT_ADD) && c->redop != TESS_SUM)
         return tess_plugin_fail(e, TESS_E_UNSUPPORTED, "%s: only a sum adds to what recv holds", reach->plugin);
-    if (is_whole(in) && c->scale != 1)
+    if (kit_is_whole(in) && c->scale != 1)
         return tess_plugin_fail(e, TESS_E_INVALID, "%s: scale %g on integers, expected 1", reach->plugin, c->scale);
     return TESS_OK;
 }
@@ -198,7 +218,7 @@ const char *kit_describe(const kit_announcement *a, char *out, size_t room) {
     return out;
 }
 
-/* What the short form leaves out, where the two sides differ in it. */
+/* Adds the fields that the short form leaves out, where the two sides differ in them. */
 static void describe_rest(const kit_announcement *a, const kit_announcement *b, char *out, size_t room) {
     if (a->op == b->op && a->root != b->root)
         append(out, room, ", root %d", (int)a->root);
@@ -227,15 +247,18 @@ tess_status kit_compare(const char *plugin, const kit_announcement *mine, int32_
 
 /* ---- split --------------------------------------------------------------------------------------- */
 
-int32_t kit_split_members(const kit_choice *all, int32_t nranks, int32_t color, int32_t *members) {
+int32_t kit_split_members(const kit_choice *all, int32_t nranks, int32_t color, int32_t rank, int32_t *members,
+                          int32_t *place) {
     int32_t n = 0;
-    for (int32_t rank = 0; rank < nranks; rank++) {
-        if (all[rank].color != color)
+    for (int32_t r = 0; r < nranks && color >= 0; r++) {
+        if (all[r].color != color)
             continue;
         int32_t at = n++;
-        for (; at > 0 && all[members[at - 1]].key > all[rank].key; at--)
+        for (; at > 0 && all[members[at - 1]].key > all[r].key; at--)
             members[at] = members[at - 1];
-        members[at] = rank;
+        members[at] = r;
     }
+    for (*place = 0; *place < n && members[*place] != rank;)
+        ++*place;
     return n;
 }

@@ -18,6 +18,9 @@ const char *kit_op_name(uint32_t op);
 /** Copies the call as far as its struct_size goes, and fills in recv_dtype and scale where they were left out. */
 tess_collective kit_take_call(const tess_collective *, uint32_t struct_size);
 
+static inline int kit_is_whole(uint32_t dtype) {
+    return dtype < TESS_F16;
+}
 static inline int kit_reduces(const tess_collective *c) {
     return c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_REDUCE;
 }
@@ -30,6 +33,9 @@ uint64_t kit_shard_elems(const tess_collective *, int32_t nranks);
 /** 1: two pieces of memory have a byte in common. */
 int kit_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes);
 
+/** Every operation, reduction and dtype, with those of TESS_COMM_…, on memory of these kinds. */
+tess_comm_caps kit_caps(uint32_t caps, uint32_t mem_mask, const char *wire_id);
+
 /* ---- checks -------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -38,6 +44,8 @@ typedef struct {
     const char *mem_names; /* the same for messages: "host memory" */
 } kit_reach;
 
+/** TESS_OK, or what is wrong with a place among the ranks, or with the group. */
+tess_status kit_check_place(const char *plugin, const tess_comm_config *, tess_error *);
 /** TESS_OK, or what is wrong with a call that kit_take_call made, on `rank` of `nranks`. rank -1 is for planning:
  * pointers and scratch are not looked at. `scratch`: bytes of scratch that the call needs. */
 tess_status kit_check_call(const kit_reach *, const tess_collective *, int32_t rank, int32_t nranks, uint64_t scratch,
@@ -45,7 +53,7 @@ tess_status kit_check_call(const kit_reach *, const tess_collective *, int32_t r
 
 /* ---- announcements ------------------------------------------------------------------------------- */
 
-/** What a rank is about to do. Equal on all ranks, byte by byte, or it is an error of all. */
+/** A rank announces its next collective. Announcements are equal on all ranks, byte by byte, or all ranks fail. */
 typedef struct {                                          /* 64 bytes, no padding: it travels */
     uint16_t op, redop, send_dtype, recv_dtype, flags, n; /* n: collectives in the batch */
     int32_t root;
@@ -72,8 +80,10 @@ typedef struct {
     uint64_t value; /* of the plugin's own */
 } kit_choice;
 
-/** The parent's ranks of one colour, ordered by key, then rank. Returns how many there are. */
-int32_t kit_split_members(const kit_choice *all, int32_t nranks, int32_t color, int32_t *members);
+/** The parent's ranks of one colour, ordered by key, then rank, and the place of `rank` among them. Returns how many
+ * there are, 0 for a negative colour. */
+int32_t kit_split_members(const kit_choice *all, int32_t nranks, int32_t color, int32_t rank, int32_t *members,
+                          int32_t *place);
 #ifdef __cplusplus
 }
 #endif

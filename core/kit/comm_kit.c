@@ -113,10 +113,8 @@ static tess_status make(const context *ctx, const tess_comm_config *config, tess
 
 static tess_status kit_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *e) {
     const context *c = ctx;
-    if (config->nranks < 1 || config->rank < 0 || config->rank >= config->nranks)
-        return tess_plugin_fail(e, TESS_E_INVALID, "%s: rank %d of %d", c->link->name, (int)config->rank,
-                                (int)config->nranks);
-    return make(c, config, out, e);
+    tess_status s = kit_check_place(c->link->name, config, e);
+    return s < 0 ? s : make(c, config, out, e);
 }
 
 /* This rank's place among those of its colour. */
@@ -125,9 +123,7 @@ static tess_status find_place(const tess_comm *comm, int32_t color, int32_t *ran
     if (!members)
         return tess_plugin_fail(e, TESS_E_NOMEM, "%s: no memory to split %d ranks", comm->world.link->name,
                                 (int)comm->world.nranks);
-    *nranks = kit_split_members(comm->choices, comm->world.nranks, color, members);
-    for (*rank = 0; members[*rank] != comm->world.rank;)
-        ++*rank;
+    *nranks = kit_split_members(comm->choices, comm->world.nranks, color, comm->world.rank, members, rank);
     free(members);
     return TESS_OK;
 }
@@ -161,16 +157,10 @@ static void kit_close(void *ctx) {
 
 static tess_status kit_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const context *c = ctx;
-    tess_comm_caps caps = { .caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH |
-                                    TESS_COMM_TREE_ORDER,
-                            .redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX,
-                            .mem_mask = c->link->mem_mask };
+    const uint32_t can =
+        TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
+    const tess_comm_caps caps = kit_caps(can, c->link->mem_mask, c->link->wire_id);
     (void)comm;
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
-        caps.op_mask |= 1u << op;
-    for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
-        caps.dtype_mask |= 1u << dtype;
-    snprintf(caps.wire_id, sizeof caps.wire_id, "%s", c->link->wire_id);
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }
@@ -197,14 +187,8 @@ static const tess_comm_ops ops = {
     .need = kit_need,
     .init = kit_init,
     .split = kit_split,
-    .finalize = kit_slot_finalize,
     .destroy = kit_destroy,
-    .abort = kit_slot_abort,
-    .health = kit_slot_health,
-    .post = kit_slot_post,
-    .test = kit_slot_test,
-    .wait = kit_slot_wait,
-    .request_free = kit_slot_request_free,
+    KIT_REQUEST_SLOTS,
 };
 
 tess_status kit_open(const kit_link_ops *link, const tess_host *host, const void **out, void **ctx, tess_error *e) {

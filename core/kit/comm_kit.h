@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A whole comm plugin out of a link: the author writes how W ranks connect and how they exchange bytes, the kit does
- * the rest of tess_comm_ops on top of it: the checks of arguments, requests and the thread that works them off, every
- * collective, the sums in the engine's tree order, the comparison of what the ranks are about to do, split, abort.
+/* A whole comm plugin out of a link: the author writes how W ranks connect and how they exchange bytes. The kit does
+ * the rest of tess_comm_ops on top of it: checks of arguments, requests with the thread that runs them, every
+ * collective, sums in the engine's tree order, the comparison of announcements, split, abort.
  *
  * Compiled into the plugin (tessera_add_plugin(… KIT)), no part of the ABI. A backend with asynchronous collectives of
  * its own fills in tess_comm_ops itself and does not need this. */
@@ -11,7 +11,7 @@
 
 typedef struct kit_link kit_link; /* the author's: the connections of one communicator */
 
-/* What the author gives. All but interrupt are called by one thread at a time for one link; join by the engine's
+/* The author's functions. All but interrupt are called by one thread at a time for one link: join by the engine's
  * thread, exchange by the communicator's own. */
 typedef struct {
     const char *name, *wire_id; /* for messages; ranks with equal wire_id can talk to each other */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the kit's two files share. */
+/* Shared by the kit's two files. */
 #ifndef TESS_COMM_KIT_INTERNAL_H
 #define TESS_COMM_KIT_INTERNAL_H
 #include "collective.h"

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/** What the plugin does with requests. `comm` is the communicator that begins with the kit_requests. */
+/** The plugin's part of requests. `comm` is the communicator that begins with the kit_requests. */
 typedef struct {
     const char *plugin, *thread; /* for messages; the thread's name */
     /* Whether the call can be done here. Any thread. */
@@ -75,7 +75,7 @@ tess_status kit_requests_choices(kit_requests *, const kit_choice *mine, kit_cho
 /** The worker, within run: the collective behind the running request, null when none is known yet. */
 const tess_collective *kit_requests_next(kit_requests *);
 
-/* Slots of tess_comm_ops. */
+/* Slots of tess_comm_ops, all of them as KIT_REQUEST_SLOTS. */
 tess_status kit_slot_finalize(tess_comm *, int64_t timeout_ns, tess_error *);
 tess_status kit_slot_abort(tess_comm *, tess_status why);
 tess_status kit_slot_health(tess_comm *, tess_error *);
@@ -84,6 +84,10 @@ tess_status kit_slot_test(tess_request *, tess_error *);
 tess_status kit_slot_wait(tess_request *, int64_t timeout_ns, tess_error *);
 tess_status kit_slot_wait_stream(tess_request *, const tess_stream *, tess_error *); /* host memory: waits */
 void kit_slot_request_free(tess_request *);
+#define KIT_REQUEST_SLOTS                                                                                              \
+    .finalize = kit_slot_finalize, .abort = kit_slot_abort, .health = kit_slot_health, .post = kit_slot_post,          \
+    .test = kit_slot_test, .wait = kit_slot_wait, .wait_stream = kit_slot_wait_stream,                                 \
+    .request_free = kit_slot_request_free
 #ifdef __cplusplus
 }
 #endif

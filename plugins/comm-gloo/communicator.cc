@@ -33,7 +33,7 @@ void Communicator::wake() {
 
 void Communicator::start(int64_t timeout_ns) {
     constexpr int64_t turn_ns = 10000000;
-    const int64_t until_ns = kit_until_ns(timeout_ns > 0 ? timeout_ns : -1);
+    const kit_joining joining = kit_joining_begin(&settings_->host(), "gloo", prefix_.c_str(), timeout_ns);
     tess_error error{};
     error.struct_size = sizeof error;
     tess_request *joined = nullptr;
@@ -43,14 +43,9 @@ void Communicator::start(int64_t timeout_ns) {
     while (s == TESS_OK && (s = kit_slot_test(joined, &error)) == TESS_PENDING) {
         kit_slot_wait(joined, turn_ns, nullptr);
         s = TESS_OK;
-        const Failure aborted(TESS_E_ABORTED, -1, "the run was aborted while connecting group '%.100s'",
-                              prefix_.c_str());
-        const Failure late(TESS_E_TIMEOUT, mesh_ ? mesh_->waiting_for() : -1,
-                           "rank %d has not joined group '%.100s' within %.1f s", mesh_ ? mesh_->waiting_for() : -1,
-                           prefix_.c_str(), static_cast<double>(timeout_ns) * 1e-9);
-        if (settings_->aborting())
-            kit_requests_fail(&requests, &aborted);
-        else if (kit_now_ns() > until_ns)
+        tess_error late{};
+        late.struct_size = sizeof late;
+        if (kit_joining_check(&joining, mesh_ ? mesh_->waiting_for() : -1, &late) != TESS_OK)
             kit_requests_fail(&requests, &late);
     }
     kit_slot_request_free(joined);

@@ -116,10 +116,10 @@ void Operations::run(const tess_collective &c, uint64_t seq) {
     mesh_->wait_sends(lane_);
 }
 
-// What can be done for a collective while the one before it runs: its data is posted to leave and its header sent.
+// Begins a collective while the one before it runs: posts the sends of its data, and sends its header.
 // Sends come before the header, receives when all headers have come: so every send waits for its receive, and is then
-// written by Gloo's I/O thread. Were the receive there first, this thread would write it, holding the connection's
-// lock, while the I/O thread spins on incoming data that it cannot take without that lock.
+// written by Gloo's I/O thread. Were the receive there first, this thread would write it and hold the connection's
+// lock. The I/O thread would then spin on incoming data that it cannot take without that lock.
 void Operations::prepare(const tess_collective &c, uint64_t seq) {
     const bool small = kit_bytes(&c) <= kEagerBytes;
     if (!small)
@@ -165,7 +165,7 @@ void Operations::alone(const tess_collective &c) {
         copy(c.recv, c.send, kit_bytes(&c));
 }
 
-// What `peer` gets from this rank, behind the header.
+// Copies the bytes for `peer` behind the header.
 size_t Operations::fill_payload(const tess_collective &c, int peer) {
     const uint64_t bytes = kit_bytes(&c);
     if (bytes == 0 || (c.op == TESS_BROADCAST && rank_ != c.root))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // comm-gloo: the vtable of tessera/plugin.h over Gloo. Nothing throws past this file.
 #include "communicator.h"
-#include <algorithm>
 #include <gloo/config.h>
 
 namespace tess_gloo {
@@ -25,22 +24,15 @@ void close(void *ctx) {
 }
 
 tess_status query(void *, tess_comm *, tess_comm_caps *out) {
-    tess_comm_caps caps{};
-    caps.caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
-        caps.op_mask |= 1u << op;
-    caps.redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX;
-    for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
-        caps.dtype_mask |= 1u << dtype;
-    caps.mem_mask = 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED;
-    caps.align = 1;
-    caps.max_bytes = UINT64_C(1) << 48;
     // Gloo's handshake between two ranks changed when it got one listening socket per device.
 #if __has_include(<gloo/transport/tcp/listener.h>)
-    snprintf(caps.wire_id, sizeof caps.wire_id, "gloo-tcp-listener/1");
+    const char *wire_id = "gloo-tcp-listener/1";
 #else
-    snprintf(caps.wire_id, sizeof caps.wire_id, "gloo-tcp/1");
+    const char *wire_id = "gloo-tcp/1";
 #endif
+    const uint32_t can =
+        TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
+    const tess_comm_caps caps = kit_caps(can, 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED, wire_id);
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }
@@ -60,9 +52,10 @@ tess_status need(void *, const tess_plan_env *env, const tess_collective *c, tes
 }
 
 tess_status init(void *ctx, const tess_comm_config *cfg, tess_comm **out, tess_error *error) {
-    return guarded(error, [&] {
-        if (cfg->nranks < 1 || cfg->rank < 0 || cfg->rank >= cfg->nranks || cfg->group == nullptr)
-            throw Failure(TESS_E_INVALID, -1, "gloo: rank %d of %d ranks", cfg->rank, cfg->nranks);
+    return guarded(error, [&]() -> tess_status {
+        const tess_status s = kit_check_place("gloo", cfg, error);
+        if (s != TESS_OK)
+            return s;
         auto comm = std::make_unique<Communicator>(context(ctx)->settings, *cfg, cfg->group);
         comm->start(cfg->timeout_ns);
         *out = comm.release();
@@ -86,8 +79,7 @@ tess_status split(tess_comm *comm, int32_t color, int32_t key, const tess_comm_c
             return TESS_OK;
         }
         tess_comm_config mine{};
-        mine.nranks = kit_split_members(all.data(), parent.size(), color, members.data());
-        mine.rank = static_cast<int32_t>(std::find(members.begin(), members.end(), parent.rank()) - members.begin());
+        mine.nranks = kit_split_members(all.data(), parent.size(), color, parent.rank(), members.data(), &mine.rank);
         const std::string group =
             (cfg->group != nullptr ? cfg->group : parent.prefix()) + ("/color" + std::to_string(color));
         auto child = std::make_unique<Communicator>(parent.settings(), mine, group);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// What two ranks show each other before any data: that they are of this job, of this communicator, and which rank.
+// Two ranks prove to each other, before any data, that they are of this job and communicator, and which rank they are.
 // Each rank puts a fresh key on its card in the key-value store, which only ranks of the job can read; a proof is an
 // HMAC under both keys over the communicator's name, the side, both ranks and both nonces.
 #pragma once

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "rendezvous.h"
 #include "failure.h"
+#include "plugin_base.h"
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 namespace tess_gloo {
 
@@ -13,11 +13,6 @@ constexpr int64_t kRetryNs = 50 * kMs, kAttemptNs = 5000 * kMs;
 // is far or busy takes long even where the card is there. An attempt's steps all fit into kAttemptNs.
 constexpr int64_t kFetchNs = 20 * kMs, kFetchMostNs = 640 * kMs;
 constexpr int kTurnMs = 50;
-
-static int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-}
 
 Rendezvous::Rendezvous(Settings &settings, const std::string &group, int rank, int size, const std::atomic<bool> &stop,
                        std::atomic<int> &waiting_for)
@@ -90,14 +85,14 @@ void Rendezvous::take_card(int peer, const Card &card) {
         return; // it comes to us
     links_.emplace_back();
     links_.back().peer = peer;
-    links_.back().begin_ns = now_ns();
+    links_.back().begin_ns = kit_now_ns();
 }
 
 // ---- links to the ranks below ---------------------------------------------------------------------
 
 void Rendezvous::turn(int timeout_ms) {
     for (Link &link : links_)
-        if (!link.socket && now_ns() - link.attempt_ns >= kRetryNs)
+        if (!link.socket && kit_now_ns() - link.attempt_ns >= kRetryNs)
             attempt(link);
     std::vector<struct pollfd> fds;
     for (const Link &link : links_)
@@ -107,7 +102,7 @@ void Rendezvous::turn(int timeout_ms) {
     poll(fds.data(), fds.size(), timeout_ms);
     for (auto link = links_.begin(); link != links_.end();) {
         if (!link->socket || !advance(*link)) {
-            check_reach(*link, now_ns());
+            check_reach(*link, kit_now_ns());
             ++link;
             continue;
         }
@@ -117,13 +112,13 @@ void Rendezvous::turn(int timeout_ms) {
     const auto card_of = [this](uint32_t rank) {
         return rank < cards_.size() && cards_[rank].nranks != 0 ? &cards_[rank] : nullptr;
     };
-    reception_.turn(now_ns(), cards_[rank_].key, card_of,
+    reception_.turn(kit_now_ns(), cards_[rank_].key, card_of,
                     [this](uint32_t rank, Socket socket) { done_[rank] = std::move(socket); });
 }
 
 void Rendezvous::attempt(Link &link) {
     const struct sockaddr_storage &to = cards_[link.peer].address;
-    link.attempt_ns = now_ns();
+    link.attempt_ns = kit_now_ns();
     link.answered = false;
     link.bytes = 0;
     link.socket.reset(socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -138,7 +133,7 @@ void Rendezvous::give_up(Link &link, int error) {
     link.socket.reset();
     link.error = error;
     if (link.reached)
-        link.begin_ns = now_ns();
+        link.begin_ns = kit_now_ns();
     link.reached = false;
 }
 
@@ -165,7 +160,7 @@ bool Rendezvous::read(Link &link, void *to, size_t bytes) {
 }
 
 bool Rendezvous::advance(Link &link) {
-    if (now_ns() - link.attempt_ns > kAttemptNs) {
+    if (kit_now_ns() - link.attempt_ns > kAttemptNs) {
         give_up(link, ETIMEDOUT);
         return false;
     }

@@ -38,12 +38,7 @@ Settings::Settings(const tess_host *host) {
     silence_ns_ = seconds > 0 && seconds < 86400 ? static_cast<int64_t>(seconds * 1e9) : 0;
 }
 
-tess_status settings_options(void *, const tess_option **out, uint32_t *n) {
-    static tess_option list[N_OPTIONS];
-    *out = list;
-    *n = N_OPTIONS;
-    return tess_options_for_1_0(option_list, N_OPTIONS, list);
-}
+KIT_OPTIONS_SLOT(settings_options, option_list);
 
 // Gloo writes to sockets whose peer may be gone: with every signal blocked, SIGPIPE cannot reach this process.
 void Settings::enter_thread(const char *name) const {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// What one opened plugin has: the host's services, the options, and Gloo's device with its I/O thread.
+// The context of an opened plugin: the host's services, the options, and Gloo's device with its I/O thread.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -28,7 +28,6 @@ class Settings {
     int64_t silence_ns() const { return silence_ns_; } // of a peer's host, until it counts as lost; 0: no limit
 
     const tess_host &host() const { return host_; }
-    bool aborting() const { return host_.aborting != nullptr && host_.aborting(host_.host) != 0; }
 
   private:
     tess_host host_{};

@@ -52,7 +52,7 @@ enum { HOSTS_SMALL_BYTES = 64 << 10, HOSTS_CHUNK_BYTES = 1 << 20 }; /* of one ra
 typedef struct {
     uint64_t own, under; /* bytes of scratch: ours in front, then that of the plugin between hosts */
 } hosts_scratch;
-/** What two steps of a call need on hosts * each ranks; `own` 0: it goes in one step. */
+/** The scratch of a call in two steps, on hosts * each ranks. `own` is 0 when it goes in one step. */
 hosts_scratch hosts_scratch_of(const hosts_plugin *, const tess_plan_env *, const tess_collective *, int32_t hosts,
                                int32_t each);
 /** Runs a call that hosts_scratch_of has two steps for. The worker. */

@@ -173,13 +173,13 @@ static tess_status open_comm(const hosts_plugin *p, const tess_comm_config *conf
 }
 
 static tess_status hosts_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *e) {
-    if (config->nranks < 1 || config->rank < 0 || config->rank >= config->nranks || !config->group)
-        return tess_plugin_fail(e, TESS_E_INVALID, "hosts: rank %d of %d ranks", (int)config->rank,
-                                (int)config->nranks);
+    tess_status s = kit_check_place("hosts", config, e);
+    if (s < 0)
+        return s;
     uint64_t *ids = calloc((size_t)config->nranks, sizeof *ids);
     if (!ids)
         return tess_plugin_fail(e, TESS_E_NOMEM, "hosts: no memory for %d ranks", (int)config->nranks);
-    tess_status s = find_hosts(ctx, config, ids, e);
+    s = find_hosts(ctx, config, ids, e);
     if (s == TESS_OK)
         s = open_comm(ctx, config, ids, out, e);
     free(ids);
@@ -232,12 +232,12 @@ static tess_status make_child(const tess_comm *parent, const kit_choice *all, in
                               tess_comm **out, tess_error *e) {
     int32_t *members = calloc((size_t)parent->size, sizeof *members);
     uint64_t *ids = calloc((size_t)parent->size, sizeof *ids);
-    int32_t n = members && ids && color >= 0 ? kit_split_members(all, parent->size, color, members) : 0, self = 0;
+    int32_t self = 0, n = 0;
     tess_status s = members && ids ? TESS_OK : tess_plugin_fail(e, TESS_E_NOMEM, "hosts: no memory to split");
-    for (int32_t i = 0; i < n; i++) {
+    if (s == TESS_OK)
+        n = kit_split_members(all, parent->size, color, parent->rank, members, &self);
+    for (int32_t i = 0; i < n; i++)
         ids[i] = parent->ids[members[i]];
-        self = members[i] == parent->rank ? i : self;
-    }
     *out = NULL;
     if (n > 0)
         s = hosts_comm_new(parent->plugin, self, n, ids, prefix, out, e);
@@ -304,14 +304,7 @@ static void hosts_mem_free(tess_comm *c, tess_buffer *buffer) {
 
 /* ---- the two symbols ------------------------------------------------------------------------------ */
 
-/** The slot, for cores before ABI 1.2. */
-static tess_status hosts_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static tess_option list[1];
-    (void)ctx;
-    *out = list;
-    *n = 1;
-    return tess_options_for_1_0(options, 1, list);
-}
+static KIT_OPTIONS_SLOT(hosts_options, options);
 
 static void hosts_close(void *ctx) {
     hosts_plugin *p = ctx;
@@ -331,17 +324,10 @@ static const tess_comm_ops comm_ops = {
     .cost = hosts_cost,
     .init = hosts_init,
     .split = hosts_split,
-    .finalize = kit_slot_finalize,
     .destroy = hosts_comm_destroy,
-    .abort = kit_slot_abort,
-    .health = kit_slot_health,
     .mem_alloc = hosts_mem_alloc,
     .mem_free = hosts_mem_free,
-    .post = kit_slot_post,
-    .test = kit_slot_test,
-    .wait = kit_slot_wait,
-    .wait_stream = kit_slot_wait_stream,
-    .request_free = kit_slot_request_free,
+    KIT_REQUEST_SLOTS,
 };
 
 /* "shm+gloo" */

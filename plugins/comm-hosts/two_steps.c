@@ -14,7 +14,7 @@ static unsigned char *at(const void *base, uint64_t bytes) {
     return (unsigned char *)base + bytes;
 }
 
-/* Of a partial sum: fp32 for what is less, as in the tree; minima and maxima are exact in their own. */
+/* A partial sum of 16-bit floats is fp32, as in the tree. Minima and maxima are exact in their own dtype. */
 static uint32_t partial_dtype(const tess_collective *c) {
     int sums_floats = c->redop == TESS_SUM && (c->send_dtype == TESS_F16 || c->send_dtype == TESS_BF16);
     return sums_floats ? TESS_F32 : c->send_dtype;

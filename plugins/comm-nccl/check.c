@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a call may look like, and the way it is done with the scratch that takes: the same on every rank. */
+/* Checks a call, and chooses the way it is done and its scratch. Every rank chooses the same. */
 #include "operations.h"
 
 enum { PIECE_BYTES = 16 << 20, SMALL_BYTES = 256 << 10, LEAST_PIECE = 4096 };
-
-static int is_whole(uint32_t dtype) {
-    return dtype < TESS_F16;
-}
 
 /* ---- the way ------------------------------------------------------------------------------------ */
 
 /* NCCL sums in an order of its own, which for integers does not show, and passes over NaN in minimum and maximum. f64
  * is for losses, a few numbers, and always in the engine's order. */
 static int sums_natively(const tess_collective *c, int deterministic) {
-    return is_whole(c->send_dtype) ||
+    return kit_is_whole(c->send_dtype) ||
            (c->redop == TESS_SUM && !deterministic && c->send_dtype == TESS_F32 && c->recv_dtype == TESS_F32);
 }
 

@@ -10,11 +10,8 @@ static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *afte
     const tess_cuda *cu = c->gpu.cu;
     if (after->mem != TESS_MEM_CUDA)
         return TESS_OK;
-    CUresult result = cu->cuEventRecord(r->begun, (CUstream)after->handle);
-    if (result != CUDA_SUCCESS)
-        return nccl_cuda_failed(f, result, "cuEventRecord");
-    result = cu->cuStreamWaitEvent(c->gpu.stream, r->begun, 0);
-    return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuStreamWaitEvent");
+    tess_status s = nccl_cuda_ok(cu->cuEventRecord(r->begun, (CUstream)after->handle), "cuEventRecord", f);
+    return s ? s : nccl_cuda_ok(cu->cuStreamWaitEvent(c->gpu.stream, r->begun, 0), "cuStreamWaitEvent", f);
 }
 
 /* Announcements go with the request's first group; who waits, or the watcher, compares when the request has ended. */
@@ -24,14 +21,14 @@ static tess_status announce(tess_comm *c, tess_request *r, const kit_announcemen
     nccl_said_note(c, own);
     CUresult result = c->gpu.cu->cuMemcpyHtoDAsync(r->own_there, r->own, sizeof *own, c->gpu.stream);
     *words = (struct nccl_words){ (void *)r->own_there, (void *)r->all_there, sizeof *own };
-    return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuMemcpyHtoDAsync");
+    return nccl_cuda_ok(result, "cuMemcpyHtoDAsync", f);
 }
 
 static tess_status hear(tess_comm *c, tess_request *r, tess_error *f) {
     uint64_t bytes = (uint64_t)c->size * sizeof(kit_announcement);
     CUresult result = c->gpu.cu->cuMemcpyDtoHAsync(r->all, r->all_there, bytes, c->gpu.stream);
     r->compares = result == CUDA_SUCCESS;
-    return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuMemcpyDtoHAsync");
+    return nccl_cuda_ok(result, "cuMemcpyDtoHAsync", f);
 }
 
 /* NCCL's calls, which may block. */
@@ -63,10 +60,7 @@ static tess_status queue(tess_comm *c, tess_request *r, const tess_collective *c
         s = run_calls(c, calls, n, &words, f);
     if (s == TESS_OK && compares)
         s = hear(c, r, f);
-    CUresult result = CUDA_SUCCESS;
-    if (s == TESS_OK)
-        result = c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream);
-    return result == CUDA_SUCCESS ? s : nccl_cuda_failed(f, result, "cuEventRecord");
+    return s ? s : nccl_cuda_ok(c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream), "cuEventRecord", f);
 }
 
 /* After a failure half way: nothing of it may still run when post returns. */
@@ -184,7 +178,7 @@ tess_status nccl_comm_wait_stream(tess_request *r, const tess_stream *stream, te
         return s;
     CUresult result = c->gpu.cu->cuStreamWaitEvent((CUstream)stream->handle, r->ended, 0);
     nccl_leave(&c->gpu);
-    return result == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, result, "cuStreamWaitEvent");
+    return nccl_cuda_ok(result, "cuStreamWaitEvent", f);
 }
 
 void nccl_comm_release(tess_request *r) {

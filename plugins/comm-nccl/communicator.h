@@ -129,7 +129,7 @@ void nccl_comm_fail(tess_comm *, const tess_error *);
 /* Before and after a call of NCCL's that blocks: the watcher aborts at `late_ns`, or when the run is ending. Refused
  * once the communicator is to stop. */
 tess_status nccl_gate_enter(tess_comm *, const char *call, int64_t late_ns, tess_error *);
-/* What the call gave, or why it was ended. */
+/* Returns the status of the call, or why it was ended. */
 tess_status nccl_gate_leave(tess_comm *, tess_status, tess_error *);
 /* Looks at what is in flight and at what NCCL says of its peers. With the lock. */
 void nccl_look(tess_comm *);

@@ -25,7 +25,7 @@ static void publish(tess_comm *c) {
         kit_joining_set(&w, "nccl-said", c->rank, &at, sizeof at, &ignored);
 }
 
-/* What this rank announced under that number; 0: nothing yet, or too long ago. */
+/* Finds this rank's announcement of that number. 0: there is none yet, or it is too long ago. */
 static int recall(struct nccl_said *said, uint64_t seq, kit_announcement *out) {
     pthread_mutex_lock(&said->lock);
     int known = seq < said->n && seq + NCCL_REMEMBERED >= said->n;

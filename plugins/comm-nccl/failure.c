@@ -18,7 +18,7 @@ void nccl_keep_first(tess_comm *c, const tess_error *f) {
     pthread_mutex_unlock(&c->failure_lock);
 }
 
-/* What NCCL has in the stream comes to its end, and so does a call that blocks. */
+/* Ends NCCL's work in the stream, and a call that blocks. */
 void nccl_abort_worker(tess_comm *c) {
     ncclComm_t comm = atomic_exchange(&c->comm, NULL);
     if (comm)

@@ -3,10 +3,6 @@
 
 extern const unsigned char tess_nccl_kernels[]; /* kernels.cu, compiled */
 
-static tess_status ok(CUresult r, const char *call, tess_error *f) {
-    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, call);
-}
-
 static tess_status find_device(struct nccl_gpu *g, int32_t index, tess_error *f) {
     int n = 0;
     CUresult r = tess_cuda_device_of(g->cu, index, &g->device, &n);
@@ -14,16 +10,17 @@ static tess_status find_device(struct nccl_gpu *g, int32_t index, tess_error *f)
         return tess_plugin_fail(f, TESS_E_INVALID,
                                 "nccl: GPU %d asked for, this host has %d; a rank takes the one of its LOCAL_RANK",
                                 index, n);
-    return ok(r, "finding the GPU", f);
+    return nccl_cuda_ok(r, "finding the GPU", f);
 }
 
 /* In front of other work of the GPU: what waits for the network is started first. */
 static tess_status make_stream(struct nccl_gpu *g, tess_error *f) {
     int least = 0, greatest = 0;
-    tess_status s = ok(g->cu->cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange", f);
+    tess_status s =
+        nccl_cuda_ok(g->cu->cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange", f);
     return s ? s
-             : ok(g->cu->cuStreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, greatest),
-                  "cuStreamCreateWithPriority", f);
+             : nccl_cuda_ok(g->cu->cuStreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, greatest),
+                            "cuStreamCreateWithPriority", f);
 }
 
 static tess_status load_kernels(struct nccl_gpu *g, tess_error *f) {
@@ -31,7 +28,8 @@ static tess_status load_kernels(struct nccl_gpu *g, tess_error *f) {
     CUresult r = tess_cuda_load_module(g->cu, g->device, tess_nccl_kernels, &g->module, why, sizeof why);
     if (r)
         return tess_plugin_fail(f, tess_cuda_status(r), "nccl: %s", why);
-    return ok(g->cu->cuModuleGetFunction(&g->reduce, g->module, "tess_nccl_reduce"), "cuModuleGetFunction", f);
+    return nccl_cuda_ok(g->cu->cuModuleGetFunction(&g->reduce, g->module, "tess_nccl_reduce"), "cuModuleGetFunction",
+                        f);
 }
 
 tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {
@@ -44,7 +42,7 @@ tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {
     if (s == TESS_OK)
         s = find_device(g, index, f);
     if (s == TESS_OK)
-        s = ok(g->cu->cuDevicePrimaryCtxRetain(&g->context, g->device), "cuDevicePrimaryCtxRetain", f);
+        s = nccl_cuda_ok(g->cu->cuDevicePrimaryCtxRetain(&g->context, g->device), "cuDevicePrimaryCtxRetain", f);
     if (s)
         return s;
     s = nccl_enter(g, f);
@@ -73,7 +71,7 @@ void nccl_gpu_close(struct nccl_gpu *g) {
 }
 
 tess_status nccl_enter(const struct nccl_gpu *g, tess_error *f) {
-    return ok(g->cu->cuCtxPushCurrent(g->context), "cuCtxPushCurrent", f);
+    return nccl_cuda_ok(g->cu->cuCtxPushCurrent(g->context), "cuCtxPushCurrent", f);
 }
 
 void nccl_leave(const struct nccl_gpu *g) {

@@ -48,6 +48,6 @@ tess_status nccl_library_get(const struct nccl_library **out, tess_error *);
 const char *nccl_version_text(int version, char out[24]);
 /* 2.26: calls of a communicator that does not block hang at random. */
 int nccl_hangs_unblocked(int version);
-/* What NCCL said in a status and one line. */
+/* Puts NCCL's answer into a status and one line. */
 tess_status nccl_failed(tess_error *, const struct nccl_library *, ncclResult_t, const char *call);
 #endif

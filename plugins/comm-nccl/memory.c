@@ -30,10 +30,9 @@ static tess_status allocate(tess_comm *c, uint64_t bytes, void **out, struct reg
     CUresult r = c->gpu.cu->cuMemAlloc(&at, bytes);
     if (r == CUDA_ERROR_OUT_OF_MEMORY)
         return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: the GPU has no %llu bytes more", (unsigned long long)bytes);
-    if (r != CUDA_SUCCESS)
-        return nccl_cuda_failed(f, r, "cuMemAlloc");
-    *out = (void *)at;
-    return TESS_OK;
+    if (r == CUDA_SUCCESS)
+        *out = (void *)at;
+    return nccl_cuda_ok(r, "cuMemAlloc", f);
 }
 
 tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, tess_error *f) {
@@ -86,38 +85,34 @@ tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **
     return TESS_OK;
 }
 
-/* Of a communicator that was aborted, NCCL has let go by itself. */
+/* NCCL drops the registrations of a communicator that was aborted. */
 static void let_go(tess_comm *c, const struct registration *reg) {
     ncclComm_t comm = atomic_load(&c->comm);
     if (reg->handle && comm && reg->by == comm)
         c->gpu.lib->ncclCommDeregister(comm, reg->handle);
 }
 
-void nccl_memory_deregister(tess_comm *c, void *which) {
-    struct registration *reg = which;
+/* The registration, and with `ptr` the memory. */
+static void drop(tess_comm *c, struct registration *reg, void *ptr) {
     tess_error ignored = { .struct_size = sizeof ignored };
     pthread_mutex_lock(&c->lock);
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
         let_go(c, reg);
+        if (ptr && reg->from_nccl)
+            c->gpu.lib->ncclMemFree(ptr);
+        else if (ptr)
+            c->gpu.cu->cuMemFree((CUdeviceptr)ptr);
         nccl_leave(&c->gpu);
     }
     pthread_mutex_unlock(&c->lock);
     free(reg);
 }
 
+void nccl_memory_deregister(tess_comm *c, void *which) {
+    drop(c, which, NULL);
+}
+
 void nccl_memory_release(tess_comm *c, tess_buffer *buffer) {
-    struct registration *reg = buffer->reg;
-    tess_error ignored = { .struct_size = sizeof ignored };
-    pthread_mutex_lock(&c->lock);
-    if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
-        let_go(c, reg);
-        if (reg->from_nccl)
-            c->gpu.lib->ncclMemFree(buffer->ptr);
-        else
-            c->gpu.cu->cuMemFree((CUdeviceptr)buffer->ptr);
-        nccl_leave(&c->gpu);
-    }
-    pthread_mutex_unlock(&c->lock);
-    free(reg);
+    drop(c, buffer->reg, buffer->ptr);
     buffer->ptr = buffer->reg = NULL;
 }

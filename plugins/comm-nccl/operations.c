@@ -8,7 +8,9 @@
             return status_;                                                                                            \
     } while (0)
 
-tess_status nccl_cuda_failed(tess_error *f, CUresult result, const char *call) {
+tess_status nccl_cuda_ok(CUresult result, const char *call, tess_error *f) {
+    if (result == CUDA_SUCCESS)
+        return TESS_OK;
     tess_plugin_fail(f, tess_cuda_status(result), "nccl: %s gave %s", call, tess_cuda_text(result));
     f->native = (int32_t)result;
     return f->code;
@@ -66,7 +68,7 @@ static tess_status launch(const struct nccl_launch *l, tess_nccl_reduce_args *ar
         return TESS_OK;
     CUresult r = l->cu->cuLaunchKernel(l->reduce, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS, 1, 1, THREADS,
                                        1, 1, 0, l->stream, params, NULL);
-    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, "cuLaunchKernel");
+    return nccl_cuda_ok(r, "cuLaunchKernel", f);
 }
 
 static tess_nccl_reduce_args reduction(const tess_collective *c, uint32_t n) {
@@ -228,7 +230,7 @@ static tess_status copy_own_block(const struct nccl_launch *l, const tess_collec
     if ((const char *)c->send + at == (char *)c->recv + at)
         return TESS_OK;
     CUresult r = l->cu->cuMemcpyDtoDAsync((CUdeviceptr)c->recv + at, (CUdeviceptr)c->send + at, bytes, l->stream);
-    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, "cuMemcpyDtoDAsync");
+    return nccl_cuda_ok(r, "cuMemcpyDtoDAsync", f);
 }
 
 /* In place, or from the scratch when recv is added to. */

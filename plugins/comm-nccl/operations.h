@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What one collective comes to: one call of NCCL, or pieces of it sent in pairs and summed by our kernel. */
+/* Runs a collective: one call of NCCL, or pieces that are sent in pairs and summed by our kernel. */
 #ifndef NCCL_OPERATIONS_H
 #define NCCL_OPERATIONS_H
 #include "collective.h"
@@ -37,7 +37,7 @@ struct nccl_words {
     uint64_t bytes;
 };
 
-/* What calls are made with, in the device's context. */
+/* The arguments of all calls, in the device's context. */
 struct nccl_launch {
     const tess_cuda *cu;
     const struct nccl_library *lib;
@@ -51,5 +51,6 @@ struct nccl_launch {
 /* Puts the words and n checked calls into the launch's stream, in order; as one group where none depends on another.
  * Blocks as NCCL does: until all is queued, and for peers that it has to connect with first. */
 tess_status nccl_run_calls(const struct nccl_launch *, const tess_collective *, uint32_t n, tess_error *);
-tess_status nccl_cuda_failed(tess_error *, CUresult, const char *call);
+/** TESS_OK, or the failure of a call of CUDA. */
+tess_status nccl_cuda_ok(CUresult, const char *call, tess_error *);
 #endif

@@ -4,13 +4,6 @@
 
 #include <stdlib.h>
 
-#define TRY_OR(x, label)                                                                                               \
-    do {                                                                                                               \
-        s = (x);                                                                                                       \
-        if (s)                                                                                                         \
-            goto label;                                                                                                \
-    } while (0)
-
 static void close_plugin(void *ctx) {
     free(ctx);
 }
@@ -20,19 +13,11 @@ static void close_plugin(void *ctx) {
 static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const struct nccl_settings *settings = ctx;
     (void)comm;
-    tess_comm_caps caps = { .caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT |
-                                    TESS_COMM_SPLIT | TESS_COMM_BATCH,
-                            .redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX,
-                            .mem_mask = 1u << TESS_MEM_CUDA,
-                            .align = 16,
-                            .max_bytes = UINT64_C(1) << 48,
-                            .wire_id = "nccl/1" };
-    if (settings->deterministic)
-        caps.caps |= TESS_COMM_TREE_ORDER;
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
-        caps.op_mask |= 1u << op;
-    for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
-        caps.dtype_mask |= 1u << dtype;
+    const uint32_t can =
+        TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH;
+    tess_comm_caps caps =
+        kit_caps(can | (settings->deterministic ? TESS_COMM_TREE_ORDER : 0), 1u << TESS_MEM_CUDA, "nccl/1");
+    caps.align = 16;
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }
@@ -76,10 +61,8 @@ static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collecti
 static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_comm *c = NULL;
-    tess_status s;
-    if (config->nranks < 1 || config->rank < 0 || config->rank >= config->nranks || !config->group)
-        s = tess_plugin_fail(&f, TESS_E_INVALID, "nccl: rank %d of %d ranks", config->rank, config->nranks);
-    else
+    tess_status s = kit_check_place("nccl", config, &f);
+    if (s == TESS_OK)
         s = nccl_comm_create(ctx, config, &c, &f);
     if (s)
         return tess_plugin_copy_error(error, &f);
@@ -115,21 +98,22 @@ static tess_status split(tess_comm *parent, int32_t color, int32_t key, const te
         nccl_comm_fail(parent, &f);
         return tess_plugin_copy_error(error, &f);
     }
-    TRY_OR(nccl_enter(&parent->gpu, &f), err);
+    s = nccl_enter(&parent->gpu, &f);
+    if (s)
+        goto err;
     pthread_mutex_lock(&parent->lock);
     s = nccl_divide(parent, color, key, child, &f);
     pthread_mutex_unlock(&parent->lock);
     nccl_leave(&parent->gpu);
-    if (s || !child)
+    if (s == TESS_OK && child)
+        s = nccl_comm_begin(child, &f);
+    if (s)
         goto err;
-    TRY_OR(nccl_comm_begin(child, &f), err);
     *out = child;
     return TESS_OK;
 err:
     nccl_comm_destroy(child);
-    if (s == TESS_OK)
-        *out = NULL;
-    return s ? tess_plugin_copy_error(error, &f) : TESS_OK;
+    return tess_plugin_copy_error(error, &f);
 }
 
 static tess_status finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {

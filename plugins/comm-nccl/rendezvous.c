@@ -21,12 +21,12 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     memset(out, 0, sizeof *out);
     out->version = c->gpu.lib->version;
     gethostname(out->host, sizeof out->host - 1);
-    CUresult r = c->gpu.cu->cuDeviceGetUuid(&uuid, c->gpu.device);
-    if (r != CUDA_SUCCESS)
-        return nccl_cuda_failed(f, r, "cuDeviceGetUuid");
+    tess_status s = nccl_cuda_ok(c->gpu.cu->cuDeviceGetUuid(&uuid, c->gpu.device), "cuDeviceGetUuid", f);
+    if (s)
+        return s;
     memcpy(out->uuid, uuid.bytes, sizeof out->uuid);
-    r = c->gpu.cu->cuDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id - 1, c->gpu.device);
-    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, "cuDeviceGetPCIBusId");
+    CUresult r = c->gpu.cu->cuDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id - 1, c->gpu.device);
+    return nccl_cuda_ok(r, "cuDeviceGetPCIBusId", f);
 }
 
 /* One GPU for each rank, and one version of NCCL for all. */

@@ -7,10 +7,6 @@ enum { CHUNK = 128 }; /* a stream may have 64 still to wait for, beside those in
 
 /* ---- the pool ----------------------------------------------------------------------------------- */
 
-static tess_status ok(CUresult r, const char *call, tess_error *f) {
-    return r == CUDA_SUCCESS ? TESS_OK : nccl_cuda_failed(f, r, call);
-}
-
 static void free_chunk(tess_comm *c, struct nccl_chunk *chunk) {
     const tess_cuda *cu = c->gpu.cu;
     for (int i = 0; chunk->requests && i < CHUNK; i++) {
@@ -38,9 +34,9 @@ void nccl_free_chunks(tess_comm *c) {
 static tess_status fill_chunk(tess_comm *c, struct nccl_chunk *chunk, tess_error *f) {
     const tess_cuda *cu = c->gpu.cu;
     uint64_t entries = 1 + (uint64_t)c->size, each = entries * sizeof(kit_announcement);
-    tess_status s = ok(cu->cuMemHostAlloc(&chunk->pinned, CHUNK * each, 0), "cuMemHostAlloc", f);
+    tess_status s = nccl_cuda_ok(cu->cuMemHostAlloc(&chunk->pinned, CHUNK * each, 0), "cuMemHostAlloc", f);
     if (s == TESS_OK)
-        s = ok(cu->cuMemAlloc(&chunk->announcements, CHUNK * each), "cuMemAlloc", f);
+        s = nccl_cuda_ok(cu->cuMemAlloc(&chunk->announcements, CHUNK * each), "cuMemAlloc", f);
     for (int i = 0; s == TESS_OK && i < CHUNK; i++) {
         tess_request *r = &chunk->requests[i];
         r->comm = c;
@@ -48,9 +44,9 @@ static tess_status fill_chunk(tess_comm *c, struct nccl_chunk *chunk, tess_error
         r->all = r->own + 1;
         r->own_there = chunk->announcements + (uint64_t)i * each;
         r->all_there = r->own_there + sizeof(kit_announcement);
-        s = ok(cu->cuEventCreate(&r->begun, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
+        s = nccl_cuda_ok(cu->cuEventCreate(&r->begun, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
         if (s == TESS_OK)
-            s = ok(cu->cuEventCreate(&r->ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
+            s = nccl_cuda_ok(cu->cuEventCreate(&r->ended, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
     }
     return s;
 }
@@ -116,12 +112,12 @@ static int passed(tess_comm *c, CUevent event) {
     CUresult r = c->gpu.cu->cuEventQuery(event);
     if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
         return r == CUDA_SUCCESS;
-    nccl_cuda_failed(&f, r, "the GPU's work");
+    nccl_cuda_ok(r, "the GPU's work", &f);
     nccl_fail_locked(c, &f);
     return c->gpu.cu->cuEventQuery(event) != CUDA_ERROR_NOT_READY;
 }
 
-/* What the others announced, once it is there. */
+/* Compares the announcements of all ranks, once they are there. */
 static void judge(tess_comm *c, tess_request *r) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     if (!r->compares || nccl_failure(c, &f) != TESS_OK)

@@ -17,10 +17,4 @@ tess_status nccl_settings_init(struct nccl_settings *s, const tess_host *host, t
     return status;
 }
 
-tess_status nccl_settings_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static tess_option list[N_OPTIONS];
-    (void)ctx;
-    *out = list;
-    *n = N_OPTIONS;
-    return tess_options_for_1_0(options, N_OPTIONS, list);
-}
+KIT_OPTIONS_SLOT(nccl_settings_options, options);

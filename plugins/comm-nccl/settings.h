@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What one opened plugin has: the host's services and its options. */
+/* The context of an opened plugin: the host's services and its options. */
 #ifndef NCCL_SETTINGS_H
 #define NCCL_SETTINGS_H
 #include "plugin_base.h"

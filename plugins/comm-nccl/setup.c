@@ -41,8 +41,8 @@ static ncclConfig_t config_of(int blocks) {
 
 /* ---- splitting ---------------------------------------------------------------------------------- */
 
-/* Of a parent that does not block: both are in progress until it is done. Channels and proxy are the parent's, so that
- * a group costs no memory of its own. */
+/* Splits a parent that does not block: both are in progress until it is done. The child shares the parent's channels
+ * and proxy, so a group costs no memory of its own. */
 static tess_status split_off(tess_comm *c, ncclComm_t parent, int color, int key, int blocks, int64_t late_ns,
                              ncclComm_t *out, tess_error *f) {
     ncclConfig_t config = config_of(blocks);

@@ -2,7 +2,7 @@
 #include "operations.h"
 
 #include "copy.h"
-#include "tree_sum.h"
+#include "reductions.h"
 
 /* So little goes over the stage even when it lies in an arena: then nobody waits until the others have read it. */
 enum { EAGER_BYTES = 16 << 10 };
@@ -127,21 +127,6 @@ static tess_status move_round(struct shm_run *run, uint64_t k) {
     return TESS_OK;
 }
 
-static tess_status run_moves(struct shm_run *run) {
-    tess_status s = TESS_OK;
-    for (uint64_t k = 0; k < run->in.rounds && s == TESS_OK; k++) {
-        if (run->in.staging && k > 0)
-            s = shm_read_stage(run, &run->in, k);
-        if (s == TESS_OK)
-            s = move_round(run, k);
-        if (s == TESS_OK && atomic_load(&run->table->stop))
-            s = tess_plugin_copy_error(run->error, run->table->reason);
-        if (s == TESS_OK)
-            shm_read_taken(run, &run->in, k);
-    }
-    return s;
-}
-
 /* ---- one call ------------------------------------------------------------------------------------- */
 
 /* Makes this rank's announcement. Its first round is staged before, so that it comes with the announcement. */
@@ -151,7 +136,6 @@ static tess_status prepare(struct shm_run *run, struct shm_announcement *mine) {
     mine->call = kit_announce(c, 1, run->number);
     plan_in(run);
     plan_out(run);
-    run->in.first_round = run->ops->rounds;
     find_place(run, &run->in, c->send, run->in.total, &mine->send);
     find_place(run, &run->out, run->out.own, run->out.total, &mine->recv);
     if (mine->send.region.bytes || run->in.bytes == 0 || (run->in.only >= 0 && run->in.only != run->table->rank))
@@ -175,7 +159,7 @@ tess_status shm_run_call(struct shm_operations *o, const tess_collective *c, tes
     struct shm_run run;
     struct shm_announcement mine;
     memset(&run, 0, sizeof run);
-    run.ops = o;
+    run.in.first_round = o->rounds;
     run.table = o->table;
     run.c = *c;
     run.number = o->calls;
@@ -188,7 +172,7 @@ tess_status shm_run_call(struct shm_operations *o, const tess_collective *c, tes
     if (s == TESS_OK)
         s = take_places(&run);
     if (s == TESS_OK && run.in.bytes > 0)
-        s = kit_reduces(c) ? shm_run_reduction(&run) : run_moves(&run);
+        s = kit_reduces(c) ? shm_run_reduction(&run) : shm_read_rounds(&run, &run.in, 1, move_round);
     o->rounds += run.in.rounds + run.out.rounds;
     return s ? s : leave(&run, mine.send.region.bytes || mine.recv.region.bytes);
 }

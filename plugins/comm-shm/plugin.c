@@ -9,17 +9,9 @@
 
 static tess_status shm_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     (void)ctx, (void)comm;
-    tess_comm_caps caps = { .caps = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT |
-                                    TESS_COMM_ZERO_COPY | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER,
-                            .redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX,
-                            .mem_mask = 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED | 1u << TESS_MEM_SHM,
-                            .align = 1,
-                            .max_bytes = UINT64_C(1) << 48,
-                            .wire_id = "shm/1" };
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
-        caps.op_mask |= 1u << op;
-    for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
-        caps.dtype_mask |= 1u << dtype;
+    const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_ZERO_COPY |
+                         TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
+    const tess_comm_caps caps = kit_caps(can, shm_reach.mem_mask, "shm/1");
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }
@@ -67,12 +59,13 @@ static tess_status shm_init(void *ctx, const tess_comm_config *config, tess_comm
     struct shm_group *group;
     int members[SHM_RANKS_MAX];
     uint64_t offset = 0;
-    if (config->nranks < 1 || config->rank < 0 || config->rank >= config->nranks || !config->group)
-        return tess_plugin_fail(e, TESS_E_INVALID, "shm: rank %d of %d ranks", config->rank, config->nranks);
+    tess_status s = kit_check_place("shm", config, e);
+    if (s)
+        return s;
     if (config->nranks > SHM_RANKS_MAX)
         return tess_plugin_fail(e, TESS_E_UNSUPPORTED, "shm: %d ranks, serves %d at most", config->nranks,
                                 SHM_RANKS_MAX);
-    tess_status s = shm_group_create(config->rank, config->nranks, &group, e);
+    s = shm_group_create(config->rank, config->nranks, &group, e);
     if (s)
         return s;
     /* Before the descriptor goes out, so that the table is there when the others map it. */
@@ -107,7 +100,7 @@ static tess_status shm_split(tess_comm *parent, int32_t color, int32_t key, cons
     tess_status s = kit_requests_choices(&parent->requests, &mine, all, config->timeout_ns, e);
     if (s)
         return s;
-    int n = color < 0 ? 0 : kit_split_members(all, parent->size, color, ranks);
+    int n = kit_split_members(all, parent->size, color, parent->rank, ranks, &self);
     if (n > 0 && ranks[0] == parent->rank)
         s = reserve_table(parent, n, &mine.value, e);
     if (s == TESS_OK) /* now with the place of each new table */
@@ -117,10 +110,8 @@ static tess_status shm_split(tess_comm *parent, int32_t color, int32_t key, cons
             *out = NULL;
         return s;
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         members[i] = parent->members[ranks[i]];
-        self = ranks[i] == parent->rank ? i : self;
-    }
     snprintf(prefix, sizeof prefix, "%.200s/color%d", config->group ? config->group : parent->prefix, color);
     shm_group_keep(parent->group);
     return shm_comm_create(parent->requests.host, parent->group, members, self, n, prefix, all[ranks[0]].value, out, e);
@@ -155,17 +146,10 @@ static const tess_comm_ops comm_ops = {
     .cost = shm_cost,
     .init = shm_init,
     .split = shm_split,
-    .finalize = kit_slot_finalize,
     .destroy = shm_comm_destroy,
-    .abort = kit_slot_abort,
-    .health = kit_slot_health,
     .mem_alloc = shm_mem_alloc,
     .mem_free = shm_mem_free,
-    .post = kit_slot_post,
-    .test = kit_slot_test,
-    .wait = kit_slot_wait,
-    .wait_stream = kit_slot_wait_stream,
-    .request_free = kit_slot_request_free,
+    KIT_REQUEST_SLOTS,
 };
 
 TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "shm", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "Linux");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* reduce_scatter and all_reduce: every rank sums its shard of all contributions, in rank order as a tree. */
+#include "reductions.h"
+
 #include "copy.h"
-#include "operations.h"
 #include "tree_sum.h"
 
 enum { SMALL_BYTES = 4096 };
@@ -10,8 +11,8 @@ int shm_is_small(const tess_collective *c) {
     return c->op == TESS_ALL_REDUCE && kit_bytes(c) <= SMALL_BYTES;
 }
 
-/* Sums round k of this rank's shard (of everything, when it is small) into `out`. */
-static tess_status sum_round(struct shm_run *run, uint64_t k, unsigned char *out) {
+/* Sums round k of this rank's shard (of everything, when it is small). */
+static tess_status sum_round(struct shm_run *run, uint64_t k) {
     const tess_collective *c = &run->c;
     struct shm_table *t = run->table;
     kit_reduction r = { .redop = c->redop,
@@ -21,6 +22,7 @@ static tess_status sum_round(struct shm_run *run, uint64_t k, unsigned char *out
                         .stream = run->stream,
                         .scale = c->scale };
     const void *leaves[SHM_RANKS_MAX];
+    unsigned char *out = (unsigned char *)c->recv + (uint64_t)t->rank * run->out.bytes;
     uint64_t bytes = tess_dtype_bytes(c->send_dtype), elems;
     elems = shm_read_length(&run->in, run->in.stride ? t->rank : 0, k) / bytes;
     for (int peer = 0; peer < t->size; peer++) {
@@ -32,27 +34,6 @@ static tess_status sum_round(struct shm_run *run, uint64_t k, unsigned char *out
     }
     kit_tree_sum(&r, leaves, t->size, out + k * (run->in.chunk / bytes) * tess_dtype_bytes(c->recv_dtype), elems);
     return TESS_OK;
-}
-
-static tess_status stopped(struct shm_run *run) {
-    if (!atomic_load(&run->table->stop))
-        return TESS_OK;
-    return tess_plugin_copy_error(run->error, run->table->reason);
-}
-
-static tess_status sum_shard(struct shm_run *run, unsigned char *out) {
-    tess_status s = TESS_OK;
-    for (uint64_t k = 0; k < run->in.rounds && s == TESS_OK; k++) {
-        if (run->in.staging && k > 0)
-            s = shm_read_stage(run, &run->in, k);
-        if (s == TESS_OK)
-            s = sum_round(run, k, out);
-        if (s == TESS_OK)
-            s = stopped(run);
-        if (s == TESS_OK)
-            shm_read_taken(run, &run->in, k);
-    }
-    return s;
 }
 
 static tess_status gather_round(struct shm_run *run, uint64_t k) {
@@ -76,28 +57,11 @@ static tess_status gather_round(struct shm_run *run, uint64_t k) {
     return TESS_OK;
 }
 
-/* Every rank's shard of the result into this rank's recv. */
-static tess_status gather_shards(struct shm_run *run) {
-    tess_status s = TESS_OK;
-    shm_publish(run->table, SHM_REDUCED, run->number + 1);
-    for (uint64_t k = 0; k < run->out.rounds && s == TESS_OK; k++) {
-        if (run->out.staging)
-            s = shm_read_stage(run, &run->out, k);
-        if (s == TESS_OK)
-            s = gather_round(run, k);
-        if (s == TESS_OK)
-            s = stopped(run);
-        if (s == TESS_OK)
-            shm_read_taken(run, &run->out, k);
-    }
-    return s;
-}
-
+/* Every rank sums its shard; then, for an all_reduce, it reads the others' shards of the result. */
 tess_status shm_run_reduction(struct shm_run *run) {
-    int gathers = run->out.bytes > 0;
-    unsigned char *out = run->c.recv;
-    if (gathers)
-        out += (uint64_t)run->table->rank * run->out.bytes;
-    tess_status s = sum_shard(run, out);
-    return s || !gathers ? s : gather_shards(run);
+    tess_status s = shm_read_rounds(run, &run->in, 1, sum_round);
+    if (s || !run->out.bytes)
+        return s;
+    shm_publish(run->table, SHM_REDUCED, run->number + 1);
+    return shm_read_rounds(run, &run->out, 0, gather_round);
 }

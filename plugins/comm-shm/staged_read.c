@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "operations.h"
+#include "staged_read.h"
 
 #include "copy.h"
 
@@ -43,7 +43,18 @@ tess_status shm_read_source(struct shm_run *run, struct shm_read *f, int peer, u
     return s;
 }
 
-void shm_read_taken(struct shm_run *run, const struct shm_read *f, uint64_t k) {
-    if (f->any || k + 1 == f->rounds)
-        shm_publish(run->table, SHM_TAKEN, f->first_round + k + 1);
+tess_status shm_read_rounds(struct shm_run *run, struct shm_read *f, uint64_t staged,
+                            tess_status (*round)(struct shm_run *, uint64_t k)) {
+    tess_status s = TESS_OK;
+    for (uint64_t k = 0; k < f->rounds && s == TESS_OK; k++) {
+        if (f->staging && k >= staged)
+            s = shm_read_stage(run, f, k);
+        if (s == TESS_OK)
+            s = round(run, k);
+        if (s == TESS_OK && atomic_load(&run->table->stop))
+            s = tess_plugin_copy_error(run->error, run->table->reason);
+        if (s == TESS_OK && (f->any || k + 1 == f->rounds)) /* of one round, or of all, the data has been read here */
+            shm_publish(run->table, SHM_TAKEN, f->first_round + k + 1);
+    }
+    return s;
 }

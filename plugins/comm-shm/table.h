@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A communicator's shared memory: one slot per rank, which only that rank writes except for its wakeup word, and one
- * staging buffer per rank for data that the others cannot map. There is no lock in it: ranks publish by counting up, so
- * a rank that dies leaves nothing stuck. */
+/* A communicator's shared memory: one slot per rank, and one staging buffer per rank for data that the others cannot
+ * map. Only the rank itself writes its slot, except for the wakeup word. There is no lock in it: ranks publish by
+ * counting up, so a rank that dies leaves nothing stuck. */
 #ifndef SHM_TABLE_H
 #define SHM_TABLE_H
 #include "collective.h"

@@ -95,6 +95,6 @@ CUresult tess_cuda_load_module(const tess_cuda *, CUdevice, const void *image, C
                                size_t room);
 /** "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"; lives as long as the thread, until its next call. */
 const char *tess_cuda_text(CUresult);
-/** What a failed call means for a plugin: NOMEM, INVALID, UNSUPPORTED or DEVICE. */
+/** The plugin's status for a failed call: NOMEM, INVALID, UNSUPPORTED or DEVICE. */
 tess_status tess_cuda_status(CUresult);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the files of device-cuda share. plugin.c: finding and opening a GPU; context.c: calls and their failures;
+/* Shared by the files of device-cuda. plugin.c: finding and opening a GPU; context.c: calls and their failures;
  * memory.c; streams.c; launch.c: kernels. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
@@ -55,7 +55,7 @@ struct tess_event {
 /* Every slot that calls the driver does so between these two: any thread may call. */
 tess_status cuda_enter(tess_device *, tess_error *);
 void cuda_leave(tess_device *);
-/* What a failed call means, in one line; a fault of the device is remembered. */
+/* Sets the message of a failed call, and remembers a fault of the device. */
 tess_status cuda_failed(tess_device *, CUresult, const char *doing, tess_error *);
 
 tess_status cuda_mem_alloc(tess_device *, const tess_alloc_request *, tess_buffer *, tess_error *);

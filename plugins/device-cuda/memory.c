@@ -203,7 +203,7 @@ void cuda_mem_free(tess_device *d, tess_buffer *buffer) {
     buffer->bytes = 0;
 }
 
-/* What has gone since the start and is not ours: modules, cuBLAS, cuDNN, NCCL; other programs on this GPU too. */
+/* Memory taken since the start that is not ours: modules, cuBLAS, cuDNN, NCCL, and other programs on this GPU. */
 tess_status cuda_mem_usage(tess_device *d, uint64_t *backend_bytes, uint64_t *free_bytes) {
     size_t free_now = 0, total = 0;
     tess_status s = cuda_enter(d, NULL);
@@ -225,7 +225,7 @@ tess_status cuda_mem_usage(tess_device *d, uint64_t *backend_bytes, uint64_t *fr
     return TESS_OK;
 }
 
-/* Of our own, so that no allocation is made to wait for a release, and the program's pool is as it was. */
+/* A pool of our own: no allocation waits for a release, and the program's pool stays as it is. */
 static CUresult make_pool(tess_device *d) {
     CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                              .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->handle } };

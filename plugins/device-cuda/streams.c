@@ -16,7 +16,7 @@ tess_status cuda_stream_create(tess_device *d, uint32_t role, tess_stream *out, 
     tess_status s = cuda_enter(d, error);
     if (s)
         return s;
-    /* What other ranks and the next unit wait for goes before what computes. */
+    /* A stream of transfers goes before computation, because other ranks and the next unit wait for it. */
     CUresult r = d->cu->cuCtxGetStreamPriorityRange(&least, &greatest);
     if (r == CUDA_SUCCESS)
         r = d->cu->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,

@@ -45,14 +45,7 @@ static tess_status read_settings(const tess_host *host, settings *s, tess_error 
     return TESS_OK;
 }
 
-/* For cores before ABI 1.2. */
-static tess_status cpu_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static tess_option list[N_OPTIONS];
-    (void)ctx;
-    *out = list;
-    *n = N_OPTIONS;
-    return tess_options_for_1_0(options, N_OPTIONS, list);
-}
+static KIT_OPTIONS_SLOT(cpu_options, options);
 
 /* ---- place ------------------------------------------------------------------------------------- */
 

@@ -37,14 +37,7 @@ static void bf16_close(void *ctx) {
     free(ctx);
 }
 
-/* For cores before ABI 1.2. */
-static tess_status bf16_options(void *ctx, const tess_option **out, uint32_t *n) {
-    static tess_option list[N_OPTIONS];
-    (void)ctx;
-    *out = list;
-    *n = N_OPTIONS;
-    return tess_options_for_1_0(options, N_OPTIONS, list);
-}
+static KIT_OPTIONS_SLOT(bf16_options, options);
 
 static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_precision_choice *out, tess_error *error) {
     const settings *s = ctx;

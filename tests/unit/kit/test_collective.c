@@ -118,12 +118,30 @@ static void test_announcement__covers_every_agreed_field(void **state) {
 static void test_split__orders_by_key_then_rank(void **state) {
     (void)state;
     const kit_choice all[] = { { 1, 5, 0 }, { 0, 0, 0 }, { 1, -2, 0 }, { 1, 5, 0 }, { -1, 0, 0 } };
-    int32_t members[5];
-    assert_int_equal(kit_split_members(all, 5, 1, members), 3);
+    int32_t members[5], place;
+    assert_int_equal(kit_split_members(all, 5, 1, 3, members, &place), 3);
+    assert_int_equal(place, 2);
     assert_int_equal(members[0], 2);
     assert_int_equal(members[1], 0);
     assert_int_equal(members[2], 3);
-    assert_int_equal(kit_split_members(all, 5, 7, members), 0);
+    assert_int_equal(kit_split_members(all, 5, 7, 3, members, &place), 0);
+    assert_int_equal(kit_split_members(all, 5, -1, 4, members, &place), 0); /* in no group */
+}
+
+static void test_place__is_one_of_the_ranks_of_a_named_group(void **state) {
+    (void)state;
+    tess_error e = { .struct_size = sizeof e };
+    tess_comm_config c = { .struct_size = sizeof c, .nranks = 2, .rank = 1, .group = "g" };
+    assert_int_equal(kit_check_place("net", &c, &e), TESS_OK);
+    c.rank = 2;
+    assert_int_equal(kit_check_place("net", &c, &e), TESS_E_INVALID);
+    assert_string_equal(e.message, "net: rank 2 of 2 ranks");
+    c.rank = -1;
+    assert_int_equal(kit_check_place("net", &c, NULL), TESS_E_INVALID);
+    c = (tess_comm_config){ .struct_size = sizeof c, .nranks = 1 };
+    assert_int_equal(kit_check_place("net", &c, NULL), TESS_E_INVALID);
+    c = (tess_comm_config){ .struct_size = sizeof c, .group = "g" };
+    assert_int_equal(kit_check_place("net", &c, NULL), TESS_E_INVALID);
 }
 
 static void test_cpu_list__is_the_kernels_form(void **state) {
@@ -161,6 +179,7 @@ int main(void) {
         cmocka_unit_test(test_announcement__a_mismatch_names_both_sides),
         cmocka_unit_test(test_announcement__covers_every_agreed_field),
         cmocka_unit_test(test_split__orders_by_key_then_rank),
+        cmocka_unit_test(test_place__is_one_of_the_ranks_of_a_named_group),
         cmocka_unit_test(test_cpu_list__is_the_kernels_form),
         cmocka_unit_test(test_error_copy__stops_at_the_callers_size),
     };
