@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention, by blocks of query rows: the probabilities of one block exist at a time, and backward makes them
- * again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022), so nothing of size time × time is kept. */
+/* Causal attention, by blocks of query rows. The probabilities of one block exist at a time, so nothing of size time ×
+ * time is kept. Backward makes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022). */
 #include "elementwise.h"
 #include "gemm.h"
 #include "parallel.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Batch normalisation, and the pool over all places that ends such networks. Sums over rows are of chunks of
- * OPS_CHUNK_ROWS rows in fp64, and then of the chunks in order, so the bits depend on neither threads nor instruction
+ * OPS_CHUNK_ROWS rows in fp64, and then of the chunks in order. So the bits depend on neither threads nor instruction
  * set. */
 #include "elementwise.h"
 #include "ops_formulas.h"

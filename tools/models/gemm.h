@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A plain matrix product for any strides. Each output is one sum over k in a fixed order (chunks of 256, ascending), so
+/* A plain matrix product for any strides. Each output is one sum over k in a fixed order (chunks of 256, ascending). So
  * its bits depend on neither threads nor instruction set nor on how rows are cut. */
 #ifndef TESS_MODELS_GEMM_H
 #define TESS_MODELS_GEMM_H

@@ -67,8 +67,8 @@ struct ops_layer_table {
     /** At most OPS_COLUMNS_MOST of them, over the same rows. */
     tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** Of qkv + bias; qkv may be written, and is to come to backward as it was left. In bf16 with heads of 128 elements
-     * or less one launch, and one for backward; else products by blocks of queries. */
+    /** Attention of qkv + bias; qkv may be written, and is to come to backward as it was left. In bf16 with heads of
+     * 128 elements or less one launch, and one for backward; else products by blocks of queries. */
     tess_status (*attention)(ops *, const ops_attention_shape *, void *qkv, const void *bias, void *y, float *lse,
                              void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *bias,

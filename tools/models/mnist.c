@@ -37,7 +37,7 @@ static const float *images_of(const model *m, const void *batch) {
            (int64_t)m->first_sample * SIDE * SIDE;
 }
 
-/* What follows relu and dropout in one pass: where the output is 0 no gradient goes back, else 1/(1-rate) of it. */
+/* The slope of relu and dropout in one: no gradient goes back where the output is 0, else 1/(1-rate) of it. */
 static float growth(const model *m, const tess_block_call *call, float rate) {
     return 1.0f / (1.0f - model__dropout(m, call, 0, rate).rate);
 }

@@ -103,8 +103,8 @@ void model_destroy(model *); /* after tess_close; null is fine */
 /** Declares parameters, ties and blocks; before tess_shard. The parameter's index is its tag. The engine must have been
  * opened with input_bytes = desc.input_bytes. */
 tess_status model_declare(tess *, model *);
-/** What the engine's precision makes of the model's parameters: TESS_F32 or TESS_BF16, for model_options.precision.
- * Between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
+/** The compute dtype that the engine's precision gives the parameters, for model_options.precision. It is called
+ * between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
  * models do not compute in. */
 tess_status model_precision(tess *, const model *, uint32_t *out);
 /** After tess_open, where the operators are a device's: takes up the engine's device and compute stream. */
@@ -135,7 +135,8 @@ double model_step_flops(const model *);
 /** Floating-point operations per second of a product of 512 x 512 matrices, in the model's dtype and with its threads,
  * the best of some; takes about 20 ms. 0: these operators have no such product. */
 double model_peak_flops(const model *);
-/** What a block's time depends on beside the machine: "gpt batch=6 width=128 heads=4 context=64 threads=1 f32". */
+/** Names all that a block's time depends on beside the machine: "gpt batch=6 width=128 heads=4 context=64 threads=1
+ * f32". */
 void model_key(const model *, char *out, size_t n);
 
 /* ---- batches: 64 bytes of header, then each array at a multiple of 64 ------------------------------ */

@@ -3,7 +3,7 @@
  * ops_onednn (oneDNN where there is one), and ops_cuda for tensors in an NVIDIA GPU's memory, which calls only enqueue.
  *
  *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in, k,
- *    k]; made for bf16, a table takes those two operators' weights (not the biases) in bf16, and multiplies in bf16
+ *    k]. A table made for bf16 takes those two operators' weights, but not the biases, in bf16. It multiplies in bf16
  *    with fp32 sums where the machine can, else in fp32.
  *  - Everything that depends on a shape is made by the …_create calls, which also say how much scratch a call needs.
  *    A call allocates nothing of ours. Pointers are 64-byte aligned unless said; scratch is undefined on entry.
@@ -174,7 +174,7 @@ struct ops_table {
     tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
                                  uint64_t count, ops_loss *out, void *scratch);
     uint64_t (*cross_entropy_need)(uint64_t rows); /* its scratch */
-    /** Of the mean over `count` rows; the rows after them get 0. */
+    /** The gradient of the mean over `count` rows; the rows after them get 0. */
     tess_status (*cross_entropy_backward)(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
                                           uint64_t classes, uint64_t count, float *dlogits);
     /** out = the sum of x, or its square; `count` is handed through. */

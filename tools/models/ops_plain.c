@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Linear and convolution in plain C: for a machine with a C compiler and nothing else, where the library has no kernel
- * that meets the rules, and to check the others against. */
+/* Linear and convolution in plain C, for a machine with a C compiler and nothing else. The others are checked against
+ * them, and use them where the library has no kernel that meets the rules. */
 #include "ops_plain.h"
 #include "elementwise.h"
 #include "gemm.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What products reach here at best: the measure of a step's utilisation. */
+/* The best rate of products on this machine: the measure of a step's utilisation. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Of ones: 0x3f80 is 1 in bf16, and 0x3f803f80 about 1 in fp32. */
+/* Fills with ones: 0x3f80 is 1 in bf16, and 0x3f803f80 about 1 in fp32. */
 static void fill(char *at, uint64_t bytes) {
     for (uint64_t i = 0; i + 2 <= bytes; i += 2)
         memcpy(at + i, &(const uint16_t){ 0x3f80 }, 2);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a random
- * number is a pure function of a key and a counter, so any range of values can be made on any rank, in any order. */
+ * number is a pure function of a key and a counter. So any range of values can be made on any rank, in any order. */
 #ifndef TESS_MODELS_PHILOX_H
 #define TESS_MODELS_PHILOX_H
 #include <math.h>

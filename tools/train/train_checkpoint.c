@@ -121,7 +121,7 @@ static void on_signal(int signal) {
     asked_to_end = signal;
 }
 
-/* What is left of earlier runs goes now, and a directory that cannot be used is found before training. */
+/* Removes the remains of earlier runs, and finds a directory that cannot be used before training. */
 static tess_status try_store(const train_run *r) {
     tess__store store;
     struct stat st;

@@ -195,7 +195,7 @@ void train_output_recovery(train_run *r, const tess_recovery *got) {
     train_output_end(r);
 }
 
-/* What of it is text: printable here, whole in JSON. Token ids otherwise. */
+/* The sample as text: printable characters here, all in JSON. Token ids where the data is no text. */
 static char *sample_text(const train_sample *s, int printable) {
     size_t room = (size_t)s->n * 12 + 1, at = 0;
     char *text = malloc(room);

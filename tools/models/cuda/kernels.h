@@ -3,8 +3,8 @@
  * makes kernels of them, tests/doubles and tests/unit/test_cuda_ops.c run them in loops.
  *
  * A grid is one-dimensional, a block has OPS_BLOCK threads, a kernel takes one struct. A body is called once per phase
- * for every thread of a block; between phases the block's threads wait for each other, and nothing is carried from one
- * phase to the next but through `room`, ROOM doubles that a block shares. Threads beyond the work return. Nothing is
+ * for every thread of a block. Between phases the block's threads wait for each other. Only `room`, ROOM doubles that a
+ * block shares, carries values from one phase to the next. Threads beyond the work return. Nothing is
  * atomic, so the bits do not depend on who runs when. */
 #ifndef TESS_MODELS_CUDA_KERNELS_H
 #define TESS_MODELS_CUDA_KERNELS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a decoder layer does beside its products and attention, each in one pass: kernels.h. A factor is what products
+/* The work of a decoder layer beside its products and attention, each in one pass: kernels.h. A factor is what products
  * take, bf16 (`half`) or fp32; what is computed is fp32. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LAYER_H
 #define TESS_MODELS_CUDA_KERNELS_LAYER_H
@@ -14,7 +14,7 @@ TESS_FN void ops_put(void *y, uint64_t i, int32_t half, float v) {
     else
         ((float *)y)[i] = v;
 }
-/* What reading it again would give. */
+/* The value that reading it again would give. */
 TESS_FN float ops_rounded(float v, int32_t half) {
     return half ? tess_f32_of_bf16(tess_bf16_of_f32(v)) : v;
 }

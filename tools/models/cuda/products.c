@@ -17,8 +17,7 @@ struct ops_linear {
     ops_linear_shape s;
 };
 
-/* What NVIDIA recommends for Hopper where there is enough work, and what keeps cuBLAS from refusing where there is not.
- */
+/* NVIDIA's recommendation for Hopper where there is enough work. The small sizes are the least that cuBLAS accepts. */
 uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n) {
     double work = (double)rows * (double)columns * (double)depth * (double)n;
     uint64_t bytes = work >= 0x1p32 ? 32u << 20 : work >= 0x1p26 ? 4u << 20 : 64u << 10;

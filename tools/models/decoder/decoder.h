@@ -80,10 +80,10 @@ void decoder_release(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
 uint64_t decoder_layer_saved(const decoder *);
-/** What it saves selectively, and what backward then makes again of one chunk. */
+/** Bytes that it saves selectively, and those that backward then makes again of one chunk. */
 uint64_t decoder_layer_selected(const decoder *);
 uint64_t decoder_layer_unselected(const decoder *);
-/** What backward keeps of one chunk when it makes `saved` again. */
+/** Bytes that backward keeps of one chunk when it makes `saved` again. */
 uint64_t decoder_layer_kept(const decoder *);
 uint64_t decoder_layer_forward_scratch(const decoder *);
 uint64_t decoder_layer_backward_scratch(const decoder *);
@@ -135,13 +135,13 @@ void decoder_bias_backward(const decoder *, const void *dy, float *db, int64_t r
 void decoder_dropout(const decoder *, void *x, int64_t samples, int64_t elems, const ops_dropout *);
 /** Turns queries and keys by their positions; `back`: the other way. */
 void decoder_rope(const decoder *, void *qkv, int64_t samples, int back);
-/** Of one row, which is at `position`. */
+/** The same for one row, which is at `position`. */
 void decoder_rope_one(const decoder *, void *qkv, int64_t position);
 /** position null: none. */
 void decoder_embedding(const decoder *, const int32_t *ids, const void *table, const void *position, void *y);
 void decoder_embedding_one(const decoder *, int32_t id, int64_t at, const void *table, const void *position, void *y);
 void decoder_embedding_backward(const decoder *, const int32_t *ids, const void *dy, float *dtable, float *dposition);
-/** Of logits[rows, vocabulary], for rows of the labels: each row's loss and whether its label is the most likely. */
+/** logits[rows, vocabulary] and the rows' labels → each row's loss, and whether its label is the most likely. */
 void decoder_loss(const decoder *, const float *logits, const int32_t *labels, int64_t rows, double *loss,
                   uint8_t *correct);
 /** logits → their gradient times `scale`, in fp32 or, where tensors are bf16, into `halves`. Rows from `count`: zeros.

@@ -206,7 +206,8 @@ static void store_rows(const decoder *d, const float *from, void *to, int64_t at
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
-/* Of `n` scores that the row may see: probabilities, and the logarithm of their sum; the others get 0. */
+/* Makes probabilities of the `n` scores that the row may see, and 0 of the others. Returns the logarithm of their sum.
+ */
 OPS_CLONES static float softmax_row(const decoder *d, float *row, void *factor, int64_t n, int64_t columns,
                                     float scale) {
     float most = row[0];

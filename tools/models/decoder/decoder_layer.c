@@ -269,7 +269,7 @@ static tess_status weights_backward(const chunk *c, const linear *of, const void
     return grad(c, of->w) ? multiply(c, of->l->dw, of->dy, x, NULL, grad(c, of->w)) : TESS_OK;
 }
 
-/* Of n products of one x: all gradients of their weights, and then x's own, in x's place. */
+/* The gradients of n products of one x: those of their weights, and then x's own, in x's place. */
 static tess_status products_backward(const chunk *c, const linear *of, int n, void *x_dx) {
     for (int i = 0; i < n; i++)
         OPS_TRY(weights_backward(c, &of[i], x_dx));

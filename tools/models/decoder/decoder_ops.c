@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What works on elements and rows, beside the normalisations. */
+/* Operators on elements and rows, except for the normalisations. */
 #include "decoder_rows.h"
 #include "tools/models/ops_formulas.h"
 #include "tools/models/elementwise.h"
