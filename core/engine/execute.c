@@ -202,7 +202,8 @@ static tess_status norm_finish(tess *t) {
     TRY(tess__streams_read(&t->streams, limbs, tess__address_of(t, TESS__LIMBS, 0), sizeof limbs));
     t->step.norm = tess__norm_result(limbs);
     const tess_optimizer_options *o = t->step.options;
-    if (t->pass.program->kind == TESS__PASS_CLIP && o)
+    t->step.has_norm = t->pass.program->kind == TESS__PASS_CLIP && o;
+    if (t->step.has_norm)
         t->step.kernel.grad_scale = t->step.grad_scale * tess__clip_coefficient(o->clip_norm, t->step.norm);
     return TESS_OK;
 }

@@ -74,6 +74,7 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
                           (double)o->momentum);
     TRY(tess__check_step_options(t, o));
     t->step.grad_scale = or_else(o->grad_scale, 1);
+    t->step.has_norm = 0;
     t->step.kernel = (tess_optimizer){ .struct_size = sizeof t->step.kernel,
                                        .optimizer = t->plan.setup.optimizer,
                                        .step = o->step ? o->step : t->step.steps_done + 1,
@@ -102,7 +103,6 @@ tess_status tess__step_run(tess *t, const tess_optimizer_options *options) {
     t->step.options = &o;
     tess_status s = tess__run_program(t, &t->plan.programs[o.clip_norm > 0 ? TESS__P_CLIP : TESS__P_STEP]);
     t->step.options = NULL;
-    t->step.has_norm = !s && o.clip_norm > 0;
     return s ? s : tess__step_end(t);
 }
 
