@@ -61,7 +61,7 @@ CUresult cuda_batch_flush(tess_device *d) {
     return r;
 }
 
-/* What is held is of this kernel on this stream, and has room; otherwise it is launched. */
+/* The held batch is of this kernel on this stream, and has room; otherwise it is launched. */
 static CUresult make_room(const cuda_place *p, int kernel, uint32_t most) {
     cuda_batch *b = p->device->batch;
     CUresult r = CUDA_SUCCESS;

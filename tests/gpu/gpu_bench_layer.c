@@ -88,8 +88,9 @@ static tess_status open_layer(layer_bench *b, int32_t batch, int32_t context) {
     b->rows = (ops_rows){ (uint64_t)batch * (uint64_t)context, WIDTH, (uint64_t)context };
     b->attention = (ops_attention_shape){ batch, context, HEADS, WIDTH / HEADS, 0 };
     workspace = b->t->product_need((int64_t)b->rows.rows, 4 * WIDTH, WIDTH);
+    uint64_t most = b->rows.rows > WIDTH ? b->rows.rows : WIDTH; /* one of them is the product's weight */
     for (int i = 0; i < ARRAYS; i++)
-        TRY(take(b, 4 * b->rows.rows * WIDTH * sizeof(uint16_t), &b->array[i]));
+        TRY(take(b, 4 * most * WIDTH * sizeof(uint16_t), &b->array[i]));
     TRY(take(b, 2 * b->rows.rows * sizeof(float), &b->stats));
     TRY(take(b, b->rows.rows * HEADS * sizeof(float), &b->lse));
     TRY(take(b, 6 * WIDTH * sizeof(float), &b->gains));
