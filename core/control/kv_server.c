@@ -96,6 +96,7 @@ static void hello(tess__kv_server *server, tess__kv_client *client, const tess__
     }
     client->rank = tess__kv_place(server, in->arg);
     server->ranks[client->rank].client = client;
+    tess__outbox_reserve(&client->out);
     atomic_store(&server->joined[client->rank], 1);
     atomic_fetch_add(&server->n_connected, 1);
     if (!server->first_hello_ns)

@@ -127,9 +127,10 @@ static int moved(tess_comm *c, struct patience *p) {
     return !same;
 }
 
-/* A collective that does not end may wait for a rank that computes, or for one that posted something else. */
+/* A collective that does not end may wait for a rank that computes, or for one that posted something else. Ranks that
+ * share processors wait for each other for tens of milliseconds, and a look costs the server memory. */
 static void watch_stall(tess_comm *c, struct patience *p) {
-    const int64_t first_ns = 50000000, most_ns = 1600000000;
+    const int64_t first_ns = 400000000, most_ns = 1600000000;
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     if (moved(c, p) || p->announced == p->ended) {
         p->every_ns = first_ns;
