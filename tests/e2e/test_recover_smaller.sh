@@ -28,8 +28,9 @@ deaths() {
   "$@" --json=run.json >out 2>err & pid=$!
   within 60 steps_after 7 || fail "no step of: $* $(cat err)"
   for r in $ranks; do
-    at=$(steps)
-    kill -KILL "$(process_of "$r")" || fail "rank $r does not run: $(cat err)"
+    within 20 process_of "$r" >process || fail "rank $r does not run: $(cat err)"
+    at=$(steps) # after the search, in which many go by
+    kill -KILL "$(tail -n 1 process)" || fail "rank $r has ended: $(cat err)"
     within 30 steps_after $((at + 2)) || gone $pid || fail "no step after the death of rank $r: $(cat err)"
   done
   ends $pid 120
