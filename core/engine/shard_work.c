@@ -110,7 +110,7 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__kernel
     return run(t, &k);
 }
 
-tess_status tess__optimize(tess *t, int32_t g, tess__kernel_fn run) {
+tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
     tess_optimizer o = t->step.kernel;
@@ -122,7 +122,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__kernel_fn run) {
                       .in_dtype = TESS_F32,
                       .out_dtype = group->master,
                       .n_in = 1,
-                      .flags = t->step.more_follow ? TESS_KERNEL_MORE : 0,
+                      .flags = flags,
                       .in = in,
                       .out = tess__address_of(t, TESS__MASTER, g),
                       .elems = group->shard_elems,

@@ -161,7 +161,8 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int sh
 tess_status tess__reduce_single_rank(tess *, int32_t group,
                                      tess__kernel_fn); /* one rank: no network, the same rounding */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
-tess_status tess__optimize(tess *, int32_t group, tess__kernel_fn);
+/** `flags`: of tess_kernel. On the lane none: step.more_follow is the engine's thread's. */
+tess_status tess__optimize(tess *, int32_t group, uint32_t flags, tess__kernel_fn);
 
 /** shard_work.c: the kind of memory that something rests in; copies, and waits for it. */
 uint32_t tess__rest_mem(const tess *, const tess__rest *);

@@ -150,7 +150,7 @@ static tess_status job_optimize(void *user, int32_t g, int64_t down) {
     if (t->streams.on)
         TRY(tess__stream_finish(&t->streams, &t->streams.down, (uint64_t)down));
     int64_t begin = tess__tracing_begin(user);
-    return done(user, tess__optimize(user, g, run_down), TESS__TRACK_HOST, TESS__OPTIMIZE, g, begin);
+    return done(user, tess__optimize(user, g, 0, run_down), TESS__TRACK_HOST, TESS__OPTIMIZE, g, begin);
 }
 
 static uint64_t activation_bytes(const tess *t, int32_t block, int output) {
@@ -223,7 +223,7 @@ tess_status tess__move_optimize(tess *t, int32_t g) {
     else if (steps_on_host(t, g))
         state->stepped = tess__lane_post(t->transfers.down, job_optimize, t, g, (int64_t)t->streams.down.posted);
     else
-        return queued(&t->streams.down, &state->on_host, tess__optimize(t, g, stream_down));
+        return queued(&t->streams.down, &state->on_host, tess__optimize(t, g, 0, stream_down));
     return TESS_OK;
 }
 
@@ -234,9 +234,9 @@ int tess__steps_on_device(const tess *t, int32_t g) {
 
 tess_status tess__optimize_now(tess *t, int32_t g) {
     if (!t->streams.on || !steps_on_host(t, g))
-        return tess__optimize(t, g, tess__engine_kernel);
+        return tess__optimize(t, g, t->step.more_follow ? TESS_KERNEL_MORE : 0, tess__engine_kernel);
     TRY(tess__streams_sync(&t->streams));
-    return tess__optimize(t, g, run_down);
+    return tess__optimize(t, g, 0, run_down);
 }
 
 static tess_status fetch_group(tess *t, int32_t g) {
