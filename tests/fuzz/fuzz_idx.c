@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* libFuzzer: any bytes as images and labels in IDX files; the first byte says how many of the rest are labels. */
+#include <errno.h>
+#include <sys/stat.h>
+
 #include "fuzz_input.h"
 #include "tools/train/data/idx.h"
 
@@ -13,11 +16,11 @@ static void write_file(const char *dir, const char *name, const uint8_t *data, s
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static char dir[64];
+    static const char dir[] = "fuzz_idx_files"; /* beside the corpus */
     tool_idx idx = { 0 };
     if (size < 1)
         return 0;
-    if (!*dir && (strcpy(dir, "/dev/shm/fuzz_idx-XXXXXX"), !mkdtemp(dir)))
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
         abort();
     size_t labels = data[0] < size - 1 ? data[0] : size - 1;
     write_file(dir, "labels-idx1", data + 1, labels);

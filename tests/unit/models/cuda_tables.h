@@ -97,8 +97,9 @@ static inline void same_bits(const both *b) {
     free(got);
 }
 
-static void near(const both *b, double tolerance) {
-    float *got = down(b), *expected = b->host;
+/* `got` is freed. */
+static void near_values(const both *b, float *got, double tolerance) {
+    const float *expected = b->host;
     double off = 0, size = 0;
     for (uint64_t i = 0; i < b->bytes / sizeof(float); i++) {
         off += ((double)got[i] - expected[i]) * ((double)got[i] - expected[i]);
@@ -108,6 +109,10 @@ static void near(const both *b, double tolerance) {
     assert_true(size > 0);
     if (!(sqrt(off) <= tolerance * sqrt(size)))
         fail_msg("differs by %g of the norm, at most %g is allowed", sqrt(off / size), tolerance);
+}
+
+static void near(const both *b, double tolerance) {
+    near_values(b, down(b), tolerance);
 }
 
 /* ---- both tables -------------------------------------------------------------------------------- */
