@@ -268,13 +268,22 @@ tess_status kit_joining_set(const kit_joining *j, const char *name, int32_t rank
     return s < 0 ? tess_plugin_fail(error, s, "%s: the key-value store refuses '%.100s'", j->plugin, key) : TESS_OK;
 }
 
+/* A turn that is shorter than the way to the store and back never gets an answer, so each is twice the one before; none
+ * passes the time limit by more than the shortest turn. */
+static int64_t next_turn_ns(const kit_joining *j, int64_t before_ns) {
+    const int64_t least_ns = 20000000, most_ns = 1000000000;
+    const int64_t left_ns = j->until_ns - kit_now_ns(), wanted_ns = before_ns ? 2 * before_ns : least_ns;
+    const int64_t turn_ns = wanted_ns < most_ns ? wanted_ns : most_ns;
+    return turn_ns < left_ns ? turn_ns : left_ns > least_ns ? left_ns : least_ns;
+}
+
 tess_status kit_joining_get(const kit_joining *j, const char *name, int32_t rank, void *out, uint64_t bytes,
                             tess_error *error) {
-    enum { TURN_NS = 20000000 };
     char key[KEY_BYTES];
-    for (;;) {
+    for (int64_t turn_ns = 0;;) {
         uint64_t got = bytes;
-        tess_status s = j->host->kv_get(j->host->host, key_of(j, name, rank, key), out, &got, TURN_NS);
+        turn_ns = next_turn_ns(j, turn_ns);
+        tess_status s = j->host->kv_get(j->host->host, key_of(j, name, rank, key), out, &got, turn_ns);
         if (s == TESS_E_TIMEOUT && (s = kit_joining_check(j, rank, error)) == TESS_OK)
             continue;
         if (s == TESS_E_INVALID || (s == TESS_OK && got != bytes))
