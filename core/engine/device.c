@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "device.h"
 
+#include "plan/setup.h"
+
 #define CALL(d, slot, ...)                                                                                             \
     do {                                                                                                               \
         tess_error call_error = { .struct_size = sizeof call_error };                                                  \
@@ -50,7 +52,7 @@ void tess__device_destroy(tess__device *d) {
 }
 
 int tess__device_has_streams(const tess__device *d) {
-    return d->mem != TESS_MEM_HOST && HAS(d, stream_create);
+    return tess__has_streams(d->ops, d->mem);
 }
 
 /* ---- memory ---- */

@@ -181,8 +181,12 @@ static int device_clips(const tess *t) {
     return 1;
 }
 
+/* The limbs go to the host first, where the program may ask for the norm: the factor takes their place. */
 static tess_status clip_on_device(tess *t) {
     const void *in[1] = { tess__address_of(t, TESS__LIMBS, 0) };
+    t->step.norm_limbs = tess__address_of(t, TESS__NORM_RESULT, 0);
+    TRY(tess__norm_take(&t->streams, tess__address_of(t, TESS__NORM_RESULT, 0), in[0],
+                        TESS__NORM_LIMBS * sizeof(int64_t)));
     tess_kernel k = { .kernel = TESS_K_CLIP,
                       .in_dtype = TESS_I64,
                       .out_dtype = TESS_F32,
@@ -222,7 +226,8 @@ static tess_status copy_result(tess *t, int32_t block) {
     uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
     if (!t->pass.run->result || !bytes)
         return TESS_OK;
-    return tess__result_take(&t->streams, t->pass.run->result, tess__address_of(t, TESS__OUTPUT, block), bytes);
+    return tess__result_take(&t->streams, t->pass.run->result, tess__address_of(t, TESS__RESULT, 0),
+                             tess__address_of(t, TESS__OUTPUT, block), bytes);
 }
 
 /* Whether the next work on the compute stream is of the same kind, so that a device may do both at once. A timeline has

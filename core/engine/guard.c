@@ -2,6 +2,7 @@
 #include "guard.h"
 
 #include <tessera/plugin_helpers.h>
+#include "base/log.h"
 #include "base/status.h"
 #include "state.h"
 
@@ -23,6 +24,9 @@ typedef struct {
 struct tess__guard {
     copy *copies; /* by parameter that holds storage */
     int32_t n;
+    const tess__device *device;
+    tess_buffer memory; /* of a device that the host does not read: all copies; null: each has some of the host's */
+    char *seen[2];      /* what the host read back of it: a copy; what that is compared with */
 };
 
 static copy *copy_of(const tess *t, int32_t param, int kind) {
@@ -34,45 +38,120 @@ static uint64_t bytes_of(const tess *t, const tess__param *p, int kind) {
     return p->elems * tess_dtype_bytes(kind == TESS__GUARD_PARAM ? g->compute : g->grad_local);
 }
 
-static int make(const tess *t, tess__guard *g, int32_t i) {
+/* ---- made and given back ---- */
+
+static uint64_t room_of(const copy *c) {
+    return tess__round_up(c->bytes + FENCE_BYTES, 256);
+}
+
+/* Tied parameters share the copies of the one that holds storage. */
+static void measure(const tess *t, tess__guard *g, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     int kinds = p->tied_to != i || p->flags & TESS_BUFFER ? 0 : p->flags & TESS_FROZEN ? 1 : TESS__N_GUARDS;
-    for (int k = 0; k < kinds; k++) {
-        copy *c = &g->copies[TESS__N_GUARDS * i + k];
-        *c = (copy){ .bytes = bytes_of(t, p, k), .scope = -1 };
-        c->at = aligned_alloc(64, tess__round_up(c->bytes + FENCE_BYTES, 64));
-        if (!c->at)
+    for (int k = 0; k < kinds; k++)
+        g->copies[TESS__N_GUARDS * i + k] = (copy){ .bytes = bytes_of(t, p, k), .scope = -1 };
+}
+
+static int obtain_host(tess__guard *g) {
+    for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
+        copy *c = &g->copies[i];
+        if (!c->bytes)
+            continue;
+        if (!(c->at = aligned_alloc(64, room_of(c))))
             return 0;
-        memset(c->at, closed[k], c->bytes + FENCE_BYTES);
+        memset(c->at, closed[i % TESS__N_GUARDS], c->bytes + FENCE_BYTES);
     }
     return 1;
 }
 
-tess_status tess__guard_create(tess *t, tess__guard **out) {
-    if (!t->settings.strict || !tess__host_reads(&t->device))
-        return TESS_OK;
-    tess__guard *g = calloc(1, sizeof *g);
-    int32_t n = t->plan.model.n_params;
-    int ok = g && (g->copies = calloc(TESS__N_GUARDS * ((size_t)n + 1), sizeof *g->copies));
-    if (ok)
-        g->n = n;
-    for (int32_t i = 0; ok && i < n; i++)
-        ok = make(t, g, i);
-    if (!ok) {
-        tess__guard_destroy(g);
-        return tess__fail(TESS_E_NOMEM, "no memory for the copies that TESSERA_STRICT=1 hands out");
+/* Beside the plan, and beside what is measured: without strictness it is not there. */
+static tess_status obtain_device(tess *t, tess__guard *g) {
+    uint64_t all = 0, most = 0;
+    for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
+        uint64_t room = g->copies[i].bytes ? room_of(&g->copies[i]) : 0;
+        all += room;
+        most = room > most ? room : most;
     }
-    *out = g;
+    tess_alloc_request r = { .struct_size = sizeof r,
+                             .mem = t->device.mem,
+                             .domain = TESS_DOMAIN_DEVICE,
+                             .category = TESS_CAT_TEMPORARY,
+                             .numa_node = -1,
+                             .bytes = all,
+                             .align = 256 };
+    for (int i = 0; i < 2; i++)
+        if (!(g->seen[i] = malloc(most + 1)))
+            return tess__fail(TESS_E_NOMEM, "no memory to look at %llu bytes", (unsigned long long)most);
+    TRY(all ? tess__device_alloc(g->device, &r, &g->memory) : TESS_OK);
+    char *at = g->memory.ptr;
+    for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
+        copy *c = &g->copies[i];
+        if (!c->bytes)
+            continue;
+        c->at = at;
+        at += room_of(c);
+        TRY(tess__device_fill(g->device, c->at, closed[i % TESS__N_GUARDS], c->bytes + FENCE_BYTES));
+    }
     return TESS_OK;
 }
 
+static tess_status obtain_copies(tess *t, tess__guard **g) {
+    if (tess__host_reads(&t->device))
+        return obtain_host(*g) ? TESS_OK
+                               : tess__fail(TESS_E_NOMEM, "no memory for the copies that TESSERA_STRICT=1 hands out");
+    tess_status s = obtain_device(t, *g);
+    if (s != TESS_E_NOMEM)
+        return s;
+    tess__log(TESS_LOG_WARNING,
+              "TESSERA_STRICT=1 does not watch pointers, as the copies that it hands out find no room: %s",
+              tess_last_error());
+    tess__guard_destroy(*g);
+    *g = NULL;
+    return TESS_OK;
+}
+
+tess_status tess__guard_create(tess *t, tess__guard **out) {
+    if (!t->settings.strict)
+        return TESS_OK;
+    tess__guard *g = calloc(1, sizeof *g);
+    int32_t n = t->plan.model.n_params;
+    if (!g || !(g->copies = calloc(TESS__N_GUARDS * ((size_t)n + 1), sizeof *g->copies))) {
+        free(g);
+        return tess__fail(TESS_E_NOMEM, "no memory for the tables of TESSERA_STRICT=1");
+    }
+    g->n = n;
+    g->device = &t->device;
+    g->memory.struct_size = sizeof g->memory;
+    for (int32_t i = 0; i < n; i++)
+        measure(t, g, i);
+    tess_status s = obtain_copies(t, &g);
+    if (s)
+        tess__guard_destroy(g);
+    else
+        *out = g;
+    return s;
+}
+
 void tess__guard_destroy(tess__guard *g) {
-    for (int32_t i = 0; g && i < g->n; i++)
-        for (int k = 0; k < TESS__N_GUARDS; k++)
-            free(g->copies[TESS__N_GUARDS * i + k].at);
-    if (g)
-        free(g->copies);
+    if (!g)
+        return;
+    for (int32_t i = 0; !g->memory.ptr && !g->seen[0] && i < TESS__N_GUARDS * g->n; i++)
+        free(g->copies[i].at);
+    if (g->memory.ptr)
+        tess__device_free(g->device, &g->memory);
+    free(g->seen[0]);
+    free(g->seen[1]);
+    free(g->copies);
     free(g);
+}
+
+/* The bytes at `at` for the host to read; on a device, when its work has ended. `which` of two stays until the next. */
+static tess_status look(tess *t, int which, const void *at, uint64_t bytes, const char **out) {
+    *out = at;
+    if (tess__host_reads(&t->device))
+        return TESS_OK;
+    *out = t->pass.guard->seen[which];
+    return tess__streams_read(&t->streams, t->pass.guard->seen[which], at, bytes);
 }
 
 /* ---- open and close ---- */
@@ -95,10 +174,11 @@ static const char *end_of(const tess *t, int kind) {
     return kind == TESS__GUARD_PARAM ? "the end" : "tess_backward_end";
 }
 
-static tess_status check_closed(const tess *t, int32_t param, int kind, const char *call) {
+static tess_status check_closed(tess *t, int32_t param, int kind, const char *call) {
     const copy *c = copy_of(t, param, kind);
-    const char *scope = c->scope >= 0 ? t->plan.model.scopes[c->scope].name : "?";
-    if (is_closed(c->at, c->bytes + FENCE_BYTES, kind))
+    const char *scope = c->scope >= 0 ? t->plan.model.scopes[c->scope].name : "?", *seen;
+    TRY(look(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
+    if (is_closed(seen, c->bytes + FENCE_BYTES, kind))
         return TESS_OK;
     return tess__fail(TESS_E_INVALID,
                       "%s \"%s\" was written after %s of scope \"%s\": its pointer held until then (seen in %s, "
@@ -114,27 +194,31 @@ tess_status tess__guard_open(tess *t, int32_t param, int kind, void *real, void 
     if (!c->open)
         TRY(check_closed(t, param, kind, "the next begin"));
     if (!c->open++)
-        memcpy(c->at, real, c->bytes);
+        TRY(tess__device_copy(&t->device, c->at, t->device.mem, real, t->device.mem, c->bytes, NULL));
     *out = c->at;
     return TESS_OK;
 }
 
-static tess_status check_content(const tess *t, int32_t param, int kind, const void *real, const char *call,
+static tess_status check_content(tess *t, int32_t param, int kind, const void *real, const char *call,
                                  const char *scope) {
     const copy *c = copy_of(t, param, kind);
     const tess__param *p = &t->plan.model.params[param];
-    if (!is_closed(c->at + c->bytes, FENCE_BYTES, kind))
+    const char *seen, *as_given = NULL;
+    TRY(look(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
+    if (kind == TESS__GUARD_PARAM)
+        TRY(look(t, 1, real, c->bytes, &as_given));
+    if (!is_closed(seen + c->bytes, FENCE_BYTES, kind))
         return tess__fail(TESS_E_INVALID,
                           "%s of scope \"%s\": the program wrote past the end of the %s \"%s\", which is declared with "
                           "%llu elements (TESSERA_STRICT=1)",
                           call, scope, name_of(kind), p->name, (unsigned long long)p->elems);
-    if (kind == TESS__GUARD_PARAM && memcmp(c->at, real, c->bytes) != 0)
+    if (as_given && memcmp(seen, as_given, c->bytes) != 0)
         return tess__fail(TESS_E_INVALID,
                           "%s of scope \"%s\": the program wrote to parameter \"%s\", which is read-only "
                           "(TESSERA_STRICT=1)",
                           call, scope, p->name);
     uint32_t dtype = t->plan.layout.groups[p->group].grad_local;
-    if (kind == TESS__GUARD_GRAD && tess__guard_in(c->at, p->elems, dtype))
+    if (kind == TESS__GUARD_GRAD && tess__guard_in(seen, p->elems, dtype))
         return tess__fail(TESS_E_INVALID,
                           "%s of scope \"%s\": the gradient of \"%s\" holds the NaN that TESSERA_STRICT=1 leaves in "
                           "released memory: a pointer was used after its end, or past the end of a parameter",
@@ -149,12 +233,11 @@ tess_status tess__guard_close(tess *t, int32_t param, int kind, void *real, cons
     TRY(check_content(t, param, kind, real, call, t->plan.model.scopes[scope].name));
     c->scope = scope;
     if (kind == TESS__GUARD_GRAD)
-        memcpy(real, c->at, c->bytes);
-    memset(c->at, closed[kind], c->bytes);
-    return TESS_OK;
+        TRY(tess__device_copy(&t->device, real, t->device.mem, c->at, t->device.mem, c->bytes, NULL));
+    return tess__device_fill(&t->device, c->at, closed[kind], c->bytes);
 }
 
-tess_status tess__guard_check(const tess *t, const char *call) {
+tess_status tess__guard_check(tess *t, const char *call) {
     const tess__guard *g = t->pass.guard;
     for (int32_t i = 0; g && i < g->n; i++)
         for (int k = 0; k < TESS__N_GUARDS; k++)

@@ -148,6 +148,8 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__MIRROR_STAGE: return mirror(p, role);
     case TESS__MIRROR_SCRATCH: return needs->mirror;
     case TESS__INPUT: return p->setup.input_bytes;
+    case TESS__RESULT: return p->model.blocks[p->model.n_blocks - 1].options.output_bytes;
+    case TESS__NORM_RESULT:
     case TESS__LIMBS: return TESS__NORM_LIMBS * sizeof(int64_t);
     case TESS__LIMBS_SCRATCH: return needs->norm;
     case TESS__CHUNK: return needs->chunk;
@@ -172,6 +174,8 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE:
     case TESS__MIRROR_SCRATCH:
+    case TESS__RESULT:
+    case TESS__NORM_RESULT:
     case TESS__INPUT:
     case TESS__LIMBS:
     case TESS__LIMBS_SCRATCH:

@@ -2,6 +2,7 @@
 /* Reads of a program: the ledger, the trace, the statistics. */
 #include "state.h"
 
+#include "kernels/norm.h"
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
 #include "readers/planned.h"
@@ -195,6 +196,15 @@ static void put_plugins(const tess *t, tess_stats *s) {
     s->plugin_stated_bytes = tess__stated_bytes(&t->plan);
 }
 
+/* Waits for a device that clipped by itself. */
+static tess_status norm_of_step(const tess *t, double *out) {
+    const int64_t *limbs = t->error ? NULL : t->step.norm_limbs;
+    if (limbs)
+        TRY(tess__norm_wait(&t->streams));
+    *out = limbs ? tess__norm_result(limbs) : t->step.has_norm ? t->step.norm : -1;
+    return TESS_OK;
+}
+
 tess_status tess_stats_get(const tess *t, tess_stats *out) {
     if (!t || !out || !t->sharded)
         return tess__fail(TESS_E_INVALID, "statistics exist after tess_shard only");
@@ -233,7 +243,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
                 s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
     }
     put_plugins(t, &s);
-    s.grad_norm = t->step.has_norm ? t->step.norm : -1;
+    TRY(norm_of_step(t, &s.grad_norm));
     TESS_GIVE(out, &s);
     return TESS_OK;
 }

@@ -210,7 +210,6 @@ static void free_tables(tess *t) {
     free(t->transfers.in_flight);
     free(t->pass.entered);
     free(t->pass.begun);
-    tess__guard_destroy(t->pass.guard);
     free(t->pass.block_params);
     free(t->pass.block_grads);
     free(t->step.segments);
@@ -253,6 +252,7 @@ tess_status tess_close(tess *t) {
     tess__control_leave(&t->comms.seat, !t->error);
     t->comms.control = NULL;
     tess__fewer_end(t);
+    tess__guard_destroy(t->pass.guard);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
     tess__device_destroy(&t->device);

@@ -75,6 +75,7 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
     TRY(tess__check_step_options(t, o));
     t->step.grad_scale = or_else(o->grad_scale, 1);
     t->step.has_norm = 0;
+    t->step.norm_limbs = NULL;
     t->step.kernel = (tess_optimizer){ .struct_size = sizeof t->step.kernel,
                                        .optimizer = t->plan.setup.optimizer,
                                        .step = o->step ? o->step : t->step.steps_done + 1,

@@ -27,6 +27,7 @@ static void forget_pass(tess *t) {
     t->pass.run = NULL;
     t->pass.ended_by = NULL;
     t->step.options = NULL;
+    t->step.norm_limbs = NULL;
 }
 
 /* In the order of tess_close: requests, lanes, memory, communicators, control plane. Images stay, and with them all

@@ -53,8 +53,9 @@ typedef struct { /* the optimizer's */
     uint64_t steps_done;
     int warned_lr;
     double norm;
-    int has_norm;    /* of the last step */
-    int more_follow; /* the next work is another of this kind: TESS_KERNEL_MORE */
+    int has_norm;              /* of the last step: `norm` is its */
+    const int64_t *norm_limbs; /* of the last step, which the device clipped: there after tess__norm_wait; else null */
+    int more_follow;           /* the next work is another of this kind: TESS_KERNEL_MORE */
 } tess__step;
 
 typedef struct {               /* recovery in memory */

@@ -17,6 +17,7 @@ tess_status tess__streams_start(tess__streams *q, const tess__device *device, te
     TRY(tess__device_event(device, &q->reached));
     TRY(tess__device_event(device, &q->synced));
     TRY(tess__device_event(device, &q->result_there));
+    TRY(tess__device_event(device, &q->norm_there));
     return tess__device_event(device, &q->batch_taken);
 }
 
@@ -39,13 +40,11 @@ static void give_back(tess__streams *q, tess__stream *s) {
 }
 
 void tess__streams_end(tess__streams *q) {
-    tess_event *events[] = { q->reached, q->synced, q->batch_taken, q->result_there };
+    tess_event *events[] = { q->reached, q->synced, q->batch_taken, q->result_there, q->norm_there };
     if (!q->on)
         return;
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         tess__device_event_end(q->device, events[i]);
-    if (q->staging.ptr)
-        tess__device_free(q->device, &q->staging);
     give_back(q, &q->up);
     give_back(q, &q->down);
     *q = (tess__streams){ .on = 0 };
@@ -153,24 +152,13 @@ tess_status tess__batch_mark(tess__streams *q) {
 
 /* ---- a pass's result ---- */
 
-tess_status tess__result_room(tess__streams *q, uint64_t bytes) {
-    tess_alloc_request r = { .struct_size = sizeof r,
-                             .mem = TESS_MEM_PINNED,
-                             .domain = TESS_DOMAIN_HOST,
-                             .category = TESS_CAT_TEMPORARY,
-                             .numa_node = -1,
-                             .bytes = bytes,
-                             .align = 64 };
-    q->staging.struct_size = sizeof q->staging;
-    return q->on && bytes && !q->staging.ptr ? tess__device_alloc(q->device, &r, &q->staging) : TESS_OK;
-}
-
-tess_status tess__result_take(tess__streams *q, void *to, const void *from, uint64_t bytes) {
-    if (!q->on || bytes > q->staging.bytes)
+tess_status tess__result_take(tess__streams *q, void *to, void *at, const void *from, uint64_t bytes) {
+    if (!q->on)
         return tess__streams_read(q, to, from, bytes);
-    TRY(tess__device_copy(q->device, q->staging.ptr, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
+    TRY(tess__device_copy(q->device, at, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
     TRY(tess__device_record(q->device, q->result_there, &q->device->compute));
     q->result = to;
+    q->result_at = at;
     q->result_bytes = bytes;
     return TESS_OK;
 }
@@ -182,11 +170,20 @@ tess_status tess__pass_wait(tess__streams *q) {
     TRY(sweep(q, 1)); /* what a lost rank would keep us waiting for */
     TRY(tess__device_event_wait(q->device, q->result ? q->result_there : q->batch_taken, -1));
     if (q->result)
-        memcpy(q->result, q->staging.ptr, q->result_bytes);
+        memcpy(q->result, q->result_at, q->result_bytes);
     q->result = NULL;
     return TESS_OK;
 }
 
 void tess__result_forget(tess__streams *q) {
     q->result = NULL;
+}
+
+tess_status tess__norm_take(tess__streams *q, void *to, const void *from, uint64_t bytes) {
+    TRY(tess__device_copy(q->device, to, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
+    return tess__device_record(q->device, q->norm_there, &q->device->compute);
+}
+
+tess_status tess__norm_wait(const tess__streams *q) {
+    return tess__device_event_wait(q->device, q->norm_there, -1);
 }

@@ -32,10 +32,10 @@ typedef struct {
     tess__instr doing;        /* what a transfer is for */
     uint64_t step;
     tess__timed *timed;
-    tess_event *reached, *synced, *batch_taken, *result_there;
+    tess_event *reached, *synced, *batch_taken, *result_there, *norm_there;
     tess__stream up, down;
-    tess_buffer staging; /* page-locked; where a result waits for the end of its pass */
-    void *result;        /* the program's, into which it goes then; null: none is under way */
+    void *result;          /* the program's, into which a result goes when its pass ends; null: none is under way */
+    const void *result_at; /* where it waits until then: page-locked, TESS__RESULT */
     uint64_t result_bytes;
     tess__retired retired[TESS__RETIRED];
     int first_retired, n_retired;
@@ -66,13 +66,14 @@ tess_status tess__streams_sync(tess__streams *);
 void tess__streams_idle(tess__streams *);
 /** Device memory to the host's, there when it returns. */
 tess_status tess__streams_read(tess__streams *, void *to, const void *from, uint64_t bytes);
-/** Room for a pass's result, so that the thread does not wait for it in the middle. */
-tess_status tess__result_room(tess__streams *, uint64_t bytes);
-/** The same as tess__streams_read, but the bytes are there when tess__pass_wait returns; from then on the program's
- * batch may change, too. */
-tess_status tess__result_take(tess__streams *, void *to, const void *from, uint64_t bytes);
+/** The same as tess__streams_read, but the bytes, which go by way of `at`, are there when tess__pass_wait returns; from
+ * then on the program's batch may change, too. */
+tess_status tess__result_take(tess__streams *, void *to, void *at, const void *from, uint64_t bytes);
 tess_status tess__pass_wait(tess__streams *);
 void tess__result_forget(tess__streams *); /* after an error */
+/** The norm's limbs into page-locked memory, there when tess__norm_wait returns. */
+tess_status tess__norm_take(tess__streams *, void *to, const void *from, uint64_t bytes);
+tess_status tess__norm_wait(const tess__streams *);
 /** The program's batch has been queued for its copy. */
 tess_status tess__batch_mark(tess__streams *);
 #endif

@@ -21,15 +21,8 @@ static int has_work(const tess *t) {
     return any;
 }
 
-/* RESULT_COPY takes the output of the last block. */
-static uint64_t result_bytes(const tess *t) {
-    const tess__model *m = &t->plan.model;
-    return m->n_blocks ? m->blocks[m->n_blocks - 1].options.output_bytes : 0;
-}
-
 tess_status tess__moves_start(tess *t) {
     tess_error e = { .struct_size = sizeof e };
-    TRY(tess__result_room(&t->streams, result_bytes(t)));
     if (!has_work(t))
         return TESS_OK;
     TRY(t->streams.on ? tess__streams_moves(&t->streams)

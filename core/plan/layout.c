@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "layout.h"
 
+#include "kit/norm_limbs.h"
 #include "base/status.h"
 
 #include <stdlib.h>
@@ -322,6 +323,14 @@ static tess_status form_groups(tess__model *m, const tess__setup *s, tess__layou
     return TESS_OK;
 }
 
+/* The host must not wait in the middle of a pass: its values come by copies that go on beside. */
+static void measure_results(const tess__model *m, const tess__setup *s, tess__layout *l) {
+    if (!tess__has_streams(s->device, s->env.mem))
+        return;
+    l->result_bytes = m->n_blocks ? m->blocks[m->n_blocks - 1].options.output_bytes : 0;
+    l->norm_result_bytes = s->optimizer ? TESS__NORM_LIMBS * sizeof(int64_t) : 0;
+}
+
 tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32_t *unit_of_param, int32_t n_units,
                                tess__layout *out) {
     tess__layout l = { .n_units = n_units };
@@ -356,6 +365,7 @@ tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32
     for (int32_t g = 0; g < l.n_groups; g++)
         finish_group(s, &l.groups[g]);
     place_others(m, s, &l);
+    measure_results(m, s, &l);
     *out = l;
     l = (tess__layout){ 0 };
 err_free:

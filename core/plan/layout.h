@@ -40,6 +40,8 @@ typedef struct {
     int32_t *order; /* parameters (no aliases, no buffers) by group, then by offset */
     int32_t n_units, n_groups, n_order;
     uint64_t buffer_bytes;      /* of all TESS_BUFFER parameters, each aligned */
+    uint64_t result_bytes;      /* of a pass, on their way from a device that has streams; and of the norm: */
+    uint64_t norm_result_bytes; /* with an optimizer, which may clip */
     uint64_t chunk_elems;       /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
     uint64_t param_elems;       /* trainable and frozen, without padding, tied ones once */
     tess__rest activation_rest; /* of those that wait on the host: only whether they are locked in memory */

@@ -21,7 +21,9 @@ enum tess__role {
     TESS__MIRROR,       /* 0: this rank's last two images, then those of the rank that it keeps copies for */
     TESS__MIRROR_STAGE, /* 0: a piece of an image on its way */
     TESS__MIRROR_SCRATCH,
-    TESS__SUM0, /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
+    TESS__RESULT,      /* 0: a pass's result, in page-locked memory until the host waits for the pass */
+    TESS__NORM_RESULT, /* 0: the limbs of the norm that a device clips with, the same */
+    TESS__SUM0,        /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
     TESS__SUM_LAST = TESS__SUM0 + 15,
     /* step: one region, reused */
     TESS__FULL,           /* group: unsharded parameters, compute dtype */

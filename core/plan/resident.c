@@ -109,7 +109,7 @@ static tess_status lend(tess__program *out, const tess__group *g, int32_t index,
 }
 
 tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
-    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
+    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE }, locked = { .domain = TESS_DOMAIN_HOST };
     tess__program_clear(out);
     out->step_bytes[1] = out->step_bytes[2] = out->pageable_bytes = 0;
     for (int32_t i = 0; i < l->n_groups; i++) {
@@ -130,6 +130,8 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
                      s->align));
     }
     TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
+    TRY(keep(out, TESS__RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, l->result_bytes, s->align));
+    TRY(keep(out, TESS__NORM_RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, l->norm_result_bytes, s->align));
     if (s->snapshot) {
         const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
         TRY(keep(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));

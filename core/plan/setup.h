@@ -2,6 +2,7 @@
 /* The setup of a run besides the model: the inputs of the layout and of the step compiler. */
 #ifndef TESS_SETUP_H
 #define TESS_SETUP_H
+#include <tessera/plugin_helpers.h>
 #include <tessera/tessera.h>
 
 enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE };
@@ -74,6 +75,11 @@ int32_t tess__sum_levels(const tess__setup *);
  * may end in the host's. */
 static inline int tess__one_memory(const tess__setup *s) {
     return s->env.mem == TESS_MEM_HOST;
+}
+
+/** Whether the device has streams of its own, and memory that the host may not touch. */
+static inline int tess__has_streams(const tess_device_ops *device, uint32_t mem) {
+    return mem != TESS_MEM_HOST && TESS_CAN(tess_device_ops, device, stream_create);
 }
 
 static inline int tess__activations_of(const tess__setup *s, int32_t block) {

@@ -13,7 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static double_piece pieces[PIECES]; /* by address */
 static int n_pieces;
 static uintptr_t window, window_bytes;
-static uint64_t capacity, used[DOUBLE_DEVICES];
+static uint64_t capacity, used[DOUBLE_DEVICES], locked;
 ptrdiff_t double__shift;
 
 static void map_window(void) {
@@ -140,6 +140,12 @@ int double__take_host(uint64_t bytes, int kind, int device, uintptr_t *out) {
     void *at = double__map(pages(bytes), PROT_READ | PROT_WRITE);
     if (!at || note((uintptr_t)at, bytes, kind, device))
         return -1;
+    if (kind == DOUBLE_MEM_PINNED) {
+        pthread_mutex_lock(&lock);
+        uint64_t now = locked += bytes;
+        pthread_mutex_unlock(&lock);
+        double__peak("pinned-bytes", now);
+    }
     memset(at, UNTOUCHED, bytes);
     *out = (uintptr_t)at;
     return 0;
@@ -159,6 +165,8 @@ int double__give(uintptr_t at, int kind) {
         n_pieces--;
         if (kind == DOUBLE_MEM_DEVICE)
             used[piece.device] -= piece.bytes;
+        if (kind == DOUBLE_MEM_PINNED)
+            locked -= piece.bytes;
     }
     pthread_mutex_unlock(&lock);
     if (!found)

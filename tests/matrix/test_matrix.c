@@ -36,7 +36,7 @@ static struct { int run[8][8], passed[8][8]; /* by strategy and number of ranks 
 /* ---- digests ---- */
 
 typedef struct {
-    char key[NAME_CHARS], digest[32], first[NAME_CHARS];
+    char key[NAME_CHARS], digest[32], norm[32], first[NAME_CHARS];
 } expectation;
 enum { MOST_KEYS = 16384 };
 static expectation expected[MOST_KEYS];
@@ -151,8 +151,8 @@ static void check_bytes(const cell *c, const char *line) {
 
 static char log_path[] = "/tmp/tessera-matrix-XXXXXX";
 
-/* What the communicators of a cell take beside the arenas: 128 requests, each with 64 bytes for itself and every rank.
- */
+/* What the communicators of a cell take beside the arenas, on the device and locked on the host: 128 requests, each
+ * with 64 bytes for itself and every rank. */
 static uint64_t words_bytes(const cell *c) {
     char strategy[32];
     uint64_t w = (uint64_t)cell_ranks(c), k = w, bytes = 8192 * (1 + w);
@@ -168,23 +168,33 @@ static uint64_t words_bytes(const cell *c) {
     return bytes;
 }
 
-/* On each rank the driver has given out what was planned, and comm-nccl's words; by the driver's own count. */
+/* One line of a double's log: the bytes that one rank obtained. `more`: beyond those, copies that no plan has. */
+static int obtained(const char *line_name, const char *name, int rank, uint64_t bytes, uint64_t expected_bytes,
+                    int more) {
+    if (strcmp(line_name, name) != 0)
+        return 0;
+    if (more ? bytes <= expected_bytes : bytes != expected_bytes)
+        fail_msg("rank %d: %s is %" PRIu64 ", expected %" PRIu64, rank, name, bytes, expected_bytes);
+    return 1;
+}
+
+/* On each rank the driver has given out what was planned, and comm-nccl's words, and has locked as much of the host's
+ * memory as was planned; by the driver's own count. */
 static void check_driver(const cell *c, const char *line) {
     char name[64];
-    int rank, ranks = 0;
-    uint64_t n, expected_bytes = number_of(line, " planned=") + words_bytes(c);
+    int rank, ranks = 0, locked = 0, strict = cell_is(c, STRICT, "1");
+    uint64_t n, device = number_of(line, " planned=") + words_bytes(c),
+                host = number_of(line, " host_planned=") + words_bytes(c);
     FILE *log = fopen(log_path, "r");
-    while (log && fscanf(log, "%d %63s %" SCNu64 "\n", &rank, name, &n) == 3)
-        if (strcmp(name, "device-bytes") == 0) {
-            ranks++;
-            if (n != expected_bytes)
-                fail_msg("rank %d obtained %" PRIu64 " bytes from the driver, expected %" PRIu64, rank, n,
-                         expected_bytes);
-        }
+    while (log && fscanf(log, "%d %63s %" SCNu64 "\n", &rank, name, &n) == 3) {
+        ranks += obtained(name, "device-bytes", rank, n, device, strict);
+        locked += obtained(name, "pinned-bytes", rank, n, host, 0);
+    }
     if (!log) /* a real GPU */
         return;
     fclose(log);
     assert_int_equal(ranks, cell_ranks(c));
+    assert_int_equal(locked, cell_ranks(c));
 }
 
 static int run_toy(const cell *c, char *output, size_t capacity) {
@@ -247,12 +257,13 @@ static const expectation *expectation_of(const cell *c) {
     if (code)
         fail_msg("the plain cell %s ended with %d: %s", e->first, code, output);
     value_of(output, "digest=", e->digest, sizeof e->digest);
+    value_of(output, " norm=", e->norm, sizeof e->norm);
     return e;
 }
 
 static void run_cell(void **state) {
     const cell *c = *state;
-    char name[NAME_CHARS], digest[64], output[4096];
+    char name[NAME_CHARS], digest[64], norm[64], output[4096];
     cell_name(c, name, sizeof name);
     tally.run[c->v[STRATEGY]][c->v[RANKS]]++;
     int code = run_toy(c, output, sizeof output);
@@ -265,6 +276,9 @@ static void run_cell(void **state) {
     const expectation *e = expectation_of(c);
     if (strcmp(e->digest, digest) != 0)
         fail_msg("digest %s, but %s gave %s", digest, e->first, e->digest);
+    value_of(output, " norm=", norm, sizeof norm);
+    if (strcmp(e->norm, norm) != 0 || (strcmp(norm, "-1") == 0) == cell_is(c, CLIP, "on"))
+        fail_msg("the norm is %s, but %s gave %s", norm, e->first, e->norm);
     tally.passed[c->v[STRATEGY]][c->v[RANKS]]++;
 }
 

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <tessera/tessera.h>
 
+#include "toy_device.h"
+
 enum { SCOPES = 3, WEIGHTS = 600, BIASES = 20 };
 static const char *mistake;
 static tess *t;
@@ -29,45 +31,62 @@ static void ok(tess_status status) {
         return;
     fprintf(stderr, "misuse: %s\n", tess_last_error());
     tess_close(t);
+    toy_device_close();
     exit(tess_exit_code(status));
 }
 
 /* ---- the kernels --------------------------------------------------------------------------------- */
 static double compute(int k, float *const *p) {
+    static const float one = 1;
     double sum = 0;
+    float weight[WEIGHTS], first = 0;
     if (k == 1 && on_rank("write_param"))
-        p[0][3] = 1;
+        toy_write(&p[0][3], &one, sizeof one);
+    toy_read(weight, p[0], sizeof weight);
     for (int i = 0; i < WEIGHTS; i++)
-        sum += (double)p[0][i];
+        sum += (double)weight[i];
     if (k == 0)
         kept = p[0];
     if (k == 1 && on_rank("use_after_end"))
-        sum += (double)kept[0];
+        toy_read(&first, kept, sizeof first);
+    sum += (double)first;
     if (k == SCOPES - 1 && on_rank("use_after_end_last"))
         kept = p[1];
     return sum;
 }
 
 static void differentiate(int k, float *const *p, float *const *d) {
+    float weight[WEIGHTS], of_weight[WEIGHTS], of_bias[BIASES], first = 0;
+    toy_read(weight, p[0], sizeof weight);
+    toy_read(of_weight, d[0], sizeof of_weight);
+    toy_read(of_bias, d[1], sizeof of_bias);
     for (int i = 0; i < WEIGHTS; i++)
-        d[0][i] += 0.01f * p[0][i];
+        of_weight[i] += 0.01f * weight[i];
     for (int i = 0; i < BIASES; i++) /* as long as the kernel believes */
-        d[1][i] += 1;
+        of_bias[i] += 1;
     if (k == 0 && on_rank("use_after_end_last"))
-        d[0][0] += kept[0];
+        toy_read(&first, kept, sizeof first);
+    of_weight[0] += first;
+    toy_write(d[0], of_weight, sizeof of_weight);
+    toy_write(d[1], of_bias, sizeof of_bias);
 }
 
 /* After the backward of `k`. */
 static void write_late(int k, float *gradient) {
-    if (k == SCOPES - 1 && on_rank("grad_after_end"))
-        gradient[0] += 7;
-    if (k == 0 && on_rank("grad_after_end_last"))
-        gradient[0] += 7;
+    float first;
+    if (!(k == SCOPES - 1 && on_rank("grad_after_end")) && !(k == 0 && on_rank("grad_after_end_last")))
+        return;
+    toy_read(&first, gradient, sizeof first);
+    first += 7;
+    toy_write(gradient, &first, sizeof first);
 }
 
 static tess_status forward_block(void *user, const tess_block_call *c) {
-    double before = c->input ? *(const double *)c->input : 0;
-    *(double *)c->output = before + compute((int)(intptr_t)user, (float *const *)(uintptr_t)c->params);
+    double sum = 0;
+    if (c->input)
+        toy_read(&sum, c->input, sizeof sum);
+    sum += compute((int)(intptr_t)user, (float *const *)(uintptr_t)c->params);
+    toy_write(c->output, &sum, sizeof sum);
     return TESS_OK;
 }
 
@@ -184,6 +203,8 @@ static void step(void) {
 
 static void start(void) {
     tess_options o = { .struct_size = sizeof o };
+    if (toy_device_open(&o))
+        exit(tess_exit_code(TESS_E_DEVICE));
     ok(tess_open(&o, &t));
     declare();
     ok(tess_shard(t, fill, NULL));
@@ -221,6 +242,7 @@ int main(int argc, char **argv) {
         step();
     }
     ok(tess_close(t));
+    toy_device_close();
     printf("%s: nothing was wrong\n", mistake);
     return 0;
 }

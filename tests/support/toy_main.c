@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Trains the toy and prints one line: "digest=… loss=… peak=… planned=… mapped=… step_allocations=… recompiles=…",
  * mapped and step_allocations being counted at the system call and at malloc; ledger says whether measured and planned
- * bytes were equal at every point of every pass. Fails when on any rank a figure is not as planned, memory has grown by
- * more than every_rank.c allows, or the parameters are not rank 0's. For tests that start ranks. */
+ * bytes were equal at every point of every pass; norm: tess_stats.grad_norm of the last step. Fails when on any rank a
+ * figure is not as planned, memory has grown by more than every_rank.c allows, or the parameters are not rank 0's. For
+ * tests that start ranks. */
 #include "tools/support/alloc_count.h"
 #include "every_rank.h"
 #include "ledger_check.h"
@@ -231,14 +232,14 @@ static void print_figures(const training *r, const figures *f) {
     const tess_stats *s = &f->stats;
     printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
            "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
-           "recompiles=%llu ranks=%d growth=%lld\n",
+           "recompiles=%llu ranks=%d growth=%lld norm=%.17g\n",
            (unsigned long long)f->digest, r->loss, (unsigned long long)s->peak_bytes[1],
            (unsigned long long)s->planned_peak_bytes[1], (unsigned long long)s->peak_bytes[2],
            (unsigned long long)s->planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
            categories_agree(s) ? "equal" : "differ", rests(s) ? "equal" : "differ", f->agree ? "equal" : "differ",
            f->ledger, (unsigned long long)f->points, tool_alloc_available() ? (long long)tool_alloc_own() : -1LL,
            (unsigned long long)s->n_units, (unsigned long long)s->n_recompiles, tess_ranks(r->t),
-           (long long)f->mine.value[EVERY_MAPPED_GROWTH]);
+           (long long)f->mine.value[EVERY_MAPPED_GROWTH], s->grad_norm);
 }
 
 int main(int argc, char **argv) {

@@ -280,8 +280,8 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     /* Memory that plugins take for themselves through their host table; in no other figure. Now, at most, and at most of
      * each category; and what the comm plugin states that it takes, of all it allocates. */
     uint64_t plugin_bytes[3], plugin_peak_bytes[3], plugin_category_bytes[3][16], plugin_stated_bytes;
-    double grad_norm; /* of the last step with clipping, before it: of the averaged gradient, after grad_scale; -1: none,
-                       * or a GPU clipped by itself */
+    double grad_norm; /* of the last step, which clipped, before that: of the averaged gradient, after grad_scale; -1:
+                       * none. A GPU clips by itself: then tess_stats_get waits for the norm */
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 

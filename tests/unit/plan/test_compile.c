@@ -363,6 +363,43 @@ static void test_compile__a_fused_step_follows_each_reduction(void **state) {
     plan_free(&p);
 }
 
+static tess_status no_stream(tess_device *device, uint32_t role, tess_stream *out, tess_error *e) {
+    (void)device, (void)role, (void)out, (void)e;
+    return TESS_E_UNSUPPORTED;
+}
+
+/* The bytes of host memory that rest, on a device with those slots and memory of that kind. */
+static uint64_t resting_on_host(const tess_device_ops *device, uint32_t mem, uint32_t optimizer, int blocks) {
+    plan p;
+    tess__program resident = { 0 };
+    plan_init(&p, 1);
+    p.setup.device = device;
+    p.setup.env.mem = mem;
+    p.setup.optimizer = optimizer;
+    if (blocks)
+        add_blocks(&p);
+    else
+        plan_scope(&p, "a"), assert_int_equal(plan_param(&p, "a.w", 64, 0), TESS_OK);
+    plan_layout(&p);
+    assert_int_equal(tess__resident(&p.setup, &p.layout, 1, &resident), TESS_OK);
+    uint64_t bytes = resident.step_bytes[TESS_DOMAIN_HOST];
+    tess__program_free(&resident);
+    plan_free(&p);
+    return bytes;
+}
+
+/* The last block hands on 100 bytes, which take 128 with their alignment; the norm has 16 limbs of 8 bytes. */
+static void test_compile__with_streams_results_have_room_on_the_host(void **state) {
+    const tess_device_ops plain = { .struct_size = sizeof plain },
+                          streams = { .struct_size = sizeof streams, .stream_create = no_stream };
+    (void)state;
+    assert_int_equal(resting_on_host(&streams, TESS_MEM_CUDA, TESS_OPT_ADAM, 1), 128 + 128);
+    assert_int_equal(resting_on_host(&streams, TESS_MEM_CUDA, 0, 1), 128);
+    assert_int_equal(resting_on_host(&streams, TESS_MEM_CUDA, TESS_OPT_ADAM, 0), 128);
+    assert_int_equal(resting_on_host(&streams, TESS_MEM_HOST, TESS_OPT_ADAM, 1), 0);
+    assert_int_equal(resting_on_host(&plain, TESS_MEM_CUDA, TESS_OPT_ADAM, 1), 0);
+}
+
 /* The same on all ranks: the compiler knows no rank. Another world or strategy gives another program. */
 static void test_compile__the_hash_tells_programs_apart(void **state) {
     (void)state;
@@ -457,6 +494,7 @@ int main(void) {
         cmocka_unit_test(test_compile__recomputation_runs_each_block_but_the_last_again),
         cmocka_unit_test(test_compile__a_block_that_keeps_does_not_run_again),
         cmocka_unit_test(test_compile__a_fused_step_follows_each_reduction),
+        cmocka_unit_test(test_compile__with_streams_results_have_room_on_the_host),
         cmocka_unit_test(test_compile__the_hash_tells_programs_apart),
         cmocka_unit_test(test_compile__a_comm_that_lacks_a_collective_is_named),
         cmocka_unit_test(test_compile__a_gradient_stored_whole_is_not_zeroed),
