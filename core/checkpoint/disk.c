@@ -49,6 +49,12 @@ static int64_t real_write(void *self, int file, const void *data, uint64_t bytes
     return n < 0 ? -errno : n;
 }
 
+static int real_direct(void *self, int file, int on) {
+    (void)self;
+    int flags = fcntl(file, F_GETFL);
+    return flags < 0 || fcntl(file, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) != 0 ? -errno : 0;
+}
+
 static int64_t real_size(void *self, int file) {
     struct stat st;
     (void)self;
@@ -96,6 +102,7 @@ const tess__disk tess__disk_real = { .open = real_open,
                                      .close = real_close,
                                      .read = real_read,
                                      .write = real_write,
+                                     .direct = real_direct,
                                      .size = real_size,
                                      .sync = real_sync,
                                      .rename = real_rename,

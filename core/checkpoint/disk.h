@@ -4,6 +4,7 @@
 #define TESS_DISK_H
 #include <stdint.h>
 
+enum { TESS__DISK_BLOCK = 4096 }; /* of writes past the cache: memory, offset and bytes are multiples of it */
 enum {
     TESS__DISK_READ = 1,
     TESS__DISK_CREATE, /* for writing; what is there is replaced */
@@ -18,6 +19,9 @@ typedef struct {
     void (*close)(void *self, int file);
     int64_t (*read)(void *self, int file, void *into, uint64_t bytes, uint64_t offset); /* may be short; 0: the end */
     int64_t (*write)(void *self, int file, const void *data, uint64_t bytes, uint64_t offset); /* may be short */
+    /** Whether writes of a file go past the cache of the operating system (on: 1); -EINVAL where it has no such. They
+     * need a sync all the same: the disk has a cache too, and the file's size is not its data. */
+    int (*direct)(void *self, int file, int on);
     int64_t (*size)(void *self, int file);
     int (*sync)(void *self, int file); /* of a file's data, or of a directory's names */
     int (*rename)(void *self, const char *from, const char *to);

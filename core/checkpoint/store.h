@@ -40,24 +40,4 @@ tess_status tess__store_remove(const tess__disk *, const char *dir, uint64_t ste
 tess_status tess__store_list(const tess__disk *, const char *dir, uint64_t **steps, uint64_t *n);
 /** Whether PATH is itself a checkpoint: it has a manifest. */
 int tess__is_checkpoint(const tess__disk *, const char *path);
-
-/* ---- one writer's file ----------------------------------------------------------------------------- */
-typedef struct {
-    const tess__disk *disk;
-    char path[PATH_MAX], dir[PATH_MAX];
-    int file;
-    uint64_t at;
-    tess__sums sums;
-    volatile int *cancel; /* not null and not 0: the next write fails */
-} tess__data_writer;
-/** The start of such a file, to its data; the caller frees *out. `path` is for messages. */
-tess_status tess__data_header(const char *path, const tess__tensor *tensors, uint64_t n, char **out, size_t *bytes);
-/** Creates the file and writes its header. `tensors` are arranged. */
-tess_status tess__data_create(const tess__disk *, const char *step_dir, const char *name, const tess__tensor *tensors,
-                              uint64_t n, tess__data_writer *out);
-/** The data, in the tensors' order, in pieces of any size. */
-tess_status tess__data_write(tess__data_writer *, const void *data, uint64_t bytes);
-/** Syncs and closes; out: its size and checksums, which the caller frees. A failed sync is not tried again. */
-tess_status tess__data_finish(tess__data_writer *, tess__data_file *out);
-void tess__data_drop(tess__data_writer *); /* closes; the leader's abandon removes the file */
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "checkpoint/data_writer.h"
 #include "checkpoint/store.h"
 #include "shard_pieces.h"
 #include "values.h"
@@ -16,6 +17,7 @@
 #include <time.h>
 
 enum { SAID = 480 };
+_Static_assert(TESS__SNAPSHOT_ALIGN % TESS__DISK_BLOCK == 0, "a snapshot begins on a block");
 
 typedef struct { /* what a rank tells the leader, and the leader all; checksums follow a rank's */
     int32_t status, reserved;
@@ -31,8 +33,7 @@ typedef struct tess__saver {
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
     const char *image; /* the snapshot; null: written from where the pieces lie */
-    pthread_t thread;
-    int has_thread, pending; /* pending: a save whose outcome nobody has asked for */
+    int pending;       /* a save whose outcome nobody has asked for */
     volatile int done, cancel;
     tess_status status;
     char said[SAID];
@@ -68,9 +69,26 @@ static tess_status write_piece(tess__saver *s, tess__data_writer *w, const tess_
     return status;
 }
 
+/* The snapshot in as few writes as can be: pieces that were copied lie there one behind the other. */
+static tess_status write_image(tess__saver *s, tess__data_writer *w) {
+    const char *at = s->image;
+    for (uint64_t i = 0, run = 0; i < s->pieces.n; i++) {
+        const tess__shard_piece *p = &s->pieces.pieces[i];
+        run += p->stays ? 0 : p->bytes;
+        if (run && (i + 1 == s->pieces.n || p[1].stays)) {
+            TRY(tess__data_write(w, at, run));
+            at += run;
+            run = 0;
+        }
+        if (p->stays)
+            TRY(tess__data_write(w, p->at, p->bytes));
+    }
+    return TESS_OK;
+}
+
 static tess_status write_data(tess__saver *s, tess__data_writer *w) {
     if (s->image)
-        return tess__data_write(w, s->image, s->pieces.bytes);
+        return write_image(s, w);
     for (uint64_t i = 0; i < s->pieces.n; i++)
         TRY(write_piece(s, w, &s->pieces.pieces[i]));
     return TESS_OK;
@@ -266,9 +284,7 @@ static void *write_and_meet(void *arg) {
 
 /* Ends what is being written. Its outcome stays until somebody asks for it. */
 static void join(tess__saver *s) {
-    if (s->has_thread)
-        pthread_join(s->thread, NULL);
-    s->has_thread = 0;
+    tess__side_thread_join(&s->t->saving);
     tess__shard_pieces_free(&s->pieces);
 }
 
@@ -302,20 +318,30 @@ static tess_status prepare(tess__saver *s, int *refused) {
     return status;
 }
 
-/* Copies the pieces into the planned memory, as they will lie in the file. */
+static tess_status check_room(const tess__saver *s, uint64_t skipped) {
+    uint64_t need = skipped, planned = s->t->memory.booked_bytes[TESS__SNAPSHOT][0];
+    for (uint64_t i = 0; i < s->pieces.n; i++)
+        need += s->pieces.pieces[i].stays ? 0 : s->pieces.pieces[i].bytes;
+    return need <= planned ? TESS_OK
+                           : tess__fail(TESS_E_INTERNAL, "a snapshot of %llu bytes, %llu were planned",
+                                        (unsigned long long)need, (unsigned long long)planned);
+}
+
+/* Copies what the next step writes into the planned memory, as it will lie in the file. */
 static tess_status take_snapshot(tess__saver *s) {
     tess *t = s->t;
-    char *at = tess__address_of(t, TESS__SNAPSHOT, 0);
+    char *room = tess__address_of(t, TESS__SNAPSHOT, 0);
+    uint64_t skipped = -(uint64_t)(uintptr_t)room % TESS__SNAPSHOT_ALIGN;
+    char *at = room + skipped;
     uint32_t mem =
         t->memory.arenas[TESS_DOMAIN_HOST][tess__one_memory(&t->plan.setup) ? TESS__PAGEABLE : TESS__RESIDENT]
             .memory.mem;
-    if (s->pieces.bytes > t->memory.booked_bytes[TESS__SNAPSHOT][0])
-        return tess__fail(TESS_E_INTERNAL, "a snapshot of %llu bytes, %llu were planned",
-                          (unsigned long long)s->pieces.bytes,
-                          (unsigned long long)t->memory.booked_bytes[TESS__SNAPSHOT][0]);
+    TRY(check_room(s, skipped));
     s->image = at;
     for (uint64_t i = 0; i < s->pieces.n; i++) {
         const tess__shard_piece *p = &s->pieces.pieces[i];
+        if (p->stays)
+            continue;
         if (p->mem == TESS_MEM_HOST || (p->mem == TESS_MEM_PINNED && tess__one_memory(&t->plan.setup)))
             memcpy(at, p->at, p->bytes);
         else
@@ -335,10 +361,7 @@ static tess_status start(tess__saver *s) {
         return TESS_OK;
     }
     TRY(take_snapshot(s));
-    if (pthread_create(&s->thread, NULL, write_and_meet, s))
-        return tess__fail(TESS_E_SYSTEM, "no thread to write a checkpoint");
-    s->has_thread = 1;
-    return TESS_OK;
+    return tess__side_thread_start(&s->t->saving, write_and_meet, s);
 }
 
 static tess_status saver_of(tess *t, tess__saver **out) {
@@ -355,7 +378,7 @@ static tess_status saver_of(tess *t, tess__saver **out) {
 
 /* Whether any rank is still writing: what one skips, all do. */
 static tess_status anyone_busy(tess__saver *s, int *busy) {
-    char mine = (char)(s->has_thread && !__atomic_load_n(&s->done, __ATOMIC_ACQUIRE));
+    char mine = (char)(s->t->saving.runs && !__atomic_load_n(&s->done, __ATOMIC_ACQUIRE));
     char *all = calloc((size_t)s->t->comms.world.nranks, 1);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
@@ -417,8 +440,8 @@ static tess_status save(tess *t, const tess_checkpoint_options *given, int *soft
                                       .own_bytes = o.own_bytes };
     TRY(start(s));
     s->info.stall_seconds = now() - began;
-    *soft = !s->has_thread;
-    return s->has_thread || !s->status ? TESS_OK : outcome(s);
+    *soft = !t->saving.runs;
+    return t->saving.runs || !s->status ? TESS_OK : outcome(s);
 }
 
 static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {

@@ -292,6 +292,7 @@ static tess_status load(tess *t, const tess_checkpoint_load_options *given, tess
     if (t->pass.pending_grads || t->pass.microbatch || !o.path)
         return tess__fail(TESS_E_INVALID,
                           o.path ? "tess_checkpoint_load within a step" : "tess_checkpoint_load: no path is given");
+    tess__side_thread_join(&t->saving);
     TRY(tess__streams_sync(&t->streams));
     tess_status s = load_with_room(&l, &info);
     free(l.taken);

@@ -3,6 +3,7 @@
 
 #include "kit/norm_limbs.h"
 #include "base/status.h"
+#include "checkpoint/disk.h"
 
 #include <stdlib.h>
 
@@ -103,14 +104,16 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
     }
 }
 
-/* The most that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. */
+/* The most that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. What is frozen
+ * within the host's reach is not copied. */
 static uint64_t snapshot(const tess__plan *p) {
     const tess__setup *s = &p->setup;
-    uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES;
+    uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES + TESS__DISK_BLOCK;
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
         uint64_t most = 0;
-        for (int32_t k = 0; k < s->replicas; k++) {
+        int copied = g->trainable || (s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE);
+        for (int32_t k = 0; copied && k < s->replicas; k++) {
             tess__span_elems part = tess__replica_part(g, k, s->replicas);
             most = part.elems > most ? part.elems : most;
         }

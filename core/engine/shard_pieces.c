@@ -49,9 +49,11 @@ static tess_status add_owned(tess__shard_pieces *l, const tess *t, int32_t i, ui
         return TESS_OK;
     snprintf(name.name, sizeof name.name, "%s", p->name);
     uint64_t skip = from - o.piece.in_shard;
+    int frozen = !t->plan.layout.groups[p->group].trainable;
+    tess__shard_piece piece = { .at = o.at + skip * tess_dtype_bytes(o.dtype), .mem = o.mem };
+    piece.stays = frozen && (o.mem == TESS_MEM_HOST || o.mem == TESS_MEM_PINNED);
     name.first = o.piece.in_param + skip;
-    return add(l, &name, o.dtype, to - from,
-               (tess__shard_piece){ .at = o.at + skip * tess_dtype_bytes(o.dtype), .mem = o.mem });
+    return add(l, &name, o.dtype, to - from, piece);
 }
 
 static tess_status add_buffer(tess__shard_pieces *l, const tess *t, int32_t i) {

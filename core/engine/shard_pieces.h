@@ -10,6 +10,7 @@ typedef struct {
     const char *at;
     uint64_t bytes;
     uint32_t mem;
+    int stays; /* nothing writes it while training goes on, and the host can read it there */
 } tess__shard_piece;
 
 typedef struct {

@@ -12,6 +12,7 @@
 #include "readers/advise.h"
 #include "recorder.h"
 #include "kernels/microbatch_sum.h"
+#include "side_thread.h"
 #include "streams.h"
 #include "transfers.h"
 
@@ -87,6 +88,7 @@ struct tess {
     tess__step step;
     tess__mirror mirror;
     struct tess__saver *saver; /* checkpoint.c; null: nothing was saved yet */
+    tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
 };
 

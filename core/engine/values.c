@@ -171,6 +171,8 @@ static tess_status each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
                .user = user };
     TRY(tess__pass_finish(t));
     TRY(check(t, &w));
+    if (w.write)
+        tess__side_thread_join(&t->saving);
     return with_chunks(t, &w, visit_owned);
 }
 

@@ -49,15 +49,22 @@ static tess_status keep(tess__program *out, int role, int32_t index, tess__rest 
     return tess__program_buffer(out, &r, &at);
 }
 
+/* Nothing writes it while training goes on, and the host reads it where it rests. */
+static int is_saved_in_place(const tess__setup *s, const tess__group *g) {
+    return !g->trainable && (tess__one_memory(s) || g->param_rest.domain == TESS_DOMAIN_HOST);
+}
+
 /* Replicas divide a shard between them in runs of whole pads. */
 static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
     uint64_t bytes = l->buffer_bytes + 2 * TESS_CHECKPOINT_BYTES, replicas = (uint64_t)s->replicas;
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
+        if (is_saved_in_place(s, g))
+            continue;
         uint64_t part = (g->shard_elems / TESS__PAD_ELEMS + replicas - 1) / replicas * TESS__PAD_ELEMS;
         bytes += part * (tess_dtype_bytes(g->master) + (g->trainable ? 4 * (uint64_t)s->n_states : 0));
     }
-    return bytes;
+    return bytes + TESS__SNAPSHOT_ALIGN;
 }
 
 /* An image is what a rank must not lose: shards, optimizer states, buffers. */

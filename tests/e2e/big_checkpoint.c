@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/checkpoint/saved.h"
+#include "core/checkpoint/data_writer.h"
 #include "core/checkpoint/store.h"
 
 enum { LAYERS = 80, MOST = 9 * LAYERS + 3, KINDS = 3 };

@@ -73,7 +73,8 @@ static ssize_t faulty_pwrite(int fd, const void *data, size_t bytes, off_t offse
         return fail_with(error_of(fault));
     if (!fault)
         return next(fd, data, bytes, offset);
-    ssize_t n = next(fd, data, bytes / 2 + 1, offset);
+    size_t half = bytes / 2 + 1; /* past the cache: of whole sectors, as a disk would */
+    ssize_t n = next(fd, data, fcntl(fd, F_GETFL) & O_DIRECT ? half / 512 * 512 : half, offset);
     if (strcmp(fault, "torn") == 0)
         raise(SIGKILL);
     return n;

@@ -34,6 +34,8 @@ struct sim_disk {
     int open[MOST_OPEN]; /* entry node; -1: free; -2 - i: directory with the path of open_path */
     char open_path[MOST_OPEN][PATH];
     int operations, crash_after, crashed, syncs, fail_sync;
+    sim_direct direct;
+    int is_direct[MOST_OPEN], direct_writes;
 };
 
 /* ---- names and nodes --------------------------------------------------------------------------------- */
@@ -151,6 +153,7 @@ static int sim_open(void *self, const char *path, int how) {
     if (failed)
         return failed;
     d->open[slot] = find(d, path)->node;
+    d->is_direct[slot] = 0;
     return slot;
 }
 
@@ -166,9 +169,31 @@ static int64_t sim_read(void *self, int file, void *into, uint64_t bytes, uint64
     return (int64_t)n;
 }
 
+static int sim_set_direct(void *self, int file, int on) {
+    sim_disk *d = self;
+    if (d->direct == SIM_NO_DIRECT)
+        return -EINVAL;
+    d->is_direct[file] = on;
+    return 0;
+}
+
+/* How much of a write is done: never much, so that writers must go on; -EINVAL: not past the cache. */
+static int64_t length_of(sim_disk *d, int file, const void *data, uint64_t bytes, uint64_t offset) {
+    if (!d->is_direct[file])
+        return bytes > 3000 ? 3000 : (int64_t)bytes;
+    if (d->direct == SIM_REFUSES_DIRECT || ((uint64_t)(uintptr_t)data | bytes | offset) % TESS__DISK_BLOCK != 0)
+        return -EINVAL;
+    int is_odd = d->direct == SIM_ODD_DIRECT && d->direct_writes % 3 == 2;
+    return is_odd ? TESS__DISK_BLOCK / 8 : TESS__DISK_BLOCK;
+}
+
 static int64_t sim_write(void *self, int file, const void *data, uint64_t bytes, uint64_t offset) {
     sim_disk *d = self;
-    uint64_t n = bytes > 3000 ? 3000 : bytes; /* always short: writers must go on */
+    int64_t length = length_of(d, file, data, bytes, offset);
+    if (length < 0)
+        return length;
+    uint64_t n = (uint64_t)length;
+    d->direct_writes += d->is_direct[file];
     op o = { .kind = OP_WRITE, .node = d->open[file], .offset = offset, .bytes = n };
     int failed = change(d, o, data);
     return failed ? failed : (int64_t)n;
@@ -240,6 +265,7 @@ sim_disk *sim_disk_create(void) {
                              .close = sim_close,
                              .read = sim_read,
                              .write = sim_write,
+                             .direct = sim_set_direct,
                              .size = sim_size,
                              .sync = sim_sync,
                              .rename = sim_rename,
@@ -279,6 +305,14 @@ int sim_disk_unsynced(const sim_disk *d) {
     for (int i = 0; i < d->n_log; i++)
         n += !d->log[i].synced;
     return n;
+}
+
+void sim_disk_set_direct(sim_disk *d, sim_direct direct) {
+    d->direct = direct;
+}
+
+int sim_disk_direct_writes(const sim_disk *d) {
+    return d->direct_writes;
 }
 
 void sim_disk_fail_sync(sim_disk *d, int k) {

@@ -15,6 +15,11 @@ const tess__disk *sim_disk_table(sim_disk *);
 void sim_disk_crash_after(sim_disk *, int operations);
 int sim_disk_operations(const sim_disk *); /* changing ones so far */
 int sim_disk_unsynced(const sim_disk *);
+/** Writes past the cache: as the name says, or each third is cut short within a block (0: the file system has none).
+ * Those that are not whole blocks fail with EINVAL. */
+typedef enum { SIM_NO_DIRECT, SIM_DIRECT, SIM_ODD_DIRECT, SIM_REFUSES_DIRECT } sim_direct;
+void sim_disk_set_direct(sim_disk *, sim_direct);
+int sim_disk_direct_writes(const sim_disk *); /* that reached the disk so far */
 /** The k-th sync fails with EIO, and so does every later one of that file (0: none does). */
 void sim_disk_fail_sync(sim_disk *, int k);
 

@@ -8,6 +8,7 @@
 
 #include <tessera/tessera.h>
 #include "core/base/status.h"
+#include "core/checkpoint/data_writer.h"
 #include "core/kernels/kernels.h"
 #include "tools/support/command_line.h"
 #include "tools/support/progress.h"
