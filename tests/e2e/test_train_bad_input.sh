@@ -33,6 +33,7 @@ train 2 "one model at a time" mnist gpt
 train 2 "unknown option '--optimiser'; did you mean '--optimizer'" mnist --optimiser sgd
 train 2 "'--steps' needs a value" mnist --steps
 train 2 "--ranks is '0', expected" mnist -n 0
+train 2 "--ranks is '2:4', expected one number; .tessera run --ranks 2:4 -- PROGRAM. goes on with fewer" mnist -n 2:4
 train 2 "--batch is 'x', expected" mnist --batch x
 train 2 "--optimizer is 'sdg', expected" mnist --optimizer sdg
 train 2 "--device-memory is '10 kg', expected" mnist --device-memory "10 kg"

@@ -70,6 +70,10 @@ static error_t set_variable(const struct argp_state *state, const tool_shared_op
     tess_status status = check_value(s, tess__option_find(s->key));
     if (status == TESS_OK)
         return 0;
+    if (strcmp(s->key, "ranks") == 0 && strchr(text, ':'))
+        return tool_usage_error(
+            state, "--ranks is '%s', expected one number; `tessera run --ranks %s -- PROGRAM` goes on with fewer", text,
+            text);
     if (status == TESS_PENDING)
         return tool_usage_error(state, "--%s is '%s', expected a number from %g to %g", s->key, text, s->least,
                                 s->most);
