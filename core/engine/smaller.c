@@ -105,7 +105,9 @@ static tess_status pack_again(tess *t) {
 
 /* ---- the new plan -------------------------------------------------------------------------------------- */
 
-static void note_peaks(tess *t, uint64_t carried) {
+/* Of memory that this plan has obtained, and of what is carried beside it. */
+static void note_peaks(tess *t) {
+    uint64_t carried = t->mirror.carry->memory.bytes;
     for (uint32_t d = 1; d < 3; d++) {
         uint64_t bytes = tess__planned_bytes(&t->plan, d) + (d == TESS_DOMAIN_HOST ? carried : 0);
         if (bytes > t->mirror.planned_peak[d])
@@ -158,6 +160,7 @@ static tess_status build(tess *t) {
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
     TRY(tess__make_segments(t));
     TRY(tess__memory_obtain(&t->memory, tess__device_index(t)));
+    note_peaks(t);
     TRY(tess__guard_create(t, &t->pass.guard));
     TRY(tess__moves_start(t));
     return kept ? tess_ledger_keep(t) : TESS_OK;
@@ -181,10 +184,13 @@ static tess_status settle(tess *t) {
 
 tess_status tess__smaller_join(tess *t) {
     TRY(settle(t));
-    TRY(t->mirror.carry ? pack_again(t) : pack(t));
+    if (t->mirror.carry)
+        TRY(pack_again(t));
+    else {
+        TRY(pack(t));
+        note_peaks(t);
+    }
     t->mirror.carry->next = t->comms.world.rank;
-    uint64_t carried = t->mirror.carry->memory.bytes;
-    note_peaks(t, carried);
     drop_tables(t);
     tess__mirror_reset(&t->mirror);
     const tess__given *before = tess__given_use(&t->settings.given);
@@ -192,7 +198,6 @@ tess_status tess__smaller_join(tess *t) {
     tess__given_use(before);
     if (s)
         return s;
-    note_peaks(t, carried);
     say_accum(t);
     TRY(tess__make_tables(t)); /* before anything that waits for others: there must be some when one of them is lost */
     return build(t);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A program with its own loop that opts in to recovery in memory. RECOVER_KILLS="RANK:STEP:PHASE …" are deaths, each
  * once (RECOVER_MARKS is a folder for marks of those that were): at the STEP-th step, in a phase named below, or with
- * STEP 0 in a process that takes a lost rank's place. Prints "digest=… recoveries=… planned=…" on rank 0. */
+ * STEP 0 in a process that takes a lost rank's place or that recovers from the loss of another. Prints
+ * "digest=… recoveries=… planned=…" on rank 0. */
+#include "core/engine/mirror.h"
 #include "toy.h"
 
 #include <fcntl.h>
@@ -13,7 +15,7 @@
 
 enum { STEPS = 12 };
 static int64_t at_step;
-static int own_rank;
+static int own_rank, recovers;
 
 static int first_time(int i) {
     char path[4096];
@@ -32,7 +34,7 @@ static void maybe_die(const char *phase) {
         char name[32] = "";
         if (sscanf(text, " %d:%d:%31[a-z]%n", &rank, &step, name, &length) != 3)
             return;
-        int here = step == at_step && (step > 0 || getenv("TESSERA_GENERATION"));
+        int here = step ? step == at_step : recovers || getenv("TESSERA_GENERATION");
         if (rank == own_rank && here && strcmp(name, phase) == 0 && first_time(i))
             raise(SIGKILL);
         text += length;
@@ -48,9 +50,12 @@ static void on_point(void *user, const tess_ledger_point *p) {
 static tess_status train_step(tess *t, toy *m) {
     tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
     double loss;
+    int64_t accum = tess_accum(t), first = ((at_step - 1) * tess_ranks(t) + tess_rank(t)) * accum;
+    tess_status s = TESS_OK;
     maybe_die("before");
     m->skip = at_step == 3 ? 1 : 0; /* an order that deviates, so that one side has compiled anew */
-    tess_status s = toy_pass(t, m, TESS_PASS_TRAIN, (at_step - 1) * tess_ranks(t) + tess_rank(t), &loss);
+    for (int64_t k = 0; !s && k < accum; k++)
+        s = toy_pass(t, m, TESS_PASS_TRAIN, first + k, &loss);
     maybe_die("gradients");
     if (!s)
         s = tess_step(t, &step);
@@ -71,9 +76,35 @@ static tess_status train(tess *t, toy *m, uint64_t *digest) {
     return toy_digest(t, digest);
 }
 
-static tess_status go_on(tess *t, tess_recovery *got) {
+/* Calls within tess_recover, from one file of the core to another (the linker's --wrap): a death before each, and after
+ * it in "after…". */
+#define DIES_AROUND(name, phase, given, used)                                                                          \
+    tess_status __real_##name given;                                                                                   \
+    tess_status __wrap_##name given;                                                                                   \
+    tess_status __wrap_##name given {                                                                                  \
+        if (recovers)                                                                                                  \
+            maybe_die(phase);                                                                                          \
+        tess_status s = __real_##name used;                                                                            \
+        if (recovers && !s)                                                                                            \
+            maybe_die("after" phase);                                                                                  \
+        return s;                                                                                                      \
+    }
+DIES_AROUND(tess__control_join, "join",
+            (const tess__world *world, tess__lost_fn lost, void *user, tess__control_seat *seat),
+            (world, lost, user, seat))
+DIES_AROUND(tess__smaller_join, "carry", (tess * t), (t))
+DIES_AROUND(tess__plan_remake, "plan", (tess__plan * p), (p))
+DIES_AROUND(tess__handshake_programs, "compare", (tess * t, const tess__program *list, int32_t n), (t, list, n))
+DIES_AROUND(tess__smaller_restore, "restore", (tess * t, int64_t *step), (t, step))
+DIES_AROUND(tess__image_send, "send", (tess * t, const tess__image_sending *x), (t, x))
+DIES_AROUND(tess__mirror_take, "image", (tess * t), (t))
+DIES_AROUND(tess__smaller_finish, "finish", (tess * t), (t))
+
+static tess_status go_on(tess *t, tess_recovery *got, int lost) {
+    recovers = lost;
     maybe_die("recover");
     tess_status s = tess_recover(t, got);
+    recovers = 0;
     at_step = (int64_t)got->step + 1;
     return s ? s : tess_ledger_hook(t, on_point, NULL);
 }
@@ -99,7 +130,7 @@ int main(void) {
     tess_recovery got = { .struct_size = sizeof got };
     do {
         if (!s || s == TESS_E_LOST)
-            s = go_on(t, &got);
+            s = go_on(t, &got, s != TESS_OK);
         if (!s)
             s = train(t, &m, &digest);
     } while (s == TESS_E_LOST);
