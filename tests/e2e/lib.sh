@@ -36,11 +36,11 @@ within() {
 # leftovers: the running processes with our mark, but this shell's own helpers; zombies are ended already.
 leftovers() {
   local p pid
-  for p in /proc/[0-9]*; do
-    pid=${p#/proc/}
+  set -- /proc/[0-9]*/environ # before grep starts, which would find itself
+  for p in $(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$@" 2>/dev/null); do
+    pid=${p#/proc/} pid=${pid%/environ}
     [ "$pid" != "$$" ] && [ "$pid" != "$BASHPID" ] || continue
-    grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
-    case "$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)" in *test_*.sh*) continue ;; esac
+    case "$(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)" in *test_*.sh*) continue ;; esac
     echo "$pid"
   done
 }

@@ -13,12 +13,9 @@ digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 steps() { local n; n=$(grep -c '"event":"step"' run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
 steps_after() { [ "$(steps)" -gt "$1" ]; }
 process_of() { # rank, by the number that it began with
-  local p
-  for p in /proc/[0-9]*; do
-    grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
-    grep -zqsx "RANK=$1" "$p/environ" 2>/dev/null && echo "${p#/proc/}" && return 0
-  done
-  return 1
+  local mine
+  mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ) || [ -n "$mine" ] || return 1
+  grep -lzsx "RANK=$1" $mine | sed -E 's,/proc/([0-9]+)/environ,\1,' | grep .
 }
 # deaths "RANK…" COMMAND…: one after another, each when the run has gone on.
 deaths() {
