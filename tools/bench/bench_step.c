@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera bench step: a pass by the engine on one rank against the same blocks called directly, in turns. Both have the
- * gradients zeroed; neither steps the optimizer. */
+ * gradients zeroed; neither steps the optimizer. A ratio is the median of the rounds' own, so that a slow minute, which
+ * hits both sides of a round, counts little; that of processor time leaves out what other programs took. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bench.h"
 #include "bench_batch.h"
@@ -24,6 +26,10 @@ typedef struct {
 } share;
 
 typedef struct {
+    double wall, cpu; /* seconds; of all threads */
+} took;
+
+typedef struct {
     const tool_bench_options *options;
     train_settings settings;
     tool_planner planner;
@@ -32,26 +38,37 @@ typedef struct {
     tess *t;
     direct *d;
     void *batch, *result;
-    double direct_seconds[MOST_ROUNDS], engine_seconds[MOST_ROUNDS];
+    took direct[MOST_ROUNDS], engine[MOST_ROUNDS];
     int n;
     share ops[MOST_OPS]; /* what the engine's thread did, by instruction */
     int n_ops;
 } step;
 
 /* ---- the two sides ------------------------------------------------------------------------------- */
-static tess_status run_direct(step *s, double *seconds) {
-    double start = tool_seconds();
+static took now(void) {
+    struct timespec cpu;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+    return (took){ tool_seconds(), (double)cpu.tv_sec + (double)cpu.tv_nsec * 1e-9 };
+}
+
+static took since(took start) {
+    took end = now();
+    return (took){ end.wall - start.wall, end.cpu - start.cpu };
+}
+
+static tess_status run_direct(step *s, took *out) {
+    took start = now();
     direct_zero_grads(s->d);
     tess_status status = direct_run(s->d, TESS_PASS_TRAIN, s->batch, 0, 0, s->result);
-    *seconds = tool_seconds() - start;
+    *out = since(start);
     return status;
 }
 
-static tess_status run_engine(step *s, double *seconds) {
+static tess_status run_engine(step *s, took *out) {
     tess_run_options o = { .struct_size = sizeof o, .kind = TESS_PASS_TRAIN, .batch = s->batch, .result = s->result };
-    double start = tool_seconds();
+    took start = now();
     tess_status status = model_run(s->t, s->m, &o);
-    *seconds = tool_seconds() - start;
+    *out = since(start);
     return status == TESS_OK ? tess_grad_drop(s->t) : status;
 }
 
@@ -71,15 +88,16 @@ static tess_status add_span(void *user, const tess_span *span) {
 }
 
 /* Whoever goes second finds other caches: they take turns at that, too. */
-static tess_status one_round(step *s, double *direct_seconds, double *engine_seconds) {
-    tess_status status = s->n % 2 ? run_direct(s, direct_seconds) : run_engine(s, engine_seconds);
+static tess_status one_round(step *s, took *by_direct, took *by_engine) {
+    tess_status status = s->n % 2 ? run_direct(s, by_direct) : run_engine(s, by_engine);
     if (status == TESS_OK)
-        status = s->n % 2 ? run_engine(s, engine_seconds) : run_direct(s, direct_seconds);
+        status = s->n % 2 ? run_engine(s, by_engine) : run_direct(s, by_direct);
     return status;
 }
 
 static tess_status rounds(step *s) {
-    double begin = tool_seconds(), unused[2];
+    double begin = tool_seconds();
+    took unused[2];
     int want = s->options->rounds ? s->options->rounds : ROUNDS;
     want = want > MOST_ROUNDS ? MOST_ROUNDS : want;
     tess_status status = one_round(s, &unused[0], &unused[1]); /* warms up */
@@ -87,7 +105,7 @@ static tess_status rounds(step *s) {
         status = tess_trace(s->t, SPANS);
     while (status == TESS_OK && s->n < want &&
            (s->n < 3 || s->options->rounds || tool_seconds() - begin < most_seconds)) {
-        status = one_round(s, &s->direct_seconds[s->n], &s->engine_seconds[s->n]);
+        status = one_round(s, &s->direct[s->n], &s->engine[s->n]);
         s->n++;
     }
     return status == TESS_OK ? tess_trace_each(s->t, tess_steps_done(s->t), add_span, s) : status;
@@ -96,6 +114,7 @@ static tess_status rounds(step *s) {
 /* ---- making -------------------------------------------------------------------------------------- */
 static tess_status make(step *s, const char *name) {
     tess_status status = train_settings_read(name, &s->settings);
+    s->settings.steps_apart = 1;
     if (status == TESS_OK)
         status = model_run_make(&s->settings, 0, &s->how, &s->m);
     if (status == TESS_OK)
@@ -143,9 +162,9 @@ static int is_block(const char *op) {
     return strcmp(op, "forward") == 0 || strcmp(op, "backward") == 0 || strcmp(op, "recompute") == 0;
 }
 
-typedef struct {
-    double direct, engine; /* medians */
-    double mean;           /* of the engine, as the parts are */
+typedef struct { /* medians */
+    double direct, engine, ratio, cpu_ratio;
+    double mean; /* of the engine, as the parts are */
 } result;
 
 static double outside_blocks(const step *s, const result *r) {
@@ -157,14 +176,21 @@ static double outside_blocks(const step *s, const result *r) {
 
 static void print_text(const step *s, FILE *out, const char *key, const result *r) {
     double left = outside_blocks(s, r);
-    fprintf(out, "%-62s direct %10.1f us, engine %10.1f us, ratio %.4f\n", key, r->direct * 1e6, r->engine * 1e6,
-            r->engine / r->direct);
+    fprintf(out, "%-62s direct %10.1f us, engine %10.1f us, ratio %.4f, of processor time %.4f\n", key, r->direct * 1e6,
+            r->engine * 1e6, r->ratio, r->cpu_ratio);
     for (int i = 0; i < s->n_ops; i++) {
         double seconds = s->ops[i].seconds / s->n;
         left -= is_block(s->ops[i].name) ? 0 : seconds;
         fprintf(out, "    %-20s %10.1f us, %5.2f %%\n", s->ops[i].name, seconds * 1e6, 100 * seconds / r->mean);
     }
     fprintf(out, "    %-20s %10.1f us, %5.2f %%\n", "between them", left * 1e6, 100 * left / r->mean);
+}
+
+static void put_rounds(json_out *j, const char *key, const step *s, const took *of, int cpu) {
+    json_array_begin(j, key);
+    for (int i = 0; i < s->n; i++)
+        json_double(j, NULL, cpu ? of[i].cpu : of[i].wall);
+    json_array_end(j);
 }
 
 static int print_json(const step *s, FILE *out, const char *key, const result *r) {
@@ -177,25 +203,43 @@ static int print_json(const step *s, FILE *out, const char *key, const result *r
     json_int(&j, "rounds", s->n);
     json_double(&j, "direct_seconds", r->direct);
     json_double(&j, "seconds", r->engine);
-    json_double(&j, "ratio", r->engine / r->direct);
+    json_double(&j, "ratio", r->ratio);
+    json_double(&j, "cpu_ratio", r->cpu_ratio);
     json_double(&j, "mean_seconds", r->mean);
     json_object_begin(&j, "engine");
     for (int i = 0; i < s->n_ops; i++)
         json_double(&j, s->ops[i].name, s->ops[i].seconds / s->n);
     json_object_end(&j);
     json_double(&j, "outside_blocks_seconds", outside_blocks(s, r));
+    put_rounds(&j, "direct_rounds", s, s->direct, 0);
+    put_rounds(&j, "engine_rounds", s, s->engine, 0);
+    put_rounds(&j, "direct_cpu_rounds", s, s->direct, 1);
+    put_rounds(&j, "engine_cpu_rounds", s, s->engine, 1);
     json_object_end(&j);
     return json_line(&j);
+}
+
+static result result_of(const step *s) {
+    double direct[MOST_ROUNDS], engine[MOST_ROUNDS], ratio[MOST_ROUNDS], cpu_ratio[MOST_ROUNDS];
+    result r = { .mean = 0 };
+    for (int i = 0; i < s->n; i++) {
+        r.mean += s->engine[i].wall / s->n;
+        direct[i] = s->direct[i].wall;
+        engine[i] = s->engine[i].wall;
+        ratio[i] = engine[i] / direct[i];
+        cpu_ratio[i] = s->engine[i].cpu / s->direct[i].cpu;
+    }
+    r.direct = median(direct, s->n);
+    r.engine = median(engine, s->n);
+    r.ratio = median(ratio, s->n);
+    r.cpu_ratio = median(cpu_ratio, s->n);
+    return r;
 }
 
 static tess_status print(step *s) {
     char key[96];
     FILE *out = s->options->out ? s->options->out : stdout;
-    result r = { .mean = 0 };
-    for (int i = 0; i < s->n; i++)
-        r.mean += s->engine_seconds[i] / s->n;
-    r.direct = median(s->direct_seconds, s->n);
-    r.engine = median(s->engine_seconds, s->n);
+    result r = result_of(s);
     model_key(s->m, key, sizeof key);
     if (!s->options->json)
         print_text(s, out, key, &r);

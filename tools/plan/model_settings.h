@@ -12,6 +12,7 @@ typedef struct { /* options, else the model's defaults */
     const char *model;
     int64_t batch, accum, threads; /* threads 0: not set */
     int sync_each, quiet, deterministic;
+    int steps_apart;              /* a pass may come without its step */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;
     double lr, momentum, weight_decay, clip, beta2;
