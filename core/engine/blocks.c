@@ -40,8 +40,8 @@ static tess_status call_block(tess *t, const tess__event *e) {
                           .scratch = or_null(t, TESS__SCRATCH, i),
                           .selective = (uint32_t)tess__saves_selectively(&t->plan.model, &t->plan.setup, i) };
     if (backward) {
-        c.grad_output = or_null(t, TESS__OUTPUT_GRAD, i);
-        c.grad_input = or_null(t, TESS__OUTPUT_GRAD, i - 1);
+        c.grad_output = or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i));
+        c.grad_input = i ? or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i - 1)) : NULL;
     }
     TRY(tess__scope_pointers(t, e->scope, t->pass.block_params, backward ? t->pass.block_grads : NULL));
     uint64_t before = tess__fail_count();
@@ -61,11 +61,25 @@ static tess__program *choose_program(tess *t, const tess_run_options *o) {
     return &t->plan.programs[TESS__P_TRAIN];
 }
 
+/* Refuses a pass for which no memory was planned. */
+static tess_status check_promises(const tess *t, const tess_run_options *o) {
+    const tess__plan *p = &t->plan;
+    if (!o->step && tess__steps_in_pass(&p->model, &p->setup))
+        return tess__fail(TESS_E_INVALID, "tess_run: a training pass without a step, and tess_options.flags has "
+                                          "TESS_OPTIONS_STEP_IN_PASS");
+    if (o->step && o->step->clip_norm != 0 && tess__steps_by_unit(&p->model, &p->setup))
+        return tess__fail(TESS_E_INVALID,
+                          "tess_run: a step with clipping, and tess_options.flags has TESS_OPTIONS_NO_CLIP");
+    return TESS_OK;
+}
+
 static tess_status check(const tess *t, const tess_run_options *o) {
     if (!t->sharded || t->settings.plan_only || !t->plan.model.n_blocks)
         return tess__fail(TESS_E_INVALID, "tess_run needs declared blocks and tess_shard");
     if (o->kind != TESS_PASS_EVAL && o->kind != TESS_PASS_TRAIN)
         return tess__fail(TESS_E_INVALID, "tess_run: %u is no kind of pass", o->kind);
+    if (o->kind == TESS_PASS_TRAIN)
+        TRY(check_promises(t, o));
     if (t->plan.setup.input_bytes && !o->batch)
         return tess__fail(TESS_E_INVALID, "tess_run: the batch of %llu bytes is missing",
                           (unsigned long long)t->plan.setup.input_bytes);

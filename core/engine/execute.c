@@ -114,8 +114,9 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
 
 static tess_status cast_wire(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
-    return cast(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, TESS__WIRE, g),
-                group->grad_wire, group->flat_elems);
+    int to = group->grad_shard == TESS_F32 ? TESS__WIRE : TESS__SHARD_GRAD;
+    return cast(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, to, g), group->grad_wire,
+                group->flat_elems);
 }
 
 static tess_status sum_full(tess *t, int32_t g) {
@@ -150,7 +151,7 @@ static tess_status replicate(tess *t, const tess__instr *in) {
 static tess_status norm_group(tess *t, int32_t g) {
     const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
     tess_kernel k = { .kernel = TESS_K_SQUARE_SUM,
-                      .in_dtype = TESS_F32,
+                      .in_dtype = t->plan.layout.groups[g].grad_shard,
                       .out_dtype = TESS_I64,
                       .n_in = 1,
                       .flags = TESS_KERNEL_ADD | (t->step.more_follow ? TESS_KERNEL_MORE : 0),

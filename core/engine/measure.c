@@ -81,9 +81,10 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     case TESS__FULL: return g->flat_elems * tess_dtype_bytes(g->compute);
     case TESS__GRAD: return g->flat_elems * tess_dtype_bytes(g->grad_local);
     case TESS__WIRE: return g->flat_elems * tess_dtype_bytes(g->grad_wire);
+    case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];
-    default: return 4 * g->shard_elems; /* gradient, states, a part of a sum */
+    default: return 4 * g->shard_elems; /* states, a part of a sum */
     }
 }
 

@@ -98,7 +98,7 @@ static void sum_group(const tess *t, const tess__group *g, tess_unit_info *out) 
         return;
     if (!g->grad_in_place)
         out->gradient_bytes += tess__round_up(g->flat_elems * tess_dtype_bytes(g->grad_local), align);
-    out->shard_gradient_bytes += tess__round_up(g->shard_elems * 4, align);
+    out->shard_gradient_bytes += tess__round_up(tess__shard_grad_bytes(g), align);
     out->state_bytes += (uint64_t)t->plan.setup.n_states * tess__round_up(g->shard_elems * 4, align);
 }
 
@@ -211,13 +211,14 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     if (out->struct_size < 8 || out->struct_size > 1 << 16)
         return tess__fail(TESS_E_INVALID, "tess_stats_get: struct_size is %u; set it to sizeof(tess_stats)",
                           out->struct_size);
+    int training = tess__steps_by_unit(&t->plan.model, &t->plan.setup) ? TESS__P_FUSED : TESS__P_TRAIN;
     tess_stats s = { .struct_size = out->struct_size,
                      .n_recompiles = t->pass.n_recompiles,
                      .n_collectives = t->comms.n_collectives,
                      .n_units = (uint64_t)t->plan.layout.n_units,
                      .n_params = (uint64_t)t->plan.model.n_params,
                      .param_elems = t->plan.layout.param_elems,
-                     .program_hash = t->plan.programs[TESS__P_TRAIN].hash };
+                     .program_hash = t->plan.programs[training].hash };
     for (uint32_t d = 1; d < 3; d++) {
         s.peak_bytes[d] = t->memory.obtained_peak[d];
         s.planned_peak_bytes[d] = tess__planned_bytes(&t->plan, d);

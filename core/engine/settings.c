@@ -60,6 +60,8 @@ static tess_status read_switches(tess *t) {
     s->snapshot = t->settings.options.checkpoint != 0 && strcmp(checkpoint, "async") == 0;
     s->prefetch = (int32_t)depth;
     s->input_bytes = t->settings.options.input_bytes;
+    s->step_in_pass = (t->settings.options.flags & TESS_OPTIONS_STEP_IN_PASS) != 0;
+    s->no_clip = (t->settings.options.flags & TESS_OPTIONS_NO_CLIP) != 0;
     t->settings.timeout_ns = (int64_t)(timeout * (double)SECOND);
     t->settings.activations = strdup(activations);
     if (!t->settings.activations)

@@ -119,7 +119,7 @@ tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn r
     if (!o.n_segments)
         return TESS_OK;
     tess_kernel k = { .kernel = TESS_K_OPTIMIZER,
-                      .in_dtype = TESS_F32,
+                      .in_dtype = group->grad_shard,
                       .out_dtype = group->master,
                       .n_in = 1,
                       .flags = flags,

@@ -23,7 +23,7 @@ static tess_status bad(const char *spec, const char *at, size_t n, const char *w
     return tess__fail(
         TESS_E_INVALID,
         "TESSERA_ACTIVATIONS is '%.200s': '%.*s' %s; expected keep, recompute, offload or selective, each "
-        "also as MODE:PATTERN or MODE:every=K, joined by ',', or auto:BYTES",
+        "also as MODE:PATTERN or MODE:every=K, joined by ',', or auto:BYTES, or auto:BYTES,offload",
         spec, (int)(n > 60 ? 60 : n), at, what);
 }
 
@@ -64,16 +64,29 @@ static tess_status each_item(const char *spec, item_fn fn, void *user) {
 }
 
 static int is_auto(const char *spec) {
-    return strncmp(spec, "auto", 4) == 0 && (!spec[4] || spec[4] == ':');
+    return strncmp(spec, "auto", 4) == 0 && (!spec[4] || spec[4] == ':' || spec[4] == ',');
+}
+
+/* "auto", "auto:BYTES", either with ",offload" behind it; `bytes` is left as it is without any. */
+static tess_status read_auto(const char *spec, uint64_t *bytes, int *may_offload) {
+    char text[64] = "";
+    size_t n = strcspn(spec, ",");
+    *may_offload = strcmp(spec + n, ",offload") == 0;
+    if (spec[n] && !*may_offload)
+        return bad(spec, spec + n + 1, strlen(spec + n + 1), "follows auto, which takes offload alone");
+    if (n == 4)
+        return TESS_OK;
+    if (n - 5 < sizeof text)
+        memcpy(text, spec + 5, n - 5);
+    if (!tess_option_parse_bytes(text, bytes) || !*bytes)
+        return bad(spec, spec, n, "names no bytes of device memory, as auto:512MiB does");
+    return TESS_OK;
 }
 
 tess_status tess__activations_check(const char *spec) {
     uint64_t bytes = 0;
-    if (!is_auto(spec))
-        return each_item(spec, NULL, NULL);
-    if (spec[4] && (!tess_option_parse_bytes(spec + 5, &bytes) || !bytes))
-        return bad(spec, spec, strlen(spec), "names no bytes of device memory, as auto:512MiB does");
-    return TESS_OK;
+    int may_offload;
+    return is_auto(spec) ? read_auto(spec, &bytes, &may_offload) : each_item(spec, NULL, NULL);
 }
 
 int tess__activations_uniform(const char *spec, int *mode) {
@@ -146,19 +159,42 @@ double tess__activations_work(const tess__plan *p, int32_t block, int mode) {
     return o->selective_work > 0 ? o->selective_work : own_work(p, block) / 2;
 }
 
-enum { MOST_KINDS = 16, MOST_TRIED = 4096 };
+static uint64_t moved_of(const tess__plan *p, int32_t block) {
+    return tess__offloaded_bytes(&p->model, &p->setup, block, 0) +
+           tess__offloaded_bytes(&p->model, &p->setup, block, 1);
+}
 
-typedef struct { /* blocks that cost and save the same: of `n`, the first recompute, the next save selectively */
-    int32_t example, n, made, n_pairs, step;
+double tess__activations_moved(const tess__plan *p) {
+    double bytes = 0;
+    for (int32_t b = 0; b < p->model.n_blocks; b++)
+        bytes += (double)moved_of(p, b);
+    return bytes;
+}
+
+enum {
+    MOST_KINDS = 16,
+    MOST_TRIED = 4096,
+    MOST_APART = 6 /* blocks that may offload: all their choices are MOST_TRIED */
+};
+
+typedef struct { /* of a kind's blocks, so many of each mode; the rest keep */
+    int32_t n[N_MODES];
+    int offload_first; /* the first blocks offload, then come those that recompute; else the other way round */
+} split;
+
+typedef struct { /* blocks that cost and save the same */
+    int32_t example, n, n_splits, step;
+    split *splits;
 } kind;
 
 typedef struct {
-    double work;
-    uint32_t index; /* mixed radix over the kinds' pairs */
+    double work, moved;
+    uint32_t index; /* mixed radix over the kinds' splits */
 } choice;
 
 typedef struct {
     tess__plan *p;
+    int may_offload;
     int32_t *kind_of; /* by block; -1: it always keeps */
     kind kinds[MOST_KINDS];
     int32_t n_kinds;
@@ -177,19 +213,32 @@ static int is_alike(const tess__plan *p, int32_t a, int32_t b) {
     for (size_t i = 0; i < sizeof one / sizeof one[0]; i++)
         if (one[i] != two[i])
             return 0;
-    return tess__activations_work(p, a, TESS__ACTIVATIONS_RECOMPUTE) ==
+    return moved_of(p, a) == moved_of(p, b) &&
+           tess__activations_work(p, a, TESS__ACTIVATIONS_RECOMPUTE) ==
                tess__activations_work(p, b, TESS__ACTIVATIONS_RECOMPUTE) &&
            tess__activations_work(p, a, TESS__ACTIVATIONS_SELECTIVE) ==
                tess__activations_work(p, b, TESS__ACTIVATIONS_SELECTIVE);
 }
 
+/* Where some blocks offload, it counts which of a kind they are: what comes back for one is there beside its
+ * neighbours. Few blocks are each a kind of their own, so that every assignment is tried. */
+static int are_apart(const search *s) {
+    int32_t n = 0;
+    for (int32_t b = 0; b < s->p->model.n_blocks; b++)
+        n += has_choice(s->p, b);
+    return s->may_offload && n <= MOST_APART;
+}
+
 static void find_kinds(search *s) {
+    int apart = are_apart(s);
+    if (s->may_offload) /* blocks near the end would not move all that those before them would */
+        memset(s->p->modes, TESS__ACTIVATIONS_OFFLOAD, (size_t)s->p->model.n_blocks);
     for (int32_t b = 0; b < s->p->model.n_blocks; b++) {
         int32_t k = 0;
         s->kind_of[b] = -1;
         if (!has_choice(s->p, b))
             continue;
-        while (k < s->n_kinds && !is_alike(s->p, s->kinds[k].example, b))
+        while (k < s->n_kinds && (apart || !is_alike(s->p, s->kinds[k].example, b)))
             k++;
         if (k == MOST_KINDS)
             continue; /* of too many sorts: the rest keep */
@@ -204,60 +253,87 @@ static int selects(const search *s, const kind *k) {
     return s->p->model.blocks[k->example].options.selective_saved_bytes != 0;
 }
 
-/* Pair number `at` of a kind: how many recompute, how many save selectively. */
-static void pair_of(const search *s, const kind *k, int32_t at, int32_t *made, int32_t *selected) {
-    int32_t n = k->n / k->step;
-    *made = *selected = 0;
-    for (; *made <= n; ++*made) {
-        int32_t here = selects(s, k) ? n - *made + 1 : 1;
-        if (at < here)
-            break;
-        at -= here;
-    }
-    *selected = at == n - *made && selects(s, k) ? k->n - *made * k->step : at * k->step;
-    *made = *made == n ? k->n : *made * k->step;
-    if (*made == k->n)
-        *selected = 0;
+/* 0, step, 2 step, …, and `most` itself; above it there is none. */
+static int32_t next(int32_t i, int32_t step, int32_t most) {
+    return i == most ? most + 1 : i + step < most ? i + step : most;
 }
 
-static uint64_t count_pairs(search *s) {
+static int32_t put_split(split *out, int32_t at, int32_t made, int32_t selected, int32_t offloaded) {
+    for (int first = 0; first < (made && offloaded ? 2 : 1); first++, at++)
+        if (out)
+            out[at] = (split){ { [TESS__ACTIVATIONS_RECOMPUTE] = made,
+                                 [TESS__ACTIVATIONS_SELECTIVE] = selected,
+                                 [TESS__ACTIVATIONS_OFFLOAD] = offloaded },
+                               first };
+    return at;
+}
+
+/* Every split of a kind; `out` null counts them. */
+static int32_t list_splits(const search *s, const kind *k, split *out) {
+    int32_t n = 0;
+    for (int32_t made = 0; made <= k->n; made = next(made, k->step, k->n)) {
+        int32_t sent = s->may_offload ? k->n - made : 0;
+        for (int32_t offloaded = 0; offloaded <= sent; offloaded = next(offloaded, k->step, sent)) {
+            int32_t most = selects(s, k) ? k->n - made - offloaded : 0;
+            for (int32_t selected = 0; selected <= most; selected = next(selected, k->step, most))
+                n = put_split(out, n, made, selected, offloaded);
+        }
+    }
+    return n;
+}
+
+static uint64_t count_splits(search *s) {
     uint64_t all = 1;
     for (int32_t i = 0; i < s->n_kinds; i++) {
-        kind *k = &s->kinds[i];
-        int64_t n = k->n / k->step;
-        k->n_pairs = (int32_t)(selects(s, k) ? (n + 1) * (n + 2) / 2 : n + 1);
-        all = all > MOST_TRIED ? all : all * (uint64_t)k->n_pairs;
+        s->kinds[i].n_splits = list_splits(s, &s->kinds[i], NULL);
+        all = all > MOST_TRIED ? all : all * (uint64_t)s->kinds[i].n_splits;
     }
     return all;
 }
 
 /* Coarser steps where there are too many blocks to try every number of them. */
-static uint64_t limit_pairs(search *s) {
+static tess_status make_splits(search *s) {
     uint64_t all;
-    while ((all = count_pairs(s)) > MOST_TRIED) {
+    while ((all = count_splits(s)) > MOST_TRIED) {
         int32_t widest = 0;
         for (int32_t i = 1; i < s->n_kinds; i++)
-            if (s->kinds[i].n_pairs > s->kinds[widest].n_pairs)
+            if (s->kinds[i].n_splits > s->kinds[widest].n_splits)
                 widest = i;
         s->kinds[widest].step++;
     }
-    return all;
+    s->n_choices = (uint32_t)all;
+    for (int32_t i = 0; i < s->n_kinds; i++) {
+        kind *k = &s->kinds[i];
+        k->splits = calloc((size_t)k->n_splits, sizeof *k->splits);
+        if (!k->splits)
+            return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
+        list_splits(s, k, k->splits);
+    }
+    return TESS_OK;
+}
+
+/* The mode of a kind's next block, which is taken from what is left of its split. */
+static uint8_t take_mode(split *left) {
+    static const uint8_t orders[2][N_MODES - 1] = {
+        { TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE },
+        { TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_SELECTIVE },
+    };
+    for (int i = 0; i < N_MODES - 1; i++) {
+        uint8_t mode = orders[left->offload_first][i];
+        if (left->n[mode]-- > 0)
+            return mode;
+    }
+    return TESS__ACTIVATIONS_KEEP;
 }
 
 static void apply(const search *s, uint32_t index) {
-    int32_t made[MOST_KINDS], selected[MOST_KINDS];
+    split left[MOST_KINDS];
     for (int32_t i = 0; i < s->n_kinds; i++) {
-        pair_of(s, &s->kinds[i], (int32_t)(index % (uint32_t)s->kinds[i].n_pairs), &made[i], &selected[i]);
-        index /= (uint32_t)s->kinds[i].n_pairs;
+        left[i] = s->kinds[i].splits[index % (uint32_t)s->kinds[i].n_splits];
+        index /= (uint32_t)s->kinds[i].n_splits;
     }
-    for (int32_t b = 0; b < s->p->model.n_blocks; b++) {
-        int32_t k = s->kind_of[b];
-        s->p->modes[b] = TESS__ACTIVATIONS_KEEP;
-        if (k >= 0 && made[k]-- > 0)
-            s->p->modes[b] = TESS__ACTIVATIONS_RECOMPUTE;
-        else if (k >= 0 && selected[k]-- > 0)
-            s->p->modes[b] = TESS__ACTIVATIONS_SELECTIVE;
-    }
+    for (int32_t b = 0; b < s->p->model.n_blocks; b++)
+        s->p->modes[b] = s->kind_of[b] < 0 ? TESS__ACTIVATIONS_KEEP : take_mode(&left[s->kind_of[b]]);
 }
 
 static double work_now(const tess__plan *p) {
@@ -271,6 +347,8 @@ static int cheaper(const void *a, const void *b) {
     const choice *x = a, *y = b;
     if (x->work != y->work)
         return x->work < y->work ? -1 : 1;
+    if (x->moved != y->moved)
+        return x->moved < y->moved ? -1 : 1;
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
@@ -279,13 +357,13 @@ static tess_status list_choices(search *s) {
     if (!s->kind_of)
         return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
     find_kinds(s);
-    s->n_choices = (uint32_t)limit_pairs(s);
+    TRY(make_splits(s));
     s->choices = calloc(s->n_choices, sizeof *s->choices);
     if (!s->choices)
         return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
     for (uint32_t i = 0; i < s->n_choices; i++) {
         apply(s, i);
-        s->choices[i] = (choice){ work_now(s->p), i };
+        s->choices[i] = (choice){ work_now(s->p), tess__activations_moved(s->p), i };
     }
     qsort(s->choices, s->n_choices, sizeof *s->choices, cheaper);
     return TESS_OK;
@@ -306,20 +384,24 @@ static tess_status write_text(tess__plan *p) {
     return fclose(f) == 0 ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to say what was chosen");
 }
 
+static int fits(const tess__plan *p, uint64_t device_budget, const uint64_t bytes[3]) {
+    uint64_t host_budget = p->setup.env.host_budget_bytes;
+    return bytes[TESS_DOMAIN_DEVICE] <= device_budget && (!host_budget || bytes[TESS_DOMAIN_HOST] <= host_budget);
+}
+
 static tess_status try_all(search *s, uint64_t budget, tess__compile_fn compile) {
-    uint64_t least = UINT64_MAX;
+    uint64_t least = UINT64_MAX, bytes[3];
     uint32_t best = 0;
     for (uint32_t i = 0; i < s->n_choices; i++) {
         apply(s, s->choices[i].index);
-        uint64_t bytes;
-        TRY(compile(s->p, &bytes));
-        if (bytes <= budget)
+        TRY(compile(s->p, bytes));
+        if (fits(s->p, budget, bytes))
             return write_text(s->p);
-        if (bytes < least)
-            least = bytes, best = s->choices[i].index;
+        if (bytes[TESS_DOMAIN_DEVICE] < least)
+            least = bytes[TESS_DOMAIN_DEVICE], best = s->choices[i].index;
     }
     apply(s, best);
-    TRY(compile(s->p, &least));
+    TRY(compile(s->p, bytes));
     TRY(write_text(s->p));
     return tess__fail(TESS_E_BUDGET,
                       "TESSERA_ACTIVATIONS=%s: no choice of %u fits %llu bytes of device memory; the least takes %llu",
@@ -328,10 +410,8 @@ static tess_status try_all(search *s, uint64_t budget, tess__compile_fn compile)
 
 tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile) {
     search s = { .p = p };
-    const char *spec = p->setup.activation_spec;
     uint64_t budget = p->setup.env.device_budget_bytes;
-    if (spec[4] && !tess_option_parse_bytes(spec + 5, &budget))
-        return tess__activations_check(spec);
+    TRY(read_auto(p->setup.activation_spec, &budget, &s.may_offload));
     if (!budget)
         return tess__fail(TESS_E_INVALID,
                           "TESSERA_ACTIVATIONS is 'auto': expected auto:BYTES, or TESSERA_DEVICE_MEMORY "
@@ -339,6 +419,8 @@ tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile) {
     tess_status status = list_choices(&s);
     if (!status)
         status = try_all(&s, budget, compile);
+    for (int32_t i = 0; i < s.n_kinds; i++)
+        free(s.kinds[i].splits);
     free(s.choices);
     free(s.kind_of);
     return status;

@@ -14,10 +14,13 @@ int tess__activations_uniform(const char *spec, int *mode);
 tess_status tess__activations_resolve(tess__plan *p);
 int tess__activations_are_auto(const tess__plan *p);
 /** The assignment of keep, selective and recompute with the least work whose planned device memory is at most what auto
- * allows: `compile` is called for each that is tried, the cheapest first, and says its bytes. TESS_E_BUDGET when none
- * fits; the plan is then the one that needs least. Sets p->activations_text. */
-typedef tess_status (*tess__compile_fn)(tess__plan *, uint64_t *device_bytes);
+ * allows; of offload too, where auto may, and of equal work the one that moves the least bytes. `compile` is called for
+ * each that is tried, the cheapest first, and says its bytes. TESS_E_BUDGET when none fits; the plan is then the one
+ * that needs least. Sets p->activations_text. */
+typedef tess_status (*tess__compile_fn)(tess__plan *, uint64_t bytes[3] /* by domain */);
 tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile);
+/** Bytes that a pass moves to the host, and back. */
+double tess__activations_moved(const tess__plan *p);
 /** Work that a block's mode adds to a pass. */
 double tess__activations_work(const tess__plan *p, int32_t block, int mode);
 #endif

@@ -199,7 +199,8 @@ static tess_status finish_program(tess__compiler *b, int with_grads, tess__progr
             out->buffers[i].last = out->n_instrs;
     tess__program resident = { 0 }, lent = { 0 };
     tess_status s = tess__resident(b->setup, b->layout, with_grads, &resident);
-    if (!s && (out->kind & 15) != TESS_PASS_TRAIN) /* between a pass and its step gradients lie in the step arena */
+    int may_see = out->kind == TESS__PASS_CLIP || !tess__steps_in_pass(b->model, b->setup);
+    if (!s && may_see && (out->kind & 15) != TESS_PASS_TRAIN) /* gradients wait for their step in the step arena */
         s = tess__resident(b->setup, b->layout, 1, &lent);
     if (!s)
         s = tess__assign_offsets(out, &resident, &lent, b->setup->align);
@@ -272,7 +273,7 @@ static tess_status compile_steps(tess__compiler *b) {
                               .category = TESS_CAT_SHARD_GRAD,
                               .index = g,
                               .unit = group->unit,
-                              .bytes = tess__round_up(group->shard_elems * 4, b->setup->align),
+                              .bytes = tess__round_up(tess__shard_grad_bytes(group), b->setup->align),
                               .last = INT32_MAX };
         TRY(tess__program_buffer(b->p, &live, tess__emit_buffer_of(b, TESS__SHARD_GRAD, g)));
         TRY(tess__group_optimize(b, g));

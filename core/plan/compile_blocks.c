@@ -76,6 +76,16 @@ static tess_status reload_ahead(tess__compiler *b, int32_t block) {
     return reload(b, block - 2, TESS__OUTPUTS);
 }
 
+static tess_status backward_begin(tess__compiler *b, int32_t block) {
+    if (b->model->blocks[block].options.flags & TESS_BLOCK_DROP_OUTPUT)
+        TRY(tess__emit_free(b, TESS__OUTPUT, block));
+    TRY(reload_ahead(b, block));
+    if (block == 0 || tess__grad_in_place(b->model, block))
+        return TESS_OK;
+    return tess__emit_alloc(b, TESS__OUTPUT_GRAD, tess__grad_place(b->model, block - 1), TESS_CAT_ACTIVATION, -1,
+                            b->model->blocks[block - 1].options.output_bytes, 0);
+}
+
 tess_status tess__block_begin(tess__compiler *b, uint8_t type, int32_t block) {
     const tess_block_options *o = &b->model->blocks[block].options;
     int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
@@ -87,10 +97,7 @@ tess_status tess__block_begin(tess__compiler *b, uint8_t type, int32_t block) {
     if (type == TESS__RECOMPUTE_BEGIN)
         TRY(end_reload(b, block - 1, TESS__OUTPUTS));
     if (type == TESS__BACKWARD_BEGIN)
-        TRY(reload_ahead(b, block));
-    if (type == TESS__BACKWARD_BEGIN && block > 0)
-        TRY(tess__emit_alloc(b, TESS__OUTPUT_GRAD, block - 1, TESS_CAT_ACTIVATION, -1,
-                             b->model->blocks[block - 1].options.output_bytes, 0));
+        TRY(backward_begin(b, block));
     uint64_t scratch = type != TESS__BACKWARD_BEGIN    ? o->forward_scratch_bytes
                        : tess__block_remakes(b, block) ? o->remake_scratch_bytes
                        : is_selective(b, block)        ? o->selective_scratch_bytes
@@ -112,7 +119,8 @@ tess_status tess__block_end(tess__compiler *b, uint8_t type, int32_t block) {
         if (!train && last)
             TRY(tess__emit_free(b, TESS__OUTPUT, block));
     } else if (type == TESS__BACKWARD_END) {
-        TRY(tess__emit_free(b, TESS__OUTPUT_GRAD, block));
+        if (!tess__grad_in_place(b->model, block))
+            TRY(tess__emit_free(b, TESS__OUTPUT_GRAD, tess__grad_place(b->model, block)));
         TRY(tess__emit_free(b, TESS__SAVED, block));
         TRY(tess__emit_free(b, TESS__OUTPUT, block));
     }

@@ -138,7 +138,8 @@ static tess_status book_shard_grad(tess__compiler *b, int32_t g, uint8_t flags) 
     const tess__group *group = &b->layout->groups[g];
     if (b->setup->accum > 1)
         return TESS_OK; /* lives across passes: the engine books it at the first microbatch */
-    return tess__emit_alloc(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit, group->shard_elems * 4, flags);
+    return tess__emit_alloc(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit, tess__shard_grad_bytes(group),
+                            flags);
 }
 
 /* Kernels write every element of the gradient before anything reads it: no parameter adds, and there is no padding. */
@@ -207,8 +208,17 @@ static tess_status replicate(tess__compiler *b, int32_t g) {
     return tess__emit_post(b, TESS__REPLICATE, 0, g, &c);
 }
 
+/* The rounded leaf is the sharded gradient. */
+static tess_status round_leaf(tess__compiler *b, int32_t g) {
+    TRY(book_shard_grad(b, g, 0));
+    TRY(tess__emit(b, TESS__CAST_WIRE, g));
+    return tess__emit_free(b, TESS__GRAD, g);
+}
+
 static tess_status post_reduce(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
+    if (group->grad_shard != TESS_F32)
+        return round_leaf(b, g);
     TRY(prepare_send(b, g));
     if (needs_part(b, group))
         TRY(tess__emit_alloc(b, TESS__PART, g, TESS_CAT_COMM, group->unit, group->shard_elems * 4, 0));
@@ -229,6 +239,8 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
 static tess_status finish_group(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     int sharded = b->setup->shard_ranks > 1, replicated = b->setup->replicas > 1;
+    if (group->grad_shard != TESS_F32)
+        return TESS_OK;
     if (sharded || (!replicated && !group->grad_in_place)) {
         TRY(tess__emit(b, TESS__REDUCE_WAIT, g));
         TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));

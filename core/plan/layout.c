@@ -82,6 +82,29 @@ int tess__saves_selectively(const tess__model *m, const tess__setup *s, int32_t 
            o->selective_saved_bytes && !(o->flags & TESS_BLOCK_KEEP);
 }
 
+int tess__steps_in_pass(const tess__model *m, const tess__setup *s) {
+    return s->step_in_pass && m->n_blocks > 0 && s->accum == 1 && s->optimizer;
+}
+
+int tess__steps_by_unit(const tess__model *m, const tess__setup *s) {
+    return s->no_clip && tess__steps_in_pass(m, s);
+}
+
+uint64_t tess__shard_grad_bytes(const tess__group *g) {
+    return g->shard_elems * tess_dtype_bytes(g->grad_shard);
+}
+
+int tess__grad_in_place(const tess__model *m, int32_t block) {
+    return block > 0 && block < m->n_blocks - 1 && m->blocks[block].options.flags & TESS_BLOCK_GRAD_IN_PLACE &&
+           m->blocks[block].options.output_bytes == m->blocks[block - 1].options.output_bytes;
+}
+
+int32_t tess__grad_place(const tess__model *m, int32_t of) {
+    while (tess__grad_in_place(m, of + 1))
+        of++;
+    return of;
+}
+
 double tess__made_again(const tess__model *m, const tess__setup *s, int32_t block) {
     if (block < 0 || block == m->n_blocks - 1)
         return 0;
@@ -110,7 +133,7 @@ static void ask_activations(question *q, const tess__model *m, const tess__setup
                                         .bytes = bytes };
 }
 
-static tess_status place_all(tess__layout *l, const tess__model *m, const tess__setup *s) {
+tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess__setup *s) {
     question q = { 0 };
     size_t most = (size_t)l->n_groups * (size_t)(1 + gradients(s) + s->n_states) + 2;
     tess_error e = { .struct_size = sizeof e };
@@ -119,8 +142,10 @@ static tess_status place_all(tess__layout *l, const tess__model *m, const tess__
     q.placements = calloc(most, sizeof *q.placements);
     if (!q.regions || !q.placements)
         status = tess__fail(TESS_E_NOMEM, "no memory to place %d groups", l->n_groups);
+    l->activation_rest = (tess__rest){ 0 };
     for (int32_t g = 0; !status && g < l->n_groups; g++) {
-        l->groups[g].grad_rest.domain = l->groups[g].state_rest.domain = TESS_DOMAIN_DEVICE;
+        tess__group *of = &l->groups[g];
+        of->param_rest = of->grad_rest = of->state_rest = (tess__rest){ .domain = TESS_DOMAIN_DEVICE };
         ask_group(&q, l, s, g);
     }
     if (!status)
@@ -226,7 +251,17 @@ static void measure_group(const tess__setup *s, tess__group *g) {
     g->flat_elems = g->shard_elems * s_ranks;
 }
 
-static void finish_group(const tess__setup *s, tess__group *g) {
+/* On one rank the sharded gradient is a single leaf, which was rounded to the wire's dtype: that dtype holds it
+ * exactly. The engine alone reads it, by kernels of the host. */
+static int shard_is_leaf(const tess__model *m, const tess__setup *s, const tess__group *g) {
+    int on_device = g->param_rest.domain == TESS_DOMAIN_DEVICE && g->grad_rest.domain == TESS_DOMAIN_DEVICE &&
+                    g->state_rest.domain == TESS_DOMAIN_DEVICE;
+    return g->trainable && s->nranks == 1 && g->grad_wire == TESS_BF16 && g->grad_local == TESS_F32 &&
+           g->master == TESS_F32 && on_device && tess__one_memory(s) && tess__steps_in_pass(m, s);
+}
+
+static void finish_group(const tess__model *m, const tess__setup *s, tess__group *g) {
+    g->grad_shard = shard_is_leaf(m, s, g) ? g->grad_wire : TESS_F32;
     g->in_place = s->shard_ranks == 1 && g->master == g->compute && g->param_rest.domain == TESS_DOMAIN_DEVICE;
     g->grad_in_place = g->trainable && s->shard_ranks == 1 && s->accum == 1 && g->grad_local == g->grad_wire &&
                        g->grad_local == TESS_F32 && g->grad_rest.domain == TESS_DOMAIN_DEVICE;
@@ -360,10 +395,10 @@ tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32
         l.groups[g].first_param = first[g];
         measure_group(s, &l.groups[g]);
     }
-    if ((status = place_all(&l, m, s)))
+    if ((status = tess__layout_place(&l, m, s)))
         goto err_free;
     for (int32_t g = 0; g < l.n_groups; g++)
-        finish_group(s, &l.groups[g]);
+        finish_group(m, s, &l.groups[g]);
     place_others(m, s, &l);
     measure_results(m, s, &l);
     *out = l;

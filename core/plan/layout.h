@@ -8,6 +8,11 @@
 
 enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = 4, TESS__CHUNK_ELEMS = 65536 };
 
+enum {                       /* a sharded gradient in the step arena: resident.c */
+       TESS__GRAD_STAYS = 1, /* from a pass to the step that follows */
+       TESS__GRAD_PASSES     /* the step is part of the pass */
+};
+
 /* Where something rests between its uses, by the offload plugin's word. */
 typedef struct {
     uint32_t domain; /* TESS_DOMAIN_… */
@@ -19,12 +24,13 @@ typedef struct {
     int32_t unit;
     int trainable;
     uint32_t master, compute, grad_local, grad_wire; /* dtypes */
-    uint64_t used_elems, shard_elems, flat_elems;    /* flat = S * shard, zero padded behind used */
-    int32_t first_param, n_params;                   /* in tess__layout.order, ascending by offset */
+    uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
+    uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
+    int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */
     int in_place;      /* the shard is the whole in the compute dtype: no gather, the kernels read it where it rests */
     int grad_in_place; /* kernels add straight into the sharded gradient */
-    int grad_moves;    /* the sharded gradient lives in the step arena, from its reduction to the step: resident.c */
-    uint64_t grad_offset; /* and there it lies, in every program but the fused one */
+    int grad_moves; /* TESS__GRAD_…: the sharded gradient lives in the step arena, from its reduction to the step */
+    uint64_t grad_offset; /* and there it lies, in every program but the fused one, where it stays */
     tess__rest param_rest, grad_rest, state_rest;
 } tess__group;
 
@@ -50,15 +56,28 @@ typedef struct {
 /** unit_of_param: as tess__wrap_apply gives it. Sets unit, group and offset of the model's parameters. */
 tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t *unit_of_param, int32_t n_units,
                                tess__layout *out);
+/** Asks the offload plugin again what rests where: another part of the activations may wait on the host now. */
+tess_status tess__layout_place(tess__layout *, const tess__model *, const tess__setup *);
 void tess__layout_free(tess__layout *);
 
 /** The dtypes that the precision plugin gives one parameter. */
 tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_precision_choice *out);
 
+/** Each training pass is one that steps: nothing comes between the gradients and their step. */
+int tess__steps_in_pass(const tess__model *, const tess__setup *);
+/** Each unit steps as soon as its gradient is reduced. */
+int tess__steps_by_unit(const tess__model *, const tess__setup *);
+/** Bytes of a group's sharded gradient. */
+uint64_t tess__shard_grad_bytes(const tess__group *);
+
 /** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0. */
 uint64_t tess__offloaded_bytes(const tess__model *, const tess__setup *, int32_t block, int output);
 /** The block's training writes selective_saved_bytes. */
 int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t block);
+/** The block's input gradient takes the place of its output's. */
+int tess__grad_in_place(const tess__model *, int32_t block);
+/** The block by whose number the place of block `of`'s output gradient goes: its own, or that of a later one. */
+int32_t tess__grad_place(const tess__model *, int32_t of);
 /** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */
 double tess__made_again(const tess__model *, const tess__setup *, int32_t block);
 

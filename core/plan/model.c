@@ -178,7 +178,7 @@ tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, i
     if (!o->forward || !o->backward)
         return tess__fail(TESS_E_INVALID, "block \"%s\" has no %s function", o->name ? o->name : "",
                           o->forward ? "backward" : "forward");
-    if (o->flags & ~(uint32_t)TESS_BLOCK_KEEP)
+    if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE))
         return tess__fail(TESS_E_INVALID, "block \"%s\": unknown flags 0x%x", o->name ? o->name : "", o->flags);
     tess_status s = tess__model_add_scope(m, o->name, 0, &at);
     if (s || (s = grow((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))

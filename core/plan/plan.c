@@ -21,6 +21,10 @@ static uint32_t pass_kind(int program) {
 /* Programs that this run can never enter are left empty. */
 static int is_wanted(const tess__plan *p, int program) {
     int at_end = p->setup.accum > 1 && !p->setup.sync_each;
+    if (tess__steps_by_unit(&p->model, &p->setup) && (program == TESS__P_TRAIN || program == TESS__P_CLIP))
+        return 0;
+    if (tess__steps_in_pass(&p->model, &p->setup) && (program == TESS__P_STEP || program == TESS__P_NORM))
+        return 0;
     if (program == TESS__P_NO_SYNC)
         return at_end;
     if (program == TESS__P_FUSED)
@@ -40,8 +44,9 @@ static void note_gradients(tess__plan *p) {
 
 static tess_status compile_programs(tess__plan *p, int lend) {
     tess_status s = TESS_OK;
+    int how = tess__steps_by_unit(&p->model, &p->setup) ? TESS__GRAD_PASSES : TESS__GRAD_STAYS;
     for (int32_t g = 0; g < p->layout.n_groups; g++)
-        p->layout.groups[g].grad_moves = lend && tess__grad_moves(&p->setup, &p->model, &p->layout.groups[g]);
+        p->layout.groups[g].grad_moves = lend && tess__grad_moves(&p->setup, &p->model, &p->layout.groups[g]) ? how : 0;
     for (int i = 0; !s && i < TESS__N_PROGRAMS; i++) {
         if (!is_wanted(p, i))
             continue;
@@ -219,12 +224,14 @@ static tess_status wrap_and_lay_out(tess__plan *p) {
 }
 
 /* Again, of the same layout. */
-static tess_status compile_anew(tess__plan *p, uint64_t *device_bytes) {
+static tess_status compile_anew(tess__plan *p, uint64_t bytes[3]) {
     for (int i = 0; i < TESS__N_PROGRAMS; i++)
         tess__program_free(&p->programs[i]);
     tess__program_free(&p->resident);
+    TRY(tess__layout_place(&p->layout, &p->model, &p->setup));
     TRY(compile_all(p));
-    *device_bytes = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
+    bytes[TESS_DOMAIN_DEVICE] = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
+    bytes[TESS_DOMAIN_HOST] = tess__planned_bytes(p, TESS_DOMAIN_HOST);
     return TESS_OK;
 }
 

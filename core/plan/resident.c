@@ -109,7 +109,7 @@ static tess_status lend(tess__program *out, const tess__group *g, int32_t index,
                        .category = TESS_CAT_SHARD_GRAD,
                        .index = index,
                        .unit = g->unit,
-                       .bytes = tess__round_up(g->shard_elems * 4, align),
+                       .bytes = tess__round_up(tess__shard_grad_bytes(g), align),
                        .offset = g->grad_offset };
     int32_t at;
     return r.bytes ? tess__program_buffer(out, &r, &at) : TESS_OK;
@@ -130,10 +130,10 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
             TRY(keep(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
         for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
             TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align));
-        if (g->trainable && with_grads && g->grad_moves)
+        if (g->trainable && with_grads && g->grad_moves == TESS__GRAD_STAYS)
             TRY(lend(out, g, i, s->align));
-        else if (g->trainable && with_grads)
-            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
+        else if (g->trainable && with_grads && !g->grad_moves)
+            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, tess__shard_grad_bytes(g),
                      s->align));
     }
     TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));

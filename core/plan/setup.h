@@ -22,6 +22,7 @@ typedef struct {
     int activations;             /* TESS__ACTIVATIONS_…, of all blocks; or */
     const char *activation_spec; /* a text that tells blocks apart, else null; and what the plan made of it: */
     const uint8_t *modes;        /* by block; null: `activations` */
+    int step_in_pass, no_clip;   /* TESS_OPTIONS_STEP_IN_PASS, TESS_OPTIONS_NO_CLIP */
     uint32_t optimizer;          /* TESS_OPT_…, 0: none, or the program's own */
     int own_optimizer;
     int32_t n_states; /* of the optimizer, per parameter */

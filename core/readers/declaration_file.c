@@ -26,6 +26,10 @@ static void write_options(FILE *f, const tess__plan *p, const tess__selection *x
         option(f, keys[kind], kind == TESS_KIND_COMM && x->comm_picked ? "auto" : x->text[kind]);
     option(f, "strategy", p->setup.strategy);
     option(f, "optimizer", optimizer);
+    if (p->setup.step_in_pass)
+        option(f, "step-in-pass", "1");
+    if (p->setup.no_clip)
+        option(f, "no-clip", "1");
     fprintf(f, "open %u %d %d %" PRIu64 " %" PRIu64 "\n", o->pointer_mem, o->momentum != 0, p->setup.accum,
             o->device_memory_bytes, o->input_bytes);
 }

@@ -351,7 +351,7 @@ static tess_status reduce(sim *s, const tess__instr *in) {
 
 /* Reads the gradient, updates the master and every state. */
 static double optimizer_bytes(const sim *s, const tess__group *g) {
-    return (double)g->shard_elems * 4 * (3 + 2 * s->in->setup->n_states);
+    return (double)tess__shard_grad_bytes(g) + (double)g->shard_elems * 4 * (2 + 2 * s->in->setup->n_states);
 }
 
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */

@@ -60,7 +60,7 @@ small="--layers 3 --width 64 --heads 4 --context 32 --batch 4"
 # shellcheck disable=SC2086
 model 1 70 gpt $small
 model 1 80 mnist --batch 8
-model 1 90 convbn --image-size 16 --hidden 8
+model 1 93 convbn --image-size 16 --hidden 8
 if [ $network = 1 ]; then
   # shellcheck disable=SC2086
   TESSERA_WRAP=none model 2 70 gpt $small

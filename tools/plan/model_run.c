@@ -112,12 +112,20 @@ static tool_planner planner_of(const train_settings *s) {
                            .is_model = 1 };
 }
 
+/* A run steps in its last microbatch's pass, and clips in every step or in none. */
+static uint32_t promises_of(const train_settings *s) {
+    if (s->steps_apart)
+        return 0;
+    return TESS_OPTIONS_STEP_IN_PASS | (s->clip > 0 ? 0 : TESS_OPTIONS_NO_CLIP);
+}
+
 tess_status model_run_open(const train_settings *s, int32_t plan_ranks, tool_planner *planner, model_options *how,
                            model **m, tess **t) {
     *planner = planner_of(s);
     tess_options o = { .struct_size = sizeof o,
                        .pointer_mem = readable_memory(),
                        .plan_only = plan_ranks != 0,
+                       .flags = promises_of(s),
                        .ranks = plan_ranks,
                        .optimizer = s->optimizer,
                        .momentum = (float)s->momentum,

@@ -181,6 +181,10 @@ static tess_status read_option(reader *r) {
     for (int i = 0; i < 7 && status == TESS_OK; i++)
         if (strcmp(key, option_keys[i]) == 0)
             snprintf(r->options[i], sizeof r->options[i], "%s", r->word);
+    if (strcmp(key, "step-in-pass") == 0)
+        r->open.flags |= TESS_OPTIONS_STEP_IN_PASS;
+    if (strcmp(key, "no-clip") == 0)
+        r->open.flags |= TESS_OPTIONS_NO_CLIP;
     return status;
 }
 

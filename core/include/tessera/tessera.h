@@ -53,7 +53,13 @@ typedef struct { /* one option by its name in docs/variables.md: { "timeout", "3
  * the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot be had. */
 typedef tess_status (*tess_plan_fn)(void *user, const tess_setting *settings, uint32_t n, uint64_t bytes[3],
                                     double *seconds);
-enum { TESS_OPTIONS_WIN = 1 /* tess_options.flags: what is set there wins over the environment, as a command line does */ };
+enum { /* tess_options.flags */
+    TESS_OPTIONS_WIN = 1,         /* what is set there wins over the environment, as a command line does */
+    TESS_OPTIONS_STEP_IN_PASS = 2, /* blocks, one microbatch per step: each training pass is a tess_run with its step.
+                                    * Nothing is planned that would see gradients between them; another pass is refused */
+    TESS_OPTIONS_NO_CLIP = 4       /* and without clipping, which is then refused: a sharded gradient is planned from its
+                                    * reduction to the step of its unit, not for the whole step */
+};
 typedef struct { /* the environment wins over these, unless flags say otherwise: docs/variables.md */
     uint32_t struct_size;
     uint32_t pointer_mem; /* 1 << TESS_MEM_…: memory my code can read; 0: host only. Another device is refused */
@@ -193,7 +199,7 @@ typedef struct { /* one call of a block; pointers hold during the call */
     int32_t n_params, threads; /* threads: how many the block may use */
     const void *batch;    /* the pass's input: tess_options.input_bytes */
     const void *input;    /* the previous block's output; null in the first block */
-    void *output;         /* forward: write; backward: as written, read-only */
+    void *output;         /* forward: write; backward: as written, read-only; null with TESS_BLOCK_DROP_OUTPUT */
     void *saved;          /* forward: write what backward needs; null in an evaluation */
     void *scratch;        /* forward_scratch_bytes or backward_scratch_bytes, contents undefined */
     const void *grad_output; /* backward: of output; null in the last block */
@@ -202,7 +208,12 @@ typedef struct { /* one call of a block; pointers hold during the call */
     uint32_t reserved;
 } tess_block_call;
 typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
-enum { TESS_BLOCK_KEEP = 1 /* what it saves is kept until backward, whatever TESSERA_ACTIVATIONS says */ };
+enum {
+    TESS_BLOCK_KEEP = 1,         /* what it saves is kept until backward, whatever TESSERA_ACTIVATIONS says */
+    TESS_BLOCK_DROP_OUTPUT = 2,  /* backward does not read the block's output: it is null there, and its memory free */
+    TESS_BLOCK_GRAD_IN_PLACE = 4 /* grad_input may be grad_output: backward reads no element there that it has written
+                                  * over. Heeded where the block's output has the size of its input */
+};
 typedef struct {
     uint32_t struct_size, flags; /* TESS_BLOCK_… */
     const char *name; /* its module: the block reads every parameter below that name (and its aliases); copied */

@@ -90,6 +90,44 @@ static void test_engine__planned_bytes_equal_obtained_bytes(void **state) {
     tess_close(t);
 }
 
+static tess *open_promised(toy *m) {
+    tess *t = NULL;
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
+    o.flags = TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, m, 1), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    return t;
+}
+
+static void refuse_promised(const tess_optimizer_options *step, const char *text) {
+    toy m;
+    double loss;
+    tess *t = open_promised(&m);
+    assert_int_equal(toy_run(t, TESS_PASS_TRAIN, 0, &step_options, &loss), TESS_OK);
+    assert_int_equal(toy_run(t, TESS_PASS_TRAIN, 1, step, &loss), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), text));
+    tess_close(t);
+}
+
+static void test_engine__a_step_in_each_pass_changes_no_bits_and_is_held_to(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_promised(&m);
+    tess_stats s = { .struct_size = sizeof s };
+    assert_int_equal(t->plan.programs[TESS__P_TRAIN].n_instrs, 0);
+    train(t, &m, 1, 1, 3);
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    assert_int_equal(s.peak_bytes[TESS_DOMAIN_DEVICE], s.planned_peak_bytes[TESS_DOMAIN_DEVICE]);
+    assert_int_equal(s.live_bytes[TESS_DOMAIN_DEVICE], s.resting_bytes[TESS_DOMAIN_DEVICE]);
+    assert_true(s.program_hash != 0);
+    assert_int_equal(digest_and_close(t), digest_of(1, 0));
+    tess_optimizer_options clips = step_options;
+    clips.clip_norm = 1;
+    refuse_promised(NULL, "without a step");
+    refuse_promised(&clips, "with clipping");
+}
+
 /* Skips scope c forward and backward: departs, is recompiled once, then runs as compiled. */
 static void partial_pass(tess *t, const toy *m) {
     const void *p[8];
@@ -656,6 +694,7 @@ int main(void) {
         cmocka_unit_test(test_engine__hooks_blocks_and_fused_step_agree),
         cmocka_unit_test(test_engine__strategy_wrap_prefetch_and_recompute_do_not_change_bits),
         cmocka_unit_test(test_engine__planned_bytes_equal_obtained_bytes),
+        cmocka_unit_test(test_engine__a_step_in_each_pass_changes_no_bits_and_is_held_to),
         cmocka_unit_test(test_engine__part_of_the_model_recompiles_once_and_leaves_zero_gradients),
         cmocka_unit_test(test_engine__two_forwards_and_nested_scopes_reduce_once),
         cmocka_unit_test(test_engine__departing_under_strict_is_an_error_that_names_both),

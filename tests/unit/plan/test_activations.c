@@ -95,50 +95,70 @@ static void test_activations__what_means_nothing_is_refused(void **state) {
     refuse("auto:much", "names no bytes of device memory");
     refuse("auto:0", "names no bytes of device memory");
     refuse("keep,auto:1MiB", "'auto:1MiB' is none of them");
+    refuse("auto:1MiB,keep", "'keep' follows auto, which takes offload alone");
+    refuse("auto:,offload", "'auto:' names no bytes of device memory");
+    refuse("auto,offload", "expected auto:BYTES, or TESSERA_DEVICE_MEMORY");
 }
 
 /* ---- auto ---------------------------------------------------------------------------------------------- */
+enum { MODES = 4, ALL = 1024 /* MODES to the power of LAYERS */ };
+static const char *const names[MODES] = { "keep", "recompute", "selective", "offload" };
+
 typedef struct {
-    double work;
+    double work, moved;
     uint64_t bytes;
 } outcome;
 
 static outcome outcome_of(const tess *t) {
-    outcome o = { 0, tess__planned_bytes(&t->plan, TESS_DOMAIN_DEVICE) };
+    outcome o = { 0, tess__activations_moved(&t->plan), tess__planned_bytes(&t->plan, TESS_DOMAIN_DEVICE) };
     for (int b = 0; b < BLOCKS; b++)
         o.work += tess__activations_work(&t->plan, b, tess__activations_of(&t->plan.setup, b));
     return o;
 }
 
-/* Each of the 3^5 ways to keep, recompute or save selectively. */
-static void plan_all(int odd, outcome out[243]) {
-    static const char *const names[] = { "keep", "recompute", "selective" };
-    for (int n = 0; n < 243; n++) {
-        char spec[256] = "";
-        size_t at = 0;
-        for (int i = 0, rest = n; i < LAYERS; i++, rest /= 3)
-            at += (size_t)snprintf(spec + at, sizeof spec - at, "%s%s:h.%d", i ? "," : "", names[rest % 3], i);
-        tess *t;
-        assert_int_equal(plan(spec, odd, &t), TESS_E_PLANNED);
-        out[n] = outcome_of(t);
-        for (int i = 0, rest = n; odd && i < LAYERS; i++, rest /= 3)
-            if (i == 3 && rest % 3 == 2)
-                out[n].work = 1e30; /* which is to keep, by a dearer name */
-        tess_close(t);
-    }
+static outcome plan_one(const int modes[LAYERS], int odd) {
+    char spec[256] = "";
+    size_t at = 0;
+    tess *t;
+    for (int i = 0; i < LAYERS; i++)
+        at += (size_t)snprintf(spec + at, sizeof spec - at, "%s%s:h.%d", i ? "," : "", names[modes[i]], i);
+    assert_int_equal(plan(spec, odd, &t), TESS_E_PLANNED);
+    outcome o = outcome_of(t);
+    if (odd && modes[3] == 2)
+        o.work = 1e30; /* which is to keep, by a dearer name */
+    tess_close(t);
+    return o;
 }
 
-static void check_budget(const outcome all[243], int odd, uint64_t budget) {
+/* Every way to give the layers one of the first `modes` modes each; returns how many. */
+static int plan_all(int odd, int modes, outcome out[ALL]) {
+    int all = 1;
+    for (int i = 0; i < LAYERS; i++)
+        all *= modes;
+    for (int n = 0; n < all; n++) {
+        int of[LAYERS];
+        for (int i = 0, rest = n; i < LAYERS; i++, rest /= modes)
+            of[i] = rest % modes;
+        out[n] = plan_one(of, odd);
+    }
+    return all;
+}
+
+static int is_cheaper(const outcome *a, const outcome *b) {
+    return a->work < b->work || (a->work == b->work && a->moved < b->moved);
+}
+
+static void check_budget(const outcome *all, int n_all, int odd, const char *behind, uint64_t budget) {
     char spec[64];
     tess *t, *again;
-    snprintf(spec, sizeof spec, "auto:%llu", (unsigned long long)budget);
+    snprintf(spec, sizeof spec, "auto:%llu%s", (unsigned long long)budget, behind);
     assert_int_equal(plan(spec, odd, &t), TESS_E_PLANNED);
     outcome chosen = outcome_of(t);
     assert_true(chosen.bytes <= budget);
-    for (int n = 0; n < 243; n++)
-        if (all[n].work < chosen.work && all[n].bytes <= budget)
-            fail_msg("%llu bytes: work %g was chosen, %g fits too", (unsigned long long)budget, chosen.work,
-                     all[n].work);
+    for (int n = 0; n < n_all; n++)
+        if (is_cheaper(&all[n], &chosen) && all[n].bytes <= budget)
+            fail_msg("%s: work %g and %g bytes moved were chosen, %g and %g fit too", spec, chosen.work, chosen.moved,
+                     all[n].work, all[n].moved);
     tess_info info = { .struct_size = sizeof info };
     assert_int_equal(tess_info_get(t, &info), TESS_OK);
     assert_int_equal(plan(info.activations, odd, &again), TESS_E_PLANNED); /* what it says is a value of the option */
@@ -148,27 +168,55 @@ static void check_budget(const outcome all[243], int odd, uint64_t budget) {
     tess_close(t);
 }
 
-static void test_activations__auto_passes_over_nothing_cheaper_that_fits(void **state) {
-    static outcome all[243];
-    (void)state;
-    for (int odd = 0; odd < 2; odd++) {
-        uint64_t least = UINT64_MAX, most = 0;
-        plan_all(odd, all);
-        for (int n = 0; n < 243; n++) {
-            least = all[n].bytes < least ? all[n].bytes : least;
-            most = all[n].bytes > most ? all[n].bytes : most;
-        }
-        assert_true(most > least + 100000);
-        for (uint64_t i = 0; i <= 10; i++)
-            check_budget(all, odd, least + (most - least) * i / 10);
-        char spec[64];
-        tess *t;
-        snprintf(spec, sizeof spec, "auto:%llu", (unsigned long long)least - 1);
-        assert_int_equal(plan(spec, odd, &t), TESS_E_BUDGET);
-        assert_non_null(strstr(tess_last_error(), "fits"));
-        assert_int_equal(outcome_of(t).bytes, least); /* left to be read */
-        tess_close(t);
+static void check_budgets(int odd, int modes, const char *behind) {
+    static outcome all[ALL];
+    uint64_t least = UINT64_MAX, most = 0;
+    int n_all = plan_all(odd, modes, all);
+    for (int n = 0; n < n_all; n++) {
+        least = all[n].bytes < least ? all[n].bytes : least;
+        most = all[n].bytes > most ? all[n].bytes : most;
     }
+    assert_true(most > least + 100000);
+    for (uint64_t i = 0; i <= 10; i++)
+        check_budget(all, n_all, odd, behind, least + (most - least) * i / 10);
+    char spec[64];
+    tess *t;
+    snprintf(spec, sizeof spec, "auto:%llu%s", (unsigned long long)least - 1, behind);
+    assert_int_equal(plan(spec, odd, &t), TESS_E_BUDGET);
+    assert_non_null(strstr(tess_last_error(), "fits"));
+    assert_int_equal(outcome_of(t).bytes, least); /* left to be read */
+    tess_close(t);
+}
+
+static void test_activations__auto_passes_over_nothing_cheaper_that_fits(void **state) {
+    (void)state;
+    check_budgets(0, 3, "");
+    check_budgets(1, 3, "");
+}
+
+static void test_activations__auto_with_offload_passes_over_nothing_cheaper_that_fits(void **state) {
+    (void)state;
+    check_budgets(0, 4, ",offload");
+    check_budgets(1, 4, ",offload");
+}
+
+static void test_activations__auto_with_offload_keeps_to_the_host_budget(void **state) {
+    (void)state;
+    tess *t;
+    assert_int_equal(plan("offload", 0, &t), TESS_E_PLANNED);
+    uint64_t device = tess__planned_bytes(&t->plan, TESS_DOMAIN_DEVICE);
+    uint64_t host = tess__planned_bytes(&t->plan, TESS_DOMAIN_HOST);
+    char spec[64], budget[32];
+    tess_close(t);
+    snprintf(spec, sizeof spec, "auto:%llu,offload", (unsigned long long)device);
+    snprintf(budget, sizeof budget, "%llu", (unsigned long long)host / 2);
+    setenv("TESSERA_HOST_MEMORY", budget, 1);
+    assert_int_equal(plan(spec, 0, &t), TESS_E_PLANNED);
+    assert_true(tess__planned_bytes(&t->plan, TESS_DOMAIN_HOST) <= host / 2);
+    assert_true(tess__planned_bytes(&t->plan, TESS_DOMAIN_DEVICE) <= device);
+    assert_true(outcome_of(t).work > 0);
+    tess_close(t);
+    unsetenv("TESSERA_HOST_MEMORY");
 }
 
 int main(void) {
@@ -177,6 +225,8 @@ int main(void) {
         cmocka_unit_test(test_activations__a_text_means_blocks),
         cmocka_unit_test(test_activations__what_means_nothing_is_refused),
         cmocka_unit_test(test_activations__auto_passes_over_nothing_cheaper_that_fits),
+        cmocka_unit_test(test_activations__auto_with_offload_passes_over_nothing_cheaper_that_fits),
+        cmocka_unit_test(test_activations__auto_with_offload_keeps_to_the_host_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

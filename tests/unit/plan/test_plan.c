@@ -83,9 +83,11 @@ static tess_status no_block(void *user, const tess_block_call *c) {
 }
 
 /* Two blocks of one parameter each, on one rank, with SGD: parameters and gradients, no states. */
-static void plan_blocks(tess__plan *p, plan *f, uint64_t saved, uint64_t forward_scratch, uint64_t backward_scratch) {
+static void plan_blocks(tess__plan *p, plan *f, int step_in_pass, uint64_t saved, uint64_t forward_scratch,
+                        uint64_t backward_scratch) {
     static const char *const names[] = { "a", "b" };
     plan_init(f, 1);
+    f->setup.step_in_pass = f->setup.no_clip = step_in_pass;
     assert_int_equal(tess__setup_optimizer(&f->setup, "sgd", 0), TESS_OK);
     for (int i = 0; i < 2; i++) {
         tess_block_options o = { .struct_size = sizeof o,
@@ -116,7 +118,7 @@ static void test_plan__gradients_lie_among_activations(void **state) {
     enum { SAVED = 128000, SCRATCH = 51200 };
     plan f;
     tess__plan p;
-    plan_blocks(&p, &f, SAVED, SCRATCH, SCRATCH);
+    plan_blocks(&p, &f, 0, SAVED, SCRATCH, SCRATCH);
     assert_int_equal(count_gradients(&p, TESS__STEP), 2);
     assert_int_equal(p.resident.step_bytes[TESS_DOMAIN_DEVICE], 2 * PARAM);
     /* the backward of b: both blocks' saved values, outputs, the gradient of a's output, scratch, the gradient of b */
@@ -133,12 +135,69 @@ static void test_plan__gradients_rest_apart_from_a_large_evaluation(void **state
     enum { SAVED = 6400, LARGEST = 640000, LARGER = 600000 };
     plan f;
     tess__plan p;
-    plan_blocks(&p, &f, SAVED, LARGEST, LARGER);
+    plan_blocks(&p, &f, 0, SAVED, LARGEST, LARGER);
     assert_int_equal(count_gradients(&p, TESS__RESIDENT), 2);
     assert_int_equal(p.resident.step_bytes[TESS_DOMAIN_DEVICE], 4 * PARAM);
     /* the forward of b in training: both blocks' saved values, outputs, scratch */
     assert_int_equal(tess__planned_bytes(&p, TESS_DOMAIN_DEVICE), 4 * PARAM + 2 * SAVED + OUTPUT + RESULT + LARGEST);
     tess__plan_free(&p);
+}
+
+/* With a step in each pass a gradient ends with its unit's step: no two are there at once, and nothing is planned that
+ * would find them later. */
+static void test_plan__gradients_that_step_in_their_pass_end_within_it(void **state) {
+    (void)state;
+    enum { SAVED = 640, SCRATCH = 51200 };
+    plan f;
+    tess__plan p;
+    plan_blocks(&p, &f, 0, SAVED, SCRATCH, SCRATCH);
+    /* the backward of a: its saved values, its output, that one's gradient, scratch, the gradients of a and b */
+    assert_int_equal(tess__planned_bytes(&p, TESS_DOMAIN_DEVICE), 2 * PARAM + SAVED + 2 * OUTPUT + SCRATCH + 2 * PARAM);
+    tess__plan_free(&p);
+    plan_blocks(&p, &f, 1, SAVED, SCRATCH, SCRATCH);
+    assert_int_equal(count_gradients(&p, TESS__STEP) + count_gradients(&p, TESS__RESIDENT), 0);
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        assert_int_equal(p.programs[i].n_instrs > 0, i == TESS__P_FUSED || i == TESS__P_EVAL || i == TESS__P_FULL);
+    /* the backward of b: both blocks' saved values, outputs, the gradient of a's output, scratch, the gradient of b */
+    assert_int_equal(tess__planned_bytes(&p, TESS_DOMAIN_DEVICE),
+                     2 * PARAM + 2 * SAVED + 2 * OUTPUT + RESULT + SCRATCH + PARAM);
+    tess__plan_free(&p);
+}
+
+/* Four blocks, of which the two in the middle have `flags`: the peak is the backward of the third. */
+static uint64_t bytes_with_flags(uint32_t flags, uint64_t third_output) {
+    enum { SAVED = 640, SCRATCH = 51200 };
+    static const char *const names[] = { "a", "b", "c", "d" };
+    plan f;
+    plan_init(&f, 1);
+    f.setup.step_in_pass = f.setup.no_clip = 1;
+    assert_int_equal(tess__setup_optimizer(&f.setup, "sgd", 0), TESS_OK);
+    for (int i = 0; i < 4; i++) {
+        char param[8];
+        tess_block_options o = { .struct_size = sizeof o, .name = names[i], .forward = no_block, .backward = no_block };
+        o.flags = i == 1 || i == 2 ? flags : 0;
+        o.output_bytes = i == 3 ? RESULT : i == 2 ? third_output : OUTPUT;
+        o.saved_bytes = i < 3 ? SAVED : 0;
+        o.backward_scratch_bytes = i < 3 ? SCRATCH : 0;
+        snprintf(param, sizeof param, "%s.w", names[i]);
+        assert_int_equal(tess__model_add_block(&f.model, &o, NULL), TESS_OK);
+        assert_int_equal(plan_param(&f, param, PARAM / 4, 0), TESS_OK);
+    }
+    tess__plan p = { .setup = f.setup, .model = f.model, .wrap = wrap_of(tess__wrap_scopes_open, "scopes") };
+    assert_int_equal(tess__plan_make(&p), TESS_OK);
+    uint64_t bytes = tess__planned_bytes(&p, TESS_DOMAIN_DEVICE);
+    tess__plan_free(&p);
+    return bytes - 5 * PARAM - 3 * SAVED - SCRATCH;
+}
+
+static void test_plan__a_dropped_output_and_a_gradient_in_place_take_nothing(void **state) {
+    (void)state;
+    assert_int_equal(bytes_with_flags(0, OUTPUT), 5 * OUTPUT); /* three outputs, the gradients of two */
+    assert_int_equal(bytes_with_flags(TESS_BLOCK_DROP_OUTPUT, OUTPUT), 4 * OUTPUT);
+    assert_int_equal(bytes_with_flags(TESS_BLOCK_GRAD_IN_PLACE, OUTPUT), 4 * OUTPUT);
+    assert_int_equal(bytes_with_flags(TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE, OUTPUT), 3 * OUTPUT);
+    /* an output of another size than its input needs a gradient of its own */
+    assert_int_equal(bytes_with_flags(TESS_BLOCK_GRAD_IN_PLACE, 2 * OUTPUT), 7 * OUTPUT);
 }
 
 int main(void) {
@@ -147,6 +206,8 @@ int main(void) {
         cmocka_unit_test(test_plan__a_plan_over_its_budget_can_be_read),
         cmocka_unit_test(test_plan__gradients_lie_among_activations),
         cmocka_unit_test(test_plan__gradients_rest_apart_from_a_large_evaluation),
+        cmocka_unit_test(test_plan__gradients_that_step_in_their_pass_end_within_it),
+        cmocka_unit_test(test_plan__a_dropped_output_and_a_gradient_in_place_take_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static tess_status add(model *m, const char *module, const char *leaf, int64_t r
 
 static tess_status build_embed(model *m) {
     decoder *d = m->own;
-    model_block b = { .name = "embed", .user = m };
+    model_block b = { .name = "embed", .flags = TESS_BLOCK_DROP_OUTPUT, .user = m };
     b.output_bytes = (uint64_t)(d->rows * d->width) * d->elem;
     b.forward_scratch_bytes = ops_align((uint64_t)d->rows * sizeof(int32_t));
     b.backward_scratch_bytes = decoder_embed_scratch(d);
@@ -223,6 +223,7 @@ static tess_status build_layer(model *m, int32_t i) {
     decoder *d = m->own;
     d->layers[i] = (decoder_layer){ d, i };
     model_block b = { .output_bytes = (uint64_t)(d->rows * d->width) * d->elem, .user = &d->layers[i] };
+    b.flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE;
     snprintf(b.name, sizeof b.name, d->llama ? "layers.%d" : "h.%d", i);
     b.saved_bytes = decoder_layer_saved(d);
     b.forward_scratch_bytes = decoder_layer_forward_scratch(d);

@@ -108,7 +108,7 @@ uint64_t decoder_layer_forward_scratch(const decoder *d) {
 }
 
 typedef struct { /* of one chunk in backward */
-    char *wide, *narrow, *middle, *dropped;
+    char *wide, *narrow, *dropped;
     float *stats;
 } rooms;
 
@@ -117,7 +117,6 @@ static rooms rooms_at(const decoder *d, char **at) {
     rooms z;
     z.wide = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)));
     z.narrow = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)));
-    z.middle = decoder_cut(at, decoder_bytes(d, d->chunk_rows, d->width));
     z.dropped = drops ? decoder_cut(at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
     z.stats = decoder_cut(at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
     return z;
@@ -278,10 +277,16 @@ static tess_status products_backward(const chunk *c, const linear *of, int n, vo
     return TESS_OK;
 }
 
-/* From the chunk's dy to z->middle. The gradient of the gate takes the gate's place. */
-static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z, const void *dy) {
+/* The chunk's rows of the input's gradient, which hold that of the rows between the halves first. */
+static void *dx_of(const chunk *c) {
+    return decoder_at(c->d, c->call->grad_input, c->first * c->d->width);
+}
+
+/* From the chunk's dy to that of the rows between the halves. The gradient of the gate takes the gate's place. */
+static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z) {
     const decoder *d = c->d;
     int64_t n = d->chunk_rows, h = d->hidden;
+    const void *dy = decoder_at(d, c->call->grad_output, c->first * d->width);
     const linear down = { &d->down, DECODER_DOWN_W, DECODER_DOWN_B, undrop(c, 1, dy, z->dropped), d->width, d->width };
     const linear rise[] = { { &d->up, DECODER_UP_W, DECODER_UP_B, z->wide, h, h },
                             { &d->up, DECODER_GATE_W, -1, k->gate, h, h } };
@@ -290,7 +295,7 @@ static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z, 
     decoder_act_backward(d, k->gate, k->up, z->wide, k->gate, n * h);
     decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, z->stats, n, c->inner);
     OPS_TRY(products_backward(c, rise, d->llama ? 2 : 1, z->narrow));
-    decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, z->middle,
+    decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, dx_of(c),
                           grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n, c->inner);
     return TESS_OK;
 }
@@ -307,20 +312,19 @@ static tess_status project_backward(const chunk *c, char *dqkv, void *normal) {
     return products_backward(c, of, d->llama ? 3 : 1, normal);
 }
 
-/* From z->middle to the gradient of the chunk's input. */
+/* From there to the gradient of the chunk's input. */
 static tess_status attention_backward(const chunk *c, const kept *k, const rooms *z) {
     const decoder *d = c->d;
     int64_t n = d->chunk_rows;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, z->middle, z->dropped), d->width, d->width };
+    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dx_of(c), z->dropped), d->width, d->width };
     OPS_TRY(weights_backward(c, &out, k->attended));
     OPS_TRY(multiply(c, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
     OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, c->inner));
     decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n, c->inner);
     OPS_TRY(project_backward(c, z->wide, z->narrow));
-    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, z->middle,
-                          decoder_at(d, c->call->grad_input, c->first * d->width), grad(c, DECODER_NORM1_W),
-                          grad(c, DECODER_NORM1_B), n, c->inner);
+    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dx_of(c), dx_of(c),
+                          grad(c, DECODER_NORM1_W), grad(c, DECODER_NORM1_B), n, c->inner);
     return TESS_OK;
 }
 
@@ -337,7 +341,7 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
             OPS_TRY(make_kept(&c, &k, z.narrow));
         else if (call->selective)
             OPS_TRY(make_feed(&c, &k, z.narrow));
-        OPS_TRY(feed_backward(&c, &k, &z, decoder_at(d, call->grad_output, first * d->width)));
+        OPS_TRY(feed_backward(&c, &k, &z));
         OPS_TRY(attention_backward(&c, &k, &z));
     }
     return TESS_OK;
