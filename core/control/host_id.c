@@ -32,3 +32,15 @@ int32_t tess__most_on_a_host(const uint64_t *ids, int32_t n) {
     }
     return most;
 }
+
+/* Each rank counts as the first rank on its host. */
+uint64_t tess__layout_of_hosts(const uint64_t *ids, int32_t n) {
+    uint64_t h = tess__hash_u64(TESS__HASH_START, (uint64_t)n);
+    for (int32_t i = 0, first = 0; i < n; i++) {
+        if (i == 0 || ids[i] != ids[i - 1]) /* neighbours usually share one */
+            for (first = 0; ids[first] != ids[i];)
+                first++;
+        h = tess__hash_u64(h, (uint64_t)first);
+    }
+    return h;
+}

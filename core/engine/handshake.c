@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/status.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,7 +142,19 @@ static tess_status compare(const list *l, uint64_t mine, uint64_t *all) {
     return s;
 }
 
+static tess_status compare_hosts(tess *t, uint64_t *all) {
+    tess_status s = tess__comms_exchange(&t->comms, "the comparison of hosts", &t->plan.setup.hosts, 8, all);
+    for (int32_t r = 1; !s && r < t->comms.world.nranks; r++)
+        if (all[r] != all[0])
+            s = tess__fail(TESS_E_MISMATCH,
+                           "the ranks plan for different layouts of hosts: rank 0 for %016" PRIx64
+                           ", rank %d for %016" PRIx64,
+                           all[0], (int)r, all[r]);
+    return s;
+}
+
 static tess_status compare_each(tess *t, const tess__program *programs, int32_t n, uint64_t *all) {
+    TRY(compare_hosts(t, all));
     list model = { .t = t, .n = tess__model_n_items(&t->plan.model) };
     tess_status s = compare(&model, tess__model_hash(&t->plan.model), all);
     for (int32_t i = 0; !s && i < n; i++) {
@@ -157,6 +170,7 @@ tess_status tess__handshake_programs(tess *t, const tess__program *programs, int
     uint64_t together = tess__model_hash(&t->plan.model), *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
+    together = tess__hash_u64(together, t->plan.setup.hosts);
     for (int32_t i = 0; i < n; i++)
         together = tess__hash_u64(together, programs[i].hash);
     tess_status s = tess__comms_exchange(&t->comms, "the comparison of programs", &together, 8, all);

@@ -33,14 +33,17 @@ static tess_status open_world(tess *t) {
 tess_status tess__find_hosts(tess *t) {
     int32_t n = t->plan.setup.nranks;
     t->plan.setup.env.ranks_per_host = n;
+    t->plan.setup.hosts = 0;
     if (!t->comms.control)
         return TESS_OK;
     uint64_t mine = tess__host_id(), *all = calloc((size_t)n, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
     tess_status s = tess__comms_exchange(&t->comms, "the comparison of hosts", &mine, sizeof mine, all);
-    if (!s)
+    if (!s) {
         t->plan.setup.env.ranks_per_host = tess__most_on_a_host(all, n);
+        t->plan.setup.hosts = tess__layout_of_hosts(all, n);
+    }
     free(all);
     return s;
 }

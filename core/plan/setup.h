@@ -32,6 +32,7 @@ typedef struct {
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
     tess_plan_env env;
+    uint64_t hosts; /* the layout of hosts, as a hash; env has what plugins plan with. 0: one host */
     const tess_comm_ops *comm;
     const tess_device_ops *device;
     const tess_precision_ops *precision;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/control/control.h"
+#include "core/control/host_id.h"
 
 static const char *const variables[] = { "RANK",
                                          "WORLD_SIZE",
@@ -303,8 +304,21 @@ static void test_world__secret_comes_from_a_file(void **state) {
     expect_error("TESSERA_SECRET_FD=x", "TESSERA_SECRET_FD is 'x', expected the number of an open file");
 }
 
+static void test_world__layouts_of_hosts_differ_and_names_do_not(void **state) {
+    (void)state;
+    static const uint64_t pairs[] = { 7, 7, 9, 9 }, others[] = { 1, 1, 2, 2 }, spread[] = { 7, 9, 7, 9 },
+                          uneven[] = { 7, 7, 7, 9 }, alone[] = { 1, 2, 3, 4 };
+    uint64_t h = tess__layout_of_hosts(pairs, 4);
+    assert_int_equal(h, tess__layout_of_hosts(others, 4));
+    assert_int_not_equal(h, tess__layout_of_hosts(spread, 4));
+    assert_int_not_equal(h, tess__layout_of_hosts(uneven, 4));
+    assert_int_not_equal(h, tess__layout_of_hosts(alone, 4));
+    assert_int_not_equal(h, tess__layout_of_hosts(pairs, 3));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_world__layouts_of_hosts_differ_and_names_do_not),
         cmocka_unit_test(test_world__nothing_set_is_one_rank),
         cmocka_unit_test(test_world__rank_and_world_size_are_read),
         cmocka_unit_test(test_world__kv_names_the_launchers_server),
