@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "kv_state.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -10,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -390,6 +393,28 @@ static tess_status open_door(tess__kv_server *server, const char *address, int32
     return status;
 }
 
+static uint64_t count_open_files(void) {
+    uint64_t n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir))
+        n++;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+/* A server that cannot accept its last ranks would let all of them wait. */
+static tess_status check_files(int32_t nranks) {
+    struct rlimit limit;
+    const uint64_t needed = count_open_files() + (uint64_t)nranks;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur)
+        return TESS_OK;
+    return tess__fail(TESS_E_SYSTEM,
+                      "the key-value server of %d ranks needs %" PRIu64 " files open at once, ulimit -n allows %" PRIu64
+                      ": Too many open files",
+                      (int)nranks, needed, (uint64_t)limit.rlim_cur);
+}
+
 tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nranks, const tess__kv_terms *terms,
                                   tess__kv_server **out) {
     if (nranks < 1)
@@ -398,11 +423,14 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
         return tess__fail(TESS_E_INVALID,
                           "listening on %s needs a shared secret: set TESSERA_SECRET to the same text on all ranks",
                           address);
+    tess_status status = check_files(nranks);
+    if (status != TESS_OK)
+        return status;
     tess__kv_server *server = create(nranks, terms);
     if (!server)
         return tess__fail(TESS_E_NOMEM, "no memory for a key-value server of %d ranks", (int)nranks);
     int32_t bound = *port;
-    tess_status status = read_limits(server);
+    status = read_limits(server);
     if (status == TESS_OK)
         status = open_door(server, address, &bound, terms->secret);
     if (status == TESS_OK && start_thread(server) != 0)

@@ -4,6 +4,8 @@
 #include "plugin_base.h"
 #include <algorithm>
 #include <cerrno>
+#include <dirent.h>
+#include <sys/resource.h>
 
 namespace tess_gloo {
 
@@ -26,7 +28,23 @@ Rendezvous::Rendezvous(Settings &settings, const std::string &group, int rank, i
     mine.key = random_bytes();
 }
 
+// A rank that cannot accept its last peers would let them wait.
+void Rendezvous::check_files() const {
+    struct rlimit limit {};
+    uint64_t needed = static_cast<uint64_t>(size_);
+    if (DIR *dir = opendir("/proc/self/fd")) {
+        while (readdir(dir) != nullptr)
+            needed++;
+        closedir(dir);
+    }
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && needed > limit.rlim_cur)
+        throw Failure(TESS_E_SYSTEM, -1, "a group of %d ranks needs %llu files open at once, ulimit -n allows %llu: %s",
+                      size_, static_cast<unsigned long long>(needed), static_cast<unsigned long long>(limit.rlim_cur),
+                      strerror(EMFILE));
+}
+
 std::vector<Socket> Rendezvous::run() {
+    check_files();
     publish();
     while ((waiting_for_ = missing()) >= 0) {
         if (stop_)

@@ -28,6 +28,7 @@ class Rendezvous {
         Greeting greeting{};
         Bytes32 proof{};
     };
+    void check_files() const;
     void publish();
     void fetch();
     void take_card(int peer, const Card &);
