@@ -11,7 +11,7 @@ static tess_plan_env env_of(const tess_comm *c) {
     return (tess_plan_env){ .struct_size = sizeof(tess_plan_env),
                             .mem = TESS_MEM_HOST,
                             .nranks = c->size,
-                            .ranks_per_host = c->layout.sharing,
+                            .ranks_per_host = c->layout.each ? c->layout.each : c->layout.sharing,
                             .in_flight = 1 };
 }
 
@@ -68,7 +68,7 @@ static tess_status run_call(tess_comm *c, const tess_collective *call, tess_erro
     if (c->layout.kind != HOSTS_TWO_STEPS)
         return hosts_run_on(c, c->layout.kind == HOSTS_ONE ? HOSTS_LOCAL : HOSTS_WHOLE, call, e);
     const tess_plan_env env = env_of(c);
-    const hosts_scratch scratch = hosts_scratch_of(c->plugin, &env, call, c->layout.hosts, c->layout.each);
+    const hosts_scratch scratch = hosts_scratch_of(c->plugin, &env, call, c->size, c->layout.each);
     if (!scratch.own || call->scratch_bytes < scratch.own + scratch.under)
         return hosts_run_on(c, HOSTS_WHOLE, call, e);
     tess_status s = agree(c, call, e);
@@ -78,7 +78,7 @@ static tess_status run_call(tess_comm *c, const tess_collective *call, tess_erro
 /* All ranks first: then nobody is in a part any more. */
 static tess_status end_parts(tess_comm *c, tess_error *e) {
     tess_status s = TESS_OK;
-    for (int which = 0; which < HOSTS_PARTS && s == TESS_OK; which++) {
+    for (int32_t which = 0; which < c->n_parts && s == TESS_OK; which++) {
         const hosts_part *part = &c->parts[which];
         if (part->comm && TESS_CAN(tess_comm_ops, part->ops, finalize))
             s = part->ops->finalize(part->comm, -1, e);
@@ -98,7 +98,7 @@ static void interrupt(tess_comm *c) {
     const int kept = kit_slot_health(c, NULL) == TESS_E_MISMATCH ? HOSTS_WHOLE : -1;
     pthread_mutex_lock(&c->lock);
     c->aborted = 1;
-    for (int which = 0; which < HOSTS_PARTS; which++)
+    for (int32_t which = 0; which < c->n_parts; which++)
         if (c->parts[which].comm && which != kept)
             c->parts[which].ops->abort(c->parts[which].comm, TESS_E_ABORTED);
     pthread_mutex_unlock(&c->lock);
@@ -114,22 +114,35 @@ static const kit_requests_ops requests_ops = {
 
 /* ---- begin and end -------------------------------------------------------------------------------- */
 
+static int allocate(tess_comm *c) {
+    const hosts_layout *l = &c->layout;
+    c->n_parts = HOSTS_RAIL + (l->kind == HOSTS_TWO_STEPS ? hosts_rounds(l, l->host) : 0);
+    c->parts = calloc((size_t)c->n_parts, sizeof *c->parts);
+    c->ids = calloc((size_t)c->size, sizeof *c->ids);
+    c->heard = calloc((size_t)c->size, sizeof *c->heard);
+    return c->parts && c->ids && c->heard;
+}
+
+static void release(tess_comm *c) {
+    if (!c)
+        return;
+    free(c->parts);
+    free(c->ids);
+    free(c->heard);
+    free(c);
+}
+
 tess_status hosts_comm_new(const hosts_plugin *p, int32_t rank, int32_t size, const uint64_t *ids, const char *prefix,
                            tess_comm **out, tess_error *e) {
-    tess_comm *c = calloc(1, sizeof *c);
-    uint64_t *own = calloc((size_t)size, sizeof *own);
-    kit_announcement *heard = calloc((size_t)size, sizeof *heard);
-    if (!c || !own || !heard) {
-        free(c), free(own), free(heard);
+    const tess_comm made = { .plugin = p, .rank = rank, .size = size, .layout = hosts_layout_of(ids, size, rank) };
+    tess_comm *c = malloc(sizeof *c);
+    if (c)
+        *c = made;
+    if (!c || !allocate(c)) {
+        release(c);
         return tess_plugin_fail(e, TESS_E_NOMEM, "hosts: no memory for a communicator of %d ranks", (int)size);
     }
-    memcpy(own, ids, (size_t)size * sizeof *own);
-    c->plugin = p;
-    c->rank = rank;
-    c->size = size;
-    c->ids = own;
-    c->heard = heard;
-    c->layout = hosts_layout_of(own, size, rank);
+    memcpy(c->ids, ids, (size_t)size * sizeof *ids);
     snprintf(c->prefix, sizeof c->prefix, "%s", prefix);
     pthread_mutex_init(&c->lock, NULL);
     kit_requests_init(&c->requests, &requests_ops, p->host);
@@ -154,12 +167,10 @@ void hosts_comm_destroy(tess_comm *c) {
     if (!c)
         return;
     kit_requests_stop(&c->requests);
-    for (int which = HOSTS_PARTS - 1; which >= 0; which--)
+    for (int32_t which = c->n_parts - 1; which >= 0; which--)
         if (c->parts[which].comm)
             c->parts[which].ops->destroy(c->parts[which].comm);
     kit_requests_finish(&c->requests);
     pthread_mutex_destroy(&c->lock);
-    free(c->ids);
-    free(c->heard);
-    free(c);
+    release(c);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A communicator over up to three of the plugins below: all ranks, those of this host, and those with this rank's
- * number on every host (a rail). */
+/* A communicator over communicators of the plugins below: all ranks, those of this host, and one of every host (a
+ * rail). */
 #ifndef HOSTS_COMMUNICATOR_H
 #define HOSTS_COMMUNICATOR_H
 #include "layout.h"
@@ -18,7 +18,7 @@ typedef struct {
     int32_t pretend; /* TESSERA_HOSTS_RANKS: so many neighbours count as a host; 0: what is */
 } hosts_plugin;
 
-enum { HOSTS_WHOLE, HOSTS_LOCAL, HOSTS_RAIL, HOSTS_PARTS };
+enum { HOSTS_WHOLE, HOSTS_LOCAL, HOSTS_RAIL /* of round 0; those of the others follow */ };
 typedef struct {
     const tess_comm_ops *ops;
     tess_comm *comm; /* null: there is none */
@@ -32,7 +32,8 @@ struct tess_comm {
     hosts_layout layout;
     char prefix[200];
     pthread_mutex_t lock; /* of `parts` against an abort */
-    hosts_part parts[HOSTS_PARTS];
+    hosts_part *parts;
+    int32_t n_parts;
     int aborted;             /* under the lock: parts that come later are aborted at once */
     kit_announcement *heard; /* [size] */
     uint64_t seq;
@@ -52,8 +53,8 @@ enum { HOSTS_SMALL_BYTES = 64 << 10, HOSTS_CHUNK_BYTES = 1 << 20 }; /* of one ra
 typedef struct {
     uint64_t own, under; /* bytes of scratch: ours in front, then that of the plugin between hosts */
 } hosts_scratch;
-/** The scratch of a call in two steps, on hosts * each ranks. `own` is 0 when it goes in one step. */
-hosts_scratch hosts_scratch_of(const hosts_plugin *, const tess_plan_env *, const tess_collective *, int32_t hosts,
+/** The scratch of a call in two steps, on n ranks, `each` on a host. `own` is 0 when it goes in one step. */
+hosts_scratch hosts_scratch_of(const hosts_plugin *, const tess_plan_env *, const tess_collective *, int32_t n,
                                int32_t each);
 /** Runs a call that hosts_scratch_of has two steps for. The worker. */
 tess_status hosts_run_two_steps(tess_comm *, const tess_collective *, const hosts_scratch *, tess_error *);

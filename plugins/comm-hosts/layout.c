@@ -7,7 +7,7 @@
 
 /* The tree halves at powers of two, so a run of 2^k ranks that begins at a multiple of 2^k is one of its nodes. */
 int hosts_fit_tree(int32_t n, int32_t each) {
-    return each >= 2 && (each & (each - 1)) == 0 && n > each && n % each == 0;
+    return each >= 2 && (each & (each - 1)) == 0 && n > each;
 }
 
 static int is_contiguous(const uint64_t *ids, int32_t n) {
@@ -25,10 +25,13 @@ static int32_t shares(const uint64_t *ids, int32_t n, int32_t rank) {
     return same;
 }
 
+/* The last host may have fewer. */
 static int is_even(const uint64_t *ids, int32_t n, int32_t each) {
-    for (int32_t i = 0; i < n; i++)
-        if (shares(ids, n, i) != each)
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t here = shares(ids, n, i);
+        if (here != each && (here > each || ids[i] != ids[n - 1]))
             return 0;
+    }
     return 1;
 }
 
@@ -47,11 +50,57 @@ hosts_layout hosts_layout_of(const uint64_t *ids, int32_t n, int32_t rank) {
         l.why = "the ranks of a host are no power of two";
     else if (each > 1) {
         l.kind = HOSTS_TWO_STEPS;
-        l.hosts = n / each;
+        l.hosts = (n + each - 1) / each;
         l.each = each;
+        l.last = n - (l.hosts - 1) * each;
         l.host = rank / each;
     }
     return l;
+}
+
+/* ---- rails ---------------------------------------------------------------------------------------- */
+
+/* Rails below this one have no rank of their own on the last host. */
+static int32_t first_real(const hosts_layout *l) {
+    return l->each - l->last;
+}
+static int is_small(const hosts_layout *l, int32_t host) {
+    return host == l->hosts - 1 && l->last < l->each;
+}
+
+int32_t hosts_rounds(const hosts_layout *l, int32_t host) {
+    return is_small(l, host) ? 1 + (first_real(l) + l->last - 1) / l->last : 1;
+}
+
+int hosts_has_block(const hosts_layout *l, int32_t host, int32_t rail) {
+    return !is_small(l, host) || rail >= first_real(l);
+}
+
+int32_t hosts_round_of(const hosts_layout *l, int32_t host, int32_t rail) {
+    return hosts_has_block(l, host, rail) ? 0 : 1 + rail / l->last;
+}
+
+int32_t hosts_rail(const hosts_layout *l, int32_t host, int32_t local, int32_t round) {
+    const int32_t own = is_small(l, host) ? first_real(l) + local : local, rail = (round - 1) * l->last + local;
+    if (round == 0)
+        return own;
+    return round < hosts_rounds(l, host) && rail < first_real(l) ? rail : -1;
+}
+
+int32_t hosts_local_on(const hosts_layout *l, int32_t host, int32_t rail) {
+    if (!is_small(l, host))
+        return rail;
+    return hosts_has_block(l, host, rail) ? rail - first_real(l) : rail % l->last;
+}
+
+/* Seen from a full host, blocks of the host before stand in front of those of a small last one. */
+int32_t hosts_window(const hosts_layout *l, int32_t host, int32_t round) {
+    const int32_t begin = host * l->each;
+    if (is_small(l, host))
+        return is_small(l, l->host) ? begin : begin - first_real(l);
+    if (!is_small(l, l->host))
+        return begin;
+    return begin + (round == 0 ? first_real(l) : (round - 1) * l->last);
 }
 
 static uint64_t hash(uint64_t h, const char *text, size_t n) {

@@ -48,7 +48,7 @@ static tess_status hosts_query(void *ctx, tess_comm *comm, tess_comm_caps *out) 
     return TESS_OK;
 }
 
-/* As far as the plan knows: so many ranks on every host. */
+/* As far as the plan knows: so many ranks on every host, but maybe on the last. */
 static int32_t planned_each(const hosts_plugin *p, const tess_plan_env *env) {
     int32_t each = p->pretend ? p->pretend : env->ranks_per_host;
     return hosts_fit_tree(env->nranks, each) ? each : 0;
@@ -64,7 +64,7 @@ static tess_status hosts_need(void *ctx, const tess_plan_env *env, const tess_co
         p->within.ops->need(p->within.ctx, &host, &c, &within) != TESS_OK)
         return TESS_E_UNSUPPORTED;
     if (each) {
-        const hosts_scratch two = hosts_scratch_of(p, env, &c, env->nranks / each, each);
+        const hosts_scratch two = hosts_scratch_of(p, env, &c, env->nranks, each);
         if (two.own && two.own + two.under > between.device_bytes)
             between.device_bytes = two.own + two.under;
     }
@@ -117,29 +117,43 @@ static int32_t first_of_host(const tess_comm *c) {
     return r;
 }
 
-static tess_status make_rail(tess_comm *c, const tess_comm_config *config, tess_error *e) {
+static tess_status make_rails(tess_comm *c, const tess_comm_config *config, tess_error *e) {
+    const hosts_layout *l = &c->layout;
+    tess_status s = TESS_OK;
+    for (int32_t round = 0; round < hosts_rounds(l, l->host) && s == TESS_OK; round++) {
+        const int32_t rail = hosts_rail(l, l->host, l->local, round);
+        char name[32];
+        snprintf(name, sizeof name, "rail%d", (int)rail);
+        if (rail >= 0)
+            s = make(c, HOSTS_RAIL + round, config, l->host, l->hosts, name, e);
+    }
+    return s;
+}
+
+static tess_status make_local(tess_comm *c, const tess_comm_config *config, tess_error *e) {
     char name[32];
-    snprintf(name, sizeof name, "rail%d", (int)c->layout.local);
-    return make(c, HOSTS_RAIL, config, c->layout.host, c->layout.hosts, name, e);
+    snprintf(name, sizeof name, "host%d", (int)first_of_host(c));
+    return make(c, HOSTS_LOCAL, config, c->layout.local, c->layout.sharing, name, e);
 }
 
 static tess_status make_parts(tess_comm *c, const tess_comm_config *config, tess_error *e) {
     const hosts_layout *l = &c->layout;
-    char name[32];
     tess_status s = TESS_OK;
     if (l->kind != HOSTS_ONE)
         s = make(c, HOSTS_WHOLE, config, c->rank, c->size, "whole", e);
-    snprintf(name, sizeof name, "host%d", (int)first_of_host(c));
-    if (s == TESS_OK && (l->kind == HOSTS_ONE || l->sharing > 1))
-        s = make(c, HOSTS_LOCAL, config, l->local, l->sharing, name, e);
-    return s == TESS_OK && l->kind == HOSTS_TWO_STEPS ? make_rail(c, config, e) : s;
+    if (s == TESS_OK && (l->kind != HOSTS_FLAT || l->sharing > 1))
+        s = make_local(c, config, e);
+    return s == TESS_OK && l->kind == HOSTS_TWO_STEPS ? make_rails(c, config, e) : s;
 }
 
 static void announce(const tess_comm *c) {
     const hosts_plugin *p = c->plugin;
+    char fewer[40] = "";
+    if (c->layout.last < c->layout.each)
+        snprintf(fewer, sizeof fewer, ", the last of %d", (int)c->layout.last);
     if (c->rank == 0 && c->layout.kind == HOSTS_TWO_STEPS)
-        kit_log(p->host, 2, "comm hosts", "%d hosts of %d ranks: %s within, %s between them", (int)c->layout.hosts,
-                (int)c->layout.each, p->names[0], p->names[1]);
+        kit_log(p->host, 2, "comm hosts", "%d hosts of %d ranks%s: %s within, %s between them", (int)c->layout.hosts,
+                (int)c->layout.each, fewer, p->names[0], p->names[1]);
     else if (c->rank == 0 && c->layout.why)
         kit_log(p->host, 2, "comm hosts", "%s alone between all %d ranks: %s", p->names[1], (int)c->size,
                 c->layout.why);
@@ -200,13 +214,27 @@ static tess_status split_part(tess_comm *parent, int from, tess_comm *child, int
                            e);
 }
 
-static tess_status split_rail(tess_comm *c, const tess_comm_config *config, tess_error *e) {
-    if (c->layout.kind != HOSTS_TWO_STEPS)
+/* The round in which this rank joins `rail`, as all ranks of the rail see it: that of the last host. */
+static int32_t split_color(const hosts_layout *l, int32_t round) {
+    const int32_t last = l->hosts - 1;
+    if (l->host == last)
+        return hosts_rail(l, last, l->local, round);
+    return hosts_round_of(l, last, l->local) == round ? l->local : -1;
+}
+
+static tess_status split_rails(tess_comm *c, const tess_comm_config *config, tess_error *e) {
+    const hosts_layout *l = &c->layout;
+    if (l->kind != HOSTS_TWO_STEPS)
         return TESS_OK;
     char group[256];
     snprintf(group, sizeof group, "%.180s/rail", c->prefix);
-    const tess_comm_config rail = part_config(config, c->layout.host, c->layout.hosts, group);
-    return split_part(c, HOSTS_WHOLE, c, HOSTS_RAIL, c->layout.local, c->layout.host, &rail, e);
+    const tess_comm_config rail = part_config(config, l->host, l->hosts, group);
+    tess_status s = TESS_OK;
+    for (int32_t round = 0; round < hosts_rounds(l, l->hosts - 1) && s == TESS_OK; round++) {
+        const int32_t mine = l->host == l->hosts - 1 ? round : 0;
+        s = split_part(c, HOSTS_WHOLE, c, HOSTS_RAIL + mine, split_color(l, round), l->host, &rail, e);
+    }
+    return s;
 }
 
 static tess_status split_parts(tess_comm *parent, tess_comm *child, int32_t color, const tess_comm_config *config,
@@ -218,7 +246,9 @@ static tess_status split_parts(tess_comm *parent, tess_comm *child, int32_t colo
         s = split_part(parent, HOSTS_WHOLE, child, HOSTS_WHOLE, whole ? color : -1, child ? child->rank : 0, config, e);
     if (s == TESS_OK && parent->parts[HOSTS_LOCAL].comm)
         s = split_part(parent, HOSTS_LOCAL, child, HOSTS_LOCAL, local ? color : -1, child ? child->rank : 0, config, e);
-    return s == TESS_OK && child ? split_rail(child, config, e) : s;
+    if (s == TESS_OK && child && child->layout.kind == HOSTS_TWO_STEPS && child->layout.sharing == 1)
+        s = make_local(child, config, e); /* alone on the last host: there may be nothing to split */
+    return s == TESS_OK && child ? split_rails(child, config, e) : s;
 }
 
 /* A group of one rank that shares its host with nobody has no part within it. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Collectives of several hosts with several ranks each: within the hosts and between them, so that what crosses the
- * network crosses it once. Rank = host * each + local; a rail is the ranks with one `local`. */
+ * network crosses it once. Rank = host * each + local; a rail has a rank of every host (layout.h). */
 #include "communicator.h"
 
 #include <stdlib.h>
@@ -48,16 +48,23 @@ static uint64_t gather_chunk(const tess_collective *c) {
     return c->count < most ? c->count : most;
 }
 
-hosts_scratch hosts_scratch_of(const hosts_plugin *p, const tess_plan_env *env, const tess_collective *c, int32_t hosts,
+/* A sum per host; and where a rank stands in, what it gets goes here too. */
+static uint64_t scatter_scratch(const tess_collective *c, uint64_t partial, int32_t hosts, int is_uneven) {
+    const uint64_t sums = round_up((uint64_t)hosts * c->count * partial, ALIGN);
+    return is_uneven ? sums + round_up(c->count * tess_dtype_bytes(c->recv_dtype), ALIGN) : sums;
+}
+
+hosts_scratch hosts_scratch_of(const hosts_plugin *p, const tess_plan_env *env, const tess_collective *c, int32_t n,
                                int32_t each) {
     const tess_collective between = between_of(c, each);
     const uint64_t partial = tess_dtype_bytes(between.send_dtype), bytes = kit_bytes(c);
+    const int32_t hosts = (n + each - 1) / each;
     hosts_scratch s = { .own = 0 };
     if (bytes <= HOSTS_SMALL_BYTES)
         return s;
     switch (c->op) {
     case TESS_ALL_GATHER: s.own = 2 * (uint64_t)hosts * gather_chunk(c) * tess_dtype_bytes(c->send_dtype); break;
-    case TESS_REDUCE_SCATTER: s.own = (uint64_t)hosts * c->count * partial; break;
+    case TESS_REDUCE_SCATTER: s.own = scatter_scratch(c, partial, hosts, n % each != 0); break;
     case TESS_ALL_REDUCE: s.own = c->count * partial; break;
     case TESS_BROADCAST: s.own = ALIGN; break; /* none, but two steps */
     default: return s;
@@ -82,7 +89,9 @@ static int32_t rank_of(const tess_comm *c, int which, int32_t r) {
     const hosts_layout *l = &c->layout;
     if (r < 0 || which == HOSTS_WHOLE || l->kind == HOSTS_ONE)
         return r;
-    return which == HOSTS_LOCAL ? l->host * l->each + r : r * l->each + l->local;
+    if (which == HOSTS_LOCAL)
+        return l->host * l->each + r;
+    return r * l->each + hosts_local_on(l, r, hosts_rail(l, l->host, l->local, which - HOSTS_RAIL));
 }
 
 static tess_status failed(const tess_comm *c, int which, const tess_error *cause, tess_status s, tess_error *e) {
@@ -117,76 +126,105 @@ static tess_status give_up(tess_comm *c, int which, tess_request *r, tess_status
 
 /* ---- all_gather ----------------------------------------------------------------------------------- */
 
-static unsigned char *block(const two_steps *t, int32_t host, int32_t local) {
-    const int32_t rank = host * t->c->layout.each + local;
+static unsigned char *block(const two_steps *t, int32_t rank) {
     return at(t->call->recv, (uint64_t)rank * kit_bytes(t->call));
 }
 
-/* Within a host, of the blocks that began on `host`. */
-static tess_collective gather_within(const two_steps *t, int32_t host) {
-    const hosts_layout *l = &t->c->layout;
+static int32_t rounds_of(const two_steps *t) {
+    return hosts_rounds(&t->c->layout, t->c->layout.host);
+}
+static int32_t rail_of(const two_steps *t, int32_t round) {
+    return hosts_rail(&t->c->layout, t->c->layout.host, t->c->layout.local, round);
+}
+
+/* Within this host, of the blocks that came to it over the rails of a round. Others among them are here already. */
+static tess_collective gather_within(const two_steps *t, int32_t host, int32_t round) {
+    const int32_t window = hosts_window(&t->c->layout, host, round);
     tess_collective c = *t->call;
-    c.send = host == l->host ? t->call->send : block(t, host, l->local);
-    c.recv = block(t, host, 0);
+    c.send = block(t, window + t->c->layout.local);
+    c.recv = block(t, window);
     return c;
 }
 
-static tess_status post_chunk(two_steps *t, uint64_t k, uint64_t chunk, tess_request **out) {
+/* The blocks of this host. */
+static tess_collective gather_own(const two_steps *t) {
+    tess_collective c = *t->call;
+    c.recv = block(t, t->c->layout.host * t->c->layout.each);
+    return c;
+}
+
+static tess_status post_chunk(two_steps *t, int32_t round, uint64_t k, uint64_t chunk, tess_request **out) {
     const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
     tess_collective c = *t->call;
     c.count = left < chunk ? left : chunk;
     c.send = at(t->call->send, k * chunk * bytes);
     c.recv = at(t->call->scratch, (k & 1) * (uint64_t)t->c->layout.hosts * chunk * bytes);
-    return post(t->c, HOSTS_RAIL, &c, out, t->error);
+    return post(t->c, HOSTS_RAIL + round, &c, out, t->error);
 }
 
-static void place_chunk(const two_steps *t, uint64_t k, uint64_t chunk) {
+static void place_chunk(const two_steps *t, int32_t round, uint64_t k, uint64_t chunk) {
     const hosts_layout *l = &t->c->layout;
     const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
     const uint64_t n = (left < chunk ? left : chunk) * bytes;
     const unsigned char *from = at(t->call->scratch, (k & 1) * (uint64_t)l->hosts * chunk * bytes);
+    const int32_t rail = rail_of(t, round);
     for (int32_t h = 0; h < l->hosts; h++)
-        if (h != l->host)
-            memcpy(block(t, h, l->local) + k * chunk * bytes, from + (uint64_t)h * n, n);
+        if (h != l->host && hosts_has_block(l, h, rail))
+            memcpy(block(t, h * l->each + hosts_local_on(l, h, rail)) + k * chunk * bytes, from + (uint64_t)h * n, n);
 }
 
 /* Over the rail in chunks: while one travels, the one before is put in its places. */
-static tess_status gather_between(two_steps *t) {
+static tess_status gather_between(two_steps *t, int32_t round) {
     const uint64_t chunk = gather_chunk(t->call), n = (t->call->count + chunk - 1) / chunk;
     tess_request *now = NULL, *next = NULL;
-    tess_status s = post_chunk(t, 0, chunk, &now);
+    tess_status s = post_chunk(t, round, 0, chunk, &now);
     for (uint64_t k = 0; k < n && s == TESS_OK; k++) {
         if (k + 1 < n)
-            s = post_chunk(t, k + 1, chunk, &next);
+            s = post_chunk(t, round, k + 1, chunk, &next);
         if (s < 0)
-            return give_up(t->c, HOSTS_RAIL, now, s);
-        s = finish(t->c, HOSTS_RAIL, now, t->error);
+            return give_up(t->c, HOSTS_RAIL + round, now, s);
+        s = finish(t->c, HOSTS_RAIL + round, now, t->error);
         if (s == TESS_OK)
-            place_chunk(t, k, chunk);
+            place_chunk(t, round, k, chunk);
         else if (k + 1 < n)
-            return give_up(t->c, HOSTS_RAIL, next, s);
+            return give_up(t->c, HOSTS_RAIL + round, next, s);
         now = next;
     }
     return s;
 }
 
-static tess_status all_gather(two_steps *t) {
+static tess_status gather_over_rails(two_steps *t) {
+    tess_status s = TESS_OK;
+    for (int32_t round = 0; round < rounds_of(t) && s == TESS_OK; round++)
+        if (rail_of(t, round) >= 0)
+            s = gather_between(t, round);
+    return s;
+}
+
+/* Round by round, host by host: a window may begin or end with blocks of the one before. */
+static tess_status hand_on(two_steps *t) {
     const hosts_layout *l = &t->c->layout;
-    tess_request *own = NULL;
-    tess_collective c = gather_within(t, l->host);
-    tess_status s = post(t->c, HOSTS_LOCAL, &c, &own, t->error);
+    tess_status s = TESS_OK;
+    for (int32_t round = 0; round < rounds_of(t); round++)
+        for (int32_t h = 0; h < l->hosts && s == TESS_OK; h++)
+            if (h != l->host) {
+                const tess_collective c = gather_within(t, h, round);
+                s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
+            }
+    return s;
+}
+
+static tess_status all_gather(two_steps *t) {
+    const tess_collective own = gather_own(t);
+    tess_request *r = NULL;
+    tess_status s = post(t->c, HOSTS_LOCAL, &own, &r, t->error);
     if (s < 0)
         return s;
-    s = gather_between(t);
+    s = gather_over_rails(t);
     if (s < 0)
-        return give_up(t->c, HOSTS_LOCAL, own, s);
-    s = finish(t->c, HOSTS_LOCAL, own, t->error);
-    for (int32_t h = 0; h < l->hosts && s == TESS_OK; h++)
-        if (h != l->host) {
-            c = gather_within(t, h);
-            s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
-        }
-    return s;
+        return give_up(t->c, HOSTS_LOCAL, r, s);
+    s = finish(t->c, HOSTS_LOCAL, r, t->error);
+    return s < 0 ? s : hand_on(t);
 }
 
 /* ---- reductions ----------------------------------------------------------------------------------- */
@@ -208,28 +246,51 @@ static void take_scratch(const two_steps *t, tess_collective *c) {
     c->scratch_bytes = t->scratch->under;
 }
 
-/* This rank sums, over its host, the blocks of its rail: one for every host. The rail adds up the hosts' sums. */
-static tess_status reduce_scatter(two_steps *t) {
+/* This rank sums, over its host, the blocks of a rail: one for every host, but none where a rank stands in. */
+static tess_status sum_within(two_steps *t, int32_t round) {
     const hosts_layout *l = &t->c->layout;
     tess_collective c = within_of(t->call);
-    const uint64_t in = kit_bytes(t->call) * (uint64_t)l->each, out = c.count * tess_dtype_bytes(c.recv_dtype);
+    const uint64_t block_bytes = kit_bytes(t->call), out = c.count * tess_dtype_bytes(c.recv_dtype);
     tess_status s = TESS_OK;
     for (int32_t h = 0; h < l->hosts && s == TESS_OK; h++) {
-        c.send = at(t->call->send, (uint64_t)h * in);
+        if (h == l->host && round > 0)
+            continue; /* has no block on these rails: any sum will do */
+        c.send = at(t->call->send, (uint64_t)hosts_window(l, h, round) * block_bytes);
         c.recv = at(t->call->scratch, (uint64_t)h * out);
         s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
     }
-    c = between_of(t->call, l->each);
+    return s;
+}
+
+/* The rail adds up the hosts' sums. */
+static tess_status sum_between(two_steps *t, int32_t round) {
+    const hosts_layout *l = &t->c->layout;
+    const int32_t rail = rail_of(t, round);
+    tess_collective c = between_of(t->call, l->each);
+    if (rail < 0)
+        return TESS_OK;
     take_scratch(t, &c);
-    return s < 0 ? s : hosts_run_on(t->c, HOSTS_RAIL, &c, t->error);
+    if (!hosts_has_block(l, l->host, rail))
+        c.recv = at(t->call->scratch, round_up((uint64_t)l->hosts * kit_bytes(&c), ALIGN));
+    return hosts_run_on(t->c, HOSTS_RAIL + round, &c, t->error);
+}
+
+static tess_status reduce_scatter(two_steps *t) {
+    tess_status s = TESS_OK;
+    for (int32_t round = 0; round < rounds_of(t) && s == TESS_OK; round++) {
+        s = sum_within(t, round);
+        if (s == TESS_OK)
+            s = sum_between(t, round);
+    }
+    return s;
 }
 
 typedef struct { /* the part of an all_reduce that one rail adds up */
     uint64_t first, count;
 } segment;
 
-static segment segment_of(const two_steps *t, int32_t local) {
-    const uint64_t most = between_of(t->call, t->c->layout.each).count, first = most * (uint64_t)local;
+static segment segment_of(const two_steps *t, int32_t rail) {
+    const uint64_t most = between_of(t->call, t->c->layout.each).count, first = most * (uint64_t)rail;
     const uint64_t left = first < t->call->count ? t->call->count - first : 0;
     return (segment){ first, left < most ? left : most };
 }
@@ -246,24 +307,29 @@ static tess_status spread_segments(two_steps *t) {
         c.count = part.count;
         c.flags = 0;
         c.scale = 1;
-        c.root = i;
+        c.root = hosts_local_on(&t->c->layout, t->c->layout.host, i);
         s = part.count ? hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error) : TESS_OK;
     }
     return s;
 }
 
-static tess_status all_reduce(two_steps *t) {
-    const segment mine = segment_of(t, t->c->layout.local);
-    tess_collective c = within_of(t->call);
-    c.recv = t->call->scratch;
-    tess_status s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
-    c = between_of(t->call, t->c->layout.each);
+static tess_status add_segment(two_steps *t, int32_t round) {
+    const int32_t rail = rail_of(t, round);
+    const segment mine = segment_of(t, rail < 0 ? 0 : rail);
+    tess_collective c = between_of(t->call, t->c->layout.each);
     take_scratch(t, &c);
     c.send = at(c.send, mine.first * tess_dtype_bytes(c.send_dtype));
     c.recv = at(t->call->recv, mine.first * tess_dtype_bytes(c.recv_dtype));
     c.count = mine.count;
-    if (s == TESS_OK && mine.count)
-        s = hosts_run_on(t->c, HOSTS_RAIL, &c, t->error);
+    return rail < 0 || !mine.count ? TESS_OK : hosts_run_on(t->c, HOSTS_RAIL + round, &c, t->error);
+}
+
+static tess_status all_reduce(two_steps *t) {
+    tess_collective c = within_of(t->call);
+    c.recv = t->call->scratch;
+    tess_status s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
+    for (int32_t round = 0; round < rounds_of(t) && s == TESS_OK; round++)
+        s = add_segment(t, round);
     return s < 0 ? s : spread_segments(t);
 }
 
@@ -271,12 +337,13 @@ static tess_status all_reduce(two_steps *t) {
 
 static tess_status broadcast(two_steps *t) {
     const hosts_layout *l = &t->c->layout;
-    const int32_t local = t->call->root % l->each;
+    const int32_t host = t->call->root / l->each, rail = hosts_rail(l, host, t->call->root % l->each, 0);
+    const int32_t local = hosts_local_on(l, l->host, rail);
     tess_collective c = *t->call;
     tess_status s = TESS_OK;
-    c.root = t->call->root / l->each;
+    c.root = host;
     if (l->local == local)
-        s = hosts_run_on(t->c, HOSTS_RAIL, &c, t->error);
+        s = hosts_run_on(t->c, HOSTS_RAIL + hosts_round_of(l, l->host, rail), &c, t->error);
     c.root = local;
     if (t->c->rank != t->call->root)
         c.send = t->call->recv;
