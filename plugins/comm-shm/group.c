@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MFD_NOEXEC_SEAL
@@ -218,8 +219,19 @@ int shm_arena_find(struct shm_group *g, const void *ptr, uint64_t bytes, struct 
     return found;
 }
 
+static int lies_within(uint64_t offset, uint64_t bytes, uint64_t begin, uint64_t room) {
+    return offset >= begin && bytes <= room && offset - begin <= room - bytes;
+}
+
+static int is_in_file(int fd, struct shm_region region) {
+    struct stat file;
+    return fstat(fd, &file) == 0 && lies_within(region.offset, region.bytes, 0, (uint64_t)file.st_size);
+}
+
 /* Behind the lock. A failed mapping is tried again at the next use. */
 static const unsigned char *map_peer(struct shm_group *g, int rank, struct shm_region region) {
+    if (!is_in_file(g->ranks[rank].arena_fd, region))
+        return NULL;
     if (g->ranks[rank].n_regions == g->ranks[rank].room) {
         uint32_t room = g->ranks[rank].room ? 2 * g->ranks[rank].room : 8;
         void *more = realloc(g->ranks[rank].regions, room * sizeof *g->ranks[rank].regions);
@@ -235,11 +247,14 @@ static const unsigned char *map_peer(struct shm_group *g, int rank, struct shm_r
     return at;
 }
 
-const void *shm_arena_at(struct shm_group *g, int rank, const struct shm_region *region, uint64_t offset) {
+const void *shm_arena_at(struct shm_group *g, int rank, const struct shm_region *region, uint64_t offset,
+                         uint64_t bytes) {
     const unsigned char *at = NULL;
+    if (!lies_within(offset, bytes, region->offset, region->bytes))
+        return NULL;
     pthread_mutex_lock(&g->lock);
     for (uint32_t i = 0; i < g->ranks[rank].n_regions && !at; i++)
-        if (g->ranks[rank].regions[i].region.offset == region->offset)
+        if (memcmp(&g->ranks[rank].regions[i].region, region, sizeof *region) == 0)
             at = g->ranks[rank].regions[i].at;
     if (!at)
         at = map_peer(g, rank, *region);

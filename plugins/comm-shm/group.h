@@ -53,8 +53,9 @@ tess_status shm_arena_alloc(struct shm_group *, uint64_t bytes, uint64_t align, 
 void shm_arena_free(struct shm_group *, void *ptr);
 /* The region that holds all of [ptr, ptr + bytes), and where in the file ptr lies; 0: none does. */
 int shm_arena_find(struct shm_group *, const void *ptr, uint64_t bytes, struct shm_region *, uint64_t *offset);
-/* A place in `rank`'s arena file, for reading here; null: it cannot be mapped. */
-const void *shm_arena_at(struct shm_group *, int rank, const struct shm_region *, uint64_t offset);
+/* `bytes` at a place in `rank`'s arena file, for reading here. What that rank says of it is checked against the file.
+ * Null: they are not there, or cannot be mapped. */
+const void *shm_arena_at(struct shm_group *, int rank, const struct shm_region *, uint64_t offset, uint64_t bytes);
 
 /* A communicator's table, zeroed, in the file of the rank that is first in it; the others map it by its offset. */
 tess_status shm_table_reserve(struct shm_group *, uint64_t bytes, uint64_t *offset, tess_error *);

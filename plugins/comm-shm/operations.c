@@ -70,8 +70,15 @@ static void find_place(struct shm_run *run, const struct shm_read *f, const void
         *out = place;
 }
 
+/* `rank` announced a place for its part of the result. Others read no more than this there: up to the result's end. */
+static uint64_t result_bytes(const struct shm_run *run, int rank) {
+    const uint64_t all = run->c.count * tess_dtype_bytes(run->c.recv_dtype), first = run->out.bytes * (uint64_t)rank;
+    return all > first ? all - first : 0;
+}
+
 static tess_status take_place(struct shm_run *run, struct shm_read *f, int rank, const struct shm_place *place) {
     struct shm_table *t = run->table;
+    const uint64_t bytes = f == &run->out ? result_bytes(run, rank) : f->total;
     int has = f->bytes > 0 && (f->only < 0 || f->only == rank);
     if (has && !place->region.bytes) {
         f->any = 1;
@@ -79,7 +86,7 @@ static tess_status take_place(struct shm_run *run, struct shm_read *f, int rank,
     }
     if (!has || !place->region.bytes || rank == t->rank)
         return TESS_OK;
-    f->at[rank] = shm_arena_at(t->group, t->members[rank], &place->region, place->offset);
+    f->at[rank] = shm_arena_at(t->group, t->members[rank], &place->region, place->offset, bytes);
     return f->at[rank] ? TESS_OK
                        : tess_plugin_fail(run->error, TESS_E_NOMEM, "shm: cannot map %llu bytes of rank %d",
                                           (unsigned long long)place->region.bytes, rank);
