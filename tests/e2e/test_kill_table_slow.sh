@@ -20,7 +20,7 @@ survivor() {
   local line late
   line=$(cat "run/rank.$1" 2>/dev/null) || { [ "$phase" = close ] || note "$cell: no word from rank $1"; return; }
   [[ $phase == close && $line == code=0\ * ]] && return
-  late=$(sed -n 's/.*late_ms=\(-\{0,1\}[0-9]*\).*/\1/p' <<<"$line")
+  late=$(sed -n 's/.*late_us=\(-\{0,1\}[0-9]*\).*/\1/p' <<<"$line")
   [[ $line == code=5\ * && $line =~ (rank ($2)|launcher)" " ]] || note "$cell, victims $2: rank $1: $line"
   [[ $2 == launcher || $line =~ "rank "($2)" " ]] || note "$cell, victims $2: rank $1: $line"
   [ "$late" -le "$latest" ] || latest=$late
@@ -100,7 +100,7 @@ no_new_names before
 sort -t'|' -k1,1 -k4n "$log" | awk -F'|' '{ n[$1]++; all++; hangs[$1] += $3 == "hang"; bad[$1] += $3 == "wrong"; t[$1, n[$1]] = $4; comm[$2]++ }
   function of(p, q) { return t[p, int(n[p] * q + 0.999999)] }
   END { print "| phase | kills | hangs | wrong | p50, ms | p99 | greatest |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for (p in n) { printf "| %s | %d | %d | %d | %d | %d | %d |\n", p, n[p], hangs[p], bad[p], of(p, 0.5), of(p, 0.99), t[p, n[p]] | "sort"; h += hangs[p]; w += bad[p] }
+    for (p in n) { printf "| %s | %d | %d | %d | %.1f | %.1f | %.1f |\n", p, n[p], hangs[p], bad[p], of(p, 0.5) / 1e3, of(p, 0.99) / 1e3, t[p, n[p]] / 1e3 | "sort"; h += hangs[p]; w += bad[p] }
     close("sort"); printf "%d kills", all; for (c in comm) printf ", %d over %s", comm[c], c; print ": " h " hangs, " w " wrong" }' | tee table
-sort -t'|' -k4n "$log" | awk -F'|' '{ t[NR] = $4 } END { print "all: p50 " t[int(NR * 0.5 + 0.99)] " ms, p99 " t[int(NR * 0.99 + 0.99)] " ms, greatest " t[NR] " ms" }'
+sort -t'|' -k4n "$log" | awk -F'|' '{ t[NR] = $4 } END { printf "all: p50 %.1f ms, p99 %.1f ms, greatest %.1f ms\n", t[int(NR * 0.5 + 0.99)] / 1e3, t[int(NR * 0.99 + 0.99)] / 1e3, t[NR] / 1e3 }'
 [ $wrong = 0 ] && ! grep -q '|hang|' "$log" || { echo "FAILED: $wrong wrong"; exit 1; }
