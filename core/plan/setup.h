@@ -83,6 +83,7 @@ static inline int tess__one_memory(const tess__setup *s) {
 static inline int tess__has_streams(const tess_device_ops *device, uint32_t mem) {
     return mem != TESS_MEM_HOST && TESS_CAN(tess_device_ops, device, stream_create);
 }
+
 enum { TESS__SNAPSHOT_ALIGN = 4096 }; /* of its beginning: the disk takes whole blocks from it without a copy */
 
 static inline int tess__activations_of(const tess__setup *s, int32_t block) {
