@@ -4,299 +4,21 @@
  *
  *     test_nccl_faults_doubles [STRIDE]     every STRIDE-th call of each name; 1: all of them */
 #include "double.h"
+#include "fault_ranks.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <tessera/plugin.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 #include <cuda.h>
 
-enum { RANKS = 3, KEYS = 64, VALUE = 512, DONE = 0, TOLD = 5, LEFT_BEHIND = 55, CALLS = 256 };
-#define A_SECOND INT64_C(1000000000)
-#define LONG_NS (10 * A_SECOND)
-
-static struct {
-    atomic_int failed; /* a rank has: the others are told, as the core does */
-    atomic_int n_keys;
-    struct {
-        atomic_int ready;
-        char key[160];
-        unsigned char value[VALUE];
-        uint64_t bytes;
-    } keys[KEYS];
-    char said[RANKS][400], logged[400];
-    atomic_int at[RANKS]; /* which step each rank has come to */
-} * shared;
-static int rank, nranks;
-
-/* ---- the host's part ---------------------------------------------------------------------------- */
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * A_SECOND + t.tv_nsec;
-}
-
-static void keep_log(void *host, int32_t level, const char *plugin, const char *message) {
-    (void)host, (void)level, (void)plugin;
-    snprintf(shared->logged, sizeof shared->logged, "%s", message);
-}
-static const char *no_option(void *host, const char *key) {
-    (void)host;
-    return strcmp(key, "deterministic") == 0 ? getenv("PROBE_DETERMINISTIC") : NULL;
-}
-static tess_status set(void *host, const char *key, const void *value, uint64_t bytes) {
-    (void)host;
-    int i = 0;
-    while (i < KEYS && strcmp(shared->keys[i].key, key) != 0)
-        i++;
-    if (i == KEYS)
-        i = atomic_fetch_add(&shared->n_keys, 1);
-    if (i >= KEYS || bytes > VALUE)
-        return TESS_E_NOMEM;
-    snprintf(shared->keys[i].key, sizeof shared->keys[i].key, "%s", key);
-    memcpy(shared->keys[i].value, value, bytes);
-    shared->keys[i].bytes = bytes;
-    atomic_store(&shared->keys[i].ready, 1);
-    return TESS_OK;
-}
-static tess_status get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
-    (void)host;
-    for (int64_t late = now_ns() + timeout_ns;; usleep(500)) {
-        for (int i = 0; i < KEYS; i++)
-            if (atomic_load(&shared->keys[i].ready) && strcmp(shared->keys[i].key, key) == 0) {
-                *bytes = shared->keys[i].bytes;
-                memcpy(value, shared->keys[i].value, *bytes);
-                return TESS_OK;
-            }
-        if (atomic_load(&shared->failed))
-            return TESS_E_ABORTED;
-        if (now_ns() > late)
-            return TESS_E_TIMEOUT;
-    }
-}
-static int32_t is_aborting(void *host) {
-    (void)host;
-    return getenv("PROBE_DEAF") ? 0 : atomic_load(&shared->failed);
-}
-
-static const tess_host host = { .struct_size = sizeof host,
-                                .abi_major = TESS_ABI_MAJOR,
-                                .abi_minor = TESS_ABI_MINOR,
-                                .log = keep_log,
-                                .option = no_option,
-                                .kv_set = set,
-                                .kv_get = get,
-                                .aborting = is_aborting,
-                                .args = "",
-                                .helper_cpus = "",
-                                .numa_node = -1,
-                                .max_helper_threads = -1 };
-
-/* ---- what a rank does --------------------------------------------------------------------------- */
-
-static const tess_comm_ops *ops;
-static void *ctx;
-static tess_error error = { .struct_size = sizeof error };
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tess_comm *live[2]; /* world, part */
-static int leaving;
-
-static void *watch_others(void *arg) {
-    (void)arg;
-    for (int told = 0; !told; usleep(1000)) {
-        pthread_mutex_lock(&lock);
-        told = leaving;
-        if (atomic_load(&shared->failed) && (live[0] || live[1])) {
-            for (int i = 0; i < 2; i++)
-                if (live[i])
-                    ops->abort(live[i], TESS_E_PEER);
-            told = 1;
-        }
-        pthread_mutex_unlock(&lock);
-    }
-    return NULL;
-}
-
-/* The first failure of this rank. */
-static int bad(const char *slot, tess_status s) {
-    atomic_fetch_add(&shared->at[rank], 1);
-    if (s == TESS_OK)
-        return 0;
-    if (!shared->said[rank][0])
-        snprintf(shared->said[rank], sizeof shared->said[rank], "%s: %d: %s", slot, (int)s, error.message);
-    atomic_store(&shared->failed, 1);
-    return 1;
-}
-
-static void keep(int which, tess_comm *comm) {
-    pthread_mutex_lock(&lock);
-    live[which] = comm;
-    pthread_mutex_unlock(&lock);
-}
-
-static int collect(tess_comm *comm, const tess_collective *calls, uint32_t n) {
-    tess_request *request;
-    if (bad("post", ops->post(comm, calls, n, &request, &error)))
-        return 1;
-    tess_status s = ops->wait(request, LONG_NS, &error);
-    int failed = bad("wait", s);
-    if (s == TESS_E_TIMEOUT) /* no end: told as a hang */
-        return 1;
-    ops->request_free(request);
-    return failed;
-}
-
-static int all_operations(tess_comm *comm, char *memory, int n) {
-    char *send = memory, *recv = memory + (256 << 10), *scratch = memory + (512 << 10);
-    tess_collective c = { .struct_size = sizeof c,
-                          .redop = TESS_SUM,
-                          .send_mem = TESS_MEM_CUDA,
-                          .recv_mem = TESS_MEM_CUDA,
-                          .send = send,
-                          .recv = recv,
-                          .scratch = scratch,
-                          .scratch_bytes = 512 << 10,
-                          .count = 1000,
-                          .scale = 0.5 };
-    (void)n;
-    for (c.op = TESS_ALL_GATHER; c.op <= TESS_BARRIER; c.op++)
-        for (int d = 0; d < 2; d++) {
-            c.send_dtype = d ? TESS_BF16 : TESS_F32;
-            c.recv_dtype = c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_REDUCE ? TESS_F32 : c.send_dtype;
-            c.tag++;
-            if (collect(comm, &c, 1))
-                return 1;
-        }
-    tess_collective pair[2] = { c, c };
-    pair[0].op = pair[1].op = TESS_ALL_GATHER;
-    pair[1].send = recv + (64 << 10);
-    pair[1].recv = recv + (128 << 10);
-    return collect(comm, pair, 2);
-}
-
-static int64_t timeout_ns(void) {
-    return getenv("PROBE_TIMEOUT") ? A_SECOND : LONG_NS;
-}
-
-static int on_a_part(tess_comm *world) {
-    tess_comm_config config = { .struct_size = sizeof config, .group = "part", .timeout_ns = timeout_ns() };
-    tess_comm *part = NULL;
-    tess_collective c = { .struct_size = sizeof c, .op = TESS_BARRIER, .scale = 1 };
-    if (bad("split", ops->split(world, 0, -rank, &config, &part, &error)))
-        return 1;
-    keep(1, part);
-    int failed = collect(part, &c, 1) || bad("finalize", ops->finalize(part, timeout_ns(), &error));
-    keep(1, NULL);
-    ops->destroy(part);
-    return failed;
-}
-
-static int with_world(void) {
-    tess_comm_config config = { .struct_size = sizeof config,
-                                .rank = rank,
-                                .nranks = nranks,
-                                .local_rank = rank,
-                                .device = getenv("PROBE_DEVICE") ? atoi(getenv("PROBE_DEVICE")) : -1,
-                                .group = "world",
-                                .timeout_ns = timeout_ns() };
-    tess_alloc_request request = {
-        .struct_size = sizeof request, .mem = TESS_MEM_CUDA, .bytes = 1 << 20, .align = 256
-    };
-    tess_buffer buffer = { .struct_size = sizeof buffer };
-    tess_comm *world = NULL;
-    if (bad("init", ops->init(ctx, &config, &world, &error)))
-        return 1;
-    keep(0, world);
-    int failed = bad("mem_alloc", ops->mem_alloc(world, &request, &buffer, &error));
-    if (!failed) {
-        failed = all_operations(world, buffer.ptr, nranks) || on_a_part(world);
-        ops->mem_free(world, &buffer); /* before finalize, which ends what takes registrations back */
-        failed = failed || bad("finalize", ops->finalize(world, timeout_ns(), &error));
-    }
-    keep(0, NULL);
-    ops->destroy(world);
-    return failed;
-}
-
-static int be_a_rank(void) {
-    typedef tess_status (*open_fn)(const tess_host *, uint32_t, const void **, void **, tess_error *);
-    char number[12];
-    const void *table;
-    open_fn open;
-    pthread_t watcher;
-    snprintf(number, sizeof number, "%d", rank);
-    setenv("RANK", number, 1);
-    setenv("TESSERA_DOUBLE_LEAKS", "55", 1);
-    setenv("TESSERA_DOUBLE_DELAY_US", "0", 1);
-    void *library = dlopen(getenv("PLUGIN"), RTLD_NOW | RTLD_LOCAL);
-    void *symbol = library ? dlsym(library, "tess_plugin_open_v1") : NULL;
-    memcpy(&open, &symbol, sizeof symbol);
-    if (!open || open(&host, TESS_KIND_COMM, &table, &ctx, &error)) {
-        fprintf(stderr, "cannot open the plugin: %s\n", library ? error.message : dlerror());
-        return 9;
-    }
-    ops = table;
-    pthread_create(&watcher, NULL, watch_others, NULL);
-    int failed = with_world();
-    pthread_mutex_lock(&lock);
-    leaving = 1;
-    pthread_mutex_unlock(&lock);
-    pthread_join(watcher, NULL);
-    ops->close(ctx);
-    return failed ? TOLD : DONE;
-}
-
-/* ---- one run of all ranks ----------------------------------------------------------------------- */
-
-static void stop_all(const pid_t *pids) {
-    for (int i = 0; i < nranks; i++)
-        kill(pids[i], SIGKILL);
-    for (int i = 0; i < nranks; i++)
-        waitpid(pids[i], NULL, 0);
-}
-
-/* Every rank ends by itself, within seconds, with one of the codes that a rank may have. */
-static void run_ranks(const char *what, int codes[RANKS]) {
-    pid_t pids[RANKS];
-    memset(shared, 0, sizeof *shared);
-    fflush(NULL);
-    for (rank = 0; rank < nranks; rank++) {
-        pids[rank] = fork();
-        if (pids[rank] == 0)
-            exit(be_a_rank());
-    }
-    int left = nranks, ended[RANKS] = { 0 };
-    for (int64_t late = now_ns() + LONG_NS; left; usleep(300))
-        for (int i = 0, status; i < nranks; i++) {
-            if (!ended[i] && waitpid(pids[i], &status, WNOHANG) == pids[i]) {
-                ended[i] = 1;
-                left--;
-                codes[i] = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-            }
-            if (now_ns() > late) {
-                stop_all(pids);
-                fail_msg("%s: rank %d hangs at step %d (%s)", what, i, atomic_load(&shared->at[i]), shared->said[i]);
-            }
-        }
-    for (int i = 0; i < nranks; i++)
-        if (codes[i] != DONE && codes[i] != TOLD)
-            fail_msg("%s: rank %d ends with %d%s: %s", what, i, codes[i],
-                     codes[i] == LEFT_BEHIND ? ", which means that something is left behind" : "", shared->said[i]);
-}
+enum { CALLS = 256 };
 
 /* What may fail without a word: what gives back, what has another way to go on, and what is asked again and again, so
  * that a run may need fewer of it than the one that was counted. */
@@ -346,6 +68,26 @@ static int count_calls(int of) {
 static int stride = 1;
 static int n_runs, n_told;
 
+/* A test that failed may have left its variables, which would fail the next one too. */
+static int begin_test(void **state) {
+    static const char *const names[] = { "PROBE_DETERMINISTIC",
+                                         "PROBE_DEAF",
+                                         "PROBE_TIMEOUT",
+                                         "PROBE_DEVICE",
+                                         "TESSERA_DOUBLE_FAIL",
+                                         "TESSERA_DOUBLE_HANG",
+                                         "TESSERA_DOUBLE_LOG",
+                                         "TESSERA_DOUBLE_NCCL_VERSION",
+                                         "TESSERA_DOUBLE_DRIVER_VERSION",
+                                         "TESSERA_DOUBLE_CAPABILITY",
+                                         "TESSERA_DOUBLE_DEVICES" };
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unsetenv(names[i]);
+    n_runs = n_told = 0;
+    return 0;
+}
+
 static void fail_one(const char *name, long call, int of) {
     char wish[96];
     int codes[RANKS];
@@ -392,7 +134,6 @@ static void test_nccl_faults__any_call_fails_in_deterministic_mode_doubles(void 
     nranks = 3;
     setenv("PROBE_DETERMINISTIC", "1", 1);
     fail_every_call(2);
-    unsetenv("PROBE_DETERMINISTIC");
 }
 
 /* The device's work itself fails, some time after it was queued. */
@@ -423,7 +164,7 @@ static void hang_one(const char *wish, const char *fails, const char *line) {
     int says = strstr(shared->said[1], line) || (!fails && strstr(shared->said[0], line)); /* who looks first */
     if (codes[1] != TOLD || !says || strchr(shared->said[1], '\n'))
         fail_msg("%s: rank 1 ends with %d and says \"%s\", expected \"%s\"", wish, codes[1], shared->said[1], line);
-    if (seconds > 5)
+    if (seconds > (double)LONG_NS * 1e-9 / 2) /* it ended by itself */
         fail_msg("%s: took %.1f s", wish, seconds);
 }
 
@@ -446,7 +187,6 @@ static void test_nccl_faults__abort_ends_a_call_that_hangs_doubles(void **state)
     nranks = 2;
     setenv("PROBE_DEAF", "1", 1); /* nobody asks the host */
     hang_one("ncclGroupEnd:4@1", "cuEventQuery:200@0", "nccl: the communicator was aborted");
-    unsetenv("PROBE_DEAF");
 }
 
 /* As on 2.26, where only calls that block are safe. */
@@ -456,7 +196,6 @@ static void test_nccl_faults__2_26_works_with_calls_that_block_doubles(void **st
     nranks = 3;
     setenv("TESSERA_DOUBLE_NCCL_VERSION", "22602", 1);
     run_ranks("NCCL 2.26", codes);
-    unsetenv("TESSERA_DOUBLE_NCCL_VERSION");
     for (int i = 0; i < nranks; i++)
         if (codes[i] != DONE)
             fail_msg("rank %d: %s", i, shared->said[i]);
@@ -484,15 +223,9 @@ static void test_nccl_faults__comparing_takes_no_group_of_its_own_doubles(void *
 /* With `name` set to `value`, every rank says so. */
 static void must_say(int ranks, const char *name, const char *value, const char *line) {
     int codes[RANKS];
-    char before[4096] = "";
     nranks = ranks;
-    snprintf(before, sizeof before, "%s", getenv(name) ? getenv(name) : "");
     setenv(name, value, 1);
     run_ranks(line, codes);
-    if (*before)
-        setenv(name, before, 1);
-    else
-        unsetenv(name);
     for (int i = 0; i < ranks; i++) {
         assert_int_equal(codes[i], TOLD);
         if (strstr(shared->said[i], "the run was aborted")) /* the other was faster */
@@ -501,7 +234,6 @@ static void must_say(int ranks, const char *name, const char *value, const char 
         n_told++;
     }
     assert_true(n_told > 0);
-    n_told = 0;
 }
 
 static void test_nccl_faults__old_nccl_is_named_doubles(void **state) {
@@ -556,8 +288,6 @@ static void test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles(voi
     setenv("PROBE_DEVICE", "3", 1);
     setenv("TESSERA_DOUBLE_DEVICES", "1", 1);
     run_ranks("one visible GPU", codes);
-    unsetenv("TESSERA_DOUBLE_DEVICES");
-    unsetenv("PROBE_DEVICE");
     assert_int_equal(codes[0], DONE);
 }
 
@@ -636,8 +366,7 @@ static int alone(void) {
 int main(int argc, char **argv) {
     int by_itself = argc > 1 && strcmp(argv[1], "alone") == 0;
     stride = argc > 1 && !by_itself ? atoi(argv[1]) : 9;
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED || stride < 1)
+    if (!fault_ranks_open() || stride < 1)
         return 1;
     if (by_itself)
         return alone();
@@ -645,24 +374,25 @@ int main(int argc, char **argv) {
         printf("skipped: PLUGIN does not name comm-nccl\n");
         return 77;
     }
+#define TEST(name) cmocka_unit_test_setup(name, begin_test)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nccl_faults__any_call_fails_alone_doubles),
-        cmocka_unit_test(test_nccl_faults__any_call_fails_on_one_of_two_ranks_doubles),
-        cmocka_unit_test(test_nccl_faults__any_call_fails_in_deterministic_mode_doubles),
-        cmocka_unit_test(test_nccl_faults__work_fails_on_the_device_doubles),
-        cmocka_unit_test(test_nccl_faults__call_that_hangs_ends_in_time_doubles),
-        cmocka_unit_test(test_nccl_faults__abort_ends_a_call_that_hangs_doubles),
-        cmocka_unit_test(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
-        cmocka_unit_test(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
-        cmocka_unit_test(test_nccl_faults__old_nccl_is_named_doubles),
-        cmocka_unit_test(test_nccl_faults__old_driver_is_named_doubles),
-        cmocka_unit_test(test_nccl_faults__driver_of_the_version_before_is_named_doubles),
-        cmocka_unit_test(test_nccl_faults__chip_without_kernels_is_named_doubles),
-        cmocka_unit_test(test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles),
-        cmocka_unit_test(test_nccl_faults__no_gpu_is_told_doubles),
-        cmocka_unit_test(test_nccl_faults__more_ranks_than_gpus_is_told_doubles),
-        cmocka_unit_test(test_nccl_faults__two_ranks_on_one_gpu_are_named_doubles),
-        cmocka_unit_test(test_nccl_faults__missing_libraries_are_named_doubles),
+        TEST(test_nccl_faults__any_call_fails_alone_doubles),
+        TEST(test_nccl_faults__any_call_fails_on_one_of_two_ranks_doubles),
+        TEST(test_nccl_faults__any_call_fails_in_deterministic_mode_doubles),
+        TEST(test_nccl_faults__work_fails_on_the_device_doubles),
+        TEST(test_nccl_faults__call_that_hangs_ends_in_time_doubles),
+        TEST(test_nccl_faults__abort_ends_a_call_that_hangs_doubles),
+        TEST(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
+        TEST(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
+        TEST(test_nccl_faults__old_nccl_is_named_doubles),
+        TEST(test_nccl_faults__old_driver_is_named_doubles),
+        TEST(test_nccl_faults__driver_of_the_version_before_is_named_doubles),
+        TEST(test_nccl_faults__chip_without_kernels_is_named_doubles),
+        TEST(test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles),
+        TEST(test_nccl_faults__no_gpu_is_told_doubles),
+        TEST(test_nccl_faults__more_ranks_than_gpus_is_told_doubles),
+        TEST(test_nccl_faults__two_ranks_on_one_gpu_are_named_doubles),
+        TEST(test_nccl_faults__missing_libraries_are_named_doubles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
