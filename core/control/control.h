@@ -112,6 +112,9 @@ int32_t tess__kv_server_silent(tess__kv_server *, int32_t rank);
 int32_t tess__kv_server_connected(tess__kv_server *);
 /** The first cause: its rank, or -1 while all is well. */
 int32_t tess__kv_server_culprit(tess__kv_server *);
+/** The name of the server's thread, in the launcher or in rank 0. */
+#define TESS__KV_SERVER_THREAD "tess-kv-server"
+
 /** 1 when a rank has set the key TESS__KV_READY: the group can go on without lost ranks from now on. */
 int32_t tess__kv_server_ready(tess__kv_server *);
 #define TESS__KV_READY "mirror/ready"

@@ -298,6 +298,7 @@ static void *serve(void *user) {
     tess__kv_server *server = user;
     struct pollfd *fds = calloc(2 + (size_t)server->capacity, sizeof *fds);
     server->turn_ns = tess__now_ns();
+    pthread_setname_np(pthread_self(), TESS__KV_SERVER_THREAD);
     while (fds && !atomic_load(&server->stop))
         turn(server, fds);
     free(fds);

@@ -14,7 +14,8 @@ typedef struct {
 
 /** 1 when the hooks are in place. */
 int tool_alloc_available(void);
-/** Counts calls of all threads from here to `end`. May be called many times; counts add up. */
+/** Counts calls of all threads but the key-value server's from here to `end`. May be called many times; counts add up.
+ */
 void tool_alloc_window_begin(void);
 void tool_alloc_window_end(void);
 /** Calls made by Tessera's own objects. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <gnu/libc-version.h> /* a function no sanitizer takes over */
 #include <cmocka.h>
 
+#include "core/control/control.h"
 #include "tools/support/alloc_count.h"
 
 static int find(const char *name, tool_alloc_library *out) {
@@ -59,9 +61,36 @@ static void test_alloc_count__calls_in_the_window_are_counted_by_caller(void **s
         assert_int_equal(tool_alloc_own(), 3);
 }
 
+static void *allocate(void *name) {
+    if (name)
+        pthread_setname_np(pthread_self(), name);
+    tool__alloc_note((const void *)(uintptr_t)&find, 1);
+    return NULL;
+}
+
+/* By how much a thread of that name is counted. */
+static uint64_t counted_of(char *name) {
+    pthread_t thread;
+    uint64_t before = tool_alloc_own();
+    tool_alloc_window_begin();
+    assert_int_equal(pthread_create(&thread, NULL, allocate, name), 0);
+    pthread_join(thread, NULL);
+    tool_alloc_window_end();
+    return tool_alloc_own() - before;
+}
+
+static void test_alloc_count__every_thread_counts_but_the_key_value_servers(void **state) {
+    (void)state;
+    tool__alloc_hooked();
+    assert_int_equal(counted_of(NULL), 1);
+    assert_int_equal(counted_of("tess-kv-serve"), 1);
+    assert_int_equal(counted_of(TESS__KV_SERVER_THREAD), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alloc_count__calls_in_the_window_are_counted_by_caller),
+        cmocka_unit_test(test_alloc_count__every_thread_counts_but_the_key_value_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
