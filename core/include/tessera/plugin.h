@@ -449,7 +449,7 @@ typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate, reserved;
     uint32_t block_elems; /* shards are multiples of this; 1 for plain formats */
     uint32_t block_bytes; /* encoded size of a block on the wire, scales included; 0: plain */
-} tess_precision_choice; /* gather != compute costs a second buffer, which the planner adds */
+} tess_precision_choice; /* gather != compute, and blocks: for a later core; this one refuses them by the parameter's name */
 typedef struct {
     uint32_t struct_size, from, to, flags; /* flag 1: `to` is the wire format with its blocks */
     const void *src;
