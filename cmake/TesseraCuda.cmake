@@ -23,14 +23,16 @@ function(tessera_add_kernels target source symbol)
   foreach(folder IN LISTS arg_INCLUDES)
     list(APPEND includes -I${folder})
   endforeach()
+  set(code -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90)
+  if(TESSERA_SANITIZE) # which looks at the host's code, without a GPU
+    set(code -gencode arch=compute_80,code=compute_80)
+  endif()
   set(werror "")
   if(TESSERA_WERROR)
     set(werror -Werror all-warnings)
   endif()
   add_custom_command(OUTPUT ${fatbin} DEPENDS ${source} DEPFILE ${fatbin}.d
-    COMMAND ${TESSERA_NVCC} -fatbin -O3 --fmad=false ${werror} -gencode arch=compute_80,code=sm_80
-            -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
-            ${includes} -MD -MF ${fatbin}.d -o ${fatbin} ${source}
+    COMMAND ${TESSERA_NVCC} -fatbin -O3 --fmad=false ${werror} ${code} ${includes} -MD -MF ${fatbin}.d -o ${fatbin} ${source}
     COMMENT "Compiling kernels ${symbol}" VERBATIM)
   set(holder ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
   file(CONFIGURE OUTPUT ${holder} @ONLY CONTENT "/* Made by CMake. */

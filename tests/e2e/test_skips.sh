@@ -33,6 +33,25 @@ sed 's/^any/no-such-machine/' skips >elsewhere
 TESSERA_TEST_SKIPS=$PWD/elsewhere table 1
 [ "$(grep -c 'NOT ALLOWED' out)" = 3 ] || fail "on another machine: $(cat out)"
 
+# Tests take turns: each of two has its day, what has none runs on both, and without turns all run.
+printf '# x\n1 unit/runs 0/2\n1 e2e/skips 1/2\n' >longest
+# turns TURNS DAY RUN LATER: how many run, and how many are named as another day's.
+turns() {
+  TESSERA_TEST_LONGEST=$PWD/longest TESSERA_TEST_TURNS=$1 TESSERA_TEST_DAY=$2 table 0
+  [ "$(grep -c ' Test *#' out) $(grep -c '^  turn another day' out)" = "$3 $4" ] || fail "turns $*: $(cat out)"
+}
+turns day 008 1 1
+has_line out '  turn another day e2e/skips: runs on days 1/2'
+turns day 009 1 1
+has_line out '  turn another day unit/runs: runs on days 0/2'
+turns all 009 2 0
+# The real turns: names of tests, each with one of its days. Without turns in the list .ci/run would run all.
+ctest --test-dir "$BUILD" -N -LE slow | sed -n 's/^ *Test *#[0-9]*: //p' >names
+while read -r seconds name turn; do
+  grep -qx -- "$name" names || grep -q "${name#*/}" "$SOURCE/tests/skips" || [ -n "${SANITIZE:-}" ] || fail "tests/longest: no test $name"
+  [[ $seconds =~ ^[0-9]+$ && ${turn:-0/1} =~ ^([0-9]+)/([0-9]+)$ ]] && [ "${BASH_REMATCH[1]}" -lt "${BASH_REMATCH[2]}" ] || fail "tests/longest: $name"
+done < <(grep -v '^#' "$SOURCE/tests/longest")
+
 # Every line of the real list has three parts.
 bad=$(grep -v '^#' "$SOURCE/tests/skips" | awk -F'|' 'NF != 3')
 [ -z "$bad" ] || fail "tests/skips: $bad"
