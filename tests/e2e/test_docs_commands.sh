@@ -5,8 +5,8 @@
 # processors: 2
 # Every command in README and docs/ runs, page by page and in order, against an install in a home of its own. A command is a
 # line of an indented block, or of a ```console block behind "$ ", that begins with a program, a variable or a path. Step
-# counts are cut; nothing else is changed. Each line of such a block is a command, but of one that begins with "$ ", which
-# shows output too. Before a block may stand:
+# counts are cut; nothing else is changed, so a remark stands behind #, as a shell has it. Each line of such a block is a
+# command, but of one that begins with "$ ", which shows output too. Before a block may stand:
 #   <!-- not run: REASON -->      it cannot be run here
 #   <!-- exit code: N -->         its last command ends with N
 # A ```json block is the file that its page's commands name; C is compiled by e2e/test_guide, CMake by e2e/test_install.
@@ -39,12 +39,12 @@ done
 ln -s your-own-loop train
 ln -s your-own-loop.c train.c
 
-# commands PAGE: MARK, LINE OF THE BLOCK and COMMAND per line, parted by the byte 037, remarks and continuations taken off.
+# commands PAGE: MARK, LINE OF THE BLOCK and COMMAND per line, parted by the byte 037, continuations joined.
 commands() {
   awk '
     function flush() { if (held != "") print mark "\037" begin "\037" held; held = "" }
     function take(text) {
-      sub(/^ +/, "", text); sub(/^\$ /, "", text); sub(/   +[^ ].*$/, "", text)
+      sub(/^ +/, "", text); sub(/^\$ /, "", text)
       if (held != "") { sub(/ *\\$/, " ", held); held = held text } else held = text
       if (held !~ /\\$/) flush()
     }
