@@ -2,6 +2,7 @@
 # The command, the library and its headers on Debian 12, from a checkout:
 #   docker build -t tessera .
 #   docker run --rm --shm-size=1g tessera train gpt -n 2 --steps 200
+# e2e/test_dockerfile_slow builds and uses it with buildah; Docker itself has not been tried.
 FROM debian:12 AS build
 COPY . /src
 WORKDIR /src

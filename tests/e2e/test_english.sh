@@ -14,6 +14,7 @@ held='^(README|CONTRIBUTING|SECURITY|CHANGELOG)\.md$|^docs/[^/]*\.md$|^cmake/|^c
 wrong=$(all | grep -E "$held" | xargs grep -nE "$words|$begins" || true)
 [ -z "$wrong" ] || fail "say it with a subject, a verb and an object: $wrong"
 # Pages: no sentence of more than 25 words.
-wrong=$(awk -v most=25 -f tests/support/sentences.awk ./*.md docs/*.md)
+wrong=$(awk -v most=25 -f tests/support/sentences.awk ./*.md docs/*.md docs/benchmarks/*.md {plugins,tools}/*/README.md examples/*/*/README.md \
+  tests/reference/data/README.md)
 [ -z "$wrong" ] || fail "shorter sentences: $wrong"
 echo "held in $(all | grep -cE "$held") files; $(all | grep -vE "$held" | xargs grep -hE "$words|$begins" | wc -l) places elsewhere"

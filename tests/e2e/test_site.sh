@@ -15,6 +15,13 @@ for page in "$SOURCE"/docs/*.md; do
     fail "the navigation, docs/README.md, does not lead to $name"
   count=$((count + 1))
 done
+for page in "$SOURCE"/docs/benchmarks/*.md; do
+  name=benchmarks-$(basename "$page" .md)
+  [ "$name" != benchmarks-README ] || name=benchmarks
+  [ -s "site/$name.html" ] || fail "no page of $page"
+  [ $name = benchmarks ] || grep -q "href=\"$name.html\"" site/benchmarks.html || fail "docs/benchmarks/README.md does not lead to $name"
+  count=$((count + 1))
+done
 for page in site/*.html; do
   while read -r link; do
     [ -e "site/$link" ] || fail "$page links to $link, which is not there"
