@@ -83,10 +83,10 @@ static void put_key_facts(FILE *out, const report_run *run) {
     if (run->has_fits)
         fact(out, "within the budget", run->fits ? "it fits" : "it does not fit", run->fits ? "good" : "bad");
     seconds_fact(out, "a step, predicted", run->predicted_seconds);
-    seconds_fact(out, "a step, mean of the run", run->step_seconds);
+    seconds_fact(out, "a step, median of the run", run->step_seconds);
     if (run->tokens_per_second > 0) {
         char text[32];
-        fact(out, "tokens per second", report_grouped((uint64_t)run->tokens_per_second, text), NULL);
+        fact(out, "tokens or samples per second, by that median", report_grouped((uint64_t)run->tokens_per_second, text), NULL);
     }
     if (report_has_spans(run, source)) {
         seconds_fact(out, "the step drawn here", report_span_end(run, source));

@@ -326,7 +326,6 @@ static tess_status read_plan(reading *r) {
 
 static tess_status read_summary(reading *r) {
     report_run *run = r->run;
-    double seconds = 0;
     char source[16];
     run->is_run = 1;
     read_settings(r);
@@ -338,8 +337,7 @@ static tess_status read_summary(reading *r) {
     json_fields_double(r->f, "peak_flops_per_second", &run->peak_flops);
     run->peak_given =
         json_fields_text(r->f, "peak_flops_source", source, sizeof source) && strcmp(source, "given") == 0;
-    if (json_fields_double(r->f, "seconds", &seconds) && run->steps)
-        run->step_seconds = seconds / (double)run->steps;
+    json_fields_double(r->f, "step_seconds", &run->step_seconds);
     return TESS_OK;
 }
 

@@ -340,15 +340,23 @@ static void print_libraries(train_run *r) {
     table_row(r, "resident set, peak", text);
 }
 
+/* Speed goes by the median of a step, as in the summary and in a report. */
+static void print_speed(train_run *r) {
+    double median = train_watch_median(r);
+    char text[128];
+    int n = snprintf(text, sizeof text, "%" PRIu64 " in %.2f s", r->steps_done, r->seconds);
+    if (median > 0)
+        snprintf(text + n, sizeof text - (size_t)n, ", median %.4g s, by it %.0f %s/s", median,
+                 train_watch_units(r) / median, r->task.unit);
+    table_row(r, "steps", text);
+}
+
 static void print_table(train_run *r, const tess_stats *stats) {
     tess_info info = info_of(r);
     char text[128];
-    uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
     tool_progress_say(&r->progress, "%s, %d rank%s, %s, strategy %s, wrap %s:", r->s.model, r->ranks,
                       r->ranks == 1 ? "" : "s", info.comm, info.strategy, info.wrap);
-    snprintf(text, sizeof text, "%" PRIu64 " in %.2f s, %.0f %s/s", r->steps_done, r->seconds,
-             r->seconds > 0 ? (double)units / r->seconds : 0.0, r->task.unit);
-    table_row(r, "steps", text);
+    print_speed(r);
     print_utilisation(r);
     snprintf(text, sizeof text, "%.6f", r->loss);
     table_row(r, "loss of the last step", text);

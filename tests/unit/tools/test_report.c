@@ -20,7 +20,7 @@
     FIXTURE_LEDGER("planned")                                                                                          \
     FIXTURE_LEDGER("measured")                                                                                         \
     FIXTURE_SPANS FIXTURE_PLAN                                                                                         \
-        "{\"event\":\"summary\",\"model\":\"toy\",\"steps\":2,\"seconds\":5,\"peak_device_bytes\":6000}\n"
+        "{\"event\":\"summary\",\"model\":\"toy\",\"steps\":2,\"step_seconds\":2.5,\"peak_device_bytes\":6000}\n"
 
 /* ---- the memory picture ------------------------------------------------------------------------ */
 enum { COLUMNS = 11 };
@@ -158,7 +158,7 @@ static void test_report__every_number_of_the_pictures_is_in_a_table(void **state
         "s</td><td class=\"n\">750 ms</td>",
         "Planned equals measured</span>, in every category, at all 11 instants",
         "<dt>communication that compute waits for</dt><dd>750 ms</dd>",
-        "<dt>a step, mean of the run</dt><dd>2.50 s</dd>",
+        "<dt>a step, median of the run</dt><dd>2.50 s</dd>",
         "<th scope=\"row\">after pre-backward of a</th><td class=\"n\">1,000</td><td class=\"n\">2,000</td><td "
         "class=\"n\">0</td><td class=\"n\">500</td><td class=\"n\">500</td><td class=\"n\">700</td><td "
         "class=\"n\">0</td><td "
