@@ -28,5 +28,6 @@ for page in site/*.html; do
   done < <(grep -o '\(href\|src\)="[^"#:]*[".#]' "$page" | sed 's/.*="//; s/[#"]$//' | grep -v '^\.\./' | grep -v '^$' | sort -u)
 done
 grep -q '<a href="memory.html">Memory: does it fit?</a>' site/your-own-loop.html || fail "a link of your-own-loop shows a file name"
+grep -q '<ol start="2">' site/two-hosts.html || fail "steps behind a block of code count from 1 again"
 grep -q '<h3 id="tess_shard">' site/reference.html || fail "the reference lacks tess_shard"
 echo "$count pages, every link leads somewhere"
