@@ -116,6 +116,13 @@ if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
     sed -n 's/.*"event":"time".*"busy":{"compute":\([0-9.e+]*\).*/\1/p' out >>times
   done
   [ "$(sed -n 1p times)" = "$(sed -n 2p times)" ] || fail "time and memory count other tokens: $(cat times)"
+  # So does tune: its one candidate is that plan.
+  expect 0 "$TESSERA" tune 70b -n 8 --comm gloo --machine cpu-2-cores --wrap scopes --strategy full --activations keep --offload none \
+    --precision fp32 --prefetch 1 --json --quiet
+  sed -n 's/.*"event":"candidate".*"seconds":\([0-9.e+]*\).*/\1/p' out >candidate
+  expect 0 "$TESSERA" plan 70b -n 8 --comm gloo --machine cpu-2-cores --prefetch 1 --json --quiet
+  sed -n 's/.*"event":"plan".*"seconds":\([0-9.e+]*\).*/\1/p' out >planned
+  [ -s planned ] && cmp -s planned candidate || fail "tune counts other tokens than plan: $(cat candidate) s against $(cat planned) s"
   awk 'NR > 1 { t[NR] = $1 } END { exit !(t[2] > 1.7 * t[3] && t[2] < 2.3 * t[3]) }' times || fail "half the tokens: $(cat times)"
 fi
 
