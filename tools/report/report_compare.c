@@ -113,7 +113,8 @@ void report_compare_svg(FILE *out, const report_run *runs, const report_order *o
     fprintf(out, "<text class=\"muted small\" x=\"%d\" y=\"14\">peak per rank; the frame is what was obtained</text>",
             LEFT);
     if (c.slowest > 0)
-        fprintf(out, "<text class=\"muted small\" x=\"%d\" y=\"14\">a step, median (hollow: predicted)</text>\n", TIME_LEFT);
+        fprintf(out, "<text class=\"muted small\" x=\"%d\" y=\"14\">a step, median (hollow: predicted)</text>\n",
+                TIME_LEFT);
     put_rows(out, &c);
     fputs("</svg>\n", out);
 }

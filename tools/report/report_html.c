@@ -86,7 +86,8 @@ static void put_key_facts(FILE *out, const report_run *run) {
     seconds_fact(out, "a step, median of the run", run->step_seconds);
     if (run->tokens_per_second > 0) {
         char text[32];
-        fact(out, "tokens or samples per second, by that median", report_grouped((uint64_t)run->tokens_per_second, text), NULL);
+        fact(out, "tokens or samples per second, by that median",
+             report_grouped((uint64_t)run->tokens_per_second, text), NULL);
     }
     if (report_has_spans(run, source)) {
         seconds_fact(out, "the step drawn here", report_span_end(run, source));

@@ -85,7 +85,8 @@ void report_table_compare(FILE *out, const report_run *runs, size_t n) {
           out);
     if (any_host(runs, n))
         fputs("<th scope=\"col\" class=\"n\">host, planned</th><th scope=\"col\" class=\"n\">host, measured</th>", out);
-    fputs("<th scope=\"col\" class=\"n\">step, predicted</th><th scope=\"col\" class=\"n\">step, measured median</th>", out);
+    fputs("<th scope=\"col\" class=\"n\">step, predicted</th><th scope=\"col\" class=\"n\">step, measured median</th>",
+          out);
     for (int i = 0; i < REPORT_SETTINGS; i++)
         if (setting_differs(runs, n, i))
             fprintf(out, "<th scope=\"col\">%s</th>", report_setting_keys[i]);

@@ -43,10 +43,11 @@ static void test_report_read__all_events_are_kept(void **state) {
 static void test_report_read__summary_gives_the_time_of_a_step(void **state) {
     (void)state;
     report_run run;
-    assert_int_equal(fixture_read("{\"event\":\"summary\",\"model\":\"gpt\",\"steps\":4,\"step_seconds\":0.5,\"loss\":null,"
-                                  "\"peak_device_bytes\":10,\"planned_peak_device_bytes\":11,\"peak_host_bytes\":12}",
-                                  &run),
-                     TESS_OK);
+    assert_int_equal(
+        fixture_read("{\"event\":\"summary\",\"model\":\"gpt\",\"steps\":4,\"step_seconds\":0.5,\"loss\":null,"
+                     "\"peak_device_bytes\":10,\"planned_peak_device_bytes\":11,\"peak_host_bytes\":12}",
+                     &run),
+        TESS_OK);
     assert_true(run.step_seconds == 0.5);
     assert_int_equal(run.has_loss, 0);
     assert_int_equal(run.measured_peak[REPORT_DEVICE], 10);
