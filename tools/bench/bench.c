@@ -190,8 +190,29 @@ static const tool_subject page_subjects[] = {
     { "norm", "gradient norms of the cpu device" },
     { NULL, NULL },
 };
-static const tool_own_subjects own_subjects[] = {
-    { "least-bytes", "comm" }, { "seconds", "comm" }, { "op", "comm" }, { "together", "comm" }, { NULL, NULL },
+#define OF_MODELS "blocks step"
+static const tool_takers takers[] = {
+    { "least-bytes", "comm" },
+    { "seconds", "comm" },
+    { "op", "comm" },
+    { "together", "comm" },
+    { "comm", "comm" },
+    { "ranks", "comm " OF_MODELS },
+    { "bytes", "comm cast optimizer sum norm" },
+    { "rounds", "comm step cast optimizer sum norm" },
+    { "model", OF_MODELS },
+    { "config", OF_MODELS },
+    { "layers", OF_MODELS },
+    { "heads", OF_MODELS },
+    { "width", OF_MODELS },
+    { "context", OF_MODELS },
+    { "image-size", OF_MODELS },
+    { "hidden", OF_MODELS },
+    { "batch", OF_MODELS },
+    { "seed", OF_MODELS },
+    { "precision", OF_MODELS },
+    { "device", OF_MODELS },
+    { NULL, NULL },
 };
 static const tool_page page = {
     .command = "bench",
@@ -199,7 +220,8 @@ static const tool_page page = {
     .doc = "Measures against the machine's limits. Without a subject: all kernels of the cpu device.",
     .subjects_title = "Subjects",
     .subjects = page_subjects,
-    .own_subjects = own_subjects,
+    .takers = takers,
+    .without = "cast",
     .examples = "tessera bench comm -n 2 --bytes 16MiB\n"
                 "  every backend that can run here\n"
                 "tessera bench blocks gpt --layers 2\n"

@@ -112,7 +112,7 @@ static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, NULL, 0 },
 };
 
-static const tool_own_subjects own_subjects[] = {
+static const tool_takers takers[] = {
     { "to", "reshard import" }, { "plan", "reshard" },    { "keep", "prune" },
     { "dtype", "export" },      { "max-file", "export" }, { NULL, NULL },
 };
@@ -123,7 +123,7 @@ static const tool_page page = {
              "export PATH FOLDER [OPTION…]\nimport FOLDER DIR [OPTION…]\nprune DIR --keep K",
     .subjects_title = "Words",
     .subjects = verbs,
-    .own_subjects = own_subjects,
+    .takers = takers,
     .doc = "Looks at checkpoints and makes others of them, without the ranks that wrote them and in bounded memory. A "
            "path is a checkpoint, DIR/step-000020, or a directory of them, of which the newest is taken. Exit code 1 "
            "when verify or diff finds something, 6 for what is no checkpoint.",

@@ -248,13 +248,14 @@ static int subject_takes(const command_line *line, const tool_shared_option *o) 
     return tool_shared_is_for(o, subject);
 }
 
-/* An option of the command's own, with its line when the subject does not take it. */
-static int own_is_taken(const command_line *line, const char *name) {
-    const char *takers = tool_help_own_subjects(line->page, name), *subject = line->subject;
+/* By the page's list of takers, with a line when the subject is not among them. */
+static int page_takes(const command_line *line, const char *name) {
+    const char *takers = tool_help_takers(line->page, name);
+    const char *subject = line->subject ? line->subject : line->page->without;
     if (!takers || (subject && !tool_help_subject(line->page, subject)) || (subject && tool_listed(takers, subject)))
         return 1;
-    if (subject)
-        fprintf(stderr, "%s: %s takes no --%s, only %s\n", line->command, subject, name, takers);
+    if (line->subject)
+        fprintf(stderr, "%s: %s takes no --%s, only %s\n", line->command, line->subject, name, takers);
     else
         fprintf(stderr, "%s: takes --%s only with %s\n", line->command, name, takers);
     return 0;
@@ -266,13 +267,13 @@ static int check_taken(const command_line *line, const struct argp *argp) {
         const char *name = line->given[i]->name;
         const tool_shared_option *o = tool_shared_find(name, strlen(name));
         if (!o || is_own(argp, line->given[i])) {
-            if (own_is_taken(line, name))
+            if (page_takes(line, name))
                 continue;
         } else if (!(o->commands & line->page->shared))
             fprintf(stderr, "%s: takes no --%s; `%s --help` lists its options\n", line->command, name, line->command);
         else if (!subject_takes(line, o))
             fprintf(stderr, "%s: %s takes no --%s, only %s\n", line->command, line->subject, name, o->subjects);
-        else
+        else if (page_takes(line, name))
             continue;
         return TOOL_USAGE;
     }

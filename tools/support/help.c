@@ -32,8 +32,8 @@ const tool_subject *tool_help_subject(const tool_page *page, const char *name) {
     return NULL;
 }
 
-const char *tool_help_own_subjects(const tool_page *page, const char *option) {
-    for (const tool_own_subjects *o = page->own_subjects; o && o->option; o++)
+const char *tool_help_takers(const tool_page *page, const char *option) {
+    for (const tool_takers *o = page->takers; o && o->option; o++)
         if (strcmp(o->option, option) == 0)
             return o->subjects;
     return NULL;
@@ -60,6 +60,7 @@ static const char *without_subject(const char *help, const char *subject) {
 
 static void row_of_shared(const tool_shared_option *o, const tool_page *page, const char *subject, help_row *out) {
     const tess__option *known = tess__option_find(o->key);
+    const char *takers = tool_help_takers(page, o->key);
     *out = (help_row){ .letter = strcmp(o->key, "ranks") == 0 ? 'n' : 0,
                        .name = o->key,
                        .value = o->value,
@@ -67,7 +68,9 @@ static void row_of_shared(const tool_shared_option *o, const tool_page *page, co
                        .help = without_subject(known->help, subject),
                        .choices = known->choices,
                        .fallback = known->fallback,
-                       .subjects = subject ? NULL : o->subjects };
+                       .subjects = subject  ? NULL
+                                   : takers ? takers
+                                            : o->subjects };
     const char *own = page->fallback ? page->fallback(subject, o->key, out->text) : NULL;
     if (own)
         out->fallback = own;
@@ -86,7 +89,7 @@ static void row_of_own(const struct argp_option *o, const char *subjects, help_r
 
 /* Those that are shown, of one subject where that is not null. A hidden one is between our own processes. */
 static const struct argp_option *next_own(const struct argp_option *o, const tool_page *page, const char *subject) {
-    while (o && o->name && ((o->flags & OPTION_HIDDEN) || !tool_listed(tool_help_own_subjects(page, o->name), subject)))
+    while (o && o->name && ((o->flags & OPTION_HIDDEN) || !tool_listed(tool_help_takers(page, o->name), subject)))
         o++;
     return o && o->name ? o : NULL;
 }
@@ -101,7 +104,7 @@ static void each_own(FILE *out, const tool_page *page, const struct argp_option 
     if (o)
         title(out, group_titles[TOOL_GROUP_OWN]);
     for (; o; o = next_own(o + 1, page, subject)) {
-        row_of_own(o, subject ? NULL : tool_help_own_subjects(page, o->name), &row);
+        row_of_own(o, subject ? NULL : tool_help_takers(page, o->name), &row);
         put(out, &row);
     }
 }
@@ -116,7 +119,8 @@ static int is_own(const struct argp_option *own, const char *key) {
 
 static int is_shown(const tool_shared_option *o, const tool_page *page, const struct argp_option *own,
                     const char *subject, uint32_t group) {
-    return o->group == group && (o->commands & page->shared) && tool_shared_is_for(o, subject) && !is_own(own, o->key);
+    return o->group == group && (o->commands & page->shared) && (!page->by_subject || tool_shared_is_for(o, subject)) &&
+           tool_listed(tool_help_takers(page, o->key), subject) && !is_own(own, o->key);
 }
 
 static void each_row(FILE *out, const tool_page *page, const struct argp_option *own, const char *subject,

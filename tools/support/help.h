@@ -11,10 +11,10 @@ typedef struct {
     const char *doc;  /* "a language model of bytes" */
 } tool_subject;
 
-/** An option of the command's own that some of its subjects take. */
+/** An option, the command's own or a shared one, that only some of the page's subjects take. */
 typedef struct {
     const char *option, *subjects; /* "to", "reshard import" */
-} tool_own_subjects;
+} tool_takers;
 
 typedef struct {
     const char *command;        /* "train" */
@@ -27,7 +27,8 @@ typedef struct {
     uint32_t shared;              /* TOOL_TRAIN, …: whose shared options it takes; 0: none */
     /** The default of an option, for one subject where that is not null; may be null. Returns null for none. */
     const char *(*fallback)(const char *subject, const char *key, char out[64]);
-    const tool_own_subjects *own_subjects; /* ends with a null option; or null: all take all */
+    const tool_takers *takers; /* ends with a null option; or null: all take all */
+    const char *without;       /* a command without a subject takes what this one takes; or null */
 } tool_page;
 
 enum { TOOL_HELP_TEXT, TOOL_HELP_MAN, TOOL_HELP_ROWS };
@@ -41,8 +42,8 @@ void tool_help_print(FILE *, const tool_page *, const struct argp_option *own, c
 void tool_help_set_summary(const char *);
 /** "text" null or "", "man", "options": the form; -1: none of them. */
 int tool_help_form(const char *text);
-/** The subjects that take this option of the command's own; null: all do. */
-const char *tool_help_own_subjects(const tool_page *, const char *option);
+/** The page's subjects that take this option; null: all do. */
+const char *tool_help_takers(const tool_page *, const char *option);
 /** The page's subject of that name, or null. */
 const tool_subject *tool_help_subject(const tool_page *, const char *name);
 #endif
