@@ -66,15 +66,6 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
     return TESS_OK;
 }
 
-/* Activations of the last blocks stay on the device, because backward needs them before a round trip could finish. */
-uint64_t tess__offloaded_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
-    if (block < 0 || block >= m->n_blocks - (output ? 3 : 2) ||
-        tess__activations_of(s, block) != TESS__ACTIVATIONS_OFFLOAD)
-        return 0;
-    const tess_block_options *o = &m->blocks[block].options;
-    return output ? o->output_bytes : o->flags & TESS_BLOCK_KEEP ? 0 : o->saved_bytes;
-}
-
 /* The last block's backward comes at once. */
 int tess__saves_selectively(const tess__model *m, const tess__setup *s, int32_t block) {
     const tess_block_options *o = &m->blocks[block].options;

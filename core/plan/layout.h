@@ -70,8 +70,15 @@ int tess__steps_by_unit(const tess__model *, const tess__setup *);
 /** Bytes of a group's sharded gradient. */
 uint64_t tess__shard_grad_bytes(const tess__group *);
 
-/** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0. */
-uint64_t tess__offloaded_bytes(const tess__model *, const tess__setup *, int32_t block, int output);
+/** Bytes of a block's output (or of its saved buffer) when it waits on the host from forward to backward, else 0.
+ * Activations of the last blocks stay on the device, because backward needs them before a round trip could finish. */
+static inline uint64_t tess__offloaded_bytes(const tess__model *m, const tess__setup *s, int32_t block, int output) {
+    if (block < 0 || block >= m->n_blocks - (output ? 3 : 2) ||
+        tess__activations_of(s, block) != TESS__ACTIVATIONS_OFFLOAD)
+        return 0;
+    const tess_block_options *o = &m->blocks[block].options;
+    return output ? o->output_bytes : o->flags & TESS_BLOCK_KEEP ? 0 : o->saved_bytes;
+}
 /** The block's training writes selective_saved_bytes. */
 int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t block);
 /** The block's input gradient takes the place of its output's. */
