@@ -105,7 +105,7 @@ static tess_status pack_again(tess *t) {
 
 /* ---- the new plan -------------------------------------------------------------------------------------- */
 
-/* Of memory that this plan has obtained, and of what is carried beside it. */
+/* The greatest of what this plan has obtained and what is carried beside it. */
 static void note_peaks(tess *t) {
     uint64_t carried = t->mirror.carry->memory.bytes;
     for (uint32_t d = 1; d < 3; d++) {

@@ -9,7 +9,7 @@ cd "$SOURCE"
 figure='[0-9][0-9.,]* ?(ns|µs|ms|s|GB/s|GiB/s|MB/s|samples/s|tokens/s|%|seconds?|minutes?|hours?)'
 # page: what the figures are when they are no measurement
 declare -A none=( [checkpoints]="timings of restarts" [machine]="assumptions of the simulator"
-  [plan]="a timeout" [plugins-check]="a default" [security]="a timeout" [variables]="defaults" )
+  [plan]="a timeout" [plugins-check]="a default" [security]="a timeout" [testing]="a limit" [variables]="defaults" )
 figures() { # FILE…: "FILE:LINE: FIGURE", code left out
   awk '/^ *```/ { fence = !fence; next } fence || /^    / { next } { gsub(/`[^`]*`/, ""); print FILENAME ":" FNR ": " $0 }' "$@" |
     grep -oE "^[^ ]+: |(^|[ (|])$figure([ .,;:)]|$)" | awk '/^[^ ]+: $/ { at = $0; next } { gsub(/^[ (|]+|[ .,;:)]+$/, ""); print at $0 }'

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A profiler's part of NVTX, for tests: NVTX_INJECTION64_PATH names this library, RANGES the file that gets a line for each
- * range: process, depth, name. A pop without a push, or what is left open at the end, is a line "process unbalanced". */
+/* A profiler's part of NVTX, for tests: NVTX_INJECTION64_PATH names this library, RANGES the file that gets a line for
+ * each range: process, depth, name. A pop without a push, or what is left open at the end, is a line "process
+ * unbalanced". */
 #include <nvtx3/nvToolsExt.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -43,7 +44,8 @@ __attribute__((visibility("default"))) int InitializeInjectionNvtx2(NvtxGetExpor
     NvtxFunctionTable table;
     unsigned n = 0;
     const char *path = getenv("RANGES");
-    if (!callbacks || !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &table, &n) || n <= NVTX_CBID_CORE_RangePop)
+    if (!callbacks || !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &table, &n) ||
+        n <= NVTX_CBID_CORE_RangePop)
         return 0;
     out = path ? fopen(path, "a") : NULL;
     if (!out)
