@@ -199,6 +199,7 @@ tess_status train_ranks(train_run *);
 /* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
 tess_status train_output_open(train_run *);
 int train_output_json(const train_run *);                     /* events are written */
+int train_output_shows(const train_run *);                    /* each step is shown, or written: on rank 0 */
 json_out *train_output_begin(train_run *, const char *event); /* null: no JSON */
 void train_output_end(train_run *);
 void train_output_start(train_run *);

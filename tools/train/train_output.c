@@ -40,6 +40,10 @@ int train_output_json(const train_run *r) {
     return r->json_file || r->page.stream;
 }
 
+int train_output_shows(const train_run *r) {
+    return r->rank == 0 && (!r->s.quiet || r->watch.csv || train_output_json(r));
+}
+
 void train_output_close(train_run *r) {
     tool_progress_finish(&r->progress);
     report_tee_close(&r->page);
@@ -120,7 +124,7 @@ static void put_number(json_out *j, const char *key, double value) {
 }
 
 void train_output_step(train_run *r, double rate, double seconds) {
-    if (r->rank != 0)
+    if (!train_output_shows(r))
         return;
     tess_stats stats = stats_of(r);
     uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;

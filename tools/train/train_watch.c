@@ -48,7 +48,9 @@ void train_watch_step(train_run *r, double rate, double seconds) {
     tess_stats stats = { .struct_size = sizeof stats };
     if (r->rank != 0)
         return;
-    r->watch.grad_norm = tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0 ? stats.grad_norm : NAN;
+    r->watch.grad_norm = NAN;
+    if (train_output_shows(r) && tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0)
+        r->watch.grad_norm = stats.grad_norm; /* a GPU that clips makes us wait for it */
     r->watch.utilisation = train_watch_utilisation(r, seconds);
     if (r->watch.n < r->task.steps)
         r->watch.seconds[r->watch.n++] = seconds;
