@@ -69,7 +69,7 @@ void tess__overflow_drop(tess__memory *);          /* what a pass obtained besid
 /** Onto the ledger, with what the place must hold (measure.h); `p` and `in`: the instruction that books it, or null. */
 void tess__book(tess__memory *, const tess__buffer *, const tess__program *p, const tess__instr *in);
 void tess__unbook(tess__memory *, const tess__buffer *);
-/** BOOK and FREE, of that program. */
+/** ALLOC and FREE, of that program. */
 tess_status tess__place_buffer(tess__memory *, tess__program *, const tess__instr *);
 tess_status tess__release_buffer(tess__memory *, const tess__program *, const tess__instr *);
 

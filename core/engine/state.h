@@ -179,7 +179,7 @@ tess_status tess__move_gather(tess *, int32_t group);
 tess_status tess__move_reduce(tess *, int32_t group);
 tess_status tess__move_sum(tess *, int32_t group);
 tess_status tess__move_optimize(tess *, int32_t group);
-tess_status tess__move(tess *, const tess__instr *); /* FETCH … UNSTOW_WAIT */
+tess_status tess__move(tess *, const tess__instr *); /* PREFETCH … RELOAD_WAIT */
 tess_status tess__move_up_wait(tess *, uint64_t *ticket);
 tess_status tess__move_down_wait(tess *, uint64_t *ticket);
 tess_status tess__optimize_now(tess *, int32_t group);  /* OPTIMIZE without ASYNC */

@@ -93,15 +93,15 @@ enum tess__op {
 };
 
 enum {                   /* flags */
-       TESS__ZERO = 1,   /* BOOK: filled with zeros */
+       TESS__ZERO = 1,   /* ALLOC: filled with zeros */
        TESS__ASYNC = 2,  /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
-       TESS__OUTPUTS = 4 /* STOW and so on: the block's output; else its saved buffer */
+       TESS__OUTPUTS = 4 /* OFFLOAD and so on: the block's output; else its saved buffer */
 };
 
 typedef struct {
     uint8_t op, flags;
     int32_t index;      /* group, or event for ENTER and LEAVE, or 0 */
-    int32_t buffer;     /* BOOK, FREE */
+    int32_t buffer;     /* ALLOC, FREE */
     int32_t collective; /* that it posts; -1: none */
     uint64_t tag;       /* of that collective; 0: none */
 } tess__instr;
@@ -129,7 +129,7 @@ enum {
 typedef struct {
     uint8_t type;
     int32_t scope;
-} tess__event; /* AGAIN: forward run again for the backward that follows (activation checkpointing) */
+} tess__event; /* RECOMPUTE: forward run again for the backward that follows (activation checkpointing) */
 
 /* A ledger point: reached when all instructions before `at` have run. */
 typedef struct {

@@ -74,7 +74,23 @@ for n in 1 2; do
   says $n 1 3 'a pointer was used after its end' use_after_end
   says $n 1 3 'gradient of "a.weight" holds the NaN .* a pointer was used after its end' use_after_end_last
   says $n 1 3 'backward of scope "c": the program wrote past the end of the gradient of "c.bias", which is declared with 5 elements' small_bias
+  says $n 1 3 'tess_step: lr is 0, so no parameter would change' lr_missing
+  alike
+  for strict in 0 1; do
+    says $n $strict 3 'tess_step: lr is nan' lr_nan
+    alike
+    says $n $strict 3 'tess_step: clip_norm is -1' clip_negative
+    alike
+    says $n $strict 3 'parameter "a.weight" is in optimizer group 1, but tess_optimizer_options.groups is null' group
+    alike
+  done
+  says $n 0 3 'tess_step: 1 of 4 training passes have run since the last step \(TESSERA_ACCUM=4\)' "" TESSERA_ACCUM=4
+  alike
 done
+says 2 0 5 'rank [01] is in .* in (an evaluation|a training pass), rank [01] in .* in (an evaluation|a training pass)' eval_and_train
+says 2 0 5 'rank [01] is in tess_all_reduce \(sum\) of [35] f32, rank [01] in tess_all_reduce \(sum\) of [35] f32' all_reduce_counts
+says 2 0 5 'stepped differently before .*: rank [01] called tess_step 1 with lr 0.[12].*, rank [01] tess_step 1 with lr 0.[12]' lr_per_rank
+says 2 0 5 'took more than 2 s \(TESSERA_TIMEOUT\): rank 1 did not come to it and computes or hangs' hang TESSERA_TIMEOUT=2 TESSERA_GRACE=1
 form=
 for strict in 0 1; do
   says 2 $strict 5 'rank [01] is in .* in (an evaluation|a training pass), rank [01] in .* in (an evaluation|a training pass)' eval_and_train

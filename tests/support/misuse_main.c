@@ -154,6 +154,10 @@ static void backward(int k) {
 static void run_blocks(const tess_optimizer_options *step) {
     double sum = 0;
     tess_run_options o = { .struct_size = sizeof o, .kind = TESS_PASS_TRAIN, .result = &sum };
+    if (on_rank("eval_and_train"))
+        o.kind = TESS_PASS_EVAL;
+    if (on_rank("hang"))
+        sleep(30);
     o.step = is("grad_after_end_last") || is("small_bias") ? step : NULL;
     ok(tess_run(t, &o));
     write_late(0, late);
