@@ -83,7 +83,7 @@ if [ $network = 1 ]; then
 fi
 
 # plan: a table and remedies, of a file too
-expect 4 "$TESSERA" plan mnist --device-memory 32MiB --json=plan.json
+expect 4 "$TESSERA" plan mnist --device-memory 28MiB --json=plan.json
 has_line out '[0-9]+ of [0-9]+ alternatives that were planned fit:'
 has_line out ' +[0-9.]+ [A-Za-z]+ device +[0-9.]+ [A-Za-z]+ host +.*(TESSERA_|-n ).*'
 grep -q '"fits":false,"remedies":\[{"options":{"' plan.json || fail "no remedies: $(tail -n 1 plan.json)"
