@@ -7,7 +7,7 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic"
-steps=${STEPS:-200} kills=${KILLS:-2}
+steps=${STEPS:-120} kills=${KILLS:-2}
 digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 events() { local n; n=$(grep -c "\"event\":\"$1\"" run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
@@ -32,7 +32,8 @@ survives() {
   within 30 steps_after 3 || fail "no step of: $* $(cat err)"
   for ((i = 0; i < n; i++)); do
     at=$(events step)
-    sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
+    within 30 steps_after "$((at + RANDOM % 20))" || gone $pid || fail "no further step of: $* $(cat err)"
+    sleep "0.0$((RANDOM % 10))"
     who=$victims
     [ "${who%% *}" != any ] || who=$((RANDOM % ${who#any }))
     gone $pid || kill_ranks $who || true

@@ -7,7 +7,7 @@
 # ALL=1: every strategy, offload, precision and activations as well (test_recover_smaller_slow).
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic --steps ${STEPS:-90}"
+gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic --steps ${STEPS:-60}"
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 steps() { local n; n=$(grep -c '"event":"step"' run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
@@ -32,11 +32,16 @@ deaths() {
   done
   ends $pid 120
 }
+whole() { # OPTION…: the undisturbed run, once
+  local name="whole $*"
+  [ -e "$name" ] || expect 0 "$TESSERA" train $gpt "$@" --json="$name"
+  cp "$name" whole.json
+}
 # smaller NAME LEFT "RANK…" RANKS OPTION…
 smaller() {
   local name=$1 left=$2 ranks=$3 n=$4
   shift 4
-  expect 0 "$TESSERA" train $gpt -n "$n" "$@" --json=whole.json
+  whole -n "$n" "$@"
   deaths "$ranks" env TESSERA_MIRROR=5 "$TESSERA" run --ranks "1:$n" --replacements 0 -- "$TESSERA" train $gpt "$@"
   [ $code = 0 ] || fail "$name: exit code $code: $(cat err)"
   [ "$(field run.json ranks)" = "$left" ] || fail "$name: ended with $(field run.json ranks) ranks: $(cat err)"
@@ -50,7 +55,7 @@ smaller() {
   echo "$name: $n to $left ranks, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
 }
 smaller "two deaths, rank 0 first" 1 "0 1" 4
-smaller "12 microbatches, 4 x 3" 3 2 4 --accum 3
+smaller "12 microbatches, 4 x 3" 3 2 4 --accum 3 --steps 30
 if [ -n "${ALL:-}" ]; then
   for strategy in grad_op none hybrid:2 hybrid_grad_op:2; do smaller "strategy $strategy" 2 1 4 --strategy $strategy; done
   smaller "offload cpu" 2 0 4 --offload cpu
@@ -63,7 +68,7 @@ if [ -n "${ALL:-}" ]; then
 fi
 
 # A rank is replaced as long as --replacements lasts.
-expect 0 "$TESSERA" train $gpt -n 4 --json=whole.json
+whole -n 4
 deaths "1 1" env TESSERA_MIRROR=5 "$TESSERA" run --ranks 2:4 --replacements 1 -- "$TESSERA" train $gpt
 [ $code = 0 ] && [ "$(field run.json ranks)" = 2 ] || fail "replaced once: exit code $code, $(cat err)"
 grep -q 'another process takes its place (recovery 1)' err || fail "nobody was replaced: $(cat err)"
