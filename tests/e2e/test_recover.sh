@@ -7,7 +7,7 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic"
-steps=${STEPS:-120} kills=${KILLS:-2}
+steps=${STEPS:-200} kills=${KILLS:-2}
 digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 events() { local n; n=$(grep -c "\"event\":\"$1\"" run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
@@ -23,7 +23,8 @@ kill_ranks() {
 }
 # steps_after N: rank 0 has written more than N lines of steps.
 steps_after() { [ "$(events step)" -gt "$1" ]; }
-# survives KILLS VICTIMS COMMAND…: VICTIMS are the ranks of one death, or "any W". After each, a new step is waited for.
+# survives KILLS VICTIMS COMMAND…: VICTIMS are the ranks of one death, or "any W". After each, steps are waited for: those
+# of two images, because a second death before the next image may take the only copy with it.
 survives() {
   local n=$1 victims=$2 i at who
   shift 2
@@ -37,7 +38,8 @@ survives() {
     who=$victims
     [ "${who%% *}" != any ] || who=$((RANDOM % ${who#any }))
     gone $pid || kill_ranks $who || true
-    within 30 steps_after "$((at + 1))" || gone $pid || fail "no step after death $i ($who) of: $* $(cat err)"
+    at=$(events step)
+    within 30 steps_after "$((at + 12))" || gone $pid || fail "no step after death $i ($who) of: $* $(cat err)"
   done
   ends $pid 120
 }
