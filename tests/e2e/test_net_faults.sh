@@ -164,9 +164,9 @@ pair 1, 2 cut for 1 s          | same bits |   | brief cut_pair 1 2
 host 1 frozen for 1 s          | same bits |   | brief frozen 1
 clock of host 1 jumps by 1 h   | same bits | + | clocks 3600
 clock of host 1 jumps by -1 h  | same bits |   | clocks -3600
-host 2 cut off                 | all end   | + | lost_host 2 cut_off 2
+host 2 cut off                 | all end   |   | lost_host 2 cut_off 2
 host 0 cut off                 | all end   |   | lost_host 0 cut_off 0
-pair 1, 2 cut                  | all end   | + | lost_pair 1 2 cut_pair 1 2
+pair 1, 2 cut                  | all end   |   | lost_pair 1 2 cut_pair 1 2
 pair 0, 1 cut                  | all end   |   | lost_host 1 cut_pair 0 1
 1 to 2 cut                     | all end   | + | lost_pair 1 2 one_way 1 2
 2 to 1 cut                     | all end   |   | lost_pair 1 2 one_way 2 1
