@@ -94,6 +94,14 @@ tess_status kv_get(void *, const char *key, void *value, uint64_t *bytes, int64_
     }
 }
 
+const char *no_option(void *, const char *) {
+    return nullptr;
+}
+int32_t never_aborting(void *) {
+    return 0;
+}
+void no_log(void *, int32_t, const char *, const char *) {}
+
 struct Plugin {
     tess_host host{};
     const tess_comm_ops *ops = nullptr;
@@ -104,6 +112,10 @@ struct Plugin {
     Plugin(const char *path, int rank, int size) {
         host.struct_size = sizeof host;
         host.abi_major = TESS_ABI_MAJOR;
+        host.abi_minor = TESS_ABI_MINOR;
+        host.option = no_option;
+        host.aborting = never_aborting;
+        host.log = no_log;
         host.kv_set = kv_set;
         host.kv_get = kv_get;
         host.args = host.helper_cpus = "";
