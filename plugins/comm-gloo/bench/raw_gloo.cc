@@ -6,8 +6,8 @@
 // For each operation and size every contender runs in turn, ROUNDS times, each turn the same number of collectives back
 // to back (the plugin's posted ahead, as NCCL's tests do). Bus bandwidth as there: all_gather and reduce_scatter
 // bytes * (W-1)/W / time, all_reduce twice that, where bytes is the whole buffer. Printed for the median turn and, on a
-// busy machine the better guide, for the fastest, with the processor time of rank 0 for one collective; then the
-// plugin's bandwidth over that of Gloo's best algorithm, for both.
+// busy machine the better guide, for the fastest, with the processor time of rank 0 for one collective and how often
+// its threads went to sleep (w); then the plugin's bandwidth over that of Gloo's best algorithm, for both.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -40,7 +40,7 @@ namespace {
 struct Contender {
     const char *name;
     std::function<void(int times)> run;
-    std::vector<double> seconds, cpu;
+    std::vector<double> seconds, cpu, waits;
     Contender(const char *what, std::function<void(int)> how) : name(what), run(std::move(how)) {}
 };
 
@@ -51,6 +51,12 @@ double cpu_seconds() { // of all threads of this rank
         return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
     };
     return of(u.ru_utime) + of(u.ru_stime);
+}
+
+double waits() { // how often a thread of this rank went to sleep
+    rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return static_cast<double>(u.ru_nvcsw);
 }
 
 // A synchronous algorithm, as often as asked.
@@ -200,9 +206,10 @@ struct Bench {
             turn(c.run, 2);
         for (int round = 0; round < rounds; round++)
             for (auto &c : list) {
-                const double before = cpu_seconds();
+                const double before = cpu_seconds(), waits_before = waits();
                 c.seconds.push_back(turn(c.run, times));
                 c.cpu.push_back((cpu_seconds() - before) / times);
+                c.waits.push_back((waits() - waits_before) / times);
             }
         if (rank != 0)
             return;
@@ -211,12 +218,14 @@ struct Bench {
         for (auto &c : list) {
             std::sort(c.seconds.begin(), c.seconds.end());
             std::sort(c.cpu.begin(), c.cpu.end());
+            std::sort(c.waits.begin(), c.waits.end());
             for (int k = 0; k < 2; k++) {
                 ours[k] = static_cast<double>(bytes) * factor / c.seconds[k == 0 ? c.seconds.size() / 2 : 0] / 1e9;
                 if (&c != &list.back())
                     best[k] = std::max(best[k], ours[k]);
             }
-            printf("  %s %.2f %.2f %.0fus", c.name, ours[0], ours[1], c.cpu[c.cpu.size() / 2] * 1e6);
+            printf("  %s %.2f %.2f %.0fus %.0fw", c.name, ours[0], ours[1], c.cpu[c.cpu.size() / 2] * 1e6,
+                   c.waits[c.waits.size() / 2]);
         }
         printf("  GB/s; ratio %.2f %.2f\n", ours[0] / best[0], ours[1] / best[1]);
         fflush(stdout);
