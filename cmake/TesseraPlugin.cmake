@@ -6,14 +6,18 @@
 # with a worker), comm (a whole comm plugin over an exchange of bytes). KIT alone: comm for comm, else base.
 # TESSERA_PLUGIN_VERSION is the project's version or, where the project has none, that of Tessera.
 
-# tessera_kit_sources(<variable> <layer> …): the layers' sources and those of the layers below.
+# tessera_kit_sources(<variable> <layer> …): the layers' sources and those of the layers below. In this tree the tree sums,
+# which take longest to compile, are objects that its plugins share (plugins/CMakeLists.txt).
 function(tessera_kit_sources out)
   set(sources plugin_base.c)
+  set(objects "")
   if("comm" IN_LIST ARGN)
     list(APPEND sources comm_kit.c comm_kit_ops.c)
     list(APPEND ARGN requests sums)
   endif()
-  if("sums" IN_LIST ARGN)
+  if("sums" IN_LIST ARGN AND TARGET tessera_kit_sums)
+    set(objects $<TARGET_OBJECTS:tessera_kit_sums>)
+  elseif("sums" IN_LIST ARGN)
     list(APPEND sources tree_sum.c tree_sum_avx2.c)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
       set_source_files_properties(${tessera_KIT_DIR}/tree_sum_avx2.c PROPERTIES COMPILE_OPTIONS "-mavx2;-mf16c")
@@ -27,7 +31,7 @@ function(tessera_kit_sources out)
     list(APPEND sources collective.c)
   endif()
   list(TRANSFORM sources PREPEND ${tessera_KIT_DIR}/)
-  set(${out} ${sources} PARENT_SCOPE)
+  set(${out} ${sources} ${objects} PARENT_SCOPE)
 endfunction()
 
 function(tessera_add_plugin kind name)
