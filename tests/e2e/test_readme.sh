@@ -12,7 +12,7 @@ grep -Fq "$(sed -n '/^tessera_add_plugin/p' "$SOURCE/examples/plugins/wrap-trans
   fail "README.md does not quote examples/plugins/wrap-transformer/CMakeLists.txt"
 cd "$SOURCE"
 count=0
-for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md plugins/*/README.md examples/plugins/*/README.md; do
+for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/benchmarks/*.md {plugins,tools}/*/README.md examples/*/*/README.md; do
   [ -e "$page" ] || continue
   while read -r link; do
     [ -e "$(dirname "$page")/$link" ] || fail "$page points to $link, which is not there"

@@ -112,7 +112,7 @@ static void put_settings(FILE *out, const report_run *run) {
     if (run->utilisation > 0) {
         snprintf(text, sizeof text, "%.1f %%, %.4g operations/s %s", 100 * run->utilisation, run->peak_flops,
                  run->peak_given ? "given" : "measured");
-        fact(out, "of the peak", text, NULL);
+        fact(out, "share of the peak rate", text, NULL);
     }
     fputs("</dl>\n", out);
 }
