@@ -9,44 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what is done, in words ---- */
-
-enum { TEXT = 256 };
-
-static const char *event_text(const tess *t, const tess__event *e, char text[TEXT]) {
+void tess__doing_event(tess *t, const tess__event *e) {
     static const char *const names[] = { "",         "forward",       "forward",      "backward",
                                          "backward", "recomputation", "recomputation" };
-    snprintf(text, TEXT, "%s of \"%s\"", names[e->type], t->plan.model.scopes[e->scope].name);
-    return text;
-}
-
-static const char *instr_text(const tess *t, const tess__instr *in, char text[TEXT]) {
-    tess__program_text(t->pass.program, &t->plan.model, &t->plan.layout, (int32_t)(in - t->pass.program->instrs), text,
-                       TEXT);
-    return text;
-}
-
-void tess__doing_event(tess *t, const tess__event *e) {
-    char text[TEXT];
-    tess__comms_doing(&t->comms, event_text(t, e, text));
-}
-
-void tess__range_event(const tess *t, const tess__event *e) {
-    char text[TEXT];
-    if (tess__device_is_profiled(&t->device))
-        tess__device_range_push(&t->device, event_text(t, e, text));
-}
-
-void tess__range_end(const tess *t) {
-    if (tess__device_is_profiled(&t->device))
-        tess__device_range_pop(&t->device);
+    char text[256];
+    snprintf(text, sizeof text, "%s of \"%s\"", names[e->type], t->plan.model.scopes[e->scope].name);
+    tess__comms_doing(&t->comms, text);
 }
 
 /* ---- collectives ---- */
 
 static void name_instr(tess *t, const tess__instr *in) {
-    char text[TEXT];
-    size_t at = strlen(instr_text(t, in, text));
+    char text[256];
+    tess__program_text(t->pass.program, &t->plan.model, &t->plan.layout, (int32_t)(in - t->pass.program->instrs), text,
+                       sizeof text);
+    size_t at = strlen(text);
     if (t->pass.kind)
         snprintf(text + at, sizeof text - at, " in %s",
                  t->pass.kind == TESS_PASS_EVAL ? "an evaluation" : "a training pass");
@@ -305,16 +282,6 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     }
 }
 
-static tess_status run_named(tess *t, const tess__instr *in) {
-    char text[TEXT];
-    if (in->op == TESS__ALLOC || in->op == TESS__FREE || !tess__device_is_profiled(&t->device))
-        return run_instr(t, in);
-    tess__device_range_push(&t->device, instr_text(t, in, text));
-    tess_status s = run_instr(t, in);
-    tess__device_range_pop(&t->device);
-    return s;
-}
-
 static int stops(uint8_t op, int how_far) {
     if (how_far == TESS__TO_WAIT && (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT ||
                                      op == TESS__NORM_REDUCE || op == TESS__PREFETCH_WAIT || op == TESS__HOST_WAIT))
@@ -334,7 +301,7 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
             return TESS_OK;
         tess__mark begin = tess__tracing_mark(t, in);
         t->step.more_follow = (in->op == TESS__NORM_GROUP || in->op == TESS__OPTIMIZE) && more_follow(t, in);
-        TRY(run_named(t, in));
+        TRY(run_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }
 }

@@ -191,9 +191,6 @@ tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);
 /** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
 void tess__doing_event(tess *, const tess__event *);
-/** A range of the device's profiler from here on; nothing where none listens. Each has its end. */
-void tess__range_event(const tess *, const tess__event *);
-void tess__range_end(const tess *);
 /** Takes the program's live step buffers and sharded gradients off the books. */
 tess_status tess__free_all(tess *, const tess__program *);
 

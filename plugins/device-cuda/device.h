@@ -13,7 +13,6 @@ enum { CUDA_STREAMS = 16, CUDA_ALIGN = 256, CUDA_GRANULARITY = 2 << 20 /* the dr
 
 typedef struct {
     const tess_host *host;
-    tess_device_ops ops; /* with ranges while a profiler listens */
 } cuda_context;
 
 typedef struct cuda_block { /* one piece of memory given out */
@@ -77,10 +76,6 @@ tess_status cuda_event_elapsed_ns(tess_event *from, tess_event *to, int64_t *out
 tess_status cuda_copy(tess_device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes,
                       const tess_stream *, tess_error *);
 tess_status cuda_fill(tess_device *, void *dst, uint8_t byte, uint64_t bytes, const tess_stream *, tess_error *);
-
-int cuda_is_profiled(void); /* a profiler listens to ranges */
-void cuda_range_push(tess_device *, const char *name);
-void cuda_range_pop(tess_device *);
 
 tess_status cuda_load_kernels(tess_device *, tess_error *); /* within cuda_enter */
 tess_status cuda_kernel_need(void *ctx, const tess_kernel *, tess_need *);

@@ -232,12 +232,7 @@ TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind
     if (!c)
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory to open");
     c->host = host;
-    c->ops = ops;
-    if (cuda_is_profiled()) {
-        c->ops.range_push = cuda_range_push;
-        c->ops.range_pop = cuda_range_pop;
-    }
-    *out = &c->ops;
+    *out = &ops;
     *ctx = c;
     return TESS_OK;
 }

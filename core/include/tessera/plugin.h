@@ -429,10 +429,6 @@ typedef struct {
     /* [stream] Runs one kernel. What tess_kernel points to is read during the call, buffers until its end in the stream.
      * TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Required. */
     tess_status (*kernel)(tess_device *, const tess_kernel *, const tess_stream *, tess_error *);
-    /* Names what this thread queues until the range_pop that belongs to it, for the device's profiler; ranges nest. `name`
-     * is read during the call. 1.3. Offered only while a profiler listens; default: nothing is named. */
-    void (*range_push)(tess_device *, const char *name);
-    void (*range_pop)(tess_device *); /* beside range_push */
 } tess_device_ops;
 
 /* ---- precision: a choice per parameter, and casts the device lacks ------------------------------ */
@@ -599,7 +595,7 @@ TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
 TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
 TESS_PIN(tess_optimizer, 64, beta1, 32, clip, 56);
 TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
-TESS_PIN(tess_device_ops, 208, stream_create, 88, range_pop, 200);
+TESS_PIN(tess_device_ops, 192, stream_create, 88, kernel, 184);
 TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);
 TESS_PIN(tess_precision_choice, 40, grad_wire, 20, block_bytes, 36);
 TESS_PIN(tess_cast, 80, elems, 32, scratch_bytes, 72);
