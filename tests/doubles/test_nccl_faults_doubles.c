@@ -147,7 +147,7 @@ static void test_nccl_faults__work_fails_on_the_device_doubles(void **state) {
 
 /* ---- a call of NCCL's that does not end -------------------------------------------------------------- */
 
-/* `wish` hangs; a rank says `line` with `fails` failing on another rank, or after a second. */
+/* `wish` hangs; a rank says `line` with `fails` failing on another rank, or after two seconds. */
 static void hang_one(const char *wish, const char *fails, const char *line) {
     int codes[RANKS];
     setenv("TESSERA_DOUBLE_HANG", wish, 1);
@@ -163,7 +163,8 @@ static void hang_one(const char *wish, const char *fails, const char *line) {
     unsetenv("PROBE_TIMEOUT");
     int says = strstr(shared->said[1], line) || (!fails && strstr(shared->said[0], line)); /* who looks first */
     if (codes[1] != TOLD || !says || strchr(shared->said[1], '\n'))
-        fail_msg("%s: rank 1 ends with %d and says \"%s\", expected \"%s\"", wish, codes[1], shared->said[1], line);
+        fail_msg("%s: rank 1 ends with %d and says \"%s\", rank 0 says \"%s\", expected \"%s\"", wish, codes[1],
+                 shared->said[1], shared->said[0], line);
     if (seconds > (double)LONG_NS * 1e-9 / 2) /* it ended by itself */
         fail_msg("%s: took %.1f s", wish, seconds);
 }
