@@ -159,7 +159,8 @@ void train_lives_close(train_run *);
 
 /* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */
 tess_status train_watch_open(train_run *); /* after the task has said how many steps */
-void train_watch_step(train_run *, double rate, double seconds);
+/** `shown`: each step is shown or written, so that the gradient norm is asked for. */
+void train_watch_step(train_run *, double rate, double seconds, int shown);
 double train_watch_utilisation(const train_run *, double seconds); /* of a step; NAN: not known */
 void train_watch_eval(train_run *, double loss);
 double train_watch_median(const train_run *); /* seconds of a step; at the end */

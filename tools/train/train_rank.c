@@ -68,7 +68,7 @@ static tess_status train_step(train_run *r) {
     r->steps_done++;
     r->loss = loss;
     train_lives_step(r);
-    train_watch_step(r, rate, took);
+    train_watch_step(r, rate, took, train_output_shows(r));
     train_output_step(r, rate, took);
     return train_spans_step(r, r->run_seconds - ran, took);
 }

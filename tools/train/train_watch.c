@@ -44,12 +44,12 @@ static void put_cell(FILE *csv, double value) {
         fprintf(csv, "%.6g", value);
 }
 
-void train_watch_step(train_run *r, double rate, double seconds) {
+void train_watch_step(train_run *r, double rate, double seconds, int shown) {
     tess_stats stats = { .struct_size = sizeof stats };
     if (r->rank != 0)
         return;
     r->watch.grad_norm = NAN;
-    if (train_output_shows(r) && tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0)
+    if (shown && tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0)
         r->watch.grad_norm = stats.grad_norm; /* a GPU that clips makes us wait for it */
     r->watch.utilisation = train_watch_utilisation(r, seconds);
     if (r->watch.n < r->task.steps)
