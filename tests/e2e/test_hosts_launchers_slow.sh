@@ -78,15 +78,7 @@ for pid in "${sshds[@]}"; do kill "$pid" 2>/dev/null; done
 
 # ---- MPICH -----------------------------------------------------------------------------------------
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-cat >agent <<END
-#!/bin/bash
-# What ssh does, but for its options.
-while [[ \$1 == -* ]]; do shift; done
-host=\$1
-shift
-$(for i in 0 1 2 3; do echo "[ \$host != ${address[i]} ] || exec ip netns exec $hosts_mark-$i sh -c \"\$*\""; done)
-END
-chmod +x agent
+hosts_agent 4
 if [ -n "$mpiexec" ]; then
   for shape in "${shapes[@]}"; do
     read -r n each name <<<"$shape"

@@ -41,15 +41,7 @@ over_ipv6() {
   same "IPv6 $n x $each $1" six.*.out
 }
 
-# What ssh does, but for its options.
-cat >agent <<END
-#!/bin/bash
-while [[ \$1 == -* ]]; do shift; done
-host=\$1
-shift
-$(for i in 0 1 2 3; do echo "[ \$host != ${address[i]} ] || exec ip netns exec $hosts_mark-$i sh -c \"\$*\""; done)
-END
-chmod +x agent
+hosts_agent 4
 
 # over_mpirun HOSTS EACH MODEL…
 over_mpirun() {

@@ -28,6 +28,14 @@ alike() { [ "$(grep -c 'misuse: ' err)" = 1 ] || fail "not one line: $(cat err)"
 for strict in 0 1; do
   says 2 $strict 0 "" nothing
 done
+wrong_steps() { # RANKS STRICT
+  says $1 $2 3 'tess_step: lr is nan' lr_nan
+  alike
+  says $1 $2 3 'tess_step: clip_norm is -1' clip_negative
+  alike
+  says $1 $2 3 'parameter "a.weight" is in optimizer group 1, but tess_optimizer_options.groups is null' group
+  alike
+}
 for n in 1 2; do
   says $n 1 5 'scope "b" was never entered: its tess_forward_begin is missing|expected begin of forward of "b"|expected .*"b"' scope_left_out
   alike
@@ -38,12 +46,7 @@ for n in 1 2; do
   for strict in 0 1; do
     says $n $strict 3 'training pass ends without any backward: tess_backward_begin of scope "c" is missing' no_backward
     alike
-    says $n $strict 3 'tess_step: lr is nan' lr_nan
-    alike
-    says $n $strict 3 'tess_step: clip_norm is -1' clip_negative
-    alike
-    says $n $strict 3 'parameter "a.weight" is in optimizer group 1, but tess_optimizer_options.groups is null' group
-    alike
+    wrong_steps $n $strict
     says $n $strict 3 'tess_summon_begin of scope "a" within a pass: forward of scope "b" has begun and not ended' summon_open
     alike
   done
@@ -77,12 +80,7 @@ for n in 1 2; do
   says $n 1 3 'tess_step: lr is 0, so no parameter would change' lr_missing
   alike
   for strict in 0 1; do
-    says $n $strict 3 'tess_step: lr is nan' lr_nan
-    alike
-    says $n $strict 3 'tess_step: clip_norm is -1' clip_negative
-    alike
-    says $n $strict 3 'parameter "a.weight" is in optimizer group 1, but tess_optimizer_options.groups is null' group
-    alike
+    wrong_steps $n $strict
   done
   says $n 0 3 'tess_step: 1 of 4 training passes have run since the last step \(TESSERA_ACCUM=4\)' "" TESSERA_ACCUM=4
   alike

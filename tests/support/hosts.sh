@@ -79,3 +79,15 @@ on() {
   shift
   ip netns exec "$hosts_mark-$i" "$@"
 }
+
+# hosts_agent N: ./agent HOST COMMAND runs it on the host of that address, as ssh does, but for its options.
+hosts_agent() {
+  local i
+  {
+    printf '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nhost=$1\nshift\n'
+    for ((i = 0; i < $1; i++)); do
+      echo "[ \$host != ${address[i]} ] || exec ip netns exec $hosts_mark-$i sh -c \"\$*\""
+    done
+  } >agent
+  chmod +x agent
+}
