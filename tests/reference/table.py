@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Steps and peaks of tessera against PyTorch FSDP2, in turns: model x ranks x precision x activations.
 
-    TESSERA=build/release/tessera python tests/reference/table.py [--rounds 3] [--steps 12] [--ranks 1,2] [--only WORDS] [--no-times] [OUT.md]
+    TESSERA=build/release/tessera python tests/reference/table.py [--rounds 3] [--steps 12] [--ranks 1,2] [--threads 1] [--only WORDS] [--no-times] [OUT.md]
 
 `python` is one with torch. A row is measured once for memory, and for time `rounds` times by each side, one after the
 other, so that a slow minute hits both. --only keeps the rows that have every one of its words. The page has medians,
@@ -34,6 +34,7 @@ def arguments():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--steps", type=int, default=12)
     p.add_argument("--ranks", default="1,2")
+    p.add_argument("--threads", type=int, default=1)
     p.add_argument("--only", default="")
     p.add_argument("--no-times", action="store_true")
     p.add_argument("out", nargs="?")
@@ -44,14 +45,14 @@ def last_object(text):
     return json.loads([line for line in text.splitlines() if line.startswith("{")][-1])
 
 
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1", TESSERA_THREADS="1"))
+def run(command, threads):
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS=threads, TESSERA_THREADS=threads))
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
     return last_object(done.stdout)
 
 
-def tessera(row, steps, config):
+def tessera(row, steps, config, threads):
     model, ranks, precision, activations = row
     name, shape = model.split("-")[0], MODELS[model][0].split()
     if name == "llama":
@@ -59,16 +60,16 @@ def tessera(row, steps, config):
         shape = ["--config", config] + shape[at:]
     clip = [] if name == "mnist" else ["--clip", "1"]
     return run([os.environ.get("TESSERA", "build/release/tessera"), "train", name, "-n", str(ranks), "--precision", precision,
-                "--activations", activations, "--steps", str(steps), "--quiet", "--json", "--log", "error"] + shape + clip)
+                "--activations", activations, "--steps", str(steps), "--quiet", "--json", "--log", "error"] + shape + clip, threads)
 
 
-def fsdp2(row, steps, more=()):
+def fsdp2(row, steps, threads, more=()):
     model, ranks, precision, activations = row
     name = model.split("-")[0]
     return run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port",
                 str(random.randrange(20000, 40000)), os.path.join(HERE, "fsdp2.py"), "--model", name, "--precision", precision,
                 "--activations", activations, "--steps", str(steps), "--clip", "0" if name == "mnist" else "1"]
-               + " ".join(MODELS[model]).split() + list(more))
+               + " ".join(MODELS[model]).split() + list(more), threads)
 
 
 def median(values):
@@ -91,12 +92,12 @@ def rows(o):
 
 
 def measure(row, o, config):
-    times = [], []
+    times, threads = ([], []), str(o.threads)
     for _ in range(0 if o.no_times else o.rounds):
-        times[0].append(tessera(row, o.steps, config)["step_seconds"])
-        times[1].append(fsdp2(row, o.steps)["step_seconds"])
-    mine = tessera(row, 2, config)["peak_device_bytes"]
-    theirs = fsdp2(row, 2, ["--track"])["peak_device_bytes"]
+        times[0].append(tessera(row, o.steps, config, threads)["step_seconds"])
+        times[1].append(fsdp2(row, o.steps, threads)["step_seconds"])
+    mine = tessera(row, 2, config, threads)["peak_device_bytes"]
+    theirs = fsdp2(row, 2, threads, ["--track"])["peak_device_bytes"]
     return times, mine, theirs
 
 
@@ -120,7 +121,7 @@ def main():
     os.remove(config)
     page.append("")
     page.append(f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC, {os.cpu_count()} cores, load {before} before and {load()} after, "
-                f"{0 if o.no_times else o.rounds} rounds of {o.steps} steps in turns, one thread per rank.")
+                f"{0 if o.no_times else o.rounds} rounds of {o.steps} steps in turns, {o.threads} thread(s) per rank.")
     text = "\n".join(page) + "\n"
     if o.out:
         open(o.out, "w").write(text)
