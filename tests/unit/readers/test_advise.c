@@ -19,7 +19,7 @@ typedef struct {
     uint32_t compute; /* dtypes that its kernels read */
     int32_t ranks, accum;
     const char *strategy, *wrap, *comm;
-    uint64_t budget;
+    uint64_t budget, own; /* own: memory that the program takes */
     tess_plan_fn planner;
     void *planner_user;
 } program;
@@ -33,7 +33,10 @@ static tess_status nothing(void *user, const tess_block_call *call) {
 
 static void declare(const program *p, tess *t) {
     char name[32];
+    void *memory;
     const int64_t shape[2] = { SIDE, SIDE };
+    if (p->own)
+        assert_int_equal(tess_alloc(t, "own", p->own, &memory), TESS_OK);
     for (int i = 0; i < LAYERS; i++) {
         snprintf(name, sizeof name, "h.%d", i);
         tess_block_options b = { .struct_size = sizeof b,
@@ -292,6 +295,22 @@ static void test_advise__more_ranks_are_the_last_resort(void **state) {
     assert_remedies_hold(&p, &a);
 }
 
+/* What a program takes itself may be another size on other ranks: only a planner that asks the program can say. */
+static void test_advise__ranks_are_not_offered_to_a_program_with_memory_of_its_own(void **state) {
+    (void)state;
+    program p = { .ranks = 2 };
+    skip_without(can(&p), "a comm plugin");
+    tess__advice a = advice(&p, 0.8);
+    assert_true(names(&a, "ranks", NULL));
+    p.own = 1000;
+    p.budget = (uint64_t)((double)peak(&p, NULL) * 0.8);
+    tess *t = plan(&p, TESS_E_BUDGET);
+    assert_false(names(&t->advice, "ranks", NULL));
+    assert_null(strstr(tess_last_error(), "With -n"));
+    assert_null(strstr(tess_last_error(), "and -n"));
+    tess_close(t);
+}
+
 static void test_advise__where_nothing_fits_the_least_is_named(void **state) {
     (void)state;
     program p = { .ranks = 1, .blocks = 1, .comm = "self", .budget = 4096 };
@@ -314,12 +333,12 @@ static void test_advise__the_host_budget_counts_too(void **state) {
     tess_close(t);
     clear();
     skip_without(there, "offload cpu");
-    tess__advice a = advice(&p, 0.6);
+    tess__advice a = advice(&p, 0.8);
     assert_true(names(&a, "offload", "cpu"));
     char text[32];
     snprintf(text, sizeof text, "%llu", (unsigned long long)a.list[0].bytes[TESS_DOMAIN_HOST] - 1);
     set("host-memory", text);
-    a = advice(&p, 0.6);
+    a = advice(&p, 0.8);
     assert_false(names(&a, "offload", "cpu"));
     set("device-memory", NULL);
     set("offload", "cpu"); /* over the budget of the host, the message speaks of that */
@@ -431,6 +450,7 @@ int main(void) {
         TEST(no_unit_gathered_ahead_is_offered_where_that_was_set),
         TEST(changes_come_together_where_one_is_not_enough),
         TEST(more_ranks_are_the_last_resort),
+        TEST(ranks_are_not_offered_to_a_program_with_memory_of_its_own),
         TEST(where_nothing_fits_the_least_is_named),
         TEST(the_host_budget_counts_too),
         TEST(the_engine_stays_as_it_was_planned),
