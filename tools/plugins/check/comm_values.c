@@ -59,7 +59,7 @@ static void guarded_free(unsigned char *block, int in_arena) {
         free(block - (PAGE - GUARD));
 }
 
-static const char *redcomm_op_name(const tess_collective *c) {
+static const char *redop_name(const tess_collective *c) {
     static const char *const names[] = { "", "sum ", "min ", "max " };
     int reduces = c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_REDUCE;
     return reduces && c->redop < 4 ? names[c->redop] : "";
@@ -150,7 +150,7 @@ static void check_result(comm_rank *r, const struct call *x) {
         memcpy(&should, want, bytes);
         check_that(r->c, is == should, "%s %s>%s %scount %llu%s%s: element %llu is %#llx, not %#llx",
                    comm_op_name(x->c.op), ref_dtype_name(x->c.send_dtype), ref_dtype_name(x->c.recv_dtype),
-                   redcomm_op_name(&x->c), (unsigned long long)x->c.count, x->in_place ? " in place" : "",
+                   redop_name(&x->c), (unsigned long long)x->c.count, x->in_place ? " in place" : "",
                    x->c.flags ? " added" : "", (unsigned long long)i, (unsigned long long)is,
                    (unsigned long long)should);
     }
@@ -366,7 +366,7 @@ static void not_a_number(check *self) {
         post_and_wait(r, &x);
         check_that(r->c, isnan(recv[0]) && isnan(recv[2]) && isnan(recv[3]) && !isnan(recv[1]),
                    "all_reduce %sof NaN on one rank gives %g %g %g %g, expected nan, a number, nan, nan",
-                   redcomm_op_name(&x.c), (double)recv[0], (double)recv[1], (double)recv[2], (double)recv[3]);
+                   redop_name(&x.c), (double)recv[0], (double)recv[1], (double)recv[2], (double)recv[3]);
         guarded_free(x.scratch, 0);
     }
     told(r);
