@@ -4,7 +4,7 @@
 # timeout: 300
 # Ranks are killed and nobody takes their place: those that are left go on with all microbatches of a step, cut their shards
 # anew, and end with the digest of a run that nothing happened to. What cannot be is said in one line, before and after.
-# ALL=1: every strategy, offload, precision and activations as well (test_recover_smaller_slow).
+# ALL=1: every strategy, offload, precision and activations as well (test_recover_smaller_slow). FIRST=1: one death (mutations).
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic --steps ${STEPS:-60}"
@@ -54,6 +54,10 @@ smaller() {
   nothing_left 3
   echo "$name: $n to $left ranks, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
 }
+if [ -n "${FIRST:-}" ]; then
+  smaller "one death" 2 1 4
+  exit 0
+fi
 smaller "two deaths, rank 0 first" 1 "0 1" 4
 smaller "12 microbatches, 4 x 3" 3 2 4 --accum 3 --steps 30
 if [ -n "${ALL:-}" ]; then
