@@ -704,10 +704,9 @@ int main(int argc, char **argv) {
     describe(&g);
     allocate_params(&g);
     allocate_acts(&g);
+    initialize(&g);
     if (g.o.load)
         load(&g);
-    else
-        initialize(&g);
     printf("%zu parameters, %zu bytes of text\n", g.n_params, text.total);
     train(&g, &text);
     evaluate(&g, &text, g.step);
