@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/toy.h"
@@ -107,14 +109,13 @@ static void test_checkpoint_api__run_goes_on_to_the_same_bits(void **state) {
 /* ---- frozen parameters ------------------------------------------------------------------------------- */
 enum { FROZEN = 4 << 20, TRAINED = 4096 };
 
-static tess *open_frozen(void) {
+static tess *open_frozen(const char *offload, tess_scope *scope) {
     static const int64_t frozen[] = { FROZEN }, trained[] = { TRAINED };
-    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .checkpoint = 1 };
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .checkpoint = 1, .offload = offload };
     tess_param_options p = { .struct_size = sizeof p, .dtype = TESS_F32, .ndim = 1 };
-    tess_scope scope;
     tess *t = NULL;
     assert_int_equal(tess_open(&o, &t), TESS_OK);
-    assert_int_equal(tess_scope_add(t, "a", 0, &scope), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "a", 0, scope), TESS_OK);
     p.name = "a.frozen", p.shape = frozen, p.flags = TESS_FROZEN;
     assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
     p.name = "a.trained", p.shape = trained, p.flags = 0;
@@ -144,9 +145,10 @@ static void test_checkpoint_api__frozen_parameters_are_not_copied(void **state) 
     tess_checkpoint_load_options from = { .struct_size = sizeof from };
     tess_stats stats = { .struct_size = sizeof stats };
     float saved = 1, later = 2;
+    tess_scope scope;
     assert_non_null(mkdtemp(folder));
     to.dir = from.path = folder;
-    tess *t = open_frozen();
+    tess *t = open_frozen("none", &scope);
     assert_int_equal(tess_shard(t, set_all, &saved), TESS_OK);
     assert_int_equal(tess_stats_get(t, &stats), TESS_OK);
     assert_true(stats.planned_peak_bytes[TESS_DOMAIN_HOST] < 64 * TRAINED);
@@ -157,6 +159,169 @@ static void test_checkpoint_api__frozen_parameters_are_not_copied(void **state) 
     assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, all_are, &later), TESS_OK);
     assert_int_equal(tess_checkpoint_load(t, &from, NULL), TESS_OK);
     assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, all_are, &saved), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- the copy ------------------------------------------------------------------------------------------ */
+typedef struct {
+    float was;
+    uint64_t n; /* elements that are not that any more */
+} changes;
+
+static tess_status count_changes(void *user, const tess_range *r, void *data) {
+    changes *c = user;
+    for (uint64_t i = 0; i < r->elems; i++)
+        c->n += ((float *)data)[i] != c->was;
+    return TESS_OK;
+}
+
+static uint64_t changed(tess *t, uint32_t of, float was) {
+    changes c = { .was = was };
+    assert_int_equal(tess_each_owned(t, of, count_changes, &c), TESS_OK);
+    return c.n;
+}
+
+static void step_on(tess *t, tess_scope scope) {
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
+    float *params[2], *grads[2];
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    assert_int_equal(tess_forward_begin(t, scope, params, 2), TESS_OK);
+    assert_int_equal(tess_forward_end(t, scope), TESS_OK);
+    assert_int_equal(tess_backward_begin(t, scope, params, grads, 2), TESS_OK);
+    for (int i = 0; i < TRAINED; i++)
+        grads[1][i] = 1;
+    assert_int_equal(tess_backward_end(t, scope), TESS_OK);
+    assert_int_equal(tess_step(t, &step), TESS_OK);
+}
+
+/* The memory for it is what a step changes, the program's own bytes, and what its beginning on a block may skip. */
+static void copies_what_a_step_changes(const char *offload) {
+    enum { BESIDES = 2 * TESS_CHECKPOINT_BYTES + 4096 };
+    tess_stats stats = { .struct_size = sizeof stats };
+    tess_scope scope;
+    float first = 1;
+    tess *t = open_frozen(offload, &scope);
+    assert_int_equal(tess_shard(t, set_all, &first), TESS_OK);
+    assert_int_equal(tess_stats_get(t, &stats), TESS_OK);
+    step_on(t, scope);
+    uint64_t elems = changed(t, TESS_OF_PARAM, first) + changed(t, TESS_OF_MOMENT1, 0) + changed(t, TESS_OF_MOMENT2, 0);
+    assert_int_equal(elems, 3 * TRAINED);
+    assert_int_equal(stats.category_peak_bytes[TESS_DOMAIN_HOST][TESS_CAT_SNAPSHOT], 4 * elems + BESIDES);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_checkpoint_api__a_save_copies_what_a_step_changes_and_no_more(void **state) {
+    (void)state;
+    char plugin[4096];
+    const char *folder = getenv("TESSERA_PLUGIN_PATH");
+    copies_what_a_step_changes("none");
+    snprintf(plugin, sizeof plugin, "%s/libtessera-offload-cpu.so", folder ? folder : "");
+    if (access(plugin, R_OK) == 0)
+        copies_what_a_step_changes("cpu");
+}
+
+static long page_faults(void) {
+    struct rusage u;
+    assert_int_equal(getrusage(RUSAGE_THREAD, &u), 0);
+    return u.ru_minflt;
+}
+
+/* One parameter with AdamW's two states. */
+static tess *open_one(int64_t elems, uint32_t checkpoint) {
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .checkpoint = checkpoint };
+    tess_param_options p = {
+        .struct_size = sizeof p, .dtype = TESS_F32, .ndim = 1, .name = "a.weight", .shape = &elems
+    };
+    tess_scope scope;
+    tess *t = NULL;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "a", 0, &scope), TESS_OK);
+    assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
+    assert_int_equal(tess_shard(t, NULL, NULL), TESS_OK);
+    return t;
+}
+
+/* What it copies into was touched when the engine began: else the first save would wait for the kernel to clear it. */
+static void test_checkpoint_api__a_save_touches_no_new_memory(void **state) {
+    (void)state;
+    enum { ELEMS = 4 << 20, PAGES = 3 * 4 * ELEMS / 4096 };
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
+    tess_checkpoint_options to = { .struct_size = sizeof to };
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* so that each page counts */
+    assert_non_null(mkdtemp(folder));
+    to.dir = folder;
+    tess *t = open_one(ELEMS, 1);
+    long before = page_faults();
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_true(page_faults() - before < PAGES / 2);
+    assert_int_equal(tess_close(t), TESS_OK);
+    prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- loading ------------------------------------------------------------------------------------------- */
+static void test_checkpoint_api__parameters_alone_begin_anew(void **state) {
+    (void)state;
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
+    tess_checkpoint_options to = { .struct_size = sizeof to };
+    tess_checkpoint_load_options from = { .struct_size = sizeof from, .flags = TESS_CHECKPOINT_PARAMS };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    to.dir = from.path = folder;
+    tess *t = open_toy(&m, 0);
+    train(t, &m, 0, 2);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    copy saved = parameters_of(t);
+    assert_int_equal(tess_close(t), TESS_OK);
+    t = open_toy(&m, 0);
+    assert_int_equal(tess_checkpoint_load(t, &from, NULL), TESS_OK);
+    copy loaded = parameters_of(t);
+    assert_int_equal(loaded.n, saved.n);
+    assert_memory_equal(loaded.values, saved.values, saved.n * sizeof(float));
+    assert_int_equal(tess_steps_done(t), 0);
+    assert_int_equal(changed(t, TESS_OF_MOMENT1, 0) + changed(t, TESS_OF_MOMENT2, 0), 0);
+    assert_int_equal(tess_close(t), TESS_OK);
+    free(saved.values);
+    free(loaded.values);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* The most that this process has had in memory; `anew`: from now on, where the kernel lets us. */
+static long peak_kib(int anew) {
+    char line[128];
+    long kib = 0;
+    FILE *f = anew ? fopen("/proc/self/clear_refs", "w") : NULL;
+    if (f) {
+        fputs("5", f);
+        fclose(f);
+    }
+    f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (!kib && fgets(line, sizeof line, f))
+        sscanf(line, "VmHWM: %ld kB", &kib);
+    fclose(f);
+    assert_true(kib > 0);
+    return kib;
+}
+
+/* Pieces go straight to their place: nobody holds the file, or a parameter, beside the shard. */
+static void test_checkpoint_api__a_load_needs_little_besides_the_shard(void **state) {
+    (void)state;
+    enum { ELEMS = 8 << 20, ALL_KIB = 3 * 4 * (ELEMS / 1024) };
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
+    tess_checkpoint_options to = { .struct_size = sizeof to };
+    tess_checkpoint_load_options from = { .struct_size = sizeof from };
+    assert_non_null(mkdtemp(folder));
+    to.dir = from.path = folder;
+    tess *t = open_one(ELEMS, 0);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    long before = peak_kib(1);
+    assert_int_equal(tess_checkpoint_load(t, &from, NULL), TESS_OK);
+    assert_true(peak_kib(0) - before < ALL_KIB / 6);
     assert_int_equal(tess_close(t), TESS_OK);
     snprintf(command, sizeof command, "rm -r %s", folder);
     assert_int_equal(system(command), 0);
@@ -175,6 +340,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checkpoint_api__run_goes_on_to_the_same_bits),
         cmocka_unit_test(test_checkpoint_api__frozen_parameters_are_not_copied),
+        cmocka_unit_test(test_checkpoint_api__a_save_copies_what_a_step_changes_and_no_more),
+        cmocka_unit_test(test_checkpoint_api__a_save_touches_no_new_memory),
+        cmocka_unit_test(test_checkpoint_api__parameters_alone_begin_anew),
+        cmocka_unit_test(test_checkpoint_api__a_load_needs_little_besides_the_shard),
         cmocka_unit_test(test_checkpoint_api__nothing_there_is_bad_data),
     };
     return cmocka_run_group_tests_name("checkpoint_api", tests, NULL, NULL);
