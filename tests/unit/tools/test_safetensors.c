@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "core/base/json_scan.h"
 #include "tools/support/safetensors.h"
@@ -214,6 +215,20 @@ static void test_safetensors__bad_headers_are_refused_at_their_place(void **stat
                    "less nesting");
 }
 
+/* The format's limit; the file is a hole. */
+static void test_safetensors__a_header_beyond_the_formats_limit_is_refused(void **state) {
+    (void)state;
+    const uint64_t length = 100000001;
+    unsigned char start[8];
+    tool_safetensors *s = NULL;
+    for (int i = 0; i < 8; i++)
+        start[i] = (unsigned char)(length >> (8 * i));
+    assert_int_equal(scratch_write(&dir, "large", start, sizeof start), 0);
+    assert_int_equal(truncate(scratch_path(&dir, "large"), 100000100), 0);
+    assert_int_equal(tool_safetensors_open(scratch_path(&dir, "large"), &s), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "a header of 100000001 bytes, expected at most 100000000"));
+}
+
 static void test_safetensors__tensors_that_do_not_fill_the_file_are_refused(void **state) {
     (void)state;
     assert_refused("{" T("a", "F32", "[1]", "0", "4") "}", 3, "'a' lies at 0 to 4, expected 4 bytes within 3");
@@ -260,6 +275,7 @@ int main(void) {
         TEST(other_writers_files_are_read),
         TEST(half_precision_values_are_exact),
         TEST(bad_headers_are_refused_at_their_place),
+        TEST(a_header_beyond_the_formats_limit_is_refused),
         TEST(tensors_that_do_not_fill_the_file_are_refused),
         TEST(truncated_files_are_refused),
     };
