@@ -80,6 +80,8 @@ WORLD_SIZE=2 expect 0 run -- sh -c 'echo $RANK'
 [ "$(sort out | tr '\n' ' ')" = "[0] 0 [1] 1 " ] || fail "WORLD_SIZE alone: $(cat out)"
 TESSERA_RANKS=2 expect 0 run -- sh -c 'echo $RANK'
 [ "$(wc -l <out)" = 2 ] || fail "TESSERA_RANKS alone: $(cat out)"
+TESSERA_RANKS=1:2 expect 0 run --no-prefix -- sh -c 'echo $WORLD_SIZE ${TESSERA_RANKS-unset}'
+[ "$(cat out)" = "$(printf '2 unset\n2 unset')" ] || fail "TESSERA_RANKS is for the command that starts ranks: $(cat out)"
 
 # Whoever reads us stops: so do the ranks.
 code=0

@@ -39,6 +39,9 @@ train 2 "--optimizer is 'sdg', expected" mnist --optimizer sdg
 train 2 "--device-memory is '10 kg', expected" mnist --device-memory "10 kg"
 # the environment
 refuse 3 "TESSERA_LR is 'x', expected" env TESSERA_LR=x "$TESSERA" train linear
+for command in "train linear" "plan gpt" "tune gpt" "bench comm"; do
+  refuse 3 "TESSERA_RANKS is '2:4', expected one number; .tessera run --ranks 2:4 -- PROGRAM. goes on with fewer" env TESSERA_RANKS=2:4 "$TESSERA" $command
+done
 refuse 3 "TESSERA_BATCH is '0', expected" env TESSERA_BATCH=0 "$TESSERA" train linear
 refuse 3 "TESSERA_SYNC is 'often', expected" env TESSERA_SYNC=often "$TESSERA" train linear
 # settings that do not go together

@@ -169,7 +169,7 @@ static int start_ranks(int32_t ranks, int argc, char **argv) {
 
 static int run_comm(arguments *a, int argc, char **argv) {
     int64_t ranks = 0;
-    tess_status status = tess__option_int("ranks", 1, 65536, &ranks);
+    tess_status status = tool_option_ranks(65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
     if (ranks == 0 && !getenv("WORLD_SIZE") && a->comm)

@@ -266,7 +266,7 @@ static tess_status bench_model(const tool_bench_options *options, const char *na
 int tool_bench_step(const tool_bench_options *options, const char *model_or_null) {
     static const char *const usual[] = { "mnist", "convbn", "gpt", "gpt2", "llama" };
     int64_t ranks = 1;
-    tess_status status = tess__option_int("ranks", 1, 65536, &ranks);
+    tess_status status = tool_option_ranks(65536, &ranks);
     if (status == TESS_OK && ranks != 1)
         status = tess_fail(TESS_E_INVALID, "bench step runs on one rank, not %" PRId64, ranks);
     for (size_t i = 0; i < (model_or_null ? 1 : sizeof usual / sizeof usual[0]) && status == TESS_OK; i++)

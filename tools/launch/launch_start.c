@@ -101,6 +101,7 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
     add_int(e, "LOCAL_RANK", rank);
     add_int(e, "LOCAL_WORLD_SIZE", l->options->ranks);
     describe_meeting(l, p, e);
+    leave_out(e, "TESSERA_RANKS"); /* it is about starting ranks, and may be MIN:MAX */
     if (p->bound && !getenv("TESSERA_HELPER_CPUS"))
         add(e, "TESSERA_HELPER_CPUS", p->bindings[rank].list);
     if (!getenv("OMP_NUM_THREADS"))

@@ -72,7 +72,7 @@ int plan_subject_run(const tool_page *page, int argc, char **argv, plan_subject_
     int code = tool_parse_page(page, &argp, 0, argc, argv, &a);
     if (code != TOOL_OK)
         return code;
-    tess_status status = tess__option_int("ranks", 1, 1 << 20, &ranks);
+    tess_status status = tool_option_ranks(1 << 20, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
     return a.program ? use_program(a.program, (int32_t)ranks, use) : use(a.word, a.word, (int32_t)ranks);

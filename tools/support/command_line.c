@@ -41,6 +41,16 @@ const char *tool_suggestion(const char *word, const char *const *names, size_t n
 
 /* ---- the shared options ------------------------------------------------------------------------ */
 
+tess_status tool_option_ranks(int64_t most, int64_t *out) {
+    const char *text = tess__option_text("ranks");
+    char variable[80];
+    if (!text || !strchr(text, ':'))
+        return tess__option_int("ranks", 1, most, out);
+    return tess_fail(TESS_E_INVALID,
+                     "%s is '%.40s', expected one number; `tessera run --ranks %.40s -- PROGRAM` goes on with fewer",
+                     tess__option_variable("ranks", variable), text, text);
+}
+
 static tess_status check_value(const tool_shared_option *s, const tess__option *row) {
     int64_t whole = 0;
     double real = s->least;
@@ -48,7 +58,9 @@ static tess_status check_value(const tool_shared_option *s, const tess__option *
     int flag;
     const char *text;
     switch (row->type) {
-    case TESS_OPTION_INT: return tess__option_int(s->key, (int64_t)s->least, (int64_t)s->most, &whole);
+    case TESS_OPTION_INT:
+        return strcmp(s->key, "ranks") == 0 ? tool_option_ranks((int64_t)s->most, &whole)
+                                            : tess__option_int(s->key, (int64_t)s->least, (int64_t)s->most, &whole);
     case TESS_OPTION_BYTES: return tess__option_bytes(s->key, &bytes);
     case TESS_OPTION_FLAG: return tess__option_flag(s->key, &flag);
     case TESS_OPTION_CHOICE: return tess__option_choice(s->key, &text);
@@ -70,10 +82,6 @@ static error_t set_variable(const struct argp_state *state, const tool_shared_op
     tess_status status = check_value(s, tess__option_find(s->key));
     if (status == TESS_OK)
         return 0;
-    if (strcmp(s->key, "ranks") == 0 && strchr(text, ':'))
-        return tool_usage_error(
-            state, "--ranks is '%s', expected one number; `tessera run --ranks %s -- PROGRAM` goes on with fewer", text,
-            text);
     if (status == TESS_PENDING)
         return tool_usage_error(state, "--%s is '%s', expected a number from %g to %g", s->key, text, s->least,
                                 s->most);

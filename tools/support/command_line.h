@@ -13,6 +13,10 @@
  * they are used (core/base/options.h). */
 const struct argp *tool_common_argp(void);
 
+/** How many ranks -n or TESSERA_RANKS asks for; *out stays when neither does. MIN:MAX, which `tessera run` takes, is
+ * refused with its name. */
+tess_status tool_option_ranks(int64_t most, int64_t *out);
+
 /** Parses a subcommand's arguments. argv[0] is replaced by "tessera NAME". `flags` as for argp_parse: 0 or
  * ARGP_IN_ORDER. Returns 0, or the exit code after one line on standard error; --help and --version do not return. */
 int tool_parse(const struct argp *, unsigned flags, int argc, char **argv, void *input);

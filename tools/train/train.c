@@ -104,7 +104,7 @@ int cmd_train(int argc, char **argv) {
         return code;
     tess_status status = train_settings_read(a.model, &settings);
     if (status == TESS_OK)
-        status = tess__option_int("ranks", 1, 65536, &ranks);
+        status = tool_option_ranks(65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
     if (settings.quiet && !tess__option_text("log"))
