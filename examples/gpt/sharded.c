@@ -685,10 +685,13 @@ static void train(struct gpt *g, const struct text *text) {
     for (int step = g->step; step < (g->o.stop ? g->o.stop : g->o.steps); step++) {
         if (g->o.eval_every && step % g->o.eval_every == 0)
             evaluate(g, text, step);
-        pick_batch(g, text, FOR_TRAINING, (uint64_t)step);
-        ok(tess_pass(g->tess, TESS_PASS_TRAIN));
-        double loss = forward(g, g->tokens, g->targets, g->o.batch, g->o.context);
-        backward(g, g->tokens, g->targets, g->o.batch, g->o.context);
+        double loss = 0;
+        for (int k = 0, n = tess_accum(g->tess); k < n; k++) {
+            pick_batch(g, text, FOR_TRAINING, (uint64_t)step * (uint64_t)n + (uint64_t)k);
+            ok(tess_pass(g->tess, TESS_PASS_TRAIN));
+            loss += forward(g, g->tokens, g->targets, g->o.batch, g->o.context) / n;
+            backward(g, g->tokens, g->targets, g->o.batch, g->o.context);
+        }
         update(g, step + 1, learning_rate(&g->o, step));
         ok(tess_all_reduce(g->tess, &loss, 1, TESS_F64, TESS_AVG));
         printf("step %d loss %.9g\n", step + 1, loss);

@@ -98,16 +98,36 @@ for ranks in 2 4; do
   echo "W = $ranks: $runs runs ended with the same parameters"
 done
 
-# N steps, save, load, N steps are 2N steps, whatever the ranks, strategy and offload (its kernels read fp32).
-for setting in "2 full none" "3 none none" "4 hybrid:2 none" "4 hybrid_grad_op:2 cpu" "2 grad_op cpu"; do
-  read -r ranks strategy offload <<<"$setting"
-  export TESSERA_STRATEGY=$strategy TESSERA_OFFLOAD=$offload
+# N steps, save, load, N steps are 2N steps, whatever the ranks, strategy, offload and accumulation (its kernels read fp32, and
+# activations are its own).
+for setting in "2 full none 1" "3 none none 1" "4 hybrid:2 none 1" "4 hybrid_grad_op:2 cpu 1" "2 grad_op cpu 3"; do
+  read -r ranks strategy offload accum <<<"$setting"
+  export TESSERA_STRATEGY=$strategy TESSERA_OFFLOAD=$offload TESSERA_ACCUM=$accum
   rm -rf ranks
   "$TESSERA" run -n $ranks -- "$sharded" $model --batch 2 --save ranks >ranks.txt || fail "$setting"
   resumes ranks "$TESSERA" run -n $ranks -- "$sharded" $model --batch 2
 done
-unset TESSERA_STRATEGY TESSERA_OFFLOAD
+unset TESSERA_STRATEGY TESSERA_OFFLOAD TESSERA_ACCUM
 echo "resumed on 1 to 4 ranks: the same losses, parameters and moments"
+
+# In deterministic mode from any number of ranks to any other: a step has 8 microbatches on all of them.
+on() { # on RANKS OPTION…
+  TESSERA_DETERMINISTIC=1 TESSERA_ACCUM=$((8 / $1)) "$TESSERA" run -n "$1" -- "$sharded" --layers 1 --heads 2 --width 16 \
+    --context 16 --steps 4 --eval-every 0 --generate 0 --batch 1 "${@:2}" >on.txt || fail "on $*"
+}
+on 2 --save whole
+pairs=0
+for from in 1 2 4 8; do
+  on $from --stop 2 --save "part$from"
+  for to in 1 2 4 8; do
+    [ $from != $to ] || continue
+    rm -rf rest
+    on $to --load "part$from" --save rest
+    "$TESSERA" ckpt diff whole rest >diff.txt || fail "from $from to $to ranks: $(cat diff.txt)"
+    pairs=$((pairs + 1))
+  done
+done
+echo "deterministic: $pairs times on another number of ranks, with the same parameters and moments"
 
 # What four ranks wrote, one rank reads; and what is no checkpoint of this model is refused.
 "$sharded" $model --load first4 --save again >/dev/null || fail "one rank does not read the checkpoint of four"
