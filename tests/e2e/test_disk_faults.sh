@@ -50,4 +50,8 @@ for fault in short full broken kill torn; do
     runs=$((runs + 1))
   done
 done
+# An exported folder gets no name that a crash could leave without its data.
+rm -f calls
+expect 0 env LD_PRELOAD="$shim" DISK_FAULT_DIR="$PWD/folder" DISK_FAULT_LOG="$PWD/calls" "$TESSERA" ckpt export run "$PWD/folder" --quiet
+awk '$1 == "rename" { n++; bad += before != "fsync" } { before = $1 } END { exit !n || bad }' calls || fail "an export: $(cat calls)"
 echo "$runs runs: $total calls, 5 faults each; $gave_up saves given up, 0 lost"
