@@ -17,7 +17,8 @@
 #include "tests/support/sim_disk.h"
 
 #define DIR_OF_ALL "/d/run"
-enum { ELEMS = 2500, KEEP = 2 }; /* of one writer: two blocks of the disk, and what is left over */
+enum { ELEMS = 2500 }; /* of one writer: two blocks of the disk, and what is left over */
+static uint64_t keep = 2;
 
 static float value(int save, int writer, int i) {
     return (float)(save * 100000 + writer * 10000 + i);
@@ -73,7 +74,7 @@ static tess_status save_step(tess__store *store, uint64_t step, int save, int wr
     for (int w = 0; !s && w < writers; w++)
         s = write_part(store->disk, step, m.generation, save, w, writers, &files[w]);
     if (!s)
-        s = tess__store_commit(store, &m, KEEP);
+        s = tess__store_commit(store, &m, keep);
     else
         tess__store_abandon(store, step, m.generation);
     for (int w = 0; w < writers; w++)
@@ -194,12 +195,13 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
     (void)state;
     static const sim_direct direct[] = { SIM_DIRECT, SIM_ODD_DIRECT, SIM_NO_DIRECT, SIM_REFUSES_DIRECT };
     for (int writers = 1; writers <= 4; writers++) {
+        keep = writers % 2 ? 2 : 1; /* with one, the order of the new and the old is all there is */
         sim_disk *whole = sim_disk_create();
         sim_disk_set_direct(whole, direct[writers - 1]);
         assert_int_equal(run_saves(whole, writers), N_SAVES);
         assert_int_equal(sim_disk_direct_writes(whole) > 0, writers <= 2);
         int operations = sim_disk_operations(whole);
-        assert_int_equal(sim_disk_files(whole), KEEP * (writers + 1));
+        assert_int_equal(sim_disk_files(whole), (int)keep * (writers + 1));
         sim_disk_destroy(whole);
         for (int n = 1; n <= operations; n++) {
             sim_disk *disk = sim_disk_create();
@@ -209,6 +211,7 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
             sim_disk_destroy(disk);
         }
     }
+    keep = 2;
     assert_true(checked > 1000);
     print_message("%ld disks after a crash\n", checked);
 }
