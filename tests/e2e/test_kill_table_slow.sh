@@ -15,15 +15,17 @@ names_of_ours >before
 wrong=0
 note() { echo "WRONG: $*"; head -c 1500 log run/rank.* 2>/dev/null; wrong=$((wrong + 1)) outcome=wrong; }
 
-# survivor RANK VICTIMS: its time is added to $latest.
+# survivor RANK VICTIMS: its times, in us, raise $latest (from its own call) and $slowest (from the death).
 survivor() {
-  local line late
+  local line late after
   line=$(cat "run/rank.$1" 2>/dev/null) || { [ "$phase" = close ] || note "$cell: no word from rank $1"; return; }
   [[ $phase == close && $line == code=0\ * ]] && return
   late=$(sed -n 's/.*late_us=\(-\{0,1\}[0-9]*\).*/\1/p' <<<"$line")
+  after=$(sed -n 's/.*after_us=\(-\{0,1\}[0-9]*\).*/\1/p' <<<"$line")
   [[ $line == code=5\ * && $line =~ (rank ($2)|launcher)" " ]] || note "$cell, victims $2: rank $1: $line"
   [[ $2 == launcher || $line =~ "rank "($2)" " ]] || note "$cell, victims $2: rank $1: $line"
   [ "$late" -le "$latest" ] || latest=$late
+  [ "$after" -le "$slowest" ] || slowest=$after
 }
 
 # start VICTIMS DELAY_US: the ranks under a launcher, or by hand; ends when they have. 60 s are a hang.
@@ -57,7 +59,7 @@ start_and_kill_launcher() {
 one_kill() {
   local r begin
   rm -rf run log && mkdir run
-  outcome=ok latest=0 begin=$SECONDS
+  outcome=ok latest=0 slowest=0 begin=$SECONDS
   if [ "$phase" = launcher ]; then start_and_kill_launcher; else start "$1" "$2"; fi
   [ $((SECONDS - begin)) -lt 59 ] || outcome=hang
   if [ $outcome = ok ]; then
@@ -66,7 +68,7 @@ one_kill() {
     done
   fi
   within 5 none_left || { note "$cell: left running: $(leftovers)"; leftovers | xargs -r kill -9; }
-  echo "$phase|$comm|$outcome|$latest" >>"$log"
+  echo "$phase|$comm|$outcome|$latest|$slowest" >>"$log"
 }
 
 for comm in shm gloo hosts; do
@@ -97,10 +99,4 @@ for comm in shm gloo hosts; do
   done
 done
 no_new_names before
-sort -t'|' -k1,1 -k4n "$log" | awk -F'|' '{ n[$1]++; all++; hangs[$1] += $3 == "hang"; bad[$1] += $3 == "wrong"; t[$1, n[$1]] = $4; comm[$2]++ }
-  function of(p, q) { return t[p, int(n[p] * q + 0.999999)] }
-  END { print "| phase | kills | hangs | wrong | p50, ms | p99 | greatest |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for (p in n) { printf "| %s | %d | %d | %d | %.1f | %.1f | %.1f |\n", p, n[p], hangs[p], bad[p], of(p, 0.5) / 1e3, of(p, 0.99) / 1e3, t[p, n[p]] / 1e3 | "sort"; h += hangs[p]; w += bad[p] }
-    close("sort"); printf "%d kills", all; for (c in comm) printf ", %d over %s", comm[c], c; print ": " h " hangs, " w " wrong" }' | tee table
-sort -t'|' -k4n "$log" | awk -F'|' '{ t[NR] = $4 } END { printf "all: p50 %.1f ms, p99 %.1f ms, greatest %.1f ms\n", t[int(NR * 0.5 + 0.99)] / 1e3, t[int(NR * 0.99 + 0.99)] / 1e3, t[NR] / 1e3 }'
-[ $wrong = 0 ] && ! grep -q '|hang|' "$log" || { echo "FAILED: $wrong wrong"; exit 1; }
+awk -f "$SOURCE/tests/support/kill_table.awk" "$log" && [ $wrong = 0 ] || { echo "FAILED: $wrong wrong"; exit 1; }

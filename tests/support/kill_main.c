@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One rank of a training run in which chosen ranks are killed at a chosen moment. Survivors write what they saw to
- * DIR/rank.R: "code=5 late_ms=12 late_us=12345 message=…", both counting from the death or from this rank's engine call
- * that failed, whichever is later. Usage: kill_main DIR PHASE VICTIMS DELAY_US [SIGNAL]; VICTIMS: "1", "1,3" or -1,
- * nobody here. KILL_ELEMS: of the large parameter. Phase close: the run ends after a step. */
+ * DIR/rank.R: "code=5 late_ms=12 late_us=12345 after_us=12345 message=…". "late" counts from the death or from this
+ * rank's engine call that failed, whichever is later; "after" from the death, however long this rank had other things
+ * to do. Usage: kill_main DIR PHASE VICTIMS DELAY_US [SIGNAL]; VICTIMS: "1", "1,3" or -1, nobody here. KILL_ELEMS: of
+ * the large parameter. Phase close: the run ends after a step. */
 #include <tessera/tessera.h>
 
 #include <pthread.h>
@@ -75,8 +76,8 @@ static int report(tess *t, tess_status s, const char *rank) {
     snprintf(path, sizeof path, "%s/rank.%s", dir, rank);
     FILE *f = fopen(path, "w");
     if (f) {
-        fprintf(f, "code=%d late_ms=%.0f late_us=%.0f message=%s\n", tess_exit_code(s), end - from, (end - from) * 1e3,
-                tess_last_error());
+        fprintf(f, "code=%d late_ms=%.0f late_us=%.0f after_us=%.0f message=%s\n", tess_exit_code(s), end - from,
+                (end - from) * 1e3, (end - death) * 1e3, tess_last_error());
         fclose(f);
     }
     tess_close(t);
