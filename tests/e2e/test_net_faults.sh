@@ -13,7 +13,7 @@
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_GRACE=2
 trials=${TRIALS:-1}
-hosts_on_switch 3
+hosts_on_switch 4 # the last has no rank
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 small=(gpt --layers 1 --width 32 --heads 2 --context 64 --batch 32)
 large=(mnist)
@@ -136,6 +136,22 @@ frozen_host() { # the others end while it is frozen; it ends when it thaws
   ends "${pids[host]}" 30
   [ "$code" = 5 ] || fail "$name: the frozen host ended with $code, expected 5: $(cat run.$host.err)"
 }
+# take_address FROM TO: the address of host 2 goes from one host to the other, whose kernel answers those who talk to it.
+take_address() {
+  local r
+  ip -n "$hosts_mark-$1" addr del "${address[2]}/24" dev eth0
+  ip -n "$hosts_mark-$2" addr add "${address[2]}/24" dev eth0
+  for r in 0 1 2 3; do ip -n "$hosts_mark-$r" neigh flush dev eth0; done
+}
+taken_address() { # the others see their connections refused, host 2 sees nobody any more
+  launch small 2 1000000
+  take_address 2 3
+  all_end 5 30
+  take_address 3 2
+  names 0 "rank 2 "
+  names 1 "rank 2 "
+  names 2 "$(of_others 2).*cannot be reached"
+}
 stopped_host() { # its kernel still answers
   local begin latest
   launch small 2 1000000
@@ -174,6 +190,7 @@ host 2 is not heard            | all end   |   | lost_host 2 one_way 2 all
 host 2 hears nothing           | all end   | + | lost_host 2 one_way all 2
 host 2 frozen                  | all end   | + | frozen_host 2
 host 0 frozen                  | all end   |   | frozen_host 0
+host 2's address is taken       | all end   |   | taken_address
 host 2 stopped                 | all end   |   | stopped_host
 END
 }
@@ -196,6 +213,7 @@ while IFS='|' read -r name outcome short call; do
       echo "trial $trial of '$name': $(cat trial.log)"
       failures=$((failures + 1))
       signal_host 0 KILL; signal_host 1 KILL; signal_host 2 KILL
+      take_address 3 2 2>/dev/null
     fi
     nothing_left 20
   done
