@@ -11,8 +11,15 @@ namespace tess_gloo {
 
 using gloo::transport::tcp::Address;
 
+// Since Gloo got one listening socket per device its pairs are smaller.
+#if __has_include(<gloo/transport/tcp/listener.h>)
+[[maybe_unused]] constexpr size_t kPairBytes = 888;
+#else
+[[maybe_unused]] constexpr size_t kPairBytes = 896;
+#endif
 #if defined(TESS_GLOO_DEBIAN) && defined(__x86_64__) && defined(_GLIBCXX_RELEASE)
-static_assert(sizeof(gloo::transport::tcp::Pair) == 896, "debian/gloo/common/memory.h must give libgloo's layout");
+static_assert(sizeof(gloo::transport::tcp::Pair) == kPairBytes,
+              "debian/gloo/common/memory.h must give libgloo's layout");
 #endif
 
 ProvenPair::ProvenPair(Context *context, Device *device, int rank, std::chrono::milliseconds timeout)

@@ -40,7 +40,7 @@ uint64_t Visitor::read_count() {
     return ::read(fd_, &count, sizeof count) == sizeof count ? count : 0;
 }
 
-void Visitor::handleEvents(int) {
+void Visitor::take_turn() {
     std::lock_guard<std::mutex> lock(turn_);
     turn();
 }

@@ -24,7 +24,10 @@ class Visitor : public gloo::transport::tcp::Handler {
     int fd() const { return fd_; }
 
   private:
-    void handleEvents(int) final;
+    // One of these is Gloo's virtual function: the first in Gloo 0.5, the second in current Gloo.
+    void handleEvents(int) { take_turn(); }
+    void handleEvents(gloo::transport::tcp::Loop &, int) { take_turn(); }
+    void take_turn();
 
     Device &device_;
     const int fd_;
