@@ -24,15 +24,9 @@ void close(void *ctx) {
 }
 
 tess_status query(void *, tess_comm *, tess_comm_caps *out) {
-    // Gloo's handshake between two ranks changed when it got one listening socket per device.
-#if __has_include(<gloo/transport/tcp/listener.h>)
-    const char *wire_id = "gloo-tcp-listener/1";
-#else
-    const char *wire_id = "gloo-tcp/1";
-#endif
     const uint32_t can =
         TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
-    const tess_comm_caps caps = kit_caps(can, 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED, wire_id);
+    const tess_comm_caps caps = kit_caps(can, 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED, "gloo-tcp/1");
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }
