@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Pre-trains one llama with tessera and with PyTorch: the same weights, batches, schedule and number of steps.
 
-    TESSERA=build/release/tessera python tests/reference/pretrain.py TEXT [--size small|10m] [--steps N] [--ranks W] [OUT.csv]
+    TESSERA=build/release/tessera python tests/reference/pretrain.py TEXT [--size small|10m] [--steps N] [--batch N] [--ranks W] [OUT.csv]
 
 `python` is one with torch and transformers. Tessera writes the starting weights as a Hugging Face folder, which both
 read. Batches are windows of TEXT in the order of tessera's permutation (tools/train/data/sampler.c), computed here
@@ -29,6 +29,7 @@ def arguments():
     p.add_argument("out", nargs="?")
     p.add_argument("--size", choices=SIZES, default="small")
     p.add_argument("--steps", type=int, default=300)
+    p.add_argument("--batch", type=int, default=0)
     p.add_argument("--ranks", type=int, default=1)
     return p.parse_intermixed_args()
 
@@ -108,6 +109,7 @@ def main():
     o = arguments()
     torch.set_num_threads(1)
     width, feed, layers, heads, kv_heads, context, batch = SIZES[o.size]
+    batch = o.batch or batch
     text = pathlib.Path(o.text).read_bytes()
     with tempfile.TemporaryDirectory() as where:
         with open(f"{where}/config.json", "w") as f:
