@@ -46,11 +46,17 @@ static void *later(void *unused) {
     return unused;
 }
 
+/* An engine call begins, unless the one before has failed: then that one's time is what counts. */
+static void begins(tess_status before) {
+    if (!before)
+        call_started = now_ms();
+}
+
 /* The victim dies here at once, or DELAY_US from now in the midst of the call that follows. */
-static void moment(const char *name, int inside) {
+static void moment(tess_status before, const char *name, int inside) {
     pthread_t thread;
-    call_started = now_ms();
-    if (!is_victim || strcmp(name, phase) != 0)
+    begins(before);
+    if (before || !is_victim || strcmp(name, phase) != 0)
         return;
     if (!inside)
         die();
@@ -104,31 +110,30 @@ static tess_status train(tess *t, const tess_scope *scopes) {
     for (int i = 0; !s && i < SCOPES; i++) {
         const float *p;
         if (i == 1)
-            moment("transfer", 1);
-        call_started = now_ms();
+            moment(s, "transfer", 1);
+        begins(s);
         s = tess_forward_begin(t, scopes[i], &p, 1);
         if (i == 1)
-            moment("forward", 0);
-        call_started = now_ms();
+            moment(s, "forward", 0);
+        begins(s);
         if (!s)
             s = tess_forward_end(t, scopes[i]);
     }
     for (int i = SCOPES; !s && i-- > 0;) {
         const float *p;
         float *g;
-        call_started = now_ms();
+        begins(s);
         s = tess_backward_begin(t, scopes[i], &p, &g, 1);
         if (!s && on_host)
             g[0] += p[0];
         if (i == 1)
-            moment("backward", 0);
-        call_started = now_ms();
+            moment(s, "backward", 0);
+        begins(s);
         if (!s)
             s = tess_backward_end(t, scopes[i]);
     }
     tess_optimizer_options o = { .struct_size = sizeof o, .lr = 0.01f };
-    moment("step", 1);
-    call_started = now_ms();
+    moment(s, "step", 1);
     return s ? s : tess_step(t, &o);
 }
 
@@ -137,8 +142,8 @@ static tess_status evaluate(tess *t, const tess_scope *scopes) {
     for (int i = 0; !s && i < SCOPES; i++) {
         const float *p;
         if (i == 1)
-            moment("evaluation", 1);
-        call_started = now_ms();
+            moment(s, "evaluation", 1);
+        begins(s);
         s = tess_forward_begin(t, scopes[i], &p, 1);
         if (!s)
             s = tess_forward_end(t, scopes[i]);
@@ -150,8 +155,7 @@ static tess_status save(tess *t) {
     char path[512];
     snprintf(path, sizeof path, "%s/saved", dir);
     tess_checkpoint_options o = { .struct_size = sizeof o, .dir = path, .keep = 1 };
-    moment("save", 1);
-    call_started = now_ms();
+    moment(TESS_OK, "save", 1);
     return tess_checkpoint_save(t, &o);
 }
 
@@ -166,8 +170,7 @@ static tess_status turn(tess *t, const tess_scope *scopes) {
 
 /* Whoever is through before the death has nothing to report. */
 static int end(tess *t, const char *rank) {
-    moment("close", 1);
-    call_started = now_ms();
+    moment(TESS_OK, "close", 1);
     tess_status s = tess_close(t);
     return report(NULL, s, rank);
 }
@@ -194,8 +197,7 @@ int main(int argc, char **argv) {
         signal_number = atoi(argv[5]);
     tess *t = NULL;
     tess_scope scopes[SCOPES];
-    moment("rendezvous", 1);
-    call_started = now_ms();
+    moment(TESS_OK, "rendezvous", 1);
     const char *device = getenv("TESSERA_DEVICE");
     on_host = !device || strcmp(device, "cpu") == 0;
     tess_options o = { .struct_size = sizeof o,
