@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 240
+# timeout: 300
 # Ranks are killed at random while a run trains and saves: the run goes on by itself from the newest checkpoint, on fewer
-# ranks too, and ends with the digest of a run that nothing happened to. TERM ends a run with a checkpoint.
+# ranks too, and ends with the digest of a run that nothing happened to. Loops of crashes end. TERM and Ctrl-C end a run with a
+# checkpoint.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --quiet --deterministic --steps 60"
@@ -46,18 +47,29 @@ echo "run --ranks 2:4: $killed kills, ended with $(field again.json ranks) ranks
 [ "$(find run -name '*.tmp' | wc -l)" = 0 ] || fail "left: $(find run)"
 nothing_left 3
 
-# Loops of crashes end; a mistake is not tried again.
+# Loops of crashes end: 60 restarts in an hour are the most, though each life comes further. It runs beside what follows.
+"$TESSERA" run --restarts 100 -n 1 --bind none -- sh -c \
+  'printf "\\$(printf %03o $((${TESSERA_RESTART:-0} + 1)))\0\0\0\0\0\0\0" >"$TESSERA_RESTART_FILE"; kill -9 $$' >loop.out 2>loop.err & loop=$!
+# And those that come no further; a mistake is not tried again.
 expect 5 "$TESSERA" run --restarts 2 -n 1 --bind none -- sh -c 'kill -9 $$'
 [ "$(grep -c 'ranks were lost: restart' err)" = 2 ] && grep -q "2 restarts were all" err || fail "$(cat err)"
 expect 3 "$TESSERA" run --restarts 2 -n 1 -- sh -c 'exit 3'
 ! grep -q restart err || fail "$(cat err)"
 
-# TERM: a checkpoint after the step, and 128 + 15.
-rm -rf run
-"$TESSERA" train $gpt -n 2 --steps 100000 --save run >out 2>err & pid=$!
-sleep 2
-kill -TERM $pid
-ends $pid 20
-[ $code = 143 ] && [ "$(ls run | wc -l)" = 1 ] || fail "TERM: exit code $code, $(ls run) $(cat err)"
-expect 0 "$TESSERA" ckpt verify run
+# TERM and Ctrl-C: a checkpoint after the step, and 128 plus the signal's number.
+set -m # with signals as in a terminal: else the shell has Ctrl-C ignored in what runs in the background
+has_step() { grep -q '"event":"step"' steps.json 2>/dev/null; }
+for signal in TERM:143 INT:130; do
+  rm -rf run steps.json
+  "$TESSERA" train $gpt -n 2 --steps 100000 --save run --json=steps.json >out 2>err & pid=$!
+  within 100 has_step || fail "no step: $(cat err)"
+  kill -${signal%:*} $pid
+  ends $pid 60
+  [ $code = ${signal#*:} ] && [ "$(ls run | wc -l)" = 1 ] || fail "${signal%:*}: exit code $code, $(ls run) $(cat err)"
+  expect 0 "$TESSERA" ckpt verify run
+done
+set +m
+ends $loop 150
+[ $code = 5 ] && grep -q "60 restarts within an hour: given up" loop.err || fail "a loop of crashes: exit code $code, $(tail -n 3 loop.err)"
+[ "$(grep -c 'ranks were lost: restart' loop.err)" = 60 ] || fail "a loop of crashes: $(grep -c 'ranks were lost: restart' loop.err) restarts"
 nothing_left 3
