@@ -3,6 +3,7 @@
 #include "double.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,14 @@ int double__hangs(const char *name) {
             calls = names[i].calls;
     pthread_mutex_unlock(&lock);
     return asked_to_fail(double__variable("HANG"), name, calls) != 0;
+}
+
+static atomic_int hanging;
+int double__hanging(void) {
+    return atomic_load(&hanging);
+}
+void double__hang(int by) {
+    atomic_fetch_add(&hanging, by);
 }
 
 void double__live(const char *kind, int64_t by) {

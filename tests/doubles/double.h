@@ -40,6 +40,9 @@ int64_t double__number(const char *name, int64_t fallback);
 int double__fails(const char *name);
 /** Whether the call that was counted last is to hang. */
 int double__hangs(const char *name);
+/** How many calls of this process hang now, for tests; double__hang counts one more, or one less. */
+__attribute__((visibility("default"))) int double__hanging(void);
+void double__hang(int by);
 /** One more, or one less, of a kind of thing that must not be left at exit. `kind` is a literal. */
 void double__live(const char *kind, int64_t by);
 uint32_t double__random(void);

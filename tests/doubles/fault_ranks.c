@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "fault_ranks.h"
+#include "double.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -101,8 +102,11 @@ static tess_comm *live[2]; /* world, part */
 static int leaving;
 
 static void *watch_others(void *arg) {
+    int loses = getenv("PROBE_LOST") != NULL;
     (void)arg;
     for (int told = 0; !told; usleep(1000)) {
+        if (loses && double__hanging())
+            atomic_store(&shared->failed, 1);
         pthread_mutex_lock(&lock);
         told = leaving;
         if (atomic_load(&shared->failed) && (live[0] || live[1])) {
@@ -178,7 +182,7 @@ static int all_operations(tess_comm *comm, char *memory, int n) {
 }
 
 static int64_t timeout_ns(void) {
-    return getenv("PROBE_TIMEOUT") ? 2 * A_SECOND : LONG_NS; /* of a busy machine, too */
+    return getenv("PROBE_TIMEOUT") ? 3 * A_SECOND : LONG_NS; /* of a busy machine, too */
 }
 
 static int on_a_part(tess_comm *world) {

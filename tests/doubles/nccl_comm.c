@@ -103,9 +103,11 @@ static void *help(void *arg) {
 }
 
 static void hang(ncclComm *c) {
+    double__hang(1);
     pthread_mutex_lock(&c->lock);
     while (!c->aborted)
         pthread_cond_wait(&c->changed, &c->lock);
+    double__hang(-1);
     ncclComm *child = c->split.child; /* of a split that does not come about: its task lets go of it */
     c->split.child = NULL;
     pthread_mutex_unlock(&c->lock);

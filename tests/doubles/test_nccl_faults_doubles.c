@@ -72,6 +72,7 @@ static int n_runs, n_told;
 static int begin_test(void **state) {
     static const char *const names[] = { "PROBE_DETERMINISTIC",
                                          "PROBE_DEAF",
+                                         "PROBE_LOST",
                                          "PROBE_TIMEOUT",
                                          "PROBE_DEVICE",
                                          "TESSERA_DOUBLE_FAIL",
@@ -147,21 +148,14 @@ static void test_nccl_faults__work_fails_on_the_device_doubles(void **state) {
 
 /* ---- a call of NCCL's that does not end -------------------------------------------------------------- */
 
-/* `wish` hangs; a rank says `line` with `fails` failing on another rank, or after two seconds. */
-static void hang_one(const char *wish, const char *fails, const char *line) {
+/* `wish` hangs on rank 1; it says `line`, or, where both wait for the same time, another rank does. */
+static void hang_one(const char *wish, int both_wait, const char *line) {
     int codes[RANKS];
     setenv("TESSERA_DOUBLE_HANG", wish, 1);
-    if (fails)
-        setenv("TESSERA_DOUBLE_FAIL", fails, 1);
-    else
-        setenv("PROBE_TIMEOUT", "1", 1);
     int64_t begin = now_ns();
     run_ranks(wish, codes);
     double seconds = (double)(now_ns() - begin) * 1e-9;
-    unsetenv("TESSERA_DOUBLE_HANG");
-    unsetenv("TESSERA_DOUBLE_FAIL");
-    unsetenv("PROBE_TIMEOUT");
-    int says = strstr(shared->said[1], line) || (!fails && strstr(shared->said[0], line)); /* who looks first */
+    int says = strstr(shared->said[1], line) || (both_wait && strstr(shared->said[0], line)); /* who looks first */
     if (codes[1] != TOLD || !says || strchr(shared->said[1], '\n'))
         fail_msg("%s: rank 1 ends with %d and says \"%s\", rank 0 says \"%s\", expected \"%s\"", wish, codes[1],
                  shared->said[1], shared->said[0], line);
@@ -169,25 +163,58 @@ static void hang_one(const char *wish, const char *fails, const char *line) {
         fail_msg("%s: took %.1f s", wish, seconds);
 }
 
-static void test_nccl_faults__call_that_hangs_ends_in_time_doubles(void **state) {
-    static const char *const names[] = { "ncclCommInitRankConfig:1", "ncclCommSplit:1",   "ncclCommSplit:2",
-                                         "ncclCommSplit:3",          "ncclGroupEnd:1",    "ncclGroupEnd:2",
-                                         "ncclGroupEnd:7",           "ncclCommFinalize:1" };
+/* In a process of its own, since all that it does is wait. */
+static const char *the_wish;
+static void test_nccl_faults__this_call_ends_in_time_doubles(void **state) {
     (void)state;
     nranks = 2;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char wish[64];
-        snprintf(wish, sizeof wish, "%s@1", names[i]);
-        hang_one(wish, NULL, "did not end in time");
-    }
+    setenv("PROBE_TIMEOUT", "1", 1);
+    hang_one(the_wish, 1, "did not end in time");
 }
 
-/* Another thread aborts, as the core does when a rank is lost. */
+static int hang_alone(const char *wish) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_nccl_faults__this_call_ends_in_time_doubles, begin_test),
+    };
+    the_wish = wish;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+static pid_t start_alone(const char *wish) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "test_nccl_faults_doubles", "hang", wish, (char *)NULL);
+        _exit(99);
+    }
+    assert_true(child > 0);
+    return child;
+}
+
+static void test_nccl_faults__call_that_hangs_ends_in_time_doubles(void **state) {
+    static const char *const wishes[] = { "ncclCommInitRankConfig:1@1", "ncclCommSplit:1@1",   "ncclCommSplit:2@1",
+                                          "ncclCommSplit:3@1",          "ncclGroupEnd:1@1",    "ncclGroupEnd:2@1",
+                                          "ncclGroupEnd:7@1",           "ncclCommFinalize:1@1" };
+    enum { N = sizeof wishes / sizeof *wishes, AT_ONCE = 4 };
+    int failed = 0;
+    (void)state;
+    for (int first = 0; first < N; first += AT_ONCE) {
+        pid_t children[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; i++)
+            children[i] = start_alone(wishes[first + i]);
+        for (int i = 0, status; i < AT_ONCE; i++)
+            failed |= waitpid(children[i], &status, 0) != children[i] || status != 0;
+    }
+    assert_false(failed);
+}
+
+/* Another thread aborts, as the core does when a rank is lost: PROBE_LOST says that one is, while the call hangs. */
 static void test_nccl_faults__abort_ends_a_call_that_hangs_doubles(void **state) {
     (void)state;
     nranks = 2;
     setenv("PROBE_DEAF", "1", 1); /* nobody asks the host */
-    hang_one("ncclGroupEnd:4@1", "cuEventQuery:200@0", "nccl: the communicator was aborted");
+    setenv("PROBE_LOST", "1", 1);
+    hang_one("ncclGroupEnd:4@1", 0, "nccl: the communicator was aborted");
 }
 
 /* As on 2.26, where only calls that block are safe. */
@@ -365,12 +392,14 @@ static int alone(void) {
 }
 
 int main(int argc, char **argv) {
-    int by_itself = argc > 1 && strcmp(argv[1], "alone") == 0;
-    stride = argc > 1 && !by_itself ? atoi(argv[1]) : 9;
+    int by_itself = argc > 1 && strcmp(argv[1], "alone") == 0, hangs = argc > 2 && strcmp(argv[1], "hang") == 0;
+    stride = argc > 1 && !by_itself && !hangs ? atoi(argv[1]) : 9;
     if (!fault_ranks_open() || stride < 1)
         return 1;
     if (by_itself)
         return alone();
+    if (hangs)
+        return hang_alone(argv[2]);
     if (!getenv("PLUGIN")) {
         printf("skipped: PLUGIN does not name comm-nccl\n");
         return 77;
