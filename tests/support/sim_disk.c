@@ -26,6 +26,7 @@ struct sim_disk {
     op *log;
     int n_log, capacity;
     entry entries[MOST_NODES];
+    int n_entries; /* those from here on have never been used */
     struct {
         char *data;
         uint64_t bytes;
@@ -40,7 +41,7 @@ struct sim_disk {
 
 /* ---- names and nodes --------------------------------------------------------------------------------- */
 static entry *find(sim_disk *d, const char *path) {
-    for (int i = 0; i < MOST_NODES; i++)
+    for (int i = 0; i < d->n_entries; i++)
         if (d->entries[i].path[0] && strcmp(d->entries[i].path, path) == 0)
             return &d->entries[i];
     return NULL;
@@ -48,11 +49,13 @@ static entry *find(sim_disk *d, const char *path) {
 
 static void put(sim_disk *d, const char *path, int node) {
     entry *e = find(d, path);
-    for (int i = 0; !e && i < MOST_NODES; i++)
+    for (int i = 0; !e && i < d->n_entries; i++)
         if (!d->entries[i].path[0])
             e = &d->entries[i];
-    if (!e)
+    if (!e && d->n_entries == MOST_NODES)
         abort();
+    if (!e)
+        e = &d->entries[d->n_entries++];
     strcpy(e->path, path);
     e->node = node;
 }
@@ -233,7 +236,7 @@ static int sim_remove(void *self, const char *path) {
     sim_disk *d = self;
     if (!find(d, path))
         return -ENOENT;
-    for (int i = 0; i < MOST_NODES; i++)
+    for (int i = 0; i < d->n_entries; i++)
         if (d->entries[i].path[0] && is_child(d->entries[i].path, path))
             return -ENOTEMPTY;
     return change(d, of_path(OP_REMOVE, path), NULL);
@@ -247,7 +250,7 @@ static int sim_list(void *self, const char *path, tess__disk_name_fn fn, void *u
     sim_disk *d = self;
     if (d->crashed || !find(d, path))
         return d->crashed ? -EIO : -ENOENT;
-    for (int i = 0; i < MOST_NODES; i++)
+    for (int i = 0; i < d->n_entries; i++)
         if (d->entries[i].path[0] && is_child(d->entries[i].path, path))
             fn(user, strrchr(d->entries[i].path, '/') + 1);
     return 0;
@@ -323,7 +326,7 @@ void sim_disk_fail_sync(sim_disk *d, int k) {
 /* What lies in a directory that was lost is lost with it. */
 static void drop_orphans(sim_disk *d) {
     char dir[PATH];
-    for (int i = 0; i < MOST_NODES; i++) {
+    for (int i = 0; i < d->n_entries; i++) {
         strcpy(dir, d->entries[i].path);
         char *slash = strrchr(dir, '/');
         if (!slash || slash == dir)
@@ -366,7 +369,7 @@ int sim_disk_truncate(sim_disk *d, const char *path, uint64_t bytes) {
 
 int sim_disk_files(const sim_disk *d) {
     int n = 0;
-    for (int i = 0; i < MOST_NODES; i++)
+    for (int i = 0; i < d->n_entries; i++)
         n += d->entries[i].path[0] && d->entries[i].node >= 0;
     return n;
 }
