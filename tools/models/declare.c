@@ -90,8 +90,7 @@ tess_status model_start(tess *t, model *m) {
     tess_info info = { .struct_size = sizeof info };
     OPS_TRY(tess_info_get(t, &info));
     tess_stream compute = { .mem = info.memory, .device = info.local_rank, .handle = info.stream };
-    if (m->o->t->start)
-        OPS_TRY(m->o->t->start(m->o, &compute));
+    OPS_TRY(m->o->t->start(m->o, &compute));
     m->o->t->describe(m->o, m->operators, sizeof m->operators);
     return TESS_OK;
 }

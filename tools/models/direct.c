@@ -148,6 +148,8 @@ tess_status direct_create(model *m, int check, direct **out) {
         tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     if (status == TESS_OK)
         status = take_buffers(d);
+    if (status == TESS_OK && on_host(d))
+        status = m->o->t->start(m->o, NULL);
     if (status != TESS_OK) {
         direct_destroy(d);
         return status;

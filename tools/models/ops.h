@@ -100,7 +100,7 @@ struct ops_table {
     const ops_layer_table *layer; /* null: none */
     tess_status (*create)(const ops_options *, ops **out);
     /** Takes up the device that `stream` belongs to, whose calls enqueue there from now on; a null handle: a stream of
-     * its own. Once, before the first call of an operator; …_create needs no device. Null: nothing to do. */
+     * its own. On the host it starts the threads. Before the first call of an operator; …_create needs neither. */
     tess_status (*start)(ops *, const tess_stream *stream);
     /** Tensor memory for a model without the engine, zeroed; between it and the host's; and waiting for all calls. Null
      * where `mem` is the host's. */

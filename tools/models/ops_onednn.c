@@ -5,6 +5,7 @@
  * ("gemm:…") or that is a slow reference is passed over; if nothing remains for this machine and shape, the plain
  * kernel of that one operator stands in. Weights and gradients keep PyTorch's layout outside; inside a call they are
  * reordered into scratch where the chosen convolution wants it. */
+#include "compute_threads.h"
 #include "elementwise.h"
 #include "onednn_step.h"
 #include "ops_plain.h"
@@ -577,6 +578,7 @@ const ops_table ops_onednn = {
     .name = "onednn",
     .mem = TESS_MEM_HOST,
     .create = onednn_create,
+    .start = ops_threads_start,
     .destroy = onednn_destroy,
     .describe = onednn_describe,
     .linear_create = onednn_linear_create,

@@ -2,6 +2,7 @@
 /* Linear and convolution in plain C, for a machine with a C compiler and nothing else. The others are checked against
  * them, and use them where the library has no kernel that meets the rules. */
 #include "ops_plain.h"
+#include "compute_threads.h"
 #include "elementwise.h"
 #include "gemm.h"
 #include "parallel.h"
@@ -304,6 +305,7 @@ const ops_table ops_plain = {
     .name = "plain",
     .mem = TESS_MEM_HOST,
     .create = plain_create,
+    .start = ops_threads_start,
     .destroy = plain_destroy,
     .describe = plain_describe,
     .linear_create = plain_linear_create,
