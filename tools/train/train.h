@@ -96,7 +96,7 @@ struct train_run {
         double seconds; /* from the last step that was done */
     } lost;             /* with the last restart or recovery */
     struct {
-        double *seconds; /* of each step; sorted by train_watch_median */
+        double *seconds; /* of the last steps; sorted by train_watch_median */
         uint64_t n;
         FILE *csv;                     /* null: none */
         double step_flops, peak_flops; /* of this rank; 0: not known */

@@ -9,6 +9,9 @@
 #include <tessera/tessera.h>
 #include "train.h"
 
+/* Of so many steps, the last ones, the times are kept: a run of any length takes the same memory. */
+enum { MOST_STEPS = 1 << 14 };
+
 double train_watch_units(const train_run *r) {
     return (double)(r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum);
 }
@@ -16,9 +19,9 @@ double train_watch_units(const train_run *r) {
 tess_status train_watch_open(train_run *r) {
     if (r->rank != 0)
         return TESS_OK;
-    r->watch.seconds = calloc(r->task.steps + 1, sizeof *r->watch.seconds);
+    r->watch.seconds = calloc(MOST_STEPS, sizeof *r->watch.seconds);
     if (!r->watch.seconds)
-        return tess_fail(TESS_E_NOMEM, "no memory for the times of %" PRIu64 " steps", r->task.steps);
+        return tess_fail(TESS_E_NOMEM, "no memory for the times of %d steps", MOST_STEPS);
     r->watch.step_flops = model_step_flops(r->m) * (double)r->s.accum;
     r->watch.peak_flops = r->s.peak_flops > 0 ? r->s.peak_flops : r->watch.step_flops > 0 ? model_peak_flops(r->m) : 0;
     if (!r->s.csv)
@@ -52,8 +55,7 @@ void train_watch_step(train_run *r, double rate, double seconds, int shown) {
     if (shown && tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0)
         r->watch.grad_norm = stats.grad_norm; /* a GPU that clips makes us wait for it */
     r->watch.utilisation = train_watch_utilisation(r, seconds);
-    if (r->watch.n < r->task.steps)
-        r->watch.seconds[r->watch.n++] = seconds;
+    r->watch.seconds[r->watch.n++ % MOST_STEPS] = seconds;
     if (!r->watch.csv)
         return;
     fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,", r->steps_done, r->loss, rate, seconds,
@@ -74,8 +76,9 @@ static int ascending(const void *a, const void *b) {
 }
 
 double train_watch_median(const train_run *r) {
-    qsort(r->watch.seconds, r->watch.n, sizeof *r->watch.seconds, ascending);
-    return r->watch.n ? r->watch.seconds[r->watch.n / 2] : 0;
+    const uint64_t n = r->watch.n < MOST_STEPS ? r->watch.n : MOST_STEPS;
+    qsort(r->watch.seconds, n, sizeof *r->watch.seconds, ascending);
+    return n ? r->watch.seconds[n / 2] : 0;
 }
 
 tess_status train_watch_finish(train_run *r) {
