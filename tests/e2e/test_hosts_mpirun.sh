@@ -3,8 +3,8 @@
 # labels: e2e
 # timeout: 300
 # Open MPI's own mpirun over hosts (network namespaces), and `tessera run --nnodes` at an address of IPv6: the digests of one
-# host, for mnist and gpt, one and two ranks on each of two, three and four hosts. Each shape goes one of the two ways, where
-# there is no mpirun the other; EVERY_WAY=1: both (test_hosts_mpirun_slow.sh).
+# host, for mnist and gpt, one and two ranks on each of two, three and four hosts. Five of these twelve shapes, each one of the
+# two ways, where there is no mpirun the other; EVERY_WAY=1: all, both ways (test_hosts_mpirun_slow.sh).
 . "$SOURCE/tests/e2e/lib.sh"
 . "$SOURCE/tests/support/hosts.sh"
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
@@ -57,11 +57,12 @@ over_mpirun() {
 }
 
 has_mpirun() { command -v mpirun >/dev/null && mpirun --version 2>/dev/null | grep -q 'Open MPI'; }
-for shape in "2 1 mnist over_ipv6" "2 2 mnist over_mpirun" "3 1 gpt over_mpirun" "4 1 mnist over_ipv6" "4 2 gpt over_mpirun"; do
+shapes=("2 1 mnist over_ipv6" "2 2 mnist over_mpirun" "3 1 gpt over_mpirun" "4 1 mnist over_ipv6" "4 2 gpt over_mpirun")
+[ -z "${EVERY_WAY:-}" ] || shapes=({2,3,4}" "{1,2}" "{mnist,gpt}" over_ipv6 over_mpirun")
+for shape in "${shapes[@]}"; do
   read -r n each name way <<<"$shape"
   declare -n model=$name
   one_host $((n * each)) "${model[@]}"
-  [ -z "${EVERY_WAY:-}" ] || way="over_ipv6 over_mpirun"
   has_mpirun || way=over_ipv6
   for run in $way; do $run "$n" "$each" "${model[@]}"; done
 done

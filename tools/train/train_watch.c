@@ -9,7 +9,7 @@
 #include <tessera/tessera.h>
 #include "train.h"
 
-/* Of so many steps, the last ones, the times are kept: a run of any length takes the same memory. */
+/* Rank 0 keeps the times of the last steps only, so that a run of any length takes the same memory. */
 enum { MOST_STEPS = 1 << 14 };
 
 double train_watch_units(const train_run *r) {
