@@ -44,7 +44,8 @@ start_sshd() {
   printf '%s\n' "Host *" " IdentityFile $PWD/user_key" " IdentitiesOnly yes" " StrictHostKeyChecking no" \
     " UserKnownHostsFile /dev/null" " LogLevel ERROR" " BatchMode yes" >ssh_config
   for i in 0 1 2 3; do
-    on $i sh -c 'mount -t tmpfs none /run && mkdir -p /run/sshd && mount --bind passwd /etc/passwd && mount --bind shadow /etc/shadow &&
+    # Not by on(): the process to kill at the end is sshd itself.
+    ip netns exec "$hosts_mark-$i" sh -c 'mount -t tmpfs none /run && mkdir -p /run/sshd && mount --bind passwd /etc/passwd && mount --bind shadow /etc/shadow &&
       exec "$0" -D -e -f "$PWD/sshd_config"' "$sshd" >sshd.$i.log 2>&1 &
     sshds+=($!)
   done
