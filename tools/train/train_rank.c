@@ -129,7 +129,7 @@ static tess_status open_engine(train_run *r) {
                                              .clip_norm = (float)r->s.clip,
                                              .groups = r->groups,
                                              .n_groups = r->m && r->m->t->optimizer_groups > 1 ? 2 : 1 };
-    return status == TESS_OK ? model_start(r->t, r->m) : status;
+    return status == TESS_OK ? train_agree(r, model_start(r->t, r->m)) : status;
 }
 
 static tess_status shard_from_folder(train_run *r, const char *dir) {
