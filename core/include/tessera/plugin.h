@@ -466,8 +466,8 @@ typedef struct {
     /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows; the message need not name
      * the parameter, the core does. Required. */
     tess_status (*choose)(void *ctx, const tess_param_view *, tess_precision_choice *out, tess_error *);
-    /* [pure] Scratch of one cast in memory kind `mem`; pointers are not looked at. TESS_E_UNSUPPORTED: the device's
-     * TESS_K_CAST is to do it. Required beside cast; default: the device does them all. */
+    /* The rest is for a later core, with its own formats: in this one the device casts. [pure] Scratch of one cast in memory
+     * kind `mem`; pointers are not looked at. TESS_E_UNSUPPORTED: TESS_K_CAST is to do it. Required beside cast. */
     tess_status (*cast_need)(void *ctx, uint32_t mem, const tess_cast *, tess_need *out);
     /* An instance for one memory kind. TESS_E_UNSUPPORTED, TESS_E_NOMEM, TESS_E_DEVICE. Required beside cast. */
     tess_status (*create)(void *ctx, uint32_t mem, tess_precision **out, tess_error *);
@@ -511,7 +511,7 @@ typedef struct {
 /* ---- offload: where things rest; moving them; the step only when memory is not addressable ------ */
 typedef struct tess_offload tess_offload;
 enum { TESS_REGION_MASTER = 1, TESS_REGION_LOW /* compute-dtype copy */, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
-enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */, TESS_REST_PLUGIN /* only fetch and flush reach it */ };
+enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */, TESS_REST_PLUGIN /* for a later core: this one refuses it */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: 0, from 1 partial sums of microbatches */
     int32_t unit, group;                        /* -1: activations */
@@ -544,8 +544,8 @@ typedef struct {
      * host: the answer says whether they are locked. TESS_E_UNSUPPORTED: args that this device or these regions rule out;
      * TESS_E_BUDGET. Required. */
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
-    /* The rest may be null when no region rests in the plugin: the core then copies between its arenas with the
-     * device's copy and steps with the cpu device's kernels on the core's host threads. */
+    /* The rest is for a later core, where a region may rest in the plugin. This one calls none of it. It copies between
+     * its arenas with the device's copy, and steps with the cpu device's kernels on its host threads. */
     /* An instance. host_arena: where regions that rest on the host lie, the core's, valid until destroy; null: none.
      * TESS_E_NOMEM, TESS_E_SYSTEM. Required beside post and step. */
     tess_status (*create)(void *ctx, const tess_plan_env *, int32_t rank, int32_t numa_node, const tess_buffer *host_arena,
@@ -556,10 +556,10 @@ typedef struct {
     tess_status (*abort)(tess_offload *, tess_status why);
     /* Starts n transfers as one request. Asynchronous. `ptr` and `staging` are the plugin's until its end; the array is read
      * during the call, and what `region` points to lives until destroy. TESS_E_INVALID, TESS_E_SYSTEM, TESS_E_DATA.
-     * Needed for regions with TESS_REST_PLUGIN. Default: above. */
+     * Needed for regions with TESS_REST_PLUGIN, in such a core. */
     tess_status (*post)(tess_offload *, const tess_transfer *, uint32_t n, tess_request **out, tess_error *);
     /* Starts the optimizer step on n regions of one group: master, gradient, states. Asynchronous. The same formulas as
-     * TESS_K_OPTIMIZER, to the bit; the settings are read during the call. Default: above. */
+     * TESS_K_OPTIMIZER, to the bit; the settings are read during the call. */
     tess_status (*step)(tess_offload *, const tess_region *, uint32_t n, const tess_optimizer *, tess_request **out, tess_error *);
     /* progress, test, wait, wait_stream and request_free: as in tess_comm_ops. test, wait and request_free are required
      * beside post and step. */
