@@ -235,6 +235,32 @@ static tess_status call_block(direct *d, tess_block_fn fn, void *user, const tes
     return status;
 }
 
+/* As the engine does it: no later call reads a dropped output, and a gradient in place has no second buffer. */
+static void keep_promises(direct *d, int32_t i, int32_t *flow, tess_block_call *call) {
+    const model_block *b = &d->m->desc.blocks[i];
+    int last = i == d->m->desc.n_blocks - 1,
+        in_place = i > 0 && !last && b->flags & TESS_BLOCK_GRAD_IN_PLACE && b->output_bytes == b[-1].output_bytes;
+    if (b->flags & TESS_BLOCK_DROP_OUTPUT) {
+        if (d->check && on_host(d))
+            memset(d->outputs[i], 0xFF, b->output_bytes);
+        call->output = NULL;
+    }
+    call->grad_output = last ? NULL : d->flow[*flow];
+    *flow ^= !in_place;
+    call->grad_input = i > 0 ? d->flow[*flow] : NULL;
+}
+
+static tess_status run_backward(direct *d, tess_block_call *call) {
+    const model_desc *desc = &d->m->desc;
+    int32_t flow = 0;
+    for (int32_t i = desc->n_blocks - 1; i >= 0; i--) {
+        prepare_call(d, i, desc->blocks[i].backward_scratch_bytes, call);
+        keep_promises(d, i, &flow, call);
+        OPS_TRY(call_block(d, desc->blocks[i].backward, desc->blocks[i].user, call, desc->n_blocks + i));
+    }
+    return TESS_OK;
+}
+
 tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result) {
     const model_desc *desc = &d->m->desc;
     tess_block_call call = { .struct_size = sizeof call, .pass = pass, .batch = batch };
@@ -257,11 +283,5 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
         memcpy(result, d->outputs[desc->n_blocks - 1], desc->result_bytes);
     else if (result)
         OPS_TRY(d->m->o->t->download(d->m->o, d->outputs[desc->n_blocks - 1], result, desc->result_bytes));
-    for (int32_t i = desc->n_blocks - 1; i >= 0 && pass & TESS_PASS_TRAIN; i--) {
-        prepare_call(d, i, desc->blocks[i].backward_scratch_bytes, &call);
-        call.grad_output = i < desc->n_blocks - 1 ? d->flow[(i + 1) % 2] : NULL;
-        call.grad_input = i > 0 ? d->flow[i % 2] : NULL;
-        OPS_TRY(call_block(d, desc->blocks[i].backward, desc->blocks[i].user, &call, desc->n_blocks + i));
-    }
-    return TESS_OK;
+    return pass & TESS_PASS_TRAIN ? run_backward(d, &call) : TESS_OK;
 }

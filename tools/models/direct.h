@@ -14,7 +14,9 @@ void direct_destroy(direct *);
 float *direct_param(direct *, int32_t param); /* an alias gives its original's; in the operators' memory */
 float *direct_grad(direct *, int32_t param);
 void direct_zero_grads(direct *);
-/** One pass: TESS_PASS_TRAIN adds gradients, TESS_PASS_EVAL is forward only. `result`: desc.result_bytes, or null. */
+/** One pass: TESS_PASS_TRAIN adds gradients, TESS_PASS_EVAL is forward only. `result`: desc.result_bytes, or null.
+ * Blocks are held to their flags: a dropped output is null (and NaN, with `check`), a gradient in place has one buffer.
+ */
 tess_status direct_run(direct *, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result);
 /** From now on each run writes the seconds of every block: forward at [i], backward at [n_blocks + i]; null ends it. */
 void direct_clock(direct *, double *seconds);

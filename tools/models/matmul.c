@@ -9,27 +9,25 @@
 #include <stdlib.h>
 
 typedef struct { /* how a matrix lies in memory */
-    int64_t rows, width, stride;
+    int64_t rows, width;
 } stored;
 
-static stored stored_as(int64_t rows, int64_t columns, int32_t turned, int64_t stride) {
-    stored s = { turned ? columns : rows, turned ? rows : columns, 0 };
-    s.stride = stride ? stride : s.width;
-    return s;
+static stored stored_as(int64_t rows, int64_t columns, int32_t turned) {
+    return (stored){ turned ? columns : rows, turned ? rows : columns };
 }
 
 static uint64_t extent(const stored *s) {
-    return (uint64_t)((s->rows - 1) * s->stride + s->width);
+    return (uint64_t)(s->rows * s->width);
 }
 
 static stored a_of(const ops_matmul_shape *s) {
-    return stored_as(s->rows, s->depth, s->turn_a, s->a_stride);
+    return stored_as(s->rows, s->depth, s->turn_a);
 }
 static stored b_of(const ops_matmul_shape *s) {
-    return stored_as(s->depth, s->columns, s->turn_b, s->b_stride);
+    return stored_as(s->depth, s->columns, s->turn_b);
 }
 static stored y_of(const ops_matmul_shape *s) {
-    return stored_as(s->rows, s->columns, 0, s->y_stride);
+    return stored_as(s->rows, s->columns, 0);
 }
 
 static uint64_t wide_bytes(const stored *s, uint32_t dtype) {
@@ -55,7 +53,6 @@ typedef struct {
     const float *wide; /* null: y is fp32 and holds the product */
     const void *bias;
     void *y;
-    int64_t stride;
 } finish;
 
 static float bias_at(const finish *f, int64_t c) {
@@ -67,7 +64,7 @@ static void finish_rows(void *arg, int32_t thread, int64_t first, int64_t last) 
     (void)thread;
     for (int64_t r = first; r < last; r++)
         for (int64_t c = 0; c < f->s->columns; c++) {
-            int64_t i = r * f->stride + c;
+            int64_t i = r * f->s->columns + c;
             float v = (f->wide ? f->wide[i] : ((float *)f->y)[i]) + (f->bias ? bias_at(f, c) : 0);
             if (f->wide)
                 ((uint16_t *)f->y)[i] = tess_bf16_of_f32(v);
@@ -90,7 +87,7 @@ tess_status matmul_run(const ops *o, const ops_matmul_shape *s, const void *a, c
             at += wide_bytes(&sy, s->result);
     }
     OPS_TRY(fn(user, wa, wb, wy, at));
-    finish f = { s, s->result == TESS_BF16 ? wy : NULL, s->bias ? bias : NULL, y, sy.stride };
+    finish f = { s, s->result == TESS_BF16 ? wy : NULL, s->bias ? bias : NULL, y };
     if ((f.wide || f.bias) && s->alone)
         finish_rows(&f, 0, 0, s->rows);
     else if (f.wide || f.bias)
@@ -106,13 +103,13 @@ struct ops_matmul {
 
 void ops_plain_matmul_wide(const ops *o, const ops_matmul_shape *s, const float *a, const float *b, float *y,
                            void *scratch) {
-    stored sa = a_of(s), sb = b_of(s), sy = y_of(s);
+    stored sa = a_of(s), sb = b_of(s);
     gemm_task t = { .rows = s->rows, .columns = s->columns, .depth = s->depth, .a = a, .b = b, .c = y };
-    t.a_row = s->turn_a ? 1 : sa.stride;
-    t.a_depth = s->turn_a ? sa.stride : 1;
-    t.b_depth = s->turn_b ? 1 : sb.stride;
-    t.b_column = s->turn_b ? sb.stride : 1;
-    t.c_row = sy.stride;
+    t.a_row = s->turn_a ? 1 : sa.width;
+    t.a_depth = s->turn_a ? sa.width : 1;
+    t.b_depth = s->turn_b ? 1 : sb.width;
+    t.b_column = s->turn_b ? sb.width : 1;
+    t.c_row = s->columns;
     t.accumulate = s->add;
     if (s->alone)
         gemm(&t, scratch);

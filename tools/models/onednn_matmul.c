@@ -31,10 +31,7 @@ static onednn_product describe(const ops_matmul *p) {
                              .add = s->add,
                              .factor = factor,
                              .result = p->native && s->result == TESS_BF16 ? dnnl_bf16 : dnnl_f32,
-                             .bias_type = factor,
-                             .a_stride = s->a_stride,
-                             .b_stride = s->b_stride,
-                             .y_stride = s->y_stride };
+                             .bias_type = factor };
 }
 
 static int is_wide(const ops_matmul_shape *s) {
@@ -45,13 +42,14 @@ static tess_status make(ops_matmul *p) {
     p->native = is_wide(&p->s) || p->c->halves;
     onednn_product d = describe(p);
     OPS_TRY(onednn_product_step(p->c, &d, &p->step));
-    if (p->step.primitive || !p->native)
-        return TESS_OK;
-    p->native = 0;
-    if (!is_wide(&p->s))
-        p->c->n_wide++;
-    d = describe(p);
-    return onednn_product_step(p->c, &d, &p->step);
+    if (!p->step.primitive && p->native) {
+        p->native = 0;
+        p->c->n_wide += !is_wide(&p->s);
+        d = describe(p);
+        OPS_TRY(onednn_product_step(p->c, &d, &p->step));
+    }
+    p->c->n_plain += !p->step.primitive;
+    return TESS_OK;
 }
 
 tess_status ops_onednn_matmul_create(ops *o, const ops_matmul_shape *s, ops_matmul **out, uint64_t *scratch_bytes) {

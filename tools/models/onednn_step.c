@@ -30,17 +30,9 @@ dnnl_status_t onednn_md_make(dnnl_memory_desc_t *md, int n, const dnnl_dims_t di
 #endif
 
 dnnl_status_t onednn_md_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t columns, dnnl_data_type_t dtype,
-                               int turned, int64_t stride) {
+                               int turned) {
     const dnnl_dims_t dims = { rows, columns };
-    int64_t dense = turned ? rows : columns, step = stride ? stride : dense;
-    const dnnl_dims_t strides = { turned ? 1 : step, turned ? step : 1 };
-    if (step == dense)
-        return onednn_md_make(md, 2, dims, dtype, turned ? dnnl_ba : dnnl_ab);
-#if DNNL_VERSION_MAJOR >= 3
-    return dnnl_memory_desc_create_with_strides(md, 2, dims, dtype, strides);
-#else
-    return dnnl_memory_desc_init_by_strides(md, 2, dims, dtype, strides);
-#endif
+    return onednn_md_make(md, 2, dims, dtype, turned ? dnnl_ba : dnnl_ab);
 }
 
 tess_status onednn_failed(const char *what, dnnl_status_t status) {
@@ -192,10 +184,10 @@ static dnnl_primitive_desc_t describe_product(onednn_context *c, const onednn_pr
 
 tess_status onednn_product_step(onednn_context *c, const onednn_product *p, onednn_step *s) {
     dnnl_memory_desc_t md[4] = { 0 };
-    if (onednn_md_matrix(&md[0], p->rows, p->depth, p->factor, p->turn_a, p->a_stride) ||
-        onednn_md_matrix(&md[1], p->depth, p->columns, p->factor, p->turn_b, p->b_stride) ||
-        onednn_md_matrix(&md[2], p->rows, p->columns, p->result, 0, p->y_stride) ||
-        onednn_md_matrix(&md[3], 1, p->columns, p->bias_type, 0, 0))
+    if (onednn_md_matrix(&md[0], p->rows, p->depth, p->factor, p->turn_a) ||
+        onednn_md_matrix(&md[1], p->depth, p->columns, p->factor, p->turn_b) ||
+        onednn_md_matrix(&md[2], p->rows, p->columns, p->result, 0) ||
+        onednn_md_matrix(&md[3], 1, p->columns, p->bias_type, 0))
         return onednn_failed("describing a matrix", dnnl_invalid_arguments);
     dnnl_primitive_desc_t pd = describe_product(c, p, md);
     tess_status status = TESS_OK;

@@ -15,16 +15,16 @@ typedef const dnnl_memory_desc_t *md_view; /* a dnnl_memory_desc_t is a struct *
 md_view onednn_view(const dnnl_memory_desc_t *);
 void onednn_md_free(dnnl_memory_desc_t *);
 dnnl_status_t onednn_md_make(dnnl_memory_desc_t *, int n, const dnnl_dims_t dims, dnnl_data_type_t, dnnl_format_tag_t);
-/** A matrix whose rows, or columns where `turned`, lie `stride` elements apart. */
-dnnl_status_t onednn_md_matrix(dnnl_memory_desc_t *, int64_t rows, int64_t columns, dnnl_data_type_t, int turned,
-                               int64_t stride);
+/** A matrix by rows, or by columns where `turned`. */
+dnnl_status_t onednn_md_matrix(dnnl_memory_desc_t *, int64_t rows, int64_t columns, dnnl_data_type_t, int turned);
 
 typedef struct {
     ops base;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    int32_t halves; /* bf16 products are the machine's own; slower ones by emulation are not used */
-    int32_t n_wide; /* operators made for bf16 that have no such kernel and compute in fp32 */
+    int32_t halves;  /* bf16 products are the machine's own; slower ones by emulation are not used */
+    int32_t n_wide;  /* operators made for bf16 that have no such kernel and compute in fp32 */
+    int32_t n_plain; /* products for which the library has no usable kernel at all */
 } onednn_context;
 
 enum { ONEDNN_ARGS = 5 };
@@ -61,7 +61,6 @@ typedef struct {
     int64_t rows, depth, columns;
     int32_t turn_a, turn_b, bias, relu, add; /* turned: stored as the transpose */
     dnnl_data_type_t factor, result, bias_type;
-    int64_t a_stride, b_stride, y_stride; /* between stored rows; 0: dense */
 } onednn_product;
 /** Leaves the step without a primitive when no implementation is usable. Arguments: a, b, y and, if asked, bias. */
 tess_status onednn_product_step(onednn_context *, const onednn_product *, onednn_step *);

@@ -47,8 +47,7 @@ typedef struct { /* y[rows, outputs] = x[rows, inputs] · w^T + b */
 typedef struct ops_matmul ops_matmul;
 typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns] + bias; with `add`, y grows by it */
     int64_t rows, depth, columns;
-    int64_t a_stride, b_stride, y_stride; /* elements between stored rows; 0: no gap */
-    int32_t turn_a, turn_b;               /* stored as the transpose */
+    int32_t turn_a, turn_b; /* stored as the transpose */
     int32_t bias, add;
     int32_t alone;           /* runs on the calling thread; another object may run beside it */
     uint32_t factor, result; /* TESS_F32 or TESS_BF16, of a, b and the bias, and of y; sums are fp32 */

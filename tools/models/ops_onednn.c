@@ -102,12 +102,14 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
 static void onednn_describe(const ops *o, char *out, size_t bytes) {
     const dnnl_version_t *v = dnnl_version();
     const onednn_context *c = (const onednn_context *)o;
-    char halves[40] = "";
+    char halves[40] = "", plain[24] = "";
     if (c->halves)
         snprintf(halves, sizeof halves, c->n_wide ? ", bf16 products, %d in fp32" : ", bf16 products", c->n_wide);
-    snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads%s", v->major, v->minor, v->patch,
-             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads,
-             o->bf16 && !c->halves ? OPS_BF16_AS_FP32 : halves);
+    if (c->n_plain)
+        snprintf(plain, sizeof plain, ", %d plain", c->n_plain);
+    snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads%s%s", v->major, v->minor, v->patch,
+             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads, o->bf16 && !c->halves ? OPS_BF16_AS_FP32 : halves,
+             plain);
 }
 
 /* ---- linear: three products on plain layouts ----------------------------------------------------- */

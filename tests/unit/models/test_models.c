@@ -209,6 +209,25 @@ static void test_models__bf16_activations_take_half_the_bytes(void **state) {
     run_destroy(&half);
 }
 
+/* A product that oneDNN has no fast kernel for takes ten times as long, and nothing else tells. */
+static void test_models__onednn_has_every_product_of_a_decoder(void **state) {
+    static const char *const names[] = { "gpt", "gpt2", "llama" };
+    (void)state;
+#ifdef TESSERA_HAVE_DNNL
+    for (int i = 0; i < 6; i++) {
+        model_options o = { .operators = "onednn", .precision = i % 2 ? TESS_BF16 : TESS_F32 };
+        run r = run_create(names[i / 2], &o);
+        print_message("%s: %s\n", names[i / 2], r.m->operators);
+        if (strstr(r.m->operators, "avx512")) {
+            assert_null(strstr(r.m->operators, " plain"));
+            assert_null(strstr(r.m->operators, " in fp32"));
+        }
+        run_destroy(&r);
+    }
+#endif
+    (void)names;
+}
+
 static void test_models__parameters_of_another_dtype_are_refused(void **state) {
     run r = run_create("linear", &(model_options){ .operators = "plain", .precision = TESS_BF16 });
     const model_block *b = r.m->desc.blocks;
@@ -231,6 +250,7 @@ int main(void) {
         cmocka_unit_test(test_models__convbn_sgd_follows_pytorch),
         cmocka_unit_test(test_models__bf16_losses_follow_pytorch),
         cmocka_unit_test(test_models__bf16_activations_take_half_the_bytes),
+        cmocka_unit_test(test_models__onednn_has_every_product_of_a_decoder),
         cmocka_unit_test(test_models__parameters_of_another_dtype_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

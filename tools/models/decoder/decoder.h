@@ -51,11 +51,10 @@ struct decoder {
     int32_t at[DECODER_PLACES];
     decoder_linear q, k, v, out, up, down, head; /* the gate has the shape of `up` */
     uint64_t matmul_bytes;                       /* the most scratch any of them needs */
-    uint64_t room_bytes;                         /* per thread: rows in fp32 */
     uint64_t attention_bytes;
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */
-    float *turns;               /* Llama: cos and sin by position and pair */
+    float *turns;               /* Llama: for each position the cosines of its pairs, then the sines */
     decoder_layer *layers;
 };
 
@@ -70,6 +69,22 @@ static inline uint64_t decoder_bytes(const decoder *d, int64_t rows, int64_t wid
 /** Element `i` of a tensor. */
 static inline void *decoder_at(const decoder *d, const void *x, int64_t i) {
     return (char *)(uintptr_t)x + (uint64_t)i * d->elem;
+}
+
+/* Queries, keys and values of some rows lie as their products make them, each without a gap: Llama's one behind the
+ * other, GPT-2's beside each other in every row. */
+typedef struct {
+    int64_t at, stride; /* elements */
+} decoder_part;
+static inline decoder_part decoder_q(const decoder *d) {
+    return (decoder_part){ 0, d->llama ? d->q_width : d->qkv_width };
+}
+static inline decoder_part decoder_k(const decoder *d, int64_t rows) {
+    return d->llama ? (decoder_part){ rows * d->q_width, d->kv_width } : (decoder_part){ d->q_width, d->qkv_width };
+}
+static inline decoder_part decoder_v(const decoder *d, int64_t rows) {
+    decoder_part k = decoder_k(d, rows);
+    return (decoder_part){ k.at + (d->llama ? rows : 1) * d->kv_width, k.stride };
 }
 
 /* ---- decoder_build.c: sizes, operators, parameters, blocks ------------------------------------------ */
@@ -101,7 +116,7 @@ tess_status decoder_head_backward(void *model, const tess_block_call *);
 /** The products of one tile, for each thread. */
 tess_status decoder_tiles_create(decoder *);
 void decoder_tiles_destroy(decoder_tiles *);
-/** qkv[samples · time, qkv_width] → y[samples · time, q_width]; lse[samples, heads, time]. */
+/** Queries, keys and values of samples · time rows → y[samples · time, q_width]; lse[samples, heads, time]. */
 tess_status decoder_attention(const decoder *, int64_t samples, const void *qkv, void *y, float *lse, void *scratch);
 tess_status decoder_attention_backward(const decoder *, int64_t samples, const void *qkv, const void *y,
                                        const float *lse, const void *dy, void *dqkv, void *scratch);
@@ -118,20 +133,19 @@ static inline decoder_sequence *decoder_one_position(const decoder *d, const tes
     return ((const model_batch *)call->batch)->position ? d->sequence : NULL;
 }
 
-/* ---- decoder_ops.c: the rest, on rows. `room`: room_bytes for each thread ---------------------------- */
+/* ---- decoder_norm.c, decoder_ops.c: the rest, on rows ------------------------------------------------ */
 /** stats: mean (0 for Llama) and 1/σ per row. */
-void decoder_norm(const decoder *, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows,
-                  char *room);
+void decoder_norm(const decoder *, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows);
 /** dx = the norm's gradient + dy_beside (null: 0). dw and db are added to; null: not computed. */
 void decoder_norm_backward(const decoder *, const void *x, const void *w, const float *stats, const void *dy,
-                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows, char *room);
+                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows);
 /** GELU of `up`, or SiLU of `gate` times `up`; `y` may be `up`. */
 void decoder_act(const decoder *, const void *gate, const void *up, void *y, int64_t elems);
 /** dy → dup in place; dgate is written where there is a gate, and may be the gate. */
 void decoder_act_backward(const decoder *, const void *gate, const void *up, void *dy_dup, void *dgate, int64_t elems);
 void decoder_add(const decoder *, const void *x, void *y, int64_t elems); /* y += x */
-/** db += the sum of dy's rows, `stride` elements apart; null: nothing. */
-void decoder_bias_backward(const decoder *, const void *dy, float *db, int64_t rows, int64_t width, int64_t stride);
+/** db += the sum of dy's rows; null: nothing. */
+void decoder_bias_backward(const decoder *, const void *dy, float *db, int64_t rows, int64_t width);
 void decoder_dropout(const decoder *, void *x, int64_t samples, int64_t elems, const ops_dropout *);
 /** Turns queries and keys by their positions; `back`: the other way. */
 void decoder_rope(const decoder *, void *qkv, int64_t samples, int back);

@@ -55,7 +55,6 @@ static void choose_sizes(model *m, decoder *d) {
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float));
     d->head_rows = divisor(d->rows, rows > HEAD_ROWS ? rows : HEAD_ROWS);
-    d->room_bytes = 5 * ops_align((uint64_t)d->width * sizeof(float));
 }
 
 /* ---- operators --------------------------------------------------------------------------------------- */
@@ -66,12 +65,12 @@ static tess_status make_matmul(decoder *d, const ops_matmul_shape *s, ops_matmul
     return TESS_OK;
 }
 
-/* y[rows, outputs] lies `stride` elements from row to row; `residual`: forward adds, with bias. */
-static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t outputs, int64_t stride, int residual,
-                               uint32_t result, decoder_linear *l) {
-    ops_matmul_shape y = { .rows = rows, .depth = inputs, .columns = outputs, .y_stride = stride, .turn_b = 1 };
-    ops_matmul_shape dx = { .rows = rows, .depth = outputs, .columns = inputs, .a_stride = stride };
-    ops_matmul_shape dw = { .rows = outputs, .depth = rows, .columns = inputs, .a_stride = stride, .turn_a = 1 };
+/* `residual`: forward adds, with bias. */
+static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t outputs, int residual, uint32_t result,
+                               decoder_linear *l) {
+    ops_matmul_shape y = { .rows = rows, .depth = inputs, .columns = outputs, .turn_b = 1 };
+    ops_matmul_shape dx = { .rows = rows, .depth = outputs, .columns = inputs };
+    ops_matmul_shape dw = { .rows = outputs, .depth = rows, .columns = inputs, .turn_a = 1 };
     y.factor = dx.factor = dw.factor = dx.result = d->dtype;
     y.result = result;
     y.bias = !d->llama && l != &d->head;
@@ -88,15 +87,15 @@ static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t
 
 static tess_status make_operators(decoder *d) {
     int64_t n = d->chunk_rows, c = d->width;
-    OPS_TRY(make_linear(d, n, c, d->llama ? d->q_width : d->qkv_width, d->qkv_width, 0, d->dtype, &d->q));
+    OPS_TRY(make_linear(d, n, c, d->llama ? d->q_width : d->qkv_width, 0, d->dtype, &d->q));
     if (d->llama) {
-        OPS_TRY(make_linear(d, n, c, d->kv_width, d->qkv_width, 0, d->dtype, &d->k));
-        OPS_TRY(make_linear(d, n, c, d->kv_width, d->qkv_width, 0, d->dtype, &d->v));
+        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, d->dtype, &d->k));
+        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, d->dtype, &d->v));
     }
-    OPS_TRY(make_linear(d, n, d->q_width, c, 0, 1, d->dtype, &d->out));
-    OPS_TRY(make_linear(d, n, c, d->hidden, 0, 0, d->dtype, &d->up));
-    OPS_TRY(make_linear(d, n, d->hidden, c, 0, 1, d->dtype, &d->down));
-    OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, 0, TESS_F32, &d->head));
+    OPS_TRY(make_linear(d, n, d->q_width, c, 1, d->dtype, &d->out));
+    OPS_TRY(make_linear(d, n, c, d->hidden, 0, d->dtype, &d->up));
+    OPS_TRY(make_linear(d, n, d->hidden, c, 1, d->dtype, &d->down));
+    OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, TESS_F32, &d->head));
     return decoder_tiles_create(d);
 }
 
@@ -126,8 +125,8 @@ static tess_status make_turns(decoder *d) {
     for (int64_t i = 0; i < half; i++) {
         double frequency = stretched(o, pow(theta, -2.0 * (double)i / (double)d->size));
         for (int64_t t = 0; t < d->time; t++) {
-            d->turns[t * d->size + 2 * i] = (float)cos((double)t * frequency);
-            d->turns[t * d->size + 2 * i + 1] = (float)sin((double)t * frequency);
+            d->turns[t * d->size + i] = (float)cos((double)t * frequency);
+            d->turns[t * d->size + half + i] = (float)sin((double)t * frequency);
         }
     }
     return TESS_OK;

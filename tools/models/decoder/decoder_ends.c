@@ -111,9 +111,8 @@ static head head_of(const decoder *d, const tess_block_call *call, char **at, in
 
 static uint64_t head_scratch(const decoder *d, int backward) {
     char *at = NULL;
-    uint64_t rooms = d->room_bytes * (uint64_t)d->o->threads;
     head_of(d, NULL, &at, backward);
-    return (uint64_t)(uintptr_t)at + (d->matmul_bytes > rooms ? d->matmul_bytes : rooms);
+    return (uint64_t)(uintptr_t)at + d->matmul_bytes;
 }
 
 uint64_t decoder_head_forward_scratch(const decoder *d) {
@@ -130,7 +129,7 @@ static const void *input_of(const head *h, int64_t first) {
 
 static tess_status logits_of(const head *h, int64_t first) {
     const decoder *d = h->d;
-    decoder_norm(d, input_of(h, first), h->norm_w, h->norm_b, h->normal, h->stats, d->head_rows, h->inner);
+    decoder_norm(d, input_of(h, first), h->norm_w, h->norm_b, h->normal, h->stats, d->head_rows);
     return d->o->t->matmul(d->head.forward, h->normal, h->w, NULL, h->logits, h->inner);
 }
 
@@ -185,8 +184,7 @@ tess_status decoder_head_backward(void *user, const tess_block_call *call) {
             OPS_TRY(t->matmul(d->head.dw, dlogits, h.normal, NULL, h.dw, h.inner));
         OPS_TRY(t->matmul(d->head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
         decoder_norm_backward(d, input_of(&h, first), h.norm_w, h.stats, h.dnormal, NULL,
-                              decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows,
-                              h.inner);
+                              decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows);
     }
     return TESS_OK;
 }

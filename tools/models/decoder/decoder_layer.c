@@ -100,7 +100,7 @@ static uint64_t most(uint64_t a, uint64_t b) {
 }
 
 static uint64_t inner_bytes(const decoder *d) {
-    return most(d->matmul_bytes, most(d->attention_bytes, d->room_bytes * (uint64_t)d->o->threads));
+    return most(d->matmul_bytes, d->attention_bytes);
 }
 
 uint64_t decoder_layer_forward_scratch(const decoder *d) {
@@ -179,9 +179,10 @@ static tess_status project(const chunk *c, const void *normal, void *qkv) {
     OPS_TRY(multiply(c, d->q.forward, normal, param(c, DECODER_Q_W), param(c, DECODER_Q_B), qkv));
     if (!d->llama)
         return TESS_OK;
-    OPS_TRY(multiply(c, d->k.forward, normal, param(c, DECODER_K_W), NULL, decoder_at(d, qkv, d->q_width)));
-    OPS_TRY(
-        multiply(c, d->v.forward, normal, param(c, DECODER_V_W), NULL, decoder_at(d, qkv, d->q_width + d->kv_width)));
+    void *k = decoder_at(d, qkv, decoder_k(d, d->chunk_rows).at),
+         *v = decoder_at(d, qkv, decoder_v(d, d->chunk_rows).at);
+    OPS_TRY(multiply(c, d->k.forward, normal, param(c, DECODER_K_W), NULL, k));
+    OPS_TRY(multiply(c, d->v.forward, normal, param(c, DECODER_V_W), NULL, v));
     decoder_rope(d, qkv, d->chunk_samples, 0);
     return TESS_OK;
 }
@@ -189,8 +190,7 @@ static tess_status project(const chunk *c, const void *normal, void *qkv) {
 /* From the rows between the halves to the first products of the second. */
 static tess_status make_feed(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
-    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), normal, k->stats2, d->chunk_rows,
-                 c->inner);
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), normal, k->stats2, d->chunk_rows);
     if (d->llama)
         OPS_TRY(multiply(c, d->up.forward, normal, param(c, DECODER_GATE_W), NULL, k->gate));
     return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
@@ -201,7 +201,7 @@ static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
     int64_t n = d->chunk_rows;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, n, c->inner);
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, n);
     OPS_TRY(project(c, normal, k->qkv));
     OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, c->inner));
     OPS_TRY(add_linear(c, &d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle));
@@ -255,16 +255,16 @@ static const void *undrop(const chunk *c, uint32_t half, const void *dy, void *r
     return room;
 }
 
-typedef struct { /* y = x · w^T + b in backward: dy's rows lie `stride` apart */
+typedef struct { /* y = x · w^T + b in backward */
     const decoder_linear *l;
     int w, b;
     const void *dy;
-    int64_t width, stride;
+    int64_t width;
 } linear;
 
 /* dw += dy^T x, db += the sum of dy. */
 static tess_status weights_backward(const chunk *c, const linear *of, const void *x) {
-    decoder_bias_backward(c->d, of->dy, grad(c, of->b), c->d->chunk_rows, of->width, of->stride);
+    decoder_bias_backward(c->d, of->dy, grad(c, of->b), c->d->chunk_rows, of->width);
     return grad(c, of->w) ? multiply(c, of->l->dw, of->dy, x, NULL, grad(c, of->w)) : TESS_OK;
 }
 
@@ -287,27 +287,27 @@ static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z) 
     const decoder *d = c->d;
     int64_t n = d->chunk_rows, h = d->hidden;
     const void *dy = decoder_at(d, c->call->grad_output, c->first * d->width);
-    const linear down = { &d->down, DECODER_DOWN_W, DECODER_DOWN_B, undrop(c, 1, dy, z->dropped), d->width, d->width };
-    const linear rise[] = { { &d->up, DECODER_UP_W, DECODER_UP_B, z->wide, h, h },
-                            { &d->up, DECODER_GATE_W, -1, k->gate, h, h } };
+    const linear down = { &d->down, DECODER_DOWN_W, DECODER_DOWN_B, undrop(c, 1, dy, z->dropped), d->width };
+    const linear rise[] = { { &d->up, DECODER_UP_W, DECODER_UP_B, z->wide, h },
+                            { &d->up, DECODER_GATE_W, -1, k->gate, h } };
     decoder_act(d, k->gate, k->up, z->wide, n * h);
     OPS_TRY(products_backward(c, &down, 1, z->wide));
     decoder_act_backward(d, k->gate, k->up, z->wide, k->gate, n * h);
-    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, z->stats, n, c->inner);
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, z->stats, n);
     OPS_TRY(products_backward(c, rise, d->llama ? 2 : 1, z->narrow));
     decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, dx_of(c),
-                          grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n, c->inner);
+                          grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n);
     return TESS_OK;
 }
 
 /* From the gradient of queries, keys and values to that of the normalised rows, in their place. */
 static tess_status project_backward(const chunk *c, char *dqkv, void *normal) {
     const decoder *d = c->d;
-    int64_t step = d->qkv_width;
-    char *dk = decoder_at(d, dqkv, d->q_width), *dv = decoder_at(d, dk, d->kv_width);
-    const linear of[] = { { &d->q, DECODER_Q_W, DECODER_Q_B, dqkv, d->llama ? d->q_width : step, step },
-                          { &d->k, DECODER_K_W, -1, dk, d->kv_width, step },
-                          { &d->v, DECODER_V_W, -1, dv, d->kv_width, step } };
+    char *dk = decoder_at(d, dqkv, decoder_k(d, d->chunk_rows).at),
+         *dv = decoder_at(d, dqkv, decoder_v(d, d->chunk_rows).at);
+    const linear of[] = { { &d->q, DECODER_Q_W, DECODER_Q_B, dqkv, d->llama ? d->q_width : d->qkv_width },
+                          { &d->k, DECODER_K_W, -1, dk, d->kv_width },
+                          { &d->v, DECODER_V_W, -1, dv, d->kv_width } };
     decoder_rope(d, dqkv, d->chunk_samples, 1);
     return products_backward(c, of, d->llama ? 3 : 1, normal);
 }
@@ -317,14 +317,14 @@ static tess_status attention_backward(const chunk *c, const kept *k, const rooms
     const decoder *d = c->d;
     int64_t n = d->chunk_rows;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dx_of(c), z->dropped), d->width, d->width };
+    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dx_of(c), z->dropped), d->width };
     OPS_TRY(weights_backward(c, &out, k->attended));
     OPS_TRY(multiply(c, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
     OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, c->inner));
-    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n, c->inner);
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n);
     OPS_TRY(project_backward(c, z->wide, z->narrow));
     decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dx_of(c), dx_of(c),
-                          grad(c, DECODER_NORM1_W), grad(c, DECODER_NORM1_B), n, c->inner);
+                          grad(c, DECODER_NORM1_W), grad(c, DECODER_NORM1_B), n);
     return TESS_OK;
 }
 

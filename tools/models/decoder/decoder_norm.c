@@ -1,139 +1,127 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Layer normalisation, and Llama's by the root of the mean square, which is the same about a mean of zero. */
+/* Layer normalisation, and Llama's by the root of the mean square, which is the same about a mean of zero. Sums of a
+ * row are 16 partial ones, element c in lane c mod 16. */
 #include "decoder_rows.h"
-#include "tools/models/ops_formulas.h"
 #include "tools/models/parallel.h"
 
 #include <math.h>
 
-enum { LANES = OPS_LANES, COLUMNS = 64 };
+enum { COLUMNS = 32 };
 
 typedef struct {
     const decoder *d;
     const void *x, *w, *b, *dy, *beside;
     void *y;
     float *stats, *dw, *db;
-    char *room;
     int64_t rows;
 } norm;
 
-static float *room_of(const norm *n, int32_t thread, int which) {
-    return (float *)(n->room + (uint64_t)thread * n->d->room_bytes + (uint64_t)which * (n->d->room_bytes / 5));
+TESS_FN double sum_of(const decoder *d, const void *x, int64_t at) {
+    lanes sum = lanes_fill(0);
+    for (int64_t c = 0; c < d->width; c += LANES)
+        sum += rows_at(d, x, at + c, d->width - c);
+    return lanes_add_up(sum);
 }
 
-static double add_lanes(const float *lane) {
-    double sum = 0;
-    for (int i = 0; i < LANES; i++)
-        sum += lane[i];
-    return sum;
-}
-
-static inline double sum_of(const float *x, int64_t width) {
-    float lane[LANES] = { 0 };
-    int64_t whole = width / LANES * LANES;
-    for (int64_t c = 0; c < whole; c += LANES)
-        for (int i = 0; i < LANES; i++)
-            lane[i] += x[c + i];
-    for (int64_t c = whole; c < width; c++)
-        lane[c - whole] += x[c];
-    return add_lanes(lane);
-}
-
-static inline double sum_of_squares(const float *x, float mean, int64_t width) {
-    float lane[LANES] = { 0 };
-    int64_t whole = width / LANES * LANES;
-    for (int64_t c = 0; c < whole; c += LANES)
-        for (int i = 0; i < LANES; i++)
-            lane[i] += (x[c + i] - mean) * (x[c + i] - mean);
-    for (int64_t c = whole; c < width; c++)
-        lane[c - whole] += (x[c] - mean) * (x[c] - mean);
-    return add_lanes(lane);
+TESS_FN double sum_of_squares(const decoder *d, const void *x, int64_t at, float mean) {
+    lanes sum = lanes_fill(0), none = sum;
+    for (int64_t c = 0; c < d->width; c += LANES) {
+        lanes apart = lanes_first(rows_at(d, x, at + c, d->width - c) - mean, d->width - c, none);
+        sum += apart * apart;
+    }
+    return lanes_add_up(sum);
 }
 
 OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
     const norm *n = arg;
-    int64_t width = n->d->width;
-    const float *w = rows_in(n->d, n->w, 0, width, room_of(n, thread, 0));
-    const float *b = n->b ? rows_in(n->d, n->b, 0, width, room_of(n, thread, 1)) : NULL;
+    const decoder *d = n->d;
+    int64_t width = d->width;
+    (void)thread;
     for (int64_t r = first; r < last; r++) {
-        const float *x = rows_in(n->d, n->x, r * width, width, room_of(n, thread, 2));
-        float *y = rows_for(n->d, n->y, r * width, room_of(n, thread, 3));
-        float mean = n->d->llama ? 0 : (float)(sum_of(x, width) / (double)width);
-        double variance = sum_of_squares(x, mean, width) / (double)width;
-        float rsigma = (float)(1.0 / sqrt(variance + (double)n->d->eps));
-        for (int64_t c = 0; c < width; c++)
-            y[c] = (x[c] - mean) * rsigma * w[c];
-        for (int64_t c = 0; b && c < width; c++)
-            y[c] += b[c];
-        rows_out(n->d, y, n->y, r * width, width);
+        float mean = d->llama ? 0 : (float)(sum_of(d, n->x, r * width) / (double)width);
+        double variance = sum_of_squares(d, n->x, r * width, mean) / (double)width;
+        float rsigma = (float)(1.0 / sqrt(variance + (double)d->eps));
+        for (int64_t c = 0; c < width; c += LANES) {
+            lanes y = (rows_at(d, n->x, r * width + c, width - c) - mean) * rsigma * rows_at(d, n->w, c, width - c);
+            if (n->b)
+                y += rows_at(d, n->b, c, width - c);
+            rows_put(d, y, n->y, r * width + c, width - c);
+        }
         n->stats[2 * r] = mean;
         n->stats[2 * r + 1] = rsigma;
     }
 }
 
-void decoder_norm(const decoder *d, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows,
-                  char *room) {
-    norm n = { .d = d, .x = x, .w = w, .b = b, .y = y, .stats = stats, .room = room };
+void decoder_norm(const decoder *d, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows) {
+    norm n = { .d = d, .x = x, .w = w, .b = b, .y = y, .stats = stats };
     ops_parallel(d->o, rows, 16, norm_rows, &n);
 }
 
 /* dx = rσ (g - mean(g) - x̂ mean(g x̂)) with g = dy · w and x̂ the normalised row; mean(g) is 0 for Llama. */
 OPS_CLONES static void backward_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
     const norm *n = arg;
-    int64_t width = n->d->width, whole = width / LANES * LANES;
-    const float *w = rows_in(n->d, n->w, 0, width, room_of(n, thread, 0));
+    const decoder *d = n->d;
+    int64_t width = d->width;
+    (void)thread;
     for (int64_t r = first; r < last; r++) {
-        const float *x = rows_in(n->d, n->x, r * width, width, room_of(n, thread, 1));
-        const float *dy = rows_in(n->d, n->dy, r * width, width, room_of(n, thread, 2));
-        const float *beside = n->beside ? rows_in(n->d, n->beside, r * width, width, room_of(n, thread, 3)) : NULL;
-        float *dx = rows_for(n->d, n->y, r * width, room_of(n, thread, 4));
-        float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1], sum[LANES] = { 0 }, dot[LANES] = { 0 };
-        for (int64_t c = 0; c < whole; c += LANES)
-            for (int i = 0; i < LANES; i++) {
-                float g = dy[c + i] * w[c + i];
-                sum[i] += g;
-                dot[i] += g * ((x[c + i] - mean) * rsigma);
-            }
-        for (int64_t c = whole; c < width; c++) {
-            sum[c - whole] += dy[c] * w[c];
-            dot[c - whole] += dy[c] * w[c] * ((x[c] - mean) * rsigma);
+        float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
+        lanes sum = lanes_fill(0), dot = sum;
+        for (int64_t c = 0; c < width; c += LANES) {
+            lanes g = rows_at(d, n->dy, r * width + c, width - c) * rows_at(d, n->w, c, width - c);
+            sum += g;
+            dot += g * ((rows_at(d, n->x, r * width + c, width - c) - mean) * rsigma);
         }
-        float g_mean = n->d->llama ? 0 : (float)(add_lanes(sum) / (double)width);
-        float g_dot = (float)(add_lanes(dot) / (double)width);
-        for (int64_t c = 0; c < width; c++)
-            dx[c] = ops_layernorm_slope_of(x[c], mean, rsigma, dy[c] * w[c], g_mean, g_dot) + (beside ? beside[c] : 0);
-        rows_out(n->d, dx, n->y, r * width, width);
+        float g_mean = d->llama ? 0 : (float)(lanes_add_up(sum) / (double)width);
+        float g_dot = (float)(lanes_add_up(dot) / (double)width);
+        for (int64_t c = 0; c < width; c += LANES) {
+            lanes g = rows_at(d, n->dy, r * width + c, width - c) * rows_at(d, n->w, c, width - c);
+            lanes x = rows_at(d, n->x, r * width + c, width - c);
+            lanes dx = lanes_layernorm_slope_of(x, mean, rsigma, g, g_mean, g_dot);
+            dx += n->beside ? rows_at(d, n->beside, r * width + c, width - c) : lanes_fill(0);
+            rows_put(d, dx, n->y, r * width + c, width - c);
+        }
+    }
+}
+
+/* Adds up at most COLUMNS columns, in the order of rows. */
+TESS_FN void add_columns(const norm *n, int half, int64_t at, int64_t columns) {
+    eight_sum dw[COLUMNS / 8] = { 0 }, db[COLUMNS / 8] = { 0 };
+    double sums[2][COLUMNS];
+    for (int64_t r = 0; r < n->rows; r++) {
+        float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
+        for (int c = 0; c < COLUMNS / 8; c++) {
+            int64_t i = r * n->d->width + at + 8 * c;
+            eight dy = eight_at(half, n->dy, i, columns - 8 * c), x = eight_at(half, n->x, i, columns - 8 * c);
+            dw[c] += eight_wide(dy * ((x - mean) * rsigma));
+            db[c] += eight_wide(dy);
+        }
+    }
+    memcpy(sums[0], dw, sizeof dw);
+    memcpy(sums[1], db, sizeof db);
+    for (int64_t c = 0; c < columns; c++) {
+        if (n->dw)
+            n->dw[at + c] += (float)sums[0][c];
+        if (n->db)
+            n->db[at + c] += (float)sums[1][c];
     }
 }
 
 OPS_CLONES static void backward_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const norm *n = arg;
-    int64_t width = n->d->width;
     (void)thread;
     for (int64_t c = first; c < last; c += COLUMNS) {
-        double dw[COLUMNS] = { 0 }, db[COLUMNS] = { 0 };
-        float room[2][COLUMNS];
-        int64_t columns = last - c < COLUMNS ? last - c : COLUMNS;
-        for (int64_t r = 0; r < n->rows; r++) {
-            const float *x = rows_in(n->d, n->x, r * width + c, columns, room[0]);
-            const float *dy = rows_in(n->d, n->dy, r * width + c, columns, room[1]);
-            for (int64_t i = 0; i < columns; i++) {
-                dw[i] += dy[i] * ((x[i] - n->stats[2 * r]) * n->stats[2 * r + 1]);
-                db[i] += dy[i];
-            }
-        }
-        for (int64_t i = 0; i < columns; i++) {
-            if (n->dw)
-                n->dw[c + i] += (float)dw[i];
-            if (n->db)
-                n->db[c + i] += (float)db[i];
-        }
+        if (last - c < COLUMNS)
+            add_columns(n, n->d->half, c, last - c);
+        else if (n->d->half)
+            add_columns(n, 1, c, COLUMNS);
+        else
+            add_columns(n, 0, c, COLUMNS);
     }
 }
 
 void decoder_norm_backward(const decoder *d, const void *x, const void *w, const float *stats, const void *dy,
-                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows, char *room) {
-    norm n = { .d = d, .x = x, .w = w, .dy = dy, .beside = dy_beside, .y = dx, .dw = dw, .db = db, .room = room };
+                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows) {
+    norm n = { .d = d, .x = x, .w = w, .dy = dy, .beside = dy_beside, .y = dx, .dw = dw, .db = db };
     n.stats = (float *)(uintptr_t)stats; /* read only here */
     n.rows = rows;
     if (dw || db)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Operators on elements and rows, except for the normalisations. */
 #include "decoder_rows.h"
-#include "tools/models/ops_formulas.h"
 #include "tools/models/elementwise.h"
 #include "tools/models/parallel.h"
 #include "tools/models/philox.h"
@@ -9,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 256 /* elements at a time, on the stack */, COLUMNS = 64 };
+enum { GRAIN = 4096 /* elements of a thread, at least */, COLUMNS = 64 };
 
 /* ---- activations ------------------------------------------------------------------------------------ */
 typedef struct {
@@ -18,85 +17,56 @@ typedef struct {
     void *y, *dgate;
 } act;
 
-static float logistic(float x) {
-    return 1.0f / (1.0f + ops_exp(-x));
-}
-
 OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act *a = arg;
-    float room[3][TILE];
     (void)thread;
-    for (int64_t i = first; i < last; i += TILE) {
-        int64_t n = last - i < TILE ? last - i : TILE;
-        const float *up = rows_in(a->d, a->up, i, n, room[0]);
-        float *y = rows_for(a->d, a->y, i, room[2]);
+    for (int64_t i = first; i < last; i += LANES) {
+        lanes up = rows_at(a->d, a->up, i, last - i);
         if (a->gate) {
-            const float *gate = rows_in(a->d, a->gate, i, n, room[1]);
-            for (int64_t k = 0; k < n; k++)
-                y[k] = gate[k] * logistic(gate[k]) * up[k];
+            lanes gate = rows_at(a->d, a->gate, i, last - i);
+            rows_put(a->d, gate * lanes_logistic(gate) * up, a->y, i, last - i);
         } else {
-            for (int64_t k = 0; k < n; k++)
-                y[k] = ops_gelu_of(up[k]);
+            rows_put(a->d, lanes_gelu_of(up), a->y, i, last - i);
         }
-        rows_out(a->d, y, a->y, i, n);
     }
 }
 
 void decoder_act(const decoder *d, const void *gate, const void *up, void *y, int64_t elems) {
     act a = { d, gate, up, y, NULL };
-    ops_parallel(d->o, elems, TILE * 16, act_range, &a);
+    ops_parallel(d->o, elems, GRAIN, act_range, &a);
 }
 
 OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act *a = arg;
-    float room[4][TILE];
     (void)thread;
-    for (int64_t i = first; i < last; i += TILE) {
-        int64_t n = last - i < TILE ? last - i : TILE;
-        const float *up = rows_in(a->d, a->up, i, n, room[0]), *dy = rows_in(a->d, a->y, i, n, room[1]);
-        float *dup = rows_for(a->d, a->y, i, room[1]);
+    for (int64_t i = first; i < last; i += LANES) {
+        lanes up = rows_at(a->d, a->up, i, last - i), dy = rows_at(a->d, a->y, i, last - i);
         if (a->gate) {
-            const float *from = rows_in(a->d, a->gate, i, n, room[2]);
-            float *gate = room[2], *dgate = rows_for(a->d, a->dgate, i, room[3]);
-            if (from != gate) /* dgate may have its place */
-                memcpy(gate, from, (size_t)n * sizeof *gate);
-            for (int64_t k = 0; k < n; k++) {
-                float s = logistic(gate[k]);
-                dgate[k] = dy[k] * up[k] * s * (1.0f + gate[k] * (1.0f - s));
-                dup[k] = dy[k] * gate[k] * s;
-            }
-            rows_out(a->d, dgate, a->dgate, i, n);
+            lanes gate = rows_at(a->d, a->gate, i, last - i), s = lanes_logistic(gate);
+            rows_put(a->d, dy * up * s * (1.0f + gate * (1.0f - s)), a->dgate, i, last - i);
+            rows_put(a->d, dy * gate * s, a->y, i, last - i);
         } else {
-            for (int64_t k = 0; k < n; k++)
-                dup[k] = ops_gelu_slope_of(up[k], dy[k]);
+            rows_put(a->d, lanes_gelu_slope_of(up, dy), a->y, i, last - i);
         }
-        rows_out(a->d, dup, a->y, i, n);
     }
 }
 
 void decoder_act_backward(const decoder *d, const void *gate, const void *up, void *dy_dup, void *dgate,
                           int64_t elems) {
     act a = { d, gate, up, dy_dup, dgate };
-    ops_parallel(d->o, elems, TILE * 16, act_backward_range, &a);
+    ops_parallel(d->o, elems, GRAIN, act_backward_range, &a);
 }
 
 OPS_CLONES static void add_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act *a = arg;
-    float room[2][TILE];
     (void)thread;
-    for (int64_t i = first; i < last; i += TILE) {
-        int64_t n = last - i < TILE ? last - i : TILE;
-        const float *x = rows_in(a->d, a->up, i, n, room[0]), *before = rows_in(a->d, a->y, i, n, room[1]);
-        float *y = rows_for(a->d, a->y, i, room[1]);
-        for (int64_t k = 0; k < n; k++)
-            y[k] = before[k] + x[k];
-        rows_out(a->d, y, a->y, i, n);
-    }
+    for (int64_t i = first; i < last; i += LANES)
+        rows_put(a->d, rows_at(a->d, a->y, i, last - i) + rows_at(a->d, a->up, i, last - i), a->y, i, last - i);
 }
 
 void decoder_add(const decoder *d, const void *x, void *y, int64_t elems) {
     act a = { .d = d, .up = x, .y = y };
-    ops_parallel(d->o, elems, TILE * 16, add_range, &a);
+    ops_parallel(d->o, elems, GRAIN, add_range, &a);
 }
 
 /* ---- sums over rows --------------------------------------------------------------------------------- */
@@ -104,28 +74,36 @@ typedef struct {
     const decoder *d;
     const void *dy;
     float *db;
-    int64_t rows, stride;
+    int64_t rows, width;
 } bias;
+
+/* Adds up at most COLUMNS columns, in the order of rows. */
+TESS_FN void add_columns(const bias *b, int half, int64_t at, int64_t columns) {
+    eight_sum sum[COLUMNS / 8] = { 0 };
+    double sums[COLUMNS];
+    for (int64_t r = 0; r < b->rows; r++)
+        for (int c = 0; c < COLUMNS / 8; c++)
+            sum[c] += eight_wide(eight_at(half, b->dy, r * b->width + at + 8 * c, columns - 8 * c));
+    memcpy(sums, sum, sizeof sum);
+    for (int64_t c = 0; c < columns; c++)
+        b->db[at + c] += (float)sums[c];
+}
 
 OPS_CLONES static void bias_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const bias *b = arg;
     (void)thread;
     for (int64_t c = first; c < last; c += COLUMNS) {
-        double sum[COLUMNS] = { 0 };
-        float room[COLUMNS];
-        int64_t n = last - c < COLUMNS ? last - c : COLUMNS;
-        for (int64_t r = 0; r < b->rows; r++) {
-            const float *dy = rows_in(b->d, b->dy, r * b->stride + c, n, room);
-            for (int64_t i = 0; i < n; i++)
-                sum[i] += dy[i];
-        }
-        for (int64_t i = 0; i < n; i++)
-            b->db[c + i] += (float)sum[i];
+        if (last - c < COLUMNS)
+            add_columns(b, b->d->half, c, last - c);
+        else if (b->d->half)
+            add_columns(b, 1, c, COLUMNS);
+        else
+            add_columns(b, 0, c, COLUMNS);
     }
 }
 
-void decoder_bias_backward(const decoder *d, const void *dy, float *db, int64_t rows, int64_t width, int64_t stride) {
-    bias b = { d, dy, db, rows, stride };
+void decoder_bias_backward(const decoder *d, const void *dy, float *db, int64_t rows, int64_t width) {
+    bias b = { d, dy, db, rows, width };
     if (db)
         ops_parallel(d->o, width, COLUMNS, bias_columns, &b);
 }
@@ -141,18 +119,19 @@ typedef struct {
 static void drop_samples(void *arg, int32_t thread, int64_t first, int64_t last) {
     const mask *m = arg;
     const ops_dropout *p = m->drop;
-    float keep = 1.0f - p->rate, grow = 1.0f / keep, room[4];
+    float keep = 1.0f - p->rate, grow = 1.0f / keep;
     (void)thread;
     for (int64_t s = first; s < last; s++)
-        for (int64_t i = 0; i < m->elems; i += 4) {
-            int64_t at = s * m->elems + i, n = m->elems - i < 4 ? m->elems - i : 4;
-            philox_block word = philox(p->seed, (uint32_t)(i / 4), (uint32_t)PHILOX_DROPOUT << 24 | p->layer,
-                                       (uint32_t)(p->first_sample + (uint64_t)s), (uint32_t)p->step);
-            const float *x = rows_in(m->d, m->x, at, n, room);
-            float *y = rows_for(m->d, m->x, at, room);
-            for (int64_t k = 0; k < n; k++)
-                y[k] = philox_uniform(word.v[k]) < keep ? x[k] * grow : 0;
-            rows_out(m->d, y, m->x, at, n);
+        for (int64_t i = 0; i < m->elems; i += LANES) {
+            int64_t at = s * m->elems + i, n = m->elems - i;
+            lanes x = rows_at(m->d, m->x, at, n), y;
+            for (int64_t k = 0; k < LANES; k += 4) {
+                philox_block word = philox(p->seed, (uint32_t)((i + k) / 4), (uint32_t)PHILOX_DROPOUT << 24 | p->layer,
+                                           (uint32_t)(p->first_sample + (uint64_t)s), (uint32_t)p->step);
+                for (int64_t j = 0; j < 4; j++)
+                    y[k + j] = philox_uniform(word.v[j]) < keep ? x[k + j] * grow : 0;
+            }
+            rows_put(m->d, y, m->x, at, n);
         }
 }
 
@@ -168,46 +147,49 @@ void decoder_dropout(const decoder *d, void *x, int64_t samples, int64_t elems, 
 typedef struct {
     const decoder *d;
     void *x;
+    int64_t rows;
     float sign;
 } turn;
 
-/* The two halves of a head's elements are the parts of size/2 complex numbers. */
-static void turn_head(const turn *t, int64_t at, const float *turns) {
+/* The two halves of a head's elements are the parts of size/2 complex numbers; so are cosines and sines. */
+TESS_FN void turn_head(const turn *t, int64_t at, const float *turns) {
     int64_t half = t->d->size / 2;
-    float room[2][TILE];
-    for (int64_t i = 0; i < half; i += TILE) {
-        int64_t n = half - i < TILE ? half - i : TILE;
-        const float *re = rows_in(t->d, t->x, at + i, n, room[0]), *im = rows_in(t->d, t->x, at + half + i, n, room[1]);
-        float *re_out = rows_for(t->d, t->x, at + i, room[0]), *im_out = rows_for(t->d, t->x, at + half + i, room[1]);
-        for (int64_t k = 0; k < n; k++) {
-            float c = turns[2 * (i + k)], s = t->sign * turns[2 * (i + k) + 1], a = re[k], b = im[k];
-            re_out[k] = a * c - b * s;
-            im_out[k] = b * c + a * s;
-        }
-        rows_out(t->d, re_out, t->x, at + i, n);
-        rows_out(t->d, im_out, t->x, at + half + i, n);
+    for (int64_t i = 0; i < half; i += LANES) {
+        int64_t n = half - i;
+        lanes re = rows_at(t->d, t->x, at + i, n), im = rows_at(t->d, t->x, at + half + i, n);
+        lanes c = floats_at(turns, i, n), s = t->sign * floats_at(turns, half + i, n);
+        rows_put(t->d, re * c - im * s, t->x, at + i, n);
+        rows_put(t->d, im * c + re * s, t->x, at + half + i, n);
     }
 }
 
-static void turn_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
-    const turn *t = arg;
+TESS_FN void turn_row(const turn *t, int64_t row, int64_t position) {
     const decoder *d = t->d;
+    const float *turns = d->turns + position * d->size;
+    decoder_part q = decoder_q(d), k = decoder_k(d, t->rows);
+    for (int64_t h = 0; h < d->heads; h++)
+        turn_head(t, q.at + row * q.stride + h * d->size, turns);
+    for (int64_t h = 0; h < d->kv_heads; h++)
+        turn_head(t, k.at + row * k.stride + h * d->size, turns);
+}
+
+OPS_CLONES static void turn_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const turn *t = arg;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        for (int64_t h = 0; h < d->heads + d->kv_heads; h++) /* keys lie behind queries */
-            turn_head(t, r * d->qkv_width + h * d->size, d->turns + r % d->time * d->size);
+        turn_row(t, r, r % t->d->time);
 }
 
 void decoder_rope(const decoder *d, void *qkv, int64_t samples, int back) {
-    turn t = { d, qkv, back ? -1.0f : 1.0f };
+    turn t = { d, qkv, samples * d->time, back ? -1.0f : 1.0f };
     if (d->turns)
-        ops_parallel(d->o, samples * d->time, 16, turn_rows, &t);
+        ops_parallel(d->o, t.rows, 16, turn_rows, &t);
 }
 
 void decoder_rope_one(const decoder *d, void *qkv, int64_t position) {
-    turn t = { d, qkv, 1.0f };
-    for (int64_t h = 0; d->turns && h < d->heads + d->kv_heads; h++)
-        turn_head(&t, h * d->size, d->turns + position * d->size);
+    turn t = { d, qkv, 1, 1.0f };
+    if (d->turns)
+        turn_row(&t, 0, position);
 }
 
 /* ---- embedding -------------------------------------------------------------------------------------- */
@@ -220,21 +202,13 @@ typedef struct {
 } embed;
 
 /* One row: y = table[id] + position[at]. */
-static inline void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
+TESS_FN void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     const decoder *d = e->d;
-    float room[2][TILE];
-    for (int64_t c = 0; c < d->width; c += TILE) {
-        int64_t n = d->width - c < TILE ? d->width - c : TILE;
-        const float *x = rows_in(d, e->table, id * d->width + c, n, room[0]);
-        float *y = rows_for(d, e->y, row * d->width + c, room[0]);
-        if (e->position) {
-            const float *p = rows_in(d, e->position, at * d->width + c, n, room[1]);
-            for (int64_t i = 0; i < n; i++)
-                y[i] = x[i] + p[i];
-        } else if (y != x) {
-            memcpy(y, x, (size_t)n * sizeof *y);
-        }
-        rows_out(d, y, e->y, row * d->width + c, n);
+    for (int64_t c = 0; c < d->width; c += LANES) {
+        lanes x = rows_at(d, e->table, id * d->width + c, d->width - c);
+        if (e->position)
+            x += rows_at(d, e->position, at * d->width + c, d->width - c);
+        rows_put(d, x, e->y, row * d->width + c, d->width - c);
     }
 }
 
@@ -259,18 +233,14 @@ void decoder_embedding(const decoder *d, const int32_t *ids, const void *table, 
 OPS_CLONES static void embed_backward_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const embed *e = arg;
     const decoder *d = e->d;
-    float room[COLUMNS];
     (void)thread;
-    for (int64_t c = first; c < last; c += COLUMNS)
-        for (int64_t r = 0; r < d->rows; r++) {
-            int64_t n = last - c < COLUMNS ? last - c : COLUMNS;
-            const float *dy = rows_in(d, e->dy, r * d->width + c, n, room);
-            float *table = e->dtable ? e->dtable + e->ids[r] * d->width + c : NULL;
-            float *position = e->dposition ? e->dposition + r % d->time * d->width + c : NULL;
-            for (int64_t i = 0; table && i < n; i++)
-                table[i] += dy[i];
-            for (int64_t i = 0; position && i < n; i++)
-                position[i] += dy[i];
+    for (int64_t r = 0; r < d->rows; r++)
+        for (int64_t c = first; c < last; c += LANES) {
+            lanes dy = rows_at(d, e->dy, r * d->width + c, last - c);
+            if (e->dtable)
+                floats_add(e->dtable, e->ids[r] * d->width + c, last - c, dy);
+            if (e->dposition)
+                floats_add(e->dposition, r % d->time * d->width + c, last - c, dy);
         }
 }
 
@@ -292,20 +262,21 @@ typedef struct {
     float scale;
 } loss;
 
-/* Log of the sum of exponentials, and the largest. */
+/* Log of the sum of exponentials, and the first place of the largest. */
 OPS_CLONES static double log_sum(const float *x, int64_t n, float *most_out, int64_t *best_out) {
     int64_t best = 0;
     double sum = 0;
-    float most = x[0], room[TILE];
-    for (int64_t c = 1; c < n; c++)
-        if (x[c] > most)
-            most = x[c], best = c;
-    for (int64_t c = 0; c < n; c += TILE) {
-        int64_t m = n - c < TILE ? n - c : TILE;
-        for (int64_t i = 0; i < m; i++)
-            room[i] = ops_exp(x[c + i] - most);
-        for (int64_t i = 0; i < m; i++)
-            sum += room[i];
+    lanes top = lanes_fill(x[0]), none = lanes_fill(0);
+    for (int64_t c = 0; c < n; c += LANES)
+        top = lanes_max(lanes_first(floats_at(x, c, n - c), n - c, top), top);
+    float most = lanes_most(top);
+    while (best < n - 1 && x[best] != most)
+        best++;
+    for (int64_t c = 0; c < n; c += LANES * LANES) { /* lanes of few, so that sums stay exact enough */
+        lanes part = none;
+        for (int64_t i = c; i < n && i < c + LANES * LANES; i += LANES)
+            part += lanes_first(lanes_exp(floats_at(x, i, n - i) - most), n - i, none);
+        sum += lanes_add_up(part);
     }
     *most_out = most;
     *best_out = best;
@@ -339,12 +310,13 @@ OPS_CLONES static void loss_backward_rows(void *arg, int32_t thread, int64_t fir
         int64_t best;
         if (r < l->count)
             log_of = (float)log_sum(x, n, &most, &best);
-        for (int64_t c = 0; c < n; c++)
-            x[c] = r < l->count ? l->scale * ops_exp(x[c] - log_of) : 0;
+        for (int64_t c = 0; c < n; c += LANES)
+            floats_put(r < l->count ? l->scale * lanes_exp(floats_at(x, c, n - c) - log_of) : lanes_fill(0), x, c,
+                       n - c);
         if (r < l->count)
             x[l->labels[r]] -= l->scale;
-        for (int64_t c = 0; l->halves && c < n; c++)
-            l->halves[r * n + c] = tess_bf16_of_f32(x[c]);
+        for (int64_t c = 0; l->halves && c < n; c += LANES)
+            rows_put(l->d, floats_at(x, c, n - c), l->halves, r * n + c, n - c);
     }
 }
 

@@ -1,27 +1,52 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Rows of fp32 or bf16 tensors as fp32: the tensor itself, or a widened copy in `room`. */
+/* Elements of fp32 or bf16 tensors, sixteen at a time as fp32. */
 #ifndef TESS_MODELS_DECODER_ROWS_H
 #define TESS_MODELS_DECODER_ROWS_H
 #include "decoder.h"
-#include "core/kit/formulas.h"
+#include "tools/models/lanes.h"
 
-static inline const float *rows_in(const decoder *d, const void *x, int64_t first, int64_t elems, float *room) {
-    const uint16_t *half = (const uint16_t *)x + first;
-    if (!d->half)
-        return (const float *)x + first;
-    for (int64_t i = 0; i < elems; i++)
-        room[i] = tess_f32_of_bf16(half[i]);
-    return room;
+/** The elements of x from i on, of which there are n; zeros behind them. */
+TESS_FN lanes rows_of(int half, const void *x, int64_t i, int64_t n) {
+    const char *at = (const char *)x + i * (half ? 2 : 4);
+    float room[LANES] = { 0 };
+    if (n >= LANES)
+        return lanes_load(half, at);
+    memcpy(room, at, (size_t)(n * (half ? 2 : 4)));
+    return lanes_load(half, room);
+}
+/** The same for eight, of which there may be none. */
+TESS_FN eight eight_at(int half, const void *x, int64_t i, int64_t n) {
+    const char *at = (const char *)x + i * (half ? 2 : 4);
+    float room[8] = { 0 };
+    if (n >= 8)
+        return eight_load(half, at);
+    memcpy(room, at, n > 0 ? (size_t)(n * (half ? 2 : 4)) : 0);
+    return eight_load(half, room);
+}
+TESS_FN lanes rows_at(const decoder *d, const void *x, int64_t i, int64_t n) {
+    return rows_of(d->half, x, i, n);
+}
+TESS_FN lanes floats_at(const float *x, int64_t i, int64_t n) {
+    return rows_of(0, x, i, n);
 }
 
-/** Where to compute elements that rows_out then stores. */
-static inline float *rows_for(const decoder *d, void *y, int64_t first, float *room) {
-    return d->half ? room : (float *)y + first;
+TESS_FN void rows_to(int half, lanes v, void *x, int64_t i, int64_t n) {
+    char *at = (char *)x + i * (half ? 2 : 4);
+    float room[LANES];
+    if (n >= LANES) {
+        lanes_store(half, v, at);
+        return;
+    }
+    lanes_store(half, v, room);
+    memcpy(at, room, (size_t)(n * (half ? 2 : 4)));
 }
-
-static inline void rows_out(const decoder *d, const float *v, void *y, int64_t first, int64_t elems) {
-    uint16_t *half = (uint16_t *)y + first;
-    for (int64_t i = 0; d->half && i < elems; i++)
-        half[i] = tess_bf16_of_f32(v[i]);
+TESS_FN void rows_put(const decoder *d, lanes v, void *x, int64_t i, int64_t n) {
+    rows_to(d->half, v, x, i, n);
+}
+TESS_FN void floats_put(lanes v, float *x, int64_t i, int64_t n) {
+    rows_to(0, v, x, i, n);
+}
+TESS_FN void floats_add(float *x, int64_t i, int64_t n, lanes v) {
+    floats_put(floats_at(x, i, n) + v, x, i, n);
 }
 #endif

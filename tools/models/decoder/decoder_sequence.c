@@ -2,7 +2,6 @@
 /* One token at a time, with the keys and values of those before it: what text is sampled with. Products are of one row,
  * so that their sums may come in another order than in a pass over a whole batch. */
 #include "decoder_rows.h"
-#include "tools/models/ops_formulas.h"
 #include "tools/models/parallel.h"
 
 #include <math.h>
@@ -19,7 +18,7 @@ struct decoder_sequence {
     float *logits, *stats;
     void *normal, *qkv, *attended, *middle, *gate, *up, *wide;
     ops_matmul *q, *k, *out, *rise, *down, *head;
-    char *room, *scratch; /* of the normalisation, of products */
+    char *scratch; /* of products */
     void *memory;
     uint64_t bytes;
 };
@@ -67,7 +66,6 @@ static uint64_t place(decoder_sequence *s, char *at, uint64_t scratch) {
     s->gate = decoder_cut(&at, decoder_bytes(d, 1, d->hidden));
     s->up = decoder_cut(&at, decoder_bytes(d, 1, d->hidden));
     s->wide = decoder_cut(&at, decoder_bytes(d, 1, d->hidden));
-    s->room = decoder_cut(&at, d->room_bytes * (uint64_t)d->o->threads);
     s->scratch = decoder_cut(&at, scratch);
     return (uint64_t)(at - start);
 }
@@ -129,9 +127,8 @@ static const void *param(const decoder *d, const tess_block_call *call, int plac
 }
 
 static void widen(const decoder *d, const void *x, int64_t elems, float *out) {
-    const float *from = rows_in(d, x, 0, elems, out);
-    if (from != out)
-        memcpy(out, from, (size_t)elems * sizeof *out);
+    for (int64_t i = 0; i < elems; i += LANES)
+        floats_put(rows_at(d, x, i, elems - i), out, i, elems - i);
 }
 
 typedef struct {
@@ -184,10 +181,8 @@ static void look_back(decoder_sequence *s, int32_t layer) {
     widen(d, s->qkv, d->q_width, s->query);
     widen(d, decoder_at(d, s->qkv, d->q_width), 2 * d->kv_width, past + s->at * 2 * d->kv_width);
     ops_parallel(d->o, d->heads, 1, attend_heads, &a);
-    if (d->half)
-        rows_out(d, s->value, s->attended, 0, d->q_width);
-    else
-        memcpy(s->attended, s->value, (size_t)d->q_width * sizeof(float));
+    for (int64_t i = 0; i < d->q_width; i += LANES)
+        rows_put(d, floats_at(s->value, i, d->q_width - i), s->attended, i, d->q_width - i);
 }
 
 static tess_status project(decoder_sequence *s, const tess_block_call *call) {
@@ -204,8 +199,8 @@ static tess_status project(decoder_sequence *s, const tess_block_call *call) {
 static tess_status feed(decoder_sequence *s, const tess_block_call *call) {
     const decoder *d = s->d;
     const ops_table *t = d->o->t;
-    decoder_norm(d, s->middle, param(d, call, DECODER_NORM2_W), param(d, call, DECODER_NORM2_B), s->normal, s->stats, 1,
-                 s->room);
+    decoder_norm(d, s->middle, param(d, call, DECODER_NORM2_W), param(d, call, DECODER_NORM2_B), s->normal, s->stats,
+                 1);
     if (d->llama)
         OPS_TRY(t->matmul(s->rise, s->normal, param(d, call, DECODER_GATE_W), NULL, s->gate, s->scratch));
     OPS_TRY(
@@ -219,7 +214,7 @@ static tess_status feed(decoder_sequence *s, const tess_block_call *call) {
 tess_status decoder_sequence_layer(decoder_sequence *s, int32_t layer, const tess_block_call *call) {
     const decoder *d = s->d;
     decoder_norm(d, call->input, param(d, call, DECODER_NORM1_W), param(d, call, DECODER_NORM1_B), s->normal, s->stats,
-                 1, s->room);
+                 1);
     OPS_TRY(project(s, call));
     look_back(s, layer);
     memcpy(s->middle, call->input, (size_t)d->width * d->elem);
@@ -232,7 +227,7 @@ tess_status decoder_sequence_layer(decoder_sequence *s, int32_t layer, const tes
 tess_status decoder_sequence_head(decoder_sequence *s, const tess_block_call *call) {
     const decoder *d = s->d;
     const void *norm_b = d->llama ? NULL : call->params[1], *w = call->params[d->llama ? 1 : 2];
-    decoder_norm(d, call->input, call->params[0], norm_b, s->normal, s->stats, 1, s->room);
+    decoder_norm(d, call->input, call->params[0], norm_b, s->normal, s->stats, 1);
     OPS_TRY(d->o->t->matmul(s->head, s->normal, w, NULL, s->logits, s->scratch)); /* aligned, as the result is not */
     *(model_result *)call->output = (model_result){ .count = 0 };
     memcpy(lm_logits(call->output), s->logits, (size_t)d->vocabulary * sizeof(float));

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Sixteen fp32 elements side by side, as GCC's vectors: one AVX-512 register, two of AVX2, four of SSE2, with the same
+ * bits in each. Widening from bf16 and rounding to it happen in registers, so a row is read and written once. */
+#ifndef TESS_MODELS_LANES_H
+#define TESS_MODELS_LANES_H
+#include "ops_formulas.h"
+
+#pragma GCC diagnostic ignored "-Wpsabi" /* everything is inlined: no vector is passed in a call */
+
+enum { LANES = OPS_LANES };
+typedef float lanes __attribute__((vector_size(64)));
+typedef uint32_t lanes_bits __attribute__((vector_size(64)));
+typedef int32_t lanes_mask __attribute__((vector_size(64)));
+typedef uint16_t lanes_half __attribute__((vector_size(32)));
+/* As they lie in memory, at any address. */
+typedef float lanes_there __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t lanes_half_there __attribute__((vector_size(32), aligned(2), may_alias));
+
+TESS_FN lanes_bits lanes_to_bits(lanes x) {
+    return (lanes_bits)x;
+}
+TESS_FN lanes lanes_of_bits(lanes_bits x) {
+    return (lanes)x;
+}
+TESS_FN lanes lanes_fill(float x) {
+    return (lanes){ x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x };
+}
+TESS_FN lanes lanes_select(lanes_mask which, lanes yes, lanes no) {
+    return (lanes)(((lanes_mask)yes & which) | ((lanes_mask)no & ~which));
+}
+
+#define OPS_REAL lanes
+#define OPS_NAME(name) lanes_##name
+#define OPS_SELECT lanes_select
+#define OPS_FILL lanes_fill
+#define OPS_BITS lanes_to_bits
+#define OPS_OF_BITS lanes_of_bits
+#include "ops_formulas_body.h"
+#undef OPS_REAL
+#undef OPS_NAME
+#undef OPS_SELECT
+#undef OPS_FILL
+#undef OPS_BITS
+#undef OPS_OF_BITS
+
+/** The first n of x, and `other` in the lanes behind them. */
+TESS_FN lanes lanes_first(lanes x, int64_t n, lanes other) {
+    const lanes_mask index = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    return n >= LANES ? x : lanes_select(index < (int32_t)n, x, other);
+}
+TESS_FN lanes lanes_max(lanes x, lanes y) {
+    return lanes_select(x > y, x, y);
+}
+
+/** The lanes added up in their order. */
+TESS_FN double lanes_add_up(lanes x) {
+    double sum = 0;
+    for (int i = 0; i < LANES; i++)
+        sum += x[i];
+    return sum;
+}
+TESS_FN float lanes_most(lanes x) {
+    float most = x[0];
+    for (int i = 1; i < LANES; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------ */
+/** 16 elements; `half`: they are bf16. */
+TESS_FN lanes lanes_load(int half, const void *x) {
+    if (!half)
+        return *(const lanes_there *)x;
+    return (lanes)(__builtin_convertvector(*(const lanes_half_there *)x, lanes_bits) << 16);
+}
+
+/* tess_bf16_of_f32, lane by lane. */
+TESS_FN lanes_half lanes_to_half(lanes x) {
+    lanes_bits bits = (lanes_bits)x, rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
+    lanes_bits is_nan = (lanes_bits)((bits & 0x7fffffffu) > 0x7f800000u);
+    return __builtin_convertvector((quiet & is_nan) | (rounded & ~is_nan), lanes_half);
+}
+
+TESS_FN void lanes_store(int half, lanes v, void *x) {
+    if (half)
+        *(lanes_half_there *)x = lanes_to_half(v);
+    else
+        *(lanes_there *)x = v;
+}
+
+/* ---- eight side by side, for sums in double ----------------------------------------------------------- */
+typedef float eight __attribute__((vector_size(32)));
+typedef uint32_t eight_bits __attribute__((vector_size(32)));
+typedef double eight_sum __attribute__((vector_size(64)));
+typedef float eight_there __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint16_t eight_half_there __attribute__((vector_size(16), aligned(2), may_alias));
+
+TESS_FN eight eight_load(int half, const void *x) {
+    if (!half)
+        return *(const eight_there *)x;
+    return (eight)(__builtin_convertvector(*(const eight_half_there *)x, eight_bits) << 16);
+}
+TESS_FN eight_sum eight_wide(eight x) {
+    return __builtin_convertvector(x, eight_sum);
+}
+#endif
