@@ -60,6 +60,12 @@ enum { TESS_CUDA_OLDEST = CUDA_VERSION / 1000 > 12 ? CUDA_VERSION / 1000 * 1000 
     X(cuStreamSynchronize)                                                                                             \
     X(cuStreamQuery)                                                                                                   \
     X(cuStreamWaitEvent)                                                                                               \
+    X(cuStreamBeginCapture)                                                                                            \
+    X(cuStreamEndCapture)                                                                                              \
+    X(cuGraphInstantiate)                                                                                              \
+    X(cuGraphLaunch)                                                                                                   \
+    X(cuGraphExecDestroy)                                                                                              \
+    X(cuGraphDestroy)                                                                                                  \
     X(cuEventCreate)                                                                                                   \
     X(cuEventDestroy)                                                                                                  \
     X(cuEventRecord)                                                                                                   \

@@ -102,22 +102,31 @@ static uint32_t set_of(cuda_steps_args *a, const tess_step_constants *c) {
     return i;
 }
 
+/* A set for the piece: of those that the device has, or among the launch's own. */
+static uint32_t choose_set(cuda_steps_args *a, const char *prepared, const tess_step_constants *c) {
+    return a->prepared ? (uint32_t)((prepared - a->prepared) / TESS_PREPARED_BYTES) : set_of(a, c);
+}
+
+static uint32_t begin_sets(cuda_steps_args *a, const char *prepared, const tess_step_constants *c) {
+    a->n_sets = 0;
+    a->prepared = prepared;
+    return choose_set(a, prepared, c);
+}
+
 static CUresult add_step(const cuda_place *p, cuda_step_piece *piece, int kernel, const tess_step_constants *c,
-                         const float *clip) {
+                         const char *prepared, const float *clip) {
     cuda_batch *b = p->device->batch;
-    CUresult r = b->n && b->of.steps.clip != clip ? cuda_batch_flush(p->device) : CUDA_SUCCESS;
+    cuda_steps_args *a = &b->of.steps;
+    CUresult r = b->n && (a->clip != clip || !a->prepared != !prepared) ? cuda_batch_flush(p->device) : CUDA_SUCCESS;
     r = r ? r : make_room(p, kernel, CUDA_PIECES);
-    b->of.steps.clip = clip;
-    if (!b->n)
-        b->of.steps.n_sets = 0;
-    piece->set = set_of(&b->of.steps, c);
-    if (r == CUDA_SUCCESS && piece->set == CUDA_SETS) {
+    a->clip = clip;
+    piece->set = b->n ? choose_set(a, prepared, c) : begin_sets(a, prepared, c);
+    if (r == CUDA_SUCCESS && !prepared && piece->set == CUDA_SETS) {
         r = cuda_batch_flush(p->device);
-        b->of.steps.n_sets = 0;
-        piece->set = set_of(&b->of.steps, c);
+        piece->set = begin_sets(a, prepared, c);
     }
     b->items[b->n] = cuda_step_items(piece);
-    b->of.steps.pieces[b->n++] = *piece;
+    a->pieces[b->n++] = *piece;
     return r;
 }
 
@@ -133,17 +142,19 @@ CUresult cuda_optimizer(const cuda_place *p, const tess_kernel *k) {
                    cuda_aligned(k->state[0], k->out_dtype) && cuda_aligned(k->state[1], k->out_dtype) &&
                    cuda_aligned(k->out2, TESS_BF16);
     const float *clip = TESS_HAS(tess_optimizer, o, clip) ? o->clip : NULL;
+    const char *prepared = TESS_HAS(tess_optimizer, o, prepared) ? o->prepared : NULL;
     CUresult r = CUDA_SUCCESS;
     for (uint32_t i = 0, next; k->elems && i < o->n_segments && r == CUDA_SUCCESS; i = next) {
         const tess_segment *s = TESS_AT(o->segments, i), *last = s;
         tess_step_constants c;
-        for (next = i + 1; next < o->n_segments && continues(last, TESS_AT(o->segments, next)); next++)
+        for (next = i + 1; !prepared && next < o->n_segments && continues(last, TESS_AT(o->segments, next)); next++)
             last = TESS_AT(o->segments, next);
         piece.first = s->first;
         piece.end = last->first + last->elems;
         tess_step_prepare(o, s, &c);
         if (piece.first < piece.end)
-            r = add_step(p, &piece, step_kernel(k), &c, clip);
+            r = add_step(p, &piece, step_kernel(k), &c, prepared ? prepared + i * (uint64_t)TESS_PREPARED_BYTES : NULL,
+                         clip);
     }
     return r || k->flags & TESS_KERNEL_MORE ? r : cuda_batch_flush(p->device);
 }

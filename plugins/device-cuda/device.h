@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Shared by the files of device-cuda. plugin.c: finding and opening a GPU; context.c: calls and their failures;
- * memory.c; streams.c; launch.c: kernels. */
+ * memory.c; streams.c; graph.c; launch.c: kernels. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
 #include "cuda_driver.h"
@@ -76,6 +76,12 @@ tess_status cuda_event_elapsed_ns(tess_event *from, tess_event *to, int64_t *out
 tess_status cuda_copy(tess_device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes,
                       const tess_stream *, tess_error *);
 tess_status cuda_fill(tess_device *, void *dst, uint8_t byte, uint64_t bytes, const tess_stream *, tess_error *);
+
+tess_status cuda_record_begin(tess_device *, const tess_stream *, tess_error *);
+tess_status cuda_record_end(tess_device *, const tess_stream *, tess_graph **out, tess_error *);
+tess_status cuda_graph_run(tess_graph *, const tess_stream *, tess_error *);
+void cuda_graph_destroy(tess_graph *);
+tess_status cuda_optimizer_prepare(void *ctx, const tess_optimizer *, void *out);
 
 tess_status cuda_load_kernels(tess_device *, tess_error *); /* within cuda_enter */
 tess_status cuda_kernel_need(void *ctx, const tess_kernel *, tess_need *);

@@ -26,12 +26,18 @@ typedef struct { /* elements [first, end) of the arrays, with one set of constan
 typedef struct {
     uint32_t n_pieces, n_blocks, n_sets, reserved;
     const float *clip; /* null: none */
+    const char
+        *prepared; /* null, or where sets lie instead of below, TESS_PREPARED_BYTES apart; a set may be before it */
     cuda_step_piece pieces[CUDA_PIECES];
     tess_step_constants sets[CUDA_SETS];
 } cuda_steps_args;
 
+TESS_STATIC_ASSERT(sizeof(tess_step_constants) <= TESS_PREPARED_BYTES, "prepared constants have no room");
 TESS_FN tess_step_constants cuda_step_constants(const cuda_steps_args *a, uint32_t piece) {
-    tess_step_constants c = a->sets[a->pieces[piece].set];
+    uint32_t set = a->pieces[piece].set;
+    tess_step_constants c =
+        a->prepared ? *(const tess_step_constants *)(a->prepared + (int64_t)(int32_t)set * TESS_PREPARED_BYTES)
+                    : a->sets[set];
     c.grad_scale = a->clip ? c.grad_scale * *a->clip : c.grad_scale;
     return c;
 }

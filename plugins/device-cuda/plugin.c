@@ -220,6 +220,11 @@ static const tess_device_ops ops = {
     .fill = cuda_fill,
     .kernel_need = cuda_kernel_need,
     .kernel = cuda_kernel,
+    .record_begin = cuda_record_begin,
+    .record_end = cuda_record_end,
+    .graph_run = cuda_graph_run,
+    .graph_destroy = cuda_graph_destroy,
+    .optimizer_prepare = cuda_optimizer_prepare,
 };
 
 TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx,

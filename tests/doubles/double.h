@@ -98,7 +98,10 @@ void double__push(double_stream *, double_work_fn, const void *data, size_t byte
 void double__push_always(double_stream *, double_work_fn, const void *data, size_t bytes);
 /** The same, for work that touches no memory of the device. */
 void double__push_mark(double_stream *, double_work_fn, const void *data, size_t bytes);
-void double__finish(double_stream *); /* waits until all that is queued now is done */
+/** Does the same as these three, for work that was recorded. */
+void double__push_as(double_stream *, double_work_fn, const void *data, size_t bytes, int always, int touches);
+int double__stream_blocks(const double_stream *); /* it and the null stream wait for each other */
+void double__finish(double_stream *);             /* waits until all that is queued now is done */
 int double__idle(double_stream *);
 /** Whether a stream of the device has work left that touches its memory. */
 int double__device_works(int device);
@@ -112,9 +115,18 @@ int double__event_known(const double_event *);
 int double__event_device(const double_event *);
 void double__event_record(double_event *, double_stream *);
 void double__event_wait(double_event *, double_stream *); /* what follows in the stream waits */
+int double__event_recorded(const double_event *);         /* last in a stream that was recording */
 int double__event_passed(double_event *);
 void double__event_finish(double_event *);
+int double__event_is_last(double_event *);  /* nothing was put behind it: a wait for it leaves its stream empty */
 int64_t double__event_time(double_event *); /* -1: not recorded, or not passed */
+
+/* ---- graph.c: recordings ---------------------------------------------------------------------------------------- */
+
+typedef struct double_graph double_graph;
+/** Whether the stream is recording; then the work is recorded and not run. */
+int double__record(double_stream *, double_work_fn, const void *data, size_t bytes, int always, int touches);
+int double__is_recording(const double_stream *);
 
 /** The context's failure, from a piece of work; stays. */
 void double__spoil(int device, int code);

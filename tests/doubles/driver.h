@@ -28,6 +28,26 @@ CUresult double__enter_context(const char *name, CUresult usual);
 
 /** The stream of a handle, with 0 and CU_STREAM_LEGACY for the null stream; null when it is none of this context. */
 double_stream *double__stream_of(CUstream);
+/** graph.c: breaks what the stream records, if anything, and returns `with`. */
+CUresult double__break(double_stream *, CUresult with);
+/** A call that is not allowed while this thread records: breaks the recording. */
+CUresult double__unsafe(void);
+/** Before work is put into a stream: what forbids it. */
+CUresult double__stream_takes(double_stream *);
+#define ENTER_UNSAFE(name, usual)                                                                                      \
+    do {                                                                                                               \
+        ENTER_CONTEXT(name, usual);                                                                                    \
+        CUresult unsafe_ = double__unsafe();                                                                           \
+        if (unsafe_ != CUDA_SUCCESS)                                                                                   \
+            return unsafe_;                                                                                            \
+    } while (0)
+#define TAKES(stream)                                                                                                  \
+    do {                                                                                                               \
+        CUresult takes_ = double__stream_takes(stream);                                                                \
+        if (takes_ != CUDA_SUCCESS)                                                                                    \
+            return takes_;                                                                                             \
+    } while (0)
+
 /** driver_image.c: CUDA_SUCCESS, or what a driver of DRIVER_VERSION says of this image on a chip of CAPABILITY. */
 CUresult double__image_fits(const void *image);
 #endif

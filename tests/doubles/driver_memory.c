@@ -20,12 +20,12 @@ static CUresult take(CUdeviceptr *out, size_t bytes) {
 }
 
 DOUBLE_API CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes) {
-    ENTER_CONTEXT("cuMemAlloc", OOM);
+    ENTER_UNSAFE("cuMemAlloc", OOM);
     return take(out, bytes);
 }
 
 DOUBLE_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags) {
-    ENTER_CONTEXT("cuMemAllocManaged", OOM);
+    ENTER_UNSAFE("cuMemAllocManaged", OOM);
     uintptr_t at;
     (void)flags;
     if (!bytes)
@@ -40,6 +40,7 @@ DOUBLE_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned f
  * the driver does. */
 DOUBLE_API CUresult cuMemFree(CUdeviceptr at) {
     CUresult entered = double__enter_context("cuMemFree", CUDA_ERROR_UNKNOWN);
+    entered = entered ? entered : double__unsafe();
     double_piece piece;
     if (!at)
         return entered;
@@ -71,25 +72,26 @@ static CUresult alloc_host(void **out, size_t bytes) {
 }
 
 DOUBLE_API CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
-    ENTER_CONTEXT("cuMemHostAlloc", OOM);
+    ENTER_UNSAFE("cuMemHostAlloc", OOM);
     (void)flags;
     return alloc_host(out, bytes);
 }
 
 DOUBLE_API CUresult cuMemAllocHost(void **out, size_t bytes) {
-    ENTER_CONTEXT("cuMemAllocHost", OOM);
+    ENTER_UNSAFE("cuMemAllocHost", OOM);
     return alloc_host(out, bytes);
 }
 
 DOUBLE_API CUresult cuMemFreeHost(void *at) {
     CUresult entered = double__enter_context("cuMemFreeHost", CUDA_ERROR_UNKNOWN);
+    entered = entered ? entered : double__unsafe();
     if (double__current_device() >= 0)
         double__finish_device(double__current_device());
     return double__give((uintptr_t)at, DOUBLE_MEM_PINNED) ? CUDA_ERROR_INVALID_VALUE : entered;
 }
 
 DOUBLE_API CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags) {
-    ENTER_CONTEXT("cuMemHostRegister", OOM);
+    ENTER_UNSAFE("cuMemHostRegister", OOM);
     (void)flags;
     if (!at || !bytes || double__is_device(at))
         return CUDA_ERROR_INVALID_VALUE;
@@ -99,6 +101,7 @@ DOUBLE_API CUresult cuMemHostRegister(void *at, size_t bytes, unsigned flags) {
 
 DOUBLE_API CUresult cuMemHostUnregister(void *at) {
     CUresult entered = double__enter_context("cuMemHostUnregister", CUDA_ERROR_UNKNOWN);
+    entered = entered ? entered : double__unsafe();
     if (double__current_device() >= 0)
         double__finish_device(double__current_device());
     return double__give((uintptr_t)at, DOUBLE_MEM_REGISTERED) ? CUDA_ERROR_INVALID_VALUE : entered;
@@ -155,8 +158,13 @@ static CUresult queue_move(const struct move *m, CUstream stream) {
     double_stream *s = double__stream_of(stream);
     if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
-    double__push(s, run_move, m, sizeof *m);
+    TAKES(s);
     const void *ends[] = { m->to, m->width ? m->to : m->from };
+    int recording = double__is_recording(s);
+    for (int i = 0; i < 2; i++)
+        if (recording && !double__is_device(ends[i]) && !double__is_locked(ends[i]))
+            return double__break(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    double__push(s, run_move, m, sizeof *m);
     for (int i = 0; i < 2; i++)
         if (!double__is_device(ends[i]) && !double__is_locked(ends[i])) {
             double__fails("pageable-copies"); /* counts */

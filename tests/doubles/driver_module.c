@@ -28,7 +28,7 @@ static CUresult load(CUmodule *out, const void *image) {
 }
 
 DOUBLE_API CUresult cuModuleLoadData(CUmodule *out, const void *image) {
-    ENTER_CONTEXT("cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU);
+    ENTER_UNSAFE("cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU);
     return load(out, image);
 }
 
@@ -102,6 +102,7 @@ DOUBLE_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsig
     if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || (uint64_t)bx * by * bz > 1024 ||
         !params || extra || k->args_bytes > sizeof l.args)
         return CUDA_ERROR_INVALID_VALUE;
+    TAKES(s);
     double__fails(k->name); /* counts it */
     memcpy(l.args, params[0], k->args_bytes);
     double__push(s, run_launch, &l, offsetof(struct launch, args) + k->args_bytes);

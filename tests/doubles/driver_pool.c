@@ -41,6 +41,8 @@ static CUresult take_from(struct pool *pool, CUdeviceptr *out, size_t bytes, CUs
         return CUDA_ERROR_INVALID_HANDLE;
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
+    if (double__is_recording(s)) /* memory within a graph */
+        return double__break(s, CUDA_ERROR_NOT_SUPPORTED);
     if (double__take(pool->device, bytes, 0, &at))
         return OOM;
     if (pool->may_wait && pool->released)
@@ -81,6 +83,8 @@ DOUBLE_API CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream) {
         return CUDA_ERROR_INVALID_HANDLE;
     if (!double__piece_of((void *)at, &piece) || piece.at != at || piece.kind != DOUBLE_MEM_DEVICE || piece.nccl)
         return CUDA_ERROR_INVALID_VALUE;
+    if (double__is_recording(s))
+        return double__break(s, CUDA_ERROR_NOT_SUPPORTED);
     struct pool *pool = pool_of(address, NULL);
     double__push_mark(s, give_later, &address, sizeof address);
     if (pool && !pool->released)

@@ -31,21 +31,24 @@ DOUBLE_API CUresult cuStreamDestroy(CUstream handle) {
     CUresult entered = double__enter_context("cuStreamDestroy", CUDA_ERROR_UNKNOWN);
     if (!handle || double__current_device() < 0 || !double__stream_of(handle))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (double__is_recording(double__stream_of(handle)))
+        return double__break(double__stream_of(handle), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     double__stream_end(double__stream_of(handle));
     return entered;
 }
 
 DOUBLE_API CUresult cuStreamSynchronize(CUstream handle) {
-    ENTER_CONTEXT("cuStreamSynchronize", CUDA_ERROR_UNKNOWN);
+    ENTER_UNSAFE("cuStreamSynchronize", CUDA_ERROR_UNKNOWN);
     double_stream *s = double__stream_of(handle);
     if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
+    double__fails("waits-that-drain");
     double__finish(s);
     return state();
 }
 
 DOUBLE_API CUresult cuStreamQuery(CUstream handle) {
-    ENTER_CONTEXT("cuStreamQuery", CUDA_ERROR_UNKNOWN);
+    ENTER_UNSAFE("cuStreamQuery", CUDA_ERROR_UNKNOWN);
     double_stream *s = double__stream_of(handle);
     if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
@@ -76,6 +79,7 @@ DOUBLE_API CUresult cuLaunchHostFunc(CUstream handle, CUhostFn run, void *data) 
         return CUDA_ERROR_INVALID_HANDLE;
     if (!run)
         return CUDA_ERROR_INVALID_VALUE;
+    TAKES(s);
     double__push(s, run_host_call, &c, sizeof c);
     return CUDA_SUCCESS;
 }
@@ -111,6 +115,7 @@ DOUBLE_API CUresult cuEventRecord(CUevent handle, CUstream stream) {
     double_stream *s = double__stream_of(stream);
     if (!e || !s || double__event_device(e) != double__stream_device(s))
         return CUDA_ERROR_INVALID_HANDLE;
+    TAKES(s);
     double__event_record(e, s);
     return CUDA_SUCCESS;
 }
@@ -122,22 +127,35 @@ DOUBLE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned 
         return CUDA_ERROR_INVALID_HANDLE;
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
-    double__event_wait(event_of(handle), s);
+    TAKES(s);
+    int recording = double__is_recording(s), recorded = double__event_recorded(event_of(handle));
+    if (recording && !recorded) /* of work that the recording does not hold */
+        return double__break(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    if (recorded && !recording) /* the stream would join the recording */
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!recording)
+        double__event_wait(event_of(handle), s);
     return CUDA_SUCCESS;
 }
 
 DOUBLE_API CUresult cuEventQuery(CUevent handle) {
-    ENTER_CONTEXT("cuEventQuery", CUDA_ERROR_UNKNOWN);
+    ENTER_UNSAFE("cuEventQuery", CUDA_ERROR_UNKNOWN);
     if (!event_of(handle))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (double__event_recorded(event_of(handle)))
+        return CUDA_ERROR_CAPTURED_EVENT;
     int passed = double__event_passed(event_of(handle));
     return state() != CUDA_SUCCESS ? state() : passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 DOUBLE_API CUresult cuEventSynchronize(CUevent handle) {
-    ENTER_CONTEXT("cuEventSynchronize", CUDA_ERROR_UNKNOWN);
+    ENTER_UNSAFE("cuEventSynchronize", CUDA_ERROR_UNKNOWN);
     if (!event_of(handle))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (double__event_recorded(event_of(handle)))
+        return CUDA_ERROR_CAPTURED_EVENT;
+    if (double__event_is_last(event_of(handle)))
+        double__fails("waits-that-drain"); /* counts */
     double__event_finish(event_of(handle));
     return state();
 }

@@ -31,8 +31,8 @@ struct double_stream {
 
 struct double_event {
     double_event *next;
-    int device, users;
-    double_stream *stream; /* null: never recorded */
+    int device, users, recorded; /* recorded: last in a stream that was recording */
+    double_stream *stream;       /* null: never recorded */
     uint64_t seq;
     int64_t time_ns;
 };
@@ -225,15 +225,21 @@ int double__stream_known(const double_stream *s) {
     return known;
 }
 
+int double__stream_blocks(const double_stream *s) {
+    return s->blocking;
+}
+
 int double__stream_device(const double_stream *s) {
     return s->device;
 }
 
-static void push(double_stream *s, double_work_fn run, const void *data, size_t bytes, int always, int touches) {
+void double__push_as(double_stream *s, double_work_fn run, const void *data, size_t bytes, int always, int touches) {
     if (bytes > DOUBLE_WORK_BYTES) {
         fprintf(stderr, "doubles: %zu bytes of arguments, at most %d\n", bytes, DOUBLE_WORK_BYTES);
         abort();
     }
+    if (double__record(s, run, data, bytes, always, touches))
+        return;
     pthread_mutex_lock(&lock);
     order_null_stream(s);
     work *w = new_work();
@@ -247,15 +253,15 @@ static void push(double_stream *s, double_work_fn run, const void *data, size_t 
 }
 
 void double__push(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
-    push(s, run, data, bytes, 0, 1);
+    double__push_as(s, run, data, bytes, 0, 1);
 }
 
 void double__push_always(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
-    push(s, run, data, bytes, 1, 1);
+    double__push_as(s, run, data, bytes, 1, 1);
 }
 
 void double__push_mark(double_stream *s, double_work_fn run, const void *data, size_t bytes) {
-    push(s, run, data, bytes, 1, 0);
+    double__push_as(s, run, data, bytes, 1, 0);
 }
 
 static void wait_for(double_stream *s, uint64_t seq) { /* with the lock */
@@ -369,7 +375,14 @@ static void take_time(void *data) {
     pthread_mutex_unlock(&lock);
 }
 
+int double__event_recorded(const double_event *e) {
+    return e->recorded;
+}
+
 void double__event_record(double_event *e, double_stream *s) {
+    e->recorded = double__is_recording(s);
+    if (e->recorded)
+        return;
     pthread_mutex_lock(&lock);
     order_null_stream(s);
     work *w = new_work();
@@ -400,6 +413,13 @@ int double__event_passed(double_event *e) {
     int passed = !e->stream || e->stream->done >= e->seq;
     pthread_mutex_unlock(&lock);
     return passed;
+}
+
+int double__event_is_last(double_event *e) {
+    pthread_mutex_lock(&lock);
+    int last = e->stream && e->seq == e->stream->queued;
+    pthread_mutex_unlock(&lock);
+    return last;
 }
 
 void double__event_finish(double_event *e) {

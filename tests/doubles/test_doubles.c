@@ -381,6 +381,98 @@ static void test_doubles__leaks_are_told(void **state) {
 
 /* ---- each in a process of its own --------------------------------------------------------------- */
 
+/* ---- recordings ---------------------------------------------------------------------------------- */
+
+static CUgraphExec record_copy(CUstream s, CUdeviceptr to, CUdeviceptr from, int *pinned) {
+    CUgraph graph;
+    CUgraphExec exec;
+    assert_int_equal(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    assert_int_equal(cuMemcpyDtoDAsync(to, from, 4, s), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(from, 9, 1, s), CUDA_SUCCESS);
+    assert_int_equal(cuMemcpyDtoHAsync(pinned, to, 4, s), CUDA_SUCCESS);
+    assert_int_equal(cuStreamEndCapture(s, &graph), CUDA_SUCCESS);
+    assert_int_equal(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+    assert_int_equal(cuGraphDestroy(graph), CUDA_SUCCESS);
+    return exec;
+}
+
+static void test_doubles__recorded_work_runs_when_launched(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream s = stream();
+    CUdeviceptr a = memory(4), b = memory(4);
+    int *seen;
+    assert_int_equal(cuMemHostAlloc((void **)&seen, 4, 0), CUDA_SUCCESS);
+    *seen = 1;
+    CUgraphExec exec = record_copy(s, b, a, seen);
+    assert_int_equal(cuMemsetD32Async(a, 5, 1, s), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(s), CUDA_SUCCESS);
+    assert_int_equal(*seen, 1); /* it was recorded, and did not run */
+    for (int expected = 5; expected <= 9; expected += 4) {
+        assert_int_equal(cuGraphLaunch(exec, s), CUDA_SUCCESS);
+        assert_int_equal(cuStreamSynchronize(s), CUDA_SUCCESS);
+        assert_int_equal(*seen, expected);
+    }
+    assert_int_equal(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    assert_int_equal(cuGraphExecDestroy(exec), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(cuGraphLaunch(exec, s), CUDA_ERROR_INVALID_HANDLE);
+    cuMemFreeHost(seen);
+    cuMemFree(a);
+    cuMemFree(b);
+    cuStreamDestroy(s);
+    close_device(0);
+}
+
+enum { SYNCHRONIZE, QUERY, ALLOCATE, PAGEABLE, WAIT, FOREIGN_EVENT, RECORDED_EVENT, NULL_STREAM, N_BROKEN };
+static CUresult break_it(int how, CUstream s, CUdeviceptr at, CUevent event) {
+    int pageable = 0;
+    CUdeviceptr more;
+    switch (how) {
+    case SYNCHRONIZE: return cuStreamSynchronize(s);
+    case QUERY: return cuStreamQuery(s);
+    case ALLOCATE: return cuMemAlloc(&more, 4);
+    case PAGEABLE: return cuMemcpyHtoDAsync(at, &pageable, 4, s);
+    case WAIT: return cuEventSynchronize(event);
+    case FOREIGN_EVENT: return cuStreamWaitEvent(s, event, 0);
+    case RECORDED_EVENT: assert_int_equal(cuEventRecord(event, s), CUDA_SUCCESS); return cuEventQuery(event);
+    default: return cuMemsetD32Async(at, 0, 1, NULL);
+    }
+}
+
+static void test_doubles__what_a_recording_cannot_hold_breaks_it(void **state) {
+    static const CUresult expected[N_BROKEN] = {
+        [FOREIGN_EVENT] = CUDA_ERROR_STREAM_CAPTURE_ISOLATION, [NULL_STREAM] = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+    };
+    (void)state;
+    open_device(0);
+    CUdeviceptr at = memory(4);
+    CUevent event;
+    CUgraph graph;
+    assert_int_equal(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    for (int how = 0; how < N_BROKEN; how++) {
+        CUstream s;
+        assert_int_equal(cuStreamCreate(&s, how == NULL_STREAM ? 0 : CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        assert_int_equal(cuEventRecord(event, s), CUDA_SUCCESS);
+        assert_int_equal(cuStreamSynchronize(s), CUDA_SUCCESS);
+        assert_int_equal(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+        assert_int_equal(break_it(how, s, at, event),
+                         expected[how] ? expected[how] : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        assert_int_equal(cuMemsetD32Async(at, 0, 1, s), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        assert_int_equal(cuStreamEndCapture(s, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        assert_null(graph);
+        if (how == RECORDED_EVENT)
+            assert_int_equal(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
+        assert_int_equal(cuMemsetD32Async(at, 0, 1, s), CUDA_SUCCESS); /* as before */
+        assert_int_equal(cuStreamSynchronize(s), CUDA_SUCCESS);
+        assert_int_equal(cuStreamDestroy(s), CUDA_SUCCESS);
+    }
+    assert_int_equal(cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    assert_int_equal(cuStreamEndCapture(NULL, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    cuEventDestroy(event);
+    cuMemFree(at);
+    close_device(0);
+}
+
 static const struct {
     const struct CMUnitTest test;
     int exit_code;
@@ -400,6 +492,8 @@ static const struct {
     { cmocka_unit_test(test_doubles__failed_launch_spoils_the_context), 0, "" },
     { cmocka_unit_test(test_doubles__failed_work_shows_at_the_next_call), 0, "" },
     { cmocka_unit_test(test_doubles__named_call_fails_once), 0, "" },
+    { cmocka_unit_test(test_doubles__recorded_work_runs_when_launched), 0, "" },
+    { cmocka_unit_test(test_doubles__what_a_recording_cannot_hold_breaks_it), 0, "" },
     { cmocka_unit_test(test_doubles__leaks_are_told), 55,
       "doubles: left behind: 1 allocations of device memory\ndoubles: left behind: 1 events\n" },
 };

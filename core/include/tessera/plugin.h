@@ -48,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 3 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 4 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -324,6 +324,7 @@ typedef struct {
 /* ---- device ----------------------------------------------------------------------------------- */
 typedef struct tess_device tess_device;
 typedef struct tess_event tess_event;
+typedef struct tess_graph tess_graph;
 enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_REDUCE, TESS_STREAM_UP, TESS_STREAM_DOWN };
 enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER, TESS_K_CLIP };
 enum { /* tess_kernel.flags */
@@ -354,7 +355,12 @@ typedef struct {
     float beta1, beta2, eps, rho, grad_scale, reserved;
     const float *clip; /* null, or where TESS_K_CLIP left its factor: the gradient is also multiplied by it. Given only to
                         * a device that offers that kernel */
+    /* Null, or the device's memory: for each segment TESS_PREPARED_BYTES, as optimizer_prepare wrote them, which the kernel
+     * reads when it runs. Then step, the numbers from beta1 to grad_scale and those of the segments mean nothing. Given
+     * only to a device that has optimizer_prepare. Since 1.4. */
+    const void *prepared;
 } tess_optimizer;
+enum { TESS_PREPARED_BYTES = 128 };
 
 /* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
  *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1
@@ -429,6 +435,19 @@ typedef struct {
     /* [stream] Runs one kernel. What tess_kernel points to is read during the call, buffers until its end in the stream.
      * TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Required. */
     tess_status (*kernel)(tess_device *, const tess_kernel *, const tess_stream *, tess_error *);
+    /* Since 1.4: all five or none. From here on what this thread puts into the stream is recorded and does not run: by the
+     * slots above, which still read at once what they read during a call, and by the program itself. The default stream
+     * cannot record. TESS_E_DEVICE. Default: nothing is ever recorded. */
+    tess_status (*record_begin)(tess_device *, const tess_stream *, tess_error *);
+    /* Ends the recording, on the same thread. The graph is the caller's, until graph_destroy; `out` null: it is dropped.
+     * TESS_E_DEVICE: something came between that cannot be recorded; the recording is gone. */
+    tess_status (*record_end)(tess_device *, const tess_stream *, tess_graph **out, tess_error *);
+    /* [stream] Runs all that was recorded, with the same pointers. TESS_E_DEVICE. */
+    tess_status (*graph_run)(tess_graph *, const tess_stream *, tess_error *);
+    void (*graph_destroy)(tess_graph *); /* null is fine; after it has run */
+    /* [pure] Writes TESS_PREPARED_BYTES for each segment to `out`, the host's memory: what step, rates and factors come to
+     * in this step. TESS_E_INVALID. */
+    tess_status (*optimizer_prepare)(void *ctx, const tess_optimizer *, void *out);
 } tess_device_ops;
 
 /* ---- precision: a choice per parameter, and casts the device lacks ------------------------------ */
@@ -593,9 +612,9 @@ TESS_PIN(tess_collective, 136, count, 48, tag, 128);
 TESS_PIN(tess_comm_ops, 176, abort, 80, request_free, 168);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
 TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
-TESS_PIN(tess_optimizer, 64, beta1, 32, clip, 56);
+TESS_PIN(tess_optimizer, 72, beta1, 32, prepared, 64);
 TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
-TESS_PIN(tess_device_ops, 192, stream_create, 88, kernel, 184);
+TESS_PIN(tess_device_ops, 232, stream_create, 88, optimizer_prepare, 224);
 TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);
 TESS_PIN(tess_precision_choice, 40, grad_wire, 20, block_bytes, 36);
 TESS_PIN(tess_cast, 80, elems, 32, scratch_bytes, 72);

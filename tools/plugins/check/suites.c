@@ -11,6 +11,7 @@ const check_suite check_suites[] = {
     { "comm", TESS_KIND_COMM, 0, check_cases_comm_staged },
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_memory },
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_kernels },
+    { "device", TESS_KIND_DEVICE, 0, check_cases_device_graphs },
     { "offload", TESS_KIND_OFFLOAD, 0, check_cases_offload },
     { "precision", TESS_KIND_PRECISION, 0, check_cases_precision },
     { "wrap", TESS_KIND_WRAP, 0, check_cases_wrap },

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A stream's work, recorded once as a CUDA graph and run again by one call. */
+#include "batch.h"
+
+#include <stdlib.h>
+
+struct tess_graph {
+    tess_device *device;
+    CUgraphExec exec;
+};
+
+/* Other threads, such as those of collectives, may call what this one may not while it records. */
+tess_status cuda_record_begin(tess_device *d, const tess_stream *stream, tess_error *error) {
+    tess_status s = cuda_enter(d, error);
+    if (s)
+        return s;
+    CUresult r = cuda_batch_flush(d);
+    r = r ? r : d->cu->cuStreamBeginCapture((CUstream)stream->handle, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    cuda_leave(d);
+    return r ? cuda_failed(d, r, "recording", error) : TESS_OK;
+}
+
+static CUresult end(tess_device *d, CUstream stream, CUgraphExec *exec) {
+    CUgraph graph = NULL;
+    CUresult flushed = cuda_batch_flush(d), r = d->cu->cuStreamEndCapture(stream, &graph);
+    r = r ? r : flushed;
+    if (r == CUDA_SUCCESS && exec)
+        r = d->cu->cuGraphInstantiate(exec, graph, 0);
+    if (graph)
+        d->cu->cuGraphDestroy(graph);
+    return r;
+}
+
+tess_status cuda_record_end(tess_device *d, const tess_stream *stream, tess_graph **out, tess_error *error) {
+    tess_graph *g = out ? calloc(1, sizeof *g) : NULL;
+    tess_status s = cuda_enter(d, error);
+    if (s == TESS_OK) {
+        CUresult r = end(d, (CUstream)stream->handle, g ? &g->exec : NULL);
+        cuda_leave(d);
+        if (r && out)
+            s = cuda_failed(d, r, "what was recorded", error);
+        else if (out && !g)
+            s = tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory for a graph");
+    }
+    if (s || !out) {
+        free(g);
+        return s;
+    }
+    g->device = d;
+    *out = g;
+    return TESS_OK;
+}
+
+tess_status cuda_graph_run(tess_graph *g, const tess_stream *stream, tess_error *error) {
+    tess_device *d = g->device;
+    tess_status s = cuda_enter(d, error);
+    if (s)
+        return s;
+    CUresult r = cuda_batch_flush(d);
+    r = r ? r : d->cu->cuGraphLaunch(g->exec, (CUstream)stream->handle);
+    cuda_leave(d);
+    return r ? cuda_failed(d, r, "running what was recorded", error) : TESS_OK;
+}
+
+void cuda_graph_destroy(tess_graph *g) {
+    if (!g)
+        return;
+    if (cuda_enter(g->device, NULL) == TESS_OK) {
+        g->device->cu->cuGraphExecDestroy(g->exec);
+        cuda_leave(g->device);
+    }
+    free(g);
+}
+
+tess_status cuda_optimizer_prepare(void *ctx, const tess_optimizer *o, void *out) {
+    char *to = out;
+    (void)ctx;
+    if (!o->step || (o->n_segments && !o->segments))
+        return TESS_E_INVALID;
+    for (uint32_t i = 0; i < o->n_segments; i++) {
+        tess_step_constants c;
+        tess_step_prepare(o, TESS_AT(o->segments, i), &c);
+        memset(to, 0, TESS_PREPARED_BYTES);
+        memcpy(to, &c, sizeof c);
+        to += TESS_PREPARED_BYTES;
+    }
+    return TESS_OK;
+}
