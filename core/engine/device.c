@@ -26,9 +26,9 @@ tess_status tess__device_describe(const tess__device *d, int32_t index, tess_dev
     CALL(d, describe, d->plugin->ctx, index, out);
 }
 
-static tess_status create_stream(tess__device *d, void *stream) {
+static tess_status create_stream(tess__device *d, void *stream, int own) {
     d->compute = (tess_stream){ .mem = d->mem, .handle = stream };
-    d->own_stream = d->mem == TESS_MEM_HOST && !stream; /* else null is the device's default stream */
+    d->own_stream = (own || d->mem == TESS_MEM_HOST) && !stream; /* else null is the device's default stream */
     if (d->own_stream && HAS(d, stream_create))
         CALL(d, stream_create, d->handle, TESS_STREAM_COMPUTE, &d->compute);
     if (!d->own_stream && HAS(d, stream_import))
@@ -36,10 +36,10 @@ static tess_status create_stream(tess__device *d, void *stream) {
     return TESS_OK;
 }
 
-tess_status tess__device_create(tess__device *d, int32_t index, uint64_t budget_bytes, void *stream) {
+tess_status tess__device_create(tess__device *d, int32_t index, uint64_t budget_bytes, void *stream, int own) {
     tess_error e = { .struct_size = sizeof e };
     tess_status s = d->ops->create(d->plugin->ctx, index, budget_bytes, &d->handle, &e);
-    return s ? tess__device_failed(d, s, &e) : create_stream(d, stream);
+    return s ? tess__device_failed(d, s, &e) : create_stream(d, stream, own);
 }
 
 void tess__device_destroy(tess__device *d) {
@@ -130,4 +130,34 @@ int tess__device_times_events(const tess__device *d) {
 
 tess_status tess__device_elapsed(const tess__device *d, tess_event *from, tess_event *to, int64_t *out) {
     return d->ops->event_elapsed_ns(from, to, out);
+}
+
+/* ---- what a stream is given, recorded ---- */
+
+int tess__device_records(const tess__device *d) {
+    return tess__records(d->ops);
+}
+
+tess_status tess__device_record_begin(const tess__device *d) {
+    CALL(d, record_begin, d->handle, &d->compute);
+}
+
+tess_status tess__device_record_end(const tess__device *d, tess_graph **out) {
+    CALL(d, record_end, d->handle, &d->compute, out);
+}
+
+tess_status tess__device_graph_run(const tess__device *d, tess_graph *g) {
+    CALL(d, graph_run, g, &d->compute);
+}
+
+void tess__device_graph_end(const tess__device *d, tess_graph *g) {
+    if (g)
+        d->ops->graph_destroy(g);
+}
+
+tess_status tess__device_prepare(const tess__device *d, const tess_optimizer *o, void *out) {
+    tess_status s = d->ops->optimizer_prepare(d->plugin->ctx, o, out);
+    return tess__device_failed(
+        d, s,
+        &(tess_error){ .struct_size = sizeof(tess_error), .message = "the optimizer's numbers of a step are refused" });
 }

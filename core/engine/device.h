@@ -18,8 +18,9 @@ void tess__device_use(tess__device *, const tess__plugin *); /* before all else 
 tess_status tess__device_failed(const tess__device *, tess_status, const tess_error *);
 /** `index` -1: what all of its kind have in common. */
 tess_status tess__device_describe(const tess__device *, int32_t index, tess_device_info *out);
-/** `stream`: the program's; null: one of our own, or the device's default. */
-tess_status tess__device_create(tess__device *, int32_t index, uint64_t budget_bytes, void *stream);
+/** `stream`: the program's; null: one of our own where `own` or where the device is the host, else the device's
+ * default. */
+tess_status tess__device_create(tess__device *, int32_t index, uint64_t budget_bytes, void *stream, int own);
 void tess__device_destroy(tess__device *);          /* not created is fine */
 int tess__device_has_streams(const tess__device *); /* of its own, whose memory the host may not touch */
 
@@ -35,6 +36,15 @@ int tess__device_times_events(const tess__device *);
 tess_status tess__device_elapsed(const tess__device *, tess_event *from, tess_event *to, int64_t *out);
 int tess__device_offers(const tess__device *, tess_kernel *); /* such a kernel */
 tess_status tess__device_kernel(const tess__device *, tess_kernel *, const tess_stream *stream);
+
+/** The four slots for graphs, and optimizer_prepare. */
+int tess__device_records(const tess__device *);
+tess_status tess__device_record_begin(const tess__device *);
+/** `out` null: what was recorded is dropped. */
+tess_status tess__device_record_end(const tess__device *, tess_graph **out);
+tess_status tess__device_graph_run(const tess__device *, tess_graph *);
+void tess__device_graph_end(const tess__device *, tess_graph *); /* null is fine */
+tess_status tess__device_prepare(const tess__device *, const tess_optimizer *, void *out);
 
 tess_status tess__device_stream(const tess__device *, uint32_t role, tess_stream *out);
 void tess__device_stream_end(const tess__device *, tess_stream *); /* none is fine */

@@ -172,9 +172,9 @@ static tess_status share_buffers(tess *t, const tess__instr *in) {
 }
 
 /* Nobody but the optimizer's kernels needs the norm, and the device makes their factor of it. */
-static int device_clips(const tess *t) {
+int tess__device_clips(const tess *t) {
     tess_kernel k = { .kernel = TESS_K_CLIP, .in_dtype = TESS_I64, .out_dtype = TESS_F32, .n_in = 1 };
-    if (t->pass.program->kind != TESS__PASS_CLIP || !t->streams.on || !tess__device_offers(&t->device, &k))
+    if (!t->streams.on || !tess__device_offers(&t->device, &k))
         return 0;
     for (int32_t g = 0; g < t->plan.layout.n_groups; g++)
         if (t->plan.layout.groups[g].trainable && !tess__steps_on_device(t, g))
@@ -185,9 +185,9 @@ static int device_clips(const tess *t) {
 /* The limbs go to the host first, where the program may ask for the norm: the factor takes their place. */
 static tess_status clip_on_device(tess *t) {
     const void *in[1] = { tess__address_of(t, TESS__LIMBS, 0) };
-    t->step.norm_limbs = tess__address_of(t, TESS__NORM_RESULT, 0);
-    TRY(tess__norm_take(&t->streams, tess__address_of(t, TESS__NORM_RESULT, 0), in[0],
-                        TESS__NORM_LIMBS * sizeof(int64_t)));
+    int64_t *limbs = tess__of_pass(t, TESS__NORM_RESULT, TESS__NORM_LIMBS * sizeof *limbs);
+    t->step.norm_limbs = limbs;
+    TRY(tess__norm_take(&t->streams, limbs, in[0], TESS__NORM_LIMBS * sizeof *limbs));
     tess_kernel k = { .kernel = TESS_K_CLIP,
                       .in_dtype = TESS_I64,
                       .out_dtype = TESS_F32,
@@ -202,7 +202,7 @@ static tess_status clip_on_device(tess *t) {
 
 static tess_status norm_finish(tess *t) {
     int64_t limbs[TESS__NORM_LIMBS];
-    if (t->step.options && device_clips(t))
+    if (t->step.options && t->pass.program->kind == TESS__PASS_CLIP && tess__device_clips(t))
         return clip_on_device(t);
     TRY(tess__streams_read(&t->streams, limbs, tess__address_of(t, TESS__LIMBS, 0), sizeof limbs));
     t->step.norm = tess__norm_result(limbs);
@@ -216,10 +216,17 @@ static tess_status norm_finish(tess *t) {
 /* ---- the loop ---- */
 
 static tess_status copy_input(tess *t) {
-    if (!t->plan.setup.input_bytes)
+    uint64_t bytes = t->plan.setup.input_bytes;
+    if (!bytes)
         return TESS_OK;
+    if (t->streams.late) { /* the program may change it before it is copied */
+        void *batch = tess__of_pass(t, TESS__BATCH, bytes);
+        memcpy(batch, t->pass.run->batch, bytes);
+        return tess__device_copy(&t->device, tess__address_of(t, TESS__INPUT, 0), t->device.mem, batch, TESS_MEM_PINNED,
+                                 bytes, NULL);
+    }
     TRY(tess__device_copy(&t->device, tess__address_of(t, TESS__INPUT, 0), t->device.mem, t->pass.run->batch,
-                          TESS_MEM_HOST, t->plan.setup.input_bytes, NULL));
+                          TESS_MEM_HOST, bytes, NULL));
     return tess__batch_mark(&t->streams);
 }
 
@@ -227,7 +234,7 @@ static tess_status copy_result(tess *t, int32_t block) {
     uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
     if (!t->pass.run->result || !bytes)
         return TESS_OK;
-    return tess__result_take(&t->streams, t->pass.run->result, tess__address_of(t, TESS__RESULT, 0),
+    return tess__result_take(&t->streams, t->pass.run->result, tess__of_pass(t, TESS__RESULT, bytes),
                              tess__address_of(t, TESS__OUTPUT, block), bytes);
 }
 

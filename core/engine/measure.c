@@ -142,6 +142,19 @@ static uint64_t mirror(const tess__plan *p, int role) {
     return bytes < TESS__MIRROR_CHUNK ? bytes : TESS__MIRROR_CHUNK;
 }
 
+/* An optimizer's segments are never more than the parameters. */
+static uint64_t numbers(const tess__plan *p) {
+    uint64_t n = 0;
+    for (int32_t i = 0; i < p->model.n_params; i++)
+        n += p->model.params[i].tied_to == i && !(p->model.params[i].flags & TESS_BUFFER);
+    return n * TESS_PREPARED_BYTES;
+}
+
+/* Every pass that may be under way has some of its own. */
+static uint64_t on_the_way(const tess__plan *p, uint64_t bytes) {
+    return p->setup.late && p->model.n_blocks ? 2 * tess__round_up(bytes, p->setup.align) : bytes;
+}
+
 static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tess__program *program, int role) {
     switch (role) {
     case TESS__BUFFERS: return p->layout.buffer_bytes;
@@ -152,8 +165,11 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__MIRROR_STAGE: return mirror(p, role);
     case TESS__MIRROR_SCRATCH: return needs->mirror;
     case TESS__INPUT: return p->setup.input_bytes;
-    case TESS__RESULT: return p->model.blocks[p->model.n_blocks - 1].options.output_bytes;
-    case TESS__NORM_RESULT:
+    case TESS__PREPARED: return on_the_way(p, numbers(p));
+    case TESS__NUMBERS: return numbers(p);
+    case TESS__BATCH: return on_the_way(p, p->setup.input_bytes);
+    case TESS__RESULT: return on_the_way(p, p->model.blocks[p->model.n_blocks - 1].options.output_bytes);
+    case TESS__NORM_RESULT: return on_the_way(p, TESS__NORM_LIMBS * sizeof(int64_t));
     case TESS__LIMBS: return TESS__NORM_LIMBS * sizeof(int64_t);
     case TESS__LIMBS_SCRATCH: return needs->norm;
     case TESS__CHUNK: return needs->chunk;
@@ -180,6 +196,9 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__MIRROR_SCRATCH:
     case TESS__RESULT:
     case TESS__NORM_RESULT:
+    case TESS__BATCH:
+    case TESS__PREPARED:
+    case TESS__NUMBERS:
     case TESS__INPUT:
     case TESS__LIMBS:
     case TESS__LIMBS_SCRATCH:

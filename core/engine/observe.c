@@ -196,10 +196,10 @@ static void put_plugins(const tess *t, tess_stats *s) {
     s->plugin_stated_bytes = tess__stated_bytes(&t->plan);
 }
 
-/* Waits for a device that clipped by itself. */
+/* Waits for a device that clipped by itself, unless passes are waited for apart. */
 static tess_status norm_of_step(const tess *t, double *out) {
-    const int64_t *limbs = t->error ? NULL : t->step.norm_limbs;
-    if (limbs)
+    const int64_t *limbs = t->error ? NULL : t->streams.late ? t->streams.limbs : t->step.norm_limbs;
+    if (limbs && !t->streams.late)
         TRY(tess__norm_wait(&t->streams));
     *out = limbs ? tess__norm_result(limbs) : t->step.has_norm ? t->step.norm : -1;
     return TESS_OK;

@@ -116,7 +116,7 @@ int32_t tess__device_index(const tess *t) {
 
 static tess_status create_device(tess *t) {
     TRY(tess__device_create(&t->device, tess__device_index(t), t->plan.setup.env.device_budget_bytes,
-                            t->settings.options.stream));
+                            t->settings.options.stream, t->plan.setup.repeats));
     return tess__streams_start(&t->streams, &t->device, &t->comms);
 }
 
@@ -256,6 +256,7 @@ tess_status tess_close(tess *t) {
     t->comms.control = NULL;
     tess__fewer_end(t);
     tess__guard_destroy(t->pass.guard);
+    tess__graphs_drop(&t->graphs, &t->device);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
     tess__device_destroy(&t->device);

@@ -134,8 +134,16 @@ static tess_status drop(tess *t) {
     return TESS_OK;
 }
 
+static tess_status step(tess *t, const tess_optimizer_options *o) {
+    if (t->streams.late)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_step, and tess_options.flags has TESS_OPTIONS_LATE: a step comes with a "
+                          "tess_run");
+    return tess__step_run(t, o);
+}
+
 tess_status tess_step(tess *t, const tess_optimizer_options *o) {
-    TESS__PUBLIC(t, tess__step_run(t, o));
+    TESS__PUBLIC(t, step(t, o));
 }
 
 tess_status tess_grad_norm(tess *t, float *out) {

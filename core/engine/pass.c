@@ -192,6 +192,7 @@ static tess_status recompile(tess *t, uint32_t pass_kind) {
                   (unsigned long long)t->pass.n_recompiles);
     TRY(tess__handshake_programs(t, slot, 1));
     TRY(tess__plan_check_budget(&t->plan));
+    tess__graphs_drop(&t->graphs, &t->device);
     return tess__step_arena_grow(&t->memory);
 }
 

@@ -28,6 +28,7 @@ static void forget_pass(tess *t) {
     t->pass.ended_by = NULL;
     t->step.options = NULL;
     t->step.norm_limbs = NULL;
+    tess__result_forget(&t->streams);
 }
 
 /* In the order of tess_close: requests, lanes, memory, communicators, control plane. Images stay, and with them all
@@ -37,6 +38,7 @@ static void leave_group(tess *t) {
     tess__comms_abort(&t->comms, TESS_E_LOST);
     tess__drop_requests(t);
     tess__moves_end(t);
+    tess__graphs_drop(&t->graphs, &t->device);
     tess__memory_forget(&t->memory, &t->pass.deviating_program);
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, 0);

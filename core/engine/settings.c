@@ -37,6 +37,9 @@ static tess_status read_switches(tess *t) {
         status = tess__option_flag("deterministic", &s->deterministic);
     if (!status)
         status = tess__option_flag("strict", &t->settings.strict);
+    s->graphs = 1;
+    if (!status)
+        status = tess__option_flag("graphs", &s->graphs);
     if (!status)
         status = tess__option_real("timeout", &timeout);
     const char *prefetch = tess__option_text("prefetch");
@@ -62,6 +65,8 @@ static tess_status read_switches(tess *t) {
     s->input_bytes = t->settings.options.input_bytes;
     s->step_in_pass = (t->settings.options.flags & TESS_OPTIONS_STEP_IN_PASS) != 0;
     s->no_clip = (t->settings.options.flags & TESS_OPTIONS_NO_CLIP) != 0;
+    s->repeats = (t->settings.options.flags & TESS_OPTIONS_REPEAT) != 0;
+    s->late = (t->settings.options.flags & TESS_OPTIONS_LATE) != 0;
     t->settings.timeout_ns = (int64_t)(timeout * (double)SECOND);
     t->settings.activations = strdup(activations);
     if (!t->settings.activations)

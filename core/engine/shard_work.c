@@ -118,6 +118,9 @@ tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn r
     o.n_segments = (uint32_t)(t->step.first_segment[g + 1] - t->step.first_segment[g]);
     if (!o.n_segments)
         return TESS_OK;
+    if (t->graphs.recording)
+        o.prepared =
+            (char *)tess__address_of(t, TESS__NUMBERS, 0) + (size_t)t->step.first_segment[g] * TESS_PREPARED_BYTES;
     tess_kernel k = { .kernel = TESS_K_OPTIMIZER,
                       .in_dtype = group->grad_shard,
                       .out_dtype = group->master,

@@ -4,6 +4,7 @@
 #define TESS_ENGINE_H
 #include "base/options.h"
 #include "comms.h"
+#include "graphs.h"
 #include "guard.h"
 #include "device.h"
 #include "memory.h"
@@ -84,6 +85,7 @@ struct tess {
     tess__memory memory;
     tess__transfers transfers;
     tess__recorder recorder;
+    tess__graphs graphs;
     tess__pass_run pass;
     tess__step step;
     tess__mirror mirror;
@@ -189,6 +191,12 @@ int tess__steps_on_device(const tess *, int32_t group); /* and it has something 
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);
+/** The running pass's part of what is on its way between host and device; `bytes` of each. */
+static inline void *tess__of_pass(const tess *t, int role, uint64_t bytes) {
+    char *at = tess__address(&t->memory, role, 0);
+    return at + (uint64_t)t->streams.pass * tess__round_up(bytes, t->plan.setup.align);
+}
+int tess__device_clips(const tess *t);
 /** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
 void tess__doing_event(tess *, const tess__event *);
 /** Takes the program's live step buffers and sharded gradients off the books. */

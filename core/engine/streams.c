@@ -18,6 +18,8 @@ tess_status tess__streams_start(tess__streams *q, const tess__device *device, te
     TRY(tess__device_event(device, &q->synced));
     TRY(tess__device_event(device, &q->result_there));
     TRY(tess__device_event(device, &q->norm_there));
+    for (int i = 0; i < TESS__PASSES; i++)
+        TRY(tess__device_event(device, &q->passes[i].over));
     return tess__device_event(device, &q->batch_taken);
 }
 
@@ -45,6 +47,8 @@ void tess__streams_end(tess__streams *q) {
         return;
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         tess__device_event_end(q->device, events[i]);
+    for (int i = 0; i < TESS__PASSES; i++)
+        tess__device_event_end(q->device, q->passes[i].over);
     give_back(q, &q->up);
     give_back(q, &q->down);
     *q = (tess__streams){ .on = 0 };
@@ -98,11 +102,13 @@ static tess__retired next_retired(tess__streams *q) {
     return r;
 }
 
-/* Frees those that have ended, oldest first; waits for them when `all` have to end, or when there is no room. */
-static tess_status sweep(tess__streams *q, int all) {
+/* Frees those that have ended, oldest first; waits for them when they have to end, being among the first `due` of all,
+ * or when there is no room. */
+static tess_status sweep(tess__streams *q, uint64_t due) {
     while (q->n_retired > 0) {
         tess__retired *r = &q->retired[q->first_retired];
-        if (!all && q->n_retired < TESS__RETIRED && !tess__comm_has_ended(q->comms, r->request))
+        uint64_t before = q->ever_retired - (uint64_t)q->n_retired;
+        if (before >= due && q->n_retired < TESS__RETIRED && !tess__comm_has_ended(q->comms, r->request))
             return TESS_OK;
         TRY(tess__comm_wait(q->comms, r->which, r->request, r->seq));
         tess__comm_free(q->comms, next_retired(q).request);
@@ -117,6 +123,7 @@ void tess__streams_drop(tess__streams *q) {
 
 tess_status tess__retire(tess__streams *q, int which, tess_request *request, uint64_t seq) {
     q->retired[(q->first_retired + q->n_retired++) % TESS__RETIRED] = (tess__retired){ request, seq, which };
+    q->ever_retired++;
     TRY(tess__comm_wait_on_stream(q->comms, request, &q->device->compute));
     return sweep(q, 0);
 }
@@ -126,7 +133,7 @@ tess_status tess__retire(tess__streams *q, int which, tess_request *request, uin
 tess_status tess__streams_sync(tess__streams *q) {
     if (!q->on)
         return TESS_OK;
-    TRY(sweep(q, 1)); /* what a lost rank would keep us waiting for */
+    TRY(sweep(q, q->ever_retired)); /* what a lost rank would keep us waiting for */
     TRY(tess__device_record(q->device, q->synced, &q->device->compute));
     return tess__device_event_wait(q->device, q->synced, -1);
 }
@@ -153,9 +160,16 @@ tess_status tess__batch_mark(tess__streams *q) {
 /* ---- a pass's result ---- */
 
 tess_status tess__result_take(tess__streams *q, void *to, void *at, const void *from, uint64_t bytes) {
+    tess__late_pass *pass = &q->passes[q->pass];
     if (!q->on)
         return tess__streams_read(q, to, from, bytes);
     TRY(tess__device_copy(q->device, at, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
+    if (q->late) {
+        pass->result = to;
+        pass->result_at = at;
+        pass->result_bytes = bytes;
+        return TESS_OK;
+    }
     TRY(tess__device_record(q->device, q->result_there, &q->device->compute));
     q->result = to;
     q->result_at = at;
@@ -163,11 +177,49 @@ tess_status tess__result_take(tess__streams *q, void *to, void *at, const void *
     return TESS_OK;
 }
 
+void tess__result_again(tess__streams *q, const tess__late_pass *as, void *to) {
+    tess__late_pass *pass = &q->passes[q->pass];
+    pass->result = to;
+    pass->result_at = as->result_at;
+    pass->result_bytes = as->result_bytes;
+    pass->limbs = as->limbs;
+}
+
+static tess_status wait_for(tess__streams *q, tess__late_pass *pass) {
+    if (!pass->under_way)
+        return TESS_OK;
+    TRY(sweep(q, pass->retired)); /* what a lost rank would keep us waiting for */
+    TRY(tess__device_event_wait(q->device, pass->over, -1));
+    if (pass->result)
+        memcpy(pass->result, pass->result_at, pass->result_bytes);
+    q->limbs = pass->limbs;
+    *pass = (tess__late_pass){ .over = pass->over };
+    return TESS_OK;
+}
+
+tess_status tess__passes_wait(tess__streams *q) {
+    for (int i = 0; i < TESS__PASSES; i++) /* the oldest first */
+        TRY(wait_for(q, &q->passes[(q->pass + i) % TESS__PASSES]));
+    return TESS_OK;
+}
+
+/* The next pass takes the oldest one's place, for which the device is still busy with this one. */
+static tess_status go_on(tess__streams *q) {
+    tess__late_pass *pass = &q->passes[q->pass];
+    TRY(tess__device_record(q->device, pass->over, &q->device->compute));
+    pass->retired = q->ever_retired;
+    pass->under_way = 1;
+    q->pass = (q->pass + 1) % TESS__PASSES;
+    return wait_for(q, &q->passes[q->pass]);
+}
+
 /* The batch was copied before the result, so one wait is enough for both. */
 tess_status tess__pass_wait(tess__streams *q) {
     if (!q->on)
         return TESS_OK;
-    TRY(sweep(q, 1)); /* what a lost rank would keep us waiting for */
+    if (q->late)
+        return go_on(q);
+    TRY(sweep(q, q->ever_retired)); /* what a lost rank would keep us waiting for */
     TRY(tess__device_event_wait(q->device, q->result ? q->result_there : q->batch_taken, -1));
     if (q->result)
         memcpy(q->result, q->result_at, q->result_bytes);
@@ -177,10 +229,17 @@ tess_status tess__pass_wait(tess__streams *q) {
 
 void tess__result_forget(tess__streams *q) {
     q->result = NULL;
+    q->limbs = NULL;
+    for (int i = 0; i < TESS__PASSES; i++)
+        q->passes[i] = (tess__late_pass){ .over = q->passes[i].over };
 }
 
 tess_status tess__norm_take(tess__streams *q, void *to, const void *from, uint64_t bytes) {
     TRY(tess__device_copy(q->device, to, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
+    if (q->late) {
+        q->passes[q->pass].limbs = to;
+        return TESS_OK;
+    }
     return tess__device_record(q->device, q->norm_there, &q->device->compute);
 }
 

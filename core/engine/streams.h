@@ -6,6 +6,7 @@
 #define TESS_STREAMS_H
 #include "comms.h"
 #include "device.h"
+#include "plan/setup.h"
 #include "timeline.h"
 
 enum { TESS__STREAM_EVENTS = 64, TESS__RETIRED = 64 };
@@ -23,6 +24,16 @@ typedef struct { /* a collective that a stream waits for instead of the engine's
     int which;
 } tess__retired;
 
+typedef struct {           /* a pass for whose end the host does not wait at once */
+    void *result;          /* the program's, into which a result goes when the pass is over; null: none */
+    const void *result_at; /* where it waits until then: page-locked */
+    uint64_t result_bytes;
+    const int64_t *limbs; /* of its norm, the same; null: the device did not clip */
+    uint64_t retired;     /* collectives retired until its end */
+    tess_event *over;
+    int under_way;
+} tess__late_pass;
+
 typedef struct {
     const tess__device *device;
     tess__comms *comms;
@@ -37,8 +48,13 @@ typedef struct {
     void *result;          /* the program's, into which a result goes when its pass ends; null: none is under way */
     const void *result_at; /* where it waits until then: page-locked, TESS__RESULT */
     uint64_t result_bytes;
+    int late; /* TESS_OPTIONS_LATE: the next line is used, and not the three above */
+    int pass; /* the running pass's place among these: */
+    tess__late_pass passes[TESS__PASSES];
+    const int64_t *limbs; /* of the latest pass that is over; null: none */
     tess__retired retired[TESS__RETIRED];
     int first_retired, n_retired;
+    uint64_t ever_retired;
 } tess__streams;
 
 /** After the device was created. */
@@ -67,11 +83,15 @@ void tess__streams_idle(tess__streams *);
 /** Device memory to the host's, there when it returns. */
 tess_status tess__streams_read(tess__streams *, void *to, const void *from, uint64_t bytes);
 /** The same as tess__streams_read, but the bytes, which go by way of `at`, are there when tess__pass_wait returns; from
- * then on the program's batch may change, too. */
+ * then on the program's batch may change, too. With `late` one tess__pass_wait later. */
 tess_status tess__result_take(tess__streams *, void *to, void *at, const void *from, uint64_t bytes);
 tess_status tess__pass_wait(tess__streams *);
-void tess__result_forget(tess__streams *); /* after an error */
-/** The norm's limbs into page-locked memory, there when tess__norm_wait returns. */
+tess_status tess__passes_wait(tess__streams *); /* and all before */
+void tess__result_forget(tess__streams *);      /* after an error */
+/** The running pass leaves its result and norm where one that was recorded did. */
+void tess__result_again(tess__streams *, const tess__late_pass *as, void *to);
+/** The norm's limbs into page-locked memory, there when tess__norm_wait returns. With `late` they belong to the pass.
+ */
 tess_status tess__norm_take(tess__streams *, void *to, const void *from, uint64_t bytes);
 tess_status tess__norm_wait(const tess__streams *);
 /** The program's batch has been queued for its copy. */

@@ -351,8 +351,16 @@ static tess_status form_groups(tess__model *m, const tess__setup *s, tess__layou
 
 /* The host must not wait in the middle of a pass: its values come by copies that go on beside. */
 static void measure_results(const tess__model *m, const tess__setup *s, tess__layout *l) {
+    l->passes = 1;
     if (!tess__has_streams(s->device, s->env.mem))
         return;
+    if (s->late && m->n_blocks) {
+        l->passes = TESS__PASSES;
+        l->batch_bytes = s->input_bytes;
+        if (tess__may_record(s) && s->optimizer)
+            l->prepared_bytes =
+                (uint64_t)l->n_order * TESS_PREPARED_BYTES; /* segments are never more than parameters */
+    }
     l->result_bytes = m->n_blocks ? m->blocks[m->n_blocks - 1].options.output_bytes : 0;
     l->norm_result_bytes = s->optimizer ? TESS__NORM_LIMBS * sizeof(int64_t) : 0;
 }

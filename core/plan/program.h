@@ -23,6 +23,9 @@ enum tess__role {
     TESS__MIRROR_SCRATCH,
     TESS__RESULT,      /* 0: a pass's result, in page-locked memory until the host waits for the pass */
     TESS__NORM_RESULT, /* 0: the limbs of the norm that a device clips with, the same */
+    TESS__BATCH,       /* 0: a batch on its way to the device, the same */
+    TESS__PREPARED,    /* 0: the optimizer's numbers of a step on their way there, the same */
+    TESS__NUMBERS,     /* 0: and there, where its kernels read them */
     TESS__SUM0,        /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
     TESS__SUM_LAST = TESS__SUM0 + 15,
     /* step: one region, reused */

@@ -115,6 +115,10 @@ static tess_status lend(tess__program *out, const tess__group *g, int32_t index,
     return r.bytes ? tess__program_buffer(out, &r, &at) : TESS_OK;
 }
 
+static uint64_t for_passes(const tess__setup *s, const tess__layout *l, uint64_t bytes) {
+    return l->passes * tess__round_up(bytes, s->align);
+}
+
 tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
     const tess__rest device = { .domain = TESS_DOMAIN_DEVICE }, locked = { .domain = TESS_DOMAIN_HOST };
     tess__program_clear(out);
@@ -137,8 +141,12 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
                      s->align));
     }
     TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
-    TRY(keep(out, TESS__RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, l->result_bytes, s->align));
-    TRY(keep(out, TESS__NORM_RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, l->norm_result_bytes, s->align));
+    TRY(keep(out, TESS__RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->result_bytes), s->align));
+    TRY(keep(out, TESS__NORM_RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->norm_result_bytes),
+             s->align));
+    TRY(keep(out, TESS__BATCH, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->batch_bytes), s->align));
+    TRY(keep(out, TESS__PREPARED, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->prepared_bytes), s->align));
+    TRY(keep(out, TESS__NUMBERS, 0, device, TESS_CAT_TEMPORARY, -1, l->prepared_bytes, s->align));
     if (s->snapshot) {
         const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
         TRY(keep(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));

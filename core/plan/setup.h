@@ -5,6 +5,7 @@
 #include <tessera/plugin_helpers.h>
 #include <tessera/tessera.h>
 
+enum { TESS__PASSES = 2 /* under way at once, with TESS_OPTIONS_LATE */ };
 enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE };
 
 typedef struct {
@@ -23,6 +24,8 @@ typedef struct {
     const char *activation_spec; /* a text that tells blocks apart, else null; and what the plan made of it: */
     const uint8_t *modes;        /* by block; null: `activations` */
     int step_in_pass, no_clip;   /* TESS_OPTIONS_STEP_IN_PASS, TESS_OPTIONS_NO_CLIP */
+    int late, repeats;           /* TESS_OPTIONS_LATE, TESS_OPTIONS_REPEAT */
+    int graphs;                  /* TESSERA_GRAPHS: a pass that repeats may be recorded */
     uint32_t optimizer;          /* TESS_OPT_…, 0: none, or the program's own */
     int own_optimizer;
     int32_t n_states; /* of the optimizer, per parameter */
@@ -82,6 +85,16 @@ static inline int tess__one_memory(const tess__setup *s) {
 /** Whether the device has streams of its own, and memory that the host may not touch. */
 static inline int tess__has_streams(const tess_device_ops *device, uint32_t mem) {
     return mem != TESS_MEM_HOST && TESS_CAN(tess_device_ops, device, stream_create);
+}
+
+/** Whether what is put into a stream can be recorded, and a step's own numbers come by memory. */
+static inline int tess__records(const tess_device_ops *device) {
+    return TESS_CAN(tess_device_ops, device, record_begin) && TESS_CAN(tess_device_ops, device, optimizer_prepare);
+}
+
+/** One rank alone: plugins that move data between ranks cannot be recorded. */
+static inline int tess__may_record(const tess__setup *s) {
+    return s->repeats && s->graphs && s->late && s->nranks == 1 && s->accum == 1 && tess__records(s->device);
 }
 
 enum { TESS__SNAPSHOT_ALIGN = 4096 }; /* of its beginning: the disk takes whole blocks from it without a copy */

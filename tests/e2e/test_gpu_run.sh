@@ -26,7 +26,7 @@ for tool in memcheck racecheck initcheck synccheck; do
   done
   [ "$(grep -c -- "^--tool $tool --error-exitcode 9 " sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
 done
-for part in test_cuda_ops test_cuda_models mnist gpt-bf16-all gpu_bench; do
+for part in test_cuda_ops test_cuda_models mnist gpt-bf16-all graphs gpu_bench; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"

@@ -116,7 +116,8 @@ static tool_planner planner_of(const train_settings *s) {
 static uint32_t promises_of(const train_settings *s) {
     if (s->steps_apart)
         return 0;
-    return TESS_OPTIONS_STEP_IN_PASS | (s->clip > 0 ? 0 : TESS_OPTIONS_NO_CLIP);
+    return TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
+           (s->clip > 0 ? 0 : TESS_OPTIONS_NO_CLIP);
 }
 
 tess_status model_run_open(const train_settings *s, int32_t plan_ranks, tool_planner *planner, model_options *how,

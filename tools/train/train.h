@@ -41,6 +41,10 @@ extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, trai
 /** Warm-up of at most 100 steps, then a cosine to a tenth of the rate. */
 double train_cosine_rate(const train_run *, uint64_t step);
 
+typedef struct {
+    double rate, started, run_seconds; /* started 0: no step */
+} train_step_times;
+
 struct train_run {
     train_settings s;
     const train_task_ops *ops;
@@ -76,6 +80,9 @@ struct train_run {
     uint64_t steps_done, first_step;  /* since the run's beginning; those done before this process */
     uint64_t group_step;              /* those done when this group of ranks was formed */
     int joins;                        /* in the place of a lost rank, until train_recover */
+    int is_late;                      /* a step's loss is read while the next one is under way */
+    train_step_times late;            /* the one whose loss is still to be read */
+    double over;                      /* when the latest step was over; 0: never */
     int saving;                       /* a checkpoint is on its way */
     tess_status save_failed;          /* the last one's, when the disk refused it */
     int interrupted;                  /* the signal that ended the loop; 0: none */

@@ -40,17 +40,45 @@ static tess_status run_microbatches(train_run *r, double *loss) {
         run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
         run.step = k == accum - 1 ? &r->optimizer : NULL;
         double began = tool_seconds();
-        status = model_run(r->t, r->m, &run);
+        status = r->is_late ? model_run_late(r->t, r->m, &run) : model_run(r->t, r->m, &run);
         r->run_seconds += tool_seconds() - began;
-        if (status == TESS_OK)
+        if (status == TESS_OK && !r->is_late)
             *loss += r->result->loss / (double)r->result->count / accum;
     }
     return status;
 }
 
+/* steps_done has grown by it. */
+static tess_status step_is_over(train_run *r, const train_step_times *of, double loss) {
+    double now = tool_seconds(), took = now - (r->over > of->started ? r->over : of->started);
+    r->over = now;
+    r->seconds += took;
+    r->loss = loss;
+    train_lives_step(r);
+    train_watch_step(r, of->rate, took, train_output_shows(r));
+    train_output_step(r, of->rate, took);
+    return train_spans_step(r, of->run_seconds, took);
+}
+
+/* The loss of a step comes while the device works on the next one. `r->result` is then of the earlier one. */
+static tess_status settle_late(train_run *r) {
+    train_step_times of = r->late;
+    if (!of.started)
+        return TESS_OK;
+    r->late.started = 0;
+    return step_is_over(r, &of, r->result->loss / (double)r->result->count);
+}
+
+/* Before anything but the next step. */
+static tess_status settle(train_run *r) {
+    tess_status status = r->late.started ? tess_run_wait(r->t) : TESS_OK;
+    return status == TESS_OK ? settle_late(r) : status;
+}
+
 static tess_status train_step(train_run *r) {
-    double loss = 0, rate = r->ops->rate(r, r->steps_done), started = tool_seconds(), ran = r->run_seconds;
-    r->optimizer.lr = (float)rate;
+    double loss = 0, ran = r->run_seconds;
+    train_step_times of = { .rate = r->ops->rate(r, r->steps_done), .started = tool_seconds() };
+    r->optimizer.lr = (float)of.rate;
     if (r->steps_done > r->group_step)
         tool_alloc_window_begin();
     tess_status status = run_microbatches(r, &loss);
@@ -58,19 +86,24 @@ static tess_status train_step(train_run *r) {
     if (status == TESS_OK)
         status = tess_all_reduce(r->t, shared, 2, TESS_F64, TESS_AVG);
     tool_alloc_window_end();
+    if (status == TESS_OK)
+        status = settle_late(r);
     if (status != TESS_OK)
         return status;
-    loss = shared[0];
     if (shared[1] > 0)
         r->interrupted = train_asked_to_end(r) ? train_asked_to_end(r) : SIGTERM;
-    double took = tool_seconds() - started;
-    r->seconds += took;
+    of.run_seconds = r->run_seconds - ran;
     r->steps_done++;
-    r->loss = loss;
-    train_lives_step(r);
-    train_watch_step(r, rate, took, train_output_shows(r));
-    train_output_step(r, rate, took);
-    return train_spans_step(r, r->run_seconds - ran, took);
+    if (!r->is_late)
+        return step_is_over(r, &of, shared[0]);
+    r->late = of;
+    return TESS_OK;
+}
+
+/* Something looks at the run between this step and the next. */
+static int is_watched(const train_run *r, uint64_t done) {
+    return r->ledger.points || (r->task.eval_every && done % r->task.eval_every == 0) ||
+           (r->s.save && r->s.save_every && done % r->s.save_every == 0);
 }
 
 static tess_status train_loop(train_run *r) {
@@ -81,10 +114,12 @@ static tess_status train_loop(train_run *r) {
         status = train_ledger_begin(r);
         if (status == TESS_OK)
             status = train_step(r);
-        if (status == TESS_OK)
-            status = train_ledger_end(r);
         uint64_t done = r->steps_done;
         int last = done == r->task.steps;
+        if (status == TESS_OK && (last || r->interrupted || is_watched(r, done)))
+            status = settle(r);
+        if (status == TESS_OK)
+            status = train_ledger_end(r);
         if (status == TESS_OK && (last || (r->task.eval_every && done % r->task.eval_every == 0)))
             status = evaluate(r);
         if (status == TESS_OK && r->s.save &&
@@ -208,6 +243,7 @@ static tess_status run(train_run *r) {
         status = shard(r);
     if (status == TESS_OK)
         status = train_feed_open(r);
+    r->is_late = r->feed && r->ranks == 1 && r->s.accum == 1; /* else the ranks' losses are added up in each step */
     if (status == TESS_OK)
         status = train_save_open(r);
     train_lives_open(r);

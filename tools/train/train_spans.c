@@ -8,11 +8,12 @@
 #include "core/readers/planned.h"
 #include "train.h"
 
-enum { SPANS = 1 << 14, MOST_STEPS = 1 << 12, MOST_SAMPLES = 256 };
+enum { SPANS = 1 << 14, MOST_STEPS = 1 << 12, MOST_SAMPLES = 256, WATCHED = 4 /* steps, with is_late */ };
 
 struct train_spans {
     double *run, *step; /* seconds of the last steps, modulo MOST_STEPS */
     uint64_t n;
+    int has_blocks; /* the medians of blocks are written */
 };
 
 /* Only rank 0 is looked at, so that the others pay nothing. */
@@ -55,16 +56,6 @@ static tess_status put_span(void *user, const tess_span *span) {
     if (json_line(j) != 0)
         r->json_failed = 1;
     return TESS_OK;
-}
-
-tess_status train_spans_step(train_run *r, double run_seconds, double step_seconds) {
-    train_spans *s = r->spans;
-    if (!s)
-        return TESS_OK;
-    s->run[s->n % MOST_STEPS] = run_seconds;
-    s->step[s->n++ % MOST_STEPS] = step_seconds;
-    int last_chance = s->n == 1 && r->steps_done == r->task.steps;
-    return s->n == 2 || last_chance ? tess_trace_each(r->t, r->steps_done - 1, put_span, r) : TESS_OK;
 }
 
 /* ---- medians ----------------------------------------------------------------------------------- */
@@ -133,11 +124,30 @@ static tess_status put_blocks(train_run *r) {
     return status;
 }
 
+/* A device that records steps does so when nobody watches them any more. */
+static tess_status stop_watching(train_run *r) {
+    tess_status status = put_blocks(r);
+    r->spans->has_blocks = 1;
+    return status == TESS_OK ? tess_trace(r->t, 0) : status;
+}
+
+tess_status train_spans_step(train_run *r, double run_seconds, double step_seconds) {
+    train_spans *s = r->spans;
+    if (!s)
+        return TESS_OK;
+    s->run[s->n % MOST_STEPS] = run_seconds;
+    s->step[s->n++ % MOST_STEPS] = step_seconds;
+    int last_chance = s->n == 1 && r->steps_done == r->task.steps;
+    if (s->n == 2 || last_chance)
+        return tess_trace_each(r->t, r->steps_done - 1, put_span, r);
+    return s->n == WATCHED && r->is_late ? stop_watching(r) : TESS_OK;
+}
+
 tess_status train_spans_finish(train_run *r) {
     train_spans *s = r->spans;
     if (!s || !s->n)
         return TESS_OK;
-    tess_status status = put_blocks(r);
+    tess_status status = s->has_blocks ? TESS_OK : put_blocks(r);
     uint64_t kept = s->n < MOST_STEPS ? s->n : MOST_STEPS,
              skip = s->n > 1 && s->n <= MOST_STEPS; /* the first warms up */
     json_out *j = &r->json;

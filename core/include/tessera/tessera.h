@@ -57,8 +57,13 @@ enum { /* tess_options.flags */
     TESS_OPTIONS_WIN = 1,         /* what is set there wins over the environment, as a command line does */
     TESS_OPTIONS_STEP_IN_PASS = 2, /* blocks, one microbatch per step: each training pass is a tess_run with its step.
                                     * Nothing is planned that would see gradients between them; another pass is refused */
-    TESS_OPTIONS_NO_CLIP = 4       /* and without clipping, which is then refused: a sharded gradient is planned from its
+    TESS_OPTIONS_NO_CLIP = 4,      /* and without clipping, which is then refused: a sharded gradient is planned from its
                                     * reduction to the step of its unit, not for the whole step */
+    TESS_OPTIONS_LATE = 8,         /* blocks: tess_run leaves its result, and tess_stats.grad_norm, to the next tess_run or
+                                    * to tess_run_wait, so that a GPU is never idle between passes. Page-locked memory for
+                                    * two results and batches is planned. A step comes with a tess_run only */
+    TESS_OPTIONS_REPEAT = 16       /* blocks: their kernels go to tess_info.stream alone, which is one of the engine's own
+                                    * where `stream` is null; tess_run_options.repeat says which passes do the same */
 };
 typedef struct { /* the environment wins over these, unless flags say otherwise: docs/variables.md */
     uint32_t struct_size;
@@ -264,11 +269,19 @@ TESS_API tess_status tess_update(tess *, tess_update_fn fn, void *user);
 typedef struct { /* one pass over the blocks */
     uint32_t struct_size, kind;
     const void *batch; /* host memory, input_bytes; read before the call returns */
-    void *result;      /* host memory, the last block's output_bytes; may be null */
+    void *result;      /* host memory, the last block's output_bytes; may be null. With TESS_OPTIONS_LATE it stays until
+                        * the next tess_run or tess_run_wait has returned, one of which writes it */
     uint64_t microbatch;
     const tess_optimizer_options *step; /* not null: step each unit as its gradient arrives, within this pass */
+    /* With TESS_OPTIONS_REPEAT and TESS_OPTIONS_LATE: 0, or a number. Blocks that are called in passes of the same number,
+     * with the same pointers, put the same into the stream, and do nothing else. So one such pass may be recorded, and run
+     * again without calling them. What differs from step to step, they read from memory; `step` and `microbatch` they do
+     * not look at. TESSERA_GRAPHS=0: they are always called. */
+    uint64_t repeat;
 } tess_run_options;
 TESS_API tess_status tess_run(tess *, const tess_run_options *); /* [C] */
+/** The results of all passes are there. At once without TESS_OPTIONS_LATE, and on devices without streams. */
+TESS_API tess_status tess_run_wait(tess *);
 
 /* ---- the rest ---------------------------------------------------------------------------------- */
 /** [C] Losses and counts; also inside a pass, between an end and the next begin. */

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Passes that a device records and runs again by one call. Everything that a pass puts into the compute stream is
+ * fixed: where buffers lie, by the plan; what blocks do, by the program's promise (tess_run_options.repeat). A step's
+ * own numbers (rates, bias corrections) come in by memory. */
+#ifndef TESS_GRAPHS_H
+#define TESS_GRAPHS_H
+#include "device.h"
+#include "plan/program.h"
+#include "streams.h"
+
+enum { TESS__GRAPHS = 4 };
+
+typedef struct { /* what must be the same; compared as bytes */
+    const tess__program *program;
+    uint64_t repeat;
+    int32_t pass, has_result; /* pass: its place in tess__streams.passes */
+    float grad_scale, clip_norm;
+} tess__graph_key;
+
+typedef struct {
+    tess__graph_key key;
+    int known; /* a pass of this key has run */
+    uint64_t used;
+    tess_graph *graph;    /* null: not recorded yet */
+    tess__late_pass late; /* where it leaves its result and its norm */
+} tess__recorded;
+
+typedef struct {
+    int on;        /* planned for, and the device can */
+    int recording; /* the optimizer takes its numbers from memory */
+    uint64_t used; /* counts */
+    tess__recorded list[TESS__GRAPHS];
+} tess__graphs;
+
+/** The entry for passes of that key, in place of the one used longest ago where there was none. */
+tess__recorded *tess__graphs_find(tess__graphs *, const tess__device *, const tess__graph_key *);
+/** Called between passes: recordings hold addresses that are about to change. */
+void tess__graphs_drop(tess__graphs *, const tess__device *);
+#endif

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 240
+# processors: 2
+# Training on the doubles: the host waits for no step before the next one is under way, and a step is one launch of a CUDA
+# graph. Parameters, losses and bytes are those of a run whose steps are called.
+. "$SOURCE/tests/e2e/lib.sh"
+doubles="$BUILD/tests/doubles"
+[ -e "$doubles/libcublas.so.13" ] || { echo "skipped: the doubles of CUDA and cuBLAS are not built"; exit 77; }
+[ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
+gpt="gpt --batch 2 --layers 1 --heads 1 --width 8 --context 8 --device cuda --sample 0"
+on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=${delay:-0} "$@"; }
+calls() { awk -v name="$2" '$2 == name { n = $3 } END { print n + 0 }' "$1"; } # FILE NAME
+# counted FILE STEPS OPTIONS…: the calls of a run
+counted() {
+  rm -f "$1"
+  TESSERA_DOUBLE_LOG=$1 expect 0 on_double "$TESSERA" train $gpt --quiet --steps "${@:2}"
+}
+# same OPTIONS…: the same bits with graphs and without, and planned bytes
+same() {
+  local graphs summary first=""
+  for graphs in 1 0; do
+    summary=$(TESSERA_GRAPHS=$graphs on_double "$TESSERA" train $gpt --steps 12 --json "$@" 2>said | grep '"summary"') || fail "train $* failed: $(tail -1 said)"
+    summary=${summary// /}
+    [[ $summary =~ \"peak_device_bytes\":([0-9]+).*\"planned_peak_device_bytes\":([0-9]+) ]] || fail "no peaks: $summary"
+    [ "${BASH_REMATCH[1]}" = "${BASH_REMATCH[2]}" ] || fail "$*: ${BASH_REMATCH[1]} bytes, planned ${BASH_REMATCH[2]}"
+    [[ $summary =~ \"params_digest\":\"([0-9a-f]+)\" ]] || fail "no digest: $summary"
+    [ "${first:=${BASH_REMATCH[1]}}" = "${BASH_REMATCH[1]}" ] || fail "$*: $first with graphs, ${BASH_REMATCH[1]} without"
+  done
+}
+delay=50 same --precision bf16
+same --clip 0 --optimizer sgd --momentum 0.9 --strategy none
+same --activations recompute --optimizer adam
+same --accum 2
+
+# Losses of each step: the same in the file, whenever they were read.
+for graphs in 1 0; do
+  TESSERA_GRAPHS=$graphs expect 0 on_double "$TESSERA" train $gpt --steps 7 --quiet --csv=losses.$graphs
+done
+cut -d, -f1-3,7 losses.1 >a
+cut -d, -f1-3,7 losses.0 >b
+cmp -s a b || fail "losses, rates or norms differ: $(diff a b)"
+[ "$(wc -l <a)" -ge 8 ] && ! grep -qi nan a || fail "losses are missing: $(cat a)"
+
+# Calls of a step, when all that repeats has been recorded.
+counted few 6
+counted many 8
+per_step() { echo $((($(calls many "$1") - $(calls few "$1")) / 2)); } # NAME
+while read -r name wanted; do
+  [ "$(per_step "$name")" = "$wanted" ] || fail "a step calls $name $(per_step "$name") times, expected $wanted"
+done <<'CALLS'
+cuGraphLaunch 1
+cuLaunchKernel 0
+cublasGemm 0
+cuMemcpyHtoDAsync 0
+cuMemcpyDtoHAsync 0
+cuMemcpyDtoDAsync 0
+cuMemsetD8Async 0
+cuEventSynchronize 1
+cuStreamSynchronize 0
+waits-that-drain 0
+CALLS
+
+# Where something cannot be recorded, it is called as ever.
+TESSERA_GRAPHS=0 counted off 6
+[ "$(calls few cuGraphLaunch)" -gt 0 ] && [ "$(calls off cuGraphLaunch)" = 0 ] || fail "TESSERA_GRAPHS=0: $(calls off cuGraphLaunch) graphs"
+for options in "--offload cpu" "--activations offload" "--accum 2"; do
+  counted off 6 $options
+  [ "$(calls off cuGraphLaunch)" = 0 ] || fail "$options: $(calls off cuGraphLaunch) graphs"
+done
+# A call that fails is one line, and nothing is left behind.
+for call in cuStreamBeginCapture cuStreamEndCapture cuGraphInstantiate cuGraphLaunch; do
+  code=3
+  [ $call != cuGraphInstantiate ] || code=4 # as for want of memory
+  TESSERA_DOUBLE_FAIL=$call:2 expect $code on_double "$TESSERA" train $gpt --quiet --steps 6
+  [ "$(wc -l <err)" = 1 ] && grep -q "^tessera: .*device cuda: GPU 0: .* failed: CUDA_ERROR" err || fail "$call fails: $(cat err)"
+done
+TESSERA_GRAPHS=7 expect 3 on_double "$TESSERA" train $gpt --steps 1
+grep -q "TESSERA_GRAPHS is '7', expected" err || fail "a bad value is not told: $(cat err)"
+echo "a step is one launch, and the host is a step ahead"
