@@ -346,7 +346,7 @@ static void test_nccl_faults__two_ranks_on_one_gpu_are_named_doubles(void **stat
  * stands before an NCCL that the machine may have. */
 static void without_libraries(const char *line, int with_driver) {
     char folder[] = "/tmp/tessera-nccl-XXXXXX", from[2][4200], to[2][64], empty[64];
-    const char *doubles = getenv("DOUBLES"), *names[] = { "libcuda.so.1", "libtessera-doubles.so" };
+    const char *doubles = getenv("DOUBLES"), *names[] = { "libcuda.so.1", "libdoubles.so" };
     int status;
     assert_non_null(mkdtemp(folder));
     for (int i = 0; i < 2; i++) {

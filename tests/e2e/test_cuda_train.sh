@@ -67,7 +67,7 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
   [ "$(wc -l <err)" = 1 ] && grep -q "no NVIDIA driver here: libcuda.so.1 cannot be loaded" err || fail "no driver: $(cat err)"
 fi
 if [ -z "${SANITIZE:-}" ]; then # no cuBLAS, or the real one, which finds no GPU
-  mkdir driver-only && cp "$doubles/libcuda.so.1" "$doubles/libtessera-doubles.so" driver-only
+  mkdir driver-only && cp "$doubles/libcuda.so.1" "$doubles/libdoubles.so" driver-only
   LD_LIBRARY_PATH="$PWD/driver-only" expect 3 "$TESSERA" train linear --device cuda
   [ "$(wc -l <err)" = 1 ] && grep -q -E "operators cuda: cuBLAS (13 or 12 is needed: libcublas.so.13: cannot|does not start)" err ||
     fail "no cuBLAS: $(cat err)"
