@@ -20,6 +20,14 @@ static int64_t default_threads(const tess *t) {
     return cores > ranks ? cores / ranks : 1;
 }
 
+static void take_promises(tess__setup *s, const tess_options *o) {
+    s->input_bytes = o->input_bytes;
+    s->step_in_pass = (o->flags & TESS_OPTIONS_STEP_IN_PASS) != 0;
+    s->no_clip = (o->flags & TESS_OPTIONS_NO_CLIP) != 0;
+    s->repeats = (o->flags & TESS_OPTIONS_REPEAT) != 0;
+    s->late = (o->flags & TESS_OPTIONS_LATE) != 0;
+}
+
 static tess_status read_switches(tess *t) {
     tess__setup *s = &t->plan.setup;
     int64_t accum = 1;
@@ -62,11 +70,7 @@ static tess_status read_switches(tess *t) {
     s->sync_each = strcmp(sync, "each") == 0;
     s->snapshot = t->settings.options.checkpoint != 0 && strcmp(checkpoint, "async") == 0;
     s->prefetch = (int32_t)depth;
-    s->input_bytes = t->settings.options.input_bytes;
-    s->step_in_pass = (t->settings.options.flags & TESS_OPTIONS_STEP_IN_PASS) != 0;
-    s->no_clip = (t->settings.options.flags & TESS_OPTIONS_NO_CLIP) != 0;
-    s->repeats = (t->settings.options.flags & TESS_OPTIONS_REPEAT) != 0;
-    s->late = (t->settings.options.flags & TESS_OPTIONS_LATE) != 0;
+    take_promises(s, &t->settings.options);
     t->settings.timeout_ns = (int64_t)(timeout * (double)SECOND);
     t->settings.activations = strdup(activations);
     if (!t->settings.activations)
