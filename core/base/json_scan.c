@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static int fail(json_scan *s, const char *expected) {
+static int fail_expecting(json_scan *s, const char *expected) {
     if (!s->expected)
         s->expected = expected;
     return 0;
@@ -28,13 +28,13 @@ int json_scan_char(json_scan *s, char c) {
         return 1;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (names[i][1] == c)
-            return fail(s, names[i]);
-    return fail(s, "another character");
+            return fail_expecting(s, names[i]);
+    return fail_expecting(s, "another character");
 }
 
 int json_scan_end(json_scan *s) {
     skip_space(s);
-    return s->at == s->bytes ? 1 : fail(s, "the end");
+    return s->at == s->bytes ? 1 : fail_expecting(s, "the end");
 }
 
 static int hex4(json_scan *s, uint32_t *out) {
@@ -46,7 +46,7 @@ static int hex4(json_scan *s, uint32_t *out) {
         else if ((c | 32) >= 'a' && (c | 32) <= 'f')
             value = value * 16 + (uint32_t)((c | 32) - 'a' + 10);
         else
-            return fail(s, "four hexadecimal digits");
+            return fail_expecting(s, "four hexadecimal digits");
     }
     *out = value;
     return 1;
@@ -59,13 +59,13 @@ static int code_point(json_scan *s, uint32_t *out) {
         return 0;
     if (high < 0xd800 || high > 0xdfff) {
         *out = high;
-        return high ? 1 : fail(s, "no null character");
+        return high ? 1 : fail_expecting(s, "no null character");
     }
     if (high > 0xdbff || s->at + 2 > s->bytes || s->text[s->at] != '\\' || s->text[s->at + 1] != 'u')
-        return fail(s, "a surrogate pair");
+        return fail_expecting(s, "a surrogate pair");
     s->at += 2;
     if (!hex4(s, &low) || low < 0xdc00 || low > 0xdfff)
-        return fail(s, "a surrogate pair");
+        return fail_expecting(s, "a surrogate pair");
     *out = 0x10000 + ((high - 0xd800) << 10 | (low - 0xdc00));
     return 1;
 }
@@ -85,7 +85,7 @@ static size_t one_character(json_scan *s, char out[4]) {
     char c = s->text[s->at++];
     if (c != '\\') {
         out[0] = c;
-        return (unsigned char)c >= 0x20 ? 1 : (size_t)fail(s, "no control character in a string");
+        return (unsigned char)c >= 0x20 ? 1 : (size_t)fail_expecting(s, "no control character in a string");
     }
     char escape = s->at < s->bytes ? s->text[s->at++] : 0;
     const char *known = escape ? strchr(from, escape) : NULL;
@@ -95,7 +95,7 @@ static size_t one_character(json_scan *s, char out[4]) {
     }
     uint32_t c32;
     if (escape != 'u')
-        return (size_t)fail(s, "an escape");
+        return (size_t)fail_expecting(s, "an escape");
     return code_point(s, &c32) ? utf8(c32, out) : 0;
 }
 
@@ -109,13 +109,13 @@ int json_scan_string(json_scan *s, char *out, size_t capacity) {
         if (n == 0)
             return 0;
         if (out && length + n >= capacity)
-            return fail(s, "a shorter string");
+            return fail_expecting(s, "a shorter string");
         if (out)
             memcpy(out + length, piece, n);
         length += n;
     }
     if (s->at == s->bytes)
-        return fail(s, "the end of the string");
+        return fail_expecting(s, "the end of the string");
     s->at++;
     if (out)
         out[length] = '\0';
@@ -129,12 +129,12 @@ int json_scan_uint(json_scan *s, uint64_t *out) {
     while (s->at < s->bytes && s->text[s->at] >= '0' && s->text[s->at] <= '9') {
         uint64_t digit = (uint64_t)(s->text[s->at] - '0');
         if (value > (INT64_MAX - digit) / 10)
-            return fail(s, "a smaller number");
+            return fail_expecting(s, "a smaller number");
         value = value * 10 + digit;
         s->at++;
     }
     if (s->at == start || (s->at > start + 1 && s->text[start] == '0'))
-        return fail(s, "a whole number");
+        return fail_expecting(s, "a whole number");
     *out = value;
     return 1;
 }
@@ -143,12 +143,12 @@ static int skip_word(json_scan *s) {
     size_t start = s->at;
     while (s->at < s->bytes && s->text[s->at] && !strchr(" \t\r\n,:{}[]\"", s->text[s->at]))
         s->at++;
-    return s->at > start ? 1 : fail(s, "a value");
+    return s->at > start ? 1 : fail_expecting(s, "a value");
 }
 
 static int skip_value(json_scan *s, int depth) {
     if (depth == 32)
-        return fail(s, "less nesting");
+        return fail_expecting(s, "less nesting");
     int object = json_scan_if(s, '{');
     if (!object && !json_scan_if(s, '[')) {
         if (s->at < s->bytes && s->text[s->at] == '"')

@@ -18,7 +18,7 @@ static int32_t slot_of(const tess__names *names, const char *name, size_t length
     }
 }
 
-static tess_status grow(tess__names *names) {
+static tess_status grow_index(tess__names *names) {
     tess__names bigger = { .n = names->n, .cap = names->cap ? 2 * names->cap : 64 };
     bigger.slots = calloc((size_t)bigger.cap, sizeof *bigger.slots);
     if (!bigger.slots)
@@ -32,7 +32,7 @@ static tess_status grow(tess__names *names) {
 }
 
 tess_status tess__names_add(tess__names *names, const char *name, int32_t value) {
-    tess_status s = 2 * names->n >= names->cap ? grow(names) : TESS_OK;
+    tess_status s = 2 * names->n >= names->cap ? grow_index(names) : TESS_OK;
     if (s)
         return s;
     int32_t at = slot_of(names, name, strlen(name));

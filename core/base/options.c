@@ -29,7 +29,7 @@ static const char *keep_find(const kept *list, const char *text) {
 }
 
 /* The kept copy of `text`; null without memory. *added says whether it is new. */
-static const char *keep(kept **list, const char *text, int *added) {
+static const char *keep_text(kept **list, const char *text, int *added) {
     *added = 0;
     const char *found = keep_find(*list, text);
     if (found)
@@ -80,7 +80,7 @@ const tess__given *tess__given_use(const tess__given *settings) {
     return before;
 }
 
-static const char *given(const tess__given *s, const char *key) {
+static const char *given_value(const tess__given *s, const char *key) {
     for (uint32_t i = s ? s->n : 0; i-- > 0;)
         if (strcmp(s->list[i].key, key) == 0 && s->list[i].value && s->list[i].value[0])
             return s->list[i].value;
@@ -118,7 +118,7 @@ void tess__options_unused(char *out, size_t n) {
 }
 
 const char *tess__given_text(const tess__given *s, const char *key) {
-    const char *own = given(s, key);
+    const char *own = given_value(s, key);
     if (own && s->wins)
         return own;
     const char *text = variable_text(key);
@@ -140,7 +140,7 @@ static const char *variable_text(const char *key) {
     /* A later setenv may move the environment's own copy. */
     int added;
     pthread_mutex_lock(&lock);
-    const char *lasting = keep(&texts, text, &added);
+    const char *lasting = keep_text(&texts, text, &added);
     pthread_mutex_unlock(&lock);
     return lasting ? lasting : text;
 }
@@ -364,7 +364,7 @@ static tess_status keep_key(const char *kind, const char *plugin, const tess_opt
     TRY(check_declared(kind, plugin, o));
     TRY(check_set_value(o));
     pthread_mutex_lock(&lock);
-    const char *kept_key = keep(&plugin_keys, o->key, &added);
+    const char *kept_key = keep_text(&plugin_keys, o->key, &added);
     pthread_mutex_unlock(&lock);
     return kept_key ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the options of %s plugin %s", kind, plugin);
 }
@@ -392,7 +392,7 @@ int tess__options_warn_unknown(void) {
         if (!entry_key(*e, key) || key_known(key) || for_tests(key))
             continue;
         pthread_mutex_lock(&lock);
-        keep(&warned, key, &added);
+        keep_text(&warned, key, &added);
         pthread_mutex_unlock(&lock);
         if (!added)
             continue;

@@ -37,7 +37,7 @@ static void run_part(const tess__pool *pool, int32_t part) {
     pool->fn(pool->user, first, rest < pool->part_elems ? rest : pool->part_elems);
 }
 
-static void *work(void *arg) {
+static void *pool_work(void *arg) {
     worker *self = arg;
     tess__pool *pool = self->pool;
     uint64_t seen = 0;
@@ -92,7 +92,7 @@ static tess_status start_workers(tess__pool *pool, const cpu_set_t *cpus, tess_e
         worker *w = &pool->workers[i - 1];
         w->pool = pool;
         w->index = i;
-        failed = pthread_create(&w->thread, NULL, work, w);
+        failed = pthread_create(&w->thread, NULL, pool_work, w);
         if (!failed) {
             pool->started++;
             if (cpus)
@@ -153,7 +153,7 @@ int32_t tess__pool_threads(const tess__pool *pool) {
 }
 
 /* The pool is ours (busy is held): hands out parts 1 …, runs part 0, waits for the others. */
-static void share(tess__pool *pool, int32_t parts, uint64_t elems, tess__pool_fn fn, void *user) {
+static void share_parts(tess__pool *pool, int32_t parts, uint64_t elems, tess__pool_fn fn, void *user) {
     pthread_mutex_lock(&pool->lock);
     pool->parts = parts;
     pool->left = parts - 1;
@@ -181,7 +181,7 @@ void tess__pool_run(tess__pool *pool, uint64_t elems, uint64_t least, tess__pool
     if (parts < 2 || pthread_mutex_trylock(&pool->busy)) {
         fn(user, 0, elems);
     } else {
-        share(pool, (int32_t)parts, elems, fn, user);
+        share_parts(pool, (int32_t)parts, elems, fn, user);
         pthread_mutex_unlock(&pool->busy);
     }
     tess__fp_leave(old);

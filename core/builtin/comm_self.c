@@ -86,7 +86,7 @@ static tess_status self_need(void *ctx, const tess_plan_env *env, const tess_col
     return TESS_OK;
 }
 
-static tess_status make(tess_comm **out, tess_error *error) {
+static tess_status self_make(tess_comm **out, tess_error *error) {
     tess_comm *comm = calloc(1, sizeof *comm);
     if (!comm)
         return tess_plugin_fail(error, TESS_E_NOMEM, "comm self: no memory for a communicator");
@@ -100,7 +100,7 @@ static tess_status self_init(void *ctx, const tess_comm_config *config, tess_com
         return tess_plugin_fail(error, TESS_E_INVALID,
                                 "comm self serves one rank, this is rank %d of %d: set TESSERA_COMM to another",
                                 config->rank, config->nranks);
-    return make(out, error);
+    return self_make(out, error);
 }
 
 static tess_status self_split(tess_comm *comm, int32_t color, int32_t key, const tess_comm_config *config,
@@ -110,7 +110,7 @@ static tess_status self_split(tess_comm *comm, int32_t color, int32_t key, const
         *out = NULL;
         return TESS_OK;
     }
-    return make(out, error);
+    return self_make(out, error);
 }
 
 static tess_status self_health(tess_comm *comm, tess_error *error) {
@@ -133,7 +133,7 @@ static tess_status self_abort(tess_comm *comm, tess_status why) {
     return TESS_OK;
 }
 
-static tess_status check(const tess_collective *c, tess_error *error) {
+static tess_status self_check(const tess_collective *c, tess_error *error) {
     if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER)
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "comm self: operation %u is unknown", c->op);
     if (c->op == TESS_BARRIER || !c->count)
@@ -150,9 +150,9 @@ static tess_status check(const tess_collective *c, tess_error *error) {
     return TESS_OK;
 }
 
-static tess_status run(const tess_collective *c, tess_error *error) {
+static tess_status self_run(const tess_collective *c, tess_error *error) {
     const void *in;
-    tess_status status = check(c, error);
+    tess_status status = self_check(c, error);
     if (status < 0 || c->op == TESS_BARRIER || !c->count)
         return status;
     tess_kernel k = as_kernel(c, &in);
@@ -171,7 +171,7 @@ static tess_status self_post(tess_comm *comm, const tess_collective *c, uint32_t
                              tess_error *error) {
     tess_status status = self_health(comm, error);
     for (uint32_t i = 0; i < n && status == TESS_OK; i++)
-        status = run((const tess_collective *)((const char *)c + (size_t)i * c->struct_size), error);
+        status = self_run((const tess_collective *)((const char *)c + (size_t)i * c->struct_size), error);
     if (status == TESS_OK)
         *out = &done_request;
     return status;

@@ -124,7 +124,7 @@ static tess_status cpu_health(tess_device *device, tess_error *error) {
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
-static void count(tess_device *device, const block *b, int sign) {
+static void count_block(tess_device *device, const block *b, int sign) {
     meter *meters[2] = { &device->domain[b->domain], &device->category[b->domain][b->category] };
     for (int i = 0; i < 2; i++) {
         meters[i]->now += sign > 0 ? b->bytes : -b->bytes;
@@ -185,7 +185,8 @@ static void warn_unpinned(tess_device *device, uint64_t bytes, int why) {
 }
 
 /* Locks a mapping where that is asked for; *mem says when it stayed pageable. */
-static tess_status pin(tess_device *device, const tess_alloc_request *r, block *b, uint32_t *mem, tess_error *error) {
+static tess_status pin_block(tess_device *device, const tess_alloc_request *r, block *b, uint32_t *mem,
+                             tess_error *error) {
     if (r->mem != TESS_MEM_PINNED)
         return TESS_OK;
     if (mlock(b->ptr, b->bytes) == 0) {
@@ -202,8 +203,8 @@ static tess_status pin(tess_device *device, const tess_alloc_request *r, block *
     return TESS_OK;
 }
 
-static tess_status obtain(tess_device *device, const tess_alloc_request *r, block *b, uint32_t *mem,
-                          tess_error *error) {
+static tess_status obtain_block(tess_device *device, const tess_alloc_request *r, block *b, uint32_t *mem,
+                                tess_error *error) {
     uint64_t align = r->align < PAGE_BYTES ? PAGE_BYTES : r->align;
     if (b->domain == TESS_DOMAIN_DEVICE && device->capacity_bytes && b->bytes > free_bytes(device))
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: %llu bytes needed, %llu of its %llu free",
@@ -217,12 +218,12 @@ static tess_status obtain(tess_device *device, const tess_alloc_request *r, bloc
                                 (unsigned long long)b->bytes, strerror(errno));
     if (r->numa_node >= 0)
         tess__numa_bind(b->ptr, b->bytes, r->numa_node); /* a wish, before locking touches the pages */
-    tess_status status = pin(device, r, b, mem, error);
+    tess_status status = pin_block(device, r, b, mem, error);
     if (status < 0) {
         munmap(b->ptr, b->bytes);
         return status;
     }
-    count(device, b, 1);
+    count_block(device, b, 1);
     b->next = device->blocks;
     device->blocks = b;
     return TESS_OK;
@@ -241,7 +242,7 @@ static tess_status cpu_mem_alloc(tess_device *device, const tess_alloc_request *
     b->domain = r->domain ? r->domain : TESS_DOMAIN_DEVICE;
     b->category = r->category;
     pthread_mutex_lock(&device->lock);
-    status = obtain(device, r, b, &mem, error);
+    status = obtain_block(device, r, b, &mem, error);
     pthread_mutex_unlock(&device->lock);
     if (status < 0) {
         free(b);
@@ -262,7 +263,7 @@ static void cpu_mem_free(tess_device *device, tess_buffer *buffer) {
     block *b = *link;
     if (b) {
         *link = b->next;
-        count(device, b, -1);
+        count_block(device, b, -1);
         munmap(b->ptr, b->bytes);
     }
     pthread_mutex_unlock(&device->lock);
@@ -352,14 +353,14 @@ static tess_status cpu_event_elapsed_ns(tess_event *from, tess_event *to, int64_
 }
 
 /* ---- work -------------------------------------------------------------------------------------- */
-static int plain(uint32_t mem) {
+static int is_host_memory(uint32_t mem) {
     return mem == TESS_MEM_HOST || mem == TESS_MEM_PINNED || mem == TESS_MEM_SHM;
 }
 
 static tess_status cpu_copy(tess_device *device, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem,
                             uint64_t bytes, const tess_stream *stream, tess_error *error) {
     (void)stream;
-    if (!plain(dst_mem) || !plain(src_mem))
+    if (!is_host_memory(dst_mem) || !is_host_memory(src_mem))
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "device cpu cannot copy from memory kind %u to kind %u",
                                 src_mem, dst_mem);
     if (!bytes || dst == src)

@@ -43,8 +43,9 @@ static int is_better(const search *s, const tess_plan_result *r, int32_t used) {
 }
 
 /* One of the other policies' answers, planned. */
-static tess_status consider(search *s, tess_status (*open)(const tess_host *, const void **, void **, tess_error *),
-                            const char *args) {
+static tess_status consider_policy(search *s,
+                                   tess_status (*open)(const tess_host *, const void **, void **, tess_error *),
+                                   const char *args) {
     const tess_host host = { .struct_size = sizeof host, .args = args };
     const void *table;
     void *ctx;
@@ -73,15 +74,15 @@ static tess_status consider(search *s, tess_status (*open)(const tess_host *, co
 
 static tess_status consider_all(search *s) {
     uint64_t all = 0;
-    tess_status status = consider(s, tess__wrap_none_open, "");
+    tess_status status = consider_policy(s, tess__wrap_none_open, "");
     for (uint32_t m = 0; m < s->view->n_modules; m++)
         all += s->view->modules[m].own_elems;
     for (uint64_t size = all / 2; !status && size > 0; size /= 2) {
         char args[32];
         snprintf(args, sizeof args, "%" PRIu64, size);
-        status = consider(s, tess__wrap_size_open, args);
+        status = consider_policy(s, tess__wrap_size_open, args);
     }
-    return status ? status : consider(s, tess__wrap_scopes_open, "");
+    return status ? status : consider_policy(s, tess__wrap_scopes_open, "");
 }
 
 static tess_status assign_auto(void *ctx, const tess_model_view *v, const tess_plan_env *env, int32_t *unit,

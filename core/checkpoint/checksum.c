@@ -125,7 +125,7 @@ void tess__sum_text(const uint8_t sum[TESS__SUM_BYTES], char out[33]) {
         snprintf(out + 2 * i, 3, "%02x", sum[i]);
 }
 
-static int digit(char c) {
+static int hex_digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
@@ -133,7 +133,7 @@ int tess__sum_parse(const char *text, uint8_t out[TESS__SUM_BYTES]) {
     if (strlen(text) != (size_t)2 * TESS__SUM_BYTES)
         return -1;
     for (int i = 0; i < TESS__SUM_BYTES; i++) {
-        int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
         if (high < 0 || low < 0)
             return -1;
         out[i] = (uint8_t)(high * 16 + low);

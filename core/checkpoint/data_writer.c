@@ -27,7 +27,7 @@ static int leave_direct(tess__data_writer *w) {
 }
 
 /* 0 or a negative errno. What was cut short within a block, or is refused past the cache, goes through it. */
-static int put(tess__data_writer *w, const char *data, uint64_t bytes, uint64_t offset) {
+static int put_bytes(tess__data_writer *w, const char *data, uint64_t bytes, uint64_t offset) {
     while (bytes) {
         uint64_t most = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
         int failed = w->direct && !is_whole(data, most, offset) ? leave_direct(w) : 0;
@@ -44,14 +44,14 @@ static int put(tess__data_writer *w, const char *data, uint64_t bytes, uint64_t 
 }
 
 static tess_status write_at(tess__data_writer *w, const char *data, uint64_t bytes, uint64_t offset) {
-    int failed = put(w, data, bytes, offset);
+    int failed = put_bytes(w, data, bytes, offset);
     return failed ? tess__fail(TESS_E_DATA, "%s: cannot write at offset %" PRIu64 ": %s", w->path, offset,
                                strerror(-failed))
                   : TESS_OK;
 }
 
 /* Whole blocks first: what is left over is the end of the file. */
-static tess_status flush(tess__data_writer *w) {
+static tess_status flush_stage(tess__data_writer *w) {
     uint64_t whole = w->direct ? w->staged - w->staged % BLOCK : w->staged, offset = w->at - w->staged;
     TRY(write_at(w, w->stage, whole, offset));
     TRY(write_at(w, w->stage + whole, w->staged - whole, offset + whole));
@@ -59,11 +59,11 @@ static tess_status flush(tess__data_writer *w) {
     return TESS_OK;
 }
 
-static tess_status stage(tess__data_writer *w, const void *data, uint64_t bytes) {
+static tess_status stage_bytes(tess__data_writer *w, const void *data, uint64_t bytes) {
     memcpy(w->stage + w->staged, data, bytes);
     w->staged += bytes;
     w->at += bytes;
-    return w->staged == STAGE_BYTES ? flush(w) : TESS_OK;
+    return w->staged == STAGE_BYTES ? flush_stage(w) : TESS_OK;
 }
 
 static tess_status write_straight(tess__data_writer *w, const void *data, uint64_t bytes) {
@@ -88,7 +88,7 @@ tess_status tess__data_write(tess__data_writer *w, const void *data, uint64_t by
             return tess__fail(TESS_E_ABORTED, "%s: the run ends before it is written", w->path);
         if (tess__sums_add(&w->sums, data, n))
             return tess__fail(TESS_E_NOMEM, "%s: no memory for its checksums", w->path);
-        TRY((straight ? write_straight : stage)(w, data, n));
+        TRY((straight ? write_straight : stage_bytes)(w, data, n));
         data = (const char *)data + n;
         bytes -= n;
     }
@@ -100,7 +100,7 @@ tess_status tess__data_header(const char *path, const tess__tensor *tensors, uin
     return tess__safetensors_header(path, tensors, n, "\"tessera\":\"checkpoint\"", BLOCK, out, bytes);
 }
 
-static tess_status begin(tess__data_writer *w) {
+static tess_status begin_file(tess__data_writer *w) {
     w->file = w->disk->open(w->disk->self, w->path, TESS__DISK_CREATE);
     if (w->file < 0)
         return tess__fail(TESS_E_DATA, "%s: cannot be written: %s", w->path, strerror(-w->file));
@@ -119,11 +119,11 @@ tess_status tess__data_create(const tess__disk *d, const char *step_dir, const c
     snprintf(out->dir, sizeof out->dir, "%s", step_dir);
     snprintf(out->path, sizeof out->path, "%s/%s", step_dir, name);
     TRY(tess__data_header(out->path, tensors, n, &header, &bytes));
-    tess_status s = begin(out);
+    tess_status s = begin_file(out);
     if (!s)
         s = tess__data_write(out, header, bytes);
     if (!s) /* of whole blocks: what follows need not be staged behind it */
-        s = flush(out);
+        s = flush_stage(out);
     free(header);
     if (s)
         tess__data_drop(out);
@@ -140,7 +140,7 @@ static tess_status sync_file(tess__data_writer *w) {
 }
 
 tess_status tess__data_finish(tess__data_writer *w, tess__data_file *out) {
-    tess_status s = flush(w);
+    tess_status s = flush_stage(w);
     if (!s)
         s = sync_file(w);
     if (!s) {

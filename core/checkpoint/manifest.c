@@ -90,18 +90,18 @@ tess_status tess__manifest_write(const tess__manifest *m, const char *path, char
 }
 
 /* ---- reading ------------------------------------------------------------------------------------- */
-static int fail(json_scan *in, const char *expected) {
+static int fail_expecting(json_scan *in, const char *expected) {
     in->expected = expected;
     return 0;
 }
 
 /* Room for one more of an array's elements, zeroed. */
-static void *grow(json_scan *in, void **array, uint64_t n, uint64_t *capacity, size_t size) {
+static void *grow_array(json_scan *in, void **array, uint64_t n, uint64_t *capacity, size_t size) {
     if (n == *capacity) {
         uint64_t more = *capacity ? 2 * *capacity : 16;
         void *grown = realloc(*array, more * size);
         if (!grown) {
-            fail(in, "less of it: there is no memory");
+            fail_expecting(in, "less of it: there is no memory");
             return NULL;
         }
         *array = grown;
@@ -118,51 +118,51 @@ static int scan_sums(json_scan *in, tess__data_file *d) {
     if (json_scan_if(in, ']'))
         return 1;
     do {
-        uint8_t *sum = grow(in, (void **)&d->sums, d->n_sums, &capacity, TESS__SUM_BYTES);
+        uint8_t *sum = grow_array(in, (void **)&d->sums, d->n_sums, &capacity, TESS__SUM_BYTES);
         if (!sum || !json_scan_string(in, text, sizeof text))
             return 0;
         if (tess__sum_parse(text, sum))
-            return fail(in, "32 hexadecimal digits before this place");
+            return fail_expecting(in, "32 hexadecimal digits before this place");
         d->n_sums++;
     } while (json_scan_if(in, ','));
     return json_scan_char(in, ']');
 }
 
-static int key(json_scan *in, const char *expected) {
+static int read_key(json_scan *in, const char *expected) {
     char word[32];
     if (!json_scan_string(in, word, sizeof word) || !json_scan_char(in, ':'))
         return 0;
-    return strcmp(word, expected) == 0 || fail(in, expected);
+    return strcmp(word, expected) == 0 || fail_expecting(in, expected);
 }
 
 static int scan_file(json_scan *in, tess__data_file *d) {
-    if (!json_scan_char(in, '{') || !key(in, "name") || !json_scan_string(in, d->name, sizeof d->name))
+    if (!json_scan_char(in, '{') || !read_key(in, "name") || !json_scan_string(in, d->name, sizeof d->name))
         return 0;
     if (strchr(d->name, '/') || d->name[0] == '.' || !d->name[0])
-        return fail(in, "a file's plain name before this place");
-    return json_scan_char(in, ',') && key(in, "bytes") && json_scan_uint(in, &d->bytes) && json_scan_char(in, ',') &&
-           key(in, "xxh128") && scan_sums(in, d) && json_scan_char(in, '}');
+        return fail_expecting(in, "a file's plain name before this place");
+    return json_scan_char(in, ',') && read_key(in, "bytes") && json_scan_uint(in, &d->bytes) &&
+           json_scan_char(in, ',') && read_key(in, "xxh128") && scan_sums(in, d) && json_scan_char(in, '}');
 }
 
 static int scan_param(json_scan *in, tess__tensor *t, uint8_t *is_buffer) {
     char word[16];
     uint64_t dim;
-    if (!json_scan_char(in, '{') || !key(in, "name") || !json_scan_string(in, t->name, sizeof t->name) ||
-        !json_scan_char(in, ',') || !key(in, "kind") || !json_scan_string(in, word, sizeof word) ||
+    if (!json_scan_char(in, '{') || !read_key(in, "name") || !json_scan_string(in, t->name, sizeof t->name) ||
+        !json_scan_char(in, ',') || !read_key(in, "kind") || !json_scan_string(in, word, sizeof word) ||
         !json_scan_char(in, ','))
         return 0;
     *is_buffer = strcmp(word, "buffer") == 0;
-    if (!key(in, "dtype") || !json_scan_string(in, word, sizeof word) || !json_scan_char(in, ',') ||
-        !key(in, "shape") || !json_scan_char(in, '['))
+    if (!read_key(in, "dtype") || !json_scan_string(in, word, sizeof word) || !json_scan_char(in, ',') ||
+        !read_key(in, "shape") || !json_scan_char(in, '['))
         return 0;
     if (!(t->dtype = tess__dtype_of_word(word)))
-        return fail(in, "a known dtype before this place");
+        return fail_expecting(in, "a known dtype before this place");
     t->elems = 1;
     while (!json_scan_if(in, ']')) {
         if (t->ndim == TESS__TENSOR_DIMS || (t->ndim && !json_scan_char(in, ',')) || !json_scan_uint(in, &dim))
             return 0;
         if (__builtin_mul_overflow(t->elems, dim, &t->elems) || t->elems > INT64_MAX / 8)
-            return fail(in, "a shape of fewer than 2^60 elements");
+            return fail_expecting(in, "a shape of fewer than 2^60 elements");
         t->shape[t->ndim++] = (int64_t)dim;
     }
     t->bytes = t->elems * tess__tensor_dtype_bytes(t->dtype);
@@ -174,14 +174,14 @@ static int scan_files(json_scan *in, tess__manifest *m) {
     if (!json_scan_char(in, '[') || json_scan_if(in, ']'))
         return !in->expected;
     do {
-        tess__data_file *d = grow(in, (void **)&m->files, m->n_files, &capacity, sizeof *d);
+        tess__data_file *d = grow_array(in, (void **)&m->files, m->n_files, &capacity, sizeof *d);
         if (!d)
             return 0;
         m->n_files++;
         if (!scan_file(in, d))
             return 0;
         if (m->has_sums && d->n_sums != (d->bytes + m->chunk_bytes - 1) / m->chunk_bytes)
-            return fail(in, "as many checksums as the file has chunks");
+            return fail_expecting(in, "as many checksums as the file has chunks");
     } while (json_scan_if(in, ','));
     return json_scan_char(in, ']');
 }
@@ -191,8 +191,8 @@ static int scan_params(json_scan *in, tess__manifest *m) {
     if (!json_scan_char(in, '[') || json_scan_if(in, ']'))
         return !in->expected;
     do {
-        tess__tensor *t = grow(in, (void **)&m->params, m->n_params, &capacity, sizeof *t);
-        uint8_t *is_buffer = grow(in, (void **)&m->is_buffer, m->n_params, &flags, 1);
+        tess__tensor *t = grow_array(in, (void **)&m->params, m->n_params, &capacity, sizeof *t);
+        uint8_t *is_buffer = grow_array(in, (void **)&m->is_buffer, m->n_params, &flags, 1);
         if (!t || !is_buffer)
             return 0;
         m->n_params++;
@@ -202,20 +202,20 @@ static int scan_params(json_scan *in, tess__manifest *m) {
     return json_scan_char(in, ']');
 }
 
-static int member(json_scan *in, const char *name) {
-    return key(in, name);
+static int read_member(json_scan *in, const char *name) {
+    return read_key(in, name);
 }
 
 static int scan_text(json_scan *in, const char *name, char *out, size_t capacity) {
-    return member(in, name) && json_scan_string(in, out, capacity) && json_scan_char(in, ',');
+    return read_member(in, name) && json_scan_string(in, out, capacity) && json_scan_char(in, ',');
 }
 
 static int scan_number(json_scan *in, const char *name, uint64_t *out) {
-    return member(in, name) && json_scan_uint(in, out) && json_scan_char(in, ',');
+    return read_member(in, name) && json_scan_uint(in, out) && json_scan_char(in, ',');
 }
 
 static int scan_flag(json_scan *in, const char *name, int *out) {
-    if (!member(in, name))
+    if (!read_member(in, name))
         return 0;
     while (in->at < in->bytes && in->text[in->at] == ' ')
         in->at++;
@@ -228,7 +228,7 @@ static int scan_start(json_scan *in, uint64_t *version) {
     if (!json_scan_char(in, '{') || !scan_text(in, "format", word, sizeof word))
         return 0;
     if (strcmp(word, format_name) != 0)
-        return fail(in, "format tessera-checkpoint before this place");
+        return fail_expecting(in, "format tessera-checkpoint before this place");
     return scan_number(in, "version", version);
 }
 
@@ -242,8 +242,8 @@ static int scan_all(json_scan *in, tess__manifest *m) {
         !scan_number(in, "chunk_bytes", &m->chunk_bytes) || !scan_flag(in, "checksums", &m->has_sums))
         return 0;
     if (m->chunk_bytes == 0 || m->chunk_bytes > MOST_CHUNK_BYTES)
-        return fail(in, "chunks of 1 byte to 1 GiB before this place");
-    return member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && member(in, "parameters") &&
+        return fail_expecting(in, "chunks of 1 byte to 1 GiB before this place");
+    return read_member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && read_member(in, "parameters") &&
            scan_params(in, m) && json_scan_char(in, ',');
 }
 

@@ -253,7 +253,7 @@ static tess_status read_header(tess__safetensors *s, uint64_t file_bytes) {
     return status;
 }
 
-static tess_status create(const char *path, int header_only, tess__safetensors **out) {
+static tess_status create_reader(const char *path, int header_only, tess__safetensors **out) {
     tess__safetensors *s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(path))) {
         free(s);
@@ -266,7 +266,7 @@ static tess_status create(const char *path, int header_only, tess__safetensors *
 }
 
 /* Reads the header of what has a source; frees it when that fails. */
-static tess_status begin(tess__safetensors *s, tess__safetensors **out) {
+static tess_status begin_reading(tess__safetensors *s, tess__safetensors **out) {
     tess_status status = read_header(s, s->source.bytes);
     if (status != TESS_OK)
         tess__safetensors_close(s);
@@ -277,7 +277,7 @@ static tess_status begin(tess__safetensors *s, tess__safetensors **out) {
 
 static tess_status open_file(const char *path, int header_only, tess__safetensors **out) {
     tess__safetensors *s = NULL;
-    tess_status status = create(path, header_only, &s);
+    tess_status status = create_reader(path, header_only, &s);
     if (status != TESS_OK)
         return status;
     s->file = tess__disk_real.open(NULL, path, TESS__DISK_READ);
@@ -291,7 +291,7 @@ static tess_status open_file(const char *path, int header_only, tess__safetensor
         return status;
     }
     s->source = (tess__source){ .user = s, .read = read_file, .bytes = (uint64_t)bytes };
-    return begin(s, out);
+    return begin_reading(s, out);
 }
 
 tess_status tess__safetensors_open(const char *path, tess__safetensors **out) {
@@ -304,11 +304,11 @@ tess_status tess__safetensors_open_header(const char *path, tess__safetensors **
 
 tess_status tess__safetensors_open_source(const char *path, const tess__source *source, tess__safetensors **out) {
     tess__safetensors *s = NULL;
-    tess_status status = create(path, 0, &s);
+    tess_status status = create_reader(path, 0, &s);
     if (status != TESS_OK)
         return status;
     s->source = *source;
-    return begin(s, out);
+    return begin_reading(s, out);
 }
 
 void tess__safetensors_close(tess__safetensors *s) {

@@ -97,8 +97,8 @@ static tess_status open_temporary(tess__safetensors_writer *w, const char *path)
 }
 
 /* The tensors, arranged; `place` says where each of the given order went. */
-static tess_status arrange(tess__safetensors_writer *w, const tess__tensor *given, tess__tensor *arranged, uint64_t n,
-                           uint64_t data_start) {
+static tess_status arrange_tensors(tess__safetensors_writer *w, const tess__tensor *given, tess__tensor *arranged,
+                                   uint64_t n, uint64_t data_start) {
     for (uint64_t i = 0; i < n; i++) {
         uint64_t low = 0;
         while (low < n && strcmp(arranged[low].name, given[i].name) != 0)
@@ -126,7 +126,7 @@ static tess_status write_header(tess__safetensors_writer *w, const tess__tensor 
     w->total = tess__safetensors_arrange(arranged, n);
     tess_status status = tess__safetensors_header(w->path, arranged, n, "\"format\":\"pt\"", 8, &header, &bytes);
     if (status == TESS_OK)
-        status = arrange(w, tensors, arranged, n, bytes);
+        status = arrange_tensors(w, tensors, arranged, n, bytes);
     int failed = status ? 0 : tess__disk_write_all(&tess__disk_real, w->file, header, bytes, 0);
     free(header);
     free(arranged);

@@ -46,7 +46,7 @@ static int generation_of(const char *name, uint64_t *generation) {
            end && !name[end];
 }
 
-static void join(char out[PATH_MAX], const char *dir, const char *name) {
+static void join_path(char out[PATH_MAX], const char *dir, const char *name) {
     snprintf(out, PATH_MAX, "%s/%s", dir, name);
 }
 
@@ -84,7 +84,7 @@ static tess_status list_dir(const tess__disk *d, const char *dir, names *out) {
 
 int tess__is_checkpoint(const tess__disk *d, const char *path) {
     char manifest[PATH_MAX];
-    join(manifest, path, "manifest.json");
+    join_path(manifest, path, "manifest.json");
     int file = d->open(d->self, manifest, TESS__DISK_READ);
     if (file >= 0)
         d->close(d->self, file);
@@ -132,7 +132,7 @@ static void remove_unnamed(const tess__disk *d, const char *dir, const tess__man
     for (size_t i = 0; i < all.n; i++) {
         const char *name = all.names[i];
         int ours = generation_of(name, &generation) || strcmp(name, "manifest.json.tmp") == 0;
-        join(path, dir, name);
+        join_path(path, dir, name);
         if (ours && !is_named(m, name))
             d->remove(d->self, path);
     }
@@ -142,7 +142,7 @@ static void remove_unnamed(const tess__disk *d, const char *dir, const tess__man
 tess_status tess__store_remove(const tess__disk *d, const char *dir, uint64_t step) {
     char path[PATH_MAX], manifest[PATH_MAX];
     TRY(tess__step_dir(dir, step, path));
-    join(manifest, path, "manifest.json");
+    join_path(manifest, path, "manifest.json");
     int failed = d->remove(d->self, manifest);
     if (!failed)
         failed = tess__disk_sync_dir(d, path); /* first it is none any more, then its data goes */
@@ -169,7 +169,7 @@ static void clean_step(const tess__disk *d, const char *dir, uint64_t step) {
     }
 }
 
-static void clean(const tess__store *s) {
+static void clean_steps(const tess__store *s) {
     names all;
     uint64_t step;
     if (list_dir(s->disk, s->dir, &all) != TESS_OK)
@@ -213,7 +213,7 @@ tess_status tess__store_open(const tess__disk *d, const char *dir, tess__store *
     if (failed)
         tess__log(TESS_LOG_WARNING, "%s: cannot be locked (%s): take care that no other run saves there", dir,
                   strerror(-failed));
-    clean(&s);
+    clean_steps(&s);
     *out = s;
     return TESS_OK;
 }
@@ -242,7 +242,7 @@ tess_status tess__store_begin(tess__store *s, uint64_t step, uint64_t *generatio
 }
 
 /* The oldest beyond `keep`, of those that are not newer than the one just saved. */
-static void prune(tess__store *s, uint64_t step, uint64_t keep) {
+static void prune_steps(tess__store *s, uint64_t step, uint64_t keep) {
     uint64_t *steps = NULL, n = 0;
     if (!keep || tess__store_list(s->disk, s->dir, &steps, &n) != TESS_OK)
         return;
@@ -256,8 +256,8 @@ static void prune(tess__store *s, uint64_t step, uint64_t keep) {
 
 static int put_manifest(const tess__disk *d, const char *dir, const char *text, size_t bytes) {
     char temporary[PATH_MAX], path[PATH_MAX];
-    join(temporary, dir, "manifest.json.tmp");
-    join(path, dir, "manifest.json");
+    join_path(temporary, dir, "manifest.json.tmp");
+    join_path(path, dir, "manifest.json");
     int file = d->open(d->self, temporary, TESS__DISK_CREATE);
     if (file < 0)
         return file;
@@ -285,7 +285,7 @@ tess_status tess__store_commit(tess__store *s, const tess__manifest *m, uint64_t
     if (failed)
         return tess__fail(TESS_E_DATA, "%s/manifest.json: cannot be written: %s", dir, strerror(-failed));
     remove_unnamed(s->disk, dir, m); /* an earlier save of the same step */
-    prune(s, m->step, keep);
+    prune_steps(s, m->step, keep);
     return TESS_OK;
 }
 
@@ -297,7 +297,7 @@ void tess__store_abandon(tess__store *s, uint64_t step, uint64_t generation) {
         return;
     for (size_t i = 0; i < all.n; i++)
         if ((generation_of(all.names[i], &g) && g == generation) || strcmp(all.names[i], "manifest.json.tmp") == 0) {
-            join(path, dir, all.names[i]);
+            join_path(path, dir, all.names[i]);
             s->disk->remove(s->disk->self, path);
         }
     free(all.names);

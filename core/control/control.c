@@ -45,7 +45,7 @@ static void note_address(tess__control *control, const tess__message *in) {
     memcpy(control->address, own, sizeof own);
 }
 
-static void handle(tess__control *control, const tess__message *in) {
+static void handle_message(tess__control *control, const tess__message *in) {
     char text[TESS__WIRE_TEXT_MAX];
     switch (in->type) {
     case TESS__WIRE_READY:
@@ -83,14 +83,14 @@ static void handle_all(tess__control *control) {
     tess__message in;
     int next;
     while ((next = tess__inbox_next(&control->in, MESSAGE_LIMIT, &in)) > 0) {
-        handle(control, &in);
+        handle_message(control, &in);
         tess__inbox_drop(&control->in, &in);
     }
     if (next < 0)
         lose_server(control, "it sent what is no message");
 }
 
-static void receive(tess__control *control) {
+static void receive_messages(tess__control *control) {
     int got = tess__inbox_read(&control->in, &control->link);
     if (got > 0)
         control->heard_ns = tess__now_ns();
@@ -141,7 +141,7 @@ static void publish_doing(tess__control *control) {
     control->doing_ns = tess__now_ns(); /* no beat: the server answers only those */
 }
 
-static void publish(tess__control *control, int64_t now_ns) {
+static void publish_state(tess__control *control, int64_t now_ns) {
     if (now_ns - control->doing_ns >= TICK_NS - 5000000)
         publish_doing(control);
     int64_t every_ns =
@@ -153,7 +153,7 @@ static void publish(tess__control *control, int64_t now_ns) {
 }
 
 /* Callbacks run without `lock`, so that they may ask; `calls` keeps them from running after an unregistration. */
-static void tell(tess__control *control) {
+static void run_callbacks(tess__control *control) {
     char text[TESS__WIRE_TEXT_MAX] = "";
     if (!atomic_exchange(&control->news, 0))
         return;
@@ -193,7 +193,7 @@ static int wait_for_events(tess__control *control, short *events) {
     return 1;
 }
 
-static void *run(void *user) {
+static void *control_work(void *user) {
     tess__control *control = user;
     short events;
     pthread_mutex_lock(&control->lock);
@@ -201,12 +201,12 @@ static void *run(void *user) {
     pthread_mutex_unlock(&control->lock);
     while (wait_for_events(control, &events)) {
         if (events & (POLLIN | POLLERR | POLLHUP))
-            receive(control);
+            receive_messages(control);
         pthread_mutex_lock(&control->lock);
         if (control->connected) {
             int64_t now_ns = tess__now_ns();
             check_silence(control, now_ns);
-            publish(control, now_ns);
+            publish_state(control, now_ns);
             /* Reads the server's last messages first: its end shows in the next turn. */
             if (tess__outbox_flush(&control->out, &control->link) < 0)
                 tess__outbox_clear(&control->out);
@@ -214,14 +214,14 @@ static void *run(void *user) {
                 pthread_cond_broadcast(&control->changed);
         }
         pthread_mutex_unlock(&control->lock);
-        tell(control);
+        run_callbacks(control);
     }
     return NULL;
 }
 
 /* ---- open and close ---------------------------------------------------------------------------- */
 
-static void destroy(tess__control *control) {
+static void destroy_control(tess__control *control) {
     tess__link_close(&control->link);
     tess__link_key_destroy(control->key);
     if (control->wake_fd >= 0)
@@ -238,7 +238,7 @@ static void destroy(tess__control *control) {
     free(control);
 }
 
-static tess__control *create(const tess__world *world) {
+static tess__control *create_control(const tess__world *world) {
     tess__control *control = calloc(1, sizeof *control);
     if (!control)
         return NULL;
@@ -261,7 +261,7 @@ static tess__control *create(const tess__world *world) {
     int complete = control->wake_fd >= 0 && control->departed && control->departed_told;
     if (complete && (control->store || world->nranks > 1 || world->launched))
         return control;
-    destroy(control);
+    destroy_control(control);
     return NULL;
 }
 
@@ -271,7 +271,7 @@ static tess_status start_thread(tess__control *control) {
     control->connected = 1;
     control->heard_ns = control->turn_ns = control->beat_ns = tess__now_ns();
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&control->thread, NULL, run, control);
+    int error = pthread_create(&control->thread, NULL, control_work, control);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (error)
         return tess__fail(TESS_E_SYSTEM, "cannot start the control plane's thread: %s", strerror(error));
@@ -312,7 +312,7 @@ static void outlive_launcher(void) {
 tess_status tess__control_open(const tess__world *world, tess__control **out) {
     if (world->nranks < 1 || world->rank < 0 || world->rank >= world->nranks)
         return tess__fail(TESS_E_INVALID, "rank %d of %d ranks cannot be", (int)world->rank, (int)world->nranks);
-    tess__control *control = create(world);
+    tess__control *control = create_control(world);
     if (!control)
         return tess__fail(TESS_E_NOMEM, "no memory for the control plane of %d ranks", (int)world->nranks);
     if (control->store) {
@@ -367,7 +367,7 @@ void tess__control_close(tess__control *control, int orderly) {
     tess__link_close(&control->link);
     if (control->server)
         tess__kv_server_linger(control->server, tess__now_ns() + (orderly ? LINGER_ORDERLY_S : LINGER_S) * SECOND_NS);
-    destroy(control);
+    destroy_control(control);
 }
 
 tess_status tess__control_park(tess__control *control) {

@@ -187,7 +187,7 @@ static void drop_connection(tess__control *control) {
 }
 
 /* One attempt. TESS_OK when welcome, RETRY when nobody is there yet (*error: why), else the failure. */
-static tess_status attempt(tess__control *control, int32_t port, int64_t deadline_ns, int *error) {
+static tess_status try_connect(tess__control *control, int32_t port, int64_t deadline_ns, int *error) {
     control->world.port = port;
     int fd;
     *error = tess__wire_connect(control->world.address, port, deadline_ns, &fd);
@@ -221,7 +221,7 @@ tess_status tess__control_connect(tess__control *control) {
         int error, several = world->n_ports > 1;
         int64_t attempt_ns = tess__now_ns() + ATTEMPT_MS * 1000000ll;
         attempt_ns = attempt_ns < deadline_ns ? attempt_ns : deadline_ns;
-        status = attempt(control, first + (several ? turn % world->n_ports : 0), attempt_ns, &error);
+        status = try_connect(control, first + (several ? turn % world->n_ports : 0), attempt_ns, &error);
         int late = tess__now_ns() >= deadline_ns;
         if (status == TESS_OK || (status != RETRY && (late || !several)))
             return status; /* with several ports, who answers there may be anybody */

@@ -5,7 +5,7 @@
 #include "control_state.h"
 #include "base/status.h"
 
-static tess_status aborted(const tess__control *control) {
+static tess_status fail_aborted(const tess__control *control) {
     return tess__fail(TESS_E_ABORTED, "%s", control->cause_text);
 }
 
@@ -33,7 +33,7 @@ static tess_status transact(tess__control *control, tess__control_request *reque
                             const void *value, uint64_t bytes, int64_t timeout_ns) {
     int64_t deadline_ns = deadline_of(timeout_ns);
     if (control->has_cause)
-        return aborted(control);
+        return fail_aborted(control);
     if (!control->connected || control->goodbye_sent)
         return tess__fail(TESS_E_INVALID, "'%s': the control plane is closed", key);
     request->id = ++control->next_id ? control->next_id : ++control->next_id;
@@ -55,7 +55,7 @@ static tess_status transact(tess__control *control, tess__control_request *reque
     if (request->done)
         return TESS_OK;
     if (control->has_cause)
-        return aborted(control);
+        return fail_aborted(control);
     tess__outbox_push(&control->out, TESS__WIRE_CANCEL, request->id, 0, NULL);
     return tess__fail(TESS_E_TIMEOUT, "key '%s' was not set within %.3g s", key, (double)timeout_ns / 1e9);
 }
@@ -92,7 +92,7 @@ static tess_status get_alone(tess__control *control, const char *key, tess__cont
     tess__blob *value;
     while (!(value = tess__kv_store_get(control->store, key))) {
         if (control->has_cause)
-            return aborted(control);
+            return fail_aborted(control);
         if (tess__control_wait(control, deadline_ns))
             return tess__fail(TESS_E_TIMEOUT, "key '%s' was not set within %.3g s", key, (double)timeout_ns / 1e9);
     }

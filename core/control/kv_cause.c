@@ -20,7 +20,7 @@ static void copy_text(char *out, size_t capacity, const unsigned char *text, siz
             out[i] = ' ';
 }
 
-static void describe(const tess__kv_server *server, char *out, int32_t rank, const char *verb, const char *why) {
+static void describe_rank(const tess__kv_server *server, char *out, int32_t rank, const char *verb, const char *why) {
     const char *doing = server->ranks[rank].doing; /* told ten times a second: a lost rank may have gone on since */
     char where[TESS__KV_DOING_MAX + 32] = "";
     if (*doing)
@@ -29,8 +29,8 @@ static void describe(const tess__kv_server *server, char *out, int32_t rank, con
 }
 
 /* The first suspicion stands, but a death displaces an echo; final after hold_ms. */
-static void suspect(tess__kv_server *server, int strength, int32_t rank, const char *verb, const char *why,
-                    int hold_ms) {
+static void suspect_rank(tess__kv_server *server, int strength, int32_t rank, const char *verb, const char *why,
+                         int hold_ms) {
     tess__kv_cause *cause = &server->cause;
     if (cause->settled || strength <= cause->strength)
         return;
@@ -38,10 +38,10 @@ static void suspect(tess__kv_server *server, int strength, int32_t rank, const c
     cause->rank = rank;
     cause->reported = strcmp(verb, "failed") == 0;
     cause->deadline_ns = tess__now_ns() + (int64_t)hold_ms * 1000000;
-    describe(server, cause->text, rank, verb, why);
+    describe_rank(server, cause->text, rank, verb, why);
 }
 
-static void settle(tess__kv_server *server) {
+static void settle_cause(tess__kv_server *server) {
     server->cause.settled = 1;
     atomic_store(&server->culprit, server->cause.rank);
     tess__kv_broadcast(server, TESS__WIRE_LOST, server->cause.rank, server->cause.text);
@@ -57,11 +57,11 @@ void tess__kv_report(tess__kv_server *server, int32_t rank, const tess__message 
     int echo = in->arg == TESS_E_PEER || in->arg == TESS_E_ABORTED || in->arg == TESS_E_TIMEOUT;
     /* Who says so has found the silence itself; the others see only that this one left. */
     int silence = echo && strstr(why, "cannot be reached") != NULL;
-    suspect(server,
-            silence ? TESS__KV_SILENCE
-            : echo  ? TESS__KV_ECHO
-                    : TESS__KV_DEATH,
-            rank, "failed", why, echo ? ECHO_MS : 0);
+    suspect_rank(server,
+                 silence ? TESS__KV_SILENCE
+                 : echo  ? TESS__KV_ECHO
+                         : TESS__KV_DEATH,
+                 rank, "failed", why, echo ? ECHO_MS : 0);
 }
 
 void tess__kv_goodbye(tess__kv_server *server, tess__kv_client *client, int32_t stay) {
@@ -92,10 +92,10 @@ static void connection_ended(tess__kv_server *server, int32_t rank) {
         return;
     }
     if (r->ended)
-        suspect(server, TESS__KV_DEATH, rank, "was lost", r->ended_why, 0);
+        suspect_rank(server, TESS__KV_DEATH, rank, "was lost", r->ended_why, 0);
     else
-        suspect(server, TESS__KV_DEATH, rank, "was lost", "its connection closed without goodbye (killed?)",
-                server->launcher ? EXIT_NEWS_MS : 0);
+        suspect_rank(server, TESS__KV_DEATH, rank, "was lost", "its connection closed without goodbye (killed?)",
+                     server->launcher ? EXIT_NEWS_MS : 0);
 }
 
 /* The process has ended; what it sent before has been read. */
@@ -108,10 +108,10 @@ static void take_ended(tess__kv_server *server, const tess__kv_ended *news) {
     if (news->orderly && r->departed)
         return;
     if (!cause->settled && cause->strength == TESS__KV_DEATH && cause->rank == news->rank && !cause->reported) {
-        describe(server, cause->text, news->rank, "was lost", r->ended_why);
+        describe_rank(server, cause->text, news->rank, "was lost", r->ended_why);
         cause->deadline_ns = 0;
     }
-    suspect(server, TESS__KV_DEATH, news->rank, "was lost", r->ended_why, 0);
+    suspect_rank(server, TESS__KV_DEATH, news->rank, "was lost", r->ended_why, 0);
 }
 
 static void take_hung_up(tess__kv_server *server) {
@@ -150,7 +150,7 @@ static void find_silent(tess__kv_server *server, int64_t now_ns) {
         atomic_store(&server->silent[r], 1);
         snprintf(why, sizeof why, "no sign of life for %.1f s (%s?)", (double)(now_ns - client->heard_ns) / 1e9,
                  *server->path ? "stopped" : "stopped, or it cannot be reached");
-        suspect(server, TESS__KV_DEATH, r, "was lost", why, 0);
+        suspect_rank(server, TESS__KV_DEATH, r, "was lost", why, 0);
     }
 }
 
@@ -199,5 +199,5 @@ void tess__kv_news_turn(tess__kv_server *server, tess__kv_ended *ended, int64_t 
     if (cause->strength < TESS__KV_DEATH && someone_is_quiet(server, now_ns))
         cause->deadline_ns = now_ns + TESS__KV_TICK_MS * 1000000ll; /* it is heard again or lost soon */
     else
-        settle(server);
+        settle_cause(server);
 }

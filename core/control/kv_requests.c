@@ -89,7 +89,8 @@ static void unlink_exchange(tess__kv_server *server, tess__kv_exchange *exchange
 }
 
 /* Answers everyone who takes part and forgets the exchange. status TESS_OK: with the data. */
-static void finish(tess__kv_server *server, tess__kv_exchange *exchange, tess_status status, const char *text) {
+static void finish_exchange(tess__kv_server *server, tess__kv_exchange *exchange, tess_status status,
+                            const char *text) {
     unlink_exchange(server, exchange);
     for (int32_t r = 0; r < server->nranks; r++) {
         tess__kv_client *client = server->ranks[r].client;
@@ -152,7 +153,7 @@ static void check_agreement(tess__kv_server *server) {
     snprintf(text, sizeof text, "the ranks disagree about what comes next: rank 0 is at '%.150s', rank %d at '%.150s'",
              mine->key, (int)other, theirs->key);
     while (server->exchanges)
-        finish(server, server->exchanges, TESS_E_MISMATCH, text);
+        finish_exchange(server, server->exchanges, TESS_E_MISMATCH, text);
 }
 
 /* The exchange this request belongs to, or null after having answered with an error. */
@@ -181,7 +182,7 @@ static tess__kv_exchange *join_exchange(tess__kv_server *server, tess__kv_client
         return e;
     snprintf(text, sizeof text, "exchange '%.200s': rank %d passes %llu bytes, rank %d %u", in->key, (int)e->first,
              (unsigned long long)e->bytes, (int)client->rank, in->value_bytes);
-    finish(server, e, TESS_E_MISMATCH, text);
+    finish_exchange(server, e, TESS_E_MISMATCH, text);
     return NULL;
 }
 
@@ -206,7 +207,7 @@ void tess__kv_exchange_add(tess__kv_server *server, tess__kv_client *client, con
     if (e->bytes)
         memcpy(e->data->data + (uint64_t)client->rank * e->bytes, in->value, e->bytes);
     if (++e->n_in == server->nranks) {
-        finish(server, e, TESS_OK, NULL);
+        finish_exchange(server, e, TESS_OK, NULL);
         return;
     }
     int32_t departed = first_gone(server, e);
@@ -223,7 +224,7 @@ void tess__kv_exchange_without(tess__kv_server *server, int32_t rank) {
         char text[TESS__WIRE_TEXT_MAX];
         snprintf(text, sizeof text, "rank %d has ended, while others wait for it at '%.200s'", (int)rank, e->key);
         if (!e->ids[rank] && is_gone(server, rank, e))
-            finish(server, e, TESS_E_PEER, text);
+            finish_exchange(server, e, TESS_E_PEER, text);
         e = next;
     }
 }

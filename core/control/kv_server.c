@@ -40,7 +40,7 @@ static void free_client(tess__kv_client *client) {
     free(client);
 }
 
-static void sweep(tess__kv_server *server) {
+static void sweep_clients(tess__kv_server *server) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < server->n_clients; i++) {
         tess__kv_client *client = server->clients[i];
@@ -54,7 +54,7 @@ static void sweep(tess__kv_server *server) {
 
 /* ---- hello ------------------------------------------------------------------------------------- */
 
-static void refuse(tess__kv_server *server, tess__kv_client *client, tess_status status, const char *why) {
+static void refuse_client(tess__kv_server *server, tess__kv_client *client, tess_status status, const char *why) {
     tess__kv_send_text(server, client, TESS__WIRE_REFUSED, 0, status, why);
     client->closing = 1;
 }
@@ -90,11 +90,11 @@ static void note_address(tess__kv_server *server, const tess__kv_client *client)
         snprintf(server->address, sizeof server->address, "%s", address);
 }
 
-static void hello(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
+static void handle_hello(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     char text[160];
     const char *fault = hello_fault(server, in, text, sizeof text);
     if (fault || server->timed_out) {
-        refuse(server, client, fault ? TESS_E_INVALID : TESS_E_TIMEOUT, fault ? fault : server->timeout_text);
+        refuse_client(server, client, fault ? TESS_E_INVALID : TESS_E_TIMEOUT, fault ? fault : server->timeout_text);
         return;
     }
     client->rank = tess__kv_place(server, in->arg);
@@ -118,11 +118,11 @@ static void hello(tess__kv_server *server, tess__kv_client *client, const tess__
 /* ---- what comes in ----------------------------------------------------------------------------- */
 
 /* 0, or -1: this client does not keep to the protocol. */
-static int handle(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
+static int handle_message(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     if (client->rank < 0) {
         if (in->type != TESS__WIRE_HELLO)
             return -1;
-        hello(server, client, in);
+        handle_hello(server, client, in);
         return 0;
     }
     switch (in->type) {
@@ -149,7 +149,7 @@ static int handle_all(tess__kv_server *server, tess__kv_client *client) {
         int got = tess__inbox_next(&client->in, client->rank < 0 ? STRANGER_LIMIT : RANK_LIMIT, &in);
         if (got <= 0)
             return got;
-        if (handle(server, client, &in) != 0)
+        if (handle_message(server, client, &in) != 0)
             return -1;
         tess__inbox_drop(&client->in, &in);
     }
@@ -185,7 +185,7 @@ static void drop_oldest_stranger(tess__kv_server *server) {
 static void accept_one(tess__kv_server *server, int fd) {
     int one = 1;
     if (server->n_clients == server->capacity)
-        sweep(server); /* whoever was hung up on in this turn */
+        sweep_clients(server); /* whoever was hung up on in this turn */
     tess__kv_client *client = server->n_clients < server->capacity ? calloc(1, sizeof *client) : NULL;
     if (!client) {
         close(fd);
@@ -273,7 +273,7 @@ static tess__kv_ended *take_ended(tess__kv_server *server) {
     return list;
 }
 
-static void turn(tess__kv_server *server, struct pollfd *fds) {
+static void server_turn(tess__kv_server *server, struct pollfd *fds) {
     uint32_t n = server->n_clients;
     wait_for_events(server, fds);
     if (fds[0].revents) {
@@ -291,23 +291,23 @@ static void turn(tess__kv_server *server, struct pollfd *fds) {
     tess__kv_news_turn(server, take_ended(server), now_ns);
     drop_late_strangers(server, now_ns);
     flush_all(server);
-    sweep(server);
+    sweep_clients(server);
 }
 
-static void *serve(void *user) {
+static void *server_work(void *user) {
     tess__kv_server *server = user;
     struct pollfd *fds = calloc(2 + (size_t)server->capacity, sizeof *fds);
     server->turn_ns = tess__now_ns();
     pthread_setname_np(pthread_self(), TESS__KV_SERVER_THREAD);
     while (fds && !atomic_load(&server->stop))
-        turn(server, fds);
+        server_turn(server, fds);
     free(fds);
     return NULL;
 }
 
 /* ---- start and stop ---------------------------------------------------------------------------- */
 
-static void destroy(tess__kv_server *server) {
+static void destroy_server(tess__kv_server *server) {
     for (uint32_t i = 0; i < server->n_clients; i++)
         free_client(server->clients[i]);
     while (server->ended) {
@@ -344,7 +344,7 @@ static int number_ranks(tess__kv_server *server, const tess__kv_terms *terms) {
     return server->place != NULL;
 }
 
-static tess__kv_server *create(int32_t nranks, const tess__kv_terms *terms) {
+static tess__kv_server *create_server(int32_t nranks, const tess__kv_terms *terms) {
     tess__kv_server *server = calloc(1, sizeof *server);
     if (!server)
         return NULL;
@@ -365,7 +365,7 @@ static tess__kv_server *create(int32_t nranks, const tess__kv_terms *terms) {
     if (number_ranks(server, terms) && server->wake_fd >= 0 && server->clients && server->ranks && server->joined &&
         server->silent && server->store)
         return server;
-    destroy(server);
+    destroy_server(server);
     return NULL;
 }
 
@@ -374,7 +374,7 @@ static int start_thread(tess__kv_server *server) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&server->thread, NULL, serve, server);
+    int error = pthread_create(&server->thread, NULL, server_work, server);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return error;
 }
@@ -427,7 +427,7 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
     tess_status status = check_files(nranks);
     if (status != TESS_OK)
         return status;
-    tess__kv_server *server = create(nranks, terms);
+    tess__kv_server *server = create_server(nranks, terms);
     if (!server)
         return tess__fail(TESS_E_NOMEM, "no memory for a key-value server of %d ranks", (int)nranks);
     int32_t bound = *port;
@@ -437,7 +437,7 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
     if (status == TESS_OK && start_thread(server) != 0)
         status = tess__fail(TESS_E_SYSTEM, "cannot start the key-value server's thread");
     if (status != TESS_OK) {
-        destroy(server);
+        destroy_server(server);
         return status;
     }
     *port = bound;
@@ -445,7 +445,7 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
     return TESS_OK;
 }
 
-static void wake(tess__kv_server *server) {
+static void wake_server(tess__kv_server *server) {
     uint64_t one = 1;
     ssize_t ignored = write(server->wake_fd, &one, sizeof one);
     (void)ignored;
@@ -455,9 +455,9 @@ void tess__kv_server_stop(tess__kv_server *server) {
     if (!server)
         return;
     atomic_store(&server->stop, 1);
-    wake(server);
+    wake_server(server);
     pthread_join(server->thread, NULL);
-    destroy(server);
+    destroy_server(server);
 }
 
 void tess__kv_server_linger(tess__kv_server *server, int64_t deadline_ns) {
@@ -478,7 +478,7 @@ void tess__kv_server_rank_ended(tess__kv_server *server, int32_t rank, int order
     *server->ended_end = news;
     server->ended_end = &news->next;
     pthread_mutex_unlock(&server->lock);
-    wake(server);
+    wake_server(server);
 }
 
 int32_t tess__kv_server_joined(tess__kv_server *server, int32_t rank) {

@@ -26,7 +26,7 @@ static uint32_t bucket_of(const char *key) {
     return hash % BUCKETS;
 }
 
-static entry *find(const tess__kv_store *store, const char *key) {
+static entry *find_entry(const tess__kv_store *store, const char *key) {
     for (entry *e = store->buckets[bucket_of(key)]; e; e = e->next)
         if (strcmp(e->key, key) == 0)
             return e;
@@ -48,7 +48,7 @@ void tess__kv_store_destroy(tess__kv_store *store) {
     free(store);
 }
 
-static entry *add(tess__kv_store *store, const char *key) {
+static entry *add_entry(tess__kv_store *store, const char *key) {
     size_t key_bytes = strlen(key) + 1;
     entry *e = calloc(1, sizeof *e + key_bytes);
     if (!e)
@@ -63,7 +63,7 @@ static entry *add(tess__kv_store *store, const char *key) {
 
 tess_status tess__kv_store_set(tess__kv_store *store, const char *key, const void *value, uint64_t bytes,
                                const char **why) {
-    entry *e = find(store, key);
+    entry *e = find_entry(store, key);
     uint64_t old = e && e->value ? e->value->bytes : 0;
     *why = "the key is empty or longer than 255 bytes";
     if (!*key || strlen(key) > TESS__KV_KEY_MAX)
@@ -76,7 +76,7 @@ tess_status tess__kv_store_set(tess__kv_store *store, const char *key, const voi
         return TESS_E_NOMEM;
     tess__blob *blob = tess__blob_new(value, bytes);
     if (blob && !e)
-        e = add(store, key);
+        e = add_entry(store, key);
     if (!blob || !e) {
         tess__blob_drop(blob);
         return TESS_E_NOMEM;
@@ -88,6 +88,6 @@ tess_status tess__kv_store_set(tess__kv_store *store, const char *key, const voi
 }
 
 tess__blob *tess__kv_store_get(const tess__kv_store *store, const char *key) {
-    entry *e = find(store, key);
+    entry *e = find_entry(store, key);
     return e ? e->value : NULL;
 }

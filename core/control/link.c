@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-static ssize_t moved(ssize_t n) {
+static ssize_t moved_bytes(ssize_t n) {
     if (n > 0)
         return n;
     return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? 0 : -1;
@@ -44,7 +44,7 @@ static int bio_write(BIO *bio, const char *data, int bytes) {
     int fd = (int)(intptr_t)BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     ssize_t sent = send(fd, data, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (moved(sent) == 0)
+    if (moved_bytes(sent) == 0)
         BIO_set_retry_write(bio);
     return sent > 0 ? (int)sent : -1;
 }
@@ -53,7 +53,7 @@ static int bio_read(BIO *bio, char *to, int bytes) {
     int fd = (int)(intptr_t)BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     ssize_t got = recv(fd, to, (size_t)bytes, MSG_DONTWAIT);
-    if (moved(got) == 0)
+    if (moved_bytes(got) == 0)
         BIO_set_retry_read(bio);
     return got > 0 ? (int)got : got == 0 ? 0 : -1;
 }
@@ -90,7 +90,7 @@ static int find_session(SSL *tls, const unsigned char *id, size_t bytes, SSL_SES
     return !known || *out != NULL;
 }
 
-static int configure(tess__link_key *key) {
+static int configure_key(tess__link_key *key) {
     SSL_CTX *context = key->context;
     if (!context || !key->method || !SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) ||
         !SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") || !SSL_CTX_set_num_tickets(context, 0))
@@ -117,8 +117,8 @@ tess_status tess__link_key_create(const char *secret, int listens, tess__link_ke
     key->listens = listens;
     key->context = SSL_CTX_new(TLS_method());
     key->method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "tessera");
-    if (configure(key) != 0 || !HMAC(EVP_sha256(), secret, (int)strlen(secret), (const unsigned char *)label,
-                                     sizeof label - 1, key->bytes, &bytes)) {
+    if (configure_key(key) != 0 || !HMAC(EVP_sha256(), secret, (int)strlen(secret), (const unsigned char *)label,
+                                         sizeof label - 1, key->bytes, &bytes)) {
         tess__link_key_destroy(key);
         return tess__fail(TESS_E_SYSTEM, "OpenSSL cannot be set up for TLS 1.3");
     }
@@ -162,7 +162,7 @@ int tess__link_is_proven(const tess__link *link) {
     return !link->tls || (SSL_is_init_finished(link->tls) && SSL_session_reused(link->tls));
 }
 
-static ssize_t judge(tess__link *link, int result) {
+static ssize_t check_tls_result(tess__link *link, int result) {
     int why = result > 0 ? SSL_ERROR_NONE : SSL_get_error(link->tls, result);
     link->awaits_input = why == SSL_ERROR_WANT_READ;
     link->refused = why == SSL_ERROR_SSL;
@@ -181,11 +181,11 @@ static ssize_t send_tls(tess__link *link, const struct iovec *parts, int n) {
         memcpy(record + bytes, parts[i].iov_base, part);
         bytes += part;
     }
-    return judge(link, SSL_write(link->tls, record, (int)bytes));
+    return check_tls_result(link, SSL_write(link->tls, record, (int)bytes));
 }
 
 static ssize_t recv_tls(tess__link *link, void *to, size_t bytes) {
-    ssize_t got = judge(link, SSL_read(link->tls, to, bytes > RECORD_BYTES ? RECORD_BYTES : (int)bytes));
+    ssize_t got = check_tls_result(link, SSL_read(link->tls, to, bytes > RECORD_BYTES ? RECORD_BYTES : (int)bytes));
     link->awaits_input = !SSL_is_init_finished(link->tls);
     return got;
 }
@@ -243,9 +243,9 @@ ssize_t tess__link_send(tess__link *link, const struct iovec *parts, int n) {
     if (link->tls)
         return send_tls(link, parts, n);
     struct msghdr out = { .msg_iov = (struct iovec *)parts, .msg_iovlen = (size_t)n };
-    return moved(sendmsg(link->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT));
+    return moved_bytes(sendmsg(link->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 ssize_t tess__link_recv(tess__link *link, void *to, size_t bytes) {
-    return link->tls ? recv_tls(link, to, bytes) : moved(recv(link->fd, to, bytes, MSG_DONTWAIT));
+    return link->tls ? recv_tls(link, to, bytes) : moved_bytes(recv(link->fd, to, bytes, MSG_DONTWAIT));
 }

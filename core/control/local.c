@@ -21,7 +21,7 @@ static int is_private(const char *path) {
            (about.st_mode & 077) == 0;
 }
 
-static int place(const char *path, struct sockaddr_un *at) {
+static int set_address(const char *path, struct sockaddr_un *at) {
     if (strlen(path) >= sizeof at->sun_path)
         return ENAMETOOLONG;
     *at = (struct sockaddr_un){ .sun_family = AF_UNIX };
@@ -37,7 +37,7 @@ int tess__local_is_ours(int fd) {
 
 int tess__local_connect(const char *path, int *fd) {
     struct sockaddr_un at;
-    int error = place(path, &at), s = -1;
+    int error = set_address(path, &at), s = -1;
     if (!error && (s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
         error = errno;
     if (!error && connect(s, (const struct sockaddr *)&at, sizeof at) != 0)
@@ -57,14 +57,14 @@ int tess__local_connect(const char *path, int *fd) {
  * which would have to take it in: EPROTOTYPE. */
 static int is_left_over(const char *path) {
     struct sockaddr_un at;
-    int s = place(path, &at) == 0 ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+    int s = set_address(path, &at) == 0 ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
     int refused = s >= 0 && connect(s, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED;
     if (s >= 0)
         close(s);
     return refused;
 }
 
-static void clean(const char *folder) {
+static void remove_left_over(const char *folder) {
     DIR *list = opendir(folder);
     char path[TESS__LOCAL_PATH];
     for (struct dirent *entry; list && (entry = readdir(list));) {
@@ -97,7 +97,7 @@ tess_status tess__local_path(const char *name, char out[TESS__LOCAL_PATH]) {
                           "%s must be a directory of this user's alone (mode 0700): remove it, or set "
                           "XDG_RUNTIME_DIR",
                           folder);
-    clean(folder);
+    remove_left_over(folder);
     snprintf(out, TESS__LOCAL_PATH, "%s/%.*s.sock", folder, NAME_MOST - 8, name);
     return TESS_OK;
 }
@@ -109,7 +109,7 @@ static int listen_under(int s, const char *path) {
     struct sockaddr_un at;
     char first[TESS__LOCAL_PATH];
     snprintf(first, sizeof first, "%.*s.%d", (int)sizeof first - 16, path, (int)getpid());
-    int error = place(first, &at);
+    int error = set_address(first, &at);
     unlink(first);
     if (error)
         return error;

@@ -121,7 +121,7 @@ void tess__outbox_clear(tess__outbox *box) {
     box->n_spare = 0;
 }
 
-static tess__chunk *append(tess__outbox *box, const tess__message *message, tess__blob *body) {
+static tess__chunk *append_chunk(tess__outbox *box, const tess__message *message, tess__blob *body) {
     tess__chunk *chunk = box->spare;
     if (chunk) {
         box->spare = chunk->next;
@@ -141,7 +141,7 @@ static tess__chunk *append(tess__outbox *box, const tess__message *message, tess
 
 int tess__outbox_push(tess__outbox *box, uint32_t type, uint32_t id, int32_t arg, tess__blob *value) {
     tess__message message = { .type = type, .id = id, .arg = arg, .value_bytes = value ? value->bytes : 0 };
-    if (!append(box, &message, value))
+    if (!append_chunk(box, &message, value))
         return -1;
     if (value)
         value->refs++;
@@ -160,7 +160,7 @@ int tess__outbox_copy(tess__outbox *box, const tess__message *message) {
     tess__blob *body = NULL;
     if (bytes > SMALL && !(body = tess__blob_new(NULL, bytes)))
         return -1;
-    tess__chunk *chunk = append(box, message, body);
+    tess__chunk *chunk = append_chunk(box, message, body);
     if (!chunk) {
         tess__blob_drop(body);
         return -1;
@@ -277,7 +277,7 @@ void tess__inbox_clear(tess__inbox *box) {
     *box = (tess__inbox){ 0 };
 }
 
-static struct addrinfo *resolve(const char *address, int32_t port, int passive) {
+static struct addrinfo *resolve_address(const char *address, int32_t port, int passive) {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0) };
     struct addrinfo *found = NULL;
     char service[16];
@@ -316,7 +316,7 @@ int tess__wire_is_local(const char *address) {
 tess_status tess__wire_listen(const char *address, int32_t *port, int *fd) {
     if (tess__wire_is_local(address))
         return tess__local_listen(address, fd);
-    struct addrinfo *list = resolve(address, *port, 1);
+    struct addrinfo *list = resolve_address(address, *port, 1);
     if (!list)
         return tess__fail(TESS_E_INVALID, "cannot listen on '%s': this is no address of a host", address);
     int error = 0;
@@ -379,7 +379,7 @@ static int meets_itself(int fd) {
 int tess__wire_connect(const char *address, int32_t port, int64_t deadline_ns, int *fd) {
     if (tess__wire_is_local(address))
         return tess__local_connect(address, fd);
-    struct addrinfo *list = resolve(address, port, 0);
+    struct addrinfo *list = resolve_address(address, port, 0);
     if (!list)
         return EHOSTUNREACH;
     int error = 0, s = -1;
@@ -405,7 +405,7 @@ static int address_is_loopback(const struct sockaddr *at) {
 }
 
 int tess__wire_is_loopback(const char *address) {
-    struct addrinfo *list = resolve(address, 1, 0);
+    struct addrinfo *list = resolve_address(address, 1, 0);
     int loopback = list != NULL;
     for (const struct addrinfo *to = list; to; to = to->ai_next)
         loopback = loopback && address_is_loopback(to->ai_addr);
@@ -425,7 +425,7 @@ void tess__wire_own_address(int fd, char *out, size_t size) {
 
 /* Connecting a datagram socket sends nothing: it only looks the way up. */
 int tess__wire_route(const char *address, char *out, size_t size) {
-    struct addrinfo *list = resolve(address, 1, 0);
+    struct addrinfo *list = resolve_address(address, 1, 0);
     *out = 0;
     for (const struct addrinfo *to = list; to && !*out; to = to->ai_next) {
         int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);

@@ -12,14 +12,14 @@
 
 enum { RANKS_MAX = 1 << 20, TORCHRUN_PORTS = 8 };
 
-static const char *variable(const char *name) {
+static const char *read_variable(const char *name) {
     const char *text = secure_getenv(name);
     return text && *text ? text : NULL;
 }
 
 /* Reads an integer; *out is untouched when the variable is unset. */
 static tess_status read_int(const char *name, int64_t least, int64_t most, int32_t *out) {
-    const char *text = variable(name);
+    const char *text = read_variable(name);
     if (!text)
         return TESS_OK;
     char *end;
@@ -66,15 +66,15 @@ static tess_status read_family(const family *names, tess__world *w) {
 static const family plain = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE" };
 
 static tess_status from_plain(tess__world *w) {
-    int has_rank = variable("RANK") != NULL;
+    int has_rank = read_variable("RANK") != NULL;
     tess_status status = TESS_OK;
-    if (has_rank && !variable("WORLD_SIZE"))
-        status = tess__fail(TESS_E_INVALID, "RANK is set to '%.40s', but WORLD_SIZE is not set", variable("RANK"));
+    if (has_rank && !read_variable("WORLD_SIZE"))
+        status = tess__fail(TESS_E_INVALID, "RANK is set to '%.40s', but WORLD_SIZE is not set", read_variable("RANK"));
     if (status == TESS_OK)
         status = read_family(&plain, w);
     if (status == TESS_OK && !has_rank && w->nranks > 1)
         status = tess__fail(TESS_E_INVALID, "WORLD_SIZE is %d, but RANK is not set", (int)w->nranks);
-    if (status == TESS_OK && has_rank && !variable("LOCAL_RANK") && !w->local_nranks)
+    if (status == TESS_OK && has_rank && !read_variable("LOCAL_RANK") && !w->local_nranks)
         w->local_rank = w->rank; /* one host, as far as anyone has said */
     return status;
 }
@@ -84,11 +84,11 @@ static tess_status from_plain(tess__world *w) {
 /* Inside an allocation's shell or batch script SLURM_PROCID may be set too, but only tasks of srun have a step, and
  * the shell's own step has a reserved number. */
 static int is_slurm_task(void) {
-    const char *step = variable("SLURM_STEP_ID");
-    if (!variable("SLURM_PROCID"))
+    const char *step = read_variable("SLURM_STEP_ID");
+    if (!read_variable("SLURM_PROCID"))
         return 0;
     if (!step)
-        return !variable("SLURM_JOB_ID");
+        return !read_variable("SLURM_JOB_ID");
     return strtoul(step, NULL, 10) < 0xfffffff0ul;
 }
 
@@ -111,8 +111,8 @@ static tess_status first_host(const char *list, char *out, size_t size) {
 
 static tess_status slurm_address(tess__world *w) {
     int32_t hosts = 0;
-    const char *name = variable("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
-    const char *list = variable("SLURM_STEP_NODELIST"), *launch = variable("SLURM_LAUNCH_NODE_IPADDR");
+    const char *name = read_variable("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
+    const char *list = read_variable("SLURM_STEP_NODELIST"), *launch = read_variable("SLURM_LAUNCH_NODE_IPADDR");
     tess_status status = read_int(name, 1, RANKS_MAX, &hosts);
     if (status != TESS_OK)
         return status;
@@ -127,12 +127,12 @@ static tess_status slurm_address(tess__world *w) {
 }
 
 static tess_status from_slurm(tess__world *w) {
-    const char *nranks = variable("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    const char *nranks = read_variable("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
     const family names = { "SLURM_PROCID", nranks, "SLURM_LOCALID", NULL };
-    if (!variable(nranks))
+    if (!read_variable(nranks))
         return tess__fail(TESS_E_INVALID, "SLURM_PROCID is set, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is");
     tess_status status = read_family(&names, w);
-    const char *job = variable("SLURM_JOB_ID"), *step = variable("SLURM_STEP_ID");
+    const char *job = read_variable("SLURM_JOB_ID"), *step = read_variable("SLURM_STEP_ID");
     snprintf(w->job, sizeof w->job, "%.30s.%.30s", job ? job : "", step ? step : "");
     return status == TESS_OK ? slurm_address(w) : status;
 }
@@ -144,16 +144,16 @@ static const family open_mpi = { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
 
 /* No MPI says where rank 0 is. */
 static tess_status check_mpi_hosts(const tess__world *w) {
-    if (w->local_nranks && w->local_nranks < w->nranks && !variable("MASTER_ADDR"))
+    if (w->local_nranks && w->local_nranks < w->nranks && !read_variable("MASTER_ADDR"))
         return tess__fail(TESS_E_INVALID, "mpirun started ranks on several hosts: set MASTER_ADDR to rank 0's host");
     return TESS_OK;
 }
 
 static tess_status from_open_mpi(tess__world *w) {
-    if (!variable("OMPI_COMM_WORLD_SIZE"))
+    if (!read_variable("OMPI_COMM_WORLD_SIZE"))
         return tess__fail(TESS_E_INVALID, "OMPI_COMM_WORLD_RANK is set, but OMPI_COMM_WORLD_SIZE is not");
     tess_status status = read_family(&open_mpi, w);
-    const char *space = variable("PMIX_NAMESPACE");
+    const char *space = read_variable("PMIX_NAMESPACE");
     snprintf(w->job, sizeof w->job, "%.60s", space ? space : "");
     return status == TESS_OK ? check_mpi_hosts(w) : status;
 }
@@ -163,10 +163,10 @@ static tess_status from_open_mpi(tess__world *w) {
 static const family pmi = { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS" };
 
 static tess_status from_pmi(tess__world *w) {
-    if (!variable("PMI_SIZE"))
+    if (!read_variable("PMI_SIZE"))
         return tess__fail(TESS_E_INVALID, "PMI_RANK is set, but PMI_SIZE is not");
     tess_status status = read_family(&pmi, w);
-    if (status == TESS_OK && !variable("MPI_LOCALRANKID") && !w->local_nranks)
+    if (status == TESS_OK && !read_variable("MPI_LOCALRANKID") && !w->local_nranks)
         w->local_rank = w->rank;
     return status == TESS_OK ? check_mpi_hosts(w) : status;
 }
@@ -182,11 +182,11 @@ typedef struct {
 enum { PLAIN, OPEN_MPI, PMI, SLURM, LAUNCHERS };
 
 static void find_launchers(launcher out[LAUNCHERS]) {
-    const char *tasks = variable("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-    int is_plain = variable("RANK") || variable("WORLD_SIZE");
+    const char *tasks = read_variable("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    int is_plain = read_variable("RANK") || read_variable("WORLD_SIZE");
     out[PLAIN] = (launcher){ is_plain, plain, from_plain };
-    out[OPEN_MPI] = (launcher){ variable("OMPI_COMM_WORLD_RANK") != NULL, open_mpi, from_open_mpi };
-    out[PMI] = (launcher){ variable("PMI_RANK") != NULL, pmi, from_pmi };
+    out[OPEN_MPI] = (launcher){ read_variable("OMPI_COMM_WORLD_RANK") != NULL, open_mpi, from_open_mpi };
+    out[PMI] = (launcher){ read_variable("PMI_RANK") != NULL, pmi, from_pmi };
     out[SLURM] = (launcher){ is_slurm_task(), { "SLURM_PROCID", tasks, "SLURM_LOCALID", NULL }, from_slurm };
 }
 
@@ -202,7 +202,7 @@ static int is_around(int which, const tess__world *w, const tess__world *inner) 
 
 static tess_status check_agreement(const launcher *all, int chosen, const tess__world *w) {
     /* These start ranks under whatever started them. */
-    if (chosen == PLAIN && (tess__option_text("kv") || variable("TORCHELASTIC_RUN_ID")))
+    if (chosen == PLAIN && (tess__option_text("kv") || read_variable("TORCHELASTIC_RUN_ID")))
         return TESS_OK;
     for (int i = chosen + 1; i < LAUNCHERS; i++) {
         tess__world other = { .nranks = 1 };
@@ -284,8 +284,8 @@ static tess_status read_generation(tess__world *w) {
 /* torchrun's own store holds MASTER_PORT: rank 0 takes the first free one of the ports behind it, the others look for
  * it there. A restart is another job. */
 static void leave_torchrun_its_port(tess__world *w) {
-    const char *run = variable("TORCHELASTIC_RUN_ID"), *restart = variable("TORCHELASTIC_RESTART_COUNT");
-    if (!run || !variable("RANK"))
+    const char *run = read_variable("TORCHELASTIC_RUN_ID"), *restart = read_variable("TORCHELASTIC_RESTART_COUNT");
+    if (!run || !read_variable("RANK"))
         return;
     w->port = w->port + TORCHRUN_PORTS > 65535 ? w->port - TORCHRUN_PORTS : w->port + 1;
     w->n_ports = TORCHRUN_PORTS;
@@ -293,7 +293,7 @@ static void leave_torchrun_its_port(tess__world *w) {
 }
 
 static tess_status read_server(tess__world *w) {
-    const char *kv = tess__option_text("kv"), *address = variable("MASTER_ADDR");
+    const char *kv = tess__option_text("kv"), *address = read_variable("MASTER_ADDR");
     tess_status status = tess__secret_read(w->secret, sizeof w->secret);
     if (status != TESS_OK)
         return status;

@@ -73,7 +73,7 @@ static tess_status check_promises(const tess *t, const tess_run_options *o) {
     return TESS_OK;
 }
 
-static tess_status check(const tess *t, const tess_run_options *o) {
+static tess_status check_run(const tess *t, const tess_run_options *o) {
     if (!t->sharded || t->settings.plan_only || !t->plan.model.n_blocks)
         return tess__fail(TESS_E_INVALID, "tess_run needs declared blocks and tess_shard");
     if (o->kind != TESS_PASS_EVAL && o->kind != TESS_PASS_TRAIN)
@@ -198,7 +198,7 @@ static tess_status run_pass(tess *t, const tess_run_options *o) {
     return s;
 }
 
-static tess_status run(tess *t, const tess_run_options *options) {
+static tess_status run_blocks(tess *t, const tess_run_options *options) {
     tess_run_options o;
     tess_optimizer_options step;
     TRY(tess__copy_options("tess_run", &o, sizeof o, options));
@@ -206,7 +206,7 @@ static tess_status run(tess *t, const tess_run_options *options) {
         TRY(tess__copy_options("tess_run: step", &step, sizeof step, o.step));
         o.step = &step;
     }
-    TRY(check(t, &o));
+    TRY(check_run(t, &o));
     TRY(tess__pass_finish(t));
     TRY(tess__guard_check(t, "tess_run"));
     tess__program *program = choose_program(t, &o);
@@ -220,7 +220,7 @@ tess_status tess_run(tess *t, const tess_run_options *options) {
     tess_status s = tess__engine_check(t);
     if (s)
         return s;
-    s = run(t, options);
+    s = run_blocks(t, options);
     t->pass.run = NULL;
     if (s)
         tess__result_forget(&t->streams);

@@ -40,7 +40,7 @@ typedef struct tess__saver {
     tess_checkpoint_info info;
 } tess__saver;
 
-static double now(void) {
+static double now_seconds(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
@@ -140,7 +140,7 @@ static tess_status tell_leader(const tess__saver *s, tess_status status, const t
 }
 
 /* The leader takes one rank's note: the entry of its file, or its failure. */
-static tess_status hear(const tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
+static tess_status receive_note(const tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
     char key[64];
     uint64_t bytes = TESS__KV_VALUE_MAX;
     key_of(s, rank, key);
@@ -164,7 +164,7 @@ static tess_status hear_all(const tess__saver *s, tess__data_file *files) {
     if (s->t->comms.world.nranks > 1 && !room)
         return tess__fail(TESS_E_NOMEM, "no memory for the checksums of a checkpoint");
     for (int32_t r = 1; r < s->t->comms.world.nranks; r++) {
-        tess_status one = hear(s, r, room, &files[r]);
+        tess_status one = receive_note(s, r, room, &files[r]);
         if (one && !status) {
             status = one;
             snprintf(said, sizeof said, "%s", tess_last_error());
@@ -196,7 +196,7 @@ static tess_status describe_params(const tess *t, tess__manifest *m) {
     return TESS_OK;
 }
 
-static tess_status commit(tess__saver *s, tess__data_file *files) {
+static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
     const tess *t = s->t;
     tess__manifest m = { .step = s->step,
                          .generation = s->generation,
@@ -220,7 +220,7 @@ static tess_status commit(tess__saver *s, tess__data_file *files) {
 }
 
 /* The leader's end of a save: all files are there, then the manifest; else none of them stays. */
-static tess_status conclude(tess__saver *s, tess_status mine, tess__data_file *own) {
+static tess_status conclude_save(tess__saver *s, tess_status mine, tess__data_file *own) {
     size_t n = (size_t)s->t->comms.world.nranks;
     tess__data_file *files = calloc(n, sizeof *files);
     char said[SAID];
@@ -230,7 +230,7 @@ static tess_status conclude(tess__saver *s, tess_status mine, tess__data_file *o
         status = tess__fail(mine, "%s", said);
     if (!status) {
         files[0] = *own;
-        status = commit(s, files);
+        status = commit_manifest(s, files);
         files[0].sums = NULL;
     } else {
         snprintf(said, sizeof said, "%s", tess_last_error());
@@ -263,17 +263,17 @@ static tess_status share_verdict(tess__saver *s, tess_status status) {
 static void *write_and_meet(void *arg) {
     tess__saver *s = arg;
     tess__data_file file = { .bytes = 0 };
-    double began = now();
+    double began = now_seconds();
     tess_status status = write_file(s, &file);
     if (is_leader(s))
-        status = conclude(s, status, &file);
+        status = conclude_save(s, status, &file);
     else
         status = tell_leader(s, status, &file);
     if (is_leader(s) || !status)
         status = share_verdict(s, status);
     free(file.sums);
     s->info.bytes = file.bytes;
-    s->info.write_seconds = now() - began;
+    s->info.write_seconds = now_seconds() - began;
     s->status = status;
     snprintf(s->said, sizeof s->said, "%s", status ? tess_last_error() : "");
     __atomic_store_n(&s->done, 1, __ATOMIC_RELEASE);
@@ -283,18 +283,18 @@ static void *write_and_meet(void *arg) {
 /* ---- a save ---------------------------------------------------------------------------------------- */
 
 /* Ends what is being written. Its outcome stays until somebody asks for it. */
-static void join(tess__saver *s) {
+static void join_writer(tess__saver *s) {
     tess__side_thread_join(&s->t->saving);
     tess__shard_pieces_free(&s->pieces);
 }
 
-static tess_status outcome(tess__saver *s) {
+static tess_status take_outcome(tess__saver *s) {
     s->pending = 0;
     return s->status ? tess__fail(s->status, "%s", s->said) : TESS_OK;
 }
 
 /* The leader prepares the directory; all hear how that went. `open` is its finding before. */
-static tess_status prepare(tess__saver *s, int *refused) {
+static tess_status prepare_save(tess__saver *s, int *refused) {
     note mine = { .status = TESS_OK }, *all = calloc((size_t)s->t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
@@ -351,13 +351,13 @@ static tess_status take_snapshot(tess__saver *s) {
     return tess__streams_sync(&t->streams);
 }
 
-static tess_status start(tess__saver *s) {
+static tess_status start_writer(tess__saver *s) {
     s->done = s->cancel = 0;
     s->pending = 1;
     s->image = NULL;
     if (!s->t->plan.setup.snapshot) {
         write_and_meet(s);
-        join(s);
+        join_writer(s);
         return TESS_OK;
     }
     TRY(take_snapshot(s));
@@ -388,7 +388,7 @@ static tess_status anyone_busy(tess__saver *s, int *busy) {
     return status;
 }
 
-static tess_status check(const tess *t, const tess_checkpoint_options *o) {
+static tess_status check_save(const tess *t, const tess_checkpoint_options *o) {
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save before tess_shard");
     if (t->pass.pending_grads || t->pass.microbatch)
@@ -403,21 +403,21 @@ static tess_status check(const tess *t, const tess_checkpoint_options *o) {
 }
 
 /* *soft: the failure is the disk's, and training can go on. */
-static tess_status save(tess *t, const tess_checkpoint_options *given, int *soft) {
+static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given, int *soft) {
     tess_checkpoint_options o;
     tess__saver *s = NULL;
-    double began = now();
+    double began = now_seconds();
     int busy = 0;
     TRY(tess__copy_options("tess_checkpoint_save", &o, sizeof o, given));
     TRY(tess__pass_finish(t));
-    TRY(check(t, &o));
+    TRY(check_save(t, &o));
     TRY(saver_of(t, &s));
     if (o.flags & TESS_CHECKPOINT_SKIP) {
         TRY(anyone_busy(s, &busy));
         if (busy)
             return TESS_OK;
     }
-    join(s);
+    join_writer(s);
     if (s->pending && s->status && is_leader(s)) /* nobody asked: at least say so */
         tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
     s->pending = 0;
@@ -426,7 +426,7 @@ static tess_status save(tess *t, const tess_checkpoint_options *given, int *soft
     s->sequence++;
     s->step = t->step.steps_done;
     s->keep = o.keep;
-    TRY(prepare(s, soft));
+    TRY(prepare_save(s, soft));
     if (o.common_bytes)
         memcpy(s->common, o.common, o.common_bytes);
     if (o.own_bytes)
@@ -438,19 +438,19 @@ static tess_status save(tess *t, const tess_checkpoint_options *given, int *soft
                                       .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
                                       .common_bytes = o.common_bytes,
                                       .own_bytes = o.own_bytes };
-    TRY(start(s));
-    s->info.stall_seconds = now() - began;
+    TRY(start_writer(s));
+    s->info.stall_seconds = now_seconds() - began;
     *soft = !t->saving.runs;
-    return t->saving.runs || !s->status ? TESS_OK : outcome(s);
+    return t->saving.runs || !s->status ? TESS_OK : take_outcome(s);
 }
 
 static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {
     tess__saver *s = t->saver;
     if (!s || !s->pending)
         return TESS_OK;
-    join(s);
+    join_writer(s);
     *soft = s->status == TESS_E_DATA || !t->comms.control || !tess__control_aborting(t->comms.control);
-    TRY(outcome(s));
+    TRY(take_outcome(s));
     if (out) {
         tess_checkpoint_info info = s->info;
         info.struct_size = sizeof info;
@@ -462,7 +462,7 @@ static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {
 tess_status tess_checkpoint_save(tess *t, const tess_checkpoint_options *o) {
     int soft = 0;
     TRY(tess__engine_check(t));
-    tess_status s = save(t, o, &soft);
+    tess_status s = save_checkpoint(t, o, &soft);
     return s && !soft ? tess__engine_fail(t, s) : s;
 }
 
@@ -478,7 +478,7 @@ void tess__saver_end(tess *t) {
     if (!s)
         return;
     s->cancel = t->error != TESS_OK;
-    join(s);
+    join_writer(s);
     if (s->pending && s->status && !t->error && is_leader(s))
         tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
     if (s->store.disk)

@@ -74,8 +74,8 @@ static tess_status check_model(loading *l) {
 /* ---- values ------------------------------------------------------------------------------------------ */
 
 /* Elements of one tensor to where they belong: read as stored, converted where the dtypes differ. */
-static tess_status place(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at, uint32_t mem,
-                         uint32_t dtype) {
+static tess_status place_elements(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at,
+                                  uint32_t mem, uint32_t dtype) {
     uint32_t bytes = tess_dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
     int as_is = x->dtype == dtype;
     tess__cast_fn widen = as_is ? NULL : tess__cast_find(x->dtype, wide, 0),
@@ -117,8 +117,8 @@ static tess_status take_values(loading *l, const tess__tensor *x, const tess__pi
     if (!o.piece.elems || from >= to)
         return TESS_OK;
     l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)(state + 1)] += to - from;
-    return place(l, x, from - name->first, to - from, o.at + (from - o.piece.in_param) * tess_dtype_bytes(o.dtype),
-                 o.mem, o.dtype);
+    return place_elements(l, x, from - name->first, to - from,
+                          o.at + (from - o.piece.in_param) * tess_dtype_bytes(o.dtype), o.mem, o.dtype);
 }
 
 static tess_status take_program(loading *l, const tess__tensor *x, const tess__piece_name *name) {
@@ -202,7 +202,7 @@ typedef struct { /* what ranks tell each other after each try */
 } finding;
 
 /* [C] The outcome of all: the first failure, whoever found it. */
-static tess_status agree(loading *l, tess_status mine, finding *out) {
+static tess_status agree_on_outcome(loading *l, tess_status mine, finding *out) {
     int32_t n = l->t->comms.world.nranks;
     finding f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
     snprintf(f.said, sizeof f.said, "%s", mine ? tess_last_error() : "");
@@ -237,14 +237,14 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
     finding f = { .status = TESS_OK };
     tess_status s = l->t->comms.world.rank == 0 ? tess__store_list(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
     l->foreign = 1;
-    tess_status agreed = agree(l, s, &f);
+    tess_status agreed = agree_on_outcome(l, s, &f);
     if (!agreed && f.status)
         agreed = tess__fail(f.status, "%s", f.said);
     for (uint64_t tried = 0; !agreed; tried++) {
         if ((agreed = next_step(l, steps, n, tried, &step)) || (agreed = tess__step_dir(l->o->path, step, path)))
             break;
         s = load_one(l, path, info);
-        if ((agreed = agree(l, s, &f)) || !f.status)
+        if ((agreed = agree_on_outcome(l, s, &f)) || !f.status)
             break;
         if (f.foreign)
             agreed = tess__fail(f.status, "%s", f.said);
@@ -257,7 +257,7 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
 
 static tess_status load_named(loading *l, tess_checkpoint_info *info) {
     finding f;
-    TRY(agree(l, load_one(l, l->o->path, info), &f));
+    TRY(agree_on_outcome(l, load_one(l, l->o->path, info), &f));
     return f.status ? tess__fail(f.status, "%s", f.said) : TESS_OK;
 }
 
@@ -281,7 +281,7 @@ static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
     return named ? load_named(l, info) : load_newest(l, info);
 }
 
-static tess_status load(tess *t, const tess_checkpoint_load_options *given, tess_checkpoint_info *out) {
+static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *given, tess_checkpoint_info *out) {
     tess_checkpoint_load_options o;
     tess_checkpoint_info info = { .struct_size = sizeof info };
     loading l = { .t = t, .o = &o, .n_states = t->plan.setup.n_states };
@@ -307,7 +307,7 @@ static tess_status load(tess *t, const tess_checkpoint_load_options *given, tess
 }
 
 tess_status tess_checkpoint_load(tess *t, const tess_checkpoint_load_options *o, tess_checkpoint_info *info) {
-    TESS__PUBLIC(t, load(t, o, info));
+    TESS__PUBLIC(t, load_checkpoint(t, o, info));
 }
 
 tess_status tess_checkpoint_list(const char *dir, tess_checkpoint_fn fn, void *user) {

@@ -13,7 +13,7 @@
 
 #define HAS(c, slot) TESS_CAN(tess_comm_ops, (c)->ops, slot)
 
-static tess_status failed(const tess__comms *c, tess_status s, const tess_error *e) {
+static tess_status fail_plugin(const tess__comms *c, tess_status s, const tess_error *e) {
     return s ? tess__plugin_failed(s, TESS_KIND_COMM, c->plugin, e) : TESS_OK;
 }
 
@@ -80,7 +80,7 @@ static tess_status create_world(tess__comms *c) {
     tess_comm_config config = config_of(c, c->world.rank, c->world.nranks, name);
     tess_comm *comm = NULL;
     tess_status s = c->ops->init(c->plugin->ctx, &config, &comm, &e);
-    return s ? failed(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
+    return s ? fail_plugin(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
 }
 
 /* One of `nranks` ranks each in groups numbered by `color`; the world itself where that is one group. */
@@ -97,7 +97,7 @@ static tess_status create_group(tess__comms *c, int which, int32_t color, int32_
         return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_STRATEGY: comm %s cannot split, which hybrid sharding needs",
                           c->plugin->name);
     tess_status s = c->ops->split(c->list[TESS__WORLD], color, key, &config, &comm, &e);
-    return s ? failed(c, s, &e) : keep_comm(c, which, comm);
+    return s ? fail_plugin(c, s, &e) : keep_comm(c, which, comm);
 }
 
 tess_status tess__comms_create(tess__comms *c, const tess__setup *u) {
@@ -178,7 +178,7 @@ static void *registration_of(const tess__comms *c, const tess_comm *comm, const 
 
 tess_status tess__comms_alloc(tess__comms *c, tess_comm *comm, const tess_alloc_request *r, tess_buffer *out) {
     tess_error e = { .struct_size = sizeof e };
-    TRY(failed(c, c->ops->mem_alloc(comm, r, out, &e), &e));
+    TRY(fail_plugin(c, c->ops->mem_alloc(comm, r, out, &e), &e));
     note_registration(c, comm, out);
     return TESS_OK;
 }
@@ -269,7 +269,7 @@ static tess_status name_both(const tess__comms *c, const claim *mine, int32_t pe
 }
 
 /* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
-static tess_status mismatch(tess__comms *c, int which, const tess_error *e) {
+static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];
     claim mine = claim_of(c, tess__comms_activity(c)), theirs;
     tess_error cause = { .struct_size = sizeof cause };
@@ -289,7 +289,7 @@ static tess_status mismatch(tess__comms *c, int which, const tess_error *e) {
 
 static tess_status comm_failed(tess__comms *c, int which, tess_status s, const tess_error *e) {
     if (s == TESS_E_MISMATCH)
-        return mismatch(c, which, e);
+        return fail_mismatch(c, which, e);
     int32_t peer = world_rank(c, which, e->rank);
     if (peer >= 0)
         return tess__fail(s, "%s failed at rank %d: %s", tess__comms_activity(c), peer, e->message);
@@ -490,7 +490,7 @@ int tess__comm_has_ended(const tess__comms *c, tess_request *r) {
 
 tess_status tess__comm_wait_on_stream(const tess__comms *c, tess_request *r, const tess_stream *stream) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    return failed(c, c->ops->wait_stream(r, stream, &e), &e);
+    return fail_plugin(c, c->ops->wait_stream(r, stream, &e), &e);
 }
 
 void tess__comm_free(const tess__comms *c, tess_request *r) {

@@ -31,7 +31,8 @@ static void name_instr(tess *t, const tess__instr *in) {
 }
 
 /* The collective that the instruction posts, from `send` to `recv`; `scratch` is the role of its scratch. */
-static tess_collective planned(const tess *t, const tess__instr *in, const void *send, void *recv, int scratch) {
+static tess_collective planned_collective(const tess *t, const tess__instr *in, const void *send, void *recv,
+                                          int scratch) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
     return (tess_collective){ .op = p->op,
                               .redop = p->redop,
@@ -50,7 +51,7 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
     int gathers = in->op == TESS__GATHER;
     tess__in_flight *f = &t->transfers.in_flight[in->index];
     name_instr(t, in);
-    tess_collective c = planned(t, in, send, recv, gathers ? TESS__GATHER_SCRATCH : TESS__REDUCE_SCRATCH);
+    tess_collective c = planned_collective(t, in, send, recv, gathers ? TESS__GATHER_SCRATCH : TESS__REDUCE_SCRATCH);
     TRY(tess__comm_post(&t->comms, t->pass.program->collectives[in->collective].which, &c,
                         gathers ? &f->gather : &f->reduce));
     *(gathers ? &f->gather_seq : &f->reduce_seq) = c.seq;
@@ -63,13 +64,13 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
 /* The same, in place and at once. */
 static tess_status run_planned(tess *t, const tess__instr *in, void *at, int scratch, const char *doing) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
-    tess_collective c = planned(t, in, at, at, scratch);
+    tess_collective c = planned_collective(t, in, at, at, scratch);
     return p->members > 1 ? tess__comm_run(&t->comms, p->which, &c, doing) : TESS_OK;
 }
 
 /* ---- parameters ---- */
 
-static tess_status cast(tess *t, const void *src, uint32_t from, void *dst, uint32_t to, uint64_t elems) {
+static tess_status cast_elems(tess *t, const void *src, uint32_t from, void *dst, uint32_t to, uint64_t elems) {
     const void *in[1] = { src };
     tess_kernel k = {
         .kernel = TESS_K_CAST, .in_dtype = from, .out_dtype = to, .n_in = 1, .in = in, .out = dst, .elems = elems
@@ -77,7 +78,7 @@ static tess_status cast(tess *t, const void *src, uint32_t from, void *dst, uint
     return tess__engine_kernel(t, &k);
 }
 
-static tess_status gather(tess *t, const tess__instr *in) {
+static tess_status gather_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     const tess__group *group = &t->plan.layout.groups[g];
     uint64_t bytes = group->shard_elems * tess_dtype_bytes(group->compute);
@@ -115,8 +116,8 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
 static tess_status cast_wire(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     int to = group->grad_shard == TESS_F32 ? TESS__WIRE : TESS__SHARD_GRAD;
-    return cast(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, to, g), group->grad_wire,
-                group->flat_elems);
+    return cast_elems(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, to, g),
+                      group->grad_wire, group->flat_elems);
 }
 
 static tess_status sum_full(tess *t, int32_t g) {
@@ -127,7 +128,7 @@ static tess_status sum_full(tess *t, int32_t g) {
                              group->grad_wire, tess__engine_kernel, t);
 }
 
-static tess_status reduce(tess *t, const tess__instr *in) {
+static tess_status reduce_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     void *source;
     if (in->flags & TESS__ASYNC)
@@ -138,7 +139,7 @@ static tess_status reduce(tess *t, const tess__instr *in) {
     return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
-static tess_status replicate(tess *t, const tess__instr *in) {
+static tess_status replicate_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
@@ -258,19 +259,19 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__FREE: return tess__release_buffer(&t->memory, t->pass.program, in);
     case TESS__INPUT_COPY: return copy_input(t);
     case TESS__RESULT_COPY: return copy_result(t, in->index);
-    case TESS__GATHER: return gather(t, in);
+    case TESS__GATHER: return gather_group(t, in);
     case TESS__GATHER_WAIT:
         TRY(tess__move_up_wait(t, &t->transfers.in_flight[in->index].fetched));
         return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].gather,
                            t->transfers.in_flight[in->index].gather_seq, t->transfers.in_flight[in->index].gather_ns);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
-    case TESS__REDUCE: return reduce(t, in);
+    case TESS__REDUCE: return reduce_group(t, in);
     case TESS__REDUCE_WAIT:
         TRY(tess__move_down_wait(t, &t->transfers.in_flight[in->index].on_host));
         return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].reduce,
                            t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
-    case TESS__REPLICATE: return replicate(t, in);
+    case TESS__REPLICATE: return replicate_group(t, in);
     case TESS__REPLICATE_WAIT:
         return end_request(t, in, TESS__REPLICA, &t->transfers.in_flight[in->index].reduce,
                            t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
@@ -289,7 +290,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     }
 }
 
-static int stops(uint8_t op, int how_far) {
+static int stops_at(uint8_t op, int how_far) {
     if (how_far == TESS__TO_WAIT && (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT ||
                                      op == TESS__NORM_REDUCE || op == TESS__PREFETCH_WAIT || op == TESS__HOST_WAIT))
         return 1;
@@ -304,7 +305,7 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         if (*pc >= t->pass.program->n_instrs)
             return TESS_OK;
         const tess__instr *in = &t->pass.program->instrs[*pc];
-        if (stops(in->op, how_far))
+        if (stops_at(in->op, how_far))
             return TESS_OK;
         tess__mark begin = tess__tracing_mark(t, in);
         t->step.more_follow = (in->op == TESS__NORM_GROUP || in->op == TESS__OPTIMIZE) && more_follow(t, in);

@@ -21,7 +21,7 @@ void tess__first_fit_reset(tess__first_fit *h, uint64_t bytes) {
     h->bytes = bytes;
 }
 
-static tess_status insert(tess__first_fit *h, int32_t at, uint64_t offset, uint64_t bytes) {
+static tess_status insert_extent(tess__first_fit *h, int32_t at, uint64_t offset, uint64_t bytes) {
     if (h->n == h->cap)
         return TESS_E_NOMEM;
     memmove(&h->taken[at + 1], &h->taken[at], (size_t)(h->n - at) * sizeof *h->taken);
@@ -38,7 +38,7 @@ tess_status tess__first_fit_take(tess__first_fit *h, uint64_t offset, uint64_t b
     int high = at < h->n && offset + bytes > h->taken[at].offset;
     if (low || high)
         return tess__fail(TESS_E_INTERNAL, "two step buffers overlap at offset %llu", (unsigned long long)offset);
-    return insert(h, at, offset, bytes);
+    return insert_extent(h, at, offset, bytes);
 }
 
 tess_status tess__first_fit_get(tess__first_fit *h, uint64_t bytes, uint64_t align, uint64_t *offset) {
@@ -51,7 +51,7 @@ tess_status tess__first_fit_get(tess__first_fit *h, uint64_t bytes, uint64_t ali
     }
     if (from > h->bytes || bytes > h->bytes - from)
         return TESS_E_NOMEM;
-    tess_status s = insert(h, at, from, bytes);
+    tess_status s = insert_extent(h, at, from, bytes);
     if (!s)
         *offset = from;
     return s;

@@ -45,7 +45,7 @@ static uint64_t room_of(const copy *c) {
 }
 
 /* Tied parameters share the copies of the one that holds storage. */
-static void measure(const tess *t, tess__guard *g, int32_t i) {
+static void measure_copies(const tess *t, tess__guard *g, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     int kinds = p->tied_to != i || p->flags & TESS_BUFFER ? 0 : p->flags & TESS_FROZEN ? 1 : TESS__N_GUARDS;
     for (int k = 0; k < kinds; k++)
@@ -123,7 +123,7 @@ tess_status tess__guard_create(tess *t, tess__guard **out) {
     g->device = &t->device;
     g->memory.struct_size = sizeof g->memory;
     for (int32_t i = 0; i < n; i++)
-        measure(t, g, i);
+        measure_copies(t, g, i);
     tess_status s = obtain_copies(t, &g);
     if (s)
         tess__guard_destroy(g);
@@ -146,7 +146,7 @@ void tess__guard_destroy(tess__guard *g) {
 }
 
 /* The bytes at `at` for the host to read; on a device, when its work has ended. `which` of two stays until the next. */
-static tess_status look(tess *t, int which, const void *at, uint64_t bytes, const char **out) {
+static tess_status fetch_bytes(tess *t, int which, const void *at, uint64_t bytes, const char **out) {
     *out = at;
     if (tess__host_reads(&t->device))
         return TESS_OK;
@@ -177,7 +177,7 @@ static const char *end_of(const tess *t, int kind) {
 static tess_status check_closed(tess *t, int32_t param, int kind, const char *call) {
     const copy *c = copy_of(t, param, kind);
     const char *scope = c->scope >= 0 ? t->plan.model.scopes[c->scope].name : "?", *seen;
-    TRY(look(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
+    TRY(fetch_bytes(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
     if (is_closed(seen, c->bytes + FENCE_BYTES, kind))
         return TESS_OK;
     return tess__fail(TESS_E_INVALID,
@@ -204,9 +204,9 @@ static tess_status check_content(tess *t, int32_t param, int kind, const void *r
     const copy *c = copy_of(t, param, kind);
     const tess__param *p = &t->plan.model.params[param];
     const char *seen, *as_given = NULL;
-    TRY(look(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
+    TRY(fetch_bytes(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
     if (kind == TESS__GUARD_PARAM)
-        TRY(look(t, 1, real, c->bytes, &as_given));
+        TRY(fetch_bytes(t, 1, real, c->bytes, &as_given));
     if (!is_closed(seen + c->bytes, FENCE_BYTES, kind))
         return tess__fail(TESS_E_INVALID,
                           "%s of scope \"%s\": the program wrote past the end of the %s \"%s\", which is declared with "

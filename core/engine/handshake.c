@@ -14,7 +14,7 @@
 enum { IDENTITY_BYTES = 512 };
 
 /* Fails on every rank alike: rank `other` differs from rank 0. */
-static tess_status differ(const char *what, int32_t other, const char *zero, const char *theirs) {
+static tess_status fail_difference(const char *what, int32_t other, const char *zero, const char *theirs) {
     return tess__fail(TESS_E_INVALID, "the ranks differ in %s: rank 0 has %s, rank %d has %s", what, zero, other,
                       theirs);
 }
@@ -54,7 +54,7 @@ tess_status tess__handshake_identity(tess *t) {
         for (int i = 1; !status && i < N; i++)
             if (memcmp(all[r][i], all[0][i], IDENTITY_BYTES) != 0) {
                 all[r][i][IDENTITY_BYTES - 1] = all[0][i][IDENTITY_BYTES - 1] = 0;
-                status = differ(what[i], r, all[0][i], all[r][i]);
+                status = fail_difference(what[i], r, all[0][i], all[r][i]);
             }
     free(all);
     return status;
@@ -134,7 +134,7 @@ static tess_status name_difference(const list *l, int32_t other) {
 }
 
 /* Compares one hash; fails by name when a rank has another than rank 0. */
-static tess_status compare(const list *l, uint64_t mine, uint64_t *all) {
+static tess_status compare_hash(const list *l, uint64_t mine, uint64_t *all) {
     tess_status s = tess__comms_exchange(&l->t->comms, "the comparison of programs", &mine, 8, all);
     for (int32_t r = 1; !s && r < l->t->comms.world.nranks; r++)
         if (all[r] != all[0])
@@ -156,10 +156,10 @@ static tess_status compare_hosts(tess *t, uint64_t *all) {
 static tess_status compare_each(tess *t, const tess__program *programs, int32_t n, uint64_t *all) {
     TRY(compare_hosts(t, all));
     list model = { .t = t, .n = tess__model_n_items(&t->plan.model) };
-    tess_status s = compare(&model, tess__model_hash(&t->plan.model), all);
+    tess_status s = compare_hash(&model, tess__model_hash(&t->plan.model), all);
     for (int32_t i = 0; !s && i < n; i++) {
         list program = { .t = t, .program = &programs[i], .n = programs[i].n_instrs };
-        s = compare(&program, programs[i].hash, all);
+        s = compare_hash(&program, programs[i].hash, all);
     }
     return s ? s : tess__fail(TESS_E_INTERNAL, "the ranks compiled different programs");
 }

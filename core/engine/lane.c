@@ -38,7 +38,7 @@ static void note_failure(tess__lane *lane, uint64_t ticket, tess_status status) 
     snprintf(lane->message, sizeof lane->message, "%s", tess_last_error());
 }
 
-static void *work(void *arg) {
+static void *lane_work(void *arg) {
     tess__lane *lane = arg;
     tess__fp_enter();
     pthread_mutex_lock(&lane->lock);
@@ -62,11 +62,11 @@ static void *work(void *arg) {
     return NULL;
 }
 
-static int start(tess__lane *lane, const cpu_set_t *cpus) {
+static int lane_start(tess__lane *lane, const cpu_set_t *cpus) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* the thread inherits it: signals are the program's */
-    int failed = pthread_create(&lane->thread, NULL, work, lane);
+    int failed = pthread_create(&lane->thread, NULL, lane_work, lane);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (!failed && cpus)
         pthread_setaffinity_np(lane->thread, sizeof *cpus, cpus); /* better here than not at all: no error */
@@ -84,7 +84,7 @@ tess_status tess__lane_create(const char *cpus, tess__lane **out) {
     pthread_mutex_init(&lane->lock, NULL);
     pthread_cond_init(&lane->posted_more, NULL);
     pthread_cond_init(&lane->done_more, NULL);
-    int failed = start(lane, bind ? &set : NULL);
+    int failed = lane_start(lane, bind ? &set : NULL);
     if (failed) {
         free(lane);
         return tess__fail(TESS_E_SYSTEM, "cannot start a transfer thread: %s", strerror(failed));

@@ -107,7 +107,7 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
 
 /* The most that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. What is frozen
  * within the host's reach is not copied. */
-static uint64_t snapshot(const tess__plan *p) {
+static uint64_t snapshot_bytes(const tess__plan *p) {
     const tess__setup *s = &p->setup;
     uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES + TESS__DISK_BLOCK;
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
@@ -124,7 +124,7 @@ static uint64_t snapshot(const tess__plan *p) {
 }
 
 /* Shards, states and buffers, twice; and as much again for another rank, unless replicas are the copies. */
-static uint64_t image(const tess__plan *p) {
+static uint64_t image_bytes(const tess__plan *p) {
     uint64_t bytes = tess__round_up(p->layout.buffer_bytes, p->setup.align);
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
@@ -135,8 +135,8 @@ static uint64_t image(const tess__plan *p) {
     return bytes;
 }
 
-static uint64_t mirror(const tess__plan *p, int role) {
-    uint64_t bytes = image(p);
+static uint64_t mirror_bytes(const tess__plan *p, int role) {
+    uint64_t bytes = image_bytes(p);
     if (role == TESS__MIRROR)
         return p->setup.replicas > 1 ? 2 * bytes : 4 * bytes;
     return bytes < TESS__MIRROR_CHUNK ? bytes : TESS__MIRROR_CHUNK;
@@ -160,9 +160,9 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__BUFFERS: return p->layout.buffer_bytes;
     case TESS__STAGE: return TESS__STAGE_BYTES;
     case TESS__STAGE_SCRATCH: return needs->stage;
-    case TESS__SNAPSHOT: return snapshot(p);
+    case TESS__SNAPSHOT: return snapshot_bytes(p);
     case TESS__MIRROR:
-    case TESS__MIRROR_STAGE: return mirror(p, role);
+    case TESS__MIRROR_STAGE: return mirror_bytes(p, role);
     case TESS__MIRROR_SCRATCH: return needs->mirror;
     case TESS__INPUT: return p->setup.input_bytes;
     case TESS__PREPARED: return on_the_way(p, numbers(p));

@@ -25,7 +25,7 @@ static void count_obtained(tess__memory *m, uint32_t domain, uint64_t bytes) {
         m->obtained_peak[domain] = m->obtained[domain];
 }
 
-static tess_status obtain(tess__memory *m, const tess_alloc_request *r, tess__arena *out) {
+static tess_status allocate_arena(tess__memory *m, const tess_alloc_request *r, tess__arena *out) {
     tess_buffer memory = { .struct_size = sizeof memory };
     int device = r->domain == TESS_DOMAIN_DEVICE;
     tess_comm *comm = device ? tess__comms_allocator(m->comms) : NULL;
@@ -47,7 +47,7 @@ static void register_with_groups(const tess__memory *m, tess__arena *a) {
     }
 }
 
-static void deregister(const tess__memory *m, tess__arena *a) {
+static void deregister_arena(const tess__memory *m, tess__arena *a) {
     for (int i = 0; i < 2; i++)
         if (a->registered[i].comm)
             tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
@@ -71,7 +71,7 @@ static tess_status obtain_arena(tess__memory *m, uint32_t domain, uint32_t arena
                              .numa_node = domain == TESS_DOMAIN_HOST ? m->numa_node : -1,
                              .bytes = tess__round_up(bytes, m->plan->setup.granularity),
                              .align = m->plan->setup.align };
-    TRY(obtain(m, &r, a));
+    TRY(allocate_arena(m, &r, a));
     register_with_groups(m, a);
     if (arena == TESS__STEP && tess__host_reads(m->device))
         tess__poison(a->memory.ptr, a->memory.bytes);
@@ -87,7 +87,7 @@ static void release_arena(tess__memory *m, uint32_t domain, uint32_t arena) {
     m->arena_bytes[domain][arena] = 0;
     if (tess__host_reads(m->device))
         tess__unpoison(a->memory.ptr, a->memory.bytes);
-    deregister(m, a);
+    deregister_arena(m, a);
     if (a->comm)
         tess__comms_free(m->comms, a->comm, &a->memory);
     else
@@ -231,7 +231,7 @@ static tess_status check_place(const tess__memory *m, const tess__buffer *b) {
     return TESS_OK;
 }
 
-static tess_status fill(tess__memory *m, const tess__buffer *b, uint8_t byte) {
+static tess_status fill_buffer(tess__memory *m, const tess__buffer *b, uint8_t byte) {
     void *at = tess__address(m, b->role, b->index);
     if (b->domain == TESS_DOMAIN_DEVICE)
         return tess__device_fill(m->device, at, byte, b->bytes);
@@ -256,7 +256,7 @@ tess_status tess__place_buffer(tess__memory *m, tess__program *p, const tess__in
     TRY(check_place(m, b));
     if (tess__host_reads(m->device))
         tess__unpoison(tess__address(m, b->role, b->index), b->bytes);
-    return in->flags & TESS__ZERO ? fill(m, b, 0) : TESS_OK;
+    return in->flags & TESS__ZERO ? fill_buffer(m, b, 0) : TESS_OK;
 }
 
 tess_status tess__release_buffer(tess__memory *m, const tess__program *p, const tess__instr *in) {
@@ -267,7 +267,7 @@ tess_status tess__release_buffer(tess__memory *m, const tess__program *p, const 
     if (b->arena != TESS__STEP)
         return TESS_OK;
     if (m->strict) /* all bits set is a NaN in every float format */
-        TRY(fill(m, b, 0xff));
+        TRY(fill_buffer(m, b, 0xff));
     if (!give_own(m, b) && tess__host_reads(m->device))
         tess__poison(tess__address(m, b->role, b->index), b->bytes);
     if (m->deviating)
@@ -296,7 +296,7 @@ tess_status tess__memory_create(tess__memory *m) {
     return tess__first_fit_create(&m->first_fit, m->cap_overflow);
 }
 
-static tess_status zero(tess__memory *m, uint32_t domain, tess__arena *a) {
+static tess_status zero_arena(tess__memory *m, uint32_t domain, tess__arena *a) {
     if (!a->memory.ptr)
         return TESS_OK;
     if (domain == TESS_DOMAIN_DEVICE)
@@ -331,7 +331,7 @@ tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
             s = obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a));
     for (uint32_t d = 1; !s && d < 3; d++)
         for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
-            s = zero(m, d, &m->arenas[d][a]);
+            s = zero_arena(m, d, &m->arenas[d][a]);
     if (!s)
         point_at_rest(m);
     for (int32_t i = 0; !s && i < m->plan->resident.n_buffers; i++) {
@@ -370,7 +370,7 @@ tess_status tess__memory_renew(tess__memory *m) {
             if (m->arenas[d][a].memory.ptr)
                 continue;
             TRY(obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a)));
-            TRY(a == TESS__STEP ? TESS_OK : zero(m, d, &m->arenas[d][a]));
+            TRY(a == TESS__STEP ? TESS_OK : zero_arena(m, d, &m->arenas[d][a]));
         }
     point_at_rest(m);
     return TESS_OK;

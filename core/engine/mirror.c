@@ -188,7 +188,7 @@ void tess__mirror_reset(tess__mirror *m) {
 
 /* ---- given back ------------------------------------------------------------------------------------- */
 
-static int has(const int64_t steps[2], int64_t step) {
+static int has_step(const int64_t steps[2], int64_t step) {
     return steps[0] == step || steps[1] == step;
 }
 
@@ -213,28 +213,28 @@ static int32_t member_of(const tess__setup *s, int32_t rank) {
 }
 
 /* The member of a rank's circle that can give it back its image of `step`; -1: none is left. */
-static int32_t giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
+static int32_t find_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
     int32_t n = circle_size(s, rank), self = member_of(s, rank);
-    if (has(all[rank].own, step))
+    if (has_step(all[rank].own, step))
         return self;
     if (tess__copy_groups(s)) {
         int32_t next = (self + 1) % n;
-        return has(all[rank_in_circle(s, rank, next)].copy, step) ? next : -1;
+        return has_step(all[rank_in_circle(s, rank, next)].copy, step) ? next : -1;
     }
     for (int32_t k = 0; k < n; k++)
-        if (has(all[rank_in_circle(s, rank, k)].own, step))
+        if (has_step(all[rank_in_circle(s, rank, k)].own, step))
             return k;
     return -1;
 }
 
 int32_t tess__image_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
-    int32_t member = giver(s, all, rank, step);
+    int32_t member = find_giver(s, all, rank, step);
     return member < 0 ? -1 : rank_in_circle(s, rank, member);
 }
 
 static int32_t first_without(const tess__setup *s, const tess__holding *all, int64_t step) {
     for (int32_t r = 0; r < s->nranks; r++)
-        if (giver(s, all, r, step) < 0)
+        if (find_giver(s, all, r, step) < 0)
             return r;
     return -1;
 }
@@ -260,10 +260,10 @@ static tess_status give_back(tess *t, const tess__holding *all, int64_t step) {
     int copies = c.which == TESS__COPY, sent = 0;
     uint64_t before = t->comms.n_collectives;
     for (int32_t k = 0; k < c.n; k++) {
-        int32_t rank = rank_in_circle(u, t->comms.world.rank, k), from = giver(u, all, rank, step);
+        int32_t rank = rank_in_circle(u, t->comms.world.rank, k), from = find_giver(u, all, rank, step);
         if (from == k || (sent && !copies))
             continue;
-        int lacks = !has(m->own, step) && (k == c.self || !copies);
+        int lacks = !has_step(m->own, step) && (k == c.self || !copies);
         const int64_t *held = copies ? m->copy : m->own;
         TRY(pass_around(t, &c, from, from == c.self ? tess__image_at(t, copies, tess__image_slot(held, step)) : NULL,
                         lacks ? tess__image_at(t, 0, 0) : NULL));

@@ -12,7 +12,7 @@
 
 /* ---- scopes of a pass ---- */
 
-static int trains(const tess *t, int32_t scope) {
+static int scope_trains(const tess *t, int32_t scope) {
     const tess__scope *s = &t->plan.model.scopes[scope];
     for (int32_t i = 0; i < s->n_params; i++)
         if (!(t->plan.model.params[s->params[i]].flags & (TESS_FROZEN | TESS_BUFFER)))
@@ -27,7 +27,7 @@ void tess__missing_scope(const tess *t, char *out, size_t n) {
         const char *name = t->plan.model.scopes[k].name;
         if (!t->pass.begun[2 * k])
             snprintf(out, n, "scope \"%s\" was never entered: its tess_forward_begin is missing", name);
-        else if (train && !t->pass.begun[2 * k + 1] && trains(t, k))
+        else if (train && !t->pass.begun[2 * k + 1] && scope_trains(t, k))
             snprintf(out, n, "backward of scope \"%s\" was left out: its tess_backward_begin is missing", name);
         if (out[0])
             return;
@@ -86,7 +86,7 @@ static tess_status check_groups(const tess *t, const tess_optimizer_options *o) 
 }
 
 /* All ranks step alike: the tags of all later collectives depend on the options, and a difference is named there. */
-static void remember(tess *t, const tess_optimizer_options *o) {
+static void remember_step(tess *t, const tess_optimizer_options *o) {
     const float values[] = { o->lr, o->beta1, o->beta2, o->eps, o->rho, o->momentum, o->grad_scale, o->clip_norm };
     uint64_t h = tess__hash_u64(t->comms.common, o->step);
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
@@ -118,7 +118,7 @@ tess_status tess__check_step_options(tess *t, const tess_optimizer_options *o) {
         return tess__fail(TESS_E_INVALID, "tess_step: grad_scale is %g, expected a finite number",
                           (double)o->grad_scale);
     TRY(check_groups(t, o));
-    remember(t, o);
+    remember_step(t, o);
     return TESS_OK;
 }
 

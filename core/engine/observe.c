@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The errors of calls that only read do not end the engine. */
-static tess_status check(const tess *t, const char *call, const void *out, uint32_t struct_size) {
+static tess_status check_reading(const tess *t, const char *call, const void *out, uint32_t struct_size) {
     if (!t || !t->sharded)
         return tess__fail(TESS_E_INVALID, "%s: the ledger begins with tess_shard", call);
     if (!out || struct_size < 8 || struct_size > 1 << 16)
@@ -22,7 +22,7 @@ static tess_status check(const tess *t, const char *call, const void *out, uint3
 }
 
 static tess_status check_ran(const tess *t, const char *call, const tess_ledger_point *out) {
-    TRY(check(t, call, out, out ? out->struct_size : 0));
+    TRY(check_reading(t, call, out, out ? out->struct_size : 0));
     return t->settings.plan_only
                ? tess__fail(TESS_E_INVALID, "%s: this engine only plans; tess_ledger_plan reads that", call)
                : TESS_OK;
@@ -103,7 +103,7 @@ static void sum_group(const tess *t, const tess__group *g, tess_unit_info *out) 
 }
 
 tess_status tess_ledger_unit(const tess *t, int32_t unit, tess_unit_info *out) {
-    TRY(check(t, "tess_ledger_unit", out, out ? out->struct_size : 0));
+    TRY(check_reading(t, "tess_ledger_unit", out, out ? out->struct_size : 0));
     if (unit < 0 || unit >= t->plan.layout.n_units)
         return tess__fail(TESS_E_INVALID, "tess_ledger_unit: %d is no unit; there are %d", unit,
                           t->plan.layout.n_units);
@@ -133,7 +133,7 @@ tess_status tess_ledger_plan(const tess *t, uint32_t of, tess_ledger_fn fn, void
 
 /* ---- tess_trace ---- */
 
-static tess_status start(tess *t, uint64_t spans) {
+static tess_status start_trace(tess *t, uint64_t spans) {
     TRY(tess__pass_finish(t));
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_trace before tess_shard");
@@ -144,10 +144,10 @@ static tess_status start(tess *t, uint64_t spans) {
 }
 
 tess_status tess_trace(tess *t, uint64_t spans) {
-    TESS__PUBLIC(t, start(t, spans));
+    TESS__PUBLIC(t, start_trace(t, spans));
 }
 
-static tess_status each(const tess *t, uint64_t step, tess_span_fn fn, void *user) {
+static tess_status each_span(const tess *t, uint64_t step, tess_span_fn fn, void *user) {
     uint64_t n = tess__trace_read(t->recorder.trace, step, NULL, 0);
     tess__span *spans = malloc((n + 1) * sizeof *spans);
     tess_status s = TESS_OK;
@@ -180,7 +180,7 @@ tess_status tess_trace_each(tess *t, uint64_t step, tess_span_fn fn, void *user)
                           fn ? "nothing was recorded: tess_trace comes first" : "the function is missing");
     TRY(tess__streams_sync(&t->streams));
     TRY(tess__timeline_read(&t->recorder.timeline));
-    return each(t, step, fn, user);
+    return each_span(t, step, fn, user);
 }
 
 /* ---- statistics ---- */

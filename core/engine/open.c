@@ -130,7 +130,7 @@ static void connect_parts(tess *t) {
     t->comms.timeout_ns = t->settings.timeout_ns;
 }
 
-static tess_status start(tess *t) {
+static tess_status start_engine(tess *t) {
     tess_status s = read_log_level(t);
     if (!s)
         s = tess__read_plan(t);
@@ -176,7 +176,7 @@ tess_status tess_open(const tess_options *options, tess **out) {
     const tess__given *before = tess__given_use(&t->settings.given);
     tess__host_make(t);
     if (!s)
-        s = start(t);
+        s = start_engine(t);
     tess__given_use(before);
     if (s) {
         s = tess__engine_fail(t, s);

@@ -107,7 +107,7 @@ tess_status tess__step_run(tess *t, const tess_optimizer_options *options) {
     return s ? s : tess__step_end(t);
 }
 
-static tess_status norm(tess *t, float *out) {
+static tess_status get_grad_norm(tess *t, float *out) {
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_grad_norm: there is no place for the norm");
     TRY(tess__step_ready(t, "tess_grad_norm"));
@@ -126,7 +126,7 @@ tess_status tess__grad_release(tess *t) {
     return TESS_OK;
 }
 
-static tess_status drop(tess *t) {
+static tess_status drop_gradients(tess *t) {
     TRY(tess__pass_finish(t));
     TRY(tess__grad_release(t));
     t->pass.pending_grads = 0;
@@ -147,9 +147,9 @@ tess_status tess_step(tess *t, const tess_optimizer_options *o) {
 }
 
 tess_status tess_grad_norm(tess *t, float *out) {
-    TESS__PUBLIC(t, norm(t, out));
+    TESS__PUBLIC(t, get_grad_norm(t, out));
 }
 
 tess_status tess_grad_drop(tess *t) {
-    TESS__PUBLIC(t, drop(t));
+    TESS__PUBLIC(t, drop_gradients(t));
 }

@@ -11,7 +11,7 @@
 enum { N_FIELDS = 18, MOST_SETTINGS = 1024, NUMBER_CHARS = 24 };
 
 /* Adds a copy; a null or empty text is a field that is not set. */
-static tess_status add(tess__given *s, const char *key, const char *value) {
+static tess_status add_option(tess__given *s, const char *key, const char *value) {
     if (!value || !value[0])
         return TESS_OK;
     tess_setting *at = (tess_setting *)&s->list[s->n];
@@ -25,11 +25,11 @@ static tess_status add_number(tess__given *s, const char *key, uint64_t value) {
     char text[NUMBER_CHARS] = "";
     if (value)
         snprintf(text, sizeof text, "%" PRIu64, value);
-    return add(s, key, text);
+    return add_option(s, key, text);
 }
 
 static tess_status add_flag(tess__given *s, const char *key, int32_t value) {
-    return add(s, key, value > 0 ? "1" : value < 0 ? "0" : NULL);
+    return add_option(s, key, value > 0 ? "1" : value < 0 ? "0" : NULL);
 }
 
 static tess_status add_texts(tess__given *s, const tess_options *o) {
@@ -46,7 +46,7 @@ static tess_status add_texts(tess__given *s, const tess_options *o) {
                                    { "log", o->log } };
     tess_status status = TESS_OK;
     for (size_t i = 0; !status && i < sizeof texts / sizeof texts[0]; i++)
-        status = add(s, texts[i].key, texts[i].value);
+        status = add_option(s, texts[i].key, texts[i].value);
     return status;
 }
 
@@ -72,7 +72,7 @@ static tess_status add_settings(tess__given *s, const tess_options *o) {
         if (!given->key || !tess__option_variable(given->key, variable))
             return tess__fail(TESS_E_INVALID, "tess_options.settings[%u] has the key '%.64s', expected [a-z0-9-]+", i,
                               given->key ? given->key : "(null)");
-        tess_status status = add(s, given->key, given->value);
+        tess_status status = add_option(s, given->key, given->value);
         if (status)
             return status;
     }

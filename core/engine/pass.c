@@ -66,7 +66,7 @@ static tess_status check_scope(const tess *t, const char *call, tess_scope scope
 /* ---- a pass that deviates from the compiled order ---- */
 
 /* Replays the effects of the instructions so far on the units, so that the compiler can continue. */
-static void replay(tess *t, const tess__program *old, const tess__instr *in) {
+static void replay_units(tess *t, const tess__program *old, const tess__instr *in) {
     tess__compiler *b = &t->plan.compiler;
     int32_t unit = in->index >= 0 && in->index < t->plan.layout.n_groups ? t->plan.layout.groups[in->index].unit : -1;
     if (in->op == TESS__PREFETCH)
@@ -150,7 +150,7 @@ static tess_status deviate(tess *t, uint8_t type, int32_t scope) {
     tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, old->kind);
     for (int32_t i = 0; i < t->pass.pc; i++) {
         const tess__instr *in = &old->instrs[i];
-        replay(t, old, in);
+        replay_units(t, old, in);
         if (in->op == TESS__ALLOC || in->op == TESS__FREE)
             TRY(replay_memory(t, old, in));
         if (in->op == TESS__ENTER || in->op == TESS__LEAVE)
@@ -169,7 +169,7 @@ static int program_slot(uint32_t kind) {
 }
 
 /* The order just seen becomes the compiled one, on all ranks together. */
-static tess_status recompile(tess *t, uint32_t pass_kind) {
+static tess_status recompile_pass(tess *t, uint32_t pass_kind) {
     tess__program fresh = { 0 };
     uint32_t kind = t->pass.deviating_program.kind;
     tess__program *slot = &t->plan.programs[program_slot(kind)];
@@ -248,10 +248,10 @@ tess_status tess__pass_finish(tess *t) {
         return TESS_OK;
     t->memory.deviating = 0;
     tess__overflow_drop(&t->memory);
-    return recompile(t, kind);
+    return recompile_pass(t, kind);
 }
 
-static tess_status start(tess *t, uint32_t kind) {
+static tess_status start_pass(tess *t, uint32_t kind) {
     TRY(tess__pass_finish(t));
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_pass before tess_shard");
@@ -277,7 +277,7 @@ static tess_status start(tess *t, uint32_t kind) {
 }
 
 tess_status tess_pass(tess *t, uint32_t kind) {
-    TESS__PUBLIC(t, start(t, kind));
+    TESS__PUBLIC(t, start_pass(t, kind));
 }
 
 /* ---- begin and end ---- */
@@ -311,8 +311,8 @@ static tess_status go_to(tess *t, uint8_t type, int32_t scope) {
     return tess__execute(t, &t->pass.pc, TESS__TO_END);
 }
 
-static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope scope, void *params, void *grads,
-                         int32_t n) {
+static tess_status begin_scope(tess *t, const char *call, uint8_t type, tess_scope scope, void *params, void *grads,
+                               int32_t n) {
     TRY(check_scope(t, call, scope, params, n));
     TRY(go_to(t, type, scope));
     tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
@@ -322,7 +322,7 @@ static tess_status begin(tess *t, const char *call, uint8_t type, tess_scope sco
     return TESS_OK;
 }
 
-static tess_status end(tess *t, const char *call, uint8_t type, tess_scope scope) {
+static tess_status end_scope(tess *t, const char *call, uint8_t type, tess_scope scope) {
     if (scope < 0 || scope >= t->plan.model.n_scopes)
         return tess__fail(TESS_E_INVALID, "%s: %d is no scope; there are %d", call, scope, t->plan.model.n_scopes);
     int backward = type >= TESS__BACKWARD_BEGIN;
@@ -335,19 +335,19 @@ static tess_status end(tess *t, const char *call, uint8_t type, tess_scope scope
 }
 
 tess_status tess_forward_begin(tess *t, tess_scope scope, void *params, int32_t n) {
-    TESS__PUBLIC(t, begin(t, "tess_forward_begin", TESS__FORWARD_BEGIN, scope, params, NULL, n));
+    TESS__PUBLIC(t, begin_scope(t, "tess_forward_begin", TESS__FORWARD_BEGIN, scope, params, NULL, n));
 }
 
 tess_status tess_forward_end(tess *t, tess_scope scope) {
-    TESS__PUBLIC(t, end(t, "tess_forward_end", TESS__FORWARD_END, scope));
+    TESS__PUBLIC(t, end_scope(t, "tess_forward_end", TESS__FORWARD_END, scope));
 }
 
 tess_status tess_backward_begin(tess *t, tess_scope scope, void *params, void *grads, int32_t n) {
-    TESS__PUBLIC(t, begin(t, "tess_backward_begin", TESS__BACKWARD_BEGIN, scope, params, grads, n));
+    TESS__PUBLIC(t, begin_scope(t, "tess_backward_begin", TESS__BACKWARD_BEGIN, scope, params, grads, n));
 }
 
 tess_status tess_backward_end(tess *t, tess_scope scope) {
-    TESS__PUBLIC(t, end(t, "tess_backward_end", TESS__BACKWARD_END, scope));
+    TESS__PUBLIC(t, end_scope(t, "tess_backward_end", TESS__BACKWARD_END, scope));
 }
 
 /* ---- summon ---- */
@@ -371,7 +371,7 @@ static tess_status end_pass_by_summon(tess *t, tess_scope scope) {
     return TESS_OK;
 }
 
-static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
+static tess_status summon_scope(tess *t, tess_scope scope, void *params, int32_t n) {
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_summon_begin before tess_shard");
     TRY(check_scope(t, "tess_summon_begin", scope, params, n));
@@ -395,7 +395,7 @@ static tess_status summon(tess *t, tess_scope scope, void *params, int32_t n) {
     return s;
 }
 
-static tess_status dismiss(tess *t, tess_scope scope) {
+static tess_status dismiss_scope(tess *t, tess_scope scope) {
     if (scope < 0 || scope >= t->plan.model.n_scopes || t->pass.summoned < 1 || !t->pass.entered[2 * scope])
         return tess__fail(TESS_E_INVALID, "tess_summon_end: scope %d is not summoned", scope);
     t->pass.entered[2 * scope]--;
@@ -412,9 +412,9 @@ static tess_status dismiss(tess *t, tess_scope scope) {
 }
 
 tess_status tess_summon_begin(tess *t, tess_scope scope, void *params, int32_t n) {
-    TESS__PUBLIC(t, summon(t, scope, params, n));
+    TESS__PUBLIC(t, summon_scope(t, scope, params, n));
 }
 
 tess_status tess_summon_end(tess *t, tess_scope scope) {
-    TESS__PUBLIC(t, dismiss(t, scope));
+    TESS__PUBLIC(t, dismiss_scope(t, scope));
 }

@@ -33,7 +33,7 @@ tess__mark tess__tracing_mark(tess *t, const tess__instr *in) {
     return mark;
 }
 
-static void stop(tess *t, const tess__instr *in, const tess__event *e, tess__mark begin) {
+static void stop_span(tess *t, const tess__instr *in, const tess__event *e, tess__mark begin) {
     tess__timeline_stop(&t->recorder.timeline, begin.timed, &t->device.compute, TESS__TRACK_COMPUTE, in, e,
                         t->step.steps_done);
 }
@@ -44,7 +44,7 @@ void tess__tracing_instr(tess *t, const tess__instr *in, tess__mark begin) {
     if (!t->recorder.trace || !is_recorded(t, in))
         return;
     if (t->recorder.timeline.trace) {
-        stop(t, in, NULL, begin);
+        stop_span(t, in, NULL, begin);
         return;
     }
     if (is_wait(in) && tess__trace_now() - begin_ns < least_ns)
@@ -89,14 +89,14 @@ void tess__tracing_job(tess *t, uint32_t track, uint8_t op, int32_t index, int64
 void tess__tracing_event(tess *t, const tess__event *e, tess__mark begin) {
     tess__instr in = { .op = TESS__ENTER };
     if (t->recorder.timeline.trace)
-        stop(t, &in, e, begin);
+        stop_span(t, &in, e, begin);
     else
         tess__trace_add(t->recorder.trace, TESS__TRACK_COMPUTE, &in, e, t->step.steps_done, begin.ns);
 }
 
 /* ---- the beginning and the end of a trace ---- */
 
-static tess_status begin(tess *t, uint64_t spans) {
+static tess_status begin_trace(tess *t, uint64_t spans) {
     tess__recorder *r = &t->recorder;
     TRY(tess__trace_create(spans, &r->trace));
     r->entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *r->entered);
@@ -110,7 +110,7 @@ static tess_status begin(tess *t, uint64_t spans) {
 }
 
 tess_status tess__tracing_start(tess *t, uint64_t spans) {
-    tess_status s = begin(t, spans);
+    tess_status s = begin_trace(t, spans);
     if (s)
         tess__tracing_end(t);
     return s;

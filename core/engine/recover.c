@@ -115,7 +115,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
 /* ---- the call ---------------------------------------------------------------------------------------- */
 
 /* That no image is left all ranks find alike, and nobody has to be told. */
-static tess_status fail(tess *t, tess_status s) {
+static tess_status fail_recovery(tess *t, tess_status s) {
     if (!s || !t->comms.control || tess__control_aborting(t->comms.control) || s != TESS_E_PEER)
         return s ? tess__engine_fail(t, s) : TESS_OK;
     t->error = s;
@@ -123,12 +123,13 @@ static tess_status fail(tess *t, tess_status s) {
     return s;
 }
 
-static tess_status recover(tess *t, tess_recovery *out) {
-    tess_status s = t->error ? TESS_E_LOST : fail(t, go_back(t, out)); /* one that joins is in its group already */
-    while (s == TESS_E_LOST) {                                         /* again, when another is lost meanwhile */
+static tess_status recover_group(tess *t, tess_recovery *out) {
+    tess_status s =
+        t->error ? TESS_E_LOST : fail_recovery(t, go_back(t, out)); /* one that joins is in its group already */
+    while (s == TESS_E_LOST) {                                      /* again, when another is lost meanwhile */
         leave_group(t);
         s = join_group(t);
-        s = fail(t, s ? s : go_back(t, out));
+        s = fail_recovery(t, s ? s : go_back(t, out));
     }
     return s;
 }
@@ -144,7 +145,7 @@ tess_status tess_recover(tess *t, tess_recovery *out) {
         r.step = t->step.steps_done;
     } else {
         t->mirror.ready = 1; /* for the one that joins: it can be left alone too */
-        TRY(recover(t, &r));
+        TRY(recover_group(t, &r));
         t->mirror.joins = 0;
         r.recovered = 1;
     }

@@ -28,7 +28,7 @@ static tess_status plan_alternative(void *user, const tess__option_set *c, uint6
 }
 
 /* Over its budget: the message goes on with what to change. */
-static tess_status advise(tess *t) {
+static tess_status append_advice(tess *t) {
     char said[1024], text[1024];
     snprintf(said, sizeof said, "%s", tess_last_error());
     tess__replan_fn own = t->settings.options.plan_alternative ? plan_alternative : NULL;
@@ -37,13 +37,13 @@ static tess_status advise(tess *t) {
     return tess__fail(TESS_E_BUDGET, "%s", text);
 }
 
-static tess_status plan(tess *t) {
+static tess_status make_plan(tess *t) {
     tess_status s = tess__check_activations(t);
     if (s || (s = tess__check_overwrite(&t->plan)))
         return s;
     s = tess__plan_make(&t->plan);
     int planned = t->plan.layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */
-    return s == TESS_E_BUDGET && planned && !tess__option_text("plan-file") ? advise(t) : s;
+    return s == TESS_E_BUDGET && planned && !tess__option_text("plan-file") ? append_advice(t) : s;
 }
 
 /* For `tessera plan -- PROGRAM`. */
@@ -65,10 +65,10 @@ tess_status tess__make_tables(tess *t) {
     return tess__memory_create(&t->memory);
 }
 
-static tess_status shard(tess *t, tess_range_fn fill, void *user) {
+static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     if (t->sharded)
         return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
-    tess_status s = plan(t);
+    tess_status s = make_plan(t);
     if (t->settings.plan_only && (!s || s == TESS_E_BUDGET)) { /* which can be read, too */
         t->sharded = 1;
         if (write_declarations(t))
@@ -103,7 +103,7 @@ tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {
     if (s)
         return s;
     t->settings.callers = tess__given_use(&t->settings.given);
-    s = shard(t, fill, user);
+    s = shard_model(t, fill, user);
     tess__given_use(t->settings.callers);
     if (s == TESS_E_PLANNED || t->error)
         return s;
@@ -111,12 +111,12 @@ tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {
 }
 
 /* A program that is only planned still computes with the pointer before tess_shard. Addresses, no memory. */
-static void *reserve(uint64_t bytes) {
+static void *reserve_addresses(uint64_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return at == MAP_FAILED ? NULL : at;
 }
 
-static tess_status alloc(tess *t, const char *label, uint64_t bytes, void **out) {
+static tess_status alloc_user_memory(tess *t, const char *label, uint64_t bytes, void **out) {
     int32_t n = t->plan.n_user;
     tess_buffer *b = &t->memory.user[n];
     if (!out)
@@ -125,7 +125,7 @@ static tess_status alloc(tess *t, const char *label, uint64_t bytes, void **out)
         return tess__fail(TESS_E_INVALID, "more than %d allocations; \"%s\" is one too many", TESS__MAX_USER, label);
     bytes = tess__round_up(bytes ? bytes : 1, t->plan.setup.granularity);
     if (t->settings.plan_only)
-        *b = (tess_buffer){ .bytes = bytes, .ptr = reserve(bytes) };
+        *b = (tess_buffer){ .bytes = bytes, .ptr = reserve_addresses(bytes) };
     else
         TRY(tess__memory_user(&t->memory, label, bytes, n));
     t->plan.user_bytes[t->plan.n_user++] = b->bytes;
@@ -134,5 +134,5 @@ static tess_status alloc(tess *t, const char *label, uint64_t bytes, void **out)
 }
 
 tess_status tess_alloc(tess *t, const char *label, uint64_t bytes, void **out) {
-    TESS__PUBLIC(t, alloc(t, label ? label : "tess_alloc", bytes, out));
+    TESS__PUBLIC(t, alloc_user_memory(t, label ? label : "tess_alloc", bytes, out));
 }

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tess_status add(tess__shard_pieces *l, const tess__piece_name *name, uint32_t dtype, uint64_t elems,
-                       tess__shard_piece piece) {
+static tess_status add_piece(tess__shard_pieces *l, const tess__piece_name *name, uint32_t dtype, uint64_t elems,
+                             tess__shard_piece piece) {
     if (l->n == l->capacity) {
         uint64_t capacity = l->capacity ? 2 * l->capacity : 64;
         tess__tensor *tensors = realloc(l->tensors, capacity * sizeof *tensors);
@@ -32,7 +32,8 @@ static tess_status add(tess__shard_pieces *l, const tess__piece_name *name, uint
 static tess_status add_program(tess__shard_pieces *l, const char *name, const void *data, uint64_t bytes) {
     tess__piece_name piece = { .kind = TESS__PIECE_PROGRAM };
     snprintf(piece.name, sizeof piece.name, "%s", name);
-    return bytes ? add(l, &piece, TESS_U8, bytes, (tess__shard_piece){ .at = data, .mem = TESS_MEM_HOST }) : TESS_OK;
+    return bytes ? add_piece(l, &piece, TESS_U8, bytes, (tess__shard_piece){ .at = data, .mem = TESS_MEM_HOST })
+                 : TESS_OK;
 }
 
 /* This rank's share of its shard's part of a parameter, or of a state. */
@@ -53,14 +54,14 @@ static tess_status add_owned(tess__shard_pieces *l, const tess *t, int32_t i, ui
     tess__shard_piece piece = { .at = o.at + skip * tess_dtype_bytes(o.dtype), .mem = o.mem };
     piece.stays = frozen && (o.mem == TESS_MEM_HOST || o.mem == TESS_MEM_PINNED);
     name.first = o.piece.in_param + skip;
-    return add(l, &name, o.dtype, to - from, piece);
+    return add_piece(l, &name, o.dtype, to - from, piece);
 }
 
 static tess_status add_buffer(tess__shard_pieces *l, const tess *t, int32_t i) {
     tess__owned o = tess__owned_at(t, TESS_OF_PARAM, i);
     tess__piece_name name = { .kind = TESS__PIECE_BUFFER };
     snprintf(name.name, sizeof name.name, "%s", t->plan.model.params[i].name);
-    return add(l, &name, o.dtype, o.piece.elems, (tess__shard_piece){ .at = o.at, .mem = o.mem });
+    return add_piece(l, &name, o.dtype, o.piece.elems, (tess__shard_piece){ .at = o.at, .mem = o.mem });
 }
 
 static tess_status add_all(tess__shard_pieces *l, const tess *t) {
@@ -80,7 +81,7 @@ static tess_status add_all(tess__shard_pieces *l, const tess *t) {
 }
 
 /* The tensors have been brought into the file's order; the pieces follow. */
-static tess_status follow(tess__shard_pieces *l) {
+static tess_status order_pieces(tess__shard_pieces *l) {
     tess__shard_piece *ordered = malloc((l->n + 1) * sizeof *ordered);
     if (!ordered)
         return tess__fail(TESS_E_NOMEM, "no memory for the list of a checkpoint's pieces");
@@ -103,7 +104,7 @@ tess_status tess__shard_pieces_find(const tess *t, const void *common, uint64_t 
         s = add_program(&l, rank, own, own_bytes);
     if (!s) {
         l.bytes = tess__safetensors_arrange(l.tensors, l.n);
-        s = follow(&l);
+        s = order_pieces(&l);
     }
     if (s)
         tess__shard_pieces_free(&l);

@@ -29,7 +29,7 @@ static said say_of(const tess *t) {
 }
 
 /* All ranks' holdings, by their numbers in the group that the images are of. */
-static tess_status gather(tess *t, int32_t then, int32_t *now, tess__holding *holding) {
+static tess_status gather_holdings(tess *t, int32_t then, int32_t *now, tess__holding *holding) {
     int32_t n = t->comms.world.nranks;
     said mine = say_of(t), *all = calloc((size_t)n, sizeof *all);
     if (!all)
@@ -68,7 +68,7 @@ static tess_status take_images(tess *t, tess__carry *c) {
 }
 
 /* The newest step of which every image of the old group is left, and what this rank holds of it. */
-static tess_status pack(tess *t) {
+static tess_status pack_images(tess *t) {
     int32_t then = t->plan.setup.nranks, torn = -1;
     tess__carry *c = calloc(1, sizeof *c);
     if (!c)
@@ -76,7 +76,7 @@ static tess_status pack(tess *t) {
     c->now = calloc((size_t)then, sizeof *c->now);
     c->holding = calloc((size_t)then, sizeof *c->holding);
     c->rank = t->mirror.rank;
-    tess_status s = c->now && c->holding ? gather(t, then, c->now, c->holding)
+    tess_status s = c->now && c->holding ? gather_holdings(t, then, c->now, c->holding)
                                          : tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", then);
     if (!s && (c->step = tess__image_newest(&t->plan.setup, c->holding, &torn)) < 0)
         s = tess__fail(TESS_E_PEER, "no image is left of rank %d's shard: it was lost with the rank that kept its copy",
@@ -96,7 +96,7 @@ static tess_status pack(tess *t) {
 static tess_status pack_again(tess *t) {
     tess__carry *c = t->mirror.carry;
     int32_t torn = -1;
-    TRY(gather(t, c->plan.setup.nranks, c->now, c->holding));
+    TRY(gather_holdings(t, c->plan.setup.nranks, c->now, c->holding));
     if (tess__image_newest(&c->plan.setup, c->holding, &torn) != c->step)
         return tess__fail(TESS_E_PEER,
                           "no image is left of rank %d's shard: it was lost with the rank that kept its copy", torn);
@@ -134,7 +134,7 @@ static void drop_tables(tess *t) {
 }
 
 /* The declarations go on; the parameters' places are the layout's, and each plan has its own. */
-static tess_status replan(tess *t, const tess__plan *of) {
+static tess_status replan_group(tess *t, const tess__plan *of) {
     tess__plan undone = t->plan;
     tess_status s = tess__plan_try(of, &t->plan);
     if (s) /* nothing of the old one is left in two hands */
@@ -152,7 +152,7 @@ static void say_accum(tess *t) {
         snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%d ranks go on)", t->plan.setup.nranks);
 }
 
-static tess_status build(tess *t) {
+static tess_status build_group(tess *t) {
     int kept = t->recorder.last_points != NULL;
     free(t->recorder.last_points);
     t->recorder.last_points = NULL;
@@ -168,7 +168,7 @@ static tess_status build(tess *t) {
 
 /* Where another was lost on the way, and one rank has come to its end: then all have images of the group that formed.
  */
-static tess_status settle(tess *t) {
+static tess_status settle_images(tess *t) {
     int32_t n = t->comms.world.nranks;
     char mine = t->mirror.carry != NULL, *all = calloc((size_t)n, 1);
     if (!all)
@@ -183,24 +183,24 @@ static tess_status settle(tess *t) {
 }
 
 tess_status tess__smaller_join(tess *t) {
-    TRY(settle(t));
+    TRY(settle_images(t));
     if (t->mirror.carry)
         TRY(pack_again(t));
     else {
-        TRY(pack(t));
+        TRY(pack_images(t));
         note_peaks(t);
     }
     t->mirror.carry->next = t->comms.world.rank;
     drop_tables(t);
     tess__mirror_reset(&t->mirror);
     const tess__given *before = tess__given_use(&t->settings.given);
-    tess_status s = replan(t, &t->mirror.carry->plan);
+    tess_status s = replan_group(t, &t->mirror.carry->plan);
     tess__given_use(before);
     if (s)
         return s;
     say_accum(t);
     TRY(tess__make_tables(t)); /* before anything that waits for others: there must be some when one of them is lost */
-    return build(t);
+    return build_group(t);
 }
 
 /* ---- shards cut anew ----------------------------------------------------------------------------------- */
@@ -214,7 +214,8 @@ typedef struct {
 } cutting;
 
 /* Elements [from, from + n) of a parameter or of a state of it, as far as they belong to this rank now. */
-static tess_status place(const cutting *c, uint32_t of, int32_t param, uint64_t from, uint64_t n, const char *at) {
+static tess_status place_elements(const cutting *c, uint32_t of, int32_t param, uint64_t from, uint64_t n,
+                                  const char *at) {
     tess__owned o = tess__owned_at(c->t, of, param);
     uint64_t first = o.piece.in_param > from ? o.piece.in_param : from;
     uint64_t end = o.piece.in_param + o.piece.elems < from + n ? o.piece.in_param + o.piece.elems : from + n;
@@ -238,7 +239,7 @@ static tess_status cut_group(const cutting *c, const tess__image_part *p, uint64
         uint64_t from = x->offset > begin ? x->offset : begin;
         uint64_t to = x->offset + x->elems < end ? x->offset + x->elems : end;
         if (from < to)
-            TRY(place(c, of, index, from - x->offset, to - from, at + (from - begin) * bytes));
+            TRY(place_elements(c, of, index, from - x->offset, to - from, at + (from - begin) * bytes));
     }
     return TESS_OK;
 }

@@ -23,7 +23,7 @@ tess_status tess__streams_start(tess__streams *q, const tess__device *device, te
     return tess__device_event(device, &q->batch_taken);
 }
 
-static tess_status make(tess__streams *q, tess__stream *s, uint32_t role) {
+static tess_status make_stream(tess__streams *q, tess__stream *s, uint32_t role) {
     TRY(tess__device_stream(q->device, role, &s->stream));
     for (int i = 0; i < TESS__STREAM_EVENTS; i++)
         TRY(tess__device_event(q->device, &s->events[i]));
@@ -31,11 +31,11 @@ static tess_status make(tess__streams *q, tess__stream *s, uint32_t role) {
 }
 
 tess_status tess__streams_moves(tess__streams *q) {
-    TRY(make(q, &q->up, TESS_STREAM_UP));
-    return make(q, &q->down, TESS_STREAM_DOWN);
+    TRY(make_stream(q, &q->up, TESS_STREAM_UP));
+    return make_stream(q, &q->down, TESS_STREAM_DOWN);
 }
 
-static void give_back(tess__streams *q, tess__stream *s) {
+static void destroy_stream(tess__streams *q, tess__stream *s) {
     for (int i = 0; i < TESS__STREAM_EVENTS; i++)
         tess__device_event_end(q->device, s->events[i]);
     tess__device_stream_end(q->device, &s->stream);
@@ -49,20 +49,20 @@ void tess__streams_end(tess__streams *q) {
         tess__device_event_end(q->device, events[i]);
     for (int i = 0; i < TESS__PASSES; i++)
         tess__device_event_end(q->device, q->passes[i].over);
-    give_back(q, &q->up);
-    give_back(q, &q->down);
+    destroy_stream(q, &q->up);
+    destroy_stream(q, &q->down);
     *q = (tess__streams){ .on = 0 };
 }
 
 /* ---- transfers ---- */
 
-static tess_status begin(tess__streams *q, const tess__stream *s) {
+static tess_status begin_transfer(tess__streams *q, const tess__stream *s) {
     TRY(tess__device_record(q->device, q->reached, &q->device->compute));
     TRY(tess__device_stream_wait(q->device, q->reached, &s->stream));
     return tess__timeline_begin(q->timeline, &s->stream, &q->timed);
 }
 
-static tess_status end(tess__streams *q, tess__stream *s) {
+static tess_status end_transfer(tess__streams *q, tess__stream *s) {
     uint64_t ticket = s->posted + 1;
     uint32_t lane = s == &q->up ? TESS__TRACK_UP : TESS__TRACK_DOWN;
     TRY(tess__timeline_stop(q->timeline, q->timed, &s->stream, lane, &q->doing, NULL, q->step));
@@ -72,16 +72,16 @@ static tess_status end(tess__streams *q, tess__stream *s) {
 }
 
 tess_status tess__stream_kernel(tess__streams *q, tess__stream *s, tess_kernel *k) {
-    TRY(begin(q, s));
+    TRY(begin_transfer(q, s));
     TRY(tess__device_kernel(q->device, k, &s->stream));
-    return end(q, s);
+    return end_transfer(q, s);
 }
 
 tess_status tess__stream_copy(tess__streams *q, tess__stream *s, void *dst, uint32_t dst_mem, const void *src,
                               uint32_t src_mem, uint64_t bytes) {
-    TRY(begin(q, s));
+    TRY(begin_transfer(q, s));
     TRY(tess__device_copy(q->device, dst, dst_mem, src, src_mem, bytes, &s->stream));
-    return end(q, s);
+    return end_transfer(q, s);
 }
 
 tess_status tess__stream_wait(tess__streams *q, const tess__stream *s, uint64_t ticket) {
@@ -104,7 +104,7 @@ static tess__retired next_retired(tess__streams *q) {
 
 /* Frees those that have ended, oldest first; waits for them when they have to end, being among the first `due` of all,
  * or when there is no room. */
-static tess_status sweep(tess__streams *q, uint64_t due) {
+static tess_status sweep_retired(tess__streams *q, uint64_t due) {
     while (q->n_retired > 0) {
         tess__retired *r = &q->retired[q->first_retired];
         uint64_t before = q->ever_retired - (uint64_t)q->n_retired;
@@ -125,7 +125,7 @@ tess_status tess__retire(tess__streams *q, int which, tess_request *request, uin
     q->retired[(q->first_retired + q->n_retired++) % TESS__RETIRED] = (tess__retired){ request, seq, which };
     q->ever_retired++;
     TRY(tess__comm_wait_on_stream(q->comms, request, &q->device->compute));
-    return sweep(q, 0);
+    return sweep_retired(q, 0);
 }
 
 /* ---- the host needs it ---- */
@@ -133,7 +133,7 @@ tess_status tess__retire(tess__streams *q, int which, tess_request *request, uin
 tess_status tess__streams_sync(tess__streams *q) {
     if (!q->on)
         return TESS_OK;
-    TRY(sweep(q, q->ever_retired)); /* what a lost rank would keep us waiting for */
+    TRY(sweep_retired(q, q->ever_retired)); /* what a lost rank would keep us waiting for */
     TRY(tess__device_record(q->device, q->synced, &q->device->compute));
     return tess__device_event_wait(q->device, q->synced, -1);
 }
@@ -188,7 +188,7 @@ void tess__result_again(tess__streams *q, const tess__late_pass *as, void *to) {
 static tess_status wait_for(tess__streams *q, tess__late_pass *pass) {
     if (!pass->under_way)
         return TESS_OK;
-    TRY(sweep(q, pass->retired)); /* what a lost rank would keep us waiting for */
+    TRY(sweep_retired(q, pass->retired)); /* what a lost rank would keep us waiting for */
     TRY(tess__device_event_wait(q->device, pass->over, -1));
     if (pass->result)
         memcpy(pass->result, pass->result_at, pass->result_bytes);
@@ -219,7 +219,7 @@ tess_status tess__pass_wait(tess__streams *q) {
         return TESS_OK;
     if (q->late)
         return go_on(q);
-    TRY(sweep(q, q->ever_retired)); /* what a lost rank would keep us waiting for */
+    TRY(sweep_retired(q, q->ever_retired)); /* what a lost rank would keep us waiting for */
     TRY(tess__device_event_wait(q->device, q->result ? q->result_there : q->batch_taken, -1));
     if (q->result)
         memcpy(q->result, q->result_at, q->result_bytes);

@@ -59,7 +59,7 @@ static int is_wait(const tess__timed *s) {
     return tess__span_is_wait(&span);
 }
 
-static void give(tess__timeline *t, const tess__timed *s, int64_t begin_ns, int64_t end_ns) {
+static void give_span(tess__timeline *t, const tess__timed *s, int64_t begin_ns, int64_t end_ns) {
     const int64_t least_ns = 1000; /* a wait for what is there already is none */
     int collective = s->in.op == TESS__NORM_REDUCE || s->in.op == TESS__SHARE_BUFFERS;
     if (s->track == TESS__TRACK_COMM) { /* one runs after another */
@@ -81,7 +81,7 @@ static int has_passed(tess__timeline *t, tess__timed *s) {
     if (tess__device_elapsed(t->device, t->base, s->begin, &begin) != TESS_OK ||
         tess__device_elapsed(t->device, t->base, s->end, &end) != TESS_OK)
         return 0;
-    give(t, s, t->base_ns + begin, t->base_ns + end);
+    give_span(t, s, t->base_ns + begin, t->base_ns + end);
     s->state = FREE;
     return 1;
 }

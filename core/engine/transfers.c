@@ -93,7 +93,7 @@ static tess_status run_up(void *user, tess_kernel *k) {
 
 /* ---- jobs, on a lane's thread: they touch nothing but buffers that live until the wait ---- */
 
-static tess_status done(tess *t, tess_status s, uint32_t track, uint8_t op, int32_t index, int64_t begin) {
+static tess_status end_job(tess *t, tess_status s, uint32_t track, uint8_t op, int32_t index, int64_t begin) {
     tess__tracing_job(t, track, op, index, begin);
     return s;
 }
@@ -102,11 +102,11 @@ static tess_status job_gather(void *user, int32_t g, int64_t arg) {
     tess *t = user;
     int64_t begin = tess__tracing_begin(t);
     (void)arg;
-    return done(t, tess__shard_to_slot(t, g, tess__address_of(t, TESS__FULL, g), run_up), TESS__TRACK_UP, TESS__GATHER,
-                g, begin);
+    return end_job(t, tess__shard_to_slot(t, g, tess__address_of(t, TESS__FULL, g), run_up), TESS__TRACK_UP,
+                   TESS__GATHER, g, begin);
 }
 
-static tess_status fetch(tess *t, int32_t g, tess__kernel_fn run) {
+static tess_status fetch_shard(tess *t, int32_t g, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { tess__address_of(t, TESS__MASTER, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
@@ -122,19 +122,19 @@ static tess_status fetch(tess *t, int32_t g, tess__kernel_fn run) {
 static tess_status job_fetch(void *user, int32_t g, int64_t arg) {
     int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return done(user, fetch(user, g, run_up), TESS__TRACK_UP, TESS__PREFETCH, g, begin);
+    return end_job(user, fetch_shard(user, g, run_up), TESS__TRACK_UP, TESS__PREFETCH, g, begin);
 }
 
 static tess_status job_reduce(void *user, int32_t g, int64_t arg) {
     int64_t begin = tess__tracing_begin(user);
     (void)arg;
-    return done(user, tess__reduce_single_rank(user, g, run_down), TESS__TRACK_DOWN, TESS__REDUCE, g, begin);
+    return end_job(user, tess__reduce_single_rank(user, g, run_down), TESS__TRACK_DOWN, TESS__REDUCE, g, begin);
 }
 
 static tess_status job_sum(void *user, int32_t g, int64_t microbatch) {
     int64_t begin = tess__tracing_begin(user);
-    return done(user, tess__sum_shard(user, g, (int32_t)microbatch, run_down), TESS__TRACK_HOST, TESS__SUM_SHARD, g,
-                begin);
+    return end_job(user, tess__sum_shard(user, g, (int32_t)microbatch, run_down), TESS__TRACK_HOST, TESS__SUM_SHARD, g,
+                   begin);
 }
 
 /* `down`: with queues, the ticket behind which the gradient has come. */
@@ -143,7 +143,7 @@ static tess_status job_optimize(void *user, int32_t g, int64_t down) {
     if (t->streams.on)
         TRY(tess__stream_finish(&t->streams, &t->streams.down, (uint64_t)down));
     int64_t begin = tess__tracing_begin(user);
-    return done(user, tess__optimize(user, g, 0, run_down), TESS__TRACK_HOST, TESS__OPTIMIZE, g, begin);
+    return end_job(user, tess__optimize(user, g, 0, run_down), TESS__TRACK_HOST, TESS__OPTIMIZE, g, begin);
 }
 
 static uint64_t activation_bytes(const tess *t, int32_t block, int output) {
@@ -168,19 +168,20 @@ static tess_status move_activation(tess *t, int32_t block, int output, int back,
 
 static tess_status job_offload(void *user, int32_t block, int64_t output) {
     int64_t begin = tess__tracing_begin(user);
-    return done(user, move_activation(user, block, output != 0, 0, run_down), TESS__TRACK_DOWN, TESS__OFFLOAD, block,
-                begin);
+    return end_job(user, move_activation(user, block, output != 0, 0, run_down), TESS__TRACK_DOWN, TESS__OFFLOAD, block,
+                   begin);
 }
 
 static tess_status job_reload(void *user, int32_t block, int64_t output) {
     int64_t begin = tess__tracing_begin(user);
-    return done(user, move_activation(user, block, output != 0, 1, run_up), TESS__TRACK_UP, TESS__RELOAD, block, begin);
+    return end_job(user, move_activation(user, block, output != 0, 1, run_up), TESS__TRACK_UP, TESS__RELOAD, block,
+                   begin);
 }
 
 /* ---- instructions: handed to a lane, or put into a queue of the device ---- */
 
 /* The ticket behind what was put there last, where that went well. */
-static tess_status queued(const tess__stream *q, uint64_t *ticket, tess_status s) {
+static tess_status note_ticket(const tess__stream *q, uint64_t *ticket, tess_status s) {
     *ticket = s ? 0 : q->posted;
     return s;
 }
@@ -188,7 +189,8 @@ static tess_status queued(const tess__stream *q, uint64_t *ticket, tess_status s
 tess_status tess__move_gather(tess *t, int32_t g) {
     uint64_t *ticket = &t->transfers.in_flight[g].fetched;
     if (t->streams.on)
-        return queued(&t->streams.up, ticket, tess__shard_to_slot(t, g, tess__address_of(t, TESS__FULL, g), stream_up));
+        return note_ticket(&t->streams.up, ticket,
+                           tess__shard_to_slot(t, g, tess__address_of(t, TESS__FULL, g), stream_up));
     *ticket = tess__lane_post(t->transfers.up, job_gather, t, g, 0);
     return TESS_OK;
 }
@@ -196,7 +198,7 @@ tess_status tess__move_gather(tess *t, int32_t g) {
 tess_status tess__move_reduce(tess *t, int32_t g) {
     uint64_t *ticket = &t->transfers.in_flight[g].on_host;
     if (t->streams.on)
-        return queued(&t->streams.down, ticket, tess__reduce_single_rank(t, g, stream_down));
+        return note_ticket(&t->streams.down, ticket, tess__reduce_single_rank(t, g, stream_down));
     *ticket = tess__lane_post(t->transfers.down, job_reduce, t, g, 0);
     return TESS_OK;
 }
@@ -204,7 +206,7 @@ tess_status tess__move_reduce(tess *t, int32_t g) {
 tess_status tess__move_sum(tess *t, int32_t g) {
     uint64_t *ticket = &t->transfers.in_flight[g].on_host;
     if (t->streams.on)
-        return queued(&t->streams.down, ticket, tess__sum_shard(t, g, t->pass.microbatch, stream_down));
+        return note_ticket(&t->streams.down, ticket, tess__sum_shard(t, g, t->pass.microbatch, stream_down));
     *ticket = tess__lane_post(t->transfers.down, job_sum, t, g, t->pass.microbatch);
     return TESS_OK;
 }
@@ -216,7 +218,7 @@ tess_status tess__move_optimize(tess *t, int32_t g) {
     else if (steps_on_host(t, g))
         state->stepped = tess__lane_post(t->transfers.down, job_optimize, t, g, (int64_t)t->streams.down.posted);
     else
-        return queued(&t->streams.down, &state->on_host, tess__optimize(t, g, 0, stream_down));
+        return note_ticket(&t->streams.down, &state->on_host, tess__optimize(t, g, 0, stream_down));
     return TESS_OK;
 }
 
@@ -235,7 +237,7 @@ tess_status tess__optimize_now(tess *t, int32_t g) {
 static tess_status fetch_group(tess *t, int32_t g) {
     uint64_t *ticket = &t->transfers.in_flight[g].fetched;
     if (t->streams.on)
-        return queued(&t->streams.up, ticket, fetch(t, g, stream_up));
+        return note_ticket(&t->streams.up, ticket, fetch_shard(t, g, stream_up));
     *ticket = tess__lane_post(t->transfers.up, job_fetch, t, g, 0);
     return TESS_OK;
 }
@@ -260,7 +262,7 @@ static tess_status offload_post(tess *t, const tess__instr *in) {
     void *device = tess__address_of(t, output ? TESS__OUTPUT : TESS__SAVED, in->index);
     void *host = tess__address_of(t, output ? TESS__OUTPUT_HOST : TESS__SAVED_HOST, in->index);
     uint64_t bytes = activation_bytes(t, in->index, output);
-    return queued(
+    return note_ticket(
         queue, ticket,
         back ? tess__stream_copy(&t->streams, queue, device, t->plan.setup.env.mem, host, TESS_MEM_PINNED, bytes)
              : tess__stream_copy(&t->streams, queue, host, TESS_MEM_PINNED, device, t->plan.setup.env.mem, bytes));

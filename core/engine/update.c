@@ -16,7 +16,7 @@ typedef struct {
     int32_t n; /* of values: parameter, gradient and the states */
 } update;
 
-static tess_status call(const update *u, const tess_range *r, void *const *at) {
+static tess_status call_update(const update *u, const tess_range *r, void *const *at) {
     float *state[2] = { at[STATE], at[STATE + 1] };
     uint64_t before = tess__fail_count();
     tess_status s = u->fn(u->user, r, at[PARAM], at[GRAD], state);
@@ -33,7 +33,7 @@ static tess_status update_chunk(tess *t, const update *u, const tess_range *part
         if (!direct)
             TRY(tess__value_load(t, v, done, part->elems, u->raw, u->wide[i]));
     }
-    TRY(call(u, part, at));
+    TRY(call_update(u, part, at));
     for (int32_t i = 0; i < u->n; i++)
         if (i != GRAD && !tess__value_direct(&u->value[i]))
             TRY(tess__value_store(t, &u->value[i], done, part->elems, u->raw, u->wide[i]));

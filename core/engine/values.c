@@ -31,7 +31,7 @@ static uint32_t dtype_of(const tess *t, uint32_t of, const tess__param *p) {
     return of == TESS_OF_PARAM ? t->plan.layout.groups[p->group].master : TESS_F32;
 }
 
-static tess_status check(const tess *t, const walk *w) {
+static tess_status check_walk(const tess *t, const walk *w) {
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "%s before tess_shard", w->call);
     if (w->of < TESS_OF_PARAM || w->of > TESS_OF_MOMENT2 || !w->fn)
@@ -108,23 +108,23 @@ tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uin
     return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
 }
 
-static tess_status call(const walk *w, const tess_range *r, void *data) {
+static tess_status call_program(const walk *w, const tess_range *r, void *data) {
     uint64_t before = tess__fail_count();
     tess_status s = w->fn(w->user, r, data);
     return s ? tess__callback_failed(s, before, "the program's function for parameter", r->name) : TESS_OK;
 }
 
 /* Hands one range to the callback, in place where host code can read it as it lies. */
-static tess_status visit(tess *t, const walk *w, const tess_range *r, const tess__value *v) {
+static tess_status visit_range(tess *t, const walk *w, const tess_range *r, const tess__value *v) {
     if (tess__value_direct(v))
-        return call(w, r, v->at);
+        return call_program(w, r, v->at);
     for (uint64_t done = 0; done < r->elems; done += TESS__CHUNK_ELEMS) {
         tess_range part = *r;
         part.first_elem += done;
         part.stacked_first += done;
         part.elems = r->elems - done < TESS__CHUNK_ELEMS ? r->elems - done : TESS__CHUNK_ELEMS;
         TRY(tess__value_load(t, v, done, part.elems, w->raw, w->wide));
-        TRY(call(w, &part, w->wide));
+        TRY(call_program(w, &part, w->wide));
         if (w->write)
             TRY(tess__value_store(t, v, done, part.elems, w->raw, w->wide));
     }
@@ -148,7 +148,7 @@ static tess_status visit_owned(tess *t, const walk *w) {
         tess__owned o = tess__owned_at(t, w->of, i);
         tess_range r = tess__range_of(p, i, o.piece.in_param, o.piece.elems);
         if (o.piece.elems)
-            TRY(visit(t, w, &r, &(tess__value){ o.at, o.mem, o.dtype }));
+            TRY(visit_range(t, w, &r, &(tess__value){ o.at, o.mem, o.dtype }));
     }
     return TESS_OK;
 }
@@ -163,14 +163,14 @@ static tess_status with_chunks(tess *t, walk *w, tess_status (*body)(tess *, con
     return s;
 }
 
-static tess_status each(tess *t, uint32_t of, tess_range_fn fn, void *user) {
+static tess_status each_owned(tess *t, uint32_t of, tess_range_fn fn, void *user) {
     walk w = { .call = "tess_each_owned",
                .of = of & ~(uint32_t)TESS_OF_WRITE,
                .write = (of & TESS_OF_WRITE) != 0,
                .fn = fn,
                .user = user };
     TRY(tess__pass_finish(t));
-    TRY(check(t, &w));
+    TRY(check_walk(t, &w));
     if (w.write)
         tess__side_thread_join(&t->saving);
     return with_chunks(t, &w, visit_owned);
@@ -211,7 +211,7 @@ static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner)
                                mem_of(t, w->of, p), n * bytes));
         TRY(send_chunk(t, i, piece.in_param + done, owner, n * bytes));
         tess_range r = tess__range_of(p, i, piece.in_param + done, n);
-        TRY(visit(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, dtype }));
+        TRY(visit_range(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, dtype }));
     }
     return TESS_OK;
 }
@@ -224,7 +224,7 @@ static tess_status visit_full(tess *t, const walk *w) {
         if (p->flags & TESS_BUFFER) { /* rank 0's, as in evaluation; the others see their own */
             tess_range r = tess__range_of(p, i, 0, p->elems);
             tess__value v = tess__value_owned(t, w->of, p, NULL);
-            TRY(visit(t, w, &r, &v));
+            TRY(visit_range(t, w, &r, &v));
             continue;
         }
         for (int32_t owner = 0; owner < t->plan.setup.shard_ranks; owner++)
@@ -240,7 +240,7 @@ static tess_status each_full(tess *t, uint32_t of, tess_range_fn fn, void *user)
                           "tess_each_full only reads: TESS_OF_WRITE belongs to tess_each_owned, where each "
                           "rank writes what it owns");
     TRY(tess__pass_finish(t));
-    TRY(check(t, &w));
+    TRY(check_walk(t, &w));
     if (t->pass.summoned)
         return tess__fail(TESS_E_INVALID, "tess_each_full while parameters are summoned");
     TRY(tess__run_program(t, &t->plan.programs[TESS__P_FULL]));
@@ -251,7 +251,7 @@ static tess_status each_full(tess *t, uint32_t of, tess_range_fn fn, void *user)
 /* ---- public ---- */
 
 tess_status tess_each_owned(tess *t, uint32_t of, tess_range_fn fn, void *user) {
-    TESS__PUBLIC(t, each(t, of, fn, user));
+    TESS__PUBLIC(t, each_owned(t, of, fn, user));
 }
 
 tess_status tess_each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {

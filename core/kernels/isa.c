@@ -3,7 +3,7 @@
 
 static int limit;
 
-static int detect(void) {
+static int detect_isa(void) {
 #if defined(TESS_HAVE_X86)
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
@@ -21,7 +21,7 @@ int tess__isa(void) {
     static int found;
     int isa = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (!isa) {
-        isa = detect();
+        isa = detect_isa();
         __atomic_store_n(&found, isa, __ATOMIC_RELAXED);
     }
     int most = __atomic_load_n(&limit, __ATOMIC_RELAXED);

@@ -92,7 +92,7 @@ typedef struct {
     tess__cast_fn load, low; /* null: the gradient has the master's dtype; no low-precision copy */
 } step_job;
 
-static void *at(void *base, uint64_t elem, uint32_t bytes) {
+static void *elem_at(void *base, uint64_t elem, uint32_t bytes) {
     return base ? (char *)base + elem * bytes : NULL;
 }
 
@@ -103,19 +103,19 @@ static void step_run(const step_job *job, step_fn fn, const tess_step_constants 
     uint64_t chunk = job->load || job->low ? CHUNK : end - first;
     for (uint64_t e = first; e < end; e += chunk) {
         uint64_t elems = end - e < chunk ? end - e : chunk;
-        step_span span = { (const char *)k->in[0] + e * job->grad_bytes, at(k->out, e, job->bytes),
-                           at(k->state[0], e, job->bytes), at(k->state[1], e, job->bytes), elems };
+        step_span span = { (const char *)k->in[0] + e * job->grad_bytes, elem_at(k->out, e, job->bytes),
+                           elem_at(k->state[0], e, job->bytes), elem_at(k->state[1], e, job->bytes), elems };
         if (job->load) {
             job->load(span.grad, room, elems);
             span.grad = room;
         }
         fn(c, &span);
         if (job->low)
-            job->low(span.master, at(k->out2, e, job->low_bytes), elems);
+            job->low(span.master, elem_at(k->out2, e, job->low_bytes), elems);
     }
 }
 
-static const tess_segment *segment(const tess_optimizer *o, uint32_t i) {
+static const tess_segment *segment_at(const tess_optimizer *o, uint32_t i) {
     return (const tess_segment *)((const char *)o->segments + (size_t)i * o->segments->struct_size);
 }
 
@@ -130,7 +130,7 @@ static void step_part(void *user, uint64_t first, uint64_t elems) {
     tess_step_constants c;
     step_fn fn = NULL;
     for (uint32_t i = 0; i < o->n_segments; i++) {
-        const tess_segment *s = segment(o, i);
+        const tess_segment *s = segment_at(o, i);
         uint64_t low = s->first > first ? s->first : first, end = s->first + s->elems;
         if (end > first + elems)
             end = first + elems;

@@ -70,7 +70,7 @@ typedef struct { /* one thread's scratch for a chunk: a partial per level, the i
 } sum_scratch;
 
 /* Input k's elements from `first` in the sum's dtype: where they lie, or cast into the scratch. */
-static const void *load(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *room) {
+static const void *load_input(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *room) {
     const char *in = job->kernel->in[k];
     if (!job->load)
         return in + first * job->in_bytes;
@@ -80,21 +80,21 @@ static const void *load(const sum_job *job, uint32_t k, uint64_t first, uint64_t
 
 /* T over a chunk; the last addition goes to `end`. Returns where the sum lies: in `end`, or for one input where it is.
  */
-static const void *tree(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
+static const void *sum_tree(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
     const void *level[MOST_LEVELS], *x;
     uint32_t last = job->kernel->n_in - 1;
     for (uint32_t k = 0; k < last; k++) {
         if (!(k & 1)) { /* stays as a partial of one input */
-            level[0] = load(job, k, first, elems, s->level[0]);
+            level[0] = load_input(job, k, first, elems, s->level[0]);
             continue;
         }
         uint32_t top = (uint32_t)__builtin_ctz(~k);
-        x = load(job, k, first, elems, s->loaded);
+        x = load_input(job, k, first, elems, s->loaded);
         for (uint32_t i = 0; i < top; i++, x = s->level[top])
             job->add(s->level[top], level[i], x, elems);
         level[top] = x;
     }
-    x = load(job, last, first, elems, s->loaded);
+    x = load_input(job, last, first, elems, s->loaded);
     for (uint32_t i = 0; last >> i; i++) {
         if (last >> i & 1) {
             void *to = last >> i == 1 ? end : s->result;
@@ -106,9 +106,9 @@ static const void *tree(const sum_job *job, uint64_t first, uint64_t elems, void
 }
 
 /* The output may be any partial, so it is written by the last addition only. */
-static const void *chain(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
+static const void *sum_chain(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
     uint32_t last = job->kernel->n_in - 1;
-    const void *x = load(job, last, first, elems, s->loaded);
+    const void *x = load_input(job, last, first, elems, s->loaded);
     for (uint32_t k = last; k-- > 0;) {
         void *to = k ? s->result : end;
         job->add(to, (const char *)job->kernel->in[k] + first * job->sum_bytes, x, elems);
@@ -133,7 +133,7 @@ static void scale_span(uint32_t dtype, void *out, const void *in, uint64_t elems
 
 /* Adds what is in the output, scales and stores. `x` may be the output itself, when nothing is added and no cast
  * needed. */
-static void finish(const sum_job *job, const void *x, char *out, uint64_t elems, sum_scratch *s) {
+static void finish_sum(const sum_job *job, const void *x, char *out, uint64_t elems, sum_scratch *s) {
     const tess_kernel *k = job->kernel;
     void *to = job->store ? s->result : out;
     if (k->flags & TESS_KERNEL_ADD) {
@@ -165,9 +165,9 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
         uint64_t now = stop - at < chunk ? stop - at : chunk;
         char *out = (char *)k->out + at * job->out_bytes;
         void *end = through ? scratch.result : out;
-        const void *x =
-            k->flags & TESS_KERNEL_CHAIN ? chain(job, at, now, end, &scratch) : tree(job, at, now, end, &scratch);
-        finish(job, x, out, now, &scratch);
+        const void *x = k->flags & TESS_KERNEL_CHAIN ? sum_chain(job, at, now, end, &scratch)
+                                                     : sum_tree(job, at, now, end, &scratch);
+        finish_sum(job, x, out, now, &scratch);
     }
 }
 

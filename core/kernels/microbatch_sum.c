@@ -4,8 +4,8 @@
 #include "base/status.h"
 
 /* out = out + in, or out = in; fp32 sums, addition commutes to the bit. */
-static tess_status add(const tess__microbatch_sum *c, float *out, const void *in, uint32_t dtype, int to,
-                       tess__kernel_fn run, void *user) {
+static tess_status add_leaf(const tess__microbatch_sum *c, float *out, const void *in, uint32_t dtype, int to,
+                            tess__kernel_fn run, void *user) {
     const void *list[1] = { in };
     tess_kernel k = { .kernel = TESS_K_TREE_SUM,
                       .in_dtype = dtype,
@@ -22,11 +22,11 @@ static tess_status add(const tess__microbatch_sum *c, float *out, const void *in
 tess_status tess__counter_add(tess__microbatch_sum *c, uint32_t k, const void *leaf, uint32_t dtype,
                               tess__kernel_fn run, void *user) {
     if (c->in_order)
-        return add(c, c->level[0], leaf, dtype, k > 0, run, user);
+        return add_leaf(c, c->level[0], leaf, dtype, k > 0, run, user);
     int32_t l = 0;
     const void *carry = leaf;
     for (; k >> l & 1; l++) {
-        tess_status s = add(c, c->level[l], carry, dtype, 1, run, user);
+        tess_status s = add_leaf(c, c->level[l], carry, dtype, 1, run, user);
         if (s)
             return s;
         carry = c->level[l];
@@ -34,7 +34,7 @@ tess_status tess__counter_add(tess__microbatch_sum *c, uint32_t k, const void *l
     }
     if (l >= c->n_levels)
         return tess__fail(TESS_E_INTERNAL, "more microbatches than were planned");
-    return add(c, c->level[l], carry, dtype, 0, run, user);
+    return add_leaf(c, c->level[l], carry, dtype, 0, run, user);
 }
 
 tess_status tess__counter_finish(tess__microbatch_sum *c, uint32_t n, tess__kernel_fn run, void *user, void **sum) {
@@ -43,7 +43,7 @@ tess_status tess__counter_finish(tess__microbatch_sum *c, uint32_t n, tess__kern
         if (!(n >> l & 1))
             continue;
         if (total) {
-            tess_status s = add(c, c->level[l], total, TESS_F32, 1, run, user);
+            tess_status s = add_leaf(c, c->level[l], total, TESS_F32, 1, run, user);
             if (s)
                 return s;
         }

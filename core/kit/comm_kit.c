@@ -93,7 +93,7 @@ static void kit_destroy(tess_comm *comm) {
     free_tables(comm);
 }
 
-static tess_status make(const context *ctx, const tess_comm_config *config, tess_comm **out, tess_error *e) {
+static tess_status make_comm(const context *ctx, const tess_comm_config *config, tess_comm **out, tess_error *e) {
     tess_comm *comm = new_tables(ctx, config);
     if (!comm)
         return tess_plugin_fail(e, TESS_E_NOMEM, "%s: no memory for a communicator", ctx->link->name);
@@ -114,7 +114,7 @@ static tess_status make(const context *ctx, const tess_comm_config *config, tess
 static tess_status kit_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *e) {
     const context *c = ctx;
     tess_status s = kit_check_place(c->link->name, config, e);
-    return s < 0 ? s : make(c, config, out, e);
+    return s < 0 ? s : make_comm(c, config, out, e);
 }
 
 /* This rank's place among those of its colour. */
@@ -143,7 +143,7 @@ static tess_status kit_split(tess_comm *comm, int32_t color, int32_t key, const 
     s = find_place(comm, color, &own.rank, &own.nranks, e);
     snprintf(group, sizeof group, "%.250s.%d", config->group, (int)color);
     own.group = group;
-    return s < 0 ? s : make(comm->ctx, &own, out, e);
+    return s < 0 ? s : make_comm(comm->ctx, &own, out, e);
 }
 
 /* ---- what needs no communicator ------------------------------------------------------------------ */

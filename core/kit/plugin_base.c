@@ -131,7 +131,7 @@ static uint32_t find_list(const kit_options *k, const char *word, size_t bytes) 
 }
 
 /* Appends to a text that may be full. */
-static void append(char *out, size_t room, const char *text) {
+static void append_text(char *out, size_t room, const char *text) {
     const size_t used = strlen(out), left = room - 1 - used, bytes = strlen(text) < left ? strlen(text) : left;
     memcpy(out + used, text, bytes);
     out[used + bytes] = 0;
@@ -141,9 +141,9 @@ static tess_status not_a_setting(const kit_options *k, const char *text, size_t 
     char known[160] = "";
     for (uint32_t i = 0; i < k->n; i++) {
         const tess_option_spec *o = &k->specs[i];
-        append(known, sizeof known, *known ? ", " : "");
-        append(known, sizeof known, o->type == TESS_OPTION_LIST ? o->choices : name_of(k, i));
-        append(known, sizeof known, o->type == TESS_OPTION_LIST || o->type == TESS_OPTION_FLAG ? "" : "=…");
+        append_text(known, sizeof known, *known ? ", " : "");
+        append_text(known, sizeof known, o->type == TESS_OPTION_LIST ? o->choices : name_of(k, i));
+        append_text(known, sizeof known, o->type == TESS_OPTION_LIST || o->type == TESS_OPTION_FLAG ? "" : "=…");
     }
     return tess_plugin_fail(e, TESS_E_INVALID, "%s: \"%.*s\" is no setting, expected %s", k->plugin,
                             (int)(bytes < 60 ? bytes : 60), text, known);

@@ -59,7 +59,7 @@ static int request_reserve(tess_request *r, uint32_t n) {
     return 1;
 }
 
-static void enqueue(kit_requests *q, tess_request *r) {
+static void enqueue_request(kit_requests *q, tess_request *r) {
     r->next = NULL;
     __atomic_store_n(&r->status, TESS_PENDING, __ATOMIC_RELAXED);
     if (q->tail)
@@ -70,7 +70,7 @@ static void enqueue(kit_requests *q, tess_request *r) {
     pthread_cond_signal(&q->posted);
 }
 
-static tess_request *dequeue(kit_requests *q) {
+static tess_request *dequeue_request(kit_requests *q) {
     tess_request *r = q->head;
     q->head = r->next;
     if (!q->head)
@@ -103,7 +103,7 @@ static tess_status refuse_post(kit_requests *q, tess_error *e) {
 /* With the lock held, which is given back meanwhile. */
 static void run_one(kit_requests *q) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    tess_request *r = q->running = dequeue(q);
+    tess_request *r = q->running = dequeue_request(q);
     pthread_mutex_unlock(&q->lock);
     tess_status s = q->ops->run(comm_of(q), r->calls, r->n, r->own_op, &e);
     pthread_mutex_lock(&q->lock);
@@ -127,10 +127,10 @@ static void end_all(kit_requests *q) {
         request_end(q, q->running, &q->cause);
     q->running = NULL;
     while (q->head)
-        request_end(q, dequeue(q), &q->cause);
+        request_end(q, dequeue_request(q), &q->cause);
 }
 
-static void work(void *arg) {
+static void requests_work(void *arg) {
     kit_requests *q = arg;
     pthread_mutex_lock(&q->lock);
     while (q->cause.code == TESS_OK && !q->quit) {
@@ -176,7 +176,7 @@ void kit_requests_init(kit_requests *q, const kit_requests_ops *ops, const tess_
 }
 
 tess_status kit_requests_start(kit_requests *q, tess_error *e) {
-    tess_status s = kit_thread_start(&q->worker, q->host, q->ops->plugin, q->ops->thread, work, q, e);
+    tess_status s = kit_thread_start(&q->worker, q->host, q->ops->plugin, q->ops->thread, requests_work, q, e);
     q->started = s == TESS_OK;
     return s;
 }
@@ -273,7 +273,7 @@ tess_status kit_slot_post(tess_comm *comm, const tess_collective *calls, uint32_
     if (s == TESS_OK)
         s = r ? take_calls(q, r, calls, n, e) : TESS_E_NOMEM;
     if (s == TESS_OK) {
-        enqueue(q, r);
+        enqueue_request(q, r);
         *out = r;
     } else if (r) {
         request_give(q, r);
@@ -289,7 +289,7 @@ tess_status kit_requests_post_own(kit_requests *q, uint32_t own_op, tess_request
     if (r) {
         r->n = 0;
         r->own_op = own_op;
-        enqueue(q, r);
+        enqueue_request(q, r);
         *out = r;
     }
     pthread_mutex_unlock(&q->lock);

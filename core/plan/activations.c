@@ -19,7 +19,7 @@ typedef struct {
     char pattern[256]; /* "": all blocks */
 } item;
 
-static tess_status bad(const char *spec, const char *at, size_t n, const char *what) {
+static tess_status refuse_spec(const char *spec, const char *at, size_t n, const char *what) {
     return tess__fail(
         TESS_E_INVALID,
         "TESSERA_ACTIVATIONS is '%.200s': '%.*s' %s; expected keep, recompute, offload or selective, each "
@@ -34,9 +34,9 @@ static tess_status read_item(const char *spec, const char *at, size_t n, item *o
     while (out->mode < N_MODES && (strlen(modes[out->mode]) != word || strncmp(modes[out->mode], at, word) != 0))
         out->mode++;
     if (out->mode == N_MODES)
-        return bad(spec, at, n, "is none of them");
+        return refuse_spec(spec, at, n, "is none of them");
     if (colon && (!rest || rest >= sizeof out->pattern))
-        return bad(spec, at, n, "says no blocks after its colon");
+        return refuse_spec(spec, at, n, "says no blocks after its colon");
     if (!colon)
         return TESS_OK;
     memcpy(out->pattern, colon + 1, rest);
@@ -45,7 +45,7 @@ static tess_status read_item(const char *spec, const char *at, size_t n, item *o
     char *end;
     out->every = strtoull(out->pattern + 6, &end, 10);
     if (out->pattern[6] < '0' || out->pattern[6] > '9' || *end || !out->every || out->every > INT32_MAX)
-        return bad(spec, at, n, "does not count from 1");
+        return refuse_spec(spec, at, n, "does not count from 1");
     return TESS_OK;
 }
 
@@ -73,13 +73,13 @@ static tess_status read_auto(const char *spec, uint64_t *bytes, int *may_offload
     size_t n = strcspn(spec, ",");
     *may_offload = strcmp(spec + n, ",offload") == 0;
     if (spec[n] && !*may_offload)
-        return bad(spec, spec + n + 1, strlen(spec + n + 1), "follows auto, which takes offload alone");
+        return refuse_spec(spec, spec + n + 1, strlen(spec + n + 1), "follows auto, which takes offload alone");
     if (n == 4)
         return TESS_OK;
     if (n - 5 < sizeof text)
         memcpy(text, spec + 5, n - 5);
     if (!tess_option_parse_bytes(text, bytes) || !*bytes)
-        return bad(spec, spec, n, "names no bytes of device memory, as auto:512MiB does");
+        return refuse_spec(spec, spec, n, "names no bytes of device memory, as auto:512MiB does");
     return TESS_OK;
 }
 
@@ -254,7 +254,7 @@ static int selects(const search *s, const kind *k) {
 }
 
 /* 0, step, 2 step, …, and `most` itself; above it there is none. */
-static int32_t next(int32_t i, int32_t step, int32_t most) {
+static int32_t next_count(int32_t i, int32_t step, int32_t most) {
     return i == most ? most + 1 : i + step < most ? i + step : most;
 }
 
@@ -271,11 +271,11 @@ static int32_t put_split(split *out, int32_t at, int32_t made, int32_t selected,
 /* Every split of a kind; `out` null counts them. */
 static int32_t list_splits(const search *s, const kind *k, split *out) {
     int32_t n = 0;
-    for (int32_t made = 0; made <= k->n; made = next(made, k->step, k->n)) {
+    for (int32_t made = 0; made <= k->n; made = next_count(made, k->step, k->n)) {
         int32_t sent = s->may_offload ? k->n - made : 0;
-        for (int32_t offloaded = 0; offloaded <= sent; offloaded = next(offloaded, k->step, sent)) {
+        for (int32_t offloaded = 0; offloaded <= sent; offloaded = next_count(offloaded, k->step, sent)) {
             int32_t most = selects(s, k) ? k->n - made - offloaded : 0;
-            for (int32_t selected = 0; selected <= most; selected = next(selected, k->step, most))
+            for (int32_t selected = 0; selected <= most; selected = next_count(selected, k->step, most))
                 n = put_split(out, n, made, selected, offloaded);
         }
     }
@@ -326,7 +326,7 @@ static uint8_t take_mode(split *left) {
     return TESS__ACTIVATIONS_KEEP;
 }
 
-static void apply(const search *s, uint32_t index) {
+static void apply_choice(const search *s, uint32_t index) {
     split left[MOST_KINDS];
     for (int32_t i = 0; i < s->n_kinds; i++) {
         left[i] = s->kinds[i].splits[index % (uint32_t)s->kinds[i].n_splits];
@@ -362,7 +362,7 @@ static tess_status list_choices(search *s) {
     if (!s->choices)
         return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
     for (uint32_t i = 0; i < s->n_choices; i++) {
-        apply(s, i);
+        apply_choice(s, i);
         s->choices[i] = (choice){ work_now(s->p), tess__activations_moved(s->p), i };
     }
     qsort(s->choices, s->n_choices, sizeof *s->choices, cheaper);
@@ -393,14 +393,14 @@ static tess_status try_all(search *s, uint64_t budget, tess__compile_fn compile)
     uint64_t least = UINT64_MAX, bytes[3];
     uint32_t best = 0;
     for (uint32_t i = 0; i < s->n_choices; i++) {
-        apply(s, s->choices[i].index);
+        apply_choice(s, s->choices[i].index);
         TRY(compile(s->p, bytes));
         if (fits(s->p, budget, bytes))
             return write_text(s->p);
         if (bytes[TESS_DOMAIN_DEVICE] < least)
             least = bytes[TESS_DOMAIN_DEVICE], best = s->choices[i].index;
     }
-    apply(s, best);
+    apply_choice(s, best);
     TRY(compile(s->p, bytes));
     TRY(write_text(s->p));
     return tess__fail(TESS_E_BUDGET,

@@ -30,7 +30,7 @@ static void mark_used_soon(tess__compiler *b, int32_t window) {
         }
 }
 
-static tess_status prefetch(tess__compiler *b) {
+static tess_status prefetch_scopes(tess__compiler *b) {
     int32_t left = b->setup->prefetch; /* gathers; behind them one more scope's shards come up */
     for (int32_t e = b->at + 1; b->ahead && e < b->ahead->n_events && left >= 0; e++)
         if (is_begin(b->ahead->events[e].type)) {
@@ -57,7 +57,7 @@ static void find_last_backward(tess__compiler *b) {
 /* ---- events ---- */
 
 /* A ledger point of each unit that the scope holds. */
-static tess_status points(tess__compiler *b, uint8_t type, int32_t scope, uint32_t flags) {
+static tess_status add_points(tess__compiler *b, uint8_t type, int32_t scope, uint32_t flags) {
     static const uint32_t of[] = { 0,
                                    TESS_LEDGER_PRE_FORWARD,
                                    TESS_LEDGER_POST_FORWARD,
@@ -77,7 +77,7 @@ static tess_status scope_begin(tess__compiler *b, uint8_t type, int32_t scope) {
         TRY(tess__unit_gather(b, units[i]));
     for (int32_t i = 0; i < n; i++)
         TRY(tess__unit_wait(b, units[i]));
-    TRY(prefetch(b));
+    TRY(prefetch_scopes(b));
     for (int32_t i = 0; i < n; i++) {
         b->units[units[i]].open++;
         if (type == TESS__FORWARD_BEGIN)
@@ -87,11 +87,11 @@ static tess_status scope_begin(tess__compiler *b, uint8_t type, int32_t scope) {
     }
     if (block >= 0)
         TRY(tess__block_begin(b, type, block));
-    TRY(points(b, type, scope, TESS_LEDGER_AFTER));
+    TRY(add_points(b, type, scope, TESS_LEDGER_AFTER));
     return tess__program_instr(b->p, TESS__ENTER, 0, b->p->n_events - 1, -1, 0);
 }
 
-static int keeps(const tess__compiler *b, int32_t u, uint8_t type) {
+static int keeps_unit(const tess__compiler *b, int32_t u, uint8_t type) {
     int train = (b->p->kind & 15) == TESS_PASS_TRAIN;
     if (b->units[u].open > 0 || b->units[u].mark == b->mark)
         return 1;
@@ -116,7 +116,7 @@ static tess_status scope_end(tess__compiler *b, uint8_t type, int32_t scope) {
         b->units[units[i]].open--;
         if (type == TESS__BACKWARD_END)
             b->units[units[i]].uses--;
-        if (!keeps(b, units[i], type))
+        if (!keeps_unit(b, units[i], type))
             TRY(tess__unit_release(b, units[i]));
     }
     for (int32_t i = n; type == TESS__BACKWARD_END && i-- > 0;)
@@ -127,11 +127,11 @@ static tess_status scope_end(tess__compiler *b, uint8_t type, int32_t scope) {
 
 tess_status tess__compiler_event(tess__compiler *b, uint8_t type, int32_t scope) {
     TRY(tess__program_event(b->p, type, scope));
-    TRY(points(b, type, scope, 0));
+    TRY(add_points(b, type, scope, 0));
     if (is_begin(type))
         return scope_begin(b, type, scope);
     TRY(scope_end(b, type, scope));
-    return points(b, type, scope, TESS_LEDGER_AFTER);
+    return add_points(b, type, scope, TESS_LEDGER_AFTER);
 }
 
 tess_status tess__compiler_end(tess__compiler *b) {

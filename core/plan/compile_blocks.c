@@ -29,7 +29,7 @@ static int role_of(uint8_t which, int host) {
     return which == TESS__OUTPUTS ? (host ? TESS__OUTPUT_HOST : TESS__OUTPUT) : host ? TESS__SAVED_HOST : TESS__SAVED;
 }
 
-static tess_status offload(tess__compiler *b, int32_t block, uint8_t which) {
+static tess_status offload_block(tess__compiler *b, int32_t block, uint8_t which) {
     if (!is_offloaded(b, block, which))
         return TESS_OK;
     const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, 0), block)];
@@ -44,7 +44,7 @@ static tess_status end_offload(tess__compiler *b, int32_t block, uint8_t which) 
     return tess__emit_free(b, role_of(which, 0), block);
 }
 
-static tess_status reload(tess__compiler *b, int32_t block, uint8_t which) {
+static tess_status reload_block(tess__compiler *b, int32_t block, uint8_t which) {
     if (!is_offloaded(b, block, which))
         return TESS_OK;
     const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, 1), block)];
@@ -64,16 +64,16 @@ static tess_status end_reload(tess__compiler *b, int32_t block, uint8_t which) {
 static tess_status offload_behind(tess__compiler *b, int32_t block) {
     TRY(end_offload(b, block - 1, 0));
     TRY(end_offload(b, block - 2, TESS__OUTPUTS));
-    TRY(offload(b, block, 0));
-    return offload(b, block - 1, TESS__OUTPUTS);
+    TRY(offload_block(b, block, 0));
+    return offload_block(b, block - 1, TESS__OUTPUTS);
 }
 
 /* A block's backward begins: what the one behind it needs comes up while this one runs. */
 static tess_status reload_ahead(tess__compiler *b, int32_t block) {
     TRY(end_reload(b, block, 0));
     TRY(end_reload(b, block - 1, TESS__OUTPUTS));
-    TRY(reload(b, block - 1, 0));
-    return reload(b, block - 2, TESS__OUTPUTS);
+    TRY(reload_block(b, block - 1, 0));
+    return reload_block(b, block - 2, TESS__OUTPUTS);
 }
 
 static tess_status backward_begin(tess__compiler *b, int32_t block) {

@@ -25,7 +25,7 @@ static int reduces_on_lane(const tess__compiler *b, const tess__group *g) {
 }
 
 /* One rank, and its memory is the device's: a collective is the engine's own work, over when it is posted. */
-static int travels(const tess__compiler *b, int32_t u) {
+static int unit_travels(const tess__compiler *b, int32_t u) {
     for (int32_t i = 0, g = b->layout->units[u].first_group; i < b->layout->units[u].n_groups; i++, g++) {
         const tess__group *group = &b->layout->groups[g];
         if (on_host(b, group->param_rest) || on_host(b, group->grad_rest) || on_host(b, group->state_rest))
@@ -114,7 +114,7 @@ tess_status tess__unit_release(tess__compiler *b, int32_t u) {
 }
 
 tess_status tess__unit_gather_ahead(tess__compiler *b, int32_t u) {
-    return travels(b, u) ? tess__unit_gather(b, u) : TESS_OK;
+    return unit_travels(b, u) ? tess__unit_gather(b, u) : TESS_OK;
 }
 
 /* ---- gradients: begin, reduce, finish ---- */
@@ -197,7 +197,7 @@ static tess_status prepare_send(tess__compiler *b, int32_t g) {
     return tess__emit_free(b, TESS__GRAD, g);
 }
 
-static tess_status replicate(tess__compiler *b, int32_t g) {
+static tess_status replicate_group(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     uint32_t send = b->setup->shard_ranks == 1 ? sent_dtype(b, group) : TESS_F32;
     tess__planned_collective c =
@@ -225,7 +225,7 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
     else if (!group->grad_in_place)
         TRY(book_shard_grad(b, g, 0));
     if (b->setup->shard_ranks == 1 && b->setup->replicas > 1)
-        return replicate(b, g);
+        return replicate_group(b, g);
     if (group->grad_in_place)
         return TESS_OK;
     tess__planned_collective c =
@@ -249,7 +249,7 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
         TRY(tess__emit_free(b, TESS__GRAD, g));
         TRY(tess__emit_free(b, TESS__WIRE, g));
         if (replicated)
-            TRY(replicate(b, g));
+            TRY(replicate_group(b, g));
     }
     if (replicated) {
         TRY(tess__emit(b, TESS__REPLICATE_WAIT, g));
@@ -342,5 +342,5 @@ tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
     b->units[u].reduced = 1;
     if (sync)
         b->reducing = u;
-    return sync && !travels(b, u) ? tess__unit_end_reduce(b) : TESS_OK;
+    return sync && !unit_travels(b, u) ? tess__unit_end_reduce(b) : TESS_OK;
 }

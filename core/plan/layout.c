@@ -15,7 +15,8 @@ typedef struct {
     uint32_t n;
 } question;
 
-static void ask(question *q, const tess__layout *l, int32_t group, uint32_t region, uint32_t index, uint32_t dtype) {
+static void add_question(question *q, const tess__layout *l, int32_t group, uint32_t region, uint32_t index,
+                         uint32_t dtype) {
     const tess__group *g = &l->groups[group];
     q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };
     q->regions[q->n++] = (tess_region){ .struct_size = sizeof(tess_region),
@@ -29,17 +30,17 @@ static void ask(question *q, const tess__layout *l, int32_t group, uint32_t regi
 }
 
 /* The gradient that the step reads, and partial sums of microbatches. */
-static int32_t gradients(const tess__setup *s) {
+static int32_t count_gradients(const tess__setup *s) {
     return s->accum > 1 && s->sync_each ? tess__sum_levels(s) : 1;
 }
 
 static void ask_group(question *q, const tess__layout *l, const tess__setup *s, int32_t group) {
     const tess__group *g = &l->groups[group];
-    ask(q, l, group, TESS_REGION_MASTER, 0, g->master);
-    for (int32_t k = 0; g->trainable && k < gradients(s); k++)
-        ask(q, l, group, TESS_REGION_GRAD, (uint32_t)k, TESS_F32);
+    add_question(q, l, group, TESS_REGION_MASTER, 0, g->master);
+    for (int32_t k = 0; g->trainable && k < count_gradients(s); k++)
+        add_question(q, l, group, TESS_REGION_GRAD, (uint32_t)k, TESS_F32);
     for (int32_t k = 0; g->trainable && k < s->n_states; k++)
-        ask(q, l, group, TESS_REGION_STATE, (uint32_t)k, TESS_F32);
+        add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, TESS_F32);
 }
 
 /* Regions of one kind in one group rest together, and are locked in memory together. */
@@ -126,7 +127,7 @@ static void ask_activations(question *q, const tess__model *m, const tess__setup
 
 tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess__setup *s) {
     question q = { 0 };
-    size_t most = (size_t)l->n_groups * (size_t)(1 + gradients(s) + s->n_states) + 2;
+    size_t most = (size_t)l->n_groups * (size_t)(1 + count_gradients(s) + s->n_states) + 2;
     tess_error e = { .struct_size = sizeof e };
     tess_status status = TESS_OK;
     q.regions = calloc(most, sizeof *q.regions);
@@ -271,7 +272,7 @@ static int part_ends(const char *name, size_t length, size_t at) {
     return at == length || name[at] == '.';
 }
 
-static void narrow(common_name *c, const char *scope) {
+static void narrow_name(common_name *c, const char *scope) {
     size_t same = 0, n = strlen(scope);
     while (same < c->length && same < n && c->text[same] == scope[same])
         same++;
@@ -280,7 +281,7 @@ static void narrow(common_name *c, const char *scope) {
     c->length = same;
 }
 
-static void join(common_name *c, const tess__model *m, int32_t i) {
+static void join_param(common_name *c, const tess__model *m, int32_t i) {
     const tess__param *p = &m->params[i];
     if (p->tied_to != i) {
         c->aliases++;
@@ -290,7 +291,7 @@ static void join(common_name *c, const tess__model *m, int32_t i) {
     }
     const char *scope = m->scopes[p->scope].name;
     if (c->text)
-        narrow(c, scope);
+        narrow_name(c, scope);
     else
         c->text = scope, c->length = strlen(scope);
 }
@@ -307,7 +308,7 @@ static tess_status name_units(const tess__model *m, const int32_t *unit_of_param
     int ok = c != NULL;
     for (int32_t i = 0; ok && i < m->n_params; i++)
         if (unit_of_param[i] >= 0)
-            join(&c[unit_of_param[i]], m, i);
+            join_param(&c[unit_of_param[i]], m, i);
     for (int32_t u = 0; ok && u < l->n_units; u++)
         ok = (l->units[u].name = unit_name(m, &c[u])) != NULL;
     free(c);

@@ -17,7 +17,7 @@ int32_t tess__model_find_param(const tess__model *m, const char *name) {
 }
 
 /* Makes room for `extra` more items of `size` bytes. */
-static tess_status grow(void **items, int32_t n, int32_t *cap, int64_t extra, size_t size) {
+static tess_status grow_items(void **items, int32_t n, int32_t *cap, int64_t extra, size_t size) {
     if (extra > MAX_COUNT - n)
         return tess__fail(TESS_E_INVALID, "more than %d declarations of one kind", MAX_COUNT);
     if (n + extra <= *cap)
@@ -78,7 +78,7 @@ tess_status tess__model_add_scope(tess__model *m, const char *name, int64_t stac
     if (s)
         return s;
     int64_t n = stack ? stack : 1;
-    if ((s = grow((void **)&m->scopes, m->n_scopes, &m->cap_scopes, n, sizeof *m->scopes)))
+    if ((s = grow_items((void **)&m->scopes, m->n_scopes, &m->cap_scopes, n, sizeof *m->scopes)))
         return s;
     int32_t start = m->n_scopes;
     for (int64_t i = 0; i < n; i++) {
@@ -162,7 +162,7 @@ tess_status tess__model_add_param(tess__model *m, const tess_param_options *o, i
     int64_t n = o->stack ? o->stack : 1;
     if (elems > (MAX_ELEMS - m->elems) / (uint64_t)n)
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": with it the model has more than 2^44 elements", o->name);
-    if ((s = grow((void **)&m->params, m->n_params, &m->cap_params, n, sizeof *m->params)))
+    if ((s = grow_items((void **)&m->params, m->n_params, &m->cap_params, n, sizeof *m->params)))
         return s;
     int32_t start = m->n_params;
     for (int64_t i = 0; !s && i < n; i++)
@@ -181,7 +181,7 @@ tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, i
     if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE))
         return tess__fail(TESS_E_INVALID, "block \"%s\": unknown flags 0x%x", o->name ? o->name : "", o->flags);
     tess_status s = tess__model_add_scope(m, o->name, 0, &at);
-    if (s || (s = grow((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))
+    if (s || (s = grow_items((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))
         return s;
     tess__block *b = &m->blocks[m->n_blocks];
     *b = (tess__block){ .options = *o, .scope = at };

@@ -45,7 +45,7 @@ static int32_t add_node(builder *b, const char *name, size_t n, int32_t parent) 
 }
 
 /* The node of module name[0..n), made with its ancestors when new; -1: no memory. */
-static int32_t reach(builder *b, const char *name, size_t n) {
+static int32_t reach_module(builder *b, const char *name, size_t n) {
     int32_t at = 0;
     for (size_t end = 0; n && end < n;) {
         end += (end ? 1 : 0) + strcspn(name + end + (end ? 1 : 0), ".");
@@ -67,9 +67,9 @@ static size_t module_length(const char *param) {
 static tess_status grow_tree(const tess__model *m, builder *b, int32_t *home) {
     int ok = add_node(b, "", 0, -1) == 0;
     for (int32_t k = 0; ok && k < m->n_scopes; k++)
-        ok = reach(b, m->scopes[k].name, strlen(m->scopes[k].name)) >= 0;
+        ok = reach_module(b, m->scopes[k].name, strlen(m->scopes[k].name)) >= 0;
     for (int32_t i = 0; ok && i < m->n_params; i++) {
-        home[i] = reach(b, m->params[i].name, module_length(m->params[i].name));
+        home[i] = reach_module(b, m->params[i].name, module_length(m->params[i].name));
         ok = home[i] >= 0;
     }
     return ok ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the module tree of %d parameters", m->n_params);

@@ -52,7 +52,7 @@ static int is_short(const tess__buffer *b) {
     return b->last / STRETCH - b->first / STRETCH < SHORT;
 }
 
-static void remember(placed_list *list, tess__buffer *b) {
+static void remember_buffer(placed_list *list, tess__buffer *b) {
     list->all[list->n_all++] = b;
     if (!is_short(b)) {
         list->lasting[list->n_lasting++] = b;
@@ -130,7 +130,7 @@ static void set_lent(const tess__program *p, tess__program *lent, placed_list *l
         if (lent->buffers[i].arena == TESS__STEP) {
             lent->buffers[i].first = 0;
             lent->buffers[i].last = p->n_instrs;
-            remember(list, &lent->buffers[i]);
+            remember_buffer(list, &lent->buffers[i]);
         }
 }
 
@@ -159,7 +159,7 @@ static void place_in_order(placing *x, int (*compare)(const void *, const void *
         b->offset = lowest_free(&x->list, b, x->align);
         if (b->offset + b->bytes > p->step_bytes[b->domain])
             p->step_bytes[b->domain] = b->offset + b->bytes;
-        remember(&x->list, b);
+        remember_buffer(&x->list, b);
     }
 }
 

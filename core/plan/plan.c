@@ -191,7 +191,7 @@ static void forget_programs(tess__plan *p) {
     tess__layout_free(&p->layout);
 }
 
-static tess_status compile(tess__plan *p) {
+static tess_status compile_plan(tess__plan *p) {
     TRY(tess__compiler_create(&p->compiler, &p->setup, &p->model, &p->layout));
     p->setup.env.in_flight = most_in_flight(p);
     return compile_all(p);
@@ -201,7 +201,7 @@ static tess_status compile(tess__plan *p) {
 static tess_status plan_candidate(void *user, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
     tess__plan *p = user;
     TRY(tess__layout_build(&p->model, &p->setup, unit, n_units, &p->layout));
-    tess_status s = compile(p);
+    tess_status s = compile_plan(p);
     if (!s) {
         out->peak_device_bytes = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
         out->peak_host_bytes = tess__planned_bytes(p, TESS_DOMAIN_HOST);
@@ -238,7 +238,7 @@ static tess_status compile_anew(tess__plan *p, uint64_t bytes[3]) {
 tess_status tess__plan_remake(tess__plan *p) {
     TRY(tess__activations_resolve(p));
     TRY(wrap_and_lay_out(p));
-    TRY(compile(p));
+    TRY(compile_plan(p));
     if (tess__activations_are_auto(p))
         TRY(tess__activations_choose(p, compile_anew));
     return fit_prefetch(p);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static tess_status grow(void **items, int32_t n, int32_t *cap, size_t size) {
+static tess_status grow_items(void **items, int32_t n, int32_t *cap, size_t size) {
     if (n < *cap)
         return TESS_OK;
     int32_t want = *cap ? 2 * *cap : 64;
@@ -21,7 +21,7 @@ static tess_status grow(void **items, int32_t n, int32_t *cap, size_t size) {
 
 tess_status tess__program_instr(tess__program *p, uint8_t op, uint8_t flags, int32_t index, int32_t buffer,
                                 uint64_t tag) {
-    tess_status s = grow((void **)&p->instrs, p->n_instrs, &p->cap_instrs, sizeof *p->instrs);
+    tess_status s = grow_items((void **)&p->instrs, p->n_instrs, &p->cap_instrs, sizeof *p->instrs);
     if (!s)
         p->instrs[p->n_instrs++] =
             (tess__instr){ .op = op, .flags = flags, .index = index, .buffer = buffer, .collective = -1, .tag = tag };
@@ -41,7 +41,7 @@ static uint64_t collective_tag(const tess__program *p, uint8_t op, int32_t index
 
 tess_status tess__program_collective(tess__program *p, uint8_t op, uint8_t flags, int32_t index, uint64_t ordinal,
                                      const tess__planned_collective *c) {
-    tess_status s = grow((void **)&p->collectives, p->n_collectives, &p->cap_collectives, sizeof *p->collectives);
+    tess_status s = grow_items((void **)&p->collectives, p->n_collectives, &p->cap_collectives, sizeof *p->collectives);
     if (!s)
         s = tess__program_instr(p, op, flags, index, -1, collective_tag(p, op, index, ordinal, c));
     if (s)
@@ -57,7 +57,7 @@ uint64_t tess__collective_bytes(const tess__planned_collective *c) {
 }
 
 tess_status tess__program_buffer(tess__program *p, const tess__buffer *b, int32_t *index) {
-    tess_status s = grow((void **)&p->buffers, p->n_buffers, &p->cap_buffers, sizeof *p->buffers);
+    tess_status s = grow_items((void **)&p->buffers, p->n_buffers, &p->cap_buffers, sizeof *p->buffers);
     if (!s) {
         *index = p->n_buffers;
         p->buffers[p->n_buffers++] = *b;
@@ -66,14 +66,14 @@ tess_status tess__program_buffer(tess__program *p, const tess__buffer *b, int32_
 }
 
 tess_status tess__program_event(tess__program *p, uint8_t type, int32_t scope) {
-    tess_status s = grow((void **)&p->events, p->n_events, &p->cap_events, sizeof *p->events);
+    tess_status s = grow_items((void **)&p->events, p->n_events, &p->cap_events, sizeof *p->events);
     if (!s)
         p->events[p->n_events++] = (tess__event){ .type = type, .scope = scope };
     return s;
 }
 
 tess_status tess__program_point(tess__program *p, uint32_t point, int32_t unit) {
-    tess_status s = grow((void **)&p->points, p->n_points, &p->cap_points, sizeof *p->points);
+    tess_status s = grow_items((void **)&p->points, p->n_points, &p->cap_points, sizeof *p->points);
     if (!s)
         p->points[p->n_points++] = (tess__point){ .at = p->n_instrs, .unit = unit, .point = point };
     return s;

@@ -31,8 +31,8 @@ tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, u
     return TESS_OK;
 }
 
-static tess_status keep(tess__program *out, int role, int32_t index, tess__rest rest, uint8_t category, int32_t unit,
-                        uint64_t bytes, uint64_t align) {
+static tess_status keep_buffer(tess__program *out, int role, int32_t index, tess__rest rest, uint8_t category,
+                               int32_t unit, uint64_t bytes, uint64_t align) {
     tess__buffer r = { .role = (uint8_t)role,
                        .domain = (uint8_t)rest.domain,
                        .arena = rest.pageable ? TESS__PAGEABLE : TESS__RESIDENT,
@@ -90,9 +90,9 @@ static tess_status keep_mirror(const tess__setup *s, const tess__layout *l, tess
     TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, stage, members, &scratch));
     TRY(tess__scratch_of(s, TESS_BROADCAST, TESS_U8, TESS_U8, stage, s->nranks, &among_all));
     scratch = among_all > scratch ? among_all : scratch;
-    TRY(keep(out, TESS__MIRROR, 0, host, TESS_CAT_MIRROR, -1, (tess__copy_groups(s) ? 4 : 2) * image, s->align));
-    TRY(keep(out, TESS__MIRROR_STAGE, 0, device, TESS_CAT_COMM, -1, stage, s->align));
-    return keep(out, TESS__MIRROR_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align);
+    TRY(keep_buffer(out, TESS__MIRROR, 0, host, TESS_CAT_MIRROR, -1, (tess__copy_groups(s) ? 4 : 2) * image, s->align));
+    TRY(keep_buffer(out, TESS__MIRROR_STAGE, 0, device, TESS_CAT_COMM, -1, stage, s->align));
+    return keep_buffer(out, TESS__MIRROR_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align);
 }
 
 /* Born in a pass and gone with the step that follows: with blocks nothing comes between that the plan does not know,
@@ -102,7 +102,7 @@ int tess__grad_moves(const tess__setup *s, const tess__model *m, const tess__gro
            !g->grad_rest.pageable;
 }
 
-static tess_status lend(tess__program *out, const tess__group *g, int32_t index, uint64_t align) {
+static tess_status lend_gradient(tess__program *out, const tess__group *g, int32_t index, uint64_t align) {
     tess__buffer r = { .role = TESS__SHARD_GRAD,
                        .domain = TESS_DOMAIN_DEVICE,
                        .arena = TESS__STEP,
@@ -125,39 +125,41 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
     out->step_bytes[1] = out->step_bytes[2] = out->pageable_bytes = 0;
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
-        TRY(keep(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
-                 g->shard_elems * tess_dtype_bytes(g->master), s->align));
+        TRY(keep_buffer(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
+                        g->shard_elems * tess_dtype_bytes(g->master), s->align));
         for (int32_t k = 0; g->trainable && k < s->n_states; k++)
-            TRY(keep(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
-                     s->align));
+            TRY(keep_buffer(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
+                            s->align));
         for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
+            TRY(keep_buffer(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
         for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4, s->align));
+            TRY(keep_buffer(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
+                            s->align));
         if (g->trainable && with_grads && g->grad_moves == TESS__GRAD_STAYS)
-            TRY(lend(out, g, i, s->align));
+            TRY(lend_gradient(out, g, i, s->align));
         else if (g->trainable && with_grads && !g->grad_moves)
-            TRY(keep(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, tess__shard_grad_bytes(g),
-                     s->align));
+            TRY(keep_buffer(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit,
+                            tess__shard_grad_bytes(g), s->align));
     }
-    TRY(keep(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
-    TRY(keep(out, TESS__RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->result_bytes), s->align));
-    TRY(keep(out, TESS__NORM_RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->norm_result_bytes),
-             s->align));
-    TRY(keep(out, TESS__BATCH, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->batch_bytes), s->align));
-    TRY(keep(out, TESS__PREPARED, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->prepared_bytes), s->align));
-    TRY(keep(out, TESS__NUMBERS, 0, device, TESS_CAT_TEMPORARY, -1, l->prepared_bytes, s->align));
+    TRY(keep_buffer(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
+    TRY(keep_buffer(out, TESS__RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->result_bytes), s->align));
+    TRY(keep_buffer(out, TESS__NORM_RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->norm_result_bytes),
+                    s->align));
+    TRY(keep_buffer(out, TESS__BATCH, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->batch_bytes), s->align));
+    TRY(keep_buffer(out, TESS__PREPARED, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->prepared_bytes),
+                    s->align));
+    TRY(keep_buffer(out, TESS__NUMBERS, 0, device, TESS_CAT_TEMPORARY, -1, l->prepared_bytes, s->align));
     if (s->snapshot) {
         const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
-        TRY(keep(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));
+        TRY(keep_buffer(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));
     }
     if (s->mirror)
         TRY(keep_mirror(s, l, out));
     if (s->nranks > 1) { /* tess_all_reduce: losses and counts */
         uint64_t scratch = 0;
         TRY(tess__scratch_of(s, TESS_ALL_REDUCE, TESS_F64, TESS_F64, TESS__STAGE_BYTES / 8, s->nranks, &scratch));
-        TRY(keep(out, TESS__STAGE, 0, device, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align));
-        TRY(keep(out, TESS__STAGE_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align));
+        TRY(keep_buffer(out, TESS__STAGE, 0, device, TESS_CAT_COMM, -1, TESS__STAGE_BYTES, s->align));
+        TRY(keep_buffer(out, TESS__STAGE_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align));
     }
     return TESS_OK;
 }

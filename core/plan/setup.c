@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tess_status hybrid(tess__setup *s, const char *strategy, const char *number) {
+static tess_status set_hybrid(tess__setup *s, const char *strategy, const char *number) {
     char *end;
     long k = strtol(number, &end, 10);
     if (number[0] < '0' || number[0] > '9' || *end || k < 1 || k > s->nranks || s->nranks % k)
@@ -26,9 +26,9 @@ tess_status tess__setup_strategy(tess__setup *s, const char *strategy) {
     else if (strcmp(strategy, "none") == 0)
         s->shard_ranks = 1, s->keep_forward = 1;
     else if (strncmp(strategy, "hybrid:", 7) == 0)
-        status = hybrid(s, strategy, strategy + 7);
+        status = set_hybrid(s, strategy, strategy + 7);
     else if (strncmp(strategy, "hybrid_grad_op:", 15) == 0)
-        s->keep_forward = 1, status = hybrid(s, strategy, strategy + 15);
+        s->keep_forward = 1, status = set_hybrid(s, strategy, strategy + 15);
     else if (strcmp(strategy, "full") != 0)
         status =
             tess__fail(TESS_E_INVALID,

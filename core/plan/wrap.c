@@ -10,7 +10,8 @@
 
 enum { FLAG_TIED = 2 };
 
-static tess_status check(const tess_model_view *v, const char *policy_name, const int32_t *unit, int32_t n_units) {
+static tess_status check_units(const tess_model_view *v, const char *policy_name, const int32_t *unit,
+                               int32_t n_units) {
     for (uint32_t i = 0; i < v->n_params; i++) {
         if (unit[i] < 0 || unit[i] >= n_units)
             return tess__fail(TESS_E_INVALID, "wrap policy %s puts parameter \"%s\" in unit %d of %d", policy_name,
@@ -33,7 +34,7 @@ static void warn_if_nothing_selected(const tess_model_view *v, const char *polic
 }
 
 /* Units get numbers in the order in which a forward pass meets them. */
-static tess_status renumber(const tess__model *m, int32_t *unit_of_param, int32_t n_units, int32_t *n_used) {
+static tess_status renumber_units(const tess__model *m, int32_t *unit_of_param, int32_t n_units, int32_t *n_used) {
     int32_t *number = malloc((size_t)n_units * sizeof *number);
     if (!number)
         return tess__fail(TESS_E_NOMEM, "no memory for %d units", n_units);
@@ -55,13 +56,13 @@ static tess_status renumber(const tess__model *m, int32_t *unit_of_param, int32_
 }
 
 /* From the policy's order of parameters to the model's. */
-static tess_status spread(const tess__model *m, const tess__module_tree *tree, const int32_t *unit, int32_t n,
-                          int32_t *unit_of_param, int32_t *n_units) {
+static tess_status spread_units(const tess__model *m, const tess__module_tree *tree, const int32_t *unit, int32_t n,
+                                int32_t *unit_of_param, int32_t *n_units) {
     for (int32_t i = 0; i < m->n_params; i++)
         unit_of_param[i] = -1;
     for (uint32_t i = 0; i < tree->view.n_params; i++)
         unit_of_param[tree->param[i]] = unit[i];
-    return renumber(m, unit_of_param, n, n_units);
+    return renumber_units(m, unit_of_param, n, n_units);
 }
 
 typedef struct { /* a planner as a policy sees it */
@@ -76,9 +77,9 @@ typedef struct { /* a planner as a policy sees it */
 static tess_status plan_candidate(void *host, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
     planner *p = host;
     int32_t n = 0;
-    tess_status s = check(&p->tree->view, p->policy_name, unit, n_units);
+    tess_status s = check_units(&p->tree->view, p->policy_name, unit, n_units);
     if (!s)
-        s = spread(p->model, p->tree, unit, n_units, p->unit_of_param, &n);
+        s = spread_units(p->model, p->tree, unit, n_units, p->unit_of_param, &n);
     return s ? s : p->plan(p->user, p->unit_of_param, n, out);
 }
 
@@ -107,10 +108,10 @@ tess_status tess__wrap_apply_planned(const tess__model *m, const tess_wrap_ops *
         tess__fail(s, "wrap policy %s: %s", policy_name, error.message);
         goto out;
     }
-    if ((s = check(&tree.view, policy_name, unit, n)))
+    if ((s = check_units(&tree.view, policy_name, unit, n)))
         goto out;
     warn_if_nothing_selected(&tree.view, policy_name, unit);
-    s = spread(m, &tree, unit, n, unit_of_param, n_units);
+    s = spread_units(m, &tree, unit, n, unit_of_param, n_units);
 out:
     free(unit);
     tess__module_tree_free(&tree);

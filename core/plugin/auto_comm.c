@@ -44,7 +44,7 @@ static int64_t cost_of(const tess__plugin *p, const tess_plan_env *env) {
     return default_cost(env, block);
 }
 
-static tess_status consider(void *user, const tess__plugin_row *row) {
+static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
     choice *c = user;
     tess__plugin *p;
     if (!row->usable || tess__plugin_open(row->kind, row->name, c->services, &p))
@@ -62,7 +62,7 @@ static tess_status consider(void *user, const tess__plugin_row *row) {
 tess_status tess__comm_choose(const tess_host *services, const tess_plan_env *env, char name[32]) {
     choice c = { .services = services, .env = env, .least_ns = -1 };
     snprintf(c.name, sizeof c.name, "%s", env->nranks == 1 ? "self" : "");
-    tess_status s = env->nranks == 1 ? TESS_OK : tess__plugin_list(TESS_KIND_COMM, consider, &c);
+    tess_status s = env->nranks == 1 ? TESS_OK : tess__plugin_list(TESS_KIND_COMM, consider_plugin, &c);
     if (s)
         return s;
     if (!c.name[0])

@@ -47,17 +47,17 @@ typedef struct {
 
 #define REFUSE(f, ...) (snprintf((f)->reason, (f)->reason_bytes, __VA_ARGS__), TESS_E_INVALID)
 
-static int inside(const elf_file *f, uint64_t offset, uint64_t bytes) {
+static int is_inside(const elf_file *f, uint64_t offset, uint64_t bytes) {
     return offset <= f->bytes && bytes <= f->bytes - offset;
 }
 
-static tess_status truncated(const elf_file *f, const char *what) {
+static tess_status refuse_truncated(const elf_file *f, const char *what) {
     return REFUSE(f, "truncated: %s lies beyond the file's %llu bytes", what, (unsigned long long)f->bytes);
 }
 
-static tess_status take(const elf_file *f, uint64_t offset, void *to, size_t bytes, const char *what) {
-    if (!inside(f, offset, bytes))
-        return truncated(f, what);
+static tess_status take_bytes(const elf_file *f, uint64_t offset, void *to, size_t bytes, const char *what) {
+    if (!is_inside(f, offset, bytes))
+        return refuse_truncated(f, what);
     if (f->read_at(f->user, offset, to, bytes) != 0)
         return REFUSE(f, "%s cannot be read", what);
     return TESS_OK;
@@ -67,13 +67,13 @@ static tess_status read_header(const elf_file *f, ElfW(Ehdr) * h) {
     unsigned char ident[EI_NIDENT];
     if (f->bytes < SELFMAG || f->read_at(f->user, 0, ident, SELFMAG) != 0 || memcmp(ident, ELFMAG, SELFMAG) != 0)
         return REFUSE(f, "not an ELF file");
-    tess_status s = take(f, 0, ident, sizeof ident, "the ELF header");
+    tess_status s = take_bytes(f, 0, ident, sizeof ident, "the ELF header");
     if (s)
         return s;
     if (ident[EI_CLASS] != OUR_CLASS || ident[EI_DATA] != OUR_ORDER)
         return REFUSE(f, "for another machine: ELF class %d, byte order %d, expected %d and %d", ident[EI_CLASS],
                       ident[EI_DATA], OUR_CLASS, OUR_ORDER);
-    s = take(f, 0, h, sizeof *h, "the ELF header");
+    s = take_bytes(f, 0, h, sizeof *h, "the ELF header");
     if (s)
         return s;
     if (h->e_machine != OUR_MACHINE)
@@ -91,25 +91,25 @@ static tess_status read_header(const elf_file *f, ElfW(Ehdr) * h) {
 
 /* dlopen maps what the segments say, and a page beyond the end of the file is SIGBUS. */
 static tess_status check_segments(const elf_file *f, const ElfW(Ehdr) * h) {
-    if (!inside(f, h->e_phoff, (uint64_t)h->e_phnum * sizeof(ElfW(Phdr))))
-        return truncated(f, "the program header table");
+    if (!is_inside(f, h->e_phoff, (uint64_t)h->e_phnum * sizeof(ElfW(Phdr))))
+        return refuse_truncated(f, "the program header table");
     for (unsigned i = 0; i < h->e_phnum; i++) {
         ElfW(Phdr) p;
-        tess_status s = take(f, h->e_phoff + i * sizeof p, &p, sizeof p, "a program header");
+        tess_status s = take_bytes(f, h->e_phoff + i * sizeof p, &p, sizeof p, "a program header");
         if (s)
             return s;
-        if (!inside(f, p.p_offset, p.p_filesz))
-            return truncated(f, "a segment");
+        if (!is_inside(f, p.p_offset, p.p_filesz))
+            return refuse_truncated(f, "a segment");
     }
     return TESS_OK;
 }
 
 static tess_status read_section(const elf_file *f, const ElfW(Ehdr) * h, unsigned i, ElfW(Shdr) * out) {
-    tess_status s = take(f, h->e_shoff + i * sizeof *out, out, sizeof *out, "a section header");
+    tess_status s = take_bytes(f, h->e_shoff + i * sizeof *out, out, sizeof *out, "a section header");
     if (s)
         return s;
-    if (out->sh_type != SHT_NOBITS && out->sh_type != SHT_NULL && !inside(f, out->sh_offset, out->sh_size))
-        return truncated(f, "a section");
+    if (out->sh_type != SHT_NOBITS && out->sh_type != SHT_NULL && !is_inside(f, out->sh_offset, out->sh_size))
+        return refuse_truncated(f, "a section");
     return TESS_OK;
 }
 
@@ -120,7 +120,7 @@ static tess_status is_named(const elf_file *f, const ElfW(Shdr) * names, const E
     *yes = 0;
     if (section->sh_name > names->sh_size || names->sh_size - section->sh_name < bytes)
         return TESS_OK; /* too near the end of the names to be this one */
-    tess_status s = take(f, names->sh_offset + section->sh_name, name, bytes, "a section's name");
+    tess_status s = take_bytes(f, names->sh_offset + section->sh_name, name, bytes, "a section's name");
     *yes = s == TESS_OK && memcmp(name, wanted, bytes) == 0;
     return s;
 }
@@ -131,8 +131,8 @@ static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, const c
     ElfW(Shdr) names, section;
     int yes;
     *found = 0;
-    if (!inside(f, h->e_shoff, (uint64_t)h->e_shnum * sizeof section))
-        return truncated(f, "the section table");
+    if (!is_inside(f, h->e_shoff, (uint64_t)h->e_shnum * sizeof section))
+        return refuse_truncated(f, "the section table");
     tess_status s = read_section(f, h, h->e_shstrndx, &names);
     if (s)
         return s;
@@ -172,7 +172,7 @@ static tess_status read_note(const elf_file *f, tess_plugin_note *out) {
     if (section.sh_type != SHT_PROGBITS || section.sh_size < sizeof note)
         return REFUSE(f, "section " SECTION " has %llu bytes of type %u, expected at least %zu of type %d",
                       (unsigned long long)section.sh_size, section.sh_type, sizeof note, SHT_PROGBITS);
-    s = take(f, section.sh_offset, &note, sizeof note, "the descriptor");
+    s = take_bytes(f, section.sh_offset, &note, sizeof note, "the descriptor");
     if (s == TESS_OK)
         *out = note;
     return s;
@@ -191,7 +191,7 @@ static tess_status option_bytes(const elf_file *f, const ElfW(Shdr) * section, u
     uint32_t bytes = 0;
     tess_status s = TESS_OK;
     if (section->sh_type == SHT_PROGBITS && section->sh_size >= sizeof bytes)
-        s = take(f, section->sh_offset, &bytes, sizeof bytes, "an option");
+        s = take_bytes(f, section->sh_offset, &bytes, sizeof bytes, "an option");
     if (s)
         return s;
     if (bytes < sizeof(tess_option_spec) || section->sh_size % bytes || section->sh_size / bytes > TESS_OPTIONS_MAX)
@@ -222,7 +222,7 @@ static tess_status read_options(const elf_file *f, tess_option_spec **out, uint3
         return TESS_E_NOMEM;
     }
     for (uint32_t i = 0; i < count && s == TESS_OK; i++)
-        s = take(f, section.sh_offset + (uint64_t)i * bytes, &list[i], sizeof *list, "an option");
+        s = take_bytes(f, section.sh_offset + (uint64_t)i * bytes, &list[i], sizeof *list, "an option");
     if (s) {
         free(list);
         return s;

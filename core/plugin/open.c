@@ -72,8 +72,8 @@ typedef struct {
     tess_status status; /* of the first candidate that was there and failed */
 } account;
 
-static void tell(account *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void tell(account *a, const char *format, ...) {
+static void add_reason(account *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_reason(account *a, const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(a->text + a->n, sizeof a->text - a->n, format, args);
@@ -90,7 +90,7 @@ static void one_line(char *text) {
 
 static void tell_failed(account *a, const char *what, tess_status status, char *reason) {
     one_line(reason);
-    tell(a, "%s%s: %s", a->n ? "; " : "", what, reason);
+    add_reason(a, "%s%s: %s", a->n ? "; " : "", what, reason);
     if (a->status == TESS_OK)
         a->status = status;
 }
@@ -120,15 +120,15 @@ static tess_status not_found(const request *r, const tess__plugin_search *search
     account where = { .text = "" };
     for (const tess__builtin *b = tess__builtins; b->kind; b++)
         take_name(&names, b->kind, b->name, "");
-    tell(&where, "built in are");
+    add_reason(&where, "built in are");
     for (size_t i = 0; i < names.n; i++)
-        tell(&where, " %s", names.names[i]);
+        add_reason(&where, " %s", names.names[i]);
     if (names.n == 0)
-        tell(&where, " none");
+        add_reason(&where, " none");
     tess__plugin_search_each(search, take_name, &names);
     for (uint32_t i = 0; i < search->n; i++)
-        tell(&where, "; %s: %s", search->dirs[i].path,
-             search->dirs[i].reason ? search->dirs[i].reason : "has no such file");
+        add_reason(&where, "; %s: %s", search->dirs[i].path,
+                   search->dirs[i].reason ? search->dirs[i].reason : "has no such file");
     const char *near = tess__nearest(r->name, names.names, names.n);
     return tess__fail(TESS_E_INVALID, "%s plugin '%s' not found%s%s%s (looked for libtessera-%s-%s.so; %s)", r->word,
                       r->name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "", r->word, r->name,
@@ -163,7 +163,7 @@ static tess_status open_searched(const request *r, const tess__plugin_search *se
         return not_found(r, search);
     for (uint32_t i = 0; i < search->n; i++)
         if (search->dirs[i].reason && strcmp(search->dirs[i].reason, NO_DIRECTORY) != 0)
-            tell(&a, "; %s: %s", search->dirs[i].path, search->dirs[i].reason);
+            add_reason(&a, "; %s: %s", search->dirs[i].path, search->dirs[i].reason);
     return tess__fail(a.status, "%s plugin '%s' cannot be used: %s", r->word, r->name, a.text);
 }
 
@@ -246,7 +246,7 @@ typedef struct {
 } listing;
 
 /* A file behind a usable plugin of the same name is never taken. */
-static int hidden(listing *l, uint32_t kind, const char *name, int remember) {
+static int is_hidden(listing *l, uint32_t kind, const char *name, int remember) {
     char key[40];
     snprintf(key, sizeof key, "%u-%s", kind, name);
     for (size_t i = 0; i < l->n_usable; i++)
@@ -273,13 +273,13 @@ static tess_status list_file(void *user, uint32_t kind, const char *name, const 
         memcpy(row.version, note.version, sizeof row.version);
     row.abi_major = note.abi_major;
     row.abi_minor = note.abi_minor;
-    if (s == TESS_OK && hidden(l, kind, name, 0))
+    if (s == TESS_OK && is_hidden(l, kind, name, 0))
         snprintf(row.reason, sizeof row.reason, "hidden by one of the same name found before");
     else if (s == TESS_OK && tess__plugin_trial(kind, path, &services, row.reason) == TESS_OK &&
              tess__plugin_file_open(kind, path, "", &services, &plugin, row.reason) == TESS_OK) {
         row.usable = 1;
         row.reason[0] = 0;
-        hidden(l, kind, name, 1);
+        is_hidden(l, kind, name, 1);
         tess__plugin_close(plugin);
     }
     one_line(row.reason);
@@ -294,7 +294,7 @@ static tess_status list_builtins(listing *l) {
         };
         snprintf(row.name, sizeof row.name, "%s", b->name);
         snprintf(row.version, sizeof row.version, "%s", TESSERA_VERSION);
-        hidden(l, b->kind, b->name, 1);
+        is_hidden(l, b->kind, b->name, 1);
         s = !l->kind || b->kind == l->kind ? l->row(l->user, &row) : TESS_OK;
     }
     return s;

@@ -29,13 +29,13 @@ tess_status tess__plugin_file_check(uint32_t kind, const char *path, char real[4
 
 /* ---- what it says -------------------------------------------------------------------------------- */
 
-static const char *behind(const char *text, const char *word, const char *end) {
+static const char *text_after(const char *text, const char *word, const char *end) {
     size_t n = strlen(word), m = strlen(end);
     return strncmp(text, word, n) == 0 && strncmp(text + n, end, m) == 0 ? text + n + m : text;
 }
 
 const char *tess__plugin_said(uint32_t kind, const tess__plugin *p, const tess_error *e) {
-    return behind(behind(e->message, tess__kind_name(kind), " "), p->name, ": ");
+    return text_after(text_after(e->message, tess__kind_name(kind), " "), p->name, ": ");
 }
 
 tess_status tess__plugin_failed(tess_status s, uint32_t kind, const tess__plugin *p, const tess_error *e) {
@@ -81,7 +81,8 @@ typedef struct { /* one of the two */
     tess_status (*builtin)(const tess_host *, const void **ops, void **ctx, tess_error *);
 } opener;
 
-static tess_status load(const tess_plugin_note *note, tess__plugin *p, opener *o, char reason[TESS_REASON_BYTES]) {
+static tess_status load_library(const tess_plugin_note *note, tess__plugin *p, opener *o,
+                                char reason[TESS_REASON_BYTES]) {
     p->library = dlopen(p->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!p->library)
         return REFUSE(TESS_E_INVALID, "%s", dlerror());
@@ -125,7 +126,7 @@ static tess_status run_open(tess__plugin *p, opener o, char reason[TESS_REASON_B
 static tess_status run_file(const tess_plugin_note *note, tess__plugin *p, char reason[TESS_REASON_BYTES]) {
     opener o = { NULL, NULL };
     float_mode was = float_mode_get();
-    tess_status s = load(note, p, &o, reason);
+    tess_status s = load_library(note, p, &o, reason);
     if (s == TESS_OK)
         s = run_open(p, o, reason);
     float_mode_restore(was, p->name, p->path);

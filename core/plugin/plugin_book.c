@@ -13,19 +13,19 @@ typedef struct {
 
 enum { LEAST_ALIGN = 16, MOST_ALIGN = 1 << 30 };
 
-static void add(_Atomic uint64_t *live, _Atomic uint64_t *peak, uint64_t bytes) {
+static void add_bytes(_Atomic uint64_t *live, _Atomic uint64_t *peak, uint64_t bytes) {
     uint64_t now = atomic_fetch_add(live, bytes) + bytes, most = atomic_load(peak);
     while (now > most && !atomic_compare_exchange_weak(peak, &most, now))
         ;
 }
 
-static void book(const entry *e, int taken) {
+static void book_entry(const entry *e, int taken) {
     tess__plugin_book *b = e->book;
     if (!b)
         return;
     if (taken) {
-        add(&b->live[e->domain], &b->peak[e->domain], e->bytes);
-        add(&b->category_live[e->domain][e->category], &b->category_peak[e->domain][e->category], e->bytes);
+        add_bytes(&b->live[e->domain], &b->peak[e->domain], e->bytes);
+        add_bytes(&b->category_live[e->domain][e->category], &b->category_peak[e->domain][e->category], e->bytes);
     } else {
         atomic_fetch_sub(&b->live[e->domain], e->bytes);
         atomic_fetch_sub(&b->category_live[e->domain][e->category], e->bytes);
@@ -50,7 +50,7 @@ tess_status tess__plugin_book_alloc(tess__plugin_book *b, uint32_t domain, uint3
         return TESS_E_NOMEM;
     entry *e = (entry *)((char *)begin + before) - 1;
     *e = (entry){ b, begin, bytes, domain, category };
-    book(e, 1);
+    book_entry(e, 1);
     *out = e + 1;
     return TESS_OK;
 }
@@ -59,6 +59,6 @@ void tess__plugin_book_free(void *ptr) {
     if (!ptr)
         return;
     const entry e = ((entry *)ptr)[-1];
-    book(&e, 0);
+    book_entry(&e, 0);
     free(e.begin);
 }

@@ -16,7 +16,7 @@
 #define FILE_PREFIX "libtessera-"
 #define FILE_SUFFIX ".so"
 
-static tess_status add(tess__plugin_search *s, const char *path, size_t bytes) {
+static tess_status add_candidate(tess__plugin_search *s, const char *path, size_t bytes) {
     char reason[TESS_REASON_BYTES] = "", real[4096];
     if (s->n == TESS_SEARCH_MAX)
         return TESS_OK;
@@ -53,7 +53,7 @@ static tess_status add_variable(tess__plugin_search *s) {
     while (text && status == TESS_OK) {
         size_t n = strcspn(text, ":");
         if (n)
-            status = add(s, text, n);
+            status = add_candidate(s, text, n);
         text = text[n] ? text + n + 1 : NULL;
     }
     return status;
@@ -86,7 +86,7 @@ static tess_status add_build_tree(tess__plugin_search *s) {
     char tree[4096];
     if (!realpath(TESSERA_BUILD_PLUGIN_DIR "/..", tree) || !program_below(tree))
         return TESS_OK;
-    return add(s, TESSERA_BUILD_PLUGIN_DIR, strlen(TESSERA_BUILD_PLUGIN_DIR));
+    return add_candidate(s, TESSERA_BUILD_PLUGIN_DIR, strlen(TESSERA_BUILD_PLUGIN_DIR));
 }
 
 static tess_status add_beside(tess__plugin_search *s) {
@@ -100,7 +100,7 @@ static tess_status add_beside(tess__plugin_search *s) {
     *slash = 0;
     snprintf(path, sizeof path, "%s/%s%s", file, is_library ? "" : "../",
              is_library ? TESSERA_PLUGINS_FROM_LIBRARY : TESSERA_PLUGIN_SUBDIR);
-    return access(path, F_OK) == 0 ? add(s, path, strlen(path)) : TESS_OK;
+    return access(path, F_OK) == 0 ? add_candidate(s, path, strlen(path)) : TESS_OK;
 }
 
 tess_status tess__plugin_search_init(tess__plugin_search *s) {
@@ -111,7 +111,7 @@ tess_status tess__plugin_search_init(tess__plugin_search *s) {
     if (status == TESS_OK)
         status = add_beside(s);
     if (status == TESS_OK)
-        status = add(s, TESSERA_INSTALL_PLUGIN_DIR, strlen(TESSERA_INSTALL_PLUGIN_DIR));
+        status = add_candidate(s, TESSERA_INSTALL_PLUGIN_DIR, strlen(TESSERA_INSTALL_PLUGIN_DIR));
     if (status)
         tess__plugin_search_finish(s);
     return status;

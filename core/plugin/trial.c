@@ -23,7 +23,7 @@ typedef struct { /* the child's last word */
 } verdict;
 
 /* The slots that are called before a plugin serves anybody. */
-static void ask(const tess__plugin *p) {
+static void call_first_slots(const tess__plugin *p) {
     tess_error e = { .struct_size = sizeof e };
     if (p->kind == TESS_KIND_COMM) {
         tess_comm_caps caps = { .struct_size = sizeof caps };
@@ -52,7 +52,7 @@ static void try_it(uint32_t kind, const char *path, const tess_host *services, i
     die_alone();
     v.status = tess__plugin_file_open(kind, path, "", services, &p, v.reason);
     if (v.status == TESS_OK) {
-        ask(p);
+        call_first_slots(p);
         tess__plugin_close(p);
     }
     ssize_t written = write(fd, &v, sizeof v);
@@ -60,7 +60,7 @@ static void try_it(uint32_t kind, const char *path, const tess_host *services, i
 }
 
 /* Whether the whole verdict came: it fits a pipe, so it comes at once or not at all. */
-static int hear(int fd, verdict *v) {
+static int read_verdict(int fd, verdict *v) {
     struct pollfd p = { .fd = fd, .events = POLLIN };
     int ready;
     do
@@ -69,7 +69,7 @@ static int hear(int fd, verdict *v) {
     return ready > 0 && read(fd, v, sizeof *v) == (ssize_t)sizeof *v;
 }
 
-static int reap(pid_t pid) {
+static int reap_child(pid_t pid) {
     int status = 0;
     pid_t got;
     kill(pid, SIGKILL); /* a plugin's exit handlers do not run, and what hangs ends */
@@ -91,7 +91,7 @@ tess_status tess__plugin_trial(uint32_t kind, const char *path, const tess_host 
         try_it(kind, path, services, fds[1]);
     close(fds[1]);
     verdict v = { .status = TESS_E_INVALID };
-    int error = errno, heard = pid > 0 && hear(fds[0], &v), status = pid > 0 ? reap(pid) : 0;
+    int error = errno, heard = pid > 0 && read_verdict(fds[0], &v), status = pid > 0 ? reap_child(pid) : 0;
     close(fds[0]);
     if (pid < 0) {
         snprintf(reason, TESS_REASON_BYTES, "cannot be tried out: %s", strerror(error));

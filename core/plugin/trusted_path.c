@@ -20,7 +20,7 @@ typedef struct {
 
 #define REFUSE(w, ...) (snprintf((w)->reason, (w)->reason_bytes, __VA_ARGS__), TESS_E_INVALID)
 
-static const char *shown(const walk *w) {
+static const char *shown_path(const walk *w) {
     return *w->done ? w->done : "/";
 }
 
@@ -31,13 +31,13 @@ static int others_write(const struct stat *s) {
 static tess_status check_owner(walk *w, const struct stat *s) {
     if (s->st_uid == 0 || s->st_uid == geteuid())
         return TESS_OK;
-    return REFUSE(w, "%s belongs to user %u, who is neither root nor you", shown(w), (unsigned)s->st_uid);
+    return REFUSE(w, "%s belongs to user %u, who is neither root nor you", shown_path(w), (unsigned)s->st_uid);
 }
 
 static tess_status check_writers(walk *w, const struct stat *s, int sticky_will_do) {
     if (!others_write(s) || (sticky_will_do && (s->st_mode & S_ISVTX)))
         return TESS_OK;
-    return REFUSE(w, "%s can be written by others (mode %04o)", shown(w), (unsigned)s->st_mode & 07777);
+    return REFUSE(w, "%s can be written by others (mode %04o)", shown_path(w), (unsigned)s->st_mode & 07777);
 }
 
 static void cut_last(char *path) {
@@ -58,17 +58,17 @@ static int next_component(walk *w, char name[256]) {
     return n > 0;
 }
 
-static tess_status follow(walk *w) {
+static tess_status follow_link(walk *w) {
     char target[PATH_BYTES];
     ssize_t n = readlink(w->done, target, sizeof target - 1);
     if (n <= 0)
-        return REFUSE(w, "%s: %s", shown(w), n < 0 ? strerror(errno) : "empty link");
+        return REFUSE(w, "%s: %s", shown_path(w), n < 0 ? strerror(errno) : "empty link");
     target[n] = 0;
     if (++w->links > LINKS_MAX)
-        return REFUSE(w, "%s: more than %d symbolic links", shown(w), LINKS_MAX);
+        return REFUSE(w, "%s: more than %d symbolic links", shown_path(w), LINKS_MAX);
     size_t rest = strlen(w->rest);
     if ((size_t)n + 1 + rest >= PATH_BYTES)
-        return REFUSE(w, "%s: path too long", shown(w));
+        return REFUSE(w, "%s: path too long", shown_path(w));
     memmove(w->rest + n + 1, w->rest, rest + 1);
     memcpy(w->rest, target, (size_t)n);
     w->rest[n] = '/';
@@ -80,7 +80,7 @@ static tess_status follow(walk *w) {
 }
 
 /* Goes one component on. */
-static tess_status step(walk *w, const char *name) {
+static tess_status step_into(walk *w, const char *name) {
     size_t done = strlen(w->done), n = strlen(name);
     struct stat s;
     if (strcmp(name, ".") == 0)
@@ -98,7 +98,7 @@ static tess_status step(walk *w, const char *name) {
                                : REFUSE(w, "%s: %s", w->done, strerror(errno));
     tess_status status = check_owner(w, &s);
     if (status == TESS_OK && S_ISLNK(s.st_mode))
-        return follow(w);
+        return follow_link(w);
     if (status == TESS_OK && S_ISDIR(s.st_mode))
         status = check_writers(w, &s, 1);
     else if (status == TESS_OK && w->rest[strspn(w->rest, "/")])
@@ -106,7 +106,7 @@ static tess_status step(walk *w, const char *name) {
     return status;
 }
 
-static tess_status begin(walk *w, const char *path) {
+static tess_status begin_walk(walk *w, const char *path) {
     struct stat s;
     size_t n = 0;
     w->done[0] = 0;
@@ -128,22 +128,22 @@ static tess_status begin(walk *w, const char *path) {
 static tess_status check_end(walk *w) {
     uint32_t want = w->want;
     struct stat s;
-    if (stat(shown(w), &s) != 0)
-        return REFUSE(w, "%s: %s", shown(w), strerror(errno));
+    if (stat(shown_path(w), &s) != 0)
+        return REFUSE(w, "%s: %s", shown_path(w), strerror(errno));
     if (want == TESS_PATH_FILE && S_ISDIR(s.st_mode))
-        return REFUSE(w, "%s is a directory, not a file", shown(w));
+        return REFUSE(w, "%s is a directory, not a file", shown_path(w));
     if (want == TESS_PATH_FILE && !S_ISREG(s.st_mode))
-        return REFUSE(w, "%s is not a regular file", shown(w));
+        return REFUSE(w, "%s is not a regular file", shown_path(w));
     if (want == TESS_PATH_DIRECTORY && !S_ISDIR(s.st_mode))
-        return REFUSE(w, "%s is not a directory", shown(w));
+        return REFUSE(w, "%s is not a directory", shown_path(w));
     tess_status status = check_writers(w, &s, 0);
     if (status || want == TESS_PATH_DIRECTORY)
         return status;
     char file[PATH_BYTES];
     memcpy(file, w->done, sizeof file);
     cut_last(w->done);
-    if (stat(shown(w), &s) != 0)
-        return REFUSE(w, "%s: %s", shown(w), strerror(errno));
+    if (stat(shown_path(w), &s) != 0)
+        return REFUSE(w, "%s: %s", shown_path(w), strerror(errno));
     status = check_writers(w, &s, 0);
     memcpy(w->done, file, sizeof file);
     return status;
@@ -153,14 +153,14 @@ tess_status tess__trusted_path(const char *path, uint32_t want, char real[4096],
     walk w = { .want = want, .reason = reason, .reason_bytes = reason_bytes };
     char name[256];
     int more = 0;
-    tess_status status = begin(&w, path);
+    tess_status status = begin_walk(&w, path);
     while (status == TESS_OK && (more = next_component(&w, name)) > 0)
-        status = step(&w, name);
+        status = step_into(&w, name);
     if (status == TESS_OK && more < 0)
         status = REFUSE(&w, "a file name of more than 255 bytes");
     if (status == TESS_OK)
         status = check_end(&w);
     if (status == TESS_OK)
-        snprintf(real, PATH_BYTES, "%s", shown(&w));
+        snprintf(real, PATH_BYTES, "%s", shown_path(&w));
     return status;
 }

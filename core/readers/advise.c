@@ -102,7 +102,7 @@ static tess_status take_ranks(attempt *a, const char *ranks) {
     return status ? status : take_plugin(a, TESS_KIND_COMM, comm);
 }
 
-static tess_status apply(attempt *a, const tess__option_set *c) {
+static tess_status apply_set(attempt *a, const tess__option_set *c) {
     tess__setup *s = &a->plan.setup;
     const char *strategy = tess__change_value(c, "strategy"), *activations = tess__change_value(c, "activations");
     TRY(take_ranks(a, tess__change_value(c, "ranks")));
@@ -128,7 +128,7 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
         return tess__fail(TESS_E_NOMEM, "no memory to plan an alternative");
     }
     a->selection = from->selection;
-    tess_status s = apply(a, c);
+    tess_status s = apply_set(a, c);
     if (!s)
         s = tess__plan_remake(&a->plan);
     if (s == TESS_E_BUDGET) /* which is for the caller to see */
@@ -177,7 +177,7 @@ static int fits(const search *x, const uint64_t bytes[3]) {
 }
 
 /* How far a plan is over, in the domains that have a budget. */
-static uint64_t excess(const search *x, const uint64_t bytes[3]) {
+static uint64_t excess_bytes(const search *x, const uint64_t bytes[3]) {
     uint64_t over = 0;
     for (int d = 1; d < 3; d++)
         if (x->budget[d] && bytes[d] > x->budget[d])
@@ -201,7 +201,7 @@ static int is_known(const search *x, const tess__option_set *c) {
 }
 
 /* Plans `c`; keeps it when it fits. 0 when it cannot be had. */
-static int look(search *x, const tess__option_set *c, tess__remedy *r) {
+static int try_set(search *x, const tess__option_set *c, tess__remedy *r) {
     *r = (tess__remedy){ .change = *c, .seconds = -1 };
     if (x->out->n_planned == MOST_PLANNED)
         return 0;
@@ -212,18 +212,18 @@ static int look(search *x, const tess__option_set *c, tess__remedy *r) {
         if (x->n_found < MOST_FOUND)
             x->found[x->n_found++] = *r;
     } else if (helps(x, r->bytes) &&
-               (!x->out->least.change.n || excess(x, r->bytes) < excess(x, x->out->least.bytes))) {
+               (!x->out->least.change.n || excess_bytes(x, r->bytes) < excess_bytes(x, x->out->least.bytes))) {
         x->out->least = *r;
     }
     return 1;
 }
 
 /* A single change; one that helps is a choice for changes of more parts. */
-static void consider(search *x, const char *key, const char *value, int32_t cost) {
+static void consider_change(search *x, const char *key, const char *value, int32_t cost) {
     tess__option_set c = { .n = 0 };
     tess__remedy r;
     add_setting(&c, key, value, cost);
-    if (look(x, &c, &r) && helps(x, r.bytes) && x->n_choices < MOST_CHOICES)
+    if (try_set(x, &c, &r) && helps(x, r.bytes) && x->n_choices < MOST_CHOICES)
         x->choices[x->n_choices++] = c;
 }
 
@@ -237,9 +237,9 @@ static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
         return TESS_OK;
     /* Never replaces a plugin that the user chose; offers one only where there was none. */
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
-        consider(x, "offload", row->name, COST_OFFLOAD);
+        consider_change(x, "offload", row->name, COST_OFFLOAD);
     if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)
-        consider(x, "precision", row->name, COST_PRECISION);
+        consider_change(x, "precision", row->name, COST_PRECISION);
     return TESS_OK;
 }
 
@@ -254,12 +254,12 @@ static uint64_t largest_unit(const tess__plan *p) {
     return most;
 }
 
-static uint64_t sum(const uint64_t bytes[3]) {
+static uint64_t sum_bytes(const uint64_t bytes[3]) {
     return bytes[TESS_DOMAIN_DEVICE] + bytes[TESS_DOMAIN_HOST];
 }
 
 /* Two digits are enough to say: 2517 → 2500 */
-static uint64_t rounded(uint64_t n) {
+static uint64_t round_bytes(uint64_t n) {
     uint64_t unit = 1;
     while (n / unit > 99)
         unit *= 10;
@@ -277,17 +277,17 @@ static void consider_wraps(search *x) {
         tess__option_set c = { .n = 0 };
         char value[40] = "scopes";
         if (i)
-            snprintf(value, sizeof value, "size:%llu", (unsigned long long)rounded(largest / parts[i]));
+            snprintf(value, sizeof value, "size:%llu", (unsigned long long)round_bytes(largest / parts[i]));
         if (strcmp(x->selection->text[TESS_KIND_WRAP], value) == 0)
             continue;
         add_setting(&c, "wrap", value, COST_WRAP);
-        if (!look(x, &c, &tried[n]) || !helps(x, tried[n].bytes))
+        if (!try_set(x, &c, &tried[n]) || !helps(x, tried[n].bytes))
             continue;
-        best = sum(tried[n].bytes) < best ? sum(tried[n].bytes) : best;
+        best = sum_bytes(tried[n].bytes) < best ? sum_bytes(tried[n].bytes) : best;
         n++;
     }
     while (n > 0 && ++choice < n)
-        if (sum(tried[choice].bytes) <= best + best / 100)
+        if (sum_bytes(tried[choice].bytes) <= best + best / 100)
             break;
     if (n > 0)
         x->choices[x->n_choices++] = tried[choice].change;
@@ -304,7 +304,7 @@ static void consider_ranks(search *x, const tess__option_set *with) {
         ranks *= 2;
         snprintf(value, sizeof value, "%lld", (long long)ranks);
         add_setting(&c, "ranks", value, COST_RANKS);
-        if (!look(x, &c, &r) || !helps(x, r.bytes))
+        if (!try_set(x, &c, &r) || !helps(x, r.bytes))
             return;
     }
 }
@@ -316,14 +316,14 @@ static void consider_selective(search *x) {
     for (int32_t i = 0; i < x->plan->model.n_blocks; i++)
         any |= x->plan->model.blocks[i].options.selective_saved_bytes != 0;
     if (any)
-        consider(x, "activations", "selective", COST_SELECTIVE);
+        consider_change(x, "activations", "selective", COST_SELECTIVE);
     if (!x->budget[TESS_DOMAIN_DEVICE])
         return;
     snprintf(value, sizeof value, "auto:%llu", (unsigned long long)x->budget[TESS_DOMAIN_DEVICE]);
     tess__option_set c = { .n = 0 };
     tess__remedy r;
     add_setting(&c, "activations", value, COST_CHOSEN_ACTIVATIONS);
-    look(x, &c, &r);
+    try_set(x, &c, &r);
 }
 
 static int by_cost(const void *a, const void *b) {
@@ -357,7 +357,7 @@ static void consider_sets(search *x) {
         qsort(sets, (size_t)n, sizeof *sets, by_cost);
     for (int32_t i = 0; i < n && x->n_found < TESS__MOST_REMEDIES; i++)
         if (!is_known(x, &sets[i]))
-            look(x, &sets[i], &r);
+            try_set(x, &sets[i], &r);
     free(sets);
 }
 
@@ -376,15 +376,15 @@ static void run_search(search *x) {
     tess__plugin_list(TESS_KIND_PRECISION, consider_plugin, x);
     consider_wraps(x);
     if (s->accum > 1 && !s->sync_each)
-        consider(x, "sync", "each", COST_SYNC);
+        consider_change(x, "sync", "each", COST_SYNC);
     if (s->keep_forward || s->shard_ranks < s->nranks)
-        consider(x, "strategy", "full", COST_STRATEGY);
+        consider_change(x, "strategy", "full", COST_STRATEGY);
     if (s->prefetch && s->prefetch_fixed) /* else it has been tried */
-        consider(x, "prefetch", "0", COST_PREFETCH);
+        consider_change(x, "prefetch", "0", COST_PREFETCH);
     if (x->plan->model.n_blocks && s->activations == TESS__ACTIVATIONS_KEEP && !s->activation_spec) {
         consider_selective(x);
-        consider(x, "activations", "recompute", COST_RECOMPUTE);
-        consider(x, "activations", "offload", COST_OFFLOAD_ACTIVATIONS);
+        consider_change(x, "activations", "recompute", COST_RECOMPUTE);
+        consider_change(x, "activations", "offload", COST_OFFLOAD_ACTIVATIONS);
     }
     consider_sets(x);
     tess__option_set most = x->out->least.change;
@@ -425,7 +425,7 @@ void tess__advise(const tess__plan *p, const tess__selection *selection, tess__r
 
 /* ---- the message ------------------------------------------------------------------------------- */
 
-static int amount(uint64_t bytes, char *out, size_t n) {
+static int print_amount(uint64_t bytes, char *out, size_t n) {
     double kib = (double)bytes / 1024;
     if (kib < 1024)
         return snprintf(out, n, "%.1f KiB", kib);
@@ -433,11 +433,11 @@ static int amount(uint64_t bytes, char *out, size_t n) {
 }
 
 static void bytes_text(const uint64_t bytes[3], char *out, size_t n) {
-    int at = amount(bytes[TESS_DOMAIN_DEVICE], out, n);
+    int at = print_amount(bytes[TESS_DOMAIN_DEVICE], out, n);
     if (!bytes[TESS_DOMAIN_HOST])
         return;
     at += snprintf(out + at, n - (size_t)at, " and ");
-    at += amount(bytes[TESS_DOMAIN_HOST], out + at, n - (size_t)at);
+    at += print_amount(bytes[TESS_DOMAIN_HOST], out + at, n - (size_t)at);
     snprintf(out + at, n - (size_t)at, " of host memory");
 }
 

@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static void text(FILE *f, const char *t) {
+static void put_text(FILE *f, const char *t) {
     fprintf(f, " %zu %s\n", strlen(t), t);
 }
 
-static void option(FILE *f, const char *key, const char *value) {
+static void put_option(FILE *f, const char *key, const char *value) {
     fprintf(f, "option %s", key);
-    text(f, value);
+    put_text(f, value);
 }
 
 /* Texts as they were chosen; the environment, which wins, is the same for the reader. */
@@ -23,13 +23,13 @@ static void write_options(FILE *f, const tess__plan *p, const tess__selection *x
                           const char *optimizer) {
     static const char *const keys[] = { "", "comm", "offload", "precision", "wrap", "device" };
     for (int kind = TESS_KIND_COMM; kind <= TESS_KIND_DEVICE; kind++)
-        option(f, keys[kind], kind == TESS_KIND_COMM && x->comm_picked ? "auto" : x->text[kind]);
-    option(f, "strategy", p->setup.strategy);
-    option(f, "optimizer", optimizer);
+        put_option(f, keys[kind], kind == TESS_KIND_COMM && x->comm_picked ? "auto" : x->text[kind]);
+    put_option(f, "strategy", p->setup.strategy);
+    put_option(f, "optimizer", optimizer);
     if (p->setup.step_in_pass)
-        option(f, "step-in-pass", "1");
+        put_option(f, "step-in-pass", "1");
     if (p->setup.no_clip)
-        option(f, "no-clip", "1");
+        put_option(f, "no-clip", "1");
     fprintf(f, "open %u %d %d %" PRIu64 " %" PRIu64 "\n", o->pointer_mem, o->momentum != 0, p->setup.accum,
             o->device_memory_bytes, o->input_bytes);
 }
@@ -37,7 +37,7 @@ static void write_options(FILE *f, const tess__plan *p, const tess__selection *x
 static void write_scope(FILE *f, const tess__plan *p, const tess__scope *s) {
     if (s->block < 0) {
         fprintf(f, "scope");
-        text(f, s->name);
+        put_text(f, s->name);
         return;
     }
     const tess_block_options *o = &p->model.blocks[s->block].options;
@@ -46,20 +46,20 @@ static void write_scope(FILE *f, const tess__plan *p, const tess__scope *s) {
             o->flags, o->output_bytes, o->saved_bytes, o->forward_scratch_bytes, o->backward_scratch_bytes,
             o->remake_scratch_bytes, o->selective_saved_bytes, o->selective_scratch_bytes, o->forward_work,
             o->selective_work);
-    text(f, s->name);
+    put_text(f, s->name);
 }
 
 static void write_param(FILE *f, const tess__plan *plan, int32_t i) {
     const tess__param *p = &plan->model.params[i];
     if (p->tied_to != i) {
         fprintf(f, "tie %d", p->tied_to);
-        text(f, p->name);
+        put_text(f, p->name);
         return;
     }
     fprintf(f, "param %u %u %u %d %d", p->dtype, p->flags, p->compute_dtypes, p->optimizer_group, p->ndim);
     for (int32_t d = 0; d < p->ndim; d++)
         fprintf(f, " %" PRId64, p->shape[d]);
-    text(f, p->name);
+    put_text(f, p->name);
 }
 
 tess_status tess__describe(const tess__plan *p, const tess__selection *x, const tess_options *o, const char *optimizer,

@@ -20,7 +20,7 @@ void tess__ledger_free(tess__ledger *l) {
     *l = (tess__ledger){ 0 };
 }
 
-static void change(tess__ledger *l, uint32_t domain, uint32_t category, int32_t unit, uint64_t by) {
+static void change_bytes(tess__ledger *l, uint32_t domain, uint32_t category, int32_t unit, uint64_t by) {
     l->live[domain][category] += by;
     l->total[domain] += by;
     if (l->units && unit >= 0 && unit < l->n_units)
@@ -28,7 +28,7 @@ static void change(tess__ledger *l, uint32_t domain, uint32_t category, int32_t 
 }
 
 void tess__ledger_add(tess__ledger *l, uint32_t domain, uint32_t category, int32_t unit, uint64_t bytes) {
-    change(l, domain, category, unit, bytes);
+    change_bytes(l, domain, category, unit, bytes);
     if (l->total[domain] > l->peak[domain]) {
         l->peak[domain] = l->total[domain];
         memcpy(l->at_peak[domain], l->live[domain], sizeof l->live[domain]);
@@ -40,7 +40,7 @@ void tess__ledger_add(tess__ledger *l, uint32_t domain, uint32_t category, int32
 }
 
 void tess__ledger_take(tess__ledger *l, uint32_t domain, uint32_t category, int32_t unit, uint64_t bytes) {
-    change(l, domain, category, unit, 0 - bytes);
+    change_bytes(l, domain, category, unit, 0 - bytes);
 }
 
 void tess__ledger_reset(tess__ledger *l) {

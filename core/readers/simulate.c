@@ -53,13 +53,13 @@ static tess_status add_span(sim *s, const tess__span *span, int32_t *at) {
     return TESS_OK;
 }
 
-static job *head(queue *q) {
+static job *queue_head(queue *q) {
     return q->done < q->n ? &q->jobs[q->done] : NULL;
 }
 
 /* The job at the head of its queue begins: right after the one before it, or after what posted it. */
 static tess_status begin_job(sim *s, queue *q) {
-    job *j = head(q);
+    job *j = queue_head(q);
     if (!j || j->span >= 0)
         return TESS_OK;
     int follows = q->done > 0 && s->now > j->posted;
@@ -68,8 +68,8 @@ static tess_status begin_job(sim *s, queue *q) {
     return add_span(s, &j->say, &j->span);
 }
 
-static tess_status post(sim *s, int which, uint8_t track, const tess__instr *in, double seconds, double demand,
-                        int32_t *ticket) {
+static tess_status post_job(sim *s, int which, uint8_t track, const tess__instr *in, double seconds, double demand,
+                            int32_t *ticket) {
     queue *q = &s->queues[which];
     if (q->n == q->cap) {
         int32_t want = q->cap ? 2 * q->cap : 64;
@@ -92,7 +92,7 @@ static tess_status post(sim *s, int which, uint8_t track, const tess__instr *in,
 /* ---- the clock ---- */
 
 /* All that runs wants cores; when there are fewer, each runs slower in proportion. */
-static double speed(const sim *s, double engine_demand) {
+static double engine_speed(const sim *s, double engine_demand) {
     double want = engine_demand;
     for (int i = 0; i < N_QUEUES; i++) {
         const queue *q = &s->queues[i];
@@ -102,7 +102,7 @@ static double speed(const sim *s, double engine_demand) {
 }
 
 static tess_status end_job(sim *s, queue *q) {
-    job *j = head(q);
+    job *j = queue_head(q);
     tess__span *span = &s->out->spans[j->span];
     span->seconds = s->now - span->start;
     s->out->busy[span->track] += span->seconds;
@@ -111,13 +111,13 @@ static tess_status end_job(sim *s, queue *q) {
 }
 
 /* Time goes on until the engine's own work of `left` seconds is done or, when that is 0, until `ticket` of `q` is. */
-static tess_status advance(sim *s, double left, double demand, const queue *q, int32_t ticket) {
+static tess_status advance_time(sim *s, double left, double demand, const queue *q, int32_t ticket) {
     const double least = 1e-15; /* seconds: less is rounding */
     int working = left > 0;
     while (working ? left > 0 : q->done < ticket) {
-        double rate = speed(s, working ? demand : 0), step = working ? left : INFINITY;
+        double rate = engine_speed(s, working ? demand : 0), step = working ? left : INFINITY;
         for (int i = 0; i < N_QUEUES; i++) {
-            const job *j = head(&s->queues[i]);
+            const job *j = queue_head(&s->queues[i]);
             step = j && j->left < step ? j->left : step;
         }
         if (!isfinite(step))
@@ -125,7 +125,7 @@ static tess_status advance(sim *s, double left, double demand, const queue *q, i
         s->now += step / rate;
         left = left - step > least ? left - step : 0;
         for (int i = 0; i < N_QUEUES; i++) {
-            job *j = head(&s->queues[i]);
+            job *j = queue_head(&s->queues[i]);
             if (!j)
                 continue;
             j->left -= step;
@@ -138,7 +138,7 @@ static tess_status advance(sim *s, double left, double demand, const queue *q, i
 
 /* ---- the engine's thread ---- */
 
-static tess_status work(sim *s, const tess__instr *in, const tess__event *e, double seconds) {
+static tess_status run_work(sim *s, const tess__instr *in, const tess__event *e, double seconds) {
     tess__span span = { .track = TESS__TRACK_COMPUTE,
                         .op = in->op,
                         .event = e ? e->type : 0,
@@ -150,21 +150,21 @@ static tess_status work(sim *s, const tess__instr *in, const tess__event *e, dou
         return TESS_OK;
     TRY(add_span(s, &span, &at));
     s->last = at;
-    TRY(advance(s, seconds, s->in->threads, NULL, 0));
+    TRY(advance_time(s, seconds, s->in->threads, NULL, 0));
     s->out->spans[at].seconds = s->now - span.start;
     s->out->busy[TESS__TRACK_COMPUTE] += s->now - span.start;
     return TESS_OK;
 }
 
 /* Joins a track: the wait's span is caused by the job waited for. */
-static tess_status wait(sim *s, int which, const tess__instr *in, int32_t *ticket) {
+static tess_status wait_for_job(sim *s, int which, const tess__instr *in, int32_t *ticket) {
     queue *q = &s->queues[which];
     double start = s->now;
     int32_t asked = *ticket, at = -1;
     *ticket = 0;
     if (!asked || q->done >= asked)
         return TESS_OK;
-    TRY(advance(s, 0, 0, q, asked));
+    TRY(advance_time(s, 0, 0, q, asked));
     tess__span span = { .track = TESS__TRACK_COMPUTE,
                         .op = in->op,
                         .index = in->index,
@@ -189,7 +189,7 @@ static double threads(const sim *s) {
 }
 
 /* A kernel of the engine's that reads and writes `bytes` in all. */
-static double kernel(const sim *s, int rate, double bytes) {
+static double kernel_seconds(const sim *s, int rate, double bytes) {
     const tess__machine *m = s->in->machine;
     double per = m->rate_bytes_per_second[rate] > 0 ? m->rate_bytes_per_second[rate] : m->memory_bytes_per_second;
     return bytes > 0 ? over(bytes, per * threads(s)) + m->kernel_seconds : 0;
@@ -251,8 +251,8 @@ static int32_t nearest_ranks(const tess__machine *m, const char *comm, uint32_t 
 
 /* Interpolates linearly from one measured size to the next. Beyond the largest, time grows in proportion; below the
  * smallest, it is the smallest one's. */
-static double interpolate(const tess__machine *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
-                          double *cpu) {
+static double interpolated_seconds(const tess__machine *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
+                                   double *cpu) {
     const tess__collective_time *below = NULL, *above = NULL;
     for (int32_t i = 0; i < m->n_collectives; i++) {
         const tess__collective_time *c = &m->collectives[i];
@@ -274,18 +274,18 @@ static double interpolate(const tess__machine *m, const char *comm, uint32_t op,
     return below->seconds + part * (above->seconds - below->seconds);
 }
 
-static double latencies(const tess__machine *m, int32_t members) {
+static double count_latencies(const tess__machine *m, int32_t members) {
     return m->algorithm == TESS__RING ? members - 1 : m->algorithm == TESS__TREE ? ceil(log2(members)) : 1;
 }
 
-static double described(const tess__machine *m, uint32_t op, int32_t members, int32_t per_node, double bytes) {
+static double described_seconds(const tess__machine *m, uint32_t op, int32_t members, int32_t per_node, double bytes) {
     int crosses = per_node < members;
     const tess__link *far = crosses ? &m->across : &m->within;
     double moved = bytes * share(members), times = op == TESS_ALL_REDUCE ? 2 : 1;
     double seconds = per_node > 1 ? over(moved, m->within.bytes_per_second) : 0;
     double between = crosses ? over(moved, m->across.bytes_per_second * per_node) : 0;
     seconds = between > seconds ? between : seconds; /* pipelined: the narrower level counts */
-    return m->collective_seconds + times * (seconds + latencies(m, members) * far->latency_seconds);
+    return m->collective_seconds + times * (seconds + count_latencies(m, members) * far->latency_seconds);
 }
 
 double tess__collective_seconds(const tess__machine *m, const char *comm, uint32_t op, int32_t members,
@@ -295,9 +295,9 @@ double tess__collective_seconds(const tess__machine *m, const char *comm, uint32
     if (members <= 1)
         seconds = 0;
     else if (ranks) /* what one rank receives counts */
-        seconds = interpolate(m, comm, op, ranks, (double)bytes * share(members) / share(ranks), &cpu);
+        seconds = interpolated_seconds(m, comm, op, ranks, (double)bytes * share(members) / share(ranks), &cpu);
     else
-        seconds = described(m, op, members, per_node, (double)bytes);
+        seconds = described_seconds(m, op, members, per_node, (double)bytes);
     if (m->is_cpu && !ranks) /* not measured: it keeps a core busy */
         cpu = seconds;
     if (cpu_seconds)
@@ -312,12 +312,12 @@ static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
     return fit < 1 ? 1 : fit < members ? fit : members;
 }
 
-static tess_status collective(sim *s, const tess__instr *in, int32_t *ticket) {
+static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticket) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
     double cpu, seconds = tess__collective_seconds(s->in->machine, s->in->comm, c->op, c->members,
                                                    per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
-    return post(s, COMM, TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
+    return post_job(s, COMM, TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 
 /* ---- instructions ---- */
@@ -326,27 +326,28 @@ static int sums_at_end(const sim *s) {
     return s->in->setup->accum > 1 && !s->in->setup->sync_each;
 }
 
-static tess_status gather(sim *s, const tess__instr *in) {
+static tess_status gather_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
     double cast = bytes_of(group->shard_elems, group->master) + bytes_of(group->shard_elems, group->compute);
     if (in->flags & TESS__ASYNC)
-        return post(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1, &s->fetched[g]);
-    TRY(work(s, in, NULL, kernel(s, TESS__RATE_COPY, cast)));
-    return ranks == 1 ? TESS_OK : collective(s, in, &s->gather[g]);
+        return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
+                        &s->fetched[g]);
+    TRY(run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, cast)));
+    return ranks == 1 ? TESS_OK : post_collective(s, in, &s->gather[g]);
 }
 
-static tess_status reduce(sim *s, const tess__instr *in) {
+static tess_status reduce_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     double bytes = bytes_of(group->shard_elems, c->send_dtype), alone = bytes + (double)group->shard_elems * 4;
     if (in->flags & TESS__ASYNC)
-        return post(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
-                    threads(s), &s->on_host[g]);
+        return post_job(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
+                        threads(s), &s->on_host[g]);
     if (ranks == 1)
-        return work(s, in, NULL, kernel(s, TESS__RATE_SUM, alone));
-    return collective(s, in, &s->reduce[g]);
+        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_SUM, alone));
+    return post_collective(s, in, &s->reduce[g]);
 }
 
 /* Reads the gradient, updates the master and every state. */
@@ -361,84 +362,88 @@ static double sum_bytes(const sim *s, const tess__group *g) {
 
 static tess_status on_shard(sim *s, const tess__instr *in, int rate, double bytes) {
     if (!(in->flags & TESS__ASYNC))
-        return work(s, in, NULL, kernel(s, rate, bytes));
-    return post(s, DOWN, TESS__TRACK_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
-                threads(s), &s->on_host[in->index]);
+        return run_work(s, in, NULL, kernel_seconds(s, rate, bytes));
+    return post_job(s, DOWN, TESS__TRACK_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
+                    threads(s), &s->on_host[in->index]);
 }
 
-static tess_status move(sim *s, const tess__instr *in) {
+static tess_status move_group(sim *s, const tess__instr *in) {
     const tess__machine *m = s->in->machine;
     const tess_block_options *o = &s->in->model->blocks[in->index].options;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__RELOAD;
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
     double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
-    return post(s, back ? UP : DOWN, back ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, back ? 1 : threads(s),
-                back ? &s->reload[output][in->index] : &s->offload[output][in->index]);
+    return post_job(s, back ? UP : DOWN, back ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, back ? 1 : threads(s),
+                    back ? &s->reload[output][in->index] : &s->offload[output][in->index]);
 }
 
-static tess_status fetch(sim *s, const tess__instr *in) {
+static tess_status fetch_group(sim *s, const tess__instr *in) {
     const tess__group *g = &s->in->layout->groups[in->index];
     double bytes = bytes_of(g->shard_elems, g->compute);
-    return post(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1, &s->fetched[in->index]);
+    return post_job(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1,
+                    &s->fetched[in->index]);
 }
 
 /* The engine's thread posts it and waits at once. */
-static tess_status blocking(sim *s, const tess__instr *in) {
+static tess_status post_and_wait(sim *s, const tess__instr *in) {
     int32_t ticket = 0;
     if (s->program->collectives[in->collective].members <= 1)
         return TESS_OK;
-    TRY(collective(s, in, &ticket));
-    return wait(s, COMM, in, &ticket);
+    TRY(post_collective(s, in, &ticket));
+    return wait_for_job(s, COMM, in, &ticket);
 }
 
-static tess_status book(sim *s, const tess__instr *in) {
+static tess_status book_buffer(sim *s, const tess__instr *in) {
     const tess__buffer *b = &s->program->buffers[in->buffer];
     tess__instr named = *in;
     named.index = b->role == TESS__GRAD || b->role == TESS__SHARD_GRAD ? in->index : 0;
-    return in->flags & TESS__ZERO ? work(s, &named, NULL, kernel(s, TESS__RATE_COPY, (double)b->bytes)) : TESS_OK;
+    return in->flags & TESS__ZERO ? run_work(s, &named, NULL, kernel_seconds(s, TESS__RATE_COPY, (double)b->bytes))
+                                  : TESS_OK;
 }
 
 static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *moved, int32_t *sent) {
-    TRY(wait(s, track, in, moved));
-    return wait(s, COMM, in, sent);
+    TRY(wait_for_job(s, track, in, moved));
+    return wait_for_job(s, COMM, in, sent);
 }
 
-static tess_status instr(sim *s, const tess__instr *in) {
+static tess_status run_instr(sim *s, const tess__instr *in) {
     const tess__setup *u = s->in->setup;
     const tess__layout *l = s->in->layout;
     int32_t i = in->index;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0;
     switch (in->op) {
-    case TESS__ALLOC: return book(s, in);
-    case TESS__INPUT_COPY: return work(s, in, NULL, kernel(s, TESS__RATE_COPY, 2 * (double)u->input_bytes));
-    case TESS__GATHER: return gather(s, in);
+    case TESS__ALLOC: return book_buffer(s, in);
+    case TESS__INPUT_COPY: return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, 2 * (double)u->input_bytes));
+    case TESS__GATHER: return gather_group(s, in);
     case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], &s->gather[i]);
     case TESS__ENTER: {
         const tess__event *e = &s->program->events[i];
-        return work(s, in, e, scope_seconds(s, e));
+        return run_work(s, in, e, scope_seconds(s, e));
     }
     case TESS__CAST_WIRE: {
         const tess__group *g = &l->groups[i];
         double bytes = bytes_of(g->flat_elems, g->grad_local) + bytes_of(g->flat_elems, g->grad_wire);
-        return work(s, in, NULL, kernel(s, TESS__RATE_COPY, bytes));
+        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, bytes));
     }
-    case TESS__SUM_FULL: return work(s, in, NULL, kernel(s, TESS__RATE_SUM, (double)l->groups[i].flat_elems * 12));
-    case TESS__REDUCE: return reduce(s, in);
+    case TESS__SUM_FULL:
+        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_SUM, (double)l->groups[i].flat_elems * 12));
+    case TESS__REDUCE: return reduce_group(s, in);
     case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->on_host[i], &s->reduce[i]);
-    case TESS__REPLICATE: return collective(s, in, &s->reduce[i]);
-    case TESS__REPLICATE_WAIT: return wait(s, COMM, in, &s->reduce[i]);
+    case TESS__REPLICATE: return post_collective(s, in, &s->reduce[i]);
+    case TESS__REPLICATE_WAIT: return wait_for_job(s, COMM, in, &s->reduce[i]);
     case TESS__SUM_SHARD: return on_shard(s, in, TESS__RATE_SUM, sum_bytes(s, &l->groups[i]));
-    case TESS__NORM_GROUP: return work(s, in, NULL, kernel(s, TESS__RATE_NORM, (double)l->groups[i].shard_elems * 4));
+    case TESS__NORM_GROUP:
+        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_NORM, (double)l->groups[i].shard_elems * 4));
     case TESS__NORM_REDUCE:
-    case TESS__SHARE_BUFFERS: return blocking(s, in);
+    case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
     case TESS__OPTIMIZE: return on_shard(s, in, TESS__RATE_OPTIMIZER, optimizer_bytes(s, &l->groups[i]));
-    case TESS__PREFETCH: return fetch(s, in);
-    case TESS__PREFETCH_WAIT: return wait(s, UP, in, &s->fetched[i]);
-    case TESS__HOST_WAIT: return wait(s, DOWN, in, &s->on_host[i]);
+    case TESS__PREFETCH: return fetch_group(s, in);
+    case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
+    case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
     case TESS__OFFLOAD:
-    case TESS__RELOAD: return move(s, in);
-    case TESS__OFFLOAD_WAIT: return wait(s, DOWN, in, &s->offload[output][i]);
-    case TESS__RELOAD_WAIT: return wait(s, UP, in, &s->reload[output][i]);
+    case TESS__RELOAD: return move_group(s, in);
+    case TESS__OFFLOAD_WAIT: return wait_for_job(s, DOWN, in, &s->offload[output][i]);
+    case TESS__RELOAD_WAIT: return wait_for_job(s, UP, in, &s->reload[output][i]);
     default: return TESS_OK; /* takes no time to speak of */
     }
 }
@@ -487,11 +492,11 @@ static tess_status sort_spans(tess__timeline *o) {
     return TESS_OK;
 }
 
-static tess_status run(sim *s) {
+static tess_status run_programs(sim *s) {
     for (int32_t p = 0; p < s->in->n_programs; p++) {
         s->program = s->in->programs[p];
         for (int32_t i = 0; i < s->program->n_instrs; i++)
-            TRY(instr(s, &s->program->instrs[i]));
+            TRY(run_instr(s, &s->program->instrs[i]));
     }
     s->out->seconds = s->now;
     find_critical_path(s);
@@ -511,7 +516,7 @@ tess_status tess__simulate(const tess__simulation *in, tess__timeline *out) {
                            &s.offload[0], &s.offload[1], &s.reload[0], &s.reload[1] };
     for (int i = 0; i < 8; i++)
         *tables[i] = s.tickets + (size_t)i * (size_t)n;
-    tess_status status = run(&s);
+    tess_status status = run_programs(&s);
     for (int i = 0; i < N_QUEUES; i++)
         free(s.queues[i].jobs);
     free(s.tickets);

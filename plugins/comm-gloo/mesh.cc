@@ -12,8 +12,8 @@
 
 namespace tess_gloo {
 
-// Slots on the wire; lanes use their own number.
-constexpr uint64_t kGoodbyeSlot = kLanes, kWatchSlot = kLanes + 1, kProbeSlot = kLanes + 2;
+// Slots beside those of collectives.
+constexpr uint64_t kGoodbyeSlot = kSlots, kWatchSlot = kSlots + 1, kProbeSlot = kSlots + 2;
 // Gloo's own timeouts would close connections behind our back; ours are kept on our own condition variables.
 constexpr std::chrono::hours kNever(90);
 
@@ -103,19 +103,19 @@ void Mesh::post_standing(int peer) {
         probe_[peer]->recv(peer, kProbeSlot, 0, sizeof(uint64_t));
     });
     for (int turn = 0; turn < 2; turn++)
-        post_recv(kHeaderLane, peer, &got_headers_[2 * peer + turn], sizeof(Message));
+        post_recv(kHeaderSlot, peer, &got_headers_[2 * peer + turn], sizeof(Message));
 }
 
-// A lane's buffers cover all of memory: a message's offset is its address. Gloo's buffers are then made once, not for
+// A slot's buffers cover all of memory: a message's offset is its address. Gloo's buffers are then made once, not for
 // each collective.
 void Mesh::make_buffers() {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto everything = [&] { return context_->createUnboundBuffer(nullptr, SIZE_MAX); };
-    for (int lane = 0; lane < kLanes; lane++) {
-        send_[lane] = everything();
+    for (int slot = 0; slot < kSlots; slot++) {
+        send_[slot] = everything();
         for (int peer = 0; peer < size_; peer++)
             if (peer != rank_)
-                recv_[lane][peer] = everything();
+                recv_[slot][peer] = everything();
     }
     const auto word = [&](int i) { return context_->createUnboundBuffer(&words_[i], sizeof(uint64_t)); };
     goodbye_send_ = word(size_);
@@ -130,47 +130,47 @@ void Mesh::make_buffers() {
 
 // ---- messages -------------------------------------------------------------------------------------
 
-void Mesh::post_recv(Lane lane, int peer, void *to, size_t bytes) {
+void Mesh::post_recv(Slot slot, int peer, void *to, size_t bytes) {
     check_stop();
-    guarded(peer, [&] { recv_[lane][peer]->recv(peer, lane, reinterpret_cast<size_t>(to), bytes); });
+    guarded(peer, [&] { recv_[slot][peer]->recv(peer, slot, reinterpret_cast<size_t>(to), bytes); });
 }
 
-void Mesh::post_send(Lane lane, int peer, const void *from, size_t bytes) {
+void Mesh::post_send(Slot slot, int peer, const void *from, size_t bytes) {
     check_stop();
-    guarded(peer, [&] { send_[lane]->send(peer, lane, reinterpret_cast<size_t>(from), bytes); });
-    unsent_[lane]++;
+    guarded(peer, [&] { send_[slot]->send(peer, slot, reinterpret_cast<size_t>(from), bytes); });
+    unsent_[slot]++;
 }
 
 // Gloo's wait returns false when wake() interrupted it.
-void Mesh::wait_recv(Lane lane, int peer) {
+void Mesh::wait_recv(Slot slot, int peer) {
     do
         check_stop();
-    while (!guarded(peer, [&] { return recv_[lane][peer]->waitRecv(nullptr, kNever); }));
+    while (!guarded(peer, [&] { return recv_[slot][peer]->waitRecv(nullptr, kNever); }));
 }
 
-void Mesh::wait_sends(Lane lane) {
-    while (unsent_[lane] > 0) {
+void Mesh::wait_sends(Slot slot) {
+    while (unsent_[slot] > 0) {
         check_stop();
-        if (guarded(-1, [&] { return send_[lane]->waitSend(nullptr, kNever); }))
-            unsent_[lane]--;
+        if (guarded(-1, [&] { return send_[slot]->waitSend(nullptr, kNever); }))
+            unsent_[slot]--;
     }
 }
 
 void Mesh::send_header(int peer, size_t payload_bytes) {
-    post_send(kHeaderLane, peer, &sent_headers_[peer], sizeof(Header) + payload_bytes);
+    post_send(kHeaderSlot, peer, &sent_headers_[peer], sizeof(Header) + payload_bytes);
 }
 
 void Mesh::release_headers() {
     for (int peer = 0; peer < size_; peer++)
         if (peer != rank_)
-            post_recv(kHeaderLane, peer, &got_headers_[2 * peer + turn_], sizeof(Message));
+            post_recv(kHeaderSlot, peer, &got_headers_[2 * peer + turn_], sizeof(Message));
     turn_ ^= 1;
 }
 
 bool Mesh::header_came(int peer) {
     try { // the broken connection ends the wait; the first false is wake()'s
         for (int tries = 0; tries < 2; tries++)
-            if (recv_[kHeaderLane][peer]->waitRecv(nullptr, kNever))
+            if (recv_[kHeaderSlot][peer]->waitRecv(nullptr, kNever))
                 return true;
     } catch (const std::exception &) {
     }
@@ -225,10 +225,10 @@ int Mesh::dead_peer() {
 
 void Mesh::wake() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (int lane = 0; lane < kLanes; lane++) {
-        if (send_[lane])
-            send_[lane]->abortWaitSend();
-        for (auto &buffer : recv_[lane])
+    for (int slot = 0; slot < kSlots; slot++) {
+        if (send_[slot])
+            send_[slot]->abortWaitSend();
+        for (auto &buffer : recv_[slot])
             if (buffer)
                 buffer->abortWaitRecv();
     }
@@ -244,9 +244,9 @@ void Mesh::wake() {
 // Gloo's buffers end only when its thread has let go of them, so the memory behind them is free afterwards.
 void Mesh::drop_data() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (int lane : { kDataLane, kOtherDataLane, kGatherLane }) {
-        send_[lane].reset();
-        for (auto &buffer : recv_[lane])
+    for (int slot : { kDataSlot, kOtherDataSlot, kGatherSlot }) {
+        send_[slot].reset();
+        for (auto &buffer : recv_[slot])
             buffer.reset();
     }
 }

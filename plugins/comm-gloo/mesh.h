@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// One communicator's connections: a pair to every other rank, and lanes of messages over them.
+// One communicator's connections: a pair to every other rank, and slots of messages over them.
 //
 // All sending and receiving is done by the communicator's worker thread; wake() and the watcher are the exceptions
 // and say so. Errors are thrown as Failure.
@@ -23,9 +23,9 @@ struct Message {
     unsigned char payload[kEagerBytes];
 };
 
-// Messages of one lane between two ranks arrive in the order they were posted. Collectives take the two data lanes in
+// Messages of one slot between two ranks arrive in the order they were posted. Collectives take the two data slots in
 // turn, so that one can be sent while the one before it is still awaited.
-enum Lane { kHeaderLane, kDataLane, kOtherDataLane, kGatherLane, kLanes };
+enum Slot { kHeaderSlot, kDataSlot, kOtherDataSlot, kGatherSlot, kSlots };
 
 class Mesh {
   public:
@@ -40,16 +40,16 @@ class Mesh {
 
     // Any thread. Wakes the worker and the watcher out of every wait; they then see `stop`.
     void wake();
-    void post_recv(Lane, int peer, void *to, size_t bytes);
-    void post_send(Lane, int peer, const void *from, size_t bytes);
-    void wait_recv(Lane, int peer); // one message
-    void wait_sends(Lane);          // every send posted on the lane so far
+    void post_recv(Slot, int peer, void *to, size_t bytes);
+    void post_send(Slot, int peer, const void *from, size_t bytes);
+    void wait_recv(Slot, int peer); // one message
+    void wait_sends(Slot);          // every send posted on the slot so far
 
     // The header exchange: fill outgoing(p) for every peer, send with sizes, then await each; release before the next.
     Message &outgoing(int peer) { return sent_headers_[peer]; }
     const Message &incoming(int peer) const { return got_headers_[2 * peer + turn_]; }
     void send_header(int peer, size_t payload_bytes);
-    void await_header(int peer) { wait_recv(kHeaderLane, peer); }
+    void await_header(int peer) { wait_recv(kHeaderSlot, peer); }
     bool header_came(int peer); // of a peer that is gone: whether it came before the end
     void release_headers();
 
@@ -90,9 +90,9 @@ class Mesh {
 
     // Guards the lists against wake(), and probing against itself.
     std::mutex mutex_;
-    std::vector<std::unique_ptr<Buffer>> recv_[kLanes]; // [peer], so that each peer can be awaited alone
-    std::unique_ptr<Buffer> send_[kLanes];
-    uint64_t unsent_[kLanes] = {};
+    std::vector<std::unique_ptr<Buffer>> recv_[kSlots]; // [peer], so that each peer can be awaited alone
+    std::unique_ptr<Buffer> send_[kSlots];
+    uint64_t unsent_[kSlots] = {};
     std::vector<std::unique_ptr<Buffer>> goodbye_; // [peer]: a receive posted at the start
     std::unique_ptr<Buffer> goodbye_send_;
     // Receives that nobody answers: Gloo marks them when a connection breaks. One for the watcher to wait on, and one

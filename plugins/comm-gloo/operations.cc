@@ -15,7 +15,7 @@ constexpr uint64_t kAlign = 64;
 static uint64_t round_up(uint64_t n, uint64_t to) {
     return (n + to - 1) / to * to;
 }
-static unsigned char *at(const void *base, uint64_t bytes) {
+static unsigned char *byte_at(const void *base, uint64_t bytes) {
     return const_cast<unsigned char *>(static_cast<const unsigned char *>(base)) + bytes;
 }
 
@@ -54,7 +54,7 @@ void Operations::compare(int peer) {
 
 // Every rank tells every other what it is about to do …
 void Operations::announce(const tess_collective *eager) {
-    mesh_->wait_sends(kHeaderLane);
+    mesh_->wait_sends(kHeaderSlot);
     for (int i = 0; i < size_ - 1; i++) {
         const int peer = peer_at(i);
         mesh_->outgoing(peer).header = announced_;
@@ -91,8 +91,8 @@ void Operations::meet(uint32_t op, uint64_t tag, uint64_t seq) {
 
 // ---- running one ----------------------------------------------------------------------------------
 
-static Lane data_lane(uint64_t seq) {
-    return seq % 2 == 0 ? kDataLane : kOtherDataLane;
+static Slot data_slot(uint64_t seq) {
+    return seq % 2 == 0 ? kDataSlot : kOtherDataSlot;
 }
 
 void Operations::run(const tess_collective &c, uint64_t seq) {
@@ -100,7 +100,7 @@ void Operations::run(const tess_collective &c, uint64_t seq) {
         return alone(c);
     if (prepared_ <= seq)
         prepare(c, seq);
-    header_ = announced_, lane_ = data_lane(seq);
+    header_ = announced_, slot_ = data_slot(seq);
     agree();
     if (kit_bytes(&c) <= kEagerBytes) {
         eager(c);
@@ -113,7 +113,7 @@ void Operations::run(const tess_collective &c, uint64_t seq) {
         broadcast(c);
     else
         reduce(c);
-    mesh_->wait_sends(lane_);
+    mesh_->wait_sends(slot_);
 }
 
 // Begins a collective while the one before it runs: posts the sends of its data, and sends its header.
@@ -123,7 +123,7 @@ void Operations::run(const tess_collective &c, uint64_t seq) {
 void Operations::prepare(const tess_collective &c, uint64_t seq) {
     const bool small = kit_bytes(&c) <= kEagerBytes;
     if (!small)
-        send_data(c, data_lane(seq));
+        send_data(c, data_slot(seq));
     announced_ = kit_announce(&c, 1, seq);
     announce(small ? &c : nullptr);
     prepared_ = seq + 1;
@@ -150,7 +150,7 @@ void Operations::combine(const tess_collective &c, const void *const *leaves, vo
     kit_tree_sum(&r, leaves, size_, out, elems);
 }
 
-static void copy(void *to, const void *from, uint64_t bytes) {
+static void copy_bytes(void *to, const void *from, uint64_t bytes) {
     if (bytes > 0 && to != from && to != nullptr)
         memcpy(to, from, bytes);
 }
@@ -162,7 +162,7 @@ void Operations::alone(const tess_collective &c) {
     if (kit_reduces(&c))
         combine(c, &leaf, c.recv, c.count);
     else
-        copy(c.recv, c.send, kit_bytes(&c));
+        copy_bytes(c.recv, c.send, kit_bytes(&c));
 }
 
 // Copies the bytes for `peer` behind the header.
@@ -171,7 +171,7 @@ size_t Operations::fill_payload(const tess_collective &c, int peer) {
     if (bytes == 0 || (c.op == TESS_BROADCAST && rank_ != c.root))
         return 0;
     const bool blocks = c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_TO_ALL;
-    memcpy(mesh_->outgoing(peer).payload, at(c.send, blocks ? peer * bytes : 0), bytes);
+    memcpy(mesh_->outgoing(peer).payload, byte_at(c.send, blocks ? peer * bytes : 0), bytes);
     return bytes;
 }
 
@@ -182,57 +182,58 @@ void Operations::eager(const tess_collective &c) {
         return;
     const auto payload = [&](int peer) { return mesh_->incoming(peer).payload; };
     if (c.op == TESS_BROADCAST)
-        return copy(c.recv, rank_ == c.root ? c.send : payload(c.root), bytes);
+        return copy_bytes(c.recv, rank_ == c.root ? c.send : payload(c.root), bytes);
     if (kit_reduces(&c)) {
         for (int peer = 0; peer < size_; peer++)
-            leaves_[peer] = peer != rank_ ? payload(peer) : at(c.send, c.op == TESS_REDUCE_SCATTER ? rank_ * bytes : 0);
+            leaves_[peer] =
+                peer != rank_ ? payload(peer) : byte_at(c.send, c.op == TESS_REDUCE_SCATTER ? rank_ * bytes : 0);
         return combine(c, leaves_.data(), c.recv, c.count);
     }
-    copy(at(c.recv, rank_ * bytes), at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
+    copy_bytes(byte_at(c.recv, rank_ * bytes), byte_at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
     for (int peer = 0; peer < size_; peer++)
         if (peer != rank_)
-            copy(at(c.recv, peer * bytes), payload(peer), bytes);
+            copy_bytes(byte_at(c.recv, peer * bytes), payload(peer), bytes);
 }
 
 // Posts `bytes` at `ptr` as messages of at most kMessageBytes.
-uint64_t Operations::post(bool send, Lane lane, int peer, void *ptr, uint64_t bytes) {
+uint64_t Operations::post(bool send, Slot slot, int peer, void *ptr, uint64_t bytes) {
     for (uint64_t done = 0; done < bytes; done += kMessageBytes) {
         const uint64_t piece = std::min(bytes - done, kMessageBytes);
         if (send)
-            mesh_->post_send(lane, peer, at(ptr, done), piece);
+            mesh_->post_send(slot, peer, byte_at(ptr, done), piece);
         else
-            mesh_->post_recv(lane, peer, at(ptr, done), piece);
+            mesh_->post_recv(slot, peer, byte_at(ptr, done), piece);
     }
     return bytes;
 }
 
-void Operations::await(Lane lane, int peer, uint64_t bytes) {
+void Operations::await(Slot slot, int peer, uint64_t bytes) {
     for (uint64_t done = 0; done < bytes; done += kMessageBytes)
-        mesh_->wait_recv(lane, peer);
+        mesh_->wait_recv(slot, peer);
 }
 
-void Operations::send_data(const tess_collective &c, Lane lane) {
+void Operations::send_data(const tess_collective &c, Slot slot) {
     const uint64_t bytes = kit_bytes(&c);
     if (kit_reduces(&c))
-        return send_shards(c, lane);
+        return send_shards(c, slot);
     if (c.op == TESS_BROADCAST) {
         for (uint64_t done = 0; rank_ == c.root && done < bytes; done += kRelayBytes)
-            hand_on(c, lane, done);
+            hand_on(c, slot, done);
         return;
     }
     for (int i = 0; i < size_ - 1; i++)
-        post(true, lane, peer_at(i), at(c.send, c.op == TESS_ALL_TO_ALL ? peer_at(i) * bytes : 0), bytes);
+        post(true, slot, peer_at(i), byte_at(c.send, c.op == TESS_ALL_TO_ALL ? peer_at(i) * bytes : 0), bytes);
 }
 
 // all_gather and all_to_all: each rank's block comes from that rank.
 void Operations::exchange(const tess_collective &c) {
     const uint64_t bytes = kit_bytes(&c);
     for (int i = 0; i < size_ - 1; i++)
-        post(false, lane_, peer_at(i), at(c.recv, peer_at(i) * bytes), bytes);
+        post(false, slot_, peer_at(i), byte_at(c.recv, peer_at(i) * bytes), bytes);
     prepare_next(c);
-    copy(at(c.recv, rank_ * bytes), at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
+    copy_bytes(byte_at(c.recv, rank_ * bytes), byte_at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
     for (int i = 0; i < size_ - 1; i++)
-        await(lane_, peer_at(i), bytes);
+        await(slot_, peer_at(i), bytes);
 }
 
 // Broadcast: a binomial tree over ranks counted from the root; each piece is handed on as it comes.
@@ -252,24 +253,24 @@ struct Operations::Tree {
     }
 };
 
-void Operations::hand_on(const tess_collective &c, Lane lane, uint64_t done) {
+void Operations::hand_on(const tess_collective &c, Slot slot, uint64_t done) {
     const Tree tree(c, rank_, size_);
-    unsigned char *data = at(rank_ == c.root ? c.send : c.recv, done);
+    unsigned char *data = byte_at(rank_ == c.root ? c.send : c.recv, done);
     for (unsigned bit = tree.reach() >> 1; bit > 0; bit >>= 1)
         if (tree.self + bit < tree.size)
-            mesh_->post_send(lane, tree.real(tree.self + bit), data, std::min(kRelayBytes, kit_bytes(&c) - done));
+            mesh_->post_send(slot, tree.real(tree.self + bit), data, std::min(kRelayBytes, kit_bytes(&c) - done));
 }
 
 void Operations::broadcast(const tess_collective &c) {
     const uint64_t bytes = kit_bytes(&c);
     if (rank_ == c.root)
-        return copy(c.recv, c.send, bytes);
+        return copy_bytes(c.recv, c.send, bytes);
     const int parent = Tree(c, rank_, size_).parent();
     for (uint64_t done = 0; done < bytes; done += kRelayBytes)
-        mesh_->post_recv(lane_, parent, at(c.recv, done), std::min(kRelayBytes, bytes - done));
+        mesh_->post_recv(slot_, parent, byte_at(c.recv, done), std::min(kRelayBytes, bytes - done));
     for (uint64_t done = 0; done < bytes; done += kRelayBytes) {
-        mesh_->wait_recv(lane_, parent);
-        hand_on(c, lane_, done);
+        mesh_->wait_recv(slot_, parent);
+        hand_on(c, slot_, done);
     }
 }
 
@@ -280,7 +281,7 @@ Operations::Split Operations::split_of(const tess_collective &c) const {
     return { kit_shard_elems(&c, size_), c.op == TESS_ALL_REDUCE ? c.count : c.count * size_ };
 }
 
-void Operations::send_shards(const tess_collective &c, Lane lane) {
+void Operations::send_shards(const tess_collective &c, Slot slot) {
     const Split split = split_of(c);
     const uint64_t chunk = chunk_elems(c, size_), in = tess_dtype_bytes(c.send_dtype);
     for (uint64_t done = 0; done < split.shard; done += chunk)
@@ -288,7 +289,7 @@ void Operations::send_shards(const tess_collective &c, Lane lane) {
             const int peer = peer_at(i);
             const uint64_t n = split.elems(peer);
             if (done < n)
-                mesh_->post_send(lane, peer, at(c.send, (split.first(peer) + done) * in),
+                mesh_->post_send(slot, peer, byte_at(c.send, (split.first(peer) + done) * in),
                                  std::min(chunk, n - done) * in);
         }
 }
@@ -296,10 +297,10 @@ void Operations::send_shards(const tess_collective &c, Lane lane) {
 void Operations::reduce(const tess_collective &c) {
     const Split split = split_of(c);
     const uint64_t chunk = chunk_elems(c, size_), in = tess_dtype_bytes(c.send_dtype), mine = split.elems(rank_);
-    const uint64_t slot = round_up(chunk * in, kAlign);
+    const uint64_t room = round_up(chunk * in, kAlign);
     for (uint64_t w = 0; w < 2 && w * chunk < mine; w++)
         for (int i = 0; i < size_ - 1; i++)
-            mesh_->post_recv(lane_, peer_at(i), at(c.scratch, (w * (size_ - 1) + i) * slot),
+            mesh_->post_recv(slot_, peer_at(i), byte_at(c.scratch, (w * (size_ - 1) + i) * room),
                              std::min(chunk, mine - w * chunk) * in);
     prepare_next(c);
     reduce_chunks(c, split, chunk);
@@ -314,36 +315,36 @@ void Operations::gather_shards(const tess_collective &c, const Split &split, uin
     for (int i = 0; i < size_ - 1; i++) {
         const int peer = peer_at(i);
         for (uint64_t done = 0, n = split.elems(peer); done < n; done += chunk)
-            mesh_->post_recv(kGatherLane, peer, at(c.recv, (split.first(peer) + done) * out),
+            mesh_->post_recv(kGatherSlot, peer, byte_at(c.recv, (split.first(peer) + done) * out),
                              std::min(chunk, n - done) * out);
     }
     for (int i = 0; i < size_ - 1; i++)
         for (uint64_t done = 0, n = split.elems(peer_at(i)); done < n; done += chunk)
-            mesh_->wait_recv(kGatherLane, peer_at(i));
-    mesh_->wait_sends(kGatherLane);
+            mesh_->wait_recv(kGatherSlot, peer_at(i));
+    mesh_->wait_sends(kGatherSlot);
 }
 
 // Sums this rank's shard chunk by chunk while the next chunks come in.
 void Operations::reduce_chunks(const tess_collective &c, const Split &split, uint64_t chunk) {
-    const uint64_t in = tess_dtype_bytes(c.send_dtype), slot = round_up(chunk * in, kAlign), mine = split.elems(rank_);
+    const uint64_t in = tess_dtype_bytes(c.send_dtype), room = round_up(chunk * in, kAlign), mine = split.elems(rank_);
     const uint64_t out = tess_dtype_bytes(header_.recv_dtype);
     const bool gather = c.op == TESS_ALL_REDUCE;
     for (uint64_t k = 0; k * chunk < mine; k++) {
         const uint64_t done = k * chunk, n = std::min(chunk, mine - done);
-        unsigned char *result = at(c.recv, (gather ? split.first(rank_) + done : done) * out);
-        leaves_[rank_] = at(c.send, (split.first(rank_) + done) * in);
+        unsigned char *result = byte_at(c.recv, (gather ? split.first(rank_) + done : done) * out);
+        leaves_[rank_] = byte_at(c.send, (split.first(rank_) + done) * in);
         for (int i = 0; i < size_ - 1; i++) {
-            mesh_->wait_recv(lane_, peer_at(i));
-            leaves_[peer_at(i)] = at(c.scratch, ((k & 1) * (size_ - 1) + i) * slot);
+            mesh_->wait_recv(slot_, peer_at(i));
+            leaves_[peer_at(i)] = byte_at(c.scratch, ((k & 1) * (size_ - 1) + i) * room);
         }
         combine(c, leaves_.data(), result, n);
         const uint64_t next = (k + 2) * chunk;
         for (int i = 0; i < size_ - 1; i++) {
             if (next < mine)
-                mesh_->post_recv(lane_, peer_at(i), at(c.scratch, ((k & 1) * (size_ - 1) + i) * slot),
+                mesh_->post_recv(slot_, peer_at(i), byte_at(c.scratch, ((k & 1) * (size_ - 1) + i) * room),
                                  std::min(chunk, mine - next) * in);
             if (gather)
-                mesh_->post_send(kGatherLane, peer_at(i), result, n * out);
+                mesh_->post_send(kGatherSlot, peer_at(i), result, n * out);
         }
     }
 }

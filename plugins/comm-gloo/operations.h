@@ -34,8 +34,8 @@ class Operations {
     Split split_of(const tess_collective &) const;
     void prepare(const tess_collective &, uint64_t seq);
     void prepare_next(const tess_collective &now);
-    void send_data(const tess_collective &, Lane);
-    void send_shards(const tess_collective &, Lane);
+    void send_data(const tess_collective &, Slot);
+    void send_shards(const tess_collective &, Slot);
     void announce(const tess_collective *eager);
     void agree();
     size_t fill_payload(const tess_collective &, int peer);
@@ -43,15 +43,15 @@ class Operations {
     void eager(const tess_collective &);
     void alone(const tess_collective &);
     void exchange(const tess_collective &);
-    void hand_on(const tess_collective &, Lane, uint64_t done);
+    void hand_on(const tess_collective &, Slot, uint64_t done);
     void broadcast(const tess_collective &);
     void reduce(const tess_collective &);
     void gather_shards(const tess_collective &, const Split &, uint64_t chunk_elems);
     void reduce_chunks(const tess_collective &, const Split &, uint64_t chunk_elems);
     void combine(const tess_collective &, const void *const *leaves, void *out, uint64_t elems);
 
-    uint64_t post(bool send, Lane, int peer, void *ptr, uint64_t bytes);
-    void await(Lane, int peer, uint64_t bytes);
+    uint64_t post(bool send, Slot, int peer, void *ptr, uint64_t bytes);
+    void await(Slot, int peer, uint64_t bytes);
     int peer_at(int i) const { return (rank_ + 1 + i) % size_; } // i from 0 to size - 2: begin with the next rank
 
     Mesh *mesh_;
@@ -59,7 +59,7 @@ class Operations {
     const Next next_;
     Header header_{}, announced_{}; // of the present collective; what was announced last, maybe that of the next one
     uint64_t prepared_ = 0;         // collectives with a seq below this one have been announced
-    Lane lane_ = kDataLane;         // of the present collective's data
+    Slot slot_ = kDataSlot;         // of the present collective's data
     std::vector<const void *> leaves_;
 };
 

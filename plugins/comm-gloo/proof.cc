@@ -17,7 +17,7 @@ Bytes32 random_bytes() {
 }
 
 template <class T>
-static void append(std::vector<unsigned char> &text, const T &value) {
+static void append_value(std::vector<unsigned char> &text, const T &value) {
     const auto *bytes = reinterpret_cast<const unsigned char *>(&value);
     text.insert(text.end(), bytes, bytes + sizeof value);
 }
@@ -25,11 +25,11 @@ static void append(std::vector<unsigned char> &text, const T &value) {
 Bytes32 prove(const Meeting &m, Side side) {
     std::vector<unsigned char> key(m.low_key.begin(), m.low_key.end()), text;
     key.insert(key.end(), m.high_key.begin(), m.high_key.end());
-    append(text, side);
-    append(text, m.low);
-    append(text, m.high);
-    append(text, m.low_nonce);
-    append(text, m.high_nonce);
+    append_value(text, side);
+    append_value(text, m.low);
+    append_value(text, m.high);
+    append_value(text, m.low_nonce);
+    append_value(text, m.high_nonce);
     text.insert(text.end(), m.group.begin(), m.group.end());
     Bytes32 proof;
     unsigned size = proof.size();

@@ -60,18 +60,18 @@ std::string address_text(const struct sockaddr_storage &address) {
     return std::string(host) + " port " + port;
 }
 
-static ssize_t moved(ssize_t n) {
+static ssize_t moved_bytes(ssize_t n) {
     if (n > 0)
         return n;
     return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? 0 : -1;
 }
 
 ssize_t send_some(const Socket &socket, const void *data, size_t bytes) {
-    return moved(send(socket.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT));
+    return moved_bytes(send(socket.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 ssize_t recv_some(const Socket &socket, void *data, size_t bytes) {
-    return moved(recv(socket.get(), data, bytes, MSG_DONTWAIT));
+    return moved_bytes(recv(socket.get(), data, bytes, MSG_DONTWAIT));
 }
 
 } // namespace tess_gloo

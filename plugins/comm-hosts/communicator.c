@@ -22,12 +22,12 @@ static uint64_t flat_scratch(const tess_comm *c, const tess_collective *call) {
     return under->ops->need(under->ctx, &env, call, &need) == TESS_OK ? need.device_bytes : 0;
 }
 
-static tess_status check(tess_comm *c, const tess_collective *call, tess_error *e) {
+static tess_status check_call(tess_comm *c, const tess_collective *call, tess_error *e) {
     tess_status s = kit_check_call(&reach, call, -1, c->size, 0, e);
     return s < 0 ? s : kit_check_call(&reach, call, c->rank, c->size, flat_scratch(c, call), e);
 }
 
-static tess_status compare(tess_comm *c, const kit_announcement *mine, tess_error *e) {
+static tess_status compare_announcements(tess_comm *c, const kit_announcement *mine, tess_error *e) {
     for (int32_t r = 0; r < c->size; r++) {
         tess_status s = r == c->rank ? TESS_OK : kit_compare("hosts", mine, c->rank, &c->heard[r], r, e);
         if (s < 0)
@@ -45,7 +45,7 @@ static void part_after_mismatch(tess_comm *c) {
 }
 
 /* Every rank hears what all are about to do before a part of it begins: a part alone would compare a few ranks only. */
-static tess_status agree(tess_comm *c, const tess_collective *call, tess_error *e) {
+static tess_status agree_on_call(tess_comm *c, const tess_collective *call, tess_error *e) {
     const kit_announcement mine = kit_announce(call, 1, c->seq);
     const tess_collective gather = { .struct_size = sizeof gather,
                                      .op = TESS_ALL_GATHER,
@@ -58,7 +58,7 @@ static tess_status agree(tess_comm *c, const tess_collective *call, tess_error *
                                      .count = sizeof mine,
                                      .scale = 1 };
     tess_status s = hosts_run_on(c, HOSTS_WHOLE, &gather, e);
-    if (s == TESS_OK && (s = compare(c, &mine, e)) < 0)
+    if (s == TESS_OK && (s = compare_announcements(c, &mine, e)) < 0)
         part_after_mismatch(c);
     return s;
 }
@@ -71,7 +71,7 @@ static tess_status run_call(tess_comm *c, const tess_collective *call, tess_erro
     const hosts_scratch scratch = hosts_scratch_of(c->plugin, &env, call, c->size, c->layout.each);
     if (!scratch.own || call->scratch_bytes < scratch.own + scratch.under)
         return hosts_run_on(c, HOSTS_WHOLE, call, e);
-    tess_status s = agree(c, call, e);
+    tess_status s = agree_on_call(c, call, e);
     return s < 0 ? s : hosts_run_two_steps(c, call, &scratch, e);
 }
 
@@ -86,7 +86,7 @@ static tess_status end_parts(tess_comm *c, tess_error *e) {
     return s;
 }
 
-static tess_status run(tess_comm *c, const tess_collective *calls, uint32_t n, uint32_t own_op, tess_error *e) {
+static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_t n, uint32_t own_op, tess_error *e) {
     tess_status s = own_op == KIT_OP_FINALIZE ? end_parts(c, e) : TESS_OK;
     for (uint32_t i = 0; i < n && s == TESS_OK; i++)
         s = run_call(c, &calls[i], e);
@@ -94,7 +94,7 @@ static tess_status run(tess_comm *c, const tess_collective *calls, uint32_t n, u
 }
 
 /* After a mismatch the others must still be able to read what this rank was about to do. */
-static void interrupt(tess_comm *c) {
+static void abort_parts(tess_comm *c) {
     const int kept = kit_slot_health(c, NULL) == TESS_E_MISMATCH ? HOSTS_WHOLE : -1;
     pthread_mutex_lock(&c->lock);
     c->aborted = 1;
@@ -107,14 +107,14 @@ static void interrupt(tess_comm *c) {
 static const kit_requests_ops requests_ops = {
     .plugin = "hosts",
     .thread = "tess-hosts-work",
-    .check = check,
-    .run = run,
-    .interrupt = interrupt,
+    .check = check_call,
+    .run = run_calls,
+    .interrupt = abort_parts,
 };
 
 /* ---- begin and end -------------------------------------------------------------------------------- */
 
-static int allocate(tess_comm *c) {
+static int allocate_tables(tess_comm *c) {
     const hosts_layout *l = &c->layout;
     c->n_parts = HOSTS_RAIL + (l->kind == HOSTS_TWO_STEPS ? hosts_rounds(l, l->host) : 0);
     c->parts = calloc((size_t)c->n_parts, sizeof *c->parts);
@@ -123,7 +123,7 @@ static int allocate(tess_comm *c) {
     return c->parts && c->ids && c->heard;
 }
 
-static void release(tess_comm *c) {
+static void release_comm(tess_comm *c) {
     if (!c)
         return;
     free(c->parts);
@@ -138,8 +138,8 @@ tess_status hosts_comm_new(const hosts_plugin *p, int32_t rank, int32_t size, co
     tess_comm *c = malloc(sizeof *c);
     if (c)
         *c = made;
-    if (!c || !allocate(c)) {
-        release(c);
+    if (!c || !allocate_tables(c)) {
+        release_comm(c);
         return tess_plugin_fail(e, TESS_E_NOMEM, "hosts: no memory for a communicator of %d ranks", (int)size);
     }
     memcpy(c->ids, ids, (size_t)size * sizeof *ids);
@@ -172,5 +172,5 @@ void hosts_comm_destroy(tess_comm *c) {
             c->parts[which].ops->destroy(c->parts[which].comm);
     kit_requests_finish(&c->requests);
     pthread_mutex_destroy(&c->lock);
-    release(c);
+    release_comm(c);
 }

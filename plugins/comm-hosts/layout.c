@@ -18,7 +18,7 @@ static int is_contiguous(const uint64_t *ids, int32_t n) {
     return 1;
 }
 
-static int32_t shares(const uint64_t *ids, int32_t n, int32_t rank) {
+static int32_t ranks_beside(const uint64_t *ids, int32_t n, int32_t rank) {
     int32_t same = 0;
     for (int32_t i = 0; i < n; i++)
         same += ids[i] == ids[rank];
@@ -28,7 +28,7 @@ static int32_t shares(const uint64_t *ids, int32_t n, int32_t rank) {
 /* The last host may have fewer. */
 static int is_even(const uint64_t *ids, int32_t n, int32_t each) {
     for (int32_t i = 0; i < n; i++) {
-        const int32_t here = shares(ids, n, i);
+        const int32_t here = ranks_beside(ids, n, i);
         if (here != each && (here > each || ids[i] != ids[n - 1]))
             return 0;
     }
@@ -36,8 +36,8 @@ static int is_even(const uint64_t *ids, int32_t n, int32_t each) {
 }
 
 hosts_layout hosts_layout_of(const uint64_t *ids, int32_t n, int32_t rank) {
-    hosts_layout l = { .kind = HOSTS_FLAT, .sharing = shares(ids, n, rank) };
-    int32_t each = shares(ids, n, 0);
+    hosts_layout l = { .kind = HOSTS_FLAT, .sharing = ranks_beside(ids, n, rank) };
+    int32_t each = ranks_beside(ids, n, 0);
     for (int32_t i = 0; i < rank; i++)
         l.local += ids[i] == ids[rank];
     if (each == n)
@@ -103,7 +103,7 @@ int32_t hosts_window(const hosts_layout *l, int32_t host, int32_t round) {
     return begin + (round == 0 ? first_real(l) : (round - 1) * l->last);
 }
 
-static uint64_t hash(uint64_t h, const char *text, size_t n) {
+static uint64_t hash_text(uint64_t h, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++)
         h = (h ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
     return h;
@@ -117,7 +117,7 @@ uint64_t hosts_id(void) {
     ssize_t got = fd >= 0 ? read(fd, text, sizeof text) : 0;
     if (fd >= 0)
         close(fd);
-    h = hash(h, text, got > 0 ? (size_t)got : 0);
+    h = hash_text(h, text, got > 0 ? (size_t)got : 0);
     got = readlink("/proc/self/ns/net", text, sizeof text);
-    return hash(h, text, got > 0 ? (size_t)got : 0);
+    return hash_text(h, text, got > 0 ? (size_t)got : 0);
 }

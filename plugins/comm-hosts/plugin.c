@@ -99,8 +99,8 @@ static tess_comm_config part_config(const tess_comm_config *from, int32_t rank, 
     return c;
 }
 
-static tess_status make(tess_comm *c, int which, const tess_comm_config *from, int32_t rank, int32_t nranks,
-                        const char *name, tess_error *e) {
+static tess_status make_part(tess_comm *c, int which, const tess_comm_config *from, int32_t rank, int32_t nranks,
+                             const char *name, tess_error *e) {
     const hosts_under *u = which == HOSTS_LOCAL ? &c->plugin->within : &c->plugin->between;
     char group[256];
     snprintf(group, sizeof group, "%.180s/%s", c->prefix, name);
@@ -125,7 +125,7 @@ static tess_status make_rails(tess_comm *c, const tess_comm_config *config, tess
         char name[32];
         snprintf(name, sizeof name, "rail%d", (int)rail);
         if (rail >= 0)
-            s = make(c, HOSTS_RAIL + round, config, l->host, l->hosts, name, e);
+            s = make_part(c, HOSTS_RAIL + round, config, l->host, l->hosts, name, e);
     }
     return s;
 }
@@ -133,20 +133,20 @@ static tess_status make_rails(tess_comm *c, const tess_comm_config *config, tess
 static tess_status make_local(tess_comm *c, const tess_comm_config *config, tess_error *e) {
     char name[32];
     snprintf(name, sizeof name, "host%d", (int)first_of_host(c));
-    return make(c, HOSTS_LOCAL, config, c->layout.local, c->layout.sharing, name, e);
+    return make_part(c, HOSTS_LOCAL, config, c->layout.local, c->layout.sharing, name, e);
 }
 
 static tess_status make_parts(tess_comm *c, const tess_comm_config *config, tess_error *e) {
     const hosts_layout *l = &c->layout;
     tess_status s = TESS_OK;
     if (l->kind != HOSTS_ONE)
-        s = make(c, HOSTS_WHOLE, config, c->rank, c->size, "whole", e);
+        s = make_part(c, HOSTS_WHOLE, config, c->rank, c->size, "whole", e);
     if (s == TESS_OK && (l->kind != HOSTS_FLAT || l->sharing > 1))
         s = make_local(c, config, e);
     return s == TESS_OK && l->kind == HOSTS_TWO_STEPS ? make_rails(c, config, e) : s;
 }
 
-static void announce(const tess_comm *c) {
+static void log_layout(const tess_comm *c) {
     const hosts_plugin *p = c->plugin;
     char fewer[40] = "";
     if (c->layout.last < c->layout.each)
@@ -181,7 +181,7 @@ static tess_status open_comm(const hosts_plugin *p, const tess_comm_config *conf
         hosts_comm_destroy(c);
         return s;
     }
-    announce(c);
+    log_layout(c);
     *out = c;
     return TESS_OK;
 }
@@ -252,7 +252,7 @@ static tess_status split_parts(tess_comm *parent, tess_comm *child, int32_t colo
 }
 
 /* A group of one rank that shares its host with nobody has no part within it. */
-static void settle(tess_comm *c) {
+static void settle_layout(tess_comm *c) {
     if (!c->parts[HOSTS_LOCAL].comm)
         c->layout.kind = HOSTS_FLAT;
 }
@@ -292,7 +292,7 @@ static tess_status hosts_split(tess_comm *parent, int32_t color, int32_t key, co
     if (s == TESS_OK)
         s = split_parts(parent, child, color, config, e);
     if (s == TESS_OK && child) {
-        settle(child);
+        settle_layout(child);
         s = hosts_comm_start(child, e);
     }
     if (s < 0) {

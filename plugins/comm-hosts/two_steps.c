@@ -10,7 +10,7 @@ enum { ALIGN = 64 };
 static uint64_t round_up(uint64_t n, uint64_t to) {
     return (n + to - 1) / to * to;
 }
-static unsigned char *at(const void *base, uint64_t bytes) {
+static unsigned char *byte_at(const void *base, uint64_t bytes) {
     return (unsigned char *)base + bytes;
 }
 
@@ -94,40 +94,40 @@ static int32_t rank_of(const tess_comm *c, int which, int32_t r) {
     return r * l->each + hosts_local_on(l, r, hosts_rail(l, l->host, l->local, which - HOSTS_RAIL));
 }
 
-static tess_status failed(const tess_comm *c, int which, const tess_error *cause, tess_status s, tess_error *e) {
+static tess_status fail_part(const tess_comm *c, int which, const tess_error *cause, tess_status s, tess_error *e) {
     return tess_plugin_fail_of(e, s, rank_of(c, which, cause->rank), "%s", cause->message);
 }
 
-static tess_status post(tess_comm *c, int which, const tess_collective *call, tess_request **out, tess_error *e) {
+static tess_status post_part(tess_comm *c, int which, const tess_collective *call, tess_request **out, tess_error *e) {
     tess_error cause = { .struct_size = sizeof cause, .rank = -1 };
     tess_status s = c->parts[which].ops->post(c->parts[which].comm, call, 1, out, &cause);
-    return s < 0 ? failed(c, which, &cause, s, e) : TESS_OK;
+    return s < 0 ? fail_part(c, which, &cause, s, e) : TESS_OK;
 }
 
-static tess_status finish(tess_comm *c, int which, tess_request *r, tess_error *e) {
+static tess_status wait_part(tess_comm *c, int which, tess_request *r, tess_error *e) {
     tess_error cause = { .struct_size = sizeof cause, .rank = -1 };
     tess_status s = c->parts[which].ops->wait(r, -1, &cause);
     c->parts[which].ops->request_free(r);
-    return s < 0 ? failed(c, which, &cause, s, e) : TESS_OK;
+    return s < 0 ? fail_part(c, which, &cause, s, e) : TESS_OK;
 }
 
 tess_status hosts_run_on(tess_comm *c, int which, const tess_collective *call, tess_error *e) {
     tess_request *r = NULL;
-    tess_status s = post(c, which, call, &r, e);
-    return s < 0 ? s : finish(c, which, r, e);
+    tess_status s = post_part(c, which, call, &r, e);
+    return s < 0 ? s : wait_part(c, which, r, e);
 }
 
 /* A request that outlives a failure would write to memory that is the caller's again. */
 static tess_status give_up(tess_comm *c, int which, tess_request *r, tess_status why) {
     c->parts[which].ops->abort(c->parts[which].comm, why);
-    finish(c, which, r, NULL);
+    wait_part(c, which, r, NULL);
     return why;
 }
 
 /* ---- all_gather ----------------------------------------------------------------------------------- */
 
-static unsigned char *block(const two_steps *t, int32_t rank) {
-    return at(t->call->recv, (uint64_t)rank * kit_bytes(t->call));
+static unsigned char *block_of(const two_steps *t, int32_t rank) {
+    return byte_at(t->call->recv, (uint64_t)rank * kit_bytes(t->call));
 }
 
 static int32_t rounds_of(const two_steps *t) {
@@ -141,15 +141,15 @@ static int32_t rail_of(const two_steps *t, int32_t round) {
 static tess_collective gather_within(const two_steps *t, int32_t host, int32_t round) {
     const int32_t window = hosts_window(&t->c->layout, host, round);
     tess_collective c = *t->call;
-    c.send = block(t, window + t->c->layout.local);
-    c.recv = block(t, window);
+    c.send = block_of(t, window + t->c->layout.local);
+    c.recv = block_of(t, window);
     return c;
 }
 
 /* The blocks of this host. */
 static tess_collective gather_own(const two_steps *t) {
     tess_collective c = *t->call;
-    c.recv = block(t, t->c->layout.host * t->c->layout.each);
+    c.recv = block_of(t, t->c->layout.host * t->c->layout.each);
     return c;
 }
 
@@ -157,20 +157,21 @@ static tess_status post_chunk(two_steps *t, int32_t round, uint64_t k, uint64_t 
     const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
     tess_collective c = *t->call;
     c.count = left < chunk ? left : chunk;
-    c.send = at(t->call->send, k * chunk * bytes);
-    c.recv = at(t->call->scratch, (k & 1) * (uint64_t)t->c->layout.hosts * chunk * bytes);
-    return post(t->c, HOSTS_RAIL + round, &c, out, t->error);
+    c.send = byte_at(t->call->send, k * chunk * bytes);
+    c.recv = byte_at(t->call->scratch, (k & 1) * (uint64_t)t->c->layout.hosts * chunk * bytes);
+    return post_part(t->c, HOSTS_RAIL + round, &c, out, t->error);
 }
 
 static void place_chunk(const two_steps *t, int32_t round, uint64_t k, uint64_t chunk) {
     const hosts_layout *l = &t->c->layout;
     const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
     const uint64_t n = (left < chunk ? left : chunk) * bytes;
-    const unsigned char *from = at(t->call->scratch, (k & 1) * (uint64_t)l->hosts * chunk * bytes);
+    const unsigned char *from = byte_at(t->call->scratch, (k & 1) * (uint64_t)l->hosts * chunk * bytes);
     const int32_t rail = rail_of(t, round);
     for (int32_t h = 0; h < l->hosts; h++)
         if (h != l->host && hosts_has_block(l, h, rail))
-            memcpy(block(t, h * l->each + hosts_local_on(l, h, rail)) + k * chunk * bytes, from + (uint64_t)h * n, n);
+            memcpy(block_of(t, h * l->each + hosts_local_on(l, h, rail)) + k * chunk * bytes, from + (uint64_t)h * n,
+                   n);
 }
 
 /* Over the rail in chunks: while one travels, the one before is put in its places. */
@@ -183,7 +184,7 @@ static tess_status gather_between(two_steps *t, int32_t round) {
             s = post_chunk(t, round, k + 1, chunk, &next);
         if (s < 0)
             return give_up(t->c, HOSTS_RAIL + round, now, s);
-        s = finish(t->c, HOSTS_RAIL + round, now, t->error);
+        s = wait_part(t->c, HOSTS_RAIL + round, now, t->error);
         if (s == TESS_OK)
             place_chunk(t, round, k, chunk);
         else if (k + 1 < n)
@@ -217,13 +218,13 @@ static tess_status hand_on(two_steps *t) {
 static tess_status all_gather(two_steps *t) {
     const tess_collective own = gather_own(t);
     tess_request *r = NULL;
-    tess_status s = post(t->c, HOSTS_LOCAL, &own, &r, t->error);
+    tess_status s = post_part(t->c, HOSTS_LOCAL, &own, &r, t->error);
     if (s < 0)
         return s;
     s = gather_over_rails(t);
     if (s < 0)
         return give_up(t->c, HOSTS_LOCAL, r, s);
-    s = finish(t->c, HOSTS_LOCAL, r, t->error);
+    s = wait_part(t->c, HOSTS_LOCAL, r, t->error);
     return s < 0 ? s : hand_on(t);
 }
 
@@ -242,7 +243,7 @@ static tess_collective within_of(const tess_collective *call) {
 
 static void take_scratch(const two_steps *t, tess_collective *c) {
     c->send = t->call->scratch;
-    c->scratch = at(t->call->scratch, t->scratch->own);
+    c->scratch = byte_at(t->call->scratch, t->scratch->own);
     c->scratch_bytes = t->scratch->under;
 }
 
@@ -255,8 +256,8 @@ static tess_status sum_within(two_steps *t, int32_t round) {
     for (int32_t h = 0; h < l->hosts && s == TESS_OK; h++) {
         if (h == l->host && round > 0)
             continue; /* has no block on these rails: any sum will do */
-        c.send = at(t->call->send, (uint64_t)hosts_window(l, h, round) * block_bytes);
-        c.recv = at(t->call->scratch, (uint64_t)h * out);
+        c.send = byte_at(t->call->send, (uint64_t)hosts_window(l, h, round) * block_bytes);
+        c.recv = byte_at(t->call->scratch, (uint64_t)h * out);
         s = hosts_run_on(t->c, HOSTS_LOCAL, &c, t->error);
     }
     return s;
@@ -271,7 +272,7 @@ static tess_status sum_between(two_steps *t, int32_t round) {
         return TESS_OK;
     take_scratch(t, &c);
     if (!hosts_has_block(l, l->host, rail))
-        c.recv = at(t->call->scratch, round_up((uint64_t)l->hosts * kit_bytes(&c), ALIGN));
+        c.recv = byte_at(t->call->scratch, round_up((uint64_t)l->hosts * kit_bytes(&c), ALIGN));
     return hosts_run_on(t->c, HOSTS_RAIL + round, &c, t->error);
 }
 
@@ -303,7 +304,7 @@ static tess_status spread_segments(two_steps *t) {
         tess_collective c = *t->call;
         c.op = TESS_BROADCAST;
         c.send_dtype = t->call->recv_dtype;
-        c.send = c.recv = at(t->call->recv, part.first * bytes);
+        c.send = c.recv = byte_at(t->call->recv, part.first * bytes);
         c.count = part.count;
         c.flags = 0;
         c.scale = 1;
@@ -318,8 +319,8 @@ static tess_status add_segment(two_steps *t, int32_t round) {
     const segment mine = segment_of(t, rail < 0 ? 0 : rail);
     tess_collective c = between_of(t->call, t->c->layout.each);
     take_scratch(t, &c);
-    c.send = at(c.send, mine.first * tess_dtype_bytes(c.send_dtype));
-    c.recv = at(t->call->recv, mine.first * tess_dtype_bytes(c.recv_dtype));
+    c.send = byte_at(c.send, mine.first * tess_dtype_bytes(c.send_dtype));
+    c.recv = byte_at(t->call->recv, mine.first * tess_dtype_bytes(c.recv_dtype));
     c.count = mine.count;
     return rail < 0 || !mine.count ? TESS_OK : hosts_run_on(t->c, HOSTS_RAIL + round, &c, t->error);
 }
@@ -335,7 +336,7 @@ static tess_status all_reduce(two_steps *t) {
 
 /* ---- broadcast ------------------------------------------------------------------------------------ */
 
-static tess_status broadcast(two_steps *t) {
+static tess_status broadcast_blocks(two_steps *t) {
     const hosts_layout *l = &t->c->layout;
     const int32_t host = t->call->root / l->each, rail = hosts_rail(l, host, t->call->root % l->each, 0);
     const int32_t local = hosts_local_on(l, l->host, rail);
@@ -357,6 +358,6 @@ tess_status hosts_run_two_steps(tess_comm *c, const tess_collective *call, const
     case TESS_ALL_GATHER: return all_gather(&t);
     case TESS_REDUCE_SCATTER: return reduce_scatter(&t);
     case TESS_ALL_REDUCE: return all_reduce(&t);
-    default: return broadcast(&t);
+    default: return broadcast_blocks(&t);
     }
 }

@@ -6,7 +6,7 @@
 /* ---- requests ----------------------------------------------------------------------------------- */
 
 /* The communicator's stream goes on where `after` has come. */
-static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *after, tess_error *f) {
+static tess_status follow_stream(tess_comm *c, tess_request *r, const tess_stream *after, tess_error *f) {
     const tess_cuda *cu = c->gpu.cu;
     if (after->mem != TESS_MEM_CUDA)
         return TESS_OK;
@@ -15,8 +15,8 @@ static tess_status follow(tess_comm *c, tess_request *r, const tess_stream *afte
 }
 
 /* Announcements go with the request's first group; who waits, or the watcher, compares when the request has ended. */
-static tess_status announce(tess_comm *c, tess_request *r, const kit_announcement *own, struct nccl_words *words,
-                            tess_error *f) {
+static tess_status post_announcement(tess_comm *c, tess_request *r, const kit_announcement *own,
+                                     struct nccl_words *words, tess_error *f) {
     *r->own = *own;
     nccl_said_note(c, own);
     CUresult result = c->gpu.cu->cuMemcpyHtoDAsync(r->own_there, r->own, sizeof *own, c->gpu.stream);
@@ -24,7 +24,7 @@ static tess_status announce(tess_comm *c, tess_request *r, const kit_announcemen
     return nccl_cuda_ok(result, "cuMemcpyHtoDAsync", f);
 }
 
-static tess_status hear(tess_comm *c, tess_request *r, tess_error *f) {
+static tess_status fetch_announcements(tess_comm *c, tess_request *r, tess_error *f) {
     uint64_t bytes = (uint64_t)c->size * sizeof(kit_announcement);
     CUresult result = c->gpu.cu->cuMemcpyDtoHAsync(r->all, r->all_there, bytes, c->gpu.stream);
     r->compares = result == CUDA_SUCCESS;
@@ -47,19 +47,19 @@ static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_
     return s ? s : nccl_gate_leave(c, nccl_run_calls(&launch, calls, n, f), f);
 }
 
-static tess_status queue(tess_comm *c, tess_request *r, const tess_collective *calls, uint32_t n,
-                         const kit_announcement *own, int announces, tess_error *f) {
+static tess_status queue_calls(tess_comm *c, tess_request *r, const tess_collective *calls, uint32_t n,
+                               const kit_announcement *own, int announces, tess_error *f) {
     struct nccl_words words = { .own = NULL };
     tess_status s = TESS_OK;
     int compares = announces && c->size > 1;
     for (uint32_t i = 0; s == TESS_OK && i < n; i++)
-        s = follow(c, r, &calls[i].after, f);
+        s = follow_stream(c, r, &calls[i].after, f);
     if (s == TESS_OK && compares)
-        s = announce(c, r, own, &words, f);
+        s = post_announcement(c, r, own, &words, f);
     if (s == TESS_OK)
         s = run_calls(c, calls, n, &words, f);
     if (s == TESS_OK && compares)
-        s = hear(c, r, f);
+        s = fetch_announcements(c, r, f);
     return s ? s : nccl_cuda_ok(c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream), "cuEventRecord", f);
 }
 
@@ -70,7 +70,7 @@ static void wait_until_idle(tess_comm *c, int64_t late_ns) {
 }
 
 /* Whether ranks disagreed, which explains why NCCL failed: others saw it first and left. */
-static void explain(tess_comm *c, tess_error *f) {
+static void explain_failure(tess_comm *c, tess_error *f) {
     tess_error mismatch = { .struct_size = sizeof mismatch, .rank = -1 };
     if (!atomic_load(&c->stop) && nccl_compare_stalled(c, &mismatch) != TESS_OK)
         *f = mismatch;
@@ -84,9 +84,9 @@ static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint3
     if (s)
         return s;
     r->seq = own->seq;
-    s = queue(c, r, calls, n, own, announces, f);
+    s = queue_calls(c, r, calls, n, own, announces, f);
     if (s) {
-        explain(c, f);
+        explain_failure(c, f);
         nccl_fail_locked(c, f);
         nccl_failure(c, f);
         wait_until_idle(c, kit_now_ns() + A_SECOND);

@@ -3,12 +3,12 @@
  * are all there. One that hangs ends for nobody: then ranks put what they wait for into the key-value store. */
 #include "communicator.h"
 
-static kit_joining way(const tess_comm *c, int64_t timeout_ns) {
+static kit_joining joining_of(const tess_comm *c, int64_t timeout_ns) {
     return kit_joining_begin(c->settings->host, "nccl", c->prefix, timeout_ns);
 }
 
 /* The oldest announcement that has not ended, or the last. */
-static kit_announcement oldest(struct nccl_said *said) {
+static kit_announcement oldest_announcement(struct nccl_said *said) {
     kit_announcement at = { .op = 0 };
     pthread_mutex_lock(&said->lock);
     if (said->n > 0)
@@ -17,16 +17,16 @@ static kit_announcement oldest(struct nccl_said *said) {
     return at;
 }
 
-static void publish(tess_comm *c) {
-    kit_announcement at = oldest(&c->said);
+static void publish_oldest(tess_comm *c) {
+    kit_announcement at = oldest_announcement(&c->said);
     tess_error ignored = { .struct_size = sizeof ignored };
-    kit_joining w = way(c, -1);
+    kit_joining w = joining_of(c, -1);
     if (at.op)
         kit_joining_set(&w, "nccl-said", c->rank, &at, sizeof at, &ignored);
 }
 
 /* Finds this rank's announcement of that number. 0: there is none yet, or it is too long ago. */
-static int recall(struct nccl_said *said, uint64_t seq, kit_announcement *out) {
+static int find_announcement(struct nccl_said *said, uint64_t seq, kit_announcement *out) {
     pthread_mutex_lock(&said->lock);
     int known = seq < said->n && seq + NCCL_REMEMBERED >= said->n;
     if (known)
@@ -51,7 +51,7 @@ void nccl_said_ended(tess_comm *c, uint64_t seq) {
 tess_status nccl_compare(tess_comm *c, const tess_request *r, tess_error *f) {
     for (int i = 0; i < c->size; i++)
         if (kit_compare("nccl", &r->all[c->rank], c->rank, &r->all[i], i, f) != TESS_OK) {
-            publish(c); /* the others' data may not arrive any more, and their announcements with it */
+            publish_oldest(c); /* the others' data may not arrive any more, and their announcements with it */
             return f->code;
         }
     return TESS_OK;
@@ -61,14 +61,15 @@ tess_status nccl_compare_stalled(tess_comm *c, tess_error *f) {
     const int64_t patience_ns = 2000000; /* who has published nothing is no news */
     if (!c->settings->compares || c->size == 1)
         return TESS_OK;
-    publish(c);
+    publish_oldest(c);
     for (int i = 0; i < c->size; i++) {
-        kit_joining w = way(c, patience_ns);
+        kit_joining w = joining_of(c, patience_ns);
         kit_announcement mine, theirs;
         tess_error silent = { .struct_size = sizeof silent };
         if (i == c->rank || kit_joining_get(&w, "nccl-said", i, &theirs, sizeof theirs, &silent) != TESS_OK)
             continue;
-        if (recall(&c->said, theirs.seq, &mine) && kit_compare("nccl", &mine, c->rank, &theirs, i, f) != TESS_OK)
+        if (find_announcement(&c->said, theirs.seq, &mine) &&
+            kit_compare("nccl", &mine, c->rank, &theirs, i, f) != TESS_OK)
             return f->code;
     }
     return TESS_OK;

@@ -18,14 +18,14 @@ int nccl_hangs_unblocked(int version) {
     return version >= NCCL_VERSION(2, 26, 0) && version < NCCL_VERSION(2, 27, 0);
 }
 
-static void *find(void *handle, const char *name, int needed) {
+static void *find_symbol(void *handle, const char *name, int needed) {
     void *symbol = dlsym(handle, name);
     if (!symbol && needed && failure.code == TESS_OK)
         tess_plugin_fail(&failure, TESS_E_VERSION, "nccl: libnccl.so.2 has no %s: NCCL 2.18 or later is needed", name);
     return symbol;
 }
 
-static void load(void) {
+static void load_library(void) {
     char text[24];
     void *handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) {
@@ -38,7 +38,7 @@ static void load(void) {
     /* ISO C has no cast from an object's to a function's address. */
 #define GET(name, needed)                                                                                              \
     {                                                                                                                  \
-        void *symbol = find(handle, #name, needed);                                                                    \
+        void *symbol = find_symbol(handle, #name, needed);                                                             \
         memcpy(&library.name, &symbol, sizeof symbol);                                                                 \
     }
 #define GET_NEEDED(name) GET(name, 1)
@@ -60,7 +60,7 @@ static void load(void) {
 }
 
 tess_status nccl_library_get(const struct nccl_library **out, tess_error *f) {
-    pthread_once(&once, load);
+    pthread_once(&once, load_library);
     if (failure.code != TESS_OK) {
         *f = failure;
         return f->code;

@@ -17,7 +17,7 @@ static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, s
     return comm ? c->gpu.lib->ncclCommRegister(comm, at, bytes, &reg->handle) : ncclInvalidUsage;
 }
 
-static tess_status allocate(tess_comm *c, uint64_t bytes, void **out, struct registration *reg, tess_error *f) {
+static tess_status allocate_memory(tess_comm *c, uint64_t bytes, void **out, struct registration *reg, tess_error *f) {
     if (c->gpu.lib->ncclMemAlloc) {
         ncclResult_t r = c->gpu.lib->ncclMemAlloc(out, bytes);
         if (r == ncclUnhandledCudaError || r == ncclSystemError)
@@ -44,7 +44,7 @@ tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, t
     pthread_mutex_lock(&c->lock);
     tess_status s = nccl_enter(&c->gpu, f);
     if (s == TESS_OK) {
-        s = allocate(c, bytes, &out->ptr, reg, f);
+        s = allocate_memory(c, bytes, &out->ptr, reg, f);
         if (s == TESS_OK && c->gpu.lib->ncclCommRegister && register_with_nccl(c, out->ptr, bytes, reg) != ncclSuccess)
             kit_log(c->settings->host, 1, "nccl",
                     "%llu bytes could not be registered with NCCL and are used as they are", (unsigned long long)bytes);
@@ -93,7 +93,7 @@ static void let_go(tess_comm *c, const struct registration *reg) {
 }
 
 /* The registration, and with `ptr` the memory. */
-static void drop(tess_comm *c, struct registration *reg, void *ptr) {
+static void drop_registration(tess_comm *c, struct registration *reg, void *ptr) {
     tess_error ignored = { .struct_size = sizeof ignored };
     pthread_mutex_lock(&c->lock);
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
@@ -109,10 +109,10 @@ static void drop(tess_comm *c, struct registration *reg, void *ptr) {
 }
 
 void nccl_memory_deregister(tess_comm *c, void *which) {
-    drop(c, which, NULL);
+    drop_registration(c, which, NULL);
 }
 
 void nccl_memory_release(tess_comm *c, tess_buffer *buffer) {
-    drop(c, buffer->reg, buffer->ptr);
+    drop_registration(c, buffer->reg, buffer->ptr);
     buffer->ptr = buffer->reg = NULL;
 }

@@ -29,7 +29,7 @@ static ncclRedOp_t redop_of(uint32_t redop) {
 /* ---- groups ------------------------------------------------------------------------------------- */
 
 /* A call inside a group; a failure is kept until the group has ended. */
-static void note(tess_error *f, const struct nccl_launch *l, ncclResult_t r, const char *call) {
+static void note_result(tess_error *f, const struct nccl_launch *l, ncclResult_t r, const char *call) {
     if (r != ncclSuccess && f->code == TESS_OK)
         nccl_failed(f, l->lib, r, call);
 }
@@ -41,8 +41,8 @@ static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
     if (r != ncclSuccess)
         return nccl_failed(f, l->lib, r, "ncclGroupStart");
     if (words->own)
-        note(f, l, l->lib->ncclAllGather(words->own, words->all, words->bytes, ncclUint8, l->comm, l->stream),
-             "ncclAllGather");
+        note_result(f, l, l->lib->ncclAllGather(words->own, words->all, words->bytes, ncclUint8, l->comm, l->stream),
+                    "ncclAllGather");
     words->own = NULL;
     return TESS_OK;
 }
@@ -60,7 +60,7 @@ static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
 
 /* ---- our kernel --------------------------------------------------------------------------------- */
 
-static tess_status launch(const struct nccl_launch *l, tess_nccl_reduce_args *args, tess_error *f) {
+static tess_status launch_reduction(const struct nccl_launch *l, tess_nccl_reduce_args *args, tess_error *f) {
     enum { THREADS = 256, MOST_BLOCKS = 4096 };
     uint64_t blocks = (args->elems + THREADS - 1) / THREADS;
     void *params[] = { args };
@@ -71,7 +71,7 @@ static tess_status launch(const struct nccl_launch *l, tess_nccl_reduce_args *ar
     return nccl_cuda_ok(r, "cuLaunchKernel", f);
 }
 
-static tess_nccl_reduce_args reduction(const tess_collective *c, uint32_t n) {
+static tess_nccl_reduce_args reduction_args(const tess_collective *c, uint32_t n) {
     return (tess_nccl_reduce_args){ .n = n,
                                     .scale = c->scale,
                                     .in_dtype = c->send_dtype,
@@ -83,14 +83,14 @@ static tess_nccl_reduce_args reduction(const tess_collective *c, uint32_t n) {
 /* Sums `elems` of own and of what the others sent into the scratch; both `own` and `out` begin at this piece. */
 static tess_status sum_piece(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
                              const void *own, void *out, uint64_t elems, tess_error *f) {
-    tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
+    tess_nccl_reduce_args args = reduction_args(c, (uint32_t)l->size);
     args.others = c->scratch;
     args.own = own;
     args.own_rank = (uint32_t)l->rank;
     args.stride_bytes = way->stride_bytes;
     args.out = out;
     args.elems = elems;
-    return launch(l, &args, f);
+    return launch_reduction(l, &args, f);
 }
 
 /* ---- reductions in pairs ------------------------------------------------------------------------ */
@@ -113,14 +113,15 @@ static tess_status trade_piece(const struct nccl_launch *l, const tess_collectiv
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
         uint64_t theirs = part_of(way, total, to, at), slot = (uint64_t)(from < l->rank ? from : from - 1);
         if (theirs)
-            note(f, l,
-                 l->lib->ncclSend((const char *)c->send + ((uint64_t)to * block + at) * bytes, theirs, dtype, to,
-                                  l->comm, l->stream),
-                 "ncclSend");
+            note_result(f, l,
+                        l->lib->ncclSend((const char *)c->send + ((uint64_t)to * block + at) * bytes, theirs, dtype, to,
+                                         l->comm, l->stream),
+                        "ncclSend");
         if (mine)
-            note(f, l,
-                 l->lib->ncclRecv((char *)c->scratch + slot * way->stride_bytes, mine, dtype, from, l->comm, l->stream),
-                 "ncclRecv");
+            note_result(
+                f, l,
+                l->lib->ncclRecv((char *)c->scratch + slot * way->stride_bytes, mine, dtype, from, l->comm, l->stream),
+                "ncclRecv");
     }
     return end_group(l, f);
 }
@@ -153,13 +154,15 @@ static tess_status share_blocks(const struct nccl_launch *l, const tess_collecti
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
         uint64_t theirs = part_of(&whole, c->count, from, 0);
         if (mine)
-            note(f, l,
-                 l->lib->ncclSend(recv + (uint64_t)l->rank * way->block * bytes, mine, dtype, to, l->comm, l->stream),
-                 "ncclSend");
+            note_result(
+                f, l,
+                l->lib->ncclSend(recv + (uint64_t)l->rank * way->block * bytes, mine, dtype, to, l->comm, l->stream),
+                "ncclSend");
         if (theirs)
-            note(f, l,
-                 l->lib->ncclRecv(recv + (uint64_t)from * way->block * bytes, theirs, dtype, from, l->comm, l->stream),
-                 "ncclRecv");
+            note_result(
+                f, l,
+                l->lib->ncclRecv(recv + (uint64_t)from * way->block * bytes, theirs, dtype, from, l->comm, l->stream),
+                "ncclRecv");
     }
     return end_group(l, f);
 }
@@ -179,15 +182,15 @@ static tess_status all_reduce_in_pairs(const struct nccl_launch *l, const tess_c
 static tess_status all_reduce_everywhere(const struct nccl_launch *l, const tess_collective *c,
                                          const struct nccl_way *way, tess_error *f) {
     TRY(begin_group(l, f));
-    note(f, l, l->lib->ncclAllGather(c->send, c->scratch, way->stride_bytes, ncclUint8, l->comm, l->stream),
-         "ncclAllGather");
+    note_result(f, l, l->lib->ncclAllGather(c->send, c->scratch, way->stride_bytes, ncclUint8, l->comm, l->stream),
+                "ncclAllGather");
     TRY(end_group(l, f));
-    tess_nccl_reduce_args args = reduction(c, (uint32_t)l->size);
+    tess_nccl_reduce_args args = reduction_args(c, (uint32_t)l->size);
     args.others = c->scratch;
     args.stride_bytes = way->stride_bytes;
     args.out = c->recv;
     args.elems = c->count;
-    return launch(l, &args, f);
+    return launch_reduction(l, &args, f);
 }
 
 /* ---- NCCL's own --------------------------------------------------------------------------------- */
@@ -219,9 +222,10 @@ static void call_in_pairs(const struct nccl_launch *l, const tess_collective *c,
     char *recv = c->recv;
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
-        note(f, l, l->lib->ncclSend(send + (uint64_t)to * bytes, c->count, dtype, to, l->comm, l->stream), "ncclSend");
-        note(f, l, l->lib->ncclRecv(recv + (uint64_t)from * bytes, c->count, dtype, from, l->comm, l->stream),
-             "ncclRecv");
+        note_result(f, l, l->lib->ncclSend(send + (uint64_t)to * bytes, c->count, dtype, to, l->comm, l->stream),
+                    "ncclSend");
+        note_result(f, l, l->lib->ncclRecv(recv + (uint64_t)from * bytes, c->count, dtype, from, l->comm, l->stream),
+                    "ncclRecv");
     }
 }
 
@@ -234,12 +238,13 @@ static tess_status copy_own_block(const struct nccl_launch *l, const tess_collec
 }
 
 /* In place, or from the scratch when recv is added to. */
-static tess_status finish(const struct nccl_launch *l, const tess_collective *c, const void *from, tess_error *f) {
-    tess_nccl_reduce_args args = reduction(c, 1);
+static tess_status finish_result(const struct nccl_launch *l, const tess_collective *c, const void *from,
+                                 tess_error *f) {
+    tess_nccl_reduce_args args = reduction_args(c, 1);
     args.others = from;
     args.out = c->recv;
     args.elems = c->count;
-    return launch(l, &args, f);
+    return launch_reduction(l, &args, f);
 }
 
 static tess_status then_finished(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
@@ -247,9 +252,9 @@ static tess_status then_finished(const struct nccl_launch *l, const tess_collect
     void *to = c->flags & KIT_ADD ? c->scratch : c->recv;
     TRY(begin_group(l, f));
     ncclResult_t r = call_plainly(l, c, to, &name);
-    note(f, l, r, name);
+    note_result(f, l, r, name);
     TRY(end_group(l, f));
-    return finish(l, c, to, f);
+    return finish_result(l, c, to, f);
 }
 
 /* ---- several calls ------------------------------------------------------------------------------ */
@@ -266,16 +271,17 @@ static struct span span_of(const tess_collective *c, int size, int out) {
     return (struct span){ at, at + (whole ? w : 1) * bytes };
 }
 
-static int touch(struct span a, struct span b) {
+static int spans_touch(struct span a, struct span b) {
     return a.from < b.to && b.from < a.to;
 }
 
 /* Whether `c` reads or writes what one of the calls before it writes, or writes what one reads. */
-static int depends(const tess_collective *calls, uint32_t first, uint32_t i, int size) {
+static int depends_on_earlier(const tess_collective *calls, uint32_t first, uint32_t i, int size) {
     struct span in = span_of(&calls[i], size, 0), out = span_of(&calls[i], size, 1);
     for (uint32_t k = first; k < i; k++) {
         struct span earlier_out = span_of(&calls[k], size, 1);
-        if (touch(earlier_out, in) || touch(earlier_out, out) || touch(span_of(&calls[k], size, 0), out))
+        if (spans_touch(earlier_out, in) || spans_touch(earlier_out, out) ||
+            spans_touch(span_of(&calls[k], size, 0), out))
             return 1;
     }
     return 0;
@@ -290,7 +296,7 @@ static uint32_t group_at(const struct nccl_launch *l, const tess_collective *cal
     enum { MOST = 32 };
     uint32_t end = first;
     while (end < n && end - first < MOST && may_be_grouped(nccl_way_of(&calls[end], l->size, l->deterministic).how) &&
-           !depends(calls, first, end, l->size))
+           !depends_on_earlier(calls, first, end, l->size))
         end++;
     return end - first;
 }
@@ -302,7 +308,7 @@ static tess_status run_group(const struct nccl_launch *l, const tess_collective 
         if (how == NCCL_PLAIN) {
             const char *name;
             ncclResult_t r = call_plainly(l, &calls[i], calls[i].recv, &name);
-            note(f, l, r, name);
+            note_result(f, l, r, name);
         } else if (how == NCCL_PAIRS) {
             call_in_pairs(l, &calls[i], f);
         }
@@ -317,7 +323,7 @@ static tess_status run_group(const struct nccl_launch *l, const tess_collective 
 static tess_status run_one(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
     struct nccl_way way = nccl_way_of(c, l->size, l->deterministic);
     switch (way.how) {
-    case NCCL_ALONE: return finish(l, c, c->send, f);
+    case NCCL_ALONE: return finish_result(l, c, c->send, f);
     case NCCL_THEN_FINISHED: return then_finished(l, c, f);
     case NCCL_SCATTERED: return reduce_scatter(l, c, &way, f);
     case NCCL_ALL_EVERYWHERE: return all_reduce_everywhere(l, c, &way, f);

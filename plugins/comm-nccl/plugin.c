@@ -10,7 +10,7 @@ static void close_plugin(void *ctx) {
 
 /* ---- what it can do ----------------------------------------------------------------------------- */
 
-static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
+static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const struct nccl_settings *settings = ctx;
     (void)comm;
     const uint32_t can =
@@ -22,7 +22,7 @@ static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     return TESS_OK;
 }
 
-static tess_status need(void *ctx, const tess_plan_env *env, const tess_collective *call, tess_need *out) {
+static tess_status nccl_need(void *ctx, const tess_plan_env *env, const tess_collective *call, tess_need *out) {
     enum { REQUESTS = 128 };
     const struct nccl_settings *settings = ctx;
     tess_collective c = kit_take_call(call, call->struct_size);
@@ -39,7 +39,7 @@ static tess_status need(void *ctx, const tess_plan_env *env, const tess_collecti
 }
 
 /* Rough figures of GPUs that NVLink joins, else of one 400 Gb/s adapter per GPU. */
-static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
+static tess_status nccl_cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
     (void)ctx;
     tess_collective c = kit_take_call(call, call->struct_size);
     int one_host = env->ranks_per_host <= 0 || env->ranks_per_host >= env->nranks;
@@ -58,7 +58,7 @@ static tess_status cost(void *ctx, const tess_plan_env *env, const tess_collecti
 
 /* ---- making and ending -------------------------------------------------------------------------- */
 
-static tess_status init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
+static tess_status nccl_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_comm *c = NULL;
     tess_status s = kit_check_place("nccl", config, &f);
@@ -82,8 +82,8 @@ static void name_group(tess_comm *parent, const char *group, int32_t color, char
     snprintf(out, room, "%.150s.%d.%d", group ? group : parent->prefix, ++parent->splits, (int)color);
 }
 
-static tess_status split(tess_comm *parent, int32_t color, int32_t key, const tess_comm_config *config, tess_comm **out,
-                         tess_error *error) {
+static tess_status nccl_split(tess_comm *parent, int32_t color, int32_t key, const tess_comm_config *config,
+                              tess_comm **out, tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     char group[200];
     tess_comm_config mine = { .struct_size = sizeof mine,
@@ -116,7 +116,7 @@ err:
     return tess_plugin_copy_error(error, &f);
 }
 
-static tess_status finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {
+static tess_status nccl_finalize(tess_comm *comm, int64_t timeout_ns, tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     return nccl_comm_finalize(comm, timeout_ns, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
@@ -128,7 +128,7 @@ static tess_status abort_comm(tess_comm *comm, tess_status why) {
     return TESS_OK;
 }
 
-static tess_status health(tess_comm *comm, tess_error *error) {
+static tess_status nccl_health(tess_comm *comm, tess_error *error) {
     tess_error f = { .struct_size = sizeof f };
     return nccl_failure(comm, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
@@ -172,20 +172,20 @@ static void mem_free(tess_comm *comm, tess_buffer *buffer) {
 
 /* ---- requests ----------------------------------------------------------------------------------- */
 
-static tess_status post(tess_comm *comm, const tess_collective *calls, uint32_t n, tess_request **out,
-                        tess_error *error) {
+static tess_status nccl_post(tess_comm *comm, const tess_collective *calls, uint32_t n, tess_request **out,
+                             tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     return nccl_comm_post(comm, calls, n, out, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
-static tess_status wait(tess_request *request, int64_t timeout_ns, tess_error *error) {
+static tess_status nccl_wait(tess_request *request, int64_t timeout_ns, tess_error *error) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     tess_status s = nccl_comm_wait(request, timeout_ns, &f);
     return s < 0 ? tess_plugin_copy_error(error, &f) : s;
 }
 
-static tess_status test(tess_request *request, tess_error *error) {
-    return wait(request, 0, error);
+static tess_status nccl_test(tess_request *request, tess_error *error) {
+    return nccl_wait(request, 0, error);
 }
 
 static tess_status wait_stream(tess_request *request, const tess_stream *stream, tess_error *error) {
@@ -206,22 +206,22 @@ static const tess_comm_ops comm_ops = {
     .abi_minor = TESS_ABI_MINOR,
     .close = close_plugin,
     .options = nccl_settings_options,
-    .query = query,
-    .need = need,
-    .cost = cost,
-    .init = init,
-    .split = split,
-    .finalize = finalize,
+    .query = nccl_query,
+    .need = nccl_need,
+    .cost = nccl_cost,
+    .init = nccl_init,
+    .split = nccl_split,
+    .finalize = nccl_finalize,
     .destroy = nccl_comm_destroy,
     .abort = abort_comm,
-    .health = health,
+    .health = nccl_health,
     .mem_alloc = mem_alloc,
     .mem_free = mem_free,
     .mem_register = mem_register,
     .mem_deregister = mem_deregister,
-    .post = post,
-    .test = test,
-    .wait = wait,
+    .post = nccl_post,
+    .test = nccl_test,
+    .wait = nccl_wait,
     .wait_stream = wait_stream,
     .request_free = request_free,
 };

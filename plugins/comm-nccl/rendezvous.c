@@ -30,8 +30,8 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
 }
 
 /* One GPU for each rank, and one version of NCCL for all. */
-static void compare(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
-                    struct join_result *v) {
+static void compare_records(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
+                            struct join_result *v) {
     char text_a[24], text_b[24];
     if (memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0) {
         v->status = TESS_E_INVALID;
@@ -49,8 +49,8 @@ static void compare(const struct rank_record *a, int rank_a, const struct rank_r
 }
 
 /* Rank 0: reads every record and decides for all. */
-static tess_status decide(const tess_comm *c, const kit_joining *j, const struct rank_record *own,
-                          struct join_result *v, tess_error *f) {
+static tess_status decide_for_all(const tess_comm *c, const kit_joining *j, const struct rank_record *own,
+                                  struct join_result *v, tess_error *f) {
     enum { KEPT = 64 }; /* compared with who comes next: ranks of one host are neighbours */
     struct rank_record records[KEPT];
     memset(v, 0, sizeof *v);
@@ -61,7 +61,7 @@ static tess_status decide(const tess_comm *c, const kit_joining *j, const struct
         if (s)
             return s;
         for (int i = 0; i < KEPT && i < rank && v->status == TESS_OK; i++)
-            compare(&records[(rank - 1 - i) % KEPT], rank - 1 - i, &record, rank, v);
+            compare_records(&records[(rank - 1 - i) % KEPT], rank - 1 - i, &record, rank, v);
         records[rank % KEPT] = record;
     }
     ncclResult_t r = v->status == TESS_OK ? c->gpu.lib->ncclGetUniqueId(&v->id) : ncclSuccess;
@@ -88,7 +88,7 @@ tess_status nccl_meet(const tess_comm *c, ncclUniqueId *id, int64_t late_ns, tes
     struct join_result v;
     tess_status s = fill_record(c, &own, f);
     if (s == TESS_OK && c->rank == 0)
-        s = decide(c, &j, &own, &v, f);
+        s = decide_for_all(c, &j, &own, &v, f);
     else if (s == TESS_OK)
         s = kit_joining_set(&j, RECORD, c->rank, &own, sizeof own, f);
     if (s == TESS_OK && c->rank == 0 && c->size > 1)

@@ -107,7 +107,7 @@ static void end_first(tess_comm *c, const tess_error *f) {
 }
 
 /* Whether the event has passed; a device that fails has passed everything. */
-static int passed(tess_comm *c, CUevent event) {
+static int event_passed(tess_comm *c, CUevent event) {
     tess_error f = { .struct_size = sizeof f };
     CUresult r = c->gpu.cu->cuEventQuery(event);
     if (r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_READY)
@@ -118,7 +118,7 @@ static int passed(tess_comm *c, CUevent event) {
 }
 
 /* Compares the announcements of all ranks, once they are there. */
-static void judge(tess_comm *c, tess_request *r) {
+static void compare_request(tess_comm *c, tess_request *r) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     if (!r->compares || nccl_failure(c, &f) != TESS_OK)
         return;
@@ -131,9 +131,9 @@ void nccl_sweep(tess_comm *c) {
     while (c->head) {
         tess_request *r = c->head;
         tess_error f = { .struct_size = sizeof f, .rank = -1 };
-        if (!passed(c, r->ended))
+        if (!event_passed(c, r->ended))
             break;
-        judge(c, r);
+        compare_request(c, r);
         end_first(c, nccl_failure(c, &f) != TESS_OK ? &f : NULL);
     }
 }

@@ -4,7 +4,7 @@
 /* ---- calls that do not block -------------------------------------------------------------------- */
 
 /* Asks until it is through; gives up when `c` is stopped, the run is ending, or at `late_ns`. */
-static tess_status settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const char *call, tess_error *f) {
+static tess_status await_setup(tess_comm *c, ncclComm_t which, int64_t late_ns, const char *call, tess_error *f) {
     for (int64_t nap_ns = 2000;; nap_ns = nap_ns < 500000 ? 2 * nap_ns : nap_ns) {
         ncclResult_t state = ncclInProgress, r = c->gpu.lib->ncclCommGetAsyncError(which, &state);
         if (r != ncclSuccess)
@@ -22,9 +22,9 @@ static tess_status settle(tess_comm *c, ncclComm_t which, int64_t late_ns, const
     }
 }
 
-static tess_status settled(tess_comm *c, ncclComm_t which, ncclResult_t r, int64_t late_ns, const char *call,
-                           tess_error *f) {
-    return r == ncclSuccess || r == ncclInProgress ? settle(c, which, late_ns, call, f)
+static tess_status await_result(tess_comm *c, ncclComm_t which, ncclResult_t r, int64_t late_ns, const char *call,
+                                tess_error *f) {
+    return r == ncclSuccess || r == ncclInProgress ? await_setup(c, which, late_ns, call, f)
                                                    : nccl_failed(f, c->gpu.lib, r, call);
 }
 
@@ -48,8 +48,8 @@ static tess_status split_off(tess_comm *c, ncclComm_t parent, int color, int key
     ncclConfig_t config = config_of(blocks);
     config.splitShare = 1;
     ncclResult_t r = c->gpu.lib->ncclCommSplit(parent, color, key, out, &config);
-    tess_status s = settled(c, parent, r, late_ns, "ncclCommSplit", f);
-    return s || !*out ? s : settle(c, *out, late_ns, "ncclCommSplit", f);
+    tess_status s = await_result(c, parent, r, late_ns, "ncclCommSplit", f);
+    return s || !*out ? s : await_setup(c, *out, late_ns, "ncclCommSplit", f);
 }
 
 /* The one that works, of all ranks of the one that was set up. */
@@ -123,14 +123,14 @@ static tess_status found_blocking(tess_comm *c, ncclUniqueId id, tess_error *f) 
     return r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclCommInitRankConfig");
 }
 
-static tess_status found(tess_comm *c, ncclUniqueId id, int64_t late_ns, tess_error *f) {
+static tess_status make_first_comm(tess_comm *c, ncclUniqueId id, int64_t late_ns, tess_error *f) {
     ncclConfig_t config = config_of(0);
     if (always_blocks(c))
         return found_blocking(c, id, f);
     ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&c->setup, c->size, id, c->rank, &config);
     if (r != ncclSuccess && r != ncclInProgress)
         c->setup = NULL;
-    tess_status s = settled(c, c->setup, r, late_ns, "ncclCommInitRankConfig", f);
+    tess_status s = await_result(c, c->setup, r, late_ns, "ncclCommInitRankConfig", f);
     return s ? s : make_worker(c, late_ns, f);
 }
 
@@ -142,7 +142,7 @@ tess_status nccl_found(tess_comm *c, tess_error *f) {
         s = nccl_enter(&c->gpu, f);
     if (s)
         return s;
-    s = found(c, id, late, f);
+    s = make_first_comm(c, id, late, f);
     nccl_leave(&c->gpu);
     return s;
 }
@@ -157,5 +157,5 @@ tess_status nccl_dissolve(tess_comm *c, int64_t late_ns, tess_error *f) {
     if (s || !c->setup)
         return s;
     r = c->gpu.lib->ncclCommFinalize(c->setup);
-    return settled(c, c->setup, r, late_ns, "ncclCommFinalize", f);
+    return await_result(c, c->setup, r, late_ns, "ncclCommFinalize", f);
 }

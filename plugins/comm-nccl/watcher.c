@@ -118,7 +118,7 @@ struct patience { /* since when nothing has moved */
     int64_t look_ns, every_ns;
 };
 
-static int moved(tess_comm *c, struct patience *p) {
+static int has_moved(tess_comm *c, struct patience *p) {
     pthread_mutex_lock(&c->said.lock);
     int same = p->announced == c->said.n && p->ended == c->said.ended;
     p->announced = c->said.n;
@@ -132,7 +132,7 @@ static int moved(tess_comm *c, struct patience *p) {
 static void watch_stall(tess_comm *c, struct patience *p) {
     const int64_t first_ns = 400000000, most_ns = 1600000000;
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
-    if (moved(c, p) || p->announced == p->ended) {
+    if (has_moved(c, p) || p->announced == p->ended) {
         p->every_ns = first_ns;
         p->look_ns = kit_now_ns() + first_ns;
         return;
@@ -158,7 +158,7 @@ static int watch_once(tess_comm *c, struct patience *p) {
     return more;
 }
 
-static void watch(void *arg) {
+static void watcher_work(void *arg) {
     enum { EVERY_NS = 1000000 };
     tess_comm *c = arg;
     struct patience p = { .announced = 0 };
@@ -179,7 +179,7 @@ static void watch(void *arg) {
 }
 
 tess_status nccl_watcher_start(tess_comm *c, tess_error *f) {
-    tess_status s = kit_thread_start(&c->watcher, c->settings->host, "nccl", "tess-nccl-watch", watch, c, f);
+    tess_status s = kit_thread_start(&c->watcher, c->settings->host, "nccl", "tess-nccl-watch", watcher_work, c, f);
     c->watching = s == TESS_OK;
     return s;
 }

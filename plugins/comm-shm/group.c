@@ -35,7 +35,7 @@ static int make_file(const char *name) {
 }
 
 /* Growing past RLIMIT_FSIZE would raise a signal, so it is looked at first. */
-static tess_status grow(int fd, uint64_t bytes, tess_error *e) {
+static tess_status grow_file(int fd, uint64_t bytes, tess_error *e) {
     struct rlimit limit = { 0 };
     getrlimit(RLIMIT_FSIZE, &limit);
     if (limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
@@ -142,9 +142,9 @@ static void *map_at(int fd, uint64_t offset, uint64_t bytes, uint64_t align, int
 }
 
 /* Pages are obtained now, so that there being none is an error here and no signal later. */
-static tess_status back(struct shm_group *g, struct shm_region r, uint64_t align, void **out, tess_error *e) {
+static tess_status back_region(struct shm_group *g, struct shm_region r, uint64_t align, void **out, tess_error *e) {
     int fd = g->ranks[g->rank].arena_fd;
-    tess_status s = grow(fd, r.offset + r.bytes, e);
+    tess_status s = grow_file(fd, r.offset + r.bytes, e);
     if (s)
         return s;
     while (fallocate(fd, 0, (off_t)r.offset, (off_t)r.bytes) != 0)
@@ -160,7 +160,7 @@ static tess_status back(struct shm_group *g, struct shm_region r, uint64_t align
     return TESS_OK;
 }
 
-static struct shm_own_region *unused(struct shm_group *g) {
+static struct shm_own_region *unused_region(struct shm_group *g) {
     for (int i = 0; i < SHM_OWN_REGIONS; i++)
         if (!g->own[i].at)
             return &g->own[i];
@@ -176,9 +176,9 @@ tess_status shm_arena_alloc(struct shm_group *g, uint64_t bytes, uint64_t align,
     align = align < PAGE ? PAGE : align;
     align = bytes >= HUGE_PAGE && align < HUGE_PAGE ? HUGE_PAGE : align;
     pthread_mutex_lock(&g->lock);
-    struct shm_own_region *slot = unused(g);
+    struct shm_own_region *slot = unused_region(g);
     struct shm_region r = { round_up(g->arena_end, align), bytes };
-    tess_status s = slot ? back(g, r, align, &at, e)
+    tess_status s = slot ? back_region(g, r, align, &at, e)
                          : tess_plugin_fail(e, TESS_E_NOMEM, "shm: more than %d pieces of memory", SHM_OWN_REGIONS);
     if (s == TESS_OK) {
         *slot = (struct shm_own_region){ r, at };
@@ -266,7 +266,7 @@ const void *shm_arena_at(struct shm_group *g, int rank, const struct shm_region 
 
 tess_status shm_table_reserve(struct shm_group *g, uint64_t bytes, uint64_t *offset, tess_error *e) {
     pthread_mutex_lock(&g->lock);
-    tess_status s = grow(g->ranks[g->rank].table_fd, g->table_end + bytes, e);
+    tess_status s = grow_file(g->ranks[g->rank].table_fd, g->table_end + bytes, e);
     if (s == TESS_OK) {
         *offset = g->table_end;
         g->table_end += bytes;

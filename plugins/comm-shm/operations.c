@@ -13,7 +13,7 @@ enum { EAGER_BYTES = 16 << 10 };
 
 /* Every rank announces what it is about to do, and goes on when all have announced the same. So every rank finds a
  * mismatch, before any data is used. */
-static tess_status agree(struct shm_operations *o, const struct shm_announcement *mine, tess_error *e) {
+static tess_status agree_on_call(struct shm_operations *o, const struct shm_announcement *mine, tess_error *e) {
     struct shm_table *t = o->table;
     uint64_t number = o->calls++;
     t->slots[t->rank].announced[number & 1] = *mine;
@@ -28,7 +28,7 @@ tess_status shm_run_meeting(struct shm_operations *o, uint32_t op, tess_error *e
     struct shm_announcement a;
     memset(&a, 0, sizeof a);
     a.call = kit_announce_own(op, (uint64_t)o->table->size, o->calls);
-    return agree(o, &a, e);
+    return agree_on_call(o, &a, e);
 }
 
 /* ---- what is read from whom ----------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ static tess_status move_round(struct shm_run *run, uint64_t k) {
 /* ---- one call ------------------------------------------------------------------------------------- */
 
 /* Makes this rank's announcement. Its first round is staged before, so that it comes with the announcement. */
-static tess_status prepare(struct shm_run *run, struct shm_announcement *mine) {
+static tess_status prepare_announcement(struct shm_run *run, struct shm_announcement *mine) {
     const tess_collective *c = &run->c;
     memset(mine, 0, sizeof *mine);
     mine->call = kit_announce(c, 1, run->number);
@@ -153,7 +153,7 @@ static tess_status prepare(struct shm_run *run, struct shm_announcement *mine) {
 }
 
 /* No other rank's memory is read from here on; this one's is the caller's again when nobody reads it. */
-static tess_status leave(struct shm_run *run, int lent) {
+static tess_status leave_call(struct shm_run *run, int lent) {
     struct shm_table *t = run->table;
     tess_status s = shm_still_here(t, run->read, run->error);
     if (s)
@@ -173,13 +173,13 @@ tess_status shm_run_call(struct shm_operations *o, const tess_collective *c, tes
     run.error = e;
     run.stream = kit_bytes(c) * (c->op == TESS_ALL_GATHER || c->op == TESS_ALL_TO_ALL ? (uint64_t)o->table->size : 1) >=
                  STREAM_BYTES;
-    tess_status s = prepare(&run, &mine);
+    tess_status s = prepare_announcement(&run, &mine);
     if (s == TESS_OK)
-        s = agree(o, &mine, e);
+        s = agree_on_call(o, &mine, e);
     if (s == TESS_OK)
         s = take_places(&run);
     if (s == TESS_OK && run.in.bytes > 0)
         s = kit_reduces(c) ? shm_run_reduction(&run) : shm_read_rounds(&run, &run.in, 1, move_round);
     o->rounds += run.in.rounds + run.out.rounds;
-    return s ? s : leave(&run, mine.send.region.bytes || mine.recv.region.bytes);
+    return s ? s : leave_call(&run, mine.send.region.bytes || mine.recv.region.bytes);
 }

@@ -36,7 +36,7 @@ struct rendezvous {
 };
 
 /* No descriptors left is this process's own failure. */
-static tess_status broken(struct rendezvous *m, int rank, const char *what) {
+static tess_status fail_broken(struct rendezvous *m, int rank, const char *what) {
     if (errno == EMFILE || errno == ENFILE)
         return tess_plugin_fail(m->error, TESS_E_SYSTEM, "shm: %s rank %d: %s (ulimit -n)", what, rank,
                                 strerror(errno));
@@ -226,12 +226,12 @@ static tess_status collect_and_hand_out(struct rendezvous *m) {
             return s;
         wait_readable(m->listener);
         if ((one = accept_one(m)) < 0)
-            return broken(m, missing, "cannot take the descriptors of");
+            return fail_broken(m, missing, "cannot take the descriptors of");
     }
     list_fds(m->group, fds);
     for (int rank = 1; rank < m->group->size; rank++)
         if (!send_fds(m, m->sockets[rank], fds, 2 * m->group->size))
-            return broken(m, rank, "cannot hand the descriptors to");
+            return fail_broken(m, rank, "cannot hand the descriptors to");
     return TESS_OK;
 }
 
@@ -243,7 +243,7 @@ static tess_status connect_to_first(struct rendezvous *m) {
     if (fd < 0)
         return tess_plugin_fail(m->error, TESS_E_SYSTEM, "shm: no socket: %s", strerror(errno));
     if (connect(fd, (struct sockaddr *)&at, bytes) != 0)
-        return broken(m, 0, "cannot reach (is it in another network namespace?)");
+        return fail_broken(m, 0, "cannot reach (is it in another network namespace?)");
     if (is_own_user(fd))
         return TESS_OK;
     return tess_plugin_fail_of(m->error, TESS_E_PEER, 0,
@@ -257,11 +257,11 @@ static tess_status hand_over_and_receive(struct rendezvous *m) {
     if (s)
         return s;
     if (!send_fds(m, m->sockets[0], own, 2))
-        return broken(m, 0, "cannot hand a descriptor to");
+        return fail_broken(m, 0, "cannot hand a descriptor to");
     fcntl(m->sockets[0], F_SETFL, O_NONBLOCK);
     while (!receive_fds(m, m->sockets[0], &rank, fds, 2 * g->size)) {
         if (errno != EAGAIN)
-            return broken(m, 0, "no descriptors came from");
+            return fail_broken(m, 0, "no descriptors came from");
         if ((s = kit_joining_check(&m->joining, 0, m->error)))
             return s;
         wait_readable(m->sockets[0]);

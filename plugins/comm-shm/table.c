@@ -59,7 +59,7 @@ static int futex_sleep(atomic_uint *word, unsigned seen) {
     return syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0) != 0 && errno == ETIMEDOUT;
 }
 
-static void wake(struct shm_slot *slot) {
+static void wake_slot(struct shm_slot *slot) {
     atomic_fetch_add(&slot->wakeup, 1);
     futex_wake(&slot->wakeup);
 }
@@ -70,7 +70,7 @@ static void wake_sleepers(struct shm_table *t) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int rank = 0; rank < t->size; rank++)
         if (rank != t->rank && atomic_load_explicit(&t->slots[rank].sleeping, memory_order_relaxed))
-            wake(&t->slots[rank]);
+            wake_slot(&t->slots[rank]);
 }
 
 void shm_publish(struct shm_table *t, enum shm_count what, uint64_t value) {
@@ -88,7 +88,7 @@ void shm_table_set_state(struct shm_table *t, int state) {
 
 void shm_table_stop(struct shm_table *t) {
     atomic_store(&t->stop, 1);
-    wake(&t->slots[t->rank]);
+    wake_slot(&t->slots[t->rank]);
 }
 
 /* ---- waiting -------------------------------------------------------------------------------------- */
@@ -108,8 +108,8 @@ static int has_died(const struct shm_table *t, int rank) {
 }
 
 /* Why there is no sense in waiting on. What a rank has published before its end counts. */
-static tess_status hopeless(struct shm_table *t, enum shm_count what, int first, int last, uint64_t value, int look,
-                            tess_error *e) {
+static tess_status fail_hopeless(struct shm_table *t, enum shm_count what, int first, int last, uint64_t value,
+                                 int look, tess_error *e) {
     if (atomic_load(&t->stop)) {
         return tess_plugin_copy_error(e, t->reason);
     }
@@ -125,7 +125,7 @@ static tess_status hopeless(struct shm_table *t, enum shm_count what, int first,
     return TESS_OK;
 }
 
-static void relax(void) {
+static void relax_core(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
@@ -136,14 +136,14 @@ tess_status shm_await(struct shm_table *t, enum shm_count what, int first, int l
     for (int i = 0; i <= t->spins; i++) {
         if (missing_rank(t, what, first, last, value) < 0)
             return TESS_OK;
-        relax();
+        relax_core();
     }
     for (int look = 0;;) {
         unsigned seen = atomic_load(&own->wakeup);
         atomic_store(&own->sleeping, 1);
         atomic_thread_fence(memory_order_seq_cst);
         int wait = missing_rank(t, what, first, last, value) >= 0;
-        tess_status s = wait ? hopeless(t, what, first, last, value, look, e) : TESS_OK;
+        tess_status s = wait ? fail_hopeless(t, what, first, last, value, look, e) : TESS_OK;
         if (wait && s == TESS_OK)
             look = futex_sleep(&own->wakeup, seen);
         atomic_store(&own->sleeping, 0);

@@ -21,7 +21,7 @@ __attribute__((format(printf, 2, 3))) static void refuse(tess_status s, const ch
 }
 
 /* ISO C has no cast from an object's address to a function's. */
-static void find(void *handle, const char *name, void *field) {
+static void find_symbol(void *handle, const char *name, void *field) {
     void *symbol = dlsym(handle, name);
     memcpy(field, &symbol, sizeof symbol);
     if (!symbol && status == TESS_OK)
@@ -30,7 +30,7 @@ static void find(void *handle, const char *name, void *field) {
                TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
 }
 
-static void start(void) {
+static void start_driver(void) {
     CUresult r = cuda.cuInit(0);
     if (r == CUDA_ERROR_NO_DEVICE)
         refuse(TESS_E_DEVICE, "the NVIDIA driver finds no GPU (is one visible? CUDA_VISIBLE_DEVICES)");
@@ -45,7 +45,7 @@ static void start(void) {
                CUDA_VERSION % 1000 / 10, TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
 }
 
-static void load(void) {
+static void load_driver(void) {
     void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) {
         refuse(TESS_E_UNSUPPORTED, "no NVIDIA driver here: libcuda.so.1 cannot be loaded");
@@ -53,15 +53,15 @@ static void load(void) {
     }
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
-#define FIND(name) find(handle, TEXT(name), &cuda.name);
+#define FIND(name) find_symbol(handle, TEXT(name), &cuda.name);
     TESS_CUDA_FUNCTIONS(FIND)
-    find(handle, "cuEventElapsedTime", &cuda.event_elapsed_time);
+    find_symbol(handle, "cuEventElapsedTime", &cuda.event_elapsed_time);
     if (status == TESS_OK)
-        start();
+        start_driver();
 }
 
 tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room) {
-    pthread_once(&once, load);
+    pthread_once(&once, load_driver);
     if (status == TESS_OK)
         *out = &cuda;
     else

@@ -13,7 +13,7 @@ int cuda_aligned(const void *at, uint32_t dtype) {
 
 /* ---- blocks: each piece has some of its own, in proportion to its items ------------------------------ */
 
-static uint32_t share(const cuda_batch *b, uint32_t k, uint64_t all, unsigned threads) {
+static uint32_t share_of_blocks(const cuda_batch *b, uint32_t k, uint64_t all, unsigned threads) {
     uint64_t most = (uint64_t)b->place.device->processors * CUDA_BLOCKS_PER_PROCESSOR * (CUDA_THREADS / threads);
     uint64_t needed = (b->items[k] + threads - 1) / threads, fair = most * b->items[k] / all + 1;
     return (uint32_t)(needed < fair ? needed : fair);
@@ -32,7 +32,7 @@ static CUresult launch_steps(cuda_batch *b) {
     uint64_t all = all_items(b);
     for (uint32_t k = 0; k < b->n; k++) {
         a->pieces[k].first_block = blocks;
-        blocks += share(b, k, all, CUDA_THREADS);
+        blocks += share_of_blocks(b, k, all, CUDA_THREADS);
     }
     a->n_pieces = b->n, a->n_blocks = blocks;
     return cuda_launch(&b->place, b->kernel, a, blocks, CUDA_THREADS);
@@ -45,7 +45,7 @@ static CUresult launch_squares(cuda_batch *b) {
     uint64_t all = all_items(b);
     for (uint32_t k = 0; k < b->n; k++) {
         a->pieces[k].first_block = blocks;
-        blocks += share(b, k, all, CUDA_COLUMNS);
+        blocks += share_of_blocks(b, k, all, CUDA_COLUMNS);
     }
     a->n_pieces = b->n, a->n_blocks = blocks;
     CUresult r = cuda_launch(&b->place, b->kernel, a, blocks, CUDA_COLUMNS);
@@ -87,7 +87,7 @@ static int step_kernel(const tess_kernel *k) {
     }
 }
 
-static int continues(const tess_segment *a, const tess_segment *b) {
+static int continues_segment(const tess_segment *a, const tess_segment *b) {
     return a->first + a->elems == b->first && a->lr == b->lr && a->weight_decay == b->weight_decay &&
            a->momentum == b->momentum;
 }
@@ -147,7 +147,8 @@ CUresult cuda_optimizer(const cuda_place *p, const tess_kernel *k) {
     for (uint32_t i = 0, next; k->elems && i < o->n_segments && r == CUDA_SUCCESS; i = next) {
         const tess_segment *s = TESS_AT(o->segments, i), *last = s;
         tess_step_constants c;
-        for (next = i + 1; !prepared && next < o->n_segments && continues(last, TESS_AT(o->segments, next)); next++)
+        for (next = i + 1; !prepared && next < o->n_segments && continues_segment(last, TESS_AT(o->segments, next));
+             next++)
             last = TESS_AT(o->segments, next);
         piece.first = s->first;
         piece.end = last->first + last->elems;

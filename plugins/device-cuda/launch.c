@@ -25,7 +25,7 @@ tess_status cuda_load_kernels(tess_device *d, tess_error *error) {
 
 /* ---- what is offered -------------------------------------------------------------------------------- */
 
-static int is(uint32_t dtype, uint32_t mask) {
+static int is_one_of(uint32_t dtype, uint32_t mask) {
     return dtype < 32 && (mask >> dtype & 1u);
 }
 enum {
@@ -34,15 +34,17 @@ enum {
     WHOLE = 1 << TESS_I32 | 1 << TESS_I64
 };
 
-static int offered(const tess_kernel *k) {
+static int is_offered(const tess_kernel *k) {
     uint32_t in = k->in_dtype, out = k->out_dtype;
     switch (k->kernel) {
-    case TESS_K_CAST: return is(in, FLOATS) && is(out, FLOATS) ? 1 : in == out && tess_dtype_bytes(in) != 0;
-    case TESS_K_TREE_SUM: return is(in, IN_F32) ? is(out, IN_F32) : in == out && is(in, WHOLE | 1 << TESS_F64);
-    case TESS_K_SCALE: return in == out && is(in, 1 << TESS_F32 | 1 << TESS_F64);
-    case TESS_K_SQUARE_SUM: return is(in, IN_F32) && (!out || out == TESS_I64);
+    case TESS_K_CAST:
+        return is_one_of(in, FLOATS) && is_one_of(out, FLOATS) ? 1 : in == out && tess_dtype_bytes(in) != 0;
+    case TESS_K_TREE_SUM:
+        return is_one_of(in, IN_F32) ? is_one_of(out, IN_F32) : in == out && is_one_of(in, WHOLE | 1 << TESS_F64);
+    case TESS_K_SCALE: return in == out && is_one_of(in, 1 << TESS_F32 | 1 << TESS_F64);
+    case TESS_K_SQUARE_SUM: return is_one_of(in, IN_F32) && (!out || out == TESS_I64);
     case TESS_K_CLIP: return in == TESS_I64 && out == TESS_F32;
-    case TESS_K_OPTIMIZER: return out == TESS_F32 ? is(in, IN_F32) : out == TESS_F64 && in == out;
+    case TESS_K_OPTIMIZER: return out == TESS_F32 ? is_one_of(in, IN_F32) : out == TESS_F64 && in == out;
     default: return 0;
     }
 }
@@ -50,7 +52,7 @@ static int offered(const tess_kernel *k) {
 tess_status cuda_kernel_need(void *ctx, const tess_kernel *k, tess_need *out) {
     tess_need need = { .align = CUDA_ALIGN };
     (void)ctx;
-    if (!offered(k) || (k->kernel == TESS_K_TREE_SUM && k->n_in > CUDA_MANY))
+    if (!is_offered(k) || (k->kernel == TESS_K_TREE_SUM && k->n_in > CUDA_MANY))
         return TESS_E_UNSUPPORTED;
     TESS_GIVE(out, &need);
     return TESS_OK;
@@ -85,10 +87,10 @@ static tess_status check_optimizer(const tess_kernel *k, tess_error *error) {
     return TESS_OK;
 }
 
-static tess_status check(const tess_kernel *k, tess_error *error) {
+static tess_status check_kernel(const tess_kernel *k, tess_error *error) {
     uint32_t inputs = k->kernel == TESS_K_TREE_SUM ? k->n_in : k->kernel == TESS_K_SCALE ? 0 : 1;
-    int whole = k->kernel == TESS_K_TREE_SUM && is(k->in_dtype, WHOLE);
-    if (!offered(k))
+    int whole = k->kernel == TESS_K_TREE_SUM && is_one_of(k->in_dtype, WHOLE);
+    if (!is_offered(k))
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "device cuda: kernel %u from %s to %s is not offered",
                                 k->kernel, tess_dtype_name(k->in_dtype), tess_dtype_name(k->out_dtype));
     if (k->kernel == TESS_K_TREE_SUM && (k->n_in == 0 || k->n_in > CUDA_MANY))
@@ -109,7 +111,7 @@ static tess_status check(const tess_kernel *k, tess_error *error) {
 
 /* ---- launches ------------------------------------------------------------------------------------------ */
 
-static CUresult launch(const cuda_place *p, int kernel, const void *args, uint64_t items) {
+static CUresult launch_kernel(const cuda_place *p, int kernel, const void *args, uint64_t items) {
     uint64_t most = (uint64_t)p->device->processors * CUDA_BLOCKS_PER_PROCESSOR;
     uint64_t blocks = (items + CUDA_THREADS - 1) / CUDA_THREADS;
     return items ? cuda_launch(p, kernel, args, blocks < most ? blocks : most, CUDA_THREADS) : CUDA_SUCCESS;
@@ -119,7 +121,7 @@ static uint64_t items_of(uint64_t elems) {
     return (elems + CUDA_LANES - 1) / CUDA_LANES;
 }
 
-static CUresult copy(const cuda_place *p, const tess_kernel *k) {
+static CUresult launch_copy(const cuda_place *p, const tess_kernel *k) {
     uint64_t bytes = k->elems * tess_dtype_bytes(k->in_dtype);
     if (k->in[0] == k->out)
         return CUDA_SUCCESS;
@@ -128,7 +130,7 @@ static CUresult copy(const cuda_place *p, const tess_kernel *k) {
                                         p->stream);
 }
 
-static CUresult cast(const cuda_place *p, const tess_kernel *k) {
+static CUresult launch_cast(const cuda_place *p, const tess_kernel *k) {
     cuda_cast_args a = { .items = items_of(k->elems),
                          .elems = k->elems,
                          .in = k->in[0],
@@ -136,10 +138,10 @@ static CUresult cast(const cuda_place *p, const tess_kernel *k) {
                          .in_dtype = k->in_dtype,
                          .out_dtype = k->out_dtype,
                          .vector = cuda_aligned(k->in[0], k->in_dtype) && cuda_aligned(k->out, k->out_dtype) };
-    return k->in_dtype == k->out_dtype ? copy(p, k) : launch(p, N_tess_cuda_cast, &a, a.items);
+    return k->in_dtype == k->out_dtype ? launch_copy(p, k) : launch_kernel(p, N_tess_cuda_cast, &a, a.items);
 }
 
-static CUresult scale(const cuda_place *p, const tess_kernel *k) {
+static CUresult launch_scale(const cuda_place *p, const tess_kernel *k) {
     const void *in = k->in && k->in[0] ? k->in[0] : k->out;
     cuda_scale_args a = { .items = items_of(k->elems),
                           .elems = k->elems,
@@ -148,7 +150,7 @@ static CUresult scale(const cuda_place *p, const tess_kernel *k) {
                           .scale = k->scale,
                           .dtype = k->in_dtype,
                           .vector = cuda_aligned(in, k->in_dtype) && cuda_aligned(k->out, k->out_dtype) };
-    return launch(p, N_tess_cuda_scale, &a, a.items);
+    return launch_kernel(p, N_tess_cuda_scale, &a, a.items);
 }
 
 static int sum_kernel(uint32_t in_dtype, int many) {
@@ -163,9 +165,9 @@ static int sum_kernel(uint32_t in_dtype, int many) {
 static CUresult tree_sum(const cuda_place *p, const tess_kernel *k) {
     cuda_sum_many_args a;
     int plain = k->scale == 0 || k->scale == 1, many = k->n_in > CUDA_FEW, chain = (k->flags & TESS_KERNEL_CHAIN) != 0;
-    uint32_t partial = is(k->in_dtype, IN_F32) ? TESS_F32 : k->in_dtype;
+    uint32_t partial = is_one_of(k->in_dtype, IN_F32) ? TESS_F32 : k->in_dtype;
     if (k->n_in == 1 && plain && !(k->flags & TESS_KERNEL_ADD))
-        return cast(p, k);
+        return launch_cast(p, k);
     a.sum = (cuda_sum){ .items = items_of(k->elems),
                         .elems = k->elems,
                         .out = k->out,
@@ -180,23 +182,21 @@ static CUresult tree_sum(const cuda_place *p, const tess_kernel *k) {
         a.in[i] = k->in[i];
         a.sum.vector &= (uint32_t)cuda_aligned(a.in[i], chain && i + 1 < k->n_in ? partial : k->in_dtype);
     }
-    return launch(p, sum_kernel(k->in_dtype, many), &a, a.sum.items);
+    return launch_kernel(p, sum_kernel(k->in_dtype, many), &a, a.sum.items);
 }
 
-static CUresult clip(const cuda_place *p, const tess_kernel *k) {
+static CUresult launch_clip(const cuda_place *p, const tess_kernel *k) {
     cuda_clip_args a = { .items = 1, .limbs = k->in[0], .out = k->out, .most = k->scale };
-    return launch(p, N_tess_cuda_clip, &a, a.items);
+    return launch_kernel(p, N_tess_cuda_clip, &a, a.items);
 }
 
 tess_status cuda_kernel(tess_device *d, const tess_kernel *k, const tess_stream *stream, tess_error *error) {
-    static CUresult (*const run[])(const cuda_place *, const tess_kernel *) = { [TESS_K_CAST] = cast,
-                                                                                [TESS_K_TREE_SUM] = tree_sum,
-                                                                                [TESS_K_SCALE] = scale,
-                                                                                [TESS_K_SQUARE_SUM] = cuda_square_sum,
-                                                                                [TESS_K_OPTIMIZER] = cuda_optimizer,
-                                                                                [TESS_K_CLIP] = clip };
+    static CUresult (*const run[])(const cuda_place *, const tess_kernel *) = {
+        [TESS_K_CAST] = launch_cast,           [TESS_K_TREE_SUM] = tree_sum,        [TESS_K_SCALE] = launch_scale,
+        [TESS_K_SQUARE_SUM] = cuda_square_sum, [TESS_K_OPTIMIZER] = cuda_optimizer, [TESS_K_CLIP] = launch_clip
+    };
     const cuda_place p = { d, stream ? (CUstream)stream->handle : NULL };
-    tess_status s = check(k, error);
+    tess_status s = check_kernel(k, error);
     int gathers = k->kernel == TESS_K_SQUARE_SUM || k->kernel == TESS_K_OPTIMIZER;
     if (s || (!k->elems && !gathers))
         return s;

@@ -45,7 +45,7 @@ static CUresult take_from_pool(tess_device *d, uint64_t bytes, CUdeviceptr *out)
     return r;
 }
 
-static CUresult take(tess_device *d, uint64_t bytes, CUdeviceptr *out) {
+static CUresult take_memory(tess_device *d, uint64_t bytes, CUdeviceptr *out) {
     if (!d->pool)
         return d->cu->cuMemAlloc(out, bytes);
     CUresult r = take_from_pool(d, bytes, out);
@@ -63,7 +63,7 @@ static tess_status alloc_device(tess_device *d, cuda_block *b, tess_error *error
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: %llu bytes needed, %llu of its %llu free",
                                 (unsigned long long)b->bytes, (unsigned long long)room,
                                 (unsigned long long)d->capacity_bytes);
-    CUresult r = take(d, b->bytes, &at);
+    CUresult r = take_memory(d, b->bytes, &at);
     if (r == CUDA_ERROR_OUT_OF_MEMORY && d->cu->cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS)
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: GPU %d has no %llu bytes: %llu of its %llu are free",
                                 (int)d->index, (unsigned long long)b->bytes, (unsigned long long)free_bytes,
@@ -175,7 +175,7 @@ tess_status cuda_mem_alloc(tess_device *d, const tess_alloc_request *r, tess_buf
     return TESS_OK;
 }
 
-static void release(tess_device *d, cuda_block *b) {
+static void release_block(tess_device *d, cuda_block *b) {
     if (b->mem == TESS_MEM_CUDA)
         free_device(d, b);
     else if (b->mem == TESS_MEM_PINNED)
@@ -195,7 +195,7 @@ void cuda_mem_free(tess_device *d, tess_buffer *buffer) {
     cuda_block *b = *link;
     if (b) {
         *link = b->next;
-        release(d, b);
+        release_block(d, b);
     }
     pthread_mutex_unlock(&d->lock);
     cuda_leave(d);
@@ -250,7 +250,7 @@ void cuda_memory_end(tess_device *d) {
     while (d->blocks) {
         cuda_block *b = d->blocks;
         d->blocks = b->next;
-        release(d, b);
+        release_block(d, b);
     }
     if (d->giving)
         d->cu->cuStreamSynchronize(d->giving);

@@ -8,7 +8,7 @@
 
 TESS_DESCRIPTOR(1u << TESS_KIND_DEVICE, "cuda", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "NVIDIA driver");
 
-static tess_status driver(const tess_cuda **out, tess_error *error) {
+static tess_status open_driver(const tess_cuda **out, tess_error *error) {
     char why[240];
     tess_status s = tess_cuda_get(out, why, sizeof why);
     return s ? tess_plugin_fail(error, s == TESS_E_VERSION ? s : TESS_E_DEVICE, "device cuda: %s", why) : TESS_OK;
@@ -16,11 +16,11 @@ static tess_status driver(const tess_cuda **out, tess_error *error) {
 
 /* ---- what there is ------------------------------------------------------------------------------ */
 
-static tess_status count(void *ctx, int32_t *out, tess_error *error) {
+static tess_status cuda_count(void *ctx, int32_t *out, tess_error *error) {
     const tess_cuda *cu;
     int n = 0;
     (void)ctx;
-    tess_status s = driver(&cu, error);
+    tess_status s = open_driver(&cu, error);
     if (s)
         return s;
     CUresult r = cu->cuDeviceGetCount(&n);
@@ -30,7 +30,7 @@ static tess_status count(void *ctx, int32_t *out, tess_error *error) {
     return TESS_OK;
 }
 
-static tess_status find(const tess_cuda *cu, int32_t index, CUdevice *out, tess_error *error) {
+static tess_status find_device(const tess_cuda *cu, int32_t index, CUdevice *out, tess_error *error) {
     int n = 0;
     CUresult r = tess_cuda_device_of(cu, index, out, &n);
     if (r == CUDA_ERROR_INVALID_DEVICE)
@@ -58,7 +58,7 @@ static int32_t node_of(const char *address) {
     return node;
 }
 
-static tess_status describe(void *ctx, int32_t index, tess_device_info *out, tess_error *error) {
+static tess_status cuda_describe(void *ctx, int32_t index, tess_device_info *out, tess_error *error) {
     tess_device_info info = { .mem = TESS_MEM_CUDA,
                               .mem_mask = 1u << TESS_MEM_CUDA | 1u << TESS_MEM_PINNED | 1u << TESS_MEM_HOST,
                               .align = CUDA_ALIGN,
@@ -78,9 +78,9 @@ static tess_status describe(void *ctx, int32_t index, tess_device_info *out, tes
         TESS_GIVE(out, &info);
         return TESS_OK;
     }
-    tess_status s = driver(&cu, error);
+    tess_status s = open_driver(&cu, error);
     if (s == TESS_OK)
-        s = find(cu, index, &device, error);
+        s = find_device(cu, index, &device, error);
     if (s)
         return s;
     CUresult r = cu->cuDeviceGetName(info.name, sizeof info.name, device);
@@ -98,7 +98,7 @@ static tess_status describe(void *ctx, int32_t index, tess_device_info *out, tes
 
 /* ---- an instance --------------------------------------------------------------------------------- */
 
-static void destroy(tess_device *d) {
+static void cuda_destroy(tess_device *d) {
     if (!d)
         return;
     if (d->context && cuda_enter(d, NULL) == TESS_OK) {
@@ -134,7 +134,7 @@ static tess_status check_chip(tess_device *d, tess_error *error) {
     return TESS_OK;
 }
 
-static tess_status start(tess_device *d, tess_error *error) {
+static tess_status start_device(tess_device *d, tess_error *error) {
     size_t free_bytes = 0, total = 0;
     CUresult r = d->cu->cuDevicePrimaryCtxRetain(&d->context, d->handle);
     if (r) {
@@ -157,12 +157,13 @@ static tess_status start(tess_device *d, tess_error *error) {
     return s;
 }
 
-static tess_status create(void *ctx, int32_t index, uint64_t capacity_bytes, tess_device **out, tess_error *error) {
+static tess_status cuda_create(void *ctx, int32_t index, uint64_t capacity_bytes, tess_device **out,
+                               tess_error *error) {
     const tess_cuda *cu;
     CUdevice handle;
-    tess_status s = driver(&cu, error);
+    tess_status s = open_driver(&cu, error);
     if (s == TESS_OK)
-        s = find(cu, index, &handle, error);
+        s = find_device(cu, index, &handle, error);
     if (s)
         return s;
     tess_device *d = calloc(1, sizeof *d);
@@ -176,16 +177,16 @@ static tess_status create(void *ctx, int32_t index, uint64_t capacity_bytes, tes
     pthread_mutex_init(&d->lock, NULL);
     s = check_chip(d, error);
     if (s == TESS_OK)
-        s = start(d, error);
+        s = start_device(d, error);
     if (s) {
-        destroy(d);
+        cuda_destroy(d);
         return s;
     }
     *out = d;
     return TESS_OK;
 }
 
-static tess_status health(tess_device *d, tess_error *error) {
+static tess_status cuda_health(tess_device *d, tess_error *error) {
     CUresult fault = (CUresult)atomic_load(&d->fault);
     return fault ? cuda_failed(d, fault, "an earlier call", error) : TESS_OK;
 }
@@ -199,11 +200,11 @@ static const tess_device_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = close_plugin,
-    .count = count,
-    .describe = describe,
-    .create = create,
-    .destroy = destroy,
-    .health = health,
+    .count = cuda_count,
+    .describe = cuda_describe,
+    .create = cuda_create,
+    .destroy = cuda_destroy,
+    .health = cuda_health,
     .mem_alloc = cuda_mem_alloc,
     .mem_free = cuda_mem_free,
     .mem_usage = cuda_mem_usage,

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-static CUstream native(const tess_stream *s) {
+static CUstream native_stream(const tess_stream *s) {
     return s ? (CUstream)s->handle : NULL;
 }
 
@@ -59,7 +59,7 @@ void cuda_stream_destroy(tess_device *d, tess_stream *stream) {
         return;
     pthread_mutex_lock(&d->lock);
     for (int i = 0; i < d->n_streams; i++) {
-        if (d->streams[i] != native(stream)) /* the program's own stays */
+        if (d->streams[i] != native_stream(stream)) /* the program's own stays */
             continue;
         d->cu->cuStreamSynchronize(d->streams[i]);
         d->cu->cuStreamDestroy(d->streams[i]);
@@ -107,7 +107,7 @@ tess_status cuda_event_record(tess_event *event, const tess_stream *stream, tess
     tess_status s = cuda_enter(d, error);
     if (s)
         return s;
-    CUresult r = d->cu->cuEventRecord(event->event, native(stream));
+    CUresult r = d->cu->cuEventRecord(event->event, native_stream(stream));
     cuda_leave(d);
     return r ? cuda_failed(d, r, "recording an event", error) : TESS_OK;
 }
@@ -117,7 +117,7 @@ tess_status cuda_event_stream_wait(tess_event *event, const tess_stream *stream,
     tess_status s = cuda_enter(d, error);
     if (s)
         return s;
-    CUresult r = d->cu->cuStreamWaitEvent(native(stream), event->event, 0);
+    CUresult r = d->cu->cuStreamWaitEvent(native_stream(stream), event->event, 0);
     cuda_leave(d);
     return r ? cuda_failed(d, r, "waiting for an event", error) : TESS_OK;
 }
@@ -174,14 +174,14 @@ tess_status cuda_event_elapsed_ns(tess_event *from, tess_event *to, int64_t *out
 
 /* ---- copies -------------------------------------------------------------------------------------------- */
 
-static int known(uint32_t mem) {
+static int is_known_memory(uint32_t mem) {
     return mem == TESS_MEM_CUDA || mem == TESS_MEM_PINNED || mem == TESS_MEM_HOST || mem == TESS_MEM_SHM;
 }
 
 tess_status cuda_copy(tess_device *d, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes,
                       const tess_stream *stream, tess_error *error) {
     CUdeviceptr to = (CUdeviceptr)(uintptr_t)dst, from = (CUdeviceptr)(uintptr_t)src;
-    if (!known(dst_mem) || !known(src_mem))
+    if (!is_known_memory(dst_mem) || !is_known_memory(src_mem))
         return tess_plugin_fail(error, TESS_E_INVALID, "device cuda cannot copy from memory kind %u to kind %u",
                                 src_mem, dst_mem);
     if (!bytes || dst == src)
@@ -191,13 +191,13 @@ tess_status cuda_copy(tess_device *d, void *dst, uint32_t dst_mem, const void *s
         return s;
     CUresult r;
     if (dst_mem == TESS_MEM_CUDA && src_mem == TESS_MEM_CUDA)
-        r = d->cu->cuMemcpyDtoDAsync(to, from, bytes, native(stream));
+        r = d->cu->cuMemcpyDtoDAsync(to, from, bytes, native_stream(stream));
     else if (dst_mem == TESS_MEM_CUDA)
-        r = d->cu->cuMemcpyHtoDAsync(to, src, bytes, native(stream));
+        r = d->cu->cuMemcpyHtoDAsync(to, src, bytes, native_stream(stream));
     else if (src_mem == TESS_MEM_CUDA)
-        r = d->cu->cuMemcpyDtoHAsync(dst, from, bytes, native(stream));
+        r = d->cu->cuMemcpyDtoHAsync(dst, from, bytes, native_stream(stream));
     else
-        r = d->cu->cuMemcpyAsync(to, from, bytes, native(stream));
+        r = d->cu->cuMemcpyAsync(to, from, bytes, native_stream(stream));
     cuda_leave(d);
     return r ? cuda_failed(d, r, "a copy", error) : TESS_OK;
 }
@@ -209,7 +209,7 @@ tess_status cuda_fill(tess_device *d, void *dst, uint8_t byte, uint64_t bytes, c
     tess_status s = cuda_enter(d, error);
     if (s)
         return s;
-    CUresult r = d->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)dst, byte, bytes, native(stream));
+    CUresult r = d->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)dst, byte, bytes, native_stream(stream));
     cuda_leave(d);
     return r ? cuda_failed(d, r, "a fill", error) : TESS_OK;
 }

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1)
         return 0;
-    tess__kv_server *server = create(2, &(tess__kv_terms){ .job = "" });
+    tess__kv_server *server = create_server(2, &(tess__kv_terms){ .job = "" });
     if (!server)
         return 0;
     accept_one(server, open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (client->link.fd >= 0)
         feed(server, client, data + 1, size - 1);
     tess__kv_news_turn(server, NULL, tess__now_ns());
-    sweep(server);
-    destroy(server);
+    sweep_clients(server);
+    destroy_server(server);
     return 0;
 }
