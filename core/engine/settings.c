@@ -20,6 +20,14 @@ static int64_t default_threads(const tess *t) {
     return cores > ranks ? cores / ranks : 1;
 }
 
+static void say_who_accumulates(tess *t) {
+    const char *told = tess__option_text("accum");
+    if (t->plan.setup.accum > 1)
+        snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%s=%d)",
+                 told && told == tess__given_text(NULL, "accum") ? "TESSERA_ACCUM" : "tess_options.accum",
+                 t->plan.setup.accum);
+}
+
 static void take_promises(tess__setup *s, const tess_options *o) {
     s->input_bytes = o->input_bytes;
     s->step_in_pass = (o->flags & TESS_OPTIONS_STEP_IN_PASS) != 0;
@@ -63,10 +71,7 @@ static tess_status read_switches(tess *t) {
     t->plan.setup.threads = (int32_t)threads;
     snprintf(t->settings.threads_text, sizeof t->settings.threads_text, "%d", t->plan.setup.threads);
     s->accum = (int32_t)accum;
-    const char *told = tess__option_text("accum");
-    if (accum > 1)
-        snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%s=%d)",
-                 told && told == tess__given_text(NULL, "accum") ? "TESSERA_ACCUM" : "tess_options.accum", s->accum);
+    say_who_accumulates(t);
     s->sync_each = strcmp(sync, "each") == 0;
     s->snapshot = t->settings.options.checkpoint != 0 && strcmp(checkpoint, "async") == 0;
     s->prefetch = (int32_t)depth;
