@@ -46,9 +46,12 @@ tess_status tess__control_park(tess__control *);
  * still parked. Not TESS_OK: the connection has ended; without a message. */
 tess_status tess__control_return(tess__control *);
 
-/* The three below may be called from any thread, exchange by one at a time. When a rank is lost meanwhile they fail
+/* The four below may be called from any thread, exchange by one at a time. When a rank is lost meanwhile they fail
  * with TESS_E_ABORTED and the first cause as message. */
 tess_status tess__control_set(tess__control *, const char *key, const void *value, uint64_t bytes);
+/** The key is gone, with its value; TESS_OK when there was none. The store's room is bounded, so who sets keys again
+ * and again drops them. */
+tess_status tess__control_drop(tess__control *, const char *key);
 /** Waits until the key exists. *bytes: capacity in, size out. timeout_ns < 0: no limit; TESS_E_TIMEOUT when it is
  * over; TESS_E_INVALID when the value does not fit. */
 tess_status tess__control_get(tess__control *, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);

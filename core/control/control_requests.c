@@ -102,7 +102,7 @@ static tess_status get_alone(tess__control *control, const char *key, tess__cont
     return TESS_OK;
 }
 
-/* ---- the three ---------------------------------------------------------------------------------- */
+/* ---- the four ----------------------------------------------------------------------------------- */
 
 tess_status tess__control_set(tess__control *control, const char *key, const void *value, uint64_t bytes) {
     tess_status status = check_key(key);
@@ -120,6 +120,19 @@ tess_status tess__control_set(tess__control *control, const char *key, const voi
     pthread_mutex_unlock(&control->lock);
     if (status == TESS_OK && request.status != TESS_OK)
         return tess__fail(request.status, "key '%s': %s", key, request.why);
+    return status;
+}
+
+tess_status tess__control_drop(tess__control *control, const char *key) {
+    TRY(check_key(key));
+    tess_status status = TESS_OK;
+    tess__control_request request = { .next = NULL };
+    pthread_mutex_lock(&control->lock);
+    if (control->store)
+        tess__kv_store_drop(control->store, key);
+    else
+        status = transact(control, &request, TESS__WIRE_DROP, key, NULL, 0, -1);
+    pthread_mutex_unlock(&control->lock);
     return status;
 }
 

@@ -46,6 +46,11 @@ void tess__kv_set(tess__kv_server *server, tess__kv_client *client, const tess__
             answer_waits(server, server->ranks[r].client, in->key, value);
 }
 
+void tess__kv_drop(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
+    tess__kv_store_drop(server->store, in->key);
+    tess__kv_send(server, client, TESS__WIRE_OK, in->id, 0, NULL);
+}
+
 void tess__kv_get(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     tess__blob *value = tess__kv_store_get(server->store, in->key);
     if (value) {

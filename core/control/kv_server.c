@@ -127,6 +127,7 @@ static int handle_message(tess__kv_server *server, tess__kv_client *client, cons
     }
     switch (in->type) {
     case TESS__WIRE_SET: tess__kv_set(server, client, in); return 0;
+    case TESS__WIRE_DROP: tess__kv_drop(server, client, in); return 0;
     case TESS__WIRE_GET: tess__kv_get(server, client, in); return 0;
     case TESS__WIRE_CANCEL: tess__kv_cancel(client, in->id); return 0;
     case TESS__WIRE_EXCHANGE:

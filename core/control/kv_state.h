@@ -114,6 +114,7 @@ void tess__kv_server_linger(tess__kv_server *, int64_t deadline_ns);
 
 /* kv_requests.c */
 void tess__kv_set(tess__kv_server *, tess__kv_client *, const tess__message *);
+void tess__kv_drop(tess__kv_server *, tess__kv_client *, const tess__message *);
 void tess__kv_get(tess__kv_server *, tess__kv_client *, const tess__message *);
 void tess__kv_cancel(tess__kv_client *, uint32_t id);
 void tess__kv_exchange_add(tess__kv_server *, tess__kv_client *, const tess__message *);

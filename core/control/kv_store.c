@@ -37,15 +37,30 @@ tess__kv_store *tess__kv_store_create(void) {
     return calloc(1, sizeof(tess__kv_store));
 }
 
+/* The entry that *at points to. */
+static void unlink_entry(entry **at) {
+    entry *e = *at;
+    *at = e->next;
+    tess__blob_drop(e->value);
+    free(e);
+}
+
 void tess__kv_store_destroy(tess__kv_store *store) {
     for (size_t i = 0; store && i < BUCKETS; i++)
-        while (store->buckets[i]) {
-            entry *e = store->buckets[i];
-            store->buckets[i] = e->next;
-            tess__blob_drop(e->value);
-            free(e);
-        }
+        while (store->buckets[i])
+            unlink_entry(&store->buckets[i]);
     free(store);
+}
+
+void tess__kv_store_drop(tess__kv_store *store, const char *key) {
+    entry **at = &store->buckets[bucket_of(key)];
+    while (*at && strcmp((*at)->key, key) != 0)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    store->n_keys--;
+    store->bytes -= (*at)->value ? (*at)->value->bytes : 0;
+    unlink_entry(at);
 }
 
 static entry *add_entry(tess__kv_store *store, const char *key) {

@@ -12,4 +12,6 @@ void tess__kv_store_destroy(tess__kv_store *);
 tess_status tess__kv_store_set(tess__kv_store *, const char *key, const void *value, uint64_t bytes, const char **why);
 /** The value, which the store keeps, or null. */
 tess__blob *tess__kv_store_get(const tess__kv_store *, const char *key);
+/** The key and its value are gone; nothing when there is none. */
+void tess__kv_store_drop(tess__kv_store *, const char *key);
 #endif

@@ -29,6 +29,7 @@ enum {                       /* to the server */
        TESS__WIRE_LOST,     /* arg: rank; value: the first cause */
        TESS__WIRE_DEPARTED, /* arg: rank */
        TESS__WIRE_BACK,     /* both ways: a rank that said goodbye and stayed connected takes part again; arg: rank */
+       TESS__WIRE_DROP,     /* to the server: id; the key is gone */
        TESS__WIRE_LAST
 };
 enum { TESS__WIRE_HEADER = 32, TESS__WIRE_TEXT_MAX = 512, TESS__WIRE_ADDRESS_MAX = 64 };

@@ -111,11 +111,12 @@ static tess_status write_file(tess__saver *s, tess__data_file *out) {
 
 /* ---- the ranks meet -------------------------------------------------------------------------------- */
 
-static void key_of(const tess__saver *s, int32_t rank, char out[64]) {
-    if (rank < 0)
-        snprintf(out, 64, "checkpoint/%llu/all", (unsigned long long)s->sequence);
-    else
-        snprintf(out, 64, "checkpoint/%llu/%d", (unsigned long long)s->sequence, rank);
+static void note_key(const tess__saver *s, int32_t rank, char out[64]) {
+    snprintf(out, 64, "checkpoint/%llu/%d", (unsigned long long)s->sequence, rank);
+}
+
+static void verdict_key(uint64_t sequence, char out[64]) {
+    snprintf(out, 64, "checkpoint/%llu/all", (unsigned long long)sequence);
 }
 
 static tess_status tell_leader(const tess__saver *s, tess_status status, const tess__data_file *file) {
@@ -133,7 +134,7 @@ static tess_status tell_leader(const tess__saver *s, tess_status status, const t
     snprintf(n->said, sizeof n->said, "%s", status ? tess_last_error() : "");
     if (sums)
         memcpy(value + sizeof *n, file->sums, sums);
-    key_of(s, s->t->comms.world.rank, key);
+    note_key(s, s->t->comms.world.rank, key);
     tess_status told = tess__control_set(s->t->comms.control, key, value, sizeof(note) + sums);
     free(value);
     return told;
@@ -143,9 +144,9 @@ static tess_status tell_leader(const tess__saver *s, tess_status status, const t
 static tess_status receive_note(const tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
     char key[64];
     uint64_t bytes = TESS__KV_VALUE_MAX;
-    key_of(s, rank, key);
+    note_key(s, rank, key);
     TRY(tess__control_get(s->t->comms.control, key, room, &bytes, -1));
-    (void)tess__control_set(s->t->comms.control, key, "", 0); /* the server keeps values: no more than it must */
+    (void)tess__control_drop(s->t->comms.control, key); /* the server keeps no more than it must */
     note *n = (note *)room;
     if (n->status)
         return tess__fail(n->status, "%.*s", SAID - 1, n->said);
@@ -243,6 +244,15 @@ static tess_status conclude_save(tess__saver *s, tess_status mine, tess__data_fi
     return status;
 }
 
+/* Everyone has read the verdict on the save before, or this one would not have begun. */
+static tess_status announce_verdict(const tess__saver *s, const note *n) {
+    char key[64];
+    verdict_key(s->sequence - 1, key);
+    (void)tess__control_drop(s->t->comms.control, key);
+    verdict_key(s->sequence, key);
+    return tess__control_set(s->t->comms.control, key, n, sizeof *n);
+}
+
 /* The leader's verdict, on every rank. */
 static tess_status share_verdict(tess__saver *s, tess_status status) {
     char key[64];
@@ -250,12 +260,12 @@ static tess_status share_verdict(tess__saver *s, tess_status status) {
     uint64_t bytes = sizeof n;
     if (!s->t->comms.control)
         return status;
-    key_of(s, -1, key);
     if (is_leader(s)) {
         snprintf(n.said, sizeof n.said, "%s", status ? tess_last_error() : "");
-        tess_status told = tess__control_set(s->t->comms.control, key, &n, sizeof n);
+        tess_status told = announce_verdict(s, &n);
         return status ? tess__fail(status, "%s", n.said) : told;
     }
+    verdict_key(s->sequence, key);
     TRY(tess__control_get(s->t->comms.control, key, &n, &bytes, -1));
     return n.status ? tess__fail(n.status, "%.*s", SAID - 1, n.said) : TESS_OK;
 }

@@ -154,6 +154,16 @@ static void test_control__rank_0_serves_when_nobody_else_does(void **state) {
     all_at_once(seats, 3, close_orderly);
 }
 
+static void expect_dropped(tess__control *setter, tess__control *other) {
+    uint64_t bytes = 0;
+    assert_int_equal(tess__control_set(setter, "note", "", 0), TESS_OK);
+    assert_int_equal(tess__control_get(other, "note", NULL, &bytes, SECOND_NS), TESS_OK);
+    assert_int_equal(tess__control_drop(other, "note"), TESS_OK);
+    assert_int_equal(tess__control_get(setter, "note", NULL, &bytes, 100000000), TESS_E_TIMEOUT);
+    assert_int_equal(tess__control_drop(setter, "note"), TESS_OK); /* there is none */
+    assert_int_equal(tess__control_drop(setter, ""), TESS_E_INVALID);
+}
+
 static void test_control__one_rank_needs_no_network(void **state) {
     (void)state;
     tess__world w = world_of(0, 1, 1, 0);
@@ -169,6 +179,7 @@ static void test_control__one_rank_needs_no_network(void **state) {
     assert_int_equal(tess__control_get(control, "b", got, &bytes, 20000000), TESS_E_TIMEOUT);
     assert_int_equal(tess__control_exchange(control, "c", &mine, sizeof mine, &out), TESS_OK);
     assert_int_equal(out, 42);
+    expect_dropped(control, control);
     tess__control_close(control, 1);
 }
 
@@ -213,6 +224,16 @@ static void test_control__get_of_a_key_nobody_sets_times_out(void **state) {
     /* The late value of a get that was given up disturbs nobody. */
     assert_int_equal(tess__control_set(seats[0].control, "never", "x", 1), TESS_OK);
     close_all(seats, 1, server);
+}
+
+static void test_control__dropped_key_is_gone_for_all(void **state) {
+    (void)state;
+    seat seats[2];
+    int32_t port;
+    tess__kv_server *server = start_server(2, &port, 0);
+    open_all(seats, 2, port);
+    expect_dropped(seats[0].control, seats[1].control);
+    close_all(seats, 2, server);
 }
 
 static void test_control__large_values_pass_and_larger_ones_are_refused(void **state) {
@@ -802,6 +823,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_control__one_rank_needs_no_network),
         cmocka_unit_test(test_control__get_waits_for_the_key),
         cmocka_unit_test(test_control__get_of_a_key_nobody_sets_times_out),
+        cmocka_unit_test(test_control__dropped_key_is_gone_for_all),
         cmocka_unit_test(test_control__large_values_pass_and_larger_ones_are_refused),
         cmocka_unit_test(test_control__bad_keys_are_refused),
         cmocka_unit_test(test_control__exchange_of_unequal_sizes_names_both_sides),

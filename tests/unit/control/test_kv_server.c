@@ -532,6 +532,11 @@ static void test_kv_server__store_is_bounded(void **state) {
     assert_int_equal(tess__kv_store_set(store, "more", value, 1, &why), TESS_OK);
     assert_int_equal(tess__kv_store_get(store, "3")->bytes, 1);
     assert_null(tess__kv_store_get(store, "64"));
+    tess__kv_store_drop(store, "64");
+    assert_int_equal(tess__kv_store_set(store, "64", value, TESS__KV_VALUE_MAX, &why), TESS_E_NOMEM);
+    tess__kv_store_drop(store, "5"); /* gone: its room is there again */
+    assert_null(tess__kv_store_get(store, "5"));
+    assert_int_equal(tess__kv_store_set(store, "64", value, TESS__KV_VALUE_MAX - 2, &why), TESS_OK);
     free(value);
     tess__kv_store_destroy(store);
 }
