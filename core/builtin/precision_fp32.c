@@ -30,8 +30,7 @@ static tess_status fp32_choose(void *ctx, const tess_param_view *param, tess_pre
                                      .gather = dtype,
                                      .grad_local = dtype,
                                      .grad_wire = dtype == TESS_F64 ? TESS_F32 : dtype,
-                                     .accumulate = small_float ? TESS_F32 : dtype,
-                                     .block_elems = 1 };
+                                     .accumulate = small_float ? TESS_F32 : dtype };
     TESS_GIVE(out, &choice);
     return TESS_OK;
 }

@@ -129,8 +129,7 @@ tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn r
                       .in = in,
                       .out = tess__address_of(t, TESS__MASTER, g),
                       .elems = group->shard_elems,
-                      .optimizer = &o,
-                      .first_elem = (uint64_t)t->comms.shard_rank * group->shard_elems };
+                      .optimizer = &o };
     for (int32_t i = 0; i < t->plan.setup.n_states; i++)
         k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
     return run(t, &k);

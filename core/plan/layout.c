@@ -45,6 +45,11 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
 
 /* Regions of one kind in one group rest together, and are locked in memory together. */
 static tess_status take_answer(tess__layout *l, const tess_region *r, const tess_placement *p) {
+    if (p->rest != TESS_REST_DEVICE && p->rest != TESS_REST_HOST)
+        return tess__fail(
+            TESS_E_UNSUPPORTED,
+            "the offload plugin rests a region of unit %d in %u, expected %d (the device) or %d (the host)", r->unit,
+            p->rest, TESS_REST_DEVICE, TESS_REST_HOST);
     if (r->region == TESS_REGION_ACTIVATION) { /* that they go to the host was the user's word */
         l->activation_rest.domain = TESS_DOMAIN_HOST;
         l->activation_rest.pageable = p->rest == TESS_REST_HOST && p->pinned_bytes < r->bytes;
@@ -55,9 +60,6 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
                        : r->region == TESS_REGION_GRAD ? &g->grad_rest
                                                        : &g->state_rest;
     uint32_t domain = p->rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
-    if (p->rest == TESS_REST_PLUGIN)
-        return tess__fail(TESS_E_UNSUPPORTED,
-                          "this offload plugin keeps memory of its own, which is not supported yet");
     if (r->index && rest->domain != domain)
         return tess__fail(TESS_E_UNSUPPORTED,
                           "the offload plugin parts what belongs together: regions of unit %d rest in two places",
@@ -153,6 +155,8 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
 
 /* ---- groups ---- */
 
+enum { NARROW_FLOATS = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F8E4M3 | 1 << TESS_F8E5M2 };
+
 tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
     tess_param_view v = { .struct_size = sizeof v,
                           .dtype = p->dtype,
@@ -173,9 +177,13 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
                           "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
                           "not read",
                           p->name, tess_dtype_name(c->compute));
-    if (c->gather != c->compute || c->block_elems > 1 || c->block_bytes)
+    if (c->gather != c->compute || c->reserved1[0] > 1 || c->reserved1[1])
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
+    if (1u << c->accumulate & NARROW_FLOATS)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "parameter \"%s\": the precision plugin asks for sums in %s, expected fp32", p->name,
+                          tess_dtype_name(c->accumulate));
     return TESS_OK;
 }
 

@@ -88,20 +88,8 @@ static const slot_rule slots[] = {
     WITH(DEVICE, tess_device_ops, event_create, event_stream_wait),
     WITH(DEVICE, tess_device_ops, event_create, event_wait),
     MUST(PRECISION, tess_precision_ops, choose),
-    WITH(PRECISION, tess_precision_ops, create, destroy),
-    WITH(PRECISION, tess_precision_ops, cast, create),
-    WITH(PRECISION, tess_precision_ops, cast, cast_need),
     MUST(WRAP, tess_wrap_ops, assign),
     MUST(OFFLOAD, tess_offload_ops, place),
-    WITH(OFFLOAD, tess_offload_ops, create, destroy),
-    WITH(OFFLOAD, tess_offload_ops, post, create),
-    WITH(OFFLOAD, tess_offload_ops, step, create),
-    WITH(OFFLOAD, tess_offload_ops, post, test),
-    WITH(OFFLOAD, tess_offload_ops, post, wait),
-    WITH(OFFLOAD, tess_offload_ops, post, request_free),
-    WITH(OFFLOAD, tess_offload_ops, step, test),
-    WITH(OFFLOAD, tess_offload_ops, step, wait),
-    WITH(OFFLOAD, tess_offload_ops, step, request_free),
 };
 
 /* TESS_CAN with an offset. */

@@ -9,8 +9,8 @@
 
 static tess_status shm_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     (void)ctx, (void)comm;
-    const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_ZERO_COPY |
-                         TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
+    const uint32_t can =
+        TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
     const tess_comm_caps caps = kit_caps(can, shm_reach.mem_mask, "shm/1");
     TESS_GIVE(out, &caps);
     return TESS_OK;

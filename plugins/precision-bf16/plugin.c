@@ -48,8 +48,7 @@ static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_pre
                                      .gather = dtype,
                                      .grad_local = dtype,
                                      .grad_wire = dtype == TESS_F64 ? TESS_F32 : dtype,
-                                     .accumulate = sixteen ? TESS_F32 : dtype,
-                                     .block_elems = 1 };
+                                     .accumulate = sixteen ? TESS_F32 : dtype };
     if (dtype == TESS_F32 && (readable >> TESS_BF16 & 1u)) {
         choice.compute = choice.gather = TESS_BF16;
         choice.grad_local = s->grad;

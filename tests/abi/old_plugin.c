@@ -2,6 +2,7 @@
 /* A plugin as it was written for the first release: built against that header, plugin-1.0.h, which is kept beside it
  * and never changed. Three kinds in one file, each the least that does something. */
 #include "plugin-1.0.h"
+#include <stdlib.h>
 #include <string.h>
 
 const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {
@@ -33,7 +34,24 @@ static tess_status assign(void *ctx, const tess_model_view *model, const tess_pl
     return TESS_OK;
 }
 
-/* precision: as declared */
+/* precision: as declared. Casts of its own, which no core asks for. */
+static tess_status cast_need(void *ctx, uint32_t mem, const tess_cast *x, tess_need *out) {
+    (void)ctx, (void)mem, (void)x, (void)out;
+    abort();
+}
+static tess_status create_casts(void *ctx, uint32_t mem, tess_precision **out, tess_error *error) {
+    (void)ctx, (void)mem, (void)out, (void)error;
+    abort();
+}
+static void destroy_casts(tess_precision *p) {
+    (void)p;
+    abort();
+}
+static tess_status cast(tess_precision *p, const tess_cast *x, const tess_stream *stream, tess_error *error) {
+    (void)p, (void)x, (void)stream, (void)error;
+    abort();
+}
+
 static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_choice *out, tess_error *error) {
     tess_precision_choice c = { 0, p->dtype, p->dtype, p->dtype, p->dtype, p->dtype, TESS_F32, 0, 1, 0 };
     (void)ctx, (void)error;
@@ -41,7 +59,26 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
     return TESS_OK;
 }
 
-/* offload: optimizer state to the host */
+/* offload: optimizer state to the host. Slots for storage of its own, which no core calls. */
+static tess_status create(void *ctx, const tess_plan_env *env, int32_t rank, int32_t numa_node,
+                          const tess_buffer *host_arena, tess_offload **out, tess_error *error) {
+    (void)ctx, (void)env, (void)rank, (void)numa_node, (void)host_arena, (void)out, (void)error;
+    abort();
+}
+static void destroy(tess_offload *o) {
+    (void)o;
+    abort();
+}
+static tess_status post(tess_offload *o, const tess_transfer *t, uint32_t n, tess_request **out, tess_error *error) {
+    (void)o, (void)t, (void)n, (void)out, (void)error;
+    abort();
+}
+static tess_status step(tess_offload *o, const tess_region *r, uint32_t n, const tess_optimizer *s, tess_request **out,
+                        tess_error *error) {
+    (void)o, (void)r, (void)n, (void)s, (void)out, (void)error;
+    abort();
+}
+
 static tess_status place(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
                          tess_placement *out, tess_error *error) {
     uint32_t size = n ? out->struct_size : 0;
@@ -59,8 +96,12 @@ static tess_status place(void *ctx, const tess_plan_env *env, const tess_region 
 }
 
 static const tess_wrap_ops wrap = { sizeof wrap, TESS_ABI_MAJOR, TESS_ABI_MINOR, .assign = assign };
-static const tess_precision_ops precision = { sizeof precision, TESS_ABI_MAJOR, TESS_ABI_MINOR, .choose = choose };
-static const tess_offload_ops offload = { sizeof offload, TESS_ABI_MAJOR, TESS_ABI_MINOR, .place = place };
+static const tess_precision_ops precision = { sizeof precision,         TESS_ABI_MAJOR,
+                                              TESS_ABI_MINOR,           .choose = choose,
+                                              .cast_need = cast_need,   .create = create_casts,
+                                              .destroy = destroy_casts, .cast = cast };
+static const tess_offload_ops offload = { sizeof offload,   TESS_ABI_MAJOR,     TESS_ABI_MINOR, .place = place,
+                                          .create = create, .destroy = destroy, .post = post,   .step = step };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **ops, void **ctx, tess_error *error) {
     (void)error;

@@ -26,8 +26,8 @@ static void tell_dtypes(each_fn each, void *user, uint32_t mask) {
 }
 
 static void tell_comm(const tess__plugin *p, each_fn each, void *user) {
-    static const char *const flags[] = { "thread_multiple", "stream_ordered", "abort",     "split",
-                                         "zero_copy",       "batch",          "tree_order" };
+    static const char *const flags[] = { "thread_multiple", "stream_ordered", "abort", "split", NULL,
+                                         "batch",           "tree_order" };
     static const char *const operations[] = { NULL,        "all_gather", "reduce_scatter", "all_reduce",
                                               "broadcast", "all_to_all", "barrier" };
     static const char *const reductions[] = { NULL, "sum", "min", "max" };
@@ -54,27 +54,10 @@ static void tell_device(const tess__plugin *p, each_fn each, void *user) {
     TELL("memory", info.mem_mask, memories);
 }
 
-/* Optional slots that the plugin serves itself instead of the core or the device. */
-static void tell_slots(const tess__plugin *p, each_fn each, void *user) {
-    static const char *const casts[] = { "cast" }, *const moves[] = { "post", "step", "abort" };
-    const tess_precision_ops *precision = p->ops;
-    const tess_offload_ops *offload = p->ops;
-    if (p->kind == TESS_KIND_PRECISION)
-        TELL("slots", TESS_CAN(tess_precision_ops, precision, cast) ? 1 : 0, casts);
-    else
-        TELL("slots",
-             (TESS_CAN(tess_offload_ops, offload, post) ? 1u : 0) |
-                 (TESS_CAN(tess_offload_ops, offload, step) ? 2u : 0) |
-                 (TESS_CAN(tess_offload_ops, offload, abort) ? 4u : 0),
-             moves);
-}
-
 void plugin_capabilities(const tess__plugin *p, each_fn each, void *user) {
     switch (p->kind) {
     case TESS_KIND_COMM: tell_comm(p, each, user); break;
     case TESS_KIND_DEVICE: tell_device(p, each, user); break;
-    case TESS_KIND_PRECISION:
-    case TESS_KIND_OFFLOAD: tell_slots(p, each, user); break;
-    default: break; /* a wrap policy has none */
+    default: break; /* the others have none */
     }
 }

@@ -104,7 +104,7 @@ typedef struct { /* a piece of memory, as its allocator hands it out */
     uint64_t bytes;
     void *reg; /* a backend's registration; says itself what kind it is */
 } tess_buffer;
-/* Work in flight, made by post or step. It ends once, with TESS_OK or an error that stays; then request_free. */
+/* Work in flight, made by post. It ends once, with TESS_OK or an error that stays; then request_free. */
 typedef struct tess_request tess_request;
 
 enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
@@ -183,10 +183,10 @@ typedef struct {
     tess_status (*kv_get)(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);
     int32_t (*aborting)(void *host); /* not 0: give up what you wait for, in init and kv_get too */
     /* Memory of the plugin's own, booked under a domain and a TESS_CAT_…: tess_stats reports it, apart from the plan. It
-     * stays within what the plugin states: backend_bytes of need for each communicator, of kernel_need and cast_need, or
-     * host_bytes of regions that rest in the plugin; one that states nothing takes nothing. `align` is a power of two. Not
-     * within a step. The plugin frees all of it before close returns. TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of; TESS_E_INVALID for an
-     * unknown category or alignment. */
+     * stays within what the plugin states: backend_bytes of need for each communicator, and of kernel_need; one that states
+     * nothing takes nothing. `align` is a power of two. Not within a step. The plugin frees all of it before close returns.
+     * TESS_E_NOMEM; TESS_E_UNSUPPORTED for a domain that there is none of; TESS_E_INVALID for an unknown category or
+     * alignment. */
     tess_status (*mem_alloc)(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align, void **out);
     void (*mem_free)(void *host, void *ptr);
     const char *args;        /* text after the colon of TESSERA_<KIND>, never null */
@@ -227,7 +227,6 @@ enum { /* tess_comm_caps.caps */
     TESS_COMM_STREAM_ORDERED = 2,  /* `after` and wait_stream work; else the engine synchronises before post */
     TESS_COMM_ABORT = 4,           /* abort ends requests in flight at once; else they end by their timeout */
     TESS_COMM_SPLIT = 8,           /* split is offered */
-    TESS_COMM_ZERO_COPY = 16,      /* all_gather moves each block once, straight into recv */
     TESS_COMM_BATCH = 32,          /* post takes n > 1 */
     TESS_COMM_TREE_ORDER = 64 /* reduce_scatter sums in the engine's tree order, fp32 (NUMBERS.md) */
 };
@@ -325,7 +324,7 @@ typedef struct {
 typedef struct tess_device tess_device;
 typedef struct tess_event tess_event;
 typedef struct tess_graph tess_graph;
-enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_REDUCE, TESS_STREAM_UP, TESS_STREAM_DOWN };
+enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_UP = 4, TESS_STREAM_DOWN };
 enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER, TESS_K_CLIP };
 enum { /* tess_kernel.flags */
     TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
@@ -377,7 +376,7 @@ typedef struct {
     const void *const *in;            /* OPTIMIZER: in[0] the gradient shard */
     void *out, *out2;                 /* OPTIMIZER: master; out2 the low-precision copy or null */
     void *state[4];
-    uint64_t elems, first_elem, seed; /* first_elem: of out[0] in the group, for rounding that depends on it */
+    uint64_t elems, reserved[2]; /* 0 */
     double scale;
     const tess_optimizer *optimizer;
     void *scratch; /* as much as kernel_need asked for, from the arena */
@@ -450,33 +449,23 @@ typedef struct {
     tess_status (*optimizer_prepare)(void *ctx, const tess_optimizer *, void *out);
 } tess_device_ops;
 
-/* ---- precision: a choice per parameter, and casts the device lacks ------------------------------ */
-typedef struct tess_precision tess_precision;
+/* ---- precision: a choice per parameter; the device casts ---------------------------------------- */
 typedef struct {
     uint32_t struct_size, dtype, flags, compute_mask; /* flags: 1 frozen, 2 tied; mask: what the program's kernels read */
     const char *name;
     uint64_t elems;
     const int64_t *shape;
-    int32_t ndim, scope; /* scope: index in tess_model_view.modules */
+    int32_t ndim, scope; /* scope: index in tess_model_view.modules; it, tied_to and flag 2 are 0 in choose */
     int32_t tied_to;     /* parameter index, itself when not tied */
     int32_t reserved;
 } tess_param_view;
 /* Dtypes of one parameter; parameters of a unit with equal choices form one group. master: what the optimizer updates;
- * compute: what kernels read; gather: what travels in all_gather; grad_local: what kernels add to; grad_wire: what travels
- * in reduce_scatter; accumulate: of its sum. */
+ * compute: what kernels read; gather: what travels in all_gather, equal to compute; grad_local: what kernels add to;
+ * grad_wire: what travels in reduce_scatter; accumulate: of its sum, f32 or f64. */
 typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate, reserved;
-    uint32_t block_elems; /* shards are multiples of this; 1 for plain formats */
-    uint32_t block_bytes; /* encoded size of a block on the wire, scales included; 0: plain */
-} tess_precision_choice; /* gather != compute, and blocks: for a later core; this one refuses them by the parameter's name */
-typedef struct {
-    uint32_t struct_size, from, to, flags; /* flag 1: `to` is the wire format with its blocks */
-    const void *src;
-    void *dst; /* may be this rank's slot of the gather buffer; never overlaps src */
-    uint64_t elems, first_elem, step, seed;
-    void *scratch;
-    uint64_t scratch_bytes;
-} tess_cast;
+    uint32_t reserved1[2]; /* 0; plugins built with an earlier header wrote 1 and 0 */
+} tess_precision_choice;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
@@ -485,14 +474,7 @@ typedef struct {
     /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows; the message need not name
      * the parameter, the core does. Required. */
     tess_status (*choose)(void *ctx, const tess_param_view *, tess_precision_choice *out, tess_error *);
-    /* The rest is for a later core, with its own formats: in this one the device casts. [pure] Scratch of one cast in memory
-     * kind `mem`; pointers are not looked at. TESS_E_UNSUPPORTED: TESS_K_CAST is to do it. Required beside cast. */
-    tess_status (*cast_need)(void *ctx, uint32_t mem, const tess_cast *, tess_need *out);
-    /* An instance for one memory kind. TESS_E_UNSUPPORTED, TESS_E_NOMEM, TESS_E_DEVICE. Required beside cast. */
-    tess_status (*create)(void *ctx, uint32_t mem, tess_precision **out, tess_error *);
-    void (*destroy)(tess_precision *); /* null is fine; required beside create */
-    /* [stream] One cast that cast_need agreed to. TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Default: the device. */
-    tess_status (*cast)(tess_precision *, const tess_cast *, const tess_stream *, tess_error *);
+    void *reserved[4]; /* null; in earlier headers slots that no core has called: docs/abi.md */
 } tess_precision_ops;
 
 /* ---- wrap: a pure function from the tree to a number per parameter ------------------------------ */
@@ -527,10 +509,9 @@ typedef struct {
                           void *host, tess_error *);
 } tess_wrap_ops;
 
-/* ---- offload: where things rest; moving them; the step only when memory is not addressable ------ */
-typedef struct tess_offload tess_offload;
-enum { TESS_REGION_MASTER = 1, TESS_REGION_LOW /* compute-dtype copy */, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
-enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */, TESS_REST_PLUGIN /* for a later core: this one refuses it */ };
+/* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
+enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD = 3, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
+enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: 0, from 1 partial sums of microbatches */
     int32_t unit, group;                        /* -1: activations */
@@ -539,19 +520,8 @@ typedef struct {
 typedef struct {
     uint32_t struct_size, rest, align, reserved;
     uint64_t host_bytes, pinned_bytes;   /* at rest */
-    uint64_t staging_bytes;              /* pinned, per transfer in flight */
-    uint64_t storage_bytes;              /* files and the like, reported apart */
+    uint64_t reserved1[2];               /* 0 */
 } tess_placement;
-typedef struct { /* both ways; a cast on the way is the precision plugin's, before or after */
-    uint32_t struct_size, flags; /* 1: to storage */
-    const tess_region *region;
-    void *ptr; /* in the arena */
-    uint32_t mem, reserved;
-    uint64_t offset_bytes, bytes;
-    tess_stream after; /* start when this stream has come this far */
-    void *staging;
-    uint64_t staging_bytes;
-} tess_transfer;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
@@ -560,33 +530,11 @@ typedef struct {
     /* [pure] Where each of n regions rests: n entries of out. One call has all regions of a run, unit by unit, so a budget
      * is the plugin's to spend; a region of a kind rests in one place with the others of its kind and group. It is locked
      * in memory when pinned_bytes reaches its bytes, else pageable. ACTIVATION comes only when the user has sent them to the
-     * host: the answer says whether they are locked. TESS_E_UNSUPPORTED: args that this device or these regions rule out;
-     * TESS_E_BUDGET. Required. */
+     * host: the answer says whether they are locked. The core moves what rests on the host by the device's copy, and steps
+     * it with the cpu device's kernels on host threads of its own. TESS_E_UNSUPPORTED: args that this device or these
+     * regions rule out; TESS_E_BUDGET. Required. */
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
-    /* The rest is for a later core, where a region may rest in the plugin. This one calls none of it. It copies between
-     * its arenas with the device's copy, and steps with the cpu device's kernels on its host threads. */
-    /* An instance. host_arena: where regions that rest on the host lie, the core's, valid until destroy; null: none.
-     * TESS_E_NOMEM, TESS_E_SYSTEM. Required beside post and step. */
-    tess_status (*create)(void *ctx, const tess_plan_env *, int32_t rank, int32_t numa_node, const tess_buffer *host_arena,
-                          tess_offload **out, tess_error *);
-    /* Gives everything back; ends requests in flight (TESS_E_ABORTED), never waits for a peer. Required beside create. */
-    void (*destroy)(tess_offload *);
-    /* Makes every request end with `why`; at once, any thread, repeatable. Default: requests are waited for. */
-    tess_status (*abort)(tess_offload *, tess_status why);
-    /* Starts n transfers as one request. Asynchronous. `ptr` and `staging` are the plugin's until its end; the array is read
-     * during the call, and what `region` points to lives until destroy. TESS_E_INVALID, TESS_E_SYSTEM, TESS_E_DATA.
-     * Needed for regions with TESS_REST_PLUGIN, in such a core. */
-    tess_status (*post)(tess_offload *, const tess_transfer *, uint32_t n, tess_request **out, tess_error *);
-    /* Starts the optimizer step on n regions of one group: master, gradient, states. Asynchronous. The same formulas as
-     * TESS_K_OPTIMIZER, to the bit; the settings are read during the call. */
-    tess_status (*step)(tess_offload *, const tess_region *, uint32_t n, const tess_optimizer *, tess_request **out, tess_error *);
-    /* progress, test, wait, wait_stream and request_free: as in tess_comm_ops. test, wait and request_free are required
-     * beside post and step. */
-    tess_status (*progress)(tess_offload *);
-    tess_status (*test)(tess_request *, tess_error *);
-    tess_status (*wait)(tess_request *, int64_t timeout_ns, tess_error *);
-    tess_status (*wait_stream)(tess_request *, const tess_stream *, tess_error *);
-    void (*request_free)(tess_request *); /* after its end only */
+    void *reserved[10]; /* null; in earlier headers slots that no core has called: docs/abi.md */
 } tess_offload_ops;
 
 /* ---- layout, pinned ----------------------------------------------------------------------------- */
@@ -616,17 +564,15 @@ TESS_PIN(tess_optimizer, 72, beta1, 32, prepared, 64);
 TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
 TESS_PIN(tess_device_ops, 232, stream_create, 88, optimizer_prepare, 224);
 TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);
-TESS_PIN(tess_precision_choice, 40, grad_wire, 20, block_bytes, 36);
-TESS_PIN(tess_cast, 80, elems, 32, scratch_bytes, 72);
-TESS_PIN(tess_precision_ops, 64, choose, 24, cast, 56);
+TESS_PIN(tess_precision_choice, 40, grad_wire, 20, reserved1, 32);
+TESS_PIN(tess_precision_ops, 64, choose, 24, reserved, 32);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
 TESS_PIN(tess_model_view, 32, reserved, 12, params, 24);
 TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);
 TESS_PIN(tess_wrap_ops, 32, close, 8, assign, 24);
 TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
-TESS_PIN(tess_placement, 48, host_bytes, 16, storage_bytes, 40);
-TESS_PIN(tess_transfer, 80, reserved, 28, staging_bytes, 72);
-TESS_PIN(tess_offload_ops, 112, abort, 48, request_free, 104);
+TESS_PIN(tess_placement, 48, host_bytes, 16, reserved1, 32);
+TESS_PIN(tess_offload_ops, 112, place, 24, reserved, 32);
 #undef TESS_PIN
 #endif
 

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A precision plugin with casts of its own, f32 to bf16 and back. It also carries the faults of files and of opening.
+/* A precision plugin: f32 is computed in bf16 where that is read. It also carries the faults of files and of opening.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "faulty.h"
 
 FAULTY_NOTE(TESS_KIND_PRECISION);
-
-struct tess_precision {
-    int unused;
-};
 
 static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_choice *out, tess_error *e) {
     uint32_t mask = p->compute_mask ? p->compute_mask : 1u << p->dtype, compute = p->dtype;
@@ -32,8 +27,13 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
                                 .gather = compute,
                                 .grad_local = p->dtype,
                                 .grad_wire = compute,
-                                .accumulate = p->dtype == TESS_F64 ? TESS_F64 : TESS_F32,
-                                .block_elems = 1 };
+                                .accumulate = p->dtype == TESS_F64 ? TESS_F64 : TESS_F32 };
+#ifdef FAULT_GATHERS_WIDER
+    x.gather = p->dtype;
+#endif
+#ifdef FAULT_USES_RESERVED
+    x.reserved1[0] = 32, x.reserved1[1] = 34;
+#endif
 #ifdef FAULT_SUMS_IN_BF16
     x.accumulate = compute;
 #endif
@@ -44,76 +44,6 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
 #else
     give(out, out->struct_size, &x, sizeof x);
 #endif
-    return TESS_OK;
-}
-
-static int is_mine(const tess_cast *x) {
-    return (x->from == TESS_F32 && x->to == TESS_BF16) || (x->from == TESS_BF16 && x->to == TESS_F32);
-}
-
-static tess_status cast_need(void *ctx, uint32_t mem, const tess_cast *x, tess_need *out) {
-    tess_need none = { .align = 1 };
-    (void)ctx;
-    if (mem != TESS_MEM_HOST || !is_mine(x) || x->flags)
-        return TESS_E_UNSUPPORTED;
-    give(out, out->struct_size, &none, sizeof none);
-    return TESS_OK;
-}
-
-static tess_status create(void *ctx, uint32_t mem, tess_precision **out, tess_error *e) {
-    (void)ctx;
-    if (mem != TESS_MEM_HOST)
-        return failed(e, TESS_E_UNSUPPORTED, "host memory only");
-    *out = calloc(1, sizeof **out);
-    return *out ? TESS_OK : failed(e, TESS_E_NOMEM, "no memory");
-}
-
-static void destroy(tess_precision *p) {
-    free(p);
-}
-
-static uint16_t narrow(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, 4);
-#ifdef FAULT_FLUSHES_DENORMALS
-    if (fpclassify(f) == FP_SUBNORMAL)
-        bits &= 0x80000000;
-#endif
-#ifdef FAULT_ROUNDS_HALF_UP
-    if (!isnan(f))
-        return (uint16_t)((bits + 0x8000) >> 16);
-#endif
-#ifdef FAULT_TRUNCATES
-    return (uint16_t)(bits >> 16 | (isnan(f) ? 0x40 : 0));
-#endif
-#ifndef FAULT_LOSES_NAN
-    if (isnan(f))
-        return (uint16_t)(bits >> 16 | 0x40);
-#endif
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static tess_status cast(tess_precision *p, const tess_cast *x, const tess_stream *stream, tess_error *e) {
-    uint64_t n = x->elems;
-    (void)p, (void)stream;
-    if (!is_mine(x))
-        return failed(e, TESS_E_UNSUPPORTED, "no such cast");
-#ifdef FAULT_CAST_PAST_END
-    n = (n + 7) / 8 * 8;
-#endif
-    for (uint64_t i = 0; i < n; i++) {
-        if (x->to == TESS_BF16) {
-            float f = 0;
-            if (i < x->elems)
-                memcpy(&f, (const char *)x->src + 4 * i, 4);
-            uint16_t half = narrow(f);
-            memcpy((char *)x->dst + 2 * i, &half, 2);
-        } else if (i < x->elems) {
-            uint32_t wide = 0;
-            memcpy((char *)&wide + 2, (const char *)x->src + 2 * i, 2);
-            memcpy((char *)x->dst + 4 * i, &wide, 4);
-        }
-    }
     return TESS_OK;
 }
 
@@ -131,10 +61,6 @@ static const tess_precision_ops ops = {
     .abi_minor = TESS_ABI_MINOR,
     .options = options,
     .choose = choose,
-    .cast_need = cast_need,
-    .create = create,
-    .destroy = destroy,
-    .cast = cast,
 };
 
 /* ---- the file and its opening ------------------------------------------------------------------ */

@@ -171,8 +171,7 @@ static void test_builtins__none_rests_everything_on_the_device(void **state) {
     places[0].struct_size = sizeof places[0];
     assert_int_equal(ops->place(NULL, NULL, regions, 3, places, &error), TESS_OK);
     for (int i = 0; i < 3; i++)
-        assert_true(places[i].rest == TESS_REST_DEVICE && places[i].host_bytes == 0 && places[i].staging_bytes == 0);
-    assert_null(ops->post);
+        assert_true(places[i].rest == TESS_REST_DEVICE && places[i].host_bytes == 0 && places[i].pinned_bytes == 0);
 }
 
 static void test_builtins__fp32_keeps_the_declared_dtype(void **state) {
@@ -184,7 +183,7 @@ static void test_builtins__fp32_keeps_the_declared_dtype(void **state) {
     assert_true(choice.master == TESS_F64 && choice.gather == TESS_F64 && choice.accumulate == TESS_F64);
     param.dtype = TESS_BF16;
     assert_int_equal(ops->choose(NULL, &param, &choice, &error), TESS_OK);
-    assert_true(choice.grad_wire == TESS_BF16 && choice.accumulate == TESS_F32 && choice.block_elems == 1);
+    assert_true(choice.grad_wire == TESS_BF16 && choice.accumulate == TESS_F32 && choice.reserved1[0] == 0);
     param.compute_mask = 1u << TESS_F32;
     assert_int_equal(ops->choose(NULL, &param, &choice, &error), TESS_E_UNSUPPORTED);
     assert_string_equal(error.message,

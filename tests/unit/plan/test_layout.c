@@ -167,19 +167,20 @@ static void test_layout__compute_dtypes_outside_the_programs_are_refused(void **
     plan_free(&p);
 }
 
-/* A precision plugin that sends blocks, and an offload plugin that keeps what it is given: in the contract, not in this
- * core. */
+/* A precision plugin that wants formats of its own; an offload plugin that places what it is given nowhere. */
 static tess_precision_choice chosen;
+static uint32_t rest;
 static tess_status choose(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
-    (void)ctx, (void)v, (void)e;
+    (void)ctx, (void)e;
+    assert_true(v->scope == 0 && v->tied_to == 0 && !(v->flags & 2)); /* those are a model's, for wrap */
     *out = chosen;
     return TESS_OK;
 }
-static tess_status keep_all(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n, tess_placement *out,
-                            tess_error *e) {
+static tess_status place_nowhere(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n,
+                                 tess_placement *out, tess_error *e) {
     (void)ctx, (void)env, (void)r, (void)e;
     for (uint32_t i = 0; i < n; i++)
-        out[i].rest = TESS_REST_PLUGIN;
+        out[i].rest = rest;
     return TESS_OK;
 }
 
@@ -200,28 +201,38 @@ static void refused(const tess_precision_ops *precision, const tess_offload_ops 
     plan_free(&p);
 }
 
-static void test_layout__blocks_on_the_wire_are_refused(void **state) {
+static void test_layout__formats_of_its_own_are_refused(void **state) {
     (void)state;
     const tess_precision_ops precision = { .struct_size = sizeof precision, .choose = choose };
     const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32,
-                                          TESS_F32,     TESS_F32, 0,        1,        0 };
+                                          TESS_F32,     TESS_F32, 0,        { 1, 0 } };
     const char *text = "parameter \"a.w\": the precision plugin gathers in a format of its own";
     chosen = plain;
     refused(&precision, NULL, NULL);
-    chosen.block_elems = 32;
+    chosen.reserved1[0] = 32; /* up to 1.2: elements of a block, and its bytes */
     refused(&precision, NULL, text);
     chosen = plain;
-    chosen.block_bytes = 34;
+    chosen.reserved1[1] = 34;
     refused(&precision, NULL, text);
     chosen = plain;
     chosen.gather = TESS_BF16;
     refused(&precision, NULL, text);
+    chosen = plain;
+    chosen.accumulate = TESS_BF16;
+    refused(&precision, NULL, "parameter \"a.w\": the precision plugin asks for sums in bf16, expected fp32");
 }
 
-static void test_layout__memory_of_the_offload_plugins_own_is_refused(void **state) {
+static void test_layout__a_place_that_is_none_is_refused(void **state) {
     (void)state;
-    const tess_offload_ops offload = { .struct_size = sizeof offload, .place = keep_all };
-    refused(NULL, &offload, "this offload plugin keeps memory of its own, which is not supported yet");
+    const tess_offload_ops offload = { .struct_size = sizeof offload, .place = place_nowhere };
+    rest = TESS_REST_DEVICE;
+    refused(NULL, &offload, NULL);
+    rest = 3; /* of 1.0: memory that only the plugin reaches */
+    refused(NULL, &offload,
+            "the offload plugin rests a region of unit 0 in 3, expected 1 (the device) or 2 (the host)");
+    rest = 0;
+    refused(NULL, &offload,
+            "the offload plugin rests a region of unit 0 in 0, expected 1 (the device) or 2 (the host)");
 }
 
 static void test_setup__strategies_that_cannot_be_are_refused_by_name(void **state) {
@@ -254,8 +265,8 @@ int main(void) {
         cmocka_unit_test(test_layout__aliases_share_and_buffers_lie_outside),
         cmocka_unit_test(test_layout__a_unit_is_named_by_what_its_scopes_share),
         cmocka_unit_test(test_layout__compute_dtypes_outside_the_programs_are_refused),
-        cmocka_unit_test(test_layout__blocks_on_the_wire_are_refused),
-        cmocka_unit_test(test_layout__memory_of_the_offload_plugins_own_is_refused),
+        cmocka_unit_test(test_layout__formats_of_its_own_are_refused),
+        cmocka_unit_test(test_layout__a_place_that_is_none_is_refused),
         cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
