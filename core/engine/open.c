@@ -97,6 +97,7 @@ static tess_status read_device(tess *t) {
     if (u->nranks > 1 && !(caps.mem_mask >> info.mem & 1))
         return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_COMM=%s does not reach the memory of device %s",
                           t->selection.text[TESS_KIND_COMM], t->selection.text[TESS_KIND_DEVICE]);
+    u->most_bytes = caps.max_bytes;
     t->device.mem = info.mem;
     u->align = info.align > 64 ? info.align : 64;
     if (caps.align > u->align)

@@ -4,6 +4,13 @@
 
 #include "base/status.h"
 
+/* The buffer of one rank, for which the comm plugin may have a limit. */
+static uint64_t bytes_of(const tess_collective *c, int32_t nranks) {
+    int all = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
+    uint32_t sent = tess_dtype_bytes(c->send_dtype), received = tess_dtype_bytes(c->recv_dtype);
+    return c->count * (all ? (uint64_t)nranks : 1) * (sent > received ? sent : received);
+}
+
 /* Scratch the comm plugin wants for one collective among `nranks`, in device memory. */
 tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, uint32_t recv, uint64_t count,
                              int32_t nranks, uint64_t *bytes) {
@@ -19,6 +26,11 @@ tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, u
                           .count = count,
                           .scale = 1 };
     tess_need need = { .struct_size = sizeof need };
+    if (s->most_bytes && bytes_of(&c, nranks) > s->most_bytes)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "a collective has %llu bytes on a rank, and the comm plugin takes %llu: smaller units are "
+                          "needed (TESSERA_WRAP)",
+                          (unsigned long long)bytes_of(&c, nranks), (unsigned long long)s->most_bytes);
     tess_status status = s->comm->need(s->comm_ctx, &env, &c, &need);
     if (!status && (need.align > s->align || need.pinned_bytes || need.host_bytes))
         return tess__fail(TESS_E_UNSUPPORTED,

@@ -431,6 +431,24 @@ static void test_compile__a_comm_that_lacks_a_collective_is_named(void **state) 
     plan_free(&p);
 }
 
+/* 1000 elements over four ranks are 4 shards of 256, in fp32 4096 bytes. */
+static void test_compile__a_collective_beyond_the_comms_limit_is_refused(void **state) {
+    (void)state;
+    for (uint64_t most = 4096; most >= 4095; most--) {
+        plan p;
+        plan_init(&p, 4);
+        p.setup.most_bytes = most;
+        plan_scope(&p, "a");
+        assert_int_equal(plan_param(&p, "a.w", 1000, 0), TESS_OK);
+        plan_layout(&p);
+        tess_status s = tess__compile_other(&p.compiler, TESS__PASS_FULL, &p.program);
+        assert_int_equal(s, most == 4096 ? TESS_OK : TESS_E_UNSUPPORTED);
+        plan_free(&p);
+    }
+    assert_string_equal(tess_last_error(), "a collective has 4096 bytes on a rank, and the comm plugin takes 4095: "
+                                           "smaller units are needed (TESSERA_WRAP)");
+}
+
 /* ---- gradients that kernels store --------------------------------------------------------------- */
 
 static tess_status nothing(void *user, const tess_block_call *call) {
@@ -497,6 +515,7 @@ int main(void) {
         cmocka_unit_test(test_compile__with_streams_results_have_room_on_the_host),
         cmocka_unit_test(test_compile__the_hash_tells_programs_apart),
         cmocka_unit_test(test_compile__a_comm_that_lacks_a_collective_is_named),
+        cmocka_unit_test(test_compile__a_collective_beyond_the_comms_limit_is_refused),
         cmocka_unit_test(test_compile__a_gradient_stored_whole_is_not_zeroed),
         cmocka_unit_test(test_compile__without_blocks_every_gradient_is_zeroed),
     };
