@@ -24,3 +24,12 @@ for ((day = 0; day < 8; day++)); do
   eval "echo ${expression//'$(date +%j)'/$j}"
 done | sort >days
 [ "$(tr -d '\n' <days)" = 01234567 ] || fail "eight days take the parts $(tr '\n' ' ' <days)"
+
+# The other sets: 56 days in a row have an eighth each, of seven seeds; with all turns each seed is whole.
+sets() { TESSERA_TEST_TURNS=$1 TESSERA_TEST_DAY=$2 "$SOURCE/tests/matrix/other_sets" echo; }
+for ((day = 100; day < 156; day++)); do sets day $day; done | sort -u >sets
+[ "$(wc -l <sets) $(grep -cEx -- '--seed [1-7] --part [0-7]/8' sets)" = "56 56" ] || fail "56 days take $(wc -l <sets) parts: $(head -n 3 sets)"
+[ "$(sets day 008)" = "$(sets day 64)" ] || fail "day 008 is $(sets day 008)"
+[ "$(sets all 1 | tr '\n' ' ')" = "$(printf -- '--seed %s ' 1 2 3 4 5 6 7)" ] || fail "all sets are $(sets all 1)"
+sets all 1 >/dev/null || fail "all sets fail"
+! TESSERA_TEST_TURNS=all "$SOURCE/tests/matrix/other_sets" false || fail "a set that fails passes"
