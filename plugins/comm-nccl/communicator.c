@@ -42,7 +42,9 @@ static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_
                                   .rank = c->rank,
                                   .size = c->size,
                                   .deterministic = c->settings->deterministic,
-                                  .words = words };
+                                  .words = words,
+                                  .use = &c->use,
+                                  .stop = &c->stop };
     tess_status s = nccl_gate_enter(c, "a collective", kit_until_ns(c->timeout_ns), f);
     return s ? s : nccl_gate_leave(c, nccl_run_calls(&launch, calls, n, f), f);
 }

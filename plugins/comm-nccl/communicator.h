@@ -71,6 +71,7 @@ struct tess_comm {
     atomic_int stop;          /* give up whatever is waited for */
     _Atomic(tess_status) why; /* of the first abort, which may have to wait for the lock */
     struct nccl_gate gate;
+    struct nccl_use use;
     struct nccl_said said;
     pthread_mutex_t failure_lock;
     tess_error failure; /* the first; nccl_failure */

@@ -12,9 +12,14 @@ struct registration {
 
 /* In the GPU's context, with the lock. */
 static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, struct registration *reg) {
+    if (!nccl_use_begin(&c->use, &c->stop))
+        return ncclInvalidUsage;
     ncclComm_t comm = atomic_load(&c->comm);
     reg->by = comm;
-    return comm ? c->gpu.lib->ncclCommRegister(comm, at, bytes, &reg->handle) : ncclInvalidUsage;
+    nccl_use_blocks(&c->use);
+    ncclResult_t r = comm ? c->gpu.lib->ncclCommRegister(comm, at, bytes, &reg->handle) : ncclInvalidUsage;
+    nccl_use_end(&c->use);
+    return r;
 }
 
 static tess_status allocate_memory(tess_comm *c, uint64_t bytes, void **out, struct registration *reg, tess_error *f) {
@@ -87,9 +92,13 @@ tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **
 
 /* NCCL drops the registrations of a communicator that was aborted. */
 static void let_go(tess_comm *c, const struct registration *reg) {
+    if (!nccl_use_begin(&c->use, &c->stop))
+        return;
     ncclComm_t comm = atomic_load(&c->comm);
+    nccl_use_blocks(&c->use);
     if (reg->handle && comm && reg->by == comm)
         c->gpu.lib->ncclCommDeregister(comm, reg->handle);
+    nccl_use_end(&c->use);
 }
 
 /* The registration, and with `ptr` the memory. */

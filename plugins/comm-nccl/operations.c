@@ -37,9 +37,13 @@ static void note_result(tess_error *f, const struct nccl_launch *l, ncclResult_t
 static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
     struct nccl_words *words = l->words;
     f->code = TESS_OK;
+    if (!nccl_use_begin(l->use, l->stop))
+        return tess_plugin_fail(f, TESS_E_ABORTED, "nccl: the communicator was aborted");
     ncclResult_t r = l->lib->ncclGroupStart();
-    if (r != ncclSuccess)
+    if (r != ncclSuccess) {
+        nccl_use_end(l->use);
         return nccl_failed(f, l->lib, r, "ncclGroupStart");
+    }
     if (words->own)
         note_result(f, l, l->lib->ncclAllGather(words->own, words->all, words->bytes, ncclUint8, l->comm, l->stream),
                     "ncclAllGather");
@@ -49,7 +53,9 @@ static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
 
 static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
     tess_error ended = { .struct_size = sizeof ended, .rank = -1 };
+    nccl_use_blocks(l->use);
     ncclResult_t r = l->lib->ncclGroupEnd();
+    nccl_use_end(l->use);
     tess_status s = r == ncclSuccess ? TESS_OK : nccl_failed(&ended, l->lib, r, "ncclGroupEnd");
     if (f->code != TESS_OK) /* the call's own failure says more */
         return f->code;

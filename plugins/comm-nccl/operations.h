@@ -6,6 +6,7 @@
 #include "cuda_driver.h"
 #include "kernels.h"
 #include "library.h"
+#include "use.h"
 
 /* ---- check.c: the same on every rank ------------------------------------------------------------ */
 
@@ -46,6 +47,8 @@ struct nccl_launch {
     CUfunction reduce;
     int rank, size, deterministic;
     struct nccl_words *words;
+    struct nccl_use *use;
+    const atomic_int *stop; /* once set, no group begins */
 };
 
 /* Puts the words and n checked calls into the launch's stream, in order; as one group where none depends on another.

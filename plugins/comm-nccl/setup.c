@@ -76,8 +76,12 @@ static tess_status divide_blocking(tess_comm *parent, int color, int32_t key, in
     tess_status s = nccl_gate_enter(parent, "ncclCommSplit", late_ns, f);
     if (s)
         return s;
-    ncclResult_t r = parent->gpu.lib->ncclCommSplit(atomic_load(&parent->comm), color, key, out, &config);
-    s = r == ncclSuccess ? TESS_OK : nccl_failed(f, parent->gpu.lib, r, "ncclCommSplit");
+    if (nccl_use_begin(&parent->use, &parent->stop)) { /* else it is to stop, as leaving says */
+        nccl_use_blocks(&parent->use);
+        ncclResult_t r = parent->gpu.lib->ncclCommSplit(atomic_load(&parent->comm), color, key, out, &config);
+        nccl_use_end(&parent->use);
+        s = r == ncclSuccess ? TESS_OK : nccl_failed(f, parent->gpu.lib, r, "ncclCommSplit");
+    }
     return nccl_gate_leave(parent, s, f);
 }
 
@@ -151,11 +155,15 @@ tess_status nccl_dissolve(tess_comm *c, int64_t late_ns, tess_error *f) {
     tess_status s = nccl_gate_enter(c, "ncclCommFinalize", late_ns, f);
     if (s)
         return s;
-    ncclResult_t r = c->gpu.lib->ncclCommFinalize(atomic_load(&c->comm));
-    s = r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclCommFinalize");
+    if (nccl_use_begin(&c->use, &c->stop)) {
+        nccl_use_blocks(&c->use);
+        ncclResult_t r = c->gpu.lib->ncclCommFinalize(atomic_load(&c->comm));
+        nccl_use_end(&c->use);
+        s = r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclCommFinalize");
+    }
     s = nccl_gate_leave(c, s, f);
     if (s || !c->setup)
         return s;
-    r = c->gpu.lib->ncclCommFinalize(c->setup);
+    ncclResult_t r = c->gpu.lib->ncclCommFinalize(c->setup);
     return await_result(c, c->setup, r, late_ns, "ncclCommFinalize", f);
 }

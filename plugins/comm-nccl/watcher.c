@@ -18,7 +18,21 @@ static int lock_soon(tess_comm *c) {
     return pthread_mutex_timedlock(&c->lock, &late) == 0;
 }
 
-/* Who does not get the lock finds its holder blocked in NCCL: the holder cleans up when the abort has freed it. */
+/* The lock, or the knowledge that its holder blocks in NCCL or will not go there any more. A holder that shows neither
+ * for two seconds is kept from running, or waits for the device, which may need the abort. */
+static int lock_unless_held_up(tess_comm *c) {
+    enum { LOOKS = 20 };
+    struct nccl_seen seen = { 0, 0 };
+    for (int i = 0; i < LOOKS; i++) {
+        if (lock_soon(c))
+            return 1;
+        if (nccl_use_may_abort(&c->use, &seen))
+            break;
+    }
+    return 0;
+}
+
+/* Without the lock, the holder cleans up when the abort has freed it. */
 static void fail_in_context(tess_comm *c, const tess_error *f, int locked) {
     tess_error ignored = { .struct_size = sizeof ignored };
     if (!locked) {
@@ -36,7 +50,7 @@ void nccl_comm_fail(tess_comm *c, const tess_error *f) {
     tess_status none = TESS_OK;
     atomic_compare_exchange_strong(&c->why, &none, f->code);
     atomic_store(&c->stop, 1);
-    int locked = lock_soon(c);
+    int locked = lock_unless_held_up(c);
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK) {
         fail_in_context(c, f, locked);
         nccl_leave(&c->gpu);
@@ -97,15 +111,22 @@ static void watch_gate(tess_comm *c) {
 
 /* ---- the thread --------------------------------------------------------------------------------- */
 
+static ncclResult_t async_error(tess_comm *c, ncclResult_t *state) {
+    if (!nccl_use_begin(&c->use, &c->stop))
+        return ncclInvalidUsage;
+    ncclComm_t comm = atomic_load(&c->comm);
+    ncclResult_t r = comm ? c->gpu.lib->ncclCommGetAsyncError(comm, state) : ncclInvalidUsage;
+    nccl_use_end(&c->use);
+    return r;
+}
+
 void nccl_look(tess_comm *c) {
     tess_error f = { .struct_size = sizeof f, .rank = -1 };
     ncclResult_t state = ncclSuccess;
     if (nccl_enter(&c->gpu, &f) != TESS_OK)
         return;
     nccl_sweep(c);
-    ncclComm_t comm = atomic_load(&c->comm);
-    if (comm && c->gpu.lib->ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess &&
-        state != ncclInProgress) {
+    if (async_error(c, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
         if (nccl_compare_stalled(c, &f) == TESS_OK) /* a rank that has seen a mismatch leaves */
             nccl_failed(&f, c->gpu.lib, state, "a collective");
         nccl_fail_locked(c, &f);

@@ -64,10 +64,24 @@ static int asked_to_fail(const char *wish, const char *name, uint64_t call) {
     return 0;
 }
 
+static atomic_int hanging;
+int double__hanging(void) {
+    return atomic_load(&hanging);
+}
+void double__hang(int by) {
+    atomic_fetch_add(&hanging, by);
+}
+
 int double__fails(const char *name) {
+    enum { LATE_US = 400000 };
     pthread_mutex_lock(&lock);
     uint64_t call = count(name);
     pthread_mutex_unlock(&lock);
+    if (asked_to_fail(double__variable("LATE"), name, call)) {
+        double__hang(1);
+        usleep(LATE_US);
+        double__hang(-1);
+    }
     return asked_to_fail(double__variable("FAIL"), name, call);
 }
 
@@ -79,14 +93,6 @@ int double__hangs(const char *name) {
             calls = names[i].calls;
     pthread_mutex_unlock(&lock);
     return asked_to_fail(double__variable("HANG"), name, calls) != 0;
-}
-
-static atomic_int hanging;
-int double__hanging(void) {
-    return atomic_load(&hanging);
-}
-void double__hang(int by) {
-    atomic_fetch_add(&hanging, by);
 }
 
 void double__live(const char *kind, int64_t by) {

@@ -36,11 +36,12 @@ enum { DOUBLE_WORK_BYTES = 4096, DOUBLE_DEVICES = 16 };
 
 const char *double__variable(const char *name); /* of TESSERA_DOUBLE_name; null when unset or empty */
 int64_t double__number(const char *name, int64_t fallback);
-/** Counts a call. 0: go on; -1: this one is to fail; else the code it is to fail with. */
+/** Counts a call, and holds up one that is to be late. 0: go on; -1: this one is to fail; else the code it is to fail
+ * with. */
 int double__fails(const char *name);
 /** Whether the call that was counted last is to hang. */
 int double__hangs(const char *name);
-/** How many calls of this process hang now, for tests; double__hang counts one more, or one less. */
+/** How many calls of this process hang or are late now, for tests; double__hang counts one more, or one less. */
 __attribute__((visibility("default"))) int double__hanging(void);
 void double__hang(int by);
 /** One more, or one less, of a kind of thing that must not be left at exit. `kind` is a literal. */

@@ -50,12 +50,25 @@ void nccl__set_state(ncclComm *c, ncclResult_t state) {
     pthread_mutex_unlock(&c->lock);
 }
 
+/* The real one's memory is gone, and what then happens is anything. */
+static void must_not_be_over(ncclComm *c) {
+    if (!c->ended)
+        return;
+    fprintf(stderr, "doubles: NCCL: a communicator is used after it was given back\n");
+    abort();
+}
+
 ncclResult_t nccl__ready(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
-    ncclResult_t state = c->state == ncclInProgress || c->ended ? ncclInvalidArgument : c->state;
+    must_not_be_over(c);
+    ncclResult_t state = c->state == ncclInProgress ? ncclInvalidArgument : c->state;
     pthread_mutex_unlock(&c->lock);
     return state;
 }
+
+/* Those that were given back: kept, so that a later use of one is told. */
+static pthread_mutex_t old_lock = PTHREAD_MUTEX_INITIALIZER;
+static ncclComm *old;
 
 void nccl__use(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
@@ -72,9 +85,10 @@ void nccl__unuse(ncclComm *c) {
     nccl__disconnect(c);
     if (c->room)
         double__unmap(c->room, c->room_bytes);
-    pthread_mutex_destroy(&c->lock);
-    pthread_cond_destroy(&c->changed);
-    free(c);
+    pthread_mutex_lock(&old_lock);
+    c->older = old;
+    old = c;
+    pthread_mutex_unlock(&old_lock);
 }
 
 static void *help(void *arg) {
@@ -142,6 +156,9 @@ static ncclResult_t do_now(ncclComm *c, void (*task)(ncclComm *)) {
 }
 
 ncclResult_t nccl__start(ncclComm *c, void (*task)(ncclComm *)) {
+    pthread_mutex_lock(&c->lock);
+    must_not_be_over(c);
+    pthread_mutex_unlock(&c->lock);
     c->starts++;
     if (hangs || is_lost_for_ever(c))
         task = hang;
@@ -386,6 +403,7 @@ DOUBLE_API ncclResult_t ncclCommAbort(ncclComm_t c) {
 DOUBLE_API ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out) {
     ENTER_NCCL("ncclCommGetAsyncError", ncclInternalError, 0);
     pthread_mutex_lock(&c->lock);
+    must_not_be_over(c);
     *out = c->state;
     pthread_mutex_unlock(&c->lock);
     return ncclSuccess;

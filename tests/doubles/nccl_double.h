@@ -48,7 +48,8 @@ typedef struct ncclComm {
         int color, key;
         struct ncclComm *child;
     } split;
-    void *room; /* for contributions */
+    struct ncclComm *older; /* among those that were given back */
+    void *room;             /* for contributions */
     uint64_t room_bytes;
 } ncclComm;
 

@@ -77,6 +77,7 @@ static int begin_test(void **state) {
                                          "PROBE_DEVICE",
                                          "TESSERA_DOUBLE_FAIL",
                                          "TESSERA_DOUBLE_HANG",
+                                         "TESSERA_DOUBLE_LATE",
                                          "TESSERA_DOUBLE_LOG",
                                          "TESSERA_DOUBLE_NCCL_VERSION",
                                          "TESSERA_DOUBLE_DRIVER_VERSION",
@@ -215,6 +216,29 @@ static void test_nccl_faults__abort_ends_a_call_that_hangs_doubles(void **state)
     setenv("PROBE_DEAF", "1", 1); /* nobody asks the host */
     setenv("PROBE_LOST", "1", 1);
     hang_one("ncclGroupEnd:4@1", 0, "nccl: the communicator was aborted");
+}
+
+/* As before, but the rank is held up where it does not wait for peers: on its way into NCCL, between the calls of a
+ * group, between two groups. The abort, which comes meanwhile and has its patience, must not take NCCL's communicator
+ * from under it: the double ends a process that uses one that was given back. */
+static void test_nccl_faults__abort_waits_for_a_thread_on_its_way_doubles(void **state) {
+    static const char *const wishes[] = { "ncclGroupStart:4@1", "ncclAllGather:4@1", "ncclSend:1@1",
+                                          "cuLaunchKernel:1@1", "cuMemcpyHtoDAsync:4@1" };
+    (void)state;
+    nranks = 2;
+    setenv("PROBE_DEAF", "1", 1);
+    setenv("PROBE_LOST", "1", 1);
+    setenv("PROBE_DETERMINISTIC", "1", 1);
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        int codes[RANKS];
+        setenv("TESSERA_DOUBLE_LATE", wishes[i], 1);
+        run_ranks(wishes[i], codes);
+        for (int rank = 0; rank < nranks; rank++)
+            if (codes[rank] != TOLD || strchr(shared->said[rank], '\n'))
+                fail_msg("%s: rank %d ends with %d and says \"%s\"", wishes[i], rank, codes[rank], shared->said[rank]);
+        if (!strstr(shared->said[1], "nccl: the communicator was aborted"))
+            fail_msg("%s: rank 1 says \"%s\"", wishes[i], shared->said[1]);
+    }
 }
 
 /* As on 2.26, where only calls that block are safe. */
@@ -412,6 +436,7 @@ int main(int argc, char **argv) {
         TEST(test_nccl_faults__work_fails_on_the_device_doubles),
         TEST(test_nccl_faults__call_that_hangs_ends_in_time_doubles),
         TEST(test_nccl_faults__abort_ends_a_call_that_hangs_doubles),
+        TEST(test_nccl_faults__abort_waits_for_a_thread_on_its_way_doubles),
         TEST(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
         TEST(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
         TEST(test_nccl_faults__old_nccl_is_named_doubles),
