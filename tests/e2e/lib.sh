@@ -90,3 +90,16 @@ no_new_names() {
   settled() { [ -z "$(comm -13 "$1" <(names_of_ours))" ]; }
   within 60 settled "$1" || fail "left behind: $(comm -13 "$1" <(names_of_ours))"
 }
+
+# needs_doubles FILE…: a skip where the build has none of these, paths in it. on_double COMMAND…: runs it on the doubles.
+needs_doubles() {
+  local file
+  for file in "$@"; do
+    [ -e "$BUILD/$file" ] || { echo "skipped: no ${file##*/} in this build"; exit 77; }
+  done
+  doubles=$BUILD/tests/doubles
+  [ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
+}
+on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
+# summary FIELD FILE: of the last line that a run writes with --json.
+summary() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }

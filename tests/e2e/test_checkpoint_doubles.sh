@@ -6,15 +6,9 @@
 # Checkpoints of runs on GPUs over NCCL, on the doubles: the snapshot lies in page-locked memory, and comes from the device or,
 # with offload, from the host. They verify, go on to the losses and the digest of an unbroken run, and memory is as planned.
 . "$SOURCE/tests/e2e/lib.sh"
-doubles="$BUILD/tests/doubles"
-for file in "$doubles/libnccl.so.2" "$doubles/libcublas.so.13" "$BUILD/plugins/libtessera-comm-nccl.so"; do
-  [ -e "$file" ] || { echo "skipped: no ${file##*/} in this build"; exit 77; }
-done
-[ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
+needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
 gpt="gpt --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 3 --device cuda"
-summary() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
 losses() { grep '"event":"step"' "$1" | sed -nE 's/.*"step":([23]),.*"loss":([^,}]*).*/\1 \2/p'; }
-on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=5 "$@"; }
 train() { # train JSON OPTION…
   expect 0 on_double "$TESSERA" train $gpt "${@:2}" --json="$1"
   for domain in device host; do

@@ -4,11 +4,7 @@
 # The reference models on device=cuda, on the doubles of the driver and of cuBLAS: planned equals measured, nothing taken in
 # a step, losses near the CPU's, the same bits again and with offload; without a driver one line and exit code 3.
 . "$SOURCE/tests/e2e/lib.sh"
-doubles="$BUILD/tests/doubles"
-[ -e "$BUILD/plugins/libtessera-device-cuda.so" ] || { echo "skipped: no device-cuda in this build"; exit 77; }
-[ -e "$doubles/libcublas.so.13" ] || { echo "skipped: no double of cuBLAS in this build"; exit 77; }
-field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
-on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=5 "$@"; }
+needs_doubles plugins/libtessera-device-cuda.so tests/doubles/libcublas.so.13
 near() { awk -v a="$1" -v b="$2" -v within="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= within * (b < 0 ? -b : b)) }'; }
 
 # same MODEL WITHIN OPTIONS…: on both devices.
@@ -17,22 +13,22 @@ same() {
   shift 2
   expect 0 on_double "$TESSERA" train $model "$@" --device cuda --json=cuda.json
   expect 0 "$TESSERA" train $model "$@" --json=cpu.json
-  [ "$(field peak_device_bytes cuda.json)" = "$(field planned_peak_device_bytes cuda.json)" ] ||
-    fail "$model $*: peak $(field peak_device_bytes cuda.json), planned $(field planned_peak_device_bytes cuda.json)"
-  [ "$(field step_allocations cuda.json)" = 0 ] || fail "$model $*: $(field step_allocations cuda.json) allocations in steps"
-  near "$(field loss cuda.json)" "$(field loss cpu.json)" "$within" ||
-    fail "$model $*: loss $(field loss cuda.json), on the CPU $(field loss cpu.json)"
+  [ "$(summary peak_device_bytes cuda.json)" = "$(summary planned_peak_device_bytes cuda.json)" ] ||
+    fail "$model $*: peak $(summary peak_device_bytes cuda.json), planned $(summary planned_peak_device_bytes cuda.json)"
+  [ "$(summary step_allocations cuda.json)" = 0 ] || fail "$model $*: $(summary step_allocations cuda.json) allocations in steps"
+  near "$(summary loss cuda.json)" "$(summary loss cpu.json)" "$within" ||
+    fail "$model $*: loss $(summary loss cuda.json), on the CPU $(summary loss cpu.json)"
 }
 small_gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 4"
 small_mnist="mnist --batch 16 --steps 2"
 small_convbn="convbn --image-size 12 --hidden 8 --steps 2"
 
 same "$small_mnist" 1e-5
-mnist_loss=$(field loss cuda.json) mnist_peak=$(field peak_device_bytes cuda.json)
+mnist_loss=$(summary loss cuda.json) mnist_peak=$(summary peak_device_bytes cuda.json)
 same "$small_gpt" 1e-5
-digest=$(field params_digest cuda.json)
+digest=$(summary params_digest cuda.json)
 same "$small_gpt" 1e-5 --offload cpu
-[ "$(field params_digest cuda.json)" = "$digest" ] || fail "offload has digest $(field params_digest cuda.json), without $digest"
+[ "$(summary params_digest cuda.json)" = "$digest" ] || fail "offload has digest $(summary params_digest cuda.json), without $digest"
 same "$small_convbn" 1e-2
 same "$small_gpt" 1e-2 --precision bf16 --offload cpu --activations recompute
 expect 0 on_double "$TESSERA" train linear --device cuda
@@ -42,7 +38,7 @@ grep -q "both equal the closed form" out || fail "linear: $(cat out)"
 expect 0 on_double "$TESSERA" train $small_convbn --device cuda --export saved
 expect 0 "$TESSERA" train $small_convbn --resume saved --json=cpu.json
 expect 0 on_double "$TESSERA" train $small_convbn --device cuda --resume saved --json=cuda.json
-near "$(field loss cuda.json)" "$(field loss cpu.json)" 1e-2 || fail "resumed: $(field loss cuda.json), $(field loss cpu.json)"
+near "$(summary loss cuda.json)" "$(summary loss cpu.json)" 1e-2 || fail "resumed: $(summary loss cuda.json), $(summary loss cpu.json)"
 
 # Every kind of call failing: one line that says which, nothing left behind, but for what a spoilt context still holds when
 # the process ends.
@@ -59,8 +55,8 @@ done
 leaks=99
 # Without cuDNN convolutions are products, in the same memory.
 TESSERA_DOUBLE_FAIL=cudnnCreate:1 expect 0 on_double "$TESSERA" train $small_mnist --device cuda --json=cuda.json
-near "$(field loss cuda.json)" "$mnist_loss" 1e-5 || fail "without cuDNN: $(field loss cuda.json)"
-[ "$(field peak_device_bytes cuda.json)" = "$mnist_peak" ] || fail "cuDNN changes the peak"
+near "$(summary loss cuda.json)" "$mnist_loss" 1e-5 || fail "without cuDNN: $(summary loss cuda.json)"
+[ "$(summary peak_device_bytes cuda.json)" = "$mnist_peak" ] || fail "cuDNN changes the peak"
 
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
   expect 3 "$TESSERA" train mnist --device cuda

@@ -6,11 +6,9 @@
 # Training on the doubles: the host waits for no step before the next one is under way, and a step is one launch of a CUDA
 # graph. Parameters, losses and bytes are those of a run whose steps are called.
 . "$SOURCE/tests/e2e/lib.sh"
-doubles="$BUILD/tests/doubles"
-[ -e "$doubles/libcublas.so.13" ] || { echo "skipped: the doubles of CUDA and cuBLAS are not built"; exit 77; }
-[ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
+needs_doubles tests/doubles/libcublas.so.13
+delay=0
 gpt="gpt --batch 2 --layers 1 --heads 1 --width 8 --context 8 --device cuda --sample 0"
-on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=${delay:-0} "$@"; }
 calls() { awk -v name="$2" '$2 == name { n = $3 } END { print n + 0 }' "$1"; } # FILE NAME
 # counted FILE STEPS OPTIONS…: the calls of a run
 counted() {

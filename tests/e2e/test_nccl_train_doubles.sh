@@ -6,30 +6,24 @@
 # Training on several GPUs over NCCL, on the doubles: comm=auto picks nccl, planned equals measured, nothing taken in a step,
 # losses near the CPU's; the same bits for 1, 2 and 4 GPUs in deterministic mode; what does not fit together is one line.
 . "$SOURCE/tests/e2e/lib.sh"
-doubles="$BUILD/tests/doubles"
-for file in "$doubles/libnccl.so.2" "$doubles/libcublas.so.13" "$BUILD/plugins/libtessera-comm-nccl.so"; do
-  [ -e "$file" ] || { echo "skipped: no ${file##*/} in this build"; exit 77; }
-done
-[ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
+needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
 gpt="gpt --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 2"
-field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
-on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=5 "$@"; }
 holds() { # holds WHAT: what every run on GPUs must show
-  [ "$(field peak_device_bytes gpu.json)" = "$(field planned_peak_device_bytes gpu.json)" ] ||
-    fail "$1: peak $(field peak_device_bytes gpu.json), planned $(field planned_peak_device_bytes gpu.json)"
-  [ -n "${SANITIZE:-}" ] || [ "$(field step_allocations gpu.json)" = 0 ] ||
-    fail "$1: $(field step_allocations gpu.json) allocations in steps"
+  [ "$(summary peak_device_bytes gpu.json)" = "$(summary planned_peak_device_bytes gpu.json)" ] ||
+    fail "$1: peak $(summary peak_device_bytes gpu.json), planned $(summary planned_peak_device_bytes gpu.json)"
+  [ -n "${SANITIZE:-}" ] || [ "$(summary step_allocations gpu.json)" = 0 ] ||
+    fail "$1: $(summary step_allocations gpu.json) allocations in steps"
 }
 
 for options in "-n 3 --clip 0.5 --strategy grad_op" "-n 4 --strategy hybrid:2 --precision bf16" \
   "-n 2 --offload cpu --activations recompute"; do
   expect 0 on_double "$TESSERA" train $gpt $options --device cuda --json=gpu.json
   expect 0 "$TESSERA" train $gpt $options --json=cpu.json
-  [ "$(field comm gpu.json)" = nccl ] || fail "$options: comm=auto picked $(field comm gpu.json)"
+  [ "$(summary comm gpu.json)" = nccl ] || fail "$options: comm=auto picked $(summary comm gpu.json)"
   holds "$options"
-  awk -v a="$(field loss gpu.json)" -v b="$(field loss cpu.json)" \
+  awk -v a="$(summary loss gpu.json)" -v b="$(summary loss cpu.json)" \
     'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= 0.01 * b) }' ||
-    fail "$options: loss $(field loss gpu.json), on the CPU $(field loss cpu.json)"
+    fail "$options: loss $(summary loss gpu.json), on the CPU $(summary loss cpu.json)"
 done
 
 # Both arenas are registered with the world, the shard group and the replicas of hybrid, and with each only once.
@@ -44,8 +38,8 @@ digest=
 for n in 1 2 4; do
   expect 0 on_double "$TESSERA" train $gpt -n $n --accum $((4 / n)) --sync end --deterministic --device cuda --json=gpu.json
   holds "deterministic, $n GPUs"
-  : "${digest:=$(field params_digest gpu.json)}"
-  [ "$(field params_digest gpu.json)" = "$digest" ] || fail "$n GPUs have other bits than one"
+  : "${digest:=$(summary params_digest gpu.json)}"
+  [ "$(summary params_digest gpu.json)" = "$digest" ] || fail "$n GPUs have other bits than one"
 done
 
 refused() { # refused TEXT OPTIONS…

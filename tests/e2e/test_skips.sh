@@ -77,7 +77,7 @@ bad=$(grep -v '^#' "$SOURCE/tests/skips" | awk -F'|' 'NF != 3')
 # A script that does not run without CUDA is in the list for such machines.
 for script in "$SOURCE"/tests/e2e/test_*.sh; do
   name=e2e/$(basename "$script" .sh)
-  grep 'exit 77' "$script" | grep -Eq 'CUDA|nvcc|device-cuda|doubles' || [[ $name = *_doubles ]] || continue
+  grep -E 'exit 77|^needs_doubles ' "$script" | grep -Eq 'CUDA|nvcc|device-cuda|doubles' || [[ $name = *_doubles ]] || continue
   [ "$name" != e2e/test_skips ] || continue
   listed=''
   while IFS='|' read -r machine pattern _; do

@@ -6,14 +6,9 @@
 # The timeline of GPUs, on the doubles: collectives and transfers are in it although no thread waits for them, and times are
 # those of the streams, where work is slow, not of the host, which queues it at once.
 . "$SOURCE/tests/e2e/lib.sh"
-doubles="$BUILD/tests/doubles"
-for file in "$doubles/libnccl.so.2" "$doubles/libcublas.so.13" "$BUILD/plugins/libtessera-comm-nccl.so"; do
-  [ -e "$file" ] || { echo "skipped: no ${file##*/} in this build"; exit 77; }
-done
+needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-[ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
 gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 2"
-on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
 
 delay=800 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --json=run.json
 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --offload cpu --activations offload --json=offload.json
