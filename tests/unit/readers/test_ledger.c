@@ -381,6 +381,73 @@ static void test_ledger__after_the_loss_and_after_the_step_is_what_is_planned(vo
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* Unsharded parameters on the device now. */
+static uint64_t gathered(const tess *t) {
+    tess_ledger_point now = { .struct_size = sizeof now };
+    assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
+    return now.bytes[TESS_DOMAIN_DEVICE][TESS_CAT_FULL_PARAM];
+}
+
+enum { HOOKS = 3 };
+
+/* Hook after hook begins, from the outermost to the innermost, and they end the other way round: all see one memory,
+ * which is there until the last of them has ended. */
+static void nest_forward(tess *t, const toy *m, int k) {
+    const void *p[HOOKS][8];
+    uint64_t held = 0;
+    for (int h = 0; h < HOOKS; h++) {
+        assert_int_equal(tess_forward_begin(t, m->scope[k], p[h], m->n_params[k]), TESS_OK);
+        assert_ptr_equal(p[h][0], p[0][0]);
+        if (h)
+            assert_int_equal(gathered(t), held);
+        held = gathered(t);
+    }
+    uint16_t value = *(const uint16_t *)p[0][0]; /* bf16, so that there is something to gather on one rank */
+    assert_true(held > 0);
+    for (int h = HOOKS; h-- > 0;) {
+        assert_int_equal(gathered(t), held);
+        assert_int_equal(*(const uint16_t *)p[h][0], value);
+        assert_int_equal(tess_forward_end(t, m->scope[k]), TESS_OK);
+    }
+}
+
+/* Each adds to what those outside of it have added. */
+static void nest_backward(tess *t, const toy *m, int k) {
+    const void *p[8];
+    void *g[HOOKS][8];
+    for (int h = 0; h < HOOKS; h++) {
+        assert_int_equal(tess_backward_begin(t, m->scope[k], p, g[h], m->n_params[k]), TESS_OK);
+        assert_true(*(float *)g[h][0] == (float)h);
+        *(float *)g[h][0] += 1;
+    }
+    for (int h = HOOKS; h-- > 0;)
+        assert_int_equal(tess_backward_end(t, m->scope[k]), TESS_OK);
+}
+
+/* Several wrappers around one module: the unit is gathered once and its gradient reduced once, and the figures are
+ * those of one. */
+static void test_ledger__several_hooks_on_one_module_see_one_unit(void **state) {
+    (void)state;
+    toy m;
+    tess_stats s = { .struct_size = sizeof s };
+    setenv("TESSERA_PRECISION", "bf16", 1);
+    tess *t = open_toy(&m, 0, 1, 0);
+    unsetenv("TESSERA_PRECISION");
+    for (int pass = 0; pass < 2; pass++) {
+        float norm = -1;
+        assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+        nest_forward(t, &m, 1);
+        nest_backward(t, &m, 1);
+        assert_int_equal(tess_grad_norm(t, &norm), TESS_OK);
+        assert_true(norm == HOOKS);
+        assert_int_equal(tess_grad_drop(t), TESS_OK);
+        assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+        assert_int_equal(s.live_bytes[1], s.resting_bytes[1]);
+    }
+    assert_int_equal(s.n_recompiles, 1); /* the second pass is what was compiled for the first */
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 static void test_ledger__a_second_hook_takes_the_first_ones_place(void **state) {
     (void)state;
     toy m;
@@ -412,6 +479,7 @@ int main(void) {
         cmocka_unit_test(test_ledger__bad_calls_are_refused_and_do_not_end_the_engine),
         cmocka_unit_test(test_ledger__an_older_struct_is_filled_as_far_as_it_goes),
         cmocka_unit_test(test_ledger__after_the_loss_and_after_the_step_is_what_is_planned),
+        cmocka_unit_test(test_ledger__several_hooks_on_one_module_see_one_unit),
         cmocka_unit_test(test_ledger__a_second_hook_takes_the_first_ones_place),
     };
     setenv("TESSERA_LOG", "error", 1);
