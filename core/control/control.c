@@ -52,6 +52,10 @@ static void handle_message(tess__control *control, const tess__message *in) {
         note_address(control, in);
         control->ready = 1;
         break;
+    case TESS__WIRE_BEAT:
+        if (in->id)
+            tess__outbox_push(&control->out, TESS__WIRE_BEAT, in->id, 0, NULL);
+        return;
     case TESS__WIRE_GOODBYE: control->goodbye_heard = 1; break;
     case TESS__WIRE_OK:
     case TESS__WIRE_ERROR: tess__control_answer(control, in); break;
@@ -478,11 +482,13 @@ static void report_alone(tess__control *control, const char *message) {
     tess__control_set_cause(control, control->world.rank, text);
 }
 
-void tess__control_report(tess__control *control, tess_status status, const char *message) {
-    int64_t deadline_ns = tess__now_ns() + SECOND_NS;
+void tess__control_report(tess__control *control, tess_status status, int32_t lost, const char *message) {
+    /* Who left before the first cause is known would be one more to suspect. */
+    int64_t deadline_ns = tess__now_ns() + SECOND_NS + 2 * control->heartbeat_ns;
     pthread_mutex_lock(&control->lock);
     size_t length = strnlen(message, TESS__WIRE_TEXT_MAX - 1);
     tess__message report = { .type = TESS__WIRE_REPORT,
+                             .id = (uint32_t)(lost + 1),
                              .arg = status,
                              .value = (const unsigned char *)message,
                              .value_bytes = (uint32_t)length };

@@ -81,10 +81,12 @@ int32_t tess__control_departed(tess__control *, int32_t rank); /* 1: has said go
 /** Sets this rank's activity, for messages on the other ranks: the first 159 bytes are copied (null: nothing) and
  * published within 100 ms. One thread at a time; no lock, no allocation: cheap enough for each instruction. */
 void tess__control_doing(tess__control *, const char *text);
-/** This rank has failed with `status`. Returns when the first cause is known, at most a second later: ask
- * tess__control_cause for it, it may be another rank's. A report that can be the echo of another rank's death (PEER,
- * ABORTED, TIMEOUT) becomes the cause only when no death is seen within 300 ms. */
-void tess__control_report(tess__control *, tess_status status, const char *message);
+/** This rank has failed with `status`; `lost`: the rank that it could not talk to any more, -1 none. Returns when the
+ * first cause is known, at most a second and two heartbeats later: ask tess__control_cause for it, it may be another
+ * rank's. A report that can be the echo of another rank's death (PEER, ABORTED, TIMEOUT) becomes the cause only when no
+ * death is seen within 300 ms and every rank has answered the server since. Of several the earliest in the chain of who
+ * lost whom counts. */
+void tess__control_report(tess__control *, tess_status status, int32_t lost, const char *message);
 
 /* The server, for `tessera run`. */
 typedef struct tess__kv_server tess__kv_server;

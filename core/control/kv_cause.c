@@ -28,12 +28,18 @@ static void describe_rank(const tess__kv_server *server, char *out, int32_t rank
     snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s: %.320s", (int)rank, verb, where, why);
 }
 
-/* The first suspicion stands, but a death displaces an echo; final after hold_ms. */
+/* The first suspicion stands, but a death displaces an echo; final after hold_ms. What may be an echo is final only
+ * when all ranks have answered: a rank whose host is gone, or whose address is another host's now, has not been missed
+ * yet. */
 static void suspect_rank(tess__kv_server *server, int strength, int32_t rank, const char *verb, const char *why,
                          int hold_ms) {
     tess__kv_cause *cause = &server->cause;
     if (cause->settled || strength <= cause->strength)
         return;
+    if (!cause->strength && strength < TESS__KV_DEATH) {
+        cause->asked_ns = tess__now_ns();
+        tess__kv_ask_all(server);
+    }
     cause->strength = strength;
     cause->rank = rank;
     cause->reported = strcmp(verb, "failed") == 0;
@@ -41,7 +47,22 @@ static void suspect_rank(tess__kv_server *server, int strength, int32_t rank, co
     describe_rank(server, cause->text, rank, verb, why);
 }
 
+/* A rank that lost one which had reported before it closed its connections: that one's report is the earlier. Two that
+ * lost each other are told as the first of them said it. */
+static void follow_echoes(tess__kv_server *server) {
+    tess__kv_cause *cause = &server->cause;
+    for (int32_t i = 0; i < server->nranks; i++) {
+        int32_t accused = server->ranks[cause->rank].accused;
+        if (accused < 0 || !server->ranks[accused].echoed || server->ranks[accused].accused == cause->rank)
+            return;
+        cause->rank = accused;
+        memcpy(cause->text, server->ranks[accused].echo, sizeof cause->text);
+    }
+}
+
 static void settle_cause(tess__kv_server *server) {
+    if (server->cause.strength == TESS__KV_ECHO)
+        follow_echoes(server);
     server->cause.settled = 1;
     atomic_store(&server->culprit, server->cause.rank);
     tess__kv_broadcast(server, TESS__WIRE_LOST, server->cause.rank, server->cause.text);
@@ -51,12 +72,24 @@ void tess__kv_doing(tess__kv_server *server, int32_t rank, const tess__message *
     copy_text(server->ranks[rank].doing, TESS__KV_DOING_MAX, in->value, in->value_bytes);
 }
 
+static void note_echo(tess__kv_server *server, int32_t rank, const tess__message *in, const char *why) {
+    tess__kv_rank *r = &server->ranks[rank];
+    if (r->echoed)
+        return;
+    r->echoed = 1;
+    r->accused =
+        in->id && in->id <= (uint32_t)server->nranks && in->id != (uint32_t)rank + 1 ? (int32_t)in->id - 1 : -1;
+    describe_rank(server, r->echo, rank, "failed", why);
+}
+
 void tess__kv_report(tess__kv_server *server, int32_t rank, const tess__message *in) {
     char why[TESS__WIRE_TEXT_MAX];
     copy_text(why, sizeof why, in->value, in->value_bytes);
     int echo = in->arg == TESS_E_PEER || in->arg == TESS_E_ABORTED || in->arg == TESS_E_TIMEOUT;
     /* Who says so has found the silence itself; the others see only that this one left. */
     int silence = echo && strstr(why, "cannot be reached") != NULL;
+    if (echo)
+        note_echo(server, rank, in, why);
     suspect_rank(server,
                  silence ? TESS__KV_SILENCE
                  : echo  ? TESS__KV_ECHO
@@ -91,6 +124,8 @@ static void connection_ended(tess__kv_server *server, int32_t rank) {
         tess__kv_exchange_without(server, rank);
         return;
     }
+    if (r->echoed)
+        return; /* it has given up, and has said why */
     if (r->ended)
         suspect_rank(server, TESS__KV_DEATH, rank, "was lost", r->ended_why, 0);
     else
@@ -105,7 +140,7 @@ static void take_ended(tess__kv_server *server, const tess__kv_ended *news) {
     r->ended = 1;
     snprintf(r->ended_why, sizeof r->ended_why, "%.120s%s", news->why,
              atomic_load(&server->joined[news->rank]) ? "" : " before it joined the others");
-    if (news->orderly && r->departed)
+    if ((news->orderly && r->departed) || r->echoed)
         return;
     if (!cause->settled && cause->strength == TESS__KV_DEATH && cause->rank == news->rank && !cause->reported) {
         describe_rank(server, cause->text, news->rank, "was lost", r->ended_why);
@@ -177,11 +212,16 @@ static void find_missing(tess__kv_server *server, int64_t now_ns) {
     tess__kv_broadcast(server, TESS__WIRE_REFUSED, TESS_E_TIMEOUT, server->timeout_text);
 }
 
-/* A rank whose host is cut off may give up before it counts as lost here, and its peers' reports come first. */
+/* A rank whose host is cut off may give up before it counts as lost here, and its peers' reports come first. One that
+ * is heard and never answers hears nothing; it gives up by itself within a heartbeat. */
 static int someone_is_quiet(const tess__kv_server *server, int64_t now_ns) {
-    for (int32_t r = 0; r < server->nranks && server->heartbeat_ns; r++) {
+    const int64_t limit_ns = server->heartbeat_ns;
+    const int may_answer = now_ns - server->cause.asked_ns < limit_ns + limit_ns / 2;
+    for (int32_t r = 0; r < server->nranks && limit_ns; r++) {
         const tess__kv_client *client = server->ranks[r].client;
-        if (client && !server->ranks[r].departed && now_ns - client->heard_ns > server->heartbeat_ns / 2)
+        if (!client || server->ranks[r].departed)
+            continue;
+        if (now_ns - client->heard_ns > limit_ns / 2 || (may_answer && !server->ranks[r].answered))
             return 1;
     }
     return 0;

@@ -139,7 +139,12 @@ static int handle_message(tess__kv_server *server, tess__kv_client *client, cons
     case TESS__WIRE_REPORT: tess__kv_report(server, client->rank, in); return 0;
     case TESS__WIRE_GOODBYE: tess__kv_goodbye(server, client, in->arg); return 0;
     case TESS__WIRE_BACK: tess__kv_back(server, client); return 0;
-    case TESS__WIRE_BEAT: tess__kv_send(server, client, TESS__WIRE_BEAT, 0, 0, NULL); return 0;
+    case TESS__WIRE_BEAT:
+        if (in->id)
+            server->ranks[client->rank].answered = 1;
+        else
+            tess__kv_send(server, client, TESS__WIRE_BEAT, 0, 0, NULL);
+        return 0;
     default: return -1;
     }
 }

@@ -30,6 +30,14 @@ void tess__kv_send_text(tess__kv_server *server, tess__kv_client *client, uint32
     tess__blob_drop(blob);
 }
 
+void tess__kv_ask_all(tess__kv_server *server) {
+    for (int32_t r = 0; r < server->nranks; r++) {
+        server->ranks[r].answered = 0;
+        if (server->ranks[r].client)
+            tess__kv_send(server, server->ranks[r].client, TESS__WIRE_BEAT, 1, 0, NULL);
+    }
+}
+
 void tess__kv_broadcast(tess__kv_server *server, uint32_t type, int32_t arg, const char *text) {
     tess__blob *blob = text ? tess__blob_new(text, strlen(text)) : NULL;
     for (int32_t r = 0; r < server->nranks; r++)

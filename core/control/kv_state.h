@@ -42,9 +42,12 @@ typedef struct {
 typedef struct {
     tess__kv_client *client; /* null: not connected (any more) */
     int departed, ended;
-    int hung_up; /* its connection has ended, which is not yet considered */
-    int parked;  /* has departed, and stays connected to come back */
-    char doing[TESS__KV_DOING_MAX], ended_why[TESS__KV_DOING_MAX];
+    int hung_up;     /* its connection has ended, which is not yet considered */
+    int parked;      /* has departed, and stays connected to come back */
+    int answered;    /* the server's question after the first report that may be an echo */
+    int echoed;      /* it has sent such a report: */
+    int32_t accused; /* the rank that it lost, -1: it named none */
+    char doing[TESS__KV_DOING_MAX], ended_why[TESS__KV_DOING_MAX], echo[TESS__WIRE_TEXT_MAX];
 } tess__kv_rank;
 
 typedef struct tess__kv_exchange {
@@ -61,7 +64,7 @@ enum { TESS__KV_NO_CAUSE = 0, TESS__KV_ECHO, TESS__KV_SILENCE, TESS__KV_DEATH };
 typedef struct {
     int strength, settled, reported;
     int32_t rank;
-    int64_t deadline_ns; /* when it becomes final */
+    int64_t deadline_ns, asked_ns; /* when it becomes final; when all ranks were asked whether they are there */
     char text[TESS__WIRE_TEXT_MAX];
 } tess__kv_cause;
 
@@ -109,6 +112,8 @@ void tess__kv_hang_up(tess__kv_server *, tess__kv_client *);
 void tess__kv_send(tess__kv_server *, tess__kv_client *, uint32_t type, uint32_t id, int32_t arg, tess__blob *or_null);
 void tess__kv_send_text(tess__kv_server *, tess__kv_client *, uint32_t type, uint32_t id, int32_t arg, const char *);
 void tess__kv_broadcast(tess__kv_server *, uint32_t type, int32_t arg, const char *text_or_null);
+/** Asks every rank whether it is there; those that are set `answered`. */
+void tess__kv_ask_all(tess__kv_server *);
 /** Waits until no rank is connected or the time has come. Any thread. */
 void tess__kv_server_linger(tess__kv_server *, int64_t deadline_ns);
 

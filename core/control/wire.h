@@ -17,9 +17,9 @@ enum {                       /* to the server */
        TESS__WIRE_CANCEL,    /* id of a GET that nobody waits for any more */
        TESS__WIRE_EXCHANGE,  /* id */
        TESS__WIRE_DOING,     /* value: text */
-       TESS__WIRE_REPORT,    /* arg: status; value: text */
+       TESS__WIRE_REPORT,    /* arg: status; id: 1 + the rank that it lost, 0 none; value: text */
        TESS__WIRE_GOODBYE,   /* answered with GOODBYE; arg 1: the connection stays open for BACK */
-       TESS__WIRE_BEAT,      /* answered with BEAT */
+       TESS__WIRE_BEAT,      /* answered with BEAT; with an id it is the answer to the server's, which has that id */
        /* from the server */
        TESS__WIRE_WELCOME,  /* the hello is accepted */
        TESS__WIRE_READY,    /* every rank is here; value: the server's address for ranks beside it, or nothing */

@@ -291,6 +291,7 @@ static tess_status comm_failed(tess__comms *c, int which, tess_status s, const t
     if (s == TESS_E_MISMATCH)
         return fail_mismatch(c, which, e);
     int32_t peer = world_rank(c, which, e->rank);
+    c->lost_peer = peer + 1;
     if (peer >= 0)
         return tess__fail(s, "%s failed at rank %d: %s", tess__comms_activity(c), peer, e->message);
     return tess__fail(s, "%s failed: %s", tess__comms_activity(c), e->message);
@@ -517,6 +518,7 @@ tess_status tess__comm_run(tess__comms *c, int which, const tess_collective *col
 void tess__comms_reset(tess__comms *c) {
     c->unowned_request = NULL;
     c->n_collectives = c->exchange_count = c->common = 0;
+    c->lost_peer = 0;
     c->pass_kind = 0;
     c->common_text[0] = c->absent[0] = c->activity[c->activity_now][0] = 0;
     memset(c->recent_tags, 0, sizeof c->recent_tags);

@@ -33,6 +33,7 @@ typedef struct {
     char common_text[128];                   /* of the last step */
     uint32_t pass_kind;                      /* of the running pass: part of every tag; 0: none */
     char absent[96];                         /* ranks that do not wait with this one; "" none */
+    int32_t lost_peer;                       /* 1 + the rank that a failed collective names; 0 none */
     struct {
         const tess_comm *comm; /* null: free */
         const char *ptr;

@@ -49,7 +49,7 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
     char own[sizeof t->message];
     snprintf(own, sizeof own, "%s", tess_last_error());
     if (t->comms.control) {
-        tess__control_report(t->comms.control, status, own);
+        tess__control_report(t->comms.control, status, t->comms.lost_peer - 1, own);
         tess_error cause = { .struct_size = sizeof cause };
         if (may_be_echo(status) &&
             tess__control_cause(t->comms.control, &cause)) { /* its own name: taken for lost by silence */

@@ -49,7 +49,7 @@ static int act(tess__control *control, const char *action) {
     if (strncmp(action, "return:", 7) == 0)
         return end(atoi(action + 7));
     if (strcmp(action, "report") == 0) {
-        tess__control_report(control, TESS_E_DATA, "bad bytes");
+        tess__control_report(control, TESS_E_DATA, -1, "bad bytes");
         tess__control_close(control, 0);
         return end(6);
     }

@@ -495,10 +495,10 @@ static void test_control__report_reaches_everyone_once(void **state) {
     tess__control_doing(seats[1].control, text);
     memset(text, 0, sizeof text);
     usleep(300000);
-    tess__control_report(seats[1].control, TESS_E_NOMEM, "needs 2 bytes, has 1");
+    tess__control_report(seats[1].control, TESS_E_NOMEM, -1, "needs 2 bytes, has 1");
     for (int r = 0; r < 3; r++)
         expect_cause(seats[r].control, 1, "rank 1 failed in forward of unit h.3: needs 2 bytes, has 1");
-    tess__control_report(seats[0].control, TESS_E_NOMEM, "too late to be first");
+    tess__control_report(seats[0].control, TESS_E_NOMEM, -1, "too late to be first");
     expect_cause(seats[0].control, 1, "rank 1 failed in forward of unit h.3: needs 2 bytes, has 1");
     uint64_t bytes = 0;
     assert_int_equal(tess__control_get(seats[0].control, "k", NULL, &bytes, -1), TESS_E_ABORTED);
@@ -561,7 +561,7 @@ static void test_control__echo_of_a_death_does_not_rename_the_culprit(void **sta
     pthread_t closer;
     seat *victim = &seats[2];
     assert_int_equal(pthread_create(&closer, NULL, (void *(*)(void *))get_forever, victim), 0); /* leaves in 100 ms */
-    tess__control_report(seats[0].control, TESS_E_PEER, "connection reset by rank 2");
+    tess__control_report(seats[0].control, TESS_E_PEER, 2, "connection reset by rank 2");
     pthread_join(closer, NULL);
     tess__kv_server_rank_ended(server, 2, 0, "killed by signal 9 (Killed)");
     for (int r = 0; r < 2; r++)
@@ -577,7 +577,7 @@ static void test_control__report_without_a_death_stands_after_a_while(void **sta
     tess__kv_server *server = start_server(2, &port, 1);
     open_all(seats, 2, port);
     int64_t began = tess__now_ns();
-    tess__control_report(seats[0].control, TESS_E_TIMEOUT, "waited in vain");
+    tess__control_report(seats[0].control, TESS_E_TIMEOUT, -1, "waited in vain");
     assert_in_range(tess__now_ns() - began, 250000000, 4 * SECOND_NS); /* the heartbeat, 5 s, is not waited for */
     expect_cause(seats[1].control, 0, "rank 0 failed: waited in vain");
     close_all(seats, 2, server);
@@ -722,7 +722,7 @@ static void test_control__report_about_a_rank_that_is_quiet_waits_for_its_end(vo
     await_bytes(fds[0], 1);
     kill(pid, SIGSTOP);
     usleep(650000);
-    tess__control_report(mine.control, TESS_E_PEER, "connection to rank 1 lost");
+    tess__control_report(mine.control, TESS_E_PEER, 1, "connection to rank 1 lost");
     assert_true(await(is_aborting, mine.control, 0, 5));
     tess_error error = { 0 };
     tess__control_cause(mine.control, &error);

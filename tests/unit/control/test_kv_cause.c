@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Whom the key-value server blames when ranks report that they lost each other, and one of them is gone unseen: its
+ * host or its address. The ranks are sockets of this test. */
+#include <stdlib.h>
+
+#include "kv_fixture.h"
+
+enum { RANKS = 3 };
+
+typedef struct {
+    tess__kv_server *server;
+    int fd[RANKS];
+    tess__inbox box[RANKS];
+} world;
+
+static void open_world(world *w) {
+    tess__message got;
+    memset(w, 0, sizeof *w);
+    w->server = start_here(RANKS);
+    for (int r = 0; r < RANKS; r++) {
+        w->fd[r] = connect_here();
+        say_hello(w->fd[r], r, "3", "");
+    }
+    for (int r = 0; r < RANKS; r++) {
+        expect_message(w->fd[r], &w->box[r], TESS__WIRE_READY, &got);
+        tess__inbox_drop(&w->box[r], &got);
+    }
+}
+
+static void leave(world *w, int r) {
+    if (w->fd[r] >= 0)
+        close(w->fd[r]);
+    w->fd[r] = -1;
+}
+
+static void close_world(world *w) {
+    for (int r = 0; r < RANKS; r++) {
+        leave(w, r);
+        tess__inbox_clear(&w->box[r]);
+    }
+    tess__kv_server_stop(w->server);
+}
+
+/* `lost`: the rank that it could not talk to, -1 none */
+static void report(world *w, int r, int lost, const char *why) {
+    tess__message message = { .type = TESS__WIRE_REPORT,
+                              .id = (uint32_t)(lost + 1),
+                              .arg = TESS_E_PEER,
+                              .value = (const unsigned char *)why,
+                              .value_bytes = (uint32_t)strlen(why) };
+    send_all(w->fd[r], &message);
+}
+
+static void send_beat(world *w, int r, uint32_t id) {
+    send_all(w->fd[r], &(tess__message){ .type = TESS__WIRE_BEAT, .id = id });
+}
+
+static void answer(world *w, int r) {
+    tess__message got;
+    expect_message(w->fd[r], &w->box[r], TESS__WIRE_BEAT, &got);
+    uint32_t id = got.id;
+    assert_int_not_equal(id, 0);
+    tess__inbox_drop(&w->box[r], &got);
+    send_beat(w, r, id);
+}
+
+/* 0: the server tells rank r nothing more within that time. */
+static int is_told(world *w, int r, int ms) {
+    tess__message got;
+    struct pollfd wait = { .fd = w->fd[r], .events = POLLIN };
+    return tess__inbox_next(&w->box[r], 64 << 20, &got) != 0 || poll(&wait, 1, ms) != 0;
+}
+
+static void expect_lost(world *w, int r, int32_t rank, const char *text) {
+    tess__message got;
+    expect_message(w->fd[r], &w->box[r], TESS__WIRE_LOST, &got);
+    assert_int_equal(got.arg, rank);
+    assert_int_equal(got.value_bytes, strlen(text));
+    assert_memory_equal(got.value, text, strlen(text));
+    tess__inbox_drop(&w->box[r], &got);
+}
+
+#define LOST_2 "rank 2 was lost: its connection closed without goodbye (killed?)"
+
+static void test_kv_cause__report_waits_until_all_ranks_have_answered(void **state) {
+    (void)state;
+    world w;
+    open_world(&w);
+    report(&w, 1, 2, "connection to rank 2 lost");
+    answer(&w, 0);
+    answer(&w, 1);
+    assert_false(is_told(&w, 0, 600)); /* the report alone would stand after 300 ms */
+    leave(&w, 2);
+    expect_lost(&w, 0, 2, LOST_2);
+    expect_lost(&w, 1, 2, LOST_2);
+    close_world(&w);
+}
+
+static void test_kv_cause__report_stands_once_all_have_answered(void **state) {
+    (void)state;
+    world w;
+    open_world(&w);
+    report(&w, 1, 2, "connection to rank 2 lost");
+    for (int r = 0; r < RANKS; r++)
+        answer(&w, r);
+    for (int r = 0; r < RANKS; r++)
+        expect_lost(&w, r, 1, "rank 1 failed: connection to rank 2 lost");
+    close_world(&w);
+}
+
+static void test_kv_cause__end_of_a_rank_that_has_reported_is_no_second_cause(void **state) {
+    (void)state;
+    world w;
+    open_world(&w);
+    report(&w, 1, 2, "connection to rank 2 lost");
+    answer(&w, 0);
+    leave(&w, 1); /* it has waited long enough */
+    assert_false(is_told(&w, 0, 600));
+    leave(&w, 2);
+    expect_lost(&w, 0, 2, LOST_2);
+    close_world(&w);
+}
+
+/* An address that two hosts have: rank 1 reaches the other of them, rank 0 and the server reach rank 2. */
+static void test_kv_cause__first_in_the_chain_of_who_lost_whom_is_named(void **state) {
+    (void)state;
+    world w;
+    open_world(&w);
+    report(&w, 0, 1, "connection to rank 1 lost"); /* which had closed it, because: */
+    answer(&w, 0);
+    report(&w, 1, 2, "connection to rank 2 lost");
+    report(&w, 2, 1, "connection to rank 1 lost");
+    answer(&w, 1);
+    answer(&w, 2);
+    for (int r = 0; r < RANKS; r++)
+        expect_lost(&w, r, 1, "rank 1 failed: connection to rank 2 lost");
+    close_world(&w);
+}
+
+static void test_kv_cause__report_may_name_nobody_or_nonsense(void **state) {
+    (void)state;
+    static const int named[] = { -1, 1, 7, -2, 0x7ffffffe };
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
+        world w;
+        open_world(&w);
+        report(&w, 1, named[i], "it waited in vain");
+        for (int r = 0; r < RANKS; r++)
+            answer(&w, r);
+        expect_lost(&w, 0, 1, "rank 1 failed: it waited in vain");
+        close_world(&w);
+    }
+}
+
+static void test_kv_cause__rank_that_is_heard_and_never_answers_delays_for_a_while_only(void **state) {
+    (void)state;
+    world w;
+    setenv("TESSERA_HEARTBEAT", "2", 1);
+    open_world(&w);
+    report(&w, 1, 2, "connection to rank 2 lost");
+    answer(&w, 0);
+    answer(&w, 1);
+    for (int i = 0; i < 600 && tess__kv_server_culprit(w.server) < 0; i++) {
+        for (int r = 0; r < RANKS; r++)
+            send_beat(&w, r, 0);
+        usleep(50000);
+    }
+    expect_lost(&w, 0, 1, "rank 1 failed: connection to rank 2 lost");
+    close_world(&w);
+    unsetenv("TESSERA_HEARTBEAT");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kv_cause__report_waits_until_all_ranks_have_answered),
+        cmocka_unit_test(test_kv_cause__report_stands_once_all_have_answered),
+        cmocka_unit_test(test_kv_cause__end_of_a_rank_that_has_reported_is_no_second_cause),
+        cmocka_unit_test(test_kv_cause__first_in_the_chain_of_who_lost_whom_is_named),
+        cmocka_unit_test(test_kv_cause__report_may_name_nobody_or_nonsense),
+        cmocka_unit_test(test_kv_cause__rank_that_is_heard_and_never_answers_delays_for_a_while_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
