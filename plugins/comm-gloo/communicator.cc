@@ -99,6 +99,8 @@ void Communicator::drain(tess_status cause) {
 void Communicator::leave(tess_status cause, bool aborted) {
     if (mesh_ && cause == TESS_E_MISMATCH && aborted)
         mesh_->close_pairs();
+    if (mesh_)
+        mesh_->release_sockets();
 }
 
 void Communicator::watch() {

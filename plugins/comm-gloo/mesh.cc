@@ -24,6 +24,7 @@ Mesh::Mesh(Settings &settings, int rank, int size, const std::atomic<bool> &stop
     goodbye_.resize(size);
     probe_.resize(size);
     words_.resize(size + 2);
+    sockets_.reserve(size);
 }
 
 void Mesh::check_stop() const {
@@ -313,11 +314,18 @@ void Mesh::close_pairs() {
         Bell bell(static_cast<gloo::transport::tcp::Device &>(*settings_.device()));
         for (int peer = 0; peer < size_; peer++) {
             auto &pair = context_->getPair(peer);
-            if (peer != rank_ && pair)
-                pair->close();
+            if (peer == rank_ || !pair)
+                continue;
+            sockets_.emplace_back(pair_of(*context_, peer).share());
+            pair->close();
         }
     } catch (const std::exception &) { // what stays open is closed with the pair's end
     }
+}
+
+void Mesh::release_sockets() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sockets_.clear();
 }
 
 Mesh::~Mesh() {

@@ -6,6 +6,7 @@
 #pragma once
 #include "collective.h"
 #include "settings.h"
+#include "socket.h"
 #include <atomic>
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -66,6 +67,8 @@ class Mesh {
     // After these no memory of the caller is touched any more.
     void drop_data();
     void close_pairs();
+    // The sockets stay open until now, so that a rank that has lost one is not taken for lost by the others.
+    void release_sockets();
 
   private:
     using Buffer = gloo::transport::UnboundBuffer;
@@ -99,6 +102,7 @@ class Mesh {
     // for each peer to find out whose it was.
     std::unique_ptr<Buffer> watch_;
     std::vector<std::unique_ptr<Buffer>> probe_;
+    std::vector<Socket> sockets_; // of pairs that have been closed
     std::vector<uint64_t> words_; // goodbyes in, goodbye out, and a place for what never comes
 };
 

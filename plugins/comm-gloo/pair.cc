@@ -2,6 +2,7 @@
 #include "pair.h"
 #include <algorithm>
 #include <exception>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -81,6 +82,11 @@ bool ProvenPair::is_silent(int64_t limit_ms, int64_t awake_ms) {
         return false;
     const int64_t heard_ms = std::min<int64_t>(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
     return std::min(heard_ms, awake_ms) > limit_ms;
+}
+
+int ProvenPair::share() {
+    std::lock_guard<std::mutex> lock(m_);
+    return state_ == CONNECTED ? fcntl(fd_, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
 void ProvenPair::give_up(const std::string &why) {

@@ -2,9 +2,11 @@
 // Gloo's pair over a connection that we made and proved ourselves (rendezvous.h). Gloo itself accepts and connects
 // nothing, and what it throws on its I/O thread ends the pair instead of the process.
 #pragma once
+#include <exception>
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/tcp/pair.h>
+#include <mutex>
 
 namespace tess_gloo {
 
@@ -23,9 +25,35 @@ class ProvenPair final : public gloo::transport::tcp::Pair {
     // when this process was last known to be stopped.
     bool is_silent(int64_t limit_ms, int64_t awake_ms);
     void give_up(const std::string &why); // ends the pair
+    int share();                          // its socket once more: the peer sees no end while that is open. -1: none
+
+    // On the I/O thread: the socket is ready, or was when the thread looked, before the pair ended.
+#if __has_include(<gloo/transport/tcp/listener.h>) // current Gloo
+    void handleEvents(gloo::transport::tcp::Loop &loop, int events) override {
+        unless_closed([&] { Pair::handleEvents(loop, events); });
+    }
+#else
+    void handleEvents(int events) override {
+        unless_closed([&] { Pair::handleEvents(events); });
+    }
+#endif
 
   protected:
     void handleReadWrite(int events) override;
+
+  private:
+    // The I/O thread takes several events at once. One may be the timer by which this pair gives up (give_up); at the
+    // pair's own behind it Gloo throws.
+    template <class Handle>
+    void unless_closed(Handle handle) {
+        try {
+            handle();
+        } catch (...) {
+            std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+            if (lock && state_ != CLOSED)
+                signalException(std::current_exception());
+        }
+    }
 };
 
 } // namespace tess_gloo
