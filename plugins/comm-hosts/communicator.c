@@ -120,7 +120,8 @@ static int allocate_tables(tess_comm *c) {
     c->parts = calloc((size_t)c->n_parts, sizeof *c->parts);
     c->ids = calloc((size_t)c->size, sizeof *c->ids);
     c->heard = calloc((size_t)c->size, sizeof *c->heard);
-    return c->parts && c->ids && c->heard;
+    c->broadcasts = calloc((size_t)l->hosts + 1, sizeof *c->broadcasts);
+    return c->parts && c->ids && c->heard && c->broadcasts;
 }
 
 static void release_comm(tess_comm *c) {
@@ -129,6 +130,7 @@ static void release_comm(tess_comm *c) {
     free(c->parts);
     free(c->ids);
     free(c->heard);
+    free(c->broadcasts);
     free(c);
 }
 

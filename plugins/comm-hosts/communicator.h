@@ -34,8 +34,9 @@ struct tess_comm {
     pthread_mutex_t lock; /* of `parts` against an abort */
     hosts_part *parts;
     int32_t n_parts;
-    int aborted;             /* under the lock: parts that come later are aborted at once */
-    kit_announcement *heard; /* [size] */
+    int aborted;                 /* under the lock: parts that come later are aborted at once */
+    kit_announcement *heard;     /* [size] */
+    tess_collective *broadcasts; /* [hosts]: of a rail on which the last host has no block */
     uint64_t seq;
 };
 

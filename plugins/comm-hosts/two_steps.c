@@ -2,6 +2,7 @@
 /* Collectives of several hosts with several ranks each: within the hosts and between them, so that what crosses the
  * network crosses it once. Rank = host * each + local; a rail has a rank of every host (layout.h). */
 #include "communicator.h"
+#include "tree_sum.h"
 
 #include <stdlib.h>
 
@@ -48,10 +49,10 @@ static uint64_t gather_chunk(const tess_collective *c) {
     return c->count < most ? c->count : most;
 }
 
-/* A sum per host; and where a rank stands in, what it gets goes here too. */
+/* A sum per host; and where a rank stands in among more than two hosts, what it gets goes here too. */
 static uint64_t scatter_scratch(const tess_collective *c, uint64_t partial, int32_t hosts, int is_uneven) {
     const uint64_t sums = round_up((uint64_t)hosts * c->count * partial, ALIGN);
-    return is_uneven ? sums + round_up(c->count * tess_dtype_bytes(c->recv_dtype), ALIGN) : sums;
+    return is_uneven && hosts > 2 ? sums + round_up(c->count * tess_dtype_bytes(c->recv_dtype), ALIGN) : sums;
 }
 
 hosts_scratch hosts_scratch_of(const hosts_plugin *p, const tess_plan_env *env, const tess_collective *c, int32_t n,
@@ -98,9 +99,10 @@ static tess_status fail_part(const tess_comm *c, int which, const tess_error *ca
     return tess_plugin_fail_of(e, s, rank_of(c, which, cause->rank), "%s", cause->message);
 }
 
-static tess_status post_part(tess_comm *c, int which, const tess_collective *call, tess_request **out, tess_error *e) {
+static tess_status post_part(tess_comm *c, int which, const tess_collective *calls, uint32_t n, tess_request **out,
+                             tess_error *e) {
     tess_error cause = { .struct_size = sizeof cause, .rank = -1 };
-    tess_status s = c->parts[which].ops->post(c->parts[which].comm, call, 1, out, &cause);
+    tess_status s = c->parts[which].ops->post(c->parts[which].comm, calls, n, out, &cause);
     return s < 0 ? fail_part(c, which, &cause, s, e) : TESS_OK;
 }
 
@@ -113,7 +115,7 @@ static tess_status wait_part(tess_comm *c, int which, tess_request *r, tess_erro
 
 tess_status hosts_run_on(tess_comm *c, int which, const tess_collective *call, tess_error *e) {
     tess_request *r = NULL;
-    tess_status s = post_part(c, which, call, &r, e);
+    tess_status s = post_part(c, which, call, 1, &r, e);
     return s < 0 ? s : wait_part(c, which, r, e);
 }
 
@@ -153,13 +155,34 @@ static tess_collective gather_own(const two_steps *t) {
     return c;
 }
 
+/* 1: the last host has no block on that rail, and its rank there only stands in. */
+static int is_short(const two_steps *t, int32_t rail) {
+    return !hosts_has_block(&t->c->layout, t->c->layout.hosts - 1, rail);
+}
+
+/* The same as an all_gather to which the last rank gives nothing: a broadcast from each of the others. */
+static uint32_t as_broadcasts(const two_steps *t, const tess_collective *gather) {
+    const int32_t n = t->c->layout.hosts - 1;
+    for (int32_t h = 0; h < n; h++) {
+        tess_collective *b = &t->c->broadcasts[h];
+        *b = *gather;
+        b->op = TESS_BROADCAST;
+        b->root = h;
+        b->recv = byte_at(gather->recv, (uint64_t)h * kit_bytes(gather));
+    }
+    return (uint32_t)n;
+}
+
 static tess_status post_chunk(two_steps *t, int32_t round, uint64_t k, uint64_t chunk, tess_request **out) {
     const uint64_t bytes = tess_dtype_bytes(t->call->send_dtype), left = t->call->count - k * chunk;
     tess_collective c = *t->call;
     c.count = left < chunk ? left : chunk;
     c.send = byte_at(t->call->send, k * chunk * bytes);
     c.recv = byte_at(t->call->scratch, (k & 1) * (uint64_t)t->c->layout.hosts * chunk * bytes);
-    return post_part(t->c, HOSTS_RAIL + round, &c, out, t->error);
+    if (!is_short(t, rail_of(t, round)))
+        return post_part(t->c, HOSTS_RAIL + round, &c, 1, out, t->error);
+    const uint32_t n = as_broadcasts(t, &c);
+    return post_part(t->c, HOSTS_RAIL + round, t->c->broadcasts, n, out, t->error);
 }
 
 static void place_chunk(const two_steps *t, int32_t round, uint64_t k, uint64_t chunk) {
@@ -218,7 +241,7 @@ static tess_status hand_on(two_steps *t) {
 static tess_status all_gather(two_steps *t) {
     const tess_collective own = gather_own(t);
     tess_request *r = NULL;
-    tess_status s = post_part(t->c, HOSTS_LOCAL, &own, &r, t->error);
+    tess_status s = post_part(t->c, HOSTS_LOCAL, &own, 1, &r, t->error);
     if (s < 0)
         return s;
     s = gather_over_rails(t);
@@ -263,6 +286,26 @@ static tess_status sum_within(two_steps *t, int32_t round) {
     return s;
 }
 
+/* Two hosts, and the last has no block on this rail: the first one gets its sum and adds the two, as the rail would. */
+static tess_status add_from_last(two_steps *t, int32_t round) {
+    const tess_collective of_rail = between_of(t->call, t->c->layout.each);
+    unsigned char *mine = t->call->scratch, *theirs = byte_at(mine, kit_bytes(&of_rail));
+    const int is_last = t->c->layout.host == 1;
+    tess_collective c = within_of(&of_rail);
+    c.op = TESS_BROADCAST;
+    c.root = 1;
+    c.send = mine;
+    c.recv = is_last ? mine : theirs;
+    tess_status s = hosts_run_on(t->c, HOSTS_RAIL + round, &c, t->error);
+    const void *leaves[2] = { mine, theirs };
+    const kit_reduction sum = {
+        of_rail.redop, of_rail.send_dtype, of_rail.recv_dtype, (of_rail.flags & KIT_ADD) != 0, 0, of_rail.scale
+    };
+    if (s == TESS_OK && !is_last)
+        kit_tree_sum(&sum, leaves, 2, t->call->recv, of_rail.count);
+    return s;
+}
+
 /* The rail adds up the hosts' sums. */
 static tess_status sum_between(two_steps *t, int32_t round) {
     const hosts_layout *l = &t->c->layout;
@@ -270,6 +313,8 @@ static tess_status sum_between(two_steps *t, int32_t round) {
     tess_collective c = between_of(t->call, l->each);
     if (rail < 0)
         return TESS_OK;
+    if (l->hosts == 2 && is_short(t, rail))
+        return add_from_last(t, round);
     take_scratch(t, &c);
     if (!hosts_has_block(l, l->host, rail))
         c.recv = byte_at(t->call->scratch, round_up((uint64_t)l->hosts * kit_bytes(&c), ALIGN));

@@ -15,10 +15,12 @@ hosts 2
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
 
-# train COUNTS OPTIONS…: on both hosts; what host 0 sent is in $link and $loopback.
+# train COUNTS OPTIONS…: on both hosts; what host 0 sent is in $link and $loopback, and what it received over the link in $received.
+received_so_far() { on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "eth0" {print $3}'; }
 train() {
-  local r counts=$1 link0 loop0
+  local r counts=$1 link0 loop0 received0
   shift
+  received0=$(received_so_far)
   link0=$(on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "eth0" {print $11}')
   loop0=$(on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "lo" {print $11}')
   for r in 0 1; do
@@ -28,6 +30,7 @@ train() {
   done
   for r in 0 1; do wait "${pids[r]}" || fail "host $r: $(head -c 2000 run.*.err)"; done
   link=$(($(on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "eth0" {print $11}') - link0))
+  received=$(($(received_so_far) - received0))
   loopback=$(($(on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "lo" {print $11}') - loop0))
 }
 same() { [ "$(digest run.0.out)" = "$(digest one)" ] && [ -n "$(digest one)" ] || fail "$1: $(digest run.0.out), one host has $(digest one)"; }
@@ -62,8 +65,15 @@ done
 # And over the link: 2 and 1.
 expect 0 "$TESSERA" train mnist -n 3 --json --steps 4 --comm shm
 mv out one
+train 2,1 --comm gloo
+same "gloo, 2 and 1"
+gloo_both=$((link + received))
 train 2,1
 same "2 and 1"
+both=$((link + received))
+echo "mnist, 2 and 1: over the link both ways $both bytes, gloo alone $gloo_both"
+# Two blocks and one of a gather, one and two of a reduction; gloo two and two of each. Nothing goes to a rank that has no block.
+[ $((both * 100)) -lt $((gloo_both * 79)) ] || fail "2 and 1: $both bytes over the link, gloo alone sends $gloo_both"
 grep -q 'comm hosts: 2 hosts of 2 ranks, the last of 1: shm within, gloo between them' run.0.err || fail "no word: $(cat run.0.err)"
 
 expect 0 "$TESSERA" train mnist -n 4 --json --steps 4 --comm shm
