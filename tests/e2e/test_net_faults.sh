@@ -136,21 +136,45 @@ frozen_host() { # the others end while it is frozen; it ends when it thaws
   ends "${pids[host]}" 30
   [ "$code" = 5 ] || fail "$name: the frozen host ended with $code, expected 5: $(cat run.$host.err)"
 }
-# take_address FROM TO: the address of host 2 goes from one host to the other, whose kernel answers those who talk to it.
-take_address() {
+# host_has HOST I: that host has the address of host I, whoever else has it. addresses_back: each has its own again.
+host_has() { ip -n "$hosts_mark-$1" addr add "${address[$2]}/24" dev eth0; }
+addresses_back() {
   local r
-  ip -n "$hosts_mark-$1" addr del "${address[2]}/24" dev eth0
-  ip -n "$hosts_mark-$2" addr add "${address[2]}/24" dev eth0
-  for r in 0 1 2 3; do ip -n "$hosts_mark-$r" neigh flush dev eth0; done
+  for r in 0 1 2; do
+    ip -n "$hosts_mark-3" addr del "${address[r]}/24" dev eth0 2>/dev/null
+    host_has "$r" "$r" 2>/dev/null
+    ip -n "$hosts_mark-$r" neigh flush dev eth0
+    ip -n "$hosts_mark-$r" neigh flush dev eth0 nud permanent
+  done
 }
-taken_address() { # the others see their connections refused, host 2 sees nobody any more
+taken_address() { # taken_address HOST: the new host refuses the connections of the others, HOST sees nobody any more
+  local host=$1 r
   launch small 2 1000000
-  take_address 2 3
+  ip -n "$hosts_mark-$host" addr del "${address[host]}/24" dev eth0
+  host_has 3 "$host"
+  for r in 0 1 2; do ip -n "$hosts_mark-$r" neigh flush dev eth0; done
   all_end 5 30
-  take_address 3 2
-  names 0 "rank 2 "
-  names 1 "rank 2 "
-  names 2 "$(of_others 2).*cannot be reached"
+  addresses_back
+  for r in 0 1 2; do
+    # Host 0 reaches its own launcher by that address too.
+    if [ "$r" = "$host" ]; then names "$r" "(tessera run|rank [0-2]).*cannot be reached"; else names "$r" "$(of_host "$host")\)? was lost"; fi
+  done
+}
+# meets HOST I J: it takes host J for host I
+meets() {
+  local mac
+  mac=$(ip -n "$hosts_mark-$3" -o link show eth0 | grep -o 'ether [0-9a-f:]*' | cut -d' ' -f2)
+  ip -n "$hosts_mark-$1" neigh replace "${address[$2]}" lladdr "$mac" nud permanent dev eth0
+}
+shared_address() { # host 1 meets another host that has the address of host 2, host 0 still meets host 2
+  local r
+  launch small 2 1000000
+  meets 0 2 2
+  host_has 3 2
+  meets 1 2 3
+  all_end 5 30
+  addresses_back
+  for r in 0 1 2; do names "$r" "rank (1 .*rank 2|2 .*rank 1)"; done
 }
 stopped_host() { # its kernel still answers
   local begin latest
@@ -190,7 +214,9 @@ host 2 is not heard            | all end   |   | lost_host 2 one_way 2 all
 host 2 hears nothing           | all end   | + | lost_host 2 one_way all 2
 host 2 frozen                  | all end   | + | frozen_host 2
 host 0 frozen                  | all end   |   | frozen_host 0
-host 2's address is taken       | all end   |   | taken_address
+host 2's address is taken      | all end   | + | taken_address 2
+host 0's address is taken      | all end   |   | taken_address 0
+two hosts have 2's address     | all end   |   | shared_address
 host 2 stopped                 | all end   |   | stopped_host
 END
 }
@@ -213,7 +239,7 @@ while IFS='|' read -r name outcome short call; do
       echo "trial $trial of '$name': $(cat trial.log)"
       failures=$((failures + 1))
       signal_host 0 KILL; signal_host 1 KILL; signal_host 2 KILL
-      take_address 3 2 2>/dev/null
+      addresses_back
     fi
     nothing_left 20
   done
