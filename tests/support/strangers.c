@@ -169,9 +169,10 @@ int main(int argc, char **argv) {
         visit(i);
         others += elsewhere;
     }
-    for (int kind = 0; kind < KINDS; kind++)
+    long visits = 0;
+    for (int kind = 0; kind < KINDS; visits += counts[kind++])
         printf("%s %ld, ", names[kind], counts[kind]);
-    printf("refused %ld; to gloo's ports %ld, with its proofs %s; answered %d\n", refused, others,
+    printf("visits %ld, refused %ld; to gloo's ports %ld, with its proofs %s; answered %d\n", visits, refused, others,
            have_proof ? "yes" : "no", answered);
     return answered ? 1 : 0;
 }
