@@ -10,7 +10,7 @@
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
 [ -z "$SANITIZE" ] || { echo "skipped: mpirun's time limits are not those of a sanitizer"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT
-export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
+export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=240 TESSERA_HEARTBEAT=60 # eight ranks on a busy machine start late
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 hosts 4
 digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
@@ -49,7 +49,7 @@ over_mpirun() {
   shift 2
   for ((r = 0; r < n; r++)); do list+=${list:+,}${address[r]}:$each; done
   expect 0 on 0 env MASTER_ADDR="${address[0]}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    timeout 100 mpirun --mca plm rsh --mca plm_rsh_agent "$PWD/agent" --mca plm_rsh_no_tree_spawn 1 \
+    timeout 280 mpirun --mca plm rsh --mca plm_rsh_agent "$PWD/agent" --mca plm_rsh_no_tree_spawn 1 \
     --mca routed direct --mca oob_tcp_if_include eth0 --oversubscribe \
     --host "$list" -n $((n * each)) -x TESSERA_SECRET -x MASTER_ADDR -x TESSERA_THREADS -x TESSERA_PLUGIN_PATH \
     -x TESSERA_RENDEZVOUS_TIMEOUT -x TESSERA_HEARTBEAT -x TESSERA_TEST_MARK "$TESSERA" train "$@" --json
