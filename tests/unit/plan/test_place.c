@@ -198,6 +198,28 @@ static void test_place__the_second_order_is_taken_where_it_is_smaller(void **sta
     tess__program_free(&p);
 }
 
+/* Books above 0, in units of ALIGN; -n gives buffer n - 1. */
+static void place_events(const int *events, uint64_t alive, uint64_t bytes) {
+    tess__program p = { .kind = TESS_PASS_TRAIN };
+    for (; *events; events++)
+        if (*events > 0)
+            book(&p, (uint64_t)*events * ALIGN, 1, TESS__STEP, TESS_CAT_TEMPORARY);
+        else
+            give(&p, -*events - 1);
+    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(p.live_peak_bytes[1], alive * ALIGN);
+    assert_int_equal(p.step_bytes[1], bytes * ALIGN);
+    tess__program_free(&p);
+}
+
+/* In each one order alone of those that begin with the fullest point's buffers takes no more than is alive. */
+static void test_place__the_fullest_points_buffers_come_first_where_that_is_smaller(void **state) {
+    (void)state;
+    place_events((const int[]){ 2, 5, -1, 1, -2, 2, -3, 5, -5, -4, 0 }, 7, 7);   /* the earlier first */
+    place_events((const int[]){ 5, 2, 1, -1, 4, -3, 2, -2, -5, -4, 0 }, 8, 8);   /* the longer first */
+    place_events((const int[]){ 5, 4, 1, -1, 4, -3, -2, 6, -5, -4, 0 }, 10, 10); /* the one that stays longer first */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_place__live_buffers_never_overlap),
@@ -206,6 +228,7 @@ int main(void) {
         cmocka_unit_test(test_place__is_the_same_every_time),
         cmocka_unit_test(test_place__shares_memory_exactly_where_lives_do_not_meet),
         cmocka_unit_test(test_place__the_second_order_is_taken_where_it_is_smaller),
+        cmocka_unit_test(test_place__the_fullest_points_buffers_come_first_where_that_is_smaller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
