@@ -43,7 +43,7 @@ const tess__option tess__option_table[] = {
     { "lr", REAL, NULL, NULL, "learning rate" },
     { "momentum", REAL, NULL, NULL, "momentum of sgd" },
     { "weight-decay", REAL, NULL, NULL, "weight decay" },
-    { "clip", REAL, NULL, NULL, "largest gradient norm; 0: no clipping" },
+    { "clip", REAL, NULL, NULL, "largest gradient norm; 0: none is computed, 1e30: it is only shown" },
     { "model", TEXT, NULL, NULL, "Hugging Face folder to start from: config.json, safetensors" },
     { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch" },
     { "freeze", TEXT, NULL, NULL, "parameters that are not trained: names with '*', joined by ','" },

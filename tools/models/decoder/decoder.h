@@ -94,11 +94,10 @@ tess_status decoder_build(model *);
 void decoder_release(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
-uint64_t decoder_layer_saved(const decoder *);
-/** Bytes that it saves selectively, and those that backward then makes again of one chunk. */
-uint64_t decoder_layer_selected(const decoder *);
-uint64_t decoder_layer_unselected(const decoder *);
-/** Bytes that backward keeps of one chunk when it makes `saved` again. */
+/** Bytes that it saves, and those that backward makes again of one chunk. */
+uint64_t decoder_layer_saved(const decoder *, int selective);
+uint64_t decoder_layer_unsaved(const decoder *, int selective);
+/** The latter when it saves nothing. */
 uint64_t decoder_layer_kept(const decoder *);
 uint64_t decoder_layer_forward_scratch(const decoder *);
 uint64_t decoder_layer_backward_scratch(const decoder *);

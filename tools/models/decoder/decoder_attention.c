@@ -158,6 +158,11 @@ typedef struct {
     tess_status *failed;
 } attend;
 
+/* From any thread. */
+static void note_failure(const attend *a) {
+    __atomic_store_n(a->failed, TESS_E_DEVICE, __ATOMIC_RELAXED);
+}
+
 static worker worker_of(const attend *a, int32_t thread) {
     const decoder_tiles *t = a->d->tiles;
     char *at = a->scratch + (uint64_t)thread * t->thread_bytes;
@@ -216,11 +221,20 @@ static tess_status collect(const worker *w, const void *factor, const void *x, i
     return TESS_OK;
 }
 
+TESS_FN void store_lanes(int half, int64_t size, const float *from, void *to, int64_t at) {
+    for (int64_t c = 0; c < size; c += LANES)
+        rows_to(half, floats_at(from, c, size - c), to, at + c, size - c);
+}
+
 OPS_CLONES static void store_rows(const decoder *d, const float *from, void *to, int64_t at, int64_t rows,
                                   int64_t stride) {
+    int64_t size = d->size;
+    int half = d->half;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < d->size; c += LANES)
-            rows_put(d, floats_at(from, r * d->size + c, d->size - c), to, at + r * stride + c, d->size - c);
+        if (half)
+            store_lanes(1, size, from + r * size, to, at + r * stride);
+        else
+            store_lanes(0, size, from + r * size, to, at + r * stride);
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
@@ -236,7 +250,7 @@ TESS_FN int64_t place_of(const seen *s, int64_t j) {
 }
 
 /* Makes probabilities of the scores that the row may see, and 0 of the others. Returns the logarithm of their sum. */
-OPS_CLONES static float softmax_row(const decoder *d, float *p, void *factor, const seen *s) {
+TESS_FN float softmax_lanes(int half, float *p, void *factor, const seen *s) {
     lanes sums = lanes_fill(0), none = sums, top = lanes_fill(p[place_of(s, 0)]);
     for (int64_t j = 0; j < s->n; j += LANES)
         top = lanes_max(lanes_first(lanes_load(0, p + place_of(s, j)), s->n - j, top), top);
@@ -251,9 +265,15 @@ OPS_CLONES static float softmax_row(const decoder *d, float *p, void *factor, co
     float over = (float)(1.0 / sum);
     for (int64_t j = 0; j < s->columns; j += LANES) {
         int64_t at = place_of(s, j);
-        rows_put(d, j < s->n ? over * lanes_load(0, p + at) : none, factor, at, LANES);
+        rows_to(half, j < s->n ? over * lanes_load(0, p + at) : none, factor, at, LANES);
     }
     return most + (float)log(sum);
+}
+
+/* Works on a copy: what a vector's store may hit has to be loaded again behind it. So does the backward. */
+OPS_CLONES static float softmax_row(const decoder *d, float *p, void *factor, const seen *of) {
+    const seen s = *of;
+    return d->half ? softmax_lanes(1, p, factor, &s) : softmax_lanes(0, p, factor, &s);
 }
 
 /* Head `h` of sample `b`, whose keys and values are there. */
@@ -290,7 +310,7 @@ static void attend_groups(void *arg, int32_t thread, int64_t first, int64_t last
     worker w = worker_of(a, thread);
     for (int64_t n = first; n < last; n++)
         if (attend_group(a, &w, n / a->d->kv_heads, n % a->d->kv_heads) != TESS_OK)
-            *a->failed = TESS_E_DEVICE;
+            note_failure(a);
 }
 
 tess_status decoder_attention(const decoder *d, int64_t samples, const void *qkv, void *y, float *lse, void *scratch) {
@@ -303,7 +323,7 @@ tess_status decoder_attention(const decoder *d, int64_t samples, const void *qkv
 
 /* ---- backward --------------------------------------------------------------------------------------- */
 /* From scores and dp = dy v^T: the probabilities, and ds = scale · p (dp - y·dy). */
-OPS_CLONES static void softmax_backward_row(const decoder *d, const worker *w, const seen *s, float lse, float dot) {
+TESS_FN void softmax_backward_lanes(int half, const worker *w, const seen *s, float lse, float dot) {
     lanes none = lanes_fill(0);
     for (int64_t j = 0; j < s->columns; j += LANES) {
         int64_t at = place_of(s, j);
@@ -312,16 +332,29 @@ OPS_CLONES static void softmax_backward_row(const decoder *d, const worker *w, c
             p = lanes_first(lanes_exp(s->scale * lanes_load(0, w->p + at) - lse), s->n - j, none);
             ds = lanes_first(s->scale * p * (lanes_load(0, w->dp + at) - dot), s->n - j, none);
         }
-        rows_put(d, p, w->p_factor, at, LANES);
-        rows_put(d, ds, w->ds_factor, at, LANES);
+        rows_to(half, p, w->p_factor, at, LANES);
+        rows_to(half, ds, w->ds_factor, at, LANES);
     }
 }
 
-OPS_CLONES static float dot_of_rows(const decoder *d, const void *x, const void *y, int64_t at) {
+OPS_CLONES static void softmax_backward_row(const worker *from, const seen *of, float lse, float dot) {
+    const worker w = *from;
+    const seen s = *of;
+    if (w.d->half)
+        softmax_backward_lanes(1, &w, &s, lse, dot);
+    else
+        softmax_backward_lanes(0, &w, &s, lse, dot);
+}
+
+TESS_FN double dot_of_lanes(int half, const void *x, const void *y, int64_t at, int64_t size) {
     lanes sums = lanes_fill(0);
-    for (int64_t c = 0; c < d->size; c += LANES)
-        sums += rows_at(d, x, at + c, d->size - c) * rows_at(d, y, at + c, d->size - c);
-    return (float)lanes_add_up(sums);
+    for (int64_t c = 0; c < size; c += LANES)
+        sums += rows_of(half, x, at + c, size - c) * rows_of(half, y, at + c, size - c);
+    return lanes_add_up(sums);
+}
+
+OPS_CLONES static float dot_of_rows(const decoder *d, const void *x, const void *y, int64_t at) {
+    return (float)(d->half ? dot_of_lanes(1, x, y, at, d->size) : dot_of_lanes(0, x, y, at, d->size));
 }
 
 static tess_status block_backward(const attend *a, const worker *w, int64_t b, int64_t h, int64_t i) {
@@ -336,7 +369,7 @@ static tess_status block_backward(const attend *a, const worker *w, int64_t b, i
     OPS_TRY(scores(w, w->dy, w->v, rows, s.columns, w->dp));
     for (s.row = 0; s.row < rows; s.row++) {
         s.n = i + s.row + 1;
-        softmax_backward_row(d, w, &s, a->lse_in[(b * d->heads + h) * d->time + i + s.row],
+        softmax_backward_row(w, &s, a->lse_in[(b * d->heads + h) * d->time + i + s.row],
                              dot_of_rows(d, a->y, a->dy, at + s.row * d->q_width));
     }
     OPS_TRY(combine(w, w->ds_factor, w->k, rows, s.columns));
@@ -367,7 +400,7 @@ static void backward_groups(void *arg, int32_t thread, int64_t first, int64_t la
     worker w = worker_of(a, thread);
     for (int64_t n = first; n < last; n++)
         if (group_backward(a, &w, n / a->d->kv_heads, n % a->d->kv_heads) != TESS_OK)
-            *a->failed = TESS_E_DEVICE;
+            note_failure(a);
 }
 
 tess_status decoder_attention_backward(const decoder *d, int64_t samples, const void *qkv, const void *y,

@@ -224,12 +224,12 @@ static tess_status build_layer(model *m, int32_t i) {
     model_block b = { .output_bytes = (uint64_t)(d->rows * d->width) * d->elem, .user = &d->layers[i] };
     b.flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE;
     snprintf(b.name, sizeof b.name, d->llama ? "layers.%d" : "h.%d", i);
-    b.saved_bytes = decoder_layer_saved(d);
+    b.saved_bytes = decoder_layer_saved(d, 0);
     b.forward_scratch_bytes = decoder_layer_forward_scratch(d);
-    b.backward_scratch_bytes = decoder_layer_backward_scratch(d);
-    b.remake_scratch_bytes = b.backward_scratch_bytes + decoder_layer_kept(d);
-    b.selective_saved_bytes = decoder_layer_selected(d);
-    b.selective_scratch_bytes = b.backward_scratch_bytes + decoder_layer_unselected(d);
+    b.backward_scratch_bytes = decoder_layer_backward_scratch(d) + decoder_layer_unsaved(d, 0);
+    b.remake_scratch_bytes = decoder_layer_backward_scratch(d) + decoder_layer_kept(d);
+    b.selective_saved_bytes = decoder_layer_saved(d, 1);
+    b.selective_scratch_bytes = decoder_layer_backward_scratch(d) + decoder_layer_unsaved(d, 1);
     b.forward = decoder_layer_forward;
     b.backward = decoder_layer_backward;
     OPS_TRY((d->llama ? add_llama_layer : add_gpt_layer)(m, b.name));

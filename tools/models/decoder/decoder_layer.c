@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct { /* from forward to backward, of one chunk */
-    void *qkv, *attended, *middle, *gate, *up;
+    void *qkv, *attended, *middle /* the input plus what attention adds */, *gate, *up;
     float *stats1, *stats2, *lse;
 } kept;
 
@@ -20,16 +20,17 @@ static float *take_floats(char **at, int64_t elems, int64_t first) {
     return p + first;
 }
 
-/* `region` holds `rows` rows; the chunk begins with row `first` of them. */
-static kept attention_at(const decoder *d, char **region, int64_t rows, int64_t first) {
-    kept k = { 0 };
-    k.qkv = take(region, d, rows, d->qkv_width, first);
-    k.attended = take(region, d, rows, d->q_width, first);
-    k.middle = take(region, d, rows, d->width, first); /* the input plus what attention adds */
-    k.stats1 = take_floats(region, 2 * rows, 2 * first);
-    k.stats2 = take_floats(region, 2 * rows, 2 * first);
-    k.lse = take_floats(region, rows * d->heads, first * d->heads);
-    return k;
+/* A region holds `rows` rows of each; the chunk begins with row `first` of them. */
+static void attention_at(const decoder *d, char **region, int64_t rows, int64_t first, kept *k) {
+    k->qkv = take(region, d, rows, d->qkv_width, first);
+    k->attended = take(region, d, rows, d->q_width, first);
+    k->stats1 = take_floats(region, 2 * rows, 2 * first);
+    k->stats2 = take_floats(region, 2 * rows, 2 * first);
+    k->lse = take_floats(region, rows * d->heads, first * d->heads);
+}
+
+static void middle_at(const decoder *d, char **region, int64_t rows, int64_t first, kept *k) {
+    k->middle = take(region, d, rows, d->width, first);
 }
 
 /* The first products of the feed-forward half, more than half of it all. */
@@ -38,9 +39,33 @@ static void feed_at(const decoder *d, char **region, int64_t rows, int64_t first
     k->up = take(region, d, rows, d->hidden, first);
 }
 
-static kept kept_at(const decoder *d, char **region, int64_t rows, int64_t first) {
-    kept k = attention_at(d, region, rows, first);
-    feed_at(d, region, rows, first, &k);
+/* The same of a chunk of which nothing is saved. */
+static kept kept_at(const decoder *d, char **region) {
+    kept k = { 0 };
+    attention_at(d, region, d->chunk_rows, 0, &k);
+    middle_at(d, region, d->chunk_rows, 0, &k);
+    feed_at(d, region, d->chunk_rows, 0, &k);
+    return k;
+}
+
+/* In bf16 backward makes the rows between the halves again, by the smallest of a layer's products. In fp32, where
+ * products are most of a step, they are saved. */
+static int remakes_middle(const decoder *d) {
+    return d->half;
+}
+
+/* Saved values lie in the whole layer's `saved`, the rest of the chunk in `own`. */
+static kept saved_at(const decoder *d, int selective, int64_t first, char **saved, char **own) {
+    kept k = { 0 };
+    attention_at(d, saved, d->rows, first, &k);
+    if (remakes_middle(d))
+        middle_at(d, own, d->chunk_rows, 0, &k);
+    else
+        middle_at(d, saved, d->rows, first, &k);
+    if (selective)
+        feed_at(d, own, d->chunk_rows, 0, &k);
+    else
+        feed_at(d, saved, d->rows, first, &k);
     return k;
 }
 
@@ -64,31 +89,22 @@ static uint64_t transient_bytes(const decoder *d) {
     return (uint64_t)(uintptr_t)at;
 }
 
-static uint64_t kept_bytes(const decoder *d, int64_t rows) {
-    char *at = NULL;
-    kept_at(d, &at, rows, 0);
-    return (uint64_t)(uintptr_t)at;
+uint64_t decoder_layer_saved(const decoder *d, int selective) {
+    char *saved = NULL, *own = NULL;
+    saved_at(d, selective, 0, &saved, &own);
+    return (uint64_t)(uintptr_t)saved;
 }
 
-uint64_t decoder_layer_saved(const decoder *d) {
-    return kept_bytes(d, d->rows);
-}
-
-uint64_t decoder_layer_selected(const decoder *d) {
-    char *at = NULL;
-    attention_at(d, &at, d->rows, 0);
-    return (uint64_t)(uintptr_t)at;
-}
-
-uint64_t decoder_layer_unselected(const decoder *d) {
-    char *at = NULL;
-    kept k = { 0 };
-    feed_at(d, &at, d->chunk_rows, 0, &k);
-    return (uint64_t)(uintptr_t)at;
+uint64_t decoder_layer_unsaved(const decoder *d, int selective) {
+    char *saved = NULL, *own = NULL;
+    saved_at(d, selective, 0, &saved, &own);
+    return (uint64_t)(uintptr_t)own;
 }
 
 uint64_t decoder_layer_kept(const decoder *d) {
-    return kept_bytes(d, d->chunk_rows);
+    char *at = NULL;
+    kept_at(d, &at);
+    return (uint64_t)(uintptr_t)at;
 }
 
 static int64_t wider(int64_t a, int64_t b) {
@@ -196,28 +212,28 @@ static tess_status make_feed(const chunk *c, const kept *k, void *normal) {
     return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
 }
 
+static tess_status make_middle(const chunk *c, const kept *k) {
+    const void *x = decoder_at(c->d, c->call->input, c->first * c->d->width);
+    return add_linear(c, &c->d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle);
+}
+
 /* All that backward needs of a chunk. */
 static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
-    int64_t n = d->chunk_rows;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, n);
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, d->chunk_rows);
     OPS_TRY(project(c, normal, k->qkv));
     OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, c->inner));
-    OPS_TRY(add_linear(c, &d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle));
+    OPS_TRY(make_middle(c, k));
     return make_feed(c, k, normal);
 }
 
-/* Where the chunk's values lie that are saved, or some of them; the others in `transient`, which then begins behind
- * them. */
-static kept chunk_saved(const tess_block_call *call, const decoder *d, int64_t first, char **transient) {
-    char *saved = call->saved;
-    kept k = attention_at(d, &saved, d->rows, first);
-    if (call->selective)
-        feed_at(d, transient, d->chunk_rows, 0, &k);
-    else
-        feed_at(d, &saved, d->rows, first, &k);
-    return k;
+/* Makes the rest of a chunk, which was not saved. */
+static tess_status make_unsaved(const chunk *c, const kept *k, void *normal) {
+    if (!c->call->saved)
+        return make_kept(c, k, normal);
+    OPS_TRY(remakes_middle(c->d) ? make_middle(c, k) : TESS_OK);
+    return c->call->selective ? make_feed(c, k, normal) : TESS_OK;
 }
 
 /* The activation's result replaces the first products, unless backward reads them. */
@@ -237,10 +253,10 @@ tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
     char *at = call->scratch;
     void *normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
-        char *region = at;
-        kept k = call->saved ? chunk_saved(call, d, first, &region) : transient_at(d, &region);
+        char *own = at, *saved = call->saved;
+        kept k = saved ? saved_at(d, call->selective, first, &saved, &own) : transient_at(d, &own);
         chunk c = { d, l, call, first, at + transient_bytes(d) };
-        OPS_TRY(chunk_forward(&c, &k, normal, call->saved && !call->selective ? at : k.up));
+        OPS_TRY(chunk_forward(&c, &k, normal, call->saved && !call->selective ? own : k.up));
     }
     return TESS_OK;
 }
@@ -334,13 +350,10 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     char *at = call->scratch;
     rooms z = rooms_at(d, &at);
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
-        char *region = at;
-        kept k = call->saved ? chunk_saved(call, d, first, &region) : kept_at(d, &region, d->chunk_rows, 0);
-        chunk c = { d, l, call, first, region };
-        if (!call->saved)
-            OPS_TRY(make_kept(&c, &k, z.narrow));
-        else if (call->selective)
-            OPS_TRY(make_feed(&c, &k, z.narrow));
+        char *own = at, *saved = call->saved;
+        kept k = saved ? saved_at(d, call->selective, first, &saved, &own) : kept_at(d, &own);
+        chunk c = { d, l, call, first, own };
+        OPS_TRY(make_unsaved(&c, &k, z.narrow));
         OPS_TRY(feed_backward(&c, &k, &z));
         OPS_TRY(attention_backward(&c, &k, &z));
     }

@@ -17,18 +17,26 @@ typedef struct {
     void *y, *dgate;
 } act;
 
-OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
-    const act *a = arg;
-    (void)thread;
-    for (int64_t i = first; i < last; i += LANES) {
-        lanes up = rows_at(a->d, a->up, i, last - i);
-        if (a->gate) {
-            lanes gate = rows_at(a->d, a->gate, i, last - i);
-            rows_put(a->d, gate * lanes_logistic(gate) * up, a->y, i, last - i);
-        } else {
-            rows_put(a->d, lanes_gelu_of(up), a->y, i, last - i);
-        }
+TESS_FN void act_lanes(int half, const act *a, int64_t i, int64_t n) {
+    lanes up = rows_of(half, a->up, i, n);
+    if (a->gate) {
+        lanes gate = rows_of(half, a->gate, i, n);
+        rows_to(half, gate * lanes_logistic(gate) * up, a->y, i, n);
+    } else {
+        rows_to(half, lanes_gelu_of(up), a->y, i, n);
     }
+}
+
+/* Works on a copy: what a vector's store may hit has to be loaded again behind it. So do the others. */
+OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const act a = *(const act *)arg;
+    int half = a.d->half;
+    (void)thread;
+    for (int64_t i = first; i < last; i += LANES)
+        if (half)
+            act_lanes(1, &a, i, last - i);
+        else
+            act_lanes(0, &a, i, last - i);
 }
 
 void decoder_act(const decoder *d, const void *gate, const void *up, void *y, int64_t elems) {
@@ -36,19 +44,26 @@ void decoder_act(const decoder *d, const void *gate, const void *up, void *y, in
     ops_parallel(d->o, elems, GRAIN, act_range, &a);
 }
 
-OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
-    const act *a = arg;
-    (void)thread;
-    for (int64_t i = first; i < last; i += LANES) {
-        lanes up = rows_at(a->d, a->up, i, last - i), dy = rows_at(a->d, a->y, i, last - i);
-        if (a->gate) {
-            lanes gate = rows_at(a->d, a->gate, i, last - i), s = lanes_logistic(gate);
-            rows_put(a->d, dy * up * s * (1.0f + gate * (1.0f - s)), a->dgate, i, last - i);
-            rows_put(a->d, dy * gate * s, a->y, i, last - i);
-        } else {
-            rows_put(a->d, lanes_gelu_slope_of(up, dy), a->y, i, last - i);
-        }
+TESS_FN void act_backward_lanes(int half, const act *a, int64_t i, int64_t n) {
+    lanes up = rows_of(half, a->up, i, n), dy = rows_of(half, a->y, i, n);
+    if (a->gate) {
+        lanes gate = rows_of(half, a->gate, i, n), s = lanes_logistic(gate);
+        rows_to(half, dy * up * s * (1.0f + gate * (1.0f - s)), a->dgate, i, n);
+        rows_to(half, dy * gate * s, a->y, i, n);
+    } else {
+        rows_to(half, lanes_gelu_slope_of(up, dy), a->y, i, n);
     }
+}
+
+OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const act a = *(const act *)arg;
+    int half = a.d->half;
+    (void)thread;
+    for (int64_t i = first; i < last; i += LANES)
+        if (half)
+            act_backward_lanes(1, &a, i, last - i);
+        else
+            act_backward_lanes(0, &a, i, last - i);
 }
 
 void decoder_act_backward(const decoder *d, const void *gate, const void *up, void *dy_dup, void *dgate,
