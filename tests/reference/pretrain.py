@@ -5,9 +5,11 @@
 
 `python` is one with torch and transformers. Tessera writes the starting weights as a Hugging Face folder, which both
 read. Batches are windows of TEXT in the order of tessera's permutation (tools/train/data/sampler.c), computed here
-again. OUT.csv has a line per step: both losses. The last line printed compares the means of the last tenth.
+again. OUT.csv has a line per step: both losses. It is written as steps are done, PyTorch's first, so that a run that is
+ended early leaves its curve. The last line printed compares the means of the last tenth.
 """
 import argparse
+import itertools
 import json
 import math
 import os
@@ -40,14 +42,41 @@ def config_of(width, feed, layers, heads, kv_heads, context):
                 rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=True, hidden_act="silu")
 
 
-def train(o, where, context, batch, steps, *more):
+def write_curve(out, ours, theirs):
+    """A loss that is not known yet is an empty cell."""
+    if not out:
+        return
+    cells = itertools.zip_longest(ours, theirs)
+    lines = [",".join([str(i + 1)] + ["" if loss is None else f"{loss:.6f}" for loss in pair]) + "\n" for i, pair in enumerate(cells)]
+    pathlib.Path(out + ".part").write_text("step,tessera,pytorch\n" + "".join(lines))
+    os.replace(out + ".part", out)
+
+
+def step_losses(path):
+    if not os.path.exists(path):
+        return []
+    whole = open(path).read().rpartition("\n")[0].splitlines()
+    return [e["loss"] for e in map(json.loads, whole) if e["event"] == "step"]
+
+
+def train(o, where, context, batch, steps, *more, show=lambda losses: None):
     command = [os.environ.get("TESSERA", "build/release/tessera"), "train", "llama", "--data", o.text, "--context", str(context),
                "--batch", str(batch), "--steps", str(steps), "--seed", str(SEED), "--weight-decay", str(DECAY), "--clip", str(CLIP),
                "--threads", "1", "--sample", "0", "--quiet", "--log", "error", f"--json={where}/run.json"]
-    begin = time.perf_counter()
-    subprocess.run(command + list(more), check=True)
-    events = [json.loads(line) for line in open(f"{where}/run.json")]
-    return [e["loss"] for e in events if e["event"] == "step"], time.perf_counter() - begin, events[-1]
+    begin, json_file = time.perf_counter(), f"{where}/run.json"
+    pathlib.Path(json_file).unlink(missing_ok=True)
+    with subprocess.Popen(command + list(more)) as running:
+        while True:
+            try:
+                code = running.wait(timeout=2)
+                break
+            except subprocess.TimeoutExpired:
+                show(step_losses(json_file))
+    if code:
+        raise SystemExit(f"{' '.join(command)}: exit code {code}")
+    spent = time.perf_counter() - begin
+    show(step_losses(json_file))
+    return step_losses(json_file), spent, json.loads(open(json_file).read().splitlines()[-1])
 
 
 def philox(seed, c):
@@ -87,7 +116,7 @@ def rate(step, steps):
     return RATE * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm))))
 
 
-def torch_losses(folder, text, context, batch, steps):
+def torch_losses(folder, text, context, batch, steps, show):
     net = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     decayed = [p for p in net.parameters() if p.ndim >= 2]
     groups = [dict(params=decayed, weight_decay=DECAY), dict(params=[p for p in net.parameters() if p.ndim < 2], weight_decay=0.0)]
@@ -102,6 +131,7 @@ def torch_losses(folder, text, context, batch, steps):
             group["lr"] = rate(step, steps)
         optimizer.step()
         losses.append(loss.item())
+        show(losses)
     return losses, time.perf_counter() - begin, sum(p.numel() for p in net.parameters())
 
 
@@ -115,12 +145,10 @@ def main():
         with open(f"{where}/config.json", "w") as f:
             json.dump(config_of(width, feed, layers, heads, kv_heads, context), f)
         train(o, where, context, batch, 1, "--config", f"{where}/config.json", "--lr", "0", "--export", f"{where}/start")
-        theirs, their_time, elements = torch_losses(f"{where}/start", text, context, batch, o.steps)
-        ours, our_time, summary = train(o, where, context, batch // o.ranks, o.steps, "--model", f"{where}/start", "--lr", str(RATE), "-n", str(o.ranks))
+        theirs, their_time, elements = torch_losses(f"{where}/start", text, context, batch, o.steps, lambda losses: write_curve(o.out, [], losses))
+        ours, our_time, summary = train(o, where, context, batch // o.ranks, o.steps, "--model", f"{where}/start", "--lr", str(RATE), "-n", str(o.ranks),
+                                        show=lambda losses: write_curve(o.out, losses, theirs))
     apart = [abs(a - b) for a, b in zip(ours, theirs)]
-    if o.out:
-        lines = [f"{i + 1},{a:.6f},{b:.6f}\n" for i, (a, b) in enumerate(zip(ours, theirs))]
-        pathlib.Path(o.out).write_text("step,tessera,pytorch\n" + "".join(lines))
     last = max(1, o.steps // 10)
     means = sum(ours[-last:]) / last, sum(theirs[-last:]) / last
     print(f"{elements} parameters, {o.steps} steps of {batch} x {context} tokens: loss {ours[0]:.4f} to {means[0]:.4f} (tessera, {our_time:.0f} s), "

@@ -4,7 +4,7 @@
     TESSERA=build/release/tessera python3 tests/reference/share.py [--steps 8] [--threads 1] [--only WORDS]
 
 A row comes from two runs. One has ONEDNN_VERBOSE=1: oneDNN's lines between two steps' are the later one's. The other, without
-it, has the step's time. Figures are medians over the steps but the first. Rates are of matrix products alone; the peak is that of
+it, has the step's time. Figures are medians over the steps but the first. Rates are of matrix products, where there are no others; the peak is that of
 a product of 512 x 512 matrices, as `tessera train --json` says. Of the rest, `optimizer` is the last step's norm and optimizer.
 --only keeps the rows that have every one of its words. Needs no package. An idle machine takes a minute or two.
 """
@@ -93,7 +93,7 @@ def row(model, precision, o, config):
     matrix = median([seconds(s, lambda field: field[3] == "matmul") for s in steps])
     work = median([sum(flops(field[-2]) for field in s if field[3] == "matmul") for s in steps])
     optimizer = sum(e["seconds"] for e in plain if e["event"] == "span" and e["source"] == "measured" and e["op"] in ("norm", "optimizer"))
-    rate = f"{work / matrix / 1e9:.0f} | {peak / 1e9:.0f} | {work / peak / step:.2f}" if matrix and peak else "| |"
+    rate = f"{work / matrix / 1e9:.0f} | {peak / 1e9:.0f} | {work / peak / step:.2f}" if matrix > 0.9 * products and peak else "| |"
     return f"| {model} | {precision} | {step:.4g} | {products:.4g} | {products / step:.2f} | {optimizer / step:.3f} | {rate} | {ways(steps, products)} |"
 
 
