@@ -75,8 +75,14 @@ static void replay_units(tess *t, const tess__program *old, const tess__instr *i
         b->units[unit].gathered = TESS__IN_FLIGHT, b->units[unit].fetched = 0;
     else if (in->op == TESS__GATHER_WAIT)
         b->units[unit].gathered = TESS__HERE;
+    else if (in->op == TESS__REPLICATE && t->plan.setup.shard_ranks > 1)
+        b->replicating = unit;
     else if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE)
         b->reducing = unit;
+    else if (in->op == TESS__REPLICATE_WAIT && t->plan.setup.shard_ranks > 1)
+        b->replicating = -1, b->on_host = unit;
+    else if (in->op == TESS__REDUCE_WAIT && t->plan.setup.replicas > 1)
+        b->reducing = -1;
     else if (in->op == TESS__REDUCE_WAIT || in->op == TESS__REPLICATE_WAIT)
         b->reducing = -1, b->on_host = unit;
     else if (in->op == TESS__HOST_WAIT)

@@ -147,6 +147,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
             TRY(tess__unit_reduce(b, u));
         }
     TRY(tess__unit_end_reduce(b));
+    TRY(tess__unit_end_replicate(b));
     TRY(tess__unit_end_host_work(b));
     for (int32_t i = 0; i < b->model->n_blocks; i++) {
         TRY(tess__emit_free(b, TESS__OUTPUT, i));
@@ -164,7 +165,7 @@ void tess__compiler_start(tess__compiler *b, tess__program *p, uint32_t kind) {
     b->ahead = NULL;
     b->at = 0;
     b->fused = b->params_only = 0;
-    b->reducing = b->on_host = -1;
+    b->reducing = b->replicating = b->on_host = -1;
     b->ordinal = 0;
     b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);

@@ -28,6 +28,7 @@ typedef struct {
     int32_t fused;              /* the optimizer step of a unit follows its reduction */
     int32_t params_only;        /* scopes are entered for their parameters, no block runs */
     int32_t reducing;           /* the unit whose gradient is on its way, or -1 */
+    int32_t replicating;        /* behind it, the unit whose shard the replicas add up, or -1 */
     int32_t on_host;            /* the unit whose gradient is at work on the host, or -1 */
     int32_t mark;
     uint64_t ordinal; /* of the next collective, for its tag */

@@ -28,7 +28,7 @@ static tess_status list_scope_units(tess__compiler *b) {
 
 tess_status tess__compiler_create(tess__compiler *b, const tess__setup *s, const tess__model *m,
                                   const tess__layout *l) {
-    *b = (tess__compiler){ .setup = s, .model = m, .layout = l, .reducing = -1, .on_host = -1 };
+    *b = (tess__compiler){ .setup = s, .model = m, .layout = l, .reducing = -1, .replicating = -1, .on_host = -1 };
     b->stride = l->n_groups > m->n_blocks ? l->n_groups : m->n_blocks;
     b->stride += !b->stride;
     b->units = calloc((size_t)l->n_units + 1, sizeof *b->units);

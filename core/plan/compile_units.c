@@ -236,7 +236,8 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
     return tess__emit_post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, &c);
 }
 
-static tess_status finish_group(tess__compiler *b, int32_t g) {
+/* Within the shard group; then the shard goes on to the replicas, if there are any. */
+static tess_status end_first(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     int sharded = b->setup->shard_ranks > 1, replicated = b->setup->replicas > 1;
     if (group->grad_shard != TESS_F32)
@@ -245,13 +246,18 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
         TRY(tess__emit(b, TESS__REDUCE_WAIT, g));
         TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));
     }
-    if (sharded) { /* before the second collective takes scratch of its own */
-        TRY(tess__emit_free(b, TESS__GRAD, g));
-        TRY(tess__emit_free(b, TESS__WIRE, g));
-        if (replicated)
-            TRY(replicate_group(b, g));
-    }
-    if (replicated) {
+    if (!sharded)
+        return TESS_OK;
+    TRY(tess__emit_free(b, TESS__GRAD, g)); /* before the second collective takes scratch of its own */
+    TRY(tess__emit_free(b, TESS__WIRE, g));
+    return replicated ? replicate_group(b, g) : TESS_OK;
+}
+
+static tess_status finish_group(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    if (group->grad_shard != TESS_F32)
+        return TESS_OK;
+    if (b->setup->replicas > 1) {
         TRY(tess__emit(b, TESS__REPLICATE_WAIT, g));
         TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));
     }
@@ -311,19 +317,40 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
     return ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u) : TESS_OK;
 }
 
-tess_status tess__unit_end_reduce(tess__compiler *b) {
-    int32_t u = b->reducing;
-    b->reducing = -1;
-    if (u < 0)
-        return TESS_OK;
+static tess_status finish_unit(tess__compiler *b, int32_t u, int ends_first) {
     TRY(tess__unit_end_host_work(b));
     EACH_GROUP(g, u)
     if (b->layout->groups[g].trainable) {
+        if (ends_first)
+            TRY(end_first(b, g));
         TRY(finish_group(b, g));
         if (b->fused)
             TRY(tess__group_optimize(b, g));
     }
     b->on_host = u;
+    return TESS_OK;
+}
+
+tess_status tess__unit_end_replicate(tess__compiler *b) {
+    int32_t u = b->replicating;
+    b->replicating = -1;
+    return u < 0 ? TESS_OK : finish_unit(b, u, 0);
+}
+
+/* The replicas' sum of a unit goes on beside the next unit's backward, as its reduction did before: it ends a unit
+ * later, and keeps its shard and scratch as long. */
+tess_status tess__unit_end_reduce(tess__compiler *b) {
+    int32_t u = b->reducing;
+    b->reducing = -1;
+    TRY(tess__unit_end_replicate(b));
+    if (u < 0)
+        return TESS_OK;
+    if (b->setup->shard_ranks == 1 || b->setup->replicas == 1)
+        return finish_unit(b, u, 1);
+    EACH_GROUP(g, u)
+    if (b->layout->groups[g].trainable)
+        TRY(end_first(b, g));
+    b->replicating = u;
     return TESS_OK;
 }
 

@@ -18,8 +18,10 @@ tess_status tess__unit_release(tess__compiler *, int32_t unit);
 tess_status tess__unit_begin_grad(tess__compiler *, int32_t unit, int is_untouched);
 /** Posts the reduction of the unit's gradient; that of the unit before it ends first. */
 tess_status tess__unit_reduce(tess__compiler *, int32_t unit);
-/** Waits for the reduction on its way, and for the work on the host that the last gradient began. */
+/** Waits for the reduction on its way, and for the work on the host that the last gradient began. Of a shard that has
+ * replicas the sum among these begins then, and the one before it ends. */
 tess_status tess__unit_end_reduce(tess__compiler *);
+tess_status tess__unit_end_replicate(tess__compiler *);
 tess_status tess__unit_end_host_work(tess__compiler *);
 tess_status tess__group_optimize(tess__compiler *, int32_t group);
 #endif

@@ -139,6 +139,24 @@ static void test_compile__parameters_go_before_the_reduction_and_gradients_after
     plan_free(&p);
 }
 
+static void test_compile__replicas_add_up_beside_the_next_backward(void **state) {
+    (void)state;
+    plan p;
+    make(&p, 4, "hybrid:2", 1);
+    for (int32_t k = SCOPES - 1; k >= 2; k--) {
+        int32_t reduced = find(&p, TESS__REDUCE_WAIT, k, 0), post = find(&p, TESS__REPLICATE, k, 0);
+        int32_t wait = find(&p, TESS__REPLICATE_WAIT, k, 0);
+        assert_true(reduced < post && post < find(&p, TESS__REDUCE, k - 1, 0));
+        assert_true(post < find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k - 2));
+        assert_true(wait > find_event(&p, TESS__LEAVE, TESS__BACKWARD_END, k - 2));
+        assert_true(find_buffer(&p, TESS__FREE, TESS__GRAD, k, 0) < post); /* its shard alone goes on */
+        assert_int_equal(count(&p, TESS__REPLICATE, k), 1);
+    }
+    assert_true(find(&p, TESS__REPLICATE_WAIT, 0, 0) > find(&p, TESS__REPLICATE, 0, 0));
+    assert_true(most_alive(&p, TESS__GRAD) <= 2);
+    plan_free(&p);
+}
+
 static void test_compile__at_most_two_units_are_whole_with_prefetch_1(void **state) {
     (void)state;
     for (int32_t prefetch = 0; prefetch <= 3; prefetch++) {
@@ -504,6 +522,7 @@ int main(void) {
         cmocka_unit_test(test_compile__the_next_gather_is_issued_before_this_computes),
         cmocka_unit_test(test_compile__in_backward_the_next_gather_precedes_this_reduction),
         cmocka_unit_test(test_compile__parameters_go_before_the_reduction_and_gradients_after),
+        cmocka_unit_test(test_compile__replicas_add_up_beside_the_next_backward),
         cmocka_unit_test(test_compile__at_most_two_units_are_whole_with_prefetch_1),
         cmocka_unit_test(test_compile__an_evaluation_gathers_each_unit_once_and_has_no_gradient),
         cmocka_unit_test(test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once),
