@@ -106,13 +106,6 @@ static tess_status run_events(tess *t) {
     }
 }
 
-static void pass_is_over(tess *t, int train) {
-    t->pass.run = NULL;
-    t->pass.kind = t->comms.pass_kind = 0;
-    t->pass.microbatch += train;
-    t->pass.pending_grads |= train;
-}
-
 /* Call by call. */
 static tess_status run_calls(tess *t, const tess_run_options *o) {
     int fused = t->pass.program == &t->plan.programs[TESS__P_FUSED], train = o->kind == TESS_PASS_TRAIN;
@@ -121,81 +114,10 @@ static tess_status run_calls(tess *t, const tess_run_options *o) {
         TRY(tess__step_begin(t, o->step));
     TRY(run_events(t));
     TRY(tess__guard_check(t, "tess_run"));
-    pass_is_over(t, train);
+    tess__pass_over(t, train);
     if (fused)
         return tess__step_end(t);
     return train && o->step && last ? tess__step_run(t, o->step) : TESS_OK;
-}
-
-/* ---- passes that the device records ---- */
-
-static uint64_t numbers_bytes(const tess *t) {
-    return (uint64_t)t->step.first_segment[t->plan.layout.n_groups] * TESS_PREPARED_BYTES;
-}
-
-static tess_status prepare_step(tess *t) {
-    tess_optimizer o = t->step.kernel;
-    o.segments = t->step.segments;
-    o.n_segments = (uint32_t)t->step.first_segment[t->plan.layout.n_groups];
-    return tess__device_prepare(&t->device, &o, tess__of_pass(t, TESS__PREPARED, t->plan.layout.prepared_bytes));
-}
-
-/* All that a pass does on the host is done here, once; the device has done nothing when it is over. */
-static tess_status record_calls(tess *t, const tess_run_options *o) {
-    TRY(tess__device_copy(&t->device, tess__address_of(t, TESS__NUMBERS, 0), t->device.mem,
-                          tess__of_pass(t, TESS__PREPARED, t->plan.layout.prepared_bytes), TESS_MEM_PINNED,
-                          numbers_bytes(t), NULL));
-    return run_calls(t, o);
-}
-
-static tess_status record(tess *t, tess__recorded *r, const tess_run_options *o) {
-    TRY(tess__device_record_begin(&t->device));
-    t->graphs.recording = 1;
-    tess_status s = record_calls(t, o);
-    t->graphs.recording = 0;
-    if (s)
-        tess__device_record_end(&t->device, NULL);
-    else
-        s = tess__device_record_end(&t->device, &r->graph);
-    TRY(s);
-    r->late = t->streams.passes[t->streams.pass];
-    TRY(prepare_step(t));
-    return tess__device_graph_run(&t->device, r->graph);
-}
-
-static tess_status run_again(tess *t, const tess__recorded *r, const tess_run_options *o) {
-    uint64_t bytes = t->plan.setup.input_bytes;
-    if (bytes)
-        memcpy(tess__of_pass(t, TESS__BATCH, bytes), o->batch, bytes);
-    TRY(tess__step_begin(t, o->step));
-    TRY(prepare_step(t));
-    tess__result_again(&t->streams, &r->late, o->result);
-    TRY(tess__device_graph_run(&t->device, r->graph));
-    pass_is_over(t, 1);
-    return tess__step_end(t);
-}
-
-/* Nobody looks into the pass, and nothing in it is the host's. */
-static int may_repeat(const tess *t, const tess_run_options *o) {
-    int watched = t->settings.strict || t->recorder.trace || t->recorder.ledger_hook;
-    return t->graphs.on && o->repeat && o->step && o->kind == TESS_PASS_TRAIN && !watched && !t->transfers.down &&
-           (o->step->clip_norm == 0 || tess__device_clips(t));
-}
-
-/* The first pass of its kind is called: libraries take what they need then. The second is recorded. */
-static tess_status run_pass(tess *t, const tess_run_options *o) {
-    if (!may_repeat(t, o))
-        return run_calls(t, o);
-    tess__graph_key key = { .program = t->pass.program,
-                            .repeat = o->repeat,
-                            .pass = t->streams.pass,
-                            .has_result = o->result != NULL,
-                            .grad_scale = o->step->grad_scale,
-                            .clip_norm = o->step->clip_norm };
-    tess__recorded *r = tess__graphs_find(&t->graphs, &t->device, &key);
-    tess_status s = r->graph ? run_again(t, r, o) : r->known ? record(t, r, o) : run_calls(t, o);
-    r->known = 1;
-    return s;
 }
 
 static tess_status run_blocks(tess *t, const tess_run_options *options) {
@@ -212,7 +134,7 @@ static tess_status run_blocks(tess *t, const tess_run_options *options) {
     tess__program *program = choose_program(t, &o);
     t->pass.run = &o;
     TRY(tess__pass_start(t, program, program->kind));
-    TRY(run_pass(t, &o));
+    TRY(tess__repeat_pass(t, &o, run_calls));
     return tess__pass_wait(&t->streams); /* the only time, with all of the step under way, or of the one before */
 }
 

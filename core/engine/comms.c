@@ -470,6 +470,24 @@ tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, ui
     }
 }
 
+static tess_status check_health(tess__comms *c, int which) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    if (!c->list[which] || (which > 0 && c->list[which] == c->list[0]) || !HAS(c, health))
+        return TESS_OK;
+    tess_status s = c->ops->health(c->list[which], &e);
+    return s ? comm_failed(c, which, s, &e) : TESS_OK;
+}
+
+tess_status tess__comms_listen(tess__comms *c, int64_t waited_ns) {
+    for (int i = 0; i < TESS__N_COMMS; i++)
+        TRY(check_health(c, i));
+    TRY(check_departed(c));
+    if (waited_ns > c->timeout_ns)
+        return tess__fail(TESS_E_TIMEOUT, "a recorded training pass took more than %lld s (TESSERA_TIMEOUT)",
+                          (long long)(c->timeout_ns / 1000000000));
+    return TESS_OK;
+}
+
 tess_status tess__comm_post(tess__comms *c, int which, tess_collective *posted, tess_request **request) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     posted->struct_size = sizeof *posted;

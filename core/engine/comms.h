@@ -76,6 +76,8 @@ const char *tess__comms_activity(const tess__comms *); /* "": nothing */
 tess_status tess__comm_post(tess__comms *, int which, tess_collective *, tess_request **);
 /** Blocks until the request has ended, while it listens for lost ranks. */
 tess_status tess__comm_wait(tess__comms *, int which, tess_request *, uint64_t seq);
+/** While the device runs collectives of which there is no request: whether they can still end, after so long. */
+tess_status tess__comms_listen(tess__comms *, int64_t waited_ns);
 /** Posts, waits and frees. */
 tess_status tess__comm_run(tess__comms *, int which, const tess_collective *, const char *doing);
 int tess__comm_has_ended(const tess__comms *, tess_request *);

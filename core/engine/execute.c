@@ -61,11 +61,21 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
     return TESS_OK;
 }
 
-/* The same, in place and at once. */
+/* The same, in place; what follows on the compute stream, or the host, waits for it. */
 static tess_status run_planned(tess *t, const tess__instr *in, void *at, int scratch, const char *doing) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
     tess_collective c = planned_collective(t, in, at, at, scratch);
-    return p->members > 1 ? tess__comm_run(&t->comms, p->which, &c, doing) : TESS_OK;
+    if (p->members == 1)
+        return TESS_OK;
+    if (!t->streams.on || !t->streams.comm_waits)
+        return tess__comm_run(&t->comms, p->which, &c, doing);
+    tess__comms_doing(&t->comms, doing);
+    TRY(tess__comm_post(&t->comms, p->which, &c, &t->comms.unowned_request));
+    tess_request *posted = t->comms.unowned_request;
+    t->comms.unowned_request = NULL;
+    TRY(tess__retire(&t->streams, p->which, posted, c.seq));
+    tess__comms_idle(&t->comms);
+    return TESS_OK;
 }
 
 /* ---- parameters ---- */
@@ -178,7 +188,7 @@ int tess__device_clips(const tess *t) {
     if (!t->streams.on || !tess__device_offers(&t->device, &k))
         return 0;
     for (int32_t g = 0; g < t->plan.layout.n_groups; g++)
-        if (t->plan.layout.groups[g].trainable && !tess__steps_on_device(t, g))
+        if (t->plan.layout.groups[g].trainable && tess__steps_on_host(t, g))
             return 0;
     return 1;
 }
@@ -233,7 +243,7 @@ static tess_status copy_input(tess *t) {
 
 static tess_status copy_result(tess *t, int32_t block) {
     uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
-    if (!t->pass.run->result || !bytes)
+    if (!(t->pass.run->result || t->streams.recording) || !bytes) /* who repeats it may want it */
         return TESS_OK;
     return tess__result_take(&t->streams, t->pass.run->result, tess__of_pass(t, TESS__RESULT, bytes),
                              tess__address_of(t, TESS__OUTPUT, block), bytes);

@@ -29,4 +29,5 @@ void tess__graphs_drop(tess__graphs *g, const tess__device *d) {
     for (int i = 0; i < TESS__GRAPHS; i++)
         drop(&g->list[i], d);
     g->recording = 0;
+    g->used = 0;
 }

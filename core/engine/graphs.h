@@ -8,12 +8,13 @@
 #include "plan/program.h"
 #include "streams.h"
 
-enum { TESS__GRAPHS = 4 };
+enum { TESS__GRAPHS = 64 }; /* two of each microbatch's place in its step */
 
 typedef struct { /* what must be the same; compared as bytes */
     const tess__program *program;
     uint64_t repeat;
-    int32_t pass, has_result; /* pass: its place in tess__streams.passes */
+    int32_t pass; /* its place in tess__streams.passes */
+    int32_t microbatch, has_step, reserved;
     float grad_scale, clip_norm;
 } tess__graph_key;
 
@@ -21,19 +22,21 @@ typedef struct {
     tess__graph_key key;
     int known; /* a pass of this key has run */
     uint64_t used;
+    const char *why_not;  /* what the host does in it, so that it is never recorded; null: nothing */
     tess_graph *graph;    /* null: not recorded yet */
     tess__late_pass late; /* where it leaves its result and its norm */
 } tess__recorded;
 
 typedef struct {
-    int on;        /* planned for, and the device can */
-    int recording; /* the optimizer takes its numbers from memory */
-    uint64_t used; /* counts */
+    int on;           /* planned for, and the device can */
+    int recording;    /* the optimizer takes its numbers from memory */
+    uint64_t used;    /* counts */
+    const char *said; /* the first such reason, in the log */
     tess__recorded list[TESS__GRAPHS];
 } tess__graphs;
 
 /** The entry for passes of that key, in place of the one used longest ago where there was none. */
 tess__recorded *tess__graphs_find(tess__graphs *, const tess__device *, const tess__graph_key *);
-/** Called between passes: recordings hold addresses that are about to change. */
+/** When nothing of them runs any more: what they refer to, addresses and communicators, is about to change or go. */
 void tess__graphs_drop(tess__graphs *, const tess__device *);
 #endif

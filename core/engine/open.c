@@ -203,6 +203,7 @@ void tess__close_comms(tess *t) {
     tess__comms_withdraw(&t->comms);
     if (t->error)
         tess__streams_idle(&t->streams);
+    tess__graphs_drop(&t->graphs, &t->device); /* communicators end when no graph refers to them any more */
     tess__memory_release(&t->memory, 1);
     tess__comms_destroy(&t->comms, !t->error);
 }
@@ -257,7 +258,6 @@ tess_status tess_close(tess *t) {
     t->comms.control = NULL;
     tess__fewer_end(t);
     tess__guard_destroy(t->pass.guard);
-    tess__graphs_drop(&t->graphs, &t->device);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
     tess__device_destroy(&t->device);

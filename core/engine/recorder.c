@@ -125,6 +125,23 @@ void tess__tracing_end(tess *t) {
     t->recorder.entered = NULL;
 }
 
+tess__watchers tess__recorder_hide(tess *t) {
+    tess__recorder *r = &t->recorder;
+    tess__watchers seen = { r->trace, r->timeline.trace, r->ledger_hook, r->last_points };
+    r->trace = r->timeline.trace = NULL;
+    r->ledger_hook = NULL;
+    r->last_points = NULL;
+    return seen;
+}
+
+void tess__recorder_show(tess *t, const tess__watchers *seen) {
+    tess__recorder *r = &t->recorder;
+    r->trace = seen->trace;
+    r->timeline.trace = seen->timeline_trace;
+    r->ledger_hook = seen->ledger_hook;
+    r->last_points = seen->last_points;
+}
+
 /* ---- points of the ledger ---- */
 
 int tess__kept_slot(uint32_t point) {

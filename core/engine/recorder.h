@@ -19,4 +19,10 @@ typedef struct {
     void *ledger_user;
     tess_ledger_point *last_points; /* by unit and point; null: not asked for */
 } tess__recorder;
+
+typedef struct { /* who looks on */
+    tess__trace *trace, *timeline_trace;
+    tess_ledger_fn ledger_hook;
+    tess_ledger_point *last_points;
+} tess__watchers;
 #endif

@@ -38,7 +38,6 @@ static void leave_group(tess *t) {
     tess__comms_abort(&t->comms, TESS_E_LOST);
     tess__drop_requests(t);
     tess__moves_end(t);
-    tess__graphs_drop(&t->graphs, &t->device);
     tess__memory_forget(&t->memory, &t->pass.deviating_program);
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, 0);

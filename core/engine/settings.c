@@ -56,6 +56,7 @@ static tess_status read_switches(tess *t) {
     s->graphs = 1;
     if (!status)
         status = tess__option_flag("graphs", &s->graphs);
+    s->graphs &= !t->settings.strict; /* the guard's copies are the host's */
     if (!status)
         status = tess__option_real("timeout", &timeout);
     const char *prefetch = tess__option_text("prefetch");

@@ -185,6 +185,7 @@ tess_status tess__move(tess *, const tess__instr *); /* PREFETCH … RELOAD_WAIT
 tess_status tess__move_up_wait(tess *, uint64_t *ticket);
 tess_status tess__move_down_wait(tess *, uint64_t *ticket);
 tess_status tess__optimize_now(tess *, int32_t group);  /* OPTIMIZE without ASYNC */
+int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
 /** execute.c */
@@ -197,6 +198,17 @@ static inline void *tess__of_pass(const tess *t, int role, uint64_t bytes) {
     return at + (uint64_t)t->streams.pass * tess__round_up(bytes, t->plan.setup.align);
 }
 int tess__device_clips(const tess *t);
+static inline void tess__pass_over(tess *t, int train) {
+    t->pass.run = NULL;
+    t->pass.kind = t->comms.pass_kind = 0;
+    t->pass.microbatch += train;
+    t->pass.pending_grads |= train;
+}
+
+/** repeat.c: the pass that has started: run again as it was recorded, or by `calls`, recorded or not. */
+typedef tess_status tess__pass_fn(tess *, const tess_run_options *);
+tess_status tess__repeat_pass(tess *, const tess_run_options *, tess__pass_fn *calls);
+
 /** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
 void tess__doing_event(tess *, const tess__event *);
 /** Takes the program's live step buffers and sharded gradients off the books. */
@@ -216,6 +228,9 @@ void tess__tracing_job(tess *, uint32_t track, uint8_t op, int32_t index, int64_
 void tess__tracing_event(tess *, const tess__event *, tess__mark begin);
 tess_status tess__tracing_start(tess *, uint64_t spans);
 void tess__tracing_end(tess *);
+/** Takes off, and puts back, whoever looks at what the engine does. */
+tess__watchers tess__recorder_hide(tess *);
+void tess__recorder_show(tess *, const tess__watchers *);
 /** The running program has come to a point of the ledger. */
 void tess__ledger_reach(tess *, const tess__point *);
 enum { TESS__KEPT_POINTS = 2 * TESS_LEDGER_OPTIMIZER }; /* of a unit, in last_points */

@@ -89,6 +89,18 @@ tess_status tess__stream_wait(tess__streams *q, const tess__stream *s, uint64_t 
     return ticket ? tess__device_stream_wait(q->device, event, &q->device->compute) : TESS_OK;
 }
 
+void tess__streams_record(tess__streams *q) {
+    q->recording = 1;
+    q->posted_before[0] = q->up.posted;
+    q->posted_before[1] = q->down.posted;
+}
+
+tess_status tess__streams_join(tess__streams *q) {
+    q->recording = 0;
+    TRY(tess__stream_wait(q, &q->up, q->up.posted > q->posted_before[0] ? q->up.posted : 0));
+    return tess__stream_wait(q, &q->down, q->down.posted > q->posted_before[1] ? q->down.posted : 0);
+}
+
 tess_status tess__stream_finish(tess__streams *q, const tess__stream *s, uint64_t ticket) {
     return ticket ? tess__device_event_wait(q->device, s->events[ticket % TESS__STREAM_EVENTS], -1) : TESS_OK;
 }
@@ -122,6 +134,11 @@ void tess__streams_drop(tess__streams *q) {
 }
 
 tess_status tess__retire(tess__streams *q, int which, tess_request *request, uint64_t seq) {
+    if (q->recording) { /* it has ended */
+        tess_status s = tess__comm_wait_on_stream(q->comms, request, &q->device->compute);
+        tess__comm_free(q->comms, request);
+        return s;
+    }
     q->retired[(q->first_retired + q->n_retired++) % TESS__RETIRED] = (tess__retired){ request, seq, which };
     q->ever_retired++;
     TRY(tess__comm_wait_on_stream(q->comms, request, &q->device->compute));
@@ -183,13 +200,28 @@ void tess__result_again(tess__streams *q, const tess__late_pass *as, void *to) {
     pass->result_at = as->result_at;
     pass->result_bytes = as->result_bytes;
     pass->limbs = as->limbs;
+    pass->is_recorded = 1;
+}
+
+/* What was recorded has no requests to wait for: who looks for lost ranks meanwhile is this thread. */
+static tess_status wait_and_listen(tess__streams *q, tess_event *event) {
+    const int64_t slice = INT64_C(100000000);
+    for (int64_t waited = 0;; waited += slice) {
+        tess_status s = tess__device_event_wait(q->device, event, slice);
+        if (s != TESS_OK && s != TESS_E_TIMEOUT)
+            return s;
+        TRY(tess__comms_listen(q->comms, waited));
+        if (s == TESS_OK)
+            return TESS_OK;
+    }
 }
 
 static tess_status wait_for(tess__streams *q, tess__late_pass *pass) {
+    int listens = pass->is_recorded && q->comms->world.nranks > 1;
     if (!pass->under_way)
         return TESS_OK;
     TRY(sweep_retired(q, pass->retired)); /* what a lost rank would keep us waiting for */
-    TRY(tess__device_event_wait(q->device, pass->over, -1));
+    TRY(listens ? wait_and_listen(q, pass->over) : tess__device_event_wait(q->device, pass->over, -1));
     if (pass->result)
         memcpy(pass->result, pass->result_at, pass->result_bytes);
     q->limbs = pass->limbs;

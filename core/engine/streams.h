@@ -31,7 +31,7 @@ typedef struct {           /* a pass for whose end the host does not wait at onc
     const int64_t *limbs; /* of its norm, the same; null: the device did not clip */
     uint64_t retired;     /* collectives retired until its end */
     tess_event *over;
-    int under_way;
+    int under_way, is_recorded;
 } tess__late_pass;
 
 typedef struct {
@@ -55,6 +55,8 @@ typedef struct {
     tess__retired retired[TESS__RETIRED];
     int first_retired, n_retired;
     uint64_t ever_retired;
+    int recording;             /* nothing that is put into streams runs, and nothing may be asked of the device */
+    uint64_t posted_before[2]; /* tickets of up and down when that began */
 } tess__streams;
 
 /** After the device was created. */
@@ -70,6 +72,9 @@ tess_status tess__stream_copy(tess__streams *, tess__stream *, void *dst, uint32
                               uint32_t src_mem, uint64_t bytes);
 /** Later work on the compute stream waits for that ticket; 0: for nothing. */
 tess_status tess__stream_wait(tess__streams *, const tess__stream *, uint64_t ticket);
+/** Around a recording; at its end the compute stream waits for what was put into the two others meanwhile. */
+void tess__streams_record(tess__streams *);
+tess_status tess__streams_join(tess__streams *);
 /** Blocks until it has passed: for the host's own work. Any thread. */
 tess_status tess__stream_finish(tess__streams *, const tess__stream *, uint64_t ticket);
 /** The compute stream waits for the request, which is freed when it has ended. */

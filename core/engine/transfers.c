@@ -224,7 +224,11 @@ tess_status tess__move_optimize(tess *t, int32_t g) {
 
 /* A step apart from its passes: on the device, which reads page-locked memory too, unless all of it is the host's. */
 int tess__steps_on_device(const tess *t, int32_t g) {
-    return t->step.first_segment[g] < t->step.first_segment[g + 1] && !(t->streams.on && steps_on_host(t, g));
+    return t->step.first_segment[g] < t->step.first_segment[g + 1] && !tess__steps_on_host(t, g);
+}
+
+int tess__steps_on_host(const tess *t, int32_t g) {
+    return t->streams.on && steps_on_host(t, g);
 }
 
 tess_status tess__optimize_now(tess *t, int32_t g) {

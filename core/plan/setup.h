@@ -93,9 +93,14 @@ static inline int tess__records(const tess_device_ops *device) {
     return TESS_CAN(tess_device_ops, device, record_begin) && TESS_CAN(tess_device_ops, device, optimizer_prepare);
 }
 
-/** One rank alone: plugins that move data between ranks cannot be recorded. */
+/** Whether collectives can be recorded. */
+static inline int tess__comm_records(const tess__setup *s) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    return s->nranks == 1 || (s->comm->query(s->comm_ctx, NULL, &caps) == TESS_OK && caps.caps & TESS_COMM_RECORDS);
+}
+
 static inline int tess__may_record(const tess__setup *s) {
-    return s->repeats && s->graphs && s->late && s->nranks == 1 && s->accum == 1 && tess__records(s->device);
+    return s->repeats && s->graphs && s->late && tess__records(s->device) && tess__comm_records(s);
 }
 
 enum { TESS__SNAPSHOT_ALIGN = 4096 }; /* of its beginning: the disk takes whole blocks from it without a copy */

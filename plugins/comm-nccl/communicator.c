@@ -78,23 +78,30 @@ static void explain_failure(tess_comm *c, tess_error *f) {
         *f = mismatch;
 }
 
-static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint32_t n, const kit_announcement *own,
-                               int announces, tess_request **out, tess_error *f) {
+static tess_status queue_or_fail(tess_comm *c, tess_request *r, const tess_collective *calls, uint32_t n,
+                                 const kit_announcement *own, int announces, tess_error *f) {
     enum { A_SECOND = 1000000000 };
+    tess_status s = queue_calls(c, r, calls, n, own, announces, f);
+    if (s == TESS_OK)
+        return s;
+    explain_failure(c, f);
+    nccl_fail_locked(c, f);
+    nccl_failure(c, f);
+    wait_until_idle(c, kit_now_ns() + A_SECOND);
+    nccl_request_give(r);
+    return f->code;
+}
+
+static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint32_t n, kit_announcement *own,
+                               int announces, tess_request **out, tess_error *f) {
     tess_request *r;
     tess_status s = nccl_request_take(c, &r, f);
     if (s)
         return s;
-    r->seq = own->seq;
-    s = queue_calls(c, r, calls, n, own, announces, f);
-    if (s) {
-        explain_failure(c, f);
-        nccl_fail_locked(c, f);
-        nccl_failure(c, f);
-        wait_until_idle(c, kit_now_ns() + A_SECOND);
-        nccl_request_give(r);
-        return f->code;
-    }
+    r->seq = own->seq = c->seq++;
+    s = queue_or_fail(c, r, calls, n, own, announces, f);
+    if (s)
+        return s;
     if (c->tail)
         c->tail->next = r;
     else
@@ -104,8 +111,36 @@ static tess_status post_locked(tess_comm *c, const tess_collective *calls, uint3
     return TESS_OK;
 }
 
+/* Whether the stream that the calls come behind is recording, which they then join. */
+static tess_status find_recording(const tess_comm *c, const tess_collective *calls, uint32_t n, int *out,
+                                  tess_error *f) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUstream after = n > 0 && calls->after.mem == TESS_MEM_CUDA ? (CUstream)calls->after.handle : NULL;
+    CUresult r = after ? c->gpu.cu->cuStreamIsCapturing(after, &status) : CUDA_SUCCESS;
+    *out = status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return nccl_cuda_ok(r, "cuStreamIsCapturing", f);
+}
+
+/* Nothing of it runs: there is nothing to ask for, and nothing to compare. */
+static tess_status post_recorded(tess_comm *c, const tess_collective *calls, uint32_t n, const kit_announcement *own,
+                                 tess_request **out, tess_error *f) {
+    tess_request *r;
+    tess_status s = nccl_request_take(c, &r, f);
+    if (s)
+        return s;
+    atomic_store(&c->recorded, 1);
+    s = queue_or_fail(c, r, calls, n, own, 0, f);
+    if (s)
+        return s;
+    r->recorded = 1;
+    atomic_store_explicit(&r->status, TESS_OK, memory_order_release);
+    *out = r;
+    return TESS_OK;
+}
+
 static tess_status post_announced(tess_comm *c, const tess_collective *calls, uint32_t n, kit_announcement own,
                                   int announces, tess_request **out, tess_error *f) {
+    int records = 0;
     pthread_mutex_lock(&c->lock);
     tess_status s = nccl_failure(c, f);
     if (s == TESS_OK && c->finalized)
@@ -113,8 +148,9 @@ static tess_status post_announced(tess_comm *c, const tess_collective *calls, ui
     if (s == TESS_OK)
         s = nccl_enter(&c->gpu, f);
     if (s == TESS_OK) {
-        own.seq = c->seq++;
-        s = post_locked(c, calls, n, &own, announces, out, f);
+        s = find_recording(c, calls, n, &records, f);
+        if (s == TESS_OK)
+            s = records ? post_recorded(c, calls, n, &own, out, f) : post_locked(c, calls, n, &own, announces, out, f);
         nccl_leave(&c->gpu);
     }
     pthread_mutex_unlock(&c->lock);
@@ -171,7 +207,7 @@ tess_status nccl_comm_wait_stream(tess_request *r, const tess_stream *stream, te
     tess_status s = atomic_load_explicit(&r->status, memory_order_acquire);
     if (s < 0)
         *f = r->failure;
-    if (s != TESS_PENDING)
+    if (s != TESS_PENDING && !r->recorded)
         return s;
     if (stream->mem != TESS_MEM_CUDA)
         return nccl_comm_wait(r, -1, f);
@@ -181,6 +217,14 @@ tess_status nccl_comm_wait_stream(tess_request *r, const tess_stream *stream, te
     CUresult result = c->gpu.cu->cuStreamWaitEvent((CUstream)stream->handle, r->ended, 0);
     nccl_leave(&c->gpu);
     return nccl_cuda_ok(result, "cuStreamWaitEvent", f);
+}
+
+tess_status nccl_comm_health(tess_comm *c, tess_error *f) {
+    if (pthread_mutex_trylock(&c->lock) == 0) {
+        nccl_look(c);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return nccl_failure(c, f);
 }
 
 void nccl_comm_release(tess_request *r) {
@@ -292,6 +336,7 @@ void nccl_comm_destroy(tess_comm *c) {
     if (c->gpu.context && (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK)) {
         end_nccl(c);
         nccl_watcher_stop(c);
+        nccl_abort_join(c);
         nccl_free_chunks(c);
         nccl_leave(&c->gpu);
     } else {

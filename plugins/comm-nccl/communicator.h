@@ -38,6 +38,7 @@ struct tess_request {
     CUevent begun, ended;             /* begun: `after` */
     uint64_t seq;                     /* in post order */
     int compares;                     /* announcements are on their way */
+    int recorded;                     /* joined a recording: it has ended, and nobody may ask for its events */
     kit_announcement *own, *all;      /* pinned: ours; everybody's */
     CUdeviceptr own_there, all_there; /* the same on the GPU */
 };
@@ -67,8 +68,11 @@ struct tess_comm {
     struct nccl_gpu gpu;
     int rank, size, index; /* index: of the GPU */
     char prefix[200];
-    int64_t timeout_ns;       /* how long a call of NCCL's may take */
-    atomic_int stop;          /* give up whatever is waited for */
+    int64_t timeout_ns;  /* how long a call of NCCL's may take */
+    atomic_int stop;     /* give up whatever is waited for */
+    atomic_int recorded; /* a graph refers to `comm`: NCCL's abort waits until it is destroyed */
+    pthread_t aborter;   /* does so, while others go on */
+    int aborts_apart;
     _Atomic(tess_status) why; /* of the first abort, which may have to wait for the lock */
     struct nccl_gate gate;
     struct nccl_use use;
@@ -100,6 +104,8 @@ tess_status nccl_comm_finalize(tess_comm *, int64_t timeout_ns, tess_error *);
 tess_status nccl_comm_post(tess_comm *, const tess_collective *, uint32_t n, tess_request **out, tess_error *);
 tess_status nccl_comm_wait(tess_request *, int64_t timeout_ns, tess_error *);
 tess_status nccl_comm_wait_stream(tess_request *, const tess_stream *, tess_error *);
+/* The first failure, TESS_OK while all is well; NCCL is asked, too. */
+tess_status nccl_comm_health(tess_comm *, tess_error *);
 void nccl_comm_release(tess_request *);
 
 /* ---- setup.c: NCCL's communicators. One that does not block is made first, so that a rank that does not come ends in
@@ -113,6 +119,9 @@ tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm
 tess_status nccl_dissolve(tess_comm *, int64_t late_ns, tess_error *);
 
 /* ---- failure.c, any thread ----------------------------------------------------------------------- */
+
+/* After nccl_watcher_stop: no abort is under way any more. */
+void nccl_abort_join(tess_comm *);
 
 /* The first failure, TESS_OK while all is well. */
 tess_status nccl_failure(tess_comm *, tess_error *);

@@ -13,8 +13,8 @@ static void close_plugin(void *ctx) {
 static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const struct nccl_settings *settings = ctx;
     (void)comm;
-    const uint32_t can =
-        TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH;
+    const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT |
+                         TESS_COMM_BATCH | TESS_COMM_RECORDS;
     tess_comm_caps caps =
         kit_caps(can | (settings->deterministic ? TESS_COMM_TREE_ORDER : 0), 1u << TESS_MEM_CUDA, "nccl/1");
     caps.align = 16;
@@ -130,7 +130,7 @@ static tess_status abort_comm(tess_comm *comm, tess_status why) {
 
 static tess_status nccl_health(tess_comm *comm, tess_error *error) {
     tess_error f = { .struct_size = sizeof f };
-    return nccl_failure(comm, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
+    return nccl_comm_health(comm, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------- */

@@ -85,7 +85,7 @@ tess_status nccl_request_take(tess_comm *c, tess_request **out, tess_error *f) {
     tess_request *r = c->free;
     c->free = r->next;
     r->next = NULL;
-    r->compares = 0;
+    r->compares = r->recorded = 0;
     r->failure.code = TESS_OK;
     atomic_store_explicit(&r->status, TESS_PENDING, memory_order_relaxed);
     *out = r;

@@ -60,6 +60,7 @@ enum { TESS_CUDA_OLDEST = CUDA_VERSION / 1000 > 12 ? CUDA_VERSION / 1000 * 1000 
     X(cuStreamSynchronize)                                                                                             \
     X(cuStreamQuery)                                                                                                   \
     X(cuStreamWaitEvent)                                                                                               \
+    X(cuStreamIsCapturing)                                                                                             \
     X(cuStreamBeginCapture)                                                                                            \
     X(cuStreamEndCapture)                                                                                              \
     X(cuGraphInstantiate)                                                                                              \

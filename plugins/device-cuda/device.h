@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <tessera/plugin_helpers.h>
 
-enum { CUDA_STREAMS = 16, CUDA_ALIGN = 256, CUDA_GRANULARITY = 2 << 20 /* the driver's pages */ };
+enum { CUDA_STREAMS = 16, CUDA_GRAPHS = 128, CUDA_ALIGN = 256, CUDA_GRANULARITY = 2 << 20 /* the driver's pages */ };
 
 typedef struct {
     const tess_host *host;
@@ -23,6 +23,11 @@ typedef struct cuda_block { /* one piece of memory given out */
 } cuda_block;
 
 typedef struct cuda_batch cuda_batch; /* batch.h */
+
+struct tess_graph {
+    tess_device *device;
+    CUgraphExec exec; /* null: free */
+};
 
 struct tess_device {
     const cuda_context *ctx;
@@ -45,6 +50,7 @@ struct tess_device {
     CUstream streams[CUDA_STREAMS], program; /* program: the stream imported, which stays its owner's */
     int has_program;
     int n_streams, warned_unpinned;
+    tess_graph graphs[CUDA_GRAPHS]; /* of the engine's thread: a step allocates nothing */
 };
 
 struct tess_event {

@@ -2,12 +2,12 @@
 /* A stream's work, recorded once as a CUDA graph and run again by one call. */
 #include "batch.h"
 
-#include <stdlib.h>
-
-struct tess_graph {
-    tess_device *device;
-    CUgraphExec exec;
-};
+static tess_graph *find_free(tess_device *d) {
+    for (int i = 0; i < CUDA_GRAPHS; i++)
+        if (!d->graphs[i].exec)
+            return &d->graphs[i];
+    return NULL;
+}
 
 /* Other threads, such as those of collectives, may call what this one may not while it records. */
 tess_status cuda_record_begin(tess_device *d, const tess_stream *stream, tess_error *error) {
@@ -32,21 +32,20 @@ static CUresult end(tess_device *d, CUstream stream, CUgraphExec *exec) {
 }
 
 tess_status cuda_record_end(tess_device *d, const tess_stream *stream, tess_graph **out, tess_error *error) {
-    tess_graph *g = out ? calloc(1, sizeof *g) : NULL;
+    CUgraphExec exec = NULL;
+    tess_graph *g = out ? find_free(d) : NULL;
     tess_status s = cuda_enter(d, error);
-    if (s == TESS_OK) {
-        CUresult r = end(d, (CUstream)stream->handle, g ? &g->exec : NULL);
-        cuda_leave(d);
-        if (r && out)
-            s = cuda_failed(d, r, "what was recorded", error);
-        else if (out && !g)
-            s = tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory for a graph");
-    }
-    if (s || !out) {
-        free(g);
+    if (s)
         return s;
-    }
-    g->device = d;
+    CUresult r = end(d, (CUstream)stream->handle, g ? &exec : NULL);
+    cuda_leave(d);
+    if (!out)
+        return TESS_OK;
+    if (r)
+        return cuda_failed(d, r, "what was recorded", error);
+    if (!g)
+        return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: more than %d graphs", CUDA_GRAPHS);
+    *g = (tess_graph){ d, exec };
     *out = g;
     return TESS_OK;
 }
@@ -69,7 +68,7 @@ void cuda_graph_destroy(tess_graph *g) {
         g->device->cu->cuGraphExecDestroy(g->exec);
         cuda_leave(g->device);
     }
-    free(g);
+    g->exec = NULL;
 }
 
 tess_status cuda_optimizer_prepare(void *ctx, const tess_optimizer *o, void *out) {

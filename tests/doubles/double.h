@@ -104,6 +104,10 @@ void double__push_as(double_stream *, double_work_fn, const void *data, size_t b
 int double__stream_blocks(const double_stream *); /* it and the null stream wait for each other */
 void double__finish(double_stream *);             /* waits until all that is queued now is done */
 int double__idle(double_stream *);
+uint64_t double__stream_queued(double_stream *); /* how much was ever put there */
+int double__stream_has_passed(double_stream *, uint64_t seq);
+void double__stream_follow(double_stream *, double_stream *other,
+                           uint64_t seq); /* waits until `other` has come there */
 /** Whether a stream of the device has work left that touches its memory. */
 int double__device_works(int device);
 /** Waits for all streams of a device. */
@@ -116,7 +120,7 @@ int double__event_known(const double_event *);
 int double__event_device(const double_event *);
 void double__event_record(double_event *, double_stream *);
 void double__event_wait(double_event *, double_stream *); /* what follows in the stream waits */
-int double__event_recorded(const double_event *);         /* last in a stream that was recording */
+uint64_t double__event_recorded(const double_event *);    /* last in a stream that was recording: the point's number */
 int double__event_passed(double_event *);
 void double__event_finish(double_event *);
 int double__event_is_last(double_event *);  /* nothing was put behind it: a wait for it leaves its stream empty */
@@ -128,6 +132,14 @@ typedef struct double_graph double_graph;
 /** Whether the stream is recording; then the work is recorded and not run. */
 int double__record(double_stream *, double_work_fn, const void *data, size_t bytes, int always, int touches);
 int double__is_recording(const double_stream *);
+typedef struct {                                       /* of work that is more than its bytes */
+    void (*launch)(double_stream *, const void *data); /* puts it into a stream */
+    void (*keep)(void *data);                          /* one graph more refers to it, or one less */
+    void (*drop)(void *data);
+} double_recorded;
+int double__record_as(double_stream *, const double_recorded *, const void *data, size_t bytes);
+/** A point in a stream that is recording: its number; 0: it is not. */
+uint64_t double__record_mark(double_stream *);
 
 /** The context's failure, from a piece of work; stays. */
 void double__spoil(int device, int code);

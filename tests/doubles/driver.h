@@ -32,6 +32,9 @@ double_stream *double__stream_of(CUstream);
 CUresult double__break(double_stream *, CUresult with);
 /** A call that is not allowed while this thread records: breaks the recording. */
 CUresult double__unsafe(void);
+/** A stream waits for a point of a recording (0: for another event). CUDA_ERROR_NOT_READY: no recording is concerned.
+ */
+CUresult double__record_wait(double_stream *, uint64_t mark);
 /** Before work is put into a stream: what forbids it. */
 CUresult double__stream_takes(double_stream *);
 #define ENTER_UNSAFE(name, usual)                                                                                      \

@@ -128,13 +128,10 @@ DOUBLE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned 
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
     TAKES(s);
-    int recording = double__is_recording(s), recorded = double__event_recorded(event_of(handle));
-    if (recording && !recorded) /* of work that the recording does not hold */
-        return double__break(s, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-    if (recorded && !recording) /* the stream would join the recording */
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!recording)
-        double__event_wait(event_of(handle), s);
+    CUresult r = double__record_wait(s, double__event_recorded(event_of(handle)));
+    if (r != CUDA_ERROR_NOT_READY)
+        return r;
+    double__event_wait(event_of(handle), s);
     return CUDA_SUCCESS;
 }
 

@@ -330,7 +330,7 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
 
 static void wait_for_turns(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
-    while (c->done < c->turns && !c->aborted)
+    while ((c->done < c->turns || c->in_graphs) && !c->aborted)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
 }
@@ -372,7 +372,7 @@ static ncclResult_t end(ncclComm *c, int abort) {
                     shutdown(c->socket[channel][peer], SHUT_RDWR);
     }
     pthread_mutex_lock(&c->lock);
-    while (c->task || c->busy) /* no thread of NCCL's touches a stream from here on */
+    while (c->task || c->busy || c->in_graphs) /* no thread of NCCL's touches a stream from here on, and no graph */
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
     if (!c->finalized) /* an abort lets go of them; after finalize the proxy that would is gone */

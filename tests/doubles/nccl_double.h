@@ -17,6 +17,7 @@ enum { NCCL_CALLS = 1024, NCCL_RANKS = 64, NCCL_DATA = 0, NCCL_CONTROL, NCCL_CHA
 
 typedef struct {
     int what, op, dtype, peer; /* peer: root of a broadcast */
+    int recorded;              /* on all ranks, or on none */
     const void *send;
     void *recv;
     uint64_t count;
@@ -40,6 +41,7 @@ typedef struct ncclComm {
     ncclResult_t state;
     int aborted, ended, finalized, splits, registrations;
     int busy;                        /* a task is being done */
+    int in_graphs;                   /* how many things recorded refer to it: it does not end before */
     int starts, connected;           /* connected: NCCL_…, bits */
     uint64_t turns, done;            /* given out; passed */
     void (*task)(struct ncclComm *); /* for the helper thread; null: none */

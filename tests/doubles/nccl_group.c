@@ -68,6 +68,77 @@ static void push(nccl_group *g) {
     double__push_always(g->stream, run_group, &g, sizeof g);
 }
 
+/* ---- recorded ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    nccl_group *group;
+    int *graphs; /* that refer to it */
+} recorded;
+
+static void count_graphs(ncclComm *c, int by) {
+    pthread_mutex_lock(&c->lock);
+    c->in_graphs += by;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static int is_gone(const void *at) {
+    double_piece piece;
+    return at && !double__piece_of(at, &piece);
+}
+
+/* Each launch takes a turn of its own. */
+static void launch_recorded(double_stream *s, const void *data) {
+    const recorded *r = data;
+    nccl_group *g = new_group();
+    for (int i = 0; i < r->group->n; i++)
+        if (is_gone(r->group->calls[i].send) || is_gone(r->group->calls[i].recv))
+            double__spoil(double__stream_device(s), -1);
+    *g = *r->group;
+    g->next = NULL;
+    g->stream = s;
+    push(g);
+}
+
+static void keep_recorded(void *data) {
+    recorded *r = data;
+    pthread_mutex_lock(&lock);
+    int first = (*r->graphs)++ == 0;
+    pthread_mutex_unlock(&lock);
+    if (first)
+        nccl__use(r->group->comm);
+    count_graphs(r->group->comm, 1);
+}
+
+static void drop_recorded(void *data) {
+    recorded *r = data;
+    ncclComm *c = r->group->comm;
+    pthread_mutex_lock(&lock);
+    int last = --*r->graphs == 0;
+    pthread_mutex_unlock(&lock);
+    if (last) {
+        double__unmap(r->graphs, sizeof *r->graphs);
+        old_group(r->group);
+    }
+    count_graphs(c, -1);
+    if (last)
+        nccl__unuse(c);
+}
+
+static void record(nccl_group *g) {
+    static const double_recorded ops = { launch_recorded, keep_recorded, drop_recorded };
+    recorded r = { g, double__map(sizeof *r.graphs, PROT_READ | PROT_WRITE) };
+    if (!r.graphs)
+        abort();
+    for (int i = 0; i < g->n; i++)
+        g->calls[i].recorded = 1;
+    double__record_as(g->stream, &ops, &r, sizeof r);
+    if (*r.graphs == 0) { /* the recording is broken */
+        double__unmap(r.graphs, sizeof *r.graphs);
+        old_group(g);
+    }
+}
+
 static int way_of(const nccl_group *g) {
     int how = 0;
     for (int i = 0; i < g->n; i++)
@@ -93,6 +164,8 @@ static void push_group(ncclComm *c) {
         usleep(double__random() % 2000);
     if (connect(c, way_of(g)) || nccl__is_aborted(c))
         old_group(g);
+    else if (double__is_recording(g->stream))
+        record(g);
     else
         push(g);
 }

@@ -31,8 +31,9 @@ struct double_stream {
 
 struct double_event {
     double_event *next;
-    int device, users, recorded; /* recorded: last in a stream that was recording */
-    double_stream *stream;       /* null: never recorded */
+    int device, users;
+    uint64_t recorded;     /* last in a stream that was recording: the point's number */
+    double_stream *stream; /* null: never recorded */
     uint64_t seq;
     int64_t time_ns;
 };
@@ -285,6 +286,26 @@ int double__idle(double_stream *s) {
     return idle;
 }
 
+uint64_t double__stream_queued(double_stream *s) {
+    pthread_mutex_lock(&lock);
+    uint64_t queued = s->queued;
+    pthread_mutex_unlock(&lock);
+    return queued;
+}
+
+int double__stream_has_passed(double_stream *s, uint64_t seq) {
+    pthread_mutex_lock(&lock);
+    int passed = s->done >= seq;
+    pthread_mutex_unlock(&lock);
+    return passed;
+}
+
+void double__stream_follow(double_stream *s, double_stream *other, uint64_t seq) {
+    pthread_mutex_lock(&lock);
+    enqueue_wait(s, other, seq);
+    pthread_mutex_unlock(&lock);
+}
+
 int double__device_works(int device) {
     int works = 0;
     pthread_mutex_lock(&lock);
@@ -375,12 +396,12 @@ static void take_time(void *data) {
     pthread_mutex_unlock(&lock);
 }
 
-int double__event_recorded(const double_event *e) {
+uint64_t double__event_recorded(const double_event *e) {
     return e->recorded;
 }
 
 void double__event_record(double_event *e, double_stream *s) {
-    e->recorded = double__is_recording(s);
+    e->recorded = double__record_mark(s);
     if (e->recorded)
         return;
     pthread_mutex_lock(&lock);

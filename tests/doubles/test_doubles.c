@@ -473,6 +473,120 @@ static void test_doubles__what_a_recording_cannot_hold_breaks_it(void **state) {
     close_device(0);
 }
 
+/* ---- streams of one recording ---- */
+
+typedef struct {
+    CUstream first, second;
+    CUevent there, back;
+    CUdeviceptr a, b;
+} fork_of;
+
+static fork_of fork_open(void) {
+    fork_of f = { .first = stream(), .second = stream(), .a = memory(4), .b = memory(4) };
+    assert_int_equal(cuEventCreate(&f.there, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventCreate(&f.back, 0), CUDA_SUCCESS);
+    return f;
+}
+
+static void fork_close(const fork_of *f) {
+    cuEventDestroy(f->there);
+    cuEventDestroy(f->back);
+    cuStreamDestroy(f->first);
+    cuStreamDestroy(f->second);
+    cuMemFree(f->a);
+    cuMemFree(f->b);
+}
+
+/* Copies a to b on the second stream; `joins`: the first waits for it, and then writes a. */
+static CUresult record_fork(const fork_of *f, int joins, CUgraphExec *exec) {
+    CUgraph graph;
+    assert_int_equal(cuStreamBeginCapture(f->first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(f->a, 3, 1, f->first), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(f->there, f->first), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(f->second, f->there, 0), CUDA_SUCCESS);
+    CUstreamCaptureStatus status;
+    assert_int_equal(cuStreamIsCapturing(f->second, &status), CUDA_SUCCESS);
+    assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    assert_int_equal(cuMemcpyDtoDAsync(f->b, f->a, 4, f->second), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(f->back, f->second), CUDA_SUCCESS);
+    if (joins)
+        assert_int_equal(cuStreamWaitEvent(f->first, f->back, 0), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(f->a, 4, 1, f->first), CUDA_SUCCESS);
+    CUresult ended = cuStreamEndCapture(f->first, &graph);
+    if (ended != CUDA_SUCCESS)
+        return ended;
+    assert_int_equal(cuGraphInstantiate(exec, graph, 0), CUDA_SUCCESS);
+    return cuGraphDestroy(graph);
+}
+
+static uint32_t read_word(CUdeviceptr at, CUstream s) {
+    uint32_t word = 0;
+    assert_int_equal(cuMemcpyDtoHAsync(&word, at, 4, s), CUDA_SUCCESS); /* pageable: it waits */
+    return word;
+}
+
+static void test_doubles__streams_join_a_recording(void **state) {
+    (void)state;
+    open_device(0);
+    fork_of f = fork_open();
+    CUgraphExec exec;
+    CUstreamCaptureStatus status;
+    assert_int_equal(record_fork(&f, 1, &exec), CUDA_SUCCESS);
+    assert_int_equal(cuStreamIsCapturing(f.second, &status), CUDA_SUCCESS);
+    assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
+    assert_int_equal(cuStreamWaitEvent(f.second, f.back, 0), CUDA_ERROR_CAPTURED_EVENT); /* of what is over */
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(cuMemsetD32Async(f.b, 7, 1, f.first), CUDA_SUCCESS);
+        assert_int_equal(cuGraphLaunch(exec, f.first), CUDA_SUCCESS);
+        assert_int_equal(read_word(f.b, f.first), 3); /* what follows the graph follows both streams */
+        assert_int_equal(read_word(f.a, f.first), 4);
+    }
+    assert_int_equal(cuStreamSynchronize(f.first), CUDA_SUCCESS);
+    assert_int_equal(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    fork_close(&f);
+    close_device(0);
+}
+
+static void test_doubles__streams_that_are_not_joined_break_a_recording(void **state) {
+    (void)state;
+    open_device(0);
+    fork_of f = fork_open();
+    CUgraphExec exec;
+    CUgraph graph;
+    assert_int_equal(record_fork(&f, 0, &exec), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    /* Two recordings do not become one, and one ends where it began. */
+    assert_int_equal(cuStreamBeginCapture(f.first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    assert_int_equal(cuStreamBeginCapture(f.second, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(f.there, f.first), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(f.second, f.there, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+    assert_int_equal(cuStreamEndCapture(f.first, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_int_equal(cuStreamEndCapture(f.second, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_int_equal(cuMemsetD32Async(f.a, 1, 1, f.first), CUDA_SUCCESS);
+    assert_int_equal(cuMemsetD32Async(f.a, 1, 1, f.second), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(f.first), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(f.second), CUDA_SUCCESS);
+    fork_close(&f);
+    close_device(0);
+}
+
+/* Memory that went since it was recorded. */
+static void test_doubles__stale_graphs_spoil_the_context(void **state) {
+    (void)state;
+    open_device(0);
+    fork_of f = fork_open();
+    CUgraphExec exec;
+    assert_int_equal(record_fork(&f, 1, &exec), CUDA_SUCCESS);
+    assert_int_equal(cuGraphLaunch(exec, f.first), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(f.first), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(f.b), CUDA_SUCCESS);
+    assert_int_equal(cuGraphLaunch(exec, f.first), CUDA_SUCCESS);
+    assert_int_equal(cuStreamSynchronize(f.first), CUDA_ERROR_ILLEGAL_ADDRESS);
+    cuGraphExecDestroy(exec);
+    f.b = 0;
+    fork_close(&f);
+    close_device(0);
+}
+
 static const struct {
     const struct CMUnitTest test;
     int exit_code;
@@ -494,6 +608,9 @@ static const struct {
     { cmocka_unit_test(test_doubles__named_call_fails_once), 0, "" },
     { cmocka_unit_test(test_doubles__recorded_work_runs_when_launched), 0, "" },
     { cmocka_unit_test(test_doubles__what_a_recording_cannot_hold_breaks_it), 0, "" },
+    { cmocka_unit_test(test_doubles__streams_join_a_recording), 0, "" },
+    { cmocka_unit_test(test_doubles__streams_that_are_not_joined_break_a_recording), 0, "" },
+    { cmocka_unit_test(test_doubles__stale_graphs_spoil_the_context), 0, "" },
     { cmocka_unit_test(test_doubles__leaks_are_told), 55,
       "doubles: left behind: 1 allocations of device memory\ndoubles: left behind: 1 events\n" },
 };

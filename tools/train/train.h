@@ -43,6 +43,7 @@ double train_cosine_rate(const train_run *, uint64_t step);
 
 typedef struct {
     double rate, started, run_seconds; /* started 0: no step */
+    double loss;                       /* of its microbatches but the last */
 } train_step_times;
 
 struct train_run {

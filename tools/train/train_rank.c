@@ -29,7 +29,12 @@ static tess_status evaluate(train_run *r) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------------ */
-/* The step goes along with the last microbatch: without clipping each unit then steps as its gradient arrives. */
+static void add_loss(const train_run *r, double *loss) {
+    *loss += r->result->loss / (double)r->result->count / (double)r->s.accum;
+}
+
+/* The step goes along with the last microbatch: without clipping each unit then steps as its gradient arrives. A late
+ * result is the microbatch's before: of the first, the last one's of the step before. */
 static tess_status run_microbatches(train_run *r, double *loss) {
     int32_t accum = (int32_t)r->s.accum;
     tess_status status = TESS_OK;
@@ -42,8 +47,10 @@ static tess_status run_microbatches(train_run *r, double *loss) {
         double began = tool_seconds();
         status = r->is_late ? model_run_late(r->t, r->m, &run) : model_run(r->t, r->m, &run);
         r->run_seconds += tool_seconds() - began;
-        if (status == TESS_OK && !r->is_late)
-            *loss += r->result->loss / (double)r->result->count / accum;
+        if (status == TESS_OK && r->is_late && k == 0 && r->late.started)
+            add_loss(r, &r->late.loss);
+        if (status == TESS_OK && (!r->is_late || k > 0))
+            add_loss(r, loss);
     }
     return status;
 }
@@ -66,12 +73,14 @@ static tess_status settle_late(train_run *r) {
     if (!of.started)
         return TESS_OK;
     r->late.started = 0;
-    return step_is_over(r, &of, r->result->loss / (double)r->result->count);
+    return step_is_over(r, &of, of.loss);
 }
 
 /* Before anything but the next step. */
 static tess_status settle(train_run *r) {
     tess_status status = r->late.started ? tess_run_wait(r->t) : TESS_OK;
+    if (status == TESS_OK && r->late.started)
+        add_loss(r, &r->late.loss);
     return status == TESS_OK ? settle_late(r) : status;
 }
 
@@ -94,6 +103,7 @@ static tess_status train_step(train_run *r) {
         r->interrupted = train_asked_to_end(r) ? train_asked_to_end(r) : SIGTERM;
     of.run_seconds = r->run_seconds - ran;
     r->steps_done++;
+    of.loss = loss;
     if (!r->is_late)
         return step_is_over(r, &of, shared[0]);
     r->late = of;
@@ -243,7 +253,7 @@ static tess_status run(train_run *r) {
         status = shard(r);
     if (status == TESS_OK)
         status = train_feed_open(r);
-    r->is_late = r->feed && r->ranks == 1 && r->s.accum == 1; /* else the ranks' losses are added up in each step */
+    r->is_late = r->feed && r->ranks == 1; /* else the ranks' losses are added up in each step */
     if (status == TESS_OK)
         status = train_save_open(r);
     train_lives_open(r);

@@ -48,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 4 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 5 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -228,7 +228,12 @@ enum { /* tess_comm_caps.caps */
     TESS_COMM_ABORT = 4,           /* abort ends requests in flight at once; else they end by their timeout */
     TESS_COMM_SPLIT = 8,           /* split is offered */
     TESS_COMM_BATCH = 32,          /* post takes n > 1 */
-    TESS_COMM_TREE_ORDER = 64 /* reduce_scatter sums in the engine's tree order, fp32 (NUMBERS.md) */
+    TESS_COMM_TREE_ORDER = 64, /* reduce_scatter sums in the engine's tree order, fp32 (NUMBERS.md) */
+    /* Since 1.5, with TESS_COMM_STREAM_ORDERED: post takes an `after` that records (record_begin). The collective joins the
+     * recording; its request has ended when post is back, and wait_stream makes a stream of the recording wait for it.
+     * Ranks record and run alike. What was recorded is not compared: the engine first posts a barrier whose tag is the
+     * recording's. Graphs are destroyed before finalize and destroy; abort does not wait for that. */
+    TESS_COMM_RECORDS = 128
 };
 typedef struct {
     uint32_t struct_size, caps, op_mask, redop_mask, dtype_mask, mem_mask, align, reserved; /* align: of buffers; 0: any */
@@ -435,7 +440,8 @@ typedef struct {
      * TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Required. */
     tess_status (*kernel)(tess_device *, const tess_kernel *, const tess_stream *, tess_error *);
     /* Since 1.4: all five or none. From here on what this thread puts into the stream is recorded and does not run: by the
-     * slots above, which still read at once what they read during a call, and by the program itself. The default stream
+     * slots above, which still read at once what they read during a call, and by the program itself. A stream that waits
+     * for an event of the recording joins it; this one waits for its last work before record_end. The default stream
      * cannot record. TESS_E_DEVICE. Default: nothing is ever recorded. */
     tess_status (*record_begin)(tess_device *, const tess_stream *, tess_error *);
     /* Ends the recording, on the same thread. The graph is the caller's, until graph_destroy; `out` null: it is dropped.

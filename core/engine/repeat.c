@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Passes of blocks that a device records and runs again by one call. The first pass of its kind is called, so that
+ * libraries take what they need; the second is recorded. */
+#include "state.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/status.h"
+
+#include <string.h>
+
+/* ---- what can be recorded ---- */
+
+/* Why the host takes part in the program; null: it does not. */
+static const char *host_part(const tess *t, const tess__program *p) {
+    const char *norm = NULL;
+    for (int32_t i = 0; i < p->n_instrs; i++) {
+        const tess__instr *in = &p->instrs[i];
+        int zeroes = in->op == TESS__ALLOC && in->flags & TESS__ZERO;
+        if (zeroes && p->buffers[in->buffer].domain == TESS_DOMAIN_HOST)
+            return "a gradient that rests on the host is zeroed there";
+        if (in->op == TESS__OPTIMIZE && tess__steps_on_host(t, in->index))
+            return "the host steps what rests there";
+        if (in->op == TESS__NORM_FINISH && !tess__device_clips(t))
+            norm = "the host needs the norm";
+    }
+    return norm;
+}
+
+/* Also of the step behind the pass. */
+static const char *why_not(const tess *t, const tess_run_options *o) {
+    const tess__plan *p = &t->plan;
+    const char *why = host_part(t, t->pass.program);
+    if (why || !o->step || t->pass.program == &p->programs[TESS__P_FUSED])
+        return why;
+    return host_part(t, &p->programs[o->step->clip_norm > 0 ? TESS__P_CLIP : TESS__P_STEP]);
+}
+
+/* Ranks decide alike, so one alone is not watched by what only it has. */
+static int may_repeat(const tess *t, const tess_run_options *o) {
+    int watched = t->comms.world.nranks == 1 && (t->recorder.trace || t->recorder.ledger_hook);
+    return t->graphs.on && o->repeat && o->kind == TESS_PASS_TRAIN && !watched;
+}
+
+static int is_last_microbatch(const tess *t) {
+    return t->pass.microbatch == t->plan.setup.accum - 1;
+}
+
+/* Microbatches between the first and the last add up alike, unless in the tree. */
+static int32_t position_in_step(const tess *t) {
+    return !t->plan.setup.deterministic && t->pass.microbatch > 0 && !is_last_microbatch(t) ? 1 : t->pass.microbatch;
+}
+
+static tess__graph_key key_of(const tess *t, const tess_run_options *o) {
+    const tess_optimizer_options *step = is_last_microbatch(t) ? o->step : NULL;
+    return (tess__graph_key){ .program = t->pass.program,
+                              .repeat = o->repeat,
+                              .pass = t->streams.pass,
+                              .microbatch = position_in_step(t),
+                              .has_step = step != NULL,
+                              .grad_scale = step ? step->grad_scale : 0,
+                              .clip_norm = step ? step->clip_norm : 0 };
+}
+
+/* ---- what the ranks agree on ---- */
+
+/* What is recorded is not compared; in its place this is. Then the compute stream waits for all ranks. */
+static tess_status agree_on_pass(tess *t, const tess__graph_key *key, int records) {
+    tess_collective c = { .op = TESS_BARRIER, .send_dtype = TESS_U8, .recv_dtype = TESS_U8, .scale = 1 };
+    uint32_t floats[2];
+    if (t->comms.world.nranks == 1)
+        return TESS_OK;
+    memcpy(floats, &key->grad_scale, sizeof floats);
+    c.tag = tess__hash_u64(key->program->hash, key->repeat);
+    c.tag = tess__hash_u64(c.tag, (uint64_t)key->pass << 33 | (uint64_t)key->microbatch << 1 | (uint64_t)records);
+    c.tag = tess__hash_u64(c.tag, (uint64_t)floats[0] << 32 | floats[1]);
+    if (records) /* nobody begins before all have come */
+        return tess__comm_run(&t->comms, TESS__WORLD, &c, "the recording of a training pass");
+    tess__comms_doing(&t->comms, "a recorded training pass");
+    TRY(tess__comm_post(&t->comms, TESS__WORLD, &c, &t->comms.unowned_request));
+    tess_request *posted = t->comms.unowned_request;
+    t->comms.unowned_request = NULL;
+    TRY(tess__retire(&t->streams, TESS__WORLD, posted, c.seq));
+    tess__comms_idle(&t->comms);
+    return TESS_OK;
+}
+
+/* ---- the step's own numbers ---- */
+
+static uint64_t numbers_bytes(const tess *t) {
+    return (uint64_t)t->step.first_segment[t->plan.layout.n_groups] * TESS_PREPARED_BYTES;
+}
+
+static void *prepared(const tess *t) {
+    return tess__of_pass(t, TESS__PREPARED, t->plan.layout.prepared_bytes);
+}
+
+static tess_status prepare_step(tess *t, int has_step) {
+    tess_optimizer o = t->step.kernel;
+    o.segments = t->step.segments;
+    o.n_segments = (uint32_t)t->step.first_segment[t->plan.layout.n_groups];
+    return has_step ? tess__device_prepare(&t->device, &o, prepared(t)) : TESS_OK;
+}
+
+/* ---- recorded, and run again ---- */
+
+/* All that a pass does on the host is done here, once; the device has done nothing when it is over. */
+static tess_status record_calls(tess *t, const tess_run_options *o, int has_step, tess__pass_fn *calls) {
+    if (has_step)
+        TRY(tess__device_copy(&t->device, tess__address_of(t, TESS__NUMBERS, 0), t->device.mem, prepared(t),
+                              TESS_MEM_PINNED, numbers_bytes(t), NULL));
+    return calls(t, o);
+}
+
+/* Nobody looks on: points in time of a recording mean nothing. */
+static tess_status record_unseen(tess *t, const tess_run_options *o, int has_step, tess__pass_fn *calls) {
+    tess__watchers seen = tess__recorder_hide(t);
+    t->graphs.recording = 1;
+    tess__streams_record(&t->streams);
+    tess_status s = record_calls(t, o, has_step, calls), joined = tess__streams_join(&t->streams);
+    t->graphs.recording = 0;
+    tess__recorder_show(t, &seen);
+    return s ? s : joined;
+}
+
+static tess_status record_pass(tess *t, tess__recorded *r, const tess_run_options *o, tess__pass_fn *calls) {
+    int has_step = r->key.has_step;
+    TRY(agree_on_pass(t, &r->key, 1));
+    TRY(tess__device_record_begin(&t->device));
+    tess_status s = record_unseen(t, o, has_step, calls);
+    if (s)
+        tess__device_record_end(&t->device, NULL);
+    else
+        s = tess__device_record_end(&t->device, &r->graph);
+    TRY(s);
+    r->late = t->streams.passes[t->streams.pass];
+    TRY(prepare_step(t, has_step));
+    t->streams.passes[t->streams.pass].is_recorded = 1;
+    return tess__device_graph_run(&t->device, r->graph);
+}
+
+static tess_status run_recorded(tess *t, const tess__recorded *r, const tess_run_options *o) {
+    uint64_t bytes = t->plan.setup.input_bytes;
+    if (bytes)
+        memcpy(tess__of_pass(t, TESS__BATCH, bytes), o->batch, bytes);
+    if (r->key.has_step)
+        TRY(tess__step_begin(t, o->step));
+    TRY(agree_on_pass(t, &r->key, 0));
+    TRY(prepare_step(t, r->key.has_step));
+    tess__result_again(&t->streams, &r->late, o->result);
+    TRY(tess__device_graph_run(&t->device, r->graph));
+    tess__pass_over(t, 1);
+    if (!r->key.has_step)
+        return TESS_OK;
+    TRY(tess__grad_release(t)); /* with microbatches the pass before had booked them */
+    return tess__step_end(t);
+}
+
+static void say_why(const tess *t, const char *why) {
+    if (t->comms.world.rank == 0)
+        tess__log(TESS_LOG_INFO, "passes that repeat are called and not recorded: %s", why);
+}
+
+tess_status tess__repeat_pass(tess *t, const tess_run_options *o, tess__pass_fn *calls) {
+    if (!may_repeat(t, o))
+        return calls(t, o);
+    tess__graph_key key = key_of(t, o);
+    tess__recorded *r = tess__graphs_find(&t->graphs, &t->device, &key);
+    if (!r->known && (r->why_not = why_not(t, o)) && !t->graphs.said)
+        say_why(t, t->graphs.said = r->why_not);
+    tess_status s = r->graph                  ? run_recorded(t, r, o)
+                    : r->known && !r->why_not ? record_pass(t, r, o, calls)
+                                              : calls(t, o);
+    r->known = 1;
+    return s;
+}
