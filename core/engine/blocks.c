@@ -101,7 +101,10 @@ static tess_status run_events(tess *t) {
             continue;
         tess__doing_event(t, &t->pass.program->events[in->index]);
         tess__mark begin = tess__tracing_mark(t, NULL);
-        TRY(call_block(t, &t->pass.program->events[in->index]));
+        tess__range_event(t, &t->pass.program->events[in->index]);
+        tess_status s = call_block(t, &t->pass.program->events[in->index]);
+        tess__range_end(t);
+        TRY(s);
         tess__tracing_event(t, &t->pass.program->events[in->index], begin);
     }
 }

@@ -55,6 +55,20 @@ int tess__device_has_streams(const tess__device *d) {
     return tess__has_streams(d->ops, d->mem);
 }
 
+/* ---- a profiler ---- */
+
+int tess__device_is_profiled(const tess__device *d) {
+    return HAS(d, range_push) && HAS(d, range_pop);
+}
+
+void tess__device_range_push(const tess__device *d, const char *name) {
+    d->ops->range_push(d->handle, name);
+}
+
+void tess__device_range_pop(const tess__device *d) {
+    d->ops->range_pop(d->handle);
+}
+
 /* ---- memory ---- */
 
 tess_status tess__device_alloc(const tess__device *d, const tess_alloc_request *r, tess_buffer *out) {

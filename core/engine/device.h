@@ -31,6 +31,10 @@ uint64_t tess__device_backend_bytes(const tess__device *); /* its libraries' own
 tess_status tess__device_fill(const tess__device *, void *at, uint8_t byte, uint64_t bytes);
 tess_status tess__device_copy(const tess__device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem,
                               uint64_t bytes, const tess_stream *stream);
+/** Ranges of the device's profiler; `name` is made only where `tess__device_is_profiled`. */
+int tess__device_is_profiled(const tess__device *);
+void tess__device_range_push(const tess__device *, const char *name);
+void tess__device_range_pop(const tess__device *);
 int tess__device_times_events(const tess__device *);
 /** Nanoseconds between two points; TESS_PENDING: not passed yet. */
 tess_status tess__device_elapsed(const tess__device *, tess_event *from, tess_event *to, int64_t *out);

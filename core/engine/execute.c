@@ -10,10 +10,8 @@
 #include <string.h>
 
 void tess__doing_event(tess *t, const tess__event *e) {
-    static const char *const names[] = { "",         "forward",       "forward",      "backward",
-                                         "backward", "recomputation", "recomputation" };
     char text[256];
-    snprintf(text, sizeof text, "%s of \"%s\"", names[e->type], t->plan.model.scopes[e->scope].name);
+    tess__event_text(t, e, text, sizeof text);
     tess__comms_doing(&t->comms, text);
 }
 
@@ -319,7 +317,10 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
             return TESS_OK;
         tess__mark begin = tess__tracing_mark(t, in);
         t->step.more_follow = (in->op == TESS__NORM_GROUP || in->op == TESS__OPTIMIZE) && more_follow(t, in);
-        TRY(run_instr(t, in));
+        tess__range_instr(t, in);
+        tess_status s = run_instr(t, in);
+        tess__range_end(t);
+        TRY(s);
         tess__tracing_instr(t, in, begin);
     }
 }

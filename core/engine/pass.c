@@ -323,6 +323,7 @@ static tess_status begin_scope(tess *t, const char *call, uint8_t type, tess_sco
     TRY(go_to(t, type, scope));
     tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
     TRY(tess__scope_pointers(t, scope, params, grads));
+    tess__range_event(t, &(tess__event){ .type = type, .scope = scope });
     if (t->recorder.trace)
         t->recorder.entered[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__tracing_mark(t, NULL);
     return TESS_OK;
@@ -335,8 +336,10 @@ static tess_status end_scope(tess *t, const char *call, uint8_t type, tess_scope
     uint8_t began = backward ? TESS__BACKWARD_BEGIN : TESS__FORWARD_BEGIN;
     if (t->recorder.trace && t->pass.entered[2 * scope + backward])
         tess__tracing_event(t, &(tess__event){ began, scope }, t->recorder.entered[2 * scope + backward]);
-    if (t->pass.entered[2 * scope + backward])
+    if (t->pass.entered[2 * scope + backward]) {
+        tess__range_end(t);
         TRY(tess__take_back(t, scope, backward, call));
+    }
     return go_to(t, type, scope);
 }
 

@@ -211,6 +211,11 @@ tess_status tess__repeat_pass(tess *, const tess_run_options *, tess__pass_fn *c
 
 /** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
 void tess__doing_event(tess *, const tess__event *);
+/** ranges.c: names for the device's profiler from here on; nothing where none listens. Each has its end. */
+void tess__range_instr(const tess *, const tess__instr *);
+void tess__range_event(const tess *, const tess__event *);
+void tess__range_end(const tess *);
+void tess__event_text(const tess *, const tess__event *, char *out, size_t bytes);
 /** Takes the program's live step buffers and sharded gradients off the books. */
 tess_status tess__free_all(tess *, const tess__program *);
 

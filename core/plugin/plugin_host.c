@@ -69,6 +69,12 @@ static void end_at(tess_host *h, uint32_t bytes) {
     h->abi_minor = tess__core_minor;
 }
 
+/* By this variable a profiler tells NVTX's callers which library takes their ranges. */
+const char *tess__plugin_host_profiler(void) {
+    const char *library = secure_getenv("NVTX_INJECTION64_PATH");
+    return library && *library ? library : NULL;
+}
+
 tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
     tess_host *h = malloc(sizeof *h);
     if (!h)
@@ -94,7 +100,11 @@ tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
     }
     if (!h->helper_cpus)
         h->helper_cpus = tess__host_defaults.helper_cpus;
+    if (!h->profiler)
+        h->profiler = tess__plugin_host_profiler();
     if (tess__core_minor < 1)
         end_at(h, offsetof(tess_host, plugin_open));
+    else if (tess__core_minor < 5)
+        end_at(h, offsetof(tess_host, profiler));
     return h;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Shared by the files of device-cuda. plugin.c: finding and opening a GPU; context.c: calls and their failures;
- * memory.c; streams.c; graph.c; launch.c: kernels. */
+ * memory.c; streams.c; graph.c; launch.c: kernels; ranges.c: names for a profiler. */
 #ifndef CUDA_DEVICE_H
 #define CUDA_DEVICE_H
 #include "cuda_driver.h"
@@ -13,6 +13,7 @@ enum { CUDA_STREAMS = 16, CUDA_GRAPHS = 128, CUDA_ALIGN = 256, CUDA_GRANULARITY 
 
 typedef struct {
     const tess_host *host;
+    tess_device_ops ops; /* with ranges while a profiler listens */
 } cuda_context;
 
 typedef struct cuda_block { /* one piece of memory given out */
@@ -66,6 +67,7 @@ tess_status cuda_failed(tess_device *, CUresult, const char *doing, tess_error *
 
 tess_status cuda_mem_alloc(tess_device *, const tess_alloc_request *, tess_buffer *, tess_error *);
 void cuda_mem_free(tess_device *, tess_buffer *);
+int cuda_is_on_host(tess_device *, const void *at); /* in memory of the host that this device gave out */
 tess_status cuda_mem_usage(tess_device *, uint64_t *backend_bytes, uint64_t *free_bytes);
 CUresult cuda_memory_begin(tess_device *); /* within cuda_enter */
 void cuda_memory_end(tess_device *);
@@ -88,6 +90,10 @@ tess_status cuda_record_end(tess_device *, const tess_stream *, tess_graph **out
 tess_status cuda_graph_run(tess_graph *, const tess_stream *, tess_error *);
 void cuda_graph_destroy(tess_graph *);
 tess_status cuda_optimizer_prepare(void *ctx, const tess_optimizer *, void *out);
+
+int cuda_is_profiled(const tess_host *); /* a profiler listens to ranges */
+void cuda_range_push(tess_device *, const char *name);
+void cuda_range_pop(tess_device *);
 
 tess_status cuda_load_kernels(tess_device *, tess_error *); /* within cuda_enter */
 tess_status cuda_kernel_need(void *ctx, const tess_kernel *, tess_need *);

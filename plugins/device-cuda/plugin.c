@@ -238,7 +238,12 @@ TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind
     if (!c)
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cuda: no memory to open");
     c->host = host;
-    *out = &ops;
+    c->ops = ops;
+    if (cuda_is_profiled(host)) {
+        c->ops.range_push = cuda_range_push;
+        c->ops.range_pop = cuda_range_pop;
+    }
+    *out = &c->ops;
     *ctx = c;
     return TESS_OK;
 }

@@ -198,6 +198,7 @@ typedef struct {
     tess_status (*plugin_open)(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx, void **handle,
                                tess_error *);
     void (*plugin_close)(void *host, void *handle); /* since 1.1; null is fine */
+    const char *profiler; /* since 1.5: the library of a profiler that takes NVTX ranges; null: none listens */
 } tess_host;
 
 /* The two symbols of a plugin; it exports nothing else. The note lies in section ".tessera.plugin", alone. */
@@ -453,6 +454,11 @@ typedef struct {
     /* [pure] Writes TESS_PREPARED_BYTES for each segment to `out`, the host's memory: what step, rates and factors come to
      * in this step. TESS_E_INVALID. */
     tess_status (*optimizer_prepare)(void *ctx, const tess_optimizer *, void *out);
+    /* Since 1.5: both or none. Names what this thread queues until the range_pop that belongs to it, for the device's
+     * profiler; ranges nest. `name` is read during the call. Offered only where tess_host.profiler is set. Default: nothing is
+     * named. */
+    void (*range_push)(tess_device *, const char *name);
+    void (*range_pop)(tess_device *);
 } tess_device_ops;
 
 /* ---- precision: a choice per parameter; the device casts ---------------------------------------- */
@@ -559,7 +565,7 @@ TESS_PIN(tess_option, 32, key, 8, help, 24);
 TESS_PIN(tess_need, 40, pinned_bytes, 16, backend_bytes, 32);
 TESS_PIN(tess_plan_env, 40, in_flight, 16, host_budget_bytes, 32);
 TESS_PIN(tess_alloc_request, 48, device, 20, align, 40);
-TESS_PIN(tess_host, 112, max_helper_threads, 92, plugin_close, 104);
+TESS_PIN(tess_host, 120, max_helper_threads, 92, profiler, 112);
 TESS_PIN(tess_comm_config, 40, local_rank, 16, timeout_ns, 32);
 TESS_PIN(tess_comm_caps, 104, mem_mask, 20, wire_id, 40);
 TESS_PIN(tess_collective, 136, count, 48, tag, 128);
@@ -568,7 +574,7 @@ TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
 TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
 TESS_PIN(tess_optimizer, 72, beta1, 32, prepared, 64);
 TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
-TESS_PIN(tess_device_ops, 232, stream_create, 88, optimizer_prepare, 224);
+TESS_PIN(tess_device_ops, 248, stream_create, 88, range_pop, 240);
 TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);
 TESS_PIN(tess_precision_choice, 40, grad_wire, 20, reserved1, 32);
 TESS_PIN(tess_precision_ops, 64, choose, 24, reserved, 32);

@@ -191,6 +191,26 @@ static void events_order_streams(check *self) {
     free(host);
 }
 
+/* Names for a profiler nest and change nothing. */
+static void ranges_name_work(check *self) {
+    enum { BYTES = 4096 };
+    uint8_t host[BYTES] = { 0 };
+    device_open(self);
+    if (!TESS_CAN(tess_device_ops, dut.ops, range_push))
+        check_skip(self, "has no slot range_push, or no profiler listens: nothing is named");
+    check_that(self, TESS_CAN(tess_device_ops, dut.ops, range_pop), "range_push without range_pop");
+    tess_buffer b = upload(NULL, BYTES);
+    dut.ops->range_push(dut.device, "outer");
+    dut.ops->range_push(dut.device, "");
+    must(dut.ops->fill(dut.device, b.ptr, 9, BYTES, &dut.stream, &dut.error), "fill");
+    dut.ops->range_pop(dut.device);
+    dut.ops->range_pop(dut.device);
+    drain(&dut.stream);
+    download(&b, host, BYTES);
+    check_that(self, host[0] == 9 && host[BYTES - 1] == 9, "a fill within ranges gave %u", host[0]);
+    release(&b);
+}
+
 /* An event on a stream stands for all that was queued before it: nothing is read too early. */
 static void event_waits_for_work(check *self) {
     enum { BYTES = 64 << 20 };
@@ -248,6 +268,7 @@ const check_case check_cases_device_memory[] = {
     { "fill", 1, fill_sets_only_what_was_asked, 0, 0 },
     { "events_order_streams", 1, events_order_streams, 0, 0 },
     { "event_waits_for_work", 1, event_waits_for_work, 0, 0 },
+    { "ranges", 1, ranges_name_work, 0, 0 },
     { "nothing_left_behind", 1, nothing_left_behind, 0, 0 },
     { 0 },
 };

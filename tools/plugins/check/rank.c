@@ -176,7 +176,8 @@ void check_host(check *c) {
                            .numa_node = -1,
                            .max_helper_threads = -1,
                            .plugin_open = host_plugin_open,
-                           .plugin_close = tess__plugin_host_close };
+                           .plugin_close = tess__plugin_host_close,
+                           .profiler = tess__plugin_host_profiler() };
 }
 
 /* ---- the plugin -------------------------------------------------------------------------------- */
