@@ -14,7 +14,7 @@ int cuda_aligned(const void *at, uint32_t dtype) {
 /* ---- blocks: each piece has some of its own, in proportion to its items ------------------------------ */
 
 static uint32_t share_of_blocks(const cuda_batch *b, uint32_t k, uint64_t all, unsigned threads) {
-    uint64_t most = (uint64_t)b->place.device->processors * CUDA_BLOCKS_PER_PROCESSOR * (CUDA_THREADS / threads);
+    uint64_t most = b->place.most_blocks * (CUDA_THREADS / threads);
     uint64_t needed = (b->items[k] + threads - 1) / threads, fair = most * b->items[k] / all + 1;
     return (uint32_t)(needed < fair ? needed : fair);
 }
@@ -61,11 +61,13 @@ CUresult cuda_batch_flush(tess_device *d) {
     return r;
 }
 
-/* The held batch is of this kernel on this stream, and has room; otherwise it is launched. */
+/* The held batch is of this kernel on this stream, over memory of the same kind, and has room; otherwise it is
+ * launched. */
 static CUresult make_room(const cuda_place *p, int kernel, uint32_t most) {
     cuda_batch *b = p->device->batch;
     CUresult r = CUDA_SUCCESS;
-    if (b->n && (b->kernel != kernel || b->place.stream != p->stream || b->n == most))
+    if (b->n &&
+        (b->kernel != kernel || b->place.stream != p->stream || b->place.most_blocks != p->most_blocks || b->n == most))
         r = cuda_batch_flush(p->device);
     b->place = *p;
     b->kernel = kernel;

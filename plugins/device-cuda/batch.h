@@ -6,7 +6,9 @@
 #include "device.h"
 #include "kernels_many.h"
 
-enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_PROCESSOR = 8 };
+/* HOST_BLOCKS: of a kernel that reads or writes page-locked memory. They have 128 KiB under way, which no link to the
+ * host needs more than, and leave the multiprocessors to what is computed beside them. */
+enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_PROCESSOR = 8, CUDA_HOST_BLOCKS = 32 };
 #define NUMBER(name, args, body) N_##name,
 #define STEPS_NUMBER(name, body) N_##name,
 enum { CUDA_KERNELS(NUMBER) CUDA_STEPS(STEPS_NUMBER) N_tess_cuda_square_sum, N_KERNELS };
@@ -16,6 +18,7 @@ enum { CUDA_KERNELS(NUMBER) CUDA_STEPS(STEPS_NUMBER) N_tess_cuda_square_sum, N_K
 typedef struct {
     tess_device *device;
     CUstream stream;
+    uint64_t most_blocks;
 } cuda_place;
 
 struct cuda_batch {

@@ -112,9 +112,19 @@ static tess_status check_kernel(const tess_kernel *k, tess_error *error) {
 /* ---- launches ------------------------------------------------------------------------------------------ */
 
 static CUresult launch_kernel(const cuda_place *p, int kernel, const void *args, uint64_t items) {
-    uint64_t most = (uint64_t)p->device->processors * CUDA_BLOCKS_PER_PROCESSOR;
     uint64_t blocks = (items + CUDA_THREADS - 1) / CUDA_THREADS;
-    return items ? cuda_launch(p, kernel, args, blocks < most ? blocks : most, CUDA_THREADS) : CUDA_SUCCESS;
+    blocks = blocks < p->most_blocks ? blocks : p->most_blocks;
+    return items ? cuda_launch(p, kernel, args, blocks, CUDA_THREADS) : CUDA_SUCCESS;
+}
+
+static uint64_t most_blocks(tess_device *d, const tess_kernel *k) {
+    int on_host = cuda_is_on_host(d, k->out);
+    uint32_t inputs = k->kernel == TESS_K_TREE_SUM ? k->n_in : 1;
+    for (uint32_t i = 0; k->in && i < inputs && !on_host; i++)
+        on_host = cuda_is_on_host(d, k->in[i]);
+    for (int i = 0; k->kernel == TESS_K_OPTIMIZER && i < 2 && !on_host; i++)
+        on_host = cuda_is_on_host(d, k->state[i]);
+    return on_host ? CUDA_HOST_BLOCKS : (uint64_t)d->processors * CUDA_BLOCKS_PER_PROCESSOR;
 }
 
 static uint64_t items_of(uint64_t elems) {
@@ -195,11 +205,11 @@ tess_status cuda_kernel(tess_device *d, const tess_kernel *k, const tess_stream 
         [TESS_K_CAST] = launch_cast,           [TESS_K_TREE_SUM] = tree_sum,        [TESS_K_SCALE] = launch_scale,
         [TESS_K_SQUARE_SUM] = cuda_square_sum, [TESS_K_OPTIMIZER] = cuda_optimizer, [TESS_K_CLIP] = launch_clip
     };
-    const cuda_place p = { d, stream ? (CUstream)stream->handle : NULL };
     tess_status s = check_kernel(k, error);
     int gathers = k->kernel == TESS_K_SQUARE_SUM || k->kernel == TESS_K_OPTIMIZER;
     if (s || (!k->elems && !gathers))
         return s;
+    const cuda_place p = { d, stream ? (CUstream)stream->handle : NULL, most_blocks(d, k) };
     s = cuda_enter(d, error);
     if (s)
         return s;

@@ -203,6 +203,16 @@ void cuda_mem_free(tess_device *d, tess_buffer *buffer) {
     buffer->bytes = 0;
 }
 
+int cuda_is_on_host(tess_device *d, const void *at) {
+    uint64_t address = (uint64_t)(uintptr_t)at;
+    int found = 0;
+    pthread_mutex_lock(&d->lock);
+    for (const cuda_block *b = d->blocks; b && !found; b = b->next)
+        found = b->mem != TESS_MEM_CUDA && address - b->at < b->bytes;
+    pthread_mutex_unlock(&d->lock);
+    return found;
+}
+
 /* Memory taken since the start that is not ours: modules, cuBLAS, cuDNN, NCCL, and other programs on this GPU. */
 tess_status cuda_mem_usage(tess_device *d, uint64_t *backend_bytes, uint64_t *free_bytes) {
     size_t free_now = 0, total = 0;

@@ -90,6 +90,17 @@ static void run_launch(void *data) {
     l->kernel->run(l->args, l->grid, l->block);
 }
 
+/* Whether an argument is an address in page-locked memory. */
+static int reaches_host(const void *args, size_t bytes) {
+    void *word;
+    for (size_t at = 0; at + sizeof word <= bytes; at += sizeof word) {
+        memcpy(&word, (const char *)args + at, sizeof word);
+        if (word && double__is_locked(word))
+            return 1;
+    }
+    return 0;
+}
+
 DOUBLE_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                                    unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
     ENTER_CONTEXT("cuLaunchKernel", CUDA_ERROR_LAUNCH_FAILED);
@@ -105,6 +116,8 @@ DOUBLE_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsig
     TAKES(s);
     double__fails(k->name); /* counts it */
     memcpy(l.args, params[0], k->args_bytes);
+    if (strcmp(k->name, "tess_cuda_cast") == 0 && reaches_host(l.args, k->args_bytes))
+        double__peak("cast-blocks-over-host", gx);
     double__push(s, run_launch, &l, offsetof(struct launch, args) + k->args_bytes);
     return CUDA_SUCCESS;
 }
