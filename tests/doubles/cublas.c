@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "double.h"
+#include "products.h"
 #include "driver.h"
 #include "core/kit/formulas.h"
 #include "tools/models/gemm.h"
+#include "tools/models/ops_formulas.h"
 
 struct cublasContext {
     double_stream *stream;
@@ -72,14 +73,6 @@ DOUBLE_API const char *cublasGetStatusString(cublasStatus_t status) {
 }
 
 /* ---- products ----------------------------------------------------------------------------------- */
-typedef struct { /* columns first, as cuBLAS has it */
-    int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, half_c, times;
-    float alpha, beta;
-    const void *a, *b;
-    void *c;
-    long long step_a, step_b, step_c;
-} product;
-
 /* Elements from the first to the last of a matrix of `columns` columns of `rows`. */
 static uint64_t extent(int64_t rows, int64_t columns, int64_t pitch) {
     return (uint64_t)((columns - 1) * pitch + rows);
@@ -125,15 +118,15 @@ static const float *widened(const void *x, uint64_t elems, int halves, int which
     return halves ? wide : x;
 }
 
-static uint64_t a_elems(const product *p) {
+static uint64_t a_elems(const double_product *p) {
     return p->turn_a ? extent(p->k, p->m, p->lda) : extent(p->m, p->k, p->lda);
 }
-static uint64_t b_elems(const product *p) {
+static uint64_t b_elems(const double_product *p) {
     return p->turn_b ? extent(p->n, p->k, p->ldb) : extent(p->k, p->n, p->ldb);
 }
 
 /* The plain product has rows first, so the factors change places. */
-static void multiply(const product *p, const float *a, const float *b, float *c, void *scratch) {
+static void multiply(const double_product *p, const float *a, const float *b, float *c, void *scratch) {
     gemm_task t = { .rows = p->n, .columns = p->m, .depth = p->k, .a = b, .b = a, .c = c, .c_row = p->ldc };
     t.a_row = p->turn_b ? 1 : p->ldb, t.a_depth = p->turn_b ? p->ldb : 1;
     t.b_depth = p->turn_a ? 1 : p->lda, t.b_column = p->turn_a ? p->lda : 1;
@@ -141,8 +134,20 @@ static void multiply(const product *p, const float *a, const float *b, float *c,
     gemm(&t, scratch);
 }
 
+/* Bias and GELU of element `row` of a column, at place i of the matrix, before it is rounded. */
+static float follow_product(const double_product *p, int64_t row, int64_t i, float sum) {
+    const uint16_t *bias = double_host(p->bias), *through = double_host(p->through);
+    uint16_t *before = double_host(p->before);
+    if (through)
+        return ops_gelu_slope_of(tess_f32_of_bf16(through[i]), sum);
+    sum += bias ? tess_f32_of_bf16(bias[row]) : 0;
+    if (before)
+        before[i] = tess_bf16_of_f32(sum);
+    return p->gelu ? ops_gelu_of(sum) : sum;
+}
+
 /* In fp32, and rounded once at the end. */
-static void multiply_rounded(const product *p, const float *a, const float *b, uint16_t *c, void *scratch) {
+static void multiply_rounded(const double_product *p, const float *a, const float *b, uint16_t *c, void *scratch) {
     uint64_t elems = extent(p->m, p->n, p->ldc);
     float *wide = keep(3, elems);
     for (uint64_t i = 0; wide && i < elems; i++)
@@ -150,12 +155,14 @@ static void multiply_rounded(const product *p, const float *a, const float *b, u
     if (wide)
         multiply(p, a, b, wide, scratch);
     for (int64_t column = 0; wide && column < p->n; column++)
-        for (int64_t row = 0; row < p->m; row++)
-            c[column * p->ldc + row] = tess_bf16_of_f32(wide[column * p->ldc + row]);
+        for (int64_t row = 0; row < p->m; row++) {
+            int64_t i = column * p->ldc + row;
+            c[i] = tess_bf16_of_f32(follow_product(p, row, i, wide[i]));
+        }
 }
 
 static void run_product(void *data) {
-    const product *p = data;
+    const double_product *p = data;
     size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
     void *scratch = keep(2, GEMM_SCRATCH_BYTES / sizeof(float));
     const char *a = double_host(p->a), *b = double_host(p->b);
@@ -175,7 +182,7 @@ static int in_device(const void *at, uint64_t elems, long long step, int times, 
     return double__is_device(at) && double__range_ok(at, all * size, 0) && (uintptr_t)at % size == 0;
 }
 
-static int is_good(const product *p) {
+int double__product_is_good(const double_product *p) {
     size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->times < 1 || p->ldc < p->m || (p->beta != 0 && p->beta != 1) ||
         p->alpha == 0 || p->lda < (p->turn_a ? p->k : p->m) || p->ldb < (p->turn_b ? p->n : p->k))
@@ -186,6 +193,14 @@ static int is_good(const product *p) {
                      p->half_c ? sizeof(uint16_t) : sizeof(float));
 }
 
+void double__product_push(double_stream *stream, const double_product *p) {
+    double__push(stream, run_product, p, sizeof *p);
+}
+
+int double__blas_device(const void *handle) {
+    return handle ? ((const struct cublasContext *)handle)->device : -1;
+}
+
 DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t transa,
                                                      cublasOperation_t transb, int m, int n, int k, const void *alpha,
                                                      const void *A, cudaDataType Atype, int lda, long long int strideA,
@@ -194,34 +209,19 @@ DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOpe
                                                      long long int strideC, int batchCount, cublasComputeType_t compute,
                                                      cublasGemmAlgo_t algo) {
     cublasStatus_t entered = enter("cublasGemm");
-    product p = { transa != CUBLAS_OP_N,
-                  transb != CUBLAS_OP_N,
-                  m,
-                  n,
-                  k,
-                  lda,
-                  ldb,
-                  ldc,
-                  Atype == CUDA_R_16BF,
-                  Ctype == CUDA_R_16BF,
-                  batchCount,
-                  *(const float *)alpha,
-                  *(const float *)beta,
-                  A,
-                  B,
-                  C,
-                  strideA,
-                  strideB,
-                  strideC };
+    double_product p = { .turn_a = transa != CUBLAS_OP_N, .turn_b = transb != CUBLAS_OP_N, .m = m, .n = n, .k = k };
+    p.lda = lda, p.ldb = ldb, p.ldc = ldc, p.halves = Atype == CUDA_R_16BF, p.half_c = Ctype == CUDA_R_16BF;
+    p.times = batchCount, p.alpha = *(const float *)alpha, p.beta = *(const float *)beta;
+    p.a = A, p.b = B, p.c = C, p.step_a = strideA, p.step_b = strideB, p.step_c = strideC;
     (void)algo;
     if (entered != CUBLAS_STATUS_SUCCESS)
         return entered;
     if (!h || double__current_device() != h->device)
         return CUBLAS_STATUS_NOT_INITIALIZED;
     if (Atype != Btype || (Ctype != CUDA_R_32F && (Ctype != CUDA_R_16BF || !p.halves)) ||
-        compute != CUBLAS_COMPUTE_32F || !is_good(&p))
+        compute != CUBLAS_COMPUTE_32F || !double__product_is_good(&p))
         return CUBLAS_STATUS_INVALID_VALUE;
-    double__push(h->stream, run_product, &p, sizeof p);
+    double__product_push(h->stream, &p);
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -67,6 +67,7 @@ done <<'CALLS'
 cuGraphLaunch 1
 cuLaunchKernel 0
 cublasGemm 0
+cublasLtMatmul 0
 cuMemcpyHtoDAsync 0
 cuMemcpyDtoHAsync 0
 cuMemcpyDtoDAsync 0

@@ -33,30 +33,37 @@ static tess_status run_norm_backward(const layer_bench *b) {
     n.w = n.b = b->array[5], n.stats = b->stats, n.dx = b->array[3], n.normal = b->array[4];
     return b->t->norm_backward(b->o, &n);
 }
-static tess_status run_gelu(const layer_bench *b) {
-    return b->t->gelu(b->o, b->array[0], b->array[5], b->array[1], b->rows.rows, 4 * b->rows.width);
-}
-static tess_status run_gelu_backward(const layer_bench *b) {
-    return b->t->gelu_backward(b->o, b->array[0], b->array[5], b->array[1], b->array[2], b->array[3], b->rows.rows,
-                               4 * b->rows.width);
-}
 static tess_status run_columns(const layer_bench *b) {
     ops_columns all[] = { { .dy = b->array[0], .db = b->gains, .width = 4 * WIDTH },
                           { .x = b->array[1], .dy = b->array[2], .stats = b->stats, .width = WIDTH } };
     all[1].dw = b->gains + 4 * WIDTH, all[1].db = b->gains + 5 * WIDTH;
     return b->t->columns(b->o, all, 2, b->rows.rows, 0);
 }
-static tess_status run_product(const layer_bench *b) {
+static ops_factors up_factors(const layer_bench *b) {
     ops_factors f = { .rows = (int64_t)b->rows.rows, .columns = 4 * WIDTH, .depth = WIDTH, .a = b->array[0] };
     f.b = b->array[1], f.y = b->array[2], f.turn_b = 1;
+    return f;
+}
+static tess_status run_product(const layer_bench *b) {
+    ops_factors f = up_factors(b);
+    return b->t->product(b->o, &f, b->workspace);
+}
+static tess_status run_product_gelu(const layer_bench *b) {
+    ops_factors f = up_factors(b);
+    f.bias = b->array[5], f.gelu = 1, f.before = b->array[3];
+    return b->t->product(b->o, &f, b->workspace);
+}
+static tess_status run_product_back(const layer_bench *b) {
+    ops_factors f = up_factors(b);
+    f.through = b->array[3], f.again = b->array[4];
     return b->t->product(b->o, &f, b->workspace);
 }
 static tess_status run_attention(const layer_bench *b) {
-    return b->t->attention(b->o, &b->attention, b->array[0], b->array[5], b->array[1], b->lse, b->workspace);
+    return b->t->attention(b->o, &b->attention, b->array[0], b->array[1], b->lse, b->workspace);
 }
 static tess_status run_attention_backward(const layer_bench *b) {
-    return b->t->attention_backward(b->o, &b->attention, b->array[0], b->array[5], b->array[1], b->lse, b->array[2],
-                                    b->array[3], b->workspace);
+    return b->t->attention_backward(b->o, &b->attention, b->array[0], b->array[1], b->lse, b->array[2], b->array[3],
+                                    b->workspace);
 }
 
 typedef struct {
@@ -64,9 +71,11 @@ typedef struct {
     tess_status (*run)(const layer_bench *);
     double bytes; /* for each row and column of WIDTH; 0: a product */
 } layer_case;
+static const layer_case followed[] = { { "product, bias, GELU", run_product_gelu, 0 },
+                                       { "product, back through GELU", run_product_back, 0 } };
 static const layer_case streaming[] = {
-    { "residual, normalisation", run_norm, 10 }, { "their backward", run_norm_backward, 10 },
-    { "bias and GELU", run_gelu, 16 },           { "their backward", run_gelu_backward, 32 },
+    { "residual, normalisation", run_norm, 10 },
+    { "their backward", run_norm_backward, 10 },
     { "sums of columns", run_columns, 8 + 4 },
 };
 
@@ -123,7 +132,7 @@ static tess_status time_of(const layer_bench *b, tess_status (*run)(const layer_
 }
 
 static tess_status measure(const layer_bench *b, double copy_bandwidth) {
-    double seconds, product, rows = (double)b->rows.rows;
+    double seconds, product, rows = (double)b->rows.rows, flops = 2.0 * rows * 4 * WIDTH * WIDTH;
     double attended = 2.0 * rows * (double)b->rows.time * WIDTH; /* causal: half of two products */
     for (size_t i = 0; i < sizeof streaming / sizeof *streaming; i++) {
         TRY(time_of(b, streaming[i].run, &seconds));
@@ -131,7 +140,11 @@ static tess_status measure(const layer_bench *b, double copy_bandwidth) {
                       "GB/s");
     }
     TRY(time_of(b, run_product, &product));
-    product = 2.0 * rows * 4 * WIDTH * WIDTH / product * 1e-12;
+    product = flops / product * 1e-12;
+    for (size_t i = 0; i < sizeof followed / sizeof *followed; i++) {
+        TRY(time_of(b, followed[i].run, &seconds));
+        gpu_bench_say(followed[i].what, flops / seconds * 1e-12, product, "TFLOP/s, against the product alone");
+    }
     TRY(time_of(b, run_attention, &seconds));
     gpu_bench_say("attention", attended / seconds * 1e-12, product, "TFLOP/s, against a product");
     TRY(time_of(b, run_attention_backward, &seconds));

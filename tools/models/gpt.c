@@ -46,25 +46,42 @@ static int has_dropout(const model *m, const tess_block_call *call) {
 }
 
 /* ---- products: with weights [outputs, inputs] ---------------------------------------------------- */
+static ops_factors linear_factors(const model *m, const void *x, const void *w, int64_t inputs, int64_t outputs,
+                                  void *y) {
+    ops_factors f = { .rows = (int64_t)gpt_of(m)->rows.rows, .columns = outputs, .depth = inputs, .a = x, .b = w };
+    f.y = y, f.turn_b = 1;
+    return f;
+}
+
+static tess_status multiply(const model *m, const ops_factors *f, void *workspace) {
+    return gpt_of(m)->t->product(m->o, f, workspace);
+}
+
 static tess_status linear(const model *m, const void *x, const void *w, int64_t inputs, int64_t outputs, void *y,
                           int32_t add, int32_t wide, void *workspace) {
-    ops_factors f = { .rows = (int64_t)gpt_of(m)->rows.rows, .columns = outputs, .depth = inputs, .a = x, .b = w };
-    f.y = y, f.turn_b = 1, f.add = add, f.wide = wide;
-    return gpt_of(m)->t->product(m->o, &f, workspace);
+    ops_factors f = linear_factors(m, x, w, inputs, outputs, y);
+    f.add = add, f.wide = wide;
+    return multiply(m, &f, workspace);
+}
+
+static ops_factors input_factors(const model *m, const void *dy, const void *w, int64_t inputs, int64_t outputs,
+                                 void *dx) {
+    ops_factors f = { .rows = (int64_t)gpt_of(m)->rows.rows, .columns = inputs, .depth = outputs, .a = dy, .b = w };
+    f.y = dx;
+    return f;
 }
 
 static tess_status input_gradient(const model *m, const void *dy, const void *w, int64_t inputs, int64_t outputs,
                                   void *dx, void *workspace) {
-    ops_factors f = { .rows = (int64_t)gpt_of(m)->rows.rows, .columns = inputs, .depth = outputs, .a = dy, .b = w };
-    f.y = dx;
-    return gpt_of(m)->t->product(m->o, &f, workspace);
+    ops_factors f = input_factors(m, dy, w, inputs, outputs, dx);
+    return multiply(m, &f, workspace);
 }
 
 static tess_status weight_gradient(const model *m, const void *x, const void *dy, int64_t inputs, int64_t outputs,
                                    void *dw, int32_t add, void *workspace) {
     ops_factors f = { .rows = outputs, .columns = inputs, .depth = (int64_t)gpt_of(m)->rows.rows, .a = dy, .b = x };
     f.y = dw, f.turn_a = 1, f.wide = 1, f.add = add;
-    return dw ? gpt_of(m)->t->product(m->o, &f, workspace) : TESS_OK;
+    return dw ? multiply(m, &f, workspace) : TESS_OK;
 }
 
 /* ---- embed ---------------------------------------------------------------------------------------- */
@@ -107,8 +124,7 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
     OPS_TRY(ids_of(m, call->batch, 0, ids));
-    return g->t->embed_backward(m->o, &g->rows, ids, VOCABULARY, dy, call->grads[0], call->grads[1], !m->stores_grads,
-                                at);
+    return g->t->embed_backward(m->o, &g->rows, ids, dy, call->grads[0], call->grads[1], !m->stores_grads, at);
 }
 
 /* ---- a layer ------------------------------------------------------------------------------------- */
@@ -122,10 +138,10 @@ typedef struct { /* from forward to backward */
 static layer_saved layer_saved_at(const gpt *g, void *region) {
     char *at = region;
     layer_saved s;
-    s.qkv = cut(&at, 3 * g->row_bytes); /* before the bias, in bf16 */
+    s.qkv = cut(&at, 3 * g->row_bytes);
     s.attended = cut(&at, g->row_bytes);
     s.middle = cut(&at, g->row_bytes); /* the input plus what attention adds */
-    s.up = cut(&at, 4 * g->row_bytes); /* before bias and GELU */
+    s.up = cut(&at, 4 * g->row_bytes); /* before GELU */
     s.stats1 = cut(&at, g->stats_bytes);
     s.stats2 = cut(&at, g->stats_bytes);
     s.lse = cut(&at, g->lse_bytes);
@@ -163,8 +179,10 @@ static tess_status attention_forward(const layer *l, const tess_block_call *call
     OPS_TRY(g->t->norm(
         m->o,
         &(ops_norm){ .of = g->rows, .x = call->input, .w = w[LN1_W], .b = w[LN1_B], .y = normal, .stats = s->stats1 }));
-    OPS_TRY(linear(m, normal, w[QKV_W], c, 3 * c, s->qkv, 0, 0, inner));
-    OPS_TRY(g->t->attention(m->o, &g->attention, s->qkv, w[QKV_B], s->attended, s->lse, inner));
+    ops_factors qkv = linear_factors(m, normal, w[QKV_W], c, 3 * c, s->qkv);
+    qkv.bias = w[QKV_B];
+    OPS_TRY(multiply(m, &qkv, inner));
+    OPS_TRY(g->t->attention(m->o, &g->attention, s->qkv, s->attended, s->lse, inner));
     OPS_TRY(linear(m, s->attended, w[PROJ_W], c, c, normal, 0, 0, inner));
     ops_norm n = { .of = g->rows, .x = call->input, .add = normal, .add_bias = w[PROJ_B], .sum = s->middle };
     n.w = w[LN2_W], n.b = w[LN2_B], n.y = normal, n.stats = s->stats2, n.drop = &drop;
@@ -184,8 +202,9 @@ static tess_status layer_forward(void *user, const tess_block_call *call) {
     char *normal = cut(&at, g->row_bytes), *gelu = call->saved ? cut(&at, 4 * g->row_bytes) : s.up;
     ops_dropout drop = layer_drop(l, call, 1);
     OPS_TRY(attention_forward(l, call, &s, normal, at));
-    OPS_TRY(linear(m, normal, w[UP_W], c, 4 * c, s.up, 0, 0, at));
-    OPS_TRY(g->t->gelu(m->o, s.up, w[UP_B], gelu, g->rows.rows, 4 * g->rows.width));
+    ops_factors up = linear_factors(m, normal, w[UP_W], c, 4 * c, gelu);
+    up.bias = w[UP_B], up.gelu = 1, up.before = call->saved ? s.up : NULL;
+    OPS_TRY(multiply(m, &up, at));
     if (!has_dropout(m, call))
         return linear(m, gelu, w[DOWN_W], 4 * c, c, call->output, 1, 0, at);
     OPS_TRY(linear(m, gelu, w[DOWN_W], 4 * c, c, normal, 0, 0, at));
@@ -224,8 +243,9 @@ static tess_status mlp_backward(const layer *l, const tess_block_call *call, con
     int64_t c = m->options.width;
     ops_dropout drop = layer_drop(l, call, 0), drop2 = layer_drop(l, call, 1);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop2, call->grad_output, z->masked2, &z->dy));
-    OPS_TRY(input_gradient(m, z->dy, w[DOWN_W], 4 * c, c, z->wide1, z->inner));
-    OPS_TRY(g->t->gelu_backward(m->o, s->up, w[UP_B], z->wide1, z->wide1, z->wide2, g->rows.rows, 4 * g->rows.width));
+    ops_factors down = input_factors(m, z->dy, w[DOWN_W], 4 * c, c, z->wide1);
+    down.through = s->up, down.again = z->wide2;
+    OPS_TRY(multiply(m, &down, z->inner));
     OPS_TRY(weight_gradient(m, z->wide2, z->dy, 4 * c, c, dw[DOWN_W], !m->stores_grads, z->inner));
     OPS_TRY(input_gradient(m, z->wide1, w[UP_W], c, 4 * c, z->d1, z->inner));
     ops_norm_backward n = { .of = g->rows, .x = s->middle, .w = w[LN2_W], .b = w[LN2_B], .dy = z->d1 };
@@ -246,8 +266,7 @@ static tess_status attention_backward(const layer *l, const tess_block_call *cal
     int64_t c = m->options.width;
     OPS_TRY(weight_gradient(m, s->attended, z->dattention, c, c, dw[PROJ_W], !m->stores_grads, z->inner));
     OPS_TRY(input_gradient(m, z->dattention, w[PROJ_W], c, c, z->d2, z->inner));
-    OPS_TRY(g->t->attention_backward(m->o, &g->attention, s->qkv, w[QKV_B], s->attended, s->lse, z->d2, z->wide2,
-                                     z->inner));
+    OPS_TRY(g->t->attention_backward(m->o, &g->attention, s->qkv, s->attended, s->lse, z->d2, z->wide2, z->inner));
     OPS_TRY(input_gradient(m, z->wide2, w[QKV_W], c, 3 * c, z->d2, z->inner));
     ops_norm_backward n = { .of = g->rows, .x = call->input, .w = w[LN1_W], .b = w[LN1_B], .dy = z->d2 };
     n.add = z->dmiddle, n.stats = s->stats1, n.dx = call->grad_input, n.normal = z->normal;
@@ -365,8 +384,8 @@ static tess_status build_embed(model *m) {
     gpt *g = m->own;
     model_block b = { .name = "embed", .output_bytes = factors(m, g->rows.rows * g->rows.width), .user = m };
     b.forward_scratch_bytes = g->ids_bytes;
-    b.backward_scratch_bytes = g->ids_bytes + (m->options.dropout > 0 ? g->row_bytes : 0) +
-                               g->t->embed_backward_need(g->rows.rows, VOCABULARY);
+    b.backward_scratch_bytes =
+        g->ids_bytes + (m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
     b.forward = embed_forward;
     b.backward = embed_backward;
     OPS_TRY(add(m, "embed", "wte.weight", VOCABULARY, m->options.width, MODEL_NORMAL, 0.02));

@@ -15,7 +15,12 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns], or y
     const void *a, *b;
     void *y;
     int32_t turn_a, turn_b; /* stored as the transpose */
-    int32_t wide, add;      /* wide: y is fp32 */
+    int32_t wide, add;      /* wide: y is fp32. The fields below go with neither */
+    const void *bias;       /* null: none; added to each row */
+    void *before;           /* null: not wanted; with gelu, what it was taken of */
+    const void *through;    /* not null: y comes back through the GELU that was taken of this */
+    void *again;            /* beside `through`: that GELU, made again */
+    int32_t gelu;           /* y = GELU of the product with its bias */
 } ops_factors;
 
 typedef struct { /* rows of `width`, of which `time` are a sample */
@@ -55,30 +60,26 @@ typedef struct {   /* probabilities of the first `count` rows: the loss, and its
 
 struct ops_layer_table {
     uint64_t (*product_need)(int64_t rows, int64_t columns, int64_t depth); /* workspace; [pure] */
+    /** One launch, and one more for `again`; a third where the library of products does not take bias or GELU. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
     /** y = dropped(x); nothing at rate 0, and then *out is x, else y. */
     tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
-    tess_status (*gelu)(ops *, const void *x, const void *bias, void *y, uint64_t rows, uint64_t width);
-    /** dx from dy, which may be dx; and y, made again. */
-    tess_status (*gelu_backward)(ops *, const void *x, const void *bias, const void *dy, void *dx, void *y,
-                                 uint64_t rows, uint64_t width);
     /** At most OPS_COLUMNS_MOST of them, over the same rows. */
     tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** Attention of qkv + bias; qkv may be written, and is to come to backward as it was left. In bf16 with heads of
-     * 128 elements or less one launch, and one for backward; else products by blocks of queries. */
-    tess_status (*attention)(ops *, const ops_attention_shape *, void *qkv, const void *bias, void *y, float *lse,
-                             void *scratch);
-    tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *bias,
-                                      const void *y, const float *lse, const void *dy, void *dqkv, void *scratch);
+    /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
+     * queries. */
+    tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
+    tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
+                                      const float *lse, const void *dy, void *dqkv, void *scratch);
     tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
                          const ops_dropout *, void *y);
-    uint64_t (*embed_backward_need)(uint64_t rows, uint64_t tokens);
+    uint64_t (*embed_backward_need)(uint64_t rows);
     /** Two launches. The table's gradient is added to; that of positions as `add` says; null: not wanted. */
-    tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, uint64_t tokens, const void *dy,
-                                  float *dtable, float *dposition, int32_t add, void *scratch);
+    tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, const void *dy, float *dtable,
+                                  float *dposition, int32_t add, void *scratch);
     /** Two launches. Scratch: cross_entropy_need. */
     tess_status (*loss)(ops *, const ops_row_loss *, ops_loss *out, void *scratch);
 };

@@ -193,8 +193,8 @@ TILE_OVER_FOUR(tile_rows_most, TILE_MOST)
 TILE_OVER_FOUR(tile_rows_sum, TILE_PLUS)
 
 /* ---- tiles --------------------------------------------------------------------------------------- */
-typedef struct { /* rows of `size` elements in memory, `pitch` apart; a biased one has `bias` added */
-    const uint16_t *at, *bias;
+typedef struct { /* rows of `size` elements in memory, `pitch` apart */
+    const uint16_t *at;
     uint64_t pitch;
     int rows, size, vector; /* vector: every eighth element can be read 16 bytes at a time */
 } tile_from;
@@ -221,12 +221,7 @@ TESS_FN void tile_put(uint16_t *to, const uint16_t *v) {
 /* Eight elements from column c of a row; zeros beyond the matrix. */
 TESS_FN void tile_eight(const tile_from *m, int row, int c, uint16_t *v) {
     int n = row < m->rows ? m->size - c : 0;
-    __attribute__((aligned(16))) uint16_t bias[8];
     tile_get(v, n > 0 ? m->at + (uint64_t)row * m->pitch + c : m->at, n, m->vector);
-    if (!m->bias || n <= 0)
-        return;
-    tile_get(bias, m->bias + c, n, m->vector);
-    TILE_UNROLL for (int i = 0; i < 8; i++) v[i] = tess_bf16_of_f32(tess_f32_of_bf16(v[i]) + tess_f32_of_bf16(bias[i]));
 }
 
 /* Rows `first` … to a tile of n rows of `width` elements. */

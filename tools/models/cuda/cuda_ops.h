@@ -2,6 +2,7 @@
 /* Shared by the files of the CUDA operators: the context, launches, products, and which libraries there are. */
 #ifndef TESS_MODELS_CUDA_OPS_H
 #define TESS_MODELS_CUDA_OPS_H
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda.h>
 #if TESSERA_HAVE_CUDNN
@@ -30,6 +31,25 @@ typedef struct {
 } ops_cublas;
 /** Loads libcublas.so.13 or .12 once per process. TESS_E_UNSUPPORTED names what is missing. */
 tess_status ops_cublas_load(const ops_cublas **out);
+
+#define OPS_CUBLASLT_FUNCTIONS(X)                                                                                      \
+    X(cublasLtMatmul)                                                                                                  \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                  \
+    X(cublasLtMatmulDescCreate)                                                                                        \
+    X(cublasLtMatmulDescDestroy)                                                                                       \
+    X(cublasLtMatmulDescSetAttribute)                                                                                  \
+    X(cublasLtMatrixLayoutCreate)                                                                                      \
+    X(cublasLtMatrixLayoutDestroy)                                                                                     \
+    X(cublasLtMatmulPreferenceCreate)                                                                                  \
+    X(cublasLtMatmulPreferenceDestroy)                                                                                 \
+    X(cublasLtMatmulPreferenceSetAttribute)
+typedef struct {
+#define OPS_MEMBER(name) __typeof__(&(name)) name;
+    OPS_CUBLASLT_FUNCTIONS(OPS_MEMBER)
+#undef OPS_MEMBER
+} ops_cublaslt;
+/** The cuBLASLt of that cuBLAS; null where there is none. */
+const ops_cublaslt *ops_cublaslt_load(void);
 
 /* ---- cudnn.c: cuDNN, by dlopen, where there is one ------------------------------------------- */
 #if TESSERA_HAVE_CUDNN
@@ -84,6 +104,7 @@ typedef struct {
     CUmodule module;
     CUfunction kernels[OPS_N_KERNELS];
     cublasHandle_t handle;
+    struct ops_epilogues *epilogues; /* null: none */
 #if TESSERA_HAVE_CUDNN
     const ops_cudnn *dnn;
     cudnnHandle_t dnn_handle; /* null: convolutions are products */
@@ -141,7 +162,28 @@ typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, colum
 } ops_product;
 /** Workspace that products of this size are given, with room to align it. [pure] */
 uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n);
+/** The part of a workspace that a library gets. */
+typedef struct {
+    void *at;
+    uint64_t bytes;
+} ops_room;
+ops_room ops_cuda_room(const ops_product *, void *workspace);
 tess_status ops_cuda_product(const cuda_ops *, const ops_product *, void *workspace);
+tess_status ops_cuda_product_failed(const cuda_ops *, cublasStatus_t, const ops_product *);
+
+/* ---- epilogues.c ------------------------------------------------------------------------------- */
+typedef struct { /* as in ops_factors */
+    const void *bias, *through;
+    void *before;
+    int32_t gelu;
+} ops_epilogue;
+tess_status ops_cuda_epilogues_start(cuda_ops *);
+void ops_cuda_epilogues_end(cuda_ops *);
+/** The product with what follows it, in one launch; *done 0: the library does not do that, and nothing is enqueued. */
+tess_status ops_cuda_product_with(const cuda_ops *, const ops_product *, const ops_epilogue *, void *workspace,
+                                  int *done);
+
+/* ---- linear, in products.c --------------------------------------------------------------------- */
 
 tess_status ops_cuda_linear_create(ops *, const ops_linear_shape *, ops_linear **out, ops_scratch *need);
 void ops_cuda_linear_destroy(ops_linear *);
@@ -155,7 +197,7 @@ void ops_cuda_conv_destroy(ops_conv *);
 tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
 tess_status ops_cuda_conv_backward(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                    float *db, void *scratch);
-/* By products over blocks of queries; qkv has its bias already. */
+/* By products over blocks of queries. */
 void ops_cuda_attention_need(const ops *, const ops_attention_shape *, ops_scratch *need);
 tess_status ops_cuda_attention(const cuda_ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse,
                                void *scratch);

@@ -49,7 +49,7 @@
     X(norm_slopes, 2)                                                                                                  \
     X(columns, 2)                                                                                                      \
     X(embed, 1)                                                                                                        \
-    X(sort_ids, 2)                                                                                                     \
+    X(sort_ids, 1)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
     X(attention_slopes, 2)

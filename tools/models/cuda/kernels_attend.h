@@ -7,15 +7,15 @@
 #define TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #include "attention_tile.h"
 
-typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size], without `bias`; y[batch, time, heads, size] */
-    const uint16_t *qkv, *bias;
+typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size]; y[batch, time, heads, size] */
+    const uint16_t *qkv;
     uint16_t *y;
     float *lse; /* [batch, heads, time] */
     int32_t batch, time, heads, kv_heads, size, tiles, vector;
     float scale;
 } ops_args_attend;
 typedef struct { /* the blocks of queries come first, then those of keys */
-    const uint16_t *qkv, *bias, *y, *dy;
+    const uint16_t *qkv, *y, *dy;
     const float *lse;
     uint16_t *dqkv;
     int32_t batch, time, heads, kv_heads, size, tiles, vector;
@@ -41,7 +41,6 @@ TESS_FN attend_place attend_place_of(uint32_t block, int heads, int tiles, int b
         (a)->qkv +                                                                                                     \
             ((uint64_t)(p).n * (uint64_t)(a)->time * attend_pitch((a)->heads, (a)->kv_heads) + (uint64_t)(at_)) *      \
                 (uint64_t)(a)->size,                                                                                   \
-            (a)->bias ? (a)->bias + (uint64_t)(at_) * (uint64_t)(a)->size : (a)->bias,                                 \
             attend_pitch((a)->heads, (a)->kv_heads) * (uint64_t)(a)->size, (a)->time, (a)->size, (a)->vector           \
     }
 TESS_FN uint64_t attend_pitch(int heads, int kv_heads) {
@@ -50,9 +49,8 @@ TESS_FN uint64_t attend_pitch(int heads, int kv_heads) {
 /* The same of y and dy. */
 TESS_FN tile_from attend_rows(const uint16_t *y, int64_t n, int head, int time, int heads, int size, int vector) {
     uint64_t pitch = (uint64_t)heads * (uint64_t)size;
-    tile_from m = {
-        y + (uint64_t)n * (uint64_t)time * pitch + (uint64_t)head * (uint64_t)size, 0, pitch, time, size, vector
-    };
+    tile_from m = { y + (uint64_t)n * (uint64_t)time * pitch + (uint64_t)head * (uint64_t)size, pitch, time, size,
+                    vector };
     return m;
 }
 

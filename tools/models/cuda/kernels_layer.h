@@ -100,9 +100,10 @@ TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t 
         v[k] += ops_get(bias, c, half);
 }
 
-typedef struct { /* x may be y */
+typedef struct { /* x may be y. bias null: none; before: not null gets x + bias, which GELU is then taken of as rounded
+                  */
     const void *x, *bias;
-    void *y;
+    void *before, *y;
     uint64_t elems, width;
     int32_t half, gelu;
 } ops_args_bias;
@@ -113,16 +114,19 @@ OPS_BODY(bias) {
     if (i >= a->elems)
         return;
     ops_get_four(a->x, i, a->elems, a->half, v);
-    ops_add_bias(a->bias, i, a->width, a->half, v);
+    if (a->bias)
+        ops_add_bias(a->bias, i, a->width, a->half, v);
+    if (a->before)
+        ops_put_four(a->before, i, a->elems, a->half, v);
     for (int k = 0; k < 4; k++)
-        v[k] = a->gelu ? ops_gelu_of(v[k]) : v[k];
+        v[k] = a->gelu ? ops_gelu_of(ops_rounded(v[k], a->half)) : v[k];
     ops_put_four(a->y, i, a->elems, a->half, v);
 }
 
 typedef struct { /* dx of GELU, and what it had made; dx may be dy */
-    const void *x, *bias, *dy;
+    const void *x, *dy;
     void *dx, *y;
-    uint64_t elems, width;
+    uint64_t elems;
     int32_t half;
 } ops_args_gelu_slopes;
 OPS_BODY(gelu_slopes) {
@@ -133,7 +137,6 @@ OPS_BODY(gelu_slopes) {
         return;
     ops_get_four(a->x, i, a->elems, a->half, x);
     ops_get_four(a->dy, i, a->elems, a->half, dy);
-    ops_add_bias(a->bias, i, a->width, a->half, x);
     for (int k = 0; k < 4; k++) {
         dy[k] = ops_gelu_slope_of(x[k], dy[k]);
         x[k] = ops_gelu_of(x[k]);
@@ -301,48 +304,50 @@ OPS_BODY(embed) {
     }
 }
 
-typedef struct { /* order: the rows by their id, those of one id in their order; first[id]: where they begin. One block
-                  */
+typedef struct { /* order: the rows by their id, those of one id in their order; sorted: their ids. By counting what
+                  * comes before: any number of ids, no sum that two threads share */
     const int32_t *ids;
-    int32_t *order, *first;
-    uint64_t rows, tokens; /* tokens: at most OPS_ROOM − 1 */
+    int32_t *order, *sorted;
+    uint32_t rows;
 } ops_args_sort_ids;
 OPS_BODY(sort_ids) {
-    (void)block;
-    for (uint64_t id = thread; id < a->tokens; id += OPS_BLOCK) {
-        int32_t at = 0;
-        if (phase == 0) {
-            OPS_ROLLED for (uint64_t r = 0; r < a->rows; r++) at += a->ids[r] == (int32_t)id;
-            room[id] = (double)at;
-            continue;
-        }
-        OPS_ROLLED for (uint64_t before = 0; before < id; before++) at += (int32_t)room[before];
-        a->first[id] = at;
-        OPS_ROLLED for (uint64_t r = 0; r < a->rows; r++) if (a->ids[r] == (int32_t)id) a->order[at++] = (int32_t)r;
-        if (id + 1 == a->tokens)
-            a->first[a->tokens] = at;
-    }
+    uint32_t r = block * OPS_BLOCK + thread, at = 0;
+    OPS_ONE_PHASE;
+    if (r >= a->rows)
+        return;
+    int32_t id = a->ids[r];
+    for (uint32_t k = 0; k < a->rows; k++)
+        at += a->ids[k] < id + (k < r);
+    a->order[at] = (int32_t)r;
+    a->sorted[at] = id;
 }
 
-typedef struct { /* elements of the table first, then those of the positions; null: not wanted */
-    const int32_t *order, *first;
+typedef struct { /* sorted rows first, then the positions; null: not wanted. The first row of an id adds up all of them
+                  */
+    const int32_t *order, *sorted;
     const void *dy;
     float *dtable, *dposition;
-    uint64_t rows, tokens, time, width;
+    uint64_t rows, time, width;
     int32_t half, add_position;
 } ops_args_embed_slopes;
+TESS_FN void ops_add_rows(const ops_args_embed_slopes *a, uint64_t first, uint64_t c) {
+    int32_t id = a->sorted[first];
+    if (first && a->sorted[first - 1] == id)
+        return;
+    float *to = a->dtable + (uint64_t)id * a->width + c, sum = *to;
+    for (uint64_t k = first; k < a->rows && a->sorted[k] == id; k++)
+        sum += ops_get(a->dy, (uint64_t)a->order[k] * a->width + c, a->half);
+    *to = sum;
+}
 OPS_BODY(embed_slopes) {
     uint64_t i = (uint64_t)block * OPS_BLOCK + thread, row = ops_div(i, a->width), c = ops_mod(i, a->width);
     OPS_ONE_PHASE;
-    if (row < a->tokens) {
-        float sum = a->dtable ? a->dtable[i] : 0;
-        for (int32_t k = a->first[row]; a->dtable && k < a->first[row + 1]; k++)
-            sum += ops_get(a->dy, (uint64_t)a->order[k] * a->width + c, a->half);
+    if (row < a->rows) {
         if (a->dtable)
-            a->dtable[i] = sum;
+            ops_add_rows(a, row, c);
         return;
     }
-    row -= a->tokens;
+    row -= a->rows;
     if (row >= a->time || !a->dposition)
         return;
     float sum = a->add_position ? a->dposition[row * a->width + c] : 0;

@@ -10,13 +10,37 @@ static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
     return ops_cuda_workspace(rows, columns, depth, 1);
 }
 
+static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void *x, const void *bias, void *before,
+                            void *y, int32_t gelu) {
+    uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
+    return OPS_LAUNCH(c, bias, ops_blocks_each(elems), .x = x, .bias = bias, .before = before, .y = y, .elems = elems,
+                      .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu);
+}
+
+/* Bias and GELU of a product that lies in y, or the way back through a GELU. */
+static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
+    uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
+    if (f->through)
+        return OPS_LAUNCH(c, gelu_slopes, ops_blocks_each(elems), .x = f->through, .dy = f->y, .dx = f->y,
+                          .y = f->again, .elems = elems, .half = c->base.bf16);
+    return add_bias(c, f, f->y, f->bias, f->before, f->y, f->gelu);
+}
+
 static tess_status product(const cuda_ops *c, const ops_factors *f, void *workspace) {
+    const ops_epilogue e = { f->bias, f->through, f->before, f->gelu };
+    int done;
     ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
     p.a_turned = f->turn_a, p.a_pitch = f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
     p.c_pitch = f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
     p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
-    return ops_cuda_product(c, &p, workspace);
+    if (!f->bias && !f->through)
+        return ops_cuda_product(c, &p, workspace);
+    OPS_TRY(ops_cuda_product_with(c, &p, &e, workspace, &done));
+    if (done)
+        return f->again ? add_bias(c, f, f->through, NULL, NULL, f->again, 1) : TESS_OK;
+    OPS_TRY(ops_cuda_product(c, &p, workspace));
+    return finish_product(c, f);
 }
 static tess_status layer_product(ops *o, const ops_factors *f, void *workspace) {
     OPS_INSIDE(cuda_of(o), product(cuda_of(o), f, workspace));
@@ -55,23 +79,7 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
                                       .mask = mask_of(of, d), .half = o->bf16));
 }
 
-/* ---- elements ---------------------------------------------------------------------------------- */
-static tess_status biased(const cuda_ops *c, const void *x, const void *bias, void *y, uint64_t rows, uint64_t width,
-                          int32_t gelu) {
-    return OPS_LAUNCH(c, bias, ops_blocks_each(rows * width), .x = x, .bias = bias, .y = y, .elems = rows * width,
-                      .width = width, .half = c->base.bf16, .gelu = gelu);
-}
-static tess_status layer_gelu(ops *o, const void *x, const void *bias, void *y, uint64_t rows, uint64_t width) {
-    OPS_INSIDE(cuda_of(o), biased(cuda_of(o), x, bias, y, rows, width, 1));
-}
-
-static tess_status layer_gelu_backward(ops *o, const void *x, const void *bias, const void *dy, void *dx, void *y,
-                                       uint64_t rows, uint64_t width) {
-    OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), gelu_slopes, ops_blocks_each(rows * width), .x = x, .bias = bias, .dy = dy,
-                          .dx = dx, .y = y, .elems = rows * width, .width = width, .half = o->bf16));
-}
-
+/* ---- sums over columns --------------------------------------------------------------------------- */
 static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add) {
     ops_args_columns a = { .rows = rows, .n_jobs = 0, .half = o->bf16, .add = add };
     uint32_t blocks = 0;
@@ -110,18 +118,17 @@ static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops
         ops_cuda_attention_need(o, s, need);
 }
 
-static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *bias, void *y,
-                          float *lse) {
-    ops_args_attend a = { .qkv = qkv, .bias = bias, .y = y, .lse = lse, .batch = s->batch, .time = s->time };
+static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse) {
+    ops_args_attend a = { .qkv = qkv, .y = y, .lse = lse, .batch = s->batch, .time = s->time };
     a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.tiles = tiles_of(s);
     a.vector = s->size % 8 == 0;
     a.scale = (float)(1.0 / sqrt(s->size));
     return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
 }
 
-static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *bias,
-                                   const void *y, const float *lse, const void *dy, void *dqkv) {
-    ops_args_attend_backward a = { .qkv = qkv, .bias = bias, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv };
+static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,
+                                   const float *lse, const void *dy, void *dqkv) {
+    ops_args_attend_backward a = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv };
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
     a.tiles = tiles_of(s), a.vector = s->size % 8 == 0;
     a.scale = (float)(1.0 / sqrt(s->size));
@@ -129,31 +136,27 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
                            (uint64_t)s->batch * (uint64_t)(s->heads + kv_heads(s)) * (uint64_t)tiles_of(s));
 }
 
-static tess_status by_products(const cuda_ops *c, const ops_attention_shape *s, void *qkv, const void *bias, void *y,
-                               float *lse, void *scratch) {
-    uint64_t width = 3 * (uint64_t)s->heads * (uint64_t)s->size;
+static tess_status by_products(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
+                               void *scratch) {
     if (kv_heads(s) != s->heads)
         return tess_fail(TESS_E_UNSUPPORTED,
                          "operators cuda: attention of %d heads that share %d keys and values needs bf16 and heads of "
                          "at most %d elements",
                          s->heads, s->kv_heads, ATTEND_MOST);
-    if (bias)
-        OPS_TRY(biased(c, qkv, bias, qkv, (uint64_t)s->batch * (uint64_t)s->time, width, 0));
     return ops_cuda_attention(c, s, qkv, y, lse, scratch);
 }
 
-static tess_status layer_attention(ops *o, const ops_attention_shape *s, void *qkv, const void *bias, void *y,
-                                   float *lse, void *scratch) {
+static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
+                                   void *scratch) {
     if (is_fused(o, s))
-        OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, bias, y, lse));
-    OPS_INSIDE(cuda_of(o), by_products(cuda_of(o), s, qkv, bias, y, lse, scratch));
+        OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, y, lse));
+    OPS_INSIDE(cuda_of(o), by_products(cuda_of(o), s, qkv, y, lse, scratch));
 }
 
-static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *bias,
-                                            const void *y, const float *lse, const void *dy, void *dqkv,
-                                            void *scratch) {
+static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *y,
+                                            const float *lse, const void *dy, void *dqkv, void *scratch) {
     if (is_fused(o, s))
-        OPS_INSIDE(cuda_of(o), attend_backward(cuda_of(o), s, qkv, bias, y, lse, dy, dqkv));
+        OPS_INSIDE(cuda_of(o), attend_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv));
     OPS_INSIDE(cuda_of(o), ops_cuda_attention_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv, scratch));
 }
 
@@ -166,25 +169,25 @@ static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, c
                           .y = y, .elems = elems, .mask = mask_of(of, d), .half = o->bf16));
 }
 
-static uint64_t embed_backward_need(uint64_t rows, uint64_t tokens) {
-    return ops_align((rows + tokens + 1) * sizeof(int32_t));
+static uint64_t embed_backward_need(uint64_t rows) {
+    return ops_align(2 * rows * sizeof(int32_t));
 }
 
-static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const int32_t *ids, uint64_t tokens,
-                                  const void *dy, float *dtable, float *dposition, int32_t add, int32_t *scratch) {
-    int32_t *order = scratch, *first = scratch + of->rows;
-    if (tokens >= OPS_ROOM)
-        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: an embedding of %llu tokens, at most %d are possible",
-                         (unsigned long long)tokens, OPS_ROOM - 1);
-    OPS_TRY(OPS_LAUNCH(c, sort_ids, 1, .ids = ids, .order = order, .first = first, .rows = of->rows, .tokens = tokens));
-    return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((tokens + of->time) * of->width), .order = order,
-                      .first = first, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,
-                      .tokens = tokens, .time = of->time, .width = of->width, .half = c->base.bf16,
-                      .add_position = add);
+static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const int32_t *ids, const void *dy,
+                                  float *dtable, float *dposition, int32_t add, int32_t *scratch) {
+    int32_t *order = scratch, *sorted = scratch + of->rows;
+    if (of->rows > INT32_MAX)
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: an embedding of %llu positions, at most %d are possible",
+                         (unsigned long long)of->rows, INT32_MAX);
+    OPS_TRY(OPS_LAUNCH(c, sort_ids, ops_blocks_threads(of->rows), .ids = ids, .order = order, .sorted = sorted,
+                       .rows = (uint32_t)of->rows));
+    return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((of->rows + of->time) * of->width), .order = order,
+                      .sorted = sorted, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,
+                      .time = of->time, .width = of->width, .half = c->base.bf16, .add_position = add);
 }
-static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_t *ids, uint64_t tokens, const void *dy,
-                                        float *dtable, float *dposition, int32_t add, void *scratch) {
-    OPS_INSIDE(cuda_of(o), embed_backward(cuda_of(o), of, ids, tokens, dy, dtable, dposition, add, scratch));
+static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_t *ids, const void *dy, float *dtable,
+                                        float *dposition, int32_t add, void *scratch) {
+    OPS_INSIDE(cuda_of(o), embed_backward(cuda_of(o), of, ids, dy, dtable, dposition, add, scratch));
 }
 
 static tess_status loss(const cuda_ops *c, const ops_row_loss *l, ops_loss *out, ops_cuda_row_loss *losses) {
@@ -204,8 +207,6 @@ const ops_layer_table ops_cuda_layer = {
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,
     .mask = layer_mask,
-    .gelu = layer_gelu,
-    .gelu_backward = layer_gelu_backward,
     .columns = layer_columns,
     .attention_need = layer_attention_need,
     .attention = layer_attention,

@@ -9,6 +9,8 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static ops_cublas blas;
+static ops_cublaslt lt;
+static int has_lt;
 static char failure[300]; /* "": loaded */
 
 /* A cuBLAS of a later major version than the driver loads and then finds no kernel that the driver takes. */
@@ -18,10 +20,11 @@ static int driver_takes(int major) {
     return tess_cuda_get(&cu, why, sizeof why) != TESS_OK || cu->driver_version / 1000 >= major;
 }
 
-static void *open_first(void) {
-    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
-    for (size_t i = driver_takes(13) ? 0 : 1; i < sizeof names / sizeof *names; i++) {
-        void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+static void *open_first(int *major) {
+    char name[32];
+    for (*major = driver_takes(13) ? 13 : 12; *major >= 12; --*major) {
+        snprintf(name, sizeof name, "libcublas.so.%d", *major);
+        void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (lib)
             return lib;
         if (!failure[0]) /* the first one's, which says where it was looked for */
@@ -30,9 +33,26 @@ static void *open_first(void) {
     return NULL;
 }
 
+/* cuBLAS brings it, so it lies where that one does. */
+static int load_lt(int major) {
+    char name[32];
+    int found = 1;
+    snprintf(name, sizeof name, "libcublasLt.so.%d", major);
+    void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        return 0;
+#define FIND(name)                                                                                                     \
+    *(void **)(void *)&lt.name = dlsym(lib, #name);                                                                    \
+    found = found && lt.name;
+    OPS_CUBLASLT_FUNCTIONS(FIND)
+#undef FIND
+    return found;
+}
+
 /* Stays open as long as the process. */
 static void load(void) {
-    void *lib = open_first();
+    int major;
+    void *lib = open_first(&major);
     const char *missing = NULL;
     if (!lib)
         return;
@@ -45,6 +65,7 @@ static void load(void) {
 #undef FIND
     if (missing)
         snprintf(failure, sizeof failure, "the library lacks %s", missing);
+    has_lt = load_lt(major);
 }
 
 tess_status ops_cublas_load(const ops_cublas **out) {
@@ -53,4 +74,9 @@ tess_status ops_cublas_load(const ops_cublas **out) {
         return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: cuBLAS 13 or 12 is needed: %s", failure);
     *out = &blas;
     return TESS_OK;
+}
+
+const ops_cublaslt *ops_cublaslt_load(void) {
+    pthread_once(&once, load);
+    return has_lt ? &lt : NULL;
 }

@@ -47,6 +47,7 @@ static tess_status start_inside(cuda_ops *c) {
         CU_TRY(c, ops_cuda_kernel_names[i],
                c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_names[i]));
     ops_cudnn_start(c);
+    OPS_TRY(ops_cuda_epilogues_start(c));
     return start_cublas(c);
 }
 
@@ -74,6 +75,7 @@ static void cuda_destroy(ops *o) {
         CUcontext popped;
         int inside = c->d->cuCtxPushCurrent(c->context) == CUDA_SUCCESS;
         ops_cudnn_end(c);
+        ops_cuda_epilogues_end(c);
         if (c->handle) {
             c->blas->cublasSetStream_v2(c->handle, NULL);
             c->blas->cublasDestroy_v2(c->handle);

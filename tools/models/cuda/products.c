@@ -24,7 +24,13 @@ uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_
     return bytes + WORKSPACE_ALIGN;
 }
 
-static tess_status blas_failed(const cuda_ops *c, cublasStatus_t status, const ops_product *p) {
+ops_room ops_cuda_room(const ops_product *p, void *workspace) {
+    uintptr_t at = ((uintptr_t)workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
+    uint64_t bytes = ops_cuda_workspace(p->rows, p->columns, p->depth, p->n ? p->n : 1);
+    return (ops_room){ (void *)at, bytes - WORKSPACE_ALIGN };
+}
+
+tess_status ops_cuda_product_failed(const cuda_ops *c, cublasStatus_t status, const ops_product *p) {
     tess_status code = status == CUBLAS_STATUS_ALLOC_FAILED ? TESS_E_NOMEM : TESS_E_DEVICE;
     return tess_fail(code, "cuBLAS: product of %lld x %lld by %lld x %lld: %s", (long long)p->rows, (long long)p->depth,
                      (long long)p->depth, (long long)p->columns, c->blas->cublasGetStatusString(status));
@@ -36,13 +42,12 @@ tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *work
     cudaDataType_t dtype = p->halves ? CUDA_R_16BF : CUDA_R_32F, out = p->half_c ? CUDA_R_16BF : CUDA_R_32F;
     int m = (int)p->columns, n = (int)p->rows, k = (int)p->depth;
     int64_t times = p->n ? p->n : 1;
-    uintptr_t room = ((uintptr_t)workspace + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN;
-    uint64_t bytes = ops_cuda_workspace(p->rows, p->columns, p->depth, times) - WORKSPACE_ALIGN;
+    ops_room room = ops_cuda_room(p, workspace);
     if (p->rows > INT_MAX || p->columns > INT_MAX || p->depth > INT_MAX)
-        return blas_failed(c, CUBLAS_STATUS_INVALID_VALUE, p);
-    cublasStatus_t s = c->blas->cublasSetWorkspace_v2(c->handle, (void *)room, bytes);
+        return ops_cuda_product_failed(c, CUBLAS_STATUS_INVALID_VALUE, p);
+    cublasStatus_t s = c->blas->cublasSetWorkspace_v2(c->handle, room.at, room.bytes);
     if (s != CUBLAS_STATUS_SUCCESS)
-        return blas_failed(c, s, p);
+        return ops_cuda_product_failed(c, s, p);
     if (times == 1)
         s = c->blas->cublasGemmEx(c->handle, b, a, m, n, k, &p->alpha, p->b, dtype, (int)p->b_pitch, p->a, dtype,
                                   (int)p->a_pitch, &p->beta, p->c, out, (int)p->c_pitch, CUBLAS_COMPUTE_32F,
@@ -52,7 +57,7 @@ tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *work
                                                 p->b_step, p->a, dtype, (int)p->a_pitch, p->a_step, &p->beta, p->c, out,
                                                 (int)p->c_pitch, p->c_step, (int)times, CUBLAS_COMPUTE_32F,
                                                 CUBLAS_GEMM_DEFAULT);
-    return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : blas_failed(c, s, p);
+    return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : ops_cuda_product_failed(c, s, p);
 }
 
 /* ---- linear ------------------------------------------------------------------------------------ */

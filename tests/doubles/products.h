@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Products of matrices, columns first, as cuBLAS and cuBLASLt have them: cublas.c. */
+#ifndef TESSERA_DOUBLE_PRODUCTS_H
+#define TESSERA_DOUBLE_PRODUCTS_H
+#include "double.h"
+
+typedef struct {
+    int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, half_c, times;
+    float alpha, beta;
+    const void *a, *b;
+    void *c;
+    long long step_a, step_b, step_c;
+    const uint16_t *bias, *through; /* with half_c, where they are not null: as cublaslt.c says */
+    uint16_t *before;
+    int gelu;
+} double_product;
+
+/** Sizes and pointers; all is in device memory as a whole. */
+int double__product_is_good(const double_product *);
+void double__product_push(double_stream *, const double_product *);
+/** The device of a handle; -1: it is none. */
+int double__blas_device(const void *handle);
+#endif

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Products in bf16 whose bias, GELU or way back through a GELU cuBLASLt does before it writes them. An algorithm is
+ * asked for once for each shape, and one is taken that gives the same bits every time. */
+#include "cuda_ops.h"
+#include <tessera/tessera.h>
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CHOICES = 16 };
+
+typedef struct { /* what an algorithm depends on */
+    int64_t rows, columns, depth;
+    int32_t a_turned, b_turned;
+    uint32_t epilogue, align; /* align: of all pointers, at most 256 */
+} shape;
+typedef struct {
+    shape of;
+    int usable;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+} choice;
+struct ops_epilogues {
+    const ops_cublaslt *lt;
+    int n;
+    choice choices[MOST_CHOICES];
+};
+
+tess_status ops_cuda_epilogues_start(cuda_ops *c) {
+    const ops_cublaslt *lt = c->base.bf16 ? ops_cublaslt_load() : NULL;
+    if (!lt)
+        return TESS_OK;
+    c->epilogues = calloc(1, sizeof *c->epilogues);
+    if (!c->epilogues)
+        return tess_fail(TESS_E_NOMEM, "out of memory for the CUDA operators");
+    c->epilogues->lt = lt;
+    return TESS_OK;
+}
+
+void ops_cuda_epilogues_end(cuda_ops *c) {
+    struct ops_epilogues *e = c->epilogues;
+    for (int i = 0; e && i < e->n; i++) {
+        choice *x = &e->choices[i];
+        if (x->product)
+            e->lt->cublasLtMatmulDescDestroy(x->product);
+        if (x->a)
+            e->lt->cublasLtMatrixLayoutDestroy(x->a);
+        if (x->b)
+            e->lt->cublasLtMatrixLayoutDestroy(x->b);
+        if (x->c)
+            e->lt->cublasLtMatrixLayoutDestroy(x->c);
+    }
+    free(e);
+    c->epilogues = NULL;
+}
+
+/* ---- what is asked for --------------------------------------------------------------------------- */
+
+static uint32_t epilogue_of(const ops_epilogue *e) {
+    if (e->through)
+        return CUBLASLT_EPILOGUE_DGELU;
+    if (!e->gelu)
+        return CUBLASLT_EPILOGUE_BIAS;
+    return e->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
+}
+
+static const void *aux_of(const ops_epilogue *e) {
+    return e->through ? e->through : e->before;
+}
+
+static uint32_t common_alignment(const ops_product *p, const ops_epilogue *e) {
+    uintptr_t all =
+        (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c | (uintptr_t)e->bias | (uintptr_t)aux_of(e) | 256;
+    return (uint32_t)(all & -all);
+}
+
+#define SET(attribute, value) lt->cublasLtMatmulDescSetAttribute(x->product, attribute, &(value), sizeof(value))
+
+/* They differ from layer to layer; an algorithm depends on their alignment alone. */
+static cublasStatus_t set_pointers(const ops_cublaslt *lt, const choice *x, const ops_epilogue *e) {
+    const void *aux = aux_of(e);
+    cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    if (e->bias)
+        s = SET(CUBLASLT_MATMUL_DESC_BIAS_POINTER, e->bias);
+    if (s == CUBLAS_STATUS_SUCCESS && aux)
+        s = SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+    return s;
+}
+
+/* cuBLASLt has columns first, as cuBLAS: the turned factors, in the other order. */
+static cublasStatus_t make_product(const ops_cublaslt *lt, choice *x, const ops_product *p, const ops_epilogue *e) {
+    int32_t a = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasStatus_t s = lt->cublasLtMatmulDescCreate(&x->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    s = s ? s : SET(CUBLASLT_MATMUL_DESC_TRANSA, a);
+    s = s ? s : SET(CUBLASLT_MATMUL_DESC_TRANSB, b);
+    s = s ? s : SET(CUBLASLT_MATMUL_DESC_EPILOGUE, x->of.epilogue);
+    if (!s && aux_of(e))
+        s = SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->c_pitch);
+    return s ? s : set_pointers(lt, x, e);
+}
+#undef SET
+
+static cublasStatus_t make_layouts(const ops_cublaslt *lt, choice *x, const ops_product *p) {
+    uint64_t m = (uint64_t)p->columns, n = (uint64_t)p->rows, k = (uint64_t)p->depth;
+    cublasStatus_t s =
+        lt->cublasLtMatrixLayoutCreate(&x->a, CUDA_R_16BF, p->b_turned ? k : m, p->b_turned ? m : k, p->b_pitch);
+    s = s ? s
+          : lt->cublasLtMatrixLayoutCreate(&x->b, CUDA_R_16BF, p->a_turned ? n : k, p->a_turned ? k : n, p->a_pitch);
+    return s ? s : lt->cublasLtMatrixLayoutCreate(&x->c, CUDA_R_16BF, m, n, p->c_pitch);
+}
+
+/* No sums in bf16, and none whose order depends on who is first. */
+static cublasStatus_t set_preference(const ops_cublaslt *lt, cublasLtMatmulPreference_t want, uint64_t workspace,
+                                     uint32_t align) {
+    static const cublasLtMatmulPreferenceAttributes_t pointers[] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                                                                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                                                                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
+    uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    cublasStatus_t s = lt->cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                                &workspace, sizeof workspace);
+    s = s ? s
+          : lt->cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums,
+                                                     sizeof sums);
+    for (size_t i = 0; !s && i < sizeof pointers / sizeof *pointers; i++)
+        s = lt->cublasLtMatmulPreferenceSetAttribute(want, pointers[i], &align, sizeof align);
+    return s;
+}
+
+static int choose_algorithm(const cuda_ops *c, choice *x, uint64_t workspace) {
+    const ops_cublaslt *lt = c->epilogues->lt;
+    cublasLtMatmulPreference_t want = NULL;
+    cublasLtMatmulHeuristicResult_t found;
+    int n = 0;
+    cublasStatus_t s = lt->cublasLtMatmulPreferenceCreate(&want);
+    s = s ? s : set_preference(lt, want, workspace, x->of.align);
+    s = s ? s
+          : lt->cublasLtMatmulAlgoGetHeuristic((cublasLtHandle_t)c->handle, x->product, x->a, x->b, x->c, x->c, want, 1,
+                                               &found, &n);
+    if (want)
+        lt->cublasLtMatmulPreferenceDestroy(want);
+    if (s || n < 1 || found.state != CUBLAS_STATUS_SUCCESS || found.workspaceSize > workspace)
+        return 0;
+    x->algo = found.algo;
+    return 1;
+}
+
+/* Null: there is no room for another. */
+static choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, uint64_t workspace) {
+    struct ops_epilogues *all = c->epilogues;
+    shape of = { p->rows, p->columns, p->depth, p->a_turned, p->b_turned, epilogue_of(e), common_alignment(p, e) };
+    for (int i = 0; i < all->n; i++)
+        if (!memcmp(&all->choices[i].of, &of, sizeof of))
+            return &all->choices[i];
+    if (all->n == MOST_CHOICES)
+        return NULL;
+    choice *x = &all->choices[all->n++];
+    x->of = of;
+    x->usable = !make_product(all->lt, x, p, e) && !make_layouts(all->lt, x, p) && choose_algorithm(c, x, workspace);
+    return x;
+}
+
+/* ---- the product --------------------------------------------------------------------------------- */
+
+/* That it cannot be done, where the way back can. */
+static int refuses(cublasStatus_t s) {
+    return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE || s == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+tess_status ops_cuda_product_with(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, void *workspace,
+                                  int *done) {
+    ops_room room = ops_cuda_room(p, workspace);
+    int fits = p->halves && p->half_c && p->rows <= INT_MAX && p->columns <= INT_MAX && p->depth <= INT_MAX;
+    choice *x = c->epilogues && fits ? choice_of(c, p, e, room.bytes) : NULL;
+    const float one = 1, zero = 0;
+    *done = 0;
+    if (!x || !x->usable)
+        return TESS_OK;
+    cublasStatus_t s = set_pointers(c->epilogues->lt, x, e);
+    s = s ? s
+          : c->epilogues->lt->cublasLtMatmul((cublasLtHandle_t)c->handle, x->product, &one, p->b, x->a, p->a, x->b,
+                                             &zero, p->c, x->c, p->c, x->c, &x->algo, room.at, room.bytes, c->stream);
+    *done = s == CUBLAS_STATUS_SUCCESS;
+    x->usable = !refuses(s);
+    return *done || !x->usable ? TESS_OK : ops_cuda_product_failed(c, s, p);
+}
