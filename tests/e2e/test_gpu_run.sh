@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 420
+# timeout: 1500
 # tests/gpu/run, the command for a machine with a GPU, with the doubles: every part runs and passes; one that fails is told by
 # its exit code.
 . "$SOURCE/tests/e2e/lib.sh"
@@ -17,19 +17,38 @@ echo "$*" >>"$SANITIZED"
 shift 4
 exec "$@"
 SH
-chmod +x bin/compute-sanitizer
+# And nsys: what it was asked, what it profiles runs, and its names are those of NVTX.
+cat >bin/nsys <<'SH'
+#!/bin/bash
+echo "$*" >>"$PROFILED"
+case $1 in
+profile)
+  shift 6
+  touch "$1.nsys-rep"
+  exec "${@:2}"
+  ;;
+stats) echo '0.1,100,"forward of ""h.0"""' ;;
+esac
+SH
+chmod +x bin/compute-sanitizer bin/nsys
+export PROFILED=$PWD/profiled
 export SANITIZED=$PWD/sanitized
-OUT=$PWD/results expect 0 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[!c]*'
+OUT=$PWD/results expect 0 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --only '[!c]*'
 for tool in memcheck racecheck initcheck synccheck; do
   for what in ops engine offload hooks; do
     grep -Eq "^$tool-$what +[0-9]+ s  ok$" out || fail "no line that $tool-$what is ok: $(cat out)"
   done
   [ "$(grep -c -- "^--tool $tool --error-exitcode 9 " sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
 done
-for part in test_cuda_ops test_cuda_models mnist gpt-bf16-all graphs gpu_bench; do
+for part in test_cuda_ops test_cuda_layer test_cuda_models mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"
+grep -q "^profile -t cuda,nvtx .* train gpt " profiled && grep -q "^stats .*steps.nsys-rep$" profiled || fail "nsys: $(cat profiled)"
+echo "fsdp2 offload=0 recompute=0 compile=0 params=1 step_ms=10.0 peak_reserved_mib=100 loss=1.0" >fsdp2.log
+printf '%s\n' '{"event": "timing", "step_seconds": 0.004}' '{"event": "summary", "peak_device_bytes": 52428800}' >ours.json
+expect 0 "$SOURCE/tests/gpu/summary" ours.json fsdp2.log 0.7
+one_line out "tessera over it: step 0.40 (at most 0.7 is wanted), peak of memory 0.50"
 grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
 
 OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
@@ -38,7 +57,7 @@ OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests
 grep -Eq "^racecheck-hooks .*FAILED \(9\): ========= ERROR SUMMARY: 1 error" out || fail "what a tool finds is not told: $(cat out)"
 
 # On several: NCCL between them, the digests, each strategy.
-OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --gpus 4 --only '[dg]*'
+OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --gpus 4 --only '[dg]*'
 for part in digests gpt-bf16-4-full gpt-bf16-4-hybrid gpt-bf16-4-offload; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done

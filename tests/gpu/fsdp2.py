@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The gpt model of tessera in PyTorch under FSDP2 (fully_shard), on one GPU: step time and peak memory, to hold tessera's
 against. Same shapes, bf16 with fp32 masters and reductions, AdamW, clipping to 1; random bytes as text, which cost the
-same. Prints one line: "fsdp2 offload=0 recompute=0 params=… step_ms=… peak_allocated_mib=… peak_reserved_mib=… loss=…"."""
+same. --compile: each layer is compiled, as torch's own recipes do. Prints one line: "fsdp2 offload=0 recompute=0 compile=0 params=… step_ms=… peak_allocated_mib=… peak_reserved_mib=… loss=…"."""
 import argparse
 import os
 import socket
@@ -56,6 +56,7 @@ def arguments():
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--offload", action="store_true")
     p.add_argument("--recompute", action="store_true")
+    p.add_argument("--compile", action="store_true")
     return p.parse_args()
 
 
@@ -81,6 +82,8 @@ def make(a):
     if a.offload:
         how["offload_policy"] = CPUOffloadPolicy()
     for layer in model.layers:
+        if a.compile:
+            layer.compile()
         fully_shard(layer, **how)
     fully_shard(model, **how)
     return model
@@ -106,7 +109,7 @@ def main():
         torch.cuda.synchronize()
         if step >= 3:
             times.append(time.perf_counter() - begin)
-    print(f"fsdp2 offload={int(a.offload)} recompute={int(a.recompute)} params={params} "
+    print(f"fsdp2 offload={int(a.offload)} recompute={int(a.recompute)} compile={int(a.compile)} params={params} "
           f"step_ms={statistics.median(times) * 1e3:.1f} "
           f"peak_allocated_mib={torch.cuda.max_memory_allocated() / 2**20:.0f} "
           f"peak_reserved_mib={torch.cuda.max_memory_reserved() / 2**20:.0f} loss={value:.4f} torch={torch.__version__}")
