@@ -45,11 +45,11 @@ for part in test_cuda_ops test_cuda_layer test_cuda_models mnist gpt-bf16-all gr
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"
 grep -q "^profile -t cuda,nvtx .* train gpt " profiled && grep -q "^stats .*steps.nsys-rep$" profiled || fail "nsys: $(cat profiled)"
+grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
 echo "fsdp2 offload=0 recompute=0 compile=0 params=1 step_ms=10.0 peak_reserved_mib=100 loss=1.0" >fsdp2.log
 printf '%s\n' '{"event": "timing", "step_seconds": 0.004}' '{"event": "summary", "peak_device_bytes": 52428800}' >ours.json
 expect 0 "$SOURCE/tests/gpu/summary" ours.json fsdp2.log 0.7
 one_line out "tessera over it: step 0.40 (at most 0.7 is wanted), peak of memory 0.50"
-grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
 
 OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
 grep -Eq "^mnist .*FAILED.*cuBLAS does not start" out || fail "the failure is not told: $(cat out)"
