@@ -64,7 +64,7 @@ static tess__graph_key key_of(const tess *t, const tess_run_options *o) {
 
 /* ---- what the ranks agree on ---- */
 
-/* What is recorded is not compared; in its place this is. Then the compute stream waits for all ranks. */
+/* Collectives that are recorded are not compared, so the passes are. The compute stream then waits for all ranks. */
 static tess_status agree_on_pass(tess *t, const tess__graph_key *key, int records) {
     tess_collective c = { .op = TESS_BARRIER, .send_dtype = TESS_U8, .recv_dtype = TESS_U8, .scale = 1 };
     uint32_t floats[2];
