@@ -83,8 +83,8 @@ pick_port() {
   export MASTER_PORT
 }
 
-# names_of_ours: what /dev/shm and the abstract and named sockets have of ours, whoever made it.
-names_of_ours() { { ls -a /dev/shm; awk 'NR > 1 { print $8 }' /proc/net/unix; } | grep -i tessera | sort -u; }
+# names_of_ours: what /dev/shm has of ours, whoever made it. A socket's name goes with its process.
+names_of_ours() { ls -a /dev/shm | grep -i tessera | sort -u; }
 # no_new_names BEFORE: what was not there before goes away again; other tests' names do when they end.
 no_new_names() {
   settled() { [ -z "$(comm -13 "$1" <(names_of_ours))" ]; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 300
+# timeout: 600
 # Installs into a prefix of its own; builds programs in C and C++ and a plugin against it; checks every exported symbol.
 set -eu
 [ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
