@@ -203,7 +203,7 @@ void tess__result_again(tess__streams *q, const tess__late_pass *as, void *to) {
     pass->is_recorded = 1;
 }
 
-/* What was recorded has no requests to wait for. Meanwhile this thread looks for lost ranks. */
+/* A recorded pass has no requests to wait for. Meanwhile this thread looks for lost ranks. */
 static tess_status wait_and_listen(tess__streams *q, tess_event *event) {
     const int64_t slice = INT64_C(100000000);
     for (int64_t waited = 0;; waited += slice) {

@@ -13,11 +13,12 @@ field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*
 expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --json=whole.json
 
 # A rank that kills itself once, at a step of each life: found by its RANK, as a person with kill would.
-kill_one() { # rank: of the processes of this test
+kill_one() { # RANK LIFE: of the processes of this test. A life that has lost a rank already counts no second one.
   local p
   for p in /proc/[0-9]*; do
     grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
     grep -zqsx "RANK=$1" "$p/environ" 2>/dev/null || continue
+    [ "$2" = 0 ] || grep -zqsx "TESSERA_RESTART=$2" "$p/environ" 2>/dev/null || continue
     kill -KILL "${p#/proc/}" 2>/dev/null && return 0
   done
   return 1
@@ -30,7 +31,7 @@ survives() {
   "$@" >out 2>err & pid=$!
   while ! gone $pid && [ $done -lt "$kills" ]; do
     now=$(ls run 2>/dev/null | tr '\n' ' ')
-    if [ -n "$now" ] && [ "$now" != "$seen" ] && kill_one $((done % 2)); then done=$((done + 1)); seen=$now; fi
+    if [ -n "$now" ] && [ "$now" != "$seen" ] && kill_one $((done % 2)) $done; then done=$((done + 1)); seen=$now; fi
     sleep 0.05
   done
   ends $pid 100
