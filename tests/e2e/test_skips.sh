@@ -14,12 +14,13 @@ add_test(NAME e2e/skips COMMAND sh -c "echo skipped: no such thing here; exit 77
 set_tests_properties(e2e/skips PROPERTIES SKIP_RETURN_CODE 77)
 file(WRITE ${CMAKE_BINARY_DIR}/left_out "plugin comm-x: libx not found\n")
 END
-cmake -S suite -B build >cmake.log 2>&1 || fail "$(cat cmake.log)"
+cmake -S suite -B build -DTESSERA_NVCC:FILEPATH=OFF >cmake.log 2>&1 || fail "$(cat cmake.log)"
 export TESSERA_TEST_SKIPS=$PWD/skips
 table() { expect "$1" bash "$SOURCE/tests/closing_table" build; }
 printf 'any | e2e/skips | x\nany | test_case__* | x\nany | plugin comm-x | x\n' >skips
 table 0
 has_line out '  unit +1 tests +[0-9]+ s of [0-9]+'
+grep -q '^On this machine (any no-cuda ' out || fail "a build with TESSERA_NVCC=OFF: $(grep machine out)"
 has_line out '  test allowed +e2e/skips: skipped: no such thing here'
 has_line out '  case allowed +test_case__hidden: .*'
 has_line out '  part allowed +plugin comm-x: libx not found'
