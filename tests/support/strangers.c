@@ -2,7 +2,8 @@
 /* strangers ADDRESS PORT COUNT EVERY_US CAPTURE: connections of those who do not know the secret, one every EVERY_US
  * microseconds: garbage, silence, a byte, a plain hello, TLS with another secret, and what a capture file has of real
  * ranks, replayed and reflected. They go to PORT and, each second one, to whatever else listens on ADDRESS here.
- * Prints how many there were of each kind. Fails when anybody was answered with a control frame. */
+ * Prints how many there were of each kind. Ends early when the run has ended. Fails when anybody was answered with a
+ * control frame. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,8 @@
 #include "core/control/wire.h"
 #include "strangers_capture.h"
 
-enum { GARBAGE, SILENT, ONE_BYTE, PLAIN_HELLO, OTHER_SECRET, REPLAYED, REFLECTED, KINDS, KEPT = 256, MORE_PORTS = 64 };
+enum { GARBAGE, SILENT, ONE_BYTE, PLAIN_HELLO, OTHER_SECRET, REPLAYED, REFLECTED, KINDS };
+enum { KEPT = 256, MORE_PORTS = 64, REFUSED_MAX = 200 };
 static const char *const names[KINDS] = { "garbage",      "silent",   "one byte", "plain hello",
                                           "other secret", "replayed", "reflected" };
 static struct in_addr address;
@@ -132,10 +134,11 @@ static void say_again(int fd, int reflects) {
     listen_for(fd, text, sizeof text);
 }
 
-static void visit(int turn) {
+/* 1: somebody was there. */
+static int visit(int turn) {
     int kind = turn / 2 % KINDS, fd = reach(pick_port(turn));
     if (fd < 0)
-        return;
+        return 0;
     counts[kind]++;
     switch (kind) {
     case GARBAGE: say_garbage(fd); break;
@@ -150,10 +153,12 @@ static void visit(int turn) {
         keep(fd);
     else
         close(fd);
+    return 1;
 }
 
 int main(int argc, char **argv) {
-    long others = 0;
+    long others = 0, visits = 0, wanted = argc > 3 ? atol(argv[3]) : 0;
+    const int64_t begin_ns = tess__now_ns();
     if (argc != 6 || inet_pton(AF_INET, argv[1], &address) != 1)
         return 2;
     control_port = atoi(argv[2]);
@@ -165,14 +170,13 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < KEPT; i++)
         kept[i].fd = -1;
-    for (int i = 0; i < atoi(argv[3]); i++, pause_us(atol(argv[4]))) {
-        visit(i);
+    for (int i = 0; visits < wanted && refused < REFUSED_MAX; i++, pause_us(atol(argv[4]))) {
+        visits += visit(i);
         others += elsewhere;
     }
-    long visits = 0;
-    for (int kind = 0; kind < KINDS; visits += counts[kind++])
+    for (int kind = 0; kind < KINDS; kind++)
         printf("%s %ld, ", names[kind], counts[kind]);
-    printf("visits %ld, refused %ld; to gloo's ports %ld, with its proofs %s; answered %d\n", visits, refused, others,
-           have_proof ? "yes" : "no", answered);
+    printf("visits %ld in %.1f s, refused %ld; to gloo's ports %ld, with its proofs %s; answered %d\n", visits,
+           (double)(tess__now_ns() - begin_ns) / 1e9, refused, others, have_proof ? "yes" : "no", answered);
     return answered ? 1 : 0;
 }
