@@ -6,12 +6,10 @@ tools/benchmark and table.py:
 
 Rank 0 prints one JSON object with the median time of a step; the first fifth of the steps is not counted. With --track
 it has the peak in bytes instead, in all and by category, by FSDP2's own memory tracker, which counts tensors and no library.
-With --allocated it has the peak of what PyTorch's CPU allocator handed out, which is also what kernels take inside.
 """
 import argparse
 import json
 import os
-import tempfile
 import time
 
 import torch
@@ -153,19 +151,6 @@ def track(net, optimizer, step):
     return dict(peak_device_bytes=out.pop("total"), categories={name: taken for name, taken in out.items() if taken})
 
 
-def allocated(step):
-    from torch.profiler import ProfilerActivity, profile
-
-    step()
-    step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
-        step()
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as trace:
-        p.export_chrome_trace(trace.name)
-        totals = [e["args"]["Total Allocated"] for e in json.load(trace)["traceEvents"] if e.get("name") == "[memory]"]
-    return dict(peak_device_bytes=max(totals))
-
-
 def measure(step, steps):
     times = []
     for _ in range(steps):
@@ -184,7 +169,6 @@ def options():
     p.add_argument("--kv-heads", type=int, default=2)
     p.add_argument("--clip", type=float, default=1.0)
     p.add_argument("--track", action="store_true")
-    p.add_argument("--allocated", action="store_true")
     for name, words in dict(model="gpt llama mnist", strategy="full grad_op none", activations="keep recompute", precision="fp32 bf16").items():
         p.add_argument("--" + name, choices=words.split(), default=words.split()[0])
     return p.parse_args()
@@ -211,8 +195,6 @@ def main():
     out = {"event": "summary"}
     if o.track:
         out.update(track(net, optimizer, step))
-    elif o.allocated:
-        out.update(allocated(step))
     else:
         out["step_seconds"] = measure(step, o.steps)
     if dist.get_rank() == 0:
