@@ -53,6 +53,14 @@ for model in llama:hf-llama gpt2:hf-gpt2 llama:hf-llama-tied; do
   run "${model%:*}" "${model#*:}" --data gpt2.bin --batch 2 -n 4 --strategy grad_op
   same "$one" "four ranks, grad_op"
 done
+# Three ranks have the bits of one with three microbatches.
+for model in llama:hf-llama gpt2:hf-gpt2; do
+  run "${model%:*}" "${model#*:}" --data gpt2.bin --batch 2 --accum 3
+  one=$found
+  [ -e "$BUILD/plugins/libtessera-comm-shm.so" ] || continue
+  run "${model%:*}" "${model#*:}" --data gpt2.bin --batch 2 -n 3
+  same "$one" "three ranks of ${model%:*}"
+done
 run llama hf-llama --data two --batch 2 -n 3 --precision bf16
 has_frozen() { sed -n 's/.*"optimizer":\([0-9]*\).*/\1/p' out; }
 run llama hf-llama --data gpt2.bin --batch 2
