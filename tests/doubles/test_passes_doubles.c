@@ -162,6 +162,7 @@ static int train(uint64_t repeat_of(uint32_t pass), const char *optimizer, float
                  const char *value, float *w) {
     uint32_t result[PASSES][WORDS];
     net n;
+    memset(result, 0xff, sizeof result); /* what an earlier run left there is none */
     open_net(&n, TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT, optimizer, key, value);
     assert_non_null(n.stream); /* the default stream cannot record */
     for (uint32_t i = 0; i < PASSES; i++)

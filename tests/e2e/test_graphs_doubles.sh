@@ -36,7 +36,7 @@ same() {
 delay=50 same --precision bf16
 same --clip 0 --optimizer sgd --momentum 0.9 --strategy none
 same --activations recompute --optimizer adam
-same --activations offload --layers 2
+delay=200 same --activations offload --layers 4 # the last blocks' activations stay
 same --accum 3
 same --accum 4 --sync end --deterministic --clip 0
 same --accum 2 --sync end --offload cpu # the passes without a step
@@ -44,7 +44,7 @@ if [ -e "$doubles/libnccl.so.2" ] && [ -e "$BUILD/plugins/libtessera-comm-nccl.s
   several=1
   delay=50 same -n 2 --layers 2
   same -n 2 --clip 0 --accum 3 --strategy grad_op
-  same -n 3 --accum 2 --sync end --activations offload --layers 2
+  same -n 3 --accum 2 --sync end --activations offload --layers 4
   delay=50 same -n 4 --strategy hybrid:2 --precision bf16 --layers 2
 fi
 
