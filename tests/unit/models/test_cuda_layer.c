@@ -205,6 +205,7 @@ static void follow_on(uint64_t width, int halves) {
     uint64_t n = ROWS * width;
     tables t = open_tables(halves, 1 << 20);
     both a = numbers(1, ROWS * DEPTH), b = factors(2, width * DEPTH, halves), bias = factors(3, width, halves);
+    both other = factors(5, width, halves);
     both through = numbers(4, n), y = take(n * 4), before = take(n * 4), again = take(n * 4);
     double within = halves ? 6e-3 : 2e-6;
     for (uint64_t i = 0; i < ROWS * DEPTH; i++)
@@ -228,7 +229,11 @@ static void follow_on(uint64_t width, int halves) {
         assert_int_equal(layer(&t)->product(t.d, &f, t.scratch.dev), TESS_OK);
         near_factors(&y, halves, within), near_factors(&before, halves, within);
     }
+    f.bias = other.dev, f.gelu = 0, f.before = NULL; /* another layer's, of the same shape */
+    assert_int_equal(layer(&t)->product(t.d, &f, t.scratch.dev), TESS_OK);
     define_product(&before, &a, &b, width);
+    plus(&y, &before, &other);
+    near_factors(&y, halves, within);
     t.c->t->gelu(t.c, through.host, again.host, n);
     t.c->t->gelu_backward(t.c, through.host, before.host, y.host, n);
     f = (ops_factors){ .rows = ROWS, .columns = (int64_t)width, .depth = DEPTH, .a = a.dev, .b = b.dev, .y = y.dev };
