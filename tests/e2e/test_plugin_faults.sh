@@ -129,6 +129,7 @@ device fill_long 'fill' 'fill of 501 bytes at 64: byte 565 is 255'
 device no_capacity 'capacity' 'one byte beyond the capacity gave TESS_OK, expected TESS_E_NOMEM'
 device sum_order 'tree_sums' 'tree_sum of 3 .*: element [0-9]+ is'
 device no_weight_decay 'optimizers' '(sgd|adam).*: parameters: element'
+device calls_itself_ill 'fill' 'health gave TESS_E_DEVICE: a fault that stays'
 
 nothing_left
 [ "$(wc -l <"$faulty/list")" -gt 60 ] || fail "only $(wc -l <"$faulty/list") faults are built"

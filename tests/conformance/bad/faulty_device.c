@@ -234,6 +234,13 @@ static tess_status count(void *ctx, int32_t *out, tess_error *e) {
     return s;
 }
 
+#ifdef FAULT_CALLS_ITSELF_ILL
+static tess_status health(tess_device *d, tess_error *e) {
+    (void)d;
+    return failed(e, TESS_E_DEVICE, "a fault that stays");
+}
+#endif
+
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
     const void *table = NULL;
     if (kind != TESS_KIND_DEVICE)
@@ -247,6 +254,9 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     ops.options = NULL;
     ops.count = count;
     ops.create = create;
+#ifdef FAULT_CALLS_ITSELF_ILL
+    ops.health = health;
+#endif
     ops.stream_create = stream_create;
     ops.stream_import = NULL;
     ops.stream_destroy = stream_destroy;
