@@ -37,7 +37,7 @@ static tess_status run_columns(const layer_bench *b) {
     ops_columns all[] = { { .dy = b->array[0], .db = b->gains, .width = 4 * WIDTH },
                           { .x = b->array[1], .dy = b->array[2], .stats = b->stats, .width = WIDTH } };
     all[1].dw = b->gains + 4 * WIDTH, all[1].db = b->gains + 5 * WIDTH;
-    return b->t->columns(b->o, all, 2, b->rows.rows, 0);
+    return b->t->columns(b->o, all, 2, b->rows.rows, 0, b->workspace);
 }
 static ops_factors up_factors(const layer_bench *b) {
     ops_factors f = { .rows = (int64_t)b->rows.rows, .columns = 4 * WIDTH, .depth = WIDTH, .a = b->array[0] };
@@ -97,6 +97,8 @@ static tess_status open_layer(layer_bench *b, int32_t batch, int32_t context) {
     b->rows = (ops_rows){ (uint64_t)batch * (uint64_t)context, WIDTH, (uint64_t)context };
     b->attention = (ops_attention_shape){ batch, context, HEADS, WIDTH / HEADS, 0 };
     workspace = b->t->product_need((int64_t)b->rows.rows, 4 * WIDTH, WIDTH);
+    uint64_t sums = b->t->columns_need(b->rows.rows, 6 * WIDTH);
+    workspace = workspace > sums ? workspace : sums;
     uint64_t most = b->rows.rows > WIDTH ? b->rows.rows : WIDTH; /* one of them is the product's weight */
     for (int i = 0; i < ARRAYS; i++)
         TRY(take(b, 4 * most * WIDTH * sizeof(uint16_t), &b->array[i]));

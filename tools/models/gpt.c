@@ -287,7 +287,7 @@ static tess_status layer_columns(const layer *l, const tess_block_call *call, co
         { .dy = z->wide2, .db = dw[QKV_B], .width = 3 * c },
         { .x = call->input, .dy = z->d2, .stats = s->stats1, .dw = dw[LN1_W], .db = dw[LN1_B], .width = c },
     };
-    return g->t->columns(l->m->o, all, sizeof all / sizeof *all, g->rows.rows, !l->m->stores_grads);
+    return g->t->columns(l->m->o, all, sizeof all / sizeof *all, g->rows.rows, !l->m->stores_grads, z->inner);
 }
 
 static tess_status layer_backward(void *user, const tess_block_call *call) {
@@ -353,7 +353,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     OPS_TRY(weight_gradient(m, normal, dlogits, m->options.width, VOCABULARY, call->grads[HEAD_W], head_adds(m), at));
     ops_columns of = { .x = call->input, .dy = d, .stats = stats, .dw = call->grads[LNF_W], .db = call->grads[LNF_B] };
     of.width = g->rows.width;
-    return g->t->columns(m->o, &of, 1, g->rows.rows, !m->stores_grads);
+    return g->t->columns(m->o, &of, 1, g->rows.rows, !m->stores_grads, at);
 }
 
 /* ---- building --------------------------------------------------------------------------------------- */
@@ -430,6 +430,7 @@ static tess_status build_head(model *m) {
     need_linear(m, m->options.width, VOCABULARY, &need);
     model_block b = { .name = "head", .output_bytes = sizeof(gpt_result), .user = m };
     need.forward_bytes = most(need.forward_bytes, m->o->t->cross_entropy_need(g->rows.rows));
+    need.backward_bytes = most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
     b.saved_bytes = g->dlogits_bytes + g->stats_bytes;
     b.forward_scratch_bytes = g->logits_bytes + g->stats_bytes + g->row_bytes + g->ids_bytes + need.forward_bytes;
     b.backward_scratch_bytes = 2 * g->row_bytes + need.backward_bytes;
@@ -450,6 +451,8 @@ static void need_layer(const model *m, ops_scratch *need) {
     need_linear(m, c, 3 * c, need);
     need_linear(m, c, c, need);
     need_linear(m, c, 4 * c, need);
+    need->backward_bytes =
+        most(need->backward_bytes, gpt_of(m)->t->columns_need(gpt_of(m)->rows.rows, 13 * (uint64_t)c));
 }
 
 static void set_sizes(model *m) {

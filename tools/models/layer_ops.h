@@ -66,8 +66,9 @@ struct ops_layer_table {
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
     /** y = dropped(x); nothing at rate 0, and then *out is x, else y. */
     tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
-    /** At most OPS_COLUMNS_MOST of them, over the same rows. */
-    tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add);
+    uint64_t (*columns_need)(uint64_t rows, uint64_t sums); /* scratch; sums: how many dw and db have; [pure] */
+    /** At most OPS_COLUMNS_MOST of them, over the same rows. Two launches: sums of blocks of rows, then of those. */
+    tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add, void *scratch);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
     /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
      * queries. */

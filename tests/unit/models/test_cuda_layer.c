@@ -87,7 +87,7 @@ static void norm_on(uint64_t width, int halves, float rate) {
 
 static void norm_backward_on(uint64_t width, int halves, float rate) {
     uint64_t n = ROWS * width;
-    tables t = open_tables(halves, 0);
+    tables t = open_tables(halves, 1 << 14);
     ops_dropout drop = { .seed = 5, .step = 2, .first_sample = 7, .layer = 3, .rate = rate };
     both x = factors(1, n, halves), dy = factors(2, n, halves), add = factors(3, n, halves);
     both w = factors(4, width, halves), b = factors(5, width, halves), stats = take(2 * ROWS * 4);
@@ -104,10 +104,10 @@ static void norm_backward_on(uint64_t width, int halves, float rate) {
         { .dy = dy.dev, .width = width },
         { .x = x.dev, .dy = dy.dev, .stats = stats.dev, .dw = dw.dev, .db = db.dev, .width = width }
     };
-    assert_int_equal(layer(&t)->columns(t.d, columns + 1, 2, ROWS, 1), TESS_OK);
+    assert_int_equal(layer(&t)->columns(t.d, columns + 1, 2, ROWS, 1, t.scratch.dev), TESS_OK);
     t.c->t->layernorm_backward(t.c, x.host, w.host, stats.host, dy.host, dx.host, dw.host, db.host, ROWS, width);
     near(&dw, 1e-6), near(&db, 1e-6);
-    assert_int_equal(layer(&t)->columns(t.d, columns, 1, ROWS, 0), TESS_OK); /* stored */
+    assert_int_equal(layer(&t)->columns(t.d, columns, 1, ROWS, 0, t.scratch.dev), TESS_OK); /* stored */
     for (uint64_t c = 0; c < width; c++) {
         double sum = 0;
         for (uint64_t r = 0; r < ROWS; r++)
@@ -131,6 +131,55 @@ static void test_cuda_layer__norms_equal_the_cpus(void **state) {
                 norm_on(widths[i], halves, 0.25f * (float)k);
                 norm_backward_on(widths[i], halves, 0.25f * (float)k);
             }
+}
+
+/* ---- sums over columns: in the order that they are promised in ------------------------------------ */
+enum { LONG_ROWS = 700, CHUNK_ROWS = 256, LANES_BELOW = 32 };
+
+static double column_sum(const float *dy, const float *x, const float *stats, uint64_t width, uint64_t c) {
+    double sum = 0;
+    for (uint64_t first = 0; first < LONG_ROWS; first += CHUNK_ROWS) {
+        double chunk = 0;
+        for (uint64_t lane = 0; lane < LANES_BELOW; lane++) {
+            double part = 0;
+            for (uint64_t r = first + lane; r < first + CHUNK_ROWS && r < LONG_ROWS; r += LANES_BELOW) {
+                float v = dy[r * width + c];
+                part += (double)(x ? v * ((x[r * width + c] - stats[2 * r]) * stats[2 * r + 1]) : v);
+            }
+            chunk += part;
+        }
+        sum += chunk;
+    }
+    return sum;
+}
+
+static void columns_on(uint64_t narrow, uint64_t wide, int halves) {
+    tables t = open_tables(halves, 1 << 16);
+    both dy = factors(1, LONG_ROWS * narrow, halves), other = factors(2, LONG_ROWS * wide, halves);
+    both x = factors(3, LONG_ROWS * wide, halves), stats = numbers(4, 2 * LONG_ROWS);
+    both db = numbers(5, narrow), gain = take(wide * 4), shift = take(wide * 4);
+    ops_columns jobs[] = {
+        { .dy = dy.dev, .db = db.dev, .width = narrow },
+        { .x = x.dev, .dy = other.dev, .stats = stats.dev, .dw = gain.dev, .db = shift.dev, .width = wide },
+    };
+    assert_true(layer(&t)->columns_need(LONG_ROWS, narrow + 2 * wide) <= 1 << 16);
+    assert_int_equal(layer(&t)->columns(t.d, jobs + 1, 1, LONG_ROWS, 0, t.scratch.dev), TESS_OK);
+    assert_int_equal(layer(&t)->columns(t.d, jobs, 2, LONG_ROWS, 1, t.scratch.dev), TESS_OK);
+    for (uint64_t c = 0; c < narrow; c++)
+        ((float *)db.host)[c] += (float)column_sum(dy.host, NULL, NULL, narrow, c);
+    for (uint64_t c = 0; c < wide; c++) {
+        ((float *)gain.host)[c] = 2 * (float)column_sum(other.host, x.host, stats.host, wide, c);
+        ((float *)shift.host)[c] = 2 * (float)column_sum(other.host, NULL, NULL, wide, c);
+    }
+    same_bits(&db), same_bits(&gain), same_bits(&shift);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__columns_are_summed_in_a_fixed_order(void **state) {
+    (void)state;
+    for (int halves = 0; halves < 2; halves++) {
+        columns_on(3, 72, halves), columns_on(128, 130, halves), columns_on(1, 64, halves);
+    }
 }
 
 /* ---- elements ------------------------------------------------------------------------------------ */
@@ -439,6 +488,7 @@ static void test_cuda_layer__ends_equal_the_cpus(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_layer__norms_equal_the_cpus),
+        cmocka_unit_test(test_cuda_layer__columns_are_summed_in_a_fixed_order),
         cmocka_unit_test(test_cuda_layer__elements_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__products_are_rounded_once),
         cmocka_unit_test(test_cuda_layer__bias_and_gelu_follow_products),

@@ -87,7 +87,7 @@ const ops_cudnn *ops_cudnn_load(void);
 /* ---- ops_cuda_launch.c: the context ------------------------------------------------------------------- */
 enum {
 #define OPS_INDEX(name, phases) OPS_KERNEL_##name,
-    OPS_CUDA_KERNELS(OPS_INDEX)
+    OPS_CUDA_KERNELS(OPS_INDEX) OPS_CUDA_WIDE_KERNELS(OPS_INDEX)
 #undef OPS_INDEX
 #define OPS_INDEX(name, args, shares) OPS_KERNEL_##name,
         OPS_ATTEND_KERNELS(OPS_INDEX)
@@ -119,9 +119,12 @@ tess_status ops_cuda_enter(const cuda_ops *);
 void ops_cuda_leave(const cuda_ops *);
 /** Enqueues kernel OPS_KERNEL_… with `blocks` blocks; 0: nothing to do. Between enter and leave. */
 tess_status ops_cuda_launch(const cuda_ops *, int kernel, const void *args, uint64_t blocks);
-/** Blocks for work of one element each, of a thread each, and of rows of lanes. */
+/** Blocks for work of one element each, of eight, of a thread each, and of rows of lanes. */
 static inline uint64_t ops_blocks_each(uint64_t elems) {
     return (elems + OPS_BLOCK * OPS_EACH - 1) / (OPS_BLOCK * OPS_EACH);
+}
+static inline uint64_t ops_blocks_eights(uint64_t elems) {
+    return (elems + OPS_BLOCK * 8 - 1) / (OPS_BLOCK * 8);
 }
 static inline uint64_t ops_blocks_threads(uint64_t threads) {
     return (threads + OPS_BLOCK - 1) / OPS_BLOCK;

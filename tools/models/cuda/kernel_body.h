@@ -6,6 +6,9 @@
 #include "tools/models/philox.h"
 
 enum { OPS_BLOCK = 256, OPS_ROOM = 2 * OPS_BLOCK, OPS_EACH = 4 /* elements per thread, where each is on its own */ };
+enum {
+    OPS_WIDE = 4096
+}; /* doubles that a block of a wide kernel shares: 32 KiB, six such blocks to a Hopper multiprocessor */
 enum { OPS_ROWS_PER_BLOCK = OPS_BLOCK / OPS_LANES };
 enum { OPS_COLUMNS_PER_BLOCK = 8, OPS_COLUMN_LANES = OPS_BLOCK / OPS_COLUMNS_PER_BLOCK };
 enum { OPS_CHUNK = 512 }; /* rows of a chunk of batch normalisation's sums, as on the CPU */

@@ -2,17 +2,20 @@
 /* The bodies of kernels.h as kernels. Compiled with --fmad=false: docs/numbers.md. */
 #include "kernels.h"
 
-#define KERNEL(name, phases)                                                                                           \
+#define KERNEL_OF(name, phases, doubles)                                                                               \
     extern "C" __global__ void __launch_bounds__(OPS_BLOCK)                                                            \
         tess_ops_##name(const __grid_constant__ ops_args_##name a) {                                                   \
-        __shared__ double room[OPS_ROOM];                                                                              \
+        __shared__ __align__(16) double room[doubles];                                                                 \
         _Pragma("unroll") for (int phase = 0; phase < phases; phase++) {                                               \
             if (phase)                                                                                                 \
                 __syncthreads();                                                                                       \
             ops_body_##name(&a, blockIdx.x, threadIdx.x, phase, room);                                                 \
         }                                                                                                              \
     }
+#define KERNEL(name, phases) KERNEL_OF(name, phases, OPS_ROOM)
 OPS_CUDA_KERNELS(KERNEL)
+#define WIDE_KERNEL(name, phases) KERNEL_OF(name, phases, OPS_WIDE)
+OPS_CUDA_WIDE_KERNELS(WIDE_KERNEL)
 
 #define ATTEND(name, args, shares)                                                                                     \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) tess_ops_##name(const __grid_constant__ args a) {    \

@@ -10,6 +10,7 @@
 #define TESS_MODELS_CUDA_KERNELS_H
 #include "kernels_attend.h"
 #include "kernels_attention.h"
+#include "kernels_columns.h"
 #include "kernels_elements.h"
 #include "kernels_images.h"
 #include "kernels_layer.h"
@@ -47,12 +48,15 @@
     X(gelu_slopes, 1)                                                                                                  \
     X(norm, 3)                                                                                                         \
     X(norm_slopes, 2)                                                                                                  \
-    X(columns, 2)                                                                                                      \
+    X(columns_end, 1)                                                                                                  \
     X(embed, 1)                                                                                                        \
     X(sort_ids, 1)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
     X(attention_slopes, 2)
+
+/* Those whose room is OPS_WIDE doubles. */
+#define OPS_CUDA_WIDE_KERNELS(X) X(columns, 2)
 
 /* Those of attention in bf16: name, arguments, what a block shares. A block has TILE_THREADS threads, which wait for
  * each other within the body. */

@@ -19,43 +19,64 @@ TESS_FN float ops_rounded(float v, int32_t half) {
     return half ? tess_f32_of_bf16(tess_bf16_of_f32(v)) : v;
 }
 
-/* Elements i … i + 3, which lie in one vector when all are there; those beyond `n` are 0 and not written. */
-TESS_FN void ops_get_four(const void *x, uint64_t i, uint64_t n, int32_t half, float *v) {
+/* ---- eight elements: 16 bytes in bf16, twice 16 in fp32 ------------------------------------------ */
+/* A GPU refuses such an access to an address that is no multiple of 16; the host makes NaNs of it, so that tests fail.
+ */
+TESS_FN int ops_refuses(const void *at, int vector, uint64_t n) {
+    return vector && n >= 8 && (uintptr_t)at % 16;
+}
+TESS_FN const char *ops_place(const void *x, uint64_t i, int32_t half) {
+    return (const char *)x + i * (half ? sizeof(uint16_t) : sizeof(float));
+}
+/* Elements i … i + 7, of which n are there and the others 0; `vector`: they are read 16 bytes at a time. */
+TESS_FN void ops_get_eight(const void *x, uint64_t i, uint64_t n, int32_t half, int vector, float *v) {
 #if defined(__CUDA_ARCH__)
-    if (i + 4 <= n && half) {
-        uint2 two = *(const uint2 *)((const uint16_t *)x + i);
-        v[0] = tess_f32_of_bits(two.x << 16), v[1] = tess_f32_of_bits(two.x & 0xffff0000u);
-        v[2] = tess_f32_of_bits(two.y << 16), v[3] = tess_f32_of_bits(two.y & 0xffff0000u);
+    if (vector && n >= 8 && half) {
+        uint4 w = *(const uint4 *)ops_place(x, i, 1);
+        v[0] = tess_f32_of_bits(w.x << 16), v[1] = tess_f32_of_bits(w.x & 0xffff0000u);
+        v[2] = tess_f32_of_bits(w.y << 16), v[3] = tess_f32_of_bits(w.y & 0xffff0000u);
+        v[4] = tess_f32_of_bits(w.z << 16), v[5] = tess_f32_of_bits(w.z & 0xffff0000u);
+        v[6] = tess_f32_of_bits(w.w << 16), v[7] = tess_f32_of_bits(w.w & 0xffff0000u);
         return;
     }
-    if (i + 4 <= n) {
-        float4 four = *(const float4 *)((const float *)x + i);
-        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+    if (vector && n >= 8) {
+        float4 low = ((const float4 *)ops_place(x, i, 0))[0], high = ((const float4 *)ops_place(x, i, 0))[1];
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
         return;
     }
 #endif
-    for (uint64_t k = 0; k < 4; k++)
-        v[k] = i + k < n ? ops_get(x, i + k, half) : 0;
+    for (uint64_t k = 0; k < 8; k++)
+        v[k] = k < n ? ops_get(x, i + k, half) : 0;
+    if (ops_refuses(ops_place(x, i, half), vector, n))
+        v[0] = NAN;
 }
-TESS_FN void ops_put_four(void *y, uint64_t i, uint64_t n, int32_t half, const float *v) {
+TESS_FN void ops_put_eight(void *y, uint64_t i, uint64_t n, int32_t half, int vector, const float *v) {
 #if defined(__CUDA_ARCH__)
-    if (i + 4 <= n && half) {
-        uint2 two = { tess_bf16_of_f32(v[0]) | (uint32_t)tess_bf16_of_f32(v[1]) << 16,
-                      tess_bf16_of_f32(v[2]) | (uint32_t)tess_bf16_of_f32(v[3]) << 16 };
-        *(uint2 *)((uint16_t *)y + i) = two;
+    if (vector && n >= 8 && half) {
+        uint4 w = { tess_bf16_of_f32(v[0]) | (uint32_t)tess_bf16_of_f32(v[1]) << 16,
+                    tess_bf16_of_f32(v[2]) | (uint32_t)tess_bf16_of_f32(v[3]) << 16,
+                    tess_bf16_of_f32(v[4]) | (uint32_t)tess_bf16_of_f32(v[5]) << 16,
+                    tess_bf16_of_f32(v[6]) | (uint32_t)tess_bf16_of_f32(v[7]) << 16 };
+        *(uint4 *)(uintptr_t)ops_place(y, i, 1) = w;
         return;
     }
-    if (i + 4 <= n) {
-        *(float4 *)((float *)y + i) = make_float4(v[0], v[1], v[2], v[3]);
+    if (vector && n >= 8) {
+        ((float4 *)(uintptr_t)ops_place(y, i, 0))[0] = make_float4(v[0], v[1], v[2], v[3]);
+        ((float4 *)(uintptr_t)ops_place(y, i, 0))[1] = make_float4(v[4], v[5], v[6], v[7]);
         return;
     }
 #endif
-    for (uint64_t k = 0; k < 4; k++)
-        if (i + k < n)
-            ops_put(y, i + k, half, v[k]);
+    for (uint64_t k = 0; k < 8; k++)
+        if (k < n)
+            ops_put(y, i + k, half, ops_refuses(ops_place(y, i, half), vector, n) ? NAN : v[k]);
 }
-/* The four elements of a thread. */
-#define OPS_FOUR(i) uint64_t i = ((uint64_t)block * OPS_BLOCK + thread) * 4
+/* Whether every row of `width` begins at a multiple of 16 bytes, and has whole vectors. */
+TESS_FN int ops_is_vector(uint64_t width) {
+    return width % 8 == 0;
+}
+/* The eight elements of a thread, of arrays that begin at a multiple of 16 bytes. */
+#define OPS_EIGHT(i) uint64_t i = ((uint64_t)block * OPS_BLOCK + thread) * 8
 
 /* ---- dropout ----------------------------------------------------------------------------------- */
 typedef struct { /* rows of `width`; `time` rows are a sample. rate 0: none */
@@ -82,22 +103,29 @@ typedef struct {
     int32_t half;
 } ops_args_mask;
 OPS_BODY(mask) {
-    float v[4];
-    OPS_FOUR(i);
+    float v[8];
+    OPS_EIGHT(i);
     OPS_ONE_PHASE;
     if (i >= a->elems)
         return;
-    ops_get_four(a->x, i, a->elems, a->half, v);
-    for (uint64_t k = 0; k < 4; k++)
-        v[k] = ops_masked(&a->mask, ops_div(i + k, a->mask.width), ops_mod(i + k, a->mask.width), v[k]);
-    ops_put_four(a->y, i, a->elems, a->half, v);
+    ops_get_eight(a->x, i, a->elems - i, a->half, 1, v);
+    for (int k = 0; k < 8; k++)
+        v[k] = ops_masked(&a->mask, ops_div(i + (uint64_t)k, a->mask.width), ops_mod(i + (uint64_t)k, a->mask.width),
+                          v[k]);
+    ops_put_eight(a->y, i, a->elems - i, a->half, 1, v);
 }
 
 /* ---- bias and GELU ------------------------------------------------------------------------------ */
+/* Adds the bias of eight columns, from that of element i on; behind the last comes the first. */
 TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t half, float *v) {
+    float b[8];
     uint64_t c = ops_mod(i, width);
-    for (uint64_t k = 0; k < 4; k++, c = c + 1 < width ? c + 1 : 0)
-        v[k] += ops_get(bias, c, half);
+    if (ops_is_vector(width))
+        ops_get_eight(bias, c, 8, half, 1, b);
+    for (int k = 0; k < 8; k++) {
+        v[k] += ops_is_vector(width) ? b[k] : ops_get(bias, c, half);
+        c = c + 1 < width ? c + 1 : 0;
+    }
 }
 
 typedef struct { /* x may be y. bias null: none; before: not null gets x + bias, which GELU is then taken of as rounded
@@ -108,19 +136,19 @@ typedef struct { /* x may be y. bias null: none; before: not null gets x + bias,
     int32_t half, gelu;
 } ops_args_bias;
 OPS_BODY(bias) {
-    float v[4];
-    OPS_FOUR(i);
+    float v[8];
+    OPS_EIGHT(i);
     OPS_ONE_PHASE;
     if (i >= a->elems)
         return;
-    ops_get_four(a->x, i, a->elems, a->half, v);
+    ops_get_eight(a->x, i, a->elems - i, a->half, 1, v);
     if (a->bias)
         ops_add_bias(a->bias, i, a->width, a->half, v);
     if (a->before)
-        ops_put_four(a->before, i, a->elems, a->half, v);
-    for (int k = 0; k < 4; k++)
+        ops_put_eight(a->before, i, a->elems - i, a->half, 1, v);
+    for (int k = 0; k < 8; k++)
         v[k] = a->gelu ? ops_gelu_of(ops_rounded(v[k], a->half)) : v[k];
-    ops_put_four(a->y, i, a->elems, a->half, v);
+    ops_put_eight(a->y, i, a->elems - i, a->half, 1, v);
 }
 
 typedef struct { /* dx of GELU, and what it had made; dx may be dy */
@@ -130,19 +158,19 @@ typedef struct { /* dx of GELU, and what it had made; dx may be dy */
     int32_t half;
 } ops_args_gelu_slopes;
 OPS_BODY(gelu_slopes) {
-    float x[4], dy[4];
-    OPS_FOUR(i);
+    float x[8], dy[8];
+    OPS_EIGHT(i);
     OPS_ONE_PHASE;
     if (i >= a->elems)
         return;
-    ops_get_four(a->x, i, a->elems, a->half, x);
-    ops_get_four(a->dy, i, a->elems, a->half, dy);
-    for (int k = 0; k < 4; k++) {
+    ops_get_eight(a->x, i, a->elems - i, a->half, 1, x);
+    ops_get_eight(a->dy, i, a->elems - i, a->half, 1, dy);
+    for (int k = 0; k < 8; k++) {
         dy[k] = ops_gelu_slope_of(x[k], dy[k]);
         x[k] = ops_gelu_of(x[k]);
     }
-    ops_put_four(a->dx, i, a->elems, a->half, dy);
-    ops_put_four(a->y, i, a->elems, a->half, x);
+    ops_put_eight(a->dx, i, a->elems - i, a->half, 1, dy);
+    ops_put_eight(a->y, i, a->elems - i, a->half, 1, x);
 }
 
 /* ---- residual and normalisation ----------------------------------------------------------------- */
@@ -236,52 +264,6 @@ OPS_BODY(norm_slopes) {
         ops_put(a->dx, at + c, a->half, d);
         if (a->masked)
             ops_put(a->masked, at + c, a->half, ops_masked(&a->mask, r, c, ops_rounded(d, a->half)));
-    }
-}
-
-/* ---- gradients of biases and gains, of a whole layer: 16 columns of 16 lanes each to a block ------ */
-enum { OPS_COLUMN_JOBS = 8, OPS_JOB_COLUMNS = 16, OPS_JOB_LANES = OPS_BLOCK / OPS_JOB_COLUMNS };
-typedef struct { /* db = the sums of dy's columns; dw, where wanted, those of dy times normalised x */
-    const void *x, *dy;
-    const float *stats;
-    float *dw, *db; /* null: not wanted */
-    uint32_t width, first_block;
-} ops_cuda_columns;
-typedef struct {
-    ops_cuda_columns jobs[OPS_COLUMN_JOBS];
-    uint64_t rows;
-    int32_t n_jobs, half, add;
-} ops_args_columns;
-TESS_FN void ops_column_sums(const ops_cuda_columns *j, const ops_args_columns *a, uint64_t c, uint32_t lane,
-                             double *dw, double *db) {
-    *dw = *db = 0;
-    for (uint64_t r = lane; r < a->rows; r += OPS_JOB_LANES) {
-        float dy = ops_get(j->dy, r * j->width + c, a->half);
-        *db += (double)dy;
-        if (j->dw)
-            *dw += (double)(dy * ((ops_get(j->x, r * j->width + c, a->half) - j->stats[2 * r]) * j->stats[2 * r + 1]));
-    }
-}
-TESS_FN void ops_column_end(float *out, int32_t add, const double *room, uint32_t column) {
-    double sum = 0;
-    for (int lane = 0; lane < OPS_JOB_LANES; lane++)
-        sum += room[lane * OPS_JOB_COLUMNS + (int)column];
-    if (out)
-        *out = add ? *out + (float)sum : (float)sum;
-}
-OPS_BODY(columns) {
-    int32_t k = 0;
-    while (k + 1 < a->n_jobs && a->jobs[k + 1].first_block <= block)
-        k++;
-    const ops_cuda_columns *j = &a->jobs[k];
-    uint64_t c = (uint64_t)(block - j->first_block) * OPS_JOB_COLUMNS + thread % OPS_JOB_COLUMNS;
-    if (c >= j->width)
-        return;
-    if (phase == 0) {
-        ops_column_sums(j, a, c, thread / OPS_JOB_COLUMNS, &room[thread], &room[OPS_BLOCK + thread]);
-    } else if (thread < OPS_JOB_COLUMNS) {
-        ops_column_end(j->dw ? j->dw + c : j->dw, a->add, room, thread);
-        ops_column_end(j->db ? j->db + c : j->db, a->add, room + OPS_BLOCK, thread);
     }
 }
 

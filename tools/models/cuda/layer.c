@@ -13,7 +13,7 @@ static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
 static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void *x, const void *bias, void *before,
                             void *y, int32_t gelu) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
-    return OPS_LAUNCH(c, bias, ops_blocks_each(elems), .x = x, .bias = bias, .before = before, .y = y, .elems = elems,
+    return OPS_LAUNCH(c, bias, ops_blocks_eights(elems), .x = x, .bias = bias, .before = before, .y = y, .elems = elems,
                       .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu);
 }
 
@@ -21,7 +21,7 @@ static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void 
 static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
     if (f->through)
-        return OPS_LAUNCH(c, gelu_slopes, ops_blocks_each(elems), .x = f->through, .dy = f->y, .dx = f->y,
+        return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = f->through, .dy = f->y, .dx = f->y,
                           .y = f->again, .elems = elems, .half = c->base.bf16);
     return add_bias(c, f, f->y, f->bias, f->before, f->y, f->gelu);
 }
@@ -75,22 +75,38 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
     if (!(d->rate > 0))
         return TESS_OK;
     *out = y;
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), mask, ops_blocks_each(elems), .x = x, .y = y, .elems = elems,
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), mask, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
                                       .mask = mask_of(of, d), .half = o->bf16));
 }
 
 /* ---- sums over columns --------------------------------------------------------------------------- */
-static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add) {
-    ops_args_columns a = { .rows = rows, .n_jobs = 0, .half = o->bf16, .add = add };
-    uint32_t blocks = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const ops_columns *j = &columns[i];
-        if (!j->dw && !j->db)
-            continue;
-        a.jobs[a.n_jobs++] = (ops_cuda_columns){ j->x, j->dy, j->stats, j->dw, j->db, (uint32_t)j->width, blocks };
-        blocks += (uint32_t)((j->width + OPS_JOB_COLUMNS - 1) / OPS_JOB_COLUMNS);
-    }
-    OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), OPS_KERNEL_columns, &a, blocks));
+static uint64_t row_chunks(uint64_t rows) {
+    return (rows + OPS_JOB_ROWS - 1) / OPS_JOB_ROWS;
+}
+static uint64_t columns_need(uint64_t rows, uint64_t sums) {
+    return ops_align(row_chunks(rows) * sums * sizeof(double));
+}
+
+static void add_job(ops_args_columns *a, const ops_columns *j) {
+    uint32_t width = (uint32_t)j->width;
+    if (!j->dw && !j->db)
+        return;
+    a->jobs[a->n_jobs++] = (ops_cuda_columns){ j->x, j->dy, j->stats, j->dw, j->db, width, a->blocks, a->n_sums };
+    a->blocks += (width + OPS_JOB_COLUMNS - 1) / OPS_JOB_COLUMNS;
+    a->n_sums += j->dw ? 2 * width : width;
+}
+
+static tess_status column_sums(const cuda_ops *c, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add,
+                               void *scratch) {
+    ops_args_columns a = { .sums = scratch, .rows = rows, .half = c->base.bf16, .add = add };
+    for (int32_t i = 0; i < n; i++)
+        add_job(&a, &columns[i]);
+    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_columns, &a, a.blocks * row_chunks(rows)));
+    return ops_cuda_launch(c, OPS_KERNEL_columns_end, &a, ops_blocks_threads(a.n_sums));
+}
+static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add,
+                                 void *scratch) {
+    OPS_INSIDE(cuda_of(o), column_sums(cuda_of(o), columns, n, rows, add, scratch));
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */
@@ -207,6 +223,7 @@ const ops_layer_table ops_cuda_layer = {
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,
     .mask = layer_mask,
+    .columns_need = columns_need,
     .columns = layer_columns,
     .attention_need = layer_attention_need,
     .attention = layer_attention,

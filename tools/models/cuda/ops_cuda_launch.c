@@ -7,7 +7,7 @@
 
 const char *const ops_cuda_kernel_names[] = {
 #define NAME(name, phases) OPS_KERNEL_NAME(name),
-    OPS_CUDA_KERNELS(NAME)
+    OPS_CUDA_KERNELS(NAME) OPS_CUDA_WIDE_KERNELS(NAME)
 #undef NAME
 #define NAME(name, args, shares) OPS_KERNEL_NAME(name),
         OPS_ATTEND_KERNELS(NAME)
