@@ -31,6 +31,27 @@ same "$small_gpt" 1e-5 --offload cpu
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "offload has digest $(summary params_digest cuda.json), without $digest"
 same "$small_convbn" 1e-2
 same "$small_gpt" 1e-2 --precision bf16 --offload cpu --activations recompute
+# gpt2 has any vocabulary, and more than 1,024 rows here: the head works by two chunks, the second a short one.
+cat >config.json <<'END'
+{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 150,
+ "vocab_size": 1003, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+END
+gpt2="gpt2 --config config.json --batch 9 --context 128"
+same "$gpt2 --steps 6" 1e-5 --sample 2
+digest=$(summary params_digest cuda.json)
+TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $gpt2 --steps 6 --device cuda --json=cuda.json
+[ "$(summary params_digest cuda.json)" = "$digest" ] || fail "gpt2 called: $(summary params_digest cuda.json), recorded $digest"
+same "$gpt2 --steps 2" 1e-2 --precision bf16 --accum 2
+expect 0 on_double "$TESSERA" train $gpt2 --steps 2 --device cuda --export gpt2
+same "gpt2 --model gpt2 --batch 9 --context 128 --steps 1" 1e-5
+for refused in "layer_norm_epsilon:1e-6:normalisation with eps 1e-06" "n_inner:72:a feed-forward half of 72"; do
+  IFS=: read -r key value why <<<"$refused"
+  sed "s/}\$/, \"$key\": $value}/; s/\"$key\": 1e-5, //" config.json >refused.json
+  expect 3 on_double "$TESSERA" train gpt2 --config refused.json --steps 1 --device cuda
+  [ "$(wc -l <err)" = 1 ] && grep -q "gpt2 on --device cuda: $why" err || fail "$key: $(cat err)"
+done
+expect 3 on_double "$TESSERA" train llama --steps 1 --device cuda
+[ "$(wc -l <err)" = 1 ] && grep -q "model llama runs on the CPU only; --device cuda has gpt and gpt2" err || fail "llama: $(cat err)"
 expect 0 on_double "$TESSERA" train linear --device cuda
 grep -q "both equal the closed form" out || fail "linear: $(cat out)"
 

@@ -14,13 +14,14 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns], or y
     int64_t rows, columns, depth;
     const void *a, *b;
     void *y;
-    int32_t turn_a, turn_b; /* stored as the transpose */
-    int32_t wide, add;      /* wide: y is fp32. The fields below go with neither */
-    const void *bias;       /* null: none; added to each row */
-    void *before;           /* null: not wanted; with gelu, what it was taken of */
-    const void *through;    /* not null: y comes back through the GELU that was taken of this */
-    void *again;            /* beside `through`: that GELU, made again */
-    int32_t gelu;           /* y = GELU of the product with its bias */
+    int64_t a_pitch, y_pitch; /* elements between rows as stored; 0: there is nothing between them */
+    int32_t turn_a, turn_b;   /* stored as the transpose */
+    int32_t wide, add;        /* wide: y is fp32. The fields below go with neither */
+    const void *bias;         /* null: none; added to each row */
+    void *before;             /* null: not wanted; with gelu, what it was taken of */
+    const void *through;      /* not null: y comes back through the GELU that was taken of this */
+    void *again;              /* beside `through`: that GELU, made again */
+    int32_t gelu;             /* y = GELU of the product with its bias */
 } ops_factors;
 
 typedef struct { /* rows of `width`, of which `time` are a sample */
@@ -51,11 +52,14 @@ typedef struct { /* db[c] = the sum of dy's column c; dw[c] that of dy times the
     uint64_t width;
 } ops_columns;
 
-typedef struct {   /* probabilities of the first `count` rows: the loss, and its mean's gradient */
-    float *logits; /* spoilt */
+typedef struct { /* a chunk of rows of logits, `pitch` apart, of which the first `count` count */
+    const float *logits;
     const int32_t *labels;
-    void *dlogits; /* null: not wanted; 0 in the rows after `count` */
-    uint64_t rows, classes, count;
+    void *dlogits; /* null: not wanted; times `mean`, and 0 in the rows after `count` */
+    float *stats; /* of each row the maximum and 1 / the sum of exponentials; loss makes them, loss_slopes reads them */
+    void *losses; /* of all rows, cross_entropy_need; the chunk's are those from `first` on */
+    uint64_t first, rows, classes, count, pitch; /* pitch: whole vectors of 8 */
+    float mean;                                  /* 1 / the rows of all chunks that count */
 } ops_row_loss;
 
 struct ops_layer_table {
@@ -81,7 +85,14 @@ struct ops_layer_table {
     /** Two launches. The table's gradient is added to; that of positions as `add` says; null: not wanted. */
     tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, const void *dy, float *dtable,
                                   float *dposition, int32_t add, void *scratch);
-    /** Two launches. Scratch: cross_entropy_need. */
-    tess_status (*loss)(ops *, const ops_row_loss *, ops_loss *out, void *scratch);
+    /** out[sample, t] = tokens[sample · stride + t], t below `time`. */
+    tess_status (*tokens)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out);
+    /** The rows' losses and what is wanted beside them; dlogits too in the same launch where a row is short enough to
+     * stay with its block, else by a second one. */
+    tess_status (*loss)(ops *, const ops_row_loss *);
+    /** dlogits from logits and stats. */
+    tess_status (*loss_slopes)(ops *, const ops_row_loss *);
+    /** The sum of the first `rows` losses. */
+    tess_status (*loss_sum)(ops *, const void *losses, uint64_t rows, ops_loss *out);
 };
 #endif

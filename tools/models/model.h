@@ -16,6 +16,7 @@ typedef struct {                           /* zero is the model's default; what 
     int32_t batch;                         /* samples per rank and microbatch */
     int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
     int32_t image_size, hidden;            /* convbn: 224, 128 */
+    int32_t head_rows;                     /* gpt, gpt2 on a device: of a chunk of the head; 0: by their size */
     int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
     float dropout;                         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
     model_decoder decoder;                 /* gpt2, llama */
@@ -91,7 +92,9 @@ struct model_ops {
     model_options defaults;
     int32_t optimizer_groups;
     tess_status (*check)(const model_options *); /* may be null */
-    tess_status (*build)(model *);               /* operators, parameters, blocks; release undoes a partial one */
+    /** Null: none. A device's kernels trust the host's batch: TESS_E_DATA names what they must not see. */
+    tess_status (*check_batch)(const model *, const void *batch);
+    tess_status (*build)(model *); /* operators, parameters, blocks; release undoes a partial one */
     void (*release)(model *);
 };
 extern const model_ops model_mnist, model_gpt, model_gpt2, model_llama, model_linear, model_convbn;

@@ -123,7 +123,7 @@ static void norm_backward_on(uint64_t width, int halves, float rate) {
 }
 
 static void test_cuda_layer__norms_equal_the_cpus(void **state) {
-    static const uint64_t widths[] = { 3, 16, 50, 128 };
+    static const uint64_t widths[] = { 3, 16, 50, 128, 768 };
     (void)state;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
         for (int halves = 0; halves < 2; halves++)
@@ -421,33 +421,32 @@ static void test_cuda_layer__attention_by_products_is_its_definition(void **stat
 }
 
 /* ---- the two ends -------------------------------------------------------------------------------- */
-static void embed_on(int32_t tokens, uint64_t samples, int halves) {
-    enum { WIDTH = 20 };
-    uint64_t rows = samples * TIME, n = rows * WIDTH, table_elems = (uint64_t)tokens * WIDTH;
+static void embed_on(int32_t tokens, uint64_t samples, uint64_t width, int halves) {
+    uint64_t rows = samples * TIME, n = rows * width, table_elems = (uint64_t)tokens * width;
     tables t = open_tables(halves, 1 << 20);
-    ops_rows of = { rows, WIDTH, TIME };
+    ops_rows of = { rows, width, TIME };
     ops_dropout drop = { .seed = 5, .step = 2, .rate = 0.25f };
     both ids = indices(rows, tokens > 3 ? tokens - 3 : tokens), table = factors(1, table_elems, halves);
-    both position = factors(2, TIME * WIDTH, halves), y = take(n * 4), dy = factors(3, n, halves);
-    both dtable = numbers(4, table_elems), dposition = numbers(5, TIME * WIDTH);
+    both position = factors(2, TIME * width, halves), y = take(n * 4), dy = factors(3, n, halves);
+    both dtable = numbers(4, table_elems), dposition = numbers(5, TIME * width);
     ((int32_t *)ids.host)[rows / 2] = tokens - 1; /* the last row of the table too */
     up(&ids);
-    t.c->t->embedding(t.c, ids.host, table.host, position.host, y.host, rows, TIME, WIDTH);
-    t.c->t->dropout(t.c, y.host, samples, TIME * WIDTH, &drop);
+    t.c->t->embedding(t.c, ids.host, table.host, position.host, y.host, rows, TIME, width);
+    t.c->t->dropout(t.c, y.host, samples, TIME * width, &drop);
     assert_int_equal(layer(&t)->embed(t.d, &of, (int32_t *)ids.dev, table.dev, position.dev, &drop, y.dev), TESS_OK);
     near_factors(&y, halves, halves ? 4e-3 : 0);
     assert_true(layer(&t)->embed_backward_need(rows) <= 1 << 20);
     assert_int_equal(
         layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, dtable.dev, dposition.dev, 1, t.scratch.dev),
         TESS_OK);
-    t.c->t->embedding_backward(t.c, ids.host, dy.host, dtable.host, dposition.host, rows, TIME, WIDTH);
+    t.c->t->embedding_backward(t.c, ids.host, dy.host, dtable.host, dposition.host, rows, TIME, width);
     near(&dtable, 0), near(&dposition, 0); /* the same order of sums */
     assert_int_equal(
         layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, NULL, dposition.dev, 0, t.scratch.dev),
         TESS_OK);
     memset(dposition.host, 0, dposition.bytes);
     float *unused = calloc(table_elems, sizeof *unused);
-    t.c->t->embedding_backward(t.c, ids.host, dy.host, unused, dposition.host, rows, TIME, WIDTH);
+    t.c->t->embedding_backward(t.c, ids.host, dy.host, unused, dposition.host, rows, TIME, width);
     free(unused);
     near(&dposition, 0);
     of.rows = (uint64_t)1 << 31;
@@ -456,32 +455,70 @@ static void embed_on(int32_t tokens, uint64_t samples, int halves) {
     close_tables(&t);
 }
 
-static void loss_on(uint64_t classes, uint64_t count, int halves) {
-    tables t = open_tables(halves, 4096);
-    both logits = numbers(1, ROWS * classes), labels = indices(ROWS, (int32_t)classes), loss = take(sizeof(ops_loss));
-    both d = take(ROWS * classes * 4);
-    ops_row_loss call = { logits.dev, (int32_t *)labels.dev, d.dev, ROWS, classes, count };
-    assert_int_equal(layer(&t)->loss(t.d, &call, (ops_loss *)loss.dev, t.scratch.dev), TESS_OK);
-    t.c->t->cross_entropy(t.c, logits.host, labels.host, ROWS, classes, count, loss.host, NULL);
-    t.c->t->cross_entropy_backward(t.c, logits.host, labels.host, ROWS, classes, count, d.host);
-    ops_loss *got = down(&loss), *expected = loss.host;
-    assert_true(fabs(got->loss - expected->loss) <= 1e-12 * expected->loss);
-    assert_int_equal(got->correct, expected->correct);
-    assert_int_equal(got->count, count);
-    free(got);
-    near_factors(&d, halves, halves ? 4e-3 : 1e-6);
-    float *slopes = down_factors(&d, halves);
+/* Rows of whole vectors, with numbers behind each that nothing may read. */
+static both padded(const both *logits, uint64_t classes, uint64_t pitch) {
+    both wide = take(ROWS * pitch * 4);
+    for (uint64_t r = 0; r < ROWS; r++)
+        for (uint64_t c = 0; c < pitch; c++)
+            ((float *)wide.host)[r * pitch + c] = c < classes ? ((float *)logits->host)[r * classes + c] : NAN;
+    up(&wide);
+    return wide;
+}
+
+static void near_slopes(const both *got, const both *expected, uint64_t classes, uint64_t pitch, uint64_t count,
+                        int halves) {
+    float *slopes = down_factors(got, halves), *dense = malloc(expected->bytes);
+    assert_non_null(dense);
+    for (uint64_t r = 0; r < ROWS; r++)
+        memcpy(dense + r * classes, slopes + r * pitch, classes * sizeof *dense);
     for (uint64_t i = count * classes; i < ROWS * classes; i++)
-        assert_true(slopes[i] == 0);
+        assert_true(dense[i] == 0);
     free(slopes);
+    near_values(expected, dense, halves ? 4e-3 : 1e-6);
+}
+
+/* The loss with its gradient; the gradient from what the loss had kept; and both from a chunk's place on. */
+static void loss_on(uint64_t classes, uint64_t count, int halves, double within) {
+    uint64_t pitch = (classes + 7) / 8 * 8, half = 16, n = classes;
+    tables t = open_tables(halves, 4096);
+    both logits = numbers(1, ROWS * n), wide = padded(&logits, n, pitch), labels = indices(ROWS, (int32_t)n);
+    both loss = take(sizeof(ops_loss)), d = take(ROWS * pitch * 4), expected = take(ROWS * n * 4);
+    both stats = take(ROWS * 8), zero = take(d.bytes);
+    ops_row_loss l = { .logits = wide.dev, .labels = (int32_t *)labels.dev, .dlogits = d.dev, .stats = stats.dev };
+    l.losses = t.scratch.dev, l.rows = ROWS, l.classes = n, l.count = count, l.pitch = pitch;
+    l.mean = (float)(1.0 / (double)count);
+    t.c->t->cross_entropy(t.c, logits.host, labels.host, ROWS, n, count, loss.host, NULL);
+    t.c->t->cross_entropy_backward(t.c, logits.host, labels.host, ROWS, n, count, expected.host);
+    for (int chunks = 0; chunks < 2; chunks++) {
+        ops_row_loss a = l, b = l;
+        a.rows = a.count = half, a.dlogits = chunks ? NULL : l.dlogits;
+        b.first = half, b.rows -= half, b.count -= half, b.labels += half, b.stats += 2 * half,
+        b.logits += half * pitch;
+        b.dlogits = chunks ? NULL : (char *)l.dlogits + half * pitch * (halves ? 2 : 4);
+        assert_int_equal(layer(&t)->loss(t.d, chunks ? &a : &l), TESS_OK);
+        if (chunks) {
+            assert_int_equal(layer(&t)->loss(t.d, &b), TESS_OK);
+            assert_int_equal(t.d->t->copy(t.d, zero.dev, d.dev, d.bytes), TESS_OK);
+            assert_int_equal(layer(&t)->loss_slopes(t.d, &l), TESS_OK);
+        }
+        assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, count, (ops_loss *)loss.dev), TESS_OK);
+        ops_loss *got = down(&loss), *cpu = loss.host;
+        assert_true(fabs(got->loss - cpu->loss) <= within * cpu->loss);
+        assert_int_equal(got->correct, cpu->correct);
+        assert_int_equal(got->count, count);
+        free(got);
+        near_slopes(&d, &expected, n, pitch, count, halves);
+    }
     close_tables(&t);
 }
 
 static void test_cuda_layer__ends_equal_the_cpus(void **state) {
     (void)state;
     for (int halves = 0; halves < 2; halves++) {
-        embed_on(19, SAMPLES, halves), embed_on(1, 1, halves), embed_on(50257, 47, halves);
-        loss_on(3, ROWS, halves), loss_on(256, ROWS - 7, halves), loss_on(50257, ROWS - 1, halves);
+        embed_on(19, SAMPLES, 20, halves), embed_on(1, 1, 20, halves), embed_on(50257, 47, 20, halves);
+        embed_on(19, SAMPLES, 24, halves);
+        loss_on(3, ROWS, halves, 1e-12), loss_on(256, ROWS - 7, halves, 1e-12);
+        loss_on(5003, ROWS - 2, halves, 1e-12), loss_on(50257, ROWS - 1, halves, 1e-6);
     }
 }
 

@@ -16,10 +16,14 @@
 #include "cuda_driver.h"
 #include "tools/models/direct.h"
 
+enum { MOST_LOGITS = 256 };
 typedef struct {
     model *m;
     direct *d;
-    gpt_result result; /* the largest there is */
+    struct {
+        model_result sum;
+        float logits[MOST_LOGITS];
+    } result; /* the largest there is */
 } run;
 
 static run make(const char *name, model_options o, const char *operators) {
@@ -44,13 +48,15 @@ static void *batch_of(const model *m) {
     model_batch *head = (model_batch *)(void *)batch;
     float *floats = (float *)(void *)(batch + sizeof *head);
     uint64_t n = (m->desc.input_bytes - sizeof *head) / sizeof(float);
-    int is_gpt = strcmp(m->t->name, "gpt") == 0;
+    int is_gpt = strcmp(m->t->name, "gpt") == 0, is_gpt2 = strcmp(m->t->name, "gpt2") == 0;
     assert_non_null(batch);
-    head->count = (uint32_t)m->options.batch * (is_gpt ? (uint32_t)m->options.context : 1);
+    head->count = (uint32_t)m->options.batch * (is_gpt || is_gpt2 ? (uint32_t)m->options.context : 1);
     for (uint64_t i = 0; i < n; i++)
         floats[i] = (float)((i * 2654435761u >> 8 & 0xffff) + 1) * 0x1p-16f - 0.5f;
     for (uint64_t i = sizeof *head; is_gpt && i < m->desc.input_bytes; i++)
         batch[i] = (char)(i * 7 % 61 + 32);
+    for (uint64_t i = 0; is_gpt2 && i < n; i++)
+        lm_tokens(batch)[i] = (int32_t)(i * 7 % (uint64_t)m->desc.params[0].shape[0]);
     for (int32_t i = 0; strcmp(m->t->name, "mnist") == 0 && i < m->options.batch; i++)
         mnist_labels(batch)[i] = i % 10;
     return batch;
@@ -122,8 +128,20 @@ static const model_options small_gpt = {
     .batch = 3, .layers = 2, .heads = 3, .width = 24, .context = 9, .dropout = 0.1f
 };
 
+/* Of any vocabulary; more positions than the context; the head in one chunk, and in chunks that do not come out even.
+ */
+static model_options small_gpt2(int32_t vocabulary, int32_t head_rows) {
+    model_options o = small_gpt;
+    o.decoder.vocabulary = vocabulary, o.decoder.positions = 11, o.head_rows = head_rows;
+    return o;
+}
+
 static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     (void)state;
+    same("gpt2", small_gpt2(203, 0), "plain", 1e-5);
+    same("gpt2", small_gpt2(203, 10), "plain", 1e-5);
+    same("gpt", (model_options){ .batch = 3, .layers = 1, .heads = 2, .width = 16, .context = 9, .head_rows = 1 },
+         "plain", 1e-5);
     same("mnist", (model_options){ .batch = 3 }, "plain", 1e-5);
     same("gpt", small_gpt, "plain", 1e-5);
     same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6 }, "plain", 1e-3);
@@ -142,6 +160,8 @@ static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
         skip();
     same("mnist", (model_options){ .batch = 3, .precision = TESS_BF16 }, NULL, 1e-3);
     same("gpt", gpt, NULL, 0.02);
+    gpt.head_rows = 8, gpt.decoder.vocabulary = 131, gpt.untied = 1;
+    same("gpt2", gpt, NULL, 0.02);
     same("linear", (model_options){ .batch = 4, .precision = TESS_BF16 }, NULL, 1e-6);
 }
 

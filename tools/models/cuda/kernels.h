@@ -14,6 +14,8 @@
 #include "kernels_elements.h"
 #include "kernels_images.h"
 #include "kernels_layer.h"
+#include "kernels_loss.h"
+#include "kernels_norm.h"
 #include "kernels_rows.h"
 
 /* ---- all of them: name, phases ----------------------------------------------------------------- */
@@ -30,6 +32,8 @@
     X(column_sums, 2)                                                                                                  \
     X(cross_entropy, 4)                                                                                                \
     X(loss_sum, 2)                                                                                                     \
+    X(loss_slopes, 1)                                                                                                  \
+    X(tokens, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
     X(sum_loss, 1)                                                                                                     \
     X(sum_loss_backward, 1)                                                                                            \
@@ -56,7 +60,12 @@
     X(attention_slopes, 2)
 
 /* Those whose room is OPS_WIDE doubles. */
-#define OPS_CUDA_WIDE_KERNELS(X) X(columns, 2)
+#define OPS_CUDA_WIDE_KERNELS(X)                                                                                       \
+    X(columns, 2)                                                                                                      \
+    X(norm_tile, 5)                                                                                                    \
+    X(norm_slopes_tile, 4)                                                                                             \
+    X(loss_tile, 5)                                                                                                    \
+    X(loss_rows, 3)
 
 /* Those of attention in bf16: name, arguments, what a block shares. A block has TILE_THREADS threads, which wait for
  * each other within the body. */

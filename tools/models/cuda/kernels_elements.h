@@ -156,4 +156,14 @@ OPS_BODY(ids) {
     OPS_FOR_EACH(i, a->elems) a->out[i] = a->text[i / a->time * a->stride + i % a->time];
 }
 
+typedef struct {
+    const int32_t *tokens;
+    int32_t *out;
+    uint64_t elems, time, stride;
+} ops_args_tokens;
+OPS_BODY(tokens) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) a->out[i] = a->tokens[ops_div(i, a->time) * a->stride + ops_mod(i, a->time)];
+}
+
 #endif

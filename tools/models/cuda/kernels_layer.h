@@ -95,6 +95,18 @@ TESS_FN float ops_masked(const ops_cuda_mask *m, uint64_t r, uint64_t c, float v
     return philox_uniform(at & 2 ? high : low) < keep ? v * grow : 0;
 }
 
+/* The same for eight neighbours of a row, where rows are whole vectors: two blocks of random words. */
+TESS_FN void ops_mask_eight(const ops_cuda_mask *m, uint64_t r, uint64_t c, float *v) {
+    uint64_t at = ops_mod(r, m->time) * m->width + c;
+    float keep = 1.0f - m->rate, grow = 1.0f / keep;
+    for (uint64_t k = 0; m->rate > 0 && k < 8; k += 4) {
+        philox_block words = philox(m->seed, (uint32_t)((at + k) / 4), (uint32_t)PHILOX_DROPOUT << 24 | m->layer,
+                                    (uint32_t)(m->first_sample + ops_div(r, m->time)), (uint32_t)m->step);
+        for (uint64_t j = 0; j < 4; j++)
+            v[k + j] = philox_uniform(words.v[j]) < keep ? v[k + j] * grow : 0;
+    }
+}
+
 typedef struct {
     const void *x;
     void *y;
@@ -109,9 +121,10 @@ OPS_BODY(mask) {
     if (i >= a->elems)
         return;
     ops_get_eight(a->x, i, a->elems - i, a->half, 1, v);
-    for (int k = 0; k < 8; k++)
-        v[k] = ops_masked(&a->mask, ops_div(i + (uint64_t)k, a->mask.width), ops_mod(i + (uint64_t)k, a->mask.width),
-                          v[k]);
+    if (ops_is_vector(a->mask.width))
+        ops_mask_eight(&a->mask, ops_div(i, a->mask.width), ops_mod(i, a->mask.width), v);
+    for (uint64_t k = 0; k < 8 && !ops_is_vector(a->mask.width); k++)
+        v[k] = ops_masked(&a->mask, ops_div(i + k, a->mask.width), ops_mod(i + k, a->mask.width), v[k]);
     ops_put_eight(a->y, i, a->elems - i, a->half, 1, v);
 }
 
@@ -181,6 +194,7 @@ typedef struct { /* sum = x + masked(add + add_bias); next = sum + next_bias; y 
     uint64_t rows, width;
     ops_cuda_mask mask;
     int32_t half;
+    uint32_t tile_rows; /* kernels_norm.h */
 } ops_args_norm;
 TESS_FN float ops_norm_sum(const ops_args_norm *a, uint64_t r, uint64_t c) {
     uint64_t i = r * a->width + c;
@@ -235,6 +249,7 @@ typedef struct { /* dx = add + the gradient of x; masked: the same as dropout le
     uint64_t rows, width;
     ops_cuda_mask mask;
     int32_t half;
+    uint32_t tile_rows; /* kernels_norm.h */
 } ops_args_norm_slopes;
 OPS_BODY(norm_slopes) {
     OPS_ROW;
@@ -276,14 +291,30 @@ typedef struct { /* y[row] = masked(table[ids[row]] + position[row mod time]) */
     ops_cuda_mask mask;
     int32_t half;
 } ops_args_embed;
+TESS_FN void ops_embed_one(const ops_args_embed *a, uint64_t i) {
+    uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
+    float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half);
+    v += ops_get(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
+    ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
+}
 OPS_BODY(embed) {
+    float v[8], p[8];
+    OPS_EIGHT(i);
+    uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) {
-        uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
-        float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half);
-        v += ops_get(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
-        ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
+    if (!ops_is_vector(width)) {
+        for (uint64_t end = i + 8; i < end && i < a->elems; i++)
+            ops_embed_one(a, i);
+        return;
     }
+    if (i >= a->elems)
+        return;
+    ops_get_eight(a->table, (uint64_t)a->ids[r] * width + c, 8, a->half, 1, v);
+    ops_get_eight(a->position, ops_mod(r, a->mask.time) * width + c, 8, a->half, 1, p);
+    for (int k = 0; k < 8; k++)
+        v[k] += p[k];
+    ops_mask_eight(&a->mask, r, c, v);
+    ops_put_eight(a->y, i, 8, a->half, 1, v);
 }
 
 typedef struct { /* order: the rows by their id, those of one id in their order; sorted: their ids. By counting what
@@ -312,17 +343,31 @@ typedef struct { /* sorted rows first, then the positions; null: not wanted. The
     uint64_t rows, time, width;
     int32_t half, add_position;
 } ops_args_embed_slopes;
+/* A thread has eight columns where rows are whole vectors, else one. */
+TESS_FN uint64_t ops_columns_of_thread(uint64_t width) {
+    return ops_is_vector(width) ? 8 : 1;
+}
+TESS_FN void ops_add_row(const ops_args_embed_slopes *a, uint64_t r, uint64_t c, float *sum) {
+    float dy[8];
+    ops_get_eight(a->dy, r * a->width + c, ops_columns_of_thread(a->width), a->half, 1, dy);
+    for (int k = 0; k < 8; k++)
+        sum[k] += dy[k];
+}
 TESS_FN void ops_add_rows(const ops_args_embed_slopes *a, uint64_t first, uint64_t c) {
     int32_t id = a->sorted[first];
+    uint64_t n = ops_columns_of_thread(a->width), to = (uint64_t)id * a->width + c;
+    float sum[8];
     if (first && a->sorted[first - 1] == id)
         return;
-    float *to = a->dtable + (uint64_t)id * a->width + c, sum = *to;
+    ops_get_eight(a->dtable, to, n, 0, 1, sum);
     for (uint64_t k = first; k < a->rows && a->sorted[k] == id; k++)
-        sum += ops_get(a->dy, (uint64_t)a->order[k] * a->width + c, a->half);
-    *to = sum;
+        ops_add_row(a, (uint64_t)a->order[k], c, sum);
+    ops_put_eight(a->dtable, to, n, 0, 1, sum);
 }
 OPS_BODY(embed_slopes) {
-    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, row = ops_div(i, a->width), c = ops_mod(i, a->width);
+    uint64_t n = ops_columns_of_thread(a->width), threads = a->width / n;
+    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, row = ops_div(i, threads), c = ops_mod(i, threads) * n;
+    float sum[8] = { 0 };
     OPS_ONE_PHASE;
     if (row < a->rows) {
         if (a->dtable)
@@ -332,9 +377,10 @@ OPS_BODY(embed_slopes) {
     row -= a->rows;
     if (row >= a->time || !a->dposition)
         return;
-    float sum = a->add_position ? a->dposition[row * a->width + c] : 0;
+    if (a->add_position)
+        ops_get_eight(a->dposition, row * a->width + c, n, 0, 1, sum);
     for (uint64_t r = row; r < a->rows; r += a->time)
-        sum += ops_get(a->dy, r * a->width + c, a->half);
-    a->dposition[row * a->width + c] = sum;
+        ops_add_row(a, r, c, sum);
+    ops_put_eight(a->dposition, row * a->width + c, n, 0, 1, sum);
 }
 #endif

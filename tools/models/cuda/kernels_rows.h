@@ -2,7 +2,7 @@
 /* Kernels that sum over columns, and losses: kernels.h. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ROWS_H
 #define TESS_MODELS_CUDA_KERNELS_ROWS_H
-#include "kernels_layer.h"
+#include "kernels_loss.h"
 
 /* ---- sums over columns: 8 of 32 lanes each to a block ---------------------------------------- */
 TESS_FN double ops_add_column(const double *room, uint32_t column) {
@@ -38,31 +38,16 @@ OPS_BODY(column_sums) {
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */
-typedef struct { /* as ops_loss */
-    double loss;
-    uint64_t correct, count, reserved;
-} ops_cuda_loss;
-typedef struct {
-    double loss;
-    uint64_t correct;
-} ops_cuda_row_loss;
-
-typedef struct { /* rows: those that count */
+typedef struct { /* logits become probabilities */
     float *logits;
     const int32_t *labels;
     ops_cuda_row_loss *losses;
-    void *slopes; /* not null: gets the gradient of the mean of all `all` rows, and logits are spoilt */
-    uint64_t rows, classes, all;
-    float mean; /* 1 / rows */
-    int32_t half;
+    uint64_t rows, classes;
 } ops_args_cross_entropy;
 OPS_BODY(cross_entropy) {
     OPS_ROW;
-    if (r >= a->rows) {
-        for (uint64_t c = lane; phase == 3 && a->slopes && r < a->all && c < a->classes; c += OPS_LANES)
-            ops_put(a->slopes, r * a->classes + c, a->half, 0);
+    if (r >= a->rows)
         return;
-    }
     float *row = a->logits + r * a->classes;
     uint64_t label = (uint64_t)a->labels[r], first = within * OPS_LANES, best = lane;
     if (phase == 0) { /* each lane's greatest, the first of equals */
@@ -98,11 +83,8 @@ OPS_BODY(cross_entropy) {
     }
     double sum = ops_add_lanes(room + OPS_BLOCK, within);
     float over = (float)(1.0 / sum);
-    for (uint64_t c = lane; c < a->classes; c += OPS_LANES) {
+    for (uint64_t c = lane; c < a->classes; c += OPS_LANES)
         row[c] *= over;
-        if (a->slopes)
-            ops_put(a->slopes, r * a->classes + c, a->half, (row[c] - (c == label ? 1.0f : 0.0f)) * a->mean);
-    }
     if (lane == 0)
         a->losses[r].loss += log(sum);
 }

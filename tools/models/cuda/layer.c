@@ -30,9 +30,9 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     const ops_epilogue e = { f->bias, f->through, f->before, f->gelu };
     int done;
     ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
-    p.a_turned = f->turn_a, p.a_pitch = f->turn_a ? f->rows : f->depth;
+    p.a_turned = f->turn_a, p.a_pitch = f->a_pitch ? f->a_pitch : f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
-    p.c_pitch = f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
+    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
     p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
     if (!f->bias && !f->through)
         return ops_cuda_product(c, &p, workspace);
@@ -54,18 +54,30 @@ static ops_cuda_mask mask_of(const ops_rows *of, const ops_dropout *d) {
     return m;
 }
 
+/* Rows that a block keeps; 0: none, and the kernel that reads them several times takes them. */
+static uint32_t tile_rows_of(const ops *o, uint64_t width, uint64_t arrays) {
+    return ops_is_vector(width) ? ops_tile_rows(width, arrays * (o->bf16 ? sizeof(uint16_t) : sizeof(float))) : 0;
+}
+static uint64_t row_blocks(uint64_t rows, uint32_t tile_rows) {
+    return tile_rows ? (rows + tile_rows - 1) / tile_rows : ops_blocks_rows(rows);
+}
+
 static tess_status layer_norm(ops *o, const ops_norm *n) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), norm, ops_blocks_rows(n->of.rows), .x = n->x, .add = n->add,
-                                      .add_bias = n->add_bias, .next_bias = n->next_bias, .w = n->w, .b = n->b,
-                                      .sum = n->sum, .next = n->next, .y = n->y, .stats = n->stats, .rows = n->of.rows,
-                                      .width = n->of.width, .mask = mask_of(&n->of, n->drop), .half = o->bf16));
+    ops_args_norm a = { .x = n->x, .add = n->add, .add_bias = n->add_bias, .next_bias = n->next_bias, .w = n->w };
+    a.b = n->b, a.sum = n->sum, a.next = n->next, a.y = n->y, a.stats = n->stats, a.rows = n->of.rows;
+    a.width = n->of.width, a.mask = mask_of(&n->of, n->drop), a.half = o->bf16;
+    a.tile_rows = tile_rows_of(o, a.width, 1);
+    OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_tile : OPS_KERNEL_norm, &a,
+                                           row_blocks(a.rows, a.tile_rows)));
 }
 
 static tess_status layer_norm_backward(ops *o, const ops_norm_backward *n) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), norm_slopes, ops_blocks_rows(n->of.rows), .x = n->x, .w = n->w,
-                                      .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats, .dx = n->dx,
-                                      .masked = n->masked, .normal = n->normal, .rows = n->of.rows,
-                                      .width = n->of.width, .mask = mask_of(&n->of, n->drop), .half = o->bf16));
+    ops_args_norm_slopes a = { .x = n->x, .w = n->w, .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats };
+    a.dx = n->dx, a.masked = n->masked, a.normal = n->normal, a.rows = n->of.rows, a.width = n->of.width;
+    a.mask = mask_of(&n->of, n->drop), a.half = o->bf16, a.tile_rows = tile_rows_of(o, a.width, 2);
+    OPS_INSIDE(cuda_of(o),
+               ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_slopes_tile : OPS_KERNEL_norm_slopes, &a,
+                               row_blocks(a.rows, a.tile_rows)));
 }
 
 static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, const void *x, void *y,
@@ -181,7 +193,7 @@ static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, c
                                const ops_dropout *d, void *y) {
     uint64_t elems = of->rows * of->width;
     OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), embed, ops_blocks_each(elems), .ids = ids, .table = table, .position = position,
+               OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table, .position = position,
                           .y = y, .elems = elems, .mask = mask_of(of, d), .half = o->bf16));
 }
 
@@ -197,7 +209,8 @@ static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const i
                          (unsigned long long)of->rows, INT32_MAX);
     OPS_TRY(OPS_LAUNCH(c, sort_ids, ops_blocks_threads(of->rows), .ids = ids, .order = order, .sorted = sorted,
                        .rows = (uint32_t)of->rows));
-    return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((of->rows + of->time) * of->width), .order = order,
+    uint64_t threads = of->width / ops_columns_of_thread(of->width);
+    return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((of->rows + of->time) * threads), .order = order,
                       .sorted = sorted, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,
                       .time = of->time, .width = of->width, .half = c->base.bf16, .add_position = add);
 }
@@ -206,15 +219,46 @@ static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_
     OPS_INSIDE(cuda_of(o), embed_backward(cuda_of(o), of, ids, dy, dtable, dposition, add, scratch));
 }
 
-static tess_status loss(const cuda_ops *c, const ops_row_loss *l, ops_loss *out, ops_cuda_row_loss *losses) {
-    OPS_TRY(OPS_LAUNCH(c, cross_entropy, ops_blocks_rows(l->dlogits ? l->rows : l->count), .logits = l->logits,
-                       .labels = l->labels, .losses = losses, .slopes = l->dlogits, .rows = l->count,
-                       .classes = l->classes, .all = l->rows, .mean = l->count ? (float)(1.0 / (double)l->count) : 0,
-                       .half = c->base.bf16));
-    return OPS_LAUNCH(c, loss_sum, 1, .losses = losses, .out = (ops_cuda_loss *)out, .rows = l->count);
+static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                                int32_t *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), tokens, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
+                                      .elems = samples * time, .time = time, .stride = stride));
 }
-static tess_status layer_loss(ops *o, const ops_row_loss *l, ops_loss *out, void *scratch) {
-    OPS_INSIDE(cuda_of(o), loss(cuda_of(o), l, out, scratch));
+
+/* ---- the loss ------------------------------------------------------------------------------------ */
+static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
+    ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->dlogits, .stats = l->stats };
+    a.losses = l->losses ? (ops_cuda_row_loss *)l->losses + l->first : NULL;
+    a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
+    a.half = o->bf16;
+    return a;
+}
+
+static tess_status loss_slopes(const cuda_ops *c, const ops_row_loss *l) {
+    ops_args_loss a = loss_args(&c->base, l);
+    return ops_cuda_launch(c, OPS_KERNEL_loss_slopes, &a, ops_blocks_threads(l->rows * (l->pitch / 8)));
+}
+static tess_status layer_loss_slopes(ops *o, const ops_row_loss *l) {
+    OPS_INSIDE(cuda_of(o), loss_slopes(cuda_of(o), l));
+}
+
+static tess_status loss(const cuda_ops *c, const ops_row_loss *l) {
+    ops_args_loss a = loss_args(&c->base, l);
+    a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
+    if (a.tile_rows) {
+        uint64_t rows = l->dlogits ? l->rows : l->count;
+        return ops_cuda_launch(c, OPS_KERNEL_loss_tile, &a, (rows + a.tile_rows - 1) / a.tile_rows);
+    }
+    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_loss_rows, &a, l->count));
+    return l->dlogits ? loss_slopes(c, l) : TESS_OK;
+}
+static tess_status layer_loss(ops *o, const ops_row_loss *l) {
+    OPS_INSIDE(cuda_of(o), loss(cuda_of(o), l));
+}
+
+static tess_status layer_loss_sum(ops *o, const void *losses, uint64_t rows, ops_loss *out) {
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), loss_sum, 1, .losses = losses, .out = (ops_cuda_loss *)out, .rows = rows));
 }
 
 const ops_layer_table ops_cuda_layer = {
@@ -231,5 +275,8 @@ const ops_layer_table ops_cuda_layer = {
     .embed = layer_embed,
     .embed_backward_need = embed_backward_need,
     .embed_backward = layer_embed_backward,
+    .tokens = layer_tokens,
     .loss = layer_loss,
+    .loss_slopes = layer_loss_slopes,
+    .loss_sum = layer_loss_sum,
 };

@@ -88,9 +88,10 @@ static inline decoder_part decoder_v(const decoder *d, int64_t rows) {
 }
 
 /* ---- decoder_build.c: sizes, operators, parameters, blocks ------------------------------------------ */
-extern const model_ops model_gpt2, model_llama;
-/** `gpt` on the CPU's operators; on others gpt.c has it. */
+/** On the CPU's operators; on others gpt.c has gpt and gpt2. */
 tess_status decoder_build(model *);
+/** Whether the options are those of a decoder; TESS_E_INVALID says with `name` what is wrong. */
+tess_status decoder_check(const model_options *, const char *name);
 void decoder_release(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */

@@ -304,14 +304,16 @@ void model_sequence_end(model *m) {
     d->sequence = NULL;
 }
 
-/* ---- gpt2 and llama ---------------------------------------------------------------------------------- */
+/* ---- llama; gpt.c has gpt and gpt2 ----------------------------------------------------------------------------------
+ */
 static tess_status build_on_cpu(model *m) {
     if (m->o->t->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED, "model %s runs on the CPU only; --device cuda has gpt", m->t->name);
+        return tess_fail(TESS_E_UNSUPPORTED, "model %s runs on the CPU only; --device cuda has gpt and gpt2",
+                         m->t->name);
     return decoder_build(m);
 }
 
-static tess_status check_shape(const model_options *o, const char *name) {
+tess_status decoder_check(const model_options *o, const char *name) {
     const model_decoder *d = &o->decoder;
     int32_t kv = d->kv_heads ? d->kv_heads : o->heads;
     if (o->layers < 1 || o->layers > 1000 || o->width < 1 || o->width > 65536)
@@ -329,24 +331,11 @@ static tess_status check_shape(const model_options *o, const char *name) {
     return TESS_OK;
 }
 
-static tess_status check_gpt2(const model_options *o) {
-    return check_shape(o, "gpt2");
-}
-
 static tess_status check_llama(const model_options *o) {
     int32_t size = o->decoder.head_size ? o->decoder.head_size : o->heads > 0 ? o->width / o->heads : 0;
-    OPS_TRY(check_shape(o, "llama"));
+    OPS_TRY(decoder_check(o, "llama"));
     return size % 2 ? tess_fail(TESS_E_INVALID, "llama: heads of %d elements, expected an even number", size) : TESS_OK;
 }
-
-const model_ops model_gpt2 = {
-    .name = "gpt2",
-    .defaults = { .batch = 4, .layers = 4, .heads = 4, .width = 128, .context = 64 },
-    .optimizer_groups = 2,
-    .check = check_gpt2,
-    .build = build_on_cpu,
-    .release = decoder_release,
-};
 
 const model_ops model_llama = {
     .name = "llama",

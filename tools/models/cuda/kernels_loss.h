@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The loss of a chunk of rows, and the gradient of the logits. Short rows stay with their block, so that logits are
+ * read once and their gradient written once. Of long ones the loss is one reading with a running maximum and sum, a
+ * block to a row, and the gradient another. */
+#ifndef TESS_MODELS_CUDA_KERNELS_LOSS_H
+#define TESS_MODELS_CUDA_KERNELS_LOSS_H
+#include "kernels_tile.h"
+
+typedef struct { /* as ops_loss */
+    double loss;
+    uint64_t correct, count, reserved;
+} ops_cuda_loss;
+typedef struct {
+    double loss;
+    uint64_t correct;
+} ops_cuda_row_loss;
+
+typedef struct {
+    const float *logits;
+    const int32_t *labels;
+    ops_cuda_row_loss *losses;
+    float *stats;                       /* of each row the maximum and 1 / the sum; null: not wanted */
+    void *slopes;                       /* null: not wanted */
+    uint64_t rows, all, classes, pitch; /* rows: those that count, of `all` */
+    float mean;
+    int32_t half;
+    uint32_t tile_rows;
+} ops_args_loss;
+typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows, ops_args_loss_slopes;
+
+/* The gradient of eight logits of row r, from column c on. */
+TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, const float *x, float most, float over) {
+    float d[8];
+    uint64_t label = r < a->rows ? (uint64_t)a->labels[r] : 0;
+    for (uint64_t k = 0; k < 8; k++)
+        d[k] = r < a->rows ? (ops_exp(x[k] - most) * over - (c + k == label ? 1.0f : 0.0f)) * a->mean : 0;
+    ops_put_eight(a->slopes, r * a->pitch + c, a->classes - c, a->half, 1, d);
+}
+
+/* ---- short rows: as many to a block as it keeps ---------------------------------------------------- */
+/* A lane's greatest logit, the first of equals. */
+TESS_FN void ops_loss_lane_most(const float *row, uint64_t classes, uint32_t lane, double *most, double *best) {
+    uint64_t at = lane;
+    for (uint64_t c = lane + OPS_LANES; c < classes; c += OPS_LANES)
+        at = row[c] > row[at] ? c : at;
+    *most = lane < classes ? (double)row[at] : -INFINITY;
+    *best = (double)at;
+}
+/* The place of a row's greatest among its lanes'. */
+TESS_FN uint32_t ops_loss_winner(const double *most, const double *best) {
+    uint32_t winner = 0;
+    for (uint32_t i = 1; i < OPS_LANES; i++)
+        if (most[i] > most[winner] || (most[i] == most[winner] && best[i] < best[winner]))
+            winner = i;
+    return winner;
+}
+
+OPS_BODY(loss_tile) {
+    uint64_t eights = (a->classes + 7) / 8, pitch = ops_tile_pitch(a->classes);
+    uint64_t begin = (uint64_t)block * a->tile_rows;
+    float *tile = (float *)ops_tile(room);
+    if (phase == 0) {
+        OPS_TILE_EACH(i, a->tile_rows, eights) {
+            uint64_t within = i / eights, c = i % eights * 8, r = begin + within;
+            float x[8];
+            if (r < a->rows) {
+                ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, 0, 1, x);
+                ops_put_eight(tile, within * pitch + c, 8, 0, 1, x);
+            }
+        }
+        return;
+    }
+    if (phase == 4) {
+        OPS_TILE_EACH(i, a->slopes ? a->tile_rows : 0, eights) {
+            uint64_t within = i / eights, c = i % eights * 8, r = begin + within;
+            float x[8];
+            ops_get_eight(tile, within * pitch + c, 8, 0, 1, x);
+            if (r < a->all)
+                ops_loss_slopes(a, r, c, x, (float)room[OPS_BLOCK + within * OPS_LANES],
+                                (float)room[OPS_BLOCK + within * OPS_LANES + 1]);
+        }
+        return;
+    }
+    uint32_t lane = thread % OPS_LANES, within = thread / OPS_LANES;
+    uint64_t r = begin + within;
+    const double *lanes = room + within * OPS_LANES;
+    if (within >= a->tile_rows || r >= a->rows)
+        return;
+    const float *row = tile + within * pitch;
+    if (phase == 1) {
+        ops_loss_lane_most(row, a->classes, lane, &room[thread], &room[OPS_BLOCK + thread]);
+        return;
+    }
+    uint32_t winner = ops_loss_winner(lanes, lanes + OPS_BLOCK);
+    float most = (float)lanes[winner];
+    if (phase == 2) {
+        double sum = 0;
+        for (uint64_t c = lane; c < a->classes; c += OPS_LANES)
+            sum += (double)ops_exp(row[c] - most);
+        room[2 * OPS_BLOCK + thread] = sum;
+        return;
+    }
+    if (lane)
+        return;
+    uint64_t label = (uint64_t)a->labels[r];
+    double sum = ops_add_lanes(room + 2 * OPS_BLOCK, within);
+    a->losses[r].loss = (double)most - (double)row[label] + log(sum);
+    a->losses[r].correct = (uint64_t)lanes[OPS_BLOCK + winner] == label;
+    if (a->stats)
+        a->stats[2 * r] = most, a->stats[2 * r + 1] = (float)(1.0 / sum);
+    room[OPS_BLOCK + thread] = (double)most;
+    room[OPS_BLOCK + thread + 1] = (double)(float)(1.0 / sum);
+}
+
+/* ---- long rows: a block to each -------------------------------------------------------------------- */
+typedef struct { /* of some logits; sum: of the exponentials against the maximum; 0: there were none */
+    double sum;
+    float most;
+    uint32_t best;
+} ops_online;
+
+TESS_FN void ops_online_add(ops_online *o, const float *x, uint64_t c, uint64_t n) {
+    float most = x[0];
+    uint32_t best = 0;
+    for (uint32_t k = 1; k < 8; k++)
+        if (k < n && x[k] > most)
+            most = x[k], best = k;
+    if (!(o->sum > 0) || most > o->most) {
+        o->sum = o->sum > 0 ? o->sum * (double)ops_exp(o->most - most) : 0;
+        o->most = most, o->best = (uint32_t)c + best;
+    }
+    for (uint32_t k = 0; k < 8; k++)
+        o->sum += k < n ? (double)ops_exp(x[k] - o->most) : 0;
+}
+TESS_FN ops_online ops_online_join(ops_online x, ops_online y) {
+    if (!(y.sum > 0))
+        return x;
+    if (!(x.sum > 0))
+        return y;
+    ops_online o = y.most > x.most || (y.most == x.most && y.best < x.best) ? y : x;
+    o.sum = x.sum * (double)ops_exp(x.most - o.most) + y.sum * (double)ops_exp(y.most - o.most);
+    return o;
+}
+/* In a block's room: three numbers for each thread. */
+TESS_FN void ops_online_put(double *room, uint32_t at, ops_online o) {
+    room[at] = o.sum, room[OPS_BLOCK + at] = (double)o.most, room[2 * OPS_BLOCK + at] = (double)o.best;
+}
+TESS_FN ops_online ops_online_at(const double *room, uint32_t at) {
+    ops_online o = { room[at], (float)room[OPS_BLOCK + at], (uint32_t)room[2 * OPS_BLOCK + at] };
+    return o;
+}
+TESS_FN ops_online ops_online_over(const double *room, uint32_t first, uint32_t n, uint32_t apart) {
+    ops_online o = ops_online_at(room, first);
+    for (uint32_t i = 1; i < n; i++)
+        o = ops_online_join(o, ops_online_at(room, first + i * apart));
+    return o;
+}
+
+OPS_BODY(loss_rows) {
+    ops_online o = { 0, 0, 0 };
+    uint64_t r = block;
+    if (phase == 0) {
+        for (uint64_t c = (uint64_t)thread * 8; c < a->classes; c += OPS_BLOCK * 8) {
+            float x[8];
+            ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, 0, 1, x);
+            ops_online_add(&o, x, c, a->classes - c);
+        }
+        ops_online_put(room, thread, o);
+    } else if (phase == 1 && thread < OPS_LANES) {
+        o = ops_online_over(room, thread * OPS_LANES, OPS_LANES, 1);
+        ops_online_put(room, thread * OPS_LANES, o);
+    } else if (phase == 2 && thread == 0) {
+        uint64_t label = (uint64_t)a->labels[r];
+        o = ops_online_over(room, 0, OPS_LANES, OPS_LANES);
+        a->losses[r].loss = (double)o.most - (double)a->logits[r * a->pitch + label] + log(o.sum);
+        a->losses[r].correct = o.best == label;
+        if (a->stats)
+            a->stats[2 * r] = o.most, a->stats[2 * r + 1] = (float)(1.0 / o.sum);
+    }
+}
+
+OPS_BODY(loss_slopes) {
+    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, eights = a->pitch / 8, r = ops_div(i, eights);
+    uint64_t c = ops_mod(i, eights) * 8;
+    float x[8] = { 0 };
+    OPS_ONE_PHASE;
+    if (r >= a->all)
+        return;
+    if (r < a->rows)
+        ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, 0, 1, x);
+    ops_loss_slopes(a, r, c, x, r < a->rows ? a->stats[2 * r] : 0, r < a->rows ? a->stats[2 * r + 1] : 0);
+}
+#endif

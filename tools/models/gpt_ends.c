@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The first block and the last of gpt and gpt2 on a device. The head works by chunks of rows, so that the logits of a
+ * large vocabulary never exist whole: forward makes the losses, and backward makes a chunk's logits again, with the
+ * maxima and sums that forward kept. Where one chunk has all rows, forward makes the gradient of the logits beside the
+ * loss, and keeps that. */
+#include "gpt.h"
+#include <tessera/tessera.h>
+
+#include <stdio.h>
+
+enum { LEAST_ROWS = 1024 /* of a chunk: each reads and writes the whole gradient of the matrix */ };
+
+/* ---- the batch ----------------------------------------------------------------------------------- */
+static tess_status call_check(const model *m, const tess_block_call *call) {
+    const model_batch *batch = model__batch(m, call);
+    const char *name = m->t->name;
+    uint32_t rows = (uint32_t)gpt_of(m)->rows.rows;
+    if (call->compute_dtype != m->options.precision)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s: parameters come in dtype %u, the model was made for %u", name,
+                         call->compute_dtype, m->options.precision);
+    if (batch->count > rows)
+        return tess_fail(TESS_E_DATA, "%s: %u target positions in a batch of %u", name, batch->count, rows);
+    if (batch->want_logits && batch->logits_row >= rows)
+        return tess_fail(TESS_E_DATA, "%s: logits of position %u in a batch of %u", name, batch->logits_row, rows);
+    return TESS_OK;
+}
+
+tess_status gpt_check_batch(const model *m, const void *batch) {
+    const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
+    int64_t n = (int64_t)m->options.batch * (m->options.context + 1);
+    if (!m->is_native || gpt_of(m)->bytes)
+        return TESS_OK;
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (uint64_t)tokens[i] >= gpt_of(m)->vocabulary)
+            return tess_fail(TESS_E_DATA, "%s: token %d in a batch, expected 0 to %llu", m->t->name, tokens[i],
+                             (unsigned long long)gpt_of(m)->vocabulary - 1);
+    return TESS_OK;
+}
+
+/* The tokens at positions shift … of each sample. */
+static tess_status ids_of(const model *m, const void *batch, int32_t shift, int32_t *out) {
+    const uint8_t *text = (const uint8_t *)batch + sizeof(model_batch) + shift;
+    const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch) + shift;
+    uint64_t time = (uint64_t)m->options.context, samples = (uint64_t)m->options.batch;
+    if (gpt_of(m)->bytes)
+        return m->o->t->ids(m->o, text, samples, time, time + 1, out);
+    return gpt_of(m)->t->tokens(m->o, tokens, samples, time, time + 1, out);
+}
+
+/* ---- embed ---------------------------------------------------------------------------------------- */
+static tess_status embed_forward(void *user, const tess_block_call *call) {
+    model *m = user;
+    int32_t *ids = call->scratch;
+    ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    OPS_TRY(call_check(m, call));
+    OPS_TRY(ids_of(m, call->batch, 0, ids));
+    return gpt_of(m)->t->embed(m->o, &gpt_of(m)->rows, ids, call->params[0], call->params[1], &drop, call->output);
+}
+
+/* Positions behind the context have no gradient, which is 0 where it is stored. */
+static tess_status clear_positions(const model *m, float *dposition) {
+    const gpt *g = m->own;
+    uint64_t done = g->rows.time * g->rows.width, all = g->positions * g->rows.width;
+    if (!dposition || !m->stores_grads || done == all)
+        return TESS_OK;
+    return m->o->t->zero(m->o, dposition + done, (all - done) * sizeof(float));
+}
+
+static tess_status embed_backward(void *user, const tess_block_call *call) {
+    model *m = user;
+    gpt *g = m->own;
+    char *at = call->scratch;
+    int32_t *ids = gpt_cut(&at, g->ids_bytes);
+    void *room = gpt_cut(&at, gpt_has_dropout(m, call) ? g->row_bytes : 0);
+    const void *dy;
+    ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
+    OPS_TRY(ids_of(m, call->batch, 0, ids));
+    OPS_TRY(clear_positions(m, call->grads[1]));
+    return g->t->embed_backward(m->o, &g->rows, ids, dy, call->grads[0], call->grads[1], !m->stores_grads, at);
+}
+
+/* ---- head ------------------------------------------------------------------------------------------ */
+enum { LNF_W, LNF_B, HEAD_W };
+
+static int keeps_gradient(const gpt *g) {
+    return g->head_rows == g->rows.rows;
+}
+
+typedef struct {
+    const model *m;
+    const gpt *g;
+    const tess_block_call *call;
+    void *dlogits;    /* of a chunk */
+    float *stats;     /* of the normalisation */
+    float *row_stats; /* of the logits; kept where the gradient is not */
+    float *logits;    /* of a chunk */
+    char *normal, *d; /* of all rows; d: the gradient of `normal` */
+    int32_t *targets;
+    void *losses;
+    void *inner;
+} head;
+
+static uint64_t logits_bytes(const gpt *g) {
+    return g->head_rows * g->pitch * sizeof(float);
+}
+static uint64_t dlogits_bytes(const model *m) {
+    return gpt_factors(m, gpt_of(m)->head_rows * gpt_of(m)->pitch);
+}
+
+static char *cut_kept(const model *m, head *h, char *kept) {
+    const gpt *g = m->own;
+    h->stats = gpt_cut(&kept, g->stats_bytes);
+    if (keeps_gradient(g))
+        h->dlogits = gpt_cut(&kept, dlogits_bytes(m));
+    else
+        h->row_stats = gpt_cut(&kept, g->stats_bytes);
+    return kept;
+}
+
+/* An evaluation keeps nothing, and has the normalisation's in scratch. */
+static head forward_head(const model *m, const tess_block_call *call, void *scratch) {
+    const gpt *g = m->own;
+    head h = { .m = m, .g = g, .call = call };
+    char *at = scratch;
+    h.stats = gpt_cut(&at, g->stats_bytes);
+    h.logits = gpt_cut(&at, logits_bytes(g));
+    h.normal = gpt_cut(&at, g->row_bytes);
+    h.targets = gpt_cut(&at, g->ids_bytes);
+    h.losses = gpt_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
+    h.row_stats = gpt_cut(&at, g->stats_bytes);
+    h.inner = at;
+    if (call && call->saved)
+        cut_kept(m, &h, call->saved);
+    return h;
+}
+
+static head backward_head(const model *m, const tess_block_call *call, void *scratch) {
+    const gpt *g = m->own;
+    int again = !keeps_gradient(g);
+    head h = { .m = m, .g = g, .call = call };
+    char *at = scratch;
+    h.normal = gpt_cut(&at, g->row_bytes);
+    h.d = gpt_cut(&at, g->row_bytes);
+    h.logits = gpt_cut(&at, again ? logits_bytes(g) : 0);
+    h.dlogits = gpt_cut(&at, again ? dlogits_bytes(m) : 0);
+    h.targets = gpt_cut(&at, again ? g->ids_bytes : 0);
+    h.inner = at;
+    if (call)
+        cut_kept(m, &h, call->saved);
+    return h;
+}
+
+static tess_status normalise(const head *h) {
+    const void *const *w = h->call->params;
+    ops_norm n = { .of = h->g->rows, .x = h->call->input, .w = w[LNF_W], .b = w[LNF_B], .y = h->normal };
+    n.stats = h->stats;
+    return h->g->t->norm(h->m->o, &n);
+}
+
+/* ---- a chunk: rows `first` … ----- */
+static uint64_t rows_from(const gpt *g, uint64_t first) {
+    return g->rows.rows - first < g->head_rows ? g->rows.rows - first : g->head_rows;
+}
+
+static void *factor_row(const head *h, char *x, uint64_t row) {
+    return x + gpt_factors(h->m, row * h->g->rows.width);
+}
+
+static tess_status logits_of(const head *h, uint64_t first) {
+    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->vocabulary };
+    f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->call->params[HEAD_W];
+    f.y = h->logits, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = f.wide = 1;
+    return h->g->t->product(h->m->o, &f, h->inner);
+}
+
+static ops_row_loss loss_of(const head *h, uint64_t first) {
+    uint64_t count = model__batch(h->m, h->call)->count, rows = rows_from(h->g, first);
+    ops_row_loss l = { .logits = h->logits, .labels = h->targets + first, .dlogits = h->dlogits, .rows = rows };
+    l.stats = h->row_stats ? h->row_stats + 2 * first : NULL;
+    l.classes = h->g->vocabulary, l.pitch = h->g->pitch;
+    l.count = count < first ? 0 : count - first < rows ? count - first : rows;
+    l.mean = count ? (float)(1.0 / (double)count) : 0;
+    return l;
+}
+
+static tess_status input_gradient(const head *h, uint64_t first) {
+    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->rows.width };
+    f.depth = (int64_t)h->g->vocabulary, f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch;
+    f.b = h->call->params[HEAD_W], f.y = factor_row(h, h->d, first);
+    return h->g->t->product(h->m->o, &f, h->inner);
+}
+
+/* The matrix of the embedding has a gradient of its own, behind this one; other chunks are added to the first. */
+static tess_status weight_gradient(const head *h, uint64_t first) {
+    ops_factors f = { .rows = (int64_t)h->g->vocabulary, .columns = (int64_t)h->g->rows.width };
+    f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
+    f.b = factor_row(h, h->normal, first), f.y = h->call->grads[HEAD_W], f.wide = 1;
+    f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
+    return f.y ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
+}
+
+/* ---- forward ----- */
+static tess_status copy_logits(const head *h, uint64_t first) {
+    const model_batch *batch = model__batch(h->m, h->call);
+    uint64_t row = batch->logits_row - first;
+    if (!batch->want_logits || batch->logits_row < first || row >= rows_from(h->g, first))
+        return TESS_OK;
+    return h->m->o->t->copy(h->m->o, h->logits + row * h->g->pitch, lm_logits(h->call->output),
+                            h->g->vocabulary * sizeof(float));
+}
+
+static tess_status chunk_forward(const head *h, uint64_t first) {
+    ops_row_loss l = loss_of(h, first);
+    l.losses = h->losses, l.first = first;
+    OPS_TRY(logits_of(h, first));
+    OPS_TRY(copy_logits(h, first));
+    return h->g->t->loss(h->m->o, &l);
+}
+
+static tess_status head_forward(void *user, const tess_block_call *call) {
+    model *m = user;
+    head h = forward_head(m, call, call->scratch);
+    OPS_TRY(normalise(&h));
+    OPS_TRY(m->o->t->zero(m->o, call->output, m->desc.result_bytes));
+    OPS_TRY(ids_of(m, call->batch, 1, h.targets));
+    for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
+        OPS_TRY(chunk_forward(&h, first));
+    return h.g->t->loss_sum(m->o, h.losses, model__batch(m, call)->count, model__loss(call));
+}
+
+/* ---- backward ----- */
+static tess_status chunk_backward(const head *h, uint64_t first) {
+    ops_row_loss l = loss_of(h, first);
+    OPS_TRY(logits_of(h, first));
+    OPS_TRY(h->g->t->loss_slopes(h->m->o, &l));
+    OPS_TRY(input_gradient(h, first));
+    return weight_gradient(h, first);
+}
+
+static tess_status norm_backward(const head *h) {
+    const tess_block_call *call = h->call;
+    const void *const *w = call->params;
+    ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = w[LNF_W], .b = w[LNF_B], .dy = h->d };
+    n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
+    return h->g->t->norm_backward(h->m->o, &n);
+}
+
+static tess_status head_backward(void *user, const tess_block_call *call) {
+    model *m = user;
+    head h = backward_head(m, call, call->scratch);
+    if (keeps_gradient(h.g)) {
+        OPS_TRY(input_gradient(&h, 0));
+        OPS_TRY(norm_backward(&h));
+        OPS_TRY(weight_gradient(&h, 0));
+    } else {
+        OPS_TRY(normalise(&h));
+        OPS_TRY(ids_of(m, call->batch, 1, h.targets));
+        for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
+            OPS_TRY(chunk_backward(&h, first));
+        OPS_TRY(norm_backward(&h));
+    }
+    ops_columns of = { .x = call->input, .dy = h.d, .stats = h.stats, .width = h.g->rows.width };
+    of.dw = call->grads[LNF_W], of.db = call->grads[LNF_B];
+    return h.g->t->columns(m->o, &of, 1, h.g->rows.rows, !m->stores_grads, h.inner);
+}
+
+/* ---- building --------------------------------------------------------------------------------------- */
+tess_status gpt_add_param(model *m, const char *module, const char *leaf, int64_t rows, int64_t columns, uint32_t init,
+                          double scale) {
+    char name[MODEL_NAME];
+    snprintf(name, sizeof name, "%s.%s", module, leaf);
+    return model__add_param(m, name, (const int64_t[MODEL_DIMS]){ rows, columns }, init, (float)scale);
+}
+
+tess_status gpt_build_embed(model *m) {
+    gpt *g = m->own;
+    model_block b = { .name = "embed", .user = m };
+    b.output_bytes = gpt_factors(m, g->rows.rows * g->rows.width);
+    b.forward_scratch_bytes = g->ids_bytes;
+    b.backward_scratch_bytes =
+        g->ids_bytes + (m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
+    b.forward = embed_forward;
+    b.backward = embed_backward;
+    OPS_TRY(gpt_add_param(m, "embed", "wte.weight", (int64_t)g->vocabulary, m->options.width, MODEL_NORMAL, 0.02));
+    OPS_TRY(gpt_add_param(m, "embed", "wpe.weight", (int64_t)g->positions, m->options.width, MODEL_NORMAL, 0.02));
+    return model__add_block(m, &b);
+}
+
+/* As many rows as fit into what a layer's backward takes in any case, whose memory a step's peak has; but at least
+ * LEAST_ROWS. */
+static void choose_rows(const model *m, uint64_t layer_scratch) {
+    gpt *g = m->own;
+    uint64_t row = g->pitch * sizeof(float) + gpt_factors(m, g->pitch), fit = layer_scratch / row / 64 * 64;
+    fit = fit < LEAST_ROWS ? LEAST_ROWS : fit;
+    fit = m->options.head_rows ? (uint64_t)m->options.head_rows : fit;
+    g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
+}
+
+/* Workspace of the head's three products of a chunk, and what the sums over columns need. */
+static ops_scratch need_head(const gpt *g) {
+    int64_t rows = (int64_t)g->head_rows, vocabulary = (int64_t)g->vocabulary, width = (int64_t)g->rows.width;
+    ops_scratch need;
+    need.forward_bytes = need.backward_bytes = g->t->product_need(rows, vocabulary, width);
+    need.backward_bytes = gpt_most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
+    return need;
+}
+
+tess_status gpt_build_head(model *m, uint64_t layer_scratch) {
+    gpt *g = m->own;
+    head kept = { 0 };
+    model_block b = { .name = "head", .output_bytes = sizeof(model_result) + g->vocabulary * sizeof(float), .user = m };
+    g->pitch = (g->vocabulary + 7) / 8 * 8;
+    choose_rows(m, layer_scratch);
+    ops_scratch need = need_head(g);
+    b.saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
+    b.forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;
+    b.backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
+    b.forward = head_forward;
+    b.backward = head_backward;
+    OPS_TRY(gpt_add_param(m, "head", "ln_f.weight", m->options.width, 0, MODEL_CONSTANT, 1));
+    OPS_TRY(gpt_add_param(m, "head", "ln_f.bias", m->options.width, 0, MODEL_CONSTANT, 0));
+    if (m->options.untied)
+        OPS_TRY(gpt_add_param(m, "head", "weight", (int64_t)g->vocabulary, m->options.width, MODEL_NORMAL, 0.02));
+    else
+        OPS_TRY(model__add_alias(m, "head.weight", "embed.wte.weight"));
+    return model__add_block(m, &b);
+}
