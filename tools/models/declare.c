@@ -110,7 +110,7 @@ static uint64_t repeats(const model *m, const void *batch) {
 /* The header of a batch is the host's affair: sizes of what to launch depend on it. */
 tess_status model_run_late(tess *t, model *m, const tess_run_options *options) {
     tess_run_options o = *options;
-    if (m->t->check_batch && o.batch)
+    if (m->o->t->mem != TESS_MEM_HOST && m->t->check_batch && o.batch)
         OPS_TRY(m->t->check_batch(m, o.batch));
     m->host_batch = m->o->t->mem == TESS_MEM_HOST ? NULL : o.batch;
     o.repeat = repeats(m, o.batch);

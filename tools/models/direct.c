@@ -268,11 +268,10 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
     call.step = step;
     call.microbatch = microbatch;
     call.threads = d->m->options.threads;
-    if (d->m->t->check_batch)
-        OPS_TRY(d->m->t->check_batch(d->m, batch));
     OPS_TRY(round_params(d));
     d->m->host_batch = NULL;
     if (!on_host(d)) {
+        OPS_TRY(d->m->t->check_batch ? d->m->t->check_batch(d->m, batch) : TESS_OK);
         d->m->host_batch = batch;
         call.batch = d->batch;
         OPS_TRY(d->m->o->t->upload(d->m->o, batch, d->batch, desc->input_bytes));

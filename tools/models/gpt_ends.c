@@ -6,64 +6,49 @@
 #include "gpt.h"
 #include <tessera/tessera.h>
 
-#include <stdio.h>
-
 enum { LEAST_ROWS = 1024 /* of a chunk: each reads and writes the whole gradient of the matrix */ };
 
-/* ---- the batch ----------------------------------------------------------------------------------- */
+/* ---- embed ---------------------------------------------------------------------------------------- */
 static tess_status call_check(const model *m, const tess_block_call *call) {
-    const model_batch *batch = model__batch(m, call);
-    const char *name = m->t->name;
-    uint32_t rows = (uint32_t)gpt_of(m)->rows.rows;
     if (call->compute_dtype != m->options.precision)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s: parameters come in dtype %u, the model was made for %u", name,
+        return tess_fail(TESS_E_UNSUPPORTED, "%s: parameters come in dtype %u, the model was made for %u", m->t->name,
                          call->compute_dtype, m->options.precision);
-    if (batch->count > rows)
-        return tess_fail(TESS_E_DATA, "%s: %u target positions in a batch of %u", name, batch->count, rows);
-    if (batch->want_logits && batch->logits_row >= rows)
-        return tess_fail(TESS_E_DATA, "%s: logits of position %u in a batch of %u", name, batch->logits_row, rows);
-    return TESS_OK;
-}
-
-tess_status gpt_check_batch(const model *m, const void *batch) {
-    const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
-    int64_t n = (int64_t)m->options.batch * (m->options.context + 1);
-    if (!m->is_native || gpt_of(m)->bytes)
-        return TESS_OK;
-    for (int64_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || (uint64_t)tokens[i] >= gpt_of(m)->vocabulary)
-            return tess_fail(TESS_E_DATA, "%s: token %d in a batch, expected 0 to %llu", m->t->name, tokens[i],
-                             (unsigned long long)gpt_of(m)->vocabulary - 1);
     return TESS_OK;
 }
 
 /* The tokens at positions shift … of each sample. */
 static tess_status ids_of(const model *m, const void *batch, int32_t shift, int32_t *out) {
-    const uint8_t *text = (const uint8_t *)batch + sizeof(model_batch) + shift;
-    const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch) + shift;
-    uint64_t time = (uint64_t)m->options.context, samples = (uint64_t)m->options.batch;
-    if (gpt_of(m)->bytes)
-        return m->o->t->ids(m->o, text, samples, time, time + 1, out);
-    return gpt_of(m)->t->tokens(m->o, tokens, samples, time, time + 1, out);
+    const decoder *d = m->own;
+    uint64_t samples = (uint64_t)d->batch, time = (uint64_t)d->time;
+    if (d->bytes)
+        return m->o->t->ids(m->o, gpt_text((void *)(uintptr_t)batch) + shift, samples, time, time + 1, out);
+    return gpt_of(m)->t->tokens(m->o, lm_tokens((void *)(uintptr_t)batch) + shift, samples, time, time + 1, out);
 }
 
-/* ---- embed ---------------------------------------------------------------------------------------- */
+/* The table of positions, which Llama does not have. */
+static int has_positions(const model *m) {
+    return !gpt_of(m)->d.llama;
+}
+
 static tess_status embed_forward(void *user, const tess_block_call *call) {
     model *m = user;
     int32_t *ids = call->scratch;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     OPS_TRY(call_check(m, call));
     OPS_TRY(ids_of(m, call->batch, 0, ids));
-    return gpt_of(m)->t->embed(m->o, &gpt_of(m)->rows, ids, call->params[0], call->params[1], &drop, call->output);
+    return gpt_of(m)->t->embed(m->o, &gpt_of(m)->rows, ids, call->params[0], has_positions(m) ? call->params[1] : NULL,
+                               &drop, call->output);
 }
 
-/* Positions behind the context have no gradient, which is 0 where it is stored. */
-static tess_status clear_positions(const model *m, float *dposition) {
-    const gpt *g = m->own;
-    uint64_t done = g->rows.time * g->rows.width, all = g->positions * g->rows.width;
-    if (!dposition || !m->stores_grads || done == all)
-        return TESS_OK;
-    return m->o->t->zero(m->o, dposition + done, (all - done) * sizeof(float));
+/* Kernels add to the table, and store the positions that a batch has. */
+static tess_status clear_grads(const model *m, float *dtable, float *dposition) {
+    const decoder *d = m->own;
+    int64_t positions = m->options.decoder.positions, behind = positions > d->time ? positions - d->time : 0;
+    if (m->stores_grads && m->options.untied && dtable)
+        OPS_TRY(m->o->t->zero(m->o, dtable, (uint64_t)(d->vocabulary * d->width) * sizeof *dtable));
+    if (m->stores_grads && dposition && behind)
+        return m->o->t->zero(m->o, dposition + d->time * d->width, (uint64_t)(behind * d->width) * sizeof *dposition);
+    return TESS_OK;
 }
 
 static tess_status embed_backward(void *user, const tess_block_call *call) {
@@ -73,15 +58,27 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     int32_t *ids = gpt_cut(&at, g->ids_bytes);
     void *room = gpt_cut(&at, gpt_has_dropout(m, call) ? g->row_bytes : 0);
     const void *dy;
+    float *dtable = call->grads[0], *dposition = has_positions(m) ? call->grads[1] : NULL;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    if (!dtable && !dposition)
+        return TESS_OK;
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
     OPS_TRY(ids_of(m, call->batch, 0, ids));
-    OPS_TRY(clear_positions(m, call->grads[1]));
-    return g->t->embed_backward(m->o, &g->rows, ids, dy, call->grads[0], call->grads[1], !m->stores_grads, at);
+    OPS_TRY(clear_grads(m, dtable, dposition));
+    return g->t->embed_backward(m->o, &g->rows, ids, dy, dtable, dposition, !m->stores_grads, at);
 }
 
 /* ---- head ------------------------------------------------------------------------------------------ */
-enum { LNF_W, LNF_B, HEAD_W };
+/* The parameters of the head: the normalisation's gain, in GPT-2 its shift, the matrix. */
+static int32_t head_shift(const model *m) {
+    return gpt_of(m)->d.llama ? -1 : 1;
+}
+static int32_t head_matrix(const model *m) {
+    return gpt_of(m)->d.llama ? 1 : 2;
+}
+static const void *head_param(const tess_block_call *call, int32_t at) {
+    return at < 0 ? NULL : call->params[at];
+}
 
 static int keeps_gradient(const gpt *g) {
     return g->head_rows == g->rows.rows;
@@ -105,7 +102,7 @@ static uint64_t logits_bytes(const gpt *g) {
     return g->head_rows * g->pitch * sizeof(float);
 }
 static uint64_t dlogits_bytes(const model *m) {
-    return gpt_factors(m, gpt_of(m)->head_rows * gpt_of(m)->pitch);
+    return gpt_of(m)->head_rows * gpt_of(m)->pitch * gpt_of(m)->d.elem;
 }
 
 static char *cut_kept(const model *m, head *h, char *kept) {
@@ -152,9 +149,9 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
 }
 
 static tess_status normalise(const head *h) {
-    const void *const *w = h->call->params;
-    ops_norm n = { .of = h->g->rows, .x = h->call->input, .w = w[LNF_W], .b = w[LNF_B], .y = h->normal };
-    n.stats = h->stats;
+    ops_norm n = { .of = h->g->rows, .x = h->call->input, .w = h->call->params[0], .y = h->normal };
+    n.b = head_param(h->call, head_shift(h->m)), n.stats = h->stats;
+    n.eps = h->g->eps, n.about_zero = h->g->d.llama;
     return h->g->t->norm(h->m->o, &n);
 }
 
@@ -164,12 +161,13 @@ static uint64_t rows_from(const gpt *g, uint64_t first) {
 }
 
 static void *factor_row(const head *h, char *x, uint64_t row) {
-    return x + gpt_factors(h->m, row * h->g->rows.width);
+    return x + row * h->g->rows.width * h->g->d.elem;
 }
 
 static tess_status logits_of(const head *h, uint64_t first) {
-    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->vocabulary };
-    f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->call->params[HEAD_W];
+    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = h->g->d.vocabulary };
+    f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first),
+    f.b = h->call->params[head_matrix(h->m)];
     f.y = h->logits, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = f.wide = 1;
     return h->g->t->product(h->m->o, &f, h->inner);
 }
@@ -178,7 +176,7 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
     uint64_t count = model__batch(h->m, h->call)->count, rows = rows_from(h->g, first);
     ops_row_loss l = { .logits = h->logits, .labels = h->targets + first, .dlogits = h->dlogits, .rows = rows };
     l.stats = h->row_stats ? h->row_stats + 2 * first : NULL;
-    l.classes = h->g->vocabulary, l.pitch = h->g->pitch;
+    l.classes = (uint64_t)h->g->d.vocabulary, l.pitch = h->g->pitch;
     l.count = count < first ? 0 : count - first < rows ? count - first : rows;
     l.mean = count ? (float)(1.0 / (double)count) : 0;
     return l;
@@ -186,16 +184,16 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
 
 static tess_status input_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->rows.width };
-    f.depth = (int64_t)h->g->vocabulary, f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch;
-    f.b = h->call->params[HEAD_W], f.y = factor_row(h, h->d, first);
+    f.depth = h->g->d.vocabulary, f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch;
+    f.b = h->call->params[head_matrix(h->m)], f.y = factor_row(h, h->d, first);
     return h->g->t->product(h->m->o, &f, h->inner);
 }
 
 /* The matrix of the embedding has a gradient of its own, behind this one; other chunks are added to the first. */
 static tess_status weight_gradient(const head *h, uint64_t first) {
-    ops_factors f = { .rows = (int64_t)h->g->vocabulary, .columns = (int64_t)h->g->rows.width };
+    ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
     f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
-    f.b = factor_row(h, h->normal, first), f.y = h->call->grads[HEAD_W], f.wide = 1;
+    f.b = factor_row(h, h->normal, first), f.y = h->call->grads[head_matrix(h->m)], f.wide = 1;
     f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
     return f.y ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
 }
@@ -207,7 +205,7 @@ static tess_status copy_logits(const head *h, uint64_t first) {
     if (!batch->want_logits || batch->logits_row < first || row >= rows_from(h->g, first))
         return TESS_OK;
     return h->m->o->t->copy(h->m->o, h->logits + row * h->g->pitch, lm_logits(h->call->output),
-                            h->g->vocabulary * sizeof(float));
+                            (uint64_t)h->g->d.vocabulary * sizeof(float));
 }
 
 static tess_status chunk_forward(const head *h, uint64_t first) {
@@ -240,8 +238,8 @@ static tess_status chunk_backward(const head *h, uint64_t first) {
 
 static tess_status norm_backward(const head *h) {
     const tess_block_call *call = h->call;
-    const void *const *w = call->params;
-    ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = w[LNF_W], .b = w[LNF_B], .dy = h->d };
+    ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = call->params[0], .dy = h->d };
+    n.b = head_param(call, head_shift(h->m)), n.about_zero = h->g->d.llama;
     n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
     return h->g->t->norm_backward(h->m->o, &n);
 }
@@ -261,29 +259,21 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
         OPS_TRY(norm_backward(&h));
     }
     ops_columns of = { .x = call->input, .dy = h.d, .stats = h.stats, .width = h.g->rows.width };
-    of.dw = call->grads[LNF_W], of.db = call->grads[LNF_B];
+    of.dw = call->grads[0], of.db = head_shift(m) < 0 ? NULL : call->grads[head_shift(m)];
     return h.g->t->columns(m->o, &of, 1, h.g->rows.rows, !m->stores_grads, h.inner);
 }
 
 /* ---- building --------------------------------------------------------------------------------------- */
-tess_status gpt_add_param(model *m, const char *module, const char *leaf, int64_t rows, int64_t columns, uint32_t init,
-                          double scale) {
-    char name[MODEL_NAME];
-    snprintf(name, sizeof name, "%s.%s", module, leaf);
-    return model__add_param(m, name, (const int64_t[MODEL_DIMS]){ rows, columns }, init, (float)scale);
-}
-
 tess_status gpt_build_embed(model *m) {
     gpt *g = m->own;
     model_block b = { .name = "embed", .user = m };
-    b.output_bytes = gpt_factors(m, g->rows.rows * g->rows.width);
+    b.output_bytes = (uint64_t)(g->d.rows * g->d.width) * g->d.elem;
     b.forward_scratch_bytes = g->ids_bytes;
     b.backward_scratch_bytes =
         g->ids_bytes + (m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
     b.forward = embed_forward;
     b.backward = embed_backward;
-    OPS_TRY(gpt_add_param(m, "embed", "wte.weight", (int64_t)g->vocabulary, m->options.width, MODEL_NORMAL, 0.02));
-    OPS_TRY(gpt_add_param(m, "embed", "wpe.weight", (int64_t)g->positions, m->options.width, MODEL_NORMAL, 0.02));
+    OPS_TRY(decoder_embed_params(m));
     return model__add_block(m, &b);
 }
 
@@ -291,7 +281,7 @@ tess_status gpt_build_embed(model *m) {
  * LEAST_ROWS. */
 static void choose_rows(const model *m, uint64_t layer_scratch) {
     gpt *g = m->own;
-    uint64_t row = g->pitch * sizeof(float) + gpt_factors(m, g->pitch), fit = layer_scratch / row / 64 * 64;
+    uint64_t row = g->pitch * (sizeof(float) + g->d.elem), fit = layer_scratch / row / 64 * 64;
     fit = fit < LEAST_ROWS ? LEAST_ROWS : fit;
     fit = m->options.head_rows ? (uint64_t)m->options.head_rows : fit;
     g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
@@ -299,7 +289,7 @@ static void choose_rows(const model *m, uint64_t layer_scratch) {
 
 /* Workspace of the head's three products of a chunk, and what the sums over columns need. */
 static ops_scratch need_head(const gpt *g) {
-    int64_t rows = (int64_t)g->head_rows, vocabulary = (int64_t)g->vocabulary, width = (int64_t)g->rows.width;
+    int64_t rows = (int64_t)g->head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
     ops_scratch need;
     need.forward_bytes = need.backward_bytes = g->t->product_need(rows, vocabulary, width);
     need.backward_bytes = gpt_most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
@@ -309,8 +299,9 @@ static ops_scratch need_head(const gpt *g) {
 tess_status gpt_build_head(model *m, uint64_t layer_scratch) {
     gpt *g = m->own;
     head kept = { 0 };
-    model_block b = { .name = "head", .output_bytes = sizeof(model_result) + g->vocabulary * sizeof(float), .user = m };
-    g->pitch = (g->vocabulary + 7) / 8 * 8;
+    model_block b = { .name = "head", .user = m };
+    b.output_bytes = sizeof(model_result) + (uint64_t)g->d.vocabulary * sizeof(float);
+    g->pitch = ((uint64_t)g->d.vocabulary + 7) / 8 * 8;
     choose_rows(m, layer_scratch);
     ops_scratch need = need_head(g);
     b.saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
@@ -318,11 +309,6 @@ tess_status gpt_build_head(model *m, uint64_t layer_scratch) {
     b.backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
     b.forward = head_forward;
     b.backward = head_backward;
-    OPS_TRY(gpt_add_param(m, "head", "ln_f.weight", m->options.width, 0, MODEL_CONSTANT, 1));
-    OPS_TRY(gpt_add_param(m, "head", "ln_f.bias", m->options.width, 0, MODEL_CONSTANT, 0));
-    if (m->options.untied)
-        OPS_TRY(gpt_add_param(m, "head", "weight", (int64_t)g->vocabulary, m->options.width, MODEL_NORMAL, 0.02));
-    else
-        OPS_TRY(model__add_alias(m, "head.weight", "embed.wte.weight"));
+    OPS_TRY(decoder_head_params(m));
     return model__add_block(m, &b);
 }

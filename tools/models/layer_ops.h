@@ -16,7 +16,7 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns], or y
     void *y;
     int64_t a_pitch, y_pitch; /* elements between rows as stored; 0: there is nothing between them */
     int32_t turn_a, turn_b;   /* stored as the transpose */
-    int32_t wide, add;        /* wide: y is fp32. The fields below go with neither */
+    int32_t wide, add;        /* wide: y is fp32. The fields below go with none of these four */
     const void *bias;         /* null: none; added to each row */
     void *before;             /* null: not wanted; with gelu, what it was taken of */
     const void *through;      /* not null: y comes back through the GELU that was taken of this */
@@ -31,9 +31,11 @@ typedef struct { /* rows of `width`, of which `time` are a sample */
 typedef struct { /* sum = x + dropped(add + add_bias); next = sum + next_bias; y = the sum, normalised as layernorm */
     ops_rows of;
     const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: the sum is x, and not written */
-    void *sum, *next, *y;                               /* next, y null: not wanted */
+    void *sum, *next, *y;                               /* next, y null: not wanted; a bias: none */
     float *stats;
     const ops_dropout *drop; /* null: none */
+    double eps;              /* 0: 1e-5 */
+    int32_t about_zero;      /* by the root of the mean square, as Llama */
 } ops_norm;
 
 typedef struct { /* dx = add + the gradient of x; masked: dx as dropout lets it back; normal: y, made again */
@@ -42,7 +44,16 @@ typedef struct { /* dx = add + the gradient of x; masked: dx as dropout lets it 
     const float *stats;
     void *dx, *masked, *normal; /* masked, normal null: not wanted */
     const ops_dropout *drop;    /* of masked */
+    int32_t about_zero;
 } ops_norm_backward;
+
+typedef struct { /* in place: pair p of each of the heads that a row begins with turns by its position times turns[p] */
+    ops_rows of; /* width: elements from row to row */
+    void *x;
+    int32_t heads, pairs, back; /* pairs: half of a head's elements, at most OPS_ROTATION_MOST; back: the other way */
+    const double *turns;        /* in parts of a circle; read by the call */
+} ops_rotation;
+enum { OPS_ROTATION_MOST = 256 };
 
 enum { OPS_COLUMNS_MOST = 8 };
 typedef struct { /* db[c] = the sum of dy's column c; dw[c] that of dy times the normalised x. Null: not wanted */
@@ -73,12 +84,19 @@ struct ops_layer_table {
     uint64_t (*columns_need)(uint64_t rows, uint64_t sums); /* scratch; sums: how many dw and db have; [pure] */
     /** At most OPS_COLUMNS_MOST of them, over the same rows. Two launches: sums of blocks of rows, then of those. */
     tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add, void *scratch);
+    tess_status (*rotate)(ops *, const ops_rotation *);
+    /** y[rows, width] = SiLU of a row's first half times its second. */
+    tess_status (*swiglu)(ops *, const void *x, void *y, uint64_t rows, uint64_t width);
+    /** dx, and y made again, which may be dy. */
+    tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
+                                   uint64_t width);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
     /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
      * queries. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
                                       const float *lse, const void *dy, void *dqkv, void *scratch);
+    /** position null: none */
     tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
                          const ops_dropout *, void *y);
     uint64_t (*embed_backward_need)(uint64_t rows);

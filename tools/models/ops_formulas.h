@@ -37,8 +37,24 @@ TESS_FN float ops_batchnorm_slope_of(float x, float mean, float rsigma, float w,
     float rest = g - g_mean - (x - mean) * rsigma * g_dot;
     return w * rsigma * rest;
 }
+TESS_FN float ops_rsigma_with(double variance, double eps) {
+    return (float)(1.0 / sqrt(variance + eps));
+}
 TESS_FN float ops_rsigma_of(double variance) {
-    return (float)(1.0 / sqrt(variance + 1e-5));
+    return ops_rsigma_with(variance, 1e-5);
+}
+
+/** Cosine and sine of `turns` times a circle, each a series about the nearest quarter: below 1e-12 off, so that the
+ * rounded ones nearly always are a library's. No table and no library's cosine, which a GPU has another one of. */
+TESS_FN void ops_turned(double turns, float *cosine, float *sine) {
+    double quarter = floor(turns * 4 + 0.5), x = (turns - quarter * 0.25) * 6.283185307179586, z = x * x;
+    double s = 1 + z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z * (1.0 / 39916800)))));
+    double c = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 - z * (1.0 / 3628800)))));
+    double left = quarter - 4 * floor(quarter * 0.25);
+    s = x * (s + z * z * z * z * z * z * (1.0 / 6227020800.0));
+    c = c + z * z * z * z * z * z * (1.0 / 479001600.0);
+    *cosine = (float)(left == 0 ? c : left == 1 ? -s : left == 2 ? -c : s);
+    *sine = (float)(left == 0 ? s : left == 1 ? c : left == 2 ? -s : -c);
 }
 
 /** Index in NHWC of place `which` of the 2 × 2 window at (row, column) of an image. */

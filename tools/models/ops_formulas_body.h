@@ -36,6 +36,18 @@ TESS_FN OPS_REAL OPS_NAME(gelu_slope_of)(OPS_REAL x, OPS_REAL dy) {
     return dy * (gate + x * gate * (1.0f - gate) * slope);
 }
 
+/** SiLU of the gate times what it lets through, and the gradients of the two. */
+TESS_FN OPS_REAL OPS_NAME(swiglu_of)(OPS_REAL gate, OPS_REAL up) {
+    return gate * OPS_NAME(logistic)(gate) * up;
+}
+TESS_FN OPS_REAL OPS_NAME(swiglu_gate_slope_of)(OPS_REAL gate, OPS_REAL up, OPS_REAL dy) {
+    OPS_REAL s = OPS_NAME(logistic)(gate);
+    return dy * up * s * (1.0f + gate * (1.0f - s));
+}
+TESS_FN OPS_REAL OPS_NAME(swiglu_up_slope_of)(OPS_REAL gate, OPS_REAL dy) {
+    return dy * gate * OPS_NAME(logistic)(gate);
+}
+
 /** A normalised element's input's gradient; g: that of the element times its weight. */
 TESS_FN OPS_REAL OPS_NAME(layernorm_slope_of)(OPS_REAL x, float mean, float rsigma, OPS_REAL g, float g_mean,
                                               float g_dot) {

@@ -16,14 +16,10 @@
 #include "cuda_driver.h"
 #include "tools/models/direct.h"
 
-enum { MOST_LOGITS = 256 };
 typedef struct {
     model *m;
     direct *d;
-    struct {
-        model_result sum;
-        float logits[MOST_LOGITS];
-    } result; /* the largest there is */
+    model_result *result;
 } run;
 
 static run make(const char *name, model_options o, const char *operators) {
@@ -34,10 +30,12 @@ static run make(const char *name, model_options o, const char *operators) {
     if (r.m->o->t->start)
         assert_int_equal(r.m->o->t->start(r.m->o, &(tess_stream){ .mem = TESS_MEM_CUDA }), TESS_OK);
     assert_int_equal(direct_create(r.m, 0, &r.d), TESS_OK);
+    assert_non_null(r.result = calloc(1, r.m->desc.result_bytes));
     return r;
 }
 
 static void end(run *r) {
+    free(r->result);
     direct_destroy(r->d);
     model_destroy(r->m);
 }
@@ -48,14 +46,14 @@ static void *batch_of(const model *m) {
     model_batch *head = (model_batch *)(void *)batch;
     float *floats = (float *)(void *)(batch + sizeof *head);
     uint64_t n = (m->desc.input_bytes - sizeof *head) / sizeof(float);
-    int is_gpt = strcmp(m->t->name, "gpt") == 0, is_gpt2 = strcmp(m->t->name, "gpt2") == 0;
+    int is_gpt = strcmp(m->t->name, "gpt") == 0, has_tokens = strcmp(m->t->name, "gpt2") == 0 || m->t->name[1] == 'l';
     assert_non_null(batch);
-    head->count = (uint32_t)m->options.batch * (is_gpt || is_gpt2 ? (uint32_t)m->options.context : 1);
+    head->count = (uint32_t)m->options.batch * (is_gpt || has_tokens ? (uint32_t)m->options.context : 1);
     for (uint64_t i = 0; i < n; i++)
         floats[i] = (float)((i * 2654435761u >> 8 & 0xffff) + 1) * 0x1p-16f - 0.5f;
     for (uint64_t i = sizeof *head; is_gpt && i < m->desc.input_bytes; i++)
         batch[i] = (char)(i * 7 % 61 + 32);
-    for (uint64_t i = 0; is_gpt2 && i < n; i++)
+    for (uint64_t i = 0; has_tokens && i < n; i++)
         lm_tokens(batch)[i] = (int32_t)(i * 7 % (uint64_t)m->desc.params[0].shape[0]);
     for (int32_t i = 0; strcmp(m->t->name, "mnist") == 0 && i < m->options.batch; i++)
         mnist_labels(batch)[i] = i % 10;
@@ -101,7 +99,7 @@ static double worst_of(const run *host, const run *device) {
 
 static void train_once(run *r, const void *batch, uint32_t pass) {
     direct_zero_grads(r->d);
-    assert_int_equal(direct_run(r->d, pass, batch, 3, 0, &r->result), TESS_OK);
+    assert_int_equal(direct_run(r->d, pass, batch, 3, 0, r->result), TESS_OK);
 }
 
 static void same(const char *name, model_options o, const char *operators, double within) {
@@ -111,9 +109,9 @@ static void same(const char *name, model_options o, const char *operators, doubl
     for (uint32_t pass = TESS_PASS_TRAIN; pass <= TESS_PASS_EVAL; pass++) {
         train_once(&host, batch, pass);
         train_once(&device, batch, pass);
-        double a = host.result.sum.loss, b = device.result.sum.loss;
+        double a = host.result->loss, b = device.result->loss;
         assert_true(fabs(a - b) <= within * fabs(a));
-        assert_int_equal(host.result.sum.count, device.result.sum.count);
+        assert_int_equal(host.result->count, device.result->count);
         worst = pass == TESS_PASS_TRAIN ? worst_of(&host, &device) : worst;
     }
     print_message("%-8s %-44s against %-40s worst gradient %.2g off\n", name, device.m->operators, host.m->operators,
@@ -128,30 +126,63 @@ static const model_options small_gpt = {
     .batch = 3, .layers = 2, .heads = 3, .width = 24, .context = 9, .dropout = 0.1f
 };
 
-/* Of any vocabulary; more positions than the context; the head in one chunk, and in chunks that do not come out even.
- */
-static model_options small_gpt2(int32_t vocabulary, int32_t head_rows) {
-    model_options o = small_gpt;
-    o.decoder.vocabulary = vocabulary, o.decoder.positions = 11, o.head_rows = head_rows;
-    return o;
-}
+/* A feed-forward half and a vocabulary of odd sizes, more positions than the context; shared keys and values, heads of
+ * another size than the width says, stretched positions, a head of its own. */
+static const model_options small_gpt2 = { .batch = 3,
+                                          .layers = 2,
+                                          .heads = 3,
+                                          .width = 24,
+                                          .context = 9,
+                                          .dropout = 0.1f,
+                                          .decoder = {
+                                              .vocabulary = 301, .feed = 50, .positions = 12, .norm_eps = 1e-3f } };
+static const model_options small_llama = {
+    .batch = 2,
+    .layers = 2,
+    .heads = 4,
+    .width = 24,
+    .context = 9,
+    .decoder = { .vocabulary = 61, .kv_heads = 2, .head_size = 10, .feed = 36, .norm_eps = 1e-6f }
+};
+static const model_options stretched_llama = { .batch = 2,
+                                               .layers = 1,
+                                               .heads = 2,
+                                               .width = 32,
+                                               .context = 11,
+                                               .untied = 1,
+                                               .dropout = 0.1f,
+                                               .decoder = { .vocabulary = 300,
+                                                            .feed = 64,
+                                                            .rope_theta = 500,
+                                                            .rope_factor = 4,
+                                                            .rope_low = 1,
+                                                            .rope_high = 4,
+                                                            .rope_positions = 8 } };
 
 static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     (void)state;
-    same("gpt2", small_gpt2(203, 0), "plain", 1e-5);
-    same("gpt2", small_gpt2(203, 10), "plain", 1e-5);
+    model_options chunks = small_gpt2; /* of the head, which do not come out even */
+    chunks.head_rows = 10;
+    same("gpt2", chunks, "plain", 1e-5);
+    chunks = stretched_llama;
+    chunks.head_rows = 8;
+    same("llama", chunks, "plain", 1e-5);
     same("gpt", (model_options){ .batch = 3, .layers = 1, .heads = 2, .width = 16, .context = 9, .head_rows = 1 },
          "plain", 1e-5);
     same("mnist", (model_options){ .batch = 3 }, "plain", 1e-5);
     same("gpt", small_gpt, "plain", 1e-5);
+    same("gpt2", small_gpt2, "plain", 1e-5);
+    same("llama", small_llama, "plain", 1e-5);
+    same("llama", stretched_llama, "plain", 1e-5);
     same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6 }, "plain", 1e-3);
     same("linear", (model_options){ .batch = 4 }, "plain", 5e-6);
 }
 
 /* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */
 static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
-    model_options gpt = small_gpt, probe = { .precision = TESS_BF16 };
-    gpt.precision = TESS_BF16;
+    model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama,
+                  probe = { .precision = TESS_BF16 };
+    gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_BF16;
     (void)state;
     run r = make("linear", probe, NULL);
     int rounds = strstr(r.m->operators, "avx512_core_bf16") || strstr(r.m->operators, "amx");
@@ -160,6 +191,9 @@ static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
         skip();
     same("mnist", (model_options){ .batch = 3, .precision = TESS_BF16 }, NULL, 1e-3);
     same("gpt", gpt, NULL, 0.02);
+    same("gpt2", gpt2, NULL, 0.02);
+    same("llama", llama, NULL, 0.02);
+    same("llama", stretched, NULL, 0.02);
     gpt.head_rows = 8, gpt.decoder.vocabulary = 131, gpt.untied = 1;
     same("gpt2", gpt, NULL, 0.02);
     same("linear", (model_options){ .batch = 4, .precision = TESS_BF16 }, NULL, 1e-6);
@@ -176,10 +210,29 @@ static void test_cuda_models__same_bits_again(void **state) {
     assert_int_equal(one.m->o->t->download(one.m->o, direct_grad(one.d, 0), a, bytes), TESS_OK);
     assert_int_equal(two.m->o->t->download(two.m->o, direct_grad(two.d, 0), b, bytes), TESS_OK);
     assert_memory_equal(a, b, bytes);
-    assert_memory_equal(&one.result, &two.result, sizeof one.result);
+    assert_memory_equal(one.result, two.result, one.m->desc.result_bytes);
     free(a), free(b), free(batch);
     end(&one);
     end(&two);
+}
+
+/* What blocks that only enqueue cannot look at. */
+static void test_cuda_models__a_token_beyond_the_vocabulary_is_refused(void **state) {
+    run r = make("llama", small_llama, "cuda");
+    model_batch *batch = batch_of(r.m);
+    (void)state;
+    lm_tokens(batch)[19] = 61; /* the last target */
+    assert_int_equal(direct_run(r.d, TESS_PASS_TRAIN, batch, 0, 0, r.result), TESS_E_DATA);
+    assert_string_equal(tess_last_error(), "llama: token 61 in a batch, expected 0 to 60");
+    lm_tokens(batch)[19] = -1;
+    assert_int_equal(direct_run(r.d, TESS_PASS_TRAIN, batch, 0, 0, r.result), TESS_E_DATA);
+    lm_tokens(batch)[19] = 60;
+    batch->count = 19;
+    assert_int_equal(direct_run(r.d, TESS_PASS_TRAIN, batch, 0, 0, r.result), TESS_E_DATA);
+    batch->count = 18;
+    assert_int_equal(direct_run(r.d, TESS_PASS_TRAIN, batch, 0, 0, r.result), TESS_OK);
+    free(batch);
+    end(&r);
 }
 
 int main(void) {
@@ -187,6 +240,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_f32),
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
         cmocka_unit_test(test_cuda_models__same_bits_again),
+        cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),
     };
     const tess_cuda *cu;
     char why[240];

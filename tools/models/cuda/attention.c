@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Causal attention in fp32, and in bf16 with heads too large for kernels_attend.h, by blocks of query rows: the scores
  * of one block exist at a time, small enough to stay in the GPU's cache, and backward makes them again from the saved
- * log-sum-exp. The five products are batches over the heads of a sample. */
+ * log-sum-exp. The five products are batches over the heads of a sample; where heads share keys and values, over the
+ * first heads of all shares, then over the second ones, so that no two products of a batch add to the same gradient. */
 #include "cuda_ops.h"
 
 #include <math.h>
@@ -11,9 +12,11 @@ enum { QUERIES = 256 };
 typedef struct { /* of a call, and of the sample and block it is at */
     const cuda_ops *c;
     const ops_attention_shape *s;
-    const char *x, *y, *dy; /* factors */
-    uint64_t elem;          /* bytes of one */
-    int64_t width, first, rows, columns;
+    const char *x, *y, *dy;  /* factors */
+    uint64_t elem;           /* bytes of one */
+    int64_t kv_heads, share; /* heads of one share */
+    int64_t width, pitch;    /* of a row of y, of one of x */
+    int64_t first, rows, columns;
     float *scores, *dp;
     uint16_t *half_p, *half_ds; /* null in fp32 */
     void *workspace;
@@ -23,8 +26,11 @@ static uint64_t block_elems(const ops_attention_shape *s) {
     int64_t rows = s->time < QUERIES ? s->time : QUERIES;
     return (uint64_t)s->heads * (uint64_t)rows * (uint64_t)s->time;
 }
+static int32_t kv_heads(const ops_attention_shape *s) {
+    return s->kv_heads ? s->kv_heads : s->heads;
+}
 static uint64_t x_elems(const ops_attention_shape *s) {
-    return 3 * (uint64_t)s->batch * (uint64_t)s->time * (uint64_t)s->heads * (uint64_t)s->size;
+    return (uint64_t)s->batch * (uint64_t)s->time * (uint64_t)(s->heads + 2 * kv_heads(s)) * (uint64_t)s->size;
 }
 static uint64_t workspace_bytes(const ops_attention_shape *s) {
     return ops_cuda_workspace(s->time < QUERIES ? s->time : QUERIES, s->time, s->size, s->heads);
@@ -47,7 +53,8 @@ static void *cut(char **at, uint64_t bytes) {
 static attend prepare(const cuda_ops *c, const ops_attention_shape *s, const void *x, const void *y, const void *dy,
                       char *at, float **wide) {
     attend a = { .c = c, .s = s, .x = x, .y = y, .dy = dy, .elem = c->base.bf16 ? sizeof(uint16_t) : sizeof(float) };
-    a.width = (int64_t)s->heads * s->size;
+    a.kv_heads = kv_heads(s), a.share = s->heads / a.kv_heads;
+    a.width = (int64_t)s->heads * s->size, a.pitch = a.width + 2 * a.kv_heads * s->size;
     a.scores = cut(&at, block_elems(s) * sizeof(float));
     if (dy)
         a.dp = cut(&at, block_elems(s) * sizeof(float));
@@ -61,43 +68,77 @@ static attend prepare(const cuda_ops *c, const ops_attention_shape *s, const voi
     return a;
 }
 
-/* Row `row` of sample n in [time, 3, heads, size]; part: 0 queries, 1 keys, 2 values. */
+/* Row `row` of sample n in [time, heads + 2 kv_heads, size]; part: 0 queries, 1 keys, 2 values. */
+static int64_t part_at(const attend *a, int64_t part) {
+    return part ? a->width + (part - 1) * a->kv_heads * a->s->size : 0;
+}
 static const void *x_at(const attend *a, int64_t n, int64_t row, int64_t part) {
-    return a->x + (uint64_t)((n * a->s->time + row) * 3 * a->width + part * a->width) * a->elem;
+    return a->x + (uint64_t)((n * a->s->time + row) * a->pitch + part_at(a, part)) * a->elem;
 }
 static const void *row_at(const attend *a, const char *y, int64_t n, int64_t row) {
     return y + (uint64_t)((n * a->s->time + row) * a->width) * a->elem;
 }
 
-/* For products over the heads: pitches and steps of tensors, and of scores. */
-static ops_product over_heads(const attend *a) {
-    return (ops_product){ .n = a->s->heads, .halves = a->c->base.bf16, .alpha = 1 };
+/* For products over one head of each share: from head to head of queries, and of scores. */
+static ops_product over_shares(const attend *a) {
+    return (ops_product){ .n = (int32_t)a->kv_heads, .halves = a->c->base.bf16, .alpha = 1 };
 }
-static int64_t scores_step(const attend *a) {
+static int64_t heads_step(const attend *a) {
+    return a->share * a->s->size;
+}
+static int64_t scores_of(const attend *a) {
     return a->rows * a->s->time;
+}
+/* Elements of `elem` bytes behind x. */
+static void *behind(const void *x, int64_t elems, uint64_t elem) {
+    return (char *)(uintptr_t)x + (uint64_t)elems * elem;
 }
 
 /* out[rows, columns] = scale · left[rows, size] · keys or values[columns, size]^T */
 static tess_status score(const attend *a, const void *left, int64_t left_pitch, const void *right, float scale,
                          float *out) {
-    ops_product p = over_heads(a);
+    ops_product p = over_shares(a);
     p.rows = a->rows, p.columns = a->columns, p.depth = a->s->size, p.alpha = scale;
-    p.a = left, p.a_pitch = left_pitch, p.a_step = a->s->size;
-    p.b = right, p.b_turned = 1, p.b_pitch = 3 * a->width, p.b_step = a->s->size;
-    p.c = out, p.c_pitch = a->s->time, p.c_step = scores_step(a);
-    return ops_cuda_product(a->c, &p, a->workspace);
+    p.a_pitch = left_pitch, p.a_step = heads_step(a);
+    p.b = right, p.b_turned = 1, p.b_pitch = a->pitch, p.b_step = a->s->size;
+    p.c_pitch = a->s->time, p.c_step = a->share * scores_of(a);
+    for (int64_t j = 0; j < a->share; j++) {
+        p.a = behind(left, j * a->s->size, a->elem);
+        p.c = out + j * scores_of(a);
+        OPS_TRY(ops_cuda_product(a->c, &p, a->workspace));
+    }
+    return TESS_OK;
 }
 
-/* out[rows, size] = weights[rows, columns] · right[columns, size]; with the weights turned, out[columns, size] +=.
- * half: out is bf16. */
-static tess_status collect(const attend *a, const void *weights, int turned, const void *right, int64_t right_pitch,
-                           void *out, int64_t out_pitch, int half) {
-    ops_product p = over_heads(a);
-    p.rows = turned ? a->columns : a->rows, p.columns = a->s->size, p.depth = turned ? a->rows : a->columns;
-    p.a = weights, p.a_turned = turned, p.a_pitch = a->s->time, p.a_step = scores_step(a), p.beta = turned != 0;
-    p.b = right, p.b_pitch = right_pitch, p.b_step = a->s->size;
-    p.c = out, p.c_pitch = out_pitch, p.c_step = a->s->size, p.half_c = half;
-    return ops_cuda_product(a->c, &p, a->workspace);
+/* out[rows, size] = weights[rows, columns] · keys or values[columns, size]; half: out is bf16. */
+static tess_status collect(const attend *a, const void *weights, const void *right, void *out, int64_t out_pitch,
+                           int half) {
+    ops_product p = over_shares(a);
+    p.rows = a->rows, p.columns = a->s->size, p.depth = a->columns;
+    p.a_pitch = a->s->time, p.a_step = a->share * scores_of(a);
+    p.b = right, p.b_pitch = a->pitch, p.b_step = a->s->size;
+    p.c_pitch = out_pitch, p.c_step = heads_step(a), p.half_c = half;
+    for (int64_t j = 0; j < a->share; j++) {
+        p.a = behind(weights, j * scores_of(a), a->elem);
+        p.c = behind(out, j * a->s->size, half ? sizeof(uint16_t) : sizeof(float));
+        OPS_TRY(ops_cuda_product(a->c, &p, a->workspace));
+    }
+    return TESS_OK;
+}
+
+/* out[columns, size] of keys or values += weights[rows, columns] turned · right[rows, size] of queries. */
+static tess_status spread(const attend *a, const void *weights, const void *right, int64_t right_pitch, float *out) {
+    ops_product p = over_shares(a);
+    p.rows = a->columns, p.columns = a->s->size, p.depth = a->rows, p.beta = 1;
+    p.a_turned = 1, p.a_pitch = a->s->time, p.a_step = a->share * scores_of(a);
+    p.b_pitch = right_pitch, p.b_step = heads_step(a);
+    p.c = out, p.c_pitch = a->pitch, p.c_step = a->s->size;
+    for (int64_t j = 0; j < a->share; j++) {
+        p.a = behind(weights, j * scores_of(a), a->elem);
+        p.b = behind(right, j * a->s->size, a->elem);
+        OPS_TRY(ops_cuda_product(a->c, &p, a->workspace));
+    }
+    return TESS_OK;
 }
 
 static void take_block(attend *a, int64_t first) {
@@ -113,12 +154,12 @@ static float scale_of(const ops_attention_shape *s) {
 static tess_status forward_block(const attend *a, int64_t n, float *lse) {
     const ops_attention_shape *s = a->s;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
-    OPS_TRY(score(a, x_at(a, n, a->first, 0), 3 * a->width, x_at(a, n, 0, 1), scale_of(s), a->scores));
+    OPS_TRY(score(a, x_at(a, n, a->first, 0), a->pitch, x_at(a, n, 0, 1), scale_of(s), a->scores));
     OPS_TRY(OPS_LAUNCH(a->c, attention_softmax, ops_blocks_rows(rows), .scores = a->scores,
                        .lse = lse + n * s->heads * s->time, .half = a->half_p, .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time));
-    return collect(a, a->half_p ? (void *)a->half_p : a->scores, 0, x_at(a, n, 0, 2), 3 * a->width,
+    return collect(a, a->half_p ? (void *)a->half_p : a->scores, x_at(a, n, 0, 2),
                    (void *)(uintptr_t)row_at(a, a->y, n, a->first), a->width, a->half_p != NULL);
 }
 
@@ -135,10 +176,11 @@ tess_status ops_cuda_attention(const cuda_ops *c, const ops_attention_shape *s, 
 
 static tess_status backward_block(const attend *a, int64_t n, const float *lse, float *dx) {
     const ops_attention_shape *s = a->s;
-    int64_t row = n * s->time, wide = 3 * a->width;
+    int64_t row = n * s->time;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
-    float *dq = dx + (row + a->first) * wide, *dk = dx + row * wide + a->width, *dv = dk + a->width;
-    OPS_TRY(score(a, x_at(a, n, a->first, 0), wide, x_at(a, n, 0, 1), scale_of(s), a->scores));
+    float *dq = dx + (row + a->first) * a->pitch, *dk = dx + row * a->pitch + part_at(a, 1);
+    float *dv = dx + row * a->pitch + part_at(a, 2);
+    OPS_TRY(score(a, x_at(a, n, a->first, 0), a->pitch, x_at(a, n, 0, 1), scale_of(s), a->scores));
     OPS_TRY(score(a, row_at(a, a->dy, n, a->first), a->width, x_at(a, n, 0, 2), 1, a->dp));
     OPS_TRY(OPS_LAUNCH(a->c, attention_slopes, ops_blocks_rows(rows), .scores = a->scores, .dp = a->dp,
                        .half_p = a->half_p, .half_ds = a->half_ds, .lse = lse + n * s->heads * s->time,
@@ -147,9 +189,9 @@ static tess_status backward_block(const attend *a, int64_t n, const float *lse, 
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .size = (uint64_t)s->size,
                        .scale = scale_of(s), .half = a->half_p != NULL));
     const void *p = a->half_p ? (void *)a->half_p : a->scores, *ds = a->half_ds ? (void *)a->half_ds : a->dp;
-    OPS_TRY(collect(a, ds, 0, x_at(a, n, 0, 1), wide, dq, wide, 0));
-    OPS_TRY(collect(a, ds, 1, x_at(a, n, a->first, 0), wide, dk, wide, 0));
-    return collect(a, p, 1, row_at(a, a->dy, n, a->first), a->width, dv, wide, 0);
+    OPS_TRY(collect(a, ds, x_at(a, n, 0, 1), dq, a->pitch, 0));
+    OPS_TRY(spread(a, ds, x_at(a, n, a->first, 0), a->pitch, dk));
+    return spread(a, p, row_at(a, a->dy, n, a->first), a->width, dv);
 }
 
 tess_status ops_cuda_attention_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,

@@ -14,6 +14,7 @@
 #include "kernels_elements.h"
 #include "kernels_images.h"
 #include "kernels_layer.h"
+#include "kernels_llama.h"
 #include "kernels_loss.h"
 #include "kernels_norm.h"
 #include "kernels_rows.h"
@@ -54,6 +55,9 @@
     X(norm_slopes, 2)                                                                                                  \
     X(columns_end, 1)                                                                                                  \
     X(embed, 1)                                                                                                        \
+    X(rotate, 1)                                                                                                       \
+    X(swiglu, 1)                                                                                                       \
+    X(swiglu_slopes, 1)                                                                                                \
     X(sort_ids, 1)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \

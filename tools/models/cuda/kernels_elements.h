@@ -153,7 +153,10 @@ typedef struct {
 } ops_args_ids;
 OPS_BODY(ids) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->out[i] = a->text[i / a->time * a->stride + i % a->time];
+    OPS_FOR_EACH(i, a->elems) {
+        uint64_t at = ops_div(i, a->time) * a->stride + ops_mod(i, a->time);
+        a->out[i] = a->text[at];
+    }
 }
 
 typedef struct {

@@ -187,25 +187,37 @@ OPS_BODY(gelu_slopes) {
 }
 
 /* ---- residual and normalisation ----------------------------------------------------------------- */
+/* A bias, of which there may be none. */
+TESS_FN float ops_bias_at(const void *bias, uint64_t c, int32_t half) {
+    return bias ? ops_get(bias, c, half) : 0;
+}
+TESS_FN void ops_bias_eight(const void *bias, uint64_t c, int32_t half, float *v) {
+    for (int k = 0; !bias && k < 8; k++)
+        v[k] = 0;
+    if (bias)
+        ops_get_eight(bias, c, 8, half, 1, v);
+}
+
 typedef struct { /* sum = x + masked(add + add_bias); next = sum + next_bias; y = the sum, normalised */
-    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: sum is x, and not written */
+    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: sum is x, and not written; no bias: null */
     void *sum, *next, *y;                               /* next, y null: not wanted */
     float *stats;
     uint64_t rows, width;
     ops_cuda_mask mask;
-    int32_t half;
-    uint32_t tile_rows; /* kernels_norm.h */
+    double eps;
+    int32_t half, about_zero; /* about_zero: by the root of the mean square, Llama's */
+    uint32_t tile_rows;       /* kernels_norm.h */
 } ops_args_norm;
 TESS_FN float ops_norm_sum(const ops_args_norm *a, uint64_t r, uint64_t c) {
     uint64_t i = r * a->width + c;
     float x = ops_get(a->x, i, a->half), add;
     if (!a->add)
         return x;
-    add = ops_get(a->add, i, a->half) + ops_get(a->add_bias, c, a->half);
+    add = ops_get(a->add, i, a->half) + ops_bias_at(a->add_bias, c, a->half);
     x = ops_rounded(x + ops_masked(&a->mask, r, c, add), a->half);
     ops_put(a->sum, i, a->half, x);
     if (a->next)
-        ops_put(a->next, i, a->half, x + ops_get(a->next_bias, c, a->half));
+        ops_put(a->next, i, a->half, x + ops_bias_at(a->next_bias, c, a->half));
     return x;
 }
 OPS_BODY(norm) {
@@ -222,7 +234,7 @@ OPS_BODY(norm) {
     }
     if (!a->y)
         return;
-    float mean = (float)(ops_add_lanes(room, within) / (double)a->width);
+    float mean = a->about_zero ? 0 : (float)(ops_add_lanes(room, within) / (double)a->width);
     if (phase == 1) {
         for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
             float d = ops_get(x, r * a->width + c, a->half) - mean;
@@ -231,11 +243,11 @@ OPS_BODY(norm) {
         room[OPS_BLOCK + thread] = (double)sum;
         return;
     }
-    float rsigma = ops_rsigma_of(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
+    float rsigma = ops_rsigma_with(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width, a->eps);
     for (uint64_t c = lane; c < a->width; c += OPS_LANES)
         ops_put(a->y, r * a->width + c, a->half,
                 ops_norm_of(ops_get(x, r * a->width + c, a->half), mean, rsigma, ops_get(a->w, c, a->half),
-                            ops_get(a->b, c, a->half)));
+                            ops_bias_at(a->b, c, a->half)));
     if (lane == 0) {
         a->stats[2 * r] = mean;
         a->stats[2 * r + 1] = rsigma;
@@ -248,7 +260,7 @@ typedef struct { /* dx = add + the gradient of x; masked: the same as dropout le
     void *dx, *masked, *normal; /* masked, normal null: not wanted */
     uint64_t rows, width;
     ops_cuda_mask mask;
-    int32_t half;
+    int32_t half, about_zero;
     uint32_t tile_rows; /* kernels_norm.h */
 } ops_args_norm_slopes;
 OPS_BODY(norm_slopes) {
@@ -268,14 +280,14 @@ OPS_BODY(norm_slopes) {
         room[OPS_BLOCK + thread] = (double)dot;
         return;
     }
-    float g_mean = (float)(ops_add_lanes(room, within) / (double)a->width);
+    float g_mean = a->about_zero ? 0 : (float)(ops_add_lanes(room, within) / (double)a->width);
     float g_dot = (float)(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
     OPS_ROLLED for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
         float x = ops_get(a->x, at + c, a->half), w = ops_get(a->w, c, a->half);
         float d = ops_layernorm_slope_of(x, mean, rsigma, ops_get(a->dy, at + c, a->half) * w, g_mean, g_dot);
         d = a->add ? d + ops_get(a->add, at + c, a->half) : d;
         if (a->normal)
-            ops_put(a->normal, at + c, a->half, ops_norm_of(x, mean, rsigma, w, ops_get(a->b, c, a->half)));
+            ops_put(a->normal, at + c, a->half, ops_norm_of(x, mean, rsigma, w, ops_bias_at(a->b, c, a->half)));
         ops_put(a->dx, at + c, a->half, d);
         if (a->masked)
             ops_put(a->masked, at + c, a->half, ops_masked(&a->mask, r, c, ops_rounded(d, a->half)));
@@ -283,7 +295,7 @@ OPS_BODY(norm_slopes) {
 }
 
 /* ---- the two ends -------------------------------------------------------------------------------- */
-typedef struct { /* y[row] = masked(table[ids[row]] + position[row mod time]) */
+typedef struct { /* y[row] = masked(table[ids[row]] + position[row mod time]); position null: none */
     const int32_t *ids;
     const void *table, *position;
     void *y;
@@ -294,7 +306,7 @@ typedef struct { /* y[row] = masked(table[ids[row]] + position[row mod time]) */
 TESS_FN void ops_embed_one(const ops_args_embed *a, uint64_t i) {
     uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
     float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half);
-    v += ops_get(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
+    v += ops_bias_at(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
     ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
 }
 OPS_BODY(embed) {
@@ -310,7 +322,7 @@ OPS_BODY(embed) {
     if (i >= a->elems)
         return;
     ops_get_eight(a->table, (uint64_t)a->ids[r] * width + c, 8, a->half, 1, v);
-    ops_get_eight(a->position, ops_mod(r, a->mask.time) * width + c, 8, a->half, 1, p);
+    ops_bias_eight(a->position, ops_mod(r, a->mask.time) * width + c, a->half, p);
     for (int k = 0; k < 8; k++)
         v[k] += p[k];
     ops_mask_eight(&a->mask, r, c, v);

@@ -20,7 +20,7 @@ TESS_FN void ops_norm_eight(const ops_args_norm *a, uint64_t r, uint64_t c, floa
     if (!a->add)
         return;
     ops_get_eight(a->add, i, 8, a->half, 1, add);
-    ops_get_eight(a->add_bias, c, 8, a->half, 1, bias);
+    ops_bias_eight(a->add_bias, c, a->half, bias);
     for (int k = 0; k < 8; k++)
         add[k] += bias[k];
     ops_mask_eight(&a->mask, r, c, add);
@@ -29,7 +29,7 @@ TESS_FN void ops_norm_eight(const ops_args_norm *a, uint64_t r, uint64_t c, floa
     ops_put_eight(a->sum, i, 8, a->half, 1, v);
     if (!a->next)
         return;
-    ops_get_eight(a->next_bias, c, 8, a->half, 1, bias);
+    ops_bias_eight(a->next_bias, c, a->half, bias);
     for (int k = 0; k < 8; k++)
         bias[k] = v[k] + bias[k];
     ops_put_eight(a->next, i, 8, a->half, 1, bias);
@@ -70,7 +70,7 @@ OPS_BODY(norm_tile) {
                 continue;
             ops_get_eight(tile, within * pitch + c, 8, a->half, 1, v);
             ops_get_eight(a->w, c, 8, a->half, 1, w);
-            ops_get_eight(a->b, c, 8, a->half, 1, b);
+            ops_bias_eight(a->b, c, a->half, b);
             for (int k = 0; k < 8; k++)
                 v[k] = ops_norm_of(v[k], (float)of[0], (float)of[1], w[k], b[k]);
             ops_put_eight(a->y, (begin + within) * a->width + c, 8, a->half, 1, v);
@@ -84,11 +84,11 @@ OPS_BODY(norm_tile) {
         ops_norm_lane(a, tile, within * pitch, lane, NULL, &room[thread]);
         return;
     }
-    float mean = (float)(ops_add_lanes(room, within) / (double)a->width);
+    float mean = a->about_zero ? 0 : (float)(ops_add_lanes(room, within) / (double)a->width);
     if (phase == 2) {
         ops_norm_lane(a, tile, within * pitch, lane, &mean, &room[OPS_BLOCK + thread]);
     } else if (lane == 0) {
-        float rsigma = ops_rsigma_of(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
+        float rsigma = ops_rsigma_with(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width, a->eps);
         ops_row_numbers(room, within)[0] = (double)(a->stats[2 * (begin + within)] = mean);
         ops_row_numbers(room, within)[1] = (double)(a->stats[2 * (begin + within) + 1] = rsigma);
     }
@@ -104,7 +104,7 @@ TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, ui
     for (int k = 0; k < 8; k++)
         dy[k] = ops_layernorm_slope_of(x[k], mean, rsigma, dy[k] * w[k], (float)means[0], (float)means[1]);
     if (a->normal) {
-        ops_get_eight(a->b, c, 8, a->half, 1, b);
+        ops_bias_eight(a->b, c, a->half, b);
         for (int k = 0; k < 8; k++)
             b[k] = ops_norm_of(x[k], mean, rsigma, w[k], b[k]);
         ops_put_eight(a->normal, i, 8, a->half, 1, b);
@@ -159,7 +159,7 @@ OPS_BODY(norm_slopes_tile) {
         room[OPS_BLOCK + thread] = (double)dot;
     } else if (lane == 0) {
         double *means = ops_row_numbers(room, within);
-        means[0] = (double)(float)(ops_add_lanes(room, within) / (double)a->width);
+        means[0] = a->about_zero ? 0 : (double)(float)(ops_add_lanes(room, within) / (double)a->width);
         means[1] = (double)(float)(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
     }
 }

@@ -4,6 +4,9 @@
 #include <tessera/tessera.h>
 
 #include <math.h>
+#include <string.h>
+
+_Static_assert((int)OPS_ROTATE_MOST == (int)OPS_ROTATION_MOST, "pairs of a head");
 
 /* ---- products ---------------------------------------------------------------------------------- */
 static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
@@ -66,6 +69,7 @@ static tess_status layer_norm(ops *o, const ops_norm *n) {
     ops_args_norm a = { .x = n->x, .add = n->add, .add_bias = n->add_bias, .next_bias = n->next_bias, .w = n->w };
     a.b = n->b, a.sum = n->sum, a.next = n->next, a.y = n->y, a.stats = n->stats, a.rows = n->of.rows;
     a.width = n->of.width, a.mask = mask_of(&n->of, n->drop), a.half = o->bf16;
+    a.eps = n->eps > 0 ? n->eps : 1e-5, a.about_zero = n->about_zero;
     a.tile_rows = tile_rows_of(o, a.width, 1);
     OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_tile : OPS_KERNEL_norm, &a,
                                            row_blocks(a.rows, a.tile_rows)));
@@ -74,7 +78,8 @@ static tess_status layer_norm(ops *o, const ops_norm *n) {
 static tess_status layer_norm_backward(ops *o, const ops_norm_backward *n) {
     ops_args_norm_slopes a = { .x = n->x, .w = n->w, .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats };
     a.dx = n->dx, a.masked = n->masked, a.normal = n->normal, a.rows = n->of.rows, a.width = n->of.width;
-    a.mask = mask_of(&n->of, n->drop), a.half = o->bf16, a.tile_rows = tile_rows_of(o, a.width, 2);
+    a.mask = mask_of(&n->of, n->drop), a.half = o->bf16, a.about_zero = n->about_zero;
+    a.tile_rows = tile_rows_of(o, a.width, 2);
     OPS_INSIDE(cuda_of(o),
                ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_slopes_tile : OPS_KERNEL_norm_slopes, &a,
                                row_blocks(a.rows, a.tile_rows)));
@@ -89,6 +94,34 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
     *out = y;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), mask, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
                                       .mask = mask_of(of, d), .half = o->bf16));
+}
+
+/* ---- Llama's ------------------------------------------------------------------------------------- */
+static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
+    uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
+    ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
+    a.heads = (uint32_t)n->heads, a.pairs = (uint32_t)n->pairs, a.back = (uint32_t)n->back, a.half = c->base.bf16;
+    memcpy(a.turns, n->turns, (size_t)n->pairs * sizeof *a.turns);
+    return ops_cuda_launch(c, OPS_KERNEL_rotate, &a, ops_blocks_threads(n->of.rows * groups * ((a.pairs + 7) / 8)));
+}
+static tess_status layer_rotate(ops *o, const ops_rotation *n) {
+    if (n->pairs > OPS_ROTATE_MOST)
+        return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: heads of %d elements with rotary positions, at most %d",
+                         2 * n->pairs, 2 * OPS_ROTATE_MOST);
+    OPS_INSIDE(cuda_of(o), rotate(cuda_of(o), n));
+}
+
+static uint64_t blocks_of_rows(uint64_t rows, uint64_t width) {
+    return ops_blocks_threads(rows * ((width + 7) / 8));
+}
+static tess_status layer_swiglu(ops *o, const void *x, void *y, uint64_t rows, uint64_t width) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu, blocks_of_rows(rows, width), .x = x, .y = y, .rows = rows,
+                                      .width = width, .half = o->bf16));
+}
+static tess_status layer_swiglu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
+                                         uint64_t width) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu_slopes, blocks_of_rows(rows, width), .x = x, .dy = dy,
+                                      .dx = dx, .y = y, .rows = rows, .width = width, .half = o->bf16));
 }
 
 /* ---- sums over columns --------------------------------------------------------------------------- */
@@ -164,21 +197,11 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
                            (uint64_t)s->batch * (uint64_t)(s->heads + kv_heads(s)) * (uint64_t)tiles_of(s));
 }
 
-static tess_status by_products(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
-                               void *scratch) {
-    if (kv_heads(s) != s->heads)
-        return tess_fail(TESS_E_UNSUPPORTED,
-                         "operators cuda: attention of %d heads that share %d keys and values needs bf16 and heads of "
-                         "at most %d elements",
-                         s->heads, s->kv_heads, ATTEND_MOST);
-    return ops_cuda_attention(c, s, qkv, y, lse, scratch);
-}
-
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
                                    void *scratch) {
     if (is_fused(o, s))
         OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, y, lse));
-    OPS_INSIDE(cuda_of(o), by_products(cuda_of(o), s, qkv, y, lse, scratch));
+    OPS_INSIDE(cuda_of(o), ops_cuda_attention(cuda_of(o), s, qkv, y, lse, scratch));
 }
 
 static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *y,
@@ -269,6 +292,9 @@ const ops_layer_table ops_cuda_layer = {
     .mask = layer_mask,
     .columns_need = columns_need,
     .columns = layer_columns,
+    .rotate = layer_rotate,
+    .swiglu = layer_swiglu,
+    .swiglu_backward = layer_swiglu_backward,
     .attention_need = layer_attention_need,
     .attention = layer_attention,
     .attention_backward = layer_attention_backward,

@@ -87,11 +87,21 @@ static inline decoder_part decoder_v(const decoder *d, int64_t rows) {
     return (decoder_part){ k.at + (d->llama ? rows : 1) * d->kv_width, k.stride };
 }
 
-/* ---- decoder_build.c: sizes, operators, parameters, blocks ------------------------------------------ */
-/** On the CPU's operators; on others gpt.c has gpt and gpt2. */
+/* ---- decoder_shape.c: what a decoder is like wherever it runs; `own` of these models begins with a decoder -- */
+void decoder_sizes(model *, decoder *);
+/** Radians that pair `pair` of a head's elements is turned by for each position. */
+double decoder_frequency(const decoder *, int64_t pair);
+tess_status decoder_embed_params(model *);
+tess_status decoder_layer_params(model *, const char *layer); /* fills `at` too */
+tess_status decoder_head_params(model *);
+void decoder_layer_name(const decoder *, int32_t layer, char name[MODEL_NAME]);
+uint64_t decoder_input_bytes(const decoder *);
+/** TESS_E_DATA: more targets than positions, or a token beyond the vocabulary. */
+tess_status decoder_batch_check(const model *, const void *batch);
+tess_status decoder_token_check(const decoder *, int32_t token);
+
+/* ---- decoder_build.c: operators and blocks ----------------------------------------------------------- */
 tess_status decoder_build(model *);
-/** Whether the options are those of a decoder; TESS_E_INVALID says with `name` what is wrong. */
-tess_status decoder_check(const model_options *, const char *name);
 void decoder_release(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */

@@ -7,24 +7,12 @@
 #include <string.h>
 
 /* ---- the batch --------------------------------------------------------------------------------------- */
-static tess_status batch_check(const decoder *d, const model_batch *batch) {
-    if (batch->count > d->rows)
-        return tess_fail(TESS_E_DATA, "%s: %u target positions in a batch of %lld", d->m->t->name, batch->count,
-                         (long long)d->rows);
-    if (batch->want_logits && batch->logits_row >= d->rows)
-        return tess_fail(TESS_E_DATA, "%s: logits of position %u in a batch of %lld", d->m->t->name, batch->logits_row,
-                         (long long)d->rows);
-    return TESS_OK;
-}
-
 /* The tokens at positions shift … of each sample. */
 static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, int32_t *out) {
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t at = r / d->time * (d->time + 1) + r % d->time + shift;
         out[r] = d->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
-        if (out[r] < 0 || out[r] >= d->vocabulary)
-            return tess_fail(TESS_E_DATA, "%s: token %d in a batch, expected 0 to %lld", d->m->t->name, out[r],
-                             (long long)d->vocabulary - 1);
+        OPS_TRY(decoder_token_check(d, out[r]));
     }
     return TESS_OK;
 }
@@ -44,7 +32,7 @@ tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     if (decoder_one_position(d, call))
         return decoder_sequence_embed(d->sequence, call);
-    OPS_TRY(batch_check(d, call->batch));
+    OPS_TRY(decoder_batch_check(m, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
     decoder_embedding(d, call->scratch, call->params[0], d->llama ? NULL : call->params[1], call->output);
     decoder_dropout(d, call->output, d->batch, d->time * d->width, &drop);
@@ -150,7 +138,6 @@ tess_status decoder_head_forward(void *user, const tess_block_call *call) {
         return decoder_sequence_head(d->sequence, call);
     uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
     memset(lm_logits(call->output), 0, line);
-    OPS_TRY(batch_check(d, batch));
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
     for (int64_t first = 0; first < d->rows; first += d->head_rows) {
         int64_t wanted = (int64_t)batch->logits_row - first, counted = (int64_t)batch->count - first;

@@ -21,7 +21,7 @@ TESS_FN void act_lanes(int half, const act *a, int64_t i, int64_t n) {
     lanes up = rows_of(half, a->up, i, n);
     if (a->gate) {
         lanes gate = rows_of(half, a->gate, i, n);
-        rows_to(half, gate * lanes_logistic(gate) * up, a->y, i, n);
+        rows_to(half, lanes_swiglu_of(gate, up), a->y, i, n);
     } else {
         rows_to(half, lanes_gelu_of(up), a->y, i, n);
     }
@@ -47,9 +47,9 @@ void decoder_act(const decoder *d, const void *gate, const void *up, void *y, in
 TESS_FN void act_backward_lanes(int half, const act *a, int64_t i, int64_t n) {
     lanes up = rows_of(half, a->up, i, n), dy = rows_of(half, a->y, i, n);
     if (a->gate) {
-        lanes gate = rows_of(half, a->gate, i, n), s = lanes_logistic(gate);
-        rows_to(half, dy * up * s * (1.0f + gate * (1.0f - s)), a->dgate, i, n);
-        rows_to(half, dy * gate * s, a->y, i, n);
+        lanes gate = rows_of(half, a->gate, i, n);
+        rows_to(half, lanes_swiglu_gate_slope_of(gate, up, dy), a->dgate, i, n);
+        rows_to(half, lanes_swiglu_up_slope_of(gate, dy), a->y, i, n);
     } else {
         rows_to(half, lanes_gelu_slope_of(up, dy), a->y, i, n);
     }

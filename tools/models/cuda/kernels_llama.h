@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What Llama's layers have beside GPT-2's: rotary positions and SwiGLU. */
+#ifndef TESS_MODELS_CUDA_KERNELS_LLAMA_H
+#define TESS_MODELS_CUDA_KERNELS_LLAMA_H
+#include "kernels_layer.h"
+
+/* ---- rotary positions: the two halves of a head's elements are the parts of complex numbers --------- */
+enum { OPS_ROTATE_MOST = 256 /* pairs of a head */, OPS_ROTATE_HEADS = 4 /* of a thread */ };
+typedef struct { /* in place: row r is at position r mod time, and its pair p turns by that times turns[p] */
+    void *x;
+    uint64_t rows, time, pitch;  /* pitch: elements from row to row */
+    uint32_t heads, pairs, back; /* the heads that a row begins with; back: the other way */
+    int32_t half;
+    double turns[OPS_ROTATE_MOST]; /* parts of a circle */
+} ops_args_rotate;
+TESS_FN void ops_rotate_head(const ops_args_rotate *a, uint64_t at, uint64_t n, const float *c, const float *s) {
+    int vector = ops_is_vector(a->pairs) && ops_is_vector(a->pitch);
+    float re[8], im[8];
+    ops_get_eight(a->x, at, n, a->half, vector, re);
+    ops_get_eight(a->x, at + a->pairs, n, a->half, vector, im);
+    for (int k = 0; k < 8; k++) {
+        float x = re[k], y = im[k];
+        re[k] = x * c[k] - y * s[k];
+        im[k] = y * c[k] + x * s[k];
+    }
+    ops_put_eight(a->x, at, n, a->half, vector, re);
+    ops_put_eight(a->x, at + a->pairs, n, a->half, vector, im);
+}
+OPS_BODY(rotate) {
+    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, eights = (a->pairs + 7) / 8;
+    uint64_t groups = (a->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
+    uint64_t pair = ops_mod(i, eights) * 8, group = ops_mod(ops_div(i, eights), groups);
+    uint64_t r = ops_div(ops_div(i, eights), groups), n = a->pairs - pair;
+    float c[8], s[8];
+    OPS_ONE_PHASE;
+    if (r >= a->rows)
+        return;
+    for (int k = 0; k < 8; k++) {
+        double turns = (uint64_t)k < n ? a->turns[pair + (uint64_t)k] : 0;
+        ops_turned(turns * (double)ops_mod(r, a->time), &c[k], &s[k]);
+        s[k] = a->back ? -s[k] : s[k];
+    }
+    for (uint64_t h = group * OPS_ROTATE_HEADS; h < (group + 1) * OPS_ROTATE_HEADS && h < a->heads; h++)
+        ops_rotate_head(a, r * a->pitch + h * 2 * a->pairs + pair, n, c, s);
+}
+
+/* ---- SwiGLU: a row has the gates and then what they let through ---------------------------------- */
+/* The eight elements of a thread lie in one row. */
+#define OPS_ROW_EIGHT(r, c)                                                                                            \
+    uint64_t i_ = (uint64_t)block * OPS_BLOCK + thread, eights_ = (a->width + 7) / 8;                                  \
+    uint64_t r = ops_div(i_, eights_), c = ops_mod(i_, eights_) * 8
+typedef struct { /* y[rows, width] of x[rows, 2 · width] */
+    const void *x;
+    void *y;
+    uint64_t rows, width;
+    int32_t half;
+} ops_args_swiglu;
+OPS_BODY(swiglu) {
+    int vector = ops_is_vector(a->width);
+    float gate[8], up[8];
+    OPS_ROW_EIGHT(r, c);
+    OPS_ONE_PHASE;
+    if (r >= a->rows)
+        return;
+    ops_get_eight(a->x, r * 2 * a->width + c, a->width - c, a->half, vector, gate);
+    ops_get_eight(a->x, (r * 2 + 1) * a->width + c, a->width - c, a->half, vector, up);
+    for (int k = 0; k < 8; k++)
+        up[k] = ops_swiglu_of(gate[k], up[k]);
+    ops_put_eight(a->y, r * a->width + c, a->width - c, a->half, vector, up);
+}
+
+typedef struct { /* dx of the same, and y made again, which may be dy */
+    const void *x, *dy;
+    void *dx, *y;
+    uint64_t rows, width;
+    int32_t half;
+} ops_args_swiglu_slopes;
+OPS_BODY(swiglu_slopes) {
+    int vector = ops_is_vector(a->width);
+    float gate[8], up[8], dy[8], dup[8];
+    OPS_ROW_EIGHT(r, c);
+    OPS_ONE_PHASE;
+    if (r >= a->rows)
+        return;
+    uint64_t at = r * 2 * a->width + c, n = a->width - c;
+    ops_get_eight(a->x, at, n, a->half, vector, gate);
+    ops_get_eight(a->x, at + a->width, n, a->half, vector, up);
+    ops_get_eight(a->dy, r * a->width + c, n, a->half, vector, dy);
+    for (int k = 0; k < 8; k++) {
+        float g = gate[k], u = up[k];
+        dup[k] = ops_swiglu_up_slope_of(g, dy[k]);
+        gate[k] = ops_swiglu_gate_slope_of(g, u, dy[k]);
+        up[k] = ops_swiglu_of(g, u);
+    }
+    ops_put_eight(a->dx, at, n, a->half, vector, gate);
+    ops_put_eight(a->dx, at + a->width, n, a->half, vector, dup);
+    ops_put_eight(a->y, r * a->width + c, n, a->half, vector, up);
+}
+#endif
