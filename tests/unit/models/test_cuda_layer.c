@@ -2,48 +2,7 @@
 /* The operators of a decoder's layer on a GPU (layer_ops.h) against the plain ones in fp32: to the bit in fp32 where
  * the sums have the same order, within rounding in bf16. Attention goes against its definition, in fp64. */
 #include "cuda_tables.h"
-#include "tools/models/layer_ops.h"
-
-static const ops_layer_table *layer(const tables *t) {
-    return t->d->t->layer;
-}
-
-/* ---- factors: the host has fp32, the device bf16 or fp32 ---------------------------------------- */
-static void up_factors(const both *b, int halves) {
-    uint64_t elems = b->bytes / sizeof(float);
-    float *wide = b->host;
-    uint16_t *half = malloc(elems * sizeof *half);
-    both raw = { half, b->dev, elems * sizeof *half };
-    assert_non_null(half);
-    for (uint64_t i = 0; halves && i < elems; i++) {
-        half[i] = tess_bf16_of_f32(wide[i]);
-        wide[i] = tess_f32_of_bf16(half[i]);
-    }
-    up(halves ? &raw : b);
-    free(half);
-}
-
-static both factors(uint32_t which, uint64_t elems, int halves) {
-    both b = numbers(which, elems);
-    up_factors(&b, halves);
-    return b;
-}
-
-/* In fp32, what the device has. */
-static float *down_factors(const both *b, int halves) {
-    uint64_t elems = b->bytes / sizeof(float);
-    uint16_t *raw = down(b);
-    float *wide = malloc(b->bytes);
-    assert_non_null(wide);
-    for (uint64_t i = 0; i < elems; i++)
-        wide[i] = halves ? tess_f32_of_bf16(raw[i]) : ((float *)(void *)raw)[i];
-    free(raw);
-    return wide;
-}
-
-static void near_factors(const both *b, int halves, double tolerance) {
-    near_values(b, down_factors(b, halves), tolerance);
-}
+#include "factors.h"
 
 enum { SAMPLES = 3, TIME = 13, ROWS = SAMPLES * TIME };
 
