@@ -40,7 +40,7 @@ for tool in memcheck racecheck initcheck synccheck; do
   done
   [ "$(grep -c -- "^--tool $tool --error-exitcode 9 " sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
 done
-for part in test_cuda_ops test_cuda_layer test_cuda_models mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
+for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 llama-bf16 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"
@@ -57,8 +57,8 @@ OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests
 grep -Eq "^racecheck-hooks .*FAILED \(9\): ========= ERROR SUMMARY: 1 error" out || fail "what a tool finds is not told: $(cat out)"
 
 # On several: NCCL between them, the digests, each strategy.
-OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --gpus 4 --only '[dg]*'
-for part in digests gpt-bf16-4-full gpt-bf16-4-hybrid gpt-bf16-4-offload; do
+OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --gpus 4 --only '[dgl]*'
+for part in digests gpt2-bf16-4 llama-bf16-4 gpt-bf16-4-full gpt-bf16-4-hybrid gpt-bf16-4-offload; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 expect 2 "$SOURCE/tests/gpu/run" --gpus none

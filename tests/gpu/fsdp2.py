@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The gpt model of tessera in PyTorch under FSDP2 (fully_shard), on one GPU: step time and peak memory, to hold tessera's
-against. Same shapes, bf16 with fp32 masters and reductions, AdamW, clipping to 1; random bytes as text, which cost the
-same. --compile: each layer is compiled, as torch's own recipes do. Prints one line: "fsdp2 offload=0 recompute=0 compile=0 params=… step_ms=… peak_allocated_mib=… peak_reserved_mib=… loss=…"."""
+"""The gpt and gpt2 models of tessera in PyTorch under FSDP2 (fully_shard), on one GPU: step time and peak memory, to hold tessera's
+against. Same shapes, bf16 with fp32 masters and reductions, AdamW, clipping to 1; random tokens, which cost the
+same. --vocabulary 50257 --layers 12 is GPT-2. --compile: each layer is compiled, as torch's own recipes do. Prints one line: "fsdp2 offload=0 recompute=0 compile=0 params=… step_ms=… peak_allocated_mib=… peak_reserved_mib=… loss=…"."""
 import argparse
 import os
 import socket
@@ -39,7 +39,7 @@ class Layer(nn.Module):
 class Gpt(nn.Module):
     def __init__(self, a):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(256, a.width), nn.Embedding(a.context, a.width)
+        self.wte, self.wpe = nn.Embedding(a.vocabulary, a.width), nn.Embedding(a.context, a.width)
         self.layers = nn.ModuleList(Layer(a.width, a.heads, a.recompute) for _ in range(a.layers))
         self.ln_f = nn.LayerNorm(a.width)
 
@@ -52,7 +52,8 @@ class Gpt(nn.Module):
 
 def arguments():
     p = argparse.ArgumentParser()
-    for name, value in [("batch", 8), ("layers", 17), ("heads", 12), ("width", 768), ("context", 1024), ("steps", 20)]:
+    for name, value in [("batch", 8), ("layers", 17), ("heads", 12), ("width", 768), ("context", 1024), ("steps", 20),
+                        ("vocabulary", 256)]:
         p.add_argument("--" + name, type=int, default=value)
     p.add_argument("--offload", action="store_true")
     p.add_argument("--recompute", action="store_true")
@@ -95,7 +96,7 @@ def main():
     model = make(a)
     params = sum(p.numel() for p in model.parameters())
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
-    text = torch.randint(0, 256, (a.batch, a.context + 1), device="cuda")
+    text = torch.randint(0, a.vocabulary, (a.batch, a.context + 1), device="cuda")
     times = []
     for step in range(a.steps):
         begin = time.perf_counter()
