@@ -50,8 +50,8 @@ struct decoder {
     float eps;
     int32_t at[DECODER_PLACES];
     decoder_linear q, k, v, out, up, down, head; /* the gate has the shape of `up` */
-    uint64_t matmul_bytes;                       /* the most scratch any of them needs */
-    uint64_t attention_bytes;
+    uint64_t matmul_bytes, head_bytes;           /* the most scratch any of a layer's needs, and of the head's */
+    uint64_t attention_bytes;                    /* scratch of all threads */
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */
     float *turns;               /* Llama: for each position the cosines of its pairs, then the sines */
@@ -126,10 +126,18 @@ tess_status decoder_head_backward(void *model, const tess_block_call *);
 /** The products of one tile, for each thread. */
 tess_status decoder_tiles_create(decoder *);
 void decoder_tiles_destroy(decoder_tiles *);
+typedef struct {
+    char *first; /* as many threads' scratch as fit in first_bytes; null: none */
+    uint64_t first_bytes;
+    char *rest; /* the other threads': decoder_attention_rest */
+} decoder_attention_scratch;
+/** Scratch that is left when `first_bytes` lie elsewhere. */
+uint64_t decoder_attention_rest(const decoder *, uint64_t first_bytes);
 /** Queries, keys and values of samples · time rows → y[samples · time, q_width]; lse[samples, heads, time]. */
-tess_status decoder_attention(const decoder *, int64_t samples, const void *qkv, void *y, float *lse, void *scratch);
+tess_status decoder_attention(const decoder *, int64_t samples, const void *qkv, void *y, float *lse,
+                              const decoder_attention_scratch *);
 tess_status decoder_attention_backward(const decoder *, int64_t samples, const void *qkv, const void *y,
-                                       const float *lse, const void *dy, void *dqkv, void *scratch);
+                                       const float *lse, const void *dy, void *dqkv, const decoder_attention_scratch *);
 
 /* ---- decoder_sequence.c: a pass over one position, where the batch has one --------------------------- */
 tess_status decoder_sequence_create(decoder *, decoder_sequence **out);

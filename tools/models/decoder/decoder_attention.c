@@ -137,6 +137,17 @@ tess_status decoder_tiles_create(decoder *d) {
     return TESS_OK;
 }
 
+/* Threads whose scratch lies in the first region. */
+static int32_t threads_in(const decoder_tiles *t, uint64_t first_bytes) {
+    uint64_t n = first_bytes / t->thread_bytes;
+    return n < (uint64_t)t->threads ? (int32_t)n : t->threads;
+}
+
+uint64_t decoder_attention_rest(const decoder *d, uint64_t first_bytes) {
+    const decoder_tiles *t = d->tiles;
+    return t->thread_bytes * (uint64_t)(t->threads - threads_in(t, first_bytes));
+}
+
 void decoder_tiles_destroy(decoder_tiles *t) {
     for (int32_t i = 0; t && t->tiles && i < t->threads * t->n_shapes; i++)
         for (int kind = 0; kind < KINDS; kind++)
@@ -154,7 +165,7 @@ typedef struct {
     float *lse;
     const float *lse_in;
     int64_t rows; /* of all samples */
-    char *scratch;
+    const decoder_attention_scratch *scratch;
     tess_status *failed;
 } attend;
 
@@ -165,7 +176,9 @@ static void note_failure(const attend *a) {
 
 static worker worker_of(const attend *a, int32_t thread) {
     const decoder_tiles *t = a->d->tiles;
-    char *at = a->scratch + (uint64_t)thread * t->thread_bytes;
+    int32_t in_first = threads_in(t, a->scratch->first ? a->scratch->first_bytes : 0);
+    char *at = thread < in_first ? a->scratch->first + (uint64_t)thread * t->thread_bytes
+                                 : a->scratch->rest + (uint64_t)(thread - in_first) * t->thread_bytes;
     worker w = worker_at(t, &at);
     w.tiles = t->tiles + thread * t->n_shapes;
     return w;
@@ -313,7 +326,8 @@ static void attend_groups(void *arg, int32_t thread, int64_t first, int64_t last
             note_failure(a);
 }
 
-tess_status decoder_attention(const decoder *d, int64_t samples, const void *qkv, void *y, float *lse, void *scratch) {
+tess_status decoder_attention(const decoder *d, int64_t samples, const void *qkv, void *y, float *lse,
+                              const decoder_attention_scratch *scratch) {
     tess_status failed = TESS_OK;
     attend a = { .d = d, .qkv = qkv, .out = y, .lse = lse, .scratch = scratch, .failed = &failed };
     a.rows = samples * d->time;
@@ -404,7 +418,8 @@ static void backward_groups(void *arg, int32_t thread, int64_t first, int64_t la
 }
 
 tess_status decoder_attention_backward(const decoder *d, int64_t samples, const void *qkv, const void *y,
-                                       const float *lse, const void *dy, void *dqkv, void *scratch) {
+                                       const float *lse, const void *dy, void *dqkv,
+                                       const decoder_attention_scratch *scratch) {
     tess_status failed = TESS_OK;
     attend a = { .d = d, .qkv = qkv, .y = y, .dy = dy, .out = dqkv, .lse_in = lse, .scratch = scratch };
     a.failed = &failed;

@@ -46,7 +46,11 @@ static tess_status make_operators(decoder *d) {
     OPS_TRY(make_linear(d, n, d->q_width, c, 1, d->dtype, &d->out));
     OPS_TRY(make_linear(d, n, c, d->hidden, 0, d->dtype, &d->up));
     OPS_TRY(make_linear(d, n, d->hidden, c, 1, d->dtype, &d->down));
+    uint64_t of_layers = d->matmul_bytes;
+    d->matmul_bytes = 0;
     OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, TESS_F32, &d->head));
+    d->head_bytes = d->matmul_bytes;
+    d->matmul_bytes = of_layers;
     return decoder_tiles_create(d);
 }
 

@@ -115,12 +115,15 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static uint64_t inner_bytes(const decoder *d) {
-    return most(d->matmul_bytes, d->attention_bytes);
+uint64_t decoder_layer_forward_scratch(const decoder *d) {
+    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d) + most(d->matmul_bytes, d->attention_bytes);
 }
 
-uint64_t decoder_layer_forward_scratch(const decoder *d) {
-    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d) + inner_bytes(d);
+/* In backward attention works where the chunk's `up` lies, which is made after it or gone before it. The next chunk's
+ * begins right behind: 0 where that is not aligned. */
+static uint64_t up_bytes(const decoder *d) {
+    uint64_t bytes = (uint64_t)(d->chunk_rows * d->hidden) * d->elem;
+    return bytes == ops_align(bytes) ? bytes : 0;
 }
 
 typedef struct { /* of one chunk in backward */
@@ -141,7 +144,7 @@ static rooms rooms_at(const decoder *d, char **at) {
 uint64_t decoder_layer_backward_scratch(const decoder *d) {
     char *at = NULL;
     rooms_at(d, &at);
-    return (uint64_t)(uintptr_t)at + inner_bytes(d);
+    return (uint64_t)(uintptr_t)at + most(d->matmul_bytes, decoder_attention_rest(d, up_bytes(d)));
 }
 
 /* ---- a chunk ---------------------------------------------------------------------------------------- */
@@ -151,6 +154,7 @@ typedef struct {
     const tess_block_call *call;
     int64_t first; /* row */
     char *inner;   /* scratch of operators */
+    char *up;      /* where attention may work instead; null: nowhere */
 } chunk;
 
 static const void *param(const chunk *c, int place) {
@@ -212,6 +216,10 @@ static tess_status make_feed(const chunk *c, const kept *k, void *normal) {
     return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
 }
 
+static decoder_attention_scratch attention_scratch(const chunk *c) {
+    return (decoder_attention_scratch){ c->up, up_bytes(c->d), c->inner };
+}
+
 static tess_status make_middle(const chunk *c, const kept *k) {
     const void *x = decoder_at(c->d, c->call->input, c->first * c->d->width);
     return add_linear(c, &c->d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle);
@@ -222,8 +230,9 @@ static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
     decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, d->chunk_rows);
+    decoder_attention_scratch scratch = attention_scratch(c);
     OPS_TRY(project(c, normal, k->qkv));
-    OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, c->inner));
+    OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, &scratch));
     OPS_TRY(make_middle(c, k));
     return make_feed(c, k, normal);
 }
@@ -255,7 +264,7 @@ tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *own = at, *saved = call->saved;
         kept k = saved ? saved_at(d, call->selective, first, &saved, &own) : transient_at(d, &own);
-        chunk c = { d, l, call, first, at + transient_bytes(d) };
+        chunk c = { d, l, call, first, at + transient_bytes(d), NULL };
         OPS_TRY(chunk_forward(&c, &k, normal, call->saved && !call->selective ? own : k.up));
     }
     return TESS_OK;
@@ -334,9 +343,10 @@ static tess_status attention_backward(const chunk *c, const kept *k, const rooms
     int64_t n = d->chunk_rows;
     const void *x = decoder_at(d, c->call->input, c->first * d->width);
     const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dx_of(c), z->dropped), d->width };
+    decoder_attention_scratch scratch = attention_scratch(c);
     OPS_TRY(weights_backward(c, &out, k->attended));
     OPS_TRY(multiply(c, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
-    OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, c->inner));
+    OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, &scratch));
     decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n);
     OPS_TRY(project_backward(c, z->wide, z->narrow));
     decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dx_of(c), dx_of(c),
@@ -352,7 +362,7 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *own = at, *saved = call->saved;
         kept k = saved ? saved_at(d, call->selective, first, &saved, &own) : kept_at(d, &own);
-        chunk c = { d, l, call, first, own };
+        chunk c = { d, l, call, first, own, k.up };
         OPS_TRY(make_unsaved(&c, &k, z.narrow));
         OPS_TRY(feed_backward(&c, &k, &z));
         OPS_TRY(attention_backward(&c, &k, &z));
