@@ -18,6 +18,7 @@ const tess__option tess__option_table[] = {
     { "offload", TEXT, "none", NULL, "offload plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "precision", TEXT, "fp32", NULL, "precision plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "wrap", TEXT, "scopes", NULL, "scopes, none, size:N, module:PATTERN,…, auto:BYTES, a plugin" },
+    { "units", CHOICE, "layer", "layer|half", "decoders on the CPU: whole layers, or their halves" },
     { "strategy", TEXT, "full", NULL, "full, grad_op, none, hybrid:K or hybrid_grad_op:K" },
     { "device", TEXT, "cpu", NULL, "device plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "device-memory", BYTES, NULL, NULL, "device memory a rank may use" },

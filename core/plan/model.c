@@ -173,6 +173,35 @@ tess_status tess__model_add_param(tess__model *m, const tess_param_options *o, i
     return s;
 }
 
+static int is_within(const char *name, const char *module) {
+    size_t n = strlen(module);
+    return n == 0 || (strncmp(name, module, n) == 0 && (name[n] == 0 || name[n] == '.'));
+}
+
+static tess_status check_also(const tess__model *m, const tess_block_options *o) {
+    if (!o->also)
+        return TESS_OK;
+    tess_status s = check_name(m, "module of a block", o->also, 0);
+    if (!s && o->name && (is_within(o->also, o->name) || is_within(o->name, o->also)))
+        s = tess__fail(TESS_E_INVALID, "block \"%s\": its other module \"%s\" is not beside it", o->name, o->also);
+    return s;
+}
+
+/* Another name of the block's scope. */
+static tess_status add_also(tess__model *m, tess__block *b, const char *also) {
+    b->options.also = NULL;
+    if (!also)
+        return TESS_OK;
+    char *copy = strdup(also);
+    tess_status s = copy ? add_name(&m->scope_index, "scope", copy, b->scope)
+                         : tess__fail(TESS_E_NOMEM, "no memory for module \"%s\"", also);
+    if (s)
+        free(copy);
+    else
+        b->options.also = copy;
+    return s;
+}
+
 tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, int32_t *scope) {
     int32_t at;
     if (!o->forward || !o->backward)
@@ -180,16 +209,18 @@ tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, i
                           o->forward ? "backward" : "forward");
     if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE))
         return tess__fail(TESS_E_INVALID, "block \"%s\": unknown flags 0x%x", o->name ? o->name : "", o->flags);
-    tess_status s = tess__model_add_scope(m, o->name, 0, &at);
-    if (s || (s = grow_items((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))
+    tess_status s = check_also(m, o);
+    if (s || (s = tess__model_add_scope(m, o->name, 0, &at)) ||
+        (s = grow_items((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))
         return s;
     tess__block *b = &m->blocks[m->n_blocks];
     *b = (tess__block){ .options = *o, .scope = at };
     b->options.name = m->scopes[at].name;
     m->scopes[at].block = m->n_blocks++;
-    if (scope)
+    s = add_also(m, b, o->also);
+    if (!s && scope)
         *scope = at;
-    return TESS_OK;
+    return s;
 }
 
 tess_status tess__model_tie(tess__model *m, const char *alias, const char *of) {
@@ -294,6 +325,8 @@ void tess__model_free(tess__model *m) {
         free(m->scopes[k].name);
         free(m->scopes[k].params);
     }
+    for (int32_t i = 0; i < m->n_blocks; i++)
+        free((char *)m->blocks[i].options.also);
     free(m->params);
     free(m->scopes);
     free(m->blocks);
@@ -333,6 +366,7 @@ uint64_t tess__model_item_hash(const tess__model *m, int32_t i) {
         h = tess__hash_u64(h, o->selective_scratch_bytes);
         h = tess__hash(h, &o->forward_work, sizeof o->forward_work);
         h = tess__hash(h, &o->selective_work, sizeof o->selective_work);
+        h = tess__hash_text(h, o->also ? o->also : "");
     }
     return h;
 }

@@ -29,7 +29,7 @@ typedef struct {
 } tess__scope;
 
 typedef struct {
-    tess_block_options options; /* name owned by the scope */
+    tess_block_options options; /* name owned by the scope, `also` by the block */
     int32_t scope;
 } tess__block;
 

@@ -41,6 +41,10 @@ static void write_scope(FILE *f, const tess__plan *p, const tess__scope *s) {
         return;
     }
     const tess_block_options *o = &p->model.blocks[s->block].options;
+    if (o->also) { /* of the block in the next line */
+        fprintf(f, "also");
+        put_text(f, o->also);
+    }
     fprintf(f,
             "block %u %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %.17g",
             o->flags, o->output_bytes, o->saved_bytes, o->forward_scratch_bytes, o->backward_scratch_bytes,

@@ -63,6 +63,23 @@ static void count_attention(const model *m, model_cost *c) {
     c->backward_kernels += 2;
 }
 
+static int ends_with(const char *name, const char *tail) {
+    size_t n = strlen(name), k = strlen(tail);
+    return n >= k && strcmp(name + n - k, tail) == 0;
+}
+
+/* A layer's normalisations and sums have three rows each, GELU eight: of the first half six, of the second fourteen. */
+static void count_layer(const model *m, const model_block *b, model_cost *c) {
+    double row = (double)m->options.batch * m->options.context * m->options.width * 4;
+    int attends = !ends_with(b->name, ".mlp"), feeds = !ends_with(b->name, "attn");
+    if (attends)
+        count_attention(m, c);
+    c->forward_bytes = (6 * attends + 14 * feeds) * row;
+    c->backward_bytes = (12 * attends + 28 * feeds) * row;
+    c->forward_kernels += 2 * attends + 3 * feeds;
+    c->backward_kernels += 4 * attends + 4 * feeds;
+}
+
 model_cost model_block_cost(const model *m, int32_t block) {
     const model_block *b = &m->desc.blocks[block];
     double in = block ? (double)m->desc.blocks[block - 1].output_bytes : (double)m->desc.input_bytes;
@@ -70,12 +87,7 @@ model_cost model_block_cost(const model *m, int32_t block) {
     model_cost c = { 0 };
     count_products(m, block, &c);
     if (is_gpt(m) && (strncmp(b->name, "h.", 2) == 0 || strncmp(b->name, "layers.", 7) == 0)) {
-        double row = (double)m->options.batch * m->options.context * m->options.width * 4;
-        count_attention(m, &c);
-        c.forward_bytes = 20 * row; /* two normalisations and two sums of three rows each, GELU of eight */
-        c.backward_bytes = 40 * row;
-        c.forward_kernels += 5;
-        c.backward_kernels += 8;
+        count_layer(m, b, &c);
     } else {
         c.forward_bytes = in + 2 * out + saved;
         c.backward_bytes = 2 * (in + out + saved);

@@ -68,6 +68,7 @@ tess_status model_declare(tess *t, model *m) {
         const model_block *b = &m->desc.blocks[i];
         tess_block_options o = { .struct_size = sizeof o, .name = b->name, .output_bytes = b->output_bytes };
         o.flags = b->flags;
+        o.also = b->also[0] ? b->also : NULL;
         o.saved_bytes = b->saved_bytes;
         o.forward_scratch_bytes = b->forward_scratch_bytes;
         o.backward_scratch_bytes = b->backward_scratch_bytes;

@@ -24,7 +24,7 @@ static tess_status build_layer(model *m, int32_t i) {
     b.backward_scratch_bytes = gpt_layer_backward_scratch(g) + g->inner.backward_bytes;
     b.forward = gpt_layer_forward;
     b.backward = gpt_layer_backward;
-    OPS_TRY(decoder_layer_params(m, b.name));
+    OPS_TRY(decoder_layer_params(m, b.name, DECODER_WHOLE));
     return model__add_block(m, &b);
 }
 
@@ -80,6 +80,9 @@ static tess_status make_turns(gpt *g) {
 
 tess_status gpt_build(model *m) {
     const model_options *o = &m->options;
+    if (o->half_units)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: its units are whole layers; --units half is for the CPU",
+                         m->t->name, m->o->t->name);
     gpt *g = m->own = calloc(1, sizeof *g);
     if (!g || !(g->layers = calloc((size_t)o->layers, sizeof *g->layers)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);

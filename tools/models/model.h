@@ -18,11 +18,12 @@ typedef struct {                           /* zero is the model's default; what 
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t head_rows;                     /* gpt, gpt2 on a device: of a chunk of the head; 0: by their size */
     int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
-    float dropout;                         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
-    model_decoder decoder;                 /* gpt2, llama */
-    const char *frozen; /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
-    uint32_t precision; /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
-    int32_t threads;    /* compute threads, 0: 1. Bits depend on it with oneDNN */
+    int32_t half_units;    /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
+    float dropout;         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
+    model_decoder decoder; /* gpt2, llama */
+    const char *frozen;    /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
+    uint32_t precision;    /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
+    int32_t threads;       /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
     const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
 } model_options;
@@ -41,8 +42,8 @@ typedef struct {
     float scale;
 } model_param;
 typedef struct {
-    char name[MODEL_NAME];
-    int32_t first_param, n_params; /* in the order the block gets them */
+    char name[MODEL_NAME], also[MODEL_NAME]; /* also: a second module of its parameters, or "" */
+    int32_t first_param, n_params;           /* in the order the block gets them */
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
     uint64_t remake_scratch_bytes; /* as tess_block_options; so the next */
     uint64_t selective_saved_bytes, selective_scratch_bytes;

@@ -57,6 +57,7 @@ tess_status model_run_make(const train_settings *s, int32_t local, model_options
                         .seed = s->seed,
                         .isa = s->isa };
     o.frozen = s->freeze;
+    o.half_units = s->half_units;
     if (s->folder || s->config)
         status = apply_config(s, &o);
     *out = o;

@@ -213,7 +213,7 @@ static tess_status read_sample(train_settings *s) {
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
-    const char *sync = "each";
+    const char *sync = "each", *units = "layer";
     s.accum = 1;
     tess_status status = read_whole_numbers(&s);
     if (status == TESS_OK)
@@ -230,9 +230,12 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = tess__option_flag("deterministic", &s.deterministic);
     if (status == TESS_OK)
         status = tess__option_choice("sync", &sync);
+    if (status == TESS_OK)
+        status = tess__option_choice("units", &units);
     if (status != TESS_OK)
         return status;
     s.sync_each = strcmp(sync, "each") == 0;
+    s.half_units = strcmp(units, "half") == 0;
     s.data = tess__option_text("data");
     s.folder = tess__option_text("model");
     s.config = tess__option_text("config");

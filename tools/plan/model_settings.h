@@ -11,7 +11,7 @@
 typedef struct { /* options, else the model's defaults */
     const char *model;
     int64_t batch, accum, threads; /* threads 0: not set */
-    int sync_each, quiet, deterministic;
+    int sync_each, quiet, deterministic, half_units;
     int steps_apart;              /* a pass may come without its step */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;

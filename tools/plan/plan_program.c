@@ -147,6 +147,7 @@ typedef struct {
     tess_options open;
     int64_t n_names, cap_names;
     char **names; /* of parameters, for ties */
+    char *also;   /* of the next block; null: none */
     tess *t;
 } reader;
 
@@ -211,6 +212,14 @@ static tess_status never_runs(void *user, const tess_block_call *call) {
     return tess_fail(TESS_E_INTERNAL, "a block that is only planned");
 }
 
+/* The second module of the block that comes next. */
+static tess_status read_also(reader *r) {
+    tess_status status = read_text(r);
+    free(r->also);
+    r->also = status == TESS_OK ? strdup(r->word) : NULL;
+    return status != TESS_OK || r->also ? status : tess_fail(TESS_E_NOMEM, "no memory for a name");
+}
+
 static tess_status read_block(reader *r) {
     tess_block_options o = { .struct_size = sizeof o, .forward = never_runs, .backward = never_runs };
     if (fscanf(r->f, " %u %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf %lf",
@@ -220,7 +229,11 @@ static tess_status read_block(reader *r) {
         return bad(r, "a block that is cut short");
     tess_status status = read_text(r);
     o.name = r->word;
-    return status == TESS_OK ? tess_block_add(r->t, &o, NULL) : status;
+    o.also = r->also;
+    status = status == TESS_OK ? tess_block_add(r->t, &o, NULL) : status;
+    free(r->also);
+    r->also = NULL;
+    return status;
 }
 
 static tess_status keep_name(reader *r) {
@@ -280,7 +293,7 @@ static tess_status read_all(reader *r) {
         const char *word;
         tess_status (*read)(reader *);
     } lines[] = { { "option", read_option }, { "open", read_open }, { "scope", read_scope }, { "block", read_block },
-                  { "param", read_param },   { "tie", read_tie },   { "alloc", read_alloc } };
+                  { "param", read_param },   { "tie", read_tie },   { "alloc", read_alloc }, { "also", read_also } };
     enum { N = sizeof lines / sizeof lines[0] };
     char line[sizeof TESS__DESCRIBE_MAGIC + 1] = "", word[16];
     if (!fgets(line, sizeof line, r->f) || strcmp(line, TESS__DESCRIBE_MAGIC "\n") != 0)
@@ -323,6 +336,7 @@ tess_status plan_program_open(const char *path, int32_t ranks, tess **out) {
         free(r.names[i]);
     free(r.names);
     free(r.word);
+    free(r.also);
     if (status == TESS_E_PLANNED || status == TESS_E_BUDGET) {
         *out = r.t;
         return status == TESS_E_PLANNED ? TESS_OK : status;

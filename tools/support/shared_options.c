@@ -40,6 +40,7 @@ const tool_shared_option tool_shared_options[] = {
     { "sync", "each|end", OPTIM, TRAINS, NULL, 0, 0 },
     { "strategy", "STRATEGY", MEMORY, TRAINS, NULL, 0, 0 },
     { "wrap", "POLICY", MEMORY, TRAINS, NULL, 0, 0 },
+    { "units", "layer|half", MEMORY, ALL, TRANSFORMERS, 0, 0 },
     { "activations", "MODE", MEMORY, TRAINS, NULL, 0, 0 },
     { "offload", "PLUGIN", MEMORY, TRAINS, NULL, 0, 0 },
     { "precision", "PLUGIN", MEMORY, ALL, NULL, 0, 0 },

@@ -236,6 +236,7 @@ typedef struct {
     /* The weights of activations=auto: the work of one forward, and of what a selective backward makes again, in one unit for all
      * blocks. 0: the elements of its parameters, and half of forward_work. */
     double forward_work, selective_work;
+    const char *also; /* null, or: a second module whose parameters the block reads as its own; copied */
 } tess_block_options;
 /** Blocks run in the order they are added; each is a scope of its own. Local, before tess_shard. */
 TESS_API tess_status tess_block_add(tess *, const tess_block_options *, tess_scope *or_null);

@@ -28,6 +28,7 @@
 #define decoder_tiles_create ROWS(decoder_tiles_create)
 #define decoder_tiles_destroy ROWS(decoder_tiles_destroy)
 #define decoder_attention ROWS(decoder_attention)
+#define decoder_attention_rest ROWS(decoder_attention_rest)
 #define decoder_attention_backward ROWS(decoder_attention_backward)
 #define rows_table ROWS(rows_table)
 #endif

@@ -22,8 +22,9 @@ typedef struct {
     void (*loss_backward)(const decoder *, float *, const int32_t *, int64_t, int64_t, float, uint16_t *);
     tess_status (*tiles_create)(decoder *);
     void (*tiles_destroy)(decoder_tiles *);
-    tess_status (*attention)(const decoder *, int64_t, const void *, void *, float *, void *);
+    tess_status (*attention)(const decoder *, int64_t, const void *, void *, float *,
+                             const decoder_attention_scratch *);
     tess_status (*attention_backward)(const decoder *, int64_t, const void *, const void *, const float *, const void *,
-                                      void *, void *);
+                                      void *, const decoder_attention_scratch *);
 } rows_functions;
 #endif

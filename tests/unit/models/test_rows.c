@@ -283,12 +283,14 @@ static void attention_run(const rows_functions *f, decoder *d, void *user, char 
     float *lse = result(&out, (uint64_t)(rows * d->heads) * sizeof(float));
     void *qkv = result(&out, wide), *dqkv = result(&out, wide), *y = result(&out, narrow);
     assert_int_equal(f->tiles_create(d), TESS_OK);
-    void *scratch = aligned_alloc(64, d->attention_bytes);
+    char *scratch = aligned_alloc(64, d->attention_bytes);
     assert_non_null(scratch);
+    decoder_attention_scratch rest = { .rest = scratch },
+                              first = { .first = scratch, .first_bytes = d->attention_bytes };
     memcpy(qkv, c->qkv, wide);
     f->rope(d, qkv, c->samples, 0);
-    assert_int_equal(f->attention(d, c->samples, qkv, y, lse, scratch), TESS_OK);
-    assert_int_equal(f->attention_backward(d, c->samples, qkv, y, lse, c->dy, dqkv, scratch), TESS_OK);
+    assert_int_equal(f->attention(d, c->samples, qkv, y, lse, &rest), TESS_OK);
+    assert_int_equal(f->attention_backward(d, c->samples, qkv, y, lse, c->dy, dqkv, &first), TESS_OK);
     f->rope(d, dqkv, c->samples, 1);
     free(scratch);
     f->tiles_destroy(d->tiles);

@@ -165,6 +165,57 @@ static void test_model__ties_and_scopes_that_cannot_be_are_refused_by_name(void 
     plan_free(&p);
 }
 
+/* Blocks "l.a", which also reads l.n, and "l.b" beside them. */
+static tess_status add_block_with(plan *p, const char *name, const char *also) {
+    tess_block_options o = { .struct_size = sizeof o, .name = name, .also = also, .output_bytes = 64 };
+    o.forward = o.backward = no_block;
+    return tess__model_add_block(&p->model, &o, NULL);
+}
+
+static void test_model__a_block_reads_its_second_module_too(void **state) {
+    (void)state;
+    plan p;
+    char also[] = "l.n";
+    plan_init(&p, 1);
+    assert_int_equal(add_block_with(&p, "l.a", also), TESS_OK);
+    also[0] = 'x'; /* it was copied */
+    assert_int_equal(add_block_with(&p, "l.b", NULL), TESS_OK);
+    static const char *const names[] = { "l.n.w", "l.a.w", "l.b.w", "l.a.v" };
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(plan_param(&p, names[i], 3, 0), TESS_OK);
+    plan_layout(&p);
+    const tess__scope *a = &p.model.scopes[0], *b = &p.model.scopes[1];
+    assert_int_equal(a->n_params, 3);
+    assert_int_equal(a->params[0], 0);
+    assert_int_equal(a->params[1], 1);
+    assert_int_equal(a->params[2], 3);
+    assert_int_equal(b->n_params, 1);
+    assert_int_equal(p.n_units, 2);
+    assert_int_equal(p.model.params[0].unit, p.model.params[1].unit);
+    assert_string_equal(p.layout.units[p.model.params[0].unit].name, "l.a");
+    plan_free(&p);
+}
+
+static void test_model__a_second_module_is_beside_the_block(void **state) {
+    (void)state;
+    static const char *const bad[] = { "l.a", "l.a.n", "l", "", "l.b", "l..n", "l.*" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        plan p;
+        plan_init(&p, 1);
+        plan_scope(&p, "l.b");
+        assert_int_equal(add_block_with(&p, "l.a", bad[i]), TESS_E_INVALID);
+        plan_free(&p);
+    }
+    plan p, q;
+    plan_init(&p, 1);
+    plan_init(&q, 1);
+    assert_int_equal(add_block_with(&p, "l.a", "l.n"), TESS_OK);
+    assert_int_equal(add_block_with(&q, "l.a", "l.m"), TESS_OK);
+    assert_true(tess__model_item_hash(&p.model, 0) != tess__model_item_hash(&q.model, 0));
+    plan_free(&p);
+    plan_free(&q);
+}
+
 static void test_model__nothing_is_added_after_the_end(void **state) {
     (void)state;
     plan p;
@@ -213,6 +264,8 @@ int main(void) {
         cmocka_unit_test(test_model__a_tie_copies_shape_and_flags_while_the_list_grows),
         cmocka_unit_test(test_model__bad_parameters_are_refused_by_name),
         cmocka_unit_test(test_model__ties_and_scopes_that_cannot_be_are_refused_by_name),
+        cmocka_unit_test(test_model__a_block_reads_its_second_module_too),
+        cmocka_unit_test(test_model__a_second_module_is_beside_the_block),
         cmocka_unit_test(test_model__nothing_is_added_after_the_end),
         cmocka_unit_test(test_model__the_hash_changes_with_any_declaration),
     };

@@ -30,10 +30,13 @@ enum { /* places of a layer's parameters; an absent one is at -1 */
        DECODER_PLACES
 };
 
+enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED }; /* parts of a layer; the halves are blocks of their own */
+
 typedef struct decoder decoder;
-typedef struct {
+typedef struct { /* a block */
     decoder *d;
-    int32_t index;
+    int32_t index, part;
+    int32_t first; /* of its parameters among the layer's */
 } decoder_layer;
 typedef struct decoder_tiles decoder_tiles;
 typedef struct decoder_sequence decoder_sequence;
@@ -55,7 +58,7 @@ struct decoder {
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */
     float *turns;               /* Llama: for each position the cosines of its pairs, then the sines */
-    decoder_layer *layers;
+    decoder_layer *layers;      /* [layer][part] */
 };
 
 static inline void *decoder_cut(char **at, uint64_t bytes) {
@@ -92,7 +95,7 @@ void decoder_sizes(model *, decoder *);
 /** Radians that pair `pair` of a head's elements is turned by for each position. */
 double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
-tess_status decoder_layer_params(model *, const char *layer); /* fills `at` too */
+tess_status decoder_layer_params(model *, const char *layer, int part); /* fills `at` too, as of the whole layer */
 tess_status decoder_head_params(model *);
 void decoder_layer_name(const decoder *, int32_t layer, char name[MODEL_NAME]);
 uint64_t decoder_input_bytes(const decoder *);
@@ -105,13 +108,13 @@ tess_status decoder_build(model *);
 void decoder_release(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
-/** Bytes that it saves, and those that backward makes again of one chunk. */
-uint64_t decoder_layer_saved(const decoder *, int selective);
-uint64_t decoder_layer_unsaved(const decoder *, int selective);
+/** Bytes that a part saves, and those that backward makes again of one chunk. */
+uint64_t decoder_layer_saved(const decoder *, int part, int selective);
+uint64_t decoder_layer_unsaved(const decoder *, int part, int selective);
 /** The latter when it saves nothing. */
-uint64_t decoder_layer_kept(const decoder *);
-uint64_t decoder_layer_forward_scratch(const decoder *);
-uint64_t decoder_layer_backward_scratch(const decoder *);
+uint64_t decoder_layer_kept(const decoder *, int part);
+uint64_t decoder_layer_forward_scratch(const decoder *, int part);
+uint64_t decoder_layer_backward_scratch(const decoder *, int part);
 tess_status decoder_layer_forward(void *layer, const tess_block_call *);
 tess_status decoder_layer_backward(void *layer, const tess_block_call *);
 uint64_t decoder_embed_scratch(const decoder *);
@@ -144,7 +147,7 @@ tess_status decoder_sequence_create(decoder *, decoder_sequence **out);
 void decoder_sequence_destroy(decoder_sequence *); /* null is fine */
 uint64_t decoder_sequence_bytes(const decoder_sequence *);
 tess_status decoder_sequence_embed(decoder_sequence *, const tess_block_call *);
-tess_status decoder_sequence_layer(decoder_sequence *, int32_t layer, const tess_block_call *);
+tess_status decoder_sequence_layer(decoder_sequence *, const decoder_layer *, const tess_block_call *);
 tess_status decoder_sequence_head(decoder_sequence *, const tess_block_call *);
 /** The sequence whose position this call computes; null: it is one over a whole batch. */
 static inline decoder_sequence *decoder_one_position(const decoder *d, const tess_block_call *call) {

@@ -85,22 +85,52 @@ static tess_status build_embed(model *m) {
     return model__add_block(m, &b);
 }
 
-static tess_status build_layer(model *m, int32_t i) {
+/* A half is named after its larger module, and has its normalisation beside it. */
+static void name_part(const decoder *d, const char *layer, int part, model_block *b) {
+    static const char *const modules[2][3][2] = {
+        [0] = { [DECODER_ATTENTION] = { "attn", "ln_1" }, [DECODER_FEED] = { "mlp", "ln_2" } },
+        [1] = { [DECODER_ATTENTION] = { "self_attn", "input_layernorm" },
+                [DECODER_FEED] = { "mlp", "post_attention_layernorm" } },
+    };
+    const char *const *names = modules[d->llama][part];
+    snprintf(b->name, sizeof b->name, part == DECODER_WHOLE ? "%s" : "%s.%s", layer, names[0]);
+    if (part != DECODER_WHOLE)
+        snprintf(b->also, sizeof b->also, "%s.%s", layer, names[1]);
+}
+
+static void measure_part(const decoder *d, int part, model_block *b) {
+    uint64_t scratch = decoder_layer_backward_scratch(d, part);
+    b->saved_bytes = decoder_layer_saved(d, part, 0);
+    b->forward_scratch_bytes = decoder_layer_forward_scratch(d, part);
+    b->backward_scratch_bytes = scratch + decoder_layer_unsaved(d, part, 0);
+    b->remake_scratch_bytes = scratch + decoder_layer_kept(d, part);
+    if (part == DECODER_ATTENTION)
+        return;
+    b->selective_saved_bytes = decoder_layer_saved(d, part, 1);
+    b->selective_scratch_bytes = scratch + decoder_layer_unsaved(d, part, 1);
+}
+
+static tess_status build_part(model *m, int32_t i, int part) {
     decoder *d = m->own;
-    d->layers[i] = (decoder_layer){ d, i };
-    model_block b = { .output_bytes = (uint64_t)(d->rows * d->width) * d->elem, .user = &d->layers[i] };
+    decoder_layer *l = &d->layers[2 * i + (part == DECODER_FEED)];
+    model_block b = { .output_bytes = (uint64_t)(d->rows * d->width) * d->elem, .user = l };
+    char layer[MODEL_NAME];
     b.flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE;
-    decoder_layer_name(d, i, b.name);
-    b.saved_bytes = decoder_layer_saved(d, 0);
-    b.forward_scratch_bytes = decoder_layer_forward_scratch(d);
-    b.backward_scratch_bytes = decoder_layer_backward_scratch(d) + decoder_layer_unsaved(d, 0);
-    b.remake_scratch_bytes = decoder_layer_backward_scratch(d) + decoder_layer_kept(d);
-    b.selective_saved_bytes = decoder_layer_saved(d, 1);
-    b.selective_scratch_bytes = decoder_layer_backward_scratch(d) + decoder_layer_unsaved(d, 1);
+    decoder_layer_name(d, i, layer);
+    name_part(d, layer, part, &b);
+    measure_part(d, part, &b);
     b.forward = decoder_layer_forward;
     b.backward = decoder_layer_backward;
-    OPS_TRY(decoder_layer_params(m, b.name));
+    OPS_TRY(decoder_layer_params(m, layer, part));
+    *l = (decoder_layer){ d, i, part, part == DECODER_FEED ? d->at[DECODER_NORM2_W] : 0 };
     return model__add_block(m, &b);
+}
+
+static tess_status build_layer(model *m, int32_t i) {
+    if (!m->options.half_units)
+        return build_part(m, i, DECODER_WHOLE);
+    OPS_TRY(build_part(m, i, DECODER_ATTENTION));
+    return build_part(m, i, DECODER_FEED);
 }
 
 static tess_status build_head(model *m) {
@@ -118,7 +148,7 @@ static tess_status build_head(model *m) {
 tess_status decoder_build(model *m) {
     decoder *d = m->own = calloc(1, sizeof *d);
     m->is_decoder = 1;
-    if (!d || !(d->layers = calloc((size_t)m->options.layers, sizeof *d->layers)))
+    if (!d || !(d->layers = calloc((size_t)m->options.layers, 2 * sizeof *d->layers)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     decoder_sizes(m, d);
     OPS_TRY(make_operators(d));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A layer, forward and backward, by chunks of whole samples. What is cheap to make again (normalised rows, the
- * activation's result, attention's probabilities) is not saved. */
+/* A layer or half of one, forward and backward, by chunks of whole samples. What is cheap to make again (normalised
+ * rows, the activation's result, attention's probabilities) is not saved. */
 #include "decoder.h"
 
 #include <string.h>
@@ -25,12 +25,15 @@ static void attention_at(const decoder *d, char **region, int64_t rows, int64_t 
     k->qkv = take(region, d, rows, d->qkv_width, first);
     k->attended = take(region, d, rows, d->q_width, first);
     k->stats1 = take_floats(region, 2 * rows, 2 * first);
-    k->stats2 = take_floats(region, 2 * rows, 2 * first);
     k->lse = take_floats(region, rows * d->heads, first * d->heads);
 }
 
 static void middle_at(const decoder *d, char **region, int64_t rows, int64_t first, kept *k) {
     k->middle = take(region, d, rows, d->width, first);
+}
+
+static void stats2_at(char **region, int64_t rows, int64_t first, kept *k) {
+    k->stats2 = take_floats(region, 2 * rows, 2 * first);
 }
 
 /* The first products of the feed-forward half, more than half of it all. */
@@ -39,29 +42,38 @@ static void feed_at(const decoder *d, char **region, int64_t rows, int64_t first
     k->up = take(region, d, rows, d->hidden, first);
 }
 
-/* The same of a chunk of which nothing is saved. */
-static kept kept_at(const decoder *d, char **region) {
+/* The same of a chunk of which nothing is saved. The half behind the other finds the rows between them in its input. */
+static kept kept_at(const decoder *d, int part, char **region) {
     kept k = { 0 };
-    attention_at(d, region, d->chunk_rows, 0, &k);
-    middle_at(d, region, d->chunk_rows, 0, &k);
+    if (part != DECODER_FEED)
+        attention_at(d, region, d->chunk_rows, 0, &k);
+    if (part == DECODER_WHOLE)
+        middle_at(d, region, d->chunk_rows, 0, &k);
+    if (part == DECODER_ATTENTION)
+        return k;
+    stats2_at(region, d->chunk_rows, 0, &k);
     feed_at(d, region, d->chunk_rows, 0, &k);
     return k;
 }
 
 /* In bf16 backward makes the rows between the halves again, by the smallest of a layer's products. In fp32, where
  * products are most of a step, they are saved. */
-static int remakes_middle(const decoder *d) {
-    return d->half;
+static int remakes_middle(const decoder *d, int part) {
+    return d->half && part == DECODER_WHOLE;
 }
 
 /* Saved values lie in the whole layer's `saved`, the rest of the chunk in `own`. */
-static kept saved_at(const decoder *d, int selective, int64_t first, char **saved, char **own) {
+static kept saved_at(const decoder *d, int part, int selective, int64_t first, char **saved, char **own) {
     kept k = { 0 };
-    attention_at(d, saved, d->rows, first, &k);
-    if (remakes_middle(d))
+    if (part != DECODER_FEED)
+        attention_at(d, saved, d->rows, first, &k);
+    if (remakes_middle(d, part))
         middle_at(d, own, d->chunk_rows, 0, &k);
-    else
+    else if (part == DECODER_WHOLE)
         middle_at(d, saved, d->rows, first, &k);
+    if (part == DECODER_ATTENTION)
+        return k;
+    stats2_at(saved, d->rows, first, &k);
     if (selective)
         feed_at(d, own, d->chunk_rows, 0, &k);
     else
@@ -71,9 +83,11 @@ static kept saved_at(const decoder *d, int selective, int64_t first, char **save
 
 /* A forward that saves nothing: the feed-forward half lies where attention's values were, on which nothing depends
  * any more. */
-static kept transient_at(const decoder *d, char **region) {
+static kept transient_at(const decoder *d, int part, char **region) {
     int64_t rows = d->chunk_rows;
     char *feed = *region;
+    if (part != DECODER_WHOLE)
+        return kept_at(d, part, region);
     kept k = { .qkv = take(region, d, rows, d->qkv_width, 0), .attended = take(region, d, rows, d->q_width, 0) };
     feed_at(d, &feed, rows, 0, &k);
     *region = feed > *region ? feed : *region;
@@ -83,27 +97,27 @@ static kept transient_at(const decoder *d, char **region) {
     return k;
 }
 
-static uint64_t transient_bytes(const decoder *d) {
+static uint64_t transient_bytes(const decoder *d, int part) {
     char *at = NULL;
-    transient_at(d, &at);
+    transient_at(d, part, &at);
     return (uint64_t)(uintptr_t)at;
 }
 
-uint64_t decoder_layer_saved(const decoder *d, int selective) {
+uint64_t decoder_layer_saved(const decoder *d, int part, int selective) {
     char *saved = NULL, *own = NULL;
-    saved_at(d, selective, 0, &saved, &own);
+    saved_at(d, part, selective, 0, &saved, &own);
     return (uint64_t)(uintptr_t)saved;
 }
 
-uint64_t decoder_layer_unsaved(const decoder *d, int selective) {
+uint64_t decoder_layer_unsaved(const decoder *d, int part, int selective) {
     char *saved = NULL, *own = NULL;
-    saved_at(d, selective, 0, &saved, &own);
+    saved_at(d, part, selective, 0, &saved, &own);
     return (uint64_t)(uintptr_t)own;
 }
 
-uint64_t decoder_layer_kept(const decoder *d) {
+uint64_t decoder_layer_kept(const decoder *d, int part) {
     char *at = NULL;
-    kept_at(d, &at);
+    kept_at(d, part, &at);
     return (uint64_t)(uintptr_t)at;
 }
 
@@ -115,15 +129,20 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-uint64_t decoder_layer_forward_scratch(const decoder *d) {
-    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d) + most(d->matmul_bytes, d->attention_bytes);
+/* Operators' scratch. Attention takes `up` bytes elsewhere. */
+static uint64_t inner_bytes(const decoder *d, int part, uint64_t up) {
+    return part == DECODER_FEED ? d->matmul_bytes : most(d->matmul_bytes, decoder_attention_rest(d, up));
 }
 
-/* In backward attention works where the chunk's `up` lies, which is made after it or gone before it. The next chunk's
- * begins right behind: 0 where that is not aligned. */
-static uint64_t up_bytes(const decoder *d) {
+uint64_t decoder_layer_forward_scratch(const decoder *d, int part) {
+    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d, part) + inner_bytes(d, part, 0);
+}
+
+/* In a whole layer's backward attention works where the chunk's `up` lies, which is made after it or gone before it.
+ * The next chunk's begins right behind: 0 where that is not aligned. */
+static uint64_t up_bytes(const decoder *d, int part) {
     uint64_t bytes = (uint64_t)(d->chunk_rows * d->hidden) * d->elem;
-    return bytes == ops_align(bytes) ? bytes : 0;
+    return part == DECODER_WHOLE && bytes == ops_align(bytes) ? bytes : 0;
 }
 
 typedef struct { /* of one chunk in backward */
@@ -131,20 +150,21 @@ typedef struct { /* of one chunk in backward */
     float *stats;
 } rooms;
 
-static rooms rooms_at(const decoder *d, char **at) {
+static rooms rooms_at(const decoder *d, int part, char **at) {
     int drops = d->m->options.dropout > 0;
+    int64_t feed = part == DECODER_ATTENTION ? 0 : d->hidden, attention = part == DECODER_FEED ? 0 : d->qkv_width;
     rooms z;
-    z.wide = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->hidden, d->qkv_width)));
-    z.narrow = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->width, d->q_width)));
+    z.wide = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(feed, attention)));
+    z.narrow = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->width, attention ? d->q_width : 0)));
     z.dropped = drops ? decoder_cut(at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
     z.stats = decoder_cut(at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
     return z;
 }
 
-uint64_t decoder_layer_backward_scratch(const decoder *d) {
+uint64_t decoder_layer_backward_scratch(const decoder *d, int part) {
     char *at = NULL;
-    rooms_at(d, &at);
-    return (uint64_t)(uintptr_t)at + most(d->matmul_bytes, decoder_attention_rest(d, up_bytes(d)));
+    rooms_at(d, part, &at);
+    return (uint64_t)(uintptr_t)at + inner_bytes(d, part, up_bytes(d, part));
 }
 
 /* ---- a chunk ---------------------------------------------------------------------------------------- */
@@ -159,12 +179,17 @@ typedef struct {
 
 static const void *param(const chunk *c, int place) {
     int32_t at = place < 0 ? -1 : c->d->at[place];
-    return at < 0 ? NULL : c->call->params[at];
+    return at < 0 ? NULL : c->call->params[at - c->l->first];
 }
 
 static float *grad(const chunk *c, int place) {
     int32_t at = place < 0 ? -1 : c->d->at[place];
-    return at < 0 ? NULL : c->call->grads[at];
+    return at < 0 ? NULL : c->call->grads[at - c->l->first];
+}
+
+/* The chunk's rows of a tensor as wide as the layer. */
+static void *rows_of_chunk(const chunk *c, const void *x) {
+    return decoder_at(c->d, x, c->first * c->d->width);
 }
 
 static tess_status multiply(const chunk *c, ops_matmul *m, const void *a, const void *b, const void *bias, void *y) {
@@ -217,54 +242,68 @@ static tess_status make_feed(const chunk *c, const kept *k, void *normal) {
 }
 
 static decoder_attention_scratch attention_scratch(const chunk *c) {
-    return (decoder_attention_scratch){ c->up, up_bytes(c->d), c->inner };
+    return (decoder_attention_scratch){ c->up, up_bytes(c->d, c->l->part), c->inner };
 }
 
 static tess_status make_middle(const chunk *c, const kept *k) {
-    const void *x = decoder_at(c->d, c->call->input, c->first * c->d->width);
+    const void *x = rows_of_chunk(c, c->call->input);
     return add_linear(c, &c->d->out, 0, k->attended, DECODER_O_W, DECODER_O_B, x, k->middle);
 }
 
-/* All that backward needs of a chunk. */
-static tess_status make_kept(const chunk *c, const kept *k, void *normal) {
+static tess_status make_attention(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
-    const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, d->chunk_rows);
+    const void *x = rows_of_chunk(c, c->call->input);
     decoder_attention_scratch scratch = attention_scratch(c);
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, d->chunk_rows);
     OPS_TRY(project(c, normal, k->qkv));
-    OPS_TRY(decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, &scratch));
-    OPS_TRY(make_middle(c, k));
-    return make_feed(c, k, normal);
+    return decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, &scratch);
 }
 
-/* Makes the rest of a chunk, which was not saved. */
+/* Makes what backward needs of a chunk and was not saved. */
 static tess_status make_unsaved(const chunk *c, const kept *k, void *normal) {
-    if (!c->call->saved)
-        return make_kept(c, k, normal);
-    OPS_TRY(remakes_middle(c->d) ? make_middle(c, k) : TESS_OK);
-    return c->call->selective ? make_feed(c, k, normal) : TESS_OK;
+    int part = c->l->part, all = !c->call->saved;
+    if (all && part != DECODER_FEED)
+        OPS_TRY(make_attention(c, k, normal));
+    if (part == DECODER_WHOLE && (all || remakes_middle(c->d, part)))
+        OPS_TRY(make_middle(c, k));
+    return part != DECODER_ATTENTION && (all || c->call->selective) ? make_feed(c, k, normal) : TESS_OK;
 }
 
 /* The activation's result replaces the first products, unless backward reads them. */
 static tess_status chunk_forward(const chunk *c, const kept *k, void *normal, void *wide) {
     const decoder *d = c->d;
-    void *y = decoder_at(d, c->call->output, c->first * d->width);
-    OPS_TRY(make_kept(c, k, normal));
+    if (c->l->part != DECODER_FEED) {
+        OPS_TRY(make_attention(c, k, normal));
+        OPS_TRY(make_middle(c, k));
+    }
+    if (c->l->part == DECODER_ATTENTION)
+        return TESS_OK;
+    OPS_TRY(make_feed(c, k, normal));
     decoder_act(d, k->gate, k->up, wide, d->chunk_rows * d->hidden);
-    return add_linear(c, &d->down, 1, wide, DECODER_DOWN_W, DECODER_DOWN_B, k->middle, y);
+    return add_linear(c, &d->down, 1, wide, DECODER_DOWN_W, DECODER_DOWN_B, k->middle,
+                      rows_of_chunk(c, c->call->output));
+}
+
+/* The first half hands the rows between them to the second. */
+static void find_middle(const chunk *c, kept *k) {
+    if (c->l->part == DECODER_FEED)
+        k->middle = rows_of_chunk(c, c->call->input);
+    if (c->l->part == DECODER_ATTENTION)
+        k->middle = rows_of_chunk(c, c->call->output);
 }
 
 tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
     const decoder_layer *l = layer;
     const decoder *d = l->d;
     if (decoder_one_position(d, call))
-        return decoder_sequence_layer(d->sequence, l->index, call);
+        return decoder_sequence_layer(d->sequence, l, call);
     char *at = call->scratch;
     void *normal = decoder_cut(&at, decoder_bytes(d, d->chunk_rows, d->width));
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *own = at, *saved = call->saved;
-        kept k = saved ? saved_at(d, call->selective, first, &saved, &own) : transient_at(d, &own);
-        chunk c = { d, l, call, first, at + transient_bytes(d), NULL };
+        kept k = saved ? saved_at(d, l->part, call->selective, first, &saved, &own) : transient_at(d, l->part, &own);
+        chunk c = { d, l, call, first, at + transient_bytes(d, l->part), NULL };
+        find_middle(&c, &k);
         OPS_TRY(chunk_forward(&c, &k, normal, call->saved && !call->selective ? own : k.up));
     }
     return TESS_OK;
@@ -302,16 +341,16 @@ static tess_status products_backward(const chunk *c, const linear *of, int n, vo
     return TESS_OK;
 }
 
-/* The chunk's rows of the input's gradient, which hold that of the rows between the halves first. */
+/* The chunk's rows of the input's gradient, which in a whole layer hold that of the rows between the halves first. */
 static void *dx_of(const chunk *c) {
-    return decoder_at(c->d, c->call->grad_input, c->first * c->d->width);
+    return rows_of_chunk(c, c->call->grad_input);
 }
 
 /* From the chunk's dy to that of the rows between the halves. The gradient of the gate takes the gate's place. */
 static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z) {
     const decoder *d = c->d;
     int64_t n = d->chunk_rows, h = d->hidden;
-    const void *dy = decoder_at(d, c->call->grad_output, c->first * d->width);
+    const void *dy = rows_of_chunk(c, c->call->grad_output);
     const linear down = { &d->down, DECODER_DOWN_W, DECODER_DOWN_B, undrop(c, 1, dy, z->dropped), d->width };
     const linear rise[] = { { &d->up, DECODER_UP_W, DECODER_UP_B, z->wide, h },
                             { &d->up, DECODER_GATE_W, -1, k->gate, h } };
@@ -341,16 +380,17 @@ static tess_status project_backward(const chunk *c, char *dqkv, void *normal) {
 static tess_status attention_backward(const chunk *c, const kept *k, const rooms *z) {
     const decoder *d = c->d;
     int64_t n = d->chunk_rows;
-    const void *x = decoder_at(d, c->call->input, c->first * d->width);
-    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dx_of(c), z->dropped), d->width };
+    const void *x = rows_of_chunk(c, c->call->input);
+    const void *dy = c->l->part == DECODER_WHOLE ? dx_of(c) : rows_of_chunk(c, c->call->grad_output);
+    const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dy, z->dropped), d->width };
     decoder_attention_scratch scratch = attention_scratch(c);
     OPS_TRY(weights_backward(c, &out, k->attended));
     OPS_TRY(multiply(c, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
     OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, &scratch));
     decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n);
     OPS_TRY(project_backward(c, z->wide, z->narrow));
-    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dx_of(c), dx_of(c),
-                          grad(c, DECODER_NORM1_W), grad(c, DECODER_NORM1_B), n);
+    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dy, dx_of(c), grad(c, DECODER_NORM1_W),
+                          grad(c, DECODER_NORM1_B), n);
     return TESS_OK;
 }
 
@@ -358,14 +398,15 @@ tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     const decoder_layer *l = layer;
     const decoder *d = l->d;
     char *at = call->scratch;
-    rooms z = rooms_at(d, &at);
+    rooms z = rooms_at(d, l->part, &at);
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *own = at, *saved = call->saved;
-        kept k = saved ? saved_at(d, call->selective, first, &saved, &own) : kept_at(d, &own);
+        kept k = saved ? saved_at(d, l->part, call->selective, first, &saved, &own) : kept_at(d, l->part, &own);
         chunk c = { d, l, call, first, own, k.up };
+        find_middle(&c, &k);
         OPS_TRY(make_unsaved(&c, &k, z.narrow));
-        OPS_TRY(feed_backward(&c, &k, &z));
-        OPS_TRY(attention_backward(&c, &k, &z));
+        OPS_TRY(l->part == DECODER_ATTENTION ? TESS_OK : feed_backward(&c, &k, &z));
+        OPS_TRY(l->part == DECODER_FEED ? TESS_OK : attention_backward(&c, &k, &z));
     }
     return TESS_OK;
 }

@@ -122,8 +122,9 @@ tess_status decoder_sequence_embed(decoder_sequence *s, const tess_block_call *c
 }
 
 /* ---- a layer ------------------------------------------------------------------------------------------ */
-static const void *param(const decoder *d, const tess_block_call *call, int place) {
-    return d->at[place] < 0 ? NULL : call->params[d->at[place]];
+static const void *param(const decoder_layer *l, const tess_block_call *call, int place) {
+    int32_t at = l->d->at[place];
+    return at < 0 ? NULL : call->params[at - l->first];
 }
 
 static void widen(const decoder *d, const void *x, int64_t elems, float *out) {
@@ -185,42 +186,48 @@ static void look_back(decoder_sequence *s, int32_t layer) {
         rows_put(d, floats_at(s->value, i, d->q_width - i), s->attended, i, d->q_width - i);
 }
 
-static tess_status project(decoder_sequence *s, const tess_block_call *call) {
+static tess_status project(decoder_sequence *s, const decoder_layer *l, const tess_block_call *call) {
     const decoder *d = s->d;
     const ops_table *t = d->o->t;
-    OPS_TRY(t->matmul(s->q, s->normal, param(d, call, DECODER_Q_W), param(d, call, DECODER_Q_B), s->qkv, s->scratch));
+    OPS_TRY(t->matmul(s->q, s->normal, param(l, call, DECODER_Q_W), param(l, call, DECODER_Q_B), s->qkv, s->scratch));
     if (!d->llama)
         return TESS_OK;
     char *k = decoder_at(d, s->qkv, d->q_width);
-    OPS_TRY(t->matmul(s->k, s->normal, param(d, call, DECODER_K_W), NULL, k, s->scratch));
-    return t->matmul(s->k, s->normal, param(d, call, DECODER_V_W), NULL, decoder_at(d, k, d->kv_width), s->scratch);
+    OPS_TRY(t->matmul(s->k, s->normal, param(l, call, DECODER_K_W), NULL, k, s->scratch));
+    return t->matmul(s->k, s->normal, param(l, call, DECODER_V_W), NULL, decoder_at(d, k, d->kv_width), s->scratch);
 }
 
-static tess_status feed(decoder_sequence *s, const tess_block_call *call) {
+static tess_status attend_back(decoder_sequence *s, const decoder_layer *l, const tess_block_call *call, void *middle) {
+    const decoder *d = s->d;
+    decoder_norm(d, call->input, param(l, call, DECODER_NORM1_W), param(l, call, DECODER_NORM1_B), s->normal, s->stats,
+                 1);
+    OPS_TRY(project(s, l, call));
+    look_back(s, l->index);
+    memcpy(middle, call->input, (size_t)d->width * d->elem);
+    return d->o->t->matmul(s->out, s->attended, param(l, call, DECODER_O_W), param(l, call, DECODER_O_B), middle,
+                           s->scratch);
+}
+
+static tess_status feed(decoder_sequence *s, const decoder_layer *l, const tess_block_call *call, const void *middle) {
     const decoder *d = s->d;
     const ops_table *t = d->o->t;
-    decoder_norm(d, s->middle, param(d, call, DECODER_NORM2_W), param(d, call, DECODER_NORM2_B), s->normal, s->stats,
-                 1);
+    decoder_norm(d, middle, param(l, call, DECODER_NORM2_W), param(l, call, DECODER_NORM2_B), s->normal, s->stats, 1);
     if (d->llama)
-        OPS_TRY(t->matmul(s->rise, s->normal, param(d, call, DECODER_GATE_W), NULL, s->gate, s->scratch));
+        OPS_TRY(t->matmul(s->rise, s->normal, param(l, call, DECODER_GATE_W), NULL, s->gate, s->scratch));
     OPS_TRY(
-        t->matmul(s->rise, s->normal, param(d, call, DECODER_UP_W), param(d, call, DECODER_UP_B), s->up, s->scratch));
+        t->matmul(s->rise, s->normal, param(l, call, DECODER_UP_W), param(l, call, DECODER_UP_B), s->up, s->scratch));
     decoder_act(d, d->llama ? s->gate : NULL, s->up, s->wide, d->hidden);
-    memcpy(call->output, s->middle, (size_t)d->width * d->elem);
-    return t->matmul(s->down, s->wide, param(d, call, DECODER_DOWN_W), param(d, call, DECODER_DOWN_B), call->output,
+    memcpy(call->output, middle, (size_t)d->width * d->elem);
+    return t->matmul(s->down, s->wide, param(l, call, DECODER_DOWN_W), param(l, call, DECODER_DOWN_B), call->output,
                      s->scratch);
 }
 
-tess_status decoder_sequence_layer(decoder_sequence *s, int32_t layer, const tess_block_call *call) {
-    const decoder *d = s->d;
-    decoder_norm(d, call->input, param(d, call, DECODER_NORM1_W), param(d, call, DECODER_NORM1_B), s->normal, s->stats,
-                 1);
-    OPS_TRY(project(s, call));
-    look_back(s, layer);
-    memcpy(s->middle, call->input, (size_t)d->width * d->elem);
-    OPS_TRY(d->o->t->matmul(s->out, s->attended, param(d, call, DECODER_O_W), param(d, call, DECODER_O_B), s->middle,
-                            s->scratch));
-    return feed(s, call);
+tess_status decoder_sequence_layer(decoder_sequence *s, const decoder_layer *l, const tess_block_call *call) {
+    if (l->part != DECODER_FEED)
+        OPS_TRY(attend_back(s, l, call, l->part == DECODER_WHOLE ? s->middle : call->output));
+    if (l->part == DECODER_ATTENTION)
+        return TESS_OK;
+    return feed(s, l, call, l->part == DECODER_WHOLE ? s->middle : call->input);
 }
 
 /* ---- the head ----------------------------------------------------------------------------------------- */

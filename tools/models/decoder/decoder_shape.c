@@ -92,20 +92,27 @@ typedef struct {
     int32_t place;
 } layer_param;
 
-static tess_status add_layer_params(model *m, const char *name, const layer_param *list, int32_t n) {
+static int is_in(const layer_param *p, int part) {
+    return part == DECODER_WHOLE || (p->place >= DECODER_NORM2_W) == (part == DECODER_FEED);
+}
+
+/* Those of a part; the places are the whole layer's. */
+static tess_status add_layer_params(model *m, const char *name, int part, const layer_param *list, int32_t n) {
     decoder *d = m->own;
     for (int32_t i = 0; i < DECODER_PLACES; i++)
         d->at[i] = -1;
     for (int32_t i = 0; i < n; i++) {
         const layer_param *p = &list[i];
         d->at[p->place] = i;
+        if (!is_in(p, part))
+            continue;
         OPS_TRY(add(m, name, p->leaf, p->rows, p->columns, p->scale > 0 ? MODEL_NORMAL : MODEL_CONSTANT,
                     p->scale > 0 ? p->scale : (double)p->constant));
     }
     return TESS_OK;
 }
 
-static tess_status add_gpt_layer(model *m, const char *name) {
+static tess_status add_gpt_layer(model *m, const char *name, int part) {
     const decoder *d = m->own;
     int64_t c = d->width;
     double residual = 0.02 / sqrt(2.0 * m->options.layers); /* GPT-2: the sum over layers keeps its size */
@@ -123,10 +130,10 @@ static tess_status add_gpt_layer(model *m, const char *name) {
         { "mlp.c_proj.weight", c, d->hidden, residual, 0, DECODER_DOWN_W },
         { "mlp.c_proj.bias", c, 0, 0, 0, DECODER_DOWN_B },
     };
-    return add_layer_params(m, name, list, sizeof list / sizeof *list);
+    return add_layer_params(m, name, part, list, sizeof list / sizeof *list);
 }
 
-static tess_status add_llama_layer(model *m, const char *name) {
+static tess_status add_llama_layer(model *m, const char *name, int part) {
     const decoder *d = m->own;
     int64_t c = d->width;
     double residual = 0.02 / sqrt(2.0 * m->options.layers);
@@ -141,12 +148,12 @@ static tess_status add_llama_layer(model *m, const char *name) {
         { "mlp.up_proj.weight", d->hidden, c, 0.02, 0, DECODER_UP_W },
         { "mlp.down_proj.weight", c, d->hidden, residual, 0, DECODER_DOWN_W },
     };
-    return add_layer_params(m, name, list, sizeof list / sizeof *list);
+    return add_layer_params(m, name, part, list, sizeof list / sizeof *list);
 }
 
-tess_status decoder_layer_params(model *m, const char *name) {
+tess_status decoder_layer_params(model *m, const char *name, int part) {
     const decoder *d = m->own;
-    return (d->llama ? add_llama_layer : add_gpt_layer)(m, name);
+    return (d->llama ? add_llama_layer : add_gpt_layer)(m, name, part);
 }
 
 void decoder_layer_name(const decoder *d, int32_t i, char name[MODEL_NAME]) {
