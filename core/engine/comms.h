@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 16 };
+enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 16, TESS__ACTIVITY = 256 };
 
 typedef struct {
     const tess_comm_ops *ops;
@@ -23,9 +23,9 @@ typedef struct {
     tess_comm *closing[TESS__N_COMMS];
     pthread_mutex_t lock; /* held while list[] changes or is aborted */
     int shard_rank, replica_rank, shard_ranks;
-    int32_t copy_groups;           /* 0: nobody keeps images for another */
-    tess_request *unowned_request; /* of a collective that has no other home; set only until its end */
-    char activity[2][256];         /* what this rank does, for messages; the second is being written */
+    int32_t copy_groups;              /* 0: nobody keeps images for another */
+    tess_request *unowned_request;    /* of a collective that has no other home; set only until its end */
+    char activity[2][TESS__ACTIVITY]; /* what this rank does, for messages; the second is being written */
     int activity_now;
     uint64_t n_collectives, exchange_count;
     uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo */

@@ -63,17 +63,7 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
 static tess_status run_planned(tess *t, const tess__instr *in, void *at, int scratch, const char *doing) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
     tess_collective c = planned_collective(t, in, at, at, scratch);
-    if (p->members == 1)
-        return TESS_OK;
-    if (!t->streams.on || !t->streams.comm_waits)
-        return tess__comm_run(&t->comms, p->which, &c, doing);
-    tess__comms_doing(&t->comms, doing);
-    TRY(tess__comm_post(&t->comms, p->which, &c, &t->comms.unowned_request));
-    tess_request *posted = t->comms.unowned_request;
-    t->comms.unowned_request = NULL;
-    TRY(tess__retire(&t->streams, p->which, posted, c.seq));
-    tess__comms_idle(&t->comms);
-    return TESS_OK;
+    return p->members == 1 ? TESS_OK : tess__stream_collective(&t->streams, p->which, &c, doing);
 }
 
 /* ---- parameters ---- */

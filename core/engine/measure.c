@@ -167,6 +167,7 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__INPUT: return p->setup.input_bytes;
     case TESS__PREPARED: return on_the_way(p, numbers(p));
     case TESS__NUMBERS: return numbers(p);
+    case TESS__VALUES: return on_the_way(p, 8 * sizeof(double));
     case TESS__BATCH: return on_the_way(p, p->setup.input_bytes);
     case TESS__RESULT: return on_the_way(p, p->model.blocks[p->model.n_blocks - 1].options.output_bytes);
     case TESS__NORM_RESULT: return on_the_way(p, TESS__NORM_LIMBS * sizeof(int64_t));
@@ -199,6 +200,7 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__BATCH:
     case TESS__PREPARED:
     case TESS__NUMBERS:
+    case TESS__VALUES:
     case TESS__INPUT:
     case TESS__LIMBS:
     case TESS__LIMBS_SCRATCH:

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- what can be recorded ---- */
@@ -36,10 +37,13 @@ static const char *why_not(const tess *t, const tess_run_options *o) {
     return host_part(t, &p->programs[o->step->clip_norm > 0 ? TESS__P_CLIP : TESS__P_STEP]);
 }
 
-/* Ranks decide alike, so one alone is not watched by what only it has. */
 static int may_repeat(const tess *t, const tess_run_options *o) {
-    int watched = t->comms.world.nranks == 1 && (t->recorder.trace || t->recorder.ledger_hook);
-    return t->graphs.on && o->repeat && o->kind == TESS_PASS_TRAIN && !watched;
+    return t->graphs.on && o->repeat && o->kind == TESS_PASS_TRAIN;
+}
+
+/* Ranks decide alike, so what only one has does not count with several. */
+static int is_watched(const tess *t) {
+    return t->comms.world.nranks == 1 && (t->recorder.trace || t->recorder.ledger_hook);
 }
 
 static int is_last_microbatch(const tess *t) {
@@ -64,25 +68,31 @@ static tess__graph_key key_of(const tess *t, const tess_run_options *o) {
 
 /* ---- what the ranks agree on ---- */
 
+static void say_pass(const tess__graph_key *key, int records, char *out, size_t n) {
+    int at = snprintf(out, n, "%s training pass (repeat %llu, microbatch %d",
+                      records ? "the recording of a" : "a recorded", (unsigned long long)key->repeat, key->microbatch);
+    if (key->has_step)
+        snprintf(out + at, n - (size_t)at, ", clip_norm %g, grad_scale %g)", (double)key->clip_norm,
+                 key->grad_scale != 0 ? (double)key->grad_scale : 1.0);
+    else
+        snprintf(out + at, n - (size_t)at, ")");
+}
+
 /* Collectives that are recorded are not compared, so the passes are. The compute stream then waits for all ranks. */
 static tess_status agree_on_pass(tess *t, const tess__graph_key *key, int records) {
     tess_collective c = { .op = TESS_BARRIER, .send_dtype = TESS_U8, .recv_dtype = TESS_U8, .scale = 1 };
     uint32_t floats[2];
+    char *doing = t->streams.passes[t->streams.pass].what;
     if (t->comms.world.nranks == 1)
         return TESS_OK;
     memcpy(floats, &key->grad_scale, sizeof floats);
     c.tag = tess__hash_u64(key->program->hash, key->repeat);
     c.tag = tess__hash_u64(c.tag, (uint64_t)key->pass << 33 | (uint64_t)key->microbatch << 1 | (uint64_t)records);
     c.tag = tess__hash_u64(c.tag, (uint64_t)floats[0] << 32 | floats[1]);
+    say_pass(key, records, doing, TESS__ACTIVITY);
     if (records) /* nobody begins before all have come */
-        return tess__comm_run(&t->comms, TESS__WORLD, &c, "the recording of a training pass");
-    tess__comms_doing(&t->comms, "a recorded training pass");
-    TRY(tess__comm_post(&t->comms, TESS__WORLD, &c, &t->comms.unowned_request));
-    tess_request *posted = t->comms.unowned_request;
-    t->comms.unowned_request = NULL;
-    TRY(tess__retire(&t->streams, TESS__WORLD, posted, c.seq));
-    tess__comms_idle(&t->comms);
-    return TESS_OK;
+        return tess__comm_run(&t->comms, TESS__WORLD, &c, doing);
+    return tess__stream_collective(&t->streams, TESS__WORLD, &c, doing);
 }
 
 /* ---- the step's own numbers ---- */
@@ -168,9 +178,9 @@ tess_status tess__repeat_pass(tess *t, const tess_run_options *o, tess__pass_fn 
     tess__recorded *r = tess__graphs_find(&t->graphs, &t->device, &key);
     if (!r->known && (r->why_not = why_not(t, o)) && !t->graphs.said)
         say_why(t, t->graphs.said = r->why_not);
-    tess_status s = r->graph                  ? run_recorded(t, r, o)
-                    : r->known && !r->why_not ? record_pass(t, r, o, calls)
-                                              : calls(t, o);
+    tess_status s = !r->known || r->why_not || is_watched(t) ? calls(t, o)
+                    : r->graph                               ? run_recorded(t, r, o)
+                                                             : record_pass(t, r, o, calls);
     r->known = 1;
     return s;
 }

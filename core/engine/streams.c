@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- making and giving back ---- */
@@ -107,11 +108,24 @@ tess_status tess__stream_finish(tess__streams *q, const tess__stream *s, uint64_
 
 /* ---- collectives ---- */
 
-static tess__retired next_retired(tess__streams *q) {
-    tess__retired r = q->retired[q->first_retired];
+static const tess__retired *next_retired(tess__streams *q) {
+    const tess__retired *r = &q->retired[q->first_retired];
     q->first_retired = (q->first_retired + 1) % TESS__RETIRED;
     q->n_retired--;
     return r;
+}
+
+/* The engine may be in something else by now: messages name what is waited for. */
+static tess_status wait_retired(tess__streams *q, const tess__retired *r) {
+    char before[TESS__ACTIVITY];
+    snprintf(before, sizeof before, "%s", tess__comms_activity(q->comms));
+    tess__comms_doing(q->comms, r->what);
+    TRY(tess__comm_wait(q->comms, r->which, r->request, r->seq));
+    if (before[0])
+        tess__comms_doing(q->comms, before);
+    else
+        tess__comms_idle(q->comms);
+    return TESS_OK;
 }
 
 /* Frees those that have ended, oldest first; waits for them when they have to end, being among the first `due` of all,
@@ -122,15 +136,15 @@ static tess_status sweep_retired(tess__streams *q, uint64_t due) {
         uint64_t before = q->ever_retired - (uint64_t)q->n_retired;
         if (before >= due && q->n_retired < TESS__RETIRED && !tess__comm_has_ended(q->comms, r->request))
             return TESS_OK;
-        TRY(tess__comm_wait(q->comms, r->which, r->request, r->seq));
-        tess__comm_free(q->comms, next_retired(q).request);
+        TRY(wait_retired(q, r));
+        tess__comm_free(q->comms, next_retired(q)->request);
     }
     return TESS_OK;
 }
 
 void tess__streams_drop(tess__streams *q) {
     while (q->n_retired > 0)
-        tess__comm_drop(q->comms, next_retired(q).request);
+        tess__comm_drop(q->comms, next_retired(q)->request);
 }
 
 tess_status tess__retire(tess__streams *q, int which, tess_request *request, uint64_t seq) {
@@ -139,10 +153,25 @@ tess_status tess__retire(tess__streams *q, int which, tess_request *request, uin
         tess__comm_free(q->comms, request);
         return s;
     }
-    q->retired[(q->first_retired + q->n_retired++) % TESS__RETIRED] = (tess__retired){ request, seq, which };
+    tess__retired *r = &q->retired[(q->first_retired + q->n_retired++) % TESS__RETIRED];
+    *r = (tess__retired){ .request = request, .seq = seq, .which = which };
+    snprintf(r->what, sizeof r->what, "%s", tess__comms_activity(q->comms));
     q->ever_retired++;
     TRY(tess__comm_wait_on_stream(q->comms, request, &q->device->compute));
     return sweep_retired(q, 0);
+}
+
+tess_status tess__stream_collective(tess__streams *q, int which, const tess_collective *c, const char *doing) {
+    tess_collective own = *c;
+    if (!q->on || !q->comm_waits)
+        return tess__comm_run(q->comms, which, c, doing);
+    tess__comms_doing(q->comms, doing);
+    TRY(tess__comm_post(q->comms, which, &own, &q->comms->unowned_request));
+    tess_request *posted = q->comms->unowned_request;
+    q->comms->unowned_request = NULL;
+    TRY(tess__retire(q, which, posted, own.seq));
+    tess__comms_idle(q->comms);
+    return TESS_OK;
 }
 
 /* ---- the host needs it ---- */
@@ -204,16 +233,18 @@ void tess__result_again(tess__streams *q, const tess__late_pass *as, void *to) {
 }
 
 /* A recorded pass has no requests to wait for. Meanwhile this thread looks for lost ranks. */
-static tess_status wait_and_listen(tess__streams *q, tess_event *event) {
+static tess_status wait_and_listen(tess__streams *q, const tess__late_pass *pass) {
     const int64_t slice = INT64_C(100000000);
-    for (int64_t waited = 0;; waited += slice) {
-        tess_status s = tess__device_event_wait(q->device, event, slice);
+    tess_status s = TESS_E_TIMEOUT;
+    tess__comms_doing(q->comms, pass->what);
+    for (int64_t waited = 0; s == TESS_E_TIMEOUT; waited += slice) {
+        s = tess__device_event_wait(q->device, pass->over, slice);
         if (s != TESS_OK && s != TESS_E_TIMEOUT)
             return s;
         TRY(tess__comms_listen(q->comms, waited));
-        if (s == TESS_OK)
-            return TESS_OK;
     }
+    tess__comms_idle(q->comms);
+    return TESS_OK;
 }
 
 static tess_status wait_for(tess__streams *q, tess__late_pass *pass) {
@@ -221,9 +252,11 @@ static tess_status wait_for(tess__streams *q, tess__late_pass *pass) {
     if (!pass->under_way)
         return TESS_OK;
     TRY(sweep_retired(q, pass->retired)); /* what a lost rank would keep us waiting for */
-    TRY(listens ? wait_and_listen(q, pass->over) : tess__device_event_wait(q->device, pass->over, -1));
+    TRY(listens ? wait_and_listen(q, pass) : tess__device_event_wait(q->device, pass->over, -1));
     if (pass->result)
         memcpy(pass->result, pass->result_at, pass->result_bytes);
+    if (pass->values)
+        memcpy(pass->values, pass->values_at, pass->values_bytes);
     q->limbs = pass->limbs;
     *pass = (tess__late_pass){ .over = pass->over };
     return TESS_OK;
@@ -235,14 +268,34 @@ tess_status tess__passes_wait(tess__streams *q) {
     return TESS_OK;
 }
 
+static tess_status ends_here(tess__streams *q, tess__late_pass *pass) {
+    TRY(tess__device_record(q->device, pass->over, &q->device->compute));
+    pass->retired = q->ever_retired;
+    return TESS_OK;
+}
+
 /* The next pass takes the oldest one's place, for which the device is still busy with this one. */
 static tess_status go_on(tess__streams *q) {
     tess__late_pass *pass = &q->passes[q->pass];
-    TRY(tess__device_record(q->device, pass->over, &q->device->compute));
-    pass->retired = q->ever_retired;
+    TRY(ends_here(q, pass));
     pass->under_way = 1;
     q->pass = (q->pass + 1) % TESS__PASSES;
     return wait_for(q, &q->passes[q->pass]);
+}
+
+int tess__latest_pass(const tess__streams *q) {
+    int latest = (q->pass + TESS__PASSES - 1) % TESS__PASSES;
+    int can = q->on && q->late && q->comm_waits;
+    return can && q->passes[latest].under_way && !q->passes[latest].values ? latest : -1;
+}
+
+tess_status tess__values_take(tess__streams *q, int at_pass, void *to, void *at, const void *from, uint64_t bytes) {
+    tess__late_pass *pass = &q->passes[at_pass];
+    TRY(tess__device_copy(q->device, at, TESS_MEM_PINNED, from, q->device->mem, bytes, NULL));
+    pass->values = to;
+    pass->values_at = at;
+    pass->values_bytes = bytes;
+    return ends_here(q, pass);
 }
 
 /* The batch was copied before the result, so one wait is enough for both. */
@@ -262,6 +315,7 @@ tess_status tess__pass_wait(tess__streams *q) {
 void tess__result_forget(tess__streams *q) {
     q->result = NULL;
     q->limbs = NULL;
+    q->pass = 0; /* as on a rank that takes a lost one's place */
     for (int i = 0; i < TESS__PASSES; i++)
         q->passes[i] = (tess__late_pass){ .over = q->passes[i].over };
 }

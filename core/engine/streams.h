@@ -22,6 +22,7 @@ typedef struct { /* a collective that a stream waits for instead of the engine's
     tess_request *request;
     uint64_t seq;
     int which;
+    char what[TESS__ACTIVITY]; /* for messages */
 } tess__retired;
 
 typedef struct {           /* a pass for whose end the host does not wait at once */
@@ -29,9 +30,13 @@ typedef struct {           /* a pass for whose end the host does not wait at onc
     const void *result_at; /* where it waits until then: page-locked */
     uint64_t result_bytes;
     const int64_t *limbs; /* of its norm, the same; null: the device did not clip */
-    uint64_t retired;     /* collectives retired until its end */
+    void *values;         /* the program's, of tess_all_reduce_late behind the pass: the same; null: none */
+    const void *values_at;
+    uint64_t values_bytes;
+    uint64_t retired; /* collectives retired until its end */
     tess_event *over;
     int under_way, is_recorded;
+    char what[TESS__ACTIVITY]; /* a recorded one, for messages */
 } tess__late_pass;
 
 typedef struct {
@@ -79,6 +84,9 @@ tess_status tess__streams_join(tess__streams *);
 tess_status tess__stream_finish(tess__streams *, const tess__stream *, uint64_t ticket);
 /** The compute stream waits for the request, which is freed when it has ended. */
 tess_status tess__retire(tess__streams *, int which, tess_request *, uint64_t seq);
+/** Posts a collective, for which the compute stream waits, or this thread where the plugin cannot have a stream wait.
+ */
+tess_status tess__stream_collective(tess__streams *, int which, const tess_collective *, const char *doing);
 /** Blocks until the device has done all that the compute stream holds, and says what went wrong. At once without
  * streams. */
 tess_status tess__streams_sync(tess__streams *);
@@ -95,6 +103,10 @@ tess_status tess__passes_wait(tess__streams *); /* and all before */
 void tess__result_forget(tess__streams *);      /* after an error */
 /** The running pass leaves its result and norm where one that was recorded did. */
 void tess__result_again(tess__streams *, const tess__late_pass *as, void *to);
+/** The latest pass, when it is under way and something may still be put behind it; -1: nothing can be. */
+int tess__latest_pass(const tess__streams *);
+/** `from` goes by way of `at` to `to` when that pass is over, whose end is now here. */
+tess_status tess__values_take(tess__streams *, int pass, void *to, void *at, const void *from, uint64_t bytes);
 /** The norm's limbs into page-locked memory, there when tess__norm_wait returns. With `late` they belong to the pass.
  */
 tess_status tess__norm_take(tess__streams *, void *to, const void *from, uint64_t bytes);

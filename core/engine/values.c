@@ -260,10 +260,9 @@ tess_status tess_each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
 
 /* ---- small reductions ---- */
 
-static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op, const char *doing) {
+/* Its operands lie in the stage. */
+static tess_collective reduction_of(const tess *t, uint64_t elems, uint32_t dtype, uint32_t op) {
     void *stage = tess__address_of(t, TESS__STAGE, 0);
-    uint64_t bytes = elems * tess_dtype_bytes(dtype);
-    TRY(tess__copy_now(t, stage, t->plan.setup.env.mem, host, TESS_MEM_HOST, bytes));
     tess_collective c = { .op = TESS_ALL_REDUCE,
                           .redop = op == TESS_AVG ? TESS_SUM : op,
                           .send_dtype = dtype,
@@ -278,39 +277,86 @@ static tess_status reduce_piece(tess *t, char *host, uint64_t elems, uint32_t dt
     for (int32_t i = 0; i < t->plan.resident.n_buffers; i++)
         if (t->plan.resident.buffers[i].role == TESS__STAGE_SCRATCH)
             c.scratch_bytes = t->plan.resident.buffers[i].bytes;
+    return c;
+}
+
+typedef struct { /* one call */
+    const char *call;
+    char *host;
+    uint64_t elems;
+    uint32_t dtype, op;
+} reduction;
+
+static tess_status reduce_piece(tess *t, char *host, uint64_t elems, const reduction *r, const char *doing) {
+    void *stage = tess__address_of(t, TESS__STAGE, 0);
+    uint64_t bytes = elems * tess_dtype_bytes(r->dtype);
+    TRY(tess__copy_now(t, stage, t->plan.setup.env.mem, host, TESS_MEM_HOST, bytes));
+    tess_collective c = reduction_of(t, elems, r->dtype, r->op);
     TRY(tess__comm_run(&t->comms, TESS__WORLD, &c, doing));
     return tess__copy_now(t, host, TESS_MEM_HOST, stage, t->plan.setup.env.mem, bytes);
 }
 
-static tess_status all_reduce(tess *t, char *host, uint64_t elems, uint32_t dtype, uint32_t op) {
-    uint32_t bytes = tess_dtype_bytes(dtype);
-    if ((dtype != TESS_F32 && dtype != TESS_F64 && dtype != TESS_I32 && dtype != TESS_I64) || op < TESS_SUM ||
-        op > TESS_AVG || (op == TESS_AVG && (dtype == TESS_I32 || dtype == TESS_I64)))
-        return tess__fail(TESS_E_INVALID, "tess_all_reduce: operation %u of dtype %s is not offered", op,
-                          tess_dtype_name(dtype));
-    if (!t->sharded || t->settings.plan_only)
-        return tess__fail(TESS_E_INVALID, "tess_all_reduce before tess_shard");
-    if (elems && !host)
-        return tess__fail(TESS_E_INVALID, "tess_all_reduce: %llu elements at a null pointer",
-                          (unsigned long long)elems);
-    if (t->settings.strict && tess__guard_in(host, elems, dtype))
-        return tess__fail(TESS_E_INVALID, "tess_all_reduce: the values hold the NaN that TESSERA_STRICT=1 leaves in "
-                                          "released memory: a pointer was used after its end");
-    if (t->comms.world.nranks == 1)
-        return TESS_OK;
-    static const char *const ops[] = { "", "sum", "min", "max", "average" };
-    char doing[96];
-    snprintf(doing, sizeof doing, "tess_all_reduce (%s) of %llu %s", ops[op], (unsigned long long)elems,
-             tess_dtype_name(dtype));
-    for (uint64_t done = 0; done < elems; done += TESS__STAGE_BYTES / 8) {
-        uint64_t n = elems - done < TESS__STAGE_BYTES / 8 ? elems - done : TESS__STAGE_BYTES / 8;
-        TRY(reduce_piece(t, host + done * bytes, n, dtype, op, doing));
+static tess_status reduce_now(tess *t, const reduction *r, const char *doing) {
+    uint32_t bytes = tess_dtype_bytes(r->dtype);
+    for (uint64_t done = 0; done < r->elems; done += TESS__STAGE_BYTES / 8) {
+        uint64_t n = r->elems - done < TESS__STAGE_BYTES / 8 ? r->elems - done : TESS__STAGE_BYTES / 8;
+        TRY(reduce_piece(t, r->host + done * bytes, n, r, doing));
     }
     return TESS_OK;
 }
 
+/* Behind the latest pass, in a place that is that pass's own. */
+static tess_status reduce_behind(tess *t, int pass, const reduction *r, const char *doing) {
+    void *stage = tess__address_of(t, TESS__STAGE, 0);
+    uint64_t bytes = r->elems * tess_dtype_bytes(r->dtype);
+    char *at = tess__address_of(t, TESS__VALUES, 0);
+    at += (uint64_t)pass * tess__round_up(TESS__VALUES_BYTES, t->plan.setup.align);
+    memcpy(at, r->host, bytes);
+    TRY(tess__device_copy(&t->device, stage, t->device.mem, at, TESS_MEM_PINNED, bytes, NULL));
+    tess_collective c = reduction_of(t, r->elems, r->dtype, r->op);
+    TRY(tess__stream_collective(&t->streams, TESS__WORLD, &c, doing));
+    return tess__values_take(&t->streams, pass, r->host, at, stage, bytes);
+}
+
+static tess_status check_reduction(const tess *t, const reduction *r) {
+    uint32_t dtype = r->dtype, op = r->op;
+    if ((dtype != TESS_F32 && dtype != TESS_F64 && dtype != TESS_I32 && dtype != TESS_I64) || op < TESS_SUM ||
+        op > TESS_AVG || (op == TESS_AVG && (dtype == TESS_I32 || dtype == TESS_I64)))
+        return tess__fail(TESS_E_INVALID, "%s: operation %u of dtype %s is not offered", r->call, op,
+                          tess_dtype_name(dtype));
+    if (!t->sharded || t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "%s before tess_shard", r->call);
+    if (r->elems && !r->host)
+        return tess__fail(TESS_E_INVALID, "%s: %llu elements at a null pointer", r->call, (unsigned long long)r->elems);
+    if (t->settings.strict && tess__guard_in(r->host, r->elems, dtype))
+        return tess__fail(TESS_E_INVALID,
+                          "%s: the values hold the NaN that TESSERA_STRICT=1 leaves in released memory: a pointer was "
+                          "used after its end",
+                          r->call);
+    return TESS_OK;
+}
+
+static tess_status reduce_values(tess *t, const reduction *r, int may_be_late) {
+    static const char *const ops[] = { "", "sum", "min", "max", "average" };
+    char doing[96];
+    TRY(check_reduction(t, r));
+    if (t->comms.world.nranks == 1)
+        return TESS_OK;
+    snprintf(doing, sizeof doing, "%s (%s) of %llu %s", r->call, ops[r->op], (unsigned long long)r->elems,
+             tess_dtype_name(r->dtype));
+    int pass = may_be_late ? tess__latest_pass(&t->streams) : -1;
+    int fits = r->elems && r->elems <= TESS__VALUES_BYTES / tess_dtype_bytes(r->dtype);
+    return pass >= 0 && fits ? reduce_behind(t, pass, r, doing) : reduce_now(t, r, doing);
+}
+
 tess_status tess_all_reduce(tess *t, void *host, uint64_t elems, uint32_t dtype, uint32_t op) {
-    TESS__PUBLIC(t, all_reduce(t, host, elems, dtype, op));
+    const reduction r = { "tess_all_reduce", host, elems, dtype, op };
+    TESS__PUBLIC(t, reduce_values(t, &r, 0));
+}
+
+tess_status tess_all_reduce_late(tess *t, void *host, uint64_t elems, uint32_t dtype, uint32_t op) {
+    const reduction r = { "tess_all_reduce_late", host, elems, dtype, op };
+    TESS__PUBLIC(t, reduce_values(t, &r, 1));
 }
 
 tess_status tess_barrier(tess *t) {

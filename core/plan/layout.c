@@ -366,6 +366,7 @@ static void measure_results(const tess__model *m, const tess__setup *s, tess__la
     if (s->late && m->n_blocks) {
         l->passes = TESS__PASSES;
         l->batch_bytes = s->input_bytes;
+        l->values_bytes = s->nranks > 1 ? TESS__VALUES_BYTES : 0;
         if (tess__may_record(s) && s->optimizer)
             l->prepared_bytes =
                 (uint64_t)l->n_order * TESS_PREPARED_BYTES; /* segments are never more than parameters */

@@ -50,6 +50,7 @@ typedef struct {
     uint64_t norm_result_bytes; /* with an optimizer, which may clip */
     uint64_t batch_bytes;       /* of a batch on its way there, when the host does not wait for it */
     uint64_t prepared_bytes;    /* of the optimizer's numbers of a step, for one that was recorded */
+    uint64_t values_bytes;      /* of tess_all_reduce_late, for which the host does not wait either */
     uint64_t passes;            /* under way at once, each with these of its own */
     uint64_t chunk_elems;       /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
     uint64_t param_elems;       /* trainable and frozen, without padding, tied ones once */

@@ -26,6 +26,7 @@ enum tess__role {
     TESS__BATCH,       /* 0: a batch on its way to the device, the same */
     TESS__PREPARED,    /* 0: the optimizer's numbers of a step on their way there, the same */
     TESS__NUMBERS,     /* 0: and there, where its kernels read them */
+    TESS__VALUES,      /* 0: what tess_all_reduce_late sends there and brings back, in page-locked memory */
     TESS__SUM0,        /* group: partial sums of microbatches; level l of the binary counter is TESS__SUM0 + l */
     TESS__SUM_LAST = TESS__SUM0 + 15,
     /* step: one region, reused */

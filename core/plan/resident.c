@@ -161,6 +161,7 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
     TRY(keep_buffer(out, TESS__PREPARED, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->prepared_bytes),
                     s->align));
     TRY(keep_buffer(out, TESS__NUMBERS, 0, device, TESS_CAT_TEMPORARY, -1, l->prepared_bytes, s->align));
+    TRY(keep_buffer(out, TESS__VALUES, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->values_bytes), s->align));
     if (s->snapshot) {
         const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
         TRY(keep_buffer(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));

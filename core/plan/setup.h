@@ -6,6 +6,7 @@
 #include <tessera/tessera.h>
 
 enum { TESS__PASSES = 2 /* under way at once, with TESS_OPTIONS_LATE */ };
+enum { TESS__VALUES_BYTES = 64 /* of tess_all_reduce_late */ };
 enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE };
 
 typedef struct {

@@ -10,7 +10,7 @@ needs_doubles tests/doubles/libcublas.so.13
 delay=0
 head -c 1500 "$SOURCE/README.md" >text.txt # the evaluation at the end is short
 gpt="gpt --data text.txt --batch 2 --layers 1 --heads 1 --width 8 --context 8 --device cuda --sample 0"
-calls() { awk -v name="$2" '$1 == 0 && $2 == name { n = $3 } END { print n + 0 }' "$1"; } # FILE NAME: of rank 0
+calls() { awk -v name="$2" -v rank="${3:-0}" '$1 == rank && $2 == name { n = $3 } END { print n + 0 }' "$1"; } # FILE NAME [RANK]
 # counted FILE STEPS OPTIONS…: the calls of a run
 counted() {
   rm -f "$1"
@@ -48,14 +48,19 @@ if [ -e "$doubles/libnccl.so.2" ] && [ -e "$BUILD/plugins/libtessera-comm-nccl.s
   delay=50 same -n 4 --strategy hybrid:2 --precision bf16 --layers 2
 fi
 
-# Losses of each step: the same in the file, whenever they were read.
-for graphs in 1 0; do
-  TESSERA_GRAPHS=$graphs expect 0 on_double "$TESSERA" train $gpt --steps 7 --quiet --csv=losses.$graphs
-done
-cut -d, -f1-3,7 losses.1 >a
-cut -d, -f1-3,7 losses.0 >b
-cmp -s a b || fail "losses, rates or norms differ: $(diff a b)"
-[ "$(wc -l <a)" -ge 8 ] && ! grep -qi nan a || fail "losses are missing: $(cat a)"
+# same_losses OPTIONS…: losses, rates and norms of all steps are the same in the file, whenever they were read.
+same_losses() {
+  local graphs
+  for graphs in 1 0; do
+    TESSERA_GRAPHS=$graphs expect 0 on_double "$TESSERA" train $gpt --steps 7 --quiet --csv=losses.$graphs "$@"
+    cut -d, -f1-3,7 losses.$graphs >values.$graphs
+  done
+  cmp -s values.1 values.0 || fail "$*: losses, rates or norms differ: $(diff values.1 values.0)"
+  [ "$(grep -cE '^[1-7],[0-9.]+,[0-9.]+,[0-9.]+$' values.1)" = 7 ] || fail "$*: losses are missing: $(cat values.1)"
+}
+same_losses
+same_losses --accum 3
+[ -z "${several:-}" ] || same_losses -n 3 --accum 2
 
 # Calls of a step, when all that repeats has been recorded.
 counted few 6
@@ -76,6 +81,30 @@ cuEventSynchronize 1
 cuStreamSynchronize 0
 waits-that-drain 0
 CALLS
+
+# drains_nothing RANKS LAUNCHES OPTIONS…: no rank waits for the last work of a stream in a step, which is so many launches.
+drains_nothing() {
+  local ranks=$1 launches=$2 rank
+  shift 2
+  counted few 7 -n "$ranks" "$@"
+  counted many 9 -n "$ranks" "$@"
+  for ((rank = 0; rank < ranks; rank++)); do
+    for name in waits-that-drain cuStreamSynchronize pageable-copies; do
+      [ "$(calls few $name $rank)" = "$(calls many $name $rank)" ] ||
+        fail "$ranks GPUs $*: rank $rank has $(calls few $name $rank) $name in 7 steps, $(calls many $name $rank) in 9"
+    done
+    [ $(($(calls many cuGraphLaunch $rank) - $(calls few cuGraphLaunch $rank))) = $((2 * launches)) ] ||
+      fail "$ranks GPUs $*: rank $rank has $(calls few cuGraphLaunch $rank) launches in 7 steps, $(calls many cuGraphLaunch $rank) in 9"
+  done
+}
+drains_nothing 1 3 --accum 3
+if [ -n "${several:-}" ]; then
+  drains_nothing 2 1
+  drains_nothing 3 1 --clip 0 --strategy grad_op
+  drains_nothing 2 2 --accum 2
+  drains_nothing 3 2 --accum 2 --sync end
+fi
+counted few 6
 
 # Where something cannot be recorded, it is called as ever.
 TESSERA_GRAPHS=0 counted off 6

@@ -109,18 +109,18 @@ static uint64_t repeats(const model *m, const void *batch) {
 }
 
 /* The header of a batch is the host's affair: sizes of what to launch depend on it. */
-tess_status model_run_late(tess *t, model *m, const tess_run_options *options) {
+tess_status model_run_late(tess *t, model *m, const tess_run_options *options, int may_repeat) {
     tess_run_options o = *options;
     if (m->o->t->mem != TESS_MEM_HOST && m->t->check_batch && o.batch)
         OPS_TRY(m->t->check_batch(m, o.batch));
     m->host_batch = m->o->t->mem == TESS_MEM_HOST ? NULL : o.batch;
-    o.repeat = repeats(m, o.batch);
+    o.repeat = may_repeat ? repeats(m, o.batch) : 0;
     tess_status status = tess_run(t, &o);
     m->host_batch = NULL;
     return status;
 }
 
 tess_status model_run(tess *t, model *m, const tess_run_options *o) {
-    tess_status status = model_run_late(t, m, o);
+    tess_status status = model_run_late(t, m, o, 1);
     return status == TESS_OK ? tess_run_wait(t) : status;
 }

@@ -115,8 +115,8 @@ tess_status model_precision(tess *, const model *, uint32_t *out);
 tess_status model_start(tess *, model *);
 /** tess_run; needed in its place when the operators' memory is not the host's. */
 tess_status model_run(tess *, model *, const tess_run_options *);
-/** The same, without tess_run_wait. */
-tess_status model_run_late(tess *, model *, const tess_run_options *);
+/** The same, without tess_run_wait; may_repeat 0: the blocks are called, and not run again as they were recorded. */
+tess_status model_run_late(tess *, model *, const tess_run_options *, int may_repeat);
 /** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
 tess_status model_fill(void *user, const tess_range *, void *data);
 

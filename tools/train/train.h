@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* `tessera train`: what its files share. train.c parses and starts ranks; train_rank.c is one rank's run,
- * train_common.c what its parts share; train_state.c loads, saves and digests parameters; train_output.c prints,
- * train_ledger.c the ledger; train_mnist.c, train_gpt.c, train_lm.c, train_convbn.c and train_linear.c are the tasks.
+ * train_step.c a step of it, train_common.c what its parts share; train_state.c loads, saves and digests parameters;
+ * train_output.c prints, train_ledger.c the ledger; train_mnist.c, train_gpt.c, train_lm.c, train_convbn.c and
+ * train_linear.c are the tasks.
  */
 #ifndef TOOL_TRAIN_H
 #define TOOL_TRAIN_H
@@ -41,10 +42,21 @@ extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, trai
 /** Warm-up of at most 100 steps, then a cosine to a tenth of the rate. */
 double train_cosine_rate(const train_run *, uint64_t step);
 
+typedef struct {        /* a step; `started` 0: none */
+    uint64_t step;      /* from 1 */
+    double shared[2];   /* its loss, and whether the rank is asked to end: first this rank's, then the mean */
+    double rate;        /* of learning */
+    double started;     /* when */
+    double seconds;     /* it took */
+    double run_seconds; /* of that, in tess_run */
+    double grad_norm;   /* NAN: not known */
+} train_step_record;
+
 typedef struct {
-    double rate, started, run_seconds; /* started 0: no step */
-    double loss;                       /* of its microbatches but the last */
-} train_step_times;
+    train_step_record running; /* whose result is still to come */
+    train_step_record sharing; /* whose mean is; the engine writes it there */
+    train_step_record known;   /* to be shown */
+} train_late;
 
 struct train_run {
     train_settings s;
@@ -77,18 +89,19 @@ struct train_run {
     /* what came of it */
     double loss, accuracy, eval_loss; /* NAN: none */
     double seconds;                   /* in steps */
-    double run_seconds;               /* of that, in tess_run */
     uint64_t steps_done, first_step;  /* since the run's beginning; those done before this process */
     uint64_t group_step;              /* those done when this group of ranks was formed */
     int joins;                        /* in the place of a lost rank, until train_recover */
-    int is_late;                      /* a step's loss is read while the next one is under way */
-    train_step_times late;            /* the one whose loss is still to be read */
-    double over;                      /* when the latest step was over; 0: never */
-    int saving;                       /* a checkpoint is on its way */
-    tess_status save_failed;          /* the last one's, when the disk refused it */
-    int interrupted;                  /* the signal that ended the loop; 0: none */
-    char digest[33];                  /* "": none */
-    char *hf_config;                  /* gpt2, llama: the config.json of an exported folder; else null */
+    int is_late;                      /* a step's loss is read while later ones are under way */
+    train_late late;
+    int watched;             /* rank 0 writes spans of the first steps */
+    int32_t mirror;          /* steps between images in memory; 0: none */
+    double over;             /* when the latest step was over; 0: never */
+    int saving;              /* a checkpoint is on its way */
+    tess_status save_failed; /* the last one's, when the disk refused it */
+    int interrupted;         /* the signal that ended the loop; 0: none */
+    char digest[33];         /* "": none */
+    char *hf_config;         /* gpt2, llama: the config.json of an exported folder; else null */
     /* output, rank 0 only */
     struct {
         tess_ledger_point *points;
@@ -126,6 +139,11 @@ tess_status train_agree(train_run *, tess_status mine);
 /** [C] One evaluation over all batches. */
 tess_status train_evaluate(train_run *, double *loss, double *accuracy);
 
+/* ---- train_step.c --------------------------------------------------------------------------------- */
+tess_status train_step(train_run *);        /* [C] */
+tess_status train_step_settle(train_run *); /* [C] shows all that were done: before anything but the next step */
+void train_step_forget(train_run *);        /* a rank was lost: what was done is done again */
+
 /* ---- train_feed.c --------------------------------------------------------------------------------- */
 tess_status train_feed_open(train_run *); /* after the model's start; its batch takes the place of `batch` */
 /** `batch` is then that of microbatch k of `step`, and the next one is being read. */
@@ -160,15 +178,16 @@ tess_status train_recover(train_run *); /* [C] goes back to an image when a rank
 int64_t train_restarts(void);                       /* of this run so far */
 tess_status train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
 void train_lives_open(train_run *);                 /* once it is known where the run goes on */
-void train_lives_step(train_run *);                 /* after steps_done has grown */
+void train_lives_step(train_run *, uint64_t step);  /* is done */
 void train_lives_recovered(train_run *);            /* after it has gone back */
 void train_lives_summary(train_run *);              /* members of the summary */
 void train_lives_close(train_run *);
 
 /* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */
 tess_status train_watch_open(train_run *); /* after the task has said how many steps */
-/** `shown`: each step is shown or written, so that the gradient norm is asked for. */
-void train_watch_step(train_run *, double rate, double seconds, int shown);
+/** The gradient's norm in the step that is over; NAN: it is not shown, or there is none. */
+double train_watch_norm(const train_run *, int shown);
+void train_watch_step(train_run *, const train_step_record *);
 double train_watch_utilisation(const train_run *, double seconds); /* of a step; NAN: not known */
 void train_watch_eval(train_run *, double loss);
 double train_watch_median(const train_run *); /* seconds of a step; at the end */
@@ -183,8 +202,10 @@ tess_status train_ledger_end(train_run *);
 void train_ledger_drop(train_run *);
 
 /* ---- train_spans.c: nothing without --json and on ranks other than 0 ----------------------------- */
-tess_status train_spans_start(train_run *);
-tess_status train_spans_step(train_run *, double run_seconds, double step_seconds); /* after steps_done has grown */
+tess_status train_spans_start(train_run *); /* [C] */
+/** The next step is one that is watched: several ranks then call it, all alike, since a recorded one shows nothing. */
+int train_spans_need_calls(const train_run *);
+tess_status train_spans_step(train_run *, const train_step_record *);
 tess_status train_spans_finish(train_run *);
 void train_spans_close(train_run *);
 
@@ -212,7 +233,7 @@ int train_output_shows(const train_run *);                    /* each step is sh
 json_out *train_output_begin(train_run *, const char *event); /* null: no JSON */
 void train_output_end(train_run *);
 void train_output_start(train_run *);
-void train_output_step(train_run *, double rate, double seconds);
+void train_output_step(train_run *, const train_step_record *);
 void train_output_eval(train_run *, double loss, double accuracy);
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
 void train_output_sample(train_run *, const train_sample *);

@@ -123,22 +123,22 @@ static void put_number(json_out *j, const char *key, double value) {
         json_double(j, key, value);
 }
 
-void train_output_step(train_run *r, double rate, double seconds) {
+void train_output_step(train_run *r, const train_step_record *of) {
     if (!train_output_shows(r))
         return;
     tess_stats stats = stats_of(r);
-    uint64_t units = r->steps_done * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
+    uint64_t units = of->step * r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum;
     tool_progress_show(&r->progress,
-                       &(tool_progress_point){ r->steps_done, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
+                       &(tool_progress_point){ of->step, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
                                                stats.peak_bytes[TESS_DOMAIN_DEVICE], r->watch.grad_norm,
                                                r->watch.utilisation });
     json_out *j = train_output_begin(r, "step");
     if (!j)
         return;
-    json_uint(j, "step", r->steps_done);
+    json_uint(j, "step", of->step);
     json_double(j, "loss", r->loss);
-    json_double(j, "lr", rate);
-    json_double(j, "seconds", seconds);
+    json_double(j, "lr", of->rate);
+    json_double(j, "seconds", of->seconds);
     put_number(j, "grad_norm", r->watch.grad_norm);
     put_number(j, "flop_utilisation", r->watch.utilisation);
     train_output_end(r);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One rank's run: opens the engine, declares and shards the model, trains, evaluates, saves, closes. */
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/support/alloc_count.h"
 #include "tools/support/command_line.h"
 #include "core/control/control.h"
 #include "core/base/log.h"
@@ -28,91 +26,11 @@ static tess_status evaluate(train_run *r) {
     return status;
 }
 
-/* ---- a step ------------------------------------------------------------------------------------ */
-static void add_loss(const train_run *r, double *loss) {
-    *loss += r->result->loss / (double)r->result->count / (double)r->s.accum;
-}
-
-/* The step goes along with the last microbatch: without clipping each unit then steps as its gradient arrives. A late
- * result is the microbatch's before: of the first, the last one's of the step before. */
-static tess_status run_microbatches(train_run *r, double *loss) {
-    int32_t accum = (int32_t)r->s.accum;
-    tess_status status = TESS_OK;
-    for (int32_t k = 0; k < accum && status == TESS_OK; k++) {
-        train_feed_next(r, r->steps_done, k);
-        tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_TRAIN, .batch = r->batch };
-        run.result = r->result;
-        run.microbatch = tool_sampler_slot(&r->task.sampler, r->rank, k);
-        run.step = k == accum - 1 ? &r->optimizer : NULL;
-        double began = tool_seconds();
-        status = r->is_late ? model_run_late(r->t, r->m, &run) : model_run(r->t, r->m, &run);
-        r->run_seconds += tool_seconds() - began;
-        if (status == TESS_OK && r->is_late && k == 0 && r->late.started)
-            add_loss(r, &r->late.loss);
-        if (status == TESS_OK && (!r->is_late || k > 0))
-            add_loss(r, loss);
-    }
-    return status;
-}
-
-/* steps_done has grown by it. */
-static tess_status step_is_over(train_run *r, const train_step_times *of, double loss) {
-    double now = tool_seconds(), took = now - (r->over > of->started ? r->over : of->started);
-    r->over = now;
-    r->seconds += took;
-    r->loss = loss;
-    train_lives_step(r);
-    train_watch_step(r, of->rate, took, train_output_shows(r));
-    train_output_step(r, of->rate, took);
-    return train_spans_step(r, of->run_seconds, took);
-}
-
-/* The loss of a step comes while the device works on the next one. `r->result` is then of the earlier one. */
-static tess_status settle_late(train_run *r) {
-    train_step_times of = r->late;
-    if (!of.started)
-        return TESS_OK;
-    r->late.started = 0;
-    return step_is_over(r, &of, of.loss);
-}
-
-/* Before anything but the next step. */
-static tess_status settle(train_run *r) {
-    tess_status status = r->late.started ? tess_run_wait(r->t) : TESS_OK;
-    if (status == TESS_OK && r->late.started)
-        add_loss(r, &r->late.loss);
-    return status == TESS_OK ? settle_late(r) : status;
-}
-
-static tess_status train_step(train_run *r) {
-    double loss = 0, ran = r->run_seconds;
-    train_step_times of = { .rate = r->ops->rate(r, r->steps_done), .started = tool_seconds() };
-    r->optimizer.lr = (float)of.rate;
-    if (r->steps_done > r->group_step)
-        tool_alloc_window_begin();
-    tess_status status = run_microbatches(r, &loss);
-    double shared[2] = { loss, train_asked_to_end(r) }; /* what one rank is asked, all do */
-    if (status == TESS_OK)
-        status = tess_all_reduce(r->t, shared, 2, TESS_F64, TESS_AVG);
-    tool_alloc_window_end();
-    if (status == TESS_OK)
-        status = settle_late(r);
-    if (status != TESS_OK)
-        return status;
-    if (shared[1] > 0)
-        r->interrupted = train_asked_to_end(r) ? train_asked_to_end(r) : SIGTERM;
-    of.run_seconds = r->run_seconds - ran;
-    r->steps_done++;
-    of.loss = loss;
-    if (!r->is_late)
-        return step_is_over(r, &of, shared[0]);
-    r->late = of;
-    return TESS_OK;
-}
-
-/* Something looks at the run between this step and the next. */
-static int is_watched(const train_run *r, uint64_t done) {
-    return r->ledger.points || (r->task.eval_every && done % r->task.eval_every == 0) ||
+/* ---- steps -------------------------------------------------------------------------------------- */
+/* Something takes the run's state between this step and the next, and what was done is not done again after it. The
+ * same on all ranks. */
+static int is_kept(const train_run *r, uint64_t done) {
+    return (r->task.eval_every && done % r->task.eval_every == 0) || (r->mirror && done % (uint64_t)r->mirror == 0) ||
            (r->s.save && r->s.save_every && done % r->s.save_every == 0);
 }
 
@@ -126,8 +44,8 @@ static tess_status train_loop(train_run *r) {
             status = train_step(r);
         uint64_t done = r->steps_done;
         int last = done == r->task.steps;
-        if (status == TESS_OK && (last || r->interrupted || is_watched(r, done)))
-            status = settle(r);
+        if (status == TESS_OK && (last || r->interrupted || is_kept(r, done)))
+            status = train_step_settle(r);
         if (status == TESS_OK)
             status = train_ledger_end(r);
         if (status == TESS_OK && (last || (r->task.eval_every && done % r->task.eval_every == 0)))
@@ -159,6 +77,11 @@ static tess_status make_batch(train_run *r) {
     return TESS_OK;
 }
 
+static int32_t mirror_of(const train_run *r) {
+    tess_info info = { .struct_size = sizeof info };
+    return tess_info_get(r->t, &info) == TESS_OK ? info.mirror : 0;
+}
+
 static tess_status open_engine(train_run *r) {
     tess_status status = model_run_open(&r->s, 0, &r->planner, &r->model_options, &r->m, &r->t);
     if (!r->t)
@@ -166,6 +89,7 @@ static tess_status open_engine(train_run *r) {
     r->rank = tess_rank(r->t);
     r->ranks = tess_ranks(r->t);
     r->joins = train_joins(r);
+    r->mirror = mirror_of(r);
     r->groups[0] = (tess_optimizer_group){ (float)r->s.weight_decay, 1 };
     r->groups[1] = (tess_optimizer_group){ 0, 1 }; /* biases and normalisations do not decay */
     r->optimizer = (tess_optimizer_options){ .struct_size = sizeof r->optimizer,
@@ -253,7 +177,7 @@ static tess_status run(train_run *r) {
         status = shard(r);
     if (status == TESS_OK)
         status = train_feed_open(r);
-    r->is_late = r->feed && r->ranks == 1; /* else the ranks' losses are added up in each step */
+    r->is_late = r->feed != NULL;
     if (status == TESS_OK)
         status = train_save_open(r);
     train_lives_open(r);

@@ -17,6 +17,7 @@ int train_joins(const train_run *r) {
 static void forget_step(train_run *r) {
     tool_alloc_window_end();
     train_ledger_drop(r);
+    train_step_forget(r);
     r->saving = 0;
     r->interrupted = 0;
     r->digest[0] = 0;
@@ -55,7 +56,7 @@ tess_status train_recover(train_run *r) {
         r->first_step = got.step;
     if (tess_ranks(r->t) != r->ranks)
         TRY(take_place(r));
-    r->joins = 0;
+    r->joins = r->watched = 0;
     r->steps_done = r->group_step = got.step;
     train_lives_recovered(r);
     train_output_recovery(r, &got);

@@ -83,10 +83,10 @@ void train_lives_recovered(train_run *r) {
         r->lives->recoveries++;
 }
 
-void train_lives_step(train_run *r) {
+void train_lives_step(train_run *r, uint64_t step) {
     if (!r->lives)
         return;
-    r->lives->steps_done = r->steps_done;
+    r->lives->steps_done = step;
     r->lives->stopped = now();
 }
 

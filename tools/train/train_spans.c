@@ -8,7 +8,7 @@
 #include "core/readers/planned.h"
 #include "train.h"
 
-enum { SPANS = 1 << 14, MOST_STEPS = 1 << 12, MOST_SAMPLES = 256, WATCHED = 4 /* steps, with is_late */ };
+enum { SPANS = 1 << 15, MOST_STEPS = 1 << 12, MOST_SAMPLES = 256, WATCHED = 4 /* steps, with is_late */ };
 
 struct train_spans {
     double *run, *step; /* seconds of the last steps, modulo MOST_STEPS */
@@ -16,10 +16,21 @@ struct train_spans {
     int has_blocks; /* the medians of blocks are written */
 };
 
-/* Only rank 0 is looked at, so that the others pay nothing. */
-tess_status train_spans_start(train_run *r) {
-    if (!train_output_json(r))
+/* Command lines may differ. Who joins later does not ask, and is not asked. */
+static tess_status agree_to_watch(train_run *r) {
+    int64_t any = train_output_json(r);
+    if (!r->is_late || r->ranks == 1 || r->joins)
         return TESS_OK;
+    tess_status status = tess_all_reduce(r->t, &any, 1, TESS_I64, TESS_MAX);
+    r->watched = status == TESS_OK && any;
+    return status;
+}
+
+int train_spans_need_calls(const train_run *r) {
+    return r->watched && r->steps_done - r->group_step < WATCHED;
+}
+
+static tess_status start_watching(train_run *r) {
     train_spans *s = calloc(1, sizeof *s);
     if (s) {
         s->run = calloc(MOST_STEPS, sizeof *s->run);
@@ -29,6 +40,12 @@ tess_status train_spans_start(train_run *r) {
     if (!s || !s->run || !s->step)
         return tess_fail(TESS_E_NOMEM, "no memory for the times of %d steps", MOST_STEPS);
     return tess_trace(r->t, SPANS);
+}
+
+/* Only rank 0 is looked at, so that the others pay nothing. */
+tess_status train_spans_start(train_run *r) {
+    tess_status status = agree_to_watch(r);
+    return status == TESS_OK && train_output_json(r) ? start_watching(r) : status;
 }
 
 void train_spans_close(train_run *r) {
@@ -106,13 +123,13 @@ static void put_block(train_run *r, int32_t block, samples *of) {
         r->json_failed = 1;
 }
 
-static tess_status put_blocks(train_run *r) {
+static tess_status put_blocks(train_run *r, uint64_t last) {
     size_t blocks = (size_t)r->m->desc.n_blocks;
     samples all = { calloc(blocks, sizeof *all.seconds), calloc(blocks, sizeof *all.n), 0 };
     tess_status status = TESS_OK;
     if (!all.seconds || !all.n)
         status = tess_fail(TESS_E_NOMEM, "no memory for the times of %zu blocks", blocks);
-    uint64_t last = r->steps_done, first = last > MOST_SAMPLES ? last - MOST_SAMPLES : last > 1; /* not the first */
+    uint64_t first = last > MOST_SAMPLES ? last - MOST_SAMPLES : last > 1; /* not the first */
     for (uint64_t step = last, seen = UINT64_MAX; status == TESS_OK && step-- > first && seen != all.n_spans;) {
         seen = all.n_spans;
         status = tess_trace_each(r->t, step, collect, &all);
@@ -125,29 +142,29 @@ static tess_status put_blocks(train_run *r) {
 }
 
 /* A device that records steps does so when nobody watches them any more. */
-static tess_status stop_watching(train_run *r) {
-    tess_status status = put_blocks(r);
+static tess_status stop_watching(train_run *r, uint64_t last) {
+    tess_status status = put_blocks(r, last);
     r->spans->has_blocks = 1;
     return status == TESS_OK ? tess_trace(r->t, 0) : status;
 }
 
-tess_status train_spans_step(train_run *r, double run_seconds, double step_seconds) {
+tess_status train_spans_step(train_run *r, const train_step_record *of) {
     train_spans *s = r->spans;
     if (!s)
         return TESS_OK;
-    s->run[s->n % MOST_STEPS] = run_seconds;
-    s->step[s->n++ % MOST_STEPS] = step_seconds;
-    int last_chance = s->n == 1 && r->steps_done == r->task.steps;
+    s->run[s->n % MOST_STEPS] = of->run_seconds;
+    s->step[s->n++ % MOST_STEPS] = of->seconds;
+    int last_chance = s->n == 1 && of->step == r->task.steps;
     if (s->n == 2 || last_chance)
-        return tess_trace_each(r->t, r->steps_done - 1, put_span, r);
-    return s->n == WATCHED && r->is_late ? stop_watching(r) : TESS_OK;
+        return tess_trace_each(r->t, of->step - 1, put_span, r);
+    return s->n == WATCHED && r->is_late ? stop_watching(r, of->step) : TESS_OK;
 }
 
 tess_status train_spans_finish(train_run *r) {
     train_spans *s = r->spans;
     if (!s || !s->n)
         return TESS_OK;
-    tess_status status = s->has_blocks ? TESS_OK : put_blocks(r);
+    tess_status status = s->has_blocks ? TESS_OK : put_blocks(r, r->steps_done);
     uint64_t kept = s->n < MOST_STEPS ? s->n : MOST_STEPS,
              skip = s->n > 1 && s->n <= MOST_STEPS; /* the first warms up */
     json_out *j = &r->json;

@@ -47,19 +47,22 @@ static void put_cell(FILE *csv, double value) {
         fprintf(csv, "%.6g", value);
 }
 
-void train_watch_step(train_run *r, double rate, double seconds, int shown) {
+double train_watch_norm(const train_run *r, int shown) {
     tess_stats stats = { .struct_size = sizeof stats };
+    int known = shown && tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0;
+    return known ? stats.grad_norm : NAN;
+}
+
+void train_watch_step(train_run *r, const train_step_record *of) {
     if (r->rank != 0)
         return;
-    r->watch.grad_norm = NAN;
-    if (shown && tess_stats_get(r->t, &stats) == TESS_OK && stats.grad_norm >= 0)
-        r->watch.grad_norm = stats.grad_norm; /* a GPU that clips makes us wait for it */
-    r->watch.utilisation = train_watch_utilisation(r, seconds);
-    r->watch.seconds[r->watch.n++ % MOST_STEPS] = seconds;
+    r->watch.grad_norm = of->grad_norm;
+    r->watch.utilisation = train_watch_utilisation(r, of->seconds);
+    r->watch.seconds[r->watch.n++ % MOST_STEPS] = of->seconds;
     if (!r->watch.csv)
         return;
-    fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,", r->steps_done, r->loss, rate, seconds,
-            seconds > 0 ? train_watch_units(r) / seconds : 0.0);
+    fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,", of->step, r->loss, of->rate, of->seconds,
+            of->seconds > 0 ? train_watch_units(r) / of->seconds : 0.0);
     put_cell(r->watch.csv, r->watch.grad_norm);
     put_cell(r->watch.csv, r->watch.utilisation);
     fputc('\n', r->watch.csv);

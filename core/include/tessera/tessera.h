@@ -287,6 +287,11 @@ TESS_API tess_status tess_run_wait(tess *);
 /* ---- the rest ---------------------------------------------------------------------------------- */
 /** [C] Losses and counts; also inside a pass, between an end and the next begin. */
 TESS_API tess_status tess_all_reduce(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op);
+/** [C] The same bits, for which a program that runs blocks with TESS_OPTIONS_LATE does not wait: `host` stays until the
+ * next tess_run or tess_run_wait has returned, one of which writes it. At once on one rank, where the comm plugin or the
+ * device has no streams, before the first tess_run, for more than 64 bytes, and from the second call behind one tess_run
+ * on. */
+TESS_API tess_status tess_all_reduce_late(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op);
 TESS_API tess_status tess_barrier(tess *);                                                             /* [C] */
 /** Activations and other buffers of my own, booked and budgeted; before tess_shard they are in the plan. Host or
  * device memory as pointer_mem says. Freed by tess_close. */
