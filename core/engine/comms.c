@@ -34,10 +34,18 @@ int tess__comms_waits_on_streams(const tess__comms *c) {
     return tess__comms_caps(c, &caps) == TESS_OK && (caps.caps & TESS_COMM_STREAM_ORDERED) && HAS(c, wait_stream);
 }
 
+/* Groups that coincide have one communicator: whether it stands here first. */
+static int stands_first(tess_comm *const *list, int which) {
+    for (int i = 0; i < which; i++)
+        if (list[i] == list[which])
+            return 0;
+    return list[which] != NULL;
+}
+
 void tess__comms_abort(tess__comms *c, tess_status why) {
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < TESS__N_COMMS; i++)
-        if (c->list[i] && (i == 0 || c->list[i] != c->list[0]) && HAS(c, abort))
+        if (stands_first(c->list, i) && HAS(c, abort))
             c->ops->abort(c->list[i], why);
     pthread_mutex_unlock(&c->lock);
 }
@@ -83,12 +91,18 @@ static tess_status create_world(tess__comms *c) {
     return s ? fail_plugin(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
 }
 
-/* One of `nranks` ranks each in groups numbered by `color`; the world itself where that is one group. */
-static tess_status create_group(tess__comms *c, int which, int32_t color, int32_t key, int32_t nranks,
-                                const char *name) {
+static tess_status split_world(tess__comms *c, int which, int32_t color, int32_t key, int32_t nranks,
+                               const char *name) {
     tess_error e = { .struct_size = sizeof e };
     tess_comm *comm = NULL;
     tess_comm_config config = config_of(c, key, nranks, name);
+    tess_status s = c->ops->split(c->list[TESS__WORLD], color, key, &config, &comm, &e);
+    return s ? fail_plugin(c, s, &e) : keep_comm(c, which, comm);
+}
+
+/* One of `nranks` ranks each in groups numbered by `color`; the world itself where that is one group. */
+static tess_status create_group(tess__comms *c, int which, int32_t color, int32_t key, int32_t nranks,
+                                const char *name) {
     if (nranks == c->world.nranks)
         c->list[which] = c->list[TESS__WORLD];
     if (nranks == c->world.nranks || nranks == 1)
@@ -96,8 +110,17 @@ static tess_status create_group(tess__comms *c, int which, int32_t color, int32_
     if (!HAS(c, split))
         return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_STRATEGY: comm %s cannot split, which hybrid sharding needs",
                           c->plugin->name);
-    tess_status s = c->ops->split(c->list[TESS__WORLD], color, key, &config, &comm, &e);
-    return s ? fail_plugin(c, s, &e) : keep_comm(c, which, comm);
+    return split_world(c, which, color, key, nranks, name);
+}
+
+/* Reductions go beside gathers where the plugin gains by it. */
+static tess_status create_sums(tess__comms *c) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    c->list[TESS__SHARD_SUMS] = c->list[TESS__SHARD];
+    if (c->shard_ranks == 1 || !HAS(c, split) || c->ops->query(c->plugin->ctx, c->list[TESS__WORLD], &caps) ||
+        !(caps.caps & TESS_COMM_APART))
+        return TESS_OK;
+    return split_world(c, TESS__SHARD_SUMS, c->replica_rank, c->shard_rank, c->shard_ranks, "sums");
 }
 
 tess_status tess__comms_create(tess__comms *c, const tess__setup *u) {
@@ -107,6 +130,7 @@ tess_status tess__comms_create(tess__comms *c, const tess__setup *u) {
     c->shard_rank = c->world.rank % u->shard_ranks;
     c->replica_rank = c->world.rank / u->shard_ranks;
     TRY(create_group(c, TESS__SHARD, c->replica_rank, c->shard_rank, u->shard_ranks, "shard"));
+    TRY(create_sums(c));
     TRY(create_group(c, TESS__REPLICA, c->shard_rank, c->replica_rank, u->replicas, "replica"));
     c->copy_groups = tess__copy_groups(u);
     if (c->copy_groups) {
@@ -125,7 +149,7 @@ void tess__comms_withdraw(tess__comms *c) {
     memset(c->list, 0, sizeof c->list);
     pthread_mutex_unlock(&c->lock);
     for (int i = TESS__N_COMMS - 1; i > 0; i--)
-        if (c->closing[i] == c->closing[0])
+        if (!stands_first(c->closing, i))
             c->closing[i] = NULL;
 }
 
@@ -186,7 +210,7 @@ tess_status tess__comms_alloc(tess__comms *c, tess_comm *comm, const tess_alloc_
 tess_comm *tess__comms_register(tess__comms *c, int which, const tess_comm *owner, tess_buffer *b) {
     tess_error e = { .struct_size = sizeof e };
     tess_comm *comm = c->list[which];
-    if (!comm || comm == owner || !HAS(c, mem_register) || c->ops->mem_register(comm, b, &e))
+    if (!stands_first(c->list, which) || comm == owner || !HAS(c, mem_register) || c->ops->mem_register(comm, b, &e))
         return NULL;
     note_registration(c, comm, b);
     return comm;
@@ -230,7 +254,7 @@ static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
         return rank;
     if (which == TESS__COPY)
         return c->world.rank % c->copy_groups + rank * c->copy_groups;
-    return which == TESS__SHARD ? c->replica_rank * c->shard_ranks + rank : rank * c->shard_ranks + c->shard_rank;
+    return which == TESS__REPLICA ? rank * c->shard_ranks + c->shard_rank : c->replica_rank * c->shard_ranks + rank;
 }
 
 void tess__comms_key(const tess__comms *c, const char *key, char *out, size_t n) {
@@ -417,7 +441,8 @@ static int is_before(const place *p, const place *other) {
  * ever. Where not all ranks take part in both, a third might still end one of the waits. */
 static tess_status check_engines(tess__comms *c, int which, uint64_t seq) {
     place mine = place_of(c, seq, tess__comms_activity(c));
-    mine.of_all = which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD];
+    mine.of_all = c->list[which] == c->list[TESS__WORLD] ||
+                  (which == TESS__SHARD_SUMS && c->list[TESS__SHARD] == c->list[TESS__WORLD]);
     if (!c->control || mine.n_engines < 2)
         return TESS_OK;
     tess_status s = place_say(c, &mine);
@@ -472,7 +497,7 @@ tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, ui
 
 static tess_status check_health(tess__comms *c, int which) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    if (!c->list[which] || (which > 0 && c->list[which] == c->list[0]) || !HAS(c, health))
+    if (!stands_first(c->list, which) || !HAS(c, health))
         return TESS_OK;
     tess_status s = c->ops->health(c->list[which], &e);
     return s ? comm_failed(c, which, s, &e) : TESS_OK;

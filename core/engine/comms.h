@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 16, TESS__ACTIVITY = 256 };
+enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 32, TESS__ACTIVITY = 256 };
 
 typedef struct {
     const tess_comm_ops *ops;
@@ -45,8 +45,12 @@ typedef struct {
 void tess__comms_use(tess__comms *, const tess__plugin *, const tess__device *); /* before all that needs the plugin */
 tess_status tess__comms_caps(const tess__comms *, tess_comm_caps *out);
 int tess__comms_waits_on_streams(const tess__comms *);
-/** [C] The world and, where the setup has them, the groups of shards and of replicas. */
+/** [C] The world and, where the setup has them, the groups of shards and of replicas; for reductions another of the
+ * shard group's, where the plugin gains by it. */
 tess_status tess__comms_create(tess__comms *, const tess__setup *);
+static inline int tess__comms_apart(const tess__comms *c) { /* whether reductions have one of their own */
+    return c->list[TESS__SHARD_SUMS] != c->list[TESS__SHARD];
+}
 /** From any thread: ends what is under way on every communicator. */
 void tess__comms_abort(tess__comms *, tess_status why);
 void tess__comms_lost(void *comms, int32_t rank, const char *why); /* tess__lost_fn */

@@ -267,7 +267,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__REDUCE: return reduce_group(t, in);
     case TESS__REDUCE_WAIT:
         TRY(tess__move_down_wait(t, &t->transfers.in_flight[in->index].on_host));
-        return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].reduce,
+        return end_request(t, in, TESS__SHARD_SUMS, &t->transfers.in_flight[in->index].reduce,
                            t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
     case TESS__REPLICATE: return replicate_group(t, in);
     case TESS__REPLICATE_WAIT:

@@ -37,10 +37,11 @@ static tess_status allocate_arena(tess__memory *m, const tess_alloc_request *r, 
     return TESS_OK;
 }
 
-/* A backend that registers memory does so for each communicator: the groups of hybrid reach it in place only then. */
+/* A backend that registers memory does so for each communicator: reductions and hybrid's groups reach it in place only
+ * then. */
 static void register_with_groups(const tess__memory *m, tess__arena *a) {
-    const int groups[] = { TESS__SHARD, TESS__REPLICA };
-    for (int i = 0; a->comm && i < 2; i++) {
+    const int groups[] = { TESS__SHARD, TESS__REPLICA, TESS__SHARD_SUMS };
+    for (int i = 0; a->comm && i < 3; i++) {
         a->registered[i].memory = a->memory;
         a->registered[i].memory.reg = NULL;
         a->registered[i].comm = tess__comms_register(m->comms, groups[i], a->comm, &a->registered[i].memory);
@@ -48,7 +49,7 @@ static void register_with_groups(const tess__memory *m, tess__arena *a) {
 }
 
 static void deregister_arena(const tess__memory *m, tess__arena *a) {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         if (a->registered[i].comm)
             tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
 }

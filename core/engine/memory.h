@@ -13,7 +13,8 @@ typedef struct { /* one arena, as obtained */
     struct {
         tess_comm *comm; /* null: none, or it could not */
         tess_buffer memory;
-    } registered[2]; /* with the communicators of the shard group and of the replicas, where they are of their own */
+    } registered[3]; /* with those of the shard group, of the replicas and for reductions, where they are of their own
+                      */
 } tess__arena;
 
 typedef struct { /* obtained beside the arenas by a pass that deviates */

@@ -104,7 +104,7 @@ static tess_status begin_trace(tess *t, uint64_t spans) {
         return tess__fail(TESS_E_NOMEM, "no memory for a trace of %d scopes", t->plan.model.n_scopes);
     if (!t->streams.on || !tess__timeline_can(&t->device))
         return TESS_OK;
-    TRY(tess__timeline_start(&r->timeline, &t->device, r->trace));
+    TRY(tess__timeline_start(&r->timeline, &t->device, tess__comms_apart(&t->comms), r->trace));
     t->streams.timeline = &r->timeline;
     return TESS_OK;
 }

@@ -29,8 +29,8 @@ static tess_status set_base(tess__timeline *t) {
     return TESS_OK;
 }
 
-tess_status tess__timeline_start(tess__timeline *t, const tess__device *device, tess__trace *trace) {
-    *t = (tess__timeline){ .device = device, .timed = calloc(TESS__TIMED, sizeof *t->timed) };
+tess_status tess__timeline_start(tess__timeline *t, const tess__device *device, int apart, tess__trace *trace) {
+    *t = (tess__timeline){ .device = device, .apart = apart, .timed = calloc(TESS__TIMED, sizeof *t->timed) };
     if (!t->timed)
         return tess__fail(TESS_E_NOMEM, "no memory for a timeline");
     TRY(make_events(t));
@@ -62,8 +62,9 @@ static int is_wait(const tess__timed *s) {
 static void give_span(tess__timeline *t, const tess__timed *s, int64_t begin_ns, int64_t end_ns) {
     const int64_t least_ns = 1000; /* a wait for what is there already is none */
     int collective = s->in.op == TESS__NORM_REDUCE || s->in.op == TESS__SHARE_BUFFERS;
-    if (s->track == TESS__TRACK_COMM) { /* one runs after another */
-        begin_ns = begin_ns > t->comm_end_ns ? begin_ns : t->comm_end_ns;
+    int64_t *before_ns = &t->comm_end_ns[t->apart && s->in.op == TESS__REDUCE];
+    if (s->track == TESS__TRACK_COMM) { /* one of a communicator runs after another */
+        begin_ns = begin_ns > *before_ns ? begin_ns : *before_ns;
         end_ns = end_ns > begin_ns ? end_ns : begin_ns;
     }
     if (is_wait(s) && end_ns - begin_ns < least_ns)
@@ -73,7 +74,7 @@ static void give_span(tess__timeline *t, const tess__timed *s, int64_t begin_ns,
     if (collective)
         tess__trace_add_span(t->trace, TESS__TRACK_COMM, &s->in, NULL, s->step, begin_ns, end_ns);
     if (collective || s->track == TESS__TRACK_COMM)
-        t->comm_end_ns = end_ns;
+        *before_ns = end_ns;
 }
 
 static int has_passed(tess__timeline *t, tess__timed *s) {

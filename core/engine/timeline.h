@@ -19,18 +19,19 @@ typedef struct { /* one span */
 
 typedef struct {
     const tess__device *device;
-    tess__trace *trace;   /* null: not recorded */
-    tess_stream observer; /* where collectives end */
-    tess_event *base;     /* passed at base_ns of the host's clock */
-    int64_t base_ns, comm_end_ns;
-    tess__timed *timed;    /* a ring */
-    uint64_t oldest, next; /* the first not read yet */
+    tess__trace *trace;              /* null: not recorded */
+    tess_stream observer;            /* where collectives end */
+    tess_event *base;                /* passed at base_ns of the host's clock */
+    int64_t base_ns, comm_end_ns[2]; /* of the collective read last; with `apart` the second is of reductions */
+    int apart;                       /* reductions have a communicator of their own */
+    tess__timed *timed;              /* a ring */
+    uint64_t oldest, next;           /* the first not read yet */
 } tess__timeline;
 
 /** Whether the device can say when a point was passed. */
 int tess__timeline_can(const tess__device *);
 /** Makes the events; waits for the compute stream. */
-tess_status tess__timeline_start(tess__timeline *, const tess__device *, tess__trace *);
+tess_status tess__timeline_start(tess__timeline *, const tess__device *, int apart, tess__trace *);
 void tess__timeline_end(tess__timeline *);
 /** A span begins where the stream is now. Null: no timeline, or no room. */
 tess_status tess__timeline_begin(tess__timeline *, const tess_stream *, tess__timed **out);

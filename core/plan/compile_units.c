@@ -228,8 +228,8 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
         return replicate_group(b, g);
     if (group->grad_in_place)
         return TESS_OK;
-    tess__planned_collective c =
-        tess__emit_collective(b, TESS_REDUCE_SCATTER, TESS__SHARD, sent_dtype(b, group), TESS_F32, group->shard_elems);
+    tess__planned_collective c = tess__emit_collective(b, TESS_REDUCE_SCATTER, TESS__SHARD_SUMS, sent_dtype(b, group),
+                                                       TESS_F32, group->shard_elems);
     c.redop = TESS_SUM;
     c.is_mean = b->setup->replicas == 1 && !sums_shards(b);
     TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));

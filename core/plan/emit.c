@@ -59,7 +59,11 @@ tess_status tess__emit_free(tess__compiler *b, int role, int32_t index) {
 /* ---- collectives ---- */
 
 static int32_t members_of(const tess__setup *s, int which) {
-    return which == TESS__WORLD ? s->nranks : which == TESS__SHARD ? s->shard_ranks : s->replicas;
+    switch (which) {
+    case TESS__WORLD: return s->nranks;
+    case TESS__REPLICA: return s->replicas;
+    default: return s->shard_ranks;
+    }
 }
 
 /* Without scratch, which book_scratch adds, and without a reduction. */

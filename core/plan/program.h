@@ -110,7 +110,14 @@ typedef struct {
     uint64_t tag;       /* of that collective; 0: none */
 } tess__instr;
 
-enum { TESS__WORLD, TESS__SHARD, TESS__REPLICA, TESS__COPY, TESS__N_COMMS }; /* communicators; COPY: copies of images */
+enum { /* communicators */
+       TESS__WORLD,
+       TESS__SHARD,
+       TESS__REPLICA,
+       TESS__COPY,       /* copies of images */
+       TESS__SHARD_SUMS, /* the shard group again, for reductions beside its gathers; SHARD itself where none gains */
+       TESS__N_COMMS
+};
 
 typedef struct {       /* decided once, by the compiler; all other readers take it from here (but measure.c) */
     uint8_t op, redop; /* TESS_ALL_GATHER …, TESS_SUM … */

@@ -15,8 +15,9 @@ static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     (void)comm;
     const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT |
                          TESS_COMM_BATCH | TESS_COMM_RECORDS;
-    tess_comm_caps caps =
-        kit_caps(can | (settings->deterministic ? TESS_COMM_TREE_ORDER : 0), 1u << TESS_MEM_CUDA, "nccl/1");
+    const uint32_t chosen =
+        (settings->deterministic ? TESS_COMM_TREE_ORDER : 0) | (settings->apart ? TESS_COMM_APART : 0);
+    tess_comm_caps caps = kit_caps(can | chosen, 1u << TESS_MEM_CUDA, "nccl/1");
     caps.align = 16;
     TESS_GIVE(out, &caps);
     return TESS_OK;

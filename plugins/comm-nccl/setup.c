@@ -33,20 +33,26 @@ static int always_blocks(const tess_comm *c) {
     return nccl_hangs_unblocked(c->gpu.lib->version);
 }
 
-static ncclConfig_t config_of(int blocks) {
+/* A channel takes a multiprocessor, and two communicators at once must find room for all of theirs. */
+static ncclConfig_t config_of(const tess_comm *c, int blocks) {
+    enum { MOST_CHANNELS = 32 };
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = blocks;
+    config.splitShare = 0;
+    if (c->settings->apart)
+        config.maxCTAs = MOST_CHANNELS;
     return config;
 }
 
 /* ---- splitting ---------------------------------------------------------------------------------- */
 
-/* Splits a parent that does not block: both are in progress until it is done. The child shares the parent's channels
- * and proxy, so a group costs no memory of its own. */
+/* Splits a parent that does not block: both are in progress until it is done. What NCCL shares is the parent's choice
+ * (splitShare): channels and the proxy, and also the one stream in which all who share take turns. The first one shares
+ * with none, so that groups work beside each other. A child shares with the one that works, which is split from it. */
 static tess_status split_off(tess_comm *c, ncclComm_t parent, int color, int key, int blocks, int64_t late_ns,
                              ncclComm_t *out, tess_error *f) {
-    ncclConfig_t config = config_of(blocks);
-    config.splitShare = 1;
+    ncclConfig_t config = config_of(c, blocks);
+    config.splitShare = !blocks;
     ncclResult_t r = c->gpu.lib->ncclCommSplit(parent, color, key, out, &config);
     tess_status s = await_result(c, parent, r, late_ns, "ncclCommSplit", f);
     return s || !*out ? s : await_setup(c, *out, late_ns, "ncclCommSplit", f);
@@ -71,8 +77,7 @@ static tess_status find_place(tess_comm *child, ncclComm_t comm, tess_error *f) 
 
 static tess_status divide_blocking(tess_comm *parent, int color, int32_t key, int64_t late_ns, ncclComm_t *out,
                                    tess_error *f) {
-    ncclConfig_t config = config_of(1);
-    config.splitShare = 1;
+    ncclConfig_t config = config_of(parent, 1);
     tess_status s = nccl_gate_enter(parent, "ncclCommSplit", late_ns, f);
     if (s)
         return s;
@@ -119,7 +124,7 @@ static void say_that_it_blocks(const tess_comm *c) {
 }
 
 static tess_status found_blocking(tess_comm *c, ncclUniqueId id, tess_error *f) {
-    ncclConfig_t config = config_of(1);
+    ncclConfig_t config = config_of(c, 1);
     ncclComm_t comm = NULL;
     say_that_it_blocks(c);
     ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&comm, c->size, id, c->rank, &config);
@@ -128,7 +133,7 @@ static tess_status found_blocking(tess_comm *c, ncclUniqueId id, tess_error *f) 
 }
 
 static tess_status make_first_comm(tess_comm *c, ncclUniqueId id, int64_t late_ns, tess_error *f) {
-    ncclConfig_t config = config_of(0);
+    ncclConfig_t config = config_of(c, 0);
     if (always_blocks(c))
         return found_blocking(c, id, f);
     ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&c->setup, c->size, id, c->rank, &config);

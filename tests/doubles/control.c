@@ -64,6 +64,10 @@ static int asked_to_fail(const char *wish, const char *name, uint64_t call) {
     return 0;
 }
 
+int double__asked(const char *variable, const char *name, uint64_t call) {
+    return asked_to_fail(double__variable(variable), name, call);
+}
+
 static atomic_int hanging;
 int double__hanging(void) {
     return atomic_load(&hanging);
@@ -85,14 +89,18 @@ int double__fails(const char *name) {
     return asked_to_fail(double__variable("FAIL"), name, call);
 }
 
-int double__hangs(const char *name) {
+uint64_t double__counted(const char *name) {
     uint64_t calls = 0;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < NAMES && names[i].name; i++)
         if (strcmp(names[i].name, name) == 0)
             calls = names[i].calls;
     pthread_mutex_unlock(&lock);
-    return asked_to_fail(double__variable("HANG"), name, calls) != 0;
+    return calls;
+}
+
+int double__hangs(const char *name) {
+    return asked_to_fail(double__variable("HANG"), name, double__counted(name)) != 0;
 }
 
 void double__live(const char *kind, int64_t by) {

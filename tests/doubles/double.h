@@ -12,13 +12,13 @@
  *   FAIL=NAME:N[:CODE][@RANK]     the N-th call of NAME fails (from 1), only in the process with that RANK; "work": the
  *                                 N-th piece of work of any stream fails when it runs, and the context with it
  *   HANG=NAME:N[@RANK]            the N-th call of that name of NCCL does not end before its communicator is aborted
- *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
- *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
- *                                 come anyway
- *   DELAY_US=50 SEED=1            the longest pause before a piece of work, and the start of the random numbers
- *   DRIVER_VERSION=13000          the CUDA version of the driver; images of a later one do not load
- *   CAPABILITY=90                 of the chip: images without code for it do not load
- *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
+ *   OVERTAKE=ncclReduceScatter:N:SECONDS[@RANK]  the N-th reduction waits on the GPU until another communicator has
+ * done something that it was given later, or so long; "reductions-overtaken" counts the first LOG=FILE at exit, appends
+ * a line "RANK NAME CALLS" for each name that was called LEAKS=CODE                    the exit code of a process that
+ * leaves something behind; the lines on standard error come anyway DELAY_US=50 SEED=1            the longest pause
+ * before a piece of work, and the start of the random numbers DRIVER_VERSION=13000          the CUDA version of the
+ * driver; images of a later one do not load CAPABILITY=90                 of the chip: images without code for it do
+ * not load NCCL_VERSION=22809            the version it says it has; functions that came later fail
  *   NCCL_DEATH=error|hang         what a collective does when a peer died: an asynchronous error, as over a network, or
  *                                 nothing until it is aborted, as over NVLink and shared memory */
 #ifndef TESSERA_DOUBLE_H
@@ -39,6 +39,9 @@ int64_t double__number(const char *name, int64_t fallback);
 /** Counts a call, and holds up one that is to be late. 0: go on; -1: this one is to fail; else the code it is to fail
  * with. */
 int double__fails(const char *name);
+/** The code that TESSERA_DOUBLE_variable asks for at that call of `name`; 0: none. */
+int double__asked(const char *variable, const char *name, uint64_t call);
+__attribute__((visibility("default"))) uint64_t double__counted(const char *name); /* calls so far, for tests */
 /** Whether the call that was counted last is to hang. */
 int double__hangs(const char *name);
 /** How many calls of this process hang or are late now, for tests; double__hang counts one more, or one less. */

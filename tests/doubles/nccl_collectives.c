@@ -62,9 +62,13 @@ static void *room_of(ncclComm *c, uint64_t bytes) {
     return c->room;
 }
 
+static uint64_t kind_of_group(const nccl_call *call) {
+    return (call->order & 0x7fff) << 49 | (uint64_t)call->recorded << 48;
+}
+
 static uint64_t kind_of(const nccl_call *call) {
-    return (uint64_t)call->recorded << 48 | (uint64_t)call->what << 32 | (uint64_t)call->dtype << 16 |
-           (uint64_t)call->op << 8 | (uint64_t)(call->what == NCCL_BROADCAST ? call->peer : 0);
+    return kind_of_group(call) | (uint64_t)call->what << 32 | (uint64_t)call->dtype << 16 | (uint64_t)call->op << 8 |
+           (uint64_t)(call->what == NCCL_BROADCAST ? call->peer : 0);
 }
 
 /* Sends to every other rank, from send + to * stride, and gets as much from each, into recv + from * bytes. */
@@ -142,7 +146,7 @@ static int pairs(ncclComm *c, const nccl_call *calls, int n) {
     for (int i = 0; i < n_own[0] && i < n_own[1]; i++)
         memcpy(double_host(own[0][i]->recv), double_host(own[1][i]->send),
                own[0][i]->count * nccl__dtype_bytes(own[0][i]->dtype));
-    return nccl__exchange(c, NCCL_DATA, (uint64_t)calls->recorded << 48 | NCCL_SEND, moves, n_moves);
+    return nccl__exchange(c, NCCL_DATA, kind_of_group(calls) | NCCL_SEND, moves, n_moves);
 }
 
 int nccl__run_calls(ncclComm *c, const nccl_call *calls, int n) {

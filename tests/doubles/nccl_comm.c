@@ -83,6 +83,8 @@ void nccl__unuse(ncclComm *c) {
     if (!last)
         return;
     nccl__disconnect(c);
+    if (c->line != c)
+        nccl__unuse(c->line);
     if (c->room)
         double__unmap(c->room, c->room_bytes);
     pthread_mutex_lock(&old_lock);
@@ -195,6 +197,10 @@ static ncclComm *new_comm(const char *name, int rank, int nranks, int device, in
         return NULL;
     *c = (ncclComm){ .rank = rank, .nranks = nranks, .device = device, .blocking = blocking, .users = 2 };
     snprintf(c->name, sizeof c->name, "%s", name);
+    snprintf(c->root, sizeof c->root, "%s", name);
+    c->line = c;
+    for (int i = 0; i < NCCL_RANKS; i++)
+        c->members[i] = i;
     memset(c->socket, 0xff, sizeof c->socket);
     c->wake = eventfd(0, EFD_CLOEXEC);
     pthread_mutex_init(&c->lock, NULL);
@@ -250,6 +256,7 @@ DOUBLE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, nccl
     ncclComm *c = new_comm(id.internal, rank, nranks, device, blocks(config));
     if (!c)
         return ncclSystemError;
+    c->shares = config && config->splitShare == 1;
     *out = c;
     return nccl__start(c, connect_now);
 }
@@ -275,6 +282,18 @@ static int find_place(ncclComm *c, const struct choice *all, int *size) {
     return place;
 }
 
+/* The ranks of `all` that have its color, in its order. */
+static void note_members(ncclComm *child, const ncclComm *c, const struct choice *all) {
+    snprintf(child->root, sizeof child->root, "%s", c->root);
+    for (int i = 0; i < c->nranks; i++) {
+        int place = 0;
+        for (int k = 0; k < c->nranks; k++)
+            place += all[k].color == all[i].color && (all[k].key < all[i].key || (all[k].key == all[i].key && k < i));
+        if (all[i].color == all[c->rank].color)
+            child->members[place] = c->members[i];
+    }
+}
+
 static void split_now(ncclComm *c) {
     struct choice all[NCCL_RANKS], mine = { c->split.color, c->split.key };
     nccl_move moves[2 * NCCL_RANKS];
@@ -294,6 +313,7 @@ static void split_now(ncclComm *c) {
         nccl__set_state(child, ncclRemoteError);
     } else {
         child->rank = find_place(c, all, &child->nranks);
+        note_members(child, c, all);
         snprintf(child->name, sizeof child->name, "%.80s.%d.%d", c->name, c->splits, mine.color);
         connect_now(child);
         nccl__set_state(child, ncclSuccess);
@@ -317,6 +337,11 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
         if (!child)
             return ncclSystemError;
         nccl__use(child); /* the task's */
+        child->shares = config && config->splitShare == 1;
+        if (c->shares) { /* the parent's setting says so, not the child's */
+            child->line = c->line;
+            nccl__use(c->line);
+        }
         child->state = ncclInProgress;
     }
     c->split.color = color;
@@ -330,7 +355,7 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
 
 static void wait_for_turns(ncclComm *c) {
     pthread_mutex_lock(&c->lock);
-    while ((c->done < c->turns || c->in_graphs) && !c->aborted)
+    while (((c->line == c && c->done < c->turns) || c->in_graphs) && !c->aborted)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
 }

@@ -4,7 +4,8 @@
  * the streams; a communicator that does not block says ncclInProgress to every group and must be asked until it is
  * through, and in 2.26 it is never through now and then; one that blocks waits for its peers in the first group, and in
  * the first with sends; two threads in one communicator are a mistake, unless one aborts; who differs from the others
- * hangs until it is aborted. */
+ * hangs until it is aborted. Two communicators run beside each other, unless they share resources, and hang where ranks
+ * give them work in different orders. */
 #ifndef TESSERA_DOUBLE_NCCL_H
 #define TESSERA_DOUBLE_NCCL_H
 #include <nccl.h>
@@ -18,6 +19,7 @@ enum { NCCL_CALLS = 1024, NCCL_RANKS = 64, NCCL_DATA = 0, NCCL_CONTROL, NCCL_CHA
 typedef struct {
     int what, op, dtype, peer; /* peer: root of a broadcast */
     int recorded;              /* on all ranks, or on none */
+    uint64_t order;            /* among the groups of all communicators of these ranks */
     const void *send;
     void *recv;
     uint64_t count;
@@ -27,7 +29,7 @@ typedef struct nccl_group {
     struct nccl_group *next;
     struct ncclComm *comm;
     double_stream *stream;
-    uint64_t turn;
+    uint64_t turn, number; /* number: among all of this process */
     int n;
     nccl_call calls[NCCL_CALLS];
 } nccl_group;
@@ -35,6 +37,10 @@ typedef struct nccl_group {
 typedef struct ncclComm {
     int rank, nranks, device, blocking, users;
     char name[112];                              /* of its sockets, without the rank */
+    char root[64];                               /* name of the first, of which it was split, */
+    int members[NCCL_RANKS];                     /* and the ranks in that */
+    struct ncclComm *line;                       /* whose turns it takes: its own, or those of one that shares */
+    int shares;                                  /* splitShare: children are given its resources */
     int socket[NCCL_CHANNELS][NCCL_RANKS], wake; /* wake: readable once aborted */
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -77,6 +83,13 @@ int nccl__exchange(ncclComm *, int channel, uint64_t what, nccl_move *, int n);
 uint64_t nccl__dtype_bytes(int dtype);
 /** A group's calls, on the thread of the stream; -1: aborted. */
 int nccl__run_calls(ncclComm *, const nccl_call *, int n);
+
+/* ---- nccl_order.c -------------------------------------------------------------------------------- */
+
+void nccl__line_up(nccl_group *); /* takes a turn */
+void nccl__await_turn(const nccl_group *);
+void nccl__hold_up(const nccl_group *); /* TESSERA_DOUBLE_OVERTAKE */
+void nccl__end_turn(const nccl_group *);
 
 /* ---- nccl_comm.c -------------------------------------------------------------------------------- */
 

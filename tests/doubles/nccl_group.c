@@ -41,29 +41,22 @@ static void old_group(nccl_group *g) {
     pthread_mutex_unlock(&lock);
 }
 
-/* On the stream's thread. One communicator does one thing after another, also on several streams. */
+/* On the stream's thread. */
 static void run_group(void *data) {
     nccl_group *g = *(nccl_group **)data;
     ncclComm *c = g->comm;
-    pthread_mutex_lock(&c->lock);
-    while (c->done != g->turn && !c->aborted)
-        pthread_cond_wait(&c->changed, &c->lock);
-    int aborted = c->aborted;
-    pthread_mutex_unlock(&c->lock);
-    if (!aborted && !double__spoilt(c->device))
+    nccl__await_turn(g);
+    if (!nccl__is_aborted(c) && !double__spoilt(c->device)) {
+        nccl__hold_up(g);
         nccl__run_calls(c, g->calls, g->n);
-    pthread_mutex_lock(&c->lock);
-    c->done++;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
+    }
+    nccl__end_turn(g);
     old_group(g);
     nccl__unuse(c);
 }
 
 static void push(nccl_group *g) {
-    pthread_mutex_lock(&g->comm->lock);
-    g->turn = g->comm->turns++;
-    pthread_mutex_unlock(&g->comm->lock);
+    nccl__line_up(g);
     nccl__use(g->comm);
     double__push_always(g->stream, run_group, &g, sizeof g);
 }

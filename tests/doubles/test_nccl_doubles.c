@@ -273,6 +273,76 @@ static void streams_share_a_communicator(void) {
     leave(rank);
 }
 
+/* Two communicators of the same ranks, from one parent. `shares`: splitShare of the parent. */
+static ncclComm_t second;
+static void split_twice(int shares) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t parent;
+    config.splitShare = shares;
+    join_so(rank, 1);
+    CHECK(ncclCommSplit(comm, 0, rank, &parent, &config) == ncclSuccess);
+    config.splitShare = 1; /* the child's own choice is for its children */
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    CHECK(ncclCommSplit(parent, 0, rank, &comm, &config) == ncclSuccess);
+    CHECK(ncclCommSplit(parent, 0, rank, &second, &config) == ncclSuccess);
+    CHECK(ncclCommDestroy(parent) == ncclSuccess);
+}
+
+static void end_both(CUstream other) {
+    CHECK(cuStreamDestroy(other) == CUDA_SUCCESS);
+    CHECK(ncclCommAbort(second) == ncclSuccess && ncclCommAbort(comm) == ncclSuccess);
+    leave(rank);
+}
+
+static void gather_at(ncclComm_t c, CUstream s, int place) {
+    char *at = (char *)memory + 1024 * place;
+    CHECK(ncclAllGather(at, at + 512, 1, ncclInt32, c, s) == ncclSuccess);
+}
+
+/* Both communicators' first groups connect; then rank 1 begins with the other one. */
+static void two_orders_hang(void) {
+    CUstream other;
+    split_twice(0);
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    for (int i = 0; i < 2; i++) {
+        gather_at(comm, stream, 0);
+        gather_at(second, other, 1);
+    }
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS && cuStreamSynchronize(other) == CUDA_SUCCESS);
+    gather_at(rank == 0 ? comm : second, rank == 0 ? stream : other, rank == 0 ? 0 : 1);
+    gather_at(rank == 0 ? second : comm, rank == 0 ? other : stream, rank == 0 ? 1 : 0);
+    usleep(100000);
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY && cuStreamQuery(other) == CUDA_ERROR_NOT_READY);
+    __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
+    wait_flag(&shared->flag, nranks);
+    end_both(other);
+}
+
+/* Rank 1 holds up its first reduction. The gather behind it, of the other communicator, passes it unless both share. */
+static int passes_reduction(int shares) {
+    CUstream other;
+    int passed;
+    if (rank == 1)
+        setenv("TESSERA_DOUBLE_OVERTAKE", shares ? "ncclReduceScatter:1:1" : "ncclReduceScatter:1:15", 1);
+    split_twice(shares);
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(ncclReduceScatter((void *)memory, recv_at(), 1, ncclInt32, ncclSum, comm, stream) == ncclSuccess);
+    gather_at(second, other, 1);
+    CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    passed = double__counted("reductions-overtaken") == 1;
+    __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
+    wait_flag(&shared->flag, nranks);
+    end_both(other);
+    return passed;
+}
+static void apart_is_passed(void) {
+    CHECK(passes_reduction(0) == (rank == 1));
+}
+static void shared_is_not_passed(void) {
+    CHECK(!passes_reduction(1));
+}
+
 /* ---- one run ------------------------------------------------------------------------------------ */
 
 static void run_ranks(int n, void (*what)(void), int killed) {
@@ -343,6 +413,16 @@ static void test_nccl__2_26_hangs_where_calls_do_not_block(void **state) {
     run_ranks(2, version_2_26_hangs_unblocked, -1);
 }
 
+static void test_nccl__communicators_in_two_orders_hang_until_aborted(void **state) {
+    (void)state;
+    run_ranks(2, two_orders_hang, -1);
+}
+static void test_nccl__communicators_pass_each_other_unless_they_share(void **state) {
+    (void)state;
+    run_ranks(2, apart_is_passed, -1);
+    run_ranks(2, shared_is_not_passed, -1);
+}
+
 int main(void) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
@@ -358,6 +438,8 @@ int main(void) {
         cmocka_unit_test(test_nccl__first_blocking_call_waits_for_peers_until_aborted),
         cmocka_unit_test(test_nccl__wanted_call_hangs_until_aborted),
         cmocka_unit_test(test_nccl__2_26_hangs_where_calls_do_not_block),
+        cmocka_unit_test(test_nccl__communicators_in_two_orders_hang_until_aborted),
+        cmocka_unit_test(test_nccl__communicators_pass_each_other_unless_they_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

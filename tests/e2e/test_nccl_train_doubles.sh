@@ -26,12 +26,13 @@ for options in "-n 3 --clip 0.5 --strategy grad_op" "-n 4 --strategy hybrid:2 --
     fail "$options: loss $(summary loss gpu.json), on the CPU $(summary loss cpu.json)"
 done
 
-# Both arenas are registered with the world, the shard group and the replicas of hybrid, and with each only once.
+# Both arenas are registered with the world, the shard group, the replicas of hybrid and for reductions, and with each only
+# once.
 rm -f calls
 TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $gpt -n 4 --strategy hybrid:2 --device cuda --quiet
 for rank in 0 1 2 3; do
   registered=$(awk -v r=$rank '$1 == r && $2 == "ncclCommRegister" { n += $3 } END { print n + 0 }' calls)
-  [ "$registered" = 6 ] || fail "hybrid: rank $rank registered $registered times, expected 2 arenas with 3 communicators"
+  [ "$registered" = 8 ] || fail "hybrid: rank $rank registered $registered times, expected 2 arenas with 4 communicators"
 done
 
 digest=

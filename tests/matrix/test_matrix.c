@@ -162,10 +162,10 @@ static uint64_t words_bytes(const cell *c) {
     const char *colon = strchr(strategy, ':');
     if (colon)
         k = strtoull(colon + 1, NULL, 10);
-    uint64_t groups[2] = { k, w / k };
+    uint64_t groups[2] = { k, w / k }, shard = strcmp(strategy, "none") == 0 ? 1 : k;
     for (int i = 0; colon && i < 2; i++)
         bytes += groups[i] > 1 && groups[i] < w ? 8192 * (1 + groups[i]) : 0;
-    return bytes;
+    return bytes + (shard > 1 ? 8192 * (1 + shard) : 0); /* reductions have one of their own */
 }
 
 /* One line of a double's log: the bytes that one rank obtained. `more`: beyond those, copies that no plan has. */

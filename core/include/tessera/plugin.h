@@ -48,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 5 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 6 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -234,7 +234,11 @@ enum { /* tess_comm_caps.caps */
      * recording; its request has ended when post is back, and wait_stream makes a stream of the recording wait for it.
      * Ranks record and run alike. What was recorded is not compared: the engine first posts a barrier whose tag is the
      * recording's. Graphs are destroyed before finalize and destroy; abort does not wait for that. */
-    TESS_COMM_RECORDS = 128
+    TESS_COMM_RECORDS = 128,
+    /* Since 1.6, with TESS_COMM_SPLIT: two communicators of the same ranks work beside each other, where what one has been
+     * given waits for nothing that the other has. The engine then splits one off for reductions, so that a gather does not
+     * wait for the reduction before it. Every rank gives both their work in the same order, from one thread. */
+    TESS_COMM_APART = 256
 };
 typedef struct {
     uint32_t struct_size, caps, op_mask, redop_mask, dtype_mask, mem_mask, align, reserved; /* align: of buffers; 0: any */

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 120
+# processors: 2
+# Reductions over NCCL have a communicator of their own, on the doubles: one that waits does not hold up the gather behind it,
+# in passes that are called and in recorded ones, and in a group of hybrid. The bits are those of one communicator, and
+# planned bytes are measured.
+. "$SOURCE/tests/e2e/lib.sh"
+needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
+gpt="gpt --batch 2 --layers 3 --heads 2 --width 16 --context 128 --steps 5 --device cuda"
+
+# trained WHAT OVERTAKE OPTIONS…: a run on the doubles; sets digest, and how many reductions were overtaken.
+trained() {
+  local what=$1
+  rm -f calls
+  TESSERA_DOUBLE_LOG=calls TESSERA_DOUBLE_OVERTAKE=$2 expect 0 on_double "$TESSERA" train $gpt "${@:3}" --json=gpu.json
+  overtaken=$(awk '$2 == "reductions-overtaken" { n += $3 } END { print n + 0 }' calls)
+  digest=$(summary params_digest gpu.json)
+  [ "$(summary peak_device_bytes gpu.json)" = "$(summary planned_peak_device_bytes gpu.json)" ] ||
+    fail "$what: peak $(summary peak_device_bytes gpu.json), planned $(summary planned_peak_device_bytes gpu.json)"
+}
+
+# A pass has six reductions; behind the second there are gathers. Of five passes the third and the fourth are recorded, and
+# the fifth is one of them again.
+for reduction in 2 14 26; do
+  trained "reduction $reduction" ncclReduceScatter:$reduction:60@1 -n 2
+  [ "$overtaken" = 1 ] || fail "reduction $reduction: $overtaken were overtaken, expected 1"
+  [ "${apart:=$digest}" = "$digest" ] || fail "reduction $reduction: digest $digest, before $apart"
+done
+TESSERA_NCCL_APART=off trained "one communicator" ncclReduceScatter:2:1@1 -n 2
+[ "$overtaken" = 0 ] || fail "one communicator did two things at once"
+[ "$digest" = "$apart" ] || fail "digest $apart with a communicator for reductions, $digest without"
+
+trained "hybrid" ncclReduceScatter:2:60@1 -n 4 --strategy hybrid:2 --steps 2
+[ "$overtaken" = 1 ] || fail "hybrid: $overtaken reductions were overtaken, expected 1"
+echo "a reduction that waits holds up no gather, and the bits are the same"
