@@ -74,33 +74,45 @@ TESS_FN lanes lanes_load(int half, const void *x) {
     return (lanes)(__builtin_convertvector(*(const lanes_half_there *)x, lanes_bits) << 16);
 }
 
-/* tess_bf16_of_f32, lane by lane. */
-TESS_FN lanes_half lanes_to_half(lanes x) {
-    lanes_bits bits = (lanes_bits)x, rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16, quiet = bits >> 16 | 0x40u;
-    lanes_bits is_nan = (lanes_bits)((bits & 0x7fffffffu) > 0x7f800000u);
-    return __builtin_convertvector((quiet & is_nan) | (rounded & ~is_nan), lanes_half);
+/* tess_bf16_of_f32, lane by lane: in the upper half of each. */
+TESS_FN lanes_bits lanes_round(lanes x) {
+    lanes_bits bits = (lanes_bits)x, rounded = bits + 0x7fffu + (bits >> 16 & 1u);
+    return (lanes_bits)lanes_select(x != x, (lanes)(bits | 0x400000u), (lanes)rounded);
 }
 
 TESS_FN void lanes_store(int half, lanes v, void *x) {
     if (half)
-        *(lanes_half_there *)x = lanes_to_half(v);
+        *(lanes_half_there *)x = __builtin_convertvector(lanes_round(v) >> 16, lanes_half);
     else
         *(lanes_there *)x = v;
 }
 
-/* ---- eight side by side, for sums in double ----------------------------------------------------------- */
-typedef float eight __attribute__((vector_size(32)));
-typedef uint32_t eight_bits __attribute__((vector_size(32)));
-typedef double eight_sum __attribute__((vector_size(64)));
-typedef float eight_there __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint16_t eight_half_there __attribute__((vector_size(16), aligned(2), may_alias));
+/* ---- thirty-two, for what has no order within a row ---------------------------------------------------- */
+/* Of bf16, a has the elements at even places and b those at odd ones, which shifts alone take apart. Of fp32, a has the
+ * first sixteen and b the next. */
+typedef struct {
+    lanes a, b;
+} lanes_pair;
+typedef uint32_t lanes_bits_there __attribute__((vector_size(64), aligned(2), may_alias));
 
-TESS_FN eight eight_load(int half, const void *x) {
+TESS_FN lanes_pair lanes_pair_load(int half, const void *x) {
     if (!half)
-        return *(const eight_there *)x;
-    return (eight)(__builtin_convertvector(*(const eight_half_there *)x, eight_bits) << 16);
+        return (lanes_pair){ lanes_load(0, x), lanes_load(0, (const float *)x + LANES) };
+    lanes_bits both = *(const lanes_bits_there *)x;
+    return (lanes_pair){ (lanes)(both << 16), (lanes)(both & 0xffff0000u) };
 }
-TESS_FN eight_sum eight_wide(eight x) {
-    return __builtin_convertvector(x, eight_sum);
+
+TESS_FN void lanes_pair_store(int half, lanes_pair v, void *x) {
+    if (half) {
+        *(lanes_bits_there *)x = lanes_round(v.a) >> 16 | (lanes_round(v.b) & 0xffff0000u);
+        return;
+    }
+    lanes_store(0, v.a, x);
+    lanes_store(0, v.b, (float *)x + LANES);
+}
+
+/** Where in the thirty-two element k of a, and behind them of b, lies. */
+TESS_FN int64_t lanes_pair_place(int half, int64_t k) {
+    return !half ? k : k < LANES ? 2 * k : 2 * (k - LANES) + 1;
 }
 #endif

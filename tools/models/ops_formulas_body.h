@@ -2,37 +2,44 @@
 /* Formulas of OPS_REAL: one element, or sixteen side by side (ops_formulas.h, lanes.h). Included once for each, hence
  * no guard. */
 
-/** exp by Cody and Waite's reduction and a polynomial of degree 7; only lane-wise operations, so it vectorises.
+/** 2^whole · e^r for |r| below 0.35, whole being an integer below 127 that was added to 1.5 · 2^23 to give `n`. */
+TESS_FN OPS_REAL OPS_NAME(scaled_exp)(OPS_REAL r, OPS_REAL n) {
+    OPS_REAL p = OPS_FILL(1.38142220e-3f); /* the best polynomial in r^2 beside 1 + r: relative error below 4e-9 */
+    p = p * r + 8.36889875e-3f;
+    p = p * r + 4.16684057e-2f;
+    p = p * r + 1.66665191e-1f;
+    p = p * r + 4.99999933e-1f;
+    return (p * (r * r) + r + 1.0f) * OPS_OF_BITS((OPS_BITS(n) + 127u) << 23);
+}
+
+/** exp by Cody and Waite's reduction and a polynomial of degree 6; only lane-wise operations, so it vectorises.
  * Relative error below 2e-7. */
 TESS_FN OPS_REAL OPS_NAME(exp)(OPS_REAL x) {
     x = OPS_SELECT(x < -87.0f, OPS_FILL(-87.0f), x);
     x = OPS_SELECT(x > 88.0f, OPS_FILL(88.0f), x);
     OPS_REAL n = x * 1.44269504f + 12582912.0f; /* adding 1.5 · 2^23 rounds to an integer, in the low bits */
     OPS_REAL whole = n - 12582912.0f;
-    OPS_REAL r = (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
-    OPS_REAL p = OPS_FILL(1.98412698e-4f);
-    p = p * r + 1.38888889e-3f;
-    p = p * r + 8.33333333e-3f;
-    p = p * r + 4.16666667e-2f;
-    p = p * r + 1.66666667e-1f;
-    p = p * r + 0.5f;
-    OPS_REAL power = OPS_OF_BITS((OPS_BITS(n) - 0x4B400000u + 127u) << 23);
-    return (p * (r * r) + r + 1.0f) * power;
+    return OPS_NAME(scaled_exp)((x - whole * 0.693359375f) - whole * -2.12194440e-4f, n);
 }
 
 TESS_FN OPS_REAL OPS_NAME(logistic)(OPS_REAL x) {
     return 1.0f / (1.0f + OPS_NAME(exp)(-x));
 }
 
-/** 0.5 (1 + tanh(u)) is the logistic function of 2u, which keeps its relative precision where tanh is near -1. */
+/** 0.5 (1 + tanh(u)) is the logistic function of 2u, which keeps its relative precision where tanh is near -1. Here by
+ * the power of two with exponent t = -2 log2(e) u: its reduction is exact, and what is lost is what rounding t lost. */
 TESS_FN OPS_REAL OPS_NAME(gelu_gate)(OPS_REAL x) {
-    return OPS_NAME(logistic)(1.595769122f * (x + 0.044715f * x * x * x));
+    OPS_REAL t = x * (x * x * -0.10294324f + -2.3022082f); /* -2 log2(e) √(2/π), and 0.044715 of it */
+    t = OPS_SELECT(t < -60.0f, OPS_FILL(-60.0f), t);       /* 1 + 2^-60 is 1 */
+    t = OPS_SELECT(t > 126.0f, OPS_FILL(126.0f), t);
+    OPS_REAL n = t + 12582912.0f, r = (t - (n - 12582912.0f)) * 0.693147181f;
+    return 1.0f / (1.0f + OPS_NAME(scaled_exp)(r, n));
 }
 TESS_FN OPS_REAL OPS_NAME(gelu_of)(OPS_REAL x) {
     return x * OPS_NAME(gelu_gate)(x);
 }
 TESS_FN OPS_REAL OPS_NAME(gelu_slope_of)(OPS_REAL x, OPS_REAL dy) {
-    OPS_REAL gate = OPS_NAME(gelu_gate)(x), slope = 1.595769122f * (1.0f + 3.0f * 0.044715f * x * x);
+    OPS_REAL gate = OPS_NAME(gelu_gate)(x), slope = x * x * 0.214064449f + 1.59576912f;
     return dy * (gate + x * gate * (1.0f - gate) * slope);
 }
 

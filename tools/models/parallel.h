@@ -7,7 +7,7 @@
 /* Compiled once per instruction set and chosen at run time. Lanes are independent and nothing is contracted, so the
  * bits are the same in each. Not under a sanitizer, whose run-time is not up when the choice is made. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !TESSERA_SANITIZED
-#define OPS_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define OPS_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
 #define OPS_CLONES
 #endif

@@ -47,17 +47,44 @@ static void test_lanes__widen_and_round_as_one_element(void **state) {
         for (int i = 0; i < LANES; i++)
             half[i] = (uint16_t)(bits + (uint32_t)i);
         lanes x = lanes_load(1, half), y = (lanes)((lanes_bits)x + 0x8000u), z = (lanes)((lanes_bits)x + 0x8001u);
-        eight e = eight_load(1, half);
         for (int i = 0; i < LANES; i++)
             assert_int_equal(((lanes_bits)x)[i], (uint32_t)half[i] << 16);
-        for (int i = 0; i < 8; i++)
-            assert_int_equal(((eight_bits)e)[i], (uint32_t)half[i] << 16);
         for (int which = 0; which < 3; which++) { /* itself, a tie, above the tie; NaNs too */
             lanes v = which == 0 ? x : which == 1 ? y : z;
             lanes_store(1, v, back);
             for (int i = 0; i < LANES; i++)
                 assert_int_equal(back[i], tess_bf16_of_f32_bits(((lanes_bits)v)[i]));
         }
+    }
+}
+
+/* Element k of what was loaded, at its place in memory; bits may be added to it first. */
+static void assert_pairs(int half, const void *from, uint32_t more) {
+    uint32_t back[2 * LANES];
+    lanes_pair x = lanes_pair_load(half, from);
+    x.a = (lanes)((lanes_bits)x.a + more);
+    x.b = (lanes)((lanes_bits)x.b + more);
+    lanes_pair_store(half, x, back);
+    for (int64_t k = 0; k < 2 * LANES; k++) {
+        int64_t at = lanes_pair_place(half, k);
+        uint32_t was = half ? (uint32_t)((const uint16_t *)from)[at] << 16 : ((const uint32_t *)from)[at];
+        float v = tess_f32_of_bits(was + more);
+        if (half)
+            assert_int_equal(((const uint16_t *)back)[at], tess_bf16_of_f32(v));
+        else
+            assert_int_equal(back[at], was + more);
+    }
+}
+
+static void test_lanes__pairs_are_loaded_and_stored_in_place(void **state) {
+    uint32_t x[2 * LANES + 1] = { 0 }, bits = 1;
+    (void)state;
+    for (int n = 0; n < 4100; n++) { /* once round all floats, and all bf16 */
+        for (int i = 0; i < 2 * LANES; i++, bits += 65521u)
+            x[i] = bits;
+        for (int half = 0; half < 2; half++)
+            for (uint32_t more = 0; more < 0x10000u; more += 0x7fffu)
+                assert_pairs(half, (char *)x + (n & 1 ? 2 : 0) * half, more);
     }
 }
 
@@ -82,6 +109,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lanes__have_the_bits_of_one_element),
         cmocka_unit_test(test_lanes__widen_and_round_as_one_element),
+        cmocka_unit_test(test_lanes__pairs_are_loaded_and_stored_in_place),
         cmocka_unit_test(test_lanes__behind_the_first_are_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

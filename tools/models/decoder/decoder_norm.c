@@ -33,16 +33,32 @@ TESS_FN double sum_of_squares(int half, const void *x, int64_t at, int64_t width
     return lanes_add_up(sum);
 }
 
+TESS_FN lanes norm_lanes(const norm *n, lanes x, float mean, float rsigma, lanes w, lanes b) {
+    lanes y = (x - mean) * rsigma * w;
+    return n->b ? y + b : y;
+}
+
 TESS_FN void norm_row(int half, const norm *n, float eps, int64_t r) {
     int64_t width = n->width, at = r * width;
     float mean = n->d->llama ? 0 : (float)(sum_of(half, n->x, at, width) / (double)width);
     double variance = sum_of_squares(half, n->x, at, width, mean) / (double)width;
     float rsigma = (float)(1.0 / sqrt(variance + (double)eps));
-    for (int64_t c = 0; c < width; c += LANES) {
-        lanes y = (rows_of(half, n->x, at + c, width - c) - mean) * rsigma * rows_of(half, n->w, c, width - c);
+    lanes none = lanes_fill(0);
+    int64_t c = 0;
+    for (; c + PAIR <= width; c += PAIR) {
+        lanes_pair x = pair_of(half, n->x, at + c), w = pair_of(half, n->w, c), b = { none, none };
         if (n->b)
-            y += rows_of(half, n->b, c, width - c);
-        rows_to(half, y, n->y, at + c, width - c);
+            b = pair_of(half, n->b, c);
+        pair_to(half,
+                (lanes_pair){ norm_lanes(n, x.a, mean, rsigma, w.a, b.a), norm_lanes(n, x.b, mean, rsigma, w.b, b.b) },
+                n->y, at + c);
+    }
+    for (; c < width; c += LANES) {
+        lanes b = n->b ? rows_of(half, n->b, c, width - c) : none;
+        rows_to(
+            half,
+            norm_lanes(n, rows_of(half, n->x, at + c, width - c), mean, rsigma, rows_of(half, n->w, c, width - c), b),
+            n->y, at + c, width - c);
     }
     n->stats[2 * r] = mean;
     n->stats[2 * r + 1] = rsigma;
@@ -69,7 +85,7 @@ void decoder_norm(const decoder *d, const void *x, const void *w, const void *b,
 TESS_FN void backward_row(int half, const norm *n, int64_t r) {
     int64_t width = n->width, at = r * width;
     float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
-    lanes sum = lanes_fill(0), dot = sum;
+    lanes none = lanes_fill(0), sum = none, dot = none;
     for (int64_t c = 0; c < width; c += LANES) {
         lanes g = rows_of(half, n->dy, at + c, width - c) * rows_of(half, n->w, c, width - c);
         sum += g;
@@ -77,10 +93,20 @@ TESS_FN void backward_row(int half, const norm *n, int64_t r) {
     }
     float g_mean = n->d->llama ? 0 : (float)(lanes_add_up(sum) / (double)width);
     float g_dot = (float)(lanes_add_up(dot) / (double)width);
-    for (int64_t c = 0; c < width; c += LANES) {
+    int64_t c = 0;
+    for (; c + PAIR <= width; c += PAIR) {
+        lanes_pair x = pair_of(half, n->x, at + c), dy = pair_of(half, n->dy, at + c), w = pair_of(half, n->w, c);
+        lanes_pair beside = { none, none };
+        if (n->beside)
+            beside = pair_of(half, n->beside, at + c);
+        x.a = beside.a + lanes_layernorm_slope_of(x.a, mean, rsigma, dy.a * w.a, g_mean, g_dot);
+        x.b = beside.b + lanes_layernorm_slope_of(x.b, mean, rsigma, dy.b * w.b, g_mean, g_dot);
+        pair_to(half, x, n->y, at + c);
+    }
+    for (; c < width; c += LANES) {
         lanes g = rows_of(half, n->dy, at + c, width - c) * rows_of(half, n->w, c, width - c);
         lanes dx = lanes_layernorm_slope_of(rows_of(half, n->x, at + c, width - c), mean, rsigma, g, g_mean, g_dot);
-        dx += n->beside ? rows_of(half, n->beside, at + c, width - c) : lanes_fill(0);
+        dx += n->beside ? rows_of(half, n->beside, at + c, width - c) : none;
         rows_to(half, dx, n->y, at + c, width - c);
     }
 }
@@ -95,40 +121,56 @@ OPS_CLONES static void backward_rows(void *arg, int32_t thread, int64_t first, i
             backward_row(0, &n, r);
 }
 
-/* Adds up at most COLUMNS columns, in the order of rows. */
-TESS_FN void add_columns(const norm *n, int half, int64_t at, int64_t columns) {
-    eight_sum dw[COLUMNS / 8] = { 0 }, db[COLUMNS / 8] = { 0 };
-    double sums[2][COLUMNS];
-    for (int64_t r = 0; r < n->rows; r++) {
-        float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
-        for (int c = 0; c < COLUMNS / 8; c++) {
-            int64_t i = r * n->width + at + 8 * c;
-            eight dy = eight_at(half, n->dy, i, columns - 8 * c), x = eight_at(half, n->x, i, columns - 8 * c);
-            dw[c] += eight_wide(dy * ((x - mean) * rsigma));
-            db[c] += eight_wide(dy);
+typedef struct { /* of a tile's columns */
+    double dw[TILE], db[TILE];
+} sums;
+
+/* Some rows, of the tile's columns from `at` on. */
+TESS_FN void add_rows(int half, const norm *n, int64_t row, int64_t rows, int64_t at, int64_t columns, sums *to) {
+    int64_t c = 0, from = row * n->width + at;
+    const float *stats = n->stats + 2 * row;
+    for (; c + PAIR <= columns; c += PAIR) {
+        lanes_pair dw = { lanes_fill(0), lanes_fill(0) }, db = dw;
+        for (int64_t r = 0; r < rows; r++) {
+            lanes_pair x = pair_of(half, n->x, from + r * n->width + c),
+                       dy = pair_of(half, n->dy, from + r * n->width + c);
+            dw.a += dy.a * ((x.a - stats[2 * r]) * stats[2 * r + 1]);
+            dw.b += dy.b * ((x.b - stats[2 * r]) * stats[2 * r + 1]);
+            db.a += dy.a, db.b += dy.b;
         }
+        pair_add(to->dw + c, dw);
+        pair_add(to->db + c, db);
     }
-    memcpy(sums[0], dw, sizeof dw);
-    memcpy(sums[1], db, sizeof db);
-    for (int64_t c = 0; c < columns; c++) {
-        if (n->dw)
-            n->dw[at + c] += (float)sums[0][c];
-        if (n->db)
-            n->db[at + c] += (float)sums[1][c];
+    for (; c < columns; c++) {
+        float dw = 0, db = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            float dy = one_of(half, n->dy, from + r * n->width + c);
+            dw += dy * ((one_of(half, n->x, from + r * n->width + c) - stats[2 * r]) * stats[2 * r + 1]);
+            db += dy;
+        }
+        to->dw[c] += dw;
+        to->db[c] += db;
     }
+}
+
+TESS_FN void add_tile(int half, const norm *n, int64_t at, int64_t columns) {
+    sums all = { 0 };
+    for (int64_t r = 0; r < n->rows; r += ROWS_TOGETHER)
+        add_rows(half, n, r, n->rows - r < ROWS_TOGETHER ? n->rows - r : ROWS_TOGETHER, at, columns, &all);
+    if (n->dw)
+        sums_to(half, all.dw, columns, n->dw + at);
+    if (n->db)
+        sums_to(half, all.db, columns, n->db + at);
 }
 
 OPS_CLONES static void backward_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const norm n = *(const norm *)arg;
     (void)thread;
-    for (int64_t c = first; c < last; c += COLUMNS) {
-        if (last - c < COLUMNS)
-            add_columns(&n, n.d->half, c, last - c);
-        else if (n.d->half)
-            add_columns(&n, 1, c, COLUMNS);
+    for (int64_t at = first; at < last; at += TILE)
+        if (n.d->half)
+            add_tile(1, &n, at, last - at < TILE ? last - at : TILE);
         else
-            add_columns(&n, 0, c, COLUMNS);
-    }
+            add_tile(0, &n, at, last - at < TILE ? last - at : TILE);
 }
 
 void decoder_norm_backward(const decoder *d, const void *x, const void *w, const float *stats, const void *dy,

@@ -17,26 +17,66 @@ typedef struct {
     void *y, *dgate;
 } act;
 
-TESS_FN void act_lanes(int half, const act *a, int64_t i, int64_t n) {
-    lanes up = rows_of(half, a->up, i, n);
-    if (a->gate) {
-        lanes gate = rows_of(half, a->gate, i, n);
-        rows_to(half, lanes_swiglu_of(gate, up), a->y, i, n);
-    } else {
-        rows_to(half, lanes_gelu_of(up), a->y, i, n);
-    }
+TESS_FN lanes act_lanes(int gated, lanes gate, lanes up) {
+    return gated ? lanes_swiglu_of(gate, up) : lanes_gelu_of(up);
+}
+
+TESS_FN void act_few(int half, int gated, const act *a, int64_t i, int64_t n) {
+    lanes up = rows_of(half, a->up, i, n), gate = gated ? rows_of(half, a->gate, i, n) : up;
+    rows_to(half, act_lanes(gated, gate, up), a->y, i, n);
+}
+
+TESS_FN void act_pair(int half, int gated, const act *a, int64_t i) {
+    lanes_pair up = pair_of(half, a->up, i), gate = gated ? pair_of(half, a->gate, i) : up;
+    pair_to(half, (lanes_pair){ act_lanes(gated, gate.a, up.a), act_lanes(gated, gate.b, up.b) }, a->y, i);
+}
+
+/* dy → dup; dgate is written where there is a gate. */
+TESS_FN lanes act_slope(int gated, lanes gate, lanes up, lanes dy, lanes *dgate) {
+    if (!gated)
+        return lanes_gelu_slope_of(up, dy);
+    *dgate = lanes_swiglu_gate_slope_of(gate, up, dy);
+    return lanes_swiglu_up_slope_of(gate, dy);
+}
+
+TESS_FN void act_backward_few(int half, int gated, const act *a, int64_t i, int64_t n) {
+    lanes up = rows_of(half, a->up, i, n), gate = gated ? rows_of(half, a->gate, i, n) : up, dgate = up;
+    lanes dup = act_slope(gated, gate, up, rows_of(half, a->y, i, n), &dgate);
+    if (gated)
+        rows_to(half, dgate, a->dgate, i, n);
+    rows_to(half, dup, a->y, i, n);
+}
+
+TESS_FN void act_backward_pair(int half, int gated, const act *a, int64_t i) {
+    lanes_pair up = pair_of(half, a->up, i), gate = gated ? pair_of(half, a->gate, i) : up, dgate = up;
+    lanes_pair dup = pair_of(half, a->y, i);
+    dup.a = act_slope(gated, gate.a, up.a, dup.a, &dgate.a);
+    dup.b = act_slope(gated, gate.b, up.b, dup.b, &dgate.b);
+    if (gated)
+        pair_to(half, dgate, a->dgate, i);
+    pair_to(half, dup, a->y, i);
+}
+
+/* A loop for each kind, so that all of a formula's constants stay in registers. */
+TESS_FN void act_span(int half, int gated, int backward, const act *a, int64_t i, int64_t last) {
+    for (; i + PAIR <= last; i += PAIR)
+        (backward ? act_backward_pair : act_pair)(half, gated, a, i);
+    for (; i < last; i += LANES)
+        (backward ? act_backward_few : act_few)(half, gated, a, i, last - i);
 }
 
 /* Works on a copy: what a vector's store may hit has to be loaded again behind it. So do the others. */
 OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
-    int half = a.d->half;
     (void)thread;
-    for (int64_t i = first; i < last; i += LANES)
-        if (half)
-            act_lanes(1, &a, i, last - i);
-        else
-            act_lanes(0, &a, i, last - i);
+    if (a.d->half && a.gate)
+        act_span(1, 1, 0, &a, first, last);
+    else if (a.d->half)
+        act_span(1, 0, 0, &a, first, last);
+    else if (a.gate)
+        act_span(0, 1, 0, &a, first, last);
+    else
+        act_span(0, 0, 0, &a, first, last);
 }
 
 void decoder_act(const decoder *d, const void *gate, const void *up, void *y, int64_t elems) {
@@ -44,26 +84,17 @@ void decoder_act(const decoder *d, const void *gate, const void *up, void *y, in
     ops_parallel(d->o, elems, GRAIN, act_range, &a);
 }
 
-TESS_FN void act_backward_lanes(int half, const act *a, int64_t i, int64_t n) {
-    lanes up = rows_of(half, a->up, i, n), dy = rows_of(half, a->y, i, n);
-    if (a->gate) {
-        lanes gate = rows_of(half, a->gate, i, n);
-        rows_to(half, lanes_swiglu_gate_slope_of(gate, up, dy), a->dgate, i, n);
-        rows_to(half, lanes_swiglu_up_slope_of(gate, dy), a->y, i, n);
-    } else {
-        rows_to(half, lanes_gelu_slope_of(up, dy), a->y, i, n);
-    }
-}
-
 OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
-    int half = a.d->half;
     (void)thread;
-    for (int64_t i = first; i < last; i += LANES)
-        if (half)
-            act_backward_lanes(1, &a, i, last - i);
-        else
-            act_backward_lanes(0, &a, i, last - i);
+    if (a.d->half && a.gate)
+        act_span(1, 1, 1, &a, first, last);
+    else if (a.d->half)
+        act_span(1, 0, 1, &a, first, last);
+    else if (a.gate)
+        act_span(0, 1, 1, &a, first, last);
+    else
+        act_span(0, 0, 1, &a, first, last);
 }
 
 void decoder_act_backward(const decoder *d, const void *gate, const void *up, void *dy_dup, void *dgate,
@@ -92,29 +123,40 @@ typedef struct {
     int64_t rows, width;
 } bias;
 
-/* Adds up at most COLUMNS columns, in the order of rows. */
-TESS_FN void add_columns(const bias *b, int half, int64_t at, int64_t columns) {
-    eight_sum sum[COLUMNS / 8] = { 0 };
-    double sums[COLUMNS];
-    for (int64_t r = 0; r < b->rows; r++)
-        for (int c = 0; c < COLUMNS / 8; c++)
-            sum[c] += eight_wide(eight_at(half, b->dy, r * b->width + at + 8 * c, columns - 8 * c));
-    memcpy(sums, sum, sizeof sum);
-    for (int64_t c = 0; c < columns; c++)
-        b->db[at + c] += (float)sums[c];
+/* Some rows, of the tile's columns from `at` on. */
+TESS_FN void add_rows(int half, const bias *b, int64_t row, int64_t rows, int64_t at, int64_t columns, double *sums) {
+    int64_t c = 0, from = row * b->width + at;
+    for (; c + PAIR <= columns; c += PAIR) {
+        lanes_pair part = { lanes_fill(0), lanes_fill(0) };
+        for (int64_t r = 0; r < rows; r++) {
+            lanes_pair dy = pair_of(half, b->dy, from + r * b->width + c);
+            part.a += dy.a, part.b += dy.b;
+        }
+        pair_add(sums + c, part);
+    }
+    for (; c < columns; c++) {
+        float part = 0;
+        for (int64_t r = 0; r < rows; r++)
+            part += one_of(half, b->dy, from + r * b->width + c);
+        sums[c] += part;
+    }
+}
+
+TESS_FN void add_tile(int half, const bias *b, int64_t at, int64_t columns) {
+    double sums[TILE] = { 0 };
+    for (int64_t r = 0; r < b->rows; r += ROWS_TOGETHER)
+        add_rows(half, b, r, b->rows - r < ROWS_TOGETHER ? b->rows - r : ROWS_TOGETHER, at, columns, sums);
+    sums_to(half, sums, columns, b->db + at);
 }
 
 OPS_CLONES static void bias_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
-    const bias *b = arg;
+    const bias b = *(const bias *)arg;
     (void)thread;
-    for (int64_t c = first; c < last; c += COLUMNS) {
-        if (last - c < COLUMNS)
-            add_columns(b, b->d->half, c, last - c);
-        else if (b->d->half)
-            add_columns(b, 1, c, COLUMNS);
+    for (int64_t at = first; at < last; at += TILE)
+        if (b.d->half)
+            add_tile(1, &b, at, last - at < TILE ? last - at : TILE);
         else
-            add_columns(b, 0, c, COLUMNS);
-    }
+            add_tile(0, &b, at, last - at < TILE ? last - at : TILE);
 }
 
 void decoder_bias_backward(const decoder *d, const void *dy, float *db, int64_t rows, int64_t width) {

@@ -14,15 +14,6 @@ TESS_FN lanes rows_of(int half, const void *x, int64_t i, int64_t n) {
     memcpy(room, at, (size_t)(n * (half ? 2 : 4)));
     return lanes_load(half, room);
 }
-/** The same for eight, of which there may be none. */
-TESS_FN eight eight_at(int half, const void *x, int64_t i, int64_t n) {
-    const char *at = (const char *)x + i * (half ? 2 : 4);
-    float room[8] = { 0 };
-    if (n >= 8)
-        return eight_load(half, at);
-    memcpy(room, at, n > 0 ? (size_t)(n * (half ? 2 : 4)) : 0);
-    return eight_load(half, room);
-}
 TESS_FN lanes rows_at(const decoder *d, const void *x, int64_t i, int64_t n) {
     return rows_of(d->half, x, i, n);
 }
@@ -48,5 +39,38 @@ TESS_FN void floats_put(lanes v, float *x, int64_t i, int64_t n) {
 }
 TESS_FN void floats_add(float *x, int64_t i, int64_t n, lanes v) {
     floats_put(floats_at(x, i, n) + v, x, i, n);
+}
+
+/* ---- thirty-two side by side, of what has no order ---------------------------------------------------- */
+enum { PAIR = 2 * LANES };
+/** Elements i … of x, as lanes_pair has them. */
+TESS_FN lanes_pair pair_of(int half, const void *x, int64_t i) {
+    return lanes_pair_load(half, (const char *)x + i * (half ? 2 : 4));
+}
+TESS_FN void pair_to(int half, lanes_pair v, void *x, int64_t i) {
+    lanes_pair_store(half, v, (char *)x + i * (half ? 2 : 4));
+}
+
+/* ---- sums over rows ----------------------------------------------------------------------------------- */
+/* A column's: of ROWS_TOGETHER rows in fp32, and of those sums in double, both in the order of rows. A tile's columns
+ * are PAIR at a time, in the order of lanes_pair_place, and the rest one by one. */
+enum { ROWS_TOGETHER = 16, TILE = 1024 /* columns */ };
+
+TESS_FN float one_of(int half, const void *x, int64_t i) {
+    return half ? tess_f32_of_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+TESS_FN void pair_add(double *sums, lanes_pair part) {
+    float room[PAIR];
+    lanes_store(0, part.a, room);
+    lanes_store(0, part.b, room + LANES);
+    for (int k = 0; k < PAIR; k++)
+        sums[k] += room[k];
+}
+/** out[c] += column c's sum. */
+TESS_FN void sums_to(int half, const double *sums, int64_t columns, float *out) {
+    for (int64_t c = 0; c < columns; c++) {
+        int64_t first = c / PAIR * PAIR;
+        out[first + PAIR <= columns ? first + lanes_pair_place(half, c - first) : c] += (float)sums[c];
+    }
 }
 #endif
