@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The communicators: made, aborted, given back; what is posted on them and how the engine waits for it. */
-#include "comms.h"
+#include "claims.h"
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -270,32 +270,10 @@ static void key_of(const tess__comms *c, const char *what, int32_t rank, char *k
     tess__comms_key(c, plain, key, n);
 }
 
-typedef struct { /* what a rank is in, and what it did before that the others must have done alike */
-    char what[224], after[128];
-} claim;
-
-static claim claim_of(const tess__comms *c, const char *what) {
-    claim said;
-    memset(&said, 0, sizeof said);
-    snprintf(said.what, sizeof said.what, "%s", what);
-    snprintf(said.after, sizeof said.after, "%s", c->common_text);
-    return said;
-}
-
-static tess_status name_both(const tess__comms *c, const claim *mine, int32_t peer, claim *theirs) {
-    theirs->what[sizeof theirs->what - 1] = theirs->after[sizeof theirs->after - 1] = 0;
-    if (strcmp(mine->what, theirs->what) != 0 || strcmp(mine->after, theirs->after) == 0)
-        return tess__fail(TESS_E_MISMATCH, "the ranks call different things: rank %d is in %s, rank %d in %s",
-                          c->world.rank, mine->what, peer, theirs->what);
-    return tess__fail(TESS_E_MISMATCH, "the ranks stepped differently before %s: rank %d called %s, rank %d %s",
-                      mine->what, c->world.rank, mine->after[0] ? mine->after : "no tess_step", peer,
-                      theirs->after[0] ? theirs->after : "no tess_step");
-}
-
 /* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
 static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];
-    claim mine = claim_of(c, tess__comms_activity(c)), theirs;
+    tess__history mine = tess__history_of(c, tess__comms_activity(c)), theirs;
     tess_error cause = { .struct_size = sizeof cause };
     int32_t peer = world_rank(c, which, e->rank);
     if (!c->control || peer < 0)
@@ -308,7 +286,7 @@ static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e)
         int known = tess__control_cause(c->control, &cause) != TESS_OK; /* the other side was quicker */
         return tess__fail(TESS_E_MISMATCH, "%s", known ? cause.message : e->message);
     }
-    return name_both(c, &mine, peer, &theirs);
+    return tess__histories_differ(c, &mine, peer, &theirs);
 }
 
 static tess_status comm_failed(tess__comms *c, int which, tess_status s, const tess_error *e) {
@@ -339,14 +317,14 @@ typedef struct { /* what a rank last said of itself */
     uint64_t posted, exchanges;
     uint64_t tags[TESS__RECENT_TAGS]; /* of the last ones posted, by number modulo */
     uint64_t in_exchange;
-    claim now;
+    tess__claim now;
 } record;
 
 static tess_status say_waiting(tess__comms *c, int in_exchange, const char *what) {
     char key[32];
     record mine = { .posted = c->n_collectives, .exchanges = c->exchange_count, .in_exchange = in_exchange != 0 };
     memcpy(mine.tags, c->recent_tags, sizeof mine.tags);
-    mine.now = claim_of(c, what);
+    mine.now = tess__claim_of(c, what);
     key_of(c, "waiting", c->world.rank, key, sizeof key);
     return tess__control_set(c->control, key, &mine, sizeof mine);
 }
@@ -367,7 +345,7 @@ static void add_absent(tess__comms *c, int32_t rank) {
 }
 
 static tess_status check_deadlock(tess__comms *c, uint64_t seq, const char *what) {
-    claim mine = claim_of(c, what);
+    tess__claim mine = tess__claim_of(c, what);
     c->absent[0] = 0;
     if (!c->control)
         return TESS_OK;
@@ -383,7 +361,7 @@ static tess_status check_deadlock(tess__comms *c, uint64_t seq, const char *what
         if (silent || theirs.posted <= seq)
             add_absent(c, r);
         if (!silent && cannot_meet(c, &theirs, seq))
-            return name_both(c, &mine, r, &theirs.now);
+            return tess__claims_differ(c, &mine, r, &theirs.now);
     }
     return s;
 }
@@ -523,6 +501,7 @@ tess_status tess__comm_post(tess__comms *c, int which, tess_collective *posted, 
     posted->seq = c->n_collectives++;
     posted->tag = tess__hash_u64(tess__hash_u64(posted->tag, c->common), c->pass_kind) | 1;
     c->recent_tags[posted->seq % TESS__RECENT_TAGS] = posted->tag;
+    memcpy(c->recent_what[posted->seq % TESS__RECENT_TAGS], tess__comms_activity(c), sizeof c->recent_what[0] - 1);
     tess_status s = c->ops->post(c->list[which], posted, 1, request, &e);
     return s ? comm_failed(c, which, s, &e) : TESS_OK;
 }

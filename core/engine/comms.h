@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 32, TESS__ACTIVITY = 256 };
+enum { TESS__RECENT_TAGS = 16, TESS__REGISTRATIONS = 32, TESS__ACTIVITY = 256, TESS__POSTED_TEXT = 128 };
 
 typedef struct {
     const tess_comm_ops *ops;
@@ -28,12 +28,13 @@ typedef struct {
     char activity[2][TESS__ACTIVITY]; /* what this rank does, for messages; the second is being written */
     int activity_now;
     uint64_t n_collectives, exchange_count;
-    uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo */
-    uint64_t common;                         /* a hash of the options of all steps: part of every tag */
-    char common_text[128];                   /* of the last step */
-    uint32_t pass_kind;                      /* of the running pass: part of every tag; 0: none */
-    char absent[96];                         /* ranks that do not wait with this one; "" none */
-    int32_t lost_peer;                       /* 1 + the rank that a failed collective names; 0 none */
+    uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo; and their names: */
+    char recent_what[TESS__RECENT_TAGS][TESS__POSTED_TEXT];
+    uint64_t common;       /* a hash of the options of all steps: part of every tag */
+    char common_text[128]; /* of the last step */
+    uint32_t pass_kind;    /* of the running pass: part of every tag; 0: none */
+    char absent[96];       /* ranks that do not wait with this one; "" none */
+    int32_t lost_peer;     /* 1 + the rank that a failed collective names; 0 none */
     struct {
         const tess_comm *comm; /* null: free */
         const char *ptr;

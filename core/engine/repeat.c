@@ -69,13 +69,8 @@ static tess__graph_key key_of(const tess *t, const tess_run_options *o) {
 /* ---- what the ranks agree on ---- */
 
 static void say_pass(const tess__graph_key *key, int records, char *out, size_t n) {
-    int at = snprintf(out, n, "%s training pass (repeat %llu, microbatch %d",
-                      records ? "the recording of a" : "a recorded", (unsigned long long)key->repeat, key->microbatch);
-    if (key->has_step)
-        snprintf(out + at, n - (size_t)at, ", clip_norm %g, grad_scale %g)", (double)key->clip_norm,
-                 key->grad_scale != 0 ? (double)key->grad_scale : 1.0);
-    else
-        snprintf(out + at, n - (size_t)at, ")");
+    snprintf(out, n, "%s training pass (repeat %llu, microbatch %d)", records ? "the recording of a" : "a recorded",
+             (unsigned long long)key->repeat, key->microbatch);
 }
 
 /* Collectives that are recorded are not compared, so the passes are. The compute stream then waits for all ranks. */

@@ -22,7 +22,7 @@ static void note_end(train_run *r, train_step_record *of) {
     of->grad_norm = train_watch_norm(r, train_output_shows(r));
 }
 
-/* What one rank is asked, all do. */
+/* All ranks end when one is asked to. */
 static void *to_share(const train_run *r, train_step_record *of) {
     of->shared[1] = train_asked_to_end(r);
     return of->shared;

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What ranks say of themselves when they call different things, and the message that names both sides. */
+#ifndef TESS_CLAIMS_H
+#define TESS_CLAIMS_H
+#include "comms.h"
+
+typedef struct { /* what a rank is in, and what it did before that the others must have done alike */
+    char what[224], after[128];
+} tess__claim;
+
+typedef struct { /* the same, and what the rank posted before */
+    tess__claim now;
+    uint64_t posted;
+    uint64_t tags[TESS__RECENT_TAGS];
+    char what[TESS__RECENT_TAGS][TESS__POSTED_TEXT];
+} tess__history;
+
+tess__claim tess__claim_of(const tess__comms *, const char *what);
+tess__history tess__history_of(const tess__comms *, const char *what);
+/** TESS_E_MISMATCH, which names both. What the peer sent is made safe to read. */
+tess_status tess__claims_differ(const tess__comms *, const tess__claim *mine, int32_t peer, tess__claim *theirs);
+/** The same of the first posted collectives that differ: ranks are ahead of their collectives, and may hear of a
+ * mismatch late. */
+tess_status tess__histories_differ(const tess__comms *, tess__history *mine, int32_t peer, tess__history *theirs);
+#endif
