@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What ranks say of themselves when they call different things, and the message that names both sides. */
+/* Ranks that call different things: each says of itself where it is, and the message names both sides. */
 #ifndef TESS_CLAIMS_H
 #define TESS_CLAIMS_H
 #include "comms.h"
