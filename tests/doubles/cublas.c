@@ -7,6 +7,7 @@
 
 #include "products.h"
 #include "driver.h"
+#include "races.h"
 #include "core/kit/formulas.h"
 #include "tools/models/gemm.h"
 #include "tools/models/ops_formulas.h"
@@ -175,6 +176,13 @@ static void run_product(void *data) {
         else if (wide_a && wide_b)
             multiply(p, wide_a, wide_b, (float *)(void *)c + i * p->step_c, scratch);
     }
+}
+
+static void describe_product(const void *data, double_access *a) {
+    double__reads_words(a, "a product of cuBLAS", data, sizeof(double_product));
+}
+__attribute__((constructor)) static void describe_products(void) {
+    double__describes(run_product, describe_product);
 }
 
 static int in_device(const void *at, uint64_t elems, long long step, int times, size_t size) {

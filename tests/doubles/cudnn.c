@@ -8,6 +8,7 @@
 
 #include "double.h"
 #include "driver.h"
+#include "races.h"
 
 struct cudnnContext {
     double_stream *stream;
@@ -195,6 +196,16 @@ static void run_work(void *data) {
                                 : filter_at(&p, a, b, c, d);
         ((float *)p.out)[i] = v;
     }
+}
+
+static void describe_work(const void *data, double_access *a) {
+    const work *p = data;
+    double__reads(a, "cuDNN", p->in, 1);
+    double__reads(a, "cuDNN", p->other, 1);
+    double__reads(a, "cuDNN", p->out, 1);
+}
+__attribute__((constructor)) static void describe_convolutions(void) {
+    double__describes(run_work, describe_work);
 }
 
 static int fits(cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t conv,

@@ -12,13 +12,16 @@
  *   FAIL=NAME:N[:CODE][@RANK]     the N-th call of NAME fails (from 1), only in the process with that RANK; "work": the
  *                                 N-th piece of work of any stream fails when it runs, and the context with it
  *   HANG=NAME:N[@RANK]            the N-th call of that name of NCCL does not end before its communicator is aborted
- *   OVERTAKE=ncclReduceScatter:N:SECONDS[@RANK]  the N-th reduction waits on the GPU until another communicator has
- * done something that it was given later, or so long; "reductions-overtaken" counts the first LOG=FILE at exit, appends
- * a line "RANK NAME CALLS" for each name that was called LEAKS=CODE                    the exit code of a process that
- * leaves something behind; the lines on standard error come anyway DELAY_US=50 SEED=1            the longest pause
- * before a piece of work, and the start of the random numbers DRIVER_VERSION=13000          the CUDA version of the
- * driver; images of a later one do not load CAPABILITY=90                 of the chip: images without code for it do
- * not load NCCL_VERSION=22809            the version it says it has; functions that came later fail
+ *   OVERTAKE=NAME:N:SECONDS[@RANK]  NAME is ncclReduceScatter: the N-th waits on the GPU until another communicator has
+ *                                 done something that it was given later ("reductions-overtaken" counts it), or so long
+ *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
+ *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
+ *                                 come anyway
+ *   RACES=1                       tells work on the same bytes that nothing orders: races.h
+ *   DELAY_US=50 SEED=1            the longest pause before a piece of work, and the start of the random numbers
+ *   DRIVER_VERSION=13000          the CUDA version of the driver; images of a later one do not load
+ *   CAPABILITY=90                 of the chip: images without code for it do not load
+ *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
  *   NCCL_DEATH=error|hang         what a collective does when a peer died: an asynchronous error, as over a network, or
  *                                 nothing until it is aborted, as over NVLink and shared memory */
 #ifndef TESSERA_DOUBLE_H

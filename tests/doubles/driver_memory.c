@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Allocation, copies, fills. */
 #include "driver.h"
+#include "races.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,18 @@ static void run_move(void *data) {
             for (size_t i = 0; i < m->bytes; i += (size_t)m->width)
                 memcpy(to + i, &m->value, (size_t)m->width);
     }
+}
+
+static void describe_move(const void *data, double_access *a) {
+    const struct move *m = data;
+    for (size_t row = 0; row < m->rows; row++) {
+        if (m->width == 0)
+            double__reads(a, "a copy", (const char *)m->from + row * m->from_pitch, m->bytes);
+        double__writes(a, m->width ? "a fill" : "a copy", (char *)m->to + row * m->to_pitch, m->bytes);
+    }
+}
+__attribute__((constructor)) static void describe_moves(void) {
+    double__describes(run_move, describe_move);
 }
 
 /* Memory that is not locked is staged: the call comes back when the copy is over. */

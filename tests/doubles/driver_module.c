@@ -2,6 +2,7 @@
 /* Modules and launches: a kernel's name leads to a function of the host, in the tables that this library is built with.
  */
 #include "driver.h"
+#include "races.h"
 
 #include <string.h>
 
@@ -88,6 +89,14 @@ static void run_launch(void *data) {
     struct launch *l = data;
     double__translate(l->args, l->kernel->args_bytes);
     l->kernel->run(l->args, l->grid, l->block);
+}
+
+static void describe_launch(const void *data, double_access *a) {
+    const struct launch *l = data;
+    double__reads_words(a, l->kernel->name, l->args, l->kernel->args_bytes);
+}
+__attribute__((constructor)) static void describe_launches(void) {
+    double__describes(run_launch, describe_launch);
 }
 
 /* Whether an argument is an address in page-locked memory. */

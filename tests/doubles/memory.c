@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Device memory: addresses nobody may touch, with the contents elsewhere; and what is known of the host's. */
-#include "double.h"
+#include "races.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +171,7 @@ int double__give(uintptr_t at, int kind) {
     pthread_mutex_unlock(&lock);
     if (!found)
         return -1;
+    double__races_forget((void *)at, piece.bytes);
     if (kind == DOUBLE_MEM_PINNED || kind == DOUBLE_MEM_MANAGED)
         double__unmap((void *)at, pages(piece.bytes));
     double__live(name_of(kind), -1);

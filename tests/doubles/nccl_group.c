@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Calls of a group, and when they reach their streams. */
 #include "nccl_double.h"
+#include "races.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,29 @@ static void run_group(void *data) {
     nccl__end_turn(g);
     old_group(g);
     nccl__unuse(c);
+}
+
+static void describe_call(const ncclComm *c, const nccl_call *call, double_access *a) {
+    static const char *const names[] = { [NCCL_ALL_GATHER] = "ncclAllGather",
+                                         [NCCL_REDUCE_SCATTER] = "ncclReduceScatter",
+                                         [NCCL_ALL_REDUCE] = "ncclAllReduce",
+                                         [NCCL_BROADCAST] = "ncclBroadcast",
+                                         [NCCL_SEND] = "ncclSend",
+                                         [NCCL_RECV] = "ncclRecv" };
+    uint64_t bytes = call->count * nccl__dtype_bytes(call->dtype), all = bytes * (uint64_t)c->nranks;
+    if (call->what != NCCL_RECV && (call->what != NCCL_BROADCAST || c->rank == call->peer))
+        double__reads(a, names[call->what], call->send, call->what == NCCL_REDUCE_SCATTER ? all : bytes);
+    if (call->what != NCCL_SEND)
+        double__writes(a, names[call->what], call->recv, call->what == NCCL_ALL_GATHER ? all : bytes);
+}
+
+static void describe_group(const void *data, double_access *a) {
+    const nccl_group *g = *(nccl_group *const *)data;
+    for (int i = 0; i < g->n; i++)
+        describe_call(g->comm, &g->calls[i], a);
+}
+__attribute__((constructor)) static void describe_groups(void) {
+    double__describes(run_group, describe_group);
 }
 
 static void push(nccl_group *g) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Queues of work, a thread for each, and points in them. One lock for all: this is for tests. */
-#include "double.h"
+#include "races.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -25,6 +25,7 @@ struct double_stream {
     double_stream *next;                 /* among all */
     int device, blocking, ending, users; /* users: the thread, the handle, and those who wait for it */
     uint64_t queued, done;
+    double_clock *clock;
     work *first, *last;
     pthread_cond_t more;
 };
@@ -75,6 +76,7 @@ static void old_work(work *w) {
 
 static void unuse_stream(double_stream *s) {
     if (s && --s->users == 0) {
+        double__clock_end(s->clock, s->queued);
         pthread_cond_destroy(&s->more);
         free(s);
     }
@@ -92,7 +94,10 @@ static void enqueue(double_stream *s, work *w) {
 }
 
 static void enqueue_wait(double_stream *s, double_stream *other, uint64_t seq) {
-    if (other == s || other->done >= seq)
+    if (other == s)
+        return;
+    double__clock_join(s->clock, other->clock, seq);
+    if (other->done >= seq)
         return;
     work *w = new_work();
     w->run = NULL;
@@ -184,6 +189,7 @@ double_stream *double__stream_new(int device, int blocking) {
         return NULL;
     }
     pthread_mutex_lock(&lock);
+    s->clock = double__clock_new();
     s->next = streams;
     streams = s;
     pthread_mutex_unlock(&lock);
@@ -243,6 +249,7 @@ void double__push_as(double_stream *s, double_work_fn run, const void *data, siz
         return;
     pthread_mutex_lock(&lock);
     order_null_stream(s);
+    double__clock_work(s->clock, s->queued + 1, run, data);
     work *w = new_work();
     w->run = run;
     w->always = always;
@@ -269,6 +276,7 @@ static void wait_for(double_stream *s, uint64_t seq) { /* with the lock */
     s->users++;
     while (s->done < seq)
         pthread_cond_wait(&progress, &lock);
+    double__clock_join(NULL, s->clock, seq);
     unuse_stream(s);
 }
 
@@ -282,6 +290,8 @@ void double__finish(double_stream *s) {
 int double__idle(double_stream *s) {
     pthread_mutex_lock(&lock);
     int idle = s->done == s->queued;
+    if (idle)
+        double__clock_join(NULL, s->clock, s->queued);
     pthread_mutex_unlock(&lock);
     return idle;
 }
@@ -296,6 +306,8 @@ uint64_t double__stream_queued(double_stream *s) {
 int double__stream_has_passed(double_stream *s, uint64_t seq) {
     pthread_mutex_lock(&lock);
     int passed = s->done >= seq;
+    if (passed)
+        double__clock_join(NULL, s->clock, seq);
     pthread_mutex_unlock(&lock);
     return passed;
 }
@@ -325,6 +337,9 @@ void double__finish_device(int device) {
                 wait_for(s, s->queued);
                 again = 1;
             }
+        for (double_stream *s = streams; s && !again; s = s->next)
+            if (s->device == device)
+                double__clock_join(NULL, s->clock, s->queued);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -406,6 +421,7 @@ void double__event_record(double_event *e, double_stream *s) {
         return;
     pthread_mutex_lock(&lock);
     order_null_stream(s);
+    double__clock_work(s->clock, s->queued + 1, take_time, NULL);
     work *w = new_work();
     struct record r = { e, s->queued + 1 };
     w->run = take_time;
@@ -432,6 +448,8 @@ void double__event_wait(double_event *e, double_stream *s) {
 int double__event_passed(double_event *e) {
     pthread_mutex_lock(&lock);
     int passed = !e->stream || e->stream->done >= e->seq;
+    if (passed && e->stream)
+        double__clock_join(NULL, e->stream->clock, e->seq);
     pthread_mutex_unlock(&lock);
     return passed;
 }

@@ -100,6 +100,6 @@ needs_doubles() {
   doubles=$BUILD/tests/doubles
   [ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
 }
-on_double() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
+on_double() { TESSERA_DOUBLE_RACES=1 LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
 # summary FIELD FILE: of the last line that a run writes with --json.
 summary() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
