@@ -69,17 +69,13 @@ TESS_FN void NAME(attend_online)(NAME(attend_state) * w, tile_c *s, int row, int
     w->most = most;
 }
 
-TESS_FN void NAME(attend_step)(NAME(attend_state) * w, const NAME(attend_shared) * shared, int row, int key,
-                               float scale) {
-    tile_c s[TILE_ROWS / 8];
+TESS_FN void NAME(attend_look)(const NAME(attend_state) * w, tile_c *s, const uint16_t *keys) {
     TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) tile_clear(&s[k]);
     TILE_UNROLL for (int d = 0; d < SIZE / 16; d++) TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) {
         tile_b b;
-        tile_load_b(&b, shared->tile[0], PITCH, k * 8, d * 16);
+        tile_load_b(&b, keys, PITCH, k * 8, d * 16);
         tile_multiply(&s[k], &w->q[d], &b);
     }
-    NAME(attend_online)(w, s, row, key, scale);
-    NAME(attend_collect)(w->y, s, shared->tile[1], TILE_ROWS);
 }
 
 TESS_FN void NAME(attend_finish)(NAME(attend_state) * w, const ops_args_attend *a, attend_place p, int row) {
@@ -99,11 +95,22 @@ TESS_FN void NAME(attend_finish)(NAME(attend_state) * w, const ops_args_attend *
     TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) attend_put(&w->y[d], &over, y, pitch, row, a->time, d * 8, a->size);
 }
 
+/* A group of one copy, or of none. */
+TESS_FN void NAME(attend_start)(tile_pipe *pipe, NAME(attend_shared) * shared, int which, const tile_from *m,
+                                int first) {
+    if (first >= 0)
+        tile_start(pipe, shared->tile[which], TILE_ROWS, SIZE, m, first);
+    tile_commit(pipe);
+}
+
+/* The next keys come while exponentials and values are at work, the next values while keys are. */
 TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(attend_shared) * shared) {
     attend_place p = attend_place_of(block, a->heads, a->tiles, 1);
     int kv = a->heads + p.head / (a->heads / a->kv_heads), first = p.tile * TILE_ROWS;
     tile_from q = ATTEND_PART(a, p, p.head), k = ATTEND_PART(a, p, kv), v = ATTEND_PART(a, p, kv + a->kv_heads);
     NAME(attend_state) state[TILE_WARPS_HERE];
+    tile_c s[TILE_WARPS_HERE][TILE_ROWS / 8];
+    tile_pipe pipe;
     TILE_EACH_THREAD(t) tile_fill(shared->tile[0], TILE_ROWS, SIZE, &q, first, t);
     TILE_SYNC();
     TILE_EACH_WARP(w, i) {
@@ -113,21 +120,30 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
         tile_rows_set(&state[i].most, ATTEND_NONE);
         tile_rows_set(&state[i].sum, 0);
     }
+    TILE_SYNC();
+    tile_pipe_begin(&pipe);
+    NAME(attend_start)(&pipe, shared, 0, &k, 0);
+    NAME(attend_start)(&pipe, shared, 1, &v, 0);
     for (int key = 0; key <= first; key += TILE_ROWS) {
+        int next = key + TILE_ROWS <= first ? key + TILE_ROWS : -1;
+        tile_wait(&pipe, 1);
         TILE_SYNC();
-        TILE_EACH_THREAD(t) {
-            tile_fill(shared->tile[0], TILE_ROWS, SIZE, &k, key, t);
-            tile_fill(shared->tile[1], TILE_ROWS, SIZE, &v, key, t);
-        }
+        TILE_ALL_WARPS(i) NAME(attend_look)(&state[i], s[i], shared->tile[0]);
         TILE_SYNC();
-        TILE_EACH_WARP(w, i) NAME(attend_step)(&state[i], shared, first + w * 16, key, a->scale * ATTEND_LOG2E);
+        NAME(attend_start)(&pipe, shared, 0, &k, next);
+        TILE_EACH_WARP(w, i) NAME(attend_online)(&state[i], s[i], first + w * 16, key, a->scale * ATTEND_LOG2E);
+        tile_wait(&pipe, 1);
+        TILE_SYNC();
+        TILE_ALL_WARPS(i) NAME(attend_collect)(state[i].y, s[i], shared->tile[1], TILE_ROWS);
+        TILE_SYNC();
+        NAME(attend_start)(&pipe, shared, 1, &v, next);
     }
     TILE_EACH_WARP(w, i) NAME(attend_finish)(&state[i], a, p, first + w * 16);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------ */
 typedef struct {
-    uint16_t large[2][TILE_ROWS * PITCH], small[2][SMALL * PITCH];
+    uint16_t large[2][TILE_ROWS * PITCH], small[3][SMALL * PITCH]; /* the first and the last by turns */
     float half[2 * TILE_ROWS], lse[TILE_ROWS];
 } NAME(attend_backward_shared);
 
@@ -160,6 +176,13 @@ TESS_FN void NAME(attend_queries)(const ops_args_attend_backward *a, attend_plac
     }
 }
 
+/* A group of one copy, or of none. */
+TESS_FN void NAME(attend_fetch)(tile_pipe *pipe, uint16_t *tile, const tile_from *m, int first) {
+    if (first >= 0)
+        tile_start(pipe, tile, SMALL, SIZE, m, first);
+    tile_commit(pipe);
+}
+
 /* The gradient of 64 queries: over the keys before them. */
 TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_place p,
                                      NAME(attend_backward_shared) * shared) {
@@ -168,8 +191,10 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
     uint16_t *dq = a->dqkv + (uint64_t)p.n * (uint64_t)a->time * pitch + (uint64_t)p.head * (uint64_t)a->size;
     tile_from q = ATTEND_PART(a, p, p.head), k = ATTEND_PART(a, p, kv), v = ATTEND_PART(a, p, kv + a->kv_heads);
     tile_from dy = attend_rows(a->dy, p.n, p.head, a->time, a->heads, a->size, a->vector);
-    tile_c sum[TILE_WARPS_HERE][SIZE / 8];
+    tile_c sum[TILE_WARPS_HERE][SIZE / 8], s[TILE_WARPS_HERE][SMALL / 8], dp[TILE_WARPS_HERE][SMALL / 8];
     tile_rows once;
+    tile_pipe pipe;
+    int end = first + TILE_ROWS < a->time ? first + TILE_ROWS : a->time;
     tile_rows_set(&once, 1);
     TILE_ALL_WARPS(i) {
         TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) tile_clear(&sum[i][d]);
@@ -179,19 +204,23 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
         tile_fill(shared->large[1], TILE_ROWS, SIZE, &dy, first, t);
     }
     NAME(attend_queries)(a, p, p.head, first, TILE_ROWS, shared);
-    for (int key = 0; key < first + TILE_ROWS && key < a->time; key += SMALL) {
+    tile_pipe_begin(&pipe);
+    NAME(attend_fetch)(&pipe, shared->small[0], &k, 0);
+    NAME(attend_fetch)(&pipe, shared->small[1], &v, 0);
+    for (int key = 0, turn = 0; key < end; key += SMALL, turn = 2 - turn) {
+        int next = key + SMALL < end ? key + SMALL : -1;
+        tile_wait(&pipe, 0);
         TILE_SYNC();
-        TILE_EACH_THREAD(t) {
-            tile_fill(shared->small[0], SMALL, SIZE, &k, key, t);
-            tile_fill(shared->small[1], SMALL, SIZE, &v, key, t);
+        NAME(attend_fetch)(&pipe, shared->small[2 - turn], &k, next);
+        TILE_EACH_WARP(w, i) {
+            NAME(attend_score)(s[i], shared->large[0], w * 16, shared->small[turn], SMALL);
+            NAME(attend_score)(dp[i], shared->large[1], w * 16, shared->small[1], SMALL);
         }
         TILE_SYNC();
+        NAME(attend_fetch)(&pipe, shared->small[1], &v, next);
         TILE_EACH_WARP(w, i) {
-            tile_c s[SMALL / 8], dp[SMALL / 8];
-            NAME(attend_score)(s, shared->large[0], w * 16, shared->small[0], SMALL);
-            NAME(attend_score)(dp, shared->large[1], w * 16, shared->small[1], SMALL);
-            NAME(attend_slopes)(shared, s, dp, 0, first + w * 16, key, w * 16, a->time, a->scale);
-            NAME(attend_collect)(sum[i], dp, shared->small[0], SMALL);
+            NAME(attend_slopes)(shared, s[i], dp[i], 0, first + w * 16, key, w * 16, a->time, a->scale);
+            NAME(attend_collect)(sum[i], dp[i], shared->small[turn], SMALL);
         }
     }
     TILE_EACH_WARP(w, i) {
@@ -208,8 +237,9 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
     uint16_t *dk = a->dqkv + (uint64_t)p.n * (uint64_t)a->time * pitch + (uint64_t)kv * (uint64_t)a->size;
     uint16_t *dv = dk + (uint64_t)a->kv_heads * (uint64_t)a->size;
     tile_from k = ATTEND_PART(a, p, kv), v = ATTEND_PART(a, p, kv + a->kv_heads);
-    tile_c sum[TILE_WARPS_HERE][2][SIZE / 8];
+    tile_c sum[TILE_WARPS_HERE][2][SIZE / 8], s[TILE_WARPS_HERE][SMALL / 8], dp[TILE_WARPS_HERE][SMALL / 8];
     tile_rows once;
+    tile_pipe pipe;
     tile_rows_set(&once, 1);
     TILE_ALL_WARPS(i) {
         TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
@@ -221,26 +251,34 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
         tile_fill(shared->large[0], TILE_ROWS, SIZE, &k, first, t);
         tile_fill(shared->large[1], TILE_ROWS, SIZE, &v, first, t);
     }
-    for (int head = p.head * share; head < (p.head + 1) * share; head++)
-        for (int query = first; query < a->time; query += SMALL) {
-            tile_from q = ATTEND_PART(a, p, head);
-            tile_from dy = attend_rows(a->dy, p.n, head, a->time, a->heads, a->size, a->vector);
+    for (int head = p.head * share; head < (p.head + 1) * share; head++) {
+        tile_from q = ATTEND_PART(a, p, head);
+        tile_from dy = attend_rows(a->dy, p.n, head, a->time, a->heads, a->size, a->vector);
+        TILE_SYNC();
+        tile_pipe_begin(&pipe);
+        NAME(attend_fetch)(&pipe, shared->small[0], &q, first);
+        NAME(attend_fetch)(&pipe, shared->small[1], &dy, first);
+        NAME(attend_queries)(a, p, head, first, SMALL, shared);
+        for (int query = first, turn = 0; query < a->time; query += SMALL, turn = 2 - turn) {
+            int next = query + SMALL < a->time ? query + SMALL : -1;
+            tile_wait(&pipe, 1);
             TILE_SYNC();
-            TILE_EACH_THREAD(t) {
-                tile_fill(shared->small[0], SMALL, SIZE, &q, query, t);
-                tile_fill(shared->small[1], SMALL, SIZE, &dy, query, t);
-            }
-            NAME(attend_queries)(a, p, head, query, SMALL, shared);
+            NAME(attend_fetch)(&pipe, shared->small[2 - turn], &q, next);
+            TILE_EACH_WARP(w, i) NAME(attend_score)(s[i], shared->large[0], w * 16, shared->small[turn], SMALL);
+            tile_wait(&pipe, 1);
             TILE_SYNC();
             TILE_EACH_WARP(w, i) {
-                tile_c s[SMALL / 8], dp[SMALL / 8];
-                NAME(attend_score)(s, shared->large[0], w * 16, shared->small[0], SMALL);
-                NAME(attend_score)(dp, shared->large[1], w * 16, shared->small[1], SMALL);
-                NAME(attend_slopes)(shared, s, dp, 1, first + w * 16, query, 0, a->time, a->scale);
-                NAME(attend_collect)(sum[i][1], s, shared->small[1], SMALL);
-                NAME(attend_collect)(sum[i][0], dp, shared->small[0], SMALL);
+                NAME(attend_score)(dp[i], shared->large[1], w * 16, shared->small[1], SMALL);
+                NAME(attend_slopes)(shared, s[i], dp[i], 1, first + w * 16, query, 0, a->time, a->scale);
+                NAME(attend_collect)(sum[i][1], s[i], shared->small[1], SMALL);
             }
+            TILE_SYNC();
+            NAME(attend_fetch)(&pipe, shared->small[1], &dy, next);
+            if (next >= 0)
+                NAME(attend_queries)(a, p, head, next, SMALL, shared);
+            TILE_ALL_WARPS(i) NAME(attend_collect)(sum[i][0], dp[i], shared->small[turn], SMALL);
         }
+    }
     TILE_EACH_WARP(w, i) {
         TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
             attend_put(&sum[i][0][d], &once, dk, pitch, first + w * 16, a->time, d * 8, a->size);

@@ -7,6 +7,8 @@
 #define TESS_MODELS_CUDA_ATTENTION_TILE_H
 #include "core/kit/formulas.h"
 
+#include <stdlib.h>
+
 enum { TILE_WARPS = 4, TILE_THREADS = 32 * TILE_WARPS, TILE_ROWS = 16 * TILE_WARPS /* of a block: 16 of each warp */ };
 enum { TILE_PAD = 8 /* elements behind each row of a tile, so that the lanes' rows lie in different banks */ };
 
@@ -233,5 +235,84 @@ TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int
         tile_eight(m, first + row, c, v);
         tile_put(tile + row * (width + TILE_PAD) + c, v);
     }
+}
+
+/* ---- copies beside the work ---------------------------------------------------------------------- */
+/* A block starts copies to tiles, groups of which end with tile_commit. They are there behind tile_wait, which leaves
+ * the last `most` groups under way, and TILE_SYNC. The host copies when it waits, and has NaNs in the tile until then.
+ */
+enum { TILE_COPIES = 8 };
+typedef struct {
+#if defined(__CUDA_ARCH__)
+    int unused;
+#else
+    struct {
+        uint16_t *tile;
+        tile_from m;
+        int n, width, first, group;
+    } copies[TILE_COPIES];
+    int n, groups;
+#endif
+} tile_pipe;
+
+TESS_FN void tile_pipe_begin(tile_pipe *p) {
+#if defined(__CUDA_ARCH__)
+    p->unused = 0;
+#else
+    p->n = p->groups = 0;
+#endif
+}
+
+/* Rows that cannot be read 16 bytes at a time are copied at once. */
+TESS_FN void tile_start(tile_pipe *p, uint16_t *tile, int n, int width, const tile_from *m, int first) {
+#if defined(__CUDA_ARCH__)
+    int eights = width / 8;
+    (void)p;
+    if (!m->vector) {
+        tile_fill(tile, n, width, m, first, (int)threadIdx.x);
+        return;
+    }
+    for (int i = (int)threadIdx.x; i < n * eights; i += TILE_THREADS) {
+        int row = i / eights, c = i % eights * 8, inside = first + row < m->rows && c < m->size;
+        const uint16_t *from = inside ? m->at + (uint64_t)(first + row) * m->pitch + c : m->at;
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(tile + row * (width + TILE_PAD) + c);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
+                     : "memory");
+    }
+#else
+    if (p->n == TILE_COPIES)
+        abort();
+    memset(tile, 0xff, (size_t)(n * (width + TILE_PAD)) * sizeof *tile);
+    p->copies[p->n].tile = tile, p->copies[p->n].m = *m, p->copies[p->n].n = n, p->copies[p->n].width = width;
+    p->copies[p->n].first = first, p->copies[p->n++].group = p->groups;
+#endif
+}
+
+TESS_FN void tile_commit(tile_pipe *p) {
+#if defined(__CUDA_ARCH__)
+    (void)p;
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+    p->groups++;
+#endif
+}
+
+TESS_FN void tile_wait(tile_pipe *p, int most) {
+#if defined(__CUDA_ARCH__)
+    (void)p;
+    if (most)
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+    else
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+#else
+    int left = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->copies[i].group >= p->groups - most)
+            p->copies[left++] = p->copies[i];
+        else
+            TILE_EACH_THREAD(t)
+    tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first, t);
+    p->n = left;
+#endif
 }
 #endif
