@@ -59,11 +59,29 @@ TESS_FN double lanes_add_up(lanes x) {
         sum += x[i];
     return sum;
 }
+
+/* Four of them side by side, and those in a tree. */
+typedef float lanes_four __attribute__((vector_size(16)));
+typedef union {
+    lanes all;
+    lanes_four four[4];
+} lanes_quarters;
+
+TESS_FN lanes_four lanes_four_max(lanes_four x, lanes_four y) {
+    typedef int32_t mask __attribute__((vector_size(16)));
+    mask which = x > y;
+    return (lanes_four)(((mask)x & which) | ((mask)y & ~which));
+}
 TESS_FN float lanes_most(lanes x) {
-    float most = x[0];
-    for (int i = 1; i < LANES; i++)
-        most = x[i] > most ? x[i] : most;
-    return most;
+    const lanes_quarters q = { x };
+    lanes_four m = lanes_four_max(lanes_four_max(q.four[0], q.four[1]), lanes_four_max(q.four[2], q.four[3]));
+    float a = m[0] > m[1] ? m[0] : m[1], b = m[2] > m[3] ? m[2] : m[3];
+    return a > b ? a : b;
+}
+TESS_FN float lanes_sum(lanes x) {
+    const lanes_quarters q = { x };
+    lanes_four s = (q.four[0] + q.four[1]) + (q.four[2] + q.four[3]);
+    return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */

@@ -184,12 +184,21 @@ static worker worker_of(const attend *a, int32_t thread) {
     return w;
 }
 
+/* Without a call where rows are whole vectors. */
+TESS_FN void copy_row(const char *from, char *to, uint64_t bytes) {
+    for (; bytes >= sizeof(lanes); bytes -= sizeof(lanes), from += sizeof(lanes), to += sizeof(lanes))
+        *(lanes_bits_there *)to = *(const lanes_bits_there *)from;
+    if (bytes)
+        memcpy(to, from, bytes);
+}
+
 /* Copies rows that lie `stride` apart, and zeros behind them. */
-static void gather_rows(const decoder *d, const void *from, int64_t stride, int64_t rows, int64_t all, void *to) {
-    uint64_t bytes = (uint64_t)d->size * d->elem;
+OPS_CLONES static void gather_rows(const decoder *d, const void *from, int64_t stride, int64_t rows, int64_t all,
+                                   void *to) {
+    uint64_t bytes = (uint64_t)d->size * d->elem, apart = (uint64_t)stride * d->elem;
     for (int64_t r = 0; r < rows; r++)
-        memcpy(decoder_at(d, to, r * d->size), decoder_at(d, from, r * stride), bytes);
-    memset(decoder_at(d, to, rows * d->size), 0, (uint64_t)(all - rows) * bytes);
+        copy_row((const char *)from + (uint64_t)r * apart, (char *)to + (uint64_t)r * bytes, bytes);
+    memset((char *)to + (uint64_t)rows * bytes, 0, (uint64_t)(all - rows) * bytes);
 }
 
 /* The keys and values of a sample that `group` shares. */
@@ -234,20 +243,23 @@ static tess_status collect(const worker *w, const void *factor, const void *x, i
     return TESS_OK;
 }
 
-TESS_FN void store_lanes(int half, int64_t size, const float *from, void *to, int64_t at) {
+TESS_FN void store_lanes(int half, int64_t size, float scale, const float *from, void *to, int64_t at) {
     for (int64_t c = 0; c < size; c += LANES)
-        rows_to(half, floats_at(from, c, size - c), to, at + c, size - c);
+        rows_to(half, scale * floats_at(from, c, size - c), to, at + c, size - c);
 }
 
-OPS_CLONES static void store_rows(const decoder *d, const float *from, void *to, int64_t at, int64_t rows,
-                                  int64_t stride) {
+/* Row r times scales[r]; null: as they are. */
+OPS_CLONES static void store_rows(const decoder *d, const float *from, const float *scales, void *to, int64_t at,
+                                  int64_t rows, int64_t stride) {
     int64_t size = d->size;
     int half = d->half;
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < rows; r++) {
+        float scale = scales ? scales[r] : 1;
         if (half)
-            store_lanes(1, size, from + r * size, to, at + r * stride);
+            store_lanes(1, size, scale, from + r * size, to, at + r * stride);
         else
-            store_lanes(0, size, from + r * size, to, at + r * stride);
+            store_lanes(0, size, scale, from + r * size, to, at + r * stride);
+    }
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
@@ -262,31 +274,58 @@ TESS_FN int64_t place_of(const seen *s, int64_t j) {
     return span * BLOCK + s->row * keys + (j - span);
 }
 
-/* Makes probabilities of the scores that the row may see, and 0 of the others. Returns the logarithm of their sum. */
-TESS_FN float softmax_lanes(int half, float *p, void *factor, const seen *s) {
-    lanes sums = lanes_fill(0), none = sums, top = lanes_fill(p[place_of(s, 0)]);
-    for (int64_t j = 0; j < s->n; j += LANES)
-        top = lanes_max(lanes_first(lanes_load(0, p + place_of(s, j)), s->n - j, top), top);
-    float most = s->scale * lanes_most(top);
-    for (int64_t j = 0; j < s->n; j += LANES) {
-        float *at = p + place_of(s, j);
-        lanes e = lanes_first(lanes_exp(s->scale * lanes_load(0, at) - most), s->n - j, none);
-        sums += e;
-        lanes_store(0, e, at);
+/* One span of a row: its scores from p on, of which it sees `n` of `keys`. */
+typedef struct {
+    int64_t at, n, keys;
+} part;
+
+TESS_FN part part_of(const seen *s, int64_t span) {
+    int64_t n = s->n - span < SPAN ? s->n - span : SPAN, keys = s->columns - span < SPAN ? s->columns - span : SPAN;
+    return (part){ place_of(s, span), n > 0 ? n : 0, keys };
+}
+
+TESS_FN float most_of(const float *p, const seen *s) {
+    lanes top = lanes_fill(p[place_of(s, 0)]);
+    for (int64_t span = 0; span < s->n; span += SPAN) {
+        part x = part_of(s, span);
+        int64_t j = 0;
+        for (; j + LANES <= x.n; j += LANES)
+            top = lanes_max(lanes_load(0, p + x.at + j), top);
+        if (j < x.n)
+            top = lanes_max(lanes_first(lanes_load(0, p + x.at + j), x.n - j, top), top);
     }
-    double sum = lanes_add_up(sums);
-    float over = (float)(1.0 / sum);
-    for (int64_t j = 0; j < s->columns; j += LANES) {
-        int64_t at = place_of(s, j);
-        rows_to(half, j < s->n ? over * lanes_load(0, p + at) : none, factor, at, LANES);
+    return lanes_most(top);
+}
+
+/* Makes exponentials of the scores that the row may see, and 0 of the others. Returns one over their sum, and its
+ * logarithm. */
+TESS_FN float softmax_lanes(int half, const float *p, void *factor, const seen *s, float *lse) {
+    lanes sums = lanes_fill(0), none = sums;
+    float most = s->scale * most_of(p, s);
+    for (int64_t span = 0; span < s->columns; span += SPAN) {
+        part x = part_of(s, span);
+        int64_t j = 0;
+        for (; j + LANES <= x.n; j += LANES) {
+            lanes e = lanes_exp(s->scale * lanes_load(0, p + x.at + j) - most);
+            sums += e;
+            rows_to(half, e, factor, x.at + j, LANES);
+        }
+        for (; j < x.keys; j += LANES) {
+            lanes e = j >= x.n ? none : lanes_exp(s->scale * lanes_load(0, p + x.at + j) - most);
+            e = lanes_first(e, x.n - j, none);
+            sums += e;
+            rows_to(half, e, factor, x.at + j, LANES);
+        }
     }
-    return most + (float)log(sum);
+    float sum = lanes_sum(sums);
+    *lse = most + (float)log((double)sum);
+    return 1.0f / sum;
 }
 
 /* Works on a copy: what a vector's store may hit has to be loaded again behind it. So does the backward. */
-OPS_CLONES static float softmax_row(const decoder *d, float *p, void *factor, const seen *of) {
+OPS_CLONES static float softmax_row(const decoder *d, const float *p, void *factor, const seen *of, float *lse) {
     const seen s = *of;
-    return d->half ? softmax_lanes(1, p, factor, &s) : softmax_lanes(0, p, factor, &s);
+    return d->half ? softmax_lanes(1, p, factor, &s, lse) : softmax_lanes(0, p, factor, &s, lse);
 }
 
 /* Head `h` of sample `b`, whose keys and values are there. */
@@ -294,6 +333,7 @@ static tess_status attend_head(const attend *a, const worker *w, int64_t b, int6
     const decoder *d = a->d;
     decoder_part q = decoder_q(d);
     seen s = { .scale = (float)(1.0 / sqrt((double)d->size)) };
+    float over[BLOCK]; /* 1 over what a row's exponentials add up to: its products with values are multiplied by it */
     for (int64_t i = 0; i < d->time; i += BLOCK) {
         int64_t rows = least(BLOCK, d->time - i), row = b * d->time + i;
         s.columns = filled_up(i + rows);
@@ -301,10 +341,11 @@ static tess_status attend_head(const attend *a, const worker *w, int64_t b, int6
         OPS_TRY(scores(w, w->q, w->k, rows, s.columns, w->p));
         for (s.row = 0; s.row < rows; s.row++) {
             s.n = i + s.row + 1;
-            a->lse[(b * d->heads + h) * d->time + i + s.row] = softmax_row(d, w->p, w->p_factor, &s);
+            float *lse = &a->lse[(b * d->heads + h) * d->time + i + s.row];
+            over[s.row] = softmax_row(d, w->p, w->p_factor, &s, lse);
         }
         OPS_TRY(combine(w, w->p_factor, w->v, rows, s.columns));
-        store_rows(d, w->rows, a->out, row * d->q_width + h * d->size, rows, d->q_width);
+        store_rows(d, w->rows, over, a->out, row * d->q_width + h * d->size, rows, d->q_width);
     }
     return TESS_OK;
 }
@@ -337,17 +378,27 @@ tess_status decoder_attention(const decoder *d, int64_t samples, const void *qkv
 
 /* ---- backward --------------------------------------------------------------------------------------- */
 /* From scores and dp = dy v^T: the probabilities, and ds = scale · p (dp - y·dy). */
+TESS_FN lanes softmax_slope(const worker *w, const seen *s, int64_t at, float lse, float dot, lanes *p) {
+    *p = lanes_exp(s->scale * lanes_load(0, w->p + at) - lse);
+    return s->scale * *p * (lanes_load(0, w->dp + at) - dot);
+}
+
 TESS_FN void softmax_backward_lanes(int half, const worker *w, const seen *s, float lse, float dot) {
-    lanes none = lanes_fill(0);
-    for (int64_t j = 0; j < s->columns; j += LANES) {
-        int64_t at = place_of(s, j);
-        lanes p = none, ds = none;
-        if (j < s->n) {
-            p = lanes_first(lanes_exp(s->scale * lanes_load(0, w->p + at) - lse), s->n - j, none);
-            ds = lanes_first(s->scale * p * (lanes_load(0, w->dp + at) - dot), s->n - j, none);
+    lanes none = lanes_fill(0), p = none, ds = none;
+    for (int64_t span = 0; span < s->columns; span += SPAN) {
+        part x = part_of(s, span);
+        int64_t j = 0;
+        for (; j + LANES <= x.n; j += LANES) {
+            ds = softmax_slope(w, s, x.at + j, lse, dot, &p);
+            rows_to(half, p, w->p_factor, x.at + j, LANES);
+            rows_to(half, ds, w->ds_factor, x.at + j, LANES);
         }
-        rows_to(half, p, w->p_factor, at, LANES);
-        rows_to(half, ds, w->ds_factor, at, LANES);
+        for (; j < x.keys; j += LANES) {
+            if (j < x.n)
+                ds = softmax_slope(w, s, x.at + j, lse, dot, &p);
+            rows_to(half, lanes_first(p, x.n - j, none), w->p_factor, x.at + j, LANES);
+            rows_to(half, lanes_first(ds, x.n - j, none), w->ds_factor, x.at + j, LANES);
+        }
     }
 }
 
@@ -360,15 +411,15 @@ OPS_CLONES static void softmax_backward_row(const worker *from, const seen *of, 
         softmax_backward_lanes(0, &w, &s, lse, dot);
 }
 
-TESS_FN double dot_of_lanes(int half, const void *x, const void *y, int64_t at, int64_t size) {
+TESS_FN float dot_of_lanes(int half, const void *x, const void *y, int64_t at, int64_t size) {
     lanes sums = lanes_fill(0);
     for (int64_t c = 0; c < size; c += LANES)
         sums += rows_of(half, x, at + c, size - c) * rows_of(half, y, at + c, size - c);
-    return lanes_add_up(sums);
+    return lanes_sum(sums);
 }
 
 OPS_CLONES static float dot_of_rows(const decoder *d, const void *x, const void *y, int64_t at) {
-    return (float)(d->half ? dot_of_lanes(1, x, y, at, d->size) : dot_of_lanes(0, x, y, at, d->size));
+    return d->half ? dot_of_lanes(1, x, y, at, d->size) : dot_of_lanes(0, x, y, at, d->size);
 }
 
 static tess_status block_backward(const attend *a, const worker *w, int64_t b, int64_t h, int64_t i) {
@@ -387,7 +438,7 @@ static tess_status block_backward(const attend *a, const worker *w, int64_t b, i
                              dot_of_rows(d, a->y, a->dy, at + s.row * d->q_width));
     }
     OPS_TRY(combine(w, w->ds_factor, w->k, rows, s.columns));
-    store_rows(d, w->rows, a->out, from, rows, q.stride);
+    store_rows(d, w->rows, NULL, a->out, from, rows, q.stride);
     OPS_TRY(collect(w, w->ds_factor, w->q, rows, s.columns, w->dk));
     return collect(w, w->p_factor, w->dy, rows, s.columns, w->dv);
 }
@@ -404,8 +455,8 @@ static tess_status group_backward(const attend *a, const worker *w, int64_t b, i
     for (int64_t h = group * share; h < (group + 1) * share; h++)
         for (int64_t i = 0; i < d->time; i += BLOCK)
             OPS_TRY(block_backward(a, w, b, h, i));
-    store_rows(d, w->dk, a->out, k.at + row * k.stride + group * d->size, d->time, k.stride);
-    store_rows(d, w->dv, a->out, v.at + row * v.stride + group * d->size, d->time, v.stride);
+    store_rows(d, w->dk, NULL, a->out, k.at + row * k.stride + group * d->size, d->time, k.stride);
+    store_rows(d, w->dv, NULL, a->out, v.at + row * v.stride + group * d->size, d->time, v.stride);
     return TESS_OK;
 }
 
