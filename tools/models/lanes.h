@@ -60,7 +60,7 @@ TESS_FN double lanes_add_up(lanes x) {
     return sum;
 }
 
-/* Four of them side by side, and those in a tree. */
+/* By quarters: four elements side by side, then one. */
 typedef float lanes_four __attribute__((vector_size(16)));
 typedef union {
     lanes all;
@@ -106,8 +106,8 @@ TESS_FN void lanes_store(int half, lanes v, void *x) {
 }
 
 /* ---- thirty-two, for what has no order within a row ---------------------------------------------------- */
-/* Of bf16, a has the elements at even places and b those at odd ones, which shifts alone take apart. Of fp32, a has the
- * first sixteen and b the next. */
+/* In bf16 `a` holds the elements at even places and `b` the others: shifts separate them. In fp32 `a` holds the first
+ * sixteen and `b` the next. */
 typedef struct {
     lanes a, b;
 } lanes_pair;

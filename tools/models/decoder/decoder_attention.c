@@ -333,7 +333,7 @@ static tess_status attend_head(const attend *a, const worker *w, int64_t b, int6
     const decoder *d = a->d;
     decoder_part q = decoder_q(d);
     seen s = { .scale = (float)(1.0 / sqrt((double)d->size)) };
-    float over[BLOCK]; /* 1 over what a row's exponentials add up to: its products with values are multiplied by it */
+    float over[BLOCK]; /* one over the sum of a row's exponentials */
     for (int64_t i = 0; i < d->time; i += BLOCK) {
         int64_t rows = least(BLOCK, d->time - i), row = b * d->time + i;
         s.columns = filled_up(i + rows);
