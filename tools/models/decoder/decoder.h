@@ -9,6 +9,7 @@
 
 typedef struct {                                          /* a matrix [outputs, inputs] applied to one chunk of rows */
     ops_matmul *forward, *forward_add, *dx, *dx_add, *dw; /* …_add: what is there grows */
+    uint64_t forward_bytes, backward_bytes;               /* the most scratch they need */
 } decoder_linear;
 
 enum { /* places of a layer's parameters; an absent one is at -1 */
@@ -53,7 +54,6 @@ struct decoder {
     float eps;
     int32_t at[DECODER_PLACES];
     decoder_linear q, k, v, out, up, down, head; /* the gate has the shape of `up` */
-    uint64_t matmul_bytes, head_bytes;           /* the most scratch any of a layer's needs, and of the head's */
     uint64_t attention_bytes;                    /* scratch of all threads */
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */

@@ -9,10 +9,10 @@
 #include <string.h>
 
 /* ---- operators --------------------------------------------------------------------------------------- */
-static tess_status make_matmul(decoder *d, const ops_matmul_shape *s, ops_matmul **out) {
+static tess_status make_matmul(const decoder *d, const ops_matmul_shape *s, ops_matmul **out, uint64_t *most) {
     uint64_t bytes;
     OPS_TRY(d->o->t->matmul_create((ops *)(uintptr_t)d->o, s, out, &bytes));
-    d->matmul_bytes = bytes > d->matmul_bytes ? bytes : d->matmul_bytes;
+    *most = bytes > *most ? bytes : *most;
     return TESS_OK;
 }
 
@@ -27,13 +27,13 @@ static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t
     y.bias = !d->llama && l != &d->head;
     dw.result = TESS_F32;
     dw.add = 1;
-    OPS_TRY(make_matmul(d, &y, &l->forward));
-    OPS_TRY(make_matmul(d, &dx, &l->dx));
-    OPS_TRY(make_matmul(d, &dw, &l->dw));
+    OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
+    OPS_TRY(make_matmul(d, &dx, &l->dx, &l->backward_bytes));
+    OPS_TRY(make_matmul(d, &dw, &l->dw, &l->backward_bytes));
     y.add = dx.add = 1;
     if (residual)
-        return make_matmul(d, &y, &l->forward_add);
-    return d->llama ? make_matmul(d, &dx, &l->dx_add) : TESS_OK;
+        return make_matmul(d, &y, &l->forward_add, &l->forward_bytes);
+    return d->llama ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
 }
 
 static tess_status make_operators(decoder *d) {
@@ -46,11 +46,7 @@ static tess_status make_operators(decoder *d) {
     OPS_TRY(make_linear(d, n, d->q_width, c, 1, d->dtype, &d->out));
     OPS_TRY(make_linear(d, n, c, d->hidden, 0, d->dtype, &d->up));
     OPS_TRY(make_linear(d, n, d->hidden, c, 1, d->dtype, &d->down));
-    uint64_t of_layers = d->matmul_bytes;
-    d->matmul_bytes = 0;
     OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, TESS_F32, &d->head));
-    d->head_bytes = d->matmul_bytes;
-    d->matmul_bytes = of_layers;
     return decoder_tiles_create(d);
 }
 

@@ -100,7 +100,8 @@ static head head_of(const decoder *d, const tess_block_call *call, char **at, in
 static uint64_t head_scratch(const decoder *d, int backward) {
     char *at = NULL;
     head_of(d, NULL, &at, backward);
-    return (uint64_t)(uintptr_t)at + d->head_bytes;
+    uint64_t forward_bytes = d->head.forward_bytes, backward_bytes = backward ? d->head.backward_bytes : 0;
+    return (uint64_t)(uintptr_t)at + (forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
 }
 
 uint64_t decoder_head_forward_scratch(const decoder *d) {

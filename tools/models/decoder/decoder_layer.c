@@ -129,42 +129,72 @@ static uint64_t most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* Operators' scratch. Attention takes `up` bytes elsewhere. */
-static uint64_t inner_bytes(const decoder *d, int part, uint64_t up) {
-    return part == DECODER_FEED ? d->matmul_bytes : most(d->matmul_bytes, decoder_attention_rest(d, up));
+static uint64_t linear_bytes(const decoder_linear *l) {
+    return most(l->forward_bytes, l->backward_bytes);
+}
+
+/* The attention half multiplies in this much scratch. */
+static uint64_t project_bytes(const decoder *d) {
+    uint64_t qkv = most(linear_bytes(&d->q), most(linear_bytes(&d->k), linear_bytes(&d->v)));
+    return most(qkv, linear_bytes(&d->out));
 }
 
 uint64_t decoder_layer_forward_scratch(const decoder *d, int part) {
-    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d, part) + inner_bytes(d, part, 0);
+    uint64_t attention = most(project_bytes(d), d->attention_bytes),
+             feed = most(d->up.forward_bytes, d->down.forward_bytes);
+    return decoder_bytes(d, d->chunk_rows, d->width) + transient_bytes(d, part) +
+           most(part == DECODER_FEED ? 0 : attention, part == DECODER_ATTENTION ? 0 : feed);
 }
 
-/* In a whole layer's backward attention works where the chunk's `up` lies, which is made after it or gone before it.
- * The next chunk's begins right behind: 0 where that is not aligned. */
+/* In backward some operators work where the chunk's `up` lies, before it is made or when it is done with. The next
+ * chunk's begins right behind: 0 where that is not aligned. */
 static uint64_t up_bytes(const decoder *d, int part) {
     uint64_t bytes = (uint64_t)(d->chunk_rows * d->hidden) * d->elem;
-    return part == DECODER_WHOLE && bytes == ops_align(bytes) ? bytes : 0;
+    return part != DECODER_ATTENTION && bytes == ops_align(bytes) ? bytes : 0;
+}
+
+/* Those are, if there is room: the attention half's, and the backward of the first products of the other. */
+static uint64_t late_bytes(const decoder *d, int part) {
+    return most(part == DECODER_FEED ? 0 : project_bytes(d), part == DECODER_ATTENTION ? 0 : d->up.backward_bytes);
+}
+
+static int is_late_in_up(const decoder *d, int part) {
+    return late_bytes(d, part) <= up_bytes(d, part);
 }
 
 typedef struct { /* of one chunk in backward */
-    char *wide, *narrow, *dropped;
-    float *stats;
+    char *wide, *narrow, *dropped, *inner;
 } rooms;
 
+/* The last two: operators that do not need `narrow` have it as scratch, too. */
 static rooms rooms_at(const decoder *d, int part, char **at) {
     int drops = d->m->options.dropout > 0;
     int64_t feed = part == DECODER_ATTENTION ? 0 : d->hidden, attention = part == DECODER_FEED ? 0 : d->qkv_width;
     rooms z;
     z.wide = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(feed, attention)));
-    z.narrow = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->width, attention ? d->q_width : 0)));
     z.dropped = drops ? decoder_cut(at, decoder_bytes(d, d->chunk_rows, d->width)) : NULL;
-    z.stats = decoder_cut(at, (uint64_t)(2 * d->chunk_rows) * sizeof(float));
+    z.narrow = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(d->width, attention ? d->q_width : 0)));
+    z.inner = *at;
     return z;
+}
+
+/* Operators' scratch behind `narrow`. */
+static uint64_t inner_bytes(const decoder *d, int part) {
+    uint64_t late = is_late_in_up(d, part) ? 0 : late_bytes(d, part);
+    uint64_t attention = part == DECODER_FEED ? 0 : decoder_attention_rest(d, up_bytes(d, part));
+    return most(most(late, attention), part == DECODER_ATTENTION ? 0 : d->up.forward_bytes);
+}
+
+/* And of those that have `narrow`. */
+static uint64_t early_bytes(const decoder *d, int part) {
+    uint64_t middle = part == DECODER_WHOLE ? d->out.forward_bytes : 0;
+    return most(middle, part == DECODER_ATTENTION ? 0 : d->down.backward_bytes);
 }
 
 uint64_t decoder_layer_backward_scratch(const decoder *d, int part) {
     char *at = NULL;
-    rooms_at(d, part, &at);
-    return (uint64_t)(uintptr_t)at + inner_bytes(d, part, up_bytes(d, part));
+    rooms z = rooms_at(d, part, &at);
+    return most((uint64_t)(uintptr_t)at + inner_bytes(d, part), (uint64_t)(uintptr_t)z.narrow + early_bytes(d, part));
 }
 
 /* ---- a chunk ---------------------------------------------------------------------------------------- */
@@ -174,6 +204,8 @@ typedef struct {
     const tess_block_call *call;
     int64_t first; /* row */
     char *inner;   /* scratch of operators */
+    char *early;   /* of those that run while `narrow` is free */
+    char *late;    /* of those that run while `up` is free */
     char *up;      /* where attention may work instead; null: nowhere */
 } chunk;
 
@@ -190,6 +222,12 @@ static float *grad(const chunk *c, int place) {
 /* The chunk's rows of a tensor as wide as the layer. */
 static void *rows_of_chunk(const chunk *c, const void *x) {
     return decoder_at(c->d, x, c->first * c->d->width);
+}
+
+static chunk with_scratch(const chunk *c, char *inner) {
+    chunk other = *c;
+    other.inner = inner;
+    return other;
 }
 
 static tess_status multiply(const chunk *c, ops_matmul *m, const void *a, const void *b, const void *bias, void *y) {
@@ -254,18 +292,20 @@ static tess_status make_attention(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
     const void *x = rows_of_chunk(c, c->call->input);
     decoder_attention_scratch scratch = attention_scratch(c);
+    chunk late = with_scratch(c, c->late);
     decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), normal, k->stats1, d->chunk_rows);
-    OPS_TRY(project(c, normal, k->qkv));
+    OPS_TRY(project(&late, normal, k->qkv));
     return decoder_attention(d, d->chunk_samples, k->qkv, k->attended, k->lse, &scratch);
 }
 
 /* Makes what backward needs of a chunk and was not saved. */
 static tess_status make_unsaved(const chunk *c, const kept *k, void *normal) {
     int part = c->l->part, all = !c->call->saved;
+    chunk early = with_scratch(c, c->early);
     if (all && part != DECODER_FEED)
         OPS_TRY(make_attention(c, k, normal));
     if (part == DECODER_WHOLE && (all || remakes_middle(c->d, part)))
-        OPS_TRY(make_middle(c, k));
+        OPS_TRY(make_middle(&early, k));
     return part != DECODER_ATTENTION && (all || c->call->selective) ? make_feed(c, k, normal) : TESS_OK;
 }
 
@@ -302,7 +342,8 @@ tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
         char *own = at, *saved = call->saved;
         kept k = saved ? saved_at(d, l->part, call->selective, first, &saved, &own) : transient_at(d, l->part, &own);
-        chunk c = { d, l, call, first, at + transient_bytes(d, l->part), NULL };
+        char *inner = at + transient_bytes(d, l->part);
+        chunk c = { d, l, call, first, inner, inner, inner, NULL };
         find_middle(&c, &k);
         OPS_TRY(chunk_forward(&c, &k, normal, call->saved && !call->selective ? own : k.up));
     }
@@ -354,11 +395,12 @@ static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z) 
     const linear down = { &d->down, DECODER_DOWN_W, DECODER_DOWN_B, undrop(c, 1, dy, z->dropped), d->width };
     const linear rise[] = { { &d->up, DECODER_UP_W, DECODER_UP_B, z->wide, h },
                             { &d->up, DECODER_GATE_W, -1, k->gate, h } };
+    chunk early = with_scratch(c, c->early), late = with_scratch(c, c->late);
     decoder_act(d, k->gate, k->up, z->wide, n * h);
-    OPS_TRY(products_backward(c, &down, 1, z->wide));
+    OPS_TRY(products_backward(&early, &down, 1, z->wide));
     decoder_act_backward(d, k->gate, k->up, z->wide, k->gate, n * h);
-    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, z->stats, n);
-    OPS_TRY(products_backward(c, rise, d->llama ? 2 : 1, z->narrow));
+    decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, k->stats2, n);
+    OPS_TRY(products_backward(&late, rise, d->llama ? 2 : 1, z->narrow));
     decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, dx_of(c),
                           grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n);
     return TESS_OK;
@@ -384,11 +426,12 @@ static tess_status attention_backward(const chunk *c, const kept *k, const rooms
     const void *dy = c->l->part == DECODER_WHOLE ? dx_of(c) : rows_of_chunk(c, c->call->grad_output);
     const linear out = { &d->out, DECODER_O_W, DECODER_O_B, undrop(c, 0, dy, z->dropped), d->width };
     decoder_attention_scratch scratch = attention_scratch(c);
-    OPS_TRY(weights_backward(c, &out, k->attended));
-    OPS_TRY(multiply(c, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
+    chunk late = with_scratch(c, c->late);
+    OPS_TRY(weights_backward(&late, &out, k->attended));
+    OPS_TRY(multiply(&late, d->out.dx, out.dy, param(c, DECODER_O_W), NULL, z->narrow));
     OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, &scratch));
-    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, z->stats, n);
-    OPS_TRY(project_backward(c, z->wide, z->narrow));
+    decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, k->stats1, n);
+    OPS_TRY(project_backward(&late, z->wide, z->narrow));
     decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dy, dx_of(c), grad(c, DECODER_NORM1_W),
                           grad(c, DECODER_NORM1_B), n);
     return TESS_OK;
@@ -397,12 +440,11 @@ static tess_status attention_backward(const chunk *c, const kept *k, const rooms
 tess_status decoder_layer_backward(void *layer, const tess_block_call *call) {
     const decoder_layer *l = layer;
     const decoder *d = l->d;
-    char *at = call->scratch;
-    rooms z = rooms_at(d, l->part, &at);
     for (int64_t first = 0; first < d->rows; first += d->chunk_rows) {
-        char *own = at, *saved = call->saved;
+        char *own = call->scratch, *saved = call->saved;
         kept k = saved ? saved_at(d, l->part, call->selective, first, &saved, &own) : kept_at(d, l->part, &own);
-        chunk c = { d, l, call, first, own, k.up };
+        rooms z = rooms_at(d, l->part, &own);
+        chunk c = { d, l, call, first, z.inner, z.narrow, is_late_in_up(d, l->part) ? k.up : z.inner, k.up };
         find_middle(&c, &k);
         OPS_TRY(make_unsaved(&c, &k, z.narrow));
         OPS_TRY(l->part == DECODER_ATTENTION ? TESS_OK : feed_backward(&c, &k, &z));

@@ -52,7 +52,8 @@ void decoder_sizes(model *m, decoder *d) {
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
     d->chunk_samples = divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
-    int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float));
+    int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);
+    rows = rows < few ? rows : few;
     d->head_rows = divisor(d->rows, rows > HEAD_ROWS ? rows : HEAD_ROWS);
 }
 
