@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What Llama's layers have beside GPT-2's, on a GPU, against definitions in fp64: rotary positions, SwiGLU,
+/* Operators of Llama's layers on a GPU against definitions in fp64: rotary positions, SwiGLU,
  * normalisation by the root of the mean square, and products whose rows lie apart. */
 #include "cuda_tables.h"
 #include "factors.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What Llama's layers have beside GPT-2's: rotary positions and SwiGLU. */
+/* Rotary positions and SwiGLU, which Llama's layers have and GPT-2's do not. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LLAMA_H
 #define TESS_MODELS_CUDA_KERNELS_LLAMA_H
 #include "kernels_layer.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a decoder is like wherever it runs: sizes, positions, parameters. The model's own begins with a decoder. */
+/* Sizes, positions and parameters of a decoder, on the CPU and on devices. The model's own begins with a decoder. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
