@@ -103,6 +103,18 @@ if [ -n "${several:-}" ]; then
   drains_nothing 3 1 --clip 0 --strategy grad_op
   drains_nothing 2 2 --accum 2
   drains_nothing 3 2 --accum 2 --sync end
+  # Rank 0 alone writes spans. All call the four steps that it watches, and the next two of each kind.
+  for graphs in 1 0; do
+    rm -f log
+    TESSERA_GRAPHS=$graphs TESSERA_DOUBLE_LOG=$PWD/log expect 0 on_double "$TESSERA" run -n 2 --no-prefix -- \
+      sh -c "[ \$RANK = 0 ] && set -- --json=$PWD/spans.$graphs; exec '$TESSERA' train $gpt --steps 10 --quiet \"\$@\"" sh
+    for rank in 0 1; do
+      [ "$(calls log cuGraphLaunch $rank)" = $((4 * graphs)) ] || fail "rank $rank of a watched run has $(calls log cuGraphLaunch $rank) launches"
+    done
+    # But waits, which are left out where they are short.
+    sed -nE '/"op":"wait/d; s/.*"event":"span".*("lane":"[^"]*","op":"[^"]*","unit":[^,]*).*/\1/p' spans.$graphs | sort >names.$graphs
+  done
+  [ "$(wc -l <names.1)" -gt 20 ] && cmp -s names.1 names.0 || fail "a watched step has other spans: $(diff names.1 names.0)"
 fi
 counted few 6
 
