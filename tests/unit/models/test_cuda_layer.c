@@ -112,9 +112,21 @@ static double column_sum(const float *dy, const float *x, const float *stats, ui
     return sum;
 }
 
+/* Two rows that cancel each other and leave what was rounded beside them: another order of sums gives other bits. */
+static both cancelling(uint32_t which, uint64_t width, int halves) {
+    both b = numbers(which, LONG_ROWS * width);
+    float *x = b.host;
+    for (uint64_t c = 0; c < width; c++) {
+        x[5 * width + c] = 0x1p51f;
+        x[300 * width + c] = -0x1p51f;
+    }
+    up_factors(&b, halves);
+    return b;
+}
+
 static void columns_on(uint64_t narrow, uint64_t wide, int halves) {
     tables t = open_tables(halves, 1 << 16);
-    both dy = factors(1, LONG_ROWS * narrow, halves), other = factors(2, LONG_ROWS * wide, halves);
+    both dy = cancelling(1, narrow, halves), other = cancelling(2, wide, halves);
     both x = factors(3, LONG_ROWS * wide, halves), stats = numbers(4, 2 * LONG_ROWS);
     both db = numbers(5, narrow), gain = take(wide * 4), shift = take(wide * 4);
     ops_columns jobs[] = {
