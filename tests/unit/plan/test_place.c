@@ -212,12 +212,13 @@ static void place_events(const int *events, uint64_t alive, uint64_t bytes) {
     tess__program_free(&p);
 }
 
-/* In each one order alone of those that begin with the fullest point's buffers takes no more than is alive. */
+/* In each one order alone of those that begin with the fullest point's buffers takes no more than is alive, and its
+ * opposite takes more. */
 static void test_place__the_fullest_points_buffers_come_first_where_that_is_smaller(void **state) {
     (void)state;
-    place_events((const int[]){ 2, 5, -1, 1, -2, 2, -3, 5, -5, -4, 0 }, 7, 7);   /* the earlier first */
-    place_events((const int[]){ 5, 2, 1, -1, 4, -3, 2, -2, -5, -4, 0 }, 8, 8);   /* the longer first */
-    place_events((const int[]){ 5, 4, 1, -1, 4, -3, -2, 6, -5, -4, 0 }, 10, 10); /* the one that stays longer first */
+    place_events((const int[]){ 6, 1, -2, 5, 1, -3, 2, -4, 5, -5, -1, -6, 0 }, 13, 13); /* the earlier first */
+    place_events((const int[]){ 5, 2, 4, 2, -1, 3, -4, 3, -6, -2, -3, -5, 0 }, 13, 13); /* the longer first */
+    place_events((const int[]){ 6, 3, 3, -1, 3, -3, 4, -5, -2, -4, 0 }, 12, 12); /* the one that stays longer first */
 }
 
 int main(void) {
