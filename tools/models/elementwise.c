@@ -87,8 +87,8 @@ tess_status ops_cpu_copy(ops *o, const void *x, void *y, uint64_t bytes) {
 
 /* Philox, written so that neighbouring blocks go through the rounds side by side. */
 enum { SIDE = 16 };
-OPS_CLONES static void mask_words(uint64_t seed, uint64_t first_block, uint32_t layer, uint32_t sample, uint32_t step,
-                                  uint32_t words[SIDE][4]) {
+TESS_FN void mask_words(uint64_t seed, uint64_t first_block, uint32_t layer, uint32_t sample, uint32_t step,
+                        uint32_t words[SIDE][4]) {
     uint32_t c0[SIDE], c1[SIDE], c2[SIDE], c3[SIDE], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int i = 0; i < SIDE; i++) {
         c0[i] = (uint32_t)(first_block + i);
@@ -112,7 +112,7 @@ typedef struct {
     const ops_dropout *d;
 } drop;
 
-static void drop_samples(void *arg, int32_t thread, int64_t first, int64_t last) {
+OPS_CLONES static void drop_samples(void *arg, int32_t thread, int64_t first, int64_t last) {
     const drop *p = arg;
     const ops_dropout *d = p->d;
     float keep = 1.0f - d->rate, grow = 1.0f / keep;
@@ -123,8 +123,10 @@ static void drop_samples(void *arg, int32_t thread, int64_t first, int64_t last)
             uint64_t n = p->elems - i < SIDE * 4 ? p->elems - i : SIDE * 4;
             float *x = p->x + (uint64_t)s * p->elems + i;
             mask_words(d->seed, i / 4, d->layer, (uint32_t)(d->first_sample + (uint64_t)s), (uint32_t)d->step, words);
-            for (uint64_t j = 0; j < n; j++)
-                x[j] = philox_uniform(word[j]) < keep ? x[j] * grow : 0;
+            for (uint64_t j = 0; j < n; j++) {
+                float kept = x[j] * grow; /* before the choice, or it is not made side by side */
+                x[j] = philox_uniform(word[j]) < keep ? kept : 0;
+            }
         }
 }
 

@@ -16,25 +16,71 @@ typedef struct {
     float scale;
 } pool;
 
-static void pool_images(void *arg, int32_t thread, int64_t first, int64_t last) {
-    const pool *p = arg;
-    const ops_conv_shape *s = p->s;
-    int64_t h = s->height / 2, w = s->width / 2, c = s->channels, image = (int64_t)s->height * s->width * c;
-    (void)thread;
+/* Some places of an image by some of its channels: images are NHWC, what pooling makes is NCHW, and the tile turns. */
+enum { PLACES = 16, SIDE = 64 };
+typedef struct {
+    float value[PLACES][SIDE];
+    uint8_t which[PLACES][SIDE];
+} pool_tile;
+
+typedef struct { /* of image n: places at … and channels i … */
+    int64_t n, at, places, i, channels;
+} pool_part;
+
+/* Calls `turn` for every part of images first … last-1. */
+TESS_FN void for_each_part(const pool *p, int64_t first, int64_t last, void (*turn)(const pool *, const pool_part *)) {
+    int64_t places = (int64_t)(p->s->height / 2) * (p->s->width / 2), c = p->s->channels;
     for (int64_t n = first; n < last; n++)
-        for (int64_t at = 0; at < h * w; at++) {
-            const float *x[4];
-            for (int k = 0; k < 4; k++)
-                x[k] = p->x + n * image + ops_window_place(s->width, c, at / w, at % w, k);
-            for (int64_t i = 0; i < c; i++) {
-                int best = 0; /* the first of equals, as PyTorch */
-                for (int k = 1; k < 4; k++)
-                    best = x[k][i] > x[best][i] ? k : best;
-                p->out[(n * c + i) * h * w + at] = x[best][i];
-                if (p->which)
-                    p->which[(n * c + i) * h * w + at] = (uint8_t)best;
-            }
+        for (int64_t at = 0; at < places; at += PLACES)
+            for (int64_t i = 0; i < c; i += SIDE)
+                turn(p, &(pool_part){ n, at, places - at < PLACES ? places - at : PLACES, i,
+                                      c - i < SIDE ? c - i : SIDE });
+}
+
+/* Where window place `k` of pooled place `at` lies in an NHWC tensor, at the part's first channel. */
+TESS_FN int64_t window_at(const pool *p, const pool_part *t, int64_t at, int k) {
+    int64_t w = p->s->width / 2, c = p->s->channels, image = (int64_t)p->s->height * p->s->width * c;
+    return t->n * image + ops_window_place(p->s->width, c, at / w, at % w, k) + t->i;
+}
+
+/* The place `at` of channel i, in NCHW. */
+TESS_FN int64_t pooled_at(const pool *p, const pool_part *t, int64_t i) {
+    int64_t places = (int64_t)(p->s->height / 2) * (p->s->width / 2);
+    return (t->n * p->s->channels + t->i + i) * places + t->at;
+}
+
+/* The first of equals, as in PyTorch. */
+TESS_FN void largest_of(const pool *p, const pool_part *t, int64_t k, pool_tile *tile) {
+    float *value = tile->value[k];
+    uint8_t *which = tile->which[k];
+    memcpy(value, p->x + window_at(p, t, t->at + k, 0), (size_t)t->channels * sizeof *value);
+    memset(which, 0, (size_t)t->channels);
+    for (int place = 1; place < 4; place++) {
+        const float *x = p->x + window_at(p, t, t->at + k, place);
+        for (int64_t i = 0; i < t->channels; i++) {
+            int more = x[i] > value[i];
+            value[i] = more ? x[i] : value[i];
+            which[i] = more ? (uint8_t)place : which[i];
         }
+    }
+}
+
+OPS_CLONES static void pool_turn(const pool *p, const pool_part *t) {
+    pool_tile tile;
+    for (int64_t k = 0; k < t->places; k++)
+        largest_of(p, t, k, &tile);
+    for (int64_t i = 0; i < t->channels; i++) {
+        int64_t to = pooled_at(p, t, i);
+        for (int64_t k = 0; k < t->places; k++)
+            p->out[to + k] = tile.value[k][i];
+        for (int64_t k = 0; p->which && k < t->places; k++)
+            p->which[to + k] = tile.which[k][i];
+    }
+}
+
+static void pool_images(void *arg, int32_t thread, int64_t first, int64_t last) {
+    (void)thread;
+    for_each_part(arg, first, last, pool_turn);
 }
 
 tess_status ops_cpu_maxpool(ops *o, const float *x, const ops_conv_shape *s, float *y, uint8_t *which) {
@@ -43,20 +89,32 @@ tess_status ops_cpu_maxpool(ops *o, const float *x, const ops_conv_shape *s, flo
     return TESS_OK;
 }
 
+/* Writes all four places of a window. */
+OPS_CLONES static void unpool_turn(const pool *p, const pool_part *t) {
+    pool_tile tile;
+    for (int64_t i = 0; i < t->channels; i++) {
+        int64_t from = pooled_at(p, t, i);
+        for (int64_t k = 0; k < t->places; k++) {
+            float dx = p->scale * p->dy[from + k];
+            tile.value[k][i] = p->y[from + k] > 0 ? dx : 0;
+            tile.which[k][i] = p->chosen[from + k];
+        }
+    }
+    for (int64_t k = 0; k < t->places; k++)
+        for (int place = 0; place < 4; place++) {
+            float *out = p->out + window_at(p, t, t->at + k, place);
+            for (int64_t i = 0; i < t->channels; i++)
+                out[i] = tile.which[k][i] == place ? tile.value[k][i] : 0;
+        }
+}
+
 static void unpool_images(void *arg, int32_t thread, int64_t first, int64_t last) {
     const pool *p = arg;
-    const ops_conv_shape *s = p->s;
-    int64_t h = s->height / 2, w = s->width / 2, c = s->channels, image = (int64_t)s->height * s->width * c;
+    int64_t image = (int64_t)p->s->height * p->s->width * p->s->channels;
     (void)thread;
-    memset(p->out + first * image, 0, (size_t)((last - first) * image) * sizeof *p->out);
-    for (int64_t n = first; n < last; n++)
-        for (int64_t at = 0; at < h * w; at++)
-            for (int64_t i = 0; i < c; i++) {
-                int64_t from = (n * c + i) * h * w + at;
-                if (p->y[from] > 0)
-                    p->out[n * image + ops_window_place(s->width, c, at / w, at % w, p->chosen[from]) + i] =
-                        p->scale * p->dy[from];
-            }
+    if (p->s->height % 2 || p->s->width % 2) /* a row or a column without windows */
+        memset(p->out + first * image, 0, (size_t)((last - first) * image) * sizeof *p->out);
+    for_each_part(p, first, last, unpool_turn);
 }
 
 tess_status ops_cpu_maxpool_backward(ops *o, const float *y, const uint8_t *which, const float *dy,

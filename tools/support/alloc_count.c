@@ -27,6 +27,7 @@ static segment segments[MOST_SEGMENTS];
 static size_t n_segments, n_libraries = 1;
 static atomic_int counting;
 static int hooked, mapped;
+static _Thread_local int trains; /* this thread begins windows, and so is not the server */
 
 void tool__alloc_hooked(void) {
     hooked = 1;
@@ -67,6 +68,7 @@ static void list_objects(void) {
 void tool_alloc_window_begin(void) {
     if (!hooked)
         return;
+    trains = 1;
     if (!mapped) { /* plugins are loaded by now */
         list_objects();
         mapped = 1;
@@ -88,6 +90,8 @@ static library *find(uintptr_t address) {
 /* The key-value server answers other ranks, whose questions fall into this one's steps or do not. */
 static int is_server_thread(void) {
     char name[16] = "";
+    if (trains)
+        return 0;
     prctl(PR_GET_NAME, name);
     return strcmp(name, TESS__KV_SERVER_THREAD) == 0;
 }
