@@ -54,7 +54,7 @@ END
 llama="llama --config llama.json --batch 2 --context 16"
 same "$llama --steps 6" 1e-5 --sample 2
 digest=$(summary params_digest cuda.json)
-same "$llama --steps 6" 1e-5 --offload cpu --activations recompute
+expect 0 on_double "$TESSERA" train $llama --steps 6 --offload cpu --activations recompute --device cuda --json=cuda.json
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama offloaded: $(summary params_digest cuda.json), before $digest"
 TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $llama --steps 6 --device cuda --json=cuda.json
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama called: $(summary params_digest cuda.json), recorded $digest"

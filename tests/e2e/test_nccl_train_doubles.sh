@@ -43,6 +43,21 @@ for n in 1 2 4; do
   [ "$(summary params_digest gpu.json)" = "$digest" ] || fail "$n GPUs have other bits than one"
 done
 
+# The other decoders, whose batches are tokens; Llama's heads share keys and values.
+for decoder in "gpt2 --heads 2" "llama --heads 4"; do
+  decoder="$decoder --batch 2 --layers 1 --width 32 --context 8 --steps 2" digest=
+  for n in 1 2; do
+    expect 0 on_double "$TESSERA" train $decoder -n $n --accum $((2 / n)) --sync end --deterministic --device cuda --json=gpu.json
+    holds "$decoder, $n GPUs"
+    : "${digest:=$(summary params_digest gpu.json)}"
+    [ "$(summary params_digest gpu.json)" = "$digest" ] || fail "$decoder: $n GPUs have other bits than one"
+  done
+  expect 0 "$TESSERA" train $decoder -n 2 --sync end --deterministic --json=cpu.json
+  awk -v a="$(summary loss gpu.json)" -v b="$(summary loss cpu.json)" \
+    'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= 1e-5 * b) }' ||
+    fail "$decoder: loss $(summary loss gpu.json), on the CPU $(summary loss cpu.json)"
+done
+
 refused() { # refused TEXT OPTIONS…
   local text=$1
   shift
