@@ -33,7 +33,7 @@ same "$small_convbn" 1e-2
 same "$small_gpt" 1e-2 --precision bf16 --offload cpu --activations recompute
 # gpt2 has any vocabulary, and more than 1,024 rows here: the head works by two chunks, the second a short one.
 cat >config.json <<'END'
-{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 150,
+{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 160,
  "vocab_size": 1003, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 END
 gpt2="gpt2 --config config.json --batch 9 --context 128"
@@ -44,10 +44,11 @@ TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $gpt2 --steps 6 --device cu
 same "$gpt2 --steps 2" 1e-2 --precision bf16 --accum 2
 expect 0 on_double "$TESSERA" train $gpt2 --steps 2 --device cuda --export gpt2
 same "gpt2 --model gpt2 --batch 9 --context 128 --steps 1" 1e-5
+TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $gpt2 --steps 1 --device cuda # positions behind the context have a gradient
 # Llama: shared keys and values, stretched positions, a head of its own; other bits of neither offload nor recomputation.
 cat >llama.json <<'END'
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
- "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64, "vocab_size": 301, "rms_norm_eps": 1e-6,
+ "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64, "vocab_size": 320, "rms_norm_eps": 1e-6,
  "hidden_act": "silu", "tie_word_embeddings": false, "rope_scaling": {"rope_type": "llama3", "factor": 4.0,
  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}
 END
@@ -58,6 +59,7 @@ expect 0 on_double "$TESSERA" train $llama --steps 6 --offload cpu --activations
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama offloaded: $(summary params_digest cuda.json), before $digest"
 TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $llama --steps 6 --device cuda --json=cuda.json
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama called: $(summary params_digest cuda.json), recorded $digest"
+TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $llama --steps 1 --device cuda # and so have unused rows of the embedding
 same "$llama --steps 2" 1e-2 --precision bf16 --accum 2 --sync end --freeze 'embed.*'
 expect 0 on_double "$TESSERA" train $llama --steps 2 --device cuda --export llama
 same "llama --model llama --batch 2 --context 16 --steps 1" 1e-5
