@@ -15,6 +15,7 @@
  *   OVERTAKE=NAME:N:SECONDS[@RANK]  NAME is ncclReduceScatter: the N-th waits on the GPU until another communicator has
  *                                 done something that it was given later ("reductions-overtaken" counts it), or so long
  *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
+ *   SKIP=cuStreamWaitEvent:N      the N-th such call says that all is well and does nothing
  *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
  *                                 come anyway
  *   RACES=1                       tells work on the same bytes that nothing orders: races.h
