@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 120
+# timeout: 240
 # processors: 2
 # Reductions over NCCL have a communicator of their own, on the doubles: one that waits does not hold up the gather behind it,
 # in passes that are called and in recorded ones, and in a group of hybrid. The bits are those of one communicator, and
