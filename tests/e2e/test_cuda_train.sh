@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
+# timeout: 480
 # The reference models on device=cuda, on the doubles of the driver and of cuBLAS: planned equals measured, nothing taken in
 # a step, losses near the CPU's, the same bits again and with offload; without a driver one line and exit code 3.
 . "$SOURCE/tests/e2e/lib.sh"
