@@ -157,6 +157,22 @@ static void test_compile__replicas_add_up_beside_the_next_backward(void **state)
     plan_free(&p);
 }
 
+/* Without prefetch a reduction ends before the next backward begins; else it goes on beside it. */
+static void test_compile__nothing_travels_beside_a_scope_without_prefetch(void **state) {
+    (void)state;
+    for (int32_t prefetch = 0; prefetch <= 1; prefetch++) {
+        plan p;
+        make(&p, 4, "full", prefetch);
+        for (int32_t k = 1; k < SCOPES; k++) {
+            int32_t wait = find(&p, TESS__REDUCE_WAIT, k, 0),
+                    next = find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, k - 1);
+            assert_true(wait > 0 && next > 0);
+            assert_int_equal(wait < next, prefetch == 0);
+        }
+        plan_free(&p);
+    }
+}
+
 static void test_compile__at_most_two_units_are_whole_with_prefetch_1(void **state) {
     (void)state;
     for (int32_t prefetch = 0; prefetch <= 3; prefetch++) {
@@ -523,6 +539,7 @@ int main(void) {
         cmocka_unit_test(test_compile__in_backward_the_next_gather_precedes_this_reduction),
         cmocka_unit_test(test_compile__parameters_go_before_the_reduction_and_gradients_after),
         cmocka_unit_test(test_compile__replicas_add_up_beside_the_next_backward),
+        cmocka_unit_test(test_compile__nothing_travels_beside_a_scope_without_prefetch),
         cmocka_unit_test(test_compile__at_most_two_units_are_whole_with_prefetch_1),
         cmocka_unit_test(test_compile__an_evaluation_gathers_each_unit_once_and_has_no_gradient),
         cmocka_unit_test(test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once),
