@@ -68,6 +68,7 @@ static void assert_pairs(int half, const void *from, uint32_t more) {
     for (int64_t k = 0; k < 2 * LANES; k++) {
         int64_t at = lanes_pair_place(half, k);
         uint32_t was = half ? (uint32_t)((const uint16_t *)from)[at] << 16 : ((const uint32_t *)from)[at];
+        assert_int_equal(k < LANES ? ((lanes_bits)x.a)[k] : ((lanes_bits)x.b)[k - LANES], was + more);
         float v = tess_f32_of_bits(was + more);
         if (half)
             assert_int_equal(((const uint16_t *)back)[at], tess_bf16_of_f32(v));
