@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 120
+# timeout: 240
 # processors: 2
 # Training on several GPUs over NCCL, on the doubles: comm=auto picks nccl, planned equals measured, nothing taken in a step,
 # losses near the CPU's; the same bits for 1, 2 and 4 GPUs in deterministic mode; what does not fit together is one line.
