@@ -44,10 +44,10 @@ static void take_posted(tess__history *h, uint64_t at) {
 tess_status tess__histories_differ(const tess__comms *c, tess__history *mine, int32_t peer, tess__history *theirs) {
     uint64_t last = mine->posted < theirs->posted ? mine->posted : theirs->posted,
              most = mine->posted > theirs->posted ? mine->posted : theirs->posted;
-    uint64_t seq = most > TESS__RECENT_TAGS ? most - TESS__RECENT_TAGS : 0;
+    uint64_t first = most > TESS__RECENT_TAGS ? most - TESS__RECENT_TAGS : 0, seq = first;
     while (seq < last && !differ(mine->tags[seq % TESS__RECENT_TAGS], theirs->tags[seq % TESS__RECENT_TAGS]))
         seq++;
-    if (seq < last) {
+    if (seq < last && (seq > first || first == 0)) { /* else the first that differs was too long ago to be known */
         take_posted(mine, seq % TESS__RECENT_TAGS);
         take_posted(theirs, seq % TESS__RECENT_TAGS);
     }

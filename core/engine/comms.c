@@ -333,8 +333,8 @@ static int cannot_meet(const tess__comms *c, const record *theirs, uint64_t seq)
     if (theirs->in_exchange && theirs->exchanges > c->exchange_count && theirs->posted <= seq)
         return 1;
     uint64_t tag = theirs->tags[seq % TESS__RECENT_TAGS]; /* 0: not known */
-    return theirs->posted > seq && theirs->posted - seq <= TESS__RECENT_TAGS && tag &&
-           tag != c->recent_tags[seq % TESS__RECENT_TAGS];
+    return theirs->posted > seq && theirs->posted - seq <= TESS__RECENT_TAGS &&
+           c->n_collectives - seq <= TESS__RECENT_TAGS && tag && tag != c->recent_tags[seq % TESS__RECENT_TAGS];
 }
 
 /* Ranks that wait say so each second; of the others nothing is known but that they do not. */

@@ -73,8 +73,10 @@ static tess_status add_points(tess__compiler *b, uint8_t type, int32_t scope, ui
 static tess_status scope_begin(tess__compiler *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
-    if (b->setup->prefetch == 0 && type != TESS__FORWARD_BEGIN) /* nothing travels beside a scope: the least memory */
+    if (b->setup->prefetch == 0 && type != TESS__FORWARD_BEGIN) { /* nothing travels beside a scope: the least memory */
         TRY(tess__unit_end_reduce(b));
+        TRY(tess__unit_end_replicate(b));
+    }
     for (int32_t i = 0; i < n; i++)
         TRY(tess__unit_gather(b, units[i]));
     for (int32_t i = 0; i < n; i++)

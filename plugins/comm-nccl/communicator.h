@@ -63,6 +63,11 @@ struct nccl_gate { /* a call of NCCL's that blocks */
     _Atomic(int64_t) late_ns;
 };
 
+struct nccl_abort { /* of one of NCCL's communicators, while others go on */
+    pthread_t thread;
+    int runs;
+};
+
 struct tess_comm {
     const struct nccl_settings *settings;
     struct nccl_gpu gpu;
@@ -71,8 +76,7 @@ struct tess_comm {
     int64_t timeout_ns;  /* how long a call of NCCL's may take */
     atomic_int stop;     /* give up whatever is waited for */
     atomic_int recorded; /* a graph refers to `comm`: NCCL's abort waits until it is destroyed */
-    pthread_t aborter;   /* does so, while others go on */
-    int aborts_apart;
+    struct nccl_abort worker_abort, setup_abort;
     _Atomic(tess_status) why; /* of the first abort, which may have to wait for the lock */
     struct nccl_gate gate;
     struct nccl_use use;

@@ -35,32 +35,38 @@ static void abort_now(void *arg) {
     free(job);
 }
 
-/* NCCL ends what runs at once, and then waits for the graphs that refer to the communicator: those who are to destroy
- * them must not wait for that. */
-static int abort_apart(tess_comm *c, ncclComm_t comm) {
+/* NCCL ends what runs at once. Then it frees memory, which may wait for the work of other communicators that are yet to be
+ * aborted, and it waits for the graphs that refer to the communicator. Who aborts must not wait for either. */
+static void abort_apart(tess_comm *c, struct nccl_abort *a, ncclComm_t comm) {
     tess_error ignored = { .struct_size = sizeof ignored };
     struct abort_job *job = malloc(sizeof *job);
-    if (!job)
-        return 0;
-    *job = (struct abort_job){ c, comm };
-    c->aborts_apart = kit_thread_start(&c->aborter, c->settings->host, "nccl", "tess-nccl-abort", abort_now, job,
-                                       &ignored) == TESS_OK;
-    if (!c->aborts_apart)
+    if (job) {
+        *job = (struct abort_job){ c, comm };
+        a->runs = kit_thread_start(&a->thread, c->settings->host, "nccl", "tess-nccl-abort", abort_now, job, &ignored) ==
+                  TESS_OK;
+    }
+    if (!a->runs) {
         free(job);
-    return c->aborts_apart;
+        c->gpu.lib->ncclCommAbort(comm);
+    }
+}
+
+static void join(struct nccl_abort *a) {
+    if (a->runs)
+        pthread_join(a->thread, NULL);
+    a->runs = 0;
 }
 
 void nccl_abort_join(tess_comm *c) {
-    if (c->aborts_apart)
-        pthread_join(c->aborter, NULL);
-    c->aborts_apart = 0;
+    join(&c->worker_abort);
+    join(&c->setup_abort);
 }
 
 /* Ends NCCL's work in the stream, and a call that blocks. */
 void nccl_abort_worker(tess_comm *c) {
     ncclComm_t comm = atomic_exchange(&c->comm, NULL);
-    if (comm && !(atomic_load(&c->recorded) && abort_apart(c, comm)))
-        c->gpu.lib->ncclCommAbort(comm);
+    if (comm)
+        abort_apart(c, &c->worker_abort, comm);
 }
 
 void nccl_fail_locked(tess_comm *c, const tess_error *f) {
@@ -68,6 +74,6 @@ void nccl_fail_locked(tess_comm *c, const tess_error *f) {
     atomic_store(&c->stop, 1);
     nccl_abort_worker(c);
     if (c->setup)
-        c->gpu.lib->ncclCommAbort(c->setup);
+        abort_apart(c, &c->setup_abort, c->setup);
     c->setup = NULL;
 }

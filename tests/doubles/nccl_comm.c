@@ -400,6 +400,8 @@ static ncclResult_t end(ncclComm *c, int abort) {
     while (c->task || c->busy || c->in_graphs) /* no thread of NCCL's touches a stream from here on, and no graph */
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
+    if (abort) /* it frees memory, which waits for the device: for other communicators' work, too */
+        double__finish_device(c->device);
     if (!c->finalized) /* an abort lets go of them; after finalize the proxy that would is gone */
         double__live("NCCL registrations", -c->registrations);
     double__live("NCCL communicators", -1);

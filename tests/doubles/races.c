@@ -136,7 +136,9 @@ static void forget_old(void) {
     for (int i = 0; i < n_touches; i++)
         if (touches[i].at > host.passed[touches[i].slot])
             touches[n++] = touches[i];
-    n_touches = n == TOUCHES ? n / 2 : n;
+    if (n == TOUCHES)
+        memmove(touches, touches + n / 2, (size_t)(n -= n / 2) * sizeof *touches);
+    n_touches = n;
 }
 
 /* The same stream's earlier touch of the same bytes is covered by this one. */

@@ -11,8 +11,8 @@ unset TESSERA_DEVICE_MEMORY TESSERA_HOST_MEMORY RANK WORLD_SIZE
 [ -f "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skip: comm-gloo is not built here"; exit 77; }
 stored='mnist 1 31727616 sharded_parameter=4800000 sharded_gradient=73984 optimizer_state=9600000 activation=16384000 input=201024 temporary=663552 fragmentation=5056
 mnist 8 31862784 sharded_parameter=600576 unsharded_parameter=77824 sharded_gradient=590080 unsharded_gradient=4796416 optimizer_state=1201152 activation=16384000 communication=7344128 input=201024 temporary=663552 fragmentation=4032
-gpt 1 19738624 sharded_parameter=3337216 sharded_gradient=925184 optimizer_state=6674432 activation=8110080 input=512 temporary=687168 fragmentation=4032
-gpt 8 12578816 sharded_parameter=418048 unsharded_parameter=1589248 sharded_gradient=256 unsharded_gradient=927744 optimizer_state=836096 activation=8110080 communication=4096 input=512 temporary=687168 fragmentation=5568
+gpt 1 19738624 sharded_parameter=3337216 sharded_gradient=925184 optimizer_state=6674432 activation=8110080 input=512 temporary=686144 fragmentation=5056
+gpt 8 12673024 sharded_parameter=418048 unsharded_parameter=1589248 sharded_gradient=256 unsharded_gradient=927744 optimizer_state=836096 activation=8110080 communication=4096 input=512 temporary=686144 fragmentation=100800
 convbn 1 2920448 sharded_parameter=164608 sharded_gradient=155904 optimizer_state=164608 activation=2074752 input=24640 temporary=332800 buffer=896 fragmentation=2240
 convbn 8 2818048 sharded_parameter=21760 unsharded_parameter=172032 sharded_gradient=256 unsharded_gradient=163840 optimizer_state=21760 activation=2074752 communication=4096 input=24640 temporary=332800 buffer=896 fragmentation=1216
 linear 1 274432 sharded_parameter=256 sharded_gradient=256 activation=64 input=128 temporary=268416 fragmentation=5312

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The first block and the last of gpt and gpt2 on a device. The head works by chunks of rows, so that the logits of a
+/* The first block and the last of a decoder on a device. The head works by chunks of rows, so that the logits of a
  * large vocabulary never exist whole: forward makes the losses, and backward makes a chunk's logits again, with the
  * maxima and sums that forward kept. Where one chunk has all rows, forward makes the gradient of the logits beside the
  * loss, and keeps that. */

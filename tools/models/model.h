@@ -16,8 +16,8 @@ typedef struct {                           /* zero is the model's default; what 
     int32_t batch;                         /* samples per rank and microbatch */
     int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
     int32_t image_size, hidden;            /* convbn: 224, 128 */
-    int32_t head_rows;                     /* gpt, gpt2 on a device: of a chunk of the head; 0: by their size */
-    int32_t untied;                        /* gpt: 1: the head has a matrix of its own */
+    int32_t head_rows;                     /* decoders on a device: of a chunk of the head; 0: by their size */
+    int32_t untied;                        /* decoders: 1: the head has a matrix of its own */
     int32_t half_units;    /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
     float dropout;         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
     model_decoder decoder; /* gpt2, llama */

@@ -7,7 +7,12 @@
 /* Compiled once per instruction set and chosen at run time. Lanes are independent and nothing is contracted, so the
  * bits are the same in each. Not under a sanitizer, whose run-time is not up when the choice is made. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !TESSERA_SANITIZED
-#define OPS_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#if __GNUC__ >= 12
+#define OPS_WIDEST "arch=x86-64-v4"
+#else
+#define OPS_WIDEST "avx512f" /* GCC 11 knows no levels */
+#endif
+#define OPS_CLONES __attribute__((target_clones(OPS_WIDEST, "avx2", "default")))
 #else
 #define OPS_CLONES
 #endif

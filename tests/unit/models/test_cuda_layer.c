@@ -482,6 +482,30 @@ static void loss_on(uint64_t classes, uint64_t count, int halves, double within)
     close_tables(&t);
 }
 
+/* One logit of row 1 that is no finite number: the loss says so. */
+static void loss_is_no_number_with(uint64_t classes, uint64_t at, float value) {
+    tables t = open_tables(0, 4096);
+    both logits = numbers(1, ROWS * classes), labels = indices(ROWS, (int32_t)classes);
+    both loss = take(sizeof(ops_loss)), stats = take(ROWS * 8);
+    ((float *)logits.host)[classes + at] = value;
+    up(&logits);
+    ops_row_loss l = { .logits = logits.dev, .labels = (int32_t *)labels.dev, .stats = stats.dev };
+    l.losses = t.scratch.dev, l.rows = ROWS, l.classes = classes, l.count = ROWS, l.pitch = classes, l.mean = 1;
+    assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
+    assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, ROWS, (ops_loss *)loss.dev), TESS_OK);
+    ops_loss *got = down(&loss);
+    assert_true(isnan(got->loss));
+    free(got);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__a_loss_that_is_no_number_is_seen(void **state) {
+    (void)state;
+    for (uint64_t classes = 256; classes <= 8192; classes *= 32)
+        for (uint64_t at = 7; at < classes; at += classes / 3)
+            loss_is_no_number_with(classes, at, NAN), loss_is_no_number_with(classes, at, INFINITY);
+}
+
 static void test_cuda_layer__ends_equal_the_cpus(void **state) {
     (void)state;
     for (int halves = 0; halves < 2; halves++) {
@@ -503,6 +527,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_layer__attention_in_bf16_is_its_definition),
         cmocka_unit_test(test_cuda_layer__attention_by_products_is_its_definition),
         cmocka_unit_test(test_cuda_layer__ends_equal_the_cpus),
+        cmocka_unit_test(test_cuda_layer__a_loss_that_is_no_number_is_seen),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -125,17 +125,17 @@ TESS_FN void ops_online_add(ops_online *o, const float *x, uint64_t c, uint64_t 
     for (uint32_t k = 1; k < 8; k++)
         if (k < n && x[k] > most)
             most = x[k], best = k;
-    if (!(o->sum > 0) || most > o->most) {
-        o->sum = o->sum > 0 ? o->sum * (double)ops_exp(o->most - most) : 0;
+    if (o->sum == 0 || most > o->most) { /* a sum that is no number stays so */
+        o->sum = o->sum == 0 ? 0 : o->sum * (double)ops_exp(o->most - most);
         o->most = most, o->best = (uint32_t)c + best;
     }
     for (uint32_t k = 0; k < 8; k++)
         o->sum += k < n ? (double)ops_exp(x[k] - o->most) : 0;
 }
 TESS_FN ops_online ops_online_join(ops_online x, ops_online y) {
-    if (!(y.sum > 0))
+    if (y.sum == 0)
         return x;
-    if (!(x.sum > 0))
+    if (x.sum == 0)
         return y;
     ops_online o = y.most > x.most || (y.most == x.most && y.best < x.best) ? y : x;
     o.sum = x.sum * (double)ops_exp(x.most - o.most) + y.sum * (double)ops_exp(y.most - o.most);
