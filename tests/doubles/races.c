@@ -136,9 +136,11 @@ static void forget_old(void) {
     for (int i = 0; i < n_touches; i++)
         if (touches[i].at > host.passed[touches[i].slot])
             touches[n++] = touches[i];
-    if (n == TOUCHES)
-        memmove(touches, touches + n / 2, (size_t)(n -= n / 2) * sizeof *touches);
     n_touches = n;
+    if (n == TOUCHES) {
+        n_touches = n - n / 2;
+        memmove(touches, touches + n / 2, (size_t)n_touches * sizeof *touches);
+    }
 }
 
 /* The same stream's earlier touch of the same bytes is covered by this one. */

@@ -38,7 +38,8 @@ cat >config.json <<'END'
  "vocab_size": 1003, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 END
 gpt2="gpt2 --config config.json --batch 9 --context 128"
-same "$gpt2 --steps 6" 1e-5 --sample 2
+same "$gpt2 --steps 6" 1e-5 --sample 5
+grep -q '"event":"sample".*"passes":5,' cuda.json || fail "5 tokens: $(grep '"event":"sample"' cuda.json)"
 digest=$(summary params_digest cuda.json)
 TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $gpt2 --steps 6 --device cuda --json=cuda.json
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "gpt2 called: $(summary params_digest cuda.json), recorded $digest"
@@ -54,7 +55,8 @@ cat >llama.json <<'END'
  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}
 END
 llama="llama --config llama.json --batch 2 --context 16"
-same "$llama --steps 6" 1e-5 --sample 2
+same "$llama --steps 6" 1e-5 --sample 20 # in a full context 8 of 16 tokens begin anew
+grep -q '"event":"sample".*"passes":28,' cuda.json || fail "20 tokens: $(grep '"event":"sample"' cuda.json)"
 digest=$(summary params_digest cuda.json)
 expect 0 on_double "$TESSERA" train $llama --steps 6 --offload cpu --activations recompute --device cuda --json=cuda.json
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama offloaded: $(summary params_digest cuda.json), before $digest"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The decoders gpt, gpt2 and llama: which options they take, and who makes them. On the CPU it is decoder/, on a device
- * gpt.c. */
+/* The decoders gpt, gpt2 and llama: which options they take, and who makes them and their sequences. On the CPU it is
+ * decoder/, on a device gpt.c. */
 #include "decoder/decoder.h"
 #include "gpt.h"
 #include <tessera/tessera.h>
@@ -18,6 +18,20 @@ static void release(model *m) {
         decoder_release(m);
     else
         gpt_release(m);
+}
+
+/* ---- a sequence -------------------------------------------------------------------------------------- */
+tess_status model_sequence_begin(model *m, uint64_t *bytes) {
+    if (!m->is_decoder && !m->is_native)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s keeps no keys and values", m->t->name, m->o->t->name);
+    return on_host(m) ? decoder_sequence_begin(m, bytes) : gpt_sequence_begin(m, bytes);
+}
+
+void model_sequence_end(model *m) {
+    if (m->is_decoder)
+        decoder_sequence_end(m);
+    if (m->is_native)
+        gpt_sequence_end(m);
 }
 
 /* ---- gpt: over bytes --------------------------------------------------------------------------------- */

@@ -101,6 +101,7 @@ void gpt_release(model *m) {
     gpt *g = m->own;
     if (!g)
         return;
+    gpt_sequence_end(m);
     free(g->turns);
     free(g->layers);
     free(g);

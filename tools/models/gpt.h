@@ -12,6 +12,7 @@ typedef struct {
     int32_t index;
 } gpt_layer;
 
+typedef struct gpt_sequence gpt_sequence;
 typedef struct {
     decoder d; /* first: sizes and places of parameters */
     const ops_layer_table *t;
@@ -23,8 +24,9 @@ typedef struct {
     double eps;        /* of normalisations */
     double *turns;     /* Llama's, for each pair of a head's elements */
     gpt_layer *layers;
-    uint64_t pitch;     /* of a row of logits: whole vectors */
-    uint64_t head_rows; /* of a chunk of the head */
+    uint64_t pitch;         /* of a row of logits: whole vectors */
+    uint64_t head_rows;     /* of a chunk of the head */
+    gpt_sequence *sequence; /* null: none is being written */
 } gpt;
 
 static inline gpt *gpt_of(const model *m) {
@@ -46,10 +48,10 @@ static inline int gpt_has_dropout(const model *m, const tess_block_call *call) {
 }
 
 /* ---- products: with weights [outputs, inputs] ---------------------------------------------------- */
-static inline ops_factors gpt_linear_factors(const model *m, const void *x, const void *w, int64_t inputs,
+static inline ops_factors gpt_linear_factors(uint64_t rows, const void *x, const void *w, int64_t inputs,
                                              int64_t outputs, void *y) {
-    ops_factors f = { .rows = (int64_t)gpt_of(m)->rows.rows, .columns = outputs, .depth = inputs, .a = x, .b = w };
-    f.y = y, f.turn_b = 1;
+    ops_factors f = { .rows = (int64_t)rows, .columns = outputs, .depth = inputs, .a = x, .b = w, .y = y };
+    f.turn_b = 1;
     return f;
 }
 
@@ -57,10 +59,10 @@ static inline tess_status gpt_multiply(const model *m, const ops_factors *f, voi
     return gpt_of(m)->t->product(m->o, f, workspace);
 }
 
-static inline tess_status gpt_linear(const model *m, const void *x, const void *w, int64_t inputs, int64_t outputs,
-                                     void *y, int32_t add, int32_t wide, void *workspace) {
-    ops_factors f = gpt_linear_factors(m, x, w, inputs, outputs, y);
-    f.add = add, f.wide = wide;
+static inline tess_status gpt_linear(const model *m, uint64_t rows, const void *x, const void *w, int64_t inputs,
+                                     int64_t outputs, void *y, int32_t add, void *workspace) {
+    ops_factors f = gpt_linear_factors(rows, x, w, inputs, outputs, y);
+    f.add = add;
     return gpt_multiply(m, &f, workspace);
 }
 
@@ -102,4 +104,24 @@ uint64_t gpt_layer_backward_scratch(const gpt *); /* likewise */
 int64_t gpt_layer_feed_width(const decoder *);    /* of rows before the activation */
 tess_status gpt_layer_forward(void *layer, const tess_block_call *);
 tess_status gpt_layer_backward(void *layer, const tess_block_call *);
+
+/* ---- gpt_sequence.c: a pass over one position, where the batch has one ----------------------------- */
+tess_status gpt_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
+void gpt_sequence_end(model *);
+/** Whether this call computes one position of a sequence, and not a whole batch. */
+int gpt_one_position(const model *, const tess_block_call *);
+/** The rows that a forward computes. */
+ops_rows gpt_rows_of(const model *, const tess_block_call *);
+/** The position of the first of them. */
+uint64_t gpt_first_position(const model *, const tess_block_call *);
+/** The first block begins the pass, the last one ends it; nothing where it is one over a whole batch. TESS_E_INVALID:
+ * there is no position before this one. */
+tess_status gpt_sequence_enter(const model *, const tess_block_call *);
+void gpt_sequence_leave(const model *, const tess_block_call *);
+typedef struct { /* what attention takes */
+    ops_attention_shape shape;
+    void *all, *rows; /* queries, keys and values of all positions; of this call's */
+} gpt_view;
+/** qkv: those of a whole batch. */
+gpt_view gpt_view_of(const gpt_layer *, const tess_block_call *, void *qkv);
 #endif

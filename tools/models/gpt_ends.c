@@ -17,12 +17,13 @@ static tess_status call_check(const model *m, const tess_block_call *call) {
 }
 
 /* The tokens at positions shift … of each sample. */
-static tess_status ids_of(const model *m, const void *batch, int32_t shift, int32_t *out) {
-    const decoder *d = m->own;
-    uint64_t samples = (uint64_t)d->batch, time = (uint64_t)d->time;
-    if (d->bytes)
-        return m->o->t->ids(m->o, gpt_text((void *)(uintptr_t)batch) + shift, samples, time, time + 1, out);
-    return gpt_of(m)->t->tokens(m->o, lm_tokens((void *)(uintptr_t)batch) + shift, samples, time, time + 1, out);
+static tess_status ids_of(const model *m, const tess_block_call *call, int32_t shift, int32_t *out) {
+    ops_rows of = gpt_rows_of(m, call);
+    uint64_t samples = of.rows / of.time, time = of.time;
+    void *batch = (void *)(uintptr_t)call->batch;
+    if (gpt_of(m)->d.bytes)
+        return m->o->t->ids(m->o, gpt_text(batch) + shift, samples, time, time + 1, out);
+    return gpt_of(m)->t->tokens(m->o, lm_tokens(batch) + shift, samples, time, time + 1, out);
 }
 
 /* The table of positions, which Llama does not have. */
@@ -30,14 +31,20 @@ static int has_positions(const model *m) {
     return !gpt_of(m)->d.llama;
 }
 
+static const void *positions_of(const model *m, const tess_block_call *call) {
+    const decoder *d = m->own;
+    return has_positions(m) ? decoder_at(d, call->params[1], (int64_t)gpt_first_position(m, call) * d->width) : NULL;
+}
+
 static tess_status embed_forward(void *user, const tess_block_call *call) {
     model *m = user;
     int32_t *ids = call->scratch;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
+    ops_rows of = gpt_rows_of(m, call);
     OPS_TRY(call_check(m, call));
-    OPS_TRY(ids_of(m, call->batch, 0, ids));
-    return gpt_of(m)->t->embed(m->o, &gpt_of(m)->rows, ids, call->params[0], has_positions(m) ? call->params[1] : NULL,
-                               &drop, call->output);
+    OPS_TRY(gpt_sequence_enter(m, call));
+    OPS_TRY(ids_of(m, call, 0, ids));
+    return gpt_of(m)->t->embed(m->o, &of, ids, call->params[0], positions_of(m, call), &drop, call->output);
 }
 
 /* Kernels add to the table, and store the positions that a batch has. */
@@ -63,7 +70,7 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     if (!dtable && !dposition)
         return TESS_OK;
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
-    OPS_TRY(ids_of(m, call->batch, 0, ids));
+    OPS_TRY(ids_of(m, call, 0, ids));
     OPS_TRY(clear_grads(m, dtable, dposition));
     return g->t->embed_backward(m->o, &g->rows, ids, dy, dtable, dposition, !m->stores_grads, at);
 }
@@ -149,7 +156,7 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
 }
 
 static tess_status normalise(const head *h) {
-    ops_norm n = { .of = h->g->rows, .x = h->call->input, .w = h->call->params[0], .y = h->normal };
+    ops_norm n = { .of = gpt_rows_of(h->m, h->call), .x = h->call->input, .w = h->call->params[0], .y = h->normal };
     n.b = head_param(h->call, head_shift(h->m)), n.stats = h->stats;
     n.eps = h->g->eps, n.about_zero = h->g->d.llama;
     return h->g->t->norm(h->m->o, &n);
@@ -164,8 +171,8 @@ static void *factor_row(const head *h, char *x, uint64_t row) {
     return x + row * h->g->rows.width * h->g->d.elem;
 }
 
-static tess_status logits_of(const head *h, uint64_t first) {
-    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = h->g->d.vocabulary };
+static tess_status logits_of(const head *h, uint64_t first, uint64_t rows) {
+    ops_factors f = { .rows = (int64_t)rows, .columns = h->g->d.vocabulary };
     f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first),
     f.b = h->call->params[head_matrix(h->m)];
     f.y = h->logits, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = f.wide = 1;
@@ -199,21 +206,31 @@ static tess_status weight_gradient(const head *h, uint64_t first) {
 }
 
 /* ---- forward ----- */
+static tess_status copy_row(const head *h, uint64_t row) {
+    return h->m->o->t->copy(h->m->o, h->logits + row * h->g->pitch, lm_logits(h->call->output),
+                            (uint64_t)h->g->d.vocabulary * sizeof(float));
+}
+
 static tess_status copy_logits(const head *h, uint64_t first) {
     const model_batch *batch = model__batch(h->m, h->call);
     uint64_t row = batch->logits_row - first;
-    if (!batch->want_logits || batch->logits_row < first || row >= rows_from(h->g, first))
-        return TESS_OK;
-    return h->m->o->t->copy(h->m->o, h->logits + row * h->g->pitch, lm_logits(h->call->output),
-                            (uint64_t)h->g->d.vocabulary * sizeof(float));
+    int is_here = batch->want_logits && batch->logits_row >= first && row < rows_from(h->g, first);
+    return is_here ? copy_row(h, row) : TESS_OK;
 }
 
 static tess_status chunk_forward(const head *h, uint64_t first) {
     ops_row_loss l = loss_of(h, first);
     l.losses = h->losses, l.first = first;
-    OPS_TRY(logits_of(h, first));
+    OPS_TRY(logits_of(h, first, l.rows));
     OPS_TRY(copy_logits(h, first));
     return h->g->t->loss(h->m->o, &l);
+}
+
+static tess_status one_forward(const head *h) {
+    OPS_TRY(logits_of(h, 0, 1));
+    OPS_TRY(copy_row(h, 0));
+    gpt_sequence_leave(h->m, h->call);
+    return TESS_OK;
 }
 
 static tess_status head_forward(void *user, const tess_block_call *call) {
@@ -221,7 +238,9 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     head h = forward_head(m, call, call->scratch);
     OPS_TRY(normalise(&h));
     OPS_TRY(m->o->t->zero(m->o, call->output, m->desc.result_bytes));
-    OPS_TRY(ids_of(m, call->batch, 1, h.targets));
+    if (gpt_one_position(m, call))
+        return one_forward(&h);
+    OPS_TRY(ids_of(m, call, 1, h.targets));
     for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
         OPS_TRY(chunk_forward(&h, first));
     return h.g->t->loss_sum(m->o, h.losses, model__batch(m, call)->count, model__loss(call));
@@ -230,7 +249,7 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
 /* ---- backward ----- */
 static tess_status chunk_backward(const head *h, uint64_t first) {
     ops_row_loss l = loss_of(h, first);
-    OPS_TRY(logits_of(h, first));
+    OPS_TRY(logits_of(h, first, l.rows));
     OPS_TRY(h->g->t->loss_slopes(h->m->o, &l));
     OPS_TRY(input_gradient(h, first));
     return weight_gradient(h, first);
@@ -253,7 +272,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
         OPS_TRY(weight_gradient(&h, 0));
     } else {
         OPS_TRY(normalise(&h));
-        OPS_TRY(ids_of(m, call->batch, 1, h.targets));
+        OPS_TRY(ids_of(m, call, 1, h.targets));
         for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
             OPS_TRY(chunk_backward(&h, first));
         OPS_TRY(norm_backward(&h));

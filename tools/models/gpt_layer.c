@@ -96,10 +96,11 @@ static beside as_few(const decoder *d, const beside *b, const void *const *at, u
 static tess_status beside_forward(const gpt_layer *l, const tess_block_call *call, const beside *of, const void *x,
                                   void *y, const ops_factors *with, void *workspace) {
     const decoder *d = l->m->own;
+    uint64_t rows = gpt_rows_of(l->m, call).rows;
     beside b = as_few(d, of, call->params, d->elem);
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with,
-                    sizes = gpt_linear_factors(l->m, x, param(l, call, b.place[i]), d->width, b.width[i], NULL);
+                    sizes = gpt_linear_factors(rows, x, param(l, call, b.place[i]), d->width, b.width[i], NULL);
         f.rows = sizes.rows, f.columns = sizes.columns, f.depth = sizes.depth, f.a = sizes.a, f.b = sizes.b;
         f.turn_b = 1, f.y = decoder_at(d, y, at), f.y_pitch = b.all;
         OPS_TRY(gpt_multiply(l->m, &f, workspace));
@@ -133,18 +134,32 @@ static tess_status beside_weights(const gpt_layer *l, const tess_block_call *cal
 /* ---- forward ----------------------------------------------------------------------------------------- */
 static ops_norm norm_of(const gpt_layer *l, const tess_block_call *call, int w, int b) {
     const gpt *g = l->m->own;
-    ops_norm n = { .of = g->rows, .w = param(l, call, w), .b = param(l, call, b) };
+    ops_norm n = { .of = gpt_rows_of(l->m, call), .w = param(l, call, w), .b = param(l, call, b) };
     n.eps = g->eps, n.about_zero = g->d.llama;
     return n;
 }
 
 /* Queries and keys turn by their positions; `back`: their gradients. */
-static tess_status turn(const gpt_layer *l, void *qkv, int32_t back) {
+static tess_status turn(const gpt_layer *l, const tess_block_call *call, void *qkv, int32_t back) {
     const gpt *g = l->m->own;
     const decoder *d = &g->d;
-    ops_rotation r = { .of = { g->rows.rows, (uint64_t)d->qkv_width, g->rows.time }, .x = qkv };
-    r.heads = (int32_t)(d->heads + d->kv_heads), r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = g->turns;
+    ops_rotation r = { .of = gpt_rows_of(l->m, call), .x = qkv, .first = gpt_first_position(l->m, call) };
+    r.of.width = (uint64_t)d->qkv_width, r.heads = (int32_t)(d->heads + d->kv_heads);
+    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = g->turns;
     return d->llama ? g->t->rotate(l->m->o, &r) : TESS_OK;
+}
+
+/* From normalised rows to what attention makes of them, *attended. */
+static tess_status attend(const gpt_layer *l, const tess_block_call *call, const layer_saved *s, const void *normal,
+                          void *inner, const void **attended) {
+    const gpt *g = l->m->own;
+    beside qkv = queries_keys_values(&g->d);
+    gpt_view v = gpt_view_of(l, call, s->qkv);
+    ops_factors with = { .bias = param(l, call, DECODER_Q_B) };
+    OPS_TRY(beside_forward(l, call, &qkv, normal, v.rows, &with, inner));
+    OPS_TRY(turn(l, call, v.rows, 0));
+    *attended = decoder_at(&g->d, s->attended, (int64_t)gpt_first_position(l->m, call) * g->d.q_width);
+    return g->t->attention(l->m->o, &v.shape, v.all, s->attended, s->lse, inner);
 }
 
 /* From the input to s->middle, and its normalised rows to `normal`. */
@@ -152,16 +167,14 @@ static tess_status attention_forward(const gpt_layer *l, const tess_block_call *
                                      void *normal, void *inner) {
     const model *m = l->m;
     const gpt *g = m->own;
-    beside qkv = queries_keys_values(&g->d);
+    const void *attended;
     ops_dropout drop = layer_drop(l, call, 0);
     ops_norm n = norm_of(l, call, DECODER_NORM1_W, DECODER_NORM1_B);
     n.x = call->input, n.y = normal, n.stats = s->stats1;
     OPS_TRY(g->t->norm(m->o, &n));
-    ops_factors with = { .bias = param(l, call, DECODER_Q_B) };
-    OPS_TRY(beside_forward(l, call, &qkv, normal, s->qkv, &with, inner));
-    OPS_TRY(turn(l, s->qkv, 0));
-    OPS_TRY(g->t->attention(m->o, &g->attention, s->qkv, s->attended, s->lse, inner));
-    OPS_TRY(gpt_linear(m, s->attended, param(l, call, DECODER_O_W), g->d.q_width, g->d.width, normal, 0, 0, inner));
+    OPS_TRY(attend(l, call, s, normal, inner, &attended));
+    OPS_TRY(
+        gpt_linear(m, n.of.rows, attended, param(l, call, DECODER_O_W), g->d.q_width, g->d.width, normal, 0, inner));
     n = norm_of(l, call, DECODER_NORM2_W, DECODER_NORM2_B);
     n.x = call->input, n.add = normal, n.add_bias = param(l, call, DECODER_O_B), n.sum = s->middle;
     n.y = normal, n.stats = s->stats2, n.drop = &drop;
@@ -178,7 +191,8 @@ static tess_status rise(const gpt_layer *l, const tess_block_call *call, const l
     ops_factors with = { .bias = param(l, call, DECODER_UP_B), .gelu = !g->d.llama };
     with.before = call->saved && !g->d.llama ? s->feed : NULL;
     OPS_TRY(beside_forward(l, call, &up, normal, g->d.llama ? s->feed : active, &with, inner));
-    return g->d.llama ? g->t->swiglu(l->m->o, s->feed, active, g->rows.rows, (uint64_t)g->d.hidden) : TESS_OK;
+    uint64_t rows = gpt_rows_of(l->m, call).rows;
+    return g->d.llama ? g->t->swiglu(l->m->o, s->feed, active, rows, (uint64_t)g->d.hidden) : TESS_OK;
 }
 
 tess_status gpt_layer_forward(void *user, const tess_block_call *call) {
@@ -186,6 +200,7 @@ tess_status gpt_layer_forward(void *user, const tess_block_call *call) {
     const model *m = l->m;
     const gpt *g = m->own;
     int64_t c = g->d.width, h = g->d.hidden;
+    uint64_t rows = gpt_rows_of(m, call).rows;
     const void *down = param(l, call, DECODER_DOWN_W);
     char *at = call->scratch;
     layer_saved s = call->saved ? layer_saved_at(g, call->saved) : layer_transient_at(g, &at);
@@ -195,8 +210,8 @@ tess_status gpt_layer_forward(void *user, const tess_block_call *call) {
     OPS_TRY(attention_forward(l, call, &s, normal, at));
     OPS_TRY(rise(l, call, &s, normal, active, at));
     if (!gpt_has_dropout(m, call))
-        return gpt_linear(m, active, down, h, c, call->output, 1, 0, at);
-    OPS_TRY(gpt_linear(m, active, down, h, c, normal, 0, 0, at));
+        return gpt_linear(m, rows, active, down, h, c, call->output, 1, at);
+    OPS_TRY(gpt_linear(m, rows, active, down, h, c, normal, 0, at));
     return g->t->norm(m->o, &(ops_norm){ .of = g->rows,
                                          .x = s.middle,
                                          .add = normal,
@@ -283,7 +298,7 @@ static tess_status attention_backward(const gpt_layer *l, const tess_block_call 
                                 z->inner));
     OPS_TRY(gpt_input_gradient(m, z->dattention, param(l, call, DECODER_O_W), q, c, z->d2, z->inner));
     OPS_TRY(g->t->attention_backward(m->o, &g->attention, s->qkv, s->attended, s->lse, z->d2, z->wide, z->inner));
-    OPS_TRY(turn(l, z->wide, 1));
+    OPS_TRY(turn(l, call, z->wide, 1));
     OPS_TRY(beside_input(l, call, &qkv, z->wide, z->d2, z->inner));
     ops_norm_backward n = norm_backward_of(l, call, DECODER_NORM1_W, DECODER_NORM1_B);
     n.x = call->input, n.dy = z->d2, n.add = z->dmiddle, n.stats = s->stats1;

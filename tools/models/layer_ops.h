@@ -50,6 +50,7 @@ typedef struct { /* dx = add + the gradient of x; masked: dx as dropout lets it 
 typedef struct { /* in place: pair p of each of the heads that a row begins with turns by its position times turns[p] */
     ops_rows of; /* width: elements from row to row */
     void *x;
+    uint64_t first;             /* position of a sample's first row */
     int32_t heads, pairs, back; /* pairs: half of a head's elements, at most OPS_ROTATION_MOST; back: the other way */
     const double *turns;        /* in parts of a circle; read by the call */
 } ops_rotation;

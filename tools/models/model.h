@@ -122,7 +122,7 @@ tess_status model_fill(void *user, const tess_range *, void *data);
 
 /** Keeps keys and values of one sequence from pass to pass, so that a token costs one position: model_batch.position.
  * Positions follow one another; an earlier one may come again, and forgets those after it. The memory, *bytes, is
- * the model's own, beside the engine's plan. TESS_E_UNSUPPORTED for all but decoders on the CPU. */
+ * the model's own, beside the engine's plan. TESS_E_UNSUPPORTED for all but gpt, gpt2 and llama. */
 tess_status model_sequence_begin(model *, uint64_t *bytes);
 void model_sequence_end(model *);
 

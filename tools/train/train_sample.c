@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Text or tokens that a language model writes after training. One sequence, a position at a time, with its keys and
- * values kept; on operators that keep none, a pass over the whole batch for each. Every rank writes the same, as the
- * parameters are spread over all. */
+ * values kept. Every rank writes the same, as the parameters are spread over all. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -15,18 +14,18 @@ typedef struct {
     train_run *r;
     train_sample out;
     int64_t context, vocabulary;
-    int is_bytes, keeps; /* keeps: keys and values */
-    int32_t *window;     /* the last `n` tokens, at most `context` */
-    int64_t n, done;     /* done: of the window, those whose keys and values are kept */
-    float *sorted;       /* of top-k */
+    int is_bytes;
+    int32_t *window; /* the last `n` tokens, at most `context` */
+    int64_t n, done; /* done: of the window, those whose keys and values are kept */
+    float *sorted;   /* of top-k */
 } writer;
 
 /* ---- the next token ---------------------------------------------------------------------------------- */
-static void put_token(const writer *w, int64_t place, int32_t token) {
+static void put_token(const writer *w, int32_t token) {
     if (strcmp(w->r->s.model, "gpt") == 0)
-        gpt_text(w->r->batch)[place] = (uint8_t)token;
+        *gpt_text(w->r->batch) = (uint8_t)token;
     else
-        lm_tokens(w->r->batch)[place] = token;
+        *lm_tokens(w->r->batch) = token;
 }
 
 static tess_status pass(writer *w, const model_batch *head) {
@@ -38,30 +37,20 @@ static tess_status pass(writer *w, const model_batch *head) {
     return model_run(r->t, r->m, &run);
 }
 
-static tess_status whole_pass(writer *w) {
-    memset((char *)w->r->batch + sizeof(model_batch), 0, w->r->m->desc.input_bytes - sizeof(model_batch));
-    for (int64_t i = 0; i < w->n; i++)
-        put_token(w, i, w->window[i]);
-    return pass(w, &(model_batch){ .want_logits = 1, .logits_row = (uint32_t)(w->n - 1) });
-}
-
 /* Logits after the window into r->result. */
 static tess_status look(writer *w) {
     tess_status status = TESS_OK;
-    if (!w->keeps)
-        return whole_pass(w);
     for (; w->done < w->n && status == TESS_OK; w->done++) {
-        put_token(w, 0, w->window[w->done]);
+        put_token(w, w->window[w->done]);
         status = pass(w, &(model_batch){ .position = (uint32_t)w->done + 1 });
     }
     return status;
 }
 
-/* Positions are part of what a model has learned: in a full window the later half begins anew. Without keys and values
- * everything is read again anyway, and only the oldest token goes. */
+/* Positions are part of what a model has learned: in a full window the later half begins anew. */
 static void append(writer *w, int32_t token) {
     if (w->n == w->context) {
-        int64_t drop = w->keeps && w->context > 1 ? w->context / 2 : 1;
+        int64_t drop = w->context > 1 ? w->context / 2 : 1;
         memmove(w->window, w->window + drop, (size_t)(w->n - drop) * sizeof *w->window);
         w->n -= drop;
         w->done = 0;
@@ -184,10 +173,8 @@ tess_status train_sample_write(train_run *r) {
         return TESS_OK;
     double began = tool_seconds();
     tess_status status = obtain(&w);
-    if (status == TESS_OK && r->m->is_decoder) {
+    if (status == TESS_OK)
         status = model_sequence_begin(r->m, &w.out.bytes);
-        w.keeps = status == TESS_OK;
-    }
     status = tess_agree(r->t, status);
     if (status == TESS_OK)
         status = begin_window(&w);

@@ -11,7 +11,8 @@ static void define_rotation(float *x, const ops_rotation *n) {
     for (uint64_t r = 0; r < n->of.rows; r++)
         for (int32_t h = 0; h < n->heads; h++)
             for (int32_t p = 0; p < n->pairs; p++) {
-                double angle = 6.283185307179586 * n->turns[p] * (double)(r % n->of.time) * (n->back ? -1 : 1);
+                double angle =
+                    6.283185307179586 * n->turns[p] * (double)(n->first + r % n->of.time) * (n->back ? -1 : 1);
                 float *re = x + r * n->of.width + (uint64_t)(h * 2 * n->pairs + p), *im = re + n->pairs;
                 double a = *re, b = *im;
                 *re = (float)(a * cos(angle) - b * sin(angle));
@@ -20,13 +21,13 @@ static void define_rotation(float *x, const ops_rotation *n) {
 }
 
 /* The values at the end of a row belong to no head that turns. */
-static void rotate_on(int32_t heads, int32_t pairs, uint64_t time, int halves, int back) {
+static void rotate_on(int32_t heads, int32_t pairs, uint64_t time, uint64_t first, int halves, int back) {
     uint64_t width = (uint64_t)(heads * 2 * pairs + 8), rows = SAMPLES * time;
     double turns[256];
     tables t = open_tables(halves, 0);
     both x = factors(1, rows * width, halves);
     ops_rotation n = { .of = { rows, width, time }, .x = x.dev, .heads = heads, .pairs = pairs, .back = back };
-    n.turns = turns;
+    n.turns = turns, n.first = first;
     for (int32_t p = 0; p < pairs; p++)
         turns[p] = 0.37 / (1 + p * p);
     assert_int_equal(layer(&t)->rotate(t.d, &n), TESS_OK);
@@ -45,8 +46,9 @@ static void test_cuda_llama__positions_turn_their_heads(void **state) {
     (void)state;
     for (int halves = 0; halves < 2; halves++)
         for (int back = 0; back < 2; back++) {
-            rotate_on(1, 1, TIME, halves, back), rotate_on(5, 8, TIME, halves, back);
-            rotate_on(6, 5, TIME, halves, back), rotate_on(3, 32, 900, halves, back);
+            rotate_on(1, 1, TIME, 0, halves, back), rotate_on(5, 8, TIME, 0, halves, back);
+            rotate_on(6, 5, TIME, 0, halves, back), rotate_on(3, 32, 900, 0, halves, back);
+            rotate_on(6, 5, 1, 37, halves, back);
         }
     tables t = open_tables(0, 0);
     assert_int_equal(layer(&t)->rotate(t.d, &(ops_rotation){ .pairs = 257 }), TESS_E_UNSUPPORTED);

@@ -238,12 +238,68 @@ static void test_cuda_models__a_token_beyond_the_vocabulary_is_refused(void **st
     end(&r);
 }
 
+/* ---- a sequence -------------------------------------------------------------------------------------- */
+static uint64_t kept_bytes(const model_options *o) {
+    int32_t size = o->decoder.head_size ? o->decoder.head_size : o->width / o->heads;
+    int32_t kv_heads = o->decoder.kv_heads ? o->decoder.kv_heads : o->heads;
+    return (uint64_t)(o->layers * o->context * 2 * kv_heads * size) * (o->precision == TESS_BF16 ? 2 : 4);
+}
+
+static void near_logits(const float *got, const float *expected, int64_t n, double within) {
+    double largest = 0;
+    for (int64_t k = 0; k < n; k++)
+        largest = fmax(largest, fabs((double)expected[k]));
+    assert_true(largest > 0);
+    for (int64_t k = 0; k < n; k++)
+        assert_true(fabs((double)got[k] - expected[k]) <= within * largest);
+}
+
+/* A position at a time, with what is kept of those before, against a pass over the whole batch. */
+static void sequence_on(const char *name, model_options o, double within) {
+    run r = make(name, o, "cuda");
+    char *whole = batch_of(r.m), *one = calloc(1, ops_align(r.m->desc.input_bytes));
+    uint64_t bytes = 0, size = strcmp(name, "gpt") == 0 ? 1 : sizeof(int32_t);
+    model_batch *head = (model_batch *)(void *)whole, *step = (model_batch *)(void *)one;
+    int64_t vocabulary = r.m->desc.params[0].shape[0];
+    float *expected = calloc((size_t)vocabulary, sizeof *expected), *logits = lm_logits(r.result);
+    assert_true(one && expected);
+    assert_int_equal(model_sequence_begin(r.m, &bytes), TESS_OK);
+    assert_true(bytes >= kept_bytes(&r.m->options));
+    for (int32_t i = 0; i < o.context + 3; i++) { /* three come again, and forget those after them */
+        int32_t t = i < o.context ? i : i - o.context + 2;
+        head->want_logits = 1, head->logits_row = (uint32_t)t;
+        assert_int_equal(direct_run(r.d, TESS_PASS_EVAL, whole, 0, 0, r.result), TESS_OK);
+        memcpy(expected, logits, (size_t)vocabulary * sizeof *expected);
+        memcpy(one + sizeof *step, whole + sizeof *head + (uint64_t)t * size, size);
+        step->position = (uint32_t)t + 1;
+        assert_int_equal(direct_run(r.d, TESS_PASS_EVAL, one, 0, 0, r.result), TESS_OK);
+        near_logits(logits, expected, vocabulary, within);
+    }
+    step->position = 7; /* position 6 of a sequence of 5 */
+    assert_int_equal(direct_run(r.d, TESS_PASS_EVAL, one, 0, 0, r.result), TESS_E_INVALID);
+    model_sequence_end(r.m);
+    free(whole), free(one), free(expected);
+    end(&r);
+}
+
+static void test_cuda_models__a_position_at_a_time(void **state) {
+    model_options all[] = { small_gpt, small_gpt2, small_llama, stretched_llama };
+    const char *const names[] = { "gpt", "gpt2", "llama", "llama" };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        sequence_on(names[i], all[i], 1e-5);
+        all[i].precision = TESS_BF16;
+        sequence_on(names[i], all[i], 0.02);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_f32),
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
         cmocka_unit_test(test_cuda_models__same_bits_again),
         cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),
+        cmocka_unit_test(test_cuda_models__a_position_at_a_time),
     };
     const tess_cuda *cu;
     char why[240];

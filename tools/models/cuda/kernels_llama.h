@@ -6,10 +6,10 @@
 
 /* ---- rotary positions: the two halves of a head's elements are the parts of complex numbers --------- */
 enum { OPS_ROTATE_MOST = 256 /* pairs of a head */, OPS_ROTATE_HEADS = 4 /* of a thread */ };
-typedef struct { /* in place: row r is at position r mod time, and its pair p turns by that times turns[p] */
+typedef struct { /* in place: row r is at position first + r mod time, and its pair p turns by that times turns[p] */
     void *x;
-    uint64_t rows, time, pitch;  /* pitch: elements from row to row */
-    uint32_t heads, pairs, back; /* the heads that a row begins with; back: the other way */
+    uint64_t rows, time, first, pitch; /* pitch: elements from row to row */
+    uint32_t heads, pairs, back;       /* the heads that a row begins with; back: the other way */
     int32_t half;
     double turns[OPS_ROTATE_MOST]; /* parts of a circle */
 } ops_args_rotate;
@@ -37,7 +37,7 @@ OPS_BODY(rotate) {
         return;
     for (int k = 0; k < 8; k++) {
         double turns = (uint64_t)k < n ? a->turns[pair + (uint64_t)k] : 0;
-        ops_turned(turns * (double)ops_mod(r, a->time), &c[k], &s[k]);
+        ops_turned(turns * (double)(a->first + ops_mod(r, a->time)), &c[k], &s[k]);
         s[k] = a->back ? -s[k] : s[k];
     }
     for (uint64_t h = group * OPS_ROTATE_HEADS; h < (group + 1) * OPS_ROTATE_HEADS && h < a->heads; h++)

@@ -100,7 +100,8 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
 static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
     uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
     ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
-    a.heads = (uint32_t)n->heads, a.pairs = (uint32_t)n->pairs, a.back = (uint32_t)n->back, a.half = c->base.bf16;
+    a.first = n->first, a.heads = (uint32_t)n->heads, a.pairs = (uint32_t)n->pairs, a.back = (uint32_t)n->back;
+    a.half = c->base.bf16;
     memcpy(a.turns, n->turns, (size_t)n->pairs * sizeof *a.turns);
     return ops_cuda_launch(c, OPS_KERNEL_rotate, &a, ops_blocks_threads(n->of.rows * groups * ((a.pairs + 7) / 8)));
 }

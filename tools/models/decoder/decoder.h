@@ -106,6 +106,8 @@ tess_status decoder_token_check(const decoder *, int32_t token);
 /* ---- decoder_build.c: operators and blocks ----------------------------------------------------------- */
 tess_status decoder_build(model *);
 void decoder_release(model *);
+tess_status decoder_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
+void decoder_sequence_end(model *);
 
 /* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
 /** Bytes that a part saves, and those that backward makes again of one chunk. */

@@ -174,19 +174,15 @@ void decoder_release(model *m) {
 }
 
 /* ---- a sequence -------------------------------------------------------------------------------------- */
-tess_status model_sequence_begin(model *m, uint64_t *bytes) {
+tess_status decoder_sequence_begin(model *m, uint64_t *bytes) {
     decoder *d = m->own;
-    if (!m->is_decoder)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s keeps no keys and values", m->t->name, m->o->t->name);
     OPS_TRY(d->sequence ? TESS_OK : decoder_sequence_create(d, &d->sequence));
     *bytes = decoder_sequence_bytes(d->sequence);
     return TESS_OK;
 }
 
-void model_sequence_end(model *m) {
+void decoder_sequence_end(model *m) {
     decoder *d = m->own;
-    if (!m->is_decoder)
-        return;
     decoder_sequence_destroy(d->sequence);
     d->sequence = NULL;
 }
