@@ -35,15 +35,15 @@ static void abort_now(void *arg) {
     free(job);
 }
 
-/* NCCL ends what runs at once. Then it frees memory, which may wait for the work of other communicators that are yet to be
- * aborted, and it waits for the graphs that refer to the communicator. Who aborts must not wait for either. */
+/* NCCL ends what runs at once. Then it frees memory, which may wait for the work of other communicators that are yet to
+ * be aborted, and it waits for the graphs that refer to the communicator. Who aborts must not wait for either. */
 static void abort_apart(tess_comm *c, struct nccl_abort *a, ncclComm_t comm) {
     tess_error ignored = { .struct_size = sizeof ignored };
     struct abort_job *job = malloc(sizeof *job);
     if (job) {
         *job = (struct abort_job){ c, comm };
-        a->runs = kit_thread_start(&a->thread, c->settings->host, "nccl", "tess-nccl-abort", abort_now, job, &ignored) ==
-                  TESS_OK;
+        a->runs = kit_thread_start(&a->thread, c->settings->host, "nccl", "tess-nccl-abort", abort_now, job,
+                                   &ignored) == TESS_OK;
     }
     if (!a->runs) {
         free(job);

@@ -2,6 +2,7 @@
 /* The double of NCCL: as strict and as slow to notice as the real one. Ranks are processes. */
 #include "nccl_double.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -288,9 +289,18 @@ static void split_twice(int shares) {
     CHECK(ncclCommDestroy(parent) == ncclSuccess);
 }
 
+static void *abort_second(void *nothing) {
+    CHECK(ncclCommAbort(second) == ncclSuccess);
+    return nothing;
+}
+
+/* Beside each other, as each waits for the other's work. */
 static void end_both(CUstream other) {
+    pthread_t thread;
     CHECK(cuStreamDestroy(other) == CUDA_SUCCESS);
-    CHECK(ncclCommAbort(second) == ncclSuccess && ncclCommAbort(comm) == ncclSuccess);
+    CHECK(pthread_create(&thread, NULL, abort_second, NULL) == 0);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    CHECK(pthread_join(thread, NULL) == 0);
     leave(rank);
 }
 
