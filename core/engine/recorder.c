@@ -59,12 +59,13 @@ void tess__tracing_instr(tess *t, const tess__instr *in, tess__mark begin) {
 /* The observer waits for the request, and does nothing else: where it comes to is where the collective ends. */
 tess_status tess__tracing_posted(tess *t, const tess__instr *in, tess_request *request) {
     tess__timeline *line = &t->recorder.timeline;
+    tess_stream *observer = &line->observers[tess__timeline_of(line, in->op)];
     tess__timed *span;
     if (!line->trace || !t->streams.comm_waits)
         return TESS_OK;
     TRY(tess__timeline_begin(line, &t->device.compute, &span));
-    TRY(tess__comm_wait_on_stream(&t->comms, request, &line->observer));
-    return tess__timeline_stop(line, span, &line->observer, TESS__TRACK_COMM, in, NULL, t->step.steps_done);
+    TRY(tess__comm_wait_on_stream(&t->comms, request, observer));
+    return tess__timeline_stop(line, span, observer, TESS__TRACK_COMM, in, NULL, t->step.steps_done);
 }
 
 /* Collectives run one after another; the plugin does not say when, so one begins with its post or the end of the one

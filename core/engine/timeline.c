@@ -19,7 +19,13 @@ static tess_status make_events(tess__timeline *t) {
         TRY(tess__device_event(t->device, &t->timed[i].begin));
         TRY(tess__device_event(t->device, &t->timed[i].end));
     }
-    return tess__device_stream(t->device, TESS_STREAM_GATHER, &t->observer);
+    for (int i = 0; i < TESS__TIMELINES; i++)
+        TRY(tess__device_stream(t->device, TESS_STREAM_GATHER, &t->observers[i]));
+    return TESS_OK;
+}
+
+int tess__timeline_of(const tess__timeline *t, uint32_t op) {
+    return op == TESS__REPLICATE ? 2 : t->apart && op == TESS__REDUCE;
 }
 
 static tess_status set_base(tess__timeline *t) {
@@ -46,7 +52,8 @@ void tess__timeline_end(tess__timeline *t) {
     }
     if (t->device) {
         tess__device_event_end(t->device, t->base);
-        tess__device_stream_end(t->device, &t->observer);
+        for (int i = 0; i < TESS__TIMELINES; i++)
+            tess__device_stream_end(t->device, &t->observers[i]);
     }
     free(t->timed);
     *t = (tess__timeline){ .trace = NULL };
@@ -62,7 +69,7 @@ static int is_wait(const tess__timed *s) {
 static void give_span(tess__timeline *t, const tess__timed *s, int64_t begin_ns, int64_t end_ns) {
     const int64_t least_ns = 1000; /* a wait for what is there already is none */
     int collective = s->in.op == TESS__NORM_REDUCE || s->in.op == TESS__SHARE_BUFFERS;
-    int64_t *before_ns = &t->comm_end_ns[t->apart && s->in.op == TESS__REDUCE];
+    int64_t *before_ns = &t->comm_end_ns[tess__timeline_of(t, s->in.op)];
     if (s->track == TESS__TRACK_COMM) { /* one of a communicator runs after another */
         begin_ns = begin_ns > *before_ns ? begin_ns : *before_ns;
         end_ns = end_ns > begin_ns ? end_ns : begin_ns;

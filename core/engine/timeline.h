@@ -17,17 +17,23 @@ typedef struct { /* one span */
     uint64_t step;
 } tess__timed;
 
+enum { TESS__TIMELINES = 3 };
+
 typedef struct {
     const tess__device *device;
-    tess__trace *trace;              /* null: not recorded */
-    tess_stream observer;            /* where collectives end */
-    tess_event *base;                /* passed at base_ns of the host's clock */
-    int64_t base_ns, comm_end_ns[2]; /* of the collective read last; with `apart` the second is of reductions */
-    int apart;                       /* reductions have a communicator of their own */
-    tess__timed *timed;              /* a ring */
-    uint64_t oldest, next;           /* the first not read yet */
+    tess__trace *trace;                     /* null: not recorded */
+    tess_stream observers[TESS__TIMELINES]; /* where collectives end, by tess__timeline_of */
+    int64_t comm_end_ns[TESS__TIMELINES];   /* of the collective read last */
+    tess_event *base;                       /* passed at base_ns of the host's clock */
+    int64_t base_ns;
+    int apart;             /* reductions have a communicator of their own */
+    tess__timed *timed;    /* a ring */
+    uint64_t oldest, next; /* the first not read yet */
 } tess__timeline;
 
+/** Which communicator has a collective, as one runs behind another of the same: gathers, reductions, the replicas'
+ * sums. Below TESS__TIMELINES. */
+int tess__timeline_of(const tess__timeline *, uint32_t op);
 /** Whether the device can say when a point was passed. */
 int tess__timeline_can(const tess__device *);
 /** Makes the events; waits for the compute stream. */

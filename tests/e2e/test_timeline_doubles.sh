@@ -12,6 +12,9 @@ gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 2"
 
 delay=800 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --json=run.json
 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --offload cpu --activations offload --json=offload.json
+# A reduction of rank 1 waits, and a gather behind it passes.
+TESSERA_DOUBLE_OVERTAKE=ncclReduceScatter:2:60@1 expect 0 on_double "$TESSERA" train ${gpt/--layers 2/--layers 3} -n 2 \
+  --device cuda --json=apart.json
 cat >look.py <<'PY'
 import json, sys
 def spans(file):
@@ -42,6 +45,9 @@ for a, b in zip(compute, compute[1:]):
 # queues them in less than one.
 total = sum(s["seconds"] for s in compute)
 assert total > 4e-3, "blocks take no time: %s" % [s["seconds"] for s in compute]
+inside = [(g, r) for r in spans("apart.json") if r["op"] == "reduce_scatter" and r["lane"] == "communication"
+          for g in spans("apart.json") if g["op"] == "all_gather" and r["start"] <= g["start"] and end(g) < end(r)]
+assert inside, "no all_gather passes the reduction that waits"
 moved = {(s["lane"], s["op"]) for s in spans("offload.json") if s["lane"] in ("transfer_up", "transfer_down")}
 assert {l for l, o in moved} == {"transfer_up", "transfer_down"}, "no transfers in the timeline: %s" % moved
 PY
