@@ -30,6 +30,7 @@ OPTIONS = {  # of our side, where whole layers miss the goal for memory
     ("gpt-small", 2, "fp32", "recompute"): "--units half",
     ("gpt-small", 2, "bf16", "keep"): "--units half",
     ("gpt-small", 2, "bf16", "recompute"): "--units half --prefetch 0",
+    ("gpt-small", 4, "bf16", "recompute"): "--units half",
 }
 LLAMA = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=384, intermediate_size=1024, num_hidden_layers=6,
              num_attention_heads=6, num_key_value_heads=2, vocab_size=256, max_position_embeddings=256, rms_norm_eps=1e-5,
