@@ -12,9 +12,12 @@ gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 2"
 
 delay=800 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --json=run.json
 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --offload cpu --activations offload --json=offload.json
-# A reduction of rank 1 waits, and a gather behind it passes.
-TESSERA_DOUBLE_OVERTAKE=ncclReduceScatter:2:60@1 expect 0 on_double "$TESSERA" train ${gpt/--layers 2/--layers 3} -n 2 \
-  --device cuda --json=apart.json
+# Rank 0 writes the spans of its second step. A step has six reductions; the second one there, of the last layer, waits until the
+# gather behind it, of the first layer, has passed.
+TESSERA_DOUBLE_LOG=calls TESSERA_DOUBLE_OVERTAKE=ncclReduceScatter:8:60@0 expect 0 on_double "$TESSERA" train \
+  ${gpt/--layers 2/--layers 3} -n 2 --device cuda --json=apart.json
+grep -qx "0 ncclReduceScatter 12" calls || fail "a step has other reductions than six: $(grep Reduce calls)"
+grep -qx "0 reductions-overtaken 1" calls || fail "no gather passed the reduction that waits"
 cat >look.py <<'PY'
 import json, sys
 def spans(file):
@@ -37,7 +40,7 @@ for reduces in (0, 1):
 for w in waits:
     before = [g for g in gathers if g["unit"] == w["unit"] and g["start"] <= end(w)]
     assert before, "a wait without its all_gather: %s" % w
-    assert end(before[-1]) <= end(w) + 0.02, "%s ends after the wait for it, %s" % (before[-1], w)
+    assert end(before[-1]) <= end(w) + 0.2, "%s ends after the wait for it, %s" % (before[-1], w)
 compute = sorted((s for s in run if s["lane"] == "compute" and s["op"] in ("forward", "backward")), key=lambda s: s["start"])
 for a, b in zip(compute, compute[1:]):
     assert end(a) <= b["start"] + 1e-5, "blocks overlap: %s, %s" % (a, b)
@@ -45,9 +48,11 @@ for a, b in zip(compute, compute[1:]):
 # queues them in less than one.
 total = sum(s["seconds"] for s in compute)
 assert total > 4e-3, "blocks take no time: %s" % [s["seconds"] for s in compute]
-inside = [(g, r) for r in spans("apart.json") if r["op"] == "reduce_scatter" and r["lane"] == "communication"
-          for g in spans("apart.json") if g["op"] == "all_gather" and r["start"] <= g["start"] and end(g) < end(r)]
-assert inside, "no all_gather passes the reduction that waits"
+apart = [s for s in spans("apart.json") if s["lane"] == "communication"]
+held, = (s for s in apart if s["op"] == "reduce_scatter" and s["unit"] == "h.2")
+passed = [s for s in apart if s["op"] == "all_gather" and s["unit"] == "h.0"][-1]
+# Its end may be seen late on a loaded machine; its beginning comes before it passes.
+assert held["start"] <= passed["start"] < end(held), "%s does not pass %s" % (passed, held)
 moved = {(s["lane"], s["op"]) for s in spans("offload.json") if s["lane"] in ("transfer_up", "transfer_down")}
 assert {l for l, o in moved} == {"transfer_up", "transfer_down"}, "no transfers in the timeline: %s" % moved
 PY
