@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { STREAMS = 64, HISTORY = 128, KINDS = 16, TOUCHES = 1 << 13, TOLD = 20 };
+enum { STREAMS = 64, HISTORY = 256, KINDS = 16, TOUCHES = 1 << 13, TOLD = 20 };
 
 typedef struct {
     uint64_t passed[STREAMS]; /* by stream */
@@ -110,10 +110,27 @@ static void join_clock(clock_of *into, const double_clock *other, uint64_t seq) 
         into->passed[other->slot] = other->base + seq;
 }
 
-void double__clock_join(double_clock *into, const double_clock *other, uint64_t seq) {
-    if (!other || into == other)
+void double__clock_seen(const double_clock *other, uint64_t seq) {
+    if (other)
+        join_clock(&host, other, seq);
+}
+
+/* From work `seq` on. */
+static void note_moment(double_clock *c, uint64_t seq) {
+    moment *last = c->n ? &c->history[(c->n - 1) % HISTORY] : NULL;
+    if (last && memcmp(&last->clock, &c->now, sizeof c->now) == 0)
         return;
-    join_clock(into ? &into->now : &host, other, seq);
+    moment *m = last && last->seq == seq ? last : &c->history[c->n++ % HISTORY];
+    m->seq = seq;
+    m->clock = c->now;
+}
+
+/* Who waits for a point behind this learns of it, also when no work lies between. */
+void double__clock_join(double_clock *into, uint64_t at, const double_clock *other, uint64_t seq) {
+    if (!into || !other || into == other)
+        return;
+    join_clock(&into->now, other, seq);
+    note_moment(into, at);
 }
 
 /* ---- what work touches ---------------------------------------------------------------------------- */
@@ -189,13 +206,8 @@ void double__reads_words(double_access *a, const char *name, const void *args, s
 
 /* From here on the stream is behind what the host knows; who waits for this work learns as much. */
 static void begin_work(double_clock *c, uint64_t seq) {
-    moment *last = c->n ? &c->history[(c->n - 1) % HISTORY] : NULL;
     raise_to(&c->now, &host);
-    if (last && memcmp(&last->clock, &c->now, sizeof c->now) == 0)
-        return;
-    moment *m = &c->history[c->n++ % HISTORY];
-    m->seq = seq;
-    m->clock = c->now;
+    note_moment(c, seq);
 }
 
 void double__clock_work(double_clock *c, uint64_t seq, double_work_fn run, const void *data) {

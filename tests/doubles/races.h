@@ -20,8 +20,10 @@ void double__reads_words(double_access *, const char *name, const void *args, si
 
 double_clock *double__clock_new(void);
 void double__clock_end(double_clock *, uint64_t queued);
-/** What follows in `into` (null: what the host gives to any stream from here on) comes behind work `seq` of `other`. */
-void double__clock_join(double_clock *into, const double_clock *other, uint64_t seq);
+/** What the host gives to any stream from here on comes behind work `seq` of `other`. */
+void double__clock_seen(const double_clock *other, uint64_t seq);
+/** So does what follows work `at` of `into`, and whoever waits for that. */
+void double__clock_join(double_clock *into, uint64_t at, const double_clock *other, uint64_t seq);
 /** Work `seq`, the next of this stream. */
 void double__clock_work(double_clock *, uint64_t seq, double_work_fn, const void *data);
 

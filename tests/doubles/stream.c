@@ -96,7 +96,7 @@ static void enqueue(double_stream *s, work *w) {
 static void enqueue_wait(double_stream *s, double_stream *other, uint64_t seq) {
     if (other == s)
         return;
-    double__clock_join(s->clock, other->clock, seq);
+    double__clock_join(s->clock, s->queued + (other->done < seq), other->clock, seq);
     if (other->done >= seq)
         return;
     work *w = new_work();
@@ -276,7 +276,7 @@ static void wait_for(double_stream *s, uint64_t seq) { /* with the lock */
     s->users++;
     while (s->done < seq)
         pthread_cond_wait(&progress, &lock);
-    double__clock_join(NULL, s->clock, seq);
+    double__clock_seen(s->clock, seq);
     unuse_stream(s);
 }
 
@@ -291,7 +291,7 @@ int double__idle(double_stream *s) {
     pthread_mutex_lock(&lock);
     int idle = s->done == s->queued;
     if (idle)
-        double__clock_join(NULL, s->clock, s->queued);
+        double__clock_seen(s->clock, s->queued);
     pthread_mutex_unlock(&lock);
     return idle;
 }
@@ -307,7 +307,7 @@ int double__stream_has_passed(double_stream *s, uint64_t seq) {
     pthread_mutex_lock(&lock);
     int passed = s->done >= seq;
     if (passed)
-        double__clock_join(NULL, s->clock, seq);
+        double__clock_seen(s->clock, seq);
     pthread_mutex_unlock(&lock);
     return passed;
 }
@@ -339,7 +339,7 @@ void double__finish_device(int device) {
             }
         for (double_stream *s = streams; s && !again; s = s->next)
             if (s->device == device)
-                double__clock_join(NULL, s->clock, s->queued);
+                double__clock_seen(s->clock, s->queued);
     }
     pthread_mutex_unlock(&lock);
 }
@@ -449,7 +449,7 @@ int double__event_passed(double_event *e) {
     pthread_mutex_lock(&lock);
     int passed = !e->stream || e->stream->done >= e->seq;
     if (passed && e->stream)
-        double__clock_join(NULL, e->stream->clock, e->seq);
+        double__clock_seen(e->stream->clock, e->seq);
     pthread_mutex_unlock(&lock);
     return passed;
 }

@@ -116,6 +116,34 @@ static void launch_branches(int ordered) {
 static void branches_of_a_graph(void) {
     launch_branches(0);
 }
+/* Through a branch that does nothing itself, before or behind the work. */
+static void launch_branches_by_way_of(int ordered) {
+    CUgraph graph;
+    CUgraphExec exec;
+    CUstream c;
+    must(cuStreamCreate(&c, CU_STREAM_NON_BLOCKING));
+    must(cuStreamBeginCapture(c, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    order(c, a);
+    if (ordered)
+        write_x(a);
+    order(a, c);
+    order(c, b);
+    if (!ordered)
+        write_x(a);
+    read_x(b);
+    order(a, c);
+    order(b, c);
+    must(cuStreamEndCapture(c, &graph));
+    must(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    must(cuGraphLaunch(exec, c));
+    must(cuStreamSynchronize(c));
+    must(cuGraphExecDestroy(exec));
+    must(cuGraphDestroy(graph));
+    must(cuStreamDestroy(c));
+}
+static void written_behind_an_empty_branch(void) {
+    launch_branches_by_way_of(0);
+}
 
 /* ---- not told ------------------------------------------------------------------------------------- */
 
@@ -165,6 +193,9 @@ static void both_read(void) {
 static void ordered_branches_of_a_graph(void) {
     launch_branches(1);
 }
+static void empty_branch_between(void) {
+    launch_branches_by_way_of(1);
+}
 
 /* ---- each in a process of its own ----------------------------------------------------------------- */
 
@@ -189,9 +220,13 @@ static int run(void (*what)(void)) {
 }
 
 static void test_races__unordered_work_is_told(void **state) {
-    void (*const cases[])(void) = { nothing_between,           event_comes_too_early,
-                                    wait_comes_too_late,       written_again_before_it_was_read,
-                                    host_asked_another_stream, branches_of_a_graph };
+    void (*const cases[])(void) = { nothing_between,
+                                    event_comes_too_early,
+                                    wait_comes_too_late,
+                                    written_again_before_it_was_read,
+                                    host_asked_another_stream,
+                                    branches_of_a_graph,
+                                    written_behind_an_empty_branch };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (run(cases[i]) != TOLD)
@@ -199,8 +234,8 @@ static void test_races__unordered_work_is_told(void **state) {
 }
 
 static void test_races__ordered_work_is_not_told(void **state) {
-    void (*const cases[])(void) = { event_between, host_between, third_stream_between,       null_stream_between,
-                                    other_bytes,   both_read,    ordered_branches_of_a_graph };
+    void (*const cases[])(void) = { event_between, host_between, third_stream_between,        null_stream_between,
+                                    other_bytes,   both_read,    ordered_branches_of_a_graph, empty_branch_between };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (run(cases[i]) != 0)
