@@ -30,6 +30,7 @@ typedef struct nccl_group {
     struct ncclComm *comm;
     double_stream *stream;
     uint64_t turn, number; /* number: among all of this process */
+    int begun;             /* its turn has come */
     int n;
     nccl_call calls[NCCL_CALLS];
 } nccl_group;
@@ -88,7 +89,7 @@ int nccl__run_calls(ncclComm *, const nccl_call *, int n);
 
 void nccl__line_up(nccl_group *); /* takes a turn */
 void nccl__await_turn(const nccl_group *);
-void nccl__hold_up(const nccl_group *); /* TESSERA_DOUBLE_OVERTAKE */
+void nccl__hold_up(nccl_group *); /* TESSERA_DOUBLE_OVERTAKE, …_END */
 void nccl__end_turn(const nccl_group *);
 
 /* ---- nccl_comm.c -------------------------------------------------------------------------------- */

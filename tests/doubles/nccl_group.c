@@ -31,7 +31,7 @@ static nccl_group *new_group(void) {
     spare = g->next;
     pthread_mutex_unlock(&lock);
     g->next = NULL;
-    g->n = 0;
+    g->n = g->begun = 0;
     return g;
 }
 

@@ -4,11 +4,12 @@
  * shares its parent's resources shares the parent's line too. */
 #include "nccl_double.h"
 
-#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
@@ -39,6 +40,26 @@ static uint64_t launches_before(const ncclComm *c) { /* with the lock */
     }
     fprintf(stderr, "doubles: NCCL: more than %d groups of ranks\n", SETS);
     abort();
+}
+
+/* ---- what goes on ------------------------------------------------------------------------------- */
+
+enum { NOTHING, GATHER, REDUCTION, REPLICAS, KINDS };
+static const char *const kinds[KINDS] = { "", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce" };
+static int64_t under_way[KINDS];
+
+/* Of 16 or 32 bits; all else is what ranks say to each other beside them. */
+static int kind_of(const nccl_group *g) {
+    static const int of[] = { [NCCL_ALL_GATHER] = GATHER,
+                              [NCCL_REDUCE_SCATTER] = REDUCTION,
+                              [NCCL_ALL_REDUCE] = REPLICAS,
+                              [NCCL_RECV] = NOTHING };
+    for (int i = 0; i < g->n; i++) {
+        uint64_t bytes = nccl__dtype_bytes(g->calls[i].dtype);
+        if ((bytes == 2 || bytes == 4) && of[g->calls[i].what])
+            return of[g->calls[i].what];
+    }
+    return NOTHING;
 }
 
 /* ---- one line for a communicator, and for those that share its resources ------------------------- */
@@ -84,37 +105,56 @@ void nccl__end_turn(const nccl_group *g) {
     pthread_mutex_unlock(&line->lock);
     pthread_mutex_lock(&lock);
     latest_done = g->number > latest_done ? g->number : latest_done;
+    under_way[kind_of(g)] -= g->begun;
     pthread_cond_broadcast(&ended);
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- a reduction that is overtaken --------------------------------------------------------------- */
-
-static int reduces(const nccl_group *g) {
-    for (int i = 0; i < g->n; i++)
-        if (g->calls[i].what == NCCL_REDUCE_SCATTER)
-            return 1;
-    return 0;
-}
+/* ---- a reduction that is overtaken, and a process that ends in the middle -------------------------- */
 
 static int is_overtaken(const nccl_group *g, int seconds) { /* with the lock */
-    struct timespec late;
-    clock_gettime(CLOCK_REALTIME, &late);
-    late.tv_sec += seconds;
-    while (latest_done < g->number)
-        if (pthread_cond_timedwait(&ended, &lock, &late) == ETIMEDOUT)
+    enum { A_SECOND = 1000000000, SLICE = 50000000 };
+    for (int64_t waited = 0; latest_done < g->number; waited += SLICE) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += (until.tv_nsec + SLICE) / A_SECOND;
+        until.tv_nsec = (until.tv_nsec + SLICE) % A_SECOND;
+        if (waited / A_SECOND >= seconds || nccl__is_aborted(g->comm))
             return 0;
+        pthread_cond_timedwait(&ended, &lock, &until);
+    }
     return 1;
 }
 
-void nccl__hold_up(const nccl_group *g) {
-    static uint64_t reductions;
-    if (!reduces(g))
+/* Where a file says whether it still is to happen, the process that takes a dead rank's place goes on. */
+static int may_end_now(void) {
+    const char *once = double__variable("END_FILE");
+    return !once || unlink(once) == 0;
+}
+
+/* The process gets the signal in the middle of it. */
+static void end_process(const nccl_group *g, uint64_t number, int signal, int overtaken) { /* with the lock */
+    fprintf(stderr, "doubles: signal %d in %s %llu%s%s; under way: %lld gathers, %lld reductions, %lld of replicas\n",
+            signal, kinds[kind_of(g)], (unsigned long long)number, g->calls->recorded ? ", recorded" : "",
+            overtaken ? ", overtaken" : "", (long long)under_way[GATHER], (long long)under_way[REDUCTION],
+            (long long)under_way[REPLICAS]);
+    kill(getpid(), signal);
+}
+
+void nccl__hold_up(nccl_group *g) {
+    static uint64_t begun[KINDS];
+    int kind = kind_of(g);
+    if (kind == NOTHING)
         return;
     pthread_mutex_lock(&lock);
-    int seconds = double__asked("OVERTAKE", "ncclReduceScatter", ++reductions);
+    uint64_t number = ++begun[kind];
+    under_way[kind] += g->begun = 1;
+    int seconds = double__asked("OVERTAKE", kinds[kind], number);
     int overtaken = seconds > 0 && is_overtaken(g, seconds);
+    int signal = double__asked("END", kinds[kind], number);
+    if (signal > 0 && may_end_now())
+        end_process(g, number, signal, overtaken);
     pthread_mutex_unlock(&lock);
-    if (overtaken)
+    if (overtaken && kind == REDUCTION)
         double__fails("reductions-overtaken"); /* counts them */
 }

@@ -199,10 +199,13 @@ void train_watch_close(train_run *);
 /** Around each step; at the one that is written down, they watch it and then write units and ledger points. */
 tess_status train_ledger_begin(train_run *);
 tess_status train_ledger_end(train_run *);
+int train_ledger_comes(const train_run *); /* that step is still to be done, here */
 void train_ledger_drop(train_run *);
 
 /* ---- train_spans.c: nothing without --json and on ranks other than 0 ----------------------------- */
-tess_status train_spans_start(train_run *); /* [C] */
+tess_status train_spans_start(train_run *); /* [C] unless this process takes a lost rank's place */
+/** [C] At the start and after a recovery: whether one of the ranks has steps to watch. */
+tess_status train_spans_agree(train_run *);
 /** The next step is one that is watched: several ranks then call it, all alike, since a recorded one shows nothing. */
 int train_spans_need_calls(const train_run *);
 tess_status train_spans_step(train_run *, const train_step_record *);

@@ -25,8 +25,16 @@ static uint32_t what(const train_run *r) {
     return r->s.clip > 0 ? TESS_LEDGER_STEP_CLIPPED : TESS_LEDGER_STEP;
 }
 
+static uint64_t steps_before(const train_run *r) {
+    return r->first_step + (r->task.steps > r->first_step + 1);
+}
+
+int train_ledger_comes(const train_run *r) {
+    return train_output_json(r) && r->steps_done <= steps_before(r);
+}
+
 tess_status train_ledger_begin(train_run *r) {
-    if (!train_output_json(r) || r->steps_done != r->first_step + (r->task.steps > r->first_step + 1))
+    if (!train_output_json(r) || r->steps_done != steps_before(r))
         return TESS_OK;
     tess_status status = tess_ledger_plan(r->t, what(r), count, r);
     if (status != TESS_OK)
@@ -63,4 +71,5 @@ tess_status train_ledger_end(train_run *r) {
 void train_ledger_drop(train_run *r) {
     free(r->ledger.points);
     r->ledger.points = NULL;
+    r->ledger.n = r->ledger.room = 0;
 }

@@ -189,8 +189,11 @@ static tess_status run(train_run *r) {
         status = train_recover(r);
     if (status == TESS_OK)
         status = train_to_end(r);
-    while (status == TESS_E_LOST && (status = train_recover(r)) == TESS_OK)
-        status = train_to_end(r);
+    while (status == TESS_E_LOST) {
+        status = train_recover(r);
+        if (status == TESS_OK)
+            status = train_to_end(r);
+    }
     if (status != TESS_OK || r->interrupted)
         return status;
     if (r->rank == 0)

@@ -56,9 +56,10 @@ tess_status train_recover(train_run *r) {
         r->first_step = got.step;
     if (tess_ranks(r->t) != r->ranks)
         TRY(take_place(r));
-    r->joins = r->watched = 0;
+    r->joins = 0;
     r->steps_done = r->group_step = got.step;
     train_lives_recovered(r);
     train_output_recovery(r, &got);
-    return tess_ledger_hook(r->t, NULL, NULL);
+    TRY(tess_ledger_hook(r->t, NULL, NULL));
+    return train_spans_agree(r); /* TESS_E_LOST when another one is lost meanwhile */
 }

@@ -16,10 +16,14 @@ struct train_spans {
     int has_blocks; /* the medians of blocks are written */
 };
 
-/* Command lines may differ. Who joins later does not ask, and is not asked. */
-static tess_status agree_to_watch(train_run *r) {
-    int64_t any = train_output_json(r);
-    if (!r->is_late || r->ranks == 1 || r->joins)
+/* Command lines may differ, and who takes the first rank's place begins anew. */
+static int has_to_watch(const train_run *r) {
+    return train_output_json(r) && (!r->spans || r->spans->n < WATCHED || train_ledger_comes(r));
+}
+
+tess_status train_spans_agree(train_run *r) {
+    int64_t any = has_to_watch(r);
+    if (!r->is_late || r->ranks == 1)
         return TESS_OK;
     tess_status status = tess_all_reduce(r->t, &any, 1, TESS_I64, TESS_MAX);
     r->watched = status == TESS_OK && any;
@@ -44,7 +48,7 @@ static tess_status start_watching(train_run *r) {
 
 /* Only rank 0 is looked at, so that the others pay nothing. */
 tess_status train_spans_start(train_run *r) {
-    tess_status status = agree_to_watch(r);
+    tess_status status = r->joins ? TESS_OK : train_spans_agree(r); /* the others are past this */
     return status == TESS_OK && train_output_json(r) ? start_watching(r) : status;
 }
 
