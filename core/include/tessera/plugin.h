@@ -237,7 +237,8 @@ enum { /* tess_comm_caps.caps */
     TESS_COMM_RECORDS = 128,
     /* Since 1.6, with TESS_COMM_SPLIT: two communicators of the same ranks work beside each other, where what one has been
      * given waits for nothing that the other has. The engine then splits one off for reductions, so that a gather does not
-     * wait for the reduction before it. Every rank gives both their work in the same order, from one thread. */
+     * wait for the reduction before it. Every rank gives both their work in the same order, from one thread. A backend on a
+     * device may rely on that; in the host's memory a rank may come to one of them later. Abort ends one of them only. */
     TESS_COMM_APART = 256
 };
 typedef struct {

@@ -37,11 +37,13 @@ struct tess_comm {
     unsigned posted, at; /* collectives so far; the one under way */
     tess_request *first;
     atomic_int aborted;
+    int splits;
+    tess_comm *parent; /* of which it was split off */
 };
 struct tess_request {
     tess_comm *comm;
     tess_collective c;
-    unsigned seq;
+    unsigned seq, turn;
     tess_status status;
     tess_request *next;
 };
@@ -169,10 +171,16 @@ static int all_at_least(tess_comm *x, int done, unsigned value) {
     return 1;
 }
 
+static unsigned turns, turns_over; /* of all communicators of this process */
+
 /* Moves the oldest request on as far as it goes. */
 static void move_on(tess_comm *x) {
     for (tess_request *q = x->first; q; q = x->first) {
         const tess_collective *c = &q->c;
+#ifdef FAULT_APART_TAKES_TURNS
+        if (q->turn != turns_over)
+            return;
+#endif
 #ifndef FAULT_IGNORES_ABORT
         if (q->status == TESS_PENDING && atomic_load(&x->aborted))
             q->status = atomic_load(&x->aborted);
@@ -193,6 +201,7 @@ static void move_on(tess_comm *x) {
             q->status = TESS_OK;
         }
         x->first = q->next;
+        turns_over++;
     }
 }
 
@@ -214,7 +223,11 @@ enum {
 };
 
 static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
-    tess_comm_caps caps = { .caps = TESS_COMM_ABORT | TESS_COMM_TREE_ORDER,
+    tess_comm_caps caps = { .caps = TESS_COMM_ABORT | TESS_COMM_TREE_ORDER | TESS_COMM_APART
+#ifndef FAULT_APART_WITHOUT_SPLIT
+                                    | TESS_COMM_SPLIT
+#endif
+                            ,
                             .op_mask = OPS,
                             .redop_mask = 1u << TESS_SUM | 1u << TESS_MIN | 1u << TESS_MAX,
                             .dtype_mask = DTYPES,
@@ -345,6 +358,9 @@ static tess_status init(void *ctx, const tess_comm_config *cfg, tess_comm **out,
     return s;
 }
 
+static const void *registered;
+static const tess_comm *registered_with;
+
 static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess_request **out, tess_error *e) {
     uint64_t per = c->count;
     tess_status why = atomic_load(&x->aborted);
@@ -362,6 +378,10 @@ static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess
     if (reduces && (c->redop < TESS_SUM || c->redop > TESS_MAX))
         return failed(e, TESS_E_UNSUPPORTED, "comm faulty does not offer reduction %u", c->redop);
     const char *send = c->send, *recv = c->recv;
+#ifdef FAULT_APART_REGISTERS_ONE
+    if (c->recv_reg && c->recv_reg == registered && registered_with != x)
+        return failed(e, TESS_E_INVALID, "comm faulty: that memory is registered with another");
+#endif
     if (per && (!send || !recv))
         return failed(e, TESS_E_INVALID, "comm faulty: no buffer");
     if (per > AREA || sent_bytes(x, c) > AREA)
@@ -382,7 +402,7 @@ static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess
     tess_request *q = calloc(1, sizeof *q), **end = &x->first;
     if (!q)
         return failed(e, TESS_E_NOMEM, "comm faulty: no memory");
-    *q = (tess_request){ .comm = x, .c = *c, .seq = x->posted++, .status = TESS_PENDING };
+    *q = (tess_request){ .comm = x, .c = *c, .seq = x->posted++, .turn = turns++, .status = TESS_PENDING };
     while (*end)
         end = &(*end)->next;
     *end = q;
@@ -454,6 +474,10 @@ static void destroy(tess_comm *x) {
 
 static tess_status abort_comm(tess_comm *x, tess_status why) {
     int none = 0;
+#ifdef FAULT_APART_ABORTS_BOTH
+    if (x->parent)
+        abort_comm(x->parent, why);
+#endif
     atomic_compare_exchange_strong(&x->aborted, &none, why < 0 ? why : TESS_E_ABORTED);
     return TESS_OK;
 }
@@ -461,6 +485,33 @@ static tess_status abort_comm(tess_comm *x, tess_status why) {
 static tess_status health(tess_comm *x, tess_error *e) {
     tess_status why = atomic_load(&x->aborted);
     return why < 0 ? failed(e, why, "comm faulty was aborted") : TESS_OK;
+}
+
+/* Each rank says what it wants, and the first of a color has the board. */
+static tess_status split(tess_comm *x, int32_t color, int32_t key, const tess_comm_config *cfg, tess_comm **out,
+                         tess_error *e) {
+    int32_t mine[2] = { color, key }, all[RANKS][2];
+    tess_collective c = { .struct_size = sizeof c, .op = TESS_ALL_GATHER, .send = mine, .recv = all, .count = 2 };
+    c.send_dtype = c.recv_dtype = TESS_I32;
+    c.send_mem = c.recv_mem = TESS_MEM_HOST;
+    tess_request *q;
+    tess_status s = post(x, &c, 1, &q, e);
+    if (s == TESS_OK && (s = wait(q, cfg->timeout_ns, e)) != TESS_E_TIMEOUT)
+        request_free(q);
+    if (s < 0)
+        return s;
+    char group[160];
+    tess_comm_config own = { .struct_size = sizeof own, .group = group, .timeout_ns = cfg->timeout_ns };
+    snprintf(group, sizeof group, "%.100s.%d.%d", cfg->group, x->splits++, (int)color);
+    for (int r = 0; r < x->n; r++) {
+        own.nranks += all[r][0] == color;
+        own.rank += all[r][0] == color && (all[r][1] < key || (all[r][1] == key && r < x->rank));
+    }
+    *out = NULL;
+    s = color < 0 ? TESS_OK : init((void *)x->host, &own, out, e);
+    if (*out)
+        (*out)->parent = x;
+    return s;
 }
 
 /* It moves on in test and wait. */
@@ -472,16 +523,20 @@ static tess_status progress(tess_comm *x) {
     return TESS_PENDING;
 }
 
-/* Every second buffer is registered; what was is given back. */
+/* Two of three buffers are registered; what was is given back. */
 static tess_status mem_register(tess_comm *x, tess_buffer *buffer, tess_error *e) {
     static int calls;
     (void)x;
 #ifdef FAULT_REGISTER_WRITES_ON_FAILURE
     buffer->reg = buffer->ptr;
 #endif
-    if (calls++ % 2)
+#ifdef FAULT_APART_REGISTERS_ONE
+    calls = 0;
+#endif
+    if (calls++ % 3 == 2)
         return failed(e, TESS_E_UNSUPPORTED, "comm faulty: not this one");
-    buffer->reg = buffer->ptr;
+    registered = buffer->reg = buffer->ptr;
+    registered_with = x;
     return TESS_OK;
 }
 
@@ -497,6 +552,9 @@ static const tess_comm_ops ops = {
     .query = query,
     .need = need,
     .init = init,
+#ifndef FAULT_APART_WITHOUT_SPLIT
+    .split = split,
+#endif
     .finalize = finalize,
     .destroy = destroy,
     .abort = abort_comm,

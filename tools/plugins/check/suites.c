@@ -9,6 +9,7 @@ const check_suite check_suites[] = {
     { "comm", TESS_KIND_COMM, 0, check_cases_comm_values },
     { "comm", TESS_KIND_COMM, 0, check_cases_comm_faults },
     { "comm", TESS_KIND_COMM, 0, check_cases_comm_staged },
+    { "comm", TESS_KIND_COMM, 0, check_cases_comm_apart },
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_memory },
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_kernels },
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_graphs },
