@@ -86,6 +86,7 @@ struct tess_comm {
 
     pthread_mutex_t lock;     /* guards what follows; held while NCCL or the driver queue something */
     ncclComm_t setup;         /* does not block: others are split from it. Null: `comm` serves for that too */
+    ncclComm_t newborn;       /* split from `setup`: a thread of NCCL's stores it, also after this rank gave up */
     _Atomic(ncclComm_t) comm; /* blocks; null once aborted or destroyed */
     struct nccl_chunk *chunks;
     tess_request *free, *head, *tail;
@@ -124,7 +125,7 @@ tess_status nccl_dissolve(tess_comm *, int64_t late_ns, tess_error *);
 
 /* ---- failure.c, any thread ----------------------------------------------------------------------- */
 
-/* After nccl_watcher_stop: no abort is under way any more. */
+/* After nccl_watcher_stop, in the GPU's context: no abort is under way any more, and what a split left is aborted. */
 void nccl_abort_join(tess_comm *);
 
 /* The first failure, TESS_OK while all is well. */

@@ -60,6 +60,9 @@ static void join(struct nccl_abort *a) {
 void nccl_abort_join(tess_comm *c) {
     join(&c->worker_abort);
     join(&c->setup_abort);
+    if (c->newborn) /* of a split that nobody waited for: the abort of its parent has ended the thread that made it */
+        c->gpu.lib->ncclCommAbort(c->newborn);
+    c->newborn = NULL;
 }
 
 /* Ends NCCL's work in the stream, and a call that blocks. */

@@ -49,19 +49,23 @@ static ncclConfig_t config_of(const tess_comm *c, int blocks) {
 /* Splits a parent that does not block: both are in progress until it is done. What NCCL shares is the parent's choice
  * (splitShare): channels and the proxy, and also the one stream in which all who share take turns. The first one shares
  * with none, so that groups work beside each other. A child shares with the one that works, which is split from it. */
-static tess_status split_off(tess_comm *c, ncclComm_t parent, int color, int key, int blocks, int64_t late_ns,
-                             ncclComm_t *out, tess_error *f) {
+static tess_status split_off(tess_comm *c, int color, int key, int blocks, int64_t late_ns, ncclComm_t *out,
+                             tess_error *f) {
     ncclConfig_t config = config_of(c, blocks);
     config.splitShare = !blocks;
-    ncclResult_t r = c->gpu.lib->ncclCommSplit(parent, color, key, out, &config);
-    tess_status s = await_result(c, parent, r, late_ns, "ncclCommSplit", f);
-    return s || !*out ? s : await_setup(c, *out, late_ns, "ncclCommSplit", f);
+    ncclResult_t r = c->gpu.lib->ncclCommSplit(c->setup, color, key, &c->newborn, &config);
+    tess_status s = await_result(c, c->setup, r, late_ns, "ncclCommSplit", f);
+    if (s)
+        return s;
+    *out = c->newborn;
+    c->newborn = NULL;
+    return *out ? await_setup(c, *out, late_ns, "ncclCommSplit", f) : TESS_OK;
 }
 
 /* The one that works, of all ranks of the one that was set up. */
 static tess_status make_worker(tess_comm *c, int64_t late_ns, tess_error *f) {
     ncclComm_t comm = NULL;
-    tess_status s = split_off(c, c->setup, 0, c->rank, 1, late_ns, &comm, f);
+    tess_status s = split_off(c, 0, c->rank, 1, late_ns, &comm, f);
     atomic_store(&c->comm, comm);
     return s;
 }
@@ -97,7 +101,7 @@ tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm
     tess_status s = nccl_failure(parent, f);
     if (s)
         return s;
-    s = parent->setup ? split_off(parent, parent->setup, of_color, key, 0, late, &comm, f)
+    s = parent->setup ? split_off(parent, of_color, key, 0, late, &comm, f)
                       : divide_blocking(parent, of_color, key, late, &comm, f);
     if (child && parent->setup)
         child->setup = comm;

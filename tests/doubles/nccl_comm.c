@@ -118,17 +118,28 @@ static void *help(void *arg) {
     return NULL;
 }
 
+/* As the real one: the caller's variable is set by the thread that made the child, when it is through, also in a
+ * failure and when nobody waits any more. */
+static void give_child(ncclComm *c) {
+    pthread_mutex_lock(&c->lock);
+    ncclComm *child = c->split.child, **out = c->split.out;
+    c->split.child = NULL;
+    c->split.out = NULL;
+    pthread_mutex_unlock(&c->lock);
+    if (out)
+        __atomic_store_n(out, child, __ATOMIC_RELEASE);
+    if (child)
+        nccl__unuse(child);
+}
+
 static void hang(ncclComm *c) {
     double__hang(1);
     pthread_mutex_lock(&c->lock);
     while (!c->aborted)
         pthread_cond_wait(&c->changed, &c->lock);
     double__hang(-1);
-    ncclComm *child = c->split.child; /* of a split that does not come about: its task lets go of it */
-    c->split.child = NULL;
     pthread_mutex_unlock(&c->lock);
-    if (child)
-        nccl__unuse(child);
+    give_child(c);
 }
 
 /* As in 2.26, where a communicator that does not block is not through every third time. */
@@ -307,21 +318,16 @@ static void split_now(ncclComm *c) {
     }
     int failed = nccl__exchange(c, NCCL_CONTROL, 99, moves, n);
     c->splits++;
-    if (!child)
-        return;
-    if (failed) {
+    if (child && failed) {
         nccl__set_state(child, ncclRemoteError);
-    } else {
+    } else if (child) {
         child->rank = find_place(c, all, &child->nranks);
         note_members(child, c, all);
         snprintf(child->name, sizeof child->name, "%.80s.%d.%d", c->name, c->splits, mine.color);
         connect_now(child);
         nccl__set_state(child, ncclSuccess);
     }
-    pthread_mutex_lock(&c->lock);
-    c->split.child = NULL;
-    pthread_mutex_unlock(&c->lock);
-    nccl__unuse(child);
+    give_child(c);
 }
 
 DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
@@ -347,7 +353,8 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
     c->split.color = color;
     c->split.key = key;
     c->split.child = child;
-    *out = child;
+    c->split.out = out;
+    *out = NULL;
     return nccl__start(c, split_now);
 }
 

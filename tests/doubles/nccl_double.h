@@ -55,7 +55,7 @@ typedef struct ncclComm {
     nccl_group *launch;              /* of the task */
     struct {
         int color, key;
-        struct ncclComm *child;
+        struct ncclComm *child, **out; /* out: the caller's */
     } split;
     struct ncclComm *older; /* among those that were given back */
     void *room;             /* for contributions */
