@@ -492,8 +492,10 @@ DOUBLE_API ncclResult_t ncclMemFree(void *at) {
     double_piece piece;
     if (double__current_device() < 0 || !double__piece_of(at, &piece) || !piece.nccl)
         return ncclInvalidArgument;
-    if (double__device_works(piece.device)) /* the real one unmaps at once: what still runs finds nothing there */
-        double__spoil(piece.device, -1);
+    if (double__device_works(piece.device) && !double__spoilt(piece.device)) {
+        fprintf(stderr, "doubles: ncclMemFree while the device works\n");
+        double__spoil(piece.device, -1); /* the real one unmaps at once: what still runs finds nothing there */
+    }
     return double__give((uintptr_t)at, DOUBLE_MEM_DEVICE) ? ncclInvalidArgument : entered;
 }
 
