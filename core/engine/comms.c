@@ -216,6 +216,22 @@ tess_comm *tess__comms_register(tess__comms *c, int which, const tess_comm *owne
     return comm;
 }
 
+int tess__comms_share_memory(const tess__comms *c) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    tess_comm *comm = tess__comms_allocator(c);
+    return comm && HAS(c, mem_share) && c->ops->query(c->plugin->ctx, comm, &caps) == TESS_OK &&
+           caps.caps & TESS_COMM_SHARES;
+}
+
+tess_status tess__comms_share(tess__comms *c, tess_comm *comm, tess_buffer *b) {
+    tess_error e = { .struct_size = sizeof e };
+    tess__comms_doing(c, "the sharing of memory");
+    tess_status s = c->ops->mem_share(comm, b, &e);
+    if (s == TESS_OK || s == TESS_E_UNSUPPORTED)
+        tess__comms_idle(c);
+    return s == TESS_E_UNSUPPORTED ? s : fail_plugin(c, s, &e);
+}
+
 void tess__comms_deregister(tess__comms *c, tess_comm *comm, tess_buffer *b) {
     forget_registration(c, comm, b);
     c->ops->mem_deregister(comm, b);

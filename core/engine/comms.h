@@ -69,6 +69,10 @@ tess_status tess__comms_alloc(tess__comms *, tess_comm *, const tess_alloc_reque
 /** Registers memory that `owner` allocated with the communicator of another group; returns that one, null where it is
  * the same or cannot. */
 tess_comm *tess__comms_register(tess__comms *, int which, const tess_comm *owner, tess_buffer *);
+/** Whether communicators let their ranks reach each other's memory; the same on all ranks. */
+int tess__comms_share_memory(const tess__comms *);
+/** [C] Of that communicator: registered memory, as large on every rank. TESS_E_UNSUPPORTED, on all, sets no message. */
+tess_status tess__comms_share(tess__comms *, tess_comm *, tess_buffer *);
 void tess__comms_deregister(tess__comms *, tess_comm *, tess_buffer *);
 void tess__comms_free(tess__comms *, tess_comm *, tess_buffer *);
 

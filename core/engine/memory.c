@@ -40,8 +40,8 @@ static tess_status allocate_arena(tess__memory *m, const tess_alloc_request *r, 
 /* A backend that registers memory does so for each communicator: reductions and hybrid's groups reach it in place only
  * then. */
 static void register_with_groups(const tess__memory *m, tess__arena *a) {
-    const int groups[] = { TESS__SHARD, TESS__REPLICA, TESS__SHARD_SUMS };
-    for (int i = 0; a->comm && i < 3; i++) {
+    const int groups[TESS__GROUPS] = { TESS__SHARD, TESS__REPLICA, TESS__SHARD_SUMS };
+    for (int i = 0; a->comm && i < TESS__GROUPS; i++) {
         a->registered[i].memory = a->memory;
         a->registered[i].memory.reg = NULL;
         a->registered[i].comm = tess__comms_register(m->comms, groups[i], a->comm, &a->registered[i].memory);
@@ -49,7 +49,7 @@ static void register_with_groups(const tess__memory *m, tess__arena *a) {
 }
 
 static void deregister_arena(const tess__memory *m, tess__arena *a) {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < TESS__GROUPS; i++)
         if (a->registered[i].comm)
             tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
 }

@@ -7,14 +7,16 @@
 #include "readers/ledger.h"
 #include "streams.h"
 
+enum { TESS__GROUPS = 3 };
+
 typedef struct { /* one arena, as obtained */
     tess_buffer memory;
     tess_comm *comm; /* that allocated it, and frees it; null: the device */
     struct {
         tess_comm *comm; /* null: none, or it could not */
         tess_buffer memory;
-    } registered[3]; /* with those of the shard group, of the replicas and for reductions, where they are of their own
-                      */
+    } registered[TESS__GROUPS]; /* with those of the shard group, the replicas and reductions, where there are such */
+    int shared;                 /* with the other ranks, by each of these communicators */
 } tess__arena;
 
 typedef struct { /* obtained beside the arenas by a pass that deviates */
@@ -66,7 +68,9 @@ void tess__memory_release(tess__memory *, int of_comm); /* the arenas that a com
 void tess__memory_free(tess__memory *);                 /* all that is left */
 
 tess_status tess__step_arena_grow(tess__memory *); /* to the largest program; nothing lives in it */
-void tess__overflow_drop(tess__memory *);          /* what a pass obtained beside the plan */
+/** [C] Arenas that are new are shared with the other ranks, where the backend gains by it; nothing is in flight. */
+tess_status tess__memory_share(tess__memory *);
+void tess__overflow_drop(tess__memory *); /* what a pass obtained beside the plan */
 /** Onto the ledger, with what the place must hold (measure.h); `p` and `in`: the instruction that books it, or null. */
 void tess__book(tess__memory *, const tess__buffer *, const tess__program *p, const tess__instr *in);
 void tess__unbook(tess__memory *, const tess__buffer *);

@@ -199,7 +199,8 @@ static tess_status recompile_pass(tess *t, uint32_t pass_kind) {
     TRY(tess__handshake_programs(t, slot, 1));
     TRY(tess__plan_check_budget(&t->plan));
     tess__graphs_drop(&t->graphs, &t->device);
-    return tess__step_arena_grow(&t->memory);
+    TRY(tess__step_arena_grow(&t->memory));
+    return tess__memory_share(&t->memory);
 }
 
 /* ---- start and end of a pass ---- */

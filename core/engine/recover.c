@@ -91,6 +91,7 @@ static tess_status join_group(tess *t) {
         TRY(tess__plan_recompile(&t->plan)); /* as the one that starts has it */
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
     TRY(tess__memory_renew(&t->memory));
+    TRY(tess__memory_share(&t->memory));
     TRY(tess__guard_create(t, &t->pass.guard));
     return tess__moves_start(t);
 }

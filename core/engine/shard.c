@@ -87,6 +87,8 @@ static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     if (!s)
         s = tess__memory_obtain(&t->memory, tess__device_index(t));
     if (!s)
+        s = tess__memory_share(&t->memory);
+    if (!s)
         s = tess__guard_create(t, &t->pass.guard);
     if (!s && t->comms.world.rank == 0)
         tess__say_unused(t);

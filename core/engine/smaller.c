@@ -160,6 +160,7 @@ static tess_status build_group(tess *t) {
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
     TRY(tess__make_segments(t));
     TRY(tess__memory_obtain(&t->memory, tess__device_index(t)));
+    TRY(tess__memory_share(&t->memory));
     note_peaks(t);
     TRY(tess__guard_create(t, &t->pass.guard));
     TRY(tess__moves_start(t));

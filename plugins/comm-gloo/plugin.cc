@@ -116,6 +116,7 @@ const tess_comm_ops comm_ops = {
     kit_slot_wait,
     kit_slot_wait_stream,
     kit_slot_request_free,
+    /* mem_share */ nullptr,
 };
 
 } // namespace

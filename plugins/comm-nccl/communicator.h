@@ -175,6 +175,10 @@ void nccl_memory_release(tess_comm *, tess_buffer *);
 /* TESS_E_UNSUPPORTED is no failure. */
 tess_status nccl_memory_register(tess_comm *, void *at, uint64_t bytes, void **reg, tess_error *);
 void nccl_memory_deregister(tess_comm *, void *reg);
+/* Whether this communicator makes windows: by its settings and NCCL's version. */
+int nccl_memory_shares(const tess_comm *);
+/* All ranks, each with as many bytes: a window of NCCL's, which goes with the registration. */
+tess_status nccl_memory_share(tess_comm *, const tess_buffer *, tess_error *);
 
 /* ---- rendezvous.c: how ranks find each other ------------------------------------------------------- */
 

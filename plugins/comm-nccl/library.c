@@ -18,6 +18,10 @@ int nccl_hangs_unblocked(int version) {
     return version >= NCCL_VERSION(2, 26, 0) && version < NCCL_VERSION(2, 27, 0);
 }
 
+int nccl_hangs_in_windows(int version) {
+    return version < NCCL_VERSION(2, 29, 7);
+}
+
 static void *find_symbol(void *handle, const char *name, int needed) {
     void *symbol = dlsym(handle, name);
     if (!symbol && needed && failure.code == TESS_OK)
@@ -45,6 +49,7 @@ static void load_library(void) {
 #define GET_LATER(name) GET(name, 0)
     NCCL_NEEDED(GET_NEEDED)
     NCCL_SINCE_2_19(GET_LATER)
+    NCCL_SINCE_2_27(GET_LATER)
     if (failure.code != TESS_OK)
         return;
     ncclResult_t r = library.ncclGetVersion(&library.version);
@@ -57,6 +62,8 @@ static void load_library(void) {
         library.ncclMemAlloc = NULL;
         library.ncclCommRegister = NULL;
     }
+    if (library.version < NCCL_VERSION(2, 27, 0))
+        library.ncclCommWindowRegister = NULL;
 }
 
 tess_status nccl_library_get(const struct nccl_library **out, tess_error *f) {

@@ -33,12 +33,22 @@ enum { NCCL_OLDEST = 21800 }; /* ncclCommSplit and blocking = 0 in one release *
     X(ncclMemFree)                                                                                                     \
     X(ncclCommRegister)                                                                                                \
     X(ncclCommDeregister)
+#define NCCL_SINCE_2_27(X) /* null in older ones */                                                                    \
+    X(ncclCommWindowRegister)                                                                                          \
+    X(ncclCommWindowDeregister)
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0) /* built with an older header */
+typedef struct ncclWindow *ncclWindow_t;
+#define NCCL_WIN_COLL_SYMMETRIC 1
+ncclResult_t ncclCommWindowRegister(ncclComm_t, void *, size_t, ncclWindow_t *, int);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
+#endif
 
 struct nccl_library {
     int version;
 #define NCCL_FIELD(name) __typeof__(name) *name;
     NCCL_NEEDED(NCCL_FIELD)
     NCCL_SINCE_2_19(NCCL_FIELD)
+    NCCL_SINCE_2_27(NCCL_FIELD)
 #undef NCCL_FIELD
 };
 
@@ -48,6 +58,8 @@ tess_status nccl_library_get(const struct nccl_library **out, tess_error *);
 const char *nccl_version_text(int version, char out[24]);
 /* 2.26: calls of a communicator that does not block hang at random. */
 int nccl_hangs_unblocked(int version);
+/* Before 2.29.7: an abort does not end the kernels that work on windows. */
+int nccl_hangs_in_windows(int version);
 /* Puts NCCL's answer into a status and one line. */
 tess_status nccl_failed(tess_error *, const struct nccl_library *, ncclResult_t, const char *call);
 #endif

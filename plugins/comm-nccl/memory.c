@@ -5,9 +5,10 @@
 #include <stdlib.h>
 
 struct registration {
-    void *handle;  /* NCCL's; null: it could not, and copies */
-    void *by;      /* the communicator of NCCL's that gave it */
-    int from_nccl; /* the memory is of ncclMemAlloc */
+    void *handle;        /* NCCL's; null: it could not, and copies */
+    void *by;            /* the communicator of NCCL's that gave it */
+    ncclWindow_t window; /* of the same communicator; null: none */
+    int from_nccl;       /* the memory is of ncclMemAlloc */
 };
 
 /* In the GPU's context, with the lock. */
@@ -90,12 +91,64 @@ tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **
     return TESS_OK;
 }
 
-/* NCCL drops the registrations of a communicator that was aborted. */
+/* ---- windows ------------------------------------------------------------------------------------ */
+
+int nccl_memory_shares(const tess_comm *c) {
+    return c->settings->windows && c->gpu.lib->ncclCommWindowRegister;
+}
+
+/* In the GPU's context, with the lock. Where GPUs do not reach each other NCCL gives null, and no error. */
+static tess_status make_window(tess_comm *c, const tess_buffer *b, struct registration *reg, tess_error *f) {
+    tess_status s = nccl_gate_enter(c, "ncclCommWindowRegister", kit_until_ns(c->timeout_ns), f);
+    if (s)
+        return s;
+    if (nccl_use_begin(&c->use, &c->stop)) { /* else it is to stop, as leaving says */
+        ncclComm_t comm = atomic_load(&c->comm);
+        nccl_use_blocks(&c->use);
+        ncclResult_t r =
+            c->gpu.lib->ncclCommWindowRegister(comm, b->ptr, b->bytes, &reg->window, NCCL_WIN_COLL_SYMMETRIC);
+        nccl_use_end(&c->use);
+        reg->by = comm;
+        s = r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclCommWindowRegister");
+    }
+    return nccl_gate_leave(c, s, f);
+}
+
+tess_status nccl_memory_share(tess_comm *c, const tess_buffer *b, tess_error *f) {
+    struct registration *reg = b->reg;
+    if (!nccl_memory_shares(c))
+        return tess_plugin_fail(f, TESS_E_UNSUPPORTED, "nccl: windows are off, or this NCCL has none");
+    if (!reg)
+        return tess_plugin_fail(f, TESS_E_INVALID, "nccl: mem_share of memory that is not registered");
+    if (reg->window)
+        return TESS_OK;
+    pthread_mutex_lock(&c->lock);
+    tess_status s = nccl_failure(c, f);
+    if (s == TESS_OK)
+        s = nccl_enter(&c->gpu, f);
+    if (s == TESS_OK) {
+        s = make_window(c, b, reg, f);
+        if (s) /* the others wait for this rank: they must learn of it */
+            nccl_fail_locked(c, f);
+        else if (!reg->window)
+            kit_log(c->settings->host, 2, "nccl", "NCCL makes no window of %llu bytes in group '%.100s'",
+                    (unsigned long long)b->bytes, c->prefix);
+        nccl_leave(&c->gpu);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
+/* ---- given back --------------------------------------------------------------------------------- */
+
+/* NCCL drops registrations and windows of a communicator that was aborted. */
 static void let_go(tess_comm *c, const struct registration *reg) {
     if (!nccl_use_begin(&c->use, &c->stop))
         return;
     ncclComm_t comm = atomic_load(&c->comm);
     nccl_use_blocks(&c->use);
+    if (reg->window && comm && reg->by == comm)
+        c->gpu.lib->ncclCommWindowDeregister(comm, reg->window);
     if (reg->handle && comm && reg->by == comm)
         c->gpu.lib->ncclCommDeregister(comm, reg->handle);
     nccl_use_end(&c->use);

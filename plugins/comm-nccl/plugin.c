@@ -12,11 +12,11 @@ static void close_plugin(void *ctx) {
 
 static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const struct nccl_settings *settings = ctx;
-    (void)comm;
     const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT |
                          TESS_COMM_BATCH | TESS_COMM_RECORDS;
-    const uint32_t chosen =
-        (settings->deterministic ? TESS_COMM_TREE_ORDER : 0) | (settings->apart ? TESS_COMM_APART : 0);
+    const uint32_t chosen = (settings->deterministic ? TESS_COMM_TREE_ORDER : 0) |
+                            (settings->apart ? TESS_COMM_APART : 0) |
+                            ((comm ? nccl_memory_shares(comm) : settings->windows) ? TESS_COMM_SHARES : 0);
     tess_comm_caps caps = kit_caps(can | chosen, 1u << TESS_MEM_CUDA, "nccl/1");
     caps.align = 16;
     TESS_GIVE(out, &caps);
@@ -166,6 +166,11 @@ static void mem_deregister(tess_comm *comm, tess_buffer *buffer) {
         nccl_memory_deregister(comm, buffer->reg);
 }
 
+static tess_status mem_share(tess_comm *comm, tess_buffer *buffer, tess_error *error) {
+    tess_error f = { .struct_size = sizeof f, .rank = -1 };
+    return nccl_memory_share(comm, buffer, &f) == TESS_OK ? TESS_OK : tess_plugin_copy_error(error, &f);
+}
+
 static void mem_free(tess_comm *comm, tess_buffer *buffer) {
     if (buffer && buffer->ptr)
         nccl_memory_release(comm, buffer);
@@ -225,6 +230,7 @@ static const tess_comm_ops comm_ops = {
     .wait = nccl_wait,
     .wait_stream = wait_stream,
     .request_free = request_free,
+    .mem_share = mem_share,
 };
 
 TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "nccl", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "NCCL >= 2.18, an NVIDIA GPU");

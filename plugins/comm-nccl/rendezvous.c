@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 struct rank_record { /* by each rank */
-    int32_t version;
+    int32_t version, apart, windows;
     char uuid[16], bus_id[24], host[64];
 };
 struct join_result { /* by rank 0, for all */
@@ -20,6 +20,8 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     CUuuid uuid = { { 0 } };
     memset(out, 0, sizeof *out);
     out->version = c->gpu.lib->version;
+    out->apart = c->settings->apart;
+    out->windows = c->settings->windows;
     gethostname(out->host, sizeof out->host - 1);
     tess_status s = nccl_cuda_ok(c->gpu.cu->cuDeviceGetUuid(&uuid, c->gpu.device), "cuDeviceGetUuid", f);
     if (s)
@@ -29,7 +31,7 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     return nccl_cuda_ok(r, "cuDeviceGetPCIBusId", f);
 }
 
-/* One GPU for each rank, and one version of NCCL for all. */
+/* One GPU for each rank; one version of NCCL and the settings that decide what is collective for all. */
 static void compare_records(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
                             struct join_result *v) {
     char text_a[24], text_b[24];
@@ -43,6 +45,13 @@ static void compare_records(const struct rank_record *a, int rank_a, const struc
         v->status = TESS_E_VERSION;
         snprintf(v->message, sizeof v->message, "nccl: rank %d has NCCL %s and rank %d has %s, expected the same",
                  rank_a, nccl_version_text(a->version, text_a), rank_b, nccl_version_text(b->version, text_b));
+    } else if (a->apart != b->apart || a->windows != b->windows) {
+        const char *which = a->apart != b->apart ? "APART" : "WINDOWS";
+        int on_a = a->apart != b->apart ? a->apart : a->windows;
+        v->status = TESS_E_INVALID;
+        snprintf(v->message, sizeof v->message,
+                 "nccl: rank %d has TESSERA_NCCL_%s=%s and rank %d has %s, expected the same", rank_a, which,
+                 on_a ? "on" : "off", rank_b, on_a ? "off" : "on");
     }
     v->ranks[0] = rank_a;
     v->ranks[1] = rank_b;

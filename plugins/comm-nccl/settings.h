@@ -9,6 +9,7 @@ struct nccl_settings {
     int deterministic; /* TESSERA_DETERMINISTIC: sums in the engine's tree */
     int compares;      /* what ranks post, before it is called done */
     int apart;         /* reductions get a communicator beside that of gathers */
+    int windows;       /* memory is shared with the other ranks */
 };
 
 tess_status nccl_settings_init(struct nccl_settings *, const tess_host *, tess_error *);

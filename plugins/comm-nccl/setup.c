@@ -127,6 +127,15 @@ static void say_that_it_blocks(const tess_comm *c) {
                 nccl_version_text(c->gpu.lib->version, text));
 }
 
+static void say_that_it_hangs(const tess_comm *c) {
+    char text[24];
+    if (c->rank == 0 && c->size > 1 && nccl_hangs_in_windows(c->gpu.lib->version))
+        kit_log(c->settings->host, 1, "nccl",
+                "NCCL %s does not end collectives in windows when a rank is lost, and the others may hang (2.29.7 or "
+                "later does; TESSERA_NCCL_WINDOWS=off)",
+                nccl_version_text(c->gpu.lib->version, text));
+}
+
 static tess_status found_blocking(tess_comm *c, ncclUniqueId id, tess_error *f) {
     ncclConfig_t config = config_of(c, 1);
     ncclComm_t comm = NULL;
@@ -156,6 +165,8 @@ tess_status nccl_found(tess_comm *c, tess_error *f) {
     if (s)
         return s;
     s = make_first_comm(c, id, late, f);
+    if (s == TESS_OK && nccl_memory_shares(c))
+        say_that_it_hangs(c);
     nccl_leave(&c->gpu);
     return s;
 }

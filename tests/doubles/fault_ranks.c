@@ -42,6 +42,8 @@ static void keep_log(void *host, int32_t level, const char *plugin, const char *
 }
 static const char *no_option(void *host, const char *key) {
     (void)host;
+    if (strcmp(key, "nccl-windows") == 0)
+        return getenv("PROBE_WINDOWS");
     return strcmp(key, "deterministic") == 0 ? getenv("PROBE_DETERMINISTIC") : NULL;
 }
 static tess_status set(void *host, const char *key, const void *value, uint64_t bytes) {
@@ -185,14 +187,31 @@ static int64_t timeout_ns(void) {
     return getenv("PROBE_TIMEOUT") ? 3 * A_SECOND : LONG_NS; /* of a busy machine, too */
 }
 
-static int on_a_part(tess_comm *world) {
+static int shares(tess_comm *comm) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    return CALL("query", query(ctx, comm, &caps)) == TESS_OK && (caps.caps & TESS_COMM_SHARES);
+}
+
+/* The world's memory, registered and shared with the part too. */
+static int reach_memory(tess_comm *part, const tess_buffer *buffer) {
+    tess_buffer mine = *buffer;
+    mine.reg = NULL;
+    if (!shares(part) || CALL("mem_register", mem_register(part, &mine, &error)) != TESS_OK)
+        return 0;
+    int failed = FAILS("mem_share", mem_share(part, &mine, &error));
+    CALL("mem_deregister", mem_deregister(part, &mine));
+    return failed;
+}
+
+static int on_a_part(tess_comm *world, const tess_buffer *buffer) {
     tess_comm_config config = { .struct_size = sizeof config, .group = "part", .timeout_ns = timeout_ns() };
     tess_comm *part = NULL;
     tess_collective c = { .struct_size = sizeof c, .op = TESS_BARRIER, .scale = 1 };
     if (FAILS("split", split(world, 0, -rank, &config, &part, &error)))
         return 1;
     keep(1, part);
-    int failed = collect(part, &c, 1) || FAILS("finalize", finalize(part, timeout_ns(), &error));
+    int failed =
+        collect(part, &c, 1) || reach_memory(part, buffer) || FAILS("finalize", finalize(part, timeout_ns(), &error));
     keep(1, NULL);
     CALL("destroy", destroy(part));
     return failed;
@@ -216,7 +235,8 @@ static int with_world(void) {
     keep(0, world);
     int failed = FAILS("mem_alloc", mem_alloc(world, &request, &buffer, &error));
     if (!failed) {
-        failed = all_operations(world, buffer.ptr, nranks) || on_a_part(world);
+        failed = (shares(world) && FAILS("mem_share", mem_share(world, &buffer, &error))) ||
+                 all_operations(world, buffer.ptr, nranks) || on_a_part(world, &buffer);
         CALL("mem_free", mem_free(world, &buffer)); /* before finalize, which ends what takes registrations back */
         failed = failed || FAILS("finalize", finalize(world, timeout_ns(), &error));
     }

@@ -67,7 +67,8 @@ static uint64_t kind_of_group(const nccl_call *call) {
 }
 
 static uint64_t kind_of(const nccl_call *call) {
-    return kind_of_group(call) | (uint64_t)call->what << 32 | (uint64_t)call->dtype << 16 | (uint64_t)call->op << 8 |
+    return kind_of_group(call) | (uint64_t)call->in_window << 40 | (uint64_t)call->what << 32 |
+           (uint64_t)call->dtype << 16 | (uint64_t)call->op << 8 |
            (uint64_t)(call->what == NCCL_BROADCAST ? call->peer : 0);
 }
 

@@ -409,8 +409,10 @@ static ncclResult_t end(ncclComm *c, int abort) {
     pthread_mutex_unlock(&c->lock);
     if (abort) /* it frees memory, which waits for the device: for other communicators' work, too */
         double__finish_device(c->device);
-    if (!c->finalized) /* an abort lets go of them; after finalize the proxy that would is gone */
+    if (!c->finalized) { /* an abort lets go of them; after finalize the proxy that would is gone */
         double__live("NCCL registrations", -c->registrations);
+        nccl__drop_windows(c);
+    }
     double__live("NCCL communicators", -1);
     nccl__unuse(c);
     return ncclSuccess;
@@ -492,6 +494,7 @@ DOUBLE_API ncclResult_t ncclMemFree(void *at) {
     double_piece piece;
     if (double__current_device() < 0 || !double__piece_of(at, &piece) || !piece.nccl)
         return ncclInvalidArgument;
+    nccl__memory_goes(piece.at, piece.bytes);
     if (double__device_works(piece.device) && !double__spoilt(piece.device)) {
         fprintf(stderr, "doubles: ncclMemFree while the device works\n");
         double__spoil(piece.device, -1); /* the real one unmaps at once: what still runs finds nothing there */

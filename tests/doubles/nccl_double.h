@@ -20,6 +20,7 @@ typedef struct {
     int what, op, dtype, peer; /* peer: root of a broadcast */
     int recorded;              /* on all ranks, or on none */
     uint64_t order;            /* among the groups of all communicators of these ranks */
+    uint8_t in_window;         /* where in a symmetric window, hashed; 0: in none */
     const void *send;
     void *recv;
     uint64_t count;
@@ -57,6 +58,12 @@ typedef struct ncclComm {
         int color, key;
         struct ncclComm *child, **out; /* out: the caller's */
     } split;
+    struct { /* that is being made */
+        uintptr_t at;
+        uint64_t bytes, offset, made; /* made: so far */
+        int flags;
+        ncclWindow_t *out;
+    } window;
     struct ncclComm *older; /* among those that were given back */
     void *room;             /* for contributions */
     uint64_t room_bytes;
@@ -91,6 +98,13 @@ void nccl__line_up(nccl_group *); /* takes a turn */
 void nccl__await_turn(const nccl_group *);
 void nccl__hold_up(nccl_group *); /* TESSERA_DOUBLE_OVERTAKE, …_END */
 void nccl__end_turn(const nccl_group *);
+
+/* ---- nccl_windows.c ------------------------------------------------------------------------------ */
+
+/** Of memory that lies in a window of the communicator's, all of it; 0: it does not. */
+uint64_t nccl__place_in_window(const ncclComm *, const void *, uint64_t bytes);
+void nccl__drop_windows(ncclComm *);
+void nccl__memory_goes(uintptr_t at, uint64_t bytes); /* which a window may have */
 
 /* ---- nccl_comm.c -------------------------------------------------------------------------------- */
 

@@ -266,10 +266,26 @@ static ncclResult_t check(ncclComm *c, CUstream stream, const nccl_call *call) {
     return in_device(c, call->send, in) && in_device(c, call->recv, out) ? ncclSuccess : ncclInvalidArgument;
 }
 
+/* The side of a collective that others reach, as one number; what ranks send themselves may lie anywhere. */
+static void find_window(ncclComm *c, nccl_call *call) {
+    uint64_t bytes = call->count * nccl__dtype_bytes(call->dtype), all = bytes * (uint64_t)c->nranks, place = 0;
+    if (call->what == NCCL_ALL_GATHER)
+        place = nccl__place_in_window(c, call->recv, all);
+    else if (call->what == NCCL_REDUCE_SCATTER)
+        place = nccl__place_in_window(c, call->send, all);
+    else if (call->what == NCCL_ALL_REDUCE)
+        place = nccl__place_in_window(c, call->send, bytes) * 31 + nccl__place_in_window(c, call->recv, bytes);
+    call->in_window = place ? (uint8_t)(1 + place % 255) : 0;
+    if (place)
+        double__fails("collectives-in-windows"); /* counts them */
+}
+
 static ncclResult_t give(const char *name, ncclComm *c, cudaStream_t stream, nccl_call call) {
     ncclResult_t result = nccl__enter(name, ncclSystemError, 0);
     if (result == ncclSuccess)
         result = check(c, (CUstream)stream, &call);
+    if (result == ncclSuccess)
+        find_window(c, &call);
     int alone = depth == 0;
     if (alone)
         open_group = NULL;

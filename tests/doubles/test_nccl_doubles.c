@@ -353,9 +353,122 @@ static void shared_is_not_passed(void) {
     CHECK(!passes_reduction(1));
 }
 
+/* ---- windows ------------------------------------------------------------------------------------ */
+
+enum { WINDOW = 2 << 20 };
+static void *piece; /* of ncclMemAlloc */
+static ncclWindow_t window;
+
+static void meet(int n) {
+    __atomic_add_fetch(&shared->flag, 1, __ATOMIC_ACQ_REL);
+    wait_flag(&shared->flag, n * nranks);
+}
+
+static ncclResult_t make_window(uint64_t offset, uint64_t bytes) {
+    return ncclCommWindowRegister(comm, (char *)piece + offset, bytes, &window, NCCL_WIN_COLL_SYMMETRIC);
+}
+
+static ncclResult_t gather_into(uint64_t offset) {
+    return ncclAllGather((void *)memory, (char *)piece + offset, 1, ncclInt32, comm, stream);
+}
+
+/* What a rank finds alone, it finds without the others. */
+static void window_of_unfit_memory_is_refused(void) {
+    join_so(rank, 1);
+    CHECK(ncclMemAlloc(&piece, WINDOW) == ncclSuccess);
+    CHECK(make_window(100, 4096) == ncclInvalidArgument);
+    CHECK(make_window(0, 5000) == ncclInvalidArgument);
+    CHECK(make_window(0, 2 * WINDOW) != ncclSuccess);
+    CHECK(ncclCommWindowRegister(comm, (void *)memory, 4096, &window, 1) == ncclUnhandledCudaError);
+    CHECK(ncclCommWindowRegister(comm, piece, WINDOW, &window, 6) == ncclInvalidArgument);
+    CHECK(ncclCommWindowDeregister(comm, (ncclWindow_t)piece) == ncclInvalidArgument);
+    setenv("TESSERA_DOUBLE_NCCL_VERSION", "22605", 1);
+    CHECK(make_window(0, WINDOW) == ncclInvalidUsage);
+    unsetenv("TESSERA_DOUBLE_NCCL_VERSION");
+    CHECK(make_window(0, WINDOW) == ncclSuccess && window);
+    CHECK(make_window(0, WINDOW) == ncclInvalidArgument); /* twice */
+    CHECK(gather_into(64) == ncclSuccess);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(double__counted("collectives-in-windows") == 1);
+    CHECK(ncclCommWindowDeregister(comm, window) == ncclSuccess);
+    CHECK(ncclMemFree(piece) == ncclSuccess);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    leave(rank);
+}
+
+static void window_of_another_size_is_refused(void) {
+    join_so(rank, 1);
+    CHECK(ncclMemAlloc(&piece, WINDOW) == ncclSuccess);
+    CHECK(make_window(0, rank ? WINDOW : WINDOW / 2) == ncclInvalidArgument && !window);
+    CHECK(ncclMemFree(piece) == ncclSuccess);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    leave(rank);
+}
+
+static void *abort_soon(void *arg) {
+    (void)arg;
+    usleep(50000);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
+/* Rank 1 makes none: rank 0 waits until it is aborted. */
+static void window_waits_for_all_ranks(void) {
+    pthread_t thread;
+    join_so(rank, 1);
+    CHECK(ncclMemAlloc(&piece, WINDOW) == ncclSuccess);
+    if (rank == 0) {
+        CHECK(pthread_create(&thread, NULL, abort_soon, NULL) == 0);
+        CHECK(make_window(0, WINDOW) != ncclSuccess && !window);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    meet(1);
+    if (rank == 1)
+        CHECK(ncclCommAbort(comm) == ncclSuccess);
+    CHECK(ncclMemFree(piece) == ncclSuccess);
+    leave(rank);
+}
+
+/* Both lie in the same window, at another place. An abort takes the window too. */
+static void other_place_in_a_window_hangs(void) {
+    join_so(rank, 1);
+    CHECK(ncclMemAlloc(&piece, WINDOW) == ncclSuccess);
+    CHECK(make_window(0, WINDOW) == ncclSuccess);
+    CHECK(gather_into(rank ? 64 : 128) == ncclSuccess);
+    usleep(50000);
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    meet(1);
+    CHECK(ncclCommAbort(comm) == ncclSuccess);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(ncclMemFree(piece) == ncclSuccess);
+    leave(rank);
+}
+
+static void window_outlives_its_memory(void) {
+    join_so(rank, 1);
+    CHECK(ncclMemAlloc(&piece, WINDOW) == ncclSuccess);
+    CHECK(make_window(0, WINDOW) == ncclSuccess);
+    CHECK(ncclMemFree(piece) == ncclSuccess);
+    CHECK(ncclCommWindowDeregister(comm, window) == ncclSuccess);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    leave(rank);
+}
+
+static void window_is_forgotten(void) {
+    join_so(rank, 1);
+    CHECK(ncclMemAlloc(&piece, WINDOW) == ncclSuccess);
+    CHECK(make_window(0, WINDOW) == ncclSuccess);
+    CHECK(ncclMemFree(piece) == ncclSuccess);
+    CHECK(ncclCommFinalize(comm) == ncclSuccess);
+    CHECK(ncclCommWindowDeregister(comm, window) == ncclInternalError);
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    leave(rank);
+}
+
 /* ---- one run ------------------------------------------------------------------------------------ */
 
-static void run_ranks(int n, void (*what)(void), int killed) {
+/* How many left something behind. */
+static int count_leavers(int n, void (*what)(void), int killed) {
     pid_t pids[RANKS];
     int left_behind = 0;
     memset(shared, 0, sizeof *shared);
@@ -375,11 +488,16 @@ static void run_ranks(int n, void (*what)(void), int killed) {
         assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
         if (i == killed)
             continue;
-        left_behind |= WIFEXITED(status) && WEXITSTATUS(status) == 55;
-        if (shared->wrong[i][0] || !WIFEXITED(status) || WEXITSTATUS(status))
+        int leaves = WIFEXITED(status) && WEXITSTATUS(status) == 55;
+        left_behind += leaves;
+        if (shared->wrong[i][0] || !WIFEXITED(status) || (WEXITSTATUS(status) && !leaves))
             fail_msg("rank %d: status %#x, %s", i, (unsigned)status, shared->wrong[i]);
     }
-    assert_false(left_behind);
+    return left_behind;
+}
+
+static void run_ranks(int n, void (*what)(void), int killed) {
+    assert_int_equal(count_leavers(n, what, killed), 0);
 }
 
 static void test_nccl__sums_of_f32_are_in_another_order_than_the_tree(void **state) {
@@ -433,6 +551,32 @@ static void test_nccl__communicators_pass_each_other_unless_they_share(void **st
     run_ranks(2, shared_is_not_passed, -1);
 }
 
+static void test_nccl__window_of_unfit_memory_is_refused(void **state) {
+    (void)state;
+    run_ranks(2, window_of_unfit_memory_is_refused, -1);
+    run_ranks(1, window_of_unfit_memory_is_refused, -1);
+}
+static void test_nccl__window_of_another_size_is_refused(void **state) {
+    (void)state;
+    run_ranks(3, window_of_another_size_is_refused, -1);
+}
+static void test_nccl__window_waits_for_all_ranks_until_aborted(void **state) {
+    (void)state;
+    run_ranks(2, window_waits_for_all_ranks, -1);
+}
+static void test_nccl__collective_at_another_place_of_a_window_hangs(void **state) {
+    (void)state;
+    run_ranks(2, other_place_in_a_window_hangs, -1);
+}
+static void test_nccl__window_that_outlives_its_memory_is_told(void **state) {
+    (void)state;
+    assert_int_equal(count_leavers(2, window_outlives_its_memory, -1), 2);
+}
+static void test_nccl__window_that_is_forgotten_is_told(void **state) {
+    (void)state;
+    assert_int_equal(count_leavers(2, window_is_forgotten, -1), 2);
+}
+
 int main(void) {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
@@ -450,6 +594,12 @@ int main(void) {
         cmocka_unit_test(test_nccl__2_26_hangs_where_calls_do_not_block),
         cmocka_unit_test(test_nccl__communicators_in_two_orders_hang_until_aborted),
         cmocka_unit_test(test_nccl__communicators_pass_each_other_unless_they_share),
+        cmocka_unit_test(test_nccl__window_of_unfit_memory_is_refused),
+        cmocka_unit_test(test_nccl__window_of_another_size_is_refused),
+        cmocka_unit_test(test_nccl__window_waits_for_all_ranks_until_aborted),
+        cmocka_unit_test(test_nccl__collective_at_another_place_of_a_window_hangs),
+        cmocka_unit_test(test_nccl__window_that_outlives_its_memory_is_told),
+        cmocka_unit_test(test_nccl__window_that_is_forgotten_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,12 +23,23 @@ enum { CALLS = 256 };
 /* What may fail without a word: what gives back, what has another way to go on, and what is asked again and again, so
  * that a run may need fewer of it than the one that was counted. */
 static int may_pass(const char *name) {
-    static const char *const names[] = { "cuCtxPopCurrent",      "cuCtxPushCurrent", "cuDevicePrimaryCtxRelease",
-                                         "cuEventDestroy",       "cuEventQuery",     "cuMemFree",
-                                         "cuMemFreeHost",        "cuModuleUnload",   "cuStreamDestroy",
-                                         "cuStreamQuery",        "ncclCommAbort",    "ncclCommDeregister",
-                                         "ncclCommDestroy",      "ncclCommRegister", "ncclMemFree",
-                                         "ncclCommGetAsyncError" };
+    static const char *const names[] = { "cuCtxPopCurrent",
+                                         "cuCtxPushCurrent",
+                                         "cuDevicePrimaryCtxRelease",
+                                         "cuEventDestroy",
+                                         "cuEventQuery",
+                                         "cuMemFree",
+                                         "cuMemFreeHost",
+                                         "cuModuleUnload",
+                                         "cuStreamDestroy",
+                                         "cuStreamQuery",
+                                         "ncclCommAbort",
+                                         "ncclCommDeregister",
+                                         "ncclCommDestroy",
+                                         "ncclCommRegister",
+                                         "ncclMemFree",
+                                         "ncclCommGetAsyncError",
+                                         "ncclCommWindowDeregister" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
             return 1;
@@ -65,12 +76,20 @@ static int count_calls(int of) {
     return n;
 }
 
+static long calls_of(const char *name) {
+    for (int i = 0; i < CALLS; i++)
+        if (strcmp(counted[i].name, name) == 0)
+            return counted[i].calls;
+    return 0;
+}
+
 static int stride = 1;
 static int n_runs, n_told;
 
 /* A test that failed may have left its variables, which would fail the next one too. */
 static int begin_test(void **state) {
     static const char *const names[] = { "PROBE_DETERMINISTIC",
+                                         "PROBE_WINDOWS",
                                          "PROBE_DEAF",
                                          "PROBE_LOST",
                                          "PROBE_TIMEOUT",
@@ -138,6 +157,25 @@ static void test_nccl_faults__any_call_fails_in_deterministic_mode_doubles(void 
     fail_every_call(2);
 }
 
+/* With windows, whose making waits for the other rank. */
+static void test_nccl_faults__any_call_fails_with_windows_doubles(void **state) {
+    (void)state;
+    nranks = 2;
+    setenv("PROBE_WINDOWS", "on", 1);
+    if (stride == 1)
+        fail_every_call(1);
+    else
+        count_calls(1);
+    assert_int_equal(calls_of("ncclCommWindowRegister"), 2); /* the world's and the part's */
+    assert_int_equal(calls_of("ncclCommWindowDeregister"), 2);
+    assert_true(calls_of("collectives-in-windows") > 0);
+    for (int call = 1; call <= 2; call++) {
+        fail_one("ncclCommWindowRegister", call, 1);
+        fail_one("ncclCommWindowDeregister", call, 1);
+    }
+    assert_true(n_told >= 2);
+}
+
 /* The device's work itself fails, some time after it was queued. */
 static void test_nccl_faults__work_fails_on_the_device_doubles(void **state) {
     (void)state;
@@ -170,6 +208,7 @@ static void test_nccl_faults__this_call_ends_in_time_doubles(void **state) {
     (void)state;
     nranks = 2;
     setenv("PROBE_TIMEOUT", "1", 1);
+    setenv("PROBE_WINDOWS", "on", 1);
     hang_one(the_wish, 1, "did not end in time");
 }
 
@@ -193,17 +232,20 @@ static pid_t start_alone(const char *wish) {
 }
 
 static void test_nccl_faults__call_that_hangs_ends_in_time_doubles(void **state) {
-    static const char *const wishes[] = { "ncclCommInitRankConfig:1@1", "ncclCommSplit:1@1",   "ncclCommSplit:2@1",
-                                          "ncclCommSplit:3@1",          "ncclGroupEnd:1@1",    "ncclGroupEnd:2@1",
-                                          "ncclGroupEnd:7@1",           "ncclCommFinalize:1@1" };
+    static const char *const wishes[] = { "ncclCommInitRankConfig:1@1", "ncclCommSplit:1@1",
+                                          "ncclCommSplit:2@1",          "ncclCommSplit:3@1",
+                                          "ncclGroupEnd:1@1",           "ncclGroupEnd:2@1",
+                                          "ncclGroupEnd:7@1",           "ncclCommFinalize:1@1",
+                                          "ncclCommWindowRegister:1@1", "ncclCommWindowRegister:2@1" };
     enum { N = sizeof wishes / sizeof *wishes, AT_ONCE = 4 };
     int failed = 0;
     (void)state;
     for (int first = 0; first < N; first += AT_ONCE) {
         pid_t children[AT_ONCE];
-        for (int i = 0; i < AT_ONCE; i++)
+        int n = N - first < AT_ONCE ? N - first : AT_ONCE;
+        for (int i = 0; i < n; i++)
             children[i] = start_alone(wishes[first + i]);
-        for (int i = 0, status; i < AT_ONCE; i++)
+        for (int i = 0, status; i < n; i++)
             failed |= waitpid(children[i], &status, 0) != children[i] || status != 0;
     }
     assert_false(failed);
@@ -241,6 +283,39 @@ static void test_nccl_faults__abort_waits_for_a_thread_on_its_way_doubles(void *
     }
 }
 
+/* What hung, ended by another thread; and one whose peer is told of a failure while it waits in it. */
+static void test_nccl_faults__abort_ends_the_making_of_a_window_doubles(void **state) {
+    (void)state;
+    nranks = 2;
+    setenv("PROBE_DEAF", "1", 1);
+    setenv("PROBE_LOST", "1", 1);
+    setenv("PROBE_WINDOWS", "on", 1);
+    hang_one("ncclCommWindowRegister:1@1", 0, "nccl: the communicator was aborted");
+    hang_one("ncclCommWindowRegister:2@1", 0, "nccl: the communicator was aborted");
+}
+
+static void calls_by(const char *version, const char *windows, long made) {
+    nranks = 2;
+    setenv("PROBE_WINDOWS", windows, 1);
+    setenv("TESSERA_DOUBLE_NCCL_VERSION", version, 1);
+    count_calls(1);
+    assert_int_equal(calls_of("ncclCommWindowRegister"), made);
+    assert_int_equal(calls_of("ncclCommWindowDeregister"), made);
+}
+
+/* An older NCCL is used without a word; one whose kernels do not end by an abort is named. */
+static void test_nccl_faults__windows_are_of_nccl_that_has_them_doubles(void **state) {
+    (void)state;
+    calls_by("22605", "on", 0);
+    assert_null(strstr(shared->logged, "windows"));
+    calls_by("22707", "off", 0);
+    calls_by("22707", "on", 2);
+    assert_non_null(strstr(shared->logged, "NCCL 2.27.7 does not end collectives in windows when a rank is lost"));
+    shared->logged[0] = 0;
+    calls_by("22907", "on", 2);
+    assert_null(strstr(shared->logged, "windows"));
+}
+
 /* As on 2.26, where only calls that block are safe. */
 static void test_nccl_faults__2_26_works_with_calls_that_block_doubles(void **state) {
     int codes[RANKS];
@@ -252,13 +327,6 @@ static void test_nccl_faults__2_26_works_with_calls_that_block_doubles(void **st
         if (codes[i] != DONE)
             fail_msg("rank %d: %s", i, shared->said[i]);
     assert_non_null(strstr(shared->logged, "NCCL 2.26.2 is known to hang at random"));
-}
-
-static long calls_of(const char *name) {
-    for (int i = 0; i < CALLS; i++)
-        if (strcmp(counted[i].name, name) == 0)
-            return counted[i].calls;
-    return 0;
 }
 
 /* What ranks compare travels with the data. Two joins and two ends, the part's barrier, six operations with two dtypes,
@@ -433,10 +501,13 @@ int main(int argc, char **argv) {
         TEST(test_nccl_faults__any_call_fails_alone_doubles),
         TEST(test_nccl_faults__any_call_fails_on_one_of_two_ranks_doubles),
         TEST(test_nccl_faults__any_call_fails_in_deterministic_mode_doubles),
+        TEST(test_nccl_faults__any_call_fails_with_windows_doubles),
         TEST(test_nccl_faults__work_fails_on_the_device_doubles),
         TEST(test_nccl_faults__call_that_hangs_ends_in_time_doubles),
         TEST(test_nccl_faults__abort_ends_a_call_that_hangs_doubles),
         TEST(test_nccl_faults__abort_waits_for_a_thread_on_its_way_doubles),
+        TEST(test_nccl_faults__abort_ends_the_making_of_a_window_doubles),
+        TEST(test_nccl_faults__windows_are_of_nccl_that_has_them_doubles),
         TEST(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
         TEST(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
         TEST(test_nccl_faults__old_nccl_is_named_doubles),

@@ -48,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 6 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 7 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -239,7 +239,8 @@ enum { /* tess_comm_caps.caps */
      * given waits for nothing that the other has. The engine then splits one off for reductions, so that a gather does not
      * wait for the reduction before it. Every rank gives both their work in the same order, from one thread. A backend on a
      * device may rely on that; in the host's memory a rank may come to one of them later. Abort ends one of them only. */
-    TESS_COMM_APART = 256
+    TESS_COMM_APART = 256,
+    TESS_COMM_SHARES = 512 /* since 1.7: mem_share is offered; the same answer on every rank */
 };
 typedef struct {
     uint32_t struct_size, caps, op_mask, redop_mask, dtype_mask, mem_mask, align, reserved; /* align: of buffers; 0: any */
@@ -329,6 +330,13 @@ typedef struct {
      * TESS_COMM_STREAM_ORDERED. Default: the engine calls wait. */
     tess_status (*wait_stream)(tess_request *, const tess_stream *, tess_error *);
     void (*request_free)(tess_request *); /* after its end only; null is fine. Required. */
+    /* Since 1.7, with TESS_COMM_SHARES: lets the other ranks of this communicator reach a buffer. It is of mem_alloc of a
+     * communicator of this plugin, and registered with this one by that or by mem_register. Collective, blocks like split:
+     * every rank gives as many bytes, in the same order, with no request in flight. From then on a collective has shared
+     * memory on all ranks or on none, as far from the beginning of the buffer. Ends at mem_free or mem_deregister, which
+     * stay local. TESS_OK also where nothing is gained by it; TESS_E_UNSUPPORTED on all ranks is no failure; any other
+     * failure is the communicator's. Default: ranks reach registered memory alone. */
+    tess_status (*mem_share)(tess_comm *, tess_buffer *, tess_error *);
 } tess_comm_ops;
 
 /* ---- device ----------------------------------------------------------------------------------- */
@@ -574,7 +582,7 @@ TESS_PIN(tess_host, 120, max_helper_threads, 92, profiler, 112);
 TESS_PIN(tess_comm_config, 40, local_rank, 16, timeout_ns, 32);
 TESS_PIN(tess_comm_caps, 104, mem_mask, 20, wire_id, 40);
 TESS_PIN(tess_collective, 136, count, 48, tag, 128);
-TESS_PIN(tess_comm_ops, 176, abort, 80, request_free, 168);
+TESS_PIN(tess_comm_ops, 184, abort, 80, mem_share, 176);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
 TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
 TESS_PIN(tess_optimizer, 72, beta1, 32, prepared, 64);

@@ -435,6 +435,42 @@ static void own_memory(check *self) {
     comm_leave(r);
 }
 
+static void share_and_free(comm_rank *r, uint32_t mem) {
+    tess_alloc_request request = { .struct_size = sizeof request,
+                                   .mem = mem,
+                                   .domain = TESS_DOMAIN_DEVICE,
+                                   .category = TESS_CAT_COMM,
+                                   .device = -1,
+                                   .numa_node = -1,
+                                   .bytes = ARENA_BYTES,
+                                   .align = PAGE };
+    tess_buffer buffer[2] = { { .struct_size = sizeof *buffer }, { .struct_size = sizeof *buffer } };
+    tess_error e = { .struct_size = sizeof e };
+    for (int i = 0; i < 2; i++) {
+        tess_status s = r->ops->mem_alloc(r->comm, &request, &buffer[i], &e);
+        check_that(r->c, s == TESS_OK, "mem_alloc of memory kind %u gave %s: %s", mem, check_status(s), e.message);
+        check_doing(r->c, "mem_share");
+        s = r->ops->mem_share(r->comm, &buffer[i], &e);
+        check_doing(r->c, "");
+        check_that(r->c, s == TESS_OK || s == TESS_E_UNSUPPORTED, "mem_share gave %s: %s", check_status(s), e.message);
+    }
+    check_meet(r->c);
+    for (int i = 1; i >= 0; i--)
+        r->ops->mem_free(r->comm, &buffer[i]);
+}
+
+static void shared_memory(check *self) {
+    comm_rank *r = comm_open(self);
+    comm_must_claim(r, TESS_COMM_SHARES, "TESS_COMM_SHARES");
+    check_that(self, TESS_CAN(tess_comm_ops, r->ops, mem_share) && TESS_CAN(tess_comm_ops, r->ops, mem_alloc),
+               "claims TESS_COMM_SHARES without mem_share and mem_alloc");
+    comm_join(r);
+    for (uint32_t mem = TESS_MEM_HOST; mem <= TESS_MEM_SHM; mem++)
+        if ((r->caps.mem_mask >> mem & 1) && (mem == comm_staged_mem() || mem != TESS_MEM_CUDA))
+            share_and_free(r, mem);
+    comm_leave(r);
+}
+
 static void registered_memory(check *self) {
     comm_rank *r = comm_open(self);
     if (!TESS_CAN(tess_comm_ops, r->ops, mem_register))
@@ -485,5 +521,6 @@ const check_case check_cases_comm_values[] = {
     { "own_memory_two_ranks", 2, own_memory, 0, 0 },
     { "own_memory_four_ranks", 4, own_memory, 0, 0 },
     { "registered_memory", 3, registered_memory, 0, 0 },
+    { "shared_memory", 3, shared_memory, 0, 0 },
     { 0 },
 };
