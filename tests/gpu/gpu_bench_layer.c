@@ -63,7 +63,7 @@ static tess_status run_attention(const layer_bench *b) {
 }
 static tess_status run_attention_backward(const layer_bench *b) {
     return b->t->attention_backward(b->o, &b->attention, b->array[0], b->array[1], b->lse, b->array[2], b->array[3],
-                                    b->workspace);
+                                    NULL, b->workspace);
 }
 
 typedef struct {

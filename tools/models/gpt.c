@@ -60,6 +60,7 @@ static void set_sizes(model *m) {
     g->ids_bytes = ops_align(g->rows.rows * sizeof(int32_t));
     g->attention = (ops_attention_shape){ (int32_t)d->batch, (int32_t)d->time, (int32_t)d->heads, (int32_t)d->size,
                                           (int32_t)d->kv_heads };
+    g->turned_bytes = d->llama ? g->t->rotation_need(m->o, &g->attention) : 0;
     need_layer(m, &g->inner);
 }
 

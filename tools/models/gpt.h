@@ -19,10 +19,10 @@ typedef struct {
     ops_attention_shape attention;
     ops_rows rows;
     uint64_t row_bytes, q_bytes, qkv_bytes, hidden_bytes, feed_bytes; /* rows of factors; feed: before the activation */
-    uint64_t stats_bytes, lse_bytes, ids_bytes;
-    ops_scratch inner; /* the most any operator of a layer needs */
-    double eps;        /* of normalisations */
-    double *turns;     /* Llama's, for each pair of a head's elements */
+    uint64_t stats_bytes, lse_bytes, ids_bytes, turned_bytes; /* turned: Llama's angles, where backward reads them */
+    ops_scratch inner;                                        /* the most any operator of a layer needs */
+    double eps;                                               /* of normalisations */
+    double *turns;                                            /* Llama's, for each pair of a head's elements */
     gpt_layer *layers;
     uint64_t pitch;         /* of a row of logits: whole vectors */
     uint64_t head_rows;     /* of a chunk of the head */

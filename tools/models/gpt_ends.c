@@ -257,10 +257,12 @@ static tess_status chunk_backward(const head *h, uint64_t first) {
 
 static tess_status norm_backward(const head *h) {
     const tess_block_call *call = h->call;
+    ops_columns of = { .x = call->input, .dy = h->d, .stats = h->stats, .width = h->g->rows.width };
     ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = call->params[0], .dy = h->d };
     n.b = head_param(call, head_shift(h->m)), n.about_zero = h->g->d.llama;
     n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
-    return h->g->t->norm_backward(h->m->o, &n);
+    of.dw = call->grads[0], of.db = head_shift(h->m) < 0 ? NULL : call->grads[head_shift(h->m)];
+    return h->g->t->norm_backward_columns(h->m->o, &n, &of, 1, !h->m->stores_grads, h->inner);
 }
 
 static tess_status head_backward(void *user, const tess_block_call *call) {
@@ -269,17 +271,13 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     if (keeps_gradient(h.g)) {
         OPS_TRY(input_gradient(&h, 0));
         OPS_TRY(norm_backward(&h));
-        OPS_TRY(weight_gradient(&h, 0));
-    } else {
-        OPS_TRY(normalise(&h));
-        OPS_TRY(ids_of(m, call, 1, h.targets));
-        for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
-            OPS_TRY(chunk_backward(&h, first));
-        OPS_TRY(norm_backward(&h));
+        return weight_gradient(&h, 0);
     }
-    ops_columns of = { .x = call->input, .dy = h.d, .stats = h.stats, .width = h.g->rows.width };
-    of.dw = call->grads[0], of.db = head_shift(m) < 0 ? NULL : call->grads[head_shift(m)];
-    return h.g->t->columns(m->o, &of, 1, h.g->rows.rows, !m->stores_grads, h.inner);
+    OPS_TRY(normalise(&h));
+    OPS_TRY(ids_of(m, call, 1, h.targets));
+    for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
+        OPS_TRY(chunk_backward(&h, first));
+    return norm_backward(&h);
 }
 
 /* ---- building --------------------------------------------------------------------------------------- */

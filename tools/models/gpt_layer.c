@@ -15,7 +15,7 @@ static float *grad(const gpt_layer *l, const tess_block_call *call, int place) {
 
 typedef struct { /* from forward to backward */
     char *qkv, *attended, *middle, *feed;
-    float *stats1, *stats2, *lse;
+    float *stats1, *stats2, *lse, *turned;
 } layer_saved;
 
 static layer_saved layer_saved_at(const gpt *g, void *region) {
@@ -28,6 +28,7 @@ static layer_saved layer_saved_at(const gpt *g, void *region) {
     s.stats1 = gpt_cut(&at, g->stats_bytes);
     s.stats2 = gpt_cut(&at, g->stats_bytes);
     s.lse = gpt_cut(&at, g->lse_bytes);
+    s.turned = g->turned_bytes ? gpt_cut(&at, g->turned_bytes) : NULL; /* by which angles */
     return s;
 }
 
@@ -39,6 +40,7 @@ static layer_saved layer_transient_at(const gpt *g, char **at) {
     s.middle = gpt_cut(at, g->row_bytes);
     s.stats1 = s.stats2 = gpt_cut(at, g->stats_bytes);
     s.lse = gpt_cut(at, g->lse_bytes);
+    s.turned = NULL;
     return s;
 }
 
@@ -50,7 +52,8 @@ uint64_t gpt_layer_forward_scratch(const gpt *g) {
 }
 
 uint64_t gpt_layer_saved(const gpt *g) {
-    return g->qkv_bytes + g->q_bytes + g->row_bytes + g->feed_bytes + 2 * g->stats_bytes + g->lse_bytes;
+    return g->qkv_bytes + g->q_bytes + g->row_bytes + g->feed_bytes + 2 * g->stats_bytes + g->lse_bytes +
+           g->turned_bytes;
 }
 
 /* Two masks per layer, after those of the embedding. */
@@ -140,13 +143,14 @@ static ops_norm norm_of(const gpt_layer *l, const tess_block_call *call, int w, 
 }
 
 /* Queries and keys turn by their positions; `back`: their gradients. */
-static tess_status turn(const gpt_layer *l, const tess_block_call *call, void *qkv, int32_t back) {
+static ops_rotation rotation_of(const gpt_layer *l, const tess_block_call *call, const layer_saved *s, void *qkv,
+                                int32_t back) {
     const gpt *g = l->m->own;
     const decoder *d = &g->d;
     ops_rotation r = { .of = gpt_rows_of(l->m, call), .x = qkv, .first = gpt_first_position(l->m, call) };
     r.of.width = (uint64_t)d->qkv_width, r.heads = (int32_t)(d->heads + d->kv_heads);
-    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = g->turns;
-    return d->llama ? g->t->rotate(l->m->o, &r) : TESS_OK;
+    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = g->turns, r.table = s->turned;
+    return r;
 }
 
 /* From normalised rows to what attention makes of them, *attended. */
@@ -156,8 +160,9 @@ static tess_status attend(const gpt_layer *l, const tess_block_call *call, const
     beside qkv = queries_keys_values(&g->d);
     gpt_view v = gpt_view_of(l, call, s->qkv);
     ops_factors with = { .bias = param(l, call, DECODER_Q_B) };
+    ops_rotation turn = rotation_of(l, call, s, v.rows, 0);
     OPS_TRY(beside_forward(l, call, &qkv, normal, v.rows, &with, inner));
-    OPS_TRY(turn(l, call, v.rows, 0));
+    OPS_TRY(g->d.llama ? g->t->rotate(l->m->o, &turn) : TESS_OK);
     *attended = decoder_at(&g->d, s->attended, (int64_t)gpt_first_position(l->m, call) * g->d.q_width);
     return g->t->attention(l->m->o, &v.shape, v.all, s->attended, s->lse, inner);
 }
@@ -287,28 +292,9 @@ static tess_status feed_backward(const gpt_layer *l, const tess_block_call *call
     return beside_weights(l, call, &up, z->normal, z->dfeed, z->inner);
 }
 
-/* From z->dmiddle to the block's input. */
-static tess_status attention_backward(const gpt_layer *l, const tess_block_call *call, const layer_saved *s,
-                                      const layer_scratch *z) {
-    const model *m = l->m;
-    const gpt *g = m->own;
-    int64_t c = g->d.width, q = g->d.q_width;
-    beside qkv = queries_keys_values(&g->d);
-    OPS_TRY(gpt_weight_gradient(m, s->attended, z->dattention, q, c, 0, grad(l, call, DECODER_O_W), !m->stores_grads,
-                                z->inner));
-    OPS_TRY(gpt_input_gradient(m, z->dattention, param(l, call, DECODER_O_W), q, c, z->d2, z->inner));
-    OPS_TRY(g->t->attention_backward(m->o, &g->attention, s->qkv, s->attended, s->lse, z->d2, z->wide, z->inner));
-    OPS_TRY(turn(l, call, z->wide, 1));
-    OPS_TRY(beside_input(l, call, &qkv, z->wide, z->d2, z->inner));
-    ops_norm_backward n = norm_backward_of(l, call, DECODER_NORM1_W, DECODER_NORM1_B);
-    n.x = call->input, n.dy = z->d2, n.add = z->dmiddle, n.stats = s->stats1;
-    n.dx = call->grad_input, n.normal = z->normal;
-    OPS_TRY(g->t->norm_backward(m->o, &n));
-    return beside_weights(l, call, &qkv, z->normal, z->wide, z->inner);
-}
-
-static tess_status layer_columns(const gpt_layer *l, const tess_block_call *call, const layer_saved *s,
-                                 const layer_scratch *z) {
+/* The last normalisation's way back, and beside it the sums over columns of the whole layer. */
+static tess_status end_backward(const gpt_layer *l, const tess_block_call *call, const layer_saved *s,
+                                const layer_scratch *z, const ops_norm_backward *n) {
     const gpt *g = l->m->own;
     uint64_t c = g->rows.width, h = (uint64_t)g->d.hidden, qkv = (uint64_t)g->d.qkv_width;
     ops_columns all[] = {
@@ -321,7 +307,28 @@ static tess_status layer_columns(const gpt_layer *l, const tess_block_call *call
     };
     all[0].dw = grad(l, call, DECODER_NORM2_W), all[0].db = grad(l, call, DECODER_NORM2_B);
     all[1].dw = grad(l, call, DECODER_NORM1_W), all[1].db = grad(l, call, DECODER_NORM1_B);
-    return g->t->columns(l->m->o, all, sizeof all / sizeof *all, g->rows.rows, !l->m->stores_grads, z->inner);
+    return g->t->norm_backward_columns(l->m->o, n, all, sizeof all / sizeof *all, !l->m->stores_grads, z->inner);
+}
+
+/* From z->dmiddle to the block's input. */
+static tess_status attention_backward(const gpt_layer *l, const tess_block_call *call, const layer_saved *s,
+                                      const layer_scratch *z) {
+    const model *m = l->m;
+    const gpt *g = m->own;
+    int64_t c = g->d.width, q = g->d.q_width;
+    beside qkv = queries_keys_values(&g->d);
+    ops_rotation back = rotation_of(l, call, s, z->wide, 1);
+    OPS_TRY(gpt_weight_gradient(m, s->attended, z->dattention, q, c, 0, grad(l, call, DECODER_O_W), !m->stores_grads,
+                                z->inner));
+    OPS_TRY(gpt_input_gradient(m, z->dattention, param(l, call, DECODER_O_W), q, c, z->d2, z->inner));
+    OPS_TRY(g->t->attention_backward(m->o, &g->attention, s->qkv, s->attended, s->lse, z->d2, z->wide,
+                                     g->d.llama ? &back : NULL, z->inner));
+    OPS_TRY(beside_input(l, call, &qkv, z->wide, z->d2, z->inner));
+    ops_norm_backward n = norm_backward_of(l, call, DECODER_NORM1_W, DECODER_NORM1_B);
+    n.x = call->input, n.dy = z->d2, n.add = z->dmiddle, n.stats = s->stats1;
+    n.dx = call->grad_input, n.normal = z->normal;
+    OPS_TRY(end_backward(l, call, s, z, &n));
+    return beside_weights(l, call, &qkv, z->normal, z->wide, z->inner);
 }
 
 tess_status gpt_layer_backward(void *user, const tess_block_call *call) {
@@ -331,6 +338,5 @@ tess_status gpt_layer_backward(void *user, const tess_block_call *call) {
     char *at = call->scratch;
     layer_scratch z = layer_scratch_at(g, &at, gpt_has_dropout(l->m, call));
     OPS_TRY(feed_backward(l, call, &s, &z));
-    OPS_TRY(attention_backward(l, call, &s, &z));
-    return layer_columns(l, call, &s, &z);
+    return attention_backward(l, call, &s, &z);
 }

@@ -53,6 +53,8 @@ typedef struct { /* in place: pair p of each of the heads that a row begins with
     uint64_t first;             /* position of a sample's first row */
     int32_t heads, pairs, back; /* pairs: half of a head's elements, at most OPS_ROTATION_MOST; back: the other way */
     const double *turns;        /* in parts of a circle; read by the call */
+    float *table; /* of each position below `time` the cosine and sine of each pair: null, or written where first is 0,
+                     and read by attention_backward, which writes nothing else */
 } ops_rotation;
 enum { OPS_ROTATION_MOST = 256 };
 
@@ -83,8 +85,12 @@ struct ops_layer_table {
     /** y = dropped(x); nothing at rate 0, and then *out is x, else y. */
     tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
     uint64_t (*columns_need)(uint64_t rows, uint64_t sums); /* scratch; sums: how many dw and db have; [pure] */
-    /** At most OPS_COLUMNS_MOST of them, over the same rows. Two launches: sums of blocks of rows, then of those. */
+    /** At most OPS_COLUMNS_MOST of them, over the same rows. */
     tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add, void *scratch);
+    /** Both over the same rows, where the sums read nothing that norm_backward writes. Two launches where a row is too
+     * long for a block to keep or no whole vectors. */
+    tess_status (*norm_backward_columns)(ops *, const ops_norm_backward *, const ops_columns *, int32_t n, int32_t add,
+                                         void *scratch);
     tess_status (*rotate)(ops *, const ops_rotation *);
     /** y[rows, width] = SiLU of a row's first half times its second. */
     tess_status (*swiglu)(ops *, const void *x, void *y, uint64_t rows, uint64_t width);
@@ -93,10 +99,13 @@ struct ops_layer_table {
                                    uint64_t width);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
     /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
-     * queries. */
+     * queries. `back`, where it is not null, is the rotation of dqkv: one more launch, unless a table is needed. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
-                                      const float *lse, const void *dy, void *dqkv, void *scratch);
+                                      const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
+                                      void *scratch);
+    /** Bytes of the table with which attention_backward turns its gradients as it writes them; 0: it takes none. */
+    uint64_t (*rotation_need)(const ops *, const ops_attention_shape *);
     /** position null: none */
     tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
                          const ops_dropout *, void *y);

@@ -97,6 +97,13 @@ static inline void same_bits(const both *b) {
     free(got);
 }
 
+/* Both arrays of the device have the same bytes. */
+static inline void same_there(const both *a, const both *b) {
+    void *first = down(a), *second = down(b);
+    assert_memory_equal(first, second, a->bytes);
+    free(first), free(second);
+}
+
 /* `got` is freed. */
 static void near_values(const both *b, float *got, double tolerance) {
     const float *expected = b->host;

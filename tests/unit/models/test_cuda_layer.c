@@ -93,7 +93,7 @@ static void test_cuda_layer__norms_equal_the_cpus(void **state) {
 }
 
 /* ---- sums over columns: in the order that they are promised in ------------------------------------ */
-enum { LONG_ROWS = 700, CHUNK_ROWS = 256, LANES_BELOW = 32 };
+enum { LONG_ROWS = 700, CHUNK_ROWS = 256, LANES_BELOW = 16 };
 
 static double column_sum(const float *dy, const float *x, const float *stats, uint64_t width, uint64_t c) {
     double sum = 0;
@@ -151,6 +151,62 @@ static void test_cuda_layer__columns_are_summed_in_a_fixed_order(void **state) {
     for (int halves = 0; halves < 2; halves++) {
         columns_on(3, 72, halves), columns_on(128, 130, halves), columns_on(1, 64, halves);
     }
+}
+
+/* So many that they share counts of blocks, which each launch leaves as it found them. */
+static void test_cuda_layer__columns_of_any_number(void **state) {
+    enum { WIDE = 40000, ALL = 3 };
+    tables t = open_tables(1, OPS_COLUMNS_MOST * WIDE * sizeof(double));
+    both dy = factors(1, ALL * WIDE, 1), sums[OPS_COLUMNS_MOST];
+    ops_columns jobs[OPS_COLUMNS_MOST];
+    (void)state;
+    for (int k = 0; k < OPS_COLUMNS_MOST; k++) {
+        sums[k] = take(WIDE * 4);
+        jobs[k] = (ops_columns){ .dy = dy.dev, .db = sums[k].dev, .width = WIDE };
+    }
+    assert_true(layer(&t)->columns_need(ALL, OPS_COLUMNS_MOST * WIDE) <= t.scratch.bytes);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(layer(&t)->columns(t.d, jobs, OPS_COLUMNS_MOST, ALL, k, t.scratch.dev), TESS_OK);
+    for (uint64_t i = 0; i < ALL * WIDE; i++)
+        ((float *)sums[0].host)[i % WIDE] += 2 * ((float *)dy.host)[i];
+    near(&sums[0], 1e-5);
+    for (int k = 1; k < OPS_COLUMNS_MOST; k++)
+        same_there(&sums[0], &sums[k]);
+    close_tables(&t);
+}
+
+/* Beside a normalisation's way back they have the bits that each has alone. */
+static void norm_columns_on(uint64_t width, int halves, int32_t add) {
+    uint64_t n = LONG_ROWS * width;
+    tables t = open_tables(halves, 1 << 17);
+    both x = factors(1, n, halves), dy = factors(2, n, halves), w = factors(3, width, halves);
+    both stats = numbers(4, 2 * LONG_ROWS), dx[2], normal[2], dw[2], db[2];
+    assert_true(layer(&t)->columns_need(LONG_ROWS, 2 * width) <= 1 << 17);
+    for (int together = 0; together < 2; together++) {
+        dx[together] = take(n * 4), normal[together] = take(n * 4);
+        up(&dx[together]), up(&normal[together]); /* bf16 leaves half of it */
+        dw[together] = numbers(5, width), db[together] = numbers(6, width);
+        ops_norm_backward of = { .of = { LONG_ROWS, width, LONG_ROWS }, .x = x.dev, .w = w.dev, .b = w.dev };
+        ops_columns sums = { .x = x.dev, .dy = dy.dev, .stats = stats.dev, .width = width };
+        of.dy = dy.dev, of.stats = stats.dev, of.dx = dx[together].dev, of.normal = normal[together].dev;
+        sums.dw = dw[together].dev, sums.db = db[together].dev;
+        if (together)
+            assert_int_equal(layer(&t)->norm_backward_columns(t.d, &of, &sums, 1, add, t.scratch.dev), TESS_OK);
+        if (together)
+            continue;
+        assert_int_equal(layer(&t)->norm_backward(t.d, &of), TESS_OK);
+        assert_int_equal(layer(&t)->columns(t.d, &sums, 1, LONG_ROWS, add, t.scratch.dev), TESS_OK);
+    }
+    same_there(&dx[0], &dx[1]), same_there(&normal[0], &normal[1]);
+    same_there(&dw[0], &dw[1]), same_there(&db[0], &db[1]);
+    close_tables(&t);
+}
+
+/* With rows that a block keeps, and without. */
+static void test_cuda_layer__columns_beside_a_norms_way_back(void **state) {
+    (void)state;
+    for (int how = 0; how < 4; how++)
+        norm_columns_on(136, how & 1, how >> 1), norm_columns_on(50, how & 1, how >> 1);
 }
 
 /* ---- elements ------------------------------------------------------------------------------------ */
@@ -356,7 +412,7 @@ static void attention_on(ops_attention_shape s, int halves) {
     layer(&t)->attention_need(t.d, &s, &need);
     assert_true(need.forward_bytes <= 16 << 20 && need.backward_bytes <= 16 << 20);
     assert_int_equal(layer(&t)->attention(t.d, &s, x.dev, y.dev, lse.dev, t.scratch.dev), TESS_OK);
-    assert_int_equal(layer(&t)->attention_backward(t.d, &s, x.dev, y.dev, lse.dev, dy.dev, dx.dev, t.scratch.dev),
+    assert_int_equal(layer(&t)->attention_backward(t.d, &s, x.dev, y.dev, lse.dev, dy.dev, dx.dev, NULL, t.scratch.dev),
                      TESS_OK);
     definition d = { s, pitch, x.host, dy.host, y.host, lse.host, dx.host, NULL };
     d.s.kv_heads = (int32_t)kv;
@@ -520,6 +576,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_layer__norms_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__columns_are_summed_in_a_fixed_order),
+        cmocka_unit_test(test_cuda_layer__columns_of_any_number),
+        cmocka_unit_test(test_cuda_layer__columns_beside_a_norms_way_back),
         cmocka_unit_test(test_cuda_layer__elements_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__products_are_rounded_once),
         cmocka_unit_test(test_cuda_layer__bias_and_gelu_follow_products),

@@ -183,6 +183,13 @@ TESS_FN void NAME(attend_fetch)(tile_pipe *pipe, uint16_t *tile, const tile_from
     tile_commit(pipe);
 }
 
+/* The gradients of a warp's queries or keys, where positions turned them. */
+TESS_FN void NAME(attend_turn)(tile_c *sum, const ops_args_attend_backward *a, int row) {
+    if (a->table)
+        TILE_UNROLL for (int d = 0; d < SIZE / 16; d++)
+            attend_turn_back(&sum[d], &sum[d + SIZE / 16], a->table, row, a->time, d * 8, SIZE / 2);
+}
+
 /* The gradient of 64 queries: over the keys before them. */
 TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_place p,
                                      NAME(attend_backward_shared) * shared) {
@@ -224,6 +231,7 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
         }
     }
     TILE_EACH_WARP(w, i) {
+        NAME(attend_turn)(sum[i], a, first + w * 16);
         TILE_UNROLL for (int d = 0; d < SIZE / 8; d++)
             attend_put(&sum[i][d], &once, dq, pitch, first + w * 16, a->time, d * 8, a->size);
     }
@@ -280,10 +288,11 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
         }
     }
     TILE_EACH_WARP(w, i) {
-        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
-            attend_put(&sum[i][0][d], &once, dk, pitch, first + w * 16, a->time, d * 8, a->size);
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++)
             attend_put(&sum[i][1][d], &once, dv, pitch, first + w * 16, a->time, d * 8, a->size);
-        }
+        NAME(attend_turn)(sum[i][0], a, first + w * 16);
+        TILE_UNROLL for (int d = 0; d < SIZE / 8; d++)
+            attend_put(&sum[i][0][d], &once, dk, pitch, first + w * 16, a->time, d * 8, a->size);
     }
 }
 

@@ -65,6 +65,20 @@ TESS_FN float tile_exp2(float x) {
 #endif
 }
 
+/* The value that reading it again would give. */
+TESS_FN float tile_rounded(float x) {
+    return tess_f32_of_bf16(tess_bf16_of_f32(x));
+}
+
+/* 16 bytes of fp32. */
+TESS_FN void tile_four(const float *at, float *v) {
+#if defined(__CUDA_ARCH__)
+    *(float4 *)v = *(const float4 *)at;
+#else
+    memcpy(v, at, 4 * sizeof *v);
+#endif
+}
+
 TESS_FN uint32_t tile_word(const uint16_t *at) {
 #if defined(__CUDA_ARCH__)
     return *(const uint32_t *)at;

@@ -2,9 +2,8 @@
 /* The bodies of kernels.h as kernels. Compiled with --fmad=false: docs/numbers.md. */
 #include "kernels.h"
 
-#define KERNEL_OF(name, phases, doubles)                                                                               \
-    extern "C" __global__ void __launch_bounds__(OPS_BLOCK)                                                            \
-        tess_ops_##name(const __grid_constant__ ops_args_##name a) {                                                   \
+#define KERNEL_OF(name, phases, doubles, bounds)                                                                       \
+    extern "C" __global__ void __launch_bounds__ bounds tess_ops_##name(const __grid_constant__ ops_args_##name a) {   \
         __shared__ __align__(16) double room[doubles];                                                                 \
         _Pragma("unroll") for (int phase = 0; phase < phases; phase++) {                                               \
             if (phase)                                                                                                 \
@@ -12,9 +11,10 @@
             ops_body_##name(&a, blockIdx.x, threadIdx.x, phase, room);                                                 \
         }                                                                                                              \
     }
-#define KERNEL(name, phases) KERNEL_OF(name, phases, OPS_ROOM)
+#define KERNEL(name, phases) KERNEL_OF(name, phases, OPS_ROOM, (OPS_BLOCK))
 OPS_CUDA_KERNELS(KERNEL)
-#define WIDE_KERNEL(name, phases) KERNEL_OF(name, phases, OPS_WIDE)
+/* Four blocks to a multiprocessor: half of its threads. */
+#define WIDE_KERNEL(name, phases) KERNEL_OF(name, phases, OPS_WIDE, (OPS_BLOCK, 4))
 OPS_CUDA_WIDE_KERNELS(WIDE_KERNEL)
 
 #define ATTEND(name, args, shares)                                                                                     \

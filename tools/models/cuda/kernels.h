@@ -5,7 +5,7 @@
  * A grid is one-dimensional, a block has OPS_BLOCK threads, a kernel takes one struct. A body is called once per phase
  * for every thread of a block. Between phases the block's threads wait for each other. Only `room`, ROOM doubles that a
  * block shares, carries values from one phase to the next. Threads beyond the work return. Nothing is
- * atomic, so the bits do not depend on who runs when. */
+ * atomic but counts of blocks, so the bits do not depend on who runs when. */
 #ifndef TESS_MODELS_CUDA_KERNELS_H
 #define TESS_MODELS_CUDA_KERNELS_H
 #include "kernels_attend.h"
@@ -53,7 +53,6 @@
     X(gelu_slopes, 1)                                                                                                  \
     X(norm, 3)                                                                                                         \
     X(norm_slopes, 2)                                                                                                  \
-    X(columns_end, 1)                                                                                                  \
     X(embed, 1)                                                                                                        \
     X(rotate, 1)                                                                                                       \
     X(swiglu, 1)                                                                                                       \
@@ -65,7 +64,8 @@
 
 /* Those whose room is OPS_WIDE doubles. */
 #define OPS_CUDA_WIDE_KERNELS(X)                                                                                       \
-    X(columns, 2)                                                                                                      \
+    X(columns, 4)                                                                                                      \
+    X(norm_slopes_columns, 4)                                                                                          \
     X(norm_tile, 5)                                                                                                    \
     X(norm_slopes_tile, 4)                                                                                             \
     X(loss_tile, 5)                                                                                                    \

@@ -16,7 +16,7 @@ typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size]; y[batch, time
 } ops_args_attend;
 typedef struct { /* the blocks of queries come first, then those of keys */
     const uint16_t *qkv, *y, *dy;
-    const float *lse;
+    const float *lse, *table; /* null: none; else the gradients of queries and keys turn back by it */
     uint16_t *dqkv;
     int32_t batch, time, heads, kv_heads, size, tiles, vector;
     float scale;
@@ -65,6 +65,25 @@ TESS_FN void attend_put(const tile_c *c, const tile_rows *times, uint16_t *to, u
             int r = row + g + e / 2 * 8, k = column + 2 * t + e % 2;
             if (r < rows && k < size)
                 to[(uint64_t)r * pitch + (uint64_t)k] = tess_bf16_of_f32(c->v[i][e] * times->v[i][e / 2]);
+        }
+    }
+}
+
+/* Turns the pairs of 16 rows × 8 columns and the columns half a head behind them back by their positions, as rows of
+ * bf16 would be. */
+TESS_FN void attend_turn_back(tile_c *re, tile_c *im, const float *table, int row, int rows, int pair, int pairs) {
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int n = 0; n < 2; n++) {
+            int r = row + g + n * 8;
+            __attribute__((aligned(16))) float turn[4] = { 1, 0, 1, 0 };
+            if (r < rows)
+                tile_four(table + 2 * ((uint64_t)r * (uint64_t)pairs + (uint64_t)(pair + 2 * t)), turn);
+            TILE_UNROLL for (int e = 0; e < 2; e++) {
+                float x = tile_rounded(re->v[i][2 * n + e]), y = tile_rounded(im->v[i][2 * n + e]);
+                float c = turn[2 * e], s = -turn[2 * e + 1];
+                re->v[i][2 * n + e] = x * c - y * s;
+                im->v[i][2 * n + e] = y * c + x * s;
+            }
         }
     }
 }

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Gradients of biases and gains of a whole layer: sums over columns in two stages, of blocks of rows and then over
  * those blocks in their order, so that the bits are the same every time. A block of the first stage has 64 columns of
- * 256 rows: 8 threads beside each other read 16 bytes in bf16 of a row, 32 threads below each other every 32nd row. */
+ * 256 rows: 16 threads beside each other read 8 bytes in bf16 of a row, 16 threads below each other every 16th row. The
+ * block that is done last with its columns does their second stage, whichever it is. */
 #ifndef TESS_MODELS_CUDA_KERNELS_COLUMNS_H
 #define TESS_MODELS_CUDA_KERNELS_COLUMNS_H
-#include "kernels_layer.h"
+#include "kernels_norm.h"
 
 enum {
     OPS_COLUMN_JOBS = 8,
     OPS_JOB_COLUMNS = 64,
     OPS_JOB_ROWS = 256,
-    OPS_JOB_BESIDE = OPS_JOB_COLUMNS / 8, /* threads */
-    OPS_JOB_BELOW = OPS_BLOCK / OPS_JOB_BESIDE
+    OPS_JOB_EACH = 4, /* columns of a thread */
+    OPS_JOB_BESIDE = OPS_JOB_COLUMNS / OPS_JOB_EACH,
+    OPS_JOB_BELOW = OPS_BLOCK / OPS_JOB_BESIDE,
+    OPS_JOB_COUNTS = 4096
 };
 typedef struct { /* db = the sums of dy's columns; dw, where wanted, those of dy times normalised x */
     const void *x, *dy;
@@ -27,74 +30,144 @@ typedef struct { /* sums: of every block of rows, db's and then dw's of each job
     int32_t n_jobs, half, add;
 } ops_args_columns;
 
-TESS_FN void ops_column_sums(const ops_cuda_columns *j, const ops_args_columns *a, uint64_t c, uint64_t first,
+/* Every 16th row from `first` on, to `last`. */
+TESS_FN void ops_column_sums(const ops_cuda_columns *j, int32_t half, uint32_t first, uint32_t last, uint32_t c,
                              double *dw, double *db) {
-    uint64_t last = first - first % OPS_JOB_ROWS + OPS_JOB_ROWS, n = c < j->width ? j->width - c : 0;
+    uint32_t n = c < j->width ? j->width - c : 0;
     int vector = ops_is_vector(j->width);
-    for (int k = 0; k < 8; k++)
+    for (int k = 0; k < OPS_JOB_EACH; k++)
         dw[k] = db[k] = 0;
-    for (uint64_t r = first; n && r < last && r < a->rows; r += OPS_JOB_BELOW) {
-        float dy[8], x[8];
-        ops_get_eight(j->dy, r * j->width + c, n, a->half, vector, dy);
-        for (int k = 0; k < 8; k++)
+    for (uint32_t r = first; n && r < last; r += OPS_JOB_BELOW) {
+        float dy[OPS_JOB_EACH], x[OPS_JOB_EACH];
+        uint64_t i = (uint64_t)r * j->width + c;
+        ops_get_four(j->dy, i, n, half, vector, dy);
+        for (int k = 0; k < OPS_JOB_EACH; k++)
             db[k] += (double)dy[k];
         if (!j->dw)
             continue;
-        float mean = j->stats[2 * r], rsigma = j->stats[2 * r + 1];
-        ops_get_eight(j->x, r * j->width + c, n, a->half, vector, x);
-        for (int k = 0; k < 8; k++)
+        float mean = j->stats[2 * (uint64_t)r], rsigma = j->stats[2 * (uint64_t)r + 1];
+        ops_get_four(j->x, i, n, half, vector, x);
+        for (int k = 0; k < OPS_JOB_EACH; k++)
             dw[k] += (double)(dy[k] * ((x[k] - mean) * rsigma));
     }
 }
 
-/* Column k·8 + e of a block's lies at e·8 + k, so that neighbouring threads store next to each other. */
-OPS_BODY(columns) {
-    uint32_t at = block % a->blocks;
-    uint64_t chunk = block / a->blocks;
+/* Blocks that are done, by their columns: 0 between launches, which follow each other on the operators' stream. Columns
+ * of which there are more share a count. */
+#if defined(__CUDACC__)
+static __device__ uint32_t ops_job_counts[OPS_JOB_COUNTS];
+#else
+static __thread uint32_t ops_job_counts[OPS_JOB_COUNTS];
+#endif
+/* Behind ops_job_done all blocks see what the threads of a block have written. */
+TESS_FN void ops_job_wrote(void) {
+#if defined(__CUDA_ARCH__)
+    __threadfence();
+#endif
+}
+/* Counts a block, and says whether it is the last of `all`. */
+TESS_FN int ops_job_done(uint32_t which, uint32_t all) {
+    int last = 0;
+#if defined(__CUDA_ARCH__)
+    last = atomicAdd(&ops_job_counts[which], 1u) == all - 1;
+    __threadfence();
+    if (last)
+        ops_job_counts[which] = 0;
+#elif !defined(__CUDACC__)
+    last = ops_job_counts[which]++ == all - 1;
+    if (last)
+        ops_job_counts[which] = 0;
+#endif
+    return last;
+}
+/* Not from the cache of a multiprocessor, which does not see what others write. */
+TESS_FN double ops_job_read(const double *at) {
+#if defined(__CUDA_ARCH__)
+    return __ldcg(at);
+#else
+    return *at;
+#endif
+}
+
+TESS_FN uint64_t ops_job_chunks(const ops_args_columns *a) {
+    return (a->rows + OPS_JOB_ROWS - 1) / OPS_JOB_ROWS;
+}
+TESS_FN const ops_cuda_columns *ops_job_of(const ops_args_columns *a, uint32_t at) {
     int32_t k = 0;
     while (k + 1 < a->n_jobs && a->jobs[k + 1].first_block <= at)
         k++;
-    const ops_cuda_columns *j = &a->jobs[k];
-    uint64_t c = (uint64_t)(at - j->first_block) * OPS_JOB_COLUMNS;
-    if (phase == 0) {
-        uint32_t beside = thread % OPS_JOB_BESIDE, below = thread / OPS_JOB_BESIDE;
-        double dw[8], db[8], *to = room + below * OPS_JOB_COLUMNS + beside;
-        ops_column_sums(j, a, c + beside * 8, chunk * OPS_JOB_ROWS + below, dw, db);
-        for (int e = 0; e < 8; e++) {
-            to[e * OPS_JOB_BESIDE] = db[e];
-            to[OPS_WIDE / 2 + e * OPS_JOB_BESIDE] = dw[e];
-        }
-        return;
+    return &a->jobs[k];
+}
+
+/* The first stage. Column k·4 + e of a block's lies at e·16 + k, so that neighbouring threads store next to each other.
+ */
+TESS_FN void ops_columns_begin(const ops_args_columns *a, uint32_t at, uint64_t chunk, uint32_t thread, double *room) {
+    const ops_cuda_columns *j = ops_job_of(a, at);
+    uint32_t beside = thread % OPS_JOB_BESIDE, below = thread / OPS_JOB_BESIDE;
+    uint32_t c = (at - j->first_block) * OPS_JOB_COLUMNS + beside * OPS_JOB_EACH;
+    double dw[OPS_JOB_EACH], db[OPS_JOB_EACH], *to = room + below * OPS_JOB_COLUMNS + beside;
+    uint64_t last = (chunk + 1) * OPS_JOB_ROWS < a->rows ? (chunk + 1) * OPS_JOB_ROWS : a->rows;
+    ops_column_sums(j, a->half, (uint32_t)chunk * OPS_JOB_ROWS + below, (uint32_t)last, c, dw, db);
+    for (int e = 0; e < OPS_JOB_EACH; e++) {
+        to[e * OPS_JOB_BESIDE] = db[e];
+        to[OPS_WIDE / 2 + e * OPS_JOB_BESIDE] = dw[e];
     }
+}
+TESS_FN void ops_columns_store(const ops_args_columns *a, uint32_t at, uint64_t chunk, uint32_t thread,
+                               const double *room) {
+    const ops_cuda_columns *j = ops_job_of(a, at);
     uint32_t of_dw = thread / OPS_JOB_COLUMNS, place = thread % OPS_JOB_COLUMNS;
-    c += place % OPS_JOB_BESIDE * 8 + place / OPS_JOB_BESIDE;
+    uint64_t c = (uint64_t)(at - j->first_block) * OPS_JOB_COLUMNS;
+    c += place % OPS_JOB_BESIDE * OPS_JOB_EACH + place / OPS_JOB_BESIDE;
     if (c >= j->width || of_dw > (j->dw ? 1u : 0u))
         return;
     double sum = 0;
     for (int below = 0; below < OPS_JOB_BELOW; below++)
         sum += room[of_dw * (OPS_WIDE / 2) + (uint32_t)below * OPS_JOB_COLUMNS + place];
     a->sums[chunk * a->n_sums + j->first_sum + of_dw * j->width + c] = sum;
+    ops_job_wrote();
 }
 
-/* A thread for each sum. */
-typedef ops_args_columns ops_args_columns_end;
-OPS_BODY(columns_end) {
-    uint32_t i = block * OPS_BLOCK + thread;
-    uint64_t chunks = (a->rows + OPS_JOB_ROWS - 1) / OPS_JOB_ROWS;
-    int32_t k = 0;
-    OPS_ONE_PHASE;
-    if (i >= a->n_sums)
+/* The second: a thread for each sum. */
+TESS_FN void ops_columns_end(const ops_args_columns *a, uint32_t at, uint32_t thread) {
+    const ops_cuda_columns *j = ops_job_of(a, at);
+    uint32_t of_dw = thread / OPS_JOB_COLUMNS;
+    uint32_t c = (at - j->first_block) * OPS_JOB_COLUMNS + thread % OPS_JOB_COLUMNS;
+    float *out = of_dw ? j->dw : j->db;
+    if (of_dw > 1 || c >= j->width || !out)
         return;
-    while (k + 1 < a->n_jobs && a->jobs[k + 1].first_sum <= i)
-        k++;
-    const ops_cuda_columns *j = &a->jobs[k];
-    uint32_t c = i - j->first_sum;
-    float *out = c < j->width ? j->db : j->dw;
-    c = c < j->width ? c : c - j->width;
+    const double *from = a->sums + j->first_sum + of_dw * j->width + c;
     double sum = 0;
-    for (uint64_t chunk = 0; chunk < chunks; chunk++)
-        sum += a->sums[chunk * a->n_sums + i];
-    if (out)
-        out[c] = a->add ? out[c] + (float)sum : (float)sum;
+    for (uint64_t chunk = 0; chunk < ops_job_chunks(a); chunk++)
+        sum += ops_job_read(from + chunk * a->n_sums);
+    out[c] = a->add ? out[c] + (float)sum : (float)sum;
+}
+
+OPS_BODY(columns) {
+    uint32_t at = block % a->blocks, count = at % OPS_JOB_COUNTS;
+    uint64_t chunk = block / a->blocks;
+    if (phase == 0)
+        ops_columns_begin(a, at, chunk, thread, room);
+    else if (phase == 1)
+        ops_columns_store(a, at, chunk, thread, room);
+    else if (phase == 2 && thread == 0)
+        room[0] = ops_job_done(count, (uint32_t)ops_job_chunks(a) * ((a->blocks - count - 1) / OPS_JOB_COUNTS + 1));
+    else if (phase == 3 && room[0] > 0)
+        for (at = count; at < a->blocks; at += OPS_JOB_COUNTS)
+            ops_columns_end(a, at, thread);
+}
+
+/* Sums over columns beside a normalisation's way back, none of which reads what the other writes: theirs are the first
+ * blocks. */
+typedef struct {
+    ops_args_columns columns;
+    ops_args_norm_slopes norm;
+    uint32_t first; /* block of the normalisation */
+} ops_args_norm_slopes_columns;
+OPS_BODY(norm_slopes_columns) {
+    if (block < a->first)
+        ops_body_columns(&a->columns, block, thread, phase, room);
+    else
+        ops_body_norm_slopes_tile(&a->norm, block - a->first, thread, phase, room);
 }
 #endif

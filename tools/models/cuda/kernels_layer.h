@@ -51,6 +51,26 @@ TESS_FN void ops_get_eight(const void *x, uint64_t i, uint64_t n, int32_t half, 
     if (ops_refuses(ops_place(x, i, half), vector, n))
         v[0] = NAN;
 }
+/* The first four of the same. */
+TESS_FN void ops_get_four(const void *x, uint64_t i, uint64_t n, int32_t half, int vector, float *v) {
+#if defined(__CUDA_ARCH__)
+    if (vector && n >= 4 && half) {
+        uint2 w = *(const uint2 *)ops_place(x, i, 1);
+        v[0] = tess_f32_of_bits(w.x << 16), v[1] = tess_f32_of_bits(w.x & 0xffff0000u);
+        v[2] = tess_f32_of_bits(w.y << 16), v[3] = tess_f32_of_bits(w.y & 0xffff0000u);
+        return;
+    }
+    if (vector && n >= 4) {
+        float4 w = *(const float4 *)ops_place(x, i, 0);
+        v[0] = w.x, v[1] = w.y, v[2] = w.z, v[3] = w.w;
+        return;
+    }
+#endif
+    for (uint64_t k = 0; k < 4; k++)
+        v[k] = k < n ? ops_get(x, i + k, half) : 0;
+    if (vector && n >= 4 && (uintptr_t)ops_place(x, i, half) % (half ? 8 : 16))
+        v[0] = NAN;
+}
 TESS_FN void ops_put_eight(void *y, uint64_t i, uint64_t n, int32_t half, int vector, const float *v) {
 #if defined(__CUDA_ARCH__)
     if (vector && n >= 8 && half) {

@@ -11,6 +11,7 @@ typedef struct { /* in place: row r is at position first + r mod time, and its p
     uint64_t rows, time, first, pitch; /* pitch: elements from row to row */
     uint32_t heads, pairs, back;       /* the heads that a row begins with; back: the other way */
     int32_t half;
+    float *table;                  /* null: not wanted; of the first `time` rows the cosine and sine of each pair */
     double turns[OPS_ROTATE_MOST]; /* parts of a circle */
 } ops_args_rotate;
 TESS_FN void ops_rotate_head(const ops_args_rotate *a, uint64_t at, uint64_t n, const float *c, const float *s) {
@@ -39,6 +40,11 @@ OPS_BODY(rotate) {
         double turns = (uint64_t)k < n ? a->turns[pair + (uint64_t)k] : 0;
         ops_turned(turns * (double)(a->first + ops_mod(r, a->time)), &c[k], &s[k]);
         s[k] = a->back ? -s[k] : s[k];
+    }
+    for (int k = 0; k < 8; k++) {
+        uint64_t at = 2 * (r * a->pairs + pair + (uint64_t)k);
+        if (a->table && group == 0 && r < a->time && (uint64_t)k < n)
+            a->table[at] = c[k], a->table[at + 1] = s[k];
     }
     for (uint64_t h = group * OPS_ROTATE_HEADS; h < (group + 1) * OPS_ROTATE_HEADS && h < a->heads; h++)
         ops_rotate_head(a, r * a->pitch + h * 2 * a->pairs + pair, n, c, s);

@@ -75,14 +75,20 @@ static tess_status layer_norm(ops *o, const ops_norm *n) {
                                            row_blocks(a.rows, a.tile_rows)));
 }
 
-static tess_status layer_norm_backward(ops *o, const ops_norm_backward *n) {
+static ops_args_norm_slopes slopes_args(const ops *o, const ops_norm_backward *n) {
     ops_args_norm_slopes a = { .x = n->x, .w = n->w, .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats };
     a.dx = n->dx, a.masked = n->masked, a.normal = n->normal, a.rows = n->of.rows, a.width = n->of.width;
     a.mask = mask_of(&n->of, n->drop), a.half = o->bf16, a.about_zero = n->about_zero;
     a.tile_rows = tile_rows_of(o, a.width, 2);
-    OPS_INSIDE(cuda_of(o),
-               ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_slopes_tile : OPS_KERNEL_norm_slopes, &a,
-                               row_blocks(a.rows, a.tile_rows)));
+    return a;
+}
+static tess_status norm_slopes(const cuda_ops *c, const ops_args_norm_slopes *a) {
+    return ops_cuda_launch(c, a->tile_rows ? OPS_KERNEL_norm_slopes_tile : OPS_KERNEL_norm_slopes, a,
+                           row_blocks(a->rows, a->tile_rows));
+}
+static tess_status layer_norm_backward(ops *o, const ops_norm_backward *n) {
+    ops_args_norm_slopes a = slopes_args(o, n);
+    OPS_INSIDE(cuda_of(o), norm_slopes(cuda_of(o), &a));
 }
 
 static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, const void *x, void *y,
@@ -101,7 +107,7 @@ static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
     uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
     ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
     a.first = n->first, a.heads = (uint32_t)n->heads, a.pairs = (uint32_t)n->pairs, a.back = (uint32_t)n->back;
-    a.half = c->base.bf16;
+    a.half = c->base.bf16, a.table = n->first ? NULL : n->table;
     memcpy(a.turns, n->turns, (size_t)n->pairs * sizeof *a.turns);
     return ops_cuda_launch(c, OPS_KERNEL_rotate, &a, ops_blocks_threads(n->of.rows * groups * ((a.pairs + 7) / 8)));
 }
@@ -142,17 +148,38 @@ static void add_job(ops_args_columns *a, const ops_columns *j) {
     a->n_sums += j->dw ? 2 * width : width;
 }
 
-static tess_status column_sums(const cuda_ops *c, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add,
-                               void *scratch) {
-    ops_args_columns a = { .sums = scratch, .rows = rows, .half = c->base.bf16, .add = add };
+static ops_args_columns columns_args(const ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add,
+                                     void *scratch) {
+    ops_args_columns a = { .sums = scratch, .rows = rows, .half = o->bf16, .add = add };
     for (int32_t i = 0; i < n; i++)
         add_job(&a, &columns[i]);
-    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_columns, &a, a.blocks * row_chunks(rows)));
-    return ops_cuda_launch(c, OPS_KERNEL_columns_end, &a, ops_blocks_threads(a.n_sums));
+    return a;
+}
+static uint64_t column_blocks(const ops_args_columns *a) {
+    return a->blocks * row_chunks(a->rows);
+}
+static tess_status column_sums(const cuda_ops *c, const ops_args_columns *a) {
+    return ops_cuda_launch(c, OPS_KERNEL_columns, a, column_blocks(a));
 }
 static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add,
                                  void *scratch) {
-    OPS_INSIDE(cuda_of(o), column_sums(cuda_of(o), columns, n, rows, add, scratch));
+    ops_args_columns a = columns_args(o, columns, n, rows, add, scratch);
+    OPS_INSIDE(cuda_of(o), column_sums(cuda_of(o), &a));
+}
+
+static tess_status norm_slopes_columns(const cuda_ops *c, const ops_args_norm_slopes_columns *a) {
+    if (a->norm.tile_rows)
+        return ops_cuda_launch(c, OPS_KERNEL_norm_slopes_columns, a,
+                               a->first + row_blocks(a->norm.rows, a->norm.tile_rows));
+    OPS_TRY(norm_slopes(c, &a->norm));
+    return column_sums(c, &a->columns);
+}
+static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *norm, const ops_columns *columns,
+                                               int32_t n, int32_t add, void *scratch) {
+    ops_args_norm_slopes_columns a = { columns_args(o, columns, n, norm->of.rows, add, scratch), slopes_args(o, norm),
+                                       0 };
+    a.first = (uint32_t)column_blocks(&a.columns);
+    OPS_INSIDE(cuda_of(o), norm_slopes_columns(cuda_of(o), &a));
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */
@@ -188,9 +215,16 @@ static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const
     return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
 }
 
+/* Where a head fills its kernel, both halves of each pair are in one thread's hands when its gradient is written. */
+static uint64_t layer_rotation_need(const ops *o, const ops_attention_shape *s) {
+    int fills = s->size == 16 || s->size == 32 || s->size == 64 || s->size == 96 || s->size == 128;
+    return is_fused(o, s) && fills ? ops_align((uint64_t)s->time * (uint64_t)s->size * sizeof(float)) : 0;
+}
+
 static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,
-                                   const float *lse, const void *dy, void *dqkv) {
-    ops_args_attend_backward a = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv };
+                                   const float *lse, const void *dy, void *dqkv, const float *table) {
+    ops_args_attend_backward a = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .table = table };
+    a.dqkv = dqkv;
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
     a.tiles = tiles_of(s), a.vector = s->size % 8 == 0;
     a.scale = (float)(1.0 / sqrt(s->size));
@@ -205,11 +239,18 @@ static tess_status layer_attention(ops *o, const ops_attention_shape *s, const v
     OPS_INSIDE(cuda_of(o), ops_cuda_attention(cuda_of(o), s, qkv, y, lse, scratch));
 }
 
+static tess_status attention_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,
+                                      const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
+                                      void *scratch) {
+    const float *table = back && layer_rotation_need(&c->base, s) ? back->table : NULL;
+    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table)
+                                  : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
+    return back && !table ? rotate(c, back) : TESS_OK;
+}
 static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *y,
-                                            const float *lse, const void *dy, void *dqkv, void *scratch) {
-    if (is_fused(o, s))
-        OPS_INSIDE(cuda_of(o), attend_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv));
-    OPS_INSIDE(cuda_of(o), ops_cuda_attention_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv, scratch));
+                                            const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
+                                            void *scratch) {
+    OPS_INSIDE(cuda_of(o), attention_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv, back, scratch));
 }
 
 /* ---- the two ends ------------------------------------------------------------------------------ */
@@ -293,12 +334,14 @@ const ops_layer_table ops_cuda_layer = {
     .mask = layer_mask,
     .columns_need = columns_need,
     .columns = layer_columns,
+    .norm_backward_columns = layer_norm_backward_columns,
     .rotate = layer_rotate,
     .swiglu = layer_swiglu,
     .swiglu_backward = layer_swiglu_backward,
     .attention_need = layer_attention_need,
     .attention = layer_attention,
     .attention_backward = layer_attention_backward,
+    .rotation_need = layer_rotation_need,
     .embed = layer_embed,
     .embed_backward_need = embed_backward_need,
     .embed_backward = layer_embed_backward,
