@@ -294,6 +294,7 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
                           o.path ? "tess_checkpoint_load within a step" : "tess_checkpoint_load: no path is given");
     tess__side_thread_join(&t->saving);
     TRY(tess__streams_sync(&t->streams));
+    t->masters_changed = 1;
     tess_status s = load_with_room(&l, &info);
     free(l.taken);
     free(l.raw);

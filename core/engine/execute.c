@@ -83,6 +83,8 @@ static tess_status gather_group(tess *t, const tess__instr *in) {
     char *full = tess__address_of(t, TESS__FULL, g), *slot = full + (uint64_t)t->comms.shard_rank * bytes;
     if (in->flags & TESS__ASYNC)
         return tess__move_gather(t, g);
+    if (group->low_copy && group->param_rest.domain == TESS_DOMAIN_DEVICE) /* sent where the step wrote it */
+        return post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), full);
     TRY(tess__shard_to_slot(t, g, slot, tess__engine_kernel));
     if (t->plan.setup.shard_ranks == 1)
         return TESS_OK;

@@ -77,6 +77,7 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
         return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
     switch (role) {
     case TESS__MASTER: return g->shard_elems * tess_dtype_bytes(g->master);
+    case TESS__LOW_COPY:
     case TESS__FETCHED: return g->shard_elems * tess_dtype_bytes(g->compute);
     case TESS__FULL: return g->flat_elems * tess_dtype_bytes(g->compute);
     case TESS__GRAD: return g->flat_elems * tess_dtype_bytes(g->grad_local);

@@ -15,7 +15,8 @@ static void *param_at(const tess *t, const tess__param *p) {
     if (p->flags & TESS_BUFFER)
         return (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     const tess__group *g = &t->plan.layout.groups[p->group];
-    char *base = tess__address_of(t, g->in_place ? TESS__MASTER : TESS__FULL, p->group);
+    int rests = g->low_copy ? TESS__LOW_COPY : TESS__MASTER;
+    char *base = tess__address_of(t, g->in_place ? rests : TESS__FULL, p->group);
     return base + p->offset * tess_dtype_bytes(g->compute);
 }
 
@@ -207,6 +208,7 @@ static tess_status recompile_pass(tess *t, uint32_t pass_kind) {
 
 tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
     TRY(tess__mirror_step(t, kind));
+    TRY(tess__low_copies_refresh(t));
     t->pass.program = program;
     t->pass.pc = t->recorder.next_point = 0;
     t->pass.kind = t->comms.pass_kind = kind;
@@ -387,6 +389,7 @@ static tess_status summon_scope(tess *t, tess_scope scope, void *params, int32_t
     TRY(check_scope(t, "tess_summon_begin", scope, params, n));
     TRY(end_pass_by_summon(t, scope));
     if (!t->pass.summoned) {
+        TRY(tess__low_copies_refresh(t));
         tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, TESS_PASS_EVAL);
         t->plan.compiler.params_only = 1;
         tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);

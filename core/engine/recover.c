@@ -101,6 +101,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
     int64_t step = -1;
     uint64_t had = t->step.steps_done;
     int smaller = t->mirror.carry != NULL;
+    t->masters_changed = 1;
     TRY(smaller ? tess__smaller_restore(t, &step) : tess__mirror_restore(t, &step));
     t->step.steps_done = (uint64_t)step;
     if (t->plan.setup.mirror) /* not of one that is left alone */

@@ -36,6 +36,17 @@ static void take_promises(tess__setup *s, const tess_options *o) {
     s->late = (o->flags & TESS_OPTIONS_LATE) != 0;
 }
 
+static tess_status read_flags(tess *t) {
+    tess__setup *s = &t->plan.setup;
+    s->graphs = 1;
+    TRY(tess__option_flag("deterministic", &s->deterministic));
+    TRY(tess__option_flag("strict", &t->settings.strict));
+    TRY(tess__option_flag("low-copy", &s->low_copy));
+    TRY(tess__option_flag("graphs", &s->graphs));
+    s->graphs &= !t->settings.strict; /* the guard's copies are the host's */
+    return TESS_OK;
+}
+
 static tess_status read_switches(tess *t) {
     tess__setup *s = &t->plan.setup;
     int64_t accum = 1;
@@ -50,13 +61,7 @@ static tess_status read_switches(tess *t) {
     if (!status)
         status = tess__option_choice("checkpoint", &checkpoint);
     if (!status)
-        status = tess__option_flag("deterministic", &s->deterministic);
-    if (!status)
-        status = tess__option_flag("strict", &t->settings.strict);
-    s->graphs = 1;
-    if (!status)
-        status = tess__option_flag("graphs", &s->graphs);
-    s->graphs &= !t->settings.strict; /* the guard's copies are the host's */
+        status = read_flags(t);
     if (!status)
         status = tess__option_real("timeout", &timeout);
     const char *prefetch = tess__option_text("prefetch");

@@ -53,6 +53,7 @@ static tess_status write_declarations(const tess *t) {
 }
 
 tess_status tess__make_tables(tess *t) {
+    t->masters_changed = 1; /* from nothing */
     t->streams.late = t->plan.layout.passes > 1;
     t->graphs.on = t->streams.on && t->plan.layout.prepared_bytes > 0;
     t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);

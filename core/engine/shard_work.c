@@ -8,12 +8,34 @@ tess_status tess__engine_kernel(void *engine, tess_kernel *k) {
     return tess__device_kernel(&((tess *)engine)->device, k, NULL);
 }
 
+const void *tess__gather_source(const tess *t, int32_t g, uint32_t *dtype) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    *dtype = group->low_copy ? group->compute : group->master;
+    return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
+}
+
+/* As every gather casts them, and the optimizer's kernels too. */
+tess_status tess__low_copy_make(tess *t, int32_t g, tess__kernel_fn run) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    const void *in[1] = { tess__address_of(t, TESS__MASTER, g) };
+    tess_kernel k = { .kernel = TESS_K_CAST,
+                      .in_dtype = group->master,
+                      .out_dtype = group->compute,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__address_of(t, TESS__LOW_COPY, g),
+                      .elems = group->shard_elems };
+    return run(t, &k);
+}
+
 tess_status tess__shard_to_slot(tess *t, int32_t g, void *slot, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
-    int fetched = t->memory.booked[TESS__FETCHED][g]; /* cast on the way up */
-    const void *in[1] = { tess__address_of(t, fetched ? TESS__FETCHED : TESS__MASTER, g) };
+    uint32_t dtype;
+    const void *in[1] = { tess__gather_source(t, g, &dtype) };
+    if (t->memory.booked[TESS__FETCHED][g]) /* cast on the way up */
+        in[0] = tess__address_of(t, TESS__FETCHED, g), dtype = group->compute;
     tess_kernel k = { .kernel = TESS_K_CAST,
-                      .in_dtype = fetched ? group->compute : group->master,
+                      .in_dtype = dtype,
                       .out_dtype = group->compute,
                       .n_in = 1,
                       .in = in,
@@ -128,6 +150,7 @@ tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn r
                       .flags = flags,
                       .in = in,
                       .out = tess__address_of(t, TESS__MASTER, g),
+                      .out2 = group->low_copy ? tess__address_of(t, TESS__LOW_COPY, g) : NULL,
                       .elems = group->shard_elems,
                       .optimizer = &o };
     for (int32_t i = 0; i < t->plan.setup.n_states; i++)

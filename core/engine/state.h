@@ -75,7 +75,8 @@ typedef struct {               /* recovery in memory */
 struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
-    int sharded; /* tess_shard is done */
+    int sharded;         /* tess_shard is done */
+    int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
     tess__plan plan;
@@ -158,6 +159,9 @@ tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
 /** shard_work.c: work on a group's shard, with kernels of the device or, on a lane's thread, of the host. */
 tess_status tess__engine_kernel(void *engine, tess_kernel *); /* of the device, on its compute stream */
+/** The source of a gather, and its dtype: the low-precision copy of the shard, or the masters. */
+const void *tess__gather_source(const tess *, int32_t group, uint32_t *dtype);
+tess_status tess__low_copy_make(tess *, int32_t group, tess__kernel_fn); /* of the masters */
 tess_status tess__shard_to_slot(tess *, int32_t group, void *slot, tess__kernel_fn);
 tess_status tess__gradient_to_send(tess *, int32_t group, tess__kernel_fn, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
@@ -184,6 +188,8 @@ tess_status tess__move_optimize(tess *, int32_t group);
 tess_status tess__move(tess *, const tess__instr *); /* PREFETCH … RELOAD_WAIT */
 tess_status tess__move_up_wait(tess *, uint64_t *ticket);
 tess_status tess__move_down_wait(tess *, uint64_t *ticket);
+/** Where masters have changed since: before anything reads the copies. */
+tess_status tess__low_copies_refresh(tess *);
 tess_status tess__optimize_now(tess *, int32_t group);  /* OPTIMIZE without ASYNC */
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */

@@ -108,9 +108,10 @@ static tess_status job_gather(void *user, int32_t g, int64_t arg) {
 
 static tess_status fetch_shard(tess *t, int32_t g, tess__kernel_fn run) {
     const tess__group *group = &t->plan.layout.groups[g];
-    const void *in[1] = { tess__address_of(t, TESS__MASTER, g) };
+    uint32_t dtype;
+    const void *in[1] = { tess__gather_source(t, g, &dtype) };
     tess_kernel k = { .kernel = TESS_K_CAST,
-                      .in_dtype = group->master,
+                      .in_dtype = dtype,
                       .out_dtype = group->compute,
                       .n_in = 1,
                       .in = in,
@@ -236,6 +237,22 @@ tess_status tess__optimize_now(tess *t, int32_t g) {
         return tess__optimize(t, g, t->step.more_follow ? TESS_KERNEL_MORE : 0, tess__engine_kernel);
     TRY(tess__streams_sync(&t->streams));
     return tess__optimize(t, g, 0, run_down);
+}
+
+/* Nothing is under way where masters were changed, so that the host may write what rests there. */
+static tess_status refresh_copy(tess *t, int32_t g) {
+    if (!t->streams.on || t->plan.layout.groups[g].param_rest.domain == TESS_DOMAIN_DEVICE)
+        return tess__low_copy_make(t, g, tess__engine_kernel);
+    TRY(tess__streams_sync(&t->streams));
+    return tess__low_copy_make(t, g, run_down);
+}
+
+tess_status tess__low_copies_refresh(tess *t) {
+    for (int32_t g = 0; t->masters_changed && g < t->plan.layout.n_groups; g++)
+        if (t->plan.layout.groups[g].low_copy)
+            TRY(refresh_copy(t, g));
+    t->masters_changed = 0;
+    return TESS_OK;
 }
 
 static tess_status fetch_group(tess *t, int32_t g) {

@@ -87,6 +87,7 @@ static tess_status run_update(tess *t, tess_update_fn fn, void *user) {
             t->settings.optimizer);
     TRY(tess__step_ready(t, "tess_update"));
     TRY(tess__streams_sync(&t->streams)); /* host memory may be read as it lies */
+    t->masters_changed = 1;
     TRY(with_room(t, &u));
     TRY(tess__grad_release(t));
     return tess__step_end(t);

@@ -171,8 +171,10 @@ static tess_status each_owned(tess *t, uint32_t of, tess_range_fn fn, void *user
                .user = user };
     TRY(tess__pass_finish(t));
     TRY(check_walk(t, &w));
-    if (w.write)
+    if (w.write) {
         tess__side_thread_join(&t->saving);
+        t->masters_changed = 1;
+    }
     return with_chunks(t, &w, visit_owned);
 }
 

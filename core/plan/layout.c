@@ -37,6 +37,8 @@ static int32_t count_gradients(const tess__setup *s) {
 static void ask_group(question *q, const tess__layout *l, const tess__setup *s, int32_t group) {
     const tess__group *g = &l->groups[group];
     add_question(q, l, group, TESS_REGION_MASTER, 0, g->master);
+    if (g->low_copy)
+        add_question(q, l, group, TESS_REGION_MASTER, 1, g->compute);
     for (int32_t k = 0; g->trainable && k < count_gradients(s); k++)
         add_question(q, l, group, TESS_REGION_GRAD, (uint32_t)k, TESS_F32);
     for (int32_t k = 0; g->trainable && k < s->n_states; k++)
@@ -129,7 +131,7 @@ static void ask_activations(question *q, const tess__model *m, const tess__setup
 
 tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess__setup *s) {
     question q = { 0 };
-    size_t most = (size_t)l->n_groups * (size_t)(1 + count_gradients(s) + s->n_states) + 2;
+    size_t most = (size_t)l->n_groups * (size_t)(2 + count_gradients(s) + s->n_states) + 2;
     tess_error e = { .struct_size = sizeof e };
     tess_status status = TESS_OK;
     q.regions = calloc(most, sizeof *q.regions);
@@ -192,6 +194,11 @@ static int same_group(const tess__group *g, const tess_precision_choice *c, int 
            (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire));
 }
 
+/* The optimizer's kernels write no other copy. */
+static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int trainable) {
+    return s->low_copy && trainable && c->master == TESS_F32 && c->compute == TESS_BF16;
+}
+
 /* Finds the parameter's group in its unit, which is the last one under construction. */
 static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
                               int32_t *group) {
@@ -213,6 +220,7 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, const tess_
                                        .trainable = trainable,
                                        .master = c.master,
                                        .compute = c.compute,
+                                       .low_copy = wants_copy(s, &c, trainable),
                                        .grad_local = c.grad_local,
                                        .grad_wire = c.grad_wire };
     return TESS_OK;
@@ -262,7 +270,8 @@ static int shard_is_leaf(const tess__model *m, const tess__setup *s, const tess_
 
 static void finish_group(const tess__model *m, const tess__setup *s, tess__group *g) {
     g->grad_shard = shard_is_leaf(m, s, g) ? g->grad_wire : TESS_F32;
-    g->in_place = s->shard_ranks == 1 && g->master == g->compute && g->param_rest.domain == TESS_DOMAIN_DEVICE;
+    g->in_place =
+        s->shard_ranks == 1 && (g->master == g->compute || g->low_copy) && g->param_rest.domain == TESS_DOMAIN_DEVICE;
     g->grad_in_place = g->trainable && s->shard_ranks == 1 && s->accum == 1 && g->grad_local == g->grad_wire &&
                        g->grad_local == TESS_F32 && g->grad_rest.domain == TESS_DOMAIN_DEVICE;
 }

@@ -27,7 +27,8 @@ typedef struct {
     uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
     uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
     int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */
-    int in_place;      /* the shard is the whole in the compute dtype: no gather, the kernels read it where it rests */
+    int in_place;      /* the shard, or its copy, is the whole in the compute dtype: no gather, kernels read it there */
+    int low_copy;      /* the optimizer writes the shard in the compute dtype too, which gathers and kernels read */
     int grad_in_place; /* kernels add straight into the sharded gradient */
     int grad_moves; /* TESS__GRAD_…: the sharded gradient lives in the step arena, from its reduction to the step */
     uint64_t grad_offset; /* and there it lies, in every program but the fused one, where it stays */

@@ -123,7 +123,8 @@ const char *tess__category_name(uint32_t category) {
                                          "buffer",
                                          "fragmentation",
                                          "snapshot",
-                                         "mirror" };
+                                         "mirror",
+                                         "parameter copy" };
     return category < sizeof names / sizeof names[0] ? names[category] : "?";
 }
 

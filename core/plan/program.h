@@ -14,8 +14,9 @@ enum tess__role {
     TESS__STATE1,
     TESS__STATE2,
     TESS__STATE3,
-    TESS__BUFFERS, /* 0: all running statistics */
-    TESS__STAGE,   /* 0: tess_all_reduce's data on its way */
+    TESS__LOW_COPY, /* group: the same shard in the compute dtype, written by the optimizer */
+    TESS__BUFFERS,  /* 0: all running statistics */
+    TESS__STAGE,    /* 0: tess_all_reduce's data on its way */
     TESS__STAGE_SCRATCH,
     TESS__SNAPSHOT,     /* 0: what a checkpoint that is being written holds of this rank */
     TESS__MIRROR,       /* 0: this rank's last two images, then those of the rank that it keeps copies for */

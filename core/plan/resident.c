@@ -139,6 +139,9 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
         const tess__group *g = &l->groups[i];
         TRY(keep_buffer(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
                         g->shard_elems * tess_dtype_bytes(g->master), s->align));
+        if (g->low_copy)
+            TRY(keep_buffer(out, TESS__LOW_COPY, i, g->param_rest, TESS_CAT_LOW_COPY, g->unit,
+                            g->shard_elems * tess_dtype_bytes(g->compute), s->align));
         for (int32_t k = 0; g->trainable && k < s->n_states; k++)
             TRY(keep_buffer(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
                             s->align));

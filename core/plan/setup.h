@@ -26,6 +26,7 @@ typedef struct {
     const uint8_t *modes;        /* by block; null: `activations` */
     int step_in_pass, no_clip;   /* TESS_OPTIONS_STEP_IN_PASS, TESS_OPTIONS_NO_CLIP */
     int late, repeats;           /* TESS_OPTIONS_LATE, TESS_OPTIONS_REPEAT */
+    int low_copy;                /* TESSERA_LOW_COPY: the optimizer writes bf16 copies of the shards */
     int graphs;                  /* TESSERA_GRAPHS: a pass that repeats may be recorded */
     uint32_t optimizer;          /* TESS_OPT_…, 0: none, or the program's own */
     int own_optimizer;

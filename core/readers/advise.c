@@ -116,6 +116,8 @@ static tess_status apply_set(attempt *a, const tess__option_set *c) {
         s->sync_each = 1;
     if (tess__change_value(c, "prefetch"))
         s->prefetch = 0;
+    if (tess__change_value(c, "low-copy"))
+        s->low_copy = 0;
     return TESS_OK;
 }
 
@@ -147,6 +149,7 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
 /* The order of cost: less than a lesser cost's sum of what it may come with, so that one change comes before two where
  * they are of a kind. docs/advice.md */
 enum {
+    COST_LOW_COPY = 1,
     COST_PRECISION = 1,
     COST_WRAP = 2,
     COST_SYNC = 3,
@@ -375,6 +378,8 @@ static void run_search(search *x) {
     tess__plugin_list(TESS_KIND_OFFLOAD, consider_plugin, x);
     tess__plugin_list(TESS_KIND_PRECISION, consider_plugin, x);
     consider_wraps(x);
+    if (s->low_copy)
+        consider_change(x, "low-copy", "0", COST_LOW_COPY);
     if (s->accum > 1 && !s->sync_each)
         consider_change(x, "sync", "each", COST_SYNC);
     if (s->keep_forward || s->shard_ranks < s->nranks)

@@ -329,11 +329,13 @@ static int sums_at_end(const sim *s) {
 static tess_status gather_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
-    double cast = bytes_of(group->shard_elems, group->master) + bytes_of(group->shard_elems, group->compute);
+    uint32_t source = group->low_copy ? group->compute : group->master;
+    double cast = bytes_of(group->shard_elems, source) + bytes_of(group->shard_elems, group->compute);
     if (in->flags & TESS__ASYNC)
         return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
                         &s->fetched[g]);
-    TRY(run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, cast)));
+    if (!group->low_copy || group->param_rest.domain == TESS_DOMAIN_HOST)
+        TRY(run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, cast)));
     return ranks == 1 ? TESS_OK : post_collective(s, in, &s->gather[g]);
 }
 
@@ -350,9 +352,10 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
     return post_collective(s, in, &s->reduce[g]);
 }
 
-/* Reads the gradient, updates the master and every state. */
+/* Reads the gradient, updates the master and every state, writes the copy. */
 static double optimizer_bytes(const sim *s, const tess__group *g) {
-    return (double)tess__shard_grad_bytes(g) + (double)g->shard_elems * 4 * (2 + 2 * s->in->setup->n_states);
+    double copy = g->low_copy ? bytes_of(g->shard_elems, g->compute) : 0;
+    return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 4 * (2 + 2 * s->in->setup->n_states);
 }
 
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */

@@ -34,6 +34,7 @@ same() {
     fail "$*: $(calls log.1 cuGraphLaunch) graphs, and $(calls log.0 cuGraphLaunch) without"
 }
 delay=50 same --precision bf16
+same --precision bf16 --low-copy --accum 2
 same --clip 0 --optimizer sgd --momentum 0.9 --strategy none
 same --activations recompute --optimizer adam
 delay=200 same --activations offload --layers 4 # the last blocks' activations stay
@@ -46,7 +47,22 @@ if [ -e "$doubles/libnccl.so.2" ] && [ -e "$BUILD/plugins/libtessera-comm-nccl.s
   same -n 2 --clip 0 --accum 3 --strategy grad_op
   same -n 3 --accum 2 --sync end --activations offload --layers 4
   delay=50 same -n 4 --strategy hybrid:2 --precision bf16 --layers 2
+  delay=50 same -n 2 --precision bf16 --low-copy --layers 2
 fi
+
+# The optimizer's launches write the copies that gathers send: each gather of the step had a launch of its own, for the cast.
+launches() { # OPTIONS…: of a step
+  TESSERA_GRAPHS=0 counted few 6 --precision bf16 --layers 2 "$@"
+  TESSERA_GRAPHS=0 counted many 8 --precision bf16 --layers 2 "$@"
+  echo $((($(calls many cuLaunchKernel) - $(calls few cuLaunchKernel)) / 2))
+}
+saves() { # LAUNCHES OPTIONS…
+  local saved=$(($(launches "${@:2}") - $(launches "${@:2}" --low-copy)))
+  [ $saved = "$1" ] || fail "${*:2} --low-copy saves $saved launches of a step, expected $1"
+}
+saves 10
+saves 6 --strategy none
+[ -z "${several:-}" ] || saves 10 -n 2
 
 # same_losses OPTIONS…: losses, rates and norms of all steps are the same in the file, whenever they were read.
 same_losses() {

@@ -21,6 +21,7 @@ axis_values axes[N_AXES] = {
     [GROUPS] = { "groups", { "1", "2" }, 2 },
     [PREFETCH] = { "prefetch", { "auto", "0", "1", "3" }, 4 },
     [DETERMINISTIC] = { "deterministic", { "0", "1" }, 2 },
+    [COPY] = { "copy", { "0", "1" }, 2 },
     [STRICT] = { "strict", { "0", "1" }, 2 },
 };
 

@@ -21,6 +21,7 @@ enum axis {
     GROUPS,
     PREFETCH,
     DETERMINISTIC,
+    COPY,
     STRICT,
     N_AXES
 };

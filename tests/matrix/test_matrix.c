@@ -94,6 +94,7 @@ static void set_environment(const cell *c) {
         { OPTIMIZER, "TESSERA_OPTIMIZER" },
         { PREFETCH, "TESSERA_PREFETCH" },
         { DETERMINISTIC, "TESSERA_DETERMINISTIC" },
+        { COPY, "TESSERA_LOW_COPY" },
         { STRICT, "TESSERA_STRICT" },
     };
     char strategy[32], k[2] = { value(c, ACCUM)[0], 0 };
@@ -224,7 +225,7 @@ static unsigned char plain_comm(void) {
  * microbatches matters, one rank has them all, if it can. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
-    static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, STRICT };
+    static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT };
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
         plain.v[first[i]] = 0;
     plain.v[WRAP] = 1;

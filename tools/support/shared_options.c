@@ -44,6 +44,7 @@ const tool_shared_option tool_shared_options[] = {
     { "activations", "MODE", MEMORY, TRAINS, NULL, 0, 0 },
     { "offload", "PLUGIN", MEMORY, TRAINS, NULL, 0, 0 },
     { "precision", "PLUGIN", MEMORY, ALL, NULL, 0, 0 },
+    { "low-copy", NULL, MEMORY, TRAINS, NULL, 0, 0 },
     { "prefetch", "N", MEMORY, TRAINS, NULL, 0, 8 },
     { "device-memory", "BYTES", MEMORY, TRAINS, NULL, 0, 0 },
     { "host-memory", "BYTES", MEMORY, TRAINS, NULL, 0, 0 },

@@ -111,7 +111,7 @@ enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
 enum { /* DESIGN section 7 */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
     TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT,
-    TESS_CAT_MIRROR
+    TESS_CAT_MIRROR, TESS_CAT_LOW_COPY
 };
 
 /* The types of an option's value. least and most bound the first two, unless both are 0; INFINITY is no bound. */
@@ -538,7 +538,7 @@ typedef struct {
 enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD = 3, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
 enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */ };
 typedef struct {
-    uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: 0, from 1 partial sums of microbatches */
+    uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
     int32_t unit, group;                        /* -1: activations */
     uint64_t elems, bytes;
 } tess_region;
