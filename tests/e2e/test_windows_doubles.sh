@@ -68,9 +68,11 @@ done
 
 # Ranks that would not all come to it.
 cat >differs <<'S'
-[ "$RANK" = 1 ] || export TESSERA_NCCL_WINDOWS=on
-exec "$@"
+if [ "$RANK" = 1 ]; then export $1=off; else export $1=on; fi
+exec "$2"
 S
-TESSERA_DEVICE=cuda TESSERA_COMM=nccl expect 3 on_double "$TESSERA" run -n 2 -- bash differs "$BUILD/tests/e2e/step_arena_probe"
-grep -q "nccl: rank 0 has TESSERA_NCCL_WINDOWS=on and rank 1 has off, expected the same" err || fail "$(cat err)"
+for variable in TESSERA_NCCL_WINDOWS TESSERA_NCCL_APART; do
+  TESSERA_DEVICE=cuda TESSERA_COMM=nccl expect 3 on_double "$TESSERA" run -n 2 -- bash differs $variable "$BUILD/tests/e2e/step_arena_probe"
+  grep -q "nccl: rank 0 has $variable=on and rank 1 has off, expected the same" err || fail "$(cat err)"
+done
 echo "arenas are windows on every communicator, and the bits stay"
