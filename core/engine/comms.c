@@ -113,12 +113,10 @@ static tess_status create_group(tess__comms *c, int which, int32_t color, int32_
     return split_world(c, which, color, key, nranks, name);
 }
 
-/* Reductions go beside gathers where the plugin gains by it. */
-static tess_status create_sums(tess__comms *c) {
-    tess_comm_caps caps = { .struct_size = sizeof caps };
+/* Reductions go beside gathers. */
+static tess_status create_sums(tess__comms *c, const tess__setup *u) {
     c->list[TESS__SHARD_SUMS] = c->list[TESS__SHARD];
-    if (c->shard_ranks == 1 || !HAS(c, split) || c->ops->query(c->plugin->ctx, c->list[TESS__WORLD], &caps) ||
-        !(caps.caps & TESS_COMM_APART))
+    if (!tess__sums_apart(u))
         return TESS_OK;
     return split_world(c, TESS__SHARD_SUMS, c->replica_rank, c->shard_rank, c->shard_ranks, "sums");
 }
@@ -130,7 +128,7 @@ tess_status tess__comms_create(tess__comms *c, const tess__setup *u) {
     c->shard_rank = c->world.rank % u->shard_ranks;
     c->replica_rank = c->world.rank / u->shard_ranks;
     TRY(create_group(c, TESS__SHARD, c->replica_rank, c->shard_rank, u->shard_ranks, "shard"));
-    TRY(create_sums(c));
+    TRY(create_sums(c, u));
     TRY(create_group(c, TESS__REPLICA, c->shard_rank, c->replica_rank, u->replicas, "replica"));
     c->copy_groups = tess__copy_groups(u);
     if (c->copy_groups) {

@@ -101,6 +101,20 @@ static inline int tess__comm_records(const tess__setup *s) {
     return s->nranks == 1 || (s->comm->query(s->comm_ctx, NULL, &caps) == TESS_OK && caps.caps & TESS_COMM_RECORDS);
 }
 
+/** Whether reductions have a communicator of their own, since the plugin gains by it. */
+static inline int tess__sums_apart(const tess__setup *s) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    return s->shard_ranks > 1 && TESS_CAN(tess_comm_ops, s->comm, split) &&
+           s->comm->query(s->comm_ctx, NULL, &caps) == TESS_OK && (caps.caps & TESS_COMM_APART);
+}
+
+/** How many communicators a rank has: of all ranks, of its group's, of replicas, of who keeps its images. */
+static inline int32_t tess__n_communicators(const tess__setup *s) {
+    int32_t shard = s->shard_ranks > 1 && s->shard_ranks < s->nranks;
+    int32_t replicas = s->replicas > 1 && s->replicas < s->nranks;
+    return 1 + shard + tess__sums_apart(s) + replicas + (tess__copy_groups(s) > 1);
+}
+
 static inline int tess__may_record(const tess__setup *s) {
     return s->repeats && s->graphs && s->late && tess__records(s->device) && tess__comm_records(s);
 }

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEAST 1e-15 /* seconds: less is rounding */
+
 /* ---- tracks ---- */
 
 typedef struct {
@@ -24,7 +26,7 @@ typedef struct { /* jobs run one after another */
     int32_t n, done, cap;
 } queue;
 
-enum { COMM, UP, DOWN, N_QUEUES }; /* host work is done by the lane down */
+enum { GATHERS, SUMS, REPLICAS, N_LINES, UP = N_LINES, DOWN, N_QUEUES }; /* host work is done by the lane down */
 
 typedef struct {
     const tess__simulation *in;
@@ -91,12 +93,20 @@ static tess_status post_job(sim *s, int which, uint8_t track, const tess__instr 
 
 /* ---- the clock ---- */
 
+/* Collectives that run at once share their links alike. */
+static double share_of_link(const sim *s, int which) {
+    int busy = 0;
+    for (int i = 0; i < N_LINES; i++)
+        busy += s->queues[i].done < s->queues[i].n;
+    return which < N_LINES && busy > 1 ? 1.0 / busy : 1;
+}
+
 /* All that runs wants cores; when there are fewer, each runs slower in proportion. */
 static double engine_speed(const sim *s, double engine_demand) {
     double want = engine_demand;
     for (int i = 0; i < N_QUEUES; i++) {
         const queue *q = &s->queues[i];
-        want += q->done < q->n ? q->jobs[q->done].demand : 0;
+        want += q->done < q->n ? q->jobs[q->done].demand * share_of_link(s, i) : 0;
     }
     return s->cores > 0 && want > s->cores ? s->cores / want : 1;
 }
@@ -110,28 +120,41 @@ static tess_status end_job(sim *s, queue *q) {
     return begin_job(s, q);
 }
 
+/* The time until the first job ends, if that is before `left`. */
+static double next_end(sim *s, double left) {
+    for (int i = 0; i < N_QUEUES; i++) {
+        const job *j = queue_head(&s->queues[i]);
+        double own = j ? j->left / share_of_link(s, i) : INFINITY;
+        left = own < left ? own : left;
+    }
+    return left;
+}
+
+static tess_status pass_time(sim *s, double seconds) {
+    double share[N_QUEUES];
+    for (int i = 0; i < N_QUEUES; i++)
+        share[i] = share_of_link(s, i);
+    for (int i = 0; i < N_QUEUES; i++) {
+        job *j = queue_head(&s->queues[i]);
+        if (!j)
+            continue;
+        j->left -= seconds * share[i];
+        if (j->left <= LEAST)
+            TRY(end_job(s, &s->queues[i]));
+    }
+    return TESS_OK;
+}
+
 /* Time goes on until the engine's own work of `left` seconds is done or, when that is 0, until `ticket` of `q` is. */
 static tess_status advance_time(sim *s, double left, double demand, const queue *q, int32_t ticket) {
-    const double least = 1e-15; /* seconds: less is rounding */
     int working = left > 0;
     while (working ? left > 0 : q->done < ticket) {
-        double rate = engine_speed(s, working ? demand : 0), step = working ? left : INFINITY;
-        for (int i = 0; i < N_QUEUES; i++) {
-            const job *j = queue_head(&s->queues[i]);
-            step = j && j->left < step ? j->left : step;
-        }
+        double rate = engine_speed(s, working ? demand : 0), step = next_end(s, working ? left : INFINITY);
         if (!isfinite(step))
             return tess__fail(TESS_E_INTERNAL, "the simulated step waits for what was not posted");
         s->now += step / rate;
-        left = left - step > least ? left - step : 0;
-        for (int i = 0; i < N_QUEUES; i++) {
-            job *j = queue_head(&s->queues[i]);
-            if (!j)
-                continue;
-            j->left -= step;
-            if (j->left <= least)
-                TRY(end_job(s, &s->queues[i]));
-        }
+        left = left - step > LEAST ? left - step : 0;
+        TRY(pass_time(s, step));
     }
     return TESS_OK;
 }
@@ -312,12 +335,17 @@ static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
     return fit < 1 ? 1 : fit < members ? fit : members;
 }
 
+/* A communicator does one thing after another. */
+static int line_of(const sim *s, int which) {
+    return !s->in->apart ? GATHERS : which == TESS__SHARD_SUMS ? SUMS : which == TESS__REPLICA ? REPLICAS : GATHERS;
+}
+
 static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticket) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
     double cpu, seconds = tess__collective_seconds(s->in->machine, s->in->comm, c->op, c->members,
                                                    per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
-    return post_job(s, COMM, TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
+    return post_job(s, line_of(s, c->which), TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 
 /* ---- instructions ---- */
@@ -393,7 +421,7 @@ static tess_status post_and_wait(sim *s, const tess__instr *in) {
     if (s->program->collectives[in->collective].members <= 1)
         return TESS_OK;
     TRY(post_collective(s, in, &ticket));
-    return wait_for_job(s, COMM, in, &ticket);
+    return wait_for_job(s, line_of(s, s->program->collectives[in->collective].which), in, &ticket);
 }
 
 static tess_status book_buffer(sim *s, const tess__instr *in) {
@@ -404,9 +432,9 @@ static tess_status book_buffer(sim *s, const tess__instr *in) {
                                   : TESS_OK;
 }
 
-static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *moved, int32_t *sent) {
+static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *moved, int which, int32_t *sent) {
     TRY(wait_for_job(s, track, in, moved));
-    return wait_for_job(s, COMM, in, sent);
+    return wait_for_job(s, line_of(s, which), in, sent);
 }
 
 static tess_status run_instr(sim *s, const tess__instr *in) {
@@ -418,7 +446,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__ALLOC: return book_buffer(s, in);
     case TESS__INPUT_COPY: return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, 2 * (double)u->input_bytes));
     case TESS__GATHER: return gather_group(s, in);
-    case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], &s->gather[i]);
+    case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], TESS__SHARD, &s->gather[i]);
     case TESS__ENTER: {
         const tess__event *e = &s->program->events[i];
         return run_work(s, in, e, scope_seconds(s, e));
@@ -431,9 +459,9 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_SUM, (double)l->groups[i].flat_elems * 12));
     case TESS__REDUCE: return reduce_group(s, in);
-    case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->on_host[i], &s->reduce[i]);
+    case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->on_host[i], TESS__SHARD_SUMS, &s->reduce[i]);
     case TESS__REPLICATE: return post_collective(s, in, &s->reduce[i]);
-    case TESS__REPLICATE_WAIT: return wait_for_job(s, COMM, in, &s->reduce[i]);
+    case TESS__REPLICATE_WAIT: return wait_for_job(s, line_of(s, TESS__REPLICA), in, &s->reduce[i]);
     case TESS__SUM_SHARD: return on_shard(s, in, TESS__RATE_SUM, sum_bytes(s, &l->groups[i]));
     case TESS__NORM_GROUP:
         return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_NORM, (double)l->groups[i].shard_elems * 4));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The time of a step on a machine that is only described: the instructions of its programs, read as the engine reads
  * them. The engine's thread and the lanes beside it (collectives, transfers up and down) run at once; a post costs
- * nothing, a wait joins. On a CPU all of them share the rank's cores: when they want more than there are, all are
- * slowed alike. docs/machine.md says what the numbers mean. */
+ * nothing, a wait joins. Collectives that run at once share their links alike. On a CPU all of them share the rank's
+ * cores: when they want more than there are, all are slowed alike. docs/machine.md says what the numbers mean. */
 #ifndef TESS_SIMULATE_H
 #define TESS_SIMULATE_H
 #include "span.h"
@@ -59,6 +59,7 @@ typedef struct {
     const tess__machine *machine;
     const tess__scope_cost *costs; /* by scope; null: nothing computes */
     const char *comm;              /* the plugin's name, for the measured collectives */
+    int32_t apart; /* gathers, reductions and the sums of replicas have a communicator each, which work at once */
     int32_t threads;
     const tess__program *const *programs; /* in order, one after another: a step */
     int32_t n_programs;

@@ -34,4 +34,21 @@ TESSERA_NCCL_APART=off trained "one communicator" ncclReduceScatter:2:1@1 -n 2
 
 trained "hybrid" ncclReduceScatter:2:60@1 -n 4 --strategy hybrid:2 --steps 2
 [ "$overtaken" = 1 ] || fail "hybrid: $overtaken reductions were overtaken, expected 1"
+# communicators N OPTIONS…: the plan has so many, and a run makes them. Each has two of NCCL's, all of them split off but one.
+communicators() {
+  local n=$1
+  shift
+  rm -f calls plan.json
+  expect 0 on_double "$TESSERA" plan $gpt --comm nccl --json=plan.json "$@"
+  grep -q "\"communicators\":$n[,}]" plan.json || fail "$*: planned $(grep -o '"communicators":[0-9]*' plan.json), expected $n"
+  one=$(sed -n 's/.*"backend_bytes":\([0-9]*\).*/\1/p' plan.json)
+  [ "$one" -gt 0 ] && grep -q "\"backend_total_bytes\":$((n * one))[,}]" plan.json || fail "$*: $(cat plan.json)"
+  TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $gpt "$@" --steps 1
+  made=$(awk '$1 == 0 && $2 == "ncclCommSplit" { print ($3 + 1) / 2 }' calls)
+  [ "$made" = "$n" ] || fail "$*: $made communicators were made, expected $n"
+}
+communicators 2 -n 2
+TESSERA_NCCL_APART=off communicators 1 -n 2
+communicators 1 -n 2 --strategy none
+communicators 4 -n 4 --strategy hybrid:2
 echo "a reduction that waits holds up no gather, and the bits are the same"

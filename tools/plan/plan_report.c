@@ -17,8 +17,9 @@ typedef struct { /* all that is said, gathered once */
     const tess__selection *selection;
     tess_stats stats;
     uint64_t resting[3][16];
-    uint64_t backend; /* what the comm plugin says it takes on its own, at most */
-    int over;         /* its budget */
+    uint64_t backend; /* what the comm plugin says it takes on its own for a communicator, at most */
+    int32_t communicators;
+    int over; /* its budget */
     double seconds;
     tess__fullest fullest;
     plan_alive alive;
@@ -65,6 +66,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     for (int32_t i = 0; i < f->plan->n_user; i++)
         f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->plan->user_bytes[i];
     f->backend = tess__stated_bytes(f->plan);
+    f->communicators = tess__n_communicators(&f->plan->setup);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
     f->fullest = tess__ledger_fullest(f->plan, f->domain);
     plan_alive_find(f->plan, f->fullest, f->domain, &f->alive);
@@ -157,6 +159,26 @@ static void print_advice(FILE *out, const tess__advice *a) {
     }
 }
 
+static uint64_t backend_total(const facts *f) {
+    return f->backend * (uint64_t)f->communicators;
+}
+
+static void print_backend(FILE *out, const facts *f) {
+    char size[32], each[32] = "";
+    if (!f->backend)
+        return;
+    if (f->communicators > 1)
+        snprintf(each, sizeof each, ", in %d communicators", f->communicators);
+    fprintf(out, "beside it, for comm %s itself: at most %s%s\n", f->selection->text[TESS_KIND_COMM],
+            tool_bytes_text(backend_total(f), size), each);
+}
+
+static void put_backend(json_out *j, const facts *f) {
+    json_uint(j, "backend_bytes", f->backend);
+    json_uint(j, "backend_total_bytes", backend_total(f));
+    json_uint(j, "communicators", (uint64_t)f->communicators);
+}
+
 static void print_tables(FILE *out, const facts *f) {
     const tess__plan *p = f->plan;
     const tess__selection *x = f->selection;
@@ -174,9 +196,7 @@ static void print_tables(FILE *out, const facts *f) {
     fprintf(out, "\n");
     if (f->source->note[0])
         fprintf(out, "%s\n", f->source->note);
-    if (f->backend)
-        fprintf(out, "beside it, for comm %s itself: at most %s\n", x->text[TESS_KIND_COMM],
-                tool_bytes_text(f->backend, size));
+    print_backend(out, f);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
@@ -256,7 +276,7 @@ static void put_plan(json_out *j, const facts *f) {
         json_uint(j, "bytes", f->largest_info.unsharded_bytes);
         json_object_end(j);
     }
-    json_uint(j, "backend_bytes", f->backend);
+    put_backend(j, f);
     if (budget_of(f, TESS_DOMAIN_DEVICE))
         json_uint(j, "device_memory_bytes", budget_of(f, TESS_DOMAIN_DEVICE));
     if (budget_of(f, TESS_DOMAIN_HOST))

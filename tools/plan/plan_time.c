@@ -95,6 +95,7 @@ static tess_status simulate(const plan_source *s, const tess__machine *machine, 
                                 .machine = machine,
                                 .costs = costs,
                                 .comm = tess__selection_of(s->t)->text[TESS_KIND_COMM],
+                                .apart = tess__sums_apart(&p->setup),
                                 .threads = p->setup.threads,
                                 .programs = programs,
                                 .n_programs = n };

@@ -22,6 +22,7 @@ typedef struct {
     plan p;
     tess__machine machine;
     tess__scope_cost costs[SCOPES];
+    int32_t apart;
     tess__timeline line;
 } step;
 
@@ -47,6 +48,7 @@ static void run(step *s) {
                             .machine = &s->machine,
                             .costs = s->costs,
                             .comm = "gloo",
+                            .apart = s->apart,
                             .threads = 1,
                             .programs = programs,
                             .n_programs = 1 };
@@ -108,6 +110,26 @@ static void test_simulate__slow_collectives_are_exposed_and_queue(void **state) 
     assert_near(s.line.exposed[TESS__TRACK_COMM], 10);
     assert_span(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, B, 10, 3); /* posted at 9, behind the gather of a */
     assert_near(s.line.critical[TESS__TRACK_COMPUTE] + s.line.critical[TESS__TRACK_COMM], 16);
+    done(&s);
+}
+
+/* Collectives of 3 s, as above. The gather of a has 1 s left at 9, when the reduction of b begins beside it: each has
+ * half of the link until 11, and the reduction goes on alone. */
+static void test_simulate__reductions_apart_share_the_link_with_gathers(void **state) {
+    (void)state;
+    step s;
+    make(&s, 2, 2048.0 / 3);
+    s.apart = 1;
+    run(&s);
+    assert_near(s.line.seconds, 16); /* the link is never idle from 7 on, as before */
+    assert_span(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, B, 9, 4);
+    assert_span(&s, TESS__TRACK_COMPUTE, TESS__ENTER, TESS__BACKWARD_BEGIN, A, 11, 2);
+    assert_span(&s, TESS__TRACK_COMM, TESS__REDUCE, 0, A, 13, 3);
+    int gathers = 0;
+    for (int32_t i = 0; i < s.line.n_spans; i++)
+        gathers += s.line.spans[i].track == TESS__TRACK_COMM && s.line.spans[i].op == TESS__GATHER &&
+                   s.line.spans[i].start == 7 && s.line.spans[i].seconds == 4;
+    assert_int_equal(gathers, 1);
     done(&s);
 }
 
@@ -288,6 +310,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_simulate__collectives_as_long_as_forward_hide_but_at_both_ends),
         cmocka_unit_test(test_simulate__slow_collectives_are_exposed_and_queue),
+        cmocka_unit_test(test_simulate__reductions_apart_share_the_link_with_gathers),
         cmocka_unit_test(test_simulate__one_rank_only_computes),
         cmocka_unit_test(test_simulate__lanes_that_share_a_core_slow_each_other),
         cmocka_unit_test(test_simulate__counts_become_seconds_by_the_machines_rates),
