@@ -6,8 +6,11 @@
  *     repeat_ranks rate      … another learning rate
  *     repeat_ranks calls     … calls the blocks of a pass that the others run again
  *     repeat_ranks misses    … goes to tess_barrier instead
+ *     repeat_ranks orders    … gives the communicators of gathers and of reductions their work the other way round
  *     repeat_ranks for ever  says on standard output when passes are run again, and goes on */
 #include "driver.h"
+
+#include "core/engine/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +21,7 @@ enum { WEIGHTS = 128, WORDS = 16, ALIKE = 12 };
 static struct {
     tess *t;
     CUstream stream;
+    CUdeviceptr memory; /* of collectives of its own; 0: none */
     int rank, ranks, forwards;
     uint32_t results[2][WORDS]; /* of two passes, which are under way at once */
 } net;
@@ -110,6 +114,34 @@ static tess_status differ(const char *how) {
     return s ? s : tess_run_wait(net.t);
 }
 
+/* On a GPU each of the two then keeps its part until the other rank comes, which it never does. */
+static tess_status post_in_two_orders(void) {
+    tess__comms *comms = &net.t->comms;
+    tess_request *requests[2];
+    tess_status s = done(cuMemAlloc(&net.memory, (uint64_t)net.ranks * WEIGHTS * 8));
+    uint64_t first = comms->n_collectives;
+    for (int i = 0; !s && i < 2; i++) {
+        int sums = (net.rank == 1) != (i == 1);
+        tess_collective c = { .op = sums ? TESS_REDUCE_SCATTER : TESS_ALL_GATHER, .redop = sums ? TESS_SUM : 0 };
+        c.send_dtype = c.recv_dtype = TESS_F32;
+        c.send = (void *)net.memory;
+        c.recv = (char *)net.memory + (uint64_t)net.ranks * WEIGHTS * 4;
+        c.count = WEIGHTS;
+        c.scale = 1;
+        c.tag = c.op;
+        tess__comms_doing(comms, sums ? "a reduction" : "a gather");
+        s = tess__comm_post(comms, sums ? TESS__SHARD_SUMS : TESS__SHARD, &c, &requests[i]);
+    }
+    s = s ? s : tess__comm_wait(comms, net.rank == 1 ? TESS__SHARD_SUMS : TESS__SHARD, requests[0], first);
+    return s ? tess__engine_fail(net.t, s) : tess_fail(TESS_E_INTERNAL, "two orders, and all is well");
+}
+
+static tess_status go_in_two_orders(void) {
+    tess_status s = run_alike();
+    s = s ? s : tess_run_wait(net.t);
+    return s ? s : post_in_two_orders();
+}
+
 static tess_status go_on(void) {
     tess_status s = run_alike();
     if (s)
@@ -196,7 +228,10 @@ static tess_status late(void) {
 }
 
 static tess_status act(const char *what) {
-    return strcmp(what, "late") == 0 ? late() : strcmp(what, "for") == 0 ? go_on() : differ(what);
+    return strcmp(what, "late") == 0     ? late()
+           : strcmp(what, "for") == 0    ? go_on()
+           : strcmp(what, "orders") == 0 ? go_in_two_orders()
+                                         : differ(what);
 }
 
 /* Blocks work in the context that is current. */
@@ -222,6 +257,8 @@ int main(int argc, char **argv) {
     if (s)
         fprintf(stderr, "repeat_ranks: %s\n", tess_last_error());
     tess_status closed = tess_close(net.t);
+    if (net.memory)
+        cuMemFree(net.memory);
     leave();
     return tess_exit_code(s ? s : closed);
 }
