@@ -44,6 +44,9 @@ for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"
+for line in "both in one launch" "loss and gradient of 256 classes" embedding rotation "SwiGLU's backward"; do
+  grep -Eq "^  $line +[0-9.]+ +[0-9.]+ +[0-9.]+ GB/s" out || fail "gpu_bench has no line of $line: $(cat out)"
+done
 grep -q "^profile -t cuda,nvtx .* train gpt " profiled && grep -q "^stats .*steps.nsys-rep$" profiled || fail "nsys: $(cat profiled)"
 grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
 echo "fsdp2 offload=0 recompute=0 compile=0 params=1 step_ms=10.0 peak_reserved_mib=100 loss=1.0" >fsdp2.log

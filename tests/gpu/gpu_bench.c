@@ -320,7 +320,9 @@ static tess_status measure_device(uint64_t bytes) {
         status = pinned_copies(&b, up);
     give_back(&b);
     tess_close(b.t);
-    return status == TESS_OK ? gpu_bench_layer(bytes, b.copy_bandwidth) : status;
+    if (status == TESS_OK)
+        status = gpu_bench_layer(bytes, b.copy_bandwidth);
+    return status == TESS_OK ? gpu_bench_ends(bytes, b.copy_bandwidth) : status;
 }
 
 /* The context of the device stays current, for the driver's own calls here. */

@@ -23,52 +23,70 @@ typedef struct {
 } layer_bench;
 
 /* ---- what is run ------------------------------------------------------------------------------- */
-static tess_status run_norm(const layer_bench *b) {
+static tess_status run_norm(const void *bench) {
+    const layer_bench *b = bench;
     ops_norm n = { .of = b->rows, .x = b->array[0], .add = b->array[1], .add_bias = b->array[5], .sum = b->array[2] };
     n.next_bias = n.w = n.b = b->array[5], n.next = b->array[3], n.y = b->array[4], n.stats = b->stats;
     return b->t->norm(b->o, &n);
 }
-static tess_status run_norm_backward(const layer_bench *b) {
+static tess_status run_norm_backward(const void *bench) {
+    const layer_bench *b = bench;
     ops_norm_backward n = { .of = b->rows, .x = b->array[0], .dy = b->array[1], .add = b->array[2] };
     n.w = n.b = b->array[5], n.stats = b->stats, n.dx = b->array[3], n.normal = b->array[4];
     return b->t->norm_backward(b->o, &n);
 }
-static tess_status run_columns(const layer_bench *b) {
+static tess_status run_columns(const void *bench) {
+    const layer_bench *b = bench;
     ops_columns all[] = { { .dy = b->array[0], .db = b->gains, .width = 4 * WIDTH },
                           { .x = b->array[1], .dy = b->array[2], .stats = b->stats, .width = WIDTH } };
     all[1].dw = b->gains + 4 * WIDTH, all[1].db = b->gains + 5 * WIDTH;
     return b->t->columns(b->o, all, 2, b->rows.rows, 0, b->workspace);
+}
+/* A layer's last launch: every bias but one, and the gain. */
+static tess_status run_norm_backward_columns(const void *bench) {
+    const layer_bench *b = bench;
+    ops_norm_backward n = { .of = b->rows, .x = b->array[0], .dy = b->array[1], .add = b->array[2] };
+    ops_columns all[] = { { .dy = b->array[5], .db = b->gains, .width = 4 * WIDTH },
+                          { .x = b->array[0], .dy = b->array[1], .stats = b->stats, .width = WIDTH } };
+    n.w = n.b = b->array[2], n.stats = b->stats, n.dx = b->array[3], n.normal = b->array[4];
+    all[1].dw = b->gains + 4 * WIDTH, all[1].db = b->gains + 5 * WIDTH;
+    return b->t->norm_backward_columns(b->o, &n, all, 2, 0, b->workspace);
 }
 static ops_factors up_factors(const layer_bench *b) {
     ops_factors f = { .rows = (int64_t)b->rows.rows, .columns = 4 * WIDTH, .depth = WIDTH, .a = b->array[0] };
     f.b = b->array[1], f.y = b->array[2], f.turn_b = 1;
     return f;
 }
-static tess_status run_product(const layer_bench *b) {
+static tess_status run_product(const void *bench) {
+    const layer_bench *b = bench;
     ops_factors f = up_factors(b);
     return b->t->product(b->o, &f, b->workspace);
 }
-static tess_status run_product_gelu(const layer_bench *b) {
+static tess_status run_product_gelu(const void *bench) {
+    const layer_bench *b = bench;
     ops_factors f = up_factors(b);
     f.bias = b->array[5], f.gelu = 1, f.before = b->array[3];
     return b->t->product(b->o, &f, b->workspace);
 }
-static tess_status run_product_back(const layer_bench *b) {
+static tess_status run_product_back(const void *bench) {
+    const layer_bench *b = bench;
     ops_factors f = up_factors(b);
     f.through = b->array[3], f.again = b->array[4];
     return b->t->product(b->o, &f, b->workspace);
 }
-static tess_status run_attention(const layer_bench *b) {
+static tess_status run_attention(const void *bench) {
+    const layer_bench *b = bench;
     return b->t->attention(b->o, &b->attention, b->array[0], b->array[1], b->lse, b->workspace);
 }
-static tess_status run_attention_backward(const layer_bench *b) {
+static tess_status run_attention_backward(const void *bench) {
+    const layer_bench *b = bench;
     return b->t->attention_backward(b->o, &b->attention, b->array[0], b->array[1], b->lse, b->array[2], b->array[3],
                                     NULL, b->workspace);
 }
 
 typedef struct {
     const char *what;
-    tess_status (*run)(const layer_bench *);
+    tess_status (*run)(const void *);
     double bytes; /* for each row and column of WIDTH; 0: a product */
 } layer_case;
 static const layer_case followed[] = { { "product, bias, GELU", run_product_gelu, 0 },
@@ -77,6 +95,7 @@ static const layer_case streaming[] = {
     { "residual, normalisation", run_norm, 10 },
     { "their backward", run_norm_backward, 10 },
     { "sums of columns", run_columns, 8 + 4 },
+    { "both in one launch", run_norm_backward_columns, 10 + 8 },
 };
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -119,13 +138,13 @@ static void close_layer(layer_bench *b) {
 }
 
 /* ---- times ------------------------------------------------------------------------------------- */
-static tess_status time_of(const layer_bench *b, tess_status (*run)(const layer_bench *), double *out) {
+tess_status gpu_bench_time(ops *o, tess_status (*run)(const void *), const void *arg, double *out) {
     double seconds[ROUNDS];
     for (int round = -2; round < ROUNDS; round++) {
         double begin = gpu_bench_now();
         for (int k = 0; k < REPEATS; k++)
-            TRY(run(b));
-        TRY(b->o->t->finish(b->o));
+            TRY(run(arg));
+        TRY(o->t->finish(o));
         if (round >= 0)
             seconds[round] = (gpu_bench_now() - begin) / REPEATS;
     }
@@ -137,19 +156,19 @@ static tess_status measure(const layer_bench *b, double copy_bandwidth) {
     double seconds, product, rows = (double)b->rows.rows, flops = 2.0 * rows * 4 * WIDTH * WIDTH;
     double attended = 2.0 * rows * (double)b->rows.time * WIDTH; /* causal: half of two products */
     for (size_t i = 0; i < sizeof streaming / sizeof *streaming; i++) {
-        TRY(time_of(b, streaming[i].run, &seconds));
+        TRY(gpu_bench_time(b->o, streaming[i].run, b, &seconds));
         gpu_bench_say(streaming[i].what, streaming[i].bytes * rows * WIDTH / seconds * 1e-9, copy_bandwidth * 1e-9,
                       "GB/s");
     }
-    TRY(time_of(b, run_product, &product));
+    TRY(gpu_bench_time(b->o, run_product, b, &product));
     product = flops / product * 1e-12;
     for (size_t i = 0; i < sizeof followed / sizeof *followed; i++) {
-        TRY(time_of(b, followed[i].run, &seconds));
+        TRY(gpu_bench_time(b->o, followed[i].run, b, &seconds));
         gpu_bench_say(followed[i].what, flops / seconds * 1e-12, product, "TFLOP/s, against the product alone");
     }
-    TRY(time_of(b, run_attention, &seconds));
+    TRY(gpu_bench_time(b->o, run_attention, b, &seconds));
     gpu_bench_say("attention", attended / seconds * 1e-12, product, "TFLOP/s, against a product");
-    TRY(time_of(b, run_attention_backward, &seconds));
+    TRY(gpu_bench_time(b->o, run_attention_backward, b, &seconds));
     gpu_bench_say("its backward", 2.5 * attended / seconds * 1e-12, product, "TFLOP/s, against a product");
     return TESS_OK;
 }
