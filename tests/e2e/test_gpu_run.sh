@@ -54,6 +54,24 @@ printf '%s\n' '{"event": "timing", "step_seconds": 0.004}' '{"event": "summary",
 expect 0 "$SOURCE/tests/gpu/summary" ours.json fsdp2.log 0.7
 one_line out "tessera over it: step 0.40 (at most 0.7 is wanted), peak of memory 0.50"
 
+has_line results/table 'llm\.c: left out, its sources are not given \(--llm\.c DIR\)'
+mkdir llmc && touch llmc/train_gpt2.cu # one that prints what the real one does
+printf 'train_gpt2cu:\n\tcp ../said train_gpt2cu && chmod +x train_gpt2cu\n' >llmc/Makefile
+cat >said <<'SH'
+#!/bin/bash
+[ "$(od -An -tx4 -N8 "$2" | tr -d ' ')" = 0134d88800000001 ] || exit 1 # as its reader expects
+for i in 1 2 3 4 5; do
+  echo "step    $i/5 | loss 3.208939 (+nanz)| norm 1.4800 (+nanz)| lr 3.00e-04 | $((90 - 10 * i)).00 ms | 40.0% bf16 MFU | 91886 tok/s"
+done
+SH
+OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only llm.c --llm.c "$PWD/llmc"
+grep -Eq "^llm.c +[0-9]+ s  ok$" out && grep -q "^  llm.c step 45.00 ms, 182044 tokens/s$" out || fail "llm.c's steps are not told: $(cat out)"
+grep -Eq "^  tessera over it: step [0-9.]+$" out || fail "no ratio to llm.c: $(cat out)"
+printf 'train_gpt2cu:\n\tfalse\n' >llmc/Makefile
+OUT=$PWD/results LLMC=$PWD/llmc expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only llm.c
+expect 2 "$SOURCE/tests/gpu/run" --llm.c "$PWD/bin"
+one_line err "tests/gpu/run: there is no train_gpt2.cu in $PWD/bin"
+
 OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
 grep -Eq "^mnist .*FAILED.*cuBLAS does not start" out || fail "the failure is not told: $(cat out)"
 OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'racecheck-h*'
