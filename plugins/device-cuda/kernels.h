@@ -92,7 +92,7 @@ TESS_FN void cuda_store_f64(uint32_t dtype, int vector, void *at, uint64_t base,
     cuda_put_f64(vector, at, base, from, to, x);
 }
 TESS_FN uint32_t cuda_lanes_of(uint64_t elems, uint64_t base) {
-    return elems - base < CUDA_LANES ? (uint32_t)(elems - base) : CUDA_LANES;
+    return elems - base < CUDA_LANES ? (uint32_t)(elems - base) : (uint32_t)CUDA_LANES;
 }
 
 /* ---- cast --------------------------------------------------------------------------------------- */

@@ -6,6 +6,9 @@
 #ifndef TESS_MODELS_CUDA_ATTENTION_TILE_H
 #define TESS_MODELS_CUDA_ATTENTION_TILE_H
 #include "core/kit/formulas.h"
+#if defined(__CUDA_ARCH__)
+#include "ptx.h"
+#endif
 
 #include <stdlib.h>
 
@@ -47,9 +50,7 @@ typedef struct { /* 16 × 8: rows g and g + 8, columns 2t and 2t + 1 */
 
 TESS_FN uint32_t tile_pair(float low, float high) {
 #if defined(__CUDA_ARCH__)
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
+    return ptx_pair(low, high);
 #else
     return tess_bf16_of_f32(low) | (uint32_t)tess_bf16_of_f32(high) << 16;
 #endif
@@ -57,9 +58,7 @@ TESS_FN uint32_t tile_pair(float low, float high) {
 
 TESS_FN float tile_exp2(float x) {
 #if defined(__CUDA_ARCH__)
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
+    return ptx_exp2(x);
 #else
     return exp2f(x);
 #endif
@@ -113,10 +112,7 @@ TESS_FN void tile_load_b(tile_b *b, const uint16_t *tile, int pitch, int row, in
 /* Eight columns of a tile as columns: sixteen rows are the depth. */
 TESS_FN void tile_load_b_turned(tile_b *b, const uint16_t *tile, int pitch, int k, int column) {
 #if defined(__CUDA_ARCH__)
-    const uint16_t *row = tile + (k + (int)(threadIdx.x % 16)) * pitch + column;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(b->r[0][0]), "=r"(b->r[0][1])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+    ptx_read_turned(b->r[0], tile + (k + (int)(threadIdx.x % 16)) * pitch + column);
 #else
     TILE_EACH_LANE(i, g, t) {
         const uint16_t *at = tile + (k + 2 * t) * pitch + column + g;
@@ -145,11 +141,7 @@ TESS_FN void tile_clear(tile_c *c) {
 /* c += a · b */
 TESS_FN void tile_multiply(tile_c *c, const tile_a *a, const tile_b *b) {
 #if defined(__CUDA_ARCH__)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c->v[0][0]), "+f"(c->v[0][1]), "+f"(c->v[0][2]), "+f"(c->v[0][3])
-                 : "r"(a->r[0][0]), "r"(a->r[0][1]), "r"(a->r[0][2]), "r"(a->r[0][3]), "r"(b->r[0][0]),
-                   "r"(b->r[0][1]));
+    ptx_multiply(c->v[0], a->r[0], b->r[0]);
 #else
     float left[16][16], right[16][8];
     TILE_EACH_LANE(i, g, t) {
@@ -289,9 +281,7 @@ TESS_FN void tile_start(tile_pipe *p, uint16_t *tile, int n, int width, const ti
     for (int i = (int)threadIdx.x; i < n * eights; i += TILE_THREADS) {
         int row = i / eights, c = i % eights * 8, inside = first + row < m->rows && c < m->size;
         const uint16_t *from = inside ? m->at + (uint64_t)(first + row) * m->pitch + c : m->at;
-        uint32_t to = (uint32_t)__cvta_generic_to_shared(tile + row * (width + TILE_PAD) + c);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
-                     : "memory");
+        ptx_copy(tile + row * (width + TILE_PAD) + c, from, inside ? 16 : 0);
     }
 #else
     if (p->n == TILE_COPIES)
@@ -305,7 +295,7 @@ TESS_FN void tile_start(tile_pipe *p, uint16_t *tile, int n, int width, const ti
 TESS_FN void tile_commit(tile_pipe *p) {
 #if defined(__CUDA_ARCH__)
     (void)p;
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx_commit();
 #else
     p->groups++;
 #endif
@@ -315,9 +305,9 @@ TESS_FN void tile_wait(tile_pipe *p, int most) {
 #if defined(__CUDA_ARCH__)
     (void)p;
     if (most)
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        ptx_wait_but_one();
     else
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        ptx_wait_all();
 #else
     int left = 0;
     for (int i = 0; i < p->n; i++)

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "against.h"
+
+#include "core/kit/formulas.h"
+
+enum { ARRAYS = 64, LAUNCHES = 4, ARGS = 4096 };
+typedef struct {
+    char *at, *memory, *before, *doubled;
+    size_t bytes;
+} shared_array;
+static shared_array arrays[ARRAYS];
+static int n_arrays, n_launches;
+static struct {
+    const emulated_kernel *emulated;
+    const double_kernel *doubled;
+    _Alignas(16) char args[ARGS];
+    unsigned blocks, threads;
+} launches[LAUNCHES];
+
+/* ---- arrays --------------------------------------------------------------------------------------- */
+void *array_at(size_t bytes, size_t past) {
+    shared_array *a = &arrays[n_arrays++];
+    assert_in_range(n_arrays, 1, ARRAYS);
+    assert_int_equal(posix_memalign((void **)&a->memory, 64, bytes + past + !(bytes + past)), 0);
+    a->at = a->memory + past, a->bytes = bytes;
+    memset(a->at, 0xff, bytes);
+    return a->at;
+}
+void *array(size_t bytes) {
+    return array_at(bytes, 0);
+}
+
+float random_number(void) {
+    static uint32_t state = 7;
+    state = state * 1664525u + 1013904223u;
+    return (float)((int32_t)(state >> 9) % 2001 - 1000) / 1000.0f;
+}
+
+void *factors(uint64_t n, int half, float size) {
+    void *x = array(n * (half ? sizeof(uint16_t) : sizeof(float)));
+    for (uint64_t i = 0; i < n; i++)
+        if (half)
+            ((uint16_t *)x)[i] = tess_bf16_of_f32(random_number() * size);
+        else
+            ((float *)x)[i] = random_number() * size;
+    return x;
+}
+float *floats(uint64_t n, float size) {
+    return factors(n, 0, size);
+}
+uint64_t over(uint64_t n, uint64_t by) {
+    return (n + by - 1) / by;
+}
+
+void forget_arrays(void) {
+    for (int i = 0; i < n_arrays; i++) {
+        free(arrays[i].memory);
+        free(arrays[i].before);
+        free(arrays[i].doubled);
+    }
+    memset(arrays, 0, sizeof arrays);
+    n_arrays = n_launches = 0;
+}
+
+static char *copy_of(const shared_array *a) {
+    char *copy = malloc(a->bytes + 1);
+    assert_non_null(copy);
+    return memcpy(copy, a->at, a->bytes);
+}
+
+/* ---- launches ------------------------------------------------------------------------------------- */
+static const emulated_kernel *emulated_named(const char *name) {
+    const emulated_kernel *const lists[] = { emulated_models, emulated_device, emulated_nccl };
+    for (int i = 0; i < 3; i++)
+        for (const emulated_kernel *k = lists[i]; k->name; k++)
+            if (!strcmp(k->name, name))
+                return k;
+    return NULL;
+}
+static const double_kernel *double_named(const char *name) {
+    const double_kernel *const lists[] = { double__model_kernels(), double__device_kernels(), double__nccl_kernels() };
+    for (int i = 0; i < 3; i++)
+        for (const double_kernel *k = lists[i]; k->name; k++)
+            if (!strcmp(k->name, name))
+                return k;
+    return NULL;
+}
+
+int launch(const char *name, const void *args, size_t args_bytes, uint64_t blocks, unsigned threads) {
+    const emulated_kernel *emulated = emulated_named(name);
+    const double_kernel *doubled = double_named(name);
+    if (!emulated && !doubled)
+        return 0;
+    assert_true(emulated && doubled && n_launches < LAUNCHES && args_bytes <= ARGS);
+    assert_int_equal(args_bytes, emulated->args_bytes);
+    assert_int_equal(args_bytes, doubled->args_bytes);
+    launches[n_launches].emulated = emulated, launches[n_launches].doubled = doubled;
+    launches[n_launches].blocks = (unsigned)blocks, launches[n_launches].threads = threads;
+    memcpy(launches[n_launches++].args, args, args_bytes);
+    return 1;
+}
+
+static void run_doubles(void) {
+    for (int i = 0; i < n_launches; i++) {
+        const unsigned grid[3] = { launches[i].blocks, 1, 1 }, block[3] = { launches[i].threads, 1, 1 };
+        launches[i].doubled->run(launches[i].args, grid, block);
+    }
+    for (int i = 0; i < n_arrays; i++)
+        arrays[i].doubled = copy_of(&arrays[i]);
+}
+
+static void expect_in_order(const char *what, emulated_order order) {
+    for (int i = 0; i < n_arrays; i++)
+        memcpy(arrays[i].at, arrays[i].before, arrays[i].bytes);
+    for (int i = 0; i < n_launches; i++)
+        emulate(launches[i].emulated, launches[i].args, launches[i].blocks, launches[i].threads, order);
+    for (int i = 0; i < n_arrays; i++)
+        if (memcmp(arrays[i].at, arrays[i].doubled, arrays[i].bytes) != 0) {
+            size_t k = 0;
+            while (arrays[i].at[k] == arrays[i].doubled[k])
+                k++;
+            fail_msg("%s of %s: array %d differs from the double's at byte %zu of %zu (%s first, copies %s)",
+                     launches[0].emulated->name, what, i, k, arrays[i].bytes, order.last_first ? "last" : "first",
+                     order.late ? "late" : "at once");
+        }
+}
+
+void expect_doubles_bits(const char *what, int with_copies) {
+    for (int i = 0; i < n_arrays; i++)
+        arrays[i].before = copy_of(&arrays[i]);
+    run_doubles();
+    for (int late = 0; late <= with_copies; late++)
+        for (int last_first = 0; last_first < 2; last_first++)
+            expect_in_order(what, (emulated_order){ last_first, late });
+}
+
+void compare(const char *what) {
+    expect_doubles_bits(what, 0);
+    forget_arrays();
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Launches of emulated kernels beside the doubles of the same, on arrays that all of a case's launches share. */
+#ifndef TESSERA_AGAINST_H
+#define TESSERA_AGAINST_H
+#include "emulator.h"
+#include "tests/doubles/double.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+const double_kernel *double__model_kernels(void), *double__device_kernels(void), *double__nccl_kernels(void);
+
+/** Memory that the case's end frees, full of NaNs, `past` bytes behind a multiple of 64. */
+void *array_at(size_t bytes, size_t past);
+void *array(size_t bytes);
+/** Random numbers of up to `size`, in bf16 (`half`) or fp32. */
+void *factors(uint64_t n, int half, float size);
+float *floats(uint64_t n, float size);
+float random_number(void);              /* from -1 to 1 */
+uint64_t over(uint64_t n, uint64_t by); /* rounded up */
+
+/** Adds a launch to the case; a kernel that neither list has is left out, and the answer is 0. */
+int launch(const char *name, const void *args, size_t args_bytes, uint64_t blocks, unsigned threads);
+#define LAUNCH(name, args, blocks, threads) assert_true(launch(name, &(args), sizeof(args), blocks, threads))
+
+/** Runs the case's launches on the double and emulated, in each order from its beginning: every array has the same
+ * bytes. The arrays then hold what came out. */
+void expect_doubles_bits(const char *what, int with_copies);
+void forget_arrays(void);
+/** Both. */
+void compare(const char *what);
+#endif

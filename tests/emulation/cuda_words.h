@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The words of CUDA C++ for the host's compiler, as far as our kernels use them: in front of a .cu file. */
+#ifndef TESSERA_CUDA_WORDS_H
+#define TESSERA_CUDA_WORDS_H
+#include "emulator.h"
+
+#include <math.h>
+#include <string.h>
+
+#define __CUDA_ARCH__ 900
+#define __global__
+#define __device__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __shared__ static __attribute__((section("emulated_shared")))
+#define __syncthreads() emulated_barrier()
+
+template <class T>
+static inline T __ldcg(const T *at) {
+    return *at;
+}
+static inline void __threadfence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+template <class T>
+static inline T atomicAdd(T *at, T by) {
+    return __atomic_fetch_add(at, by, __ATOMIC_RELAXED);
+}
+static inline int __clzll(long long x) {
+    return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+static inline float __shfl_xor_sync(unsigned, float x, int apart) {
+    return emulated_shuffle_xor(x, apart);
+}
+
+/* ---- vectors, which a GPU reads and writes at multiples of their size only ------------------------- */
+template <unsigned BYTES>
+struct emulated_aligned {
+    emulated_aligned() {}
+    emulated_aligned(const emulated_aligned &from) { emulated_look(&from, BYTES); }
+    emulated_aligned &operator=(const emulated_aligned &from) {
+        emulated_look(this, BYTES);
+        emulated_look(&from, BYTES);
+        return *this;
+    }
+};
+struct alignas(8) uint2 : emulated_aligned<8> {
+    uint32_t x, y;
+};
+template <class T>
+struct alignas(16) emulated_four : emulated_aligned<16> {
+    T x, y, z, w;
+    emulated_four(T x_, T y_, T z_, T w_) : x(x_), y(y_), z(z_), w(w_) {}
+};
+typedef emulated_four<uint32_t> uint4;
+typedef emulated_four<float> float4;
+static inline float4 make_float4(float x, float y, float z, float w) {
+    return float4(x, y, z, w);
+}
+
+/* ---- in place of tools/models/cuda/ptx.h ------------------------------------------------------------ */
+#define TESS_MODELS_CUDA_PTX_H
+#include "core/kit/formulas.h"
+
+TESS_FN uint32_t ptx_pair(float low, float high) {
+    return tess_bf16_of_f32(low) | (uint32_t)tess_bf16_of_f32(high) << 16;
+}
+TESS_FN float ptx_exp2(float x) {
+    return exp2f(x);
+}
+TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
+    emulated_multiply(c, a, b);
+}
+
+/* Lane i gets, of each matrix, elements 2 · (i mod 4) and the next of column i / 4. */
+static inline void ptx_read_turned(uint32_t *r, const uint16_t *row) {
+    const uint16_t *rows[16];
+    unsigned lane = threadIdx.x % 32;
+    emulated_look(row, 16);
+    emulated_rows(row, rows);
+    for (unsigned m = 0; m < 2; m++) {
+        const uint16_t *const *of = rows + 8 * m + lane % 4 * 2;
+        r[m] = of[0][lane / 4] | (uint32_t)of[1][lane / 4] << 16;
+    }
+}
+
+/* ---- asynchronous copies ----------------------------------------------------------------------------- */
+struct emulated_copy {
+    uint16_t *to;
+    const uint16_t *from;
+    int bytes, group;
+};
+static struct {
+    emulated_copy copies[64];
+    int n, groups;
+} emulated_under_way[256]; /* of each thread */
+
+static inline void emulated_move(const emulated_copy *c) {
+    for (int i = 0; i < 8; i++)
+        c->to[i] = 2 * i < c->bytes ? c->from[i] : 0;
+}
+static inline void ptx_copy(uint16_t *to, const uint16_t *from, int bytes) {
+    auto *mine = &emulated_under_way[threadIdx.x];
+    emulated_copy c = { to, from, bytes, mine->groups };
+    emulated_look(to, 16);
+    emulated_look(from, 16);
+    if (!emulated_is_late()) {
+        emulated_move(&c);
+        return;
+    }
+    if (mine->n == 64)
+        emulated_refuse("more copies under way than emulated");
+    for (int i = 0; i < 8; i++)
+        to[i] = 0xffff;
+    mine->copies[mine->n++] = c;
+}
+static inline void ptx_commit() {
+    emulated_under_way[threadIdx.x].groups++;
+}
+static inline void emulated_wait(int most) {
+    auto *mine = &emulated_under_way[threadIdx.x];
+    int left = 0;
+    for (int i = 0; i < mine->n; i++)
+        if (mine->copies[i].group < mine->groups - most)
+            emulated_move(&mine->copies[i]);
+        else
+            mine->copies[left++] = mine->copies[i];
+    mine->n = left;
+}
+static inline void ptx_wait_but_one() {
+    emulated_wait(1);
+}
+static inline void ptx_wait_all() {
+    emulated_wait(0);
+}
+static inline void emulated_ends() {
+    if (emulated_under_way[threadIdx.x].n)
+        emulated_refuse("ends while copies to shared memory are under way");
+}
+
+/* A row of a list of kernels. */
+#define EMULATED(name, args)                                                                                           \
+    { #name, sizeof(args), [](const void *a) {                                                                         \
+         name(*(const args *)a);                                                                                       \
+         emulated_ends();                                                                                              \
+     } },
+#endif

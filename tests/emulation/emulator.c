@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* emulator.h. Compiled without sanitizers, which are told of each change of stack. */
+#include "emulator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <ucontext.h>
+
+enum { THREADS = 256, WARP = 32, STACK_BYTES = 512 << 10 };
+enum { NO_SYNC = 1 }; /* a change of stack orders nothing */
+
+/* Null without that sanitizer. */
+__attribute__((weak)) void *__tsan_create_fiber(unsigned flags);
+__attribute__((weak)) void *__tsan_get_current_fiber(void);
+__attribute__((weak)) void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+__attribute__((weak)) void __tsan_acquire(void *at);
+__attribute__((weak)) void __tsan_release(void *at);
+__attribute__((weak)) void __sanitizer_start_switch_fiber(void **fake, const void *bottom, size_t bytes);
+__attribute__((weak)) void __sanitizer_finish_switch_fiber(void *fake, const void **bottom, size_t *bytes);
+extern char __start_emulated_shared[] __attribute__((weak)), __stop_emulated_shared[] __attribute__((weak));
+
+typedef enum { READY, AT_BARRIER, TOGETHER, DONE } state_of;
+typedef struct {
+    ucontext_t context;
+    state_of state;
+    unsigned index;
+    void *tsan, *fake, *argument;
+    void (*work)(void *const lanes[WARP]);
+    const void *bottom;
+    size_t bytes;
+} strand;
+
+static strand home, strands[THREADS], *now = &home;
+static unsigned n_strands;
+static struct {
+    const emulated_kernel *kernel;
+    const void *args;
+    emulated_order order;
+    char begin, end, barrier[2]; /* what ThreadSanitizer knows them by */
+    int turn;                    /* of two barriers, so that a thread behind one does not seem to wait for the next */
+} launch;
+
+emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+void emulated_refuse(const char *what) {
+    fprintf(stderr, "emulator: %s, block %u, thread %u: %s\n", launch.kernel ? launch.kernel->name : "no kernel",
+            blockIdx.x, threadIdx.x, what);
+    abort();
+}
+
+void emulated_look(const void *at, unsigned bytes) {
+    if ((uintptr_t)at % bytes)
+        emulated_refuse("a vector lies at no multiple of its size");
+}
+
+int emulated_is_late(void) {
+    return launch.order.late;
+}
+
+static void acquire(void *at) {
+    if (__tsan_acquire)
+        __tsan_acquire(at);
+}
+static void release(void *at) {
+    if (__tsan_release)
+        __tsan_release(at);
+}
+
+/* ---- stacks --------------------------------------------------------------------------------------- */
+static void arrived(strand *from) {
+    if (__sanitizer_finish_switch_fiber)
+        __sanitizer_finish_switch_fiber(now->fake, &from->bottom, &from->bytes);
+}
+
+static void go_to(strand *to) {
+    strand *from = now;
+    now = to;
+    threadIdx.x = to->index;
+    if (__sanitizer_start_switch_fiber)
+        __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->bytes);
+    if (__tsan_switch_to_fiber)
+        __tsan_switch_to_fiber(to->tsan, NO_SYNC);
+    swapcontext(&from->context, &to->context);
+    if (__sanitizer_finish_switch_fiber)
+        __sanitizer_finish_switch_fiber(now->fake, NULL, NULL);
+}
+
+/* A stack serves one launch after another. */
+static void strand_main(void) {
+    arrived(&home);
+    for (;;) {
+        acquire(&launch.begin);
+        launch.kernel->run(launch.args);
+        release(&launch.end);
+        now->state = DONE;
+        go_to(&home);
+    }
+}
+
+static void strand_create(unsigned i) {
+    strand *s = &strands[i];
+    void *stack;
+    if (posix_memalign(&stack, 4096, STACK_BYTES) || getcontext(&s->context))
+        emulated_refuse("no memory for a stack");
+    s->index = i, s->bottom = stack, s->bytes = STACK_BYTES;
+    s->context.uc_stack.ss_sp = stack, s->context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&s->context, strand_main, 0);
+    s->context.uc_stack.ss_size =
+        0; /* AddressSanitizer forgets what it knows of a stack of known size at each change */
+    if (__tsan_create_fiber)
+        s->tsan = __tsan_create_fiber(0);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------------- */
+/* The next of the warp that can go on, else home, where the other warps are. */
+static void leave(void) {
+    unsigned first = now->index / WARP * WARP;
+    for (unsigned k = 1; k < WARP; k++) {
+        strand *s = &strands[first + (now->index + (launch.order.last_first ? WARP - k : k)) % WARP];
+        if (s->state == READY) {
+            go_to(s);
+            return;
+        }
+    }
+    go_to(&home);
+}
+
+void emulated_barrier(void) {
+    int turn = launch.turn;
+    release(&launch.barrier[turn]);
+    now->state = AT_BARRIER;
+    leave();
+    acquire(&launch.barrier[turn]);
+}
+
+void emulated_together(void (*work)(void *const lanes[WARP]), void *mine) {
+    strand *warp = &strands[now->index / WARP * WARP];
+    void *lanes[WARP];
+    now->state = TOGETHER, now->work = work, now->argument = mine;
+    for (unsigned i = 0; i < WARP; i++) {
+        if (warp[i].state != TOGETHER) {
+            leave();
+            return;
+        }
+        if (warp[i].work != work)
+            emulated_refuse("lanes of one warp are at different instructions");
+        lanes[i] = warp[i].argument;
+    }
+    work(lanes);
+    for (unsigned i = 0; i < WARP; i++)
+        warp[i].state = READY;
+}
+
+/* ---- blocks --------------------------------------------------------------------------------------- */
+static void poison_shared(void) {
+    volatile char *at = __start_emulated_shared; /* volatile: no call that a sanitizer sees */
+    for (; at && at < (volatile char *)__stop_emulated_shared; at++)
+        *at = (char)0xff;
+}
+
+static unsigned count(state_of state) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < blockDim.x; i++)
+        n += strands[i].state == state;
+    return n;
+}
+
+static void run_ready(void) {
+    for (unsigned k = 0; k < blockDim.x; k++) {
+        strand *s = &strands[launch.order.last_first ? blockDim.x - 1 - k : k];
+        if (s->state == READY)
+            go_to(s);
+    }
+}
+
+static void run_block(void) {
+    poison_shared();
+    for (unsigned i = 0; i < blockDim.x; i++)
+        strands[i].state = READY;
+    release(&launch.begin);
+    while (count(DONE) < blockDim.x) {
+        if (count(AT_BARRIER) == blockDim.x) {
+            launch.turn = !launch.turn;
+            for (unsigned i = 0; i < blockDim.x; i++)
+                strands[i].state = READY;
+        } else if (!count(READY)) {
+            emulated_refuse("not all threads reach a barrier, or all lanes an instruction of their warp");
+        }
+        run_ready();
+    }
+    acquire(&launch.end);
+}
+
+void emulate(const emulated_kernel *kernel, const void *args, unsigned blocks, unsigned threads, emulated_order order) {
+    if (threads % WARP || threads > THREADS)
+        emulated_refuse("a block is of whole warps, of 256 threads at most");
+    launch.kernel = kernel, launch.args = args, launch.order = order;
+    blockDim.x = threads, gridDim.x = blocks;
+    if (__tsan_get_current_fiber)
+        home.tsan = __tsan_get_current_fiber();
+    for (; n_strands < threads; n_strands++)
+        strand_create(n_strands);
+    for (unsigned b = 0; b < blocks; b++) {
+        blockIdx.x = order.last_first ? blocks - 1 - b : b;
+        run_block();
+    }
+}

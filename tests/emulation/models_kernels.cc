@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The device's code of the reference models' kernels. */
+#include "cuda_words.h"
+
+#include "tools/models/cuda/kernels.cu"
+
+#define ROW(name, phases) EMULATED(tess_ops_##name, ops_args_##name)
+#define ATTEND_ROW(name, args, shares) EMULATED(tess_ops_##name, args)
+const emulated_kernel emulated_models[] = { OPS_CUDA_KERNELS(ROW) OPS_CUDA_WIDE_KERNELS(ROW)
+                                                OPS_ATTEND_KERNELS(ATTEND_ROW){ nullptr, 0, nullptr } };

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Attention's kernels as a GPU runs them: against attention in fp64, and to the double's bits. With an argument, many
+ * shapes. */
+#include "against.h"
+#include "tools/models/cuda/kernels.h"
+
+typedef struct {
+    int batch, time, heads, kv_heads, size;
+} shape;
+typedef struct { /* one head's: what attention in fp64 takes */
+    const shape *s;
+    const uint16_t *qkv, *y, *dy, *dqkv;
+    const float *lse;
+    double *expected; /* of dqkv */
+} problem;
+
+static uint64_t width_of(const shape *s) {
+    return (uint64_t)(s->heads + 2 * s->kv_heads) * (uint64_t)s->size;
+}
+static uint64_t place(const shape *s, int sample, int t, int head) {
+    return ((uint64_t)sample * (uint64_t)s->time + (uint64_t)t) * width_of(s) + (uint64_t)(head * s->size);
+}
+static uint64_t place_y(const shape *s, int sample, int t, int head) {
+    return (((uint64_t)sample * (uint64_t)s->time + (uint64_t)t) * (uint64_t)s->heads + (uint64_t)head) *
+           (uint64_t)s->size;
+}
+static double dot(const uint16_t *x, const uint16_t *y, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (double)tess_f32_of_bf16(x[i]) * (double)tess_f32_of_bf16(y[i]);
+    return sum;
+}
+static void expect_near(double got, double expected, double by, const char *what, const shape *s) {
+    if (!(fabs(got - expected) <= by))
+        fail_msg("%s: %g instead of %g; batch %d, time %d, heads %d of %d, size %d", what, got, expected, s->batch,
+                 s->time, s->heads, s->kv_heads, s->size);
+}
+
+/* ---- attention in fp64 ----------------------------------------------------------------------------- */
+/* Query t of a head: p, the shares of keys 0 … t. */
+static void expect_row(const problem *a, int sample, int head, int t, double *p) {
+    const shape *s = a->s;
+    int kv = s->heads + head / (s->heads / s->kv_heads);
+    double scale = 1 / sqrt(s->size), most = -INFINITY, sum = 0;
+    for (int k = 0; k <= t; k++) {
+        p[k] = scale * dot(a->qkv + place(s, sample, t, head), a->qkv + place(s, sample, k, kv), s->size);
+        most = fmax(most, p[k]);
+    }
+    for (int k = 0; k <= t; k++)
+        sum += exp(p[k] - most);
+    for (int k = 0; k <= t; k++)
+        p[k] = exp(p[k] - most) / sum;
+    expect_near((double)a->lse[(sample * s->heads + head) * s->time + t], most + log(sum), 1e-4, "lse", s);
+    for (int c = 0; c < s->size; c++) {
+        double y = 0;
+        for (int k = 0; k <= t; k++)
+            y += p[k] * (double)tess_f32_of_bf16(a->qkv[place(s, sample, k, kv + s->kv_heads) + (uint64_t)c]);
+        expect_near((double)tess_f32_of_bf16(a->y[place_y(s, sample, t, head) + (uint64_t)c]), y, 0.02, "y", s);
+    }
+}
+
+static void add_gradient(const problem *a, int sample, int head, int t, const double *p) {
+    const shape *s = a->s;
+    int kv = s->heads + head / (s->heads / s->kv_heads), n = s->size;
+    const uint16_t *q = a->qkv + place(s, sample, t, head), *dy = a->dy + place_y(s, sample, t, head);
+    double delta = dot(dy, a->y + place_y(s, sample, t, head), n);
+    for (int k = 0; k <= t; k++) {
+        uint64_t key = place(s, sample, k, kv), value = place(s, sample, k, kv + s->kv_heads);
+        double ds = p[k] * (dot(dy, a->qkv + value, n) - delta) / sqrt(n);
+        for (int c = 0; c < n; c++) {
+            a->expected[place(s, sample, t, head) + (uint64_t)c] +=
+                ds * (double)tess_f32_of_bf16(a->qkv[key + (uint64_t)c]);
+            a->expected[key + (uint64_t)c] += ds * (double)tess_f32_of_bf16(q[c]);
+            a->expected[value + (uint64_t)c] += p[k] * (double)tess_f32_of_bf16(dy[c]);
+        }
+    }
+}
+
+static void expect_attention(problem *a) {
+    const shape *s = a->s;
+    uint64_t n = (uint64_t)s->batch * (uint64_t)s->time * width_of(s);
+    double *p = calloc((size_t)s->time, sizeof *p);
+    a->expected = calloc(n, sizeof(double));
+    assert_true(p && a->expected);
+    for (int sample = 0; sample < s->batch; sample++)
+        for (int head = 0; head < s->heads; head++)
+            for (int t = 0; t < s->time; t++) {
+                expect_row(a, sample, head, t, p);
+                add_gradient(a, sample, head, t, p);
+            }
+    for (uint64_t i = 0; i < n; i++)
+        expect_near((double)tess_f32_of_bf16(a->dqkv[i]), a->expected[i], 0.02 + 0.02 * fabs(a->expected[i]), "dqkv",
+                    s);
+    free(a->expected);
+    free(p);
+}
+
+/* ---- cases ----------------------------------------------------------------------------------------- */
+static void attend(const shape *s) {
+    static const int sizes[] = { 16, 32, 64, 96, 128 };
+    uint64_t tokens = (uint64_t)s->batch * (uint64_t)s->time, ys = tokens * (uint64_t)(s->heads * s->size);
+    int tiles = (s->time + TILE_ROWS - 1) / TILE_ROWS, of = 0;
+    char name[64], what[96];
+    uint16_t *qkv = factors(tokens * width_of(s), 1, 2), *y = array(2 * ys), *dy = factors(ys, 1, 1);
+    uint16_t *dqkv = array(2 * tokens * width_of(s));
+    float *lse = array(sizeof(float) * tokens * (uint64_t)s->heads), scale = (float)(1 / sqrt(s->size));
+    ops_args_attend f = { .qkv = qkv, .y = y, .lse = lse, .batch = s->batch, .time = s->time, .heads = s->heads };
+    ops_args_attend_backward b = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv, .batch = s->batch };
+    f.kv_heads = s->kv_heads, f.size = s->size, f.tiles = tiles, f.vector = s->size % 8 == 0, f.scale = scale;
+    b.time = s->time, b.heads = s->heads, b.kv_heads = s->kv_heads, b.size = s->size, b.tiles = tiles;
+    b.vector = f.vector, b.scale = scale;
+    while (sizes[of] < s->size)
+        of++;
+    snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_) "%d", sizes[of]);
+    LAUNCH(name, f, s->batch * s->heads * tiles, TILE_THREADS);
+    snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_backward_) "%d", sizes[of]);
+    LAUNCH(name, b, s->batch * (s->heads + s->kv_heads) * tiles, TILE_THREADS);
+    snprintf(what, sizeof what, "%d heads of %d, time %d", s->heads, s->size, s->time);
+    expect_doubles_bits(what, 1);
+    expect_attention(&(problem){ s, qkv, y, dy, dqkv, lse, NULL });
+    forget_arrays();
+}
+
+static int all;
+#define ATTEND(...)                                                                                                    \
+    do {                                                                                                               \
+        static const shape shapes[] = { __VA_ARGS__ };                                                                 \
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)                                                    \
+            attend(&shapes[i]);                                                                                        \
+    } while (0)
+
+/* Of each kernel a shape of two tiles and a part, with heads that share keys. */
+static void test_attend__each_size_is_attention(void **state) {
+    (void)state;
+    ATTEND({ 1, 130, 2, 1, 16 }, { 1, 66, 2, 1, 32 }, { 1, 129, 2, 1, 64 }, { 1, 65, 2, 1, 96 }, { 1, 65, 2, 1, 128 });
+}
+
+static void test_attend__odd_sizes_and_single_tokens(void **state) {
+    (void)state;
+    ATTEND({ 1, 66, 2, 1, 5 }, { 2, 1, 2, 2, 20 }, { 1, 1, 1, 1, 128 });
+}
+
+static void test_attend__many_shapes(void **state) {
+    (void)state;
+    if (!all)
+        return;
+    ATTEND({ 1, 100, 2, 2, 32 }, { 2, 70, 2, 1, 64 }, { 1, 65, 4, 2, 96 }, { 1, 129, 2, 1, 128 }, { 1, 64, 1, 1, 128 },
+           { 1, 80, 2, 2, 20 }, { 1, 70, 3, 1, 80 }, { 1, 70, 2, 2, 100 }, { 1, 193, 1, 1, 64 }, { 1, 97, 6, 2, 24 },
+           { 2, 257, 2, 1, 16 }, { 1, 200, 2, 1, 96 }, { 1, 200, 2, 1, 128 });
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attend__each_size_is_attention),
+        cmocka_unit_test(test_attend__odd_sizes_and_single_tokens),
+        cmocka_unit_test(test_attend__many_shapes),
+    };
+    all = argc > 1;
+    (void)argv;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Instructions of sm_80 that CUDA C++ has no word for. tests/emulation has its own of each, for the host. */
+#ifndef TESS_MODELS_CUDA_PTX_H
+#define TESS_MODELS_CUDA_PTX_H
+#include "core/kit/formulas.h"
+
+TESS_FN uint32_t ptx_pair(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+TESS_FN float ptx_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Two matrices of 8 × 8, turned: lanes 0 to 15 say where their rows are. */
+TESS_FN void ptx_read_turned(uint32_t *r, const uint16_t *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+}
+
+/* c += a · b, each lane with its pieces */
+TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Starts a copy of 16 bytes to shared memory: `bytes` from memory, zeros behind them. */
+TESS_FN void ptx_copy(uint16_t *to, const uint16_t *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(bytes)
+                 : "memory");
+}
+TESS_FN void ptx_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+TESS_FN void ptx_wait_but_one(void) {
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+TESS_FN void ptx_wait_all(void) {
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+#endif
