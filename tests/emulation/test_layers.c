@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The kernels of the models' layers as a GPU runs them: to the doubles' bits, which other tests compare with the CPU.
+ */
+#include "against.h"
+
+#include "tools/models/cuda/kernels.h"
+
+static char what[128];
+#define WHAT(...) (snprintf(what, sizeof what, __VA_ARGS__), what)
+#define OPS(name, args, blocks) LAUNCH(OPS_KERNEL_NAME(name), args, blocks, OPS_BLOCK)
+#define EACH(type, x, ...)                                                                                             \
+    for (size_t x##_i = 0; x##_i < sizeof((const type[]){ __VA_ARGS__ }) / sizeof(type); x##_i++)                      \
+        for (type x = ((const type[]){ __VA_ARGS__ })[x##_i], x##_once = 1; x##_once; x##_once = 0)
+
+static ops_cuda_mask mask_of(uint64_t time, uint64_t width, float rate) {
+    return (ops_cuda_mask){ .time = time, .width = width, .rate = rate, .seed = 9, .step = 3, .first_sample = 5 };
+}
+static int32_t *numbers(uint64_t n, uint64_t below) {
+    int32_t *x = array(n * sizeof *x);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = (int32_t)(i * 7919 % below);
+    return x;
+}
+
+/* ---- normalisation --------------------------------------------------------------------------------- */
+static void norm(uint64_t rows, uint64_t w, int half, int full) {
+    ops_args_norm a = { .rows = rows, .width = w, .half = half, .eps = 1e-5, .about_zero = !full };
+    a.x = factors(rows * w, half, 1), a.w = factors(w, half, 1), a.y = array(rows * w * 4);
+    a.stats = array(8 * rows), a.mask = mask_of(rows > 3 ? rows / 2 : 1, w, full ? 0.1f : 0);
+    if (full) {
+        a.b = factors(w, half, 1), a.add = factors(rows * w, half, 1), a.add_bias = factors(w, half, 1);
+        a.sum = array(rows * w * 4), a.next = array(rows * w * 4), a.next_bias = factors(w, half, 1);
+    }
+    a.tile_rows = ops_is_vector(w) ? ops_tile_rows(w, half ? 2 : 4) : 0;
+    if (a.tile_rows)
+        OPS(norm_tile, a, over(rows, a.tile_rows));
+    else
+        OPS(norm, a, over(rows, OPS_ROWS_PER_BLOCK));
+    compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
+}
+
+static void norm_slopes(uint64_t rows, uint64_t w, int half, int full) {
+    ops_args_norm_slopes a = { .rows = rows, .width = w, .half = half, .about_zero = !full };
+    a.x = factors(rows * w, half, 1), a.w = factors(w, half, 1), a.dy = factors(rows * w, half, 1);
+    a.stats = floats(2 * rows, 1), a.mask = mask_of(rows > 3 ? rows / 2 : 1, w, full ? 0.1f : 0);
+    a.dx = array(rows * w * 4);
+    if (full) {
+        a.b = factors(w, half, 1), a.add = factors(rows * w, half, 1);
+        a.masked = array(rows * w * 4), a.normal = array(rows * w * 4);
+    }
+    a.tile_rows = ops_is_vector(w) ? ops_tile_rows(w, half ? 4 : 8) : 0;
+    if (a.tile_rows)
+        OPS(norm_slopes_tile, a, over(rows, a.tile_rows));
+    else
+        OPS(norm_slopes, a, over(rows, OPS_ROWS_PER_BLOCK));
+    compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
+}
+
+static void test_layers__norms_in_every_width(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, w, 1, 7, 8, 20, 64, 776, 3304, 6656) {
+            norm(17, w, half, 1);
+            norm(1, w, half, 0);
+            norm_slopes(17, w, half, 1);
+            norm_slopes(1, w, half, 0);
+        }
+}
+
+/* ---- sums over columns ----------------------------------------------------------------------------- */
+/* Jobs of widths `w`: of the first and every other the gain too. */
+static void columns(uint64_t rows, const uint32_t *w, int jobs, int half, int add) {
+    ops_args_columns a = { .rows = rows, .half = half, .add = add, .n_jobs = jobs };
+    for (int i = 0; i < jobs; i++) {
+        ops_cuda_columns *j = &a.jobs[i];
+        j->width = w[i], j->first_block = a.blocks, j->first_sum = a.n_sums;
+        j->dy = factors(rows * w[i], half, 1), j->db = floats(w[i], 1);
+        if (i % 2 == 0)
+            j->x = factors(rows * w[i], half, 1), j->stats = floats(2 * rows, 1), j->dw = floats(w[i], 1);
+        a.blocks += (uint32_t)over(w[i], OPS_JOB_COLUMNS), a.n_sums += j->dw ? 2 * w[i] : w[i];
+    }
+    a.sums = array(over(rows, OPS_JOB_ROWS) * a.n_sums * sizeof(double));
+    OPS(columns, a, a.blocks * over(rows, OPS_JOB_ROWS));
+    launch("tess_ops_columns_end", &a, sizeof a, over(a.n_sums, OPS_BLOCK), OPS_BLOCK); /* where it is a kernel */
+    compare(WHAT("%d rows, %d jobs, half %d", (int)rows, jobs, half));
+}
+
+static void test_layers__columns_of_several_arrays(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        columns(1, (const uint32_t[]){ 5 }, 1, half, 0);
+        columns(257, (const uint32_t[]){ 64, 8, 100, 7, 200 }, 5, half, 1);
+        columns(33, (const uint32_t[]){ 1, 63, 65 }, 3, half, 0);
+    }
+}
+
+static void test_layers__column_sums(void **state) {
+    ops_args_column_sums a = { .rows = 77, .width = 13, .groups = 2, .over = 1 };
+    (void)state;
+    a.x = floats(3 * 77 * 13, 1), a.y = floats(3 * 13, 1);
+    OPS(column_sums, a, 6);
+    compare("3 samples");
+}
+
+/* ---- losses ---------------------------------------------------------------------------------------- */
+static ops_args_loss loss_of(uint64_t rows, uint64_t all, uint64_t classes, int half) {
+    uint64_t pitch = over(classes, 8) * 8;
+    float *logits = floats(all * pitch, 6);
+    ops_args_loss a = { .rows = rows, .all = all, .classes = classes, .pitch = pitch, .mean = 0.25f, .half = half };
+    for (uint64_t i = 0; i < all * pitch; i++)
+        logits[i] = i % pitch < classes ? logits[i] : NAN;
+    a.logits = logits, a.labels = numbers(all, classes), a.losses = array(all * sizeof(ops_cuda_row_loss));
+    a.stats = array(8 * all), a.slopes = array(all * pitch * 4), a.tile_rows = ops_tile_rows(classes, 4);
+    return a;
+}
+static void run_loss(const ops_args_loss *a) {
+    if (a->tile_rows) {
+        OPS(loss_tile, *a, over(a->all, a->tile_rows));
+        return;
+    }
+    OPS(loss_rows, *a, a->rows);
+    OPS(loss_slopes, *a, over(a->all * (a->pitch / 8), OPS_BLOCK));
+}
+
+static void test_layers__losses_of_short_and_long_rows(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, classes, 1, 10, 17, 61, 1000, 6640, 6641, 20000) {
+            ops_args_loss a = loss_of(3, 5, classes, half);
+            run_loss(&a);
+            compare(WHAT("%d classes, half %d", (int)classes, half));
+        }
+}
+
+static void test_layers__cross_entropy_and_its_sum(void **state) {
+    (void)state;
+    EACH(uint64_t, classes, 3, 40) {
+        ops_args_cross_entropy a = { .rows = 19, .classes = classes, .logits = floats(19 * classes, 4) };
+        ops_args_loss_sum sum = { .rows = 19, .out = array(sizeof(ops_cuda_loss)) };
+        a.labels = numbers(19, classes), sum.losses = a.losses = array(19 * sizeof(ops_cuda_row_loss));
+        memset(a.losses, 0, 19 * sizeof *a.losses);
+        OPS(cross_entropy, a, 2);
+        OPS(loss_sum, sum, 1);
+        compare(WHAT("%d classes", (int)classes));
+    }
+}
+
+/* ---- elements -------------------------------------------------------------------------------------- */
+static void bias_and_gelu(uint64_t n, uint64_t w, int half) {
+    ops_args_mask m = { .elems = n * w, .x = factors(n * w, half, 1), .y = array(n * w * 4), .half = half };
+    ops_args_bias b = { .elems = n * w, .bias = factors(w, half, 1), .width = w, .half = half, .gelu = 1 };
+    ops_args_gelu_slopes g = { .elems = n * w, .x = factors(n * w, half, 1), .half = half, .y = array(n * w * 4) };
+    m.mask = mask_of(3, w, 0.3f);
+    b.x = b.y = factors(n * w, half, 1), b.before = array(n * w * 4), g.dy = g.dx = factors(n * w, half, 1);
+    OPS(mask, m, over(n * w, 8 * OPS_BLOCK));
+    OPS(bias, b, over(n * w, 8 * OPS_BLOCK));
+    OPS(gelu_slopes, g, over(n * w, 8 * OPS_BLOCK));
+    compare(WHAT("%d rows of %d, half %d", (int)n, (int)w, half));
+}
+
+static void llama(uint64_t n, uint64_t w, int half) {
+    ops_args_swiglu f = {
+        .rows = n, .width = w, .half = half, .x = factors(2 * n * w, half, 1), .y = array(n * w * 4)
+    };
+    ops_args_swiglu_slopes b = { .rows = n, .width = w, .half = half, .x = f.x, .dx = array(2 * n * w * 4) };
+    ops_args_rotate r = { .heads = 5, .pairs = (int32_t)w, .pitch = 2 * w * 7, .rows = n, .time = 3, .first = 4 };
+    b.dy = b.y = factors(n * w, half, 1);
+    r.x = factors(n * r.pitch, half, 1), r.half = half, r.back = n > 1;
+    for (uint64_t i = 0; i < w; i++)
+        r.turns[i] = 0.1 / (double)(i + 1);
+    OPS(swiglu, f, over(n * over(w, 8), OPS_BLOCK));
+    OPS(swiglu_slopes, b, over(n * over(w, 8), OPS_BLOCK));
+    OPS(rotate, r, over(n * 2 * over(w, 8), OPS_BLOCK));
+    compare(WHAT("%d rows of %d, half %d", (int)n, (int)w, half));
+}
+
+static void embed(uint64_t n, uint64_t w, int half) {
+    uint64_t rows = 17 * n;
+    ops_args_embed e = { .ids = numbers(rows, 11), .table = factors(11 * w, half, 1), .elems = rows * w, .half = half };
+    ops_args_sort_ids s = { .ids = e.ids, .order = array(4 * rows), .sorted = array(4 * rows), .rows = (uint32_t)rows };
+    ops_args_embed_slopes b = { .order = s.order, .sorted = s.sorted, .dy = factors(rows * w, half, 1), .rows = rows };
+    e.position = n > 1 ? factors(17 * w, half, 1) : NULL, e.y = array(rows * w * 4), e.mask = mask_of(17, w, 0.2f);
+    b.dtable = floats(11 * w, 1), b.dposition = floats(17 * w, 1), b.time = 17, b.width = w, b.half = half;
+    b.add_position = n > 1;
+    OPS(embed, e, over(rows * w, 8 * OPS_BLOCK));
+    OPS(sort_ids, s, over(rows, OPS_BLOCK));
+    OPS(embed_slopes, b, over((rows + 17) * (w / ops_columns_of_thread(w)), OPS_BLOCK));
+    compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
+}
+
+static void test_layers__elements_and_both_ends(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, w, 5, 8, 24) EACH(uint64_t, n, 1, 17) {
+            bias_and_gelu(n, w, half);
+            llama(n, w, half);
+            embed(n, w, half);
+        }
+}
+
+/* ---- attention by products --------------------------------------------------------------------------- */
+static void test_layers__attention_between_products(void **state) {
+    const uint64_t heads = 2, rows = 19, time = 31, n = heads * rows * time;
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, first, 0, 5) {
+            ops_args_attention_softmax f = { .heads = heads, .rows = rows, .first = first, .columns = first + rows };
+            ops_args_attention_slopes b = { .heads = heads, .rows = rows, .first = first, .columns = first + rows };
+            f.pitch = b.pitch = f.time = b.time = time, b.size = 13, b.half = half, b.scale = 0.3f;
+            f.scores = floats(n, 5), f.lse = floats(heads * time, 1), f.half = half ? array(2 * n) : NULL;
+            b.scores = floats(n, 5), b.dp = floats(n, 1), b.lse = floats(heads * time, 9);
+            b.half_p = half ? array(2 * n) : NULL, b.half_ds = half ? array(2 * n) : NULL;
+            b.y = factors(time * heads * 13, half, 1), b.dy = factors(time * heads * 13, half, 1);
+            OPS(attention_softmax, f, over(heads * rows, OPS_ROWS_PER_BLOCK));
+            OPS(attention_slopes, b, over(heads * rows, OPS_ROWS_PER_BLOCK));
+            compare(WHAT("from row %d, half %d", (int)first, half));
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers__norms_in_every_width),
+        cmocka_unit_test(test_layers__columns_of_several_arrays),
+        cmocka_unit_test(test_layers__column_sums),
+        cmocka_unit_test(test_layers__losses_of_short_and_long_rows),
+        cmocka_unit_test(test_layers__cross_entropy_and_its_sum),
+        cmocka_unit_test(test_layers__elements_and_both_ends),
+        cmocka_unit_test(test_layers__attention_between_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
