@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The kernels of device-cuda and comm-nccl as a GPU runs them: to the doubles' bits, on aligned arrays and others. */
+#include "against.h"
+
+#include "plugins/comm-nccl/kernels.h"
+#include "plugins/device-cuda/kernels_many.h"
+
+enum { THREADS = 64 };
+static char what[128];
+#define WHAT(...) (snprintf(what, sizeof what, __VA_ARGS__), what)
+
+static size_t bytes_of(uint32_t dtype) {
+    return dtype == TESS_F64 || dtype == TESS_I64 ? 8 : dtype == TESS_F32 || dtype == TESS_I32 ? 4 : 2;
+}
+static void set(void *x, uint64_t i, uint32_t dtype, double v) {
+    switch (dtype) {
+    case TESS_F64: ((double *)x)[i] = v * 1.0000000001; break;
+    case TESS_F32: ((float *)x)[i] = (float)v; break;
+    case TESS_BF16: ((uint16_t *)x)[i] = tess_bf16_of_f32((float)v); break;
+    case TESS_F16: ((uint16_t *)x)[i] = tess_f16_of_f32((float)v); break;
+    case TESS_I32: ((int32_t *)x)[i] = (int32_t)(v * 1e5); break;
+    default: ((int64_t *)x)[i] = (int64_t)(v * 1e12);
+    }
+}
+/* n random numbers, `past` elements behind an aligned place; greatest: of their sizes. */
+static void *values(uint32_t dtype, uint64_t n, uint64_t past, double greatest) {
+    void *x = array_at(n * bytes_of(dtype), past * bytes_of(dtype));
+    for (uint64_t i = 0; i < n; i++)
+        set(x, i, dtype, greatest * (double)random_number());
+    return x;
+}
+/* Whether whole items can be read at once, as device.c asks. */
+static uint32_t aligned(const void *x, uint32_t dtype) {
+    return (uintptr_t)x % (bytes_of(dtype) == 2 ? 8 : 16) == 0;
+}
+
+static const uint64_t counts[] = { 1, 3, 4, 517 };
+enum { COUNTS = sizeof counts / sizeof *counts };
+static const uint32_t reals[] = { TESS_F16, TESS_BF16, TESS_F32, TESS_F64 };
+
+/* ---- casts and scales ------------------------------------------------------------------------------ */
+static void cast(uint64_t n, uint64_t past, uint32_t from, uint32_t to) {
+    cuda_cast_args a = { .items = over(n, CUDA_LANES), .elems = n, .in_dtype = from, .out_dtype = to };
+    a.in = values(from, n, past, 100), a.out = values(to, n, 0, 1);
+    a.vector = aligned(a.in, from) & aligned(a.out, to);
+    LAUNCH("tess_cuda_cast", a, 2, THREADS);
+    compare(WHAT("%d elements, past %d, dtype %d to %d", (int)n, (int)past, (int)from, (int)to));
+}
+
+static void test_plugin_kernels__casts(void **state) {
+    (void)state;
+    for (int k = 0; k < COUNTS; k++)
+        for (uint64_t past = 0; past < 2; past++)
+            for (int i = 0; i < 16; i++)
+                if (i / 4 != i % 4)
+                    cast(counts[k], past, reals[i / 4], reals[i % 4]);
+}
+
+static void test_plugin_kernels__scales(void **state) {
+    (void)state;
+    for (int k = 0; k < COUNTS; k++)
+        for (int i = 0; i < 4; i++) {
+            uint32_t dtype = reals[2 + i % 2];
+            cuda_scale_args a = {
+                .items = over(counts[k], CUDA_LANES), .elems = counts[k], .scale = 0.3, .dtype = dtype
+            };
+            a.in = a.out = values(dtype, counts[k], (uint64_t)i / 2, 1), a.vector = aligned(a.in, dtype);
+            LAUNCH("tess_cuda_scale", a, 1, THREADS);
+            compare(WHAT("%d elements of dtype %d", (int)counts[k], (int)dtype));
+        }
+}
+
+/* ---- sums ------------------------------------------------------------------------------------------ */
+static void sum(uint64_t n, uint64_t past, uint32_t inputs, uint32_t dtype, uint32_t partial, uint32_t out, int chain) {
+    static cuda_sum_many_args many;
+    cuda_sum_few_args few;
+    cuda_sum s = { .items = over(n, CUDA_LANES), .elems = n, .n_in = inputs, .scale = 0.5, .chain = (uint32_t)chain };
+    char name[64];
+    s.add = inputs % 2, s.in_dtype = dtype, s.out_dtype = out, s.out = values(out, n, 0, 1), s.vector = 1;
+    for (uint32_t k = 0; k < inputs; k++) {
+        uint32_t of = chain && k + 1 < inputs ? partial : dtype;
+        many.in[k] = values(of, n, k == 0 ? past : 0, 1), s.vector &= aligned(many.in[k], of);
+    }
+    memcpy(few.in, many.in, sizeof few.in);
+    many.sum = few.sum = s;
+    snprintf(name, sizeof name, "tess_cuda_sum_%s_%s",
+             partial == TESS_F64   ? "f64"
+             : partial == TESS_I32 ? "i32"
+             : partial == TESS_I64 ? "i64"
+                                   : "f32",
+             inputs > CUDA_FEW ? "many" : "few");
+    if (inputs > CUDA_FEW)
+        LAUNCH(name, many, 2, THREADS);
+    else
+        LAUNCH(name, few, 2, THREADS);
+    compare(WHAT("%d inputs of %d elements, past %d, chain %d", (int)inputs, (int)n, (int)past, chain));
+}
+
+static void test_plugin_kernels__sums_of_few_and_many(void **state) {
+    static const uint32_t inputs[] = { 1, 2, 5, 16, 40 };
+    (void)state;
+    for (int k = 0; k < COUNTS; k++)
+        for (int i = 0; i < 5; i++)
+            for (int how = 0; how < 4; how++) {
+                sum(counts[k], (uint64_t)how / 2, inputs[i], TESS_BF16, TESS_F32, TESS_F32, how % 2);
+                sum(counts[k], (uint64_t)how / 2, inputs[i], TESS_F64, TESS_F64, TESS_F64, how % 2);
+                sum(counts[k], (uint64_t)how / 2, inputs[i], TESS_I32, TESS_I32, TESS_I32, 0);
+                sum(counts[k], (uint64_t)how / 2, inputs[i], TESS_I64, TESS_I64, TESS_I64, 0);
+            }
+}
+
+/* ---- optimizers ------------------------------------------------------------------------------------ */
+static tess_step_constants constants(int k) {
+    tess_step_constants c = { .grad_scale = 0.5, .minus_lr = -0.1 - 0.01 * k, .weight_decay = 0.01, .decays = 1 };
+    c.momentum = 0.9, c.shrink = 0.999, c.one_minus_beta1 = 0.1, c.beta2 = 0.99, c.one_minus_beta2 = 0.01;
+    c.eps = 1e-8, c.bias2_root = 0.3, c.minus_step = -0.2 - 0.01 * k, c.rho = 0.9, c.one_minus_rho = 0.1;
+    return c;
+}
+/* State that is no root of a negative number. */
+static float *sizes_of(uint64_t n, uint64_t past) {
+    float *x = values(TESS_F32, n, past, 1);
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = fabsf(x[i]);
+    return x;
+}
+
+static void steps(const char *name, uint64_t past, int prepared) {
+    enum { ELEMS = 1300, PIECES = 3 };
+    static const uint64_t cuts[PIECES + 1] = { 2, 515, 1031, 1299 };
+    cuda_steps_args a = { .n_pieces = PIECES };
+    cuda_step_piece piece = { .grad = values(TESS_BF16, ELEMS, past, 1), .master = values(TESS_F32, ELEMS, 0, 1) };
+    char *sets = array(PIECES * TESS_PREPARED_BYTES);
+    float *clip = floats(1, 1);
+    piece.state0 = sizes_of(ELEMS, past), piece.state1 = sizes_of(ELEMS, 0), piece.low = values(TESS_BF16, ELEMS, 0, 1);
+    piece.grad_dtype = TESS_BF16, piece.vector = !past;
+    for (int k = 0; k < PIECES; k++) {
+        a.sets[k] = constants(k);
+        memcpy(sets + k * TESS_PREPARED_BYTES, &a.sets[k], sizeof a.sets[k]);
+        a.pieces[k] = piece;
+        a.pieces[k].first = cuts[k], a.pieces[k].end = cuts[k + 1], a.pieces[k].first_block = a.n_blocks;
+        a.pieces[k].set = (uint32_t)(prepared ? k - 1 : k), a.n_blocks += (uint32_t)k + 1;
+    }
+    a.prepared = prepared ? sets + TESS_PREPARED_BYTES : NULL, a.clip = prepared ? clip : NULL, a.n_sets = PIECES;
+    LAUNCH(name, a, a.n_blocks, THREADS);
+    compare(WHAT("past %d, prepared %d", (int)past, prepared));
+}
+
+static void test_plugin_kernels__optimizers(void **state) {
+    static const char *const names[] = { "tess_cuda_sgd_f32", "tess_cuda_sgd_momentum_f32", "tess_cuda_adam_f32",
+                                         "tess_cuda_adamw_f32", "tess_cuda_adadelta_f32" };
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        for (int how = 0; how < 4; how++)
+            steps(names[i], (uint64_t)how / 2, how % 2);
+}
+
+/* ---- norms ----------------------------------------------------------------------------------------- */
+static void test_plugin_kernels__sum_of_squares(void **state) {
+    static const uint32_t dtypes[] = { TESS_F32, TESS_BF16, TESS_F16 };
+    static const uint64_t elems[] = { 1, 2049, 777 };
+    cuda_squares_args a = { .n_pieces = 3, .scale = 0.7f, .limbs = array(TESS__NORM_LIMBS * sizeof(int64_t)) };
+    (void)state;
+    memset(a.limbs, 0, TESS__NORM_LIMBS * sizeof(int64_t));
+    for (int k = 0; k < 3; k++) {
+        a.pieces[k].in = values(dtypes[k], elems[k], k == 2, k == 1 ? 1e18 : 1e-3), a.pieces[k].elems = elems[k];
+        a.pieces[k].in_dtype = dtypes[k], a.pieces[k].vector = k != 2, a.pieces[k].first_block = a.n_blocks;
+        a.n_blocks += (uint32_t)k + 1;
+    }
+    LAUNCH("tess_cuda_square_sum", a, a.n_blocks, CUDA_COLUMNS);
+    compare("3 pieces");
+}
+
+/* ---- comm-nccl ------------------------------------------------------------------------------------- */
+static void reduce(uint32_t ranks, uint32_t own, uint32_t dtype, uint32_t redop) {
+    enum { ELEMS = 133 };
+    tess_nccl_reduce_args a = { .elems = ELEMS, .scale = 0.25, .n = ranks, .own_rank = own, .redop = redop };
+    a.stride_bytes = ELEMS * bytes_of(dtype), a.in_dtype = dtype, a.out_dtype = dtype == TESS_BF16 ? TESS_F32 : dtype;
+    a.others = values(dtype, ELEMS * ranks, 0, 1), a.own = values(dtype, ELEMS, 0, 1);
+    a.out = values(a.out_dtype, ELEMS, 0, 1), a.add = ranks % 2;
+    LAUNCH("tess_nccl_reduce", a, 2, THREADS);
+    compare(WHAT("%d ranks, dtype %d, operation %d", (int)ranks, (int)dtype, (int)redop));
+}
+
+static void test_plugin_kernels__contributions_of_ranks(void **state) {
+    static const uint32_t dtypes[] = { TESS_BF16, TESS_F16, TESS_F32, TESS_F64, TESS_I32, TESS_I64 };
+    (void)state;
+    for (int i = 0; i < 6; i++)
+        for (uint32_t ranks = 1; ranks < 10; ranks += 2) {
+            reduce(ranks, ranks / 2, dtypes[i], TESS_SUM);
+            reduce(ranks, 0, dtypes[i], TESS_MAX);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plugin_kernels__casts),
+        cmocka_unit_test(test_plugin_kernels__scales),
+        cmocka_unit_test(test_plugin_kernels__sums_of_few_and_many),
+        cmocka_unit_test(test_plugin_kernels__optimizers),
+        cmocka_unit_test(test_plugin_kernels__sum_of_squares),
+        cmocka_unit_test(test_plugin_kernels__contributions_of_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
