@@ -132,6 +132,25 @@ static void test_layers__losses_of_short_and_long_rows(void **state) {
         }
 }
 
+/* Threads whose logits all say "never", as a vocabulary's padding does. */
+static void test_layers__losses_of_rows_with_minus_infinity(void **state) {
+    (void)state;
+    EACH(uint64_t, classes, 40, 20000) {
+        ops_args_loss a = loss_of(1, 1, classes, 0);
+        float *logits = (float *)(uintptr_t)a.logits;
+        double sum = 0;
+        for (uint64_t c = 0; c < classes; c++) {
+            logits[c] = c < 24 ? -INFINITY : logits[c];
+            sum += exp((double)logits[c]);
+        }
+        ((int32_t *)(uintptr_t)a.labels)[0] = 30;
+        run_loss(&a);
+        expect_doubles_bits(WHAT("%d classes", (int)classes), 0);
+        assert_true(fabs(a.losses[0].loss - (log(sum) - (double)logits[30])) < 1e-4);
+        forget_arrays();
+    }
+}
+
 static void test_layers__cross_entropy_and_its_sum(void **state) {
     (void)state;
     EACH(uint64_t, classes, 3, 40) {
@@ -151,11 +170,22 @@ static void bias_and_gelu(uint64_t n, uint64_t w, int half) {
     ops_args_bias b = { .elems = n * w, .bias = factors(w, half, 1), .width = w, .half = half, .gelu = 1 };
     ops_args_gelu_slopes g = { .elems = n * w, .x = factors(n * w, half, 1), .half = half, .y = array(n * w * 4) };
     m.mask = mask_of(3, w, 0.3f);
-    b.x = b.y = factors(n * w, half, 1), b.before = array(n * w * 4), g.dy = g.dx = factors(n * w, half, 1);
+    b.vector = 1, b.x = b.y = factors(n * w, half, 1), b.before = array(n * w * 4),
+    g.dy = g.dx = factors(n * w, half, 1);
     OPS(mask, m, over(n * w, 8 * OPS_BLOCK));
     OPS(bias, b, over(n * w, 8 * OPS_BLOCK));
     OPS(gelu_slopes, g, over(n * w, 8 * OPS_BLOCK));
     compare(WHAT("%d rows of %d, half %d", (int)n, (int)w, half));
+}
+
+/* One token's row among others begins at any element. */
+static void bias_of_a_row(uint64_t w, int half) {
+    size_t elem = half ? 2 : 4;
+    ops_args_bias a = { .elems = w, .width = w, .bias = factors(w, half, 1), .half = half };
+    a.x = a.y = array_at(w * elem, 6 * elem);
+    memcpy(a.y, a.bias, w * elem);
+    OPS(bias, a, 1);
+    compare(WHAT("a row of %d, half %d", (int)w, half));
 }
 
 static void llama(uint64_t n, uint64_t w, int half) {
@@ -198,6 +228,12 @@ static void test_layers__elements_and_both_ends(void **state) {
         }
 }
 
+static void test_layers__bias_of_a_row_that_is_not_aligned(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, w, 18, 24) bias_of_a_row(w, half);
+}
+
 /* ---- attention by products --------------------------------------------------------------------------- */
 static void test_layers__attention_between_products(void **state) {
     const uint64_t heads = 2, rows = 19, time = 31, n = heads * rows * time;
@@ -223,8 +259,10 @@ int main(void) {
         cmocka_unit_test(test_layers__columns_of_several_arrays),
         cmocka_unit_test(test_layers__column_sums),
         cmocka_unit_test(test_layers__losses_of_short_and_long_rows),
+        cmocka_unit_test(test_layers__losses_of_rows_with_minus_infinity),
         cmocka_unit_test(test_layers__cross_entropy_and_its_sum),
         cmocka_unit_test(test_layers__elements_and_both_ends),
+        cmocka_unit_test(test_layers__bias_of_a_row_that_is_not_aligned),
         cmocka_unit_test(test_layers__attention_between_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,11 +150,11 @@ OPS_BODY(mask) {
 
 /* ---- bias and GELU ------------------------------------------------------------------------------ */
 /* Adds the bias of eight columns, from that of element i on; behind the last comes the first. */
-TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t half, float *v) {
+TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t half, int vector, float *v) {
     float b[8];
     uint64_t c = ops_mod(i, width);
     if (ops_is_vector(width))
-        ops_get_eight(bias, c, 8, half, 1, b);
+        ops_get_eight(bias, c, 8, half, vector, b);
     for (int k = 0; k < 8; k++) {
         v[k] += ops_is_vector(width) ? b[k] : ops_get(bias, c, half);
         c = c + 1 < width ? c + 1 : 0;
@@ -166,7 +166,7 @@ typedef struct { /* x may be y. bias null: none; before: not null gets x + bias,
     const void *x, *bias;
     void *before, *y;
     uint64_t elems, width;
-    int32_t half, gelu;
+    int32_t half, gelu, vector; /* vector: all begin at multiples of 16 bytes, as one token's row may not */
 } ops_args_bias;
 OPS_BODY(bias) {
     float v[8];
@@ -174,14 +174,14 @@ OPS_BODY(bias) {
     OPS_ONE_PHASE;
     if (i >= a->elems)
         return;
-    ops_get_eight(a->x, i, a->elems - i, a->half, 1, v);
+    ops_get_eight(a->x, i, a->elems - i, a->half, a->vector, v);
     if (a->bias)
-        ops_add_bias(a->bias, i, a->width, a->half, v);
+        ops_add_bias(a->bias, i, a->width, a->half, a->vector, v);
     if (a->before)
-        ops_put_eight(a->before, i, a->elems - i, a->half, 1, v);
+        ops_put_eight(a->before, i, a->elems - i, a->half, a->vector, v);
     for (int k = 0; k < 8; k++)
         v[k] = a->gelu ? ops_gelu_of(ops_rounded(v[k], a->half)) : v[k];
-    ops_put_eight(a->y, i, a->elems - i, a->half, 1, v);
+    ops_put_eight(a->y, i, a->elems - i, a->half, a->vector, v);
 }
 
 typedef struct { /* dx of GELU, and what it had made; dx may be dy */

@@ -91,6 +91,8 @@ OPS_BODY(loss_tile) {
         ops_loss_lane_most(row, a->classes, lane, &room[thread], &room[OPS_BLOCK + thread]);
         return;
     }
+    if (phase == 3 && lane) /* lane 0 writes where the others would read */
+        return;
     uint32_t winner = ops_loss_winner(lanes, lanes + OPS_BLOCK);
     float most = (float)lanes[winner];
     if (phase == 2) {
@@ -100,8 +102,6 @@ OPS_BODY(loss_tile) {
         room[2 * OPS_BLOCK + thread] = sum;
         return;
     }
-    if (lane)
-        return;
     uint64_t label = (uint64_t)a->labels[r];
     double sum = ops_add_lanes(room + 2 * OPS_BLOCK, within);
     a->losses[r].loss = (double)most - (double)row[label] + log(sum);
@@ -121,10 +121,14 @@ typedef struct { /* of some logits; sum: of the exponentials against the maximum
 
 TESS_FN void ops_online_add(ops_online *o, const float *x, uint64_t c, uint64_t n) {
     float most = x[0];
-    uint32_t best = 0;
-    for (uint32_t k = 1; k < 8; k++)
+    uint32_t best = 0, nothing = x[0] == -INFINITY;
+    for (uint32_t k = 1; k < 8; k++) {
+        nothing &= k >= n || x[k] == -INFINITY;
         if (k < n && x[k] > most)
             most = x[k], best = k;
+    }
+    if (nothing) /* the difference of two such is no number */
+        return;
     if (o->sum == 0 || most > o->most) { /* a sum that is no number stays so */
         o->sum = o->sum == 0 ? 0 : o->sum * (double)ops_exp(o->most - most);
         o->most = most, o->best = (uint32_t)c + best;

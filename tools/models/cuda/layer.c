@@ -16,8 +16,9 @@ static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
 static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void *x, const void *bias, void *before,
                             void *y, int32_t gelu) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
+    int32_t vector = ((uintptr_t)x | (uintptr_t)bias | (uintptr_t)before | (uintptr_t)y) % 16 == 0;
     return OPS_LAUNCH(c, bias, ops_blocks_eights(elems), .x = x, .bias = bias, .before = before, .y = y, .elems = elems,
-                      .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu);
+                      .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu, .vector = vector);
 }
 
 /* Bias and GELU of a product that lies in y, or the way back through a GELU. */
