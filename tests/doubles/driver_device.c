@@ -90,6 +90,11 @@ DOUBLE_API CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     return CUDA_SUCCESS;
 }
 
+/* The host's number of a GPU: a launcher may show each rank only its own. */
+static int number_of(CUdevice device) {
+    return device + (int)double__number("FIRST", 0);
+}
+
 static int known(CUdevice device) {
     return device >= 0 && device < device_count();
 }
@@ -108,7 +113,7 @@ static CUresult uuid_of(const char *call, CUuuid *uuid, CUdevice device) {
         return CUDA_ERROR_INVALID_DEVICE;
     memset(uuid, 0, sizeof *uuid);
     memcpy(uuid->bytes, "tessera-double", 14);
-    uuid->bytes[15] = (char)device;
+    uuid->bytes[15] = (char)number_of(device);
     return CUDA_SUCCESS;
 }
 
@@ -124,16 +129,16 @@ DOUBLE_API CUresult cuDeviceGetPCIBusId(char *id, int room, CUdevice device) {
     ENTER("cuDeviceGetPCIBusId", CUDA_ERROR_UNKNOWN);
     if (!known(device) || room < 13)
         return CUDA_ERROR_INVALID_VALUE;
-    snprintf(id, (size_t)room, "00de:%02x:00.0", device);
+    snprintf(id, (size_t)room, "00de:%02x:00.0", number_of(device));
     return CUDA_SUCCESS;
 }
 
 DOUBLE_API CUresult cuDeviceGetByPCIBusId(CUdevice *out, const char *id) {
     ENTER("cuDeviceGetByPCIBusId", CUDA_ERROR_UNKNOWN);
-    unsigned device;
-    if (sscanf(id, "00de:%2x:00.0", &device) != 1 || !known((int)device))
+    unsigned number;
+    if (sscanf(id, "00de:%2x:00.0", &number) != 1 || !known((CUdevice)number - number_of(0)))
         return CUDA_ERROR_INVALID_DEVICE;
-    *out = (CUdevice)device;
+    *out = (CUdevice)number - number_of(0);
     return CUDA_SUCCESS;
 }
 

@@ -84,15 +84,20 @@ static int answer(ncclComm *c, int listener) {
     return fd;
 }
 
+/* By the host's number. */
+static int gpu_of(const ncclComm *c) {
+    return c->device + (int)double__number("FIRST", 0);
+}
+
 /* Each side says who it is; two ranks on one device are refused. */
 static ncclResult_t greet(ncclComm *c, int fd, int channel, struct hello *them) {
-    struct hello us = { c->rank, c->nranks, channel, c->device };
+    struct hello us = { c->rank, c->nranks, channel, gpu_of(c) };
     if (transfer(c, fd, &us, sizeof us, 1) || transfer(c, fd, them, sizeof *them, 0))
         return nccl__is_aborted(c) ? ncclInProgress : ncclRemoteError;
     if (them->nranks != c->nranks || them->rank < 0 || them->rank >= c->nranks || them->channel < 0 ||
         them->channel >= NCCL_CHANNELS)
         return ncclInvalidUsage;
-    return them->device == c->device ? ncclInvalidUsage : ncclSuccess;
+    return them->device == gpu_of(c) ? ncclInvalidUsage : ncclSuccess;
 }
 
 ncclResult_t nccl__connect(ncclComm *c) {
@@ -113,11 +118,11 @@ ncclResult_t nccl__connect(ncclComm *c) {
             break;
         }
         /* The caller speaks of one channel; the answer says the same, whatever it is. */
-        struct hello us = { c->rank, c->nranks, 0, c->device };
+        struct hello us = { c->rank, c->nranks, 0, gpu_of(c) };
         if (transfer(c, fd, &them, sizeof them, 0) || transfer(c, fd, &us, sizeof us, 1))
             result = nccl__is_aborted(c) ? ncclInProgress : ncclRemoteError;
         else if (them.nranks != c->nranks || them.rank <= c->rank || them.rank >= c->nranks ||
-                 them.device == c->device || them.channel < 0 || them.channel >= NCCL_CHANNELS)
+                 them.device == gpu_of(c) || them.channel < 0 || them.channel >= NCCL_CHANNELS)
             result = ncclInvalidUsage;
         if (result == ncclSuccess)
             c->socket[them.channel][them.rank] = fd;

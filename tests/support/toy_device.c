@@ -28,6 +28,7 @@ int toy_device_open(tess_options *o) {
     const char *name = getenv("TESSERA_DEVICE"), *rank = getenv("LOCAL_RANK");
     CUcontext was;
     char why[240];
+    int visible;
     if (!name || !strstr(name, "cuda"))
         return 0;
     o->pointer_mem = 1u << TESS_MEM_CUDA;
@@ -37,7 +38,7 @@ int toy_device_open(tess_options *o) {
         fprintf(stderr, "toy: %s\n", why);
         return -1;
     }
-    must(gpu.cu->cuDeviceGet(&gpu.device, rank ? atoi(rank) : 0), "finding the GPU of this rank");
+    must(tess_cuda_device_of(gpu.cu, rank ? atoi(rank) : 0, &gpu.device, &visible), "finding the GPU of this rank");
     if (!gpu.failed)
         must(gpu.cu->cuDevicePrimaryCtxRetain(&gpu.context, gpu.device), "making a context");
     if (gpu.failed)
