@@ -37,9 +37,10 @@ static CUresult elf_fits(const struct fat_entry *e, int driver) {
 }
 
 static CUresult ptx_fits(const struct fat_entry *e, int driver) {
+    int newest = (int)double__number("PTX_VERSION", driver); /* that it compiles, by the version of CUDA */
     if (e->chip > (unsigned)chip())
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    return driver >= (e->major + 4) * 1000 + e->minor * 10 ? CUDA_SUCCESS : CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+    return newest >= (e->major + 4) * 1000 + e->minor * 10 ? CUDA_SUCCESS : CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
 }
 
 CUresult double__image_fits(const void *image) {

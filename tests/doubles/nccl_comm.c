@@ -252,7 +252,11 @@ DOUBLE_API ncclResult_t ncclGetUniqueId(ncclUniqueId *out) {
     return ncclSuccess;
 }
 
+/* NCCL's own variable holds over what the caller asks for. */
 static int blocks(const ncclConfig_t *config) {
+    const char *always = getenv("NCCL_COMM_BLOCKING");
+    if (always && (strcmp(always, "0") == 0 || strcmp(always, "1") == 0))
+        return *always == '1';
     return !config || config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking;
 }
 

@@ -94,6 +94,7 @@ static int begin_test(void **state) {
                                          "PROBE_LOST",
                                          "PROBE_TIMEOUT",
                                          "PROBE_DEVICE",
+                                         "NCCL_COMM_BLOCKING",
                                          "TESSERA_DOUBLE_FAIL",
                                          "TESSERA_DOUBLE_HANG",
                                          "TESSERA_DOUBLE_LATE",
@@ -101,6 +102,7 @@ static int begin_test(void **state) {
                                          "TESSERA_DOUBLE_NCCL_VERSION",
                                          "TESSERA_DOUBLE_DRIVER_VERSION",
                                          "TESSERA_DOUBLE_CAPABILITY",
+                                         "TESSERA_DOUBLE_PTX_VERSION",
                                          "TESSERA_DOUBLE_DEVICES" };
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -362,6 +364,13 @@ static void test_nccl_faults__old_nccl_is_named_doubles(void **state) {
              "init: -9: nccl: libnccl.so.2 is NCCL 2.17.5, 2.18.0 or later is needed");
 }
 
+/* The variable holds over the blocking communicator that is asked for. */
+static void test_nccl_faults__variable_against_blocking_is_named_doubles(void **state) {
+    (void)state;
+    must_say(2, "NCCL_COMM_BLOCKING", "0",
+             "init: -1: nccl: ncclGroupEnd did not block, as NCCL_COMM_BLOCKING=0 has it: unset that variable");
+}
+
 static void old_driver(int version, char *line, size_t room) {
     int built = CUDA_VERSION, oldest = built < 13000 ? 12000 : built / 1000 * 1000;
     snprintf(line, room,
@@ -388,17 +397,31 @@ static void test_nccl_faults__driver_of_the_version_before_is_named_doubles(void
     must_say(1, "TESSERA_DOUBLE_DRIVER_VERSION", version, line);
 }
 
-static void test_nccl_faults__chip_without_kernels_is_named_doubles(void **state) {
-    char line[300];
+static void kernels_do_not_load(const char *chip, const char *capability, const char *error) {
+    char line[400];
     int built = CUDA_VERSION;
+    snprintf(line, sizeof line,
+             "init: -8: nccl: loading kernels made with CUDA %d.%d on a GPU of compute capability %s with a driver for "
+             "CUDA %d.%d failed: %s",
+             built / 1000, built % 1000 / 10, capability, built / 1000, built % 1000 / 10, error);
+    must_say(1, "TESSERA_DOUBLE_CAPABILITY", chip, line);
+}
+
+static void test_nccl_faults__chip_without_kernels_is_named_doubles(void **state) {
     (void)state;
-    snprintf(
-        line, sizeof line,
-        "init: -8: nccl: loading kernels made with CUDA %d.%d on a GPU of compute capability 7.5 with a driver for "
-        "CUDA %d.%d failed: CUDA_ERROR_NO_BINARY_FOR_GPU 209 (no kernel image is available for execution on the "
-        "device)",
-        built / 1000, built % 1000 / 10, built / 1000, built % 1000 / 10);
-    must_say(1, "TESSERA_DOUBLE_CAPABILITY", "75", line);
+    kernels_do_not_load("75", "7.5",
+                        "CUDA_ERROR_NO_BINARY_FOR_GPU 209 (no kernel image is available for execution on the device)");
+}
+
+/* A chip of the future takes PTX only, which a driver of an earlier minor version does not compile. */
+static void test_nccl_faults__ptx_newer_than_the_driver_is_named_doubles(void **state) {
+    char older[16];
+    (void)state;
+    snprintf(older, sizeof older, "%d", CUDA_VERSION - 10);
+    setenv("TESSERA_DOUBLE_PTX_VERSION", older, 1);
+    kernels_do_not_load("190", "19.0",
+                        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION 222 (the provided PTX was compiled with an unsupported "
+                        "toolchain.)");
 }
 
 static void test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles(void **state) {
@@ -511,9 +534,11 @@ int main(int argc, char **argv) {
         TEST(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
         TEST(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
         TEST(test_nccl_faults__old_nccl_is_named_doubles),
+        TEST(test_nccl_faults__variable_against_blocking_is_named_doubles),
         TEST(test_nccl_faults__old_driver_is_named_doubles),
         TEST(test_nccl_faults__driver_of_the_version_before_is_named_doubles),
         TEST(test_nccl_faults__chip_without_kernels_is_named_doubles),
+        TEST(test_nccl_faults__ptx_newer_than_the_driver_is_named_doubles),
         TEST(test_nccl_faults__only_visible_gpu_serves_any_local_rank_doubles),
         TEST(test_nccl_faults__no_gpu_is_told_doubles),
         TEST(test_nccl_faults__more_ranks_than_gpus_is_told_doubles),
