@@ -3,8 +3,11 @@
 # missing, TESSERA_CUDA is off and each part says that it is left out.
 set(TESSERA_CUDA OFF)
 if(NOT TESSERA_MINIMAL)
-  find_path(TESSERA_CUDA_INCLUDE cuda.h HINTS ENV CUDA_PATH PATH_SUFFIXES include PATHS /usr/local/cuda/include)
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
+  get_filename_component(beside "${TESSERA_NVCC}" REALPATH) # the headers of that very toolkit
+  get_filename_component(beside "${beside}" DIRECTORY)
+  find_path(TESSERA_CUDA_INCLUDE cuda.h HINTS ENV CUDA_PATH HINTS ${beside}/../include PATH_SUFFIXES include
+    PATHS /usr/local/cuda/include)
   if(TESSERA_CUDA_INCLUDE AND TESSERA_NVCC)
     set(TESSERA_CUDA ON)
   endif()

@@ -8,14 +8,19 @@
 [ -x "$BUILD/tests/gpu/gpu_bench" ] || { echo "skipped: no CUDA toolkit in this build"; exit 77; }
 [ -z "${SANITIZE:-}" ] || { echo "skipped: the same parts run by themselves under a sanitizer"; exit 77; }
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-# compute-sanitizer for the script's sake: what it was asked, and a tool that finds something.
+# compute-sanitizer for the script's sake: what it was asked, a tool that finds something, one that does not look.
 mkdir bin
 cat >bin/compute-sanitizer <<'SH'
 #!/bin/bash
-echo "$*" >>"$SANITIZED"
+echo "$* with $TESSERA_DEVICE" >>"$SANITIZED"
 [ "$2" != "${FINDS:-}" ] || { echo "========= ERROR SUMMARY: 1 error"; exit 9; }
-shift 4
-exec "$@"
+"${@:7}" || exit
+[ "$2" != "${BLIND:-}" ] || exit 0
+if [ "$2" = racecheck ]; then
+  echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+else
+  echo "========= ERROR SUMMARY: 0 errors"
+fi
 SH
 # And nsys: what it was asked, what it profiles runs, and its names are those of NVTX.
 cat >bin/nsys <<'SH'
@@ -24,8 +29,8 @@ echo "$*" >>"$PROFILED"
 case $1 in
 profile)
   shift 6
-  touch "$1.nsys-rep"
-  exec "${@:2}"
+  [ -z "${NO_REPORT:-}" ] && touch "$1.nsys-rep" || touch "$1.qdstrm"
+  "${@:2}" && [ -z "${NO_REPORT:-}" ]
   ;;
 stats) echo '0.1,100,"forward of ""h.0"""' ;;
 esac
@@ -38,7 +43,7 @@ for tool in memcheck racecheck initcheck synccheck; do
   for what in ops engine offload hooks; do
     grep -Eq "^$tool-$what +[0-9]+ s  ok$" out || fail "no line that $tool-$what is ok: $(cat out)"
   done
-  [ "$(grep -c -- "^--tool $tool --error-exitcode 9 " sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
+  [ "$(grep -c -- "^--tool $tool --target-processes all --error-exitcode 9 .* with cuda$" sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
 done
 for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 llama-bf16 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
@@ -46,6 +51,12 @@ done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"
 for line in "both in one launch" "loss and gradient of 256 classes" embedding rotation "SwiGLU's backward"; do
   grep -Eq "^  $line +[0-9.]+ +[0-9.]+ +[0-9.]+ GB/s" out || fail "gpu_bench has no line of $line: $(cat out)"
+done
+# No more files than a lent machine gives back: eight.
+[ "$(ls results | tr '\n' ' ')" = "logs.tgz steps.nsys-rep table " ] || fail "there are: $(ls results)"
+grep -q "^gpu_bench .* ok$" results/table || fail "the table: $(cat results/table)"
+for log in memcheck-hooks.log gpt-bf16.json gpu_bench.log; do
+  tar -tzf results/logs.tgz | grep -qx "./$log" || fail "no $log among the logs: $(tar -tzf results/logs.tgz)"
 done
 grep -q "^profile -t cuda,nvtx .* train gpt " profiled && grep -q "^stats .*steps.nsys-rep$" profiled || fail "nsys: $(cat profiled)"
 grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
@@ -64,7 +75,7 @@ for i in 1 2 3 4 5; do
   echo "step    $i/5 | loss 3.208939 (+nanz)| norm 1.4800 (+nanz)| lr 3.00e-04 | $((90 - 10 * i)).00 ms | 40.0% bf16 MFU | 91886 tok/s"
 done
 SH
-OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only llm.c --llm.c "$PWD/llmc"
+OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '@(llm.c|gpt2-bf16)' --llm.c "$PWD/llmc"
 grep -Eq "^llm.c +[0-9]+ s  ok$" out && grep -q "^  llm.c step 45.00 ms, 182044 tokens/s$" out || fail "llm.c's steps are not told: $(cat out)"
 grep -Eq "^  tessera over it: step [0-9.]+$" out || fail "no ratio to llm.c: $(cat out)"
 printf 'train_gpt2cu:\n\tfalse\n' >llmc/Makefile
@@ -76,6 +87,14 @@ OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/
 grep -Eq "^mnist .*FAILED.*cuBLAS does not start" out || fail "the failure is not told: $(cat out)"
 OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'racecheck-h*'
 grep -Eq "^racecheck-hooks .*FAILED \(9\): ========= ERROR SUMMARY: 1 error" out || fail "what a tool finds is not told: $(cat out)"
+OUT=$PWD/blind BLIND=initcheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'initcheck-h*'
+grep -Eq "^initcheck-hooks .*FAILED \(1\): initcheck has not said that it found nothing" out || fail "a tool that is blind: $(cat out)"
+# An nsys that records and makes no report hides no run that fails.
+OUT=$PWD/none NO_REPORT=1 expect 0 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'nsys*'
+grep -Eq "^nsys .*skipped: .*/nsys recorded a run and made no report of it" out || fail "no report: $(cat out)"
+[ "$(ls none | tr '\n' ' ')" = "logs.tgz table " ] || fail "there are: $(ls none)"
+OUT=$PWD/none NO_REPORT=1 TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" \
+  --doubles "$BUILD" --only 'nsys*'
 
 # On several: NCCL between them, the digests, each strategy.
 OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --gpus 4 --only '[dgl]*'
@@ -89,4 +108,19 @@ PATH=/usr/bin:/bin command -v nvidia-smi >/dev/null || {
   expect 3 env PATH=/usr/bin:/bin OUT="$PWD/none" "$SOURCE/tests/gpu/run"
   one_line err "tests/gpu/run: no GPU here (nvidia-smi names none)"
 }
+# Where configuring leaves CUDA out, no part could run. A toolkit's headers lie beside its nvcc.
+mkdir -p without links toolkit/bin toolkit/include
+printf '#!/bin/bash\necho "A GPU, 1 MiB, 580.1"\n' >without/nvidia-smi
+printf '#!/bin/bash\necho "-- tessera: left out device-cuda: CUDA toolkit not found (nvcc, cuda.h)"\n' >without/cmake
+touch toolkit/bin/nvcc toolkit/include/cuda.h
+chmod +x without/* toolkit/bin/nvcc
+ln -s ../toolkit/bin/nvcc links/nvcc
+OUT=$PWD/no-toolkit expect 3 env PATH="$PWD/without:$PATH" "$SOURCE/tests/gpu/run"
+one_line err "tests/gpu/run: configuring finds no CUDA toolkit (nvcc, cuda.h, cublas_v2.h): nothing here would run"
+cat >find.cmake <<END
+include($SOURCE/cmake/TesseraCuda.cmake)
+message("headers: \${TESSERA_CUDA_INCLUDE}")
+END
+expect 0 env -u CUDA_PATH PATH="$PWD/links:$PATH" cmake -P find.cmake
+grep -Eq "headers: ($PWD/toolkit/include|$PWD/toolkit/bin/../include)$" err || fail "headers elsewhere: $(cat err)"
 echo "tests/gpu/run passes on the doubles and tells what fails"
