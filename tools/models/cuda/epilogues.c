@@ -11,7 +11,7 @@
 enum { MOST_CHOICES = 16 };
 
 typedef struct { /* what an algorithm depends on */
-    int64_t rows, columns, depth;
+    int64_t rows, columns, depth, a_pitch, b_pitch, c_pitch;
     int32_t a_turned, b_turned;
     uint32_t epilogue, align; /* align: of all pointers, at most 256 */
 } shape;
@@ -150,7 +150,8 @@ static int choose_algorithm(const cuda_ops *c, choice *x, uint64_t workspace) {
 /* Null: there is no room for another. */
 static choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, uint64_t workspace) {
     struct ops_epilogues *all = c->epilogues;
-    shape of = { p->rows, p->columns, p->depth, p->a_turned, p->b_turned, epilogue_of(e), common_alignment(p, e) };
+    shape of = { p->rows,    p->columns,  p->depth,    p->a_pitch,     p->b_pitch,
+                 p->c_pitch, p->a_turned, p->b_turned, epilogue_of(e), common_alignment(p, e) };
     for (int i = 0; i < all->n; i++)
         if (!memcmp(&all->choices[i].of, &of, sizeof of))
             return &all->choices[i];
