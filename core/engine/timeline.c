@@ -14,7 +14,8 @@ int tess__timeline_can(const tess__device *d) {
 }
 
 static tess_status make_events(tess__timeline *t) {
-    TRY(tess__device_event(t->device, &t->base));
+    TRY(tess__device_event(t->device, &t->bases[0]));
+    TRY(tess__device_event(t->device, &t->bases[1]));
     for (int i = 0; i < TESS__TIMED; i++) {
         TRY(tess__device_event(t->device, &t->timed[i].begin));
         TRY(tess__device_event(t->device, &t->timed[i].end));
@@ -29,9 +30,12 @@ int tess__timeline_of(const tess__timeline *t, uint32_t op) {
 }
 
 static tess_status set_base(tess__timeline *t) {
-    TRY(tess__device_record(t->device, t->base, &t->device->compute));
-    TRY(tess__device_event_wait(t->device, t->base, -1));
-    t->base_ns = tess__trace_now();
+    tess_event *base = t->bases[t->base];
+    TRY(tess__device_record(t->device, base, &t->device->compute));
+    TRY(tess__device_event_wait(t->device, base, -1));
+    t->bases_ns[t->base] = tess__trace_now();
+    t->next_base = 0;
+    t->last_ns = 0;
     return TESS_OK;
 }
 
@@ -51,7 +55,8 @@ void tess__timeline_end(tess__timeline *t) {
         tess__device_event_end(t->device, t->timed[i].end);
     }
     if (t->device) {
-        tess__device_event_end(t->device, t->base);
+        tess__device_event_end(t->device, t->bases[0]);
+        tess__device_event_end(t->device, t->bases[1]);
         for (int i = 0; i < TESS__TIMELINES; i++)
             tess__device_stream_end(t->device, &t->observers[i]);
     }
@@ -85,11 +90,14 @@ static void give_span(tess__timeline *t, const tess__timed *s, int64_t begin_ns,
 }
 
 static int has_passed(tess__timeline *t, tess__timed *s) {
-    int64_t begin, end;
-    if (tess__device_elapsed(t->device, t->base, s->begin, &begin) != TESS_OK ||
-        tess__device_elapsed(t->device, t->base, s->end, &end) != TESS_OK)
+    tess_event *base = t->bases[s->base];
+    int64_t begin, end, from = t->bases_ns[s->base];
+    if (tess__device_elapsed(t->device, base, s->begin, &begin) != TESS_OK ||
+        tess__device_elapsed(t->device, base, s->end, &end) != TESS_OK)
         return 0;
-    give_span(t, s, t->base_ns + begin, t->base_ns + end);
+    give_span(t, s, from + begin, from + end);
+    if (s->base == t->base)
+        t->last_ns = end;
     s->state = FREE;
     return 1;
 }
@@ -103,11 +111,29 @@ static void read_passed(tess__timeline *t) {
         t->oldest++;
 }
 
+/* A pass that goes on keeps spans in flight, so it takes another base. */
+static tess_status follow_base(tess__timeline *t) {
+    const int64_t far_ns = 10 * INT64_C(1000000000); /* a float of milliseconds is within a microsecond until then */
+    int other = !t->base;
+    int64_t between;
+    if (t->next_base && tess__device_elapsed(t->device, t->bases[t->base], t->bases[other], &between) == TESS_OK) {
+        t->bases_ns[other] = t->bases_ns[t->base] + between;
+        t->base = other;
+        t->next_base = 0;
+        t->last_ns = 0;
+    } else if (!t->next_base && t->last_ns > far_ns && t->timed[t->oldest % TESS__TIMED].base == t->base) {
+        TRY(tess__device_record(t->device, t->bases[other], &t->device->compute));
+        t->next_base = 1;
+    }
+    return TESS_OK;
+}
+
+/* Times since the base are floats: they lose digits. */
 tess_status tess__timeline_read(tess__timeline *t) {
     if (!t->trace)
         return TESS_OK;
     read_passed(t);
-    return t->oldest == t->next ? set_base(t) : TESS_OK; /* times since the base are floats: they lose digits */
+    return t->oldest == t->next ? set_base(t) : follow_base(t);
 }
 
 /* ---- recorded ---- */
@@ -135,6 +161,7 @@ tess_status tess__timeline_begin(tess__timeline *t, const tess_stream *stream, t
     tess__timed *s = &t->timed[t->next % TESS__TIMED];
     TRY(tess__device_record(t->device, s->begin, stream));
     s->state = OPEN;
+    s->base = t->base;
     t->next++;
     *out = s;
     return TESS_OK;

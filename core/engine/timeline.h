@@ -10,7 +10,7 @@ enum { TESS__TIMED = 1024 }; /* spans between two readings; a program in flight 
 
 typedef struct { /* one span */
     tess_event *begin, *end;
-    int state;
+    int state, base; /* base: among the timeline's */
     uint32_t track;
     tess__instr in;
     tess__event event; /* of ENTER */
@@ -24,8 +24,11 @@ typedef struct {
     tess__trace *trace;                     /* null: not recorded */
     tess_stream observers[TESS__TIMELINES]; /* where collectives end, by tess__timeline_of */
     int64_t comm_end_ns[TESS__TIMELINES];   /* of the collective read last */
-    tess_event *base;                       /* passed at base_ns of the host's clock */
-    int64_t base_ns;
+    tess_event *bases[2];                   /* passed at bases_ns of the host's clock */
+    int64_t bases_ns[2];
+    int base;              /* of spans that begin now; */
+    int next_base;         /* 1: the other one is recorded, to come after it */
+    int64_t last_ns;       /* from the base to the end of the span read last */
     int apart;             /* reductions have a communicator of their own */
     tess__timed *timed;    /* a ring */
     uint64_t oldest, next; /* the first not read yet */
