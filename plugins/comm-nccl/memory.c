@@ -23,9 +23,26 @@ static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, s
     return r;
 }
 
+/* Before 2.28 NCCL rounds up to the pieces that the driver recommends for multicast, up to 512 MiB, where GPUs have it.
+ * No plan counts that, so it is said. */
+static ncclResult_t take_from_nccl(tess_comm *c, uint64_t bytes, void **out) {
+    const uint64_t much = UINT64_C(16) << 20; /* beyond page tables and the like */
+    size_t before = 0, after = 0, total;
+    int knows = c->gpu.cu->cuMemGetInfo(&before, &total) == CUDA_SUCCESS;
+    ncclResult_t r = c->gpu.lib->ncclMemAlloc(out, bytes);
+    knows = knows && r == ncclSuccess && c->gpu.cu->cuMemGetInfo(&after, &total) == CUDA_SUCCESS;
+    if (knows && before > after && before - after > bytes + much)
+        kit_log(
+            c->settings->host, 1, "nccl",
+            "ncclMemAlloc took %llu bytes of the GPU for %llu, as this NCCL rounds up where GPUs have multicast; the "
+            "rest is in no plan",
+            (unsigned long long)(before - after), (unsigned long long)bytes);
+    return r;
+}
+
 static tess_status allocate_memory(tess_comm *c, uint64_t bytes, void **out, struct registration *reg, tess_error *f) {
     if (c->gpu.lib->ncclMemAlloc) {
-        ncclResult_t r = c->gpu.lib->ncclMemAlloc(out, bytes);
+        ncclResult_t r = take_from_nccl(c, bytes, out);
         if (r == ncclUnhandledCudaError || r == ncclSystemError)
             return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: the GPU has no %llu bytes more (ncclMemAlloc gave %d: %s)",
                                     (unsigned long long)bytes, (int)r, c->gpu.lib->ncclGetErrorString(r));

@@ -485,7 +485,7 @@ DOUBLE_API const char *ncclGetLastError(ncclComm_t c) {
 DOUBLE_API ncclResult_t ncclMemAlloc(void **out, size_t bytes) {
     ENTER_NCCL("ncclMemAlloc", ncclUnhandledCudaError, NCCL_VERSION(2, 19, 1));
     uintptr_t at;
-    uint64_t granule = 2 << 20;
+    uint64_t granule = (uint64_t)double__number("MULTICAST", 2 << 20);
     if (double__current_device() < 0 ||
         double__take(double__current_device(), (bytes + granule - 1) / granule * granule, 1, &at))
         return ncclUnhandledCudaError;

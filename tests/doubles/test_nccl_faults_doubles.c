@@ -40,6 +40,12 @@ static int may_pass(const char *name) {
                                          "ncclMemFree",
                                          "ncclCommGetAsyncError",
                                          "ncclCommWindowDeregister" };
+    static const char *const names[] = { "cuCtxPopCurrent",    "cuCtxPushCurrent",     "cuDevicePrimaryCtxRelease",
+                                         "cuEventDestroy",     "cuEventQuery",         "cuMemFree",
+                                         "cuMemFreeHost",      "cuModuleUnload",       "cuStreamDestroy",
+                                         "cuMemGetInfo",       "cuStreamQuery",        "ncclCommAbort",
+                                         "ncclCommDeregister", "ncclCommDestroy",      "ncclCommRegister",
+                                         "ncclMemFree",        "ncclCommGetAsyncError" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
             return 1;
@@ -103,6 +109,7 @@ static int begin_test(void **state) {
                                          "TESSERA_DOUBLE_DRIVER_VERSION",
                                          "TESSERA_DOUBLE_CAPABILITY",
                                          "TESSERA_DOUBLE_PTX_VERSION",
+                                         "TESSERA_DOUBLE_MULTICAST",
                                          "TESSERA_DOUBLE_DEVICES" };
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -331,6 +338,25 @@ static void test_nccl_faults__2_26_works_with_calls_that_block_doubles(void **st
     assert_non_null(strstr(shared->logged, "NCCL 2.26.2 is known to hang at random"));
 }
 
+/* As older versions of NCCL on GPUs with multicast. */
+static void test_nccl_faults__memory_beyond_the_plan_is_said_doubles(void **state) {
+    int codes[RANKS];
+    (void)state;
+    nranks = 1;
+    setenv("TESSERA_DOUBLE_MULTICAST", "134217728", 1);
+    run_ranks("multicast", codes);
+    assert_int_equal(codes[0], DONE);
+    assert_non_null(
+        strstr(shared->logged, "ncclMemAlloc took 134217728 bytes of the GPU for 2097152, as this NCCL rounds"));
+}
+
+static long calls_of(const char *name) {
+    for (int i = 0; i < CALLS; i++)
+        if (strcmp(counted[i].name, name) == 0)
+            return counted[i].calls;
+    return 0;
+}
+
 /* What ranks compare travels with the data. Two joins and two ends, the part's barrier, six operations with two dtypes,
  * a batch: one group each. */
 static void test_nccl_faults__comparing_takes_no_group_of_its_own_doubles(void **state) {
@@ -532,6 +558,7 @@ int main(int argc, char **argv) {
         TEST(test_nccl_faults__abort_ends_the_making_of_a_window_doubles),
         TEST(test_nccl_faults__windows_are_of_nccl_that_has_them_doubles),
         TEST(test_nccl_faults__2_26_works_with_calls_that_block_doubles),
+        TEST(test_nccl_faults__memory_beyond_the_plan_is_said_doubles),
         TEST(test_nccl_faults__comparing_takes_no_group_of_its_own_doubles),
         TEST(test_nccl_faults__old_nccl_is_named_doubles),
         TEST(test_nccl_faults__variable_against_blocking_is_named_doubles),
