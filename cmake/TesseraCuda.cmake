@@ -17,7 +17,8 @@ if(NOT tessera_CUDA_COMMON) # else an installed package has set it
 endif()
 
 # tessera_add_kernels(<target> <file.cu> <symbol> [INCLUDES …]): compiles the kernels for sm_80, sm_90 and, as PTX, for what
-# comes later, and puts the file into the target as `extern const unsigned char <symbol>[]`, for cuModuleLoadData.
+# comes later, and puts the file into the target as `extern const unsigned char <symbol>[]`, for cuModuleLoadData. With code for
+# sm_100 and sm_120 nvcc takes 1.8 times as long.
 function(tessera_add_kernels target source symbol)
   cmake_parse_arguments(arg "" "" "INCLUDES" ${ARGN})
   get_filename_component(source ${source} ABSOLUTE)

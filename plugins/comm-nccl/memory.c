@@ -23,8 +23,8 @@ static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, s
     return r;
 }
 
-/* Before 2.28 NCCL rounds up to the pieces that the driver recommends for multicast, up to 512 MiB, where GPUs have it.
- * No plan counts that, so it is said. */
+/* Older versions of NCCL round up to the pieces that the driver recommends for multicast, where GPUs have it. No plan
+ * counts that, so it is said. */
 static ncclResult_t take_from_nccl(tess_comm *c, uint64_t bytes, void **out) {
     const uint64_t much = UINT64_C(16) << 20; /* beyond page tables and the like */
     size_t before = 0, after = 0, total;

@@ -235,7 +235,8 @@ tess_status cuda_mem_usage(tess_device *d, uint64_t *backend_bytes, uint64_t *fr
     return TESS_OK;
 }
 
-/* A pool of our own: no allocation waits for a release, and the program's pool stays as it is. */
+/* A pool of our own: no allocation waits for a release, and the program's pool stays as it is. It keeps nothing that
+ * was released (its threshold stays 0), as NCCL, cuBLAS and the program could not have it; steps allocate nothing. */
 static CUresult make_pool(tess_device *d) {
     CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                              .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->handle } };

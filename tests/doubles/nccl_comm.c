@@ -260,13 +260,28 @@ static int blocks(const ncclConfig_t *config) {
     return !config || config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking;
 }
 
+static int is_switch(int value) {
+    return value == NCCL_CONFIG_UNDEF_INT || value == 0 || value == 1;
+}
+
+/* What NCCL checks of a configuration. It may be of another version: who made it says how long it is. */
+static int config_ok(const ncclConfig_t *config) {
+    if (!config)
+        return 1;
+    int least = config->minCTAs == NCCL_CONFIG_UNDEF_INT ? 1 : config->minCTAs;
+    int most = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? 64 : config->maxCTAs;
+    return config->magic == 0xcafebeef && config->version > 0 &&
+           config->size >= offsetof(ncclConfig_t, splitShare) + sizeof config->splitShare &&
+           is_switch(config->blocking) && is_switch(config->splitShare) && least >= 1 && least <= most;
+}
+
 DOUBLE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id, int rank,
                                                ncclConfig_t *config) {
     ENTER_NCCL("ncclCommInitRankConfig", ncclSystemError, 0);
     int device = double__current_device();
     if (device < 0)
         return ncclUnhandledCudaError;
-    if (nranks < 1 || nranks > NCCL_RANKS || rank < 0 || rank >= nranks || (config && config->magic != 0xcafebeef))
+    if (nranks < 1 || nranks > NCCL_RANKS || rank < 0 || rank >= nranks || !config_ok(config))
         return ncclInvalidArgument;
     ncclComm *c = new_comm(id.internal, rank, nranks, device, blocks(config));
     if (!c)
@@ -339,7 +354,7 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
     ncclResult_t ready = nccl__ready(c);
     if (ready != ncclSuccess)
         return ready;
-    if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+    if ((color < 0 && color != NCCL_SPLIT_NOCOLOR) || !config_ok(config))
         return ncclInvalidArgument;
     ncclComm *child = NULL;
     if (color >= 0) {

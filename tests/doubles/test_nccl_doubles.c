@@ -68,6 +68,9 @@ static void join_so(int device, int blocking) {
         __atomic_store_n(&shared->ready, 1, __ATOMIC_RELEASE);
     }
     wait_flag(&shared->ready, 1);
+    config.splitShare = 2;
+    CHECK(ncclCommInitRankConfig(&comm, nranks, shared->id, rank, &config) == ncclInvalidArgument);
+    config.splitShare = NCCL_CONFIG_UNDEF_INT;
     CHECK(ncclCommInitRankConfig(&comm, nranks, shared->id, rank, &config) ==
           (blocking ? ncclSuccess : ncclInProgress));
 }
