@@ -23,29 +23,12 @@ enum { CALLS = 256 };
 /* What may fail without a word: what gives back, what has another way to go on, and what is asked again and again, so
  * that a run may need fewer of it than the one that was counted. */
 static int may_pass(const char *name) {
-    static const char *const names[] = { "cuCtxPopCurrent",
-                                         "cuCtxPushCurrent",
-                                         "cuDevicePrimaryCtxRelease",
-                                         "cuEventDestroy",
-                                         "cuEventQuery",
-                                         "cuMemFree",
-                                         "cuMemFreeHost",
-                                         "cuModuleUnload",
-                                         "cuStreamDestroy",
-                                         "cuStreamQuery",
-                                         "ncclCommAbort",
-                                         "ncclCommDeregister",
-                                         "ncclCommDestroy",
-                                         "ncclCommRegister",
-                                         "ncclMemFree",
-                                         "ncclCommGetAsyncError",
-                                         "ncclCommWindowDeregister" };
-    static const char *const names[] = { "cuCtxPopCurrent",    "cuCtxPushCurrent",     "cuDevicePrimaryCtxRelease",
-                                         "cuEventDestroy",     "cuEventQuery",         "cuMemFree",
-                                         "cuMemFreeHost",      "cuModuleUnload",       "cuStreamDestroy",
-                                         "cuMemGetInfo",       "cuStreamQuery",        "ncclCommAbort",
-                                         "ncclCommDeregister", "ncclCommDestroy",      "ncclCommRegister",
-                                         "ncclMemFree",        "ncclCommGetAsyncError" };
+    static const char *const names[] = { "cuCtxPopCurrent",    "cuCtxPushCurrent",      "cuDevicePrimaryCtxRelease",
+                                         "cuEventDestroy",     "cuEventQuery",          "cuMemFree",
+                                         "cuMemFreeHost",      "cuModuleUnload",        "cuStreamDestroy",
+                                         "cuMemGetInfo",       "cuStreamQuery",         "ncclCommAbort",
+                                         "ncclCommDeregister", "ncclCommDestroy",       "ncclCommRegister",
+                                         "ncclMemFree",        "ncclCommGetAsyncError", "ncclCommWindowDeregister" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
             return 1;
@@ -348,13 +331,6 @@ static void test_nccl_faults__memory_beyond_the_plan_is_said_doubles(void **stat
     assert_int_equal(codes[0], DONE);
     assert_non_null(
         strstr(shared->logged, "ncclMemAlloc took 134217728 bytes of the GPU for 2097152, as this NCCL rounds"));
-}
-
-static long calls_of(const char *name) {
-    for (int i = 0; i < CALLS; i++)
-        if (strcmp(counted[i].name, name) == 0)
-            return counted[i].calls;
-    return 0;
 }
 
 /* What ranks compare travels with the data. Two joins and two ends, the part's barrier, six operations with two dtypes,
