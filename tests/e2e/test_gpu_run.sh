@@ -75,7 +75,7 @@ for i in 1 2 3 4 5; do
   echo "step    $i/5 | loss 3.208939 (+nanz)| norm 1.4800 (+nanz)| lr 3.00e-04 | $((90 - 10 * i)).00 ms | 40.0% bf16 MFU | 91886 tok/s"
 done
 SH
-OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '@(llm.c|gpt2-bf16)' --llm.c "$PWD/llmc"
+OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[lg][lp][mt]*[c6]' --llm.c "$PWD/llmc"
 grep -Eq "^llm.c +[0-9]+ s  ok$" out && grep -q "^  llm.c step 45.00 ms, 182044 tokens/s$" out || fail "llm.c's steps are not told: $(cat out)"
 grep -Eq "^  tessera over it: step [0-9.]+$" out || fail "no ratio to llm.c: $(cat out)"
 printf 'train_gpt2cu:\n\tfalse\n' >llmc/Makefile
