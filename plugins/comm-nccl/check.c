@@ -2,7 +2,7 @@
 /* Checks a call, and chooses the way it is done and its scratch. Every rank chooses the same. */
 #include "operations.h"
 
-enum { PIECE_BYTES = 16 << 20, SMALL_BYTES = 256 << 10, LEAST_PIECE = 4096 };
+enum { SCRATCH_BYTES = 16 << 20, SMALL_BYTES = 256 << 10, LEAST_AT_ONCE = 4096 };
 
 /* ---- the way ------------------------------------------------------------------------------------ */
 
@@ -17,15 +17,15 @@ static uint64_t round_up(uint64_t x, uint64_t to) {
     return (x + to - 1) / to * to;
 }
 
-/* Blocks of `elems` per rank go in pieces, so that what came of all fits in a bounded room. */
+/* Blocks of `elems` per rank, of which what came of all others has a bounded room. A block that does not fit goes in
+ * pieces of half the room: one is summed while the next comes. */
 static void in_pieces(struct nccl_way *way, uint64_t elems, uint64_t others, uint64_t dtype_bytes) {
-    uint64_t most = PIECE_BYTES / (others * dtype_bytes) / 64 * 64;
+    uint64_t most = SCRATCH_BYTES / (others * dtype_bytes) / 64 * 64;
+    most = most < LEAST_AT_ONCE ? LEAST_AT_ONCE : most;
     way->block = round_up(elems, 64);
-    way->piece = most < LEAST_PIECE ? LEAST_PIECE : most;
-    if (way->piece > way->block)
-        way->piece = way->block;
+    way->piece = way->block <= most ? way->block : most / 256 * 128;
     way->stride_bytes = round_up(way->piece * dtype_bytes, 256);
-    way->scratch_bytes = others * way->stride_bytes;
+    way->scratch_bytes = others * round_up((way->block <= most ? way->block : most) * dtype_bytes, 256);
 }
 
 struct nccl_way nccl_way_of(const tess_collective *c, int size, int deterministic) {

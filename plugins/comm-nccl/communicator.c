@@ -38,6 +38,7 @@ static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_
                                   .lib = c->gpu.lib,
                                   .comm = atomic_load(&c->comm),
                                   .stream = c->gpu.stream,
+                                  .sums = &c->gpu.sums,
                                   .reduce = c->gpu.reduce,
                                   .rank = c->rank,
                                   .size = c->size,
@@ -65,10 +66,12 @@ static tess_status queue_calls(tess_comm *c, tess_request *r, const tess_collect
     return s ? s : nccl_cuda_ok(c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream), "cuEventRecord", f);
 }
 
-/* After a failure half way: nothing of it may still run when post returns. */
+/* After a failure half way: nothing of it may still run when post returns. The sums wait for the other stream. */
 static void wait_until_idle(tess_comm *c, int64_t late_ns) {
-    while (c->gpu.cu->cuStreamQuery(c->gpu.stream) == CUDA_ERROR_NOT_READY && kit_now_ns() < late_ns)
-        kit_nap(100000);
+    CUstream streams[] = { c->gpu.stream, c->gpu.sums.stream };
+    for (int i = 0; i < 2; i++)
+        while (streams[i] && c->gpu.cu->cuStreamQuery(streams[i]) == CUDA_ERROR_NOT_READY && kit_now_ns() < late_ns)
+            kit_nap(100000);
 }
 
 /* Whether ranks disagreed, which explains why NCCL failed: others saw it first and left. */
@@ -323,8 +326,7 @@ static void end_nccl(tess_comm *c) {
         tess_plugin_fail(&f, TESS_E_ABORTED, "nccl: the communicator was destroyed");
         nccl_fail_locked(c, &f);
     }
-    if (c->gpu.stream)
-        wait_until_idle(c, kit_now_ns() + A_SECOND);
+    wait_until_idle(c, kit_now_ns() + A_SECOND);
     nccl_sweep(c);
     pthread_mutex_unlock(&c->lock);
 }

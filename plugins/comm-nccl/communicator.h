@@ -17,7 +17,8 @@ struct nccl_gpu {
     const struct nccl_library *lib;
     CUdevice device;
     CUcontext context;
-    CUstream stream; /* of the communicator's own */
+    CUstream stream; /* of the communicator's own, as are the sums' */
+    struct nccl_sums sums;
     CUmodule module;
     CUfunction reduce;
 };

@@ -13,14 +13,33 @@ static tess_status find_device(struct nccl_gpu *g, int32_t index, tess_error *f)
     return nccl_cuda_ok(r, "finding the GPU", f);
 }
 
-/* In front of other work of the GPU: what waits for the network is started first. */
-static tess_status make_stream(struct nccl_gpu *g, tess_error *f) {
+static tess_status make_event(struct nccl_gpu *g, CUevent *out, tess_error *f) {
+    return nccl_cuda_ok(g->cu->cuEventCreate(out, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
+}
+
+/* In front of other work of the GPU: what waits for the network is started first, and the sums that hold it up. */
+static tess_status make_streams(struct nccl_gpu *g, tess_error *f) {
     int least = 0, greatest = 0;
+    CUstream *streams[] = { &g->stream, &g->sums.stream };
     tess_status s =
         nccl_cuda_ok(g->cu->cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange", f);
-    return s ? s
-             : nccl_cuda_ok(g->cu->cuStreamCreateWithPriority(&g->stream, CU_STREAM_NON_BLOCKING, greatest),
-                            "cuStreamCreateWithPriority", f);
+    for (int i = 0; s == TESS_OK && i < 2; i++)
+        s = nccl_cuda_ok(g->cu->cuStreamCreateWithPriority(streams[i], CU_STREAM_NON_BLOCKING, greatest),
+                         "cuStreamCreateWithPriority", f);
+    for (int i = 0; s == TESS_OK && i < 2; i++)
+        s = make_event(g, &g->sums.summed[i], f);
+    return s ? s : make_event(g, &g->sums.came, f);
+}
+
+static void end_streams(const struct nccl_gpu *g) {
+    CUstream streams[] = { g->stream, g->sums.stream };
+    CUevent events[] = { g->sums.came, g->sums.summed[0], g->sums.summed[1] };
+    for (int i = 0; i < 2; i++)
+        if (streams[i])
+            g->cu->cuStreamDestroy(streams[i]);
+    for (int i = 0; i < 3; i++)
+        if (events[i])
+            g->cu->cuEventDestroy(events[i]);
 }
 
 static tess_status load_kernels(struct nccl_gpu *g, tess_error *f) {
@@ -48,7 +67,7 @@ tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {
     s = nccl_enter(g, f);
     if (s)
         return s;
-    s = make_stream(g, f);
+    s = make_streams(g, f);
     if (s == TESS_OK)
         s = load_kernels(g, f);
     nccl_leave(g);
@@ -62,8 +81,7 @@ void nccl_gpu_close(struct nccl_gpu *g) {
     if (nccl_enter(g, &ignored) == TESS_OK || nccl_enter(g, &ignored) == TESS_OK) {
         if (g->module)
             g->cu->cuModuleUnload(g->module);
-        if (g->stream)
-            g->cu->cuStreamDestroy(g->stream);
+        end_streams(g);
         nccl_leave(g);
     }
     g->cu->cuDevicePrimaryCtxRelease(g->device);

@@ -66,14 +66,15 @@ static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
 
 /* ---- our kernel --------------------------------------------------------------------------------- */
 
-static tess_status launch_reduction(const struct nccl_launch *l, tess_nccl_reduce_args *args, tess_error *f) {
+static tess_status launch_reduction(const struct nccl_launch *l, CUstream stream, tess_nccl_reduce_args *args,
+                                    tess_error *f) {
     enum { THREADS = 256, MOST_BLOCKS = 4096 };
     uint64_t blocks = (args->elems + THREADS - 1) / THREADS;
     void *params[] = { args };
     if (args->elems == 0)
         return TESS_OK;
     CUresult r = l->cu->cuLaunchKernel(l->reduce, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS, 1, 1, THREADS,
-                                       1, 1, 0, l->stream, params, NULL);
+                                       1, 1, 0, stream, params, NULL);
     return nccl_cuda_ok(r, "cuLaunchKernel", f);
 }
 
@@ -86,19 +87,6 @@ static tess_nccl_reduce_args reduction_args(const tess_collective *c, uint32_t n
                                     .add = c->flags & KIT_ADD };
 }
 
-/* Sums `elems` of own and of what the others sent into the scratch; both `own` and `out` begin at this piece. */
-static tess_status sum_piece(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
-                             const void *own, void *out, uint64_t elems, tess_error *f) {
-    tess_nccl_reduce_args args = reduction_args(c, (uint32_t)l->size);
-    args.others = c->scratch;
-    args.own = own;
-    args.own_rank = (uint32_t)l->rank;
-    args.stride_bytes = way->stride_bytes;
-    args.out = out;
-    args.elems = elems;
-    return launch_reduction(l, &args, f);
-}
-
 /* ---- reductions in pairs ------------------------------------------------------------------------ */
 
 /* Elements of rank p's block that lie in the piece from `at`, of `total` elements in blocks. */
@@ -109,41 +97,85 @@ static uint64_t part_of(const struct nccl_way *way, uint64_t total, int p, uint6
     return end > first ? end - first : 0;
 }
 
+struct piece {
+    uint64_t number, at;      /* at: of each block */
+    const char *own, *others; /* this rank's contribution, and the half of the scratch that those of the others go to */
+    char *out;
+};
+
 /* Every rank sends each other rank that one's part of the piece, and gets its own part from all. */
 static tess_status trade_piece(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
-                               uint64_t block, uint64_t total, uint64_t at, tess_error *f) {
+                               uint64_t total, const struct piece *p, tess_error *f) {
     ncclDataType_t dtype = dtype_of(c->send_dtype);
-    uint64_t bytes = tess_dtype_bytes(c->send_dtype), mine = part_of(way, total, l->rank, at);
+    uint64_t bytes = tess_dtype_bytes(c->send_dtype), mine = part_of(way, total, l->rank, p->at);
     TRY(begin_group(l, f));
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
-        uint64_t theirs = part_of(way, total, to, at), slot = (uint64_t)(from < l->rank ? from : from - 1);
+        uint64_t theirs = part_of(way, total, to, p->at), slot = (uint64_t)(from < l->rank ? from : from - 1);
         if (theirs)
             note_result(f, l,
-                        l->lib->ncclSend((const char *)c->send + ((uint64_t)to * block + at) * bytes, theirs, dtype, to,
-                                         l->comm, l->stream),
+                        l->lib->ncclSend((const char *)c->send + ((uint64_t)to * way->block + p->at) * bytes, theirs,
+                                         dtype, to, l->comm, l->stream),
                         "ncclSend");
         if (mine)
-            note_result(
-                f, l,
-                l->lib->ncclRecv((char *)c->scratch + slot * way->stride_bytes, mine, dtype, from, l->comm, l->stream),
-                "ncclRecv");
+            note_result(f, l,
+                        l->lib->ncclRecv((void *)(uintptr_t)(p->others + slot * way->stride_bytes), mine, dtype, from,
+                                         l->comm, l->stream),
+                        "ncclRecv");
     }
     return end_group(l, f);
+}
+
+static tess_status record(const struct nccl_launch *l, CUevent event, CUstream stream, tess_error *f) {
+    return nccl_cuda_ok(l->cu->cuEventRecord(event, stream), "cuEventRecord", f);
+}
+
+static tess_status await(const struct nccl_launch *l, CUstream stream, CUevent event, tess_error *f) {
+    return nccl_cuda_ok(l->cu->cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent", f);
+}
+
+/* The last piece's sum has nothing to hide behind. */
+static tess_status sum_piece(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                             const struct piece *p, uint64_t elems, int last, tess_error *f) {
+    tess_nccl_reduce_args args = reduction_args(c, (uint32_t)l->size);
+    args.others = p->others;
+    args.own = p->own;
+    args.own_rank = (uint32_t)l->rank;
+    args.stride_bytes = way->stride_bytes;
+    args.out = p->out;
+    args.elems = elems;
+    if (last)
+        return launch_reduction(l, l->stream, &args, f);
+    TRY(record(l, l->sums->came, l->stream, f));
+    TRY(await(l, l->sums->stream, l->sums->came, f));
+    TRY(launch_reduction(l, l->sums->stream, &args, f));
+    return record(l, l->sums->summed[p->number % 2], l->sums->stream, f);
+}
+
+/* Sums this rank's block of `total` elements into `out`, a piece while the next one comes into the other half of the
+ * scratch. A piece that comes where another was waits for that one's sum. */
+static tess_status sum_block(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                             uint64_t total, char *out, tess_error *f) {
+    uint64_t in_bytes = tess_dtype_bytes(c->send_dtype), out_bytes = tess_dtype_bytes(c->recv_dtype);
+    uint64_t pieces = (way->block + way->piece - 1) / way->piece;
+    const char *own = (const char *)c->send + (uint64_t)l->rank * way->block * in_bytes;
+    for (uint64_t k = 0; k < pieces; k++) {
+        uint64_t at = k * way->piece;
+        struct piece p = { k, at, own + at * in_bytes, c->scratch, out + at * out_bytes };
+        p.others += k % 2 * (uint64_t)(l->size - 1) * way->stride_bytes;
+        if (k >= 2)
+            TRY(await(l, l->stream, l->sums->summed[k % 2], f));
+        TRY(trade_piece(l, c, way, total, &p, f));
+        TRY(sum_piece(l, c, way, &p, part_of(way, total, l->rank, at), k + 1 == pieces, f));
+    }
+    return pieces > 1 ? await(l, l->stream, l->sums->summed[pieces % 2], f) : TESS_OK;
 }
 
 static tess_status reduce_scatter(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
                                   tess_error *f) {
     struct nccl_way same = *way; /* every block has `count` elements, whatever the rounding */
-    uint64_t in = tess_dtype_bytes(c->send_dtype), out = tess_dtype_bytes(c->recv_dtype);
     same.block = c->count;
-    for (uint64_t at = 0; at < c->count; at += way->piece) {
-        uint64_t total = c->count * (uint64_t)l->size;
-        TRY(trade_piece(l, c, &same, c->count, total, at, f));
-        TRY(sum_piece(l, c, way, (const char *)c->send + ((uint64_t)l->rank * c->count + at) * in,
-                      (char *)c->recv + at * out, part_of(&same, total, l->rank, at), f));
-    }
-    return TESS_OK;
+    return sum_block(l, c, &same, c->count * (uint64_t)l->size, c->recv, f);
 }
 
 /* Each rank has summed its block of recv; the others get it. */
@@ -175,13 +207,8 @@ static tess_status share_blocks(const struct nccl_launch *l, const tess_collecti
 
 static tess_status all_reduce_in_pairs(const struct nccl_launch *l, const tess_collective *c,
                                        const struct nccl_way *way, tess_error *f) {
-    uint64_t in = tess_dtype_bytes(c->send_dtype), out = tess_dtype_bytes(c->recv_dtype);
-    for (uint64_t at = 0; at < way->block; at += way->piece) {
-        uint64_t first = (uint64_t)l->rank * way->block + at;
-        TRY(trade_piece(l, c, way, way->block, c->count, at, f));
-        TRY(sum_piece(l, c, way, (const char *)c->send + first * in, (char *)c->recv + first * out,
-                      part_of(way, c->count, l->rank, at), f));
-    }
+    uint64_t first = (uint64_t)l->rank * way->block * tess_dtype_bytes(c->recv_dtype);
+    TRY(sum_block(l, c, way, c->count, (char *)c->recv + first, f));
     return share_blocks(l, c, way, f);
 }
 
@@ -196,7 +223,7 @@ static tess_status all_reduce_everywhere(const struct nccl_launch *l, const tess
     args.stride_bytes = way->stride_bytes;
     args.out = c->recv;
     args.elems = c->count;
-    return launch_reduction(l, &args, f);
+    return launch_reduction(l, l->stream, &args, f);
 }
 
 /* ---- NCCL's own --------------------------------------------------------------------------------- */
@@ -250,7 +277,7 @@ static tess_status finish_result(const struct nccl_launch *l, const tess_collect
     args.others = from;
     args.out = c->recv;
     args.elems = c->count;
-    return launch_reduction(l, &args, f);
+    return launch_reduction(l, l->stream, &args, f);
 }
 
 static tess_status then_finished(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {

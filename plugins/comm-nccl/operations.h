@@ -23,7 +23,8 @@ enum {
 struct nccl_way {
     int how;
     uint64_t block, piece;                /* elements of one rank's part, and how many go at once */
-    uint64_t stride_bytes, scratch_bytes; /* between contributions in the scratch; all of it */
+    uint64_t stride_bytes, scratch_bytes; /* between contributions in the scratch; all of it, with room for two pieces
+                                             where there are several */
 };
 struct nccl_way nccl_way_of(const tess_collective *, int size, int deterministic);
 
@@ -38,12 +39,18 @@ struct nccl_words {
     uint64_t bytes;
 };
 
+struct nccl_sums { /* of pieces that are summed while the next one comes */
+    CUstream stream;
+    CUevent came, summed[2]; /* summed: by half of the scratch */
+};
+
 /* The arguments of all calls, in the device's context. */
 struct nccl_launch {
     const tess_cuda *cu;
     const struct nccl_library *lib;
     ncclComm_t comm;
     CUstream stream;
+    const struct nccl_sums *sums;
     CUfunction reduce;
     int rank, size, deterministic;
     struct nccl_words *words;
@@ -52,6 +59,7 @@ struct nccl_launch {
 };
 
 /* Puts the words and n checked calls into the launch's stream, in order; as one group where none depends on another.
+ * All of it comes before later work of that stream. After a failure the sums' stream may have work that nobody awaits.
  * Blocks as NCCL does: until all is queued, and for peers that it has to connect with first. */
 tess_status nccl_run_calls(const struct nccl_launch *, const tess_collective *, uint32_t n, tess_error *);
 /** TESS_OK, or the failure of a call of CUDA. */

@@ -12,10 +12,10 @@
  *   FAIL=NAME:N[:CODE][@RANK]     the N-th call of NAME fails (from 1), only in the process with that RANK; "work": the
  *                                 N-th piece of work of any stream fails when it runs, and the context with it
  *   HANG=NAME:N[@RANK]            the N-th call of that name of NCCL does not end before its communicator is aborted
- *   OVERTAKE=NAME:N:SECONDS[@RANK]  NAME is ncclReduceScatter: the N-th waits on the GPU until another communicator has
- *                                 done something that it was given later ("reductions-overtaken" counts it), or so long
- *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
- *   SKIP=cuStreamWaitEvent:N      the N-th such call says that all is well and does nothing
+ *   OVERTAKE=NAME:N:SECONDS[@RANK]  NAME is ncclReduceScatter or tess_nccl_reduce: the N-th that runs waits on the GPU
+ *                                 until NCCL has done something that a stream was given later ("reductions-overtaken"
+ * and "sums-overtaken" count it), or so long LOG=FILE                      at exit, appends a line "RANK NAME CALLS"
+ * for each name that was called SKIP=cuStreamWaitEvent:N      the N-th such call says that all is well and does nothing
  *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
  *                                 come anyway
  *   RACES=1                       tells work on the same bytes that nothing orders: races.h
@@ -115,11 +115,13 @@ uint64_t double__stream_queued(double_stream *); /* how much was ever put there 
 int double__stream_has_passed(double_stream *, uint64_t seq);
 void double__stream_follow(double_stream *, double_stream *other,
                            uint64_t seq); /* waits until `other` has come there */
-/** Whether a stream of the device has work left that touches its memory. */
-int double__device_works(int device);
+/** Whether a stream of the device has work left that touches its memory; for tests, too. */
+__attribute__((visibility("default"))) int double__device_works(int device);
 /** Waits for all streams of a device. */
 void double__finish_device(int device);
 double_stream *double__null_stream(int device);
+/** Of the work that runs on this thread: its number among all that any stream was given. */
+uint64_t double__given(void);
 
 double_event *double__event_new(int device);
 void double__event_end(double_event *);
@@ -165,6 +167,13 @@ typedef const double_kernel *(*double_kernels_fn)(void);
 const double_kernel *double__kernel_named(const char *name);
 /** Turns device addresses among the words of `args` into the host's. */
 void double__translate(void *args, size_t bytes);
+
+/* ---- overtake.c: TESSERA_DOUBLE_OVERTAKE; on the thread of a stream ---------------------------------------------- */
+
+/** What runs is the next of `name`, which `n` counts. When that one is asked for, it waits until NCCL has done
+ * something that a stream was given later, which is counted as `overtaken`. */
+void double__hold_up(const char *name, uint64_t *n, const char *overtaken);
+void double__nccl_did(void); /* what runs is of NCCL's, and done */
 
 /* ---- what NCCL's part asks of the driver's ----------------------------------------------------------------------- */
 

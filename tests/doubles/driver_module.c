@@ -91,8 +91,27 @@ static void run_launch(void *data) {
     l->kernel->run(l->args, l->grid, l->block);
 }
 
+enum { DESCRIBED = 8 };
+static struct {
+    const char *name;
+    double_describe_fn *describe;
+} described[DESCRIBED];
+
+void double__describes_kernel(const char *name, double_describe_fn *describe) {
+    int i = 0;
+    while (i < DESCRIBED - 1 && described[i].name)
+        i++;
+    described[i].name = name;
+    described[i].describe = describe;
+}
+
 static void describe_launch(const void *data, double_access *a) {
     const struct launch *l = data;
+    for (int i = 0; i < DESCRIBED && described[i].name; i++)
+        if (strcmp(described[i].name, l->kernel->name) == 0) {
+            described[i].describe(l->args, a);
+            return;
+        }
     double__reads_words(a, l->kernel->name, l->args, l->kernel->args_bytes);
 }
 __attribute__((constructor)) static void describe_launches(void) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "fault_ranks.h"
 #include "double.h"
+#include "plugin_host.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -14,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <tessera/plugin.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -24,75 +23,11 @@ int nranks;
 static int rank;
 
 int fault_ranks_open(void) {
+    if (!plugin_host_open())
+        return 0;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return shared != MAP_FAILED;
 }
-
-/* ---- the host's part ---------------------------------------------------------------------------- */
-
-int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * A_SECOND + t.tv_nsec;
-}
-
-static void keep_log(void *host, int32_t level, const char *plugin, const char *message) {
-    (void)host, (void)level, (void)plugin;
-    snprintf(shared->logged, sizeof shared->logged, "%s", message);
-}
-static const char *no_option(void *host, const char *key) {
-    (void)host;
-    if (strcmp(key, "nccl-windows") == 0)
-        return getenv("PROBE_WINDOWS");
-    return strcmp(key, "deterministic") == 0 ? getenv("PROBE_DETERMINISTIC") : NULL;
-}
-static tess_status set(void *host, const char *key, const void *value, uint64_t bytes) {
-    (void)host;
-    int i = 0;
-    while (i < KEYS && strcmp(shared->keys[i].key, key) != 0)
-        i++;
-    if (i == KEYS)
-        i = atomic_fetch_add(&shared->n_keys, 1);
-    if (i >= KEYS || bytes > VALUE)
-        return TESS_E_NOMEM;
-    snprintf(shared->keys[i].key, sizeof shared->keys[i].key, "%s", key);
-    memcpy(shared->keys[i].value, value, bytes);
-    shared->keys[i].bytes = bytes;
-    atomic_store(&shared->keys[i].ready, 1);
-    return TESS_OK;
-}
-static tess_status get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
-    (void)host;
-    for (int64_t late = now_ns() + timeout_ns;; usleep(500)) {
-        for (int i = 0; i < KEYS; i++)
-            if (atomic_load(&shared->keys[i].ready) && strcmp(shared->keys[i].key, key) == 0) {
-                *bytes = shared->keys[i].bytes;
-                memcpy(value, shared->keys[i].value, *bytes);
-                return TESS_OK;
-            }
-        if (atomic_load(&shared->failed))
-            return TESS_E_ABORTED;
-        if (now_ns() > late)
-            return TESS_E_TIMEOUT;
-    }
-}
-static int32_t is_aborting(void *host) {
-    (void)host;
-    return getenv("PROBE_DEAF") ? 0 : atomic_load(&shared->failed);
-}
-
-static const tess_host host = { .struct_size = sizeof host,
-                                .abi_major = TESS_ABI_MAJOR,
-                                .abi_minor = TESS_ABI_MINOR,
-                                .log = keep_log,
-                                .option = no_option,
-                                .kv_set = set,
-                                .kv_get = get,
-                                .aborting = is_aborting,
-                                .args = "",
-                                .helper_cpus = "",
-                                .numa_node = -1,
-                                .max_helper_threads = -1 };
 
 /* ---- what a rank does --------------------------------------------------------------------------- */
 
@@ -108,10 +43,10 @@ static void *watch_others(void *arg) {
     (void)arg;
     for (int told = 0; !told; usleep(1000)) {
         if (loses && double__hanging())
-            atomic_store(&shared->failed, 1);
+            atomic_store(&host_shared->failed, 1);
         pthread_mutex_lock(&lock);
         told = leaving;
-        if (atomic_load(&shared->failed) && (live[0] || live[1])) {
+        if (atomic_load(&host_shared->failed) && (live[0] || live[1])) {
             for (int i = 0; i < 2; i++)
                 if (live[i])
                     ops->abort(live[i], TESS_E_PEER);
@@ -129,7 +64,7 @@ static int bad(const char *slot, tess_status s) {
         return 0;
     if (!shared->said[rank][0])
         snprintf(shared->said[rank], sizeof shared->said[rank], "%s: %d: %s", slot, (int)s, error.message);
-    atomic_store(&shared->failed, 1);
+    atomic_store(&host_shared->failed, 1);
     return 1;
 }
 
@@ -246,23 +181,14 @@ static int with_world(void) {
 }
 
 int be_a_rank(void) {
-    typedef tess_status (*open_fn)(const tess_host *, uint32_t, const void **, void **, tess_error *);
     char number[12];
-    const void *table;
-    open_fn open;
     pthread_t watcher;
     snprintf(number, sizeof number, "%d", rank);
     setenv("RANK", number, 1);
     setenv("TESSERA_DOUBLE_LEAKS", "55", 1);
     setenv("TESSERA_DOUBLE_DELAY_US", "0", 1);
-    void *library = dlopen(getenv("PLUGIN"), RTLD_NOW | RTLD_LOCAL);
-    void *symbol = library ? dlsym(library, "tess_plugin_open_v1") : NULL;
-    memcpy(&open, &symbol, sizeof symbol);
-    if (!open || open(&host, TESS_KIND_COMM, &table, &ctx, &error)) {
-        fprintf(stderr, "cannot open the plugin: %s\n", library ? error.message : dlerror());
+    if (!plugin_host_load(&ops, &ctx, &error))
         return 9;
-    }
-    ops = table;
     pthread_create(&watcher, NULL, watch_others, NULL);
     int failed = with_world();
     pthread_mutex_lock(&lock);
@@ -287,6 +213,7 @@ static int is_wrong(int code) {
 
 static void start_all(pid_t *pids, int *codes) {
     memset(shared, 0, sizeof *shared);
+    memset(host_shared, 0, sizeof *host_shared);
     fflush(NULL);
     for (rank = 0; rank < nranks; rank++) {
         codes[rank] = RUNS;

@@ -5,20 +5,12 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { RANKS = 3, KEYS = 64, VALUE = 512, DONE = 0, TOLD = 5, LEFT_BEHIND = 55 };
+enum { RANKS = 3, DONE = 0, TOLD = 5, LEFT_BEHIND = 55 };
 #define A_SECOND INT64_C(1000000000)
 #define LONG_NS (30 * A_SECOND) /* what a rank waits at most; a run takes some hundredths of a second */
 
 struct fault_shared {
-    atomic_int failed; /* a rank has: the others are told, as the core does */
-    atomic_int n_keys;
-    struct {
-        atomic_int ready;
-        char key[160];
-        unsigned char value[VALUE];
-        uint64_t bytes;
-    } keys[KEYS];
-    char said[RANKS][400], logged[400];
+    char said[RANKS][400];
     struct {
         atomic_int steps;          /* that have ended */
         _Atomic(const char *) now; /* the slot that was called last */
@@ -34,5 +26,4 @@ int be_a_rank(void);
 /* Every rank ends by itself, soon, with one of the codes that a rank may have; else the test fails and says of each
  * rank what became of it. */
 void run_ranks(const char *what, int codes[RANKS]);
-int64_t now_ns(void);
 #endif

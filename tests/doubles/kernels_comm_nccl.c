@@ -1,14 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of comm-nccl, as loops over the grid. */
-#include "double.h"
+#include "races.h"
+
+#include <tessera/plugin_helpers.h>
 
 #include "../../plugins/comm-nccl/kernels.h"
 
+static void describe_reduction(const void *args, double_access *access) {
+    const tess_nccl_reduce_args *a = args;
+    for (uint32_t p = 0; p < a->n; p++)
+        double__reads(access, "tess_nccl_reduce", tess_nccl_contribution(a, p),
+                      a->elems * tess_dtype_bytes(a->in_dtype));
+    double__writes(access, "tess_nccl_reduce", a->out, a->elems * tess_dtype_bytes(a->out_dtype));
+}
+__attribute__((constructor)) static void describe_reductions(void) {
+    double__describes_kernel("tess_nccl_reduce", describe_reduction);
+}
+
 #define DEFINE(name, args_type, body)                                                                                  \
     static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
+        static uint64_t runs;                                                                                          \
         const args_type *a = args;                                                                                     \
         (void)grid;                                                                                                    \
         (void)block;                                                                                                   \
+        double__hold_up(#name, &runs, "sums-overtaken");                                                               \
         for (uint64_t i = 0; i < a->elems; i++)                                                                        \
             body(a, i);                                                                                                \
     }

@@ -108,6 +108,7 @@ void nccl__end_turn(const nccl_group *g) {
     under_way[kind_of(g)] -= g->begun;
     pthread_cond_broadcast(&ended);
     pthread_mutex_unlock(&lock);
+    double__nccl_did();
 }
 
 /* ---- a reduction that is overtaken, and a process that ends in the middle -------------------------- */

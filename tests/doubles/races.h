@@ -5,12 +5,15 @@
 #define TESSERA_DOUBLE_RACES_H
 #include "double.h"
 
-typedef struct double_clock double_clock; /* of a stream: what is over when its next work begins. Null: nobody asked */
 typedef struct double_access double_access;
+typedef struct double_clock double_clock; /* of a stream: what is over when its next work begins. Null: nobody asked */
 
 /** What a kind of work touches; `data` as it was pushed. It calls the two below for each piece. */
 typedef void double_describe_fn(const void *data, double_access *);
 void double__describes(double_work_fn, double_describe_fn *); /* at load */
+/** The same for a kernel, by its arguments. Of one that nobody describes only the addresses are known. driver_module.c
+ */
+void double__describes_kernel(const char *name, double_describe_fn *);
 void double__reads(double_access *, const char *name, const void *at, uint64_t bytes);
 void double__writes(double_access *, const char *name, const void *at, uint64_t bytes);
 /** Arguments of which no more is known than that they are addresses: a byte of each is read. */

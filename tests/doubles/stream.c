@@ -18,6 +18,7 @@ typedef struct work {
     int touches;        /* memory of the device; a mark and the end of an allocation do not */
     double_stream *other;
     uint64_t seq;
+    uint64_t given; /* number among all work of all streams */
     unsigned char data[DOUBLE_WORK_BYTES] __attribute__((aligned(16)));
 } work;
 
@@ -45,6 +46,8 @@ static double_stream *streams, *null_streams[DOUBLE_DEVICES];
 static double_event *events;
 static work *spare;
 static int spoilt[DOUBLE_DEVICES];
+static uint64_t given;
+static __thread uint64_t given_now; /* of the work that runs on this thread */
 
 /* ---- pieces of work: in memory of their own, since a step allocates nothing --------------------- */
 
@@ -84,6 +87,7 @@ static void unuse_stream(double_stream *s) {
 
 /* `w` holds the stream that it waits for. */
 static void enqueue(double_stream *s, work *w) {
+    w->given = ++given;
     if (s->last)
         s->last->next = w;
     else
@@ -145,6 +149,7 @@ static void *run_stream(void *arg) {
         }
         if (w->run) {
             pthread_mutex_unlock(&lock);
+            given_now = w->given;
             if (begin(s) || w->always)
                 w->run(w->data);
             pthread_mutex_lock(&lock);
@@ -258,6 +263,10 @@ void double__push_as(double_stream *s, double_work_fn run, const void *data, siz
         memcpy(w->data, data, bytes);
     enqueue(s, w);
     pthread_mutex_unlock(&lock);
+}
+
+uint64_t double__given(void) {
+    return given_now;
 }
 
 void double__push(double_stream *s, double_work_fn run, const void *data, size_t bytes) {

@@ -5,6 +5,7 @@
  *     test_nccl_faults_doubles [STRIDE]     every STRIDE-th call of each name; 1: all of them */
 #include "double.h"
 #include "fault_ranks.h"
+#include "plugin_host.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -318,7 +319,7 @@ static void test_nccl_faults__2_26_works_with_calls_that_block_doubles(void **st
     for (int i = 0; i < nranks; i++)
         if (codes[i] != DONE)
             fail_msg("rank %d: %s", i, shared->said[i]);
-    assert_non_null(strstr(shared->logged, "NCCL 2.26.2 is known to hang at random"));
+    assert_non_null(strstr(host_shared->logged, "NCCL 2.26.2 is known to hang at random"));
 }
 
 /* As older versions of NCCL on GPUs with multicast. */
