@@ -73,6 +73,9 @@ struct tess_comm {
     const struct nccl_settings *settings;
     struct nccl_gpu gpu;
     int rank, size, index; /* index: of the GPU */
+    int channels;          /* of NCCL's, at most */
+    atomic_int room;       /* multiprocessors of the GPU that are left for splits */
+    atomic_int told_room;  /* that none is */
     char prefix[200];
     int64_t timeout_ns;  /* how long a call of NCCL's may take */
     atomic_int stop;     /* give up whatever is waited for */
@@ -113,6 +116,16 @@ tess_status nccl_comm_wait_stream(tess_request *, const tess_stream *, tess_erro
 /* The first failure, TESS_OK while all is well; NCCL is asked, too. */
 tess_status nccl_comm_health(tess_comm *, tess_error *);
 void nccl_comm_release(tess_request *);
+
+/* ---- room.c: how many channels a communicator may have, the same on every rank ------------------- */
+
+/* A communicator that is split from no other takes its part of `multiprocessors`, the fewest of all ranks' GPUs. */
+void nccl_room_begin(tess_comm *, int multiprocessors);
+/* One that is split off takes its part, also on ranks that are in none of the groups, until the parent goes. With the
+ * parent's lock. TESS_E_UNSUPPORTED, on every rank: there is none left. */
+tess_status nccl_room_take(tess_comm *parent, tess_comm *or_null, int *channels, tess_error *);
+/* Whether another one fits beside this one. Any thread; says once that none does. */
+int nccl_room_left(tess_comm *);
 
 /* ---- setup.c: NCCL's communicators. One that does not block is made first, so that a rank that does not come ends in
  * a timeout; the one that works is split from it, and blocks. --------------------------------------------------- */
@@ -183,6 +196,6 @@ tess_status nccl_memory_share(tess_comm *, const tess_buffer *, tess_error *);
 
 /* ---- rendezvous.c: how ranks find each other ------------------------------------------------------- */
 
-/* Everybody is there, each on a GPU of its own: the same id for all. */
-tess_status nccl_meet(const tess_comm *, ncclUniqueId *id, int64_t late_ns, tess_error *);
+/* Everybody is there, each on a GPU of its own: the same id for all, and the fewest multiprocessors that a GPU has. */
+tess_status nccl_meet(const tess_comm *, ncclUniqueId *id, int *multiprocessors, int64_t late_ns, tess_error *);
 #endif

@@ -12,10 +12,10 @@ static void close_plugin(void *ctx) {
 
 static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     const struct nccl_settings *settings = ctx;
+    int apart = settings->apart && (!comm || nccl_room_left(comm));
     const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT |
                          TESS_COMM_BATCH | TESS_COMM_RECORDS;
-    const uint32_t chosen = (settings->deterministic ? TESS_COMM_TREE_ORDER : 0) |
-                            (settings->apart ? TESS_COMM_APART : 0) |
+    const uint32_t chosen = (settings->deterministic ? TESS_COMM_TREE_ORDER : 0) | (apart ? TESS_COMM_APART : 0) |
                             ((comm ? nccl_memory_shares(comm) : settings->windows) ? TESS_COMM_SHARES : 0);
     tess_comm_caps caps = kit_caps(can | chosen, 1u << TESS_MEM_CUDA, "nccl/1");
     caps.align = 16;

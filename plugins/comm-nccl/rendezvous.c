@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 struct rank_record { /* by each rank */
-    int32_t version, apart, windows;
+    int32_t version, apart, windows, multiprocessors;
     char uuid[16], bus_id[24], host[64];
 };
 struct join_result { /* by rank 0, for all */
     tess_status status;
     int32_t ranks[2]; /* that cannot be together; -1 none */
+    int32_t multiprocessors;
     char message[220];
     ncclUniqueId id;
 };
@@ -28,7 +29,11 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
         return s;
     memcpy(out->uuid, uuid.bytes, sizeof out->uuid);
     CUresult r = c->gpu.cu->cuDeviceGetPCIBusId(out->bus_id, sizeof out->bus_id - 1, c->gpu.device);
-    return nccl_cuda_ok(r, "cuDeviceGetPCIBusId", f);
+    s = nccl_cuda_ok(r, "cuDeviceGetPCIBusId", f);
+    if (s)
+        return s;
+    r = c->gpu.cu->cuDeviceGetAttribute(&out->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, c->gpu.device);
+    return nccl_cuda_ok(r, "cuDeviceGetAttribute", f);
 }
 
 /* One GPU for each rank; one version of NCCL and the settings that decide what is collective for all. */
@@ -64,6 +69,7 @@ static tess_status decide_for_all(const tess_comm *c, const kit_joining *j, cons
     struct rank_record records[KEPT];
     memset(v, 0, sizeof *v);
     records[0] = *own;
+    v->multiprocessors = own->multiprocessors;
     for (int rank = 1; rank < c->size; rank++) {
         struct rank_record record;
         tess_status s = kit_joining_get(j, RECORD, rank, &record, sizeof record, f);
@@ -72,6 +78,8 @@ static tess_status decide_for_all(const tess_comm *c, const kit_joining *j, cons
         for (int i = 0; i < KEPT && i < rank && v->status == TESS_OK; i++)
             compare_records(&records[(rank - 1 - i) % KEPT], rank - 1 - i, &record, rank, v);
         records[rank % KEPT] = record;
+        if (record.multiprocessors < v->multiprocessors)
+            v->multiprocessors = record.multiprocessors;
     }
     ncclResult_t r = v->status == TESS_OK ? c->gpu.lib->ncclGetUniqueId(&v->id) : ncclSuccess;
     return r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclGetUniqueId");
@@ -91,7 +99,7 @@ static tess_status read_result(const tess_comm *c, const kit_joining *j, struct 
     return s;
 }
 
-tess_status nccl_meet(const tess_comm *c, ncclUniqueId *id, int64_t late_ns, tess_error *f) {
+tess_status nccl_meet(const tess_comm *c, ncclUniqueId *id, int *multiprocessors, int64_t late_ns, tess_error *f) {
     const kit_joining j = { c->settings->host, "nccl", c->prefix, c->timeout_ns, late_ns };
     struct rank_record own;
     struct join_result v;
@@ -109,5 +117,6 @@ tess_status nccl_meet(const tess_comm *c, ncclUniqueId *id, int64_t late_ns, tes
     if (v.status != TESS_OK)
         return tess_plugin_fail_of(f, v.status, v.ranks[v.ranks[0] == c->rank], "%s", v.message);
     *id = v.id;
+    *multiprocessors = v.multiprocessors;
     return TESS_OK;
 }

@@ -33,14 +33,11 @@ static int always_blocks(const tess_comm *c) {
     return nccl_hangs_unblocked(c->gpu.lib->version);
 }
 
-/* A channel takes a multiprocessor, and two communicators at once must find room for all of theirs. */
-static ncclConfig_t config_of(const tess_comm *c, int blocks) {
-    enum { MOST_CHANNELS = 32 };
+static ncclConfig_t config_of(int channels, int blocks) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = blocks;
     config.splitShare = 0;
-    if (c->settings->apart)
-        config.maxCTAs = MOST_CHANNELS;
+    config.maxCTAs = channels;
     return config;
 }
 
@@ -49,9 +46,9 @@ static ncclConfig_t config_of(const tess_comm *c, int blocks) {
 /* Splits a parent that does not block: both are in progress until it is done. What NCCL shares is the parent's choice
  * (splitShare): channels and the proxy, and also the one stream in which all who share take turns. The first one shares
  * with none, so that groups work beside each other. A child shares with the one that works, which is split from it. */
-static tess_status split_off(tess_comm *c, int color, int key, int blocks, int64_t late_ns, ncclComm_t *out,
-                             tess_error *f) {
-    ncclConfig_t config = config_of(c, blocks);
+static tess_status split_off(tess_comm *c, int color, int key, int channels, int blocks, int64_t late_ns,
+                             ncclComm_t *out, tess_error *f) {
+    ncclConfig_t config = config_of(channels, blocks);
     config.splitShare = !blocks;
     ncclResult_t r = c->gpu.lib->ncclCommSplit(c->setup, color, key, &c->newborn, &config);
     tess_status s = await_result(c, c->setup, r, late_ns, "ncclCommSplit", f);
@@ -65,7 +62,7 @@ static tess_status split_off(tess_comm *c, int color, int key, int blocks, int64
 /* The one that works, of all ranks of the one that was set up. */
 static tess_status make_worker(tess_comm *c, int64_t late_ns, tess_error *f) {
     ncclComm_t comm = NULL;
-    tess_status s = split_off(c, 0, c->rank, 1, late_ns, &comm, f);
+    tess_status s = split_off(c, 0, c->rank, c->channels, 1, late_ns, &comm, f);
     atomic_store(&c->comm, comm);
     return s;
 }
@@ -79,9 +76,9 @@ static tess_status find_place(tess_comm *child, ncclComm_t comm, tess_error *f) 
     return r == ncclSuccess ? TESS_OK : nccl_failed(f, lib, r, "ncclCommUserRank");
 }
 
-static tess_status divide_blocking(tess_comm *parent, int color, int32_t key, int64_t late_ns, ncclComm_t *out,
-                                   tess_error *f) {
-    ncclConfig_t config = config_of(parent, 1);
+static tess_status divide_blocking(tess_comm *parent, int color, int32_t key, int channels, int64_t late_ns,
+                                   ncclComm_t *out, tess_error *f) {
+    ncclConfig_t config = config_of(channels, 1);
     tess_status s = nccl_gate_enter(parent, "ncclCommSplit", late_ns, f);
     if (s)
         return s;
@@ -98,11 +95,14 @@ tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm
     int64_t late = kit_until_ns(child && child->timeout_ns >= 0 ? child->timeout_ns : parent->timeout_ns);
     int of_color = color < 0 ? NCCL_SPLIT_NOCOLOR : color;
     ncclComm_t comm = NULL;
+    int channels = 0;
     tess_status s = nccl_failure(parent, f);
+    if (s == TESS_OK)
+        s = nccl_room_take(parent, child, &channels, f);
     if (s)
         return s;
-    s = parent->setup ? split_off(parent, of_color, key, 0, late, &comm, f)
-                      : divide_blocking(parent, of_color, key, late, &comm, f);
+    s = parent->setup ? split_off(parent, of_color, key, channels, 0, late, &comm, f)
+                      : divide_blocking(parent, of_color, key, channels, late, &comm, f);
     if (child && parent->setup)
         child->setup = comm;
     else if (child)
@@ -137,7 +137,7 @@ static void say_that_it_hangs(const tess_comm *c) {
 }
 
 static tess_status found_blocking(tess_comm *c, ncclUniqueId id, tess_error *f) {
-    ncclConfig_t config = config_of(c, 1);
+    ncclConfig_t config = config_of(c->channels, 1);
     ncclComm_t comm = NULL;
     say_that_it_blocks(c);
     ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&comm, c->size, id, c->rank, &config);
@@ -146,7 +146,7 @@ static tess_status found_blocking(tess_comm *c, ncclUniqueId id, tess_error *f) 
 }
 
 static tess_status make_first_comm(tess_comm *c, ncclUniqueId id, int64_t late_ns, tess_error *f) {
-    ncclConfig_t config = config_of(c, 0);
+    ncclConfig_t config = config_of(c->channels, 0);
     if (always_blocks(c))
         return found_blocking(c, id, f);
     ncclResult_t r = c->gpu.lib->ncclCommInitRankConfig(&c->setup, c->size, id, c->rank, &config);
@@ -159,11 +159,13 @@ static tess_status make_first_comm(tess_comm *c, ncclUniqueId id, int64_t late_n
 tess_status nccl_found(tess_comm *c, tess_error *f) {
     int64_t late = kit_until_ns(c->timeout_ns);
     ncclUniqueId id;
-    tess_status s = nccl_meet(c, &id, late, f);
+    int multiprocessors;
+    tess_status s = nccl_meet(c, &id, &multiprocessors, late, f);
     if (s == TESS_OK)
         s = nccl_enter(&c->gpu, f);
     if (s)
         return s;
+    nccl_room_begin(c, multiprocessors);
     s = make_first_comm(c, id, late, f);
     if (s == TESS_OK && nccl_memory_shares(c))
         say_that_it_hangs(c);

@@ -12,14 +12,16 @@
  *   FAIL=NAME:N[:CODE][@RANK]     the N-th call of NAME fails (from 1), only in the process with that RANK; "work": the
  *                                 N-th piece of work of any stream fails when it runs, and the context with it
  *   HANG=NAME:N[@RANK]            the N-th call of that name of NCCL does not end before its communicator is aborted
- *   OVERTAKE=NAME:N:SECONDS[@RANK]  NAME is ncclReduceScatter or tess_nccl_reduce: the N-th that runs waits on the GPU
- *                                 until NCCL has done something that a stream was given later ("reductions-overtaken"
- * and "sums-overtaken" count it), or so long LOG=FILE                      at exit, appends a line "RANK NAME CALLS"
- * for each name that was called SKIP=cuStreamWaitEvent:N      the N-th such call says that all is well and does nothing
+ *   OVERTAKE=NAME:N:SECONDS[@RANK]  the N-th ncclReduceScatter or tess_nccl_reduce waits on the GPU until NCCL has
+ *                                 done something that was given later, or so long ("reductions-overtaken" and
+ *                                 "sums-overtaken" count it)
+ *   LOG=FILE                      at exit, appends a line "RANK NAME CALLS" for each name that was called
+ *   SKIP=cuStreamWaitEvent:N      the N-th such call says that all is well and does nothing
  *   LEAKS=CODE                    the exit code of a process that leaves something behind; the lines on standard error
  *                                 come anyway
  *   RACES=1                       tells work on the same bytes that nothing orders: races.h
  *   DELAY_US=50 SEED=1            the longest pause before a piece of work, and the start of the random numbers
+ *   PROCESSORS=132                multiprocessors of each device
  *   DRIVER_VERSION=13000          the CUDA version of the driver; images of a later one do not load
  *   CAPABILITY=90                 of the chip: images without code for it do not load
  *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
@@ -34,7 +36,7 @@
 extern "C" {
 #endif
 
-enum { DOUBLE_WORK_BYTES = 4096, DOUBLE_DEVICES = 16 };
+enum { DOUBLE_WORK_BYTES = 4096, DOUBLE_DEVICES = 16, DOUBLE_PROCESSORS = 132 };
 
 /* ---- control.c: variables, counts, failures, what is left ------------------------------------------------------ */
 

@@ -412,14 +412,8 @@ struct passed { /* a mark of a graph that is being launched */
     double_stream *stream;
 };
 
-static void nothing(void *data) {
-    (void)data;
-}
-
-/* A mark is a piece of work, which comes behind all that its stream waits for. */
 static void put(const node *n, double_stream *s, struct passed *all, int *n_marks) {
     if (n->kind == MARK) {
-        double__push_mark(s, nothing, NULL, 0);
         all[(*n_marks)++] = (struct passed){ n->mark, double__stream_queued(s), s };
     } else if (n->kind == WAIT) {
         for (int i = 0; i < *n_marks; i++)
@@ -430,6 +424,10 @@ static void put(const node *n, double_stream *s, struct passed *all, int *n_mark
     } else {
         double__push_as(s, n->run, n->data, n->bytes, n->always, n->touches);
     }
+}
+
+static void nothing(void *data) {
+    (void)data;
 }
 
 /* The graph's own streams begin where the launch's is, and that goes on where they end. */

@@ -252,6 +252,15 @@ DOUBLE_API ncclResult_t ncclGetUniqueId(ncclUniqueId *out) {
     return ncclSuccess;
 }
 
+/* Of sends and receives a power of two, rounded up; as many as the device can hold. */
+static int channels_of(const ncclConfig_t *config) {
+    int most = config && config->maxCTAs != NCCL_CONFIG_UNDEF_INT ? config->maxCTAs : 32, channels = 1;
+    int processors = (int)double__number("PROCESSORS", DOUBLE_PROCESSORS);
+    while (channels < most)
+        channels *= 2;
+    return channels < processors ? channels : processors;
+}
+
 /* NCCL's own variable holds over what the caller asks for. */
 static int blocks(const ncclConfig_t *config) {
     const char *always = getenv("NCCL_COMM_BLOCKING");
@@ -287,6 +296,7 @@ DOUBLE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, nccl
     if (!c)
         return ncclSystemError;
     c->shares = config && config->splitShare == 1;
+    c->channels = channels_of(config);
     *out = c;
     return nccl__start(c, connect_now);
 }
@@ -363,6 +373,7 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
             return ncclSystemError;
         nccl__use(child); /* the task's */
         child->shares = config && config->splitShare == 1;
+        child->channels = channels_of(config);
         if (c->shares) { /* the parent's setting says so, not the child's */
             child->line = c->line;
             nccl__use(c->line);

@@ -4,8 +4,9 @@
  * the streams; a communicator that does not block says ncclInProgress to every group and must be asked until it is
  * through, and in 2.26 it is never through now and then; one that blocks waits for its peers in the first group, and in
  * the first with sends; two threads in one communicator are a mistake, unless one aborts; who differs from the others
- * hangs until it is aborted. Two communicators run beside each other, unless they share resources, and hang where ranks
- * give them work in different orders. */
+ * hangs until it is aborted. A group keeps a multiprocessor for each channel until it is done, and waits for as many.
+ * Two communicators run beside each other, unless they share resources, and hang where ranks give them work in
+ * different orders. */
 #ifndef TESSERA_DOUBLE_NCCL_H
 #define TESSERA_DOUBLE_NCCL_H
 #include <nccl.h>
@@ -42,6 +43,7 @@ typedef struct ncclComm {
     char root[64];                               /* name of the first, of which it was split, */
     int members[NCCL_RANKS];                     /* and the ranks in that */
     struct ncclComm *line;                       /* whose turns it takes: its own, or those of one that shares */
+    int channels;                                /* that a group of it takes on the device */
     int shares;                                  /* splitShare: children are given its resources */
     int socket[NCCL_CHANNELS][NCCL_RANKS], wake; /* wake: readable once aborted */
     pthread_mutex_t lock;
@@ -96,7 +98,8 @@ int nccl__run_calls(ncclComm *, const nccl_call *, int n);
 
 void nccl__line_up(nccl_group *); /* takes a turn */
 void nccl__await_turn(const nccl_group *);
-void nccl__hold_up(nccl_group *); /* TESSERA_DOUBLE_OVERTAKE, …_END */
+void nccl__take_room(const nccl_group *); /* on the device; given back at the end of the turn */
+void nccl__hold_up(nccl_group *);         /* TESSERA_DOUBLE_OVERTAKE, …_END */
 void nccl__end_turn(const nccl_group *);
 
 /* ---- nccl_windows.c ------------------------------------------------------------------------------ */

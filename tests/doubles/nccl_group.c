@@ -47,6 +47,7 @@ static void run_group(void *data) {
     nccl_group *g = *(nccl_group **)data;
     ncclComm *c = g->comm;
     nccl__await_turn(g);
+    nccl__take_room(g);
     if (!nccl__is_aborted(c) && !double__spoilt(c->device)) {
         nccl__hold_up(g);
         nccl__run_calls(c, g->calls, g->n);

@@ -97,8 +97,40 @@ void nccl__await_turn(const nccl_group *g) {
     pthread_mutex_unlock(&c->lock);
 }
 
+/* ---- room on the device --------------------------------------------------------------------------- */
+
+static int taken[DOUBLE_DEVICES]; /* multiprocessors, with the lock */
+
+static int takes_room(const ncclComm *c) {
+    int most = (int)double__number("PROCESSORS", DOUBLE_PROCESSORS);
+    pthread_mutex_lock(&lock);
+    int fits = taken[c->device] + c->channels <= most;
+    if (fits)
+        taken[c->device] += c->channels;
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+/* One that was aborted takes what it needs, and ends at once. */
+void nccl__take_room(const nccl_group *g) {
+    ncclComm *c = g->comm;
+    while (!takes_room(c)) {
+        if (!nccl__is_aborted(c)) {
+            nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+            continue;
+        }
+        pthread_mutex_lock(&lock);
+        taken[c->device] += c->channels;
+        pthread_mutex_unlock(&lock);
+        break;
+    }
+}
+
 void nccl__end_turn(const nccl_group *g) {
     ncclComm *line = g->comm->line;
+    pthread_mutex_lock(&lock);
+    taken[g->comm->device] -= g->comm->channels;
+    pthread_mutex_unlock(&lock);
     pthread_mutex_lock(&line->lock);
     line->done++;
     pthread_cond_broadcast(&line->changed);

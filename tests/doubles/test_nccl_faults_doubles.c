@@ -300,13 +300,13 @@ static void calls_by(const char *version, const char *windows, long made) {
 static void test_nccl_faults__windows_are_of_nccl_that_has_them_doubles(void **state) {
     (void)state;
     calls_by("22605", "on", 0);
-    assert_null(strstr(shared->logged, "windows"));
+    assert_null(strstr(host_shared->logged, "windows"));
     calls_by("22707", "off", 0);
     calls_by("22707", "on", 2);
-    assert_non_null(strstr(shared->logged, "NCCL 2.27.7 does not end collectives in windows when a rank is lost"));
-    shared->logged[0] = 0;
+    assert_non_null(strstr(host_shared->logged, "NCCL 2.27.7 does not end collectives in windows when a rank is lost"));
+    host_shared->logged[0] = 0;
     calls_by("22907", "on", 2);
-    assert_null(strstr(shared->logged, "windows"));
+    assert_null(strstr(host_shared->logged, "windows"));
 }
 
 /* As on 2.26, where only calls that block are safe. */

@@ -32,6 +32,16 @@ TESSERA_NCCL_APART=off trained "one communicator" ncclReduceScatter:2:1@1 -n 2
 [ "$overtaken" = 0 ] || fail "one communicator did two things at once"
 [ "$digest" = "$apart" ] || fail "digest $apart with a communicator for reductions, $digest without"
 
+# The channels of both together find room on a GPU, of 40 multiprocessors too; where there is none, one does everything.
+TESSERA_DOUBLE_PROCESSORS=40 trained "40 multiprocessors" ncclReduceScatter:2:60@1 -n 2
+[ "$overtaken" = 1 ] || fail "40 multiprocessors: $overtaken reductions were overtaken, expected 1"
+TESSERA_DOUBLE_PROCESSORS=1 trained "1 multiprocessor" ncclReduceScatter:2:1@1 -n 2
+[ "$overtaken" = 0 ] || fail "1 multiprocessor has room for two communicators at once"
+[ "$digest" = "$apart" ] || fail "digest $apart on a large GPU, $digest on one of 1 multiprocessor"
+[ "$(grep -c "the GPU has no multiprocessor for a second communicator" err)" = 1 ] || fail "1 multiprocessor: $(cat err)"
+TESSERA_DOUBLE_PROCESSORS=2 expect 3 on_double "$TESSERA" train $gpt -n 4 --strategy hybrid:2
+grep -q "nccl: the GPU has no multiprocessor for one more communicator beside that of group 'world'" err || fail "hybrid on 2 multiprocessors: $(cat err)"
+
 trained "hybrid" ncclReduceScatter:2:60@1 -n 4 --strategy hybrid:2 --steps 2
 [ "$overtaken" = 1 ] || fail "hybrid: $overtaken reductions were overtaken, expected 1"
 # communicators N OPTIONS…: the plan has so many, and a run makes them. Each has two of NCCL's, all of them split off but one.
