@@ -331,7 +331,7 @@ static void test_nccl_faults__memory_beyond_the_plan_is_said_doubles(void **stat
     run_ranks("multicast", codes);
     assert_int_equal(codes[0], DONE);
     assert_non_null(
-        strstr(shared->logged, "ncclMemAlloc took 134217728 bytes of the GPU for 2097152, as this NCCL rounds"));
+        strstr(host_shared->logged, "ncclMemAlloc took 134217728 bytes of the GPU for 2097152, as this NCCL rounds"));
 }
 
 /* What ranks compare travels with the data. Two joins and two ends, the part's barrier, six operations with two dtypes,
