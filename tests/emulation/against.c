@@ -2,7 +2,7 @@
 #include "against.h"
 
 #include "core/kit/formulas.h"
-#include "../doubles/races.h"
+#include "tests/doubles/races.h"
 
 /* The doubles' kernels tell the race detector what they touch, and may be held up. Nobody asks for either here. */
 void double__describes_kernel(const char *name, double_describe_fn *fn) {
