@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 240
+# timeout: 300
+# processors: 2
 # --low-copy: the optimizer writes the bf16 shards that gathers send. The bits are those of a run without, the bytes those
 # planned, on one rank and on several, from checkpoints either way, and after ranks were lost, whether others take their
 # place or not.
@@ -45,7 +46,7 @@ export TESSERA_PRECISION=bf16 TESSERA_DETERMINISTIC=1
 program=$BUILD/tests/support/recover
 run() { # RECOVERIES OPTION…: sets digest
   rm -rf marks && mkdir marks
-  RECOVER_MARKS=marks timeout 60 "$TESSERA" run --no-prefix --bind none "${@:2}" -- "$program" >out 2>err || true
+  RECOVER_MARKS=marks timeout 200 "$TESSERA" run --no-prefix --bind none "${@:2}" -- "$program" >out 2>err || true
   digest=$(sed -nE "s/^digest=([0-9a-f]{16}) recoveries=$1 planned=(equal|differ)\$/\1/p" out)
   [ ${#digest} = 16 ] && [ "$(find marks -type f | wc -l)" = "$1" ] || fail "run ${*:2}: $(cat out err)"
 }

@@ -73,16 +73,3 @@ expect 0 "$TESSERA" plan -n 2 --json -- "$TESSERA" train $common --units half --
 expect 2 "$TESSERA" train gpt --units third --steps 1
 grep -q "units.*third.*layer.*half" err || fail "$(cat err)"
 expect 2 "$TESSERA" train mnist --units half --steps 1
-
-# A layer's operators on a GPU are those of the whole layer: one line, nothing begun.
-doubles=$BUILD/tests/doubles
-for model in gpt gpt2 llama; do
-  [ -e "$doubles/libcublas.so.13" ] || break
-  for command in "train $model --steps 1 --save saved-on-gpu" "plan $model"; do
-    # shellcheck disable=SC2086
-    expect 3 on_double "$TESSERA" $command --layers 1 --heads 2 --width 32 --context 16 --batch 1 --device cuda --units half
-    one_line err "tessera: error: $model on cuda: its units are whole layers; --units half is for the CPU"
-    [ ! -e saved-on-gpu ] || fail "$model: a run that is refused begins"
-  done
-done
-exit 0

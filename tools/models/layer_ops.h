@@ -99,7 +99,8 @@ struct ops_layer_table {
                                    uint64_t width);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
     /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
-     * queries. `back`, where it is not null, is the rotation of dqkv: one more launch, unless a table is needed. */
+     * queries. `back`, where it is not null, is the rotation of dqkv: part of that launch where it has a table, else a
+     * launch more. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
