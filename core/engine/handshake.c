@@ -40,10 +40,10 @@ tess_status tess__handshake_identity(tess *t) {
     const tess__setup *s = &t->plan.setup;
     snprintf(
         mine[7], IDENTITY_BYTES,
-        "shard group %d, keep %d, prefetch %d, accum %d, sync %s, deterministic %d, activations %.80s, optimizer %u "
-        "with %d states",
+        "shard group %d, keep %d, prefetch %d, accum %d, sync %s, deterministic %d, low-copy %d, activations %.80s, "
+        "optimizer %u with %d states",
         s->shard_ranks, s->keep_forward, s->prefetch, s->accum, s->sync_each ? "each" : "end", s->deterministic,
-        t->settings.activations, s->optimizer, s->n_states);
+        s->low_copy, t->settings.activations, s->optimizer, s->n_states);
     if (t->comms.world.nranks == 1)
         return TESS_OK;
     char(*all)[N][IDENTITY_BYTES] = calloc((size_t)t->comms.world.nranks, sizeof *all);

@@ -16,7 +16,7 @@ typedef struct { /* one arena, as obtained */
         tess_comm *comm; /* null: none, or it could not */
         tess_buffer memory;
     } registered[TESS__GROUPS]; /* with those of the shard group, the replicas and reductions, where there are such */
-    int shared;                 /* with the other ranks, by each of these communicators */
+    int shared;                 /* 1: with the other ranks, by each of these communicators; -1: a backend does not */
 } tess__arena;
 
 typedef struct { /* obtained beside the arenas by a pass that deviates */

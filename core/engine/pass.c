@@ -201,6 +201,8 @@ static tess_status recompile_pass(tess *t, uint32_t pass_kind) {
     TRY(tess__plan_check_budget(&t->plan));
     tess__graphs_drop(&t->graphs, &t->device);
     TRY(tess__step_arena_grow(&t->memory));
+    if (tess__comms_share_memory(&t->comms))
+        TRY(tess__streams_sync(&t->streams));
     return tess__memory_share(&t->memory);
 }
 
@@ -388,8 +390,8 @@ static tess_status summon_scope(tess *t, tess_scope scope, void *params, int32_t
         return tess__fail(TESS_E_INVALID, "tess_summon_begin before tess_shard");
     TRY(check_scope(t, "tess_summon_begin", scope, params, n));
     TRY(end_pass_by_summon(t, scope));
+    TRY(tess__low_copies_refresh(t)); /* masters may be written between two of them, too */
     if (!t->pass.summoned) {
-        TRY(tess__low_copies_refresh(t));
         tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, TESS_PASS_EVAL);
         t->plan.compiler.params_only = 1;
         tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);

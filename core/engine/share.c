@@ -3,18 +3,31 @@
  * what they have: an arena that differs, or that one rank could not register, stays everybody's own. */
 #include "memory.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { /* of one arena, on one rank */
-    uint64_t bytes;
+typedef struct {                 /* of one arena, on one rank */
+    uint64_t bytes, places;      /* places: what rests in it, and where, hashed; programs are compared elsewhere */
     uint32_t registered, shared; /* registered: with the allocator and the groups, bits */
 } holding;
 
 enum { N_ARENAS = TESS__PAGEABLE + 1 };
+
+static uint64_t hash_places(const tess__program *resident) {
+    uint64_t h = TESS__HASH_START;
+    for (int32_t i = 0; i < resident->n_buffers; i++) {
+        const tess__buffer *b = &resident->buffers[i];
+        if (b->domain != TESS_DOMAIN_DEVICE || b->arena != TESS__RESIDENT)
+            continue;
+        h = tess__hash_u64(h, (uint64_t)b->role << 32 | (uint32_t)b->index);
+        h = tess__hash_u64(tess__hash_u64(h, b->bytes), b->offset);
+    }
+    return h;
+}
 
 static holding holding_of(const tess__arena *a) {
     holding h = { .bytes = a->comm ? a->memory.bytes : 0, .shared = (uint32_t)a->shared };
@@ -33,7 +46,7 @@ static int differs(const holding (*all)[N_ARENAS], int32_t nranks, int arena) {
 
 static int is_shared_by_one(const holding (*all)[N_ARENAS], int32_t nranks, int arena) {
     for (int32_t r = 0; r < nranks; r++)
-        if (all[r][arena].shared)
+        if (all[r][arena].shared == 1)
             return 1;
     return 0;
 }
@@ -43,7 +56,7 @@ static tess_status share_arena(tess__memory *m, tess__arena *a) {
     for (int i = 0; !s && i < TESS__GROUPS; i++)
         if (a->registered[i].comm)
             s = tess__comms_share(m->comms, a->registered[i].comm, &a->registered[i].memory);
-    a->shared = !s;
+    a->shared = s ? -1 : 1;
     return s == TESS_E_UNSUPPORTED ? TESS_OK : s;
 }
 
@@ -51,7 +64,8 @@ static tess_status share_arena(tess__memory *m, tess__arena *a) {
 static tess_status refuse(const tess__memory *m, const holding (*all)[N_ARENAS], int arena) {
     if (is_shared_by_one(all, m->comms->world.nranks, arena))
         return tess__fail(TESS_E_INTERNAL, "the ranks hold different arenas %d, and one is shared", arena);
-    tess__log(TESS_LOG_INFO, "arena %d is not the same on all ranks, and is not shared", arena);
+    if (m->comms->world.rank == 0)
+        tess__log(TESS_LOG_INFO, "arena %d is not the same on all ranks, and is not shared", arena);
     return TESS_OK;
 }
 
@@ -73,6 +87,7 @@ tess_status tess__memory_share(tess__memory *m) {
     memset(mine, 0, sizeof mine);
     for (int i = TESS__RESIDENT; i < N_ARENAS; i++)
         mine[i] = holding_of(&m->arenas[TESS_DOMAIN_DEVICE][i]);
+    mine[TESS__RESIDENT].places = hash_places(&m->plan->resident);
     holding(*all)[N_ARENAS] = calloc((size_t)m->comms->world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", m->comms->world.nranks);

@@ -95,6 +95,7 @@ differ "rank 0 has .*, rank 1 has 1 threads, instruction set sse41" TESSERA_ISA=
 differ "the ranks differ in plugins: rank 0 has wrap scopes.*rank 1 has wrap none" TESSERA_WRAP=none
 differ "the ranks differ in plugins: rank 0 has comm gloo.*rank 1 has comm self" TESSERA_COMM=self
 differ "the ranks differ in options: .*accum 1.*accum 2" TESSERA_ACCUM=2
+differ "the ranks differ in options: .*low-copy 0.*low-copy 1" TESSERA_LOW_COPY=1
 differ "the ranks differ in options: rank 0 has shard group 3.*rank 1 has shard group 1" TESSERA_STRATEGY=none
 check 2 5 "declaration 9 is \"parameter h.2.extra, f32 \[3, 5\]\" on rank 0 and \"parameter h.2.extra, f32 \[3, 6\]\" on rank 1" \
   "$alone" shape

@@ -23,6 +23,7 @@ static int has_to_watch(const train_run *r) {
 
 tess_status train_spans_agree(train_run *r) {
     int64_t any = has_to_watch(r);
+    r->watched = 0;
     if (!r->is_late || r->ranks == 1)
         return TESS_OK;
     tess_status status = tess_all_reduce(r->t, &any, 1, TESS_I64, TESS_MAX);

@@ -106,6 +106,22 @@ static void loaded(shown *s, tess *t, toy *m) {
     assert_int_equal(system(command), 0);
 }
 
+/* A scope is summoned within another, and masters are written between. */
+static void summoned_within(shown *s, tess *t, toy *m) {
+    const uint16_t *outer[8], *inner[8];
+    double sum = 0;
+    train(s, t, m, 0);
+    step(t);
+    assert_int_equal(tess_summon_begin(t, m->scope[1], (void *)outer, m->n_params[1]), TESS_OK);
+    write_params(t);
+    assert_int_equal(tess_summon_begin(t, m->scope[2], (void *)inner, m->n_params[2]), TESS_OK);
+    for (int i = 0; i < 8; i++)
+        sum += (i + 1) * (double)inner[0][i];
+    show(s, sum);
+    assert_int_equal(tess_summon_end(t, m->scope[2]), TESS_OK);
+    assert_int_equal(tess_summon_end(t, m->scope[1]), TESS_OK);
+}
+
 static void summoned(shown *s, tess *t, toy *m) {
     const uint16_t *p[8];
     double sum = 0;
@@ -182,6 +198,7 @@ STORY(written, "sgd")
 STORY(dropped, "adam")
 STORY(loaded, "adamw")
 STORY(summoned, "adadelta")
+STORY(summoned_within, "sgd")
 STORY(updated, "own")
 
 /* ---- what it takes ---- */
@@ -241,6 +258,7 @@ int main(void) {
                                         TEST(dropped_parameters_are_read_as_without),
                                         TEST(loaded_parameters_are_read_as_without),
                                         TEST(summoned_parameters_are_read_as_without),
+                                        TEST(summoned_within_parameters_are_read_as_without),
                                         TEST(updated_parameters_are_read_as_without),
                                         TEST(it_is_planned_and_measured_and_no_gather_is_left),
                                         TEST(without_narrower_parameters_there_is_none) };
