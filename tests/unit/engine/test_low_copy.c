@@ -253,14 +253,12 @@ static void test_low_copy__without_narrower_parameters_there_is_none(void **stat
 
 #define TEST(name) cmocka_unit_test(test_low_copy__##name)
 int main(void) {
-    const struct CMUnitTest tests[] = { TEST(filled_parameters_are_read_as_without),
-                                        TEST(written_parameters_are_read_as_without),
-                                        TEST(dropped_parameters_are_read_as_without),
-                                        TEST(loaded_parameters_are_read_as_without),
-                                        TEST(summoned_parameters_are_read_as_without),
-                                        TEST(summoned_within_parameters_are_read_as_without),
-                                        TEST(updated_parameters_are_read_as_without),
-                                        TEST(it_is_planned_and_measured_and_no_gather_is_left),
-                                        TEST(without_narrower_parameters_there_is_none) };
+    const struct CMUnitTest tests[] = {
+        TEST(filled_parameters_are_read_as_without),    TEST(written_parameters_are_read_as_without),
+        TEST(dropped_parameters_are_read_as_without),   TEST(loaded_parameters_are_read_as_without),
+        TEST(summoned_parameters_are_read_as_without),  TEST(summoned_within_parameters_are_read_as_without),
+        TEST(updated_parameters_are_read_as_without),   TEST(it_is_planned_and_measured_and_no_gather_is_left),
+        TEST(without_narrower_parameters_there_is_none)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
