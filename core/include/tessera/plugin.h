@@ -388,12 +388,14 @@ enum { TESS_PREPARED_BYTES = 128 };
  *   CLIP        out: the f32 factor min(1, scale / (norm + 1e-6)) of the norm whose limbs in[0] is; out may be in[0].
  *               May be missing: the norm is then read by the host
  *   OPTIMIZER   one step of `optimizer`: in[0] the gradient, out the master, out2 its low-precision copy or null, state[] the
- *               momenta (sgd: 1 or none; adam and adamw: first, second moment; adadelta: squares, deltas) */
+ *               momenta (sgd: 1 or none; adam and adamw: first, second moment; adadelta: squares, deltas). The copy is the
+ *               new master in bf16, as CAST rounds it: every element of every segment, and no other. Since 1.7 the core
+ *               relies on it, since gathers and kernels read nothing else */
 typedef struct {
     uint32_t struct_size, kernel, in_dtype, out_dtype;
     uint32_t n_in, flags;             /* TREE_SUM: contributions; flag 1: add to out */
     const void *const *in;            /* OPTIMIZER: in[0] the gradient shard */
-    void *out, *out2;                 /* OPTIMIZER: master; out2 the low-precision copy or null */
+    void *out, *out2;                 /* OPTIMIZER: master; out2 its bf16 copy or null */
     void *state[4];
     uint64_t elems, reserved[2]; /* 0 */
     double scale;
@@ -448,7 +450,8 @@ typedef struct {
                         const tess_stream *, tess_error *);
     /* [stream] Sets bytes of the device's own memory kind. TESS_E_DEVICE. Required. */
     tess_status (*fill)(tess_device *, void *dst, uint8_t byte, uint64_t bytes, const tess_stream *, tess_error *);
-    /* [pure] Scratch of one kernel; pointers are not looked at. TESS_E_UNSUPPORTED: not with these dtypes. Required. */
+    /* [pure] Scratch of one kernel; of pointers only whether out2 is null. TESS_E_UNSUPPORTED: not with these dtypes, or
+     * no step with a copy. Required. */
     tess_status (*kernel_need)(void *ctx, const tess_kernel *, tess_need *out);
     /* [stream] Runs one kernel. What tess_kernel points to is read during the call, buffers until its end in the stream.
      * TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Required. */
