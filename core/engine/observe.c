@@ -92,6 +92,8 @@ static void sum_group(const tess *t, const tess__group *g, tess_unit_info *out) 
     uint64_t align = t->plan.setup.align;
     out->n_params += g->n_params;
     out->shard_bytes += tess__round_up(g->shard_elems * tess_dtype_bytes(g->master), align);
+    if (g->low_copy)
+        out->copy_bytes += tess__round_up(g->shard_elems * tess_dtype_bytes(g->compute), align);
     if (!g->in_place)
         out->unsharded_bytes += tess__round_up(g->flat_elems * tess_dtype_bytes(g->compute), align);
     if (!g->trainable)

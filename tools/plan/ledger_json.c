@@ -53,6 +53,8 @@ void ledger_json_units(json_out *j, const tess *t) {
         json_uint(j, "elements", u.elems);
         json_uint(j, "shard_bytes", u.shard_bytes);
         json_uint(j, "unsharded_bytes", u.unsharded_bytes);
+        if (u.copy_bytes)
+            json_uint(j, "copy_bytes", u.copy_bytes);
         json_uint(j, "gradient_bytes", u.gradient_bytes);
         json_uint(j, "shard_gradient_bytes", u.shard_gradient_bytes);
         json_uint(j, "state_bytes", u.state_bytes);

@@ -363,11 +363,12 @@ typedef struct { /* one unit, per rank; bytes as they are allotted, rounded up *
     int32_t n_params; /* tied ones once */
     const char *name;
     uint64_t elems;           /* without padding */
-    uint64_t shard_bytes;     /* at rest */
-    uint64_t unsharded_bytes; /* while gathered; 0: the shard is read in place */
+    uint64_t shard_bytes;     /* at rest; without copy_bytes */
+    uint64_t unsharded_bytes; /* while gathered; 0: the shard, or its copy, is read in place */
     uint64_t gradient_bytes;  /* unsharded, local; 0: it grows in the shard's place, or there is none */
     uint64_t shard_gradient_bytes, state_bytes;
     uint64_t live_bytes[3][16]; /* now */
+    uint64_t copy_bytes; /* of the shard in bf16, at rest (TESSERA_LOW_COPY); 0: none */
 } tess_unit_info;
 TESS_API tess_status tess_ledger_unit(const tess *, int32_t unit, tess_unit_info *out);
 

@@ -228,6 +228,34 @@ static void test_ledger__units_add_up_to_what_rests(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* Of groups whose copy is read in place it is the only planned field beside the masters. */
+static void test_ledger__units_have_their_copies(void **state) {
+    (void)state;
+    toy m;
+    tess_ledger_point now = { .struct_size = sizeof now };
+    setenv("TESSERA_PRECISION", "bf16", 1);
+    for (int with = 0; with < 2; with++) {
+        setenv("TESSERA_LOW_COPY", with ? "1" : "0", 1);
+        tess *t = open_toy(&m, 1, 1, 0);
+        uint64_t copies = 0, shard = 0;
+        for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
+            tess_unit_info info = { .struct_size = sizeof info };
+            assert_int_equal(tess_ledger_unit(t, u, &info), TESS_OK);
+            assert_int_equal(info.live_bytes[1][TESS_CAT_LOW_COPY], info.copy_bytes);
+            assert_true(!with || info.unsharded_bytes + info.copy_bytes > 0);
+            copies += info.copy_bytes;
+            shard += info.shard_bytes;
+        }
+        assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
+        assert_int_equal(now.bytes[1][TESS_CAT_LOW_COPY], copies);
+        assert_int_equal(now.bytes[1][TESS_CAT_SHARD_PARAM], shard);
+        assert_int_equal(copies > 0, with);
+        assert_int_equal(tess_close(t), TESS_OK);
+    }
+    unsetenv("TESSERA_LOW_COPY");
+    unsetenv("TESSERA_PRECISION");
+}
+
 static void test_ledger__reset_makes_now_the_peak(void **state) {
     (void)state;
     toy m;
@@ -473,6 +501,7 @@ int main(void) {
         cmocka_unit_test(test_ledger__points_come_in_the_order_of_the_step),
         cmocka_unit_test(test_ledger__a_unit_is_gathered_and_released_between_its_points),
         cmocka_unit_test(test_ledger__units_add_up_to_what_rests),
+        cmocka_unit_test(test_ledger__units_have_their_copies),
         cmocka_unit_test(test_ledger__reset_makes_now_the_peak),
         cmocka_unit_test(test_ledger__memory_of_the_program_is_on_both_sides),
         cmocka_unit_test(test_ledger__the_fullest_instruction_books_the_planned_peak),
