@@ -169,7 +169,7 @@ typedef struct {
     tess__replan_fn fn;
     void *user;
     uint64_t need[3], budget[3];
-    tess__option_set choices[MOST_CHOICES]; /* single changes that help */
+    tess__option_set choices[MOST_CHOICES]; /* that help, each by itself */
     tess__remedy found[MOST_FOUND];         /* what fits; none is part of another */
     int32_t n_choices, n_found;
     tess__advice *out;
@@ -221,13 +221,33 @@ static int try_set(search *x, const tess__option_set *c, tess__remedy *r) {
     return 1;
 }
 
-/* A single change; one that helps is a choice for changes of more parts. */
+static void add_choice(search *x, const tess__option_set *c) {
+    if (x->n_choices < MOST_CHOICES)
+        x->choices[x->n_choices++] = *c;
+}
+
+/* A change that helps is a choice for changes of more parts. */
+static void consider(search *x, const tess__option_set *c) {
+    tess__remedy r;
+    if (!is_known(x, c) && try_set(x, c, &r) && helps(x, r.bytes))
+        add_choice(x, c);
+}
+
 static void consider_change(search *x, const char *key, const char *value, int32_t cost) {
     tess__option_set c = { .n = 0 };
-    tess__remedy r;
     add_setting(&c, key, value, cost);
-    if (try_set(x, &c, &r) && helps(x, r.bytes) && x->n_choices < MOST_CHOICES)
-        x->choices[x->n_choices++] = c;
+    consider(x, &c);
+}
+
+/* Copies that were asked for come with it: without them it may need less, while their end alone changes nothing yet. */
+static void consider_precision(search *x, const char *name) {
+    tess__option_set c = { .n = 0 };
+    add_setting(&c, "precision", name, COST_PRECISION);
+    consider(x, &c);
+    if (!x->plan->setup.low_copy)
+        return;
+    add_setting(&c, "low-copy", "0", COST_LOW_COPY);
+    consider(x, &c);
 }
 
 static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
@@ -242,7 +262,7 @@ static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
         consider_change(x, "offload", row->name, COST_OFFLOAD);
     if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)
-        consider_change(x, "precision", row->name, COST_PRECISION);
+        consider_precision(x, row->name);
     return TESS_OK;
 }
 
@@ -293,7 +313,7 @@ static void consider_wraps(search *x) {
         if (sum_bytes(tried[choice].bytes) <= best + best / 100)
             break;
     if (n > 0)
-        x->choices[x->n_choices++] = tried[choice].change;
+        add_choice(x, &tried[choice].change);
 }
 
 /* More ranks, beside what else is in `with`. */
@@ -336,6 +356,19 @@ static int by_cost(const void *a, const void *b) {
     return x->n - y->n;
 }
 
+/* Adds what `one` changes; 0: part of it is set already. */
+static int join(tess__option_set *c, const tess__option_set *one) {
+    for (int32_t i = 0; i < one->n; i++)
+        if (tess__change_value(c, one->set[i].key))
+            return 0;
+    if (c->n + one->n > TESS__MOST_SETTINGS)
+        return 0;
+    for (int32_t i = 0; i < one->n; i++)
+        add_setting(c, one->set[i].key, one->set[i].value, 0);
+    c->cost += one->cost;
+    return 1;
+}
+
 /* All sets of two choices and more with one value for each option, the cheapest first. */
 static void consider_sets(search *x) {
     enum { MOST_SETS = 512 };
@@ -344,16 +377,10 @@ static void consider_sets(search *x) {
     int32_t n = 0;
     for (uint32_t mask = 1; sets && n < MOST_SETS && mask < 1u << x->n_choices; mask++) {
         tess__option_set c = { .n = 0 };
-        int ok = 1;
-        for (int32_t i = 0; i < x->n_choices && ok; i++) {
-            const tess__option_set *one = &x->choices[i];
-            if (!(mask >> i & 1))
-                continue;
-            ok = !tess__change_value(&c, one->set[0].key) && c.n < TESS__MOST_SETTINGS;
-            if (ok)
-                add_setting(&c, one->set[0].key, one->set[0].value, one->cost);
-        }
-        if (ok && c.n > 1)
+        int ok = (mask & (mask - 1)) != 0;
+        for (int32_t i = 0; i < x->n_choices && ok; i++)
+            ok = !(mask >> i & 1) || join(&c, &x->choices[i]);
+        if (ok)
             sets[n++] = c;
     }
     if (sets)

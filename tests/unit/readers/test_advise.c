@@ -101,8 +101,8 @@ static void set(const char *key, const char *value) {
 }
 
 static void clear(void) {
-    static const char *const keys[] = { "offload",  "precision",     "wrap",        "strategy", "activations",
-                                        "prefetch", "device-memory", "host-memory", "sync",     "ranks" };
+    static const char *const keys[] = { "offload",       "precision",   "wrap", "strategy", "activations", "prefetch",
+                                        "device-memory", "host-memory", "sync", "ranks",    "low-copy" };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         set(keys[i], NULL);
 }
@@ -216,6 +216,32 @@ static void test_advise__a_program_that_reads_bf16_is_told_of_it(void **state) {
     assert_true(names(&a, "precision", "bf16"));
     assert_string_equal(a.list[0].change.set[0].key, "precision");
     assert_remedies_hold(&p, &a);
+}
+
+/* At fp32 there are no copies yet, so that their end alone helps nothing; bf16 brings them, and may fit only without.
+ */
+static void test_advise__a_precision_is_offered_without_the_copies_that_it_would_bring(void **state) {
+    (void)state;
+    program p = { .ranks = 4, .compute = 1u << TESS_F32 | 1u << TESS_BF16, .wrap = "none" };
+    skip_without(can(&p), "a comm plugin");
+    set("prefetch", "0"); /* which the engine would try by itself */
+    set("precision", "bf16");
+    skip_without(can(&p), "precision bf16");
+    uint64_t without = peak(&p, NULL);
+    set("low-copy", "1");
+    assert_true(peak(&p, NULL) > without);
+    set("precision", NULL);
+    assert_true(peak(&p, NULL) > without);
+    p.budget = without;
+    tess *t = plan(&p, TESS_E_BUDGET);
+    tess__advice one = { .n = 0 };
+    for (int32_t i = 0; i < t->advice.n; i++)
+        if (t->advice.list[i].change.n == 2 && tess__change_value(&t->advice.list[i].change, "precision") &&
+            tess__change_value(&t->advice.list[i].change, "low-copy"))
+            one.list[one.n++] = t->advice.list[i];
+    tess_close(t);
+    assert_int_equal(one.n, 1);
+    assert_remedies_hold(&p, &one);
 }
 
 static void test_advise__blocks_can_let_go_of_their_activations(void **state) {
@@ -445,6 +471,7 @@ int main(void) {
         TEST(a_byte_below_the_peak_is_refused_with_advice_and_the_peak_is_planned),
         TEST(the_message_names_the_changes_and_their_bytes),
         TEST(a_program_that_reads_bf16_is_told_of_it),
+        TEST(a_precision_is_offered_without_the_copies_that_it_would_bring),
         TEST(blocks_can_let_go_of_their_activations),
         TEST(strategy_and_sync_are_offered_where_they_are_not_full_and_each),
         TEST(no_unit_gathered_ahead_is_offered_where_that_was_set),
