@@ -354,11 +354,15 @@ static int sums_at_end(const sim *s) {
     return s->in->setup->accum > 1 && !s->in->setup->sync_each;
 }
 
+/* The bytes that the cast before a gather reads and writes. A copy is as narrow as what is gathered. */
+static double cast_bytes(const tess__group *g) {
+    return bytes_of(g->shard_elems, g->low_copy ? g->compute : g->master) + bytes_of(g->shard_elems, g->compute);
+}
+
 static tess_status gather_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
-    uint32_t source = group->low_copy ? group->compute : group->master;
-    double cast = bytes_of(group->shard_elems, source) + bytes_of(group->shard_elems, group->compute);
+    double cast = cast_bytes(group);
     if (in->flags & TESS__ASYNC)
         return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
                         &s->fetched[g]);
@@ -409,8 +413,7 @@ static tess_status move_group(sim *s, const tess__instr *in) {
 }
 
 static tess_status fetch_group(sim *s, const tess__instr *in) {
-    const tess__group *g = &s->in->layout->groups[in->index];
-    double bytes = bytes_of(g->shard_elems, g->compute);
+    double bytes = cast_bytes(&s->in->layout->groups[in->index]) / 2; /* cast on the way */
     return post_job(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1,
                     &s->fetched[in->index]);
 }

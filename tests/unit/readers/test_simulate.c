@@ -248,6 +248,63 @@ static void test_simulate__without_prefetching_gathers_are_waited_for(void **sta
     assert_near(seconds_of_blocks(TESS__ACTIVATIONS_KEEP, &o, 2, 0), 11);
 }
 
+static tess_status choose_bf16(void *ctx, const tess_param_view *p, tess_precision_choice *out, tess_error *e) {
+    (void)ctx, (void)p, (void)e;
+    out->master = out->accumulate = TESS_F32;
+    out->compute = out->gather = out->grad_local = out->grad_wire = TESS_BF16;
+    return TESS_OK;
+}
+
+static tess_status place_on_host(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n,
+                                 tess_placement *out, tess_error *e) {
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i].rest = TESS_REST_HOST;
+        out[i].host_bytes = out[i].pinned_bytes = r[i].bytes;
+    }
+    return TESS_OK;
+}
+
+/* How long the shard of b takes from the host, at 2048 bytes/s. */
+static double seconds_of_fetch(int32_t ranks, int low_copy, uint8_t op) {
+    static const tess_precision_ops precision = { .struct_size = sizeof precision, .choose = choose_bf16 };
+    static const tess_offload_ops offload = { .struct_size = sizeof offload, .place = place_on_host };
+    step s;
+    memset(&s, 0, sizeof s);
+    plan_init(&s.p, ranks);
+    s.p.setup.precision = &precision;
+    s.p.setup.offload = &offload;
+    s.p.setup.low_copy = low_copy;
+    s.p.setup.prefetch = 0; /* so that it comes up, but is not sent yet */
+    for (int k = 0; k < SCOPES; k++) {
+        tess_param_options o = { .struct_size = sizeof o,
+                                 .dtype = TESS_F32,
+                                 .compute_dtypes = 1 << TESS_BF16,
+                                 .name = k ? "b.w" : "a.w",
+                                 .shape = (const int64_t[]){ 1024 },
+                                 .ndim = 1 };
+        plan_scope(&s.p, k ? "b" : "a");
+        assert_int_equal(tess__model_add_param(&s.p.model, &o, NULL), TESS_OK);
+        s.costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
+    }
+    plan_layout(&s.p);
+    assert_int_equal(tess__compile_pass(&s.p.compiler, TESS_PASS_TRAIN, NULL, 0, &s.p.program), TESS_OK);
+    s.machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, 2048 }, .up_bytes_per_second = 2048 };
+    run(&s);
+    double seconds = find(&s, TESS__TRACK_UP, op, 0, B)->seconds;
+    done(&s);
+    return seconds;
+}
+
+/* Read in fp32 or as a copy in bf16, written in bf16: half of both, whether it is then sent to others or not. */
+static void test_simulate__a_copy_comes_from_the_host_with_fewer_bytes(void **state) {
+    (void)state;
+    assert_near(seconds_of_fetch(2, 0, TESS__PREFETCH), 512 * 3 / 2048.0);
+    assert_near(seconds_of_fetch(2, 1, TESS__PREFETCH), 512 * 2 / 2048.0);
+    assert_near(seconds_of_fetch(1, 0, TESS__GATHER), 1024 * 3 / 2048.0);
+    assert_near(seconds_of_fetch(1, 1, TESS__GATHER), 1024 * 2 / 2048.0);
+}
+
 /* ---- one collective ---- */
 
 static void test_collective__widest_and_narrowest_level_and_latency(void **state) {
@@ -316,6 +373,7 @@ int main(void) {
         cmocka_unit_test(test_simulate__counts_become_seconds_by_the_machines_rates),
         cmocka_unit_test(test_simulate__what_backward_makes_again_takes_its_time),
         cmocka_unit_test(test_simulate__without_prefetching_gathers_are_waited_for),
+        cmocka_unit_test(test_simulate__a_copy_comes_from_the_host_with_fewer_bytes),
         cmocka_unit_test(test_collective__widest_and_narrowest_level_and_latency),
         cmocka_unit_test(test_collective__measured_sizes_are_interpolated),
         cmocka_unit_test(test_trace__keeps_the_last_spans_and_reads_one_step),
