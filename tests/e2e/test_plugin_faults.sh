@@ -122,6 +122,7 @@ offload takes_twice 'region [0-9]+ rests on the device and takes [0-9]+ bytes on
 offload rests_elsewhere 'region [0-9]+ rests in 3, which is neither the device nor the host'
 offload pins_more 'region [0-9]+: more pinned than there is on the host'
 offload parts_states 'the states of unit [0-9]+ rest in different places'
+offload parts_masters 'the masters and their bf16 copy of unit [0-9]+ rest in different places'
 offload walks_by_sizeof 'place of longer structs says something else of region'
 
 # Devices.

@@ -26,6 +26,10 @@ static tess_placement place_of(const tess_region *r) {
     if (r->region == TESS_REGION_STATE && r->index)
         p = (tess_placement){ .rest = TESS_REST_DEVICE, .align = 64 };
 #endif
+#ifdef FAULT_PARTS_MASTERS
+    if (r->region == TESS_REGION_MASTER && r->index)
+        p = (tess_placement){ .rest = TESS_REST_DEVICE, .align = 64 };
+#endif
     return p;
 }
 

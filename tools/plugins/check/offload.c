@@ -2,9 +2,11 @@
 /* An offload plugin's answers about places. */
 #include <string.h>
 
+#include <tessera/plugin_helpers.h>
+
 #include "suites.h"
 
-enum { UNITS = 23, PER_UNIT = 4, N = UNITS * PER_UNIT + 1 };
+enum { UNITS = 23, PER_UNIT = 5, N = UNITS * PER_UNIT + 1 };
 
 static const tess_offload_ops *ops;
 static void *ctx;
@@ -19,21 +21,23 @@ static void open_offload(check *c) {
 static const struct {
     uint32_t region, index;
 } of_unit[PER_UNIT] = {
-    { TESS_REGION_MASTER, 0 }, { TESS_REGION_GRAD, 0 }, { TESS_REGION_STATE, 0 }, { TESS_REGION_STATE, 1 }
+    { TESS_REGION_MASTER, 0 }, { TESS_REGION_MASTER, 1 }, { TESS_REGION_GRAD, 0 },
+    { TESS_REGION_STATE, 0 },  { TESS_REGION_STATE, 1 },
 };
 
 static uint32_t make_regions(tess_region *out) {
     for (int i = 0; i < N; i++) {
         int unit = i / PER_UNIT, k = i % PER_UNIT;
         uint64_t elems = 64 * (uint64_t)(1 + unit * unit);
+        uint32_t dtype = of_unit[k].region == TESS_REGION_MASTER && of_unit[k].index ? TESS_BF16 : TESS_F32;
         out[i] = (tess_region){ .struct_size = sizeof *out,
                                 .region = i == N - 1 ? TESS_REGION_ACTIVATION : of_unit[k].region,
-                                .dtype = TESS_F32,
+                                .dtype = dtype,
                                 .index = of_unit[k].index,
                                 .unit = i == N - 1 ? -1 : unit,
                                 .group = i == N - 1 ? -1 : unit,
                                 .elems = elems,
-                                .bytes = elems * 4 };
+                                .bytes = elems * tess_dtype_bytes(dtype) };
     }
     return N;
 }
@@ -108,8 +112,8 @@ static void sizes_fit(check *c) {
         check_that(c, p[i].pinned_bytes <= p[i].host_bytes, "region %u: more pinned than there is on the host", i);
     }
     for (int i = 1; i < N - 1; i++)
-        check_that(c, regions[i].region != TESS_REGION_STATE || regions[i].index == 0 || p[i].rest == p[i - 1].rest,
-                   "the states of unit %d rest in different places", regions[i].unit);
+        check_that(c, regions[i].index == 0 || p[i].rest == p[i - 1].rest, "the %s of unit %d rest in different places",
+                   regions[i].region == TESS_REGION_STATE ? "states" : "masters and their bf16 copy", regions[i].unit);
     check_note(c, "%d regions: %d on the device, %d on the host", N, rests[1], rests[2]);
 }
 
