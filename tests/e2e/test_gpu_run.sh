@@ -78,6 +78,7 @@ SH
 OUT=$PWD/results expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[lg][lp][mt]*[c6]' --llm.c "$PWD/llmc"
 grep -Eq "^llm.c +[0-9]+ s  ok$" out && grep -q "^  llm.c step 45.00 ms, 182044 tokens/s$" out || fail "llm.c's steps are not told: $(cat out)"
 grep -Eq "^  tessera over it: step [0-9.]+$" out || fail "no ratio to llm.c: $(cat out)"
+rm llmc/train_gpt2cu
 printf 'train_gpt2cu:\n\tfalse\n' >llmc/Makefile
 OUT=$PWD/results LLMC=$PWD/llmc expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only llm.c
 expect 2 "$SOURCE/tests/gpu/run" --llm.c "$PWD/bin"
