@@ -20,9 +20,8 @@ template <class T>
 static inline T __ldcg(const T *at) {
     return *at;
 }
-static inline void __threadfence() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
+/* Between blocks, which follow each other here. */
+static inline void __threadfence() {}
 template <class T>
 static inline T atomicAdd(T *at, T by) {
     return __atomic_fetch_add(at, by, __ATOMIC_RELAXED);
