@@ -18,7 +18,7 @@ void double__hold_up(const char *name, uint64_t *n, const char *overtaken) {
     (void)name, (void)n, (void)overtaken;
 }
 
-enum { ARRAYS = 64, LAUNCHES = 4, ARGS = 4096 };
+enum { ARRAYS = 64, LAUNCHES = 4, ARGS = 4096, KERNELS = 256 };
 typedef struct {
     char *at, *memory, *before, *doubled;
     size_t bytes;
@@ -101,18 +101,32 @@ static const double_kernel *double_named(const char *name) {
     return NULL;
 }
 
-int launch(const char *name, const void *args, size_t args_bytes, uint64_t blocks, unsigned threads) {
+static const emulated_kernel *launched[KERNELS];
+/* Its place in the list, or the first free one. */
+static const emulated_kernel **launched_place(const emulated_kernel *kernel) {
+    int i = 0;
+    while (launched[i] && launched[i] != kernel)
+        i++;
+    assert_in_range(i, 0, KERNELS - 2);
+    return &launched[i];
+}
+
+void expect_all_launched(const emulated_kernel *list, const char *but) {
+    for (const emulated_kernel *k = list; k->name; k++)
+        if (!*launched_place(k) && !(but && !strncmp(k->name, but, strlen(but))))
+            fail_msg("%s has no case", k->name);
+}
+
+void launch(const char *name, const void *args, size_t args_bytes, uint64_t blocks, unsigned threads) {
     const emulated_kernel *emulated = emulated_named(name);
     const double_kernel *doubled = double_named(name);
-    if (!emulated && !doubled)
-        return 0;
     assert_true(emulated && doubled && n_launches < LAUNCHES && args_bytes <= ARGS);
     assert_int_equal(args_bytes, emulated->args_bytes);
     assert_int_equal(args_bytes, doubled->args_bytes);
     launches[n_launches].emulated = emulated, launches[n_launches].doubled = doubled;
     launches[n_launches].blocks = (unsigned)blocks, launches[n_launches].threads = threads;
     memcpy(launches[n_launches++].args, args, args_bytes);
-    return 1;
+    *launched_place(emulated) = emulated;
 }
 
 static void run_doubles(void) {

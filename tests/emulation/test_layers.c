@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels of the models' layers as a GPU runs them: to the doubles' bits, which other tests compare with the CPU.
- */
+/* The models' kernels but attention in bf16, as a GPU runs them: to the doubles' bits, which other tests compare with
+ * the CPU. */
 #include "against.h"
 
 #include "tools/models/cuda/kernels.h"
@@ -39,7 +39,7 @@ static void norm(uint64_t rows, uint64_t w, int half, int full) {
     compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
 }
 
-static void norm_slopes(uint64_t rows, uint64_t w, int half, int full) {
+static ops_args_norm_slopes slopes_of(uint64_t rows, uint64_t w, int half, int full) {
     ops_args_norm_slopes a = { .rows = rows, .width = w, .half = half, .about_zero = !full };
     a.x = factors(rows * w, half, 1), a.w = factors(w, half, 1), a.dy = factors(rows * w, half, 1);
     a.stats = floats(2 * rows, 1), a.mask = mask_of(rows > 3 ? rows / 2 : 1, w, full ? 0.1f : 0);
@@ -49,6 +49,10 @@ static void norm_slopes(uint64_t rows, uint64_t w, int half, int full) {
         a.masked = array(rows * w * 4), a.normal = array(rows * w * 4);
     }
     a.tile_rows = ops_is_vector(w) ? ops_tile_rows(w, half ? 4 : 8) : 0;
+    return a;
+}
+static void norm_slopes(uint64_t rows, uint64_t w, int half, int full) {
+    ops_args_norm_slopes a = slopes_of(rows, w, half, full);
     if (a.tile_rows)
         OPS(norm_slopes_tile, a, over(rows, a.tile_rows));
     else
@@ -69,7 +73,7 @@ static void test_layers__norms_in_every_width(void **state) {
 
 /* ---- sums over columns ----------------------------------------------------------------------------- */
 /* Jobs of widths `w`: of the first and every other the gain too. */
-static void columns(uint64_t rows, const uint32_t *w, int jobs, int half, int add) {
+static ops_args_columns columns_of(uint64_t rows, const uint32_t *w, int jobs, int half, int add) {
     ops_args_columns a = { .rows = rows, .half = half, .add = add, .n_jobs = jobs };
     for (int i = 0; i < jobs; i++) {
         ops_cuda_columns *j = &a.jobs[i];
@@ -80,8 +84,11 @@ static void columns(uint64_t rows, const uint32_t *w, int jobs, int half, int ad
         a.blocks += (uint32_t)over(w[i], OPS_JOB_COLUMNS), a.n_sums += j->dw ? 2 * w[i] : w[i];
     }
     a.sums = array(over(rows, OPS_JOB_ROWS) * a.n_sums * sizeof(double));
+    return a;
+}
+static void columns(uint64_t rows, const uint32_t *w, int jobs, int half, int add) {
+    ops_args_columns a = columns_of(rows, w, jobs, half, add);
     OPS(columns, a, a.blocks * over(rows, OPS_JOB_ROWS));
-    launch("tess_ops_columns_end", &a, sizeof a, over(a.n_sums, OPS_BLOCK), OPS_BLOCK); /* where it is a kernel */
     compare(WHAT("%d rows, %d jobs, half %d", (int)rows, jobs, half));
 }
 
@@ -92,6 +99,18 @@ static void test_layers__columns_of_several_arrays(void **state) {
         columns(257, (const uint32_t[]){ 64, 8, 100, 7, 200 }, 5, half, 1);
         columns(33, (const uint32_t[]){ 1, 63, 65 }, 3, half, 0);
     }
+}
+
+static void test_layers__columns_beside_a_norm(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, rows, 33, 257) {
+            ops_args_norm_slopes_columns a = { columns_of(rows, (const uint32_t[]){ 64, 24, 7 }, 3, half, half),
+                                               slopes_of(rows, 24, half, half), 0 };
+            a.first = a.columns.blocks * (uint32_t)over(rows, OPS_JOB_ROWS);
+            OPS(norm_slopes_columns, a, a.first + over(rows, a.norm.tile_rows));
+            compare(WHAT("%d rows, half %d", (int)rows, half));
+        }
 }
 
 static void test_layers__column_sums(void **state) {
@@ -161,6 +180,23 @@ static void test_layers__cross_entropy_and_its_sum(void **state) {
         OPS(cross_entropy, a, 2);
         OPS(loss_sum, sum, 1);
         compare(WHAT("%d classes", (int)classes));
+    }
+}
+
+static void test_layers__losses_of_single_elements(void **state) {
+    const uint64_t rows = 19, count = 17, classes = 41;
+    ops_args_cross_entropy_backward c = { .elems = rows * classes, .classes = classes, .count = count, .over = 0.5f };
+    (void)state;
+    c.probabilities = floats(rows * classes, 1), c.labels = numbers(rows, classes), c.dlogits = array(4 * c.elems);
+    OPS(cross_entropy_backward, c, over(c.elems, OPS_BLOCK * OPS_EACH));
+    compare("19 rows, 17 of them counted");
+    EACH(int, squared, 0, 1) {
+        ops_args_sum_loss a = { .x = floats(7, 1), .out = array(sizeof *a.out), .elems = 7, .count = 3 };
+        ops_args_sum_loss_backward b = { .x = a.x, .dx = array(4 * 9), .elems = 7, .all = 9, .scale = 0.25f };
+        a.squared = b.squared = squared;
+        OPS(sum_loss, a, 1);
+        OPS(sum_loss_backward, b, 1);
+        compare(WHAT("squared %d", squared));
     }
 }
 
@@ -234,6 +270,129 @@ static void test_layers__bias_of_a_row_that_is_not_aligned(void **state) {
         EACH(uint64_t, w, 18, 24) bias_of_a_row(w, half);
 }
 
+static void elements(uint64_t n) {
+    const uint64_t blocks = over(n, OPS_BLOCK * OPS_EACH);
+    ops_args_narrow narrow = { .x = floats(n, 9), .y = array(2 * n), .elems = n };
+    ops_args_widen widen = { .x = factors(n, 1, 9), .y = array(4 * n), .elems = n };
+    ops_args_add add = { .x = narrow.x, .y = floats(n, 1), .elems = n };
+    OPS(narrow, narrow, blocks);
+    OPS(widen, widen, blocks);
+    OPS(add, add, blocks);
+    compare(WHAT("%d elements", (int)n));
+    ops_args_relu_backward r = { .y = floats(n, 1), .dy = floats(n, 1), .dx = array(4 * n), .elems = n, .scale = 0.5f };
+    ops_args_bias_relu b = { .b = n > 3 ? floats(3, 1) : NULL, .y = floats(n, 1), .elems = n, .width = 3 };
+    ops_args_dropout d = { .x = floats(3 * n, 1), .samples = 3, .elems = n, .seed = 9, .step = 2, .first_sample = 4 };
+    b.relu = n > 1, d.layer = 6, d.rate = 0.3f;
+    OPS(relu_backward, r, blocks);
+    OPS(bias_relu, b, blocks);
+    OPS(dropout, d, over(3 * over(n, 4), OPS_BLOCK));
+    compare(WHAT("%d elements", (int)n));
+}
+
+static void test_layers__single_elements(void **state) {
+    (void)state;
+    EACH(uint64_t, n, 1, 4, 1021, 2500) elements(n);
+}
+
+static void test_layers__indices(void **state) {
+    const uint64_t n = 5 * 307;
+    ops_args_ids i = { .text = array(5 * 400), .out = array(4 * n), .elems = n, .time = 307, .stride = 400 };
+    ops_args_tokens t = { .tokens = numbers(5 * 400, 50257), .elems = n, .time = 307, .stride = 400 };
+    (void)state;
+    for (int k = 0; k < 5 * 400; k++)
+        ((uint8_t *)(uintptr_t)i.text)[k] = (uint8_t)(k * 89);
+    t.out = array(4 * n);
+    OPS(ids, i, over(n, OPS_BLOCK * OPS_EACH));
+    OPS(tokens, t, over(n, OPS_BLOCK * OPS_EACH));
+    compare("5 samples of 307");
+}
+
+/* ---- images ---------------------------------------------------------------------------------------- */
+static void pools(int batch, int height, int width, int channels) {
+    uint64_t in = (uint64_t)(batch * height * width * channels), across = (uint64_t)(height * width);
+    uint64_t out = (uint64_t)(batch * (height / 2) * (width / 2) * channels);
+    ops_args_maxpool f = { .x = floats(in, 1), .y = array(4 * out), .which = array(out), .batch = batch };
+    ops_args_maxpool_backward b = { .y = f.y, .dy = floats(out, 1), .which = f.which, .dx = array(4 * in) };
+    ops_args_avgpool_backward a = { .dy = floats((uint64_t)(batch * channels), 1), .dx = array(4 * in), .elems = in };
+    f.height = b.height = height, f.width = b.width = width, f.channels = b.channels = channels;
+    b.batch = batch, b.scale = 0.5f, a.places = across, a.channels = (uint64_t)channels;
+    OPS(maxpool, f, over(out, OPS_BLOCK * OPS_EACH));
+    OPS(maxpool_backward, b, over(in, OPS_BLOCK * OPS_EACH));
+    OPS(avgpool_backward, a, over(in, OPS_BLOCK * OPS_EACH));
+    compare(WHAT("%d images of %d by %d, %d channels", batch, height, width, channels));
+}
+
+static void test_layers__pools(void **state) {
+    (void)state;
+    pools(3, 8, 6, 5);
+    pools(2, 7, 5, 33);
+}
+
+static void batchnorm(uint64_t rows, uint64_t channels, int train) {
+    const uint64_t n = rows * channels, sums = over(rows, OPS_CHUNK) * 2 * channels;
+    ops_args_batchnorm_sums s = { .x = floats(n, 2), .sums = array(8 * sums), .rows = rows, .channels = channels };
+    ops_args_batchnorm_stats t = { .sums = train ? s.sums : NULL, .rows = rows, .channels = channels, .update = train };
+    ops_args_batchnorm f = { .x = s.x, .w = floats(channels, 1), .b = floats(channels, 1), .y = array(4 * n) };
+    t.running_mean = floats(channels, 1), t.running_var = floats(channels, 1), t.stats = array(8 * channels);
+    for (uint64_t c = 0; c < channels; c++)
+        t.running_var[c] = fabsf(t.running_var[c]) + 0.1f;
+    f.stats = t.stats, f.elems = n, f.channels = channels, f.relu = train;
+    OPS(batchnorm_sums, s, over(over(rows, OPS_CHUNK) * channels, OPS_BLOCK));
+    OPS(batchnorm_stats, t, over(channels, OPS_BLOCK));
+    OPS(batchnorm, f, over(n, OPS_BLOCK * OPS_EACH));
+    compare(WHAT("%d rows of %d channels", (int)rows, (int)channels));
+}
+
+static void batchnorm_back(uint64_t rows, uint64_t channels, int relu) {
+    const uint64_t n = rows * channels, sums = over(rows, OPS_CHUNK) * 2 * channels;
+    ops_args_batchnorm_slopes s = { .x = floats(n, 2), .y = floats(n, 1), .dy = floats(n, 1), .relu = relu };
+    ops_args_batchnorm_means m = { .dw = relu ? floats(channels, 1) : NULL, .db = floats(channels, 1), .rows = rows };
+    ops_args_batchnorm_backward b = { .x = s.x, .y = s.y, .dy = s.dy, .w = floats(channels, 1), .dx = array(4 * n) };
+    s.sums = array(8 * sums), m.sums = s.sums, m.means = array(8 * channels), b.means = m.means;
+    s.stats = b.stats = floats(2 * channels, 1), s.rows = rows, s.channels = m.channels = b.channels = channels;
+    b.elems = n, b.relu = relu;
+    OPS(batchnorm_slopes, s, over(over(rows, OPS_CHUNK) * channels, OPS_BLOCK));
+    OPS(batchnorm_means, m, over(channels, OPS_BLOCK));
+    OPS(batchnorm_backward, b, over(n, OPS_BLOCK * OPS_EACH));
+    compare(WHAT("%d rows of %d channels", (int)rows, (int)channels));
+}
+
+static void test_layers__batchnorm(void **state) {
+    (void)state;
+    EACH(uint64_t, rows, 9, 513) for (int how = 0; how < 2; how++) {
+        batchnorm(rows, 5, how);
+        batchnorm_back(rows, 5, how);
+    }
+}
+
+static void windows(int32_t kernel, int32_t pad, int half) {
+    ops_args_windows a = { .height = 7, .width = 5, .channels = 3, .kernel = kernel, .pad = pad, .first_place = 4 };
+    a.out_height = 7 + 2 * pad - kernel + 1, a.out_width = 5 + 2 * pad - kernel + 1;
+    a.elems = ((uint64_t)(2 * a.out_height * a.out_width) - a.first_place) * (uint64_t)(kernel * kernel * 3);
+    a.x = floats(2 * 7 * 5 * 3, 1), a.half = half ? array(2 * a.elems) : NULL, a.out = array(4 * a.elems);
+    OPS(windows, a, over(a.elems, OPS_BLOCK * OPS_EACH));
+    compare(WHAT("kernel %d, pad %d, half %d", kernel, pad, half));
+}
+
+static void weights(int32_t turned, int halves) {
+    const uint64_t n = 5 * 7 * 9;
+    ops_args_turn_weights t = { .w = factors(n, halves, 1), .out = array(4 * n), .elems = n, .channels = 5 };
+    ops_args_add_weights a = { .d = floats(n, 1), .dw = floats(n, 1), .elems = n, .channels = 5, .outputs = 7 };
+    t.outputs = 7, t.kernel = a.kernel = 3, t.turned = turned, t.halves = halves, a.out_first = halves;
+    OPS(turn_weights, t, over(n, OPS_BLOCK * OPS_EACH));
+    OPS(add_weights, a, over(n, OPS_BLOCK * OPS_EACH));
+    compare(WHAT("turned %d, halves %d", turned, halves));
+}
+
+static void test_layers__convolutions(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++) {
+        windows(3, 1, half);
+        windows(2, 0, half);
+        EACH(int32_t, turned, OPS_TURN_IN_OUT, OPS_TURN_ROUND, OPS_TURN_OUT_FIRST) weights(turned, half);
+    }
+}
+
 /* ---- attention by products --------------------------------------------------------------------------- */
 static void test_layers__attention_between_products(void **state) {
     const uint64_t heads = 2, rows = 19, time = 31, n = heads * rows * time;
@@ -253,17 +412,30 @@ static void test_layers__attention_between_products(void **state) {
         }
 }
 
+static void test_layers__every_kernel_has_a_case(void **state) {
+    (void)state;
+    expect_all_launched(emulated_models, "tess_ops_attend_"); /* test_attend.c */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layers__norms_in_every_width),
         cmocka_unit_test(test_layers__columns_of_several_arrays),
+        cmocka_unit_test(test_layers__columns_beside_a_norm),
         cmocka_unit_test(test_layers__column_sums),
         cmocka_unit_test(test_layers__losses_of_short_and_long_rows),
         cmocka_unit_test(test_layers__losses_of_rows_with_minus_infinity),
         cmocka_unit_test(test_layers__cross_entropy_and_its_sum),
+        cmocka_unit_test(test_layers__losses_of_single_elements),
         cmocka_unit_test(test_layers__elements_and_both_ends),
         cmocka_unit_test(test_layers__bias_of_a_row_that_is_not_aligned),
+        cmocka_unit_test(test_layers__single_elements),
+        cmocka_unit_test(test_layers__indices),
+        cmocka_unit_test(test_layers__pools),
+        cmocka_unit_test(test_layers__batchnorm),
+        cmocka_unit_test(test_layers__convolutions),
         cmocka_unit_test(test_layers__attention_between_products),
+        cmocka_unit_test(test_layers__every_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,22 +117,23 @@ static tess_step_constants constants(int k) {
     return c;
 }
 /* State that is no root of a negative number. */
-static float *sizes_of(uint64_t n, uint64_t past) {
-    float *x = values(TESS_F32, n, past, 1);
+static void *sizes_of(uint32_t dtype, uint64_t n, uint64_t past) {
+    void *x = array_at(n * bytes_of(dtype), past * bytes_of(dtype));
     for (uint64_t i = 0; i < n; i++)
-        x[i] = fabsf(x[i]);
+        set(x, i, dtype, fabs((double)random_number()));
     return x;
 }
 
-static void steps(const char *name, uint64_t past, int prepared) {
+static void steps(const char *name, uint32_t dtype, uint64_t past, int prepared) {
     enum { ELEMS = 1300, PIECES = 3 };
     static const uint64_t cuts[PIECES + 1] = { 2, 515, 1031, 1299 };
     cuda_steps_args a = { .n_pieces = PIECES };
-    cuda_step_piece piece = { .grad = values(TESS_BF16, ELEMS, past, 1), .master = values(TESS_F32, ELEMS, 0, 1) };
+    cuda_step_piece piece = { .grad_dtype = dtype == TESS_F64 ? TESS_F64 : TESS_BF16, .vector = !past };
     char *sets = array(PIECES * TESS_PREPARED_BYTES);
     float *clip = floats(1, 1);
-    piece.state0 = sizes_of(ELEMS, past), piece.state1 = sizes_of(ELEMS, 0), piece.low = values(TESS_BF16, ELEMS, 0, 1);
-    piece.grad_dtype = TESS_BF16, piece.vector = !past;
+    piece.grad = values(piece.grad_dtype, ELEMS, past, 1), piece.master = values(dtype, ELEMS, 0, 1);
+    piece.state0 = sizes_of(dtype, ELEMS, past), piece.state1 = sizes_of(dtype, ELEMS, 0);
+    piece.low = values(TESS_BF16, ELEMS, 0, 1);
     for (int k = 0; k < PIECES; k++) {
         a.sets[k] = constants(k);
         memcpy(sets + k * TESS_PREPARED_BYTES, &a.sets[k], sizeof a.sets[k]);
@@ -146,12 +147,14 @@ static void steps(const char *name, uint64_t past, int prepared) {
 }
 
 static void test_plugin_kernels__optimizers(void **state) {
-    static const char *const names[] = { "tess_cuda_sgd_f32", "tess_cuda_sgd_momentum_f32", "tess_cuda_adam_f32",
-                                         "tess_cuda_adamw_f32", "tess_cuda_adadelta_f32" };
+    static const char *const names[] = { "sgd", "sgd_momentum", "adam", "adamw", "adadelta" };
+    char name[64];
     (void)state;
-    for (int i = 0; i < 5; i++)
-        for (int how = 0; how < 4; how++)
-            steps(names[i], (uint64_t)how / 2, how % 2);
+    for (int i = 0; i < 10; i++)
+        for (int how = 0; how < 4; how++) {
+            snprintf(name, sizeof name, "tess_cuda_%s_%s", names[i / 2], i % 2 ? "f64" : "f32");
+            steps(name, i % 2 ? TESS_F64 : TESS_F32, (uint64_t)how / 2, how % 2);
+        }
 }
 
 /* ---- norms ----------------------------------------------------------------------------------------- */
@@ -168,6 +171,22 @@ static void test_plugin_kernels__sum_of_squares(void **state) {
     }
     LAUNCH("tess_cuda_square_sum", a, a.n_blocks, CUDA_COLUMNS);
     compare("3 pieces");
+}
+
+static void carry_and_clip(double most) {
+    cuda_carry_args carry = { .items = 1, .limbs = array(TESS__NORM_LIMBS * sizeof(int64_t)) };
+    cuda_clip_args clip = { .items = 1, .limbs = carry.limbs, .out = floats(1, 1), .most = most };
+    memset(carry.limbs, 0, TESS__NORM_LIMBS * sizeof(int64_t));
+    for (int i = 0; i < 6; i++)
+        carry.limbs[i] = (int64_t)1 << (34 + i) | 77 * i;
+    LAUNCH("tess_cuda_carry", carry, 1, THREADS);
+    LAUNCH("tess_cuda_clip", clip, 1, THREADS);
+    compare(WHAT("at most %g", most));
+}
+static void test_plugin_kernels__a_norm_from_its_digits(void **state) {
+    (void)state;
+    carry_and_clip(1);
+    carry_and_clip(1e-9);
 }
 
 /* ---- comm-nccl ------------------------------------------------------------------------------------- */
@@ -191,6 +210,12 @@ static void test_plugin_kernels__contributions_of_ranks(void **state) {
         }
 }
 
+static void test_plugin_kernels__every_kernel_has_a_case(void **state) {
+    (void)state;
+    expect_all_launched(emulated_device, NULL);
+    expect_all_launched(emulated_nccl, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plugin_kernels__casts),
@@ -198,7 +223,9 @@ int main(void) {
         cmocka_unit_test(test_plugin_kernels__sums_of_few_and_many),
         cmocka_unit_test(test_plugin_kernels__optimizers),
         cmocka_unit_test(test_plugin_kernels__sum_of_squares),
+        cmocka_unit_test(test_plugin_kernels__a_norm_from_its_digits),
         cmocka_unit_test(test_plugin_kernels__contributions_of_ranks),
+        cmocka_unit_test(test_plugin_kernels__every_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
