@@ -390,6 +390,43 @@ static void test_wire__post_that_fails_leaves_nothing_running_doubles(void **sta
     }
 }
 
+/* ---- the ranks' store ------------------------------------------------------------------------------ */
+
+static void begin_key(const char *key, unsigned version) {
+    memset(host_shared, 0, sizeof *host_shared);
+    atomic_store(&host_shared->n_keys, 1);
+    atomic_store(&host_shared->keys[0].version, version);
+    strcpy(host_shared->keys[0].key, key);
+}
+
+/* Whatever a comparison with it says: here, that it is the same. */
+static void test_wire__store_takes_no_key_that_another_rank_is_writing_doubles(void **state) {
+    const int value = 7;
+    int got = 0;
+    uint64_t bytes = sizeof got;
+    (void)state;
+    begin_key("key", 1);
+    assert_int_equal(plugin_host.kv_get(NULL, "key", &got, &bytes, 0), TESS_E_TIMEOUT);
+    assert_int_equal(plugin_host.kv_set(NULL, "key", &value, sizeof value), TESS_OK);
+    assert_int_equal(atomic_load(&host_shared->keys[0].version), 1);
+    assert_int_equal(plugin_host.kv_get(NULL, "key", &got, &bytes, 0), TESS_OK);
+    assert_int_equal(got, value);
+}
+
+static void test_wire__store_gives_no_value_that_is_being_written_doubles(void **state) {
+    const int value = 7;
+    int got = 0;
+    uint64_t bytes = sizeof got;
+    (void)state;
+    begin_key("key", 2);
+    assert_int_equal(plugin_host.kv_set(NULL, "key", &value, sizeof value), TESS_OK);
+    assert_int_equal(atomic_load(&host_shared->n_keys), 1);
+    assert_int_equal(plugin_host.kv_get(NULL, "key", &got, &bytes, 0), TESS_OK);
+    assert_int_equal(got, value);
+    atomic_fetch_add(&host_shared->keys[0].version, 1);
+    assert_int_equal(plugin_host.kv_get(NULL, "key", &got, &bytes, 0), TESS_E_TIMEOUT);
+}
+
 int main(void) {
     told = mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (told == MAP_FAILED || !plugin_host_open())
@@ -399,6 +436,8 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wire__store_takes_no_key_that_another_rank_is_writing_doubles),
+        cmocka_unit_test(test_wire__store_gives_no_value_that_is_being_written_doubles),
         cmocka_unit_test(test_wire__sums_of_16_bits_have_the_bits_of_the_tree_doubles),
         cmocka_unit_test(test_wire__deterministic_sums_of_f32_have_the_bits_of_the_tree_doubles),
         cmocka_unit_test(test_wire__next_piece_is_exchanged_while_one_is_summed_doubles),
