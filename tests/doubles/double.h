@@ -175,6 +175,8 @@ void double__translate(void *args, size_t bytes);
 /** What runs is the next of `name`, which `n` counts. When that one is asked for, it waits until NCCL has done
  * something that a stream was given later, which is counted as `overtaken`. */
 void double__hold_up(const char *name, uint64_t *n, const char *overtaken);
+/** The waiting alone: 0 after `seconds`, or soon after gives_up(of) says so. */
+int double__is_overtaken(int seconds, int (*gives_up)(void *), void *of);
 void double__nccl_did(void); /* what runs is of NCCL's, and done */
 
 /* ---- what NCCL's part asks of the driver's ----------------------------------------------------------------------- */

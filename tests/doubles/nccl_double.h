@@ -31,8 +31,8 @@ typedef struct nccl_group {
     struct nccl_group *next;
     struct ncclComm *comm;
     double_stream *stream;
-    uint64_t turn, number; /* number: among all of this process */
-    int begun;             /* its turn has come */
+    uint64_t turn;
+    int begun; /* its turn has come */
     int n;
     nccl_call calls[NCCL_CALLS];
 } nccl_group;

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t ended = PTHREAD_COND_INITIALIZER;
 
 /* ---- the same order on every rank --------------------------------------------------------------- */
 
@@ -64,15 +63,12 @@ static int kind_of(const nccl_group *g) {
 
 /* ---- one line for a communicator, and for those that share its resources ------------------------- */
 
-static uint64_t launched, latest_done; /* by number, of this process */
-
 void nccl__line_up(nccl_group *g) {
     ncclComm *line = g->comm->line;
     pthread_mutex_lock(&line->lock);
     g->turn = line->turns++;
     pthread_mutex_unlock(&line->lock);
     pthread_mutex_lock(&lock);
-    g->number = ++launched;
     uint64_t order = launches_before(g->comm);
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < g->n; i++)
@@ -136,27 +132,15 @@ void nccl__end_turn(const nccl_group *g) {
     pthread_cond_broadcast(&line->changed);
     pthread_mutex_unlock(&line->lock);
     pthread_mutex_lock(&lock);
-    latest_done = g->number > latest_done ? g->number : latest_done;
     under_way[kind_of(g)] -= g->begun;
-    pthread_cond_broadcast(&ended);
     pthread_mutex_unlock(&lock);
     double__nccl_did();
 }
 
 /* ---- a reduction that is overtaken, and a process that ends in the middle -------------------------- */
 
-static int is_overtaken(const nccl_group *g, int seconds) { /* with the lock */
-    enum { A_SECOND = 1000000000, SLICE = 50000000 };
-    for (int64_t waited = 0; latest_done < g->number; waited += SLICE) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += (until.tv_nsec + SLICE) / A_SECOND;
-        until.tv_nsec = (until.tv_nsec + SLICE) % A_SECOND;
-        if (waited / A_SECOND >= seconds || nccl__is_aborted(g->comm))
-            return 0;
-        pthread_cond_timedwait(&ended, &lock, &until);
-    }
-    return 1;
+static int was_aborted(void *comm) {
+    return nccl__is_aborted(comm);
 }
 
 /* Where a file says whether it still is to happen, the process that takes a dead rank's place goes on. */
@@ -182,8 +166,10 @@ void nccl__hold_up(nccl_group *g) {
     pthread_mutex_lock(&lock);
     uint64_t number = ++begun[kind];
     under_way[kind] += g->begun = 1;
+    pthread_mutex_unlock(&lock);
     int seconds = double__asked("OVERTAKE", kinds[kind], number);
-    int overtaken = seconds > 0 && is_overtaken(g, seconds);
+    int overtaken = seconds > 0 && double__is_overtaken(seconds, was_aborted, g->comm);
+    pthread_mutex_lock(&lock);
     int signal = double__asked("END", kinds[kind], number);
     if (signal > 0 && may_end_now())
         end_process(g, number, signal, overtaken);
