@@ -113,10 +113,12 @@ static tess_status create_group(tess__comms *c, int which, int32_t color, int32_
     return split_world(c, which, color, key, nranks, name);
 }
 
-/* Reductions go beside gathers. */
+/* Reductions go beside gathers, unless the GPU turned out to have no room for that. */
 static tess_status create_sums(tess__comms *c, const tess__setup *u) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
     c->list[TESS__SHARD_SUMS] = c->list[TESS__SHARD];
-    if (!tess__sums_apart(u))
+    if (!tess__sums_apart(u) || c->ops->query(c->plugin->ctx, c->list[TESS__WORLD], &caps) != TESS_OK ||
+        !(caps.caps & TESS_COMM_APART))
         return TESS_OK;
     return split_world(c, TESS__SHARD_SUMS, c->replica_rank, c->shard_rank, c->shard_ranks, "sums");
 }
