@@ -109,6 +109,9 @@ void tess__kv_server_stop(tess__kv_server *);
 /** The launcher saw rank end (waitpid): the exact cause ("killed by signal 9") for the news. orderly: its exit code
  * was 0, which is no news when it had said goodbye. */
 void tess__kv_server_rank_ended(tess__kv_server *, int32_t rank, int orderly, const char *why);
+/** Returns when the server has read all that came before this call, also from ranks that have ended since: what it then
+ * says below of an ended rank stays so. Over a Unix socket. */
+void tess__kv_server_catch_up(tess__kv_server *);
 /** 1 when that rank has ever joined. */
 int32_t tess__kv_server_joined(tess__kv_server *, int32_t rank);
 /** 1 when that rank's heartbeat has stopped, though its connection has not ended. */

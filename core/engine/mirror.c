@@ -155,6 +155,18 @@ static tess_status send_copies(tess *t, int slot) {
     return TESS_OK;
 }
 
+/* The first images of this group. The launcher hears of them when each rank has its own, and knows that a lost rank is
+ * no end: one that took the loss for its end would end them all. */
+static tess_status announce(tess *t) {
+    char mine = 0, *all = calloc((size_t)t->comms.world.nranks, 1);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
+    t->mirror.ready = 1;
+    tess_status s = tess__comms_exchange(&t->comms, "the first images", &mine, 1, all);
+    free(all);
+    return !s && t->comms.world.rank == 0 ? tess__fewer_announce(t) : s;
+}
+
 tess_status tess__mirror_take(tess *t) {
     tess__mirror *m = &t->mirror;
     int64_t step = (int64_t)t->step.steps_done;
@@ -166,10 +178,9 @@ tess_status tess__mirror_take(tess *t) {
     TRY(send_copies(t, slot));
     m->copy[slot] = step;
     m->slot = !slot;
-    if (m->taken < 0 && t->comms.world.rank == 0)
-        TRY(tess__fewer_announce(t));
+    if (m->taken < 0)
+        TRY(announce(t));
     m->taken = step;
-    m->ready = 1;
     return TESS_OK;
 }
 
@@ -275,6 +286,12 @@ static tess_status give_back(tess *t, const tess__holding *all, int64_t step) {
     return TESS_OK;
 }
 
+tess_status tess__image_gone(tess *t, int32_t rank) {
+    t->mirror.gone = 1;
+    return tess__fail(TESS_E_PEER, "no image is left of rank %d's shard: it was lost with the rank that kept its copy",
+                      rank);
+}
+
 tess_status tess__mirror_restore(tess *t, int64_t *step) {
     tess__mirror *m = &t->mirror;
     int32_t torn = -1;
@@ -285,8 +302,7 @@ tess_status tess__mirror_restore(tess *t, int64_t *step) {
     tess_status s = tess__comms_exchange(&t->comms, "tess_recover", &mine, sizeof mine, all);
     *step = s ? -1 : tess__image_newest(&t->plan.setup, all, &torn);
     if (!s && *step < 0)
-        s = tess__fail(TESS_E_PEER, "no image is left of rank %d's shard: it was lost with the rank that kept its copy",
-                       torn);
+        s = tess__image_gone(t, torn);
     if (!s)
         s = give_back(t, all, *step);
     free(all);

@@ -20,6 +20,9 @@ int32_t tess__image_giver(const tess__setup *, const tess__holding *all, int32_t
 /** The newest step that every rank can get its image of; -1: none, and `torn` names a rank that cannot. */
 int64_t tess__image_newest(const tess__setup *, const tess__holding *all, int32_t *torn);
 
+/** The end: TESS_E_PEER, which all ranks find alike. `rank`: whose shard it is. */
+tess_status tess__image_gone(tess *, int32_t rank);
+
 /** Where an image of this rank lies, or of the rank that it keeps copies for; and in which kind of memory. */
 char *tess__image_at(const tess *, int of_other, int slot);
 uint32_t tess__image_mem(const tess *);

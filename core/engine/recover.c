@@ -117,7 +117,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
 
 /* That no image is left all ranks find alike, and nobody has to be told. */
 static tess_status fail_recovery(tess *t, tess_status s) {
-    if (!s || !t->comms.control || tess__control_aborting(t->comms.control) || s != TESS_E_PEER)
+    if (!s || !t->mirror.gone)
         return s ? tess__engine_fail(t, s) : TESS_OK;
     t->error = s;
     snprintf(t->message, sizeof t->message, "%s", tess_last_error());

@@ -79,8 +79,7 @@ static tess_status pack_images(tess *t) {
     tess_status s = c->now && c->holding ? gather_holdings(t, then, c->now, c->holding)
                                          : tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", then);
     if (!s && (c->step = tess__image_newest(&t->plan.setup, c->holding, &torn)) < 0)
-        s = tess__fail(TESS_E_PEER, "no image is left of rank %d's shard: it was lost with the rank that kept its copy",
-                       torn);
+        s = tess__image_gone(t, torn);
     if (!s)
         s = take_images(t, c);
     if (s) {
@@ -97,10 +96,7 @@ static tess_status pack_again(tess *t) {
     tess__carry *c = t->mirror.carry;
     int32_t torn = -1;
     TRY(gather_holdings(t, c->plan.setup.nranks, c->now, c->holding));
-    if (tess__image_newest(&c->plan.setup, c->holding, &torn) != c->step)
-        return tess__fail(TESS_E_PEER,
-                          "no image is left of rank %d's shard: it was lost with the rank that kept its copy", torn);
-    return TESS_OK;
+    return tess__image_newest(&c->plan.setup, c->holding, &torn) == c->step ? TESS_OK : tess__image_gone(t, torn);
 }
 
 /* ---- the new plan -------------------------------------------------------------------------------------- */
@@ -149,7 +145,8 @@ static tess_status replan_group(tess *t, const tess__plan *of) {
 static void say_accum(tess *t) {
     t->settings.accum_text[0] = 0;
     if (t->plan.setup.accum > 1)
-        snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%d ranks go on)", t->plan.setup.nranks);
+        snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%d rank%s on)", t->plan.setup.nranks,
+                 t->plan.setup.nranks == 1 ? " goes" : "s go");
 }
 
 static tess_status build_group(tess *t) {
@@ -309,7 +306,8 @@ tess_status tess__smaller_finish(tess *t) {
     tess__fewer_end(t);
     t->mirror.rank = t->comms.world.rank;
     if (t->comms.world.rank == 0)
-        tess__log(TESS_LOG_INFO, "%d rank%s go on, each with %d microbatch%s per step", t->plan.setup.nranks,
-                  t->plan.setup.nranks == 1 ? "" : "s", t->plan.setup.accum, t->plan.setup.accum == 1 ? "" : "es");
+        tess__log(TESS_LOG_INFO, "%d rank%s on, each with %d microbatch%s per step", t->plan.setup.nranks,
+                  t->plan.setup.nranks == 1 ? " goes" : "s go", t->plan.setup.accum,
+                  t->plan.setup.accum == 1 ? "" : "es");
     return TESS_OK;
 }

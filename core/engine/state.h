@@ -66,6 +66,7 @@ typedef struct {               /* recovery in memory */
     int slot;                  /* that the next ones go to */
     int64_t taken;             /* step of the newest; -1: none in this group of ranks */
     int ready;                 /* the first ones are whole: from now on a lost rank is TESS_E_LOST */
+    int gone;                  /* no image is left: the end, whoever else is lost */
     int joins;                 /* this process takes a lost rank's place, and has not come to tess_recover */
     int32_t rank;              /* this rank's number in the group that the images are of */
     struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */

@@ -30,6 +30,15 @@ for comm in $comms; do
   dies $comm 3 "1:6:backward 1:0:open" 1            # the one that takes its place dies before it has come
   dies $comm 3 "2:6:backward 2:0:recover" 2         # and when it has
   dies $comm 3 "0:13:end" 1
+  # The one that takes its place says hello, and dies before the launcher's server has read it.
+  LD_PRELOAD="$BUILD/tests/support/slow_server.so" dies $comm 3 "2:6:backward 2:0:hello" 2
+  # The same of one that was left. And: rank 0 dies as soon as it has told of the first images, and rank 1 is late with its own.
+  expect 0 env TESSERA_COMM=$comm "$TESSERA" run -n 4 --no-prefix --bind none -- "$program"
+  want=$(sed -E 's/digest=([0-9a-f]+) recoveries=0 planned=equal/\1/' out)
+  LD_PRELOAD="$BUILD/tests/support/slow_server.so" dies $comm 4 "2:6:backward 1:0:hello" 2
+  RECOVER_SLOW=1 dies $comm 4 "0:1:announced" 1
+  # One dies in the recovery, and its connections end before the launcher can say so: that is no lack of an image.
+  dies $comm 4 "2:6:backward 1:0:image" 2
 done
 rm -rf marks && mkdir marks
 expect 5 env RECOVER_MARKS=marks RECOVER_KILLS="1:1:before" "$TESSERA" run -n 2 --no-prefix --bind none -- "$program"

@@ -3,6 +3,7 @@
  * once (RECOVER_MARKS is a folder for marks of those that were): at the STEP-th step, in a phase named below, or with
  * STEP 0 in a process that takes a lost rank's place or that recovers from the loss of another. Prints
  * "digest=… recoveries=… planned=…" on rank 0. */
+#include "core/control/wire.h"
 #include "core/engine/mirror.h"
 #include "toy.h"
 
@@ -99,6 +100,35 @@ DIES_AROUND(tess__smaller_restore, "restore", (tess * t, int64_t *step), (t, ste
 DIES_AROUND(tess__image_send, "send", (tess * t, const tess__image_sending *x), (t, x))
 DIES_AROUND(tess__mirror_take, "image", (tess * t), (t))
 DIES_AROUND(tess__smaller_finish, "finish", (tess * t), (t))
+
+/* Whoever has said hello and dies before the launcher's server has read it (tests/support/slow_server). */
+int __real_tess__outbox_flush(tess__outbox *box, tess__link *link);
+int __wrap_tess__outbox_flush(tess__outbox *box, tess__link *link);
+int __wrap_tess__outbox_flush(tess__outbox *box, tess__link *link) {
+    int sent = __real_tess__outbox_flush(box, link);
+    if (gettid() == getpid()) /* not the thread that beats */
+        maybe_die("hello");
+    return sent;
+}
+
+/* RECOVER_SLOW=RANK: the first images take that rank a while longer than the others. */
+tess_status __real_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t n);
+tess_status __wrap_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t n);
+tess_status __wrap_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t n) {
+    const char *slow = getenv("RECOVER_SLOW");
+    if (slow && atoi(slow) == own_rank && at_step == 1)
+        usleep(100000);
+    return __real_tess__copy_now(t, to, to_mem, from, from_mem, n);
+}
+
+/* Rank 0 has told the launcher of the first images. */
+tess_status __real_tess__fewer_announce(tess *t);
+tess_status __wrap_tess__fewer_announce(tess *t);
+tess_status __wrap_tess__fewer_announce(tess *t) {
+    tess_status s = __real_tess__fewer_announce(t);
+    maybe_die("announced");
+    return s;
+}
 
 static tess_status go_on(tess *t, tess_recovery *got, int lost) {
     recovers = lost;

@@ -33,8 +33,10 @@ static int broke_off(const launch *l, int32_t r) {
 /* Whether the others can go on at all. */
 static int may_go_on(launch *l, int32_t r) {
     launch_recovery *a = &l->recovery;
-    if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l) ||
-        (!l->ranks[r].signal && !broke_off(l, r)))
+    if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l))
+        return 0;
+    tess__kv_server_catch_up(l->server); /* its last words count */
+    if (!l->ranks[r].signal && !broke_off(l, r))
         return 0;
     if (tess__kv_server_fits(l->server, &a->fits)) {
         a->attempts = 0;
@@ -185,12 +187,12 @@ static int go_on_with_fewer(launch *l, int32_t r, const char *why) {
     say_how(l, r, how, sizeof how);
     if (n) {
         tess__kv_server_rank_ended(l->server, l->options->first_rank + r, 0, why);
-        tess__log(TESS_LOG_WARNING, "rank %d %s, and nobody takes its place: %d of %d ranks go on (recovery %d)",
-                  (int)r, how, (int)n, (int)a->n_members, (int)a->generation + 1);
+        tess__log(TESS_LOG_WARNING, "rank %d %s, and nobody takes its place: %d of %d ranks %s on (recovery %d)",
+                  (int)r, how, (int)n, (int)a->n_members, n == 1 ? "goes" : "go", (int)a->generation + 1);
         n = form(l, n, stays);
     } else if (stays)
-        tess__log(TESS_LOG_ERROR, "rank %d %s, and no smaller group of %d ranks or more can go on", (int)r, how,
-                  (int)l->options->least);
+        tess__log(TESS_LOG_ERROR, "rank %d %s, and no smaller group of %d rank%s or more can go on", (int)r, how,
+                  (int)l->options->least, l->options->least == 1 ? "" : "s");
     free(stays);
     return n != 0;
 }

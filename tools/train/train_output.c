@@ -185,8 +185,8 @@ void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
 void train_output_recovery(train_run *r, const tess_recovery *got) {
     if (r->rank != 0)
         return;
-    tool_progress_say(&r->progress, "a rank was lost: %d rank%s go on after step %" PRIu64 " (%.2f s)", r->ranks,
-                      r->ranks == 1 ? "" : "s", got->step, got->seconds);
+    tool_progress_say(&r->progress, "a rank was lost: %d rank%s on after step %" PRIu64 " (%.2f s)", r->ranks,
+                      r->ranks == 1 ? " goes" : "s go", got->step, got->seconds);
     json_out *j = train_output_begin(r, "recovery");
     if (!j)
         return;

@@ -408,6 +408,26 @@ static void test_kv_server__socket_of_a_dead_server_is_replaced_of_a_live_one_no
     assert_int_equal(access(place(), F_OK), -1);
 }
 
+/* The launcher decides on `joined` when a rank has ended. More than the server accepts in one turn. */
+static void test_kv_server__hello_of_a_rank_that_has_ended_is_read_first(void **state) {
+    (void)state;
+    enum { MANY = 100 };
+    for (int turn = 0; turn < 20; turn++) {
+        tess__kv_server *server = start_here(MANY);
+        int fds[MANY];
+        for (int r = 0; r < MANY - 1; r++) {
+            fds[r] = connect_here();
+            say_hello(fds[r], r, "100", "");
+        }
+        for (int r = 0; r < MANY - 1; r++)
+            close(fds[r]);
+        tess__kv_server_catch_up(server);
+        for (int r = 0; r < MANY; r++)
+            assert_int_equal(tess__kv_server_joined(server, r), r < MANY - 1);
+        tess__kv_server_stop(server);
+    }
+}
+
 static void test_kv_server__crowds_of_strangers_without_the_secret_get_nothing(void **state) {
     (void)state;
     const tess__kv_terms terms = { .secret = "a secret that is long enough" };
@@ -493,6 +513,7 @@ int main(void) {
         cmocka_unit_test(test_kv_server__port_can_be_used_again_at_once),
         cmocka_unit_test(test_kv_server__socket_of_a_dead_server_is_replaced_of_a_live_one_not),
         cmocka_unit_test(test_kv_server__neither_secret_nor_frames_travel_in_clear),
+        cmocka_unit_test(test_kv_server__hello_of_a_rank_that_has_ended_is_read_first),
         cmocka_unit_test(test_kv_server__crowds_of_strangers_without_the_secret_get_nothing),
         cmocka_unit_test(test_kv_server__nothing_is_left_open),
         cmocka_unit_test(test_kv_server__store_is_bounded),
