@@ -63,6 +63,7 @@ const tess__option tess__option_table[] = {
     { "resume", TEXT, NULL, NULL, "directory of checkpoints, or one of them, to go on from" },
     { "restarts", INT, "0", NULL, "how often to start again from a checkpoint when ranks are lost" },
     { "restart", INT, NULL, NULL, "how many restarts there have been; set by tessera run --restarts" },
+    { "restart-ranks", INT, NULL, NULL, "ranks before the first restart; set by tessera run --restarts" },
     { "restart-file", TEXT, NULL, NULL, "file that outlives a restart; set by tessera run --restarts" },
     { "mirror", INT, "0", NULL, "steps between images in memory, to replace lost ranks from" },
     { "generation", INT, NULL, NULL, "how often ranks have been replaced; set by tessera run" },

@@ -45,6 +45,16 @@ echo "train -n 4 --restarts: $killed kills, $(field again.json steps_repeated) s
 killed=$(survives 2 "$TESSERA" run --restarts 9 --ranks 2:4 -- "$TESSERA" train $gpt --accum 2 --save run --save-every 3 --json=again.json)
 [ "$(digest whole.json)" = "$(digest again.json)" ] || fail "digest after $killed kills and fewer ranks"
 echo "run --ranks 2:4: $killed kills, ended with $(field again.json ranks) ranks"
+# Before the first checkpoint too a step keeps its microbatches: three ranks do not divide 8, two do.
+has_step() { grep -q '"event":"step"' "$1" 2>/dev/null; }
+expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --steps 300 --json=longer.json
+rm -rf run again.json
+"$TESSERA" run --restarts 9 --ranks 2:4 -- "$TESSERA" train $gpt --accum 2 --steps 300 --save run --save-every 1000 --json=again.json >out 2>err & pid=$!
+within 60 has_step again.json && kill_one 1 0 || fail "no step: $(cat err)"
+ends $pid 100
+[ $code = 0 ] && [ "$(digest longer.json)" = "$(digest again.json)" ] || fail "before the first checkpoint: exit code $code, another digest"
+[ "$(field again.json restarts)" = 1 ] && [ "$(field again.json ranks)" = 2 ] || fail "before the first checkpoint: $(cat err)"
+grep -q "a restart keeps the 8 microbatches of a step, which 3 ranks do not divide into aligned subtrees: it takes 4 ranks, or" err || fail "$(cat err)"
 [ "$(find run -name '*.tmp' | wc -l)" = 0 ] || fail "left: $(find run)"
 nothing_left 3
 
@@ -59,11 +69,10 @@ expect 3 "$TESSERA" run --restarts 2 -n 1 -- sh -c 'exit 3'
 
 # TERM and Ctrl-C: a checkpoint after the step, and 128 plus the signal's number.
 set -m # with signals as in a terminal: else the shell has Ctrl-C ignored in what runs in the background
-has_step() { grep -q '"event":"step"' steps.json 2>/dev/null; }
 for signal in TERM:143 INT:130; do
   rm -rf run steps.json
   "$TESSERA" train $gpt -n 2 --steps 100000 --save run --json=steps.json >out 2>err & pid=$!
-  within 100 has_step || fail "no step: $(cat err)"
+  within 100 has_step steps.json || fail "no step: $(cat err)"
   kill -${signal%:*} $pid
   ends $pid 60
   [ $code = ${signal#*:} ] && [ "$(ls run | wc -l)" = 1 ] || fail "${signal%:*}: exit code $code, $(ls run) $(cat err)"

@@ -24,6 +24,7 @@ typedef struct {
     int32_t replacements;       /* ranks that are replaced at most; beyond that the group gets smaller, or ends */
     int32_t *lost;              /* out: how many ranks were killed, not by us; may be null */
     int32_t restarts;           /* TESSERA_RESTART: how often the run was started again; 0: not set */
+    int32_t restart_ranks;      /* TESSERA_RESTART_RANKS: how many there were at first; with `restarts` */
     const char *restart_file;   /* TESSERA_RESTART_FILE; null: not set */
     const launch_agent *agents; /* null: start ranks; else start these, one for each host */
     const char *secret;         /* for the agents: the first line of their standard input */

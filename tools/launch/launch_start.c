@@ -19,7 +19,7 @@ extern char **environ;
 
 /* ---- environment -------------------------------------------------------------------------------- */
 
-enum { N_OURS = 16, N_LEFT_OUT = 3, OURS_MAX = 320 };
+enum { N_OURS = 17, N_LEFT_OUT = 3, OURS_MAX = 320 };
 typedef struct { /* a rank's environment: ours, then what we have ourselves */
     char ours[N_OURS][OURS_MAX];
     const char *left_out[N_LEFT_OUT];
@@ -108,8 +108,10 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
         add_int(e, "OMP_NUM_THREADS", p->cores_each);
     if (l->options->restart_file)
         add(e, "TESSERA_RESTART_FILE", l->options->restart_file);
-    if (l->options->restarts)
+    if (l->options->restarts) {
         add_int(e, "TESSERA_RESTART", l->options->restarts);
+        add_int(e, "TESSERA_RESTART_RANKS", l->options->restart_ranks);
+    }
     if (l->recovery.generation)
         add_int(e, "TESSERA_GENERATION", l->recovery.generation);
     if (l->options->least && l->options->least < l->options->ranks)

@@ -37,6 +37,7 @@ static int start(const restarting *r, int32_t *lost) {
     launch_options o = *r->launch;
     o.restart_file = r->file;
     o.restarts = r->done;
+    o.restart_ranks = r->launch->ranks;
     o.ranks = r->ranks;
     o.least = r->options->least;
     o.replacements = r->options->replacements;

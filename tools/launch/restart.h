@@ -14,7 +14,8 @@ typedef struct {
 
 /** Like launch_start_ranks, and starts again, after a pause that grows, when a rank was lost: with the ranks that are
  * left, down to `least`, else with as many as before. A program that refuses a number of ranks (exit code 3) gets the
- * next smaller, at last `most` again. Each start but the first has TESSERA_RESTART, how many there have been, and all
+ * next smaller, at last `most` again. Each start but the first has TESSERA_RESTART, how many there have been, and
+ * TESSERA_RESTART_RANKS, how many ranks the first had; all
  * have TESSERA_RESTART_FILE, a place for what the program wants to know of its last life. A number of 8 bytes at its
  * beginning that has grown beyond all before is progress: the pause is short again. */
 int restart_launch(const launch_options *, const restart_options *);

@@ -175,6 +175,7 @@ int train_joins(const train_run *);     /* this process takes a lost rank's plac
 tess_status train_recover(train_run *); /* [C] goes back to an image when a rank was lost; else nothing */
 
 /* ---- train_restart.c ----------------------------------------------------------------------------- */
+int32_t train_first_ranks(int32_t ranks);           /* of its first life; `ranks` when this is it */
 int64_t train_restarts(void);                       /* of this run so far */
 tess_status train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
 void train_lives_open(train_run *);                 /* once it is known where the run goes on */

@@ -86,24 +86,43 @@ static tess_status set_number(const char *key, int64_t value) {
     return tool_settings_set(key, text);
 }
 
-tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
+/* Of the ranks that a run had at first; `was`: of those that saved what it goes on from. */
+static uint64_t microbatches_of(const train_settings *s, uint64_t first, uint64_t *was) {
     tess__manifest m;
+    uint64_t all = first * (uint64_t)s->accum;
+    int own = train_restarts() && s->resume == s->save; /* what an earlier life of this run has saved */
+    *was = first;
     if (!train_resumes_checkpoint(s) || !peek(s->resume, &m))
-        return TESS_OK; /* loading says what is wrong */
-    uint64_t all = m.microbatches, was = m.ranks, w = (uint64_t)ranks;
+        return all; /* loading says what is wrong */
+    if (own || m.ranks != first)
+        all = m.microbatches;
+    *was = m.ranks;
     tess__manifest_free(&m);
-    if (was == w || all == w * (uint64_t)s->accum)
-        return TESS_OK;
-    uint64_t accum = 0;
-    int sync_each = (int)s->sync_each;
-    if (!tess__divide_microbatches(all, w, s->deterministic != 0, &sync_each, &accum)) {
-        if (!s->deterministic)
-            return TESS_OK;
+    return all;
+}
+
+static tess_status fail_to_divide(const train_settings *s, uint64_t all, int32_t ranks, uint64_t was) {
+    const char *subtrees = s->deterministic ? " into aligned subtrees" : "";
+    const char *how = s->deterministic ? "another divisor with a power of two" : "another divisor";
+    if (train_restarts())
         return tess_fail(TESS_E_INVALID,
-                         "--resume %s: its steps have %" PRIu64 " microbatches, which %d ranks do not divide into "
-                         "aligned subtrees: take %" PRIu64 " ranks, or another divisor with a power of two",
-                         s->resume, all, (int)ranks, was);
-    }
+                         "a restart keeps the %" PRIu64 " microbatches of a step, which %d ranks do not divide%s: "
+                         "it takes %d ranks, or %s",
+                         all, (int)ranks, subtrees, (int)train_first_ranks(ranks), how);
+    return tess_fail(TESS_E_INVALID,
+                     "--resume %s: its steps have %" PRIu64 " microbatches, which %d ranks do not divide%s: "
+                     "take %" PRIu64 " ranks, or %s",
+                     s->resume, all, (int)ranks, subtrees, was, how);
+}
+
+tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
+    uint64_t was, w = (uint64_t)ranks, accum = 0;
+    uint64_t all = microbatches_of(s, (uint64_t)train_first_ranks(ranks), &was);
+    if (all == w * (uint64_t)s->accum)
+        return TESS_OK;
+    int sync_each = (int)s->sync_each;
+    if (!tess__divide_microbatches(all, w, s->deterministic != 0, &sync_each, &accum))
+        return s->deterministic || train_restarts() ? fail_to_divide(s, all, ranks, was) : TESS_OK;
     tess__log(TESS_LOG_INFO, "accum is %" PRIu64 ": a step keeps its %" PRIu64 " microbatches on %d rank%s", accum, all,
               (int)ranks, ranks == 1 ? "" : "s");
     s->accum = (int64_t)accum;

@@ -37,6 +37,11 @@ int64_t train_restarts(void) {
     return n;
 }
 
+int32_t train_first_ranks(int32_t ranks) {
+    int64_t n = ranks;
+    return train_restarts() && tess__option_int("restart-ranks", 1, 1 << 20, &n) == TESS_OK ? (int32_t)n : ranks;
+}
+
 tess_status train_restart_resume(train_settings *s) {
     uint64_t *steps = NULL, n = 0;
     int64_t restarts;
