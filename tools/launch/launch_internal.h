@@ -51,9 +51,9 @@ typedef struct {
 } launch_rank;
 
 enum { LAUNCH_OLD_SERVERS = 4, LAUNCH_MOST_ATTEMPTS = 8, LAUNCH_RECOVERIES_PER_HOUR = 60 };
-typedef struct {                              /* lost ranks that were replaced, while the others wait in tess_recover */
-    int32_t generation;                       /* how often so far */
-    int32_t attempts;                         /* in a row, without an image that is whole in between */
+typedef struct {        /* lost ranks that were replaced, while the others wait in tess_recover */
+    int32_t generation; /* how often so far */
+    int32_t attempts; /* in a row, without an image that is whole in between; a loss ends those that recover as well */
     tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* in which ranks may still hear who was lost */
     int64_t recent_ns[LAUNCH_RECOVERIES_PER_HOUR];
     int32_t replaced;   /* ranks so far */

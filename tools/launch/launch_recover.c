@@ -41,7 +41,7 @@ static int may_go_on(launch *l, int32_t r) {
     if (tess__kv_server_fits(l->server, &a->fits)) {
         a->attempts = 0;
         a->whole = a->generation;
-    } else if (!a->generation || a->attempts == LAUNCH_MOST_ATTEMPTS)
+    } else if (!a->generation || a->attempts == LAUNCH_MOST_ATTEMPTS * l->options->ranks)
         return 0;
     int64_t *slot = &a->recent_ns[a->generation % LAUNCH_RECOVERIES_PER_HOUR], now_ns = tess__now_ns();
     if (a->generation >= LAUNCH_RECOVERIES_PER_HOUR && now_ns - *slot < HOUR_NS) {
