@@ -39,6 +39,9 @@ for comm in $comms; do
   RECOVER_SLOW=1 dies $comm 4 "0:1:announced" 1
   # One dies in the recovery, and its connections end before the launcher can say so: that is no lack of an image.
   dies $comm 4 "2:6:backward 1:0:image" 2
+  # The images of before stay until those that are being made are whole: in a step, and in a recovery that had one only.
+  dies $comm 4 "1:5:copying" 1
+  dies $comm 4 "2:1:backward 1:0:image" 2
   dies $comm 4 "2:6:backward$(printf ' 2:0:open%.0s' 1 2 3 4 5 6 7 8 9)" 1 # many in a row
 done
 rm -rf marks && mkdir marks

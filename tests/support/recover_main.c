@@ -111,13 +111,14 @@ int __wrap_tess__outbox_flush(tess__outbox *box, tess__link *link) {
     return sent;
 }
 
-/* RECOVER_SLOW=RANK: the first images take that rank a while longer than the others. */
+/* In the middle of an image. RECOVER_SLOW=RANK: the first ones take that rank a while longer than the others. */
 tess_status __real_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t n);
 tess_status __wrap_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t n);
 tess_status __wrap_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t n) {
     const char *slow = getenv("RECOVER_SLOW");
     if (slow && atoi(slow) == own_rank && at_step == 1)
         usleep(100000);
+    maybe_die("copying");
     return __real_tess__copy_now(t, to, to_mem, from, from_mem, n);
 }
 

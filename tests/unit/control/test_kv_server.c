@@ -167,6 +167,25 @@ static void test_kv_server__another_job_gets_one_answer_and_no_seat(void **state
     close_world(&w);
 }
 
+static void test_kv_server__job_is_compared_to_its_last_letter(void **state) {
+    (void)state;
+    static const char *const jobs[] = { "job7.2", "job7.200", "job7.2\n", "", "job7.20" };
+    const tess__kv_terms terms = { .job = "job7.20" };
+    tess__kv_server *server = NULL;
+    int32_t port = 0;
+    assert_int_equal(tess__kv_server_start(place(), &port, 1, &terms, &server), TESS_OK);
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        tess__inbox box = { 0 };
+        tess__message got;
+        int fd = connect_here();
+        say_hello(fd, 0, "1", jobs[i]);
+        expect_message(fd, &box, strcmp(jobs[i], terms.job) == 0 ? TESS__WIRE_WELCOME : TESS__WIRE_REFUSED, &got);
+        tess__inbox_clear(&box);
+        close(fd);
+    }
+    tess__kv_server_stop(server);
+}
+
 /* Sends a header that announces so much, and then that much or until hung up on. */
 static int survives_announcing(uint32_t key_bytes, uint32_t value_bytes, int hello) {
     int fd = connect_here();
@@ -504,6 +523,7 @@ int main(void) {
         cmocka_unit_test(test_kv_server__garbage_is_hung_up_on),
         cmocka_unit_test(test_kv_server__messages_before_hello_are_hung_up_on),
         cmocka_unit_test(test_kv_server__another_job_gets_one_answer_and_no_seat),
+        cmocka_unit_test(test_kv_server__job_is_compared_to_its_last_letter),
         cmocka_unit_test(test_kv_server__oversized_messages_are_hung_up_on),
         cmocka_unit_test(test_kv_server__a_rank_that_breaks_the_protocol_is_lost_not_followed),
         cmocka_unit_test(test_kv_server__crowds_of_silent_strangers_keep_nobody_out),
