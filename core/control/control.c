@@ -306,9 +306,11 @@ static tess_status await_ready(tess__control *control) {
 }
 
 /* `tessera run` has ranks terminated when it dies itself, for programs that know nothing of it. We do, by the end of
- * the connection, and can still say so and return an error. */
-static void outlive_launcher(void) {
+ * the connection, and can still say so and return an error. And it hands lines on as they come, which a pipe would hold
+ * back until there are many. */
+static void meet_launcher(void) {
     int signal = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     if (prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == SIGTERM)
         prctl(PR_SET_PDEATHSIG, 0);
 }
@@ -324,7 +326,7 @@ tess_status tess__control_open(const tess__world *world, tess__control **out) {
         return TESS_OK;
     }
     if (world->launched)
-        outlive_launcher();
+        meet_launcher();
     tess_status status = tess__seconds_option("heartbeat", 5, 86400, &control->heartbeat_ns);
     if (status == TESS_OK)
         status = tess__seconds_option("rendezvous-timeout", 60, 86400, &control->rendezvous_ns);

@@ -4,8 +4,8 @@
  *     rank_probe [VICTIM ACTION]
  *
  * Joins; writes its number of a process to pid.RANK and, when it ends, its exit code to code.RANK, in the working
- * directory. Rank VICTIM then does ACTION: kill, stop, return:CODE, goodbye, report. All others wait until a rank is
- * lost and print the first cause, or until every rank has said goodbye. */
+ * directory, and RANK_PROBE_SAYS to standard output. Rank VICTIM then does ACTION: kill, stop, return:CODE, goodbye,
+ * report. All others wait until a rank is lost and print the first cause, or until every rank has said goodbye. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +93,8 @@ int main(int argc, char **argv) {
     if (status != TESS_OK)
         return failed(status);
     write_number("joined", 1);
+    if (getenv("RANK_PROBE_SAYS"))
+        printf("%s\n", getenv("RANK_PROBE_SAYS"));
     tess__control_doing(control, "forward of unit h.3");
     if (argc == 3 && atoi(argv[1]) == rank)
         return act(control, argv[2]);

@@ -36,6 +36,17 @@ under_run 5 1 stop 'was lost \(last seen in forward of unit h\.3\): no sign of l
 has_line err "tessera: error: rank 1 was killed by signal (15|9) .*, having been stopped"
 unset TESSERA_HEARTBEAT TESSERA_GRACE
 
+# A line of output appears when it is written, not when there are many or the rank ends.
+clean
+RANK_PROBE_SAYS=here TESSERA_HEARTBEAT=0 "$TESSERA" run -n 3 -- "$probe" 1 stop >out 2>err &
+runner=$!
+all_said() { [ "$(grep -Exc '\[[0-2]\] here' out)" = 3 ]; }
+within 20 all_said || fail "while the ranks run: '$(cat out)'"
+kill -TERM $runner
+ends $runner 30
+all_said || fail "at the end: '$(cat out)'"
+nothing_left
+
 # All leave in order: that is success.
 clean
 expect 0 "$TESSERA" run -n 3 -- bash -c 'exec "$0" $RANK goodbye' "$probe"
