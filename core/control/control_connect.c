@@ -135,10 +135,11 @@ static tess_status await_welcome(tess__control *control, int64_t deadline_ns) {
         int sent = tess__outbox_flush(&control->out, &control->link);
         int got = tess__inbox_next(&control->in, TESS__WIRE_TEXT_MAX + 1, &in);
         if (got < 0)
-            return tess__fail(TESS_E_INVALID,
-                              "what answers at %.100s port %d is no key-value server of this version of Tessera; set "
-                              "MASTER_PORT to a free port",
-                              world->address, (int)world->port);
+            return tess__fail(
+                TESS_E_INVALID,
+                "what answers at %.100s port %d is no key-value server of this version of Tessera; set %s to a "
+                "free port",
+                world->address, (int)world->port, world->launched ? "--rendezvous" : "MASTER_PORT");
         if (got > 0) {
             tess_status status = judge_first_message(control, &in);
             tess__inbox_drop(&control->in, &in);

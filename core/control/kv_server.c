@@ -411,7 +411,8 @@ static tess_status open_door(tess__kv_server *server, const char *address, int32
     int local = tess__wire_is_local(address);
     tess_status status = local ? TESS_OK : tess__link_key_create(secret, 1, &server->key);
     if (status == TESS_OK)
-        status = tess__wire_listen(address, port, &server->listen_fd);
+        status = tess__wire_listen(address, port, server->launcher ? "--rendezvous HOST:PORT" : "MASTER_PORT",
+                                   &server->listen_fd);
     if (status == TESS_OK && local)
         snprintf(server->path, sizeof server->path, "%s", address);
     return status;

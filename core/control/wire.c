@@ -313,7 +313,7 @@ int tess__wire_is_local(const char *address) {
     return *address == '/';
 }
 
-tess_status tess__wire_listen(const char *address, int32_t *port, int *fd) {
+tess_status tess__wire_listen(const char *address, int32_t *port, const char *setting, int *fd) {
     if (tess__wire_is_local(address))
         return tess__local_listen(address, fd);
     struct addrinfo *list = resolve_address(address, *port, 1);
@@ -325,8 +325,8 @@ tess_status tess__wire_listen(const char *address, int32_t *port, int *fd) {
             break;
     freeaddrinfo(list);
     if (error == EADDRINUSE)
-        return tess__fail(TESS_E_INVALID, "port %d on %s is in use by another program; set MASTER_PORT to a free one",
-                          (int)*port, address);
+        return tess__fail(TESS_E_INVALID, "port %d on %s is in use by another program; set %s to a free one",
+                          (int)*port, address, setting);
     if (error)
         return tess__fail(TESS_E_INVALID, "cannot listen on %s port %d: %s", address, (int)*port, strerror(error));
     *port = bound_port(*fd);

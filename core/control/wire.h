@@ -80,8 +80,9 @@ int tess__inbox_next(const tess__inbox *, size_t limit, tess__message *out);
 void tess__inbox_drop(tess__inbox *, const tess__message *);
 void tess__inbox_clear(tess__inbox *);
 
-/* An address that begins with / is the path of a Unix socket. */
-tess_status tess__wire_listen(const char *address, int32_t *port, int *fd);
+/* An address that begins with / is the path of a Unix socket. `setting`: where the user chose the port, for messages.
+ */
+tess_status tess__wire_listen(const char *address, int32_t *port, const char *setting, int *fd);
 /** One attempt that ends by `deadline_ns` (tess__now_ns). 0 and *fd, or an errno; EAI failures are EHOSTUNREACH. */
 int tess__wire_connect(const char *address, int32_t port, int64_t deadline_ns, int *fd);
 int tess__wire_is_local(const char *address);    /* a Unix socket */

@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i + 1 < argc; i += 2) {
         int32_t port = atoi(argv[i + 1]);
         int fd;
-        if (tess__wire_listen(argv[i], &port, &fd) != TESS_OK) {
+        if (tess__wire_listen(argv[i], &port, "PORT", &fd) != TESS_OK) {
             fprintf(stderr, "%s\n", tess_last_error());
             return 1;
         }

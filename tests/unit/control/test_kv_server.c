@@ -308,7 +308,7 @@ static void test_kv_server__neither_secret_nor_frames_travel_in_clear(void **sta
     int32_t port = 0;
     r.port = 0;
     assert_int_equal(tess__kv_server_start("127.0.0.1", &r.port, 1, &terms, &server), TESS_OK);
-    assert_int_equal(tess__wire_listen("127.0.0.1", &port, &r.listener), TESS_OK);
+    assert_int_equal(tess__wire_listen("127.0.0.1", &port, "MASTER_PORT", &r.listener), TESS_OK);
     pthread_create(&r.thread, NULL, run_relay, &r);
     tess__world me = { .rank = 0, .nranks = 1, .port = port, .launched = 1, .address = "127.0.0.1" };
     snprintf(me.secret, sizeof me.secret, "%s", terms.secret);
