@@ -58,15 +58,22 @@ ends() {
 gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+# scarce: the milliseconds so far in which someone waited for a processor, as the kernel counts them; 0 where it does not.
+scarce() {
+  local total=total=0
+  { read -r _ _ _ _ total </proc/pressure/cpu; } 2>/dev/null || true
+  echo $((${total#total=} / 1000))
+}
 
-# soon MILLISECONDS COMMAND…: COMMAND sets `took`; one of eight tries takes less. A busy machine delays some, a defect all.
+# start_clock, stop_clock: how long something took is in `took`, and how much of that processors were scarce in `waited`.
+start_clock() { clock_began=$(milliseconds) clock_scarce=$(scarce); }
+stop_clock() { took=$(($(milliseconds) - clock_began)) waited=$(($(scarce) - clock_scarce)); }
+# soon MILLISECONDS COMMAND…: between the clock's start and stop in COMMAND it takes less, the time aside in which processors
+# were scarce; and never ten times as long.
 soon() {
-  local most=$1 i
-  for i in 1 2 3 4 5 6 7 8; do
-    "${@:2}"
-    [ "$took" -ge "$most" ] || return 0
-  done
-  fail "${*:2}: eight times it took $most ms or more, at last $took ms"
+  "${@:2}"
+  [ $((took - waited)) -lt "$1" ] && [ "$took" -lt $((10 * $1)) ] ||
+    fail "${*:2}: it took $took ms, expected less than $1 ms; processors were scarce for $waited ms of them"
 }
 
 # pick_port: MASTER_PORT is a number that no other test here has before this shell ends, and that nobody listens on.

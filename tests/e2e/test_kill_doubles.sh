@@ -17,7 +17,7 @@ export TESSERA_DEVICE=cuda TESSERA_HEARTBEAT=1 TESSERA_DOUBLE_DELAY_US=20 MASTER
 # What each survivor gets: no launcher, so that every exit code is the rank's own.
 worst=0
 case_of() { # case_of SIGNAL VICTIM OFFLOAD
-  local pids=() r begin
+  local pids=() r
   pick_port
   for r in 0 1 2; do
     RANK=$r LOCAL_RANK=$r WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 TESSERA_OFFLOAD=$3 "$toy" blocks 1000000 >out.$r 2>err.$r </dev/null &
@@ -26,14 +26,14 @@ case_of() { # case_of SIGNAL VICTIM OFFLOAD
   sleep 1
   kill -0 "${pids[@]}" || fail "a rank ended by itself: $(cat err.*)"
   kill -"$1" "${pids[$2]}"
-  begin=$(milliseconds)
+  start_clock
   for r in 0 1 2; do
     [ $r = "$2" ] && continue
     ends "${pids[r]}" 20
     [ $code = 5 ] || fail "$1 of rank $2: rank $r ended with $code: $(cat err.$r)"
     grep -q "rank $2 was lost" err.$r || fail "$1 of rank $2: rank $r does not name it: $(cat err.$r)"
   done
-  took=$(($(milliseconds) - begin))
+  stop_clock
   [ $took -le "$worst" ] || worst=$took
   kill -KILL "${pids[$2]}" 2>/dev/null || true
   wait "${pids[$2]}" 2>/dev/null || true

@@ -36,7 +36,7 @@ done
 
 # dies SIGNAL VICTIM: each survivor ends with 5 and names it. No launcher, so that every exit code is the rank's own.
 dies() {
-  local pids=() r begin
+  local pids=() r
   rm -f out.? err.?
   pick_port
   for r in 0 1 2; do
@@ -48,7 +48,7 @@ dies() {
   done
   sleep "0.0$((RANDOM % 10))"
   kill -"$1" "${pids[$2]}"
-  begin=$(milliseconds)
+  start_clock
   for r in 0 1 2; do
     [ $r = "$2" ] && continue
     ends "${pids[r]}" 20
@@ -56,7 +56,7 @@ dies() {
     grep -q "rank $2 was lost" err.$r || fail "$1 of rank $2: rank $r does not name it: $(cat err.$r)"
     grep -q "this rank was in a recorded training pass (repeat [78]" err.$r || fail "$1 of rank $2: rank $r was elsewhere: $(cat err.$r)"
   done
-  took=$(($(milliseconds) - begin))
+  stop_clock
   kill -KILL "${pids[$2]}" 2>/dev/null || true
   wait "${pids[$2]}" 2>/dev/null || true
 }

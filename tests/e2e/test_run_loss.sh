@@ -78,11 +78,11 @@ by_hand() { # VICTIM ACTION
   done
 }
 survived() { # VICTIM: took is how long after its death the others ended
-  local r victim=$1 began where
+  local r victim=$1 where
   by_hand $victim kill
   ends ${pids[victim]} 20
   [ "$code" = 137 ] || fail "the victim exited with $code"
-  began=$(milliseconds)
+  start_clock
   for r in 0 1 2; do
     [ $r != $victim ] || continue
     ends ${pids[r]} 5
@@ -90,9 +90,9 @@ survived() { # VICTIM: took is how long after its death the others ended
     where=$([ $victim = 0 ] || echo ' (last seen in forward of unit h.3)')
     one_line err.$r "tessera[$r]: error: rank $victim was lost$where: its connection closed without goodbye (killed?)"
   done
-  took=$(($(milliseconds) - began))
+  stop_clock
 }
-for victim in 0 1; do soon 2500 survived $victim; done # rank 0 lingers a second for the others to read the news
+for victim in 0 1; do soon 1000 survived $victim; echo "rank $victim dies: $took ms, processors scarce for $waited"; done
 
 # A port that is in use, by a listener that answers nothing; on one host ports do not matter, but one job has one number.
 pick_port

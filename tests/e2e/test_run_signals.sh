@@ -69,10 +69,10 @@ launcher_killed() { # took is how long after its death all ranks had returned
   "$TESSERA" run -n 3 -- "$probe" >log 2>err &
   launcher=$!
   within 10 joined 0 1 2 || fail "no start: $(cat log err; ls)"
-  began=$(milliseconds)
+  start_clock
   kill -KILL $launcher
   within 20 coded || fail "ranks did not end"
-  took=$(($(milliseconds) - began))
+  stop_clock
   within 5 none_left || fail "ranks outlive the launcher: $(leftovers)"
   for r in 0 1 2; do one_line code.$r 5; done
   wait $launcher 2>/dev/null

@@ -8,11 +8,10 @@ hosts_on_switch 3
 
 # knock FROM TO: connects to a port where nobody listens; how long the refusal took is in $took. Fails after 3 s.
 knock() {
-  local begin
-  begin=$(milliseconds)
+  start_clock
   on "$1" timeout 3 bash -c "exec 3<>/dev/tcp/${address[$2]}/9" 2>/dev/null
   local code=$?
-  took=$(($(milliseconds) - begin))
+  stop_clock
   [ $code = 1 ]
 }
 for pair in "0 1" "1 2" "2 0"; do knock $pair || fail "no way: $pair"; done

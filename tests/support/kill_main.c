@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One rank of a training run in which chosen ranks are killed at a chosen moment. Survivors write what they saw to
- * DIR/rank.R: "code=5 late_ms=12 late_us=12345 after_us=12345 message=…". "late" counts from the death or from this
- * rank's engine call that failed, whichever is later; "after" from the death, however long this rank had other things
- * to do. Usage: kill_main DIR PHASE VICTIMS DELAY_US [SIGNAL]; VICTIMS: "1", "1,3" or -1, nobody here. KILL_ELEMS: of
- * the large parameter. Phase close: the run ends after a step. */
+ * DIR/rank.R: "code=5 late_ms=12 scarce_ms=3 late_us=12345 after_us=12345 message=…". "late" counts from the death or
+ * from this rank's engine call that failed, whichever is later, "scarce" how much of that someone on the machine waited
+ * for a processor; "after" from the death, however long this rank had other things to do. Usage: kill_main DIR PHASE
+ * VICTIMS DELAY_US [SIGNAL]; VICTIMS: "1", "1,3" or -1, nobody here. KILL_ELEMS: of the large parameter. Phase close:
+ * the run ends after a step. */
 #include <tessera/tessera.h>
 
 #include <pthread.h>
@@ -20,12 +21,23 @@ static const char *dir, *phase;
 static int64_t big = BIG;
 static long delay_us;
 static int is_victim, signal_number = SIGKILL, on_host = 1;
-static double call_started;
 
-static double now_ms(void) {
+typedef struct { /* scarce: how long so far someone has waited for a processor, as the kernel counts it */
+    double ms, scarce_ms;
+} instant;
+static instant call_started;
+
+static instant now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+    double us = 0;
+    FILE *f = fopen("/proc/pressure/cpu", "r");
+    if (f) {
+        if (fscanf(f, "some avg10=%*f avg60=%*f avg300=%*f total=%lf", &us) != 1)
+            us = 0;
+        fclose(f);
+    }
+    return (instant){ (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6, us / 1e3 };
 }
 
 /* Of several victims the first one's time stays. The file appears whole, for survivors may read it at once. */
@@ -35,7 +47,8 @@ static void die(void) {
     snprintf(mine, sizeof mine, "%s.%d", path, (int)getpid());
     FILE *f = fopen(mine, "w");
     if (f) {
-        fprintf(f, "%.3f\n", now_ms());
+        instant at = now();
+        fprintf(f, "%.3f %.3f\n", at.ms, at.scarce_ms);
         fclose(f);
         if (link(mine, path) != 0)
             unlink(mine); /* another one was first */
@@ -53,7 +66,7 @@ static void *later(void *unused) {
 /* An engine call begins, unless the one before has failed: then that one's time is what counts. */
 static void begins(tess_status before) {
     if (!before)
-        call_started = now_ms();
+        call_started = now();
 }
 
 /* The victim dies here at once, or DELAY_US from now in the midst of the call that follows. */
@@ -67,14 +80,14 @@ static void moment(tess_status before, const char *name, int inside) {
     pthread_create(&thread, NULL, later, NULL);
 }
 
-static double death_ms(void) {
+static instant death_of_victim(void) {
     char path[512];
-    double at = 0;
+    instant at = { 0, 0 };
     snprintf(path, sizeof path, "%s/death", dir);
     FILE *f = fopen(path, "r");
     if (f) {
-        if (fscanf(f, "%lf", &at) != 1)
-            at = 0;
+        if (fscanf(f, "%lf %lf", &at.ms, &at.scarce_ms) != 2)
+            at.ms = 0;
         fclose(f);
     }
     return at;
@@ -82,12 +95,13 @@ static double death_ms(void) {
 
 static int report(tess *t, tess_status s, const char *rank) {
     char path[512];
-    double end = now_ms(), death = death_ms(), from = death > call_started ? death : call_started;
+    instant end = now(), death = death_of_victim(), from = death.ms > call_started.ms ? death : call_started;
     snprintf(path, sizeof path, "%s/rank.%s", dir, rank);
     FILE *f = fopen(path, "w");
     if (f) {
-        fprintf(f, "code=%d late_ms=%.0f late_us=%.0f after_us=%.0f message=%s\n", tess_exit_code(s), end - from,
-                (end - from) * 1e3, (end - death) * 1e3, tess_last_error());
+        fprintf(f, "code=%d late_ms=%.0f scarce_ms=%.0f late_us=%.0f after_us=%.0f message=%s\n", tess_exit_code(s),
+                end.ms - from.ms, end.scarce_ms - from.scarce_ms, (end.ms - from.ms) * 1e3, (end.ms - death.ms) * 1e3,
+                tess_last_error());
         fclose(f);
     }
     tess_close(t);
