@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 240
+# timeout: 900
 # A program with its own loop and recovery in memory: ranks die in each phase of a step, while another is being replaced,
 # and in the place of one that died. The digest is that of a run that nothing happened to, and planned bytes are obtained.
 set -eu
@@ -14,7 +14,7 @@ comms=shm
 dies() {
   rm -rf marks
   mkdir marks
-  expect 0 env TESSERA_COMM="$1" RECOVER_MARKS=marks RECOVER_KILLS="$3" timeout 60 \
+  expect 0 env TESSERA_COMM="$1" RECOVER_MARKS=marks RECOVER_KILLS="$3" timeout 300 \
     "$TESSERA" run -n "$2" --no-prefix --bind none -- "$program"
   one_line out "digest=$want recoveries=$4 planned=equal"
   [ "$(find marks -type f | wc -l)" = "$(wc -w <<<"$3")" ] || fail "only $(find marks -type f | wc -l) of the deaths $3"
@@ -52,7 +52,7 @@ nothing_left 3
 # Without the launcher nobody takes a lost rank's place: one line says so, and the run is as it was without.
 pick_port
 for r in 0 1; do
-  RANK=$r WORLD_SIZE=2 timeout 60 "$program" >"out$r" 2>"err$r" &
+  RANK=$r WORLD_SIZE=2 timeout 300 "$program" >"out$r" 2>"err$r" &
 done
 wait
 one_line out0 "digest=$(RANK=0 sed -E 's/digest=([0-9a-f]+).*/\1/' out0) recoveries=0 planned=equal"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 300
+# timeout: 1200
 # Nobody takes a lost rank's place, and another rank dies while the group becomes smaller: in each phase of tess_recover,
 # before and after it. Where the shards are left somewhere (all have them, or the images of the new group are whole) the
 # rest go on to the digest of a run that nothing happened to. Elsewhere one line says so, and the exit code is 5.
@@ -16,7 +16,7 @@ second() {
   local code=0
   rm -rf marks
   mkdir marks
-  TESSERA_STRATEGY=$1 RECOVER_MARKS=marks RECOVER_KILLS="1:5:backward $3" timeout 60 \
+  TESSERA_STRATEGY=$1 RECOVER_MARKS=marks RECOVER_KILLS="1:5:backward $3" timeout 300 \
     "$TESSERA" run --ranks "1:$2" --replacements 0 --no-prefix --bind none -- "$program" >out 2>err || code=$?
   [ -e marks/0 ] && [ -e marks/1 ] || fail "$1, $3: only $(ls marks | wc -l) of two deaths: $(cat out err)"
   case $code in
