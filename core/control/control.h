@@ -126,6 +126,8 @@ int32_t tess__kv_server_culprit(tess__kv_server *);
 /** 1 when a rank has set the key TESS__KV_READY: the group can go on without lost ranks from now on. */
 int32_t tess__kv_server_ready(tess__kv_server *);
 #define TESS__KV_READY "mirror/ready"
+/** 1 when a rank has set it to nothing: its work is done, and a lost rank finds nobody who would go back with it. */
+int32_t tess__kv_server_closing(tess__kv_server *);
 /** The value of that key: ranks whose numbers in the group are equal modulo `stride` keep each other's images, or, as
  * replicas, all have the same; `fits`: with how many ranks the group could go on, the most first. */
 enum { TESS__KV_FITS_MAX = 64 };

@@ -22,6 +22,7 @@ static void answer_waits(tess__kv_server *server, tess__kv_client *client, const
 
 static void note_ready(tess__kv_server *server, const tess__message *in) {
     tess__kv_fits fits;
+    atomic_store(&server->closing, !in->value_bytes);
     if (atomic_load(&server->mirrored) || in->value_bytes != sizeof fits)
         return;
     memcpy(&fits, in->value, sizeof fits);

@@ -539,6 +539,10 @@ int32_t tess__kv_server_ready(tess__kv_server *server) {
     return atomic_load(&server->mirrored);
 }
 
+int32_t tess__kv_server_closing(tess__kv_server *server) {
+    return atomic_load(&server->closing);
+}
+
 int32_t tess__kv_server_fits(tess__kv_server *server, tess__kv_fits *out) {
     if (!atomic_load(&server->mirrored))
         return 0;

@@ -96,7 +96,7 @@ struct tess__kv_server {
     tess__kv_cause cause;
     pthread_mutex_t lock; /* of `ended` */
     tess__kv_ended *ended, **ended_end;
-    atomic_int stop, culprit, n_connected, mirrored; /* mirrored: TESS__KV_READY is set */
+    atomic_int stop, culprit, n_connected, mirrored, closing; /* mirrored: TESS__KV_READY is set; closing: to nothing */
     atomic_uint asked, caught_up; /* how often the launcher wanted all read that has come, and up to which time it is */
     atomic_uchar *joined, *silent;
     tess__kv_fits fits; /* written before `mirrored` is set */

@@ -235,6 +235,8 @@ tess_status tess_close(tess *t) {
             tess__engine_fail(t, finished);
     }
     tess__saver_end(t);
+    if (!t->error && t->mirror.ready && t->comms.control)
+        tess__control_set(t->comms.control, TESS__KV_READY, NULL, 0);
     if (!t->error && t->comms.control && t->comms.list[TESS__WORLD]) {
         char all[1 << 12];
         char mine = 0;

@@ -131,6 +131,27 @@ tess_status __wrap_tess__fewer_announce(tess *t) {
     return s;
 }
 
+/* Who dies in "close" waits for all others to be in tess_close. */
+tess_status __real_tess__comms_exchange(tess__comms *c, const char *what, const void *mine, uint64_t bytes, void *out);
+tess_status __wrap_tess__comms_exchange(tess__comms *c, const char *what, const void *mine, uint64_t bytes, void *out);
+tess_status __wrap_tess__comms_exchange(tess__comms *c, const char *what, const void *mine, uint64_t bytes, void *out) {
+    const char *kills = getenv("RECOVER_KILLS");
+    if (kills && strcmp(what, "tess_close") == 0 && strstr(kills, ":close"))
+        first_time(100 + own_rank);
+    return __real_tess__comms_exchange(c, what, mine, bytes, out);
+}
+
+static void await_closing(const tess *t) {
+    const char *kills = getenv("RECOVER_KILLS"), *marks = getenv("RECOVER_MARKS");
+    for (int r = 0; kills && marks && strstr(kills, ":close") && atoi(kills) == own_rank && r < tess_ranks(t); r++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%d", marks, 100 + r);
+        while (r != own_rank && access(path, F_OK) != 0)
+            usleep(1000);
+    }
+    maybe_die("close");
+}
+
 static tess_status go_on(tess *t, tess_recovery *got, int lost) {
     recovers = lost;
     maybe_die("recover");
@@ -173,6 +194,7 @@ int main(void) {
     if (tess_rank(t) == 0)
         printf("digest=%016llx recoveries=%u planned=%s\n", (unsigned long long)digest, got.recoveries,
                equal ? "equal" : "differ");
+    await_closing(t);
     s = tess_close(t);
     return s ? report(s) : !equal;
 }

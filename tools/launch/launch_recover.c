@@ -36,7 +36,7 @@ static int may_go_on(launch *l, int32_t r) {
     if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l))
         return 0;
     tess__kv_server_catch_up(l->server); /* its last words count */
-    if (!l->ranks[r].signal && !broke_off(l, r))
+    if (tess__kv_server_closing(l->server) || (!l->ranks[r].signal && !broke_off(l, r)))
         return 0;
     if (tess__kv_server_fits(l->server, &a->fits)) {
         a->attempts = 0;
