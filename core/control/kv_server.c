@@ -224,7 +224,7 @@ static int accept_some(tess__kv_server *server) {
     return 1;
 }
 
-/* Of a rank that has ended, a hello may wait here that nobody has read, on a connection that nobody has accepted. */
+/* The hello of a rank that has ended may wait here unread, on a connection that is not accepted yet. */
 static void catch_up(tess__kv_server *server) {
     uint32_t asked = atomic_load(&server->asked);
     if (asked == atomic_load(&server->caught_up))

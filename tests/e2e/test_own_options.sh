@@ -41,6 +41,14 @@ expect 0 env TESSERA_RESTART=1 "$TESSERA" train linear --quiet --steps 2 --json=
 [ "$(summary restarts) $(summary steps_repeated)" = "1 0" ] || fail "$(cat run.json)"
 expect 0 train --steps 8
 whole=$(summary params_digest)
+# TESSERA_RESTART_RANKS: before a checkpoint a step keeps the microbatches of the two ranks that there were.
+expect 0 train --steps 8 --deterministic
+two=$(summary params_digest)
+rm run.json
+expect 0 env TESSERA_RESTART=1 TESSERA_RESTART_RANKS=2 "$TESSERA" train linear --quiet --steps 8 --deterministic --json=run.json
+[ "$(summary accum) $(summary params_digest)" = "2 $two" ] || fail "one of two ranks: $(cat run.json)"
+expect 3 env TESSERA_RESTART=1 TESSERA_RESTART_RANKS=0 "$TESSERA" train linear --quiet --steps 1
+grep -q "TESSERA_RESTART_RANKS" err || fail "TESSERA_RESTART_RANKS=0: $(cat err)"
 for bad in -1 x 1048577; do
   expect 3 env TESSERA_RESTART=$bad "$TESSERA" train linear --quiet --steps 1
   [ "$(wc -l <err)" = 1 ] && grep -q "TESSERA_RESTART" err || fail "TESSERA_RESTART=$bad: $(cat err)"

@@ -86,7 +86,8 @@ static tess_status set_number(const char *key, int64_t value) {
     return tool_settings_set(key, text);
 }
 
-/* Of the ranks that a run had at first; `was`: of those that saved what it goes on from. */
+/* How many microbatches a step had on the ranks of the first life. `was`: the ranks that saved what the run goes on
+ * from. */
 static uint64_t microbatches_of(const train_settings *s, uint64_t first, uint64_t *was) {
     tess__manifest m;
     uint64_t all = first * (uint64_t)s->accum;

@@ -26,26 +26,29 @@ static double now(void) {
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-static tess_status read_restarts(int64_t *n) {
+/* `ranks`: of the first life. */
+static tess_status read_restarts(int64_t *n, int64_t *ranks) {
     *n = 0;
-    return tess__option_int("restart", 0, 1 << 20, n);
+    TRY(tess__option_int("restart", 0, 1 << 20, n));
+    return *n ? tess__option_int("restart-ranks", 1, 1 << 20, ranks) : TESS_OK;
 }
 
 int64_t train_restarts(void) {
-    int64_t n;
-    (void)read_restarts(&n); /* train_restart_resume has refused what is no number */
+    int64_t n, ranks;
+    (void)read_restarts(&n, &ranks); /* train_restart_resume has refused what is no number */
     return n;
 }
 
 int32_t train_first_ranks(int32_t ranks) {
-    int64_t n = ranks;
-    return train_restarts() && tess__option_int("restart-ranks", 1, 1 << 20, &n) == TESS_OK ? (int32_t)n : ranks;
+    int64_t n, first = ranks;
+    (void)read_restarts(&n, &first);
+    return (int32_t)first;
 }
 
 tess_status train_restart_resume(train_settings *s) {
     uint64_t *steps = NULL, n = 0;
-    int64_t restarts;
-    TRY(read_restarts(&restarts));
+    int64_t restarts, ranks;
+    TRY(read_restarts(&restarts, &ranks));
     if (!restarts || !s->save)
         return TESS_OK;
     if (tess__store_list(&tess__disk_real, s->save, &steps, &n) == TESS_OK && n)
