@@ -23,6 +23,7 @@ kill_ranks() {
 }
 # steps_after N: rank 0 has written more than N lines of steps.
 steps_after() { [ "$(events step)" -gt "$1" ]; }
+goes_on() { steps_after "$1" || gone $pid; } # or has ended
 # survives KILLS VICTIMS COMMAND…: VICTIMS are the ranks of one death, or "any W". After each, steps are waited for: those
 # of two images, because a second death before the next image may take the only copy with it.
 survives() {
@@ -33,13 +34,13 @@ survives() {
   within 300 steps_after 3 || fail "no step of: $* $(cat err)"
   for ((i = 0; i < n; i++)); do
     at=$(events step)
-    within 300 steps_after "$((at + RANDOM % 20))" || gone $pid || fail "no further step of: $* $(cat err)"
+    within 300 goes_on "$((at + RANDOM % 20))" || fail "no further step of: $* $(cat err)"
     sleep "0.0$((RANDOM % 10))"
     who=$victims
     [ "${who%% *}" != any ] || who=$((RANDOM % ${who#any }))
     gone $pid || kill_ranks $who || true
     at=$(events step)
-    within 300 steps_after "$((at + 12))" || gone $pid || fail "no step after death $i ($who) of: $* $(cat err)"
+    within 300 goes_on "$((at + 12))" || fail "no step after death $i ($who) of: $* $(cat err)"
   done
   ends $pid 600
 }
