@@ -138,10 +138,12 @@ static uint64_t free_bytes(const tess_device *device) {
     return used < device->capacity_bytes ? device->capacity_bytes - used : 0;
 }
 
-/* Whole pages at any power of two alignment: maps more, then gives back what sticks out. */
+/* Whole pages at any power of two alignment: reserves more addresses, which take no memory, and gives back what sticks
+ * out. */
 static void *map_pages(uint64_t bytes, uint64_t align) {
+    const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
     uint64_t extra = align > PAGE_BYTES ? align - PAGE_BYTES : 0;
-    char *base = mmap(NULL, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *base = mmap(NULL, bytes + extra, PROT_NONE, plain | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return NULL;
     uint64_t head = extra ? (align - ((uintptr_t)base & (align - 1))) & (align - 1) : 0;
@@ -149,9 +151,14 @@ static void *map_pages(uint64_t bytes, uint64_t align) {
         munmap(base, head);
     if (extra > head)
         munmap(base + head + bytes, extra - head);
+    base += head;
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, plain | MAP_FIXED, -1, 0) == MAP_FAILED) {
+        munmap(base, bytes);
+        return NULL;
+    }
     if (bytes >= HUGE_PAGE_BYTES)
-        madvise(base + head, bytes, MADV_HUGEPAGE); /* fewer page faults and misses; harmless when refused */
-    return base + head;
+        madvise(base, bytes, MADV_HUGEPAGE); /* fewer page faults and misses; harmless when refused */
+    return base;
 }
 
 static tess_status check_request(const tess_alloc_request *r, tess_error *error) {

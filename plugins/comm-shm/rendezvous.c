@@ -167,8 +167,9 @@ static int receive_fds(struct rendezvous *m, int fd, int *rank, int *fds, int n)
         here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(all, CMSG_DATA(c), (size_t)here * sizeof(int));
     }
-    errno = got == 0 ? ECONNRESET : here < n ? EMFILE : EPROTO;
-    if (got == (ssize_t)sizeof p && p.secret == m->first.secret && here == n) {
+    int known = got == (ssize_t)sizeof p && p.secret == m->first.secret;
+    errno = got == 0 ? ECONNRESET : known && here < n ? EMFILE : EPROTO;
+    if (known && here == n) {
         memcpy(fds, all, (size_t)n * sizeof(int));
         *rank = p.rank;
         return 1;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # The figures of PyTorch's FSDP memory test, out of the plan at its own size, and at a small size what is alive in a run
-# at the same points, which must be what the program says; with and without recomputation of the blocks.
+# at the same points, which must be what the declarations say; with and without recomputation of the blocks.
 . "$SOURCE/tests/e2e/lib.sh"
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: no comm-gloo in this build"; exit 77; }
 probe=$BUILD/tests/support/convbn_memory

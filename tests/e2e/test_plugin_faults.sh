@@ -91,6 +91,7 @@ comm wait_ignores_timeout 'stalled_peer' 'did not end within 2 s, in wait with a
 comm query_past_size 'describes_itself' 'query wrote past struct_size'
 comm need_impure 'purity' 'need of operation .* depends on pointers, or leaves a part unwritten'
 comm progress_fails 'progress' 'progress gave TESS_E_INVALID'
+comm batch_at_once 'batch_in_order' 'rank [0-2] sent element [0-9]+ of (what|a block that) it receives in the same batch as'
 comm apart_takes_turns 'apart_passes' 'a gather on the first communicator waits for what the other one was given: wait gave TESS_E_TIMEOUT'
 comm apart_aborts_both 'apart_aborts' 'post on the first communicator gave TESS_E_ABORTED: comm faulty was aborted'
 comm apart_registers_one 'apart_registers' 'post on the first communicator gave TESS_E_INVALID: comm faulty: that memory is registered with another'

@@ -98,7 +98,7 @@ void cell_strategy(const cell *c, char *out, size_t n) {
 }
 
 void cell_name(const cell *c, char *out, size_t n) {
-    size_t at = 0;
+    size_t at = (size_t)snprintf(out, n, "%s", c->large ? "large" : "");
     for (int a = 0; a < N_AXES && at < n; a++) {
         char strategy[32];
         const char *value = axes[a].values[c->v[a]], *slash = strrchr(value, '/');
@@ -150,6 +150,7 @@ static int value_at(const cell *c, int a, const char *at) {
 int cell_named(const char *text, cell *out) {
     static const int ranks_first[] = { RANKS, STRATEGY };
     memset(out, 0, sizeof *out);
+    out->large = strncmp(text, "large,", 6) == 0;
     for (int i = -2; i < N_AXES; i++) { /* strategies have their groups by the number of ranks */
         int a = i < 0 ? ranks_first[i + 2] : i;
         const char *at = value_in(text, axes[a].name);

@@ -36,6 +36,7 @@ extern axis_values axes[N_AXES];
 
 typedef struct {
     unsigned char v[N_AXES]; /* index of the value on each axis; UNSET while a cell is being chosen */
+    unsigned char large;     /* the toy's large shape; no axis, and in no covering set */
 } cell;
 
 /** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
@@ -46,7 +47,8 @@ extern int axes_device_alone; /* only cells of the device that was added, each o
  * docs/matrix.md, which tests/matrix/coverage reads. */
 int cell_exists(const cell *);
 int cell_is(const cell *, int axis, const char *value);
-/** The cell that "comm=shm,W=3" names: the first value on every axis that the text does not have. 0: there is none. */
+/** The cell that "comm=shm,W=3" names: the first value on every axis that the text does not have; "large," in front:
+ * of the large shape. 0: there is none. */
 int cell_named(const char *text, cell *out);
 /** A set in which every possible triple of values of any three axes occurs, chosen greedily from the seed. Returns how
  * many. */

@@ -7,6 +7,8 @@
  *
  *   test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN]   PATTERN: a shell pattern over names, "*W=4*"
  *   test_matrix --cell NAME             "comm=shm,W=3": the first value on every axis that NAME does not have
+ *   test_matrix --stored                the cells below, also of the toy's large shape; digests that are stored in
+ *                                       tests/matrix/expected must be those
  *
  * Each seed gives another set in which every triple of values occurs; CI runs that of the default.
  *
@@ -29,6 +31,26 @@
 #include "tests/support/ranks.h"
 
 enum { NAME_CHARS = 320 };
+
+/* Messages of every length a backend tells apart, and what tests/reference/toy.py has computed. */
+static const char *const stored_cells[] = {
+    "comm=self,wrap=scopes",
+    "comm=shm,W=2,wrap=scopes",
+    "comm=shm,W=3,wrap=scopes",
+    "comm=shm,W=4,wrap=scopes",
+    "large,comm=self,wrap=scopes,api=hooks",
+    "large,comm=gloo,W=2,wrap=none,strategy=grad_op,prefetch=3",
+    "large,comm=gloo,W=3,wrap=size:100,api=fused",
+    "large,comm=shm,W=2,wrap=none,prefetch=1",
+    "large,comm=shm,W=3,wrap=none,strategy=none",
+    "large,comm=shm,W=4,wrap=scopes,strategy=hybrid:2,api=hooks",
+    "large,comm=fault:over=shm,W=4,wrap=scopes,strategy=grad_op,api=fused",
+    "large,comm=gloo,W=2,wrap=scopes,precision=bf16,accum=2each,clip=on",
+    "large,comm=shm,W=2,wrap=scopes,precision=bf16:grad=bf16,offload=cpu,activations=offload,accum=2end",
+    "large,comm=gloo,W=4,wrap=none,strategy=hybrid:2,accum=2end,deterministic=1,groups=2",
+    "large,comm=shm,W=4,wrap=scopes,accum=2each,deterministic=1,groups=2,offload=cpu:fraction=0.5",
+};
+enum { STORED_CELLS = sizeof stored_cells / sizeof *stored_cells, STORED_DIGESTS = 8 };
 
 static char *toy_path;
 static struct { int run[8][8], passed[8][8]; /* by strategy and number of ranks */ } tally;
@@ -71,7 +93,8 @@ static void digest_key(const cell *c, char *out, size_t n) {
     else
         snprintf(sum, sizeof sum, "%d ranks, %s%s%s", cell_ranks(c), value(c, ACCUM),
                  groups_of_three(c) ? " in groups of 3" : "", cell_is(c, DETERMINISTIC, "1") ? " in a tree" : "");
-    snprintf(out, n, "%s/%s/%s/%s/%s", value(c, PRECISION), value(c, OPTIMIZER), value(c, GROUPS), value(c, CLIP), sum);
+    snprintf(out, n, "%s %s/%s/%s/%s/%s", c->large ? "large" : "small", value(c, PRECISION), value(c, OPTIMIZER),
+             value(c, GROUPS), value(c, CLIP), sum);
 }
 
 /* ---- one cell ---- */
@@ -200,8 +223,8 @@ static void check_driver(const cell *c, const char *line) {
 
 static int run_toy(const cell *c, char *output, size_t capacity) {
     char mode[64];
-    snprintf(mode, sizeof mode, "%s%s%s%s", cell_is(c, API, "fused") ? "blocks-" : "", value(c, API),
-             cell_is(c, CLIP, "on") ? "-clip" : "", cell_is(c, GROUPS, "2") ? "-groups" : "");
+    snprintf(mode, sizeof mode, "%s%s%s%s%s", cell_is(c, API, "fused") ? "blocks-" : "", value(c, API),
+             cell_is(c, CLIP, "on") ? "-clip" : "", cell_is(c, GROUPS, "2") ? "-groups" : "", c->large ? "-large" : "");
     char *argv[] = { toy_path, mode, "3", NULL };
     set_environment(c);
     unlink(log_path);
@@ -241,6 +264,30 @@ static cell plain_of(const cell *c) {
     return plain;
 }
 
+static struct {
+    unsigned seed;
+    int list, part, parts, stored;
+    const char *pattern, *name;
+} asked = { .parts = 1, .seed = 20220518 };
+static int n_stored; /* digests that were compared with stored ones */
+
+/* What NumPy gives for the key, if it is stored. */
+static void check_stored(const char *key, const char *digest) {
+    char line[NAME_CHARS];
+    FILE *in = asked.stored ? fopen(TESSERA_SOURCE_DIR "/tests/matrix/expected", "r") : NULL;
+    size_t n = strlen(key);
+    while (in && fgets(line, sizeof line, in)) {
+        if (strncmp(line, key, n) != 0 || line[n] != '|')
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        n_stored++;
+        if (strcmp(line + n + 1, digest) != 0)
+            fail_msg("%s: digest %s, tests/reference/toy.py gave %s", key, digest, line + n + 1);
+    }
+    if (in)
+        fclose(in);
+}
+
 /* The digest that all cells of this key must have: that of the plainest one among them, run for the purpose. */
 static const expectation *expectation_of(const cell *c) {
     char key[NAME_CHARS], output[4096];
@@ -259,6 +306,7 @@ static const expectation *expectation_of(const cell *c) {
         fail_msg("the plain cell %s ended with %d: %s", e->first, code, output);
     value_of(output, "digest=", e->digest, sizeof e->digest);
     value_of(output, " norm=", e->norm, sizeof e->norm);
+    check_stored(key, e->digest);
     return e;
 }
 
@@ -304,15 +352,10 @@ static void print_grid(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr, "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME\n");
+    fprintf(stderr,
+            "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME | --stored\n");
     return 2;
 }
-
-static struct {
-    int list, part, parts;
-    unsigned seed;
-    const char *pattern, *name;
-} asked = { .parts = 1, .seed = 20220518 };
 
 static int read_arguments(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
@@ -321,6 +364,8 @@ static int read_arguments(int argc, char **argv) {
             axes_device_alone = 1;
         else if (strcmp(argv[i], "--list") == 0)
             asked.list = 1;
+        else if (strcmp(argv[i], "--stored") == 0)
+            asked.stored = 1;
         else if (strcmp(argv[i], "--part") == 0 && sscanf(next, "%d/%d", &asked.part, &asked.parts) == 2)
             i++;
         else if (strcmp(argv[i], "--seed") == 0 && sscanf(next, "%u", &asked.seed) == 1)
@@ -335,8 +380,15 @@ static int read_arguments(int argc, char **argv) {
     return asked.parts >= 1 && asked.part >= 0 && asked.part < asked.parts;
 }
 
-/* The one that was named, or the set; 0: no such cell. */
+/* The one that was named, those above, or the set; 0: no such cell. */
 static size_t choose_cells(cell *cells) {
+    for (int i = 0; asked.stored && i < STORED_CELLS; i++)
+        if (!cell_named(stored_cells[i], &cells[i])) {
+            fprintf(stderr, "test_matrix: no cell has %s\n", stored_cells[i]);
+            return 0;
+        }
+    if (asked.stored)
+        return STORED_CELLS;
     if (!asked.name)
         return cells_covering(asked.seed, cells);
     if (cell_named(asked.name, cells))
@@ -354,8 +406,8 @@ static int run_set(const struct CMUnitTest *tests, size_t n) {
     int failed = _cmocka_run_group_tests("matrix", tests, n, NULL, NULL);
     unlink(log_path);
     print_grid();
-    printf("%zu cells run, %d failed\n", n, failed);
-    return failed != 0;
+    printf("%zu cells run, %d failed, %d digests as stored\n", n, failed, n_stored);
+    return failed != 0 || (asked.stored && !asked.pattern && n_stored != STORED_DIGESTS);
 }
 
 int main(int argc, char **argv) {
@@ -380,7 +432,8 @@ int main(int argc, char **argv) {
         if (asked.list)
             printf("%s\n", names[i]);
     }
-    printf("%zu of %zu cells (%s)\n", n_tests, n, asked.name ? "by name" : "every triple of values occurs");
+    printf("%zu of %zu cells (%s)\n", n_tests, n,
+           asked.name || asked.stored ? "by name" : "every triple of values occurs");
     int code = asked.list ? 0 : n_tests == 0 ? 1 : run_set(tests, n_tests);
     free(tests);
     free(names);

@@ -2,7 +2,7 @@
 /* PyTorch's FSDP memory test on convbn, its network: bytes alive in device memory at the points where that test looks,
  * over four iterations. Usage: convbn_memory plan|run SIZE HIDDEN, ranks as `tessera run` starts them (plan: two, and
  * nothing is computed). At the test's own size its figures must hold to 1 MiB; at any size what was alive must be what
- * the program says, to the byte.
+ * the declarations say, to the byte.
  *
  * s is a rank's share of the parameters, 2 MiB there. The momentum is held from the start, so the figures of PyTorch's
  * second iteration hold from the first. The step ends the gradients, which is PyTorch's point "done". */
@@ -46,27 +46,29 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     return p->head.backward(p->head.user, call);
 }
 
-static int is_last_forward(const probe *p, const tess__program *program, const tess__instr *in) {
-    const tess__event *e = &program->events[in->index];
-    return in->op == TESS__ENTER && e->type == TESS__FORWARD_BEGIN &&
-           e->scope == p->t->plan.model.blocks[LAST_BLOCK].scope;
-}
-
-/* What the program has alive where the probe looks. */
-static void walk(probe *p) {
+/* What must be alive where the probe looks, of the declarations alone and not of the program: before the loss what the
+ * blocks hand on and save, and the last one's parameters; after backward the sharded gradients. */
+static void reckon(probe *p) {
     tess_stats s = { .struct_size = sizeof s };
-    const tess__program *program = &p->t->plan.programs[TESS__P_TRAIN];
+    const tess__plan *plan = &p->t->plan;
+    const tess__scope *last = &plan->model.scopes[plan->model.blocks[LAST_BLOCK].scope];
+    const uint64_t align = plan->setup.align;
     tess_stats_get(p->t, &s);
-    uint64_t now = s.resting_bytes[TESS_DOMAIN_DEVICE];
-    for (int32_t i = 0; i < program->n_instrs; i++) {
-        const tess__instr *in = &program->instrs[i];
-        const tess__buffer *b = in->op == TESS__ALLOC || in->op == TESS__FREE ? &program->buffers[in->buffer] : NULL;
-        if (b && b->domain == TESS_DOMAIN_DEVICE)
-            now = in->op == TESS__ALLOC ? now + b->bytes : now - b->bytes;
-        if (is_last_forward(p, program, in))
-            p->planned_forward = now;
+    p->planned_forward = p->planned_backward = s.resting_bytes[TESS_DOMAIN_DEVICE];
+    for (int k = 0; k <= LAST_BLOCK; k++) {
+        const tess_block_options *o = &plan->model.blocks[k].options;
+        int saves = k == LAST_BLOCK || !p->recompute || o->flags & TESS_BLOCK_KEEP;
+        p->planned_forward += tess__round_up(o->output_bytes, align) +
+                              (saves ? tess__round_up(o->saved_bytes, align) : 0) +
+                              (k == LAST_BLOCK ? tess__round_up(o->forward_scratch_bytes, align) : 0);
     }
-    p->planned_backward = now;
+    p->planned_forward += tess__round_up(plan->setup.input_bytes, align);
+    for (int32_t g = 0; g < plan->layout.n_groups; g++) {
+        const tess__group *group = &plan->layout.groups[g];
+        int here = group->unit == plan->model.params[last->params[0]].unit;
+        p->planned_backward += group->trainable ? tess__round_up(group->shard_elems * sizeof(float), align) : 0;
+        p->planned_forward += here ? tess__round_up(group->flat_elems * sizeof(float), align) : 0;
+    }
 }
 
 static void check(const probe *p, int iteration, const char *point, uint64_t bytes, int figure) {
@@ -84,7 +86,7 @@ static void check_equal(const probe *p, const char *point, uint64_t found, uint6
     if (found == planned)
         return;
     failures++;
-    fprintf(stderr, "rank %d, %s: %llu bytes alive, the program says %llu\n", p->rank, point, (unsigned long long)found,
+    fprintf(stderr, "rank %d, %s: %llu bytes alive, expected %llu\n", p->rank, point, (unsigned long long)found,
             (unsigned long long)planned);
 }
 
@@ -129,7 +131,7 @@ static tess_status open_probe(probe *p, int plan) {
 
 static tess_status look(probe *p, int plan) {
     OPS_TRY(open_probe(p, plan));
-    walk(p);
+    reckon(p);
     if (plan) {
         check(p, 0, "after fwd", p->planned_forward, forward_figure(p));
         check(p, 0, "after bwd", p->planned_backward, 3 * SHARE);

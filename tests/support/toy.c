@@ -7,15 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every scope maps a vector of `WIDTH` through y = tanh(a·x + sum of its parameters' contributions): nonlinear enough
- * that a wrong gradient or a stale parameter shows in the digest within two steps. */
-enum { WIDTH = 8 };
+/* Every scope maps a vector of `WIDTH` through y = s / (1 + |s|) of s = a·x + sum of its parameters' contributions:
+ * nonlinear enough that a wrong gradient or a stale parameter shows in the digest within two steps, and of operations
+ * that every machine rounds alike. tests/reference/toy.py computes the same with NumPy. */
+enum { WIDTH = 8, N_PARAMS = 8 };
 
-static const struct {
+typedef struct {
     const char *scope, *name;
     int64_t rows, cols;
     uint32_t flags;
-} params[] = {
+} declared;
+
+static const declared small[N_PARAMS] = {
     { "embed", "embed.weight", 13, 7, 0 },
     { "h.0", "h.0.weight", 37, 5, 0 },
     { "h.0", "h.0.bias", 3, 1, 0 },
@@ -25,8 +28,21 @@ static const struct {
     { "h.2", "h.2.mean", 5, 1, TESS_BUFFER },
     { "head", "head.bias", 70, 1, 0 },
 };
+/* Every group is above what backends send with their announcements (4 and 16 KiB), one above their chunks and stages
+ * (512 KiB of a rank's part, of two ranks), and none divides by anything. */
+static const declared large[N_PARAMS] = {
+    { "embed", "embed.weight", 1301, 63, 0 },
+    { "h.0", "h.0.weight", 3701, 45, 0 },
+    { "h.0", "h.0.bias", 16411, 1, 0 },
+    { "h.1", "h.1.weight", 12801, 27, 0 },
+    { "h.1", "h.1.frozen", 901, 31, TESS_FROZEN },
+    { "h.2", "h.2.scale", 17011, 1, 0 },
+    { "h.2", "h.2.mean", 5003, 1, TESS_BUFFER },
+    { "head", "head.bias", 70003, 1, 0 },
+};
+enum { MOST_BUFFER_ELEMS = 5003 };
+static const declared *params = small; /* of this process: toy_declare's flags choose */
 static const char *const scopes[TOY_SCOPES] = { "embed", "h.0", "h.1", "h.2", "head" };
-enum { N_PARAMS = sizeof params / sizeof params[0] };
 
 static uint64_t param_elems(int i) {
     return (uint64_t)(params[i].rows * params[i].cols);
@@ -69,6 +85,11 @@ static void add(void *g, uint64_t e, float value) {
     ((uint16_t *)g)[e] = (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
+/* How much element e counts. No two stretches of a parameter are alike, so that data at a wrong offset shows. */
+static float share(uint64_t e) {
+    return (float)((e * 271 + 400) % 1009 + 1) * 0.0001f;
+}
+
 static void forward(int scope, const void *const *p, uint32_t dtype, const float *x, float *y) {
     int list[N_PARAMS], n = list_of(scope, list);
     for (int j = 0; j < WIDTH; j++) {
@@ -76,9 +97,9 @@ static void forward(int scope, const void *const *p, uint32_t dtype, const float
         for (int k = 0; k < n; k++) {
             uint64_t elems = param_elems(list[k]);
             for (uint64_t e = (uint64_t)j; e < elems; e += WIDTH)
-                sum += at(p[k], e, dtype) * x[(e / WIDTH) % WIDTH] * 0.05f;
+                sum += at(p[k], e, dtype) * x[(e / WIDTH) % WIDTH] * share(e);
         }
-        y[j] = tanhf(sum);
+        y[j] = sum / (1 + fabsf(sum));
     }
 }
 
@@ -87,15 +108,15 @@ static void backward(int scope, const void *const *p, uint32_t dtype, void *cons
     int list[N_PARAMS], n = list_of(scope, list);
     float d[WIDTH];
     for (int j = 0; j < WIDTH; j++) {
-        d[j] = dy[j] * (1 - y[j] * y[j]);
+        d[j] = dy[j] * ((1 - fabsf(y[j])) * (1 - fabsf(y[j])));
         dx[j] = 0.5f * d[j];
     }
     for (int k = 0; k < n; k++) {
         for (uint64_t e = 0; e < param_elems(list[k]); e++) {
             int j = (int)(e % WIDTH), from = (int)(e / WIDTH % WIDTH);
-            dx[from] += d[j] * at(p[k], e, dtype) * 0.05f;
+            dx[from] += d[j] * at(p[k], e, dtype) * share(e);
             if (g[k])
-                add(g[k], e, d[j] * x[from] * 0.05f);
+                add(g[k], e, d[j] * x[from] * share(e));
         }
     }
 }
@@ -115,7 +136,7 @@ static double make_loss(const float *y, float *dy) {
     return loss;
 }
 
-/* ---- what lies on a GPU is worked on in copies ---- */
+/* ---- what lies on a GPU, of the small shape, is worked on in copies ---- */
 
 enum { MOST_ELEMS = 256 };
 typedef struct {
@@ -166,7 +187,7 @@ static void update_buffer(int scope, const void *const *p, const float *x) {
 
 /* The buffer takes no part in the arithmetic, so its weight is left out of sums: it reads as zeros there. */
 static void hide_buffer(int scope, const void *const *p, const void **out) {
-    static const float zeros[64];
+    static const float zeros[MOST_BUFFER_ELEMS];
     int list[N_PARAMS], n = list_of(scope, list);
     for (int k = 0; k < n; k++)
         out[k] = params[list[k]].flags & TESS_BUFFER ? zeros : p[k];
@@ -245,6 +266,7 @@ static tess_status declare_params(tess *t, int flags) {
 
 tess_status toy_declare(tess *t, toy *m, int flags) {
     tess_status s = TESS_OK;
+    params = flags & TOY_LARGE ? large : small;
     m->skip = 0;
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
         int list[N_PARAMS];

@@ -15,7 +15,8 @@ typedef struct {
 enum {
     TOY_BLOCKS = 1,
     TOY_GROUPS = 2, /* the biases are in optimizer group 1 */
-    TOY_FP32 = 4    /* its kernels read fp32 alone, else bf16 too */
+    TOY_FP32 = 4,   /* its kernels read fp32 alone, else bf16 too */
+    TOY_LARGE = 8   /* the same with groups of 64 KiB to 1.3 MiB; not on a device */
 };
 /** Declares the toy: as blocks with TOY_BLOCKS among the flags, else for hooks. */
 tess_status toy_declare(tess *, toy *, int flags);

@@ -212,29 +212,12 @@ static int is_plain(void) {
 }
 
 /* What the layer holds beside what the plan puts there, so that it is 10 units with the plain options. The same is then
- * kept with all others. */
-static tess_status find_rest(uint64_t unit, uint64_t *rest) {
-    tess_ledger_point peak;
-    tess_stats stats;
-    static const char *const names[] = { "TESSERA_OFFLOAD", "TESSERA_ACTIVATIONS", "TESSERA_PRECISION" };
-    char *values[3];
-    for (int i = 0; i < 3; i++) {
-        values[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
-        unsetenv(names[i]);
-    }
-    /* A first scratch puts the peak where it will be: into a backward. */
-    tracker_device24(&net, unit, 4, unit);
-    tess_status s = read_peak(2, &peak, &stats);
-    for (int i = 0; i < 3; i++)
-        if (values[i])
-            setenv(names[i], values[i], 1);
-    for (int i = 0; i < 3; i++)
-        free(values[i]);
-    *rest = unit + 32 * unit - peak.total_bytes[1];
-    if (!s && (*rest > 10 * unit || peak.total_bytes[1] > 32 * unit))
-        s = tess__fail(TESS_E_INTERNAL, "the layer holds %llu bytes too many",
-                       (unsigned long long)(peak.total_bytes[1] - 32 * unit));
-    return s;
+ * kept with all others. The plan has, when the 15th layer's backward runs: two layers' whole parameters; what 15 have
+ * saved, a quarter each; their outputs and two gradients of such, a sixteenth each; the reduced part of a gradient,
+ * with comm-gloo's scratch of two chunks at most; 4 KiB of input, and as much for numbers that ranks add up. */
+static uint64_t rest_of_layer(uint64_t unit) {
+    const uint64_t part = unit / 2, chunk = 512 << 10, scratch = part > chunk ? 2 * chunk : part;
+    return 10 * unit - (2 * unit + 15 * unit / 4 + (15 + 2) * unit / 16 + part + scratch + 4096 + 4096);
 }
 
 static void check_plain(const tess_ledger_point *peak, uint64_t unit) {
@@ -247,16 +230,13 @@ static void check_plain(const tess_ledger_point *peak, uint64_t unit) {
 }
 
 static tess_status device24(const char *mode, uint64_t unit) {
-    uint64_t rest = 0;
     tess_ledger_point peak;
     tess_stats stats;
-    tess_status s = find_rest(unit, &rest);
-    if (s)
-        return s;
-    tracker_device24(&net, unit, width_of_elements(), rest);
+    tracker_device24(&net, unit, width_of_elements(), rest_of_layer(unit));
     if (strcmp(mode, "run") == 0)
         return run("device24");
-    if ((s = read_peak(plan_ranks(), &peak, &stats)))
+    tess_status s = read_peak(plan_ranks(), &peak, &stats);
+    if (s)
         return s;
     if (is_plain())
         check_plain(&peak, unit);

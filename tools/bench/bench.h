@@ -40,7 +40,8 @@ typedef struct {
  * collective out of several posted together, on the slowest rank. bus_bandwidth as in NCCL's tests, in bytes per
  * second: bytes / seconds, times (W-1)/W, twice that for all_reduce, times 1 for broadcast; 0 for barrier.
  * memory_bandwidth: what all ranks together read and write per second when each copies; memory_allows: the bus
- * bandwidth it leaves (docs/benchmarks/comm-shm.md). Buffers are the plugin's own where it allocates. */
+ * bandwidth that copies and sums without communication would have (docs/benchmarks/comm-shm.md). Buffers are the
+ * plugin's own where it allocates. */
 int tool_bench_comm(const tool_bench_comm_options *);
 
 /** Blocks of the reference models (null: mnist and gpt), in fp32 and bf16 unless TESSERA_PRECISION names one. Called by

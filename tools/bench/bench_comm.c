@@ -19,7 +19,7 @@
 
 #define JOIN_NS INT64_C(60000000000)
 #define WAIT_NS INT64_C(120000000000)
-enum { MOST_PLUGINS = 32, MOST_TIMES = 16, MOST_ROUNDS = 101 };
+enum { MOST_PLUGINS = 32, MOST_TIMES = 16, MOST_ROUNDS = 101, LARGE_BYTES = 16 << 20 };
 
 static const struct {
     const char *name;
@@ -45,7 +45,9 @@ typedef struct {
     char *send, *recv, *scratch; /* send and recv: the plugin's own memory where it gives some, else these */
     char *plain_send, *plain_recv;
     tess_buffer own[2];
-    double memory_bandwidth; /* bytes read and written per second, of all ranks together */
+    int copies_by_memcpy;
+    double copied, summed; /* bytes read and written per second in plain loops, of all ranks together: medians of */
+    double copy_rates[MOST_ROUNDS], sum_rates[MOST_ROUNDS];
     uint64_t scratch_bytes, tag;
     int32_t exchanges;
 } bench;
@@ -152,8 +154,99 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Every rank counts the same rounds, because all look at the slowest rank's clock. */
-static tess_status measure(bench *b, const tess_collective *c, int times, double *seconds, double *cpu) {
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    return values[n / 2];
+}
+
+/* ---- what memory allows -------------------------------------------------------------------------- */
+
+/* Past the caches, as a collective that knows its size would write. */
+static void copy_past(char *to, const char *from, uint64_t bytes) {
+#if defined(__x86_64__)
+    for (uint64_t i = 0; i + 64 <= bytes; i += 64)
+        for (uint64_t k = i; k < i + 64; k += 16)
+            _mm_stream_si128((__m128i *)(to + k), _mm_load_si128((const __m128i *)(from + k)));
+    _mm_sfence();
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+/* Adds the blocks of `from`, as a reduction reads them: several streams in, one out. */
+static void sum_past(float *to, const float *from, uint64_t elems, int blocks) {
+#if defined(__x86_64__)
+    for (uint64_t i = 0; i + 4 <= elems; i += 4) {
+        __m128 sum = _mm_loadu_ps(from + i);
+        for (int k = 1; k < blocks; k++)
+            sum = _mm_add_ps(sum, _mm_loadu_ps(from + (uint64_t)k * elems + i));
+        _mm_stream_ps(to + i, sum);
+    }
+    _mm_sfence();
+#else
+    for (uint64_t i = 0; i < elems; i++) {
+        float sum = from[i];
+        for (int k = 1; k < blocks; k++)
+            sum += from[(uint64_t)k * elems + i];
+        to[i] = sum;
+    }
+#endif
+}
+
+static void run_plainly(bench *b, int sums, int by_memcpy) {
+    if (sums)
+        sum_past((float *)b->recv, (const float *)b->send, b->options.most_bytes / sizeof(float) / (uint64_t)sums,
+                 sums);
+    else if (by_memcpy)
+        memcpy(b->recv, b->send, b->options.most_bytes);
+    else
+        copy_past(b->recv, b->send, b->options.most_bytes);
+}
+
+/* One round of a plain loop, in which all ranks work at once from their own send to their own recv: bytes per second of
+ * all. `sums`: so many blocks are added up; 0: all is copied. */
+static tess_status time_loop(bench *b, int sums, int by_memcpy, double *rate) {
+    const double read = (double)b->options.most_bytes, written = sums ? read / sums : read;
+    double ignored, took;
+    TRY(slowest(b, 0, &ignored));
+    double begin = now();
+    run_plainly(b, sums, by_memcpy);
+    TRY(slowest(b, now() - begin, &took));
+    *rate = (read + written) * b->world.nranks / took;
+    return TESS_OK;
+}
+
+/* Round i of the loops that copy and that add up. */
+static tess_status sample_memory(bench *b, int i) {
+    TRY(time_loop(b, 0, b->copies_by_memcpy, &b->copy_rates[i]));
+    return time_loop(b, b->world.nranks, 0, &b->sum_rates[i]);
+}
+
+static void settle_memory(bench *b, int n) {
+    b->copied = median(b->copy_rates, n);
+    b->summed = median(b->sum_rates, n);
+}
+
+static tess_status measure_memory(bench *b) {
+    enum { ROUNDS = 5 };
+    double by_memcpy = 0;
+    for (b->copies_by_memcpy = 1; b->copies_by_memcpy >= 0; b->copies_by_memcpy--) {
+        for (int i = 0; i < ROUNDS; i++)
+            TRY(sample_memory(b, i));
+        settle_memory(b, ROUNDS);
+        by_memcpy = b->copies_by_memcpy ? b->copied : by_memcpy;
+    }
+    b->copies_by_memcpy = by_memcpy > b->copied;
+    b->copied = b->copies_by_memcpy ? by_memcpy : b->copied;
+    return TESS_OK;
+}
+
+/* ---- measuring ----------------------------------------------------------------------------------- */
+
+/* Every rank counts the same rounds, because all look at the slowest rank's clock. with_memory: the plain loops take
+ * turns with the collective, since what the memory of a virtual machine gives differs by the second. */
+static tess_status measure(bench *b, const tess_collective *c, int times, int with_memory, double *seconds,
+                           double *cpu) {
     double rounds[MOST_ROUNDS], spent = 0, busy = 0;
     int n = 0, want = b->options.rounds < MOST_ROUNDS ? b->options.rounds : MOST_ROUNDS;
     for (int round = -1; round < want; round++) { /* the first is to warm up */
@@ -172,65 +265,33 @@ static tess_status measure(bench *b, const tess_collective *c, int times, double
             rounds[n++] = took / times;
             busy += cpu_mine / times;
         }
+        if (n > 0 && with_memory)
+            TRY(sample_memory(b, n - 1));
         if (n > 0 && spent > b->options.seconds)
             break;
     }
-    qsort(rounds, (size_t)n, sizeof *rounds, by_value);
-    *seconds = rounds[n / 2];
+    if (with_memory)
+        settle_memory(b, n);
+    *seconds = median(rounds, n);
     *cpu = busy / n;
     return TESS_OK;
 }
 
-/* ---- what memory allows -------------------------------------------------------------------------- */
-
-/* Past the caches, as a collective that knows its size would write. */
-static void copy_past(char *to, const char *from, uint64_t bytes) {
-#if defined(__x86_64__)
-    for (uint64_t i = 0; i + 64 <= bytes; i += 64)
-        for (uint64_t k = i; k < i + 64; k += 16)
-            _mm_stream_si128((__m128i *)(to + k), _mm_load_si128((const __m128i *)(from + k)));
-    _mm_sfence();
-#else
-    memcpy(to, from, bytes);
-#endif
-}
-
-/* Every rank copies its send to its recv, all at once; the best of some rounds. */
-static tess_status measure_memory(bench *b) {
-    double best = 0;
-    for (int round = 0; round < 6; round++) {
-        double ignored, took;
-        tess_status status = slowest(b, 0, &ignored);
-        double begin = now();
-        if (status == TESS_OK && round % 2)
-            memcpy(b->recv, b->send, b->options.most_bytes);
-        else if (status == TESS_OK)
-            copy_past(b->recv, b->send, b->options.most_bytes);
-        if (status == TESS_OK)
-            status = slowest(b, now() - begin, &took);
-        if (status != TESS_OK)
-            return status;
-        double rate = 2.0 * (double)b->options.most_bytes * b->world.nranks / took;
-        best = rate > best ? rate : best;
-    }
-    b->memory_bandwidth = best;
-    return TESS_OK;
-}
-
-/* Bytes that all ranks together must read and write, in units of the whole buffer, when every contribution is read
- * where it lies and every result written once. docs/benchmarks/comm-shm.md. */
-static double traffic(uint32_t op, double w) {
+/* Seconds that memory takes for a buffer's byte, when every contribution is read where it lies and every result written
+ * once: bytes that are copied, and bytes that are added up. docs/benchmarks/comm-shm.md. */
+static double least_seconds(const bench *b, uint32_t op) {
+    double w = b->world.nranks;
     switch (op) {
-    case TESS_REDUCE_SCATTER: return w + 1;
-    case TESS_ALL_REDUCE: return 3 * w - 1;
-    default: return 2 * w;
+    case TESS_REDUCE_SCATTER: return (w + 1) / b->summed;
+    case TESS_ALL_REDUCE: return (w + 1) / b->summed + (2 * w - 2) / b->copied;
+    default: return 2 * w / b->copied;
     }
 }
 
 static int print(const bench *b, int op, uint64_t bytes, double seconds, double cpu) {
     double w = b->world.nranks, factor = ops[op].factor < 0 ? 1 : ops[op].factor * (w - 1) / w;
     double bandwidth = (double)bytes * factor / seconds;
-    double allowed = factor * b->memory_bandwidth / traffic(ops[op].op, w);
+    double allowed = factor / least_seconds(b, ops[op].op);
     FILE *out = b->options.out;
     if (!b->options.json) {
         fprintf(out, "%-8s %-15s %3d ranks %10llu bytes %12.1f us %9.3f GB/s, memory allows %7.3f\n", b->plugin->name,
@@ -249,7 +310,7 @@ static int print(const bench *b, int op, uint64_t bytes, double seconds, double 
     json_double(&json, "seconds", seconds);
     json_double(&json, "cpu_seconds", cpu);
     json_double(&json, "bus_bandwidth", bandwidth);
-    json_double(&json, "memory_bandwidth", b->memory_bandwidth);
+    json_double(&json, "memory_bandwidth", b->copied);
     json_double(&json, "memory_allows", allowed);
     json_object_end(&json);
     return json_line(&json) < 0 ? TOOL_FAILED : TOOL_OK;
@@ -307,7 +368,7 @@ static int bench_case(bench *b, int op, uint64_t bytes) {
     if (b->options.together > 0)
         times = (uint64_t)(b->options.together < MOST_TIMES ? b->options.together : MOST_TIMES);
     if (status == TESS_OK)
-        status = measure(b, &c, (int)times, &seconds, &cpu);
+        status = measure(b, &c, (int)times, bytes >= LARGE_BYTES, &seconds, &cpu);
     if (status != TESS_OK)
         return tool_report(status);
     if (b->world.rank != 0)

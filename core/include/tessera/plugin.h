@@ -311,11 +311,11 @@ typedef struct {
      * TESS_E_UNSUPPORTED is no failure: the buffer is used unregistered. Default: nothing is registered. */
     tess_status (*mem_register)(tess_comm *, tess_buffer *, tess_error *);
     void (*mem_deregister)(tess_comm *, tess_buffer *); /* required beside mem_register */
-    /* Starts n collectives, in order, as one request (n > 1 with TESS_COMM_BATCH only). Asynchronous: waits for no peer.
-     * Buffers and scratch are the backend's until the request has ended; the array of collectives is read during the call.
-     * The request is the caller's until request_free. Up to tess_plan_env.in_flight requests are in flight.
-     * TESS_E_INVALID, TESS_E_UNSUPPORTED: nothing was started; a communicator's sticky error. TESS_E_MISMATCH and
-     * TESS_E_PEER rather come from test and wait. Required. */
+    /* Starts n collectives, in order, as one request (n > 1 with TESS_COMM_BATCH only); one may send what an earlier one of
+     * them receives. Asynchronous: waits for no peer. Buffers and scratch are the backend's until the request has ended; the
+     * array of collectives is read during the call. The request is the caller's until request_free. Up to
+     * tess_plan_env.in_flight requests are in flight. TESS_E_INVALID, TESS_E_UNSUPPORTED: nothing was started; a
+     * communicator's sticky error. TESS_E_MISMATCH and TESS_E_PEER rather come from test and wait. Required. */
     tess_status (*post)(tess_comm *, const tess_collective *, uint32_t n, tess_request **out, tess_error *);
     /* Moves transfers on, for a backend without threads; the core's progress thread, beside post and the others. TESS_OK:
      * did something; TESS_PENDING: nothing to do. Default: it has its own threads, on helper_cpus. */

@@ -46,6 +46,8 @@ struct tess_request {
     unsigned seq, turn;
     tess_status status;
     tess_request *next;
+    tess_request *before; /* of the same batch */
+    void *early;
 };
 
 static int64_t now_ns(void) {
@@ -223,7 +225,7 @@ enum {
 };
 
 static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
-    tess_comm_caps caps = { .caps = TESS_COMM_ABORT | TESS_COMM_TREE_ORDER | TESS_COMM_APART
+    tess_comm_caps caps = { .caps = TESS_COMM_ABORT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER | TESS_COMM_APART
 #ifndef FAULT_APART_WITHOUT_SPLIT
                                     | TESS_COMM_SPLIT
 #endif
@@ -361,7 +363,7 @@ static tess_status init(void *ctx, const tess_comm_config *cfg, tess_comm **out,
 static const void *registered;
 static const tess_comm *registered_with;
 
-static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess_request **out, tess_error *e) {
+static tess_status post_one(tess_comm *x, const tess_collective *c, tess_request **out, tess_error *e) {
     uint64_t per = c->count;
     tess_status why = atomic_load(&x->aborted);
 #ifdef FAULT_CALLS_EXIT
@@ -369,8 +371,7 @@ static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess
 #endif
     if (why < 0)
         return failed(e, why, "comm faulty was aborted");
-    if (n != 1 || c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER || c->send_mem != TESS_MEM_HOST ||
-        c->recv_mem != TESS_MEM_HOST)
+    if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER || c->send_mem != TESS_MEM_HOST || c->recv_mem != TESS_MEM_HOST)
         return failed(e, TESS_E_UNSUPPORTED, "comm faulty does not offer this");
     int reduces = c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_REDUCE;
     if (c->op != TESS_BARRIER && (!bytes_of(c->send_dtype) || (!reduces && c->send_dtype != c->recv_dtype)))
@@ -411,6 +412,27 @@ static tess_status post(tess_comm *x, const tess_collective *c, uint32_t n, tess
     return TESS_OK;
 }
 
+/* The request is the last one's, which ends last. */
+static tess_status post(tess_comm *x, const tess_collective *calls, uint32_t n, tess_request **out, tess_error *e) {
+    tess_request *before = NULL, *q = NULL;
+    for (uint32_t i = 0; i < n; i++, before = q) {
+        tess_collective c;
+        memcpy(&c, (const char *)calls + (size_t)i * calls->struct_size, sizeof c);
+        void *early = NULL;
+#ifdef FAULT_BATCH_AT_ONCE
+        early = n > 1 ? malloc(sent_bytes(x, &c) + 1) : NULL;
+        c.send = early ? memcpy(early, c.send, sent_bytes(x, &c)) : c.send;
+#endif
+        tess_status s = post_one(x, &c, &q, e);
+        if (s < 0) /* what was started goes on: no check posts a bad call behind a good one */
+            return s;
+        q->before = before;
+        q->early = early;
+    }
+    *out = q;
+    return n ? TESS_OK : failed(e, TESS_E_INVALID, "comm faulty: no collective");
+}
+
 static tess_status ended(tess_request *q, tess_error *e) {
     return q->status < 0 ? failed(e, q->status, "comm faulty was aborted") : q->status;
 }
@@ -441,7 +463,11 @@ static tess_status wait(tess_request *q, int64_t timeout_ns, tess_error *e) {
 }
 
 static void request_free(tess_request *q) {
-    free(q);
+    for (tess_request *before; q; q = before) {
+        before = q->before;
+        free(q->early);
+        free(q);
+    }
 }
 
 static tess_status finalize(tess_comm *x, int64_t timeout_ns, tess_error *e) {

@@ -250,7 +250,12 @@ static tess_status no_block(void *user, const tess_block_call *c) {
     return TESS_OK;
 }
 
+/* Blocks with a frozen parameter each, one whose gradient travels in another dtype, and a tied one. */
 static void add_blocks(plan *p) {
+    const int64_t wide = 600;
+    const tess_param_options cast = {
+        .struct_size = sizeof cast, .dtype = TESS_F64, .name = "c.d", .shape = &wide, .ndim = 1
+    };
     char name[16];
     for (int k = 0; k < SCOPES; k++) {
         tess_block_options o = { .struct_size = sizeof o,
@@ -267,7 +272,116 @@ static void add_blocks(plan *p) {
         snprintf(name, sizeof name, "%s.f", names[k]);
         plan_param(p, name, 70, k % 2 ? TESS_FROZEN : 0);
     }
+    assert_int_equal(tess__model_add_param(&p->model, &cast, NULL), TESS_OK); /* f64, and its gradient travels in f32 */
     assert_int_equal(tess__model_tie(&p->model, "e.t", "a.w"), TESS_OK);
+}
+
+/* An offload plugin that keeps all on the host. */
+static tess_status place_on_host(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
+                                 tess_placement *out, tess_error *e) {
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (tess_placement){ .struct_size = sizeof *out,
+                                   .rest = TESS_REST_HOST,
+                                   .host_bytes = regions[i].bytes,
+                                   .pinned_bytes = regions[i].bytes,
+                                   .align = 64 };
+    return TESS_OK;
+}
+static const tess_offload_ops on_host = { .struct_size = sizeof on_host, .place = place_on_host };
+
+/* ---- who uses what ---- */
+
+static int scope_holds(const plan *p, int32_t scope, int32_t group) {
+    const tess__scope *s = &p->model.scopes[scope];
+    for (int32_t i = 0; i < s->n_params; i++)
+        if (p->model.params[s->params[i]].unit == p->layout.groups[group].unit)
+            return 1;
+    return 0;
+}
+
+/* A block's call: its unit's parameters and gradients, what comes in and goes out, what it keeps. */
+static int call_uses(const plan *p, const tess__event *e, const tess__buffer *b) {
+    int32_t block = p->model.scopes[e->scope].block;
+    int backward = e->type == TESS__BACKWARD_BEGIN || e->type == TESS__BACKWARD_END;
+    int again = e->type == TESS__RECOMPUTE_BEGIN || e->type == TESS__RECOMPUTE_END;
+    switch (b->role) {
+    case TESS__FULL: return scope_holds(p, e->scope, b->index);
+    case TESS__GRAD:
+    case TESS__SHARD_GRAD: return backward && scope_holds(p, e->scope, b->index);
+    case TESS__INPUT: return block == 0;
+    case TESS__OUTPUT: return b->index == block - 1 || (b->index == block && !again);
+    case TESS__SAVED:
+    case TESS__SCRATCH: return b->index == block;
+    case TESS__OUTPUT_GRAD: return backward && (b->index == block || b->index == block - 1);
+    default: return 0;
+    }
+}
+
+/* A gradient on its way from the kernels to the shard; of replicas alone there is no reduction before theirs. */
+static int sends(const plan *p, uint8_t op, const tess__buffer *b) {
+    int replicates = op == TESS__REPLICATE || op == TESS__REPLICATE_WAIT;
+    int source = b->role == TESS__GRAD || b->role == TESS__WIRE;
+    return b->role == TESS__PART || b->role == TESS__SHARD_GRAD || b->role == TESS__REDUCE_SCRATCH ||
+           (source && (!replicates || p->setup.shard_ranks == 1));
+}
+
+static int uses(const plan *p, const tess__instr *in, const tess__buffer *b) {
+    int same = in->index == b->index;
+    switch (in->op) {
+    case TESS__INPUT_COPY: return b->role == TESS__INPUT;
+    case TESS__RESULT_COPY: return same && b->role == TESS__OUTPUT;
+    case TESS__PREFETCH:
+    case TESS__PREFETCH_WAIT: return same && b->role == TESS__FETCHED;
+    case TESS__GATHER:
+        if (same && b->role == TESS__FETCHED)
+            return 1; /* fall through */
+    case TESS__GATHER_WAIT: return same && (b->role == TESS__FULL || b->role == TESS__GATHER_SCRATCH);
+    case TESS__ENTER:
+    case TESS__LEAVE: return call_uses(p, &p->program.events[in->index], b);
+    case TESS__CAST_WIRE: /* what is rounded, and to where */
+    case TESS__SUM_FULL: return same && (b->role == TESS__GRAD || b->role == TESS__WIRE || b->role == TESS__SHARD_GRAD);
+    case TESS__REDUCE: /* each with its wait */
+    case TESS__REDUCE_WAIT:
+    case TESS__REPLICATE:
+    case TESS__REPLICATE_WAIT: return same && sends(p, in->op, b);
+    case TESS__SUM_SHARD:
+    case TESS__HOST_WAIT: return same && (b->role == TESS__PART || b->role == TESS__SHARD_GRAD);
+    case TESS__OFFLOAD: /* each with its wait */
+    case TESS__OFFLOAD_WAIT:
+    case TESS__RELOAD:
+    case TESS__RELOAD_WAIT:
+        return same && (in->flags & TESS__OUTPUTS ? b->role == TESS__OUTPUT || b->role == TESS__OUTPUT_HOST
+                                                  : b->role == TESS__SAVED || b->role == TESS__SAVED_HOST);
+    case TESS__OPTIMIZE: return same && b->role == TESS__SHARD_GRAD;
+    default: return 0;
+    }
+}
+
+/* What a block's end does before the memory of its unit goes: nothing there takes more of the same domain. */
+static int ends_block(const tess__program *p, int32_t i, uint8_t domain) {
+    const tess__instr *in = &p->instrs[i];
+    return in->op == TESS__FREE || in->op == TESS__RESULT_COPY || in->op == TESS__OFFLOAD ||
+           in->op == TESS__OFFLOAD_WAIT || (in->op == TESS__ALLOC && p->buffers[in->buffer].domain != domain);
+}
+
+/* A step buffer is freed behind its last use, before anything else begins. The pass's input alone lives until its end.
+ */
+static void check_lives(const plan *p) {
+    const tess__program *program = &p->program;
+    for (int32_t i = 0; i < program->n_buffers; i++) {
+        const tess__buffer *b = &program->buffers[i];
+        int32_t last = -1;
+        if (b->arena != TESS__STEP || b->role == TESS__INPUT)
+            continue;
+        for (int32_t k = b->first + 1; k < b->last; k++)
+            if (uses(p, &program->instrs[k], b))
+                last = k;
+        for (int32_t k = b->last - 1; k > last; k--)
+            if (!ends_block(program, k, b->domain))
+                fail_msg("role %d of %d is freed at %d; its last use is %d, and at %d operation %d comes", b->role,
+                         b->index, b->last, last, k, program->instrs[k].op);
+    }
 }
 
 /* What is booked is freed once, what is posted is waited for once, memory is held through both, and tags are unique. */
@@ -302,30 +416,40 @@ static void check_waits(const tess__program *p, uint8_t post, uint8_t wait, uint
     }
 }
 
+enum { VARIANTS = 48 };
+static void set_variant(plan *p, int32_t ranks, const char *strategy, int variant) {
+    const int hosted = variant / 24, recomputed = hosted ? TESS__ACTIVATIONS_OFFLOAD : TESS__ACTIVATIONS_RECOMPUTE,
+              sums = variant % 24 / 8;
+    plan_init(p, ranks);
+    assert_int_equal(tess__setup_strategy(&p->setup, strategy), TESS_OK);
+    p->setup.prefetch = variant % 4;
+    p->setup.activations = variant / 4 % 2 ? recomputed : TESS__ACTIVATIONS_KEEP;
+    p->setup.accum = sums ? 4 : 1;
+    p->setup.sync_each = sums < 2;
+    p->setup.deterministic = sums == 1;
+    p->setup.input_bytes = 40;
+    if (hosted)
+        p->setup.offload = &on_host;
+    add_blocks(p);
+    plan_layout(p);
+}
+
 static void test_compile__every_program_is_balanced(void **state) {
     (void)state;
     static const char *const strategies[] = { "full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2" };
     int programs = 0;
     for (int32_t ranks = 1; ranks <= 4; ranks += ranks)
         for (int i = 0; i < (ranks == 1 ? 3 : 5); i++)
-            for (int variant = 0; variant < 24; variant++) {
+            for (int variant = 0; variant < VARIANTS; variant++) {
                 plan p;
-                plan_init(&p, ranks);
-                assert_int_equal(tess__setup_strategy(&p.setup, strategies[i]), TESS_OK);
-                p.setup.prefetch = variant % 4;
-                p.setup.activations = variant / 4 % 2;
-                p.setup.accum = variant / 8 ? 4 : 1;
-                p.setup.sync_each = variant / 8 < 2;
-                p.setup.deterministic = variant / 8 == 1;
-                p.setup.input_bytes = 40;
-                add_blocks(&p);
-                plan_layout(&p);
+                set_variant(&p, ranks, strategies[i], variant);
                 static const uint32_t kinds[] = { TESS_PASS_TRAIN, TESS_PASS_EVAL,
                                                   TESS_PASS_TRAIN | TESS_PASS_NO_SYNC };
                 for (int k = 0; k < (p.setup.sync_each ? 2 : 3); k++)
                     for (int fused = 0; fused <= (k == 0 && p.setup.accum == 1); fused++) {
                         assert_int_equal(tess__compile_pass(&p.compiler, kinds[k], NULL, fused, &p.program), TESS_OK);
                         check_program(&p.program);
+                        check_lives(&p);
                         check_waits(&p.program, TESS__GATHER, TESS__GATHER_WAIT, TESS__FULL);
                         check_waits(&p.program, TESS__REDUCE, TESS__REDUCE_WAIT, TESS__GRAD);
                         check_waits(&p.program, TESS__REDUCE, TESS__REDUCE_WAIT, TESS__REDUCE_SCRATCH);
@@ -334,7 +458,7 @@ static void test_compile__every_program_is_balanced(void **state) {
                     }
                 plan_free(&p);
             }
-    assert_int_equal(programs, (3 + 5 + 5) * 8 * (3 + 2 + 3));
+    assert_int_equal(programs, 2 * (3 + 5 + 5) * 8 * (3 + 2 + 3));
 }
 
 static void test_compile__recomputation_runs_each_block_but_the_last_again(void **state) {

@@ -305,8 +305,8 @@ static void *run_tap(void *user) {
     return NULL;
 }
 
-/* From now on, who reads rank 0's card comes to the tap. */
-static void insert_tap(tap *t, store *kv) {
+/* From now on, who reads rank 0's card comes to this listener. */
+static void listen_for_rank_0(tap *t, store *kv) {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t size = sizeof at;
     t->real = await_card(kv, 0);
@@ -314,7 +314,6 @@ static void insert_tap(tap *t, store *kv) {
     assert_int_equal(bind(t->listener, (struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(t->listener, 1), 0);
     assert_int_equal(getsockname(t->listener, (struct sockaddr *)&at, &size), 0);
-    assert_int_equal(pthread_create(&t->thread, NULL, run_tap, t), 0);
     pthread_mutex_lock(&kv->lock);
     memcpy(&kv->cards[0].address, &at, sizeof at);
     kv->held[0] = 0;
@@ -330,7 +329,8 @@ static void test_gloo_connect__recorded_answer_is_of_no_use(void **state) {
     hold(&kv, 0, 1);
     go(&ranks[0]);
     go(&ranks[1]);
-    insert_tap(&t, &kv);
+    listen_for_rank_0(&t, &kv);
+    assert_int_equal(pthread_create(&t.thread, NULL, run_tap, &t), 0);
     while (!atomic_load(&t.heard))
         pause_ms(1);
     assert_refused(&t.real, t.answer);
@@ -339,6 +339,42 @@ static void test_gloo_connect__recorded_answer_is_of_no_use(void **state) {
     pthread_mutex_unlock(&kv.lock);
     go(&ranks[2]);
     end_well(ranks, 3);
+    pthread_join(t.thread, NULL);
+    close(t.listener);
+}
+
+/* ---- impostors ---------------------------------------------------------------------------------- */
+
+/* Greets as rank 0 would and cannot prove it: with noise, or with what rank 1 itself has just said. Rank 1 hangs up
+ * without a word. */
+static void assert_left(const tap *t, int echoes) {
+    unsigned char greeting[GREETING] = "TGG2", answer[ANSWER], proof[PROOF], more;
+    int fd = accept(t->listener, NULL, NULL);
+    for (int i = 0; i < PROOF; i++)
+        greeting[4 + i] = (unsigned char)rand(), proof[i] = (unsigned char)rand();
+    put(fd, greeting, sizeof greeting);
+    assert_int_equal(read_all(fd, answer, sizeof answer), ANSWER);
+    put(fd, echoes ? answer + ANSWER - PROOF : proof, PROOF);
+    struct pollfd end = { .fd = fd, .events = POLLIN };
+    assert_int_equal(poll(&end, 1, 10000), 1);
+    assert_int_equal(recv(fd, &more, 1, 0), 0);
+    close(fd);
+}
+
+static void test_gloo_connect__who_listens_in_a_ranks_place_is_left(void **state) {
+    (void)state;
+    store kv;
+    rank_state ranks[2];
+    tap t = { .heard = 0 };
+    start(ranks, 2, &kv, "0");
+    hold(&kv, 0, 1);
+    for (int r = 0; r < 2; r++)
+        go(&ranks[r]);
+    listen_for_rank_0(&t, &kv);
+    for (int echoes = 0; echoes < 2; echoes++)
+        assert_left(&t, echoes);
+    assert_int_equal(pthread_create(&t.thread, NULL, run_tap, &t), 0); /* the real one behind it is taken */
+    end_well(ranks, 2);
     pthread_join(t.thread, NULL);
     close(t.listener);
 }
@@ -409,6 +445,7 @@ int main(void) {
         cmocka_unit_test(test_gloo_connect__ranks_far_from_the_store_meet),
         cmocka_unit_test(test_gloo_connect__strangers_come_first_ranks_still_meet),
         cmocka_unit_test(test_gloo_connect__recorded_answer_is_of_no_use),
+        cmocka_unit_test(test_gloo_connect__who_listens_in_a_ranks_place_is_left),
         cmocka_unit_test(test_gloo_connect__aborts_end_every_rank_in_order),
         cmocka_unit_test(test_gloo_connect__unreachable_rank_is_named),
         cmocka_unit_test(test_gloo_connect__groups_of_two_sizes_mismatch),

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +169,22 @@ static uint64_t resting(const char *offload, uint32_t domain, uint32_t category)
     return bytes;
 }
 
+/* The units whose parameters rest on the host. */
+static uint64_t resting_units(const char *offload) {
+    toy m;
+    uint64_t units = 0;
+    setenv("TESSERA_OFFLOAD", offload, 1);
+    tess *t = open_toy(&m, 1);
+    for (int32_t i = 0; i < t->plan.resident.n_buffers; i++) {
+        const tess__buffer *b = &t->plan.resident.buffers[i];
+        if (b->domain == TESS_DOMAIN_HOST && b->category == TESS_CAT_SHARD_PARAM)
+            units |= UINT64_C(1) << b->unit;
+    }
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("TESSERA_OFFLOAD");
+    return units;
+}
+
 static void test_offload__what_is_named_rests_on_the_host_and_nothing_else(void **state) {
     (void)state;
     uint64_t params = resting("none", 1, TESS_CAT_SHARD_PARAM), grads = resting("none", 1, TESS_CAT_SHARD_GRAD),
@@ -180,9 +197,26 @@ static void test_offload__what_is_named_rests_on_the_host_and_nothing_else(void 
     assert_int_equal(resting("cpu:optimizer", 2, TESS_CAT_OPTIMIZER), states);
     assert_int_equal(resting("cpu:optimizer", 2, TESS_CAT_SHARD_PARAM), 0);
     assert_int_equal(resting("cpu:optimizer", 1, TESS_CAT_SHARD_GRAD), grads);
-    assert_int_equal(resting("cpu:fraction=0", 2, TESS_CAT_SHARD_PARAM), 0);
-    uint64_t half = resting("cpu:fraction=0.5", 2, TESS_CAT_SHARD_PARAM);
-    assert_true(half > 0 && half < params);
+}
+
+/* Of the first u units, fraction · u rests there, rounded down. A bit for each unit. */
+static void test_offload__a_fraction_takes_these_units(void **state) {
+    (void)state;
+    static const struct {
+        const char *offload;
+        uint64_t units;
+    } cases[] = { { "cpu:fraction=0", 0 },
+                  { "cpu:fraction=0.25", 1 << 3 },
+                  { "cpu:fraction=0.4", 1 << 2 | 1 << 4 },
+                  { "cpu:fraction=0.5", 1 << 1 | 1 << 3 },
+                  { "cpu:fraction=0.99", 0x1e },
+                  { "cpu:fraction=1", 0x1f } };
+    for (int i = 0; i < COUNT(cases); i++) {
+        uint64_t units = resting_units(cases[i].offload);
+        if (units != cases[i].units)
+            fail_msg("%s: units %#" PRIx64 " rest on the host, expected %#" PRIx64, cases[i].offload, units,
+                     cases[i].units);
+    }
 }
 
 /* The page-locked budget: what was locked is within it, and the rest rests in pageable memory. */
@@ -491,6 +525,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_offload__no_combination_changes_bits_or_breaks_the_plan),
         cmocka_unit_test(test_offload__what_is_named_rests_on_the_host_and_nothing_else),
+        cmocka_unit_test(test_offload__a_fraction_takes_these_units),
         cmocka_unit_test(test_offload__locked_memory_stays_within_the_budget),
         cmocka_unit_test(test_offload__host_memory_beyond_its_budget_is_refused),
         cmocka_unit_test(test_offload__gradients_moments_and_norm_read_the_same),

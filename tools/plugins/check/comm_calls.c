@@ -127,6 +127,33 @@ static void batch(check *self) {
     comm_leave(r);
 }
 
+/* A collective of a batch sends what one before it receives: the end of a block, then a whole block. */
+static void batch_in_order(check *self) {
+    enum { RANKS = 3, ELEMS = 16 << 10, FEW = 3 };
+    static int32_t own[ELEMS], all[RANKS * ELEMS], few[RANKS * FEW], again[RANKS * ELEMS];
+    comm_rank *r = comm_open(self);
+    comm_must_claim(r, TESS_COMM_BATCH, "TESS_COMM_BATCH");
+    comm_join(r);
+    const int32_t *next = all + (r->rank + 1) % RANKS * ELEMS;
+    for (int i = 0; i < ELEMS; i++)
+        own[i] = (r->rank + 1) * 2 * ELEMS + i;
+    tess_collective calls[] = { gather_of(own, all, ELEMS, 1), gather_of(next + ELEMS - FEW, few, FEW, 2),
+                                gather_of(next, again, ELEMS, 3) };
+    ended(r, posted(r, r->comm, calls, 3));
+    for (int k = 0; k < RANKS; k++) {
+        const int32_t first = ((k + 1) % RANKS + 1) * 2 * ELEMS;
+        for (int i = 0; i < FEW; i++)
+            check_that(r->c, few[k * FEW + i] == first + ELEMS - FEW + i,
+                       "rank %d sent element %d of what it receives in the same batch as %d, expected %d", k, i,
+                       few[k * FEW + i], first + ELEMS - FEW + i);
+        for (int i = 0; i < ELEMS; i++)
+            check_that(r->c, again[k * ELEMS + i] == first + i,
+                       "rank %d sent element %d of a block that it receives in the same batch as %d, expected %d", k, i,
+                       again[k * ELEMS + i], first + i);
+    }
+    comm_leave(r);
+}
+
 static tess_comm *part(comm_rank *r, tess_comm *of, int color, int key, const char *group) {
     tess_comm_config cfg = { .struct_size = sizeof cfg, .group = group, .timeout_ns = CHECK_LONG_NS };
     tess_error e = { .struct_size = sizeof e };
@@ -472,6 +499,7 @@ const check_case check_cases_comm_calls[] = {
     { "describes_itself", 1, describes_itself, 0, 0 },
     { "many_outstanding", 3, many_outstanding, 0, 0 },
     { "batch", 2, batch, 0, 0 },
+    { "batch_in_order", 3, batch_in_order, 0, 0 },
     { "split", 5, split, 0, 0 },
     { "two_threads", 3, two_threads, 0, 0 },
     { "timeout_then_result", 2, timeout_then_result, 0, 0 },

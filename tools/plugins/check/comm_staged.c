@@ -179,6 +179,17 @@ static int can_be_staged(const tess_collective *c) {
            c->op < TESS_BARRIER;
 }
 
+/* Where `bytes` lie that an earlier collective of the same batch receives; null: none does. */
+static char *received_before(const staged_request *r, const char *send, uint64_t bytes) {
+    for (int i = r->n; i-- > 0;) {
+        const shadow *s = &r->shadows[i];
+        const char *host = s->host;
+        if (s->back > 0 && send >= host && send + bytes <= host + s->bytes)
+            return s->there + (send - host);
+    }
+    return NULL;
+}
+
 static void stage(staged_request *r, tess_collective *c, int nranks) {
     uint64_t w = (uint64_t)nranks;
     int many_in = c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
@@ -192,7 +203,8 @@ static void stage(staged_request *r, tess_collective *c, int nranks) {
         c->send = there + (send - first);
         c->recv = there + (recv - first);
     } else {
-        c->send = shadow_of(r, send, in, 0);
+        char *before = received_before(r, send, in);
+        c->send = before ? before : shadow_of(r, send, in, 0);
         c->recv = shadow_of(r, recv, out, 1);
     }
     if (c->scratch)

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm-shm while its ranks meet: descriptors of who does not have the secret are closed unseen, and so are those of the
+ * wrong number or of a rank that does not exist. Ranks are threads over a key-value store of the test's own. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tessera/plugin.h>
+
+enum { RANKS = 2, MOST_FDS = 2 * RANKS + 1 };
+static tess_status (*open_plugin)(const tess_host *, uint32_t, const void **, void **, tess_error *);
+
+/* As plugins/comm-shm/rendezvous.c has them. */
+typedef struct {
+    char host[64], boot[40];
+    unsigned char address[16];
+    uint32_t version, address_bytes;
+    uint64_t secret;
+} record;
+typedef struct {
+    uint64_t secret;
+    int32_t rank, reserved;
+} fd_message;
+
+/* ---- the store and the ranks -------------------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    int has[RANKS];
+    record records[RANKS];
+} kv = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+typedef struct {
+    int rank;
+    pthread_t thread;
+    tess_status status;
+    tess_error error;
+} rank_state;
+
+static void pause_ms(long ms) {
+    nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 }, NULL);
+}
+
+static tess_status kv_set(void *host, const char *key, const void *value, uint64_t bytes) {
+    rank_state *r = host;
+    (void)key;
+    if (bytes != sizeof(record))
+        return TESS_E_INTERNAL;
+    pthread_mutex_lock(&kv.lock);
+    memcpy(&kv.records[r->rank], value, bytes);
+    kv.has[r->rank] = 1;
+    pthread_mutex_unlock(&kv.lock);
+    return TESS_OK;
+}
+
+static int take_record(int rank, record *out) {
+    pthread_mutex_lock(&kv.lock);
+    int there = kv.has[rank];
+    if (there)
+        *out = kv.records[rank];
+    pthread_mutex_unlock(&kv.lock);
+    return there;
+}
+
+static tess_status kv_get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
+    (void)host;
+    for (int64_t waited_ns = 0; !take_record(atoi(strrchr(key, '/') + 1), value); waited_ns += 1000000) {
+        if (waited_ns >= timeout_ns)
+            return TESS_E_TIMEOUT;
+        pause_ms(1);
+    }
+    *bytes = sizeof(record);
+    return TESS_OK;
+}
+
+static int32_t aborting(void *host) {
+    (void)host;
+    return 0;
+}
+
+static tess_status meet_and_part(const tess_comm_ops *ops, void *ctx, rank_state *r) {
+    const int64_t soon = 20000000000;
+    tess_comm_config config = {
+        .struct_size = sizeof config, .rank = r->rank, .nranks = RANKS, .group = "world", .timeout_ns = soon
+    };
+    tess_comm *comm = NULL;
+    tess_status s = ops->init(ctx, &config, &comm, &r->error);
+    if (s)
+        return s;
+    s = ops->finalize(comm, soon, &r->error);
+    ops->destroy(comm);
+    return s;
+}
+
+static void *run_rank(void *user) {
+    rank_state *r = user;
+    tess_host host = { .struct_size = sizeof host,
+                       .abi_major = TESS_ABI_MAJOR,
+                       .abi_minor = TESS_ABI_MINOR,
+                       .host = r,
+                       .kv_set = kv_set,
+                       .kv_get = kv_get,
+                       .aborting = aborting,
+                       .args = "",
+                       .helper_cpus = "" };
+    const void *ops = NULL;
+    void *ctx = NULL;
+    r->error = (tess_error){ .struct_size = sizeof r->error, .rank = -1 };
+    r->status = open_plugin(&host, TESS_KIND_COMM, &ops, &ctx, &r->error);
+    if (r->status)
+        return NULL;
+    r->status = meet_and_part(ops, ctx, r);
+    if (((const tess_comm_ops *)ops)->close)
+        ((const tess_comm_ops *)ops)->close(ctx);
+    return NULL;
+}
+
+static void go(rank_state *r, int rank) {
+    *r = (rank_state){ .rank = rank };
+    assert_int_equal(pthread_create(&r->thread, NULL, run_rank, r), 0);
+}
+
+static void end_with(rank_state *r, tess_status expected) {
+    pthread_join(r->thread, NULL);
+    if (r->status != expected)
+        fail_msg("rank %d ended with %d, expected %d: %s", r->rank, r->status, expected, r->error.message);
+}
+
+/* ---- the stranger ------------------------------------------------------------------------------- */
+
+static int reach(const record *first) {
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    memcpy(at.sun_path, first->address, first->address_bytes);
+    assert_int_equal(
+        connect(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + first->address_bytes)),
+        0);
+    return fd;
+}
+
+/* `n` descriptors of one pipe's end, whose other end tells when the last of them has been closed. */
+static void send_fds(int to, uint64_t secret, int32_t rank, int n, int *other_end) {
+    fd_message p = { .secret = secret, .rank = rank };
+    union {
+        char bytes[CMSG_SPACE(MOST_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec io = { &p, sizeof p };
+    struct msghdr message = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int))
+    };
+    int ends[2];
+    memset(&control, 0, sizeof control);
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+    for (int i = 0; i < n; i++)
+        memcpy(CMSG_DATA(c) + (size_t)i * sizeof(int), &ends[1], sizeof(int));
+    assert_int_equal(sendmsg(to, &message, MSG_NOSIGNAL), sizeof p);
+    close(ends[1]);
+    *other_end = ends[0];
+}
+
+static int ends_soon(int fd) {
+    char more;
+    struct pollfd end = { .fd = fd, .events = POLLIN };
+    return poll(&end, 1, 10000) == 1 && read(fd, &more, 1) == 0;
+}
+
+/* Nothing comes back, and what was handed over is closed. */
+static void assert_refused(const record *first, uint64_t secret, int32_t rank, int n) {
+    int other_end, fd = reach(first);
+    send_fds(fd, secret, rank, n, &other_end);
+    assert_true(ends_soon(fd));
+    assert_true(ends_soon(other_end));
+    close(fd);
+    close(other_end);
+}
+
+static record await_record(int rank) {
+    record r;
+    while (!take_record(rank, &r))
+        pause_ms(1);
+    return r;
+}
+
+static void test_shm_meet__descriptors_without_the_secret_are_closed(void **state) {
+    (void)state;
+    rank_state ranks[RANKS];
+    memset(kv.has, 0, sizeof kv.has);
+    kv.records[1] = (record){ .version = 0 };
+    go(&ranks[0], 0);
+    record first = await_record(0);
+    kv_set(&(rank_state){ .rank = 1 }, "", &first, sizeof first); /* so that rank 0 goes on to collect */
+    for (int bit = 0; bit < 64; bit += 21)
+        assert_refused(&first, first.secret ^ UINT64_C(1) << bit, 1, 2);
+    assert_refused(&first, 0, 1, 2);
+    assert_refused(&first, first.secret ^ 1, 1,
+                   1); /* of a rank, too few would mean that this process has no more room */
+    assert_refused(&first, first.secret, 1, 3);
+    for (int32_t rank = -1; rank <= RANKS; rank++)
+        if (rank != 1)
+            assert_refused(&first, first.secret, rank, 2);
+    go(&ranks[1], 1);
+    for (int r = 0; r < RANKS; r++)
+        end_with(&ranks[r], TESS_OK);
+}
+
+/* Somebody of the same user listens at rank 0's address, and answers with another secret. */
+static void test_shm_meet__an_impostors_descriptors_are_closed(void **state) {
+    (void)state;
+    rank_state rank;
+    struct sockaddr_un at = { .sun_family = AF_UNIX };
+    socklen_t bytes = sizeof at;
+    record first;
+    int other_end, listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    memset(kv.has, 0, sizeof kv.has);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at.sun_family), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    go(&rank, 1);
+    first = await_record(1); /* the same host and version */
+    first.address_bytes = (uint32_t)(bytes - offsetof(struct sockaddr_un, sun_path));
+    memcpy(first.address, at.sun_path, first.address_bytes);
+    first.secret = 0x123456789abcdef0;
+    kv_set(&(rank_state){ .rank = 0 }, "", &first, sizeof first);
+    int fd = accept(listener, NULL, NULL);
+    send_fds(fd, first.secret ^ 1, 0, 2 * RANKS, &other_end);
+    assert_true(ends_soon(other_end));
+    end_with(&rank, TESS_E_PEER);
+    assert_int_equal(rank.error.rank, 0);
+    assert_non_null(strstr(rank.error.message, "no descriptors came from rank 0"));
+    close(fd);
+    close(other_end);
+    close(listener);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shm_meet__descriptors_without_the_secret_are_closed),
+        cmocka_unit_test(test_shm_meet__an_impostors_descriptors_are_closed),
+    };
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libtessera-comm-shm.so", getenv("TESSERA_PLUGIN_PATH"));
+    if (access(path, R_OK) != 0) {
+        printf("skipped: comm-shm is not built\n");
+        return 77;
+    }
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!plugin) {
+        printf("%s\n", dlerror());
+        return 1;
+    }
+    *(void **)&open_plugin = dlsym(plugin, "tess_plugin_open_v1");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
