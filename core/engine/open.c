@@ -3,8 +3,9 @@
 
 #include "control/host_id.h"
 #include "base/log.h"
-#include "option_fields.h"
+#include "base/option_fields.h"
 #include "base/options.h"
+#include "readers/declaration_file.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -235,6 +236,8 @@ tess_status tess_close(tess *t) {
             tess__engine_fail(t, finished);
     }
     tess__saver_end(t);
+    if (t->settings.plan_only && !t->settings.options.plan_only && !t->sharded)
+        tess__describe_expect(-1);
     if (!t->error && t->comms.control && t->comms.list[TESS__WORLD]) {
         char all[1 << 12];
         char mine = 0;

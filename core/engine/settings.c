@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "plan/activations.h"
+#include "readers/declaration_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -148,6 +149,7 @@ tess_status tess__read_plan(tess *t) {
     t->settings.plan_only = t->settings.options.plan_only != 0;
     if (!t->settings.plan_only && tess__option_text("plan")) {
         t->settings.plan_only = 1;
+        tess__describe_expect(1);
         s = tess__option_int("plan", 1, INT32_MAX, &ranks);
     }
     t->settings.options.ranks = (int32_t)ranks;
