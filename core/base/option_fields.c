@@ -48,7 +48,7 @@ const tess__field tess__fields_of_options[] = { OPTION(struct_size, NONE, NULL),
                                                 OPTION(checkpoint, NUMBER, NULL),
                                                 OPTION(recover, NUMBER, NULL),
                                                 OPTION(mirror, NUMBER, "mirror"),
-                                                OPTION(reserved3, NONE, NULL),
+                                                OPTION(microbatches, NUMBER, NULL),
                                                 { .name = NULL } };
 enum { N_OPTIONS = sizeof tess__fields_of_options / sizeof tess__fields_of_options[0] };
 

@@ -24,7 +24,7 @@ typedef struct {                /* const after tess_open */
     char *strategy, *optimizer, *activations;
     int strict, plan_only;
     char threads_text[16];
-    char accum_text[40]; /* where accum > 1 comes from, for messages: "TESSERA_ACCUM=4" */
+    char accum_text[48]; /* where accum > 1 comes from, for messages: " (TESSERA_ACCUM=4)" */
     int64_t timeout_ns;
 } tess__settings;
 

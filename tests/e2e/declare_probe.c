@@ -2,7 +2,7 @@
 /* A program of three blocks whose declarations are its arguments: "options.accum=2", "block.saved_bytes=512",
  * "param.flags=1" (of the second block), "settings.low-copy=1", "engines=2". It runs one step and prints the peak of
  * all its engines, by domain, which must be the planned one. "list" prints the fields that are part of a plan; "stop=1"
- * ends at the first TESS_E_PLANNED. */
+ * ends at the first TESS_E_PLANNED. "load=DIR" and "save=DIR": of a checkpoint, before and after the step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +18,7 @@ static const int64_t shape[2] = { ROWS, COLUMNS };
 static tess_param_options param = { .struct_size = sizeof param, .dtype = TESS_F32, .shape = shape, .ndim = 2 };
 static tess_setting settings[MOST_SETTINGS];
 static int engines = 1, stop;
+static const char *save, *load;
 
 static tess_status ok(tess_status status) {
     if (status < 0 && (stop || status != TESS_E_PLANNED)) {
@@ -65,6 +66,8 @@ static void take(char *word) {
         set(tess__fields_of_param, &param, name, value);
     else if (strncmp(word, "settings.", 9) == 0)
         settings[options.n_settings++] = (tess_setting){ name, value };
+    else if (strcmp(word, "save") == 0 || strcmp(word, "load") == 0)
+        *(word[0] == 's' ? &save : &load) = value;
     else
         *(strcmp(word, "stop") == 0 ? &stop : &engines) = atoi(value);
     options.settings = settings;
@@ -138,6 +141,13 @@ static void add_peaks(const tess *t, uint64_t sum[3]) {
     }
 }
 
+static void keep(tess *t, const char *dir, int saves) {
+    const tess_checkpoint_options to = { .struct_size = sizeof to, .dir = dir };
+    const tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = dir };
+    if (dir)
+        ok(saves ? tess_checkpoint_save(t, &to) : tess_checkpoint_load(t, &from, NULL));
+}
+
 int main(int argc, char **argv) {
     tess *t[MOST];
     uint64_t sum[3] = { 0 };
@@ -157,7 +167,9 @@ int main(int argc, char **argv) {
     int first = tess_rank(t[0]) == 0;
     for (int i = 0; i < engines; i++) {
         if (!planned) {
+            keep(t[i], load, 0);
             train(t[i]);
+            keep(t[i], save, 1);
             add_peaks(t[i], sum);
         }
         tess_close(t[i]);

@@ -64,6 +64,7 @@ declare -A cases=(
   [options.strict]="same options.strict=1"
   [options.checkpoint]="moves options.checkpoint=1"
   [options.recover]="moves options.recover=1 options.mirror=2"
+  [options.microbatches]="moves options.microbatches=8"
   [options.mirror]="moves options.recover=1 options.mirror=2"
   [block.flags]="more block.flags=1 options.activations=recompute"
   [block.name]="same block.name=b"
@@ -96,6 +97,12 @@ TESSERA_WRAP=none same options.wrap=scopes
 [ "$peaks" != "$plain" ] || fail "the environment does not win"
 TESSERA_WRAP=none same options.wrap=scopes options.flags=1
 [ "$peaks" = "$plain" ] || fail "TESS_OPTIONS_WIN does not"
+
+same options.microbatches=4 # two each
+[ "$peaks" = "$(TESSERA_ACCUM=2 "$TESSERA" run -n 2 --no-prefix -- "$probe")" ] || fail "4 on 2 ranks are not accum 2"
+expect 0 "$TESSERA" plan -n 2 --accum 3 --json -- "$probe" options.microbatches=4
+[ "$(tail -n 1 out | field accum)" = 3 ] || fail "--accum does not win: $(tail -n 1 out)"
+refused 3 options.microbatches=3
 
 # Several engines: each is planned, and what they take adds up. One that stops at the first says so.
 same engines=2

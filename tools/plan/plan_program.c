@@ -198,6 +198,8 @@ static tess_status read_open(reader *r) {
     if (r->t || !tess__fields_read(r->f, tess__fields_of_options, o))
         return bad(r, "options that are cut short");
     int wins = (o->flags & TESS_OPTIONS_WIN) != 0;
+    if (!wins && tess__option_text("accum"))
+        o->microbatches = 0;
     tool_settings_give(o);
     tess_setting *all = calloc((size_t)r->n_settings + o->n_settings + 1, sizeof *all);
     if (!all)
@@ -207,7 +209,8 @@ static tess_status read_open(reader *r) {
         if (!tess__option_text(r->settings[i].key))
             all[n++] = r->settings[i];
     for (uint32_t i = 0; i < o->n_settings; i++)
-        all[n++] = o->settings[i];
+        if (!o->microbatches || strcmp(o->settings[i].key, "accum") != 0)
+            all[n++] = o->settings[i];
     for (uint32_t i = 0; wins && i < r->n_settings; i++)
         all[n++] = r->settings[i];
     o->settings = all;
