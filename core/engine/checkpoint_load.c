@@ -307,7 +307,8 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     tess_checkpoint_load_options o;
     tess_checkpoint_info info = { .struct_size = sizeof info };
     loading l = { .t = t, .o = &o, .n_states = t->plan.setup.n_states };
-    TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, given));
+    TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, TESS__UP_TO(tess_checkpoint_load_options, own_bytes),
+                           given));
     TRY(tess__pass_finish(t));
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_load before tess_shard");

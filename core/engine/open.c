@@ -165,7 +165,9 @@ tess_status tess_open(const tess_options *options, tess **out) {
     tess_options own = { .struct_size = sizeof own };
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_open: there is no place for the engine pointer");
-    tess_status s = options ? tess__copy_options("tess_open", &own, sizeof own, options) : TESS_OK;
+    tess_status s =
+        options ? tess__copy_options("tess_open", &own, sizeof own, TESS__UP_TO(tess_options, own_states), options)
+                : TESS_OK;
     if (s)
         return s;
     tess *t = calloc(1, sizeof *t);

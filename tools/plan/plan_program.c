@@ -267,7 +267,7 @@ static tess_status keep_name(reader *r) {
 
 static tess_status read_param(reader *r) {
     int64_t shape[8];
-    tess_param_options o = { .struct_size = sizeof o, .shape = shape };
+    tess_param_options o = { .struct_size = sizeof o };
     if (!tess__fields_read(r->f, tess__fields_of_param, &o) || o.ndim < 0 || o.ndim > 8)
         return bad(r, "a parameter that is cut short");
     for (int32_t d = 0; d < o.ndim; d++)
@@ -277,6 +277,7 @@ static tess_status read_param(reader *r) {
     if (status == TESS_OK)
         status = keep_name(r);
     o.name = r->word;
+    o.shape = o.ndim ? shape : NULL;
     return status == TESS_OK ? tess_param_add(r->t, &o, NULL) : status;
 }
 

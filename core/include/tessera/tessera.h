@@ -132,7 +132,7 @@ typedef struct {
     uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused */
     const char *name;        /* copied. "h.*.fc.weight" with stack = L describes L parameters, * = 0 … L-1 */
     int64_t stack;           /* 0: not stacked */
-    const int64_t *shape;    /* of one slice; copied */
+    const int64_t *shape;    /* of one slice; copied. Null with ndim 0: one element */
     int32_t ndim;
     int32_t optimizer_group; /* index into tess_optimizer_options.groups */
     uint64_t tag;            /* mine; comes back in every tess_range */
