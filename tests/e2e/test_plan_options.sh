@@ -102,6 +102,8 @@ same options.microbatches=4 # two each
 [ "$peaks" = "$(TESSERA_ACCUM=2 "$TESSERA" run -n 2 --no-prefix -- "$probe")" ] || fail "4 on 2 ranks are not accum 2"
 expect 0 "$TESSERA" plan -n 2 --accum 3 --json -- "$probe" options.microbatches=4
 [ "$(tail -n 1 out | field accum)" = 3 ] || fail "--accum does not win: $(tail -n 1 out)"
+TESSERA_ACCUM=3 same options.microbatches=4 options.flags=1
+[ "$(tail -n 1 out | field accum)" = 2 ] || fail "TESS_OPTIONS_WIN does not win: $(tail -n 1 out)"
 refused 3 options.microbatches=3
 
 # Several engines: each is planned, and what they take adds up. One that stops at the first says so.

@@ -191,30 +191,33 @@ static tess_status read_option(reader *r) {
     return s->key && s->value ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for option %s", key);
 }
 
+/* `weak`: not what the environment or the command line says, too. Microbatches in all leave no accum. */
+static void add_settings(tess_options *o, tess_setting *all, const tess_setting *more, uint32_t n, int weak) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!(weak && tess__option_text(more[i].key)) && !(o->microbatches && strcmp(more[i].key, "accum") == 0))
+            all[o->n_settings++] = more[i];
+}
+
 /* The last of the options: opens the engine. The program's are weaker than the environment and the command line, unless
- * it says TESS_OPTIONS_WIN. */
+ * it says TESS_OPTIONS_WIN. A later one of the same key takes the place of an earlier. */
 static tess_status read_open(reader *r) {
-    tess_options *o = &r->open;
+    tess_options *o = &r->open, command = { 0 };
     if (r->t || !tess__fields_read(r->f, tess__fields_of_options, o))
         return bad(r, "options that are cut short");
     int wins = (o->flags & TESS_OPTIONS_WIN) != 0;
     if (!wins && tess__option_text("accum"))
         o->microbatches = 0;
-    tool_settings_give(o);
-    tess_setting *all = calloc((size_t)r->n_settings + o->n_settings + 1, sizeof *all);
+    tool_settings_give(&command);
+    tess_setting *all = calloc((size_t)r->n_settings + command.n_settings + 1, sizeof *all);
     if (!all)
         return tess_fail(TESS_E_NOMEM, "no memory for %u options", r->n_settings);
-    uint32_t n = 0;
-    for (uint32_t i = 0; !wins && i < r->n_settings; i++)
-        if (!tess__option_text(r->settings[i].key))
-            all[n++] = r->settings[i];
-    for (uint32_t i = 0; i < o->n_settings; i++)
-        if (!o->microbatches || strcmp(o->settings[i].key, "accum") != 0)
-            all[n++] = o->settings[i];
-    for (uint32_t i = 0; wins && i < r->n_settings; i++)
-        all[n++] = r->settings[i];
+    o->flags |= TESS_OPTIONS_WIN;
     o->settings = all;
-    o->n_settings = n;
+    if (!wins)
+        add_settings(o, all, r->settings, r->n_settings, 1);
+    add_settings(o, all, command.settings, command.n_settings, 0);
+    if (wins)
+        add_settings(o, all, r->settings, r->n_settings, 0);
     tess_status status = tess_open(o, &r->t);
     free(all);
     return status;

@@ -219,7 +219,7 @@ static float *grad(const chunk *c, int place) {
     return at < 0 ? NULL : c->call->grads[at - c->l->first];
 }
 
-/* Of one that kernels add to. */
+/* The gradient of a parameter whose kernels add. */
 static float *sum(const chunk *c, int place, int64_t elems) {
     return decoder_sum(c->d, grad(c, place), elems, c->first);
 }
