@@ -7,9 +7,9 @@
 #define TESS_MODELS_DECODER_H
 #include "tools/models/model.h"
 
-typedef struct {                                          /* a matrix [outputs, inputs] applied to one chunk of rows */
-    ops_matmul *forward, *forward_add, *dx, *dx_add, *dw; /* …_add: what is there grows */
-    uint64_t forward_bytes, backward_bytes;               /* the most scratch they need */
+typedef struct { /* a matrix [outputs, inputs] applied to one chunk of rows */
+    ops_matmul *forward, *forward_add, *dx, *dx_add, *dw, *dw_add; /* …_add: what is there grows */
+    uint64_t forward_bytes, backward_bytes;                        /* the most scratch they need */
 } decoder_linear;
 
 enum { /* places of a layer's parameters; an absent one is at -1 */
@@ -126,6 +126,11 @@ uint64_t decoder_head_forward_scratch(const decoder *);
 uint64_t decoder_head_backward_scratch(const decoder *);
 tess_status decoder_head_forward(void *model, const tess_block_call *);
 tess_status decoder_head_backward(void *model, const tess_block_call *);
+
+/** Whether the kernels store a gradient, and do not add to it, in the first chunk. */
+int decoder_stores(const decoder *, int64_t first);
+/** The gradient of `elems`, zeroed where it would be stored: for those that are small or mostly zeros. */
+float *decoder_sum(const decoder *, float *grad, int64_t elems, int64_t first);
 
 /* ---- decoder_attention.c ----------------------------------------------------------------------------- */
 /** The products of one tile, for each thread. */

@@ -26,11 +26,11 @@ static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t
     y.result = result;
     y.bias = !d->llama && l != &d->head;
     dw.result = TESS_F32;
-    dw.add = 1;
     OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
     OPS_TRY(make_matmul(d, &dx, &l->dx, &l->backward_bytes));
     OPS_TRY(make_matmul(d, &dw, &l->dw, &l->backward_bytes));
-    y.add = dx.add = 1;
+    y.add = dx.add = dw.add = 1;
+    OPS_TRY(make_matmul(d, &dw, &l->dw_add, &l->backward_bytes));
     if (residual)
         return make_matmul(d, &y, &l->forward_add, &l->forward_bytes);
     return d->llama ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
@@ -144,6 +144,7 @@ static tess_status build_head(model *m) {
 tess_status decoder_build(model *m) {
     decoder *d = m->own = calloc(1, sizeof *d);
     m->is_decoder = 1;
+    m->may_store = 1;
     if (!d || !(d->layers = calloc((size_t)m->options.layers, 2 * sizeof *d->layers)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     decoder_sizes(m, d);
@@ -162,7 +163,8 @@ void decoder_release(model *m) {
         return;
     decoder_linear *all[] = { &d->q, &d->k, &d->v, &d->out, &d->up, &d->down, &d->head };
     for (size_t i = 0; d->o && i < sizeof all / sizeof *all; i++) {
-        ops_matmul *parts[] = { all[i]->forward, all[i]->forward_add, all[i]->dx, all[i]->dx_add, all[i]->dw };
+        ops_matmul *parts[] = { all[i]->forward, all[i]->forward_add, all[i]->dx,
+                                all[i]->dx_add,  all[i]->dw,          all[i]->dw_add };
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
             d->o->t->matmul_destroy(parts[k]);
     }

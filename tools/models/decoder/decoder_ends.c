@@ -21,6 +21,16 @@ static uint64_t ids_bytes(const decoder *d) {
     return ops_align((uint64_t)d->rows * sizeof(int32_t));
 }
 
+int decoder_stores(const decoder *d, int64_t first) {
+    return d->m->stores_grads && first == 0;
+}
+
+float *decoder_sum(const decoder *d, float *grad, int64_t elems, int64_t first) {
+    if (grad && decoder_stores(d, first))
+        d->o->t->zero((ops *)(uintptr_t)d->o, grad, (uint64_t)elems * sizeof *grad);
+    return grad;
+}
+
 /* ---- embedding --------------------------------------------------------------------------------------- */
 uint64_t decoder_embed_scratch(const decoder *d) {
     return ids_bytes(d) + (d->m->options.dropout > 0 ? decoder_bytes(d, d->rows, d->width) : 0);
@@ -52,7 +62,12 @@ tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
         decoder_dropout(d, at, d->batch, d->time * d->width, &drop);
         dy = at;
     }
-    decoder_embedding_backward(d, ids, dy, call->grads[0], d->llama ? NULL : call->grads[1]);
+    float *table = call->grads[0], *position = d->llama ? NULL : call->grads[1];
+    if (m->options.untied)
+        table = decoder_sum(d, table, m->desc.params[0].elems, 0);
+    if (position)
+        position = decoder_sum(d, position, m->desc.params[1].elems, 0);
+    decoder_embedding_backward(d, ids, dy, table, position);
     return TESS_OK;
 }
 
@@ -168,11 +183,14 @@ tess_status decoder_head_backward(void *user, const tess_block_call *call) {
         const void *dlogits = h.halves ? (const void *)h.halves : h.logits;
         OPS_TRY(logits_of(&h, first));
         decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
+        int stores = d->m->options.untied && decoder_stores(d, first);
         if (h.dw)
-            OPS_TRY(t->matmul(d->head.dw, dlogits, h.normal, NULL, h.dw, h.inner));
+            OPS_TRY(t->matmul(stores ? d->head.dw : d->head.dw_add, dlogits, h.normal, NULL, h.dw, h.inner));
         OPS_TRY(t->matmul(d->head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
         decoder_norm_backward(d, input_of(&h, first), h.norm_w, h.stats, h.dnormal, NULL,
-                              decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows);
+                              decoder_at(d, call->grad_input, first * d->width),
+                              decoder_sum(d, h.norm_dw, d->width, first), decoder_sum(d, h.norm_db, d->width, first),
+                              d->head_rows);
     }
     return TESS_OK;
 }

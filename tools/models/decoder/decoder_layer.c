@@ -219,6 +219,11 @@ static float *grad(const chunk *c, int place) {
     return at < 0 ? NULL : c->call->grads[at - c->l->first];
 }
 
+/* The gradient of a parameter whose kernels add. */
+static float *sum(const chunk *c, int place, int64_t elems) {
+    return decoder_sum(c->d, grad(c, place), elems, c->first);
+}
+
 /* The chunk's rows of a tensor as wide as the layer. */
 static void *rows_of_chunk(const chunk *c, const void *x) {
     return decoder_at(c->d, x, c->first * c->d->width);
@@ -369,8 +374,9 @@ typedef struct { /* y = x · w^T + b in backward */
 
 /* dw += dy^T x, db += the sum of dy. */
 static tess_status weights_backward(const chunk *c, const linear *of, const void *x) {
-    decoder_bias_backward(c->d, of->dy, grad(c, of->b), c->d->chunk_rows, of->width);
-    return grad(c, of->w) ? multiply(c, of->l->dw, of->dy, x, NULL, grad(c, of->w)) : TESS_OK;
+    ops_matmul *dw = decoder_stores(c->d, c->first) ? of->l->dw : of->l->dw_add;
+    decoder_bias_backward(c->d, of->dy, sum(c, of->b, of->width), c->d->chunk_rows, of->width);
+    return grad(c, of->w) ? multiply(c, dw, of->dy, x, NULL, grad(c, of->w)) : TESS_OK;
 }
 
 /* The gradients of n products of one x: those of their weights, and then x's own, in x's place. */
@@ -402,7 +408,7 @@ static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z) 
     decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, k->stats2, n);
     OPS_TRY(products_backward(&late, rise, d->llama ? 2 : 1, z->narrow));
     decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, dx_of(c),
-                          grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n);
+                          sum(c, DECODER_NORM2_W, d->width), sum(c, DECODER_NORM2_B, d->width), n);
     return TESS_OK;
 }
 
@@ -432,8 +438,8 @@ static tess_status attention_backward(const chunk *c, const kept *k, const rooms
     OPS_TRY(decoder_attention_backward(d, d->chunk_samples, k->qkv, k->attended, k->lse, z->narrow, z->wide, &scratch));
     decoder_norm(d, x, param(c, DECODER_NORM1_W), param(c, DECODER_NORM1_B), z->narrow, k->stats1, n);
     OPS_TRY(project_backward(&late, z->wide, z->narrow));
-    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dy, dx_of(c), grad(c, DECODER_NORM1_W),
-                          grad(c, DECODER_NORM1_B), n);
+    decoder_norm_backward(d, x, param(c, DECODER_NORM1_W), k->stats1, z->narrow, dy, dx_of(c),
+                          sum(c, DECODER_NORM1_W, d->width), sum(c, DECODER_NORM1_B, d->width), n);
     return TESS_OK;
 }
 
