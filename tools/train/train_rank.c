@@ -172,6 +172,8 @@ static tess_status run(train_run *r) {
     if (status == TESS_OK)
         status = train_agree(r, open_task(r));
     if (status == TESS_OK)
+        status = train_identity_agree(r);
+    if (status == TESS_OK)
         status = train_agree(r, train_watch_open(r));
     if (status == TESS_OK)
         status = shard(r);
