@@ -232,7 +232,7 @@ static int scan_start(json_scan *in, uint64_t *version) {
     return scan_number(in, "version", version);
 }
 
-/* What came later than the format's first version stands behind it, for readers that stop there. */
+/* A later member stands behind those of the format's first version, whose readers stop there. */
 static int scan_later(json_scan *in, tess__manifest *m) {
     static const char key[] = "\"finite\":";
     int finite = 1;

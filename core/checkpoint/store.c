@@ -241,7 +241,7 @@ tess_status tess__store_begin(tess__store *s, uint64_t step, uint64_t *generatio
     return TESS_OK;
 }
 
-/* What cannot be read may not be. */
+/* A manifest that cannot be read says nothing: 0. */
 static int is_finite(const tess__store *s, uint64_t step) {
     char path[PATH_MAX];
     tess__manifest m;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a run does about the first value that is not finite, and about a gradient far above the usual (TESSERA_ON_NAN,
- * TESSERA_SPIKE). Where the step has a norm, its sum is the same on every rank, and so is the decision. Else the kernel
- * of the step notes what it leaves; the rank that finds it stops, and the others hear of it as of any failure. */
+/* A run stops, warns or leaves the step out at the first value that is not finite, or at a gradient far above the usual
+ * (TESSERA_ON_NAN, TESSERA_SPIKE). Where the step has a norm, its sum is the same on every rank, and so is the
+ * decision. Else the kernel of the step notes what it leaves; the rank that finds it stops, and the others hear of it
+ * as of any failure. */
 #include "finite.h"
 #include "values.h"
 
@@ -79,6 +80,11 @@ static tess_status search(tess *t, uint32_t first, place *out) {
     return s;
 }
 
+/* printf shows a NaN's sign, which means nothing. */
+static double unsigned_nan(double x) {
+    return isnan(x) ? (double)NAN : x;
+}
+
 static void say_place(const tess *t, const place *at, int32_t rank, char *out, size_t n) {
     const tess__param *p = &t->plan.model.params[at->param];
     out[0] = 0;
@@ -88,7 +94,7 @@ static void say_place(const tess *t, const place *at, int32_t rank, char *out, s
                  at->of == TESS_OF_PARAM  ? "parameter"
                  : at->of == TESS_OF_GRAD ? "the gradient of"
                                           : "an optimizer state of",
-                 p->name, at->value);
+                 p->name, unsigned_nan(at->value));
 }
 
 /* [C] The lowest rank that has one says where. */
@@ -116,14 +122,20 @@ static tess_status stop_or_warn(tess *t, int on_each, const char *what) {
     return TESS_OK;
 }
 
-/* The norm is known, on every rank, before anything was stepped. */
+/* A run whose parameters are NaN leaves out every step: then the first one is said, the second, the fourth, … */
+static int is_said(const tess *t) {
+    uint64_t before = t->step.n_skipped;
+    return t->settings.on_nan == TESS__NAN_SKIP ? (before & (before + 1)) == 0 : !t->step.said_not_finite;
+}
+
+/* The norm is known, on every rank, before anything was stepped. `what`: null when it is not said. */
 static tess_status decide(tess *t, const char *what) {
     if (t->settings.on_nan != TESS__NAN_SKIP)
         return stop_or_warn(t, 0, what);
     t->step.skips = 1;
     t->step.n_skipped++;
-    if (t->comms.world.rank == 0)
-        tess__log(TESS_LOG_WARNING, "%s; this step changes nothing, the %llu. so (TESSERA_ON_NAN=skip)", what,
+    if (what && t->comms.world.rank == 0)
+        tess__log(TESS_LOG_WARNING, "%s; the step is left out, %llu so far (TESSERA_ON_NAN=skip)", what,
                   (unsigned long long)t->step.n_skipped);
     return TESS_OK;
 }
@@ -134,11 +146,11 @@ static uint64_t this_step(const tess *t) {
 
 static tess_status judge_not_finite(tess *t) {
     char where[512] = "", what[640];
-    if (t->settings.on_nan == TESS__NAN_WARN && t->step.said_not_finite)
-        return TESS_OK;
+    if (!is_said(t))
+        return t->settings.on_nan == TESS__NAN_SKIP ? decide(t, NULL) : TESS_OK;
     TRY(find_among_ranks(t, TESS_OF_GRAD, where, sizeof where));
-    snprintf(what, sizeof what, "step %llu: the gradient norm is %g%s", (unsigned long long)this_step(t), t->step.norm,
-             where);
+    snprintf(what, sizeof what, "step %llu: the gradient norm is %g%s", (unsigned long long)this_step(t),
+             unsigned_nan(t->step.norm), where);
     return decide(t, what);
 }
 
@@ -173,7 +185,7 @@ static tess_status judge_spike(tess *t) {
         (unsigned long long)this_step(t), norm, t->settings.spike, usual);
     if (t->settings.on_nan == TESS__NAN_WARN && t->comms.world.rank == 0)
         tess__log(TESS_LOG_WARNING, "%s", what);
-    return t->settings.on_nan == TESS__NAN_WARN ? TESS_OK : decide(t, what);
+    return t->settings.on_nan == TESS__NAN_WARN ? TESS_OK : decide(t, is_said(t) ? what : NULL);
 }
 
 tess_status tess__judge_norm(tess *t) {

@@ -9,7 +9,7 @@
 tess_status tess__judge_norm(tess *);
 /** Where the optimizer's kernel notes a step that left something not finite. */
 int64_t *tess__note_of_step(tess *);
-/** What is known of steps that have run. */
+/** Stops or warns when a step that has run left something not finite, as far as the host knows by now. */
 tess_status tess__look_at_steps(tess *);
 /** The same of the last one, whose norm a device has, after a wait. */
 tess_status tess__look_at_last_norm(tess *);

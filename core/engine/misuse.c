@@ -85,7 +85,7 @@ static tess_status check_groups(const tess *t, const tess_optimizer_options *o) 
     return TESS_OK;
 }
 
-/* What the program gave, without its zeros. */
+/* Names the options that the program gave, without its zeros. */
 static void say_step(const tess_optimizer_options *o, uint64_t step, char *out, size_t n) {
     const struct {
         const char *name;

@@ -97,7 +97,7 @@ static void *elem_at(void *base, uint64_t elem, uint32_t bytes) {
     return base ? (char *)base + elem * bytes : NULL;
 }
 
-/* What the step has just written. The first one of a run is kept. */
+/* Looks at the values that the step has just written. The first step of a run is kept. */
 static void note_not_finite(const step_job *job, const step_span *span) {
     const uint32_t dtype = job->kernel->out_dtype;
     const void *const written[] = { span->master, span->state0, span->state1 };

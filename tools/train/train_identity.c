@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a run is, as words "key=value": all ranks have the same, and a checkpoint keeps them, so that who goes on with
- * it hears of a difference. */
+/* Words "key=value" identify a run. All ranks have the same ones, and a checkpoint keeps them: a run that goes on with
+ * others says so. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

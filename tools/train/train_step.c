@@ -40,16 +40,16 @@ static tess_status judge_loss(train_run *r, const train_step_record *of) {
     r->said_not_finite = 1;
     if (strcmp(r->s.on_nan, "stop") != 0 && r->rank == 0)
         tess__log(TESS_LOG_WARNING, "step %llu: the loss is %g; the run goes on, and this is said once (--on-nan %s)",
-                  (unsigned long long)of->step, of->shared[0], r->s.on_nan);
+                  (unsigned long long)of->step, isnan(of->shared[0]) ? (double)NAN : of->shared[0], r->s.on_nan);
     if (strcmp(r->s.on_nan, "stop") != 0)
         return TESS_OK;
     if (isfinite(of->own_loss))
-        return train_agree(r, TESS_OK);
-    return train_agree(r,
-                       tess_fail(TESS_E_NOT_FINITE,
-                                 "step %llu: the loss of rank %d is %g; --on-nan skip leaves out steps whose gradient "
-                                 "is not finite, warn goes on",
-                                 (unsigned long long)of->step, r->rank, of->own_loss));
+        return tess_agree(r->t, TESS_OK);
+    return tess_agree(r->t, tess_fail(TESS_E_NOT_FINITE,
+                                      "step %llu: the loss of rank %d is %g; --on-nan skip leaves out steps whose "
+                                      "gradient is not finite, warn goes on",
+                                      (unsigned long long)of->step, r->rank,
+                                      isnan(of->own_loss) ? (double)NAN : of->own_loss));
 }
 
 /* Its loss is that of all ranks now. */
