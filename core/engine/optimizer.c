@@ -73,8 +73,10 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
                           "so no state was planned",
                           (double)o->momentum);
     TRY(tess__check_step_options(t, o));
-    TRY(tess__look_at_last_norm(t));
-    TRY(tess__look_at_steps(t));
+    if (!t->graphs.recording) { /* then nothing may be asked of the device */
+        TRY(tess__look_at_last_norm(t));
+        TRY(tess__look_at_steps(t));
+    }
     t->step.grad_scale = or_else(o->grad_scale, 1);
     t->step.skips = t->step.has_norm = 0;
     t->step.norm_limbs = NULL;
