@@ -46,6 +46,8 @@ const tess__option tess__option_table[] = {
     { "momentum", REAL, NULL, NULL, "momentum of sgd" },
     { "weight-decay", REAL, NULL, NULL, "weight decay" },
     { "clip", REAL, NULL, NULL, "largest gradient norm; 0: none is computed, 1e30: it is only shown" },
+    { "on-nan", CHOICE, "stop", "stop|skip|warn", "when a gradient or parameter is NaN or infinite" },
+    { "spike", REAL, "0", NULL, "on-nan also for a norm above so many times the usual; 0: off" },
     { "model", TEXT, NULL, NULL, "Hugging Face folder to start from: config.json, safetensors" },
     { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch" },
     { "freeze", TEXT, NULL, NULL, "parameters that are not trained: names with '*', joined by ','" },

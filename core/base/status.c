@@ -85,6 +85,7 @@ static const struct {
     { TESS_E_BUDGET, 4, "TESS_E_BUDGET" },
     { TESS_E_PLANNED, 0, "TESS_E_PLANNED" },
     { TESS_E_MISMATCH, 5, "TESS_E_MISMATCH" },
+    { TESS_E_NOT_FINITE, 1, "TESS_E_NOT_FINITE" },
 };
 
 int tess_exit_code(tess_status status) {

@@ -65,7 +65,7 @@ static void put_all(FILE *f, const tess__manifest *m) {
         fputs(i ? ",\n" : "\n", f);
         put_param(f, &m->params[i], m->is_buffer[i]);
     }
-    fputs("],", f);
+    fprintf(f, "],\n\"finite\":%s,", m->not_finite ? "false" : "true");
 }
 
 tess_status tess__manifest_write(const tess__manifest *m, const char *path, char **out, size_t *bytes) {
@@ -232,6 +232,17 @@ static int scan_start(json_scan *in, uint64_t *version) {
     return scan_number(in, "version", version);
 }
 
+/* A later member stands behind those of the format's first version, whose readers stop there. */
+static int scan_later(json_scan *in, tess__manifest *m) {
+    static const char key[] = "\"finite\":";
+    int finite = 1;
+    size_t at = in->at + strspn(in->text + in->at, " \n");
+    int is_there = in->bytes - at > sizeof key && memcmp(in->text + at, key, sizeof key - 1) == 0;
+    int read = !is_there || scan_flag(in, "finite", &finite);
+    m->not_finite = !finite;
+    return read;
+}
+
 static int scan_all(json_scan *in, tess__manifest *m) {
     if (!scan_text(in, "writer", m->writer, sizeof m->writer) || !scan_number(in, "step", &m->step) ||
         !scan_number(in, "generation", &m->generation) || !scan_number(in, "ranks", &m->ranks) ||
@@ -244,7 +255,7 @@ static int scan_all(json_scan *in, tess__manifest *m) {
     if (m->chunk_bytes == 0 || m->chunk_bytes > MOST_CHUNK_BYTES)
         return fail_expecting(in, "chunks of 1 byte to 1 GiB before this place");
     return read_member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && read_member(in, "parameters") &&
-           scan_params(in, m) && json_scan_char(in, ',');
+           scan_params(in, m) && json_scan_char(in, ',') && scan_later(in, m);
 }
 
 /* The last member, which is found from the end, so that nothing torn is looked into. */

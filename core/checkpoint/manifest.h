@@ -18,6 +18,7 @@ typedef struct {
     uint64_t step, chunk_bytes, generation;
     uint64_t ranks, microbatches; /* that trained; of one step over all ranks */
     int has_sums;                 /* 0: written by a build without xxHash */
+    int not_finite;               /* a parameter, a buffer or a state is NaN or infinite */
     char writer[32], optimizer[32], strategy[64], precision[64];
     uint64_t n_states;
     uint64_t n_files, n_params;

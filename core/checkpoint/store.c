@@ -241,15 +241,27 @@ tess_status tess__store_begin(tess__store *s, uint64_t step, uint64_t *generatio
     return TESS_OK;
 }
 
-/* The oldest beyond `keep`, of those that are not newer than the one just saved. */
+/* A manifest that cannot be read says nothing: 0. */
+static int is_finite(const tess__store *s, uint64_t step) {
+    char path[PATH_MAX];
+    tess__manifest m;
+    if (tess__step_dir(s->dir, step, path) != TESS_OK || tess__saved_manifest(s->disk, path, &m) != TESS_OK)
+        return 0;
+    int finite = !m.not_finite;
+    tess__manifest_free(&m);
+    return finite;
+}
+
+/* The oldest beyond `keep`, of those that are not newer than the one just saved. One that holds NaN or infinity takes
+ * the place of its like alone. */
 static void prune_steps(tess__store *s, uint64_t step, uint64_t keep) {
     uint64_t *steps = NULL, n = 0;
     if (!keep || tess__store_list(s->disk, s->dir, &steps, &n) != TESS_OK)
         return;
     while (n && steps[n - 1] > step)
         n--;
-    for (uint64_t i = 0; i + keep < n; i++)
-        if (tess__store_remove(s->disk, s->dir, steps[i]) != TESS_OK)
+    for (uint64_t i = n, seen[2] = { 0 }; n > keep && i-- > 0;)
+        if (seen[is_finite(s, steps[i])]++ >= keep && tess__store_remove(s->disk, s->dir, steps[i]) != TESS_OK)
             tess__log(TESS_LOG_WARNING, "%s", tess_last_error());
     free(steps);
 }

@@ -29,7 +29,7 @@ void tess__data_file_name(uint64_t generation, uint64_t writer, uint64_t n_write
 /** [leader] Makes the step's directory; *generation is one that no file there has. */
 tess_status tess__store_begin(tess__store *, uint64_t step, uint64_t *generation);
 /** [leader] Writes the manifest; then the checkpoint exists. Then removes what it replaces, and the oldest of more than
- * `keep` checkpoints up to this step (0: all stay). */
+ * `keep` checkpoints up to this step (0: all stay); those that are not finite are counted by themselves. */
 tess_status tess__store_commit(tess__store *, const tess__manifest *, uint64_t keep);
 /** [leader] Removes the files of a save that failed. */
 void tess__store_abandon(tess__store *, uint64_t step, uint64_t generation);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The blocks API: the engine runs the pass by itself and owns the activations. */
-#include "state.h"
+#include "finite.h"
 
 #include "base/options.h"
 #include "base/status.h"
@@ -56,7 +56,7 @@ static tess__program *choose_program(tess *t, const tess_run_options *o) {
         return &t->plan.programs[TESS__P_EVAL];
     if (t->plan.setup.accum > 1 && !t->plan.setup.sync_each && t->pass.microbatch < t->plan.setup.accum - 1)
         return &t->plan.programs[TESS__P_NO_SYNC];
-    if (o->step && o->step->clip_norm == 0 && t->plan.setup.accum == 1)
+    if (o->step && !tess__step_needs_norm(t, o->step) && t->plan.setup.accum == 1)
         return &t->plan.programs[TESS__P_FUSED];
     return &t->plan.programs[TESS__P_TRAIN];
 }
@@ -138,8 +138,10 @@ static tess_status run_blocks(tess *t, const tess_run_options *options) {
     tess__program *program = choose_program(t, &o);
     t->pass.run = &o;
     TRY(tess__pass_start(t, program, program->kind));
+    t->streams.passes[t->streams.pass].step = t->step.steps_done + 1;
     TRY(tess__repeat_pass(t, &o, run_calls));
-    return tess__pass_wait(&t->streams); /* the only time, with all of the step under way, or of the one before */
+    TRY(tess__pass_wait(&t->streams)); /* the only time, with all of the step under way, or of the one before */
+    return tess__look_at_steps(t);
 }
 
 tess_status tess_run(tess *t, const tess_run_options *options) {
@@ -153,6 +155,11 @@ tess_status tess_run(tess *t, const tess_run_options *options) {
     return s ? tess__engine_fail(t, s) : TESS_OK;
 }
 
+static tess_status wait_passes(tess *t) {
+    TRY(tess__passes_wait(&t->streams));
+    return tess__look_at_steps(t);
+}
+
 tess_status tess_run_wait(tess *t) {
-    TESS__PUBLIC(t, tess__passes_wait(&t->streams));
+    TESS__PUBLIC(t, wait_passes(t));
 }

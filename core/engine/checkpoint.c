@@ -2,12 +2,13 @@
 /* Saving: pieces out of the shards into one file per rank, and the leader's (rank 0's) manifest once all are on disk.
  * With a snapshot the files are written by a thread beside training; the ranks then meet through the control plane, as
  * no collective may run beside the step's. */
-#include "state.h"
+#include "finite.h"
 
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/data_writer.h"
 #include "checkpoint/store.h"
+#include "kernels/kernels.h"
 #include "shard_pieces.h"
 #include "values.h"
 
@@ -20,7 +21,7 @@ enum { SAID = 480 };
 _Static_assert(TESS__SNAPSHOT_ALIGN % TESS__DISK_BLOCK == 0, "a snapshot begins on a block");
 
 typedef struct { /* what a rank tells the leader, and the leader all; checksums follow a rank's */
-    int32_t status, reserved;
+    int32_t status, not_finite;
     uint64_t value, n_sums; /* bytes of its file; the leader: the generation */
     char said[SAID];
 } note;
@@ -32,6 +33,7 @@ typedef struct tess__saver {
     char dir[PATH_MAX];
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
+    int not_finite;    /* among what this rank writes; at the leader's end among all */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
     volatile int done, cancel;
@@ -52,18 +54,29 @@ static int is_leader(const tess__saver *s) {
 
 /* ---- this rank's file ------------------------------------------------------------------------------ */
 
+/* Piece i, or a part of it, as the host has it. */
+static void note_not_finite(tess__saver *s, uint64_t i, const char *at, uint64_t bytes) {
+    uint32_t dtype = s->pieces.tensors[i].dtype;
+    s->not_finite |= !tess__all_finite(at, dtype, bytes / tess_dtype_bytes(dtype));
+}
+
 /* A piece of a device's memory, through a bounded one of the host's. */
-static tess_status write_piece(tess__saver *s, tess__data_writer *w, const tess__shard_piece *p) {
+static tess_status write_piece(tess__saver *s, tess__data_writer *w, uint64_t piece) {
     enum { CHUNK = TESS__CHUNK_ELEMS * 8 };
-    if (p->mem == TESS_MEM_HOST || p->mem == TESS_MEM_PINNED)
+    const tess__shard_piece *p = &s->pieces.pieces[piece];
+    if (p->mem == TESS_MEM_HOST || p->mem == TESS_MEM_PINNED) {
+        note_not_finite(s, piece, p->at, p->bytes);
         return tess__data_write(w, p->at, p->bytes);
+    }
     char *chunk = malloc(CHUNK);
     tess_status status = chunk ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a piece of a checkpoint");
     for (uint64_t done = 0; !status && done < p->bytes; done += CHUNK) {
         uint64_t n = p->bytes - done < CHUNK ? p->bytes - done : CHUNK;
         status = tess__copy_now(s->t, chunk, TESS_MEM_HOST, p->at + done, p->mem, n);
-        if (!status)
+        if (!status) {
+            note_not_finite(s, piece, chunk, n);
             status = tess__data_write(w, chunk, n);
+        }
     }
     free(chunk);
     return status;
@@ -74,6 +87,7 @@ static tess_status write_image(tess__saver *s, tess__data_writer *w) {
     const char *at = s->image;
     for (uint64_t i = 0, run = 0; i < s->pieces.n; i++) {
         const tess__shard_piece *p = &s->pieces.pieces[i];
+        note_not_finite(s, i, p->stays ? p->at : at + run, p->bytes);
         run += p->stays ? 0 : p->bytes;
         if (run && (i + 1 == s->pieces.n || p[1].stays)) {
             TRY(tess__data_write(w, at, run));
@@ -90,7 +104,7 @@ static tess_status write_data(tess__saver *s, tess__data_writer *w) {
     if (s->image)
         return write_image(s, w);
     for (uint64_t i = 0; i < s->pieces.n; i++)
-        TRY(write_piece(s, w, &s->pieces.pieces[i]));
+        TRY(write_piece(s, w, i));
     return TESS_OK;
 }
 
@@ -130,7 +144,8 @@ static tess_status tell_leader(const tess__saver *s, tess_status status, const t
         return tess__fail(TESS_E_NOMEM, "%s: no memory for the checksums of %llu bytes", s->dir,
                           (unsigned long long)file->bytes);
     note *n = (note *)value;
-    *n = (note){ .status = status, .value = file->bytes, .n_sums = sums / TESS__SUM_BYTES };
+    *n =
+        (note){ .status = status, .not_finite = s->not_finite, .value = file->bytes, .n_sums = sums / TESS__SUM_BYTES };
     snprintf(n->said, sizeof n->said, "%s", status ? tess_last_error() : "");
     if (sums)
         memcpy(value + sizeof *n, file->sums, sums);
@@ -141,7 +156,7 @@ static tess_status tell_leader(const tess__saver *s, tess_status status, const t
 }
 
 /* The leader takes one rank's note: the entry of its file, or its failure. */
-static tess_status receive_note(const tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
+static tess_status receive_note(tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
     char key[64];
     uint64_t bytes = TESS__KV_VALUE_MAX;
     note_key(s, rank, key);
@@ -150,6 +165,7 @@ static tess_status receive_note(const tess__saver *s, int32_t rank, char *room, 
     note *n = (note *)room;
     if (n->status)
         return tess__fail(n->status, "%.*s", SAID - 1, n->said);
+    s->not_finite |= n->not_finite;
     *out = (tess__data_file){ .bytes = n->value, .n_sums = n->n_sums, .sums = malloc(n->n_sums * TESS__SUM_BYTES + 1) };
     if (!out->sums)
         return tess__fail(TESS_E_NOMEM, "no memory for the checksums of a checkpoint");
@@ -159,7 +175,7 @@ static tess_status receive_note(const tess__saver *s, int32_t rank, char *room, 
 }
 
 /* All ranks' files, after the leader's own; the first failure counts. All are heard, so that none writes any more. */
-static tess_status hear_all(const tess__saver *s, tess__data_file *files) {
+static tess_status hear_all(tess__saver *s, tess__data_file *files) {
     tess_status status = TESS_OK;
     char *room = s->t->comms.world.nranks > 1 ? malloc(TESS__KV_VALUE_MAX) : NULL, said[SAID] = "";
     if (s->t->comms.world.nranks > 1 && !room)
@@ -205,6 +221,7 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
                          .ranks = (uint64_t)t->comms.world.nranks,
                          .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
                          .has_sums = tess__sum_known(),
+                         .not_finite = s->not_finite,
                          .n_states = (uint64_t)t->plan.setup.n_states,
                          .n_files = (uint64_t)t->comms.world.nranks,
                          .files = files };
@@ -362,7 +379,7 @@ static tess_status take_snapshot(tess__saver *s) {
 }
 
 static tess_status start_writer(tess__saver *s) {
-    s->done = s->cancel = 0;
+    s->done = s->cancel = s->not_finite = 0;
     s->pending = 1;
     s->image = NULL;
     if (!s->t->plan.setup.snapshot) {
@@ -443,6 +460,8 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     if (o.own_bytes)
         memcpy(s->own, o.own, o.own_bytes);
     TRY(tess__streams_sync(&t->streams));
+    TRY(tess__look_at_last_norm(t));
+    TRY(tess__look_at_steps(t));
     TRY(tess__shard_pieces_find(t, s->common, o.common_bytes, s->own, o.own_bytes, &s->pieces));
     s->info = (tess_checkpoint_info){ .ranks = t->comms.world.nranks,
                                       .step = s->step,

@@ -5,7 +5,7 @@
 #include "comms.h"
 
 typedef struct { /* what a rank is in, and what it did before that the others must have done alike */
-    char what[224], after[128];
+    char what[224], after[192];
 } tess__claim;
 
 typedef struct { /* the same, and what the rank posted before */

@@ -31,7 +31,7 @@ typedef struct {
     uint64_t recent_tags[TESS__RECENT_TAGS]; /* of the collectives posted last, by number modulo; and their names: */
     char recent_what[TESS__RECENT_TAGS][TESS__POSTED_TEXT];
     uint64_t common;       /* a hash of the options of all steps: part of every tag */
-    char common_text[128]; /* of the last step */
+    char common_text[192]; /* of the last step */
     uint32_t pass_kind;    /* of the running pass: part of every tag; 0: none */
     char absent[96];       /* ranks that do not wait with this one; "" none */
     int32_t lost_peer;     /* 1 + the rank that a failed collective names; 0 none */

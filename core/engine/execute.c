@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The engine's reading of a program: what each instruction does. */
-#include "state.h"
+#include "finite.h"
 
 #include "kernels/norm.h"
 #include "poison.h"
@@ -175,7 +175,7 @@ static tess_status share_buffers(tess *t, const tess__instr *in) {
 /* Nobody but the optimizer's kernels needs the norm, and the device makes their factor of it. */
 int tess__device_clips(const tess *t) {
     tess_kernel k = { .kernel = TESS_K_CLIP, .in_dtype = TESS_I64, .out_dtype = TESS_F32, .n_in = 1 };
-    if (!t->streams.on || !tess__device_offers(&t->device, &k))
+    if (!t->streams.on || t->plan.setup.norm_first || !tess__device_offers(&t->device, &k))
         return 0;
     for (int32_t g = 0; g < t->plan.layout.n_groups; g++)
         if (t->plan.layout.groups[g].trainable && tess__steps_on_host(t, g))
@@ -209,9 +209,11 @@ static tess_status norm_finish(tess *t) {
     t->step.norm = tess__norm_result(limbs);
     const tess_optimizer_options *o = t->step.options;
     t->step.has_norm = t->pass.program->kind == TESS__PASS_CLIP && o;
-    if (t->step.has_norm)
+    if (!t->step.has_norm)
+        return TESS_OK;
+    if (o->clip_norm > 0)
         t->step.kernel.grad_scale = t->step.grad_scale * tess__clip_coefficient(o->clip_norm, t->step.norm);
-    return TESS_OK;
+    return tess__judge_norm(t);
 }
 
 /* ---- the loop ---- */
@@ -283,6 +285,8 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
     case TESS__OPTIMIZE:
+        if (t->step.skips)
+            return TESS_OK;
         return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index) : tess__optimize_now(t, in->index);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller's */

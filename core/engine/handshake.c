@@ -41,9 +41,9 @@ tess_status tess__handshake_identity(tess *t) {
     snprintf(
         mine[7], IDENTITY_BYTES,
         "shard group %d, keep %d, prefetch %d, accum %d, sync %s, deterministic %d, low-copy %d, activations %.80s, "
-        "optimizer %u with %d states",
+        "optimizer %u with %d states, on-nan %d, spike %g",
         s->shard_ranks, s->keep_forward, s->prefetch, s->accum, s->sync_each ? "each" : "end", s->deterministic,
-        s->low_copy, t->settings.activations, s->optimizer, s->n_states);
+        s->low_copy, t->settings.activations, s->optimizer, s->n_states, t->settings.on_nan, t->settings.spike);
     if (t->comms.world.nranks == 1)
         return TESS_OK;
     char(*all)[N][IDENTITY_BYTES] = calloc((size_t)t->comms.world.nranks, sizeof *all);

@@ -171,7 +171,7 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__VALUES: return on_the_way(p, 8 * sizeof(double));
     case TESS__BATCH: return on_the_way(p, p->setup.input_bytes);
     case TESS__RESULT: return on_the_way(p, p->model.blocks[p->model.n_blocks - 1].options.output_bytes);
-    case TESS__NORM_RESULT: return on_the_way(p, TESS__NORM_LIMBS * sizeof(int64_t));
+    case TESS__NORM_RESULT: return on_the_way(p, (TESS__NORM_LIMBS + 1) * sizeof(int64_t));
     case TESS__LIMBS: return TESS__NORM_LIMBS * sizeof(int64_t);
     case TESS__LIMBS_SCRATCH: return needs->norm;
     case TESS__CHUNK: return needs->chunk;

@@ -85,6 +85,23 @@ static tess_status check_groups(const tess *t, const tess_optimizer_options *o) 
     return TESS_OK;
 }
 
+/* Names the options that the program gave, without its zeros. */
+static void say_step(const tess_optimizer_options *o, uint64_t step, char *out, size_t n) {
+    const struct {
+        const char *name;
+        float value;
+    } rest[] = { { "beta1", o->beta1 }, { "beta2", o->beta2 },       { "eps", o->eps },
+                 { "rho", o->rho },     { "momentum", o->momentum }, { "grad_scale", o->grad_scale } };
+    size_t at = (size_t)snprintf(out, n, "tess_step %llu with lr %.9g, clip_norm %g", (unsigned long long)step,
+                                 (double)o->lr, (double)o->clip_norm);
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0] && at < n; i++)
+        if (rest[i].value != 0)
+            at += (size_t)snprintf(out + at, n - at, ", %s %g", rest[i].name, (double)rest[i].value);
+    for (int32_t i = 0; o->groups && i < o->n_groups && at < n; i++)
+        if (o->groups[i].weight_decay != 0)
+            at += (size_t)snprintf(out + at, n - at, ", weight_decay %g", (double)o->groups[i].weight_decay);
+}
+
 /* All ranks step alike: the tags of all later collectives depend on the options, and a difference is named there. */
 static void remember_step(tess *t, const tess_optimizer_options *o) {
     const float values[] = { o->lr, o->beta1, o->beta2, o->eps, o->rho, o->momentum, o->grad_scale, o->clip_norm };
@@ -104,8 +121,7 @@ static void remember_step(tess *t, const tess_optimizer_options *o) {
         h = tess__hash_u64(h, u.bits);
     }
     t->comms.common = h;
-    snprintf(t->comms.common_text, sizeof t->comms.common_text, "tess_step %llu with lr %.9g, clip_norm %g",
-             (unsigned long long)(o->step ? o->step : t->step.steps_done + 1), (double)o->lr, (double)o->clip_norm);
+    say_step(o, o->step ? o->step : t->step.steps_done + 1, t->comms.common_text, sizeof t->comms.common_text);
 }
 
 tess_status tess__check_step_options(tess *t, const tess_optimizer_options *o) {

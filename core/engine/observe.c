@@ -216,6 +216,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     int training = tess__steps_by_unit(&t->plan.model, &t->plan.setup) ? TESS__P_FUSED : TESS__P_TRAIN;
     tess_stats s = { .struct_size = out->struct_size,
                      .n_recompiles = t->pass.n_recompiles,
+                     .n_skipped = t->step.n_skipped,
                      .n_collectives = t->comms.n_collectives,
                      .n_units = (uint64_t)t->plan.layout.n_units,
                      .n_params = (uint64_t)t->plan.model.n_params,

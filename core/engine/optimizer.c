@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The optimizer step on shards, the gradient norm, clipping. */
-#include "state.h"
+#include "finite.h"
 
 #include "base/status.h"
 
@@ -73,8 +73,12 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
                           "so no state was planned",
                           (double)o->momentum);
     TRY(tess__check_step_options(t, o));
+    if (!t->graphs.recording) { /* then nothing may be asked of the device */
+        TRY(tess__look_at_last_norm(t));
+        TRY(tess__look_at_steps(t));
+    }
     t->step.grad_scale = or_else(o->grad_scale, 1);
-    t->step.has_norm = 0;
+    t->step.skips = t->step.has_norm = 0;
     t->step.norm_limbs = NULL;
     t->step.kernel = (tess_optimizer){ .struct_size = sizeof t->step.kernel,
                                        .optimizer = t->plan.setup.optimizer,
@@ -83,7 +87,8 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
                                        .beta2 = or_else(o->beta2, 0.999f),
                                        .rho = or_else(o->rho, 0.9f),
                                        .eps = or_else(o->eps, adadelta ? 1e-6f : 1e-8f),
-                                       .grad_scale = t->step.grad_scale };
+                                       .grad_scale = t->step.grad_scale,
+                                       .not_finite = tess__note_of_step(t) };
     set_segments(t, o);
     return TESS_OK;
 }
@@ -96,13 +101,17 @@ tess_status tess__step_end(tess *t) {
     return TESS_OK;
 }
 
+int tess__step_needs_norm(const tess *t, const tess_optimizer_options *o) {
+    return o->clip_norm > 0 || t->plan.setup.norm_first;
+}
+
 tess_status tess__step_run(tess *t, const tess_optimizer_options *options) {
     tess_optimizer_options o;
     TRY(tess__copy_options("tess_step", &o, sizeof o, TESS__UP_TO(tess_optimizer_options, step), options));
     TRY(tess__step_ready(t, "tess_step"));
     TRY(tess__step_begin(t, &o));
     t->step.options = &o;
-    tess_status s = tess__run_program(t, &t->plan.programs[o.clip_norm > 0 ? TESS__P_CLIP : TESS__P_STEP]);
+    tess_status s = tess__run_program(t, &t->plan.programs[tess__step_needs_norm(t, &o) ? TESS__P_CLIP : TESS__P_STEP]);
     t->step.options = NULL;
     return s ? s : tess__step_end(t);
 }
@@ -139,7 +148,8 @@ static tess_status step(tess *t, const tess_optimizer_options *o) {
         return tess__fail(TESS_E_INVALID,
                           "tess_step, and tess_options.flags has TESS_OPTIONS_LATE: a step comes with a "
                           "tess_run");
-    return tess__step_run(t, o);
+    TRY(tess__step_run(t, o));
+    return tess__look_at_steps(t);
 }
 
 tess_status tess_step(tess *t, const tess_optimizer_options *o) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tess_recover: after a rank was lost, the group of ranks is formed anew with the process that takes its place, or
  * smaller, and all go back to the newest images that are whole. */
-#include "state.h"
+#include "finite.h"
 
 #include "base/log.h"
 #include <tessera/plugin_helpers.h>
@@ -28,6 +28,7 @@ static void forget_pass(tess *t) {
     t->pass.ended_by = NULL;
     t->step.options = NULL;
     t->step.norm_limbs = NULL;
+    tess__forget_steps(t);
     tess__result_forget(&t->streams);
 }
 

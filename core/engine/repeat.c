@@ -34,7 +34,7 @@ static const char *why_not(const tess *t, const tess_run_options *o) {
     const char *why = host_part(t, t->pass.program);
     if (why || !o->step || t->pass.program == &p->programs[TESS__P_FUSED])
         return why;
-    return host_part(t, &p->programs[o->step->clip_norm > 0 ? TESS__P_CLIP : TESS__P_STEP]);
+    return host_part(t, &p->programs[tess__step_needs_norm(t, o->step) ? TESS__P_CLIP : TESS__P_STEP]);
 }
 
 static int may_repeat(const tess *t, const tess_run_options *o) {

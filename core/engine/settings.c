@@ -8,6 +8,7 @@
 #include "plan/activations.h"
 #include "readers/declaration_file.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,9 +69,23 @@ static tess_status read_accum(tess *t) {
 static void take_promises(tess__setup *s, const tess_options *o) {
     s->input_bytes = o->input_bytes;
     s->step_in_pass = (o->flags & TESS_OPTIONS_STEP_IN_PASS) != 0;
-    s->no_clip = (o->flags & TESS_OPTIONS_NO_CLIP) != 0;
+    s->no_clip = (o->flags & TESS_OPTIONS_NO_CLIP) != 0 && !s->norm_first;
     s->repeats = (o->flags & TESS_OPTIONS_REPEAT) != 0;
     s->late = (o->flags & TESS_OPTIONS_LATE) != 0;
+}
+
+static tess_status read_guard(tess *t) {
+    const char *on_nan = "stop";
+    TRY(tess__option_choice("on-nan", &on_nan));
+    TRY(tess__option_real("spike", &t->settings.spike));
+    if (!isfinite(t->settings.spike) || (t->settings.spike != 0 && t->settings.spike < 1))
+        return tess__fail(TESS_E_INVALID, "TESSERA_SPIKE is %g, expected 0 (off) or a number from 1 up",
+                          t->settings.spike);
+    t->settings.on_nan = strcmp(on_nan, "skip") == 0   ? TESS__NAN_SKIP
+                         : strcmp(on_nan, "warn") == 0 ? TESS__NAN_WARN
+                                                       : TESS__NAN_STOP;
+    t->plan.setup.norm_first = t->settings.on_nan == TESS__NAN_SKIP || t->settings.spike > 0;
+    return TESS_OK;
 }
 
 static tess_status read_flags(tess *t) {
@@ -96,6 +111,8 @@ static tess_status read_switches(tess *t) {
         status = tess__option_choice("checkpoint", &checkpoint);
     if (!status)
         status = read_flags(t);
+    if (!status)
+        status = read_guard(t);
     if (!status)
         status = tess__option_real("timeout", &timeout);
     const char *prefetch = tess__option_text("prefetch");

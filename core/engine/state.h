@@ -17,12 +17,17 @@
 #include "streams.h"
 #include "transfers.h"
 
+enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
+enum { TESS__NORMS = 32 }; /* of which the usual one is the median */
+
 typedef struct {                /* const after tess_open */
     tess_options options;       /* as given; texts not to be used */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
     int strict, plan_only;
+    int on_nan;   /* TESS__NAN_… */
+    double spike; /* 0: none is looked for */
     char threads_text[16];
     char accum_text[48]; /* where accum > 1 comes from, for messages: " (TESSERA_ACCUM=4)" */
     int64_t timeout_ns;
@@ -58,6 +63,13 @@ typedef struct { /* the optimizer's */
     int has_norm;              /* of the last step: `norm` is its */
     const int64_t *norm_limbs; /* of the last step, which the device clipped: there after tess__norm_wait; else null */
     int more_follow;           /* the next work is another of this kind: TESS_KERNEL_MORE */
+    int skips;                 /* the running step changes nothing */
+    uint64_t n_skipped;
+    int said_not_finite;       /* and is not said again */
+    int64_t noted;             /* the first step that left something not finite; 0: none. Of a device without streams */
+    int64_t *noted_at;         /* there, or in page-locked memory; null: nothing has stepped yet */
+    double norms[TESS__NORMS]; /* of the last steps, with TESSERA_SPIKE */
+    uint64_t n_norms;
 } tess__step;
 
 typedef struct {               /* recovery in memory */
@@ -273,6 +285,7 @@ tess_status tess__make_segments(tess *);
 tess_status tess__step_begin(tess *, const tess_optimizer_options *);
 tess_status tess__step_end(tess *);
 tess_status tess__step_run(tess *, const tess_optimizer_options *);
+int tess__step_needs_norm(const tess *, const tess_optimizer_options *); /* before anything is stepped */
 /** All passes of the step have run, so that there are gradients; `call` is named where not. */
 tess_status tess__step_ready(tess *, const char *call);
 tess_status tess__grad_release(tess *); /* takes the sharded gradients off the books */

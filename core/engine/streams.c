@@ -2,6 +2,7 @@
 #include "streams.h"
 
 #include "base/status.h"
+#include "kernels/norm.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -258,6 +259,8 @@ static tess_status wait_for(tess__streams *q, tess__late_pass *pass) {
     if (pass->values)
         memcpy(pass->values, pass->values_at, pass->values_bytes);
     q->limbs = pass->limbs;
+    if (pass->limbs && !q->not_finite_step && !isfinite(tess__norm_square(pass->limbs)))
+        q->not_finite_step = pass->step;
     *pass = (tess__late_pass){ .over = pass->over };
     return TESS_OK;
 }

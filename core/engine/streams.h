@@ -34,6 +34,7 @@ typedef struct {           /* a pass for whose end the host does not wait at onc
     const void *values_at;
     uint64_t values_bytes;
     uint64_t retired; /* collectives retired until its end */
+    uint64_t step;    /* to which it belongs, from 1 */
     tess_event *over;
     int under_way, is_recorded;
     char what[TESS__ACTIVITY]; /* a recorded one, for messages */
@@ -56,7 +57,8 @@ typedef struct {
     int late; /* TESS_OPTIONS_LATE: the next line is used, and not the three above */
     int pass; /* the running pass's place among these: */
     tess__late_pass passes[TESS__PASSES];
-    const int64_t *limbs; /* of the latest pass that is over; null: none */
+    const int64_t *limbs;     /* of the latest pass that is over; null: none */
+    uint64_t not_finite_step; /* the first one of which a norm was not finite; 0: none */
     tess__retired retired[TESS__RETIRED];
     int first_retired, n_retired;
     uint64_t ever_retired;

@@ -19,18 +19,6 @@ typedef struct {
     void *raw, *wide; /* host memory for one chunk: as stored, and as fp32 */
 } walk;
 
-static int role_of(uint32_t of) {
-    return of == TESS_OF_PARAM  ? TESS__MASTER
-           : of == TESS_OF_GRAD ? TESS__SHARD_GRAD
-                                : TESS__STATE0 + (int)(of - TESS_OF_MOMENT1);
-}
-
-static uint32_t dtype_of(const tess *t, uint32_t of, const tess__param *p) {
-    if (p->flags & TESS_BUFFER)
-        return p->dtype;
-    return of == TESS_OF_PARAM ? t->plan.layout.groups[p->group].master : TESS_F32;
-}
-
 static tess_status check_walk(const tess *t, const walk *w) {
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "%s before tess_shard", w->call);
@@ -55,57 +43,6 @@ tess_range tess__range_of(const tess__param *p, int32_t index, uint64_t first, u
                          .elems = elems,
                          .name = p->name,
                          .stacked_first = (uint64_t)p->slice * p->elems + first };
-}
-
-/* The kind of memory that this rank's part of a parameter lies in. */
-static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
-    if (p->flags & TESS_BUFFER)
-        return t->plan.setup.env.mem;
-    const tess__group *g = &t->plan.layout.groups[p->group];
-    return tess__rest_mem(t, of == TESS_OF_PARAM  ? &g->param_rest
-                             : of == TESS_OF_GRAD ? &g->grad_rest
-                                                  : &g->state_rest);
-}
-
-/* ---- one part ---- */
-
-tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, const tess__piece *piece) {
-    tess__value v = { .mem = mem_of(t, of, p), .dtype = dtype_of(t, of, p) };
-    if (p->flags & TESS_BUFFER)
-        v.at = (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
-    else
-        v.at = (char *)tess__address_of(t, role_of(of), p->group) + piece->in_shard * tess_dtype_bytes(v.dtype);
-    return v;
-}
-
-tess__owned tess__owned_at(const tess *t, uint32_t of, int32_t param) {
-    const tess__param *p = &t->plan.model.params[param];
-    tess__piece piece = { .elems = p->elems };
-    if (!(p->flags & TESS_BUFFER))
-        piece = tess__layout_piece(&t->plan.layout, p, t->comms.shard_rank);
-    tess__value v = tess__value_owned(t, of, p, &piece);
-    return (tess__owned){ .piece = piece, .at = v.at, .mem = v.mem, .dtype = v.dtype };
-}
-
-int tess__value_direct(const tess__value *v) {
-    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && (v->dtype == TESS_F32 || v->dtype == TESS_F64);
-}
-
-static uint32_t wide_dtype(const tess__value *v) {
-    return v->dtype == TESS_F64 ? TESS_F64 : TESS_F32;
-}
-
-tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {
-    uint32_t bytes = tess_dtype_bytes(v->dtype);
-    TRY(tess__copy_now(t, raw, TESS_MEM_HOST, v->at + first * bytes, v->mem, n * bytes));
-    tess__cast_find(v->dtype, wide_dtype(v), 0)(raw, wide, n);
-    return TESS_OK;
-}
-
-tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, const void *wide) {
-    uint32_t bytes = tess_dtype_bytes(v->dtype);
-    tess__cast_find(wide_dtype(v), v->dtype, 0)(wide, raw, n);
-    return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
 }
 
 static tess_status call_program(const walk *w, const tess_range *r, void *data) {
@@ -203,17 +140,16 @@ static tess_status send_chunk(tess *t, int32_t param, uint64_t first, int32_t ow
 static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner) {
     const tess__param *p = &t->plan.model.params[i];
     tess__piece piece = tess__layout_piece(&t->plan.layout, p, owner);
-    uint32_t dtype = dtype_of(t, w->of, p), bytes = tess_dtype_bytes(dtype);
+    tess__value own = tess__value_owned(t, w->of, p, &piece); /* where the owner has it */
+    uint32_t bytes = tess_dtype_bytes(own.dtype);
     char *chunk = tess__address_of(t, TESS__CHUNK, 0);
     for (uint64_t done = 0; done < piece.elems; done += TESS__CHUNK_ELEMS) {
         uint64_t n = piece.elems - done < TESS__CHUNK_ELEMS ? piece.elems - done : TESS__CHUNK_ELEMS;
         if (owner == t->comms.shard_rank)
-            TRY(tess__copy_now(t, chunk, t->plan.setup.env.mem,
-                               (char *)tess__address_of(t, role_of(w->of), p->group) + (piece.in_shard + done) * bytes,
-                               mem_of(t, w->of, p), n * bytes));
+            TRY(tess__copy_now(t, chunk, t->plan.setup.env.mem, own.at + done * bytes, own.mem, n * bytes));
         TRY(send_chunk(t, i, piece.in_param + done, owner, n * bytes));
         tess_range r = tess__range_of(p, i, piece.in_param + done, n);
-        TRY(visit_range(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, dtype }));
+        TRY(visit_range(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, own.dtype }));
     }
     return TESS_OK;
 }

@@ -90,17 +90,31 @@ typedef struct {
     const tess_kernel *kernel;
     uint32_t bytes, grad_bytes, low_bytes;
     tess__cast_fn load, low; /* null: the gradient has the master's dtype; no low-precision copy */
+    int64_t *not_finite;     /* where a step that leaves NaN or infinity is noted; null: nowhere */
 } step_job;
 
 static void *elem_at(void *base, uint64_t elem, uint32_t bytes) {
     return base ? (char *)base + elem * bytes : NULL;
 }
 
-/* Elements [first, end) of one segment, a chunk at a time, so that the low-precision copy reads the cache. */
+/* Looks at the values that the step has just written. The first step of a run is kept. */
+static void note_not_finite(const step_job *job, const step_span *span) {
+    const uint32_t dtype = job->kernel->out_dtype;
+    const void *const written[] = { span->master, span->state0, span->state1 };
+    int64_t none = 0;
+    for (size_t i = 0; i < 3; i++)
+        if (written[i] && !tess__all_finite(written[i], dtype, span->elems)) {
+            __atomic_compare_exchange_n(job->not_finite, &none, (int64_t)job->kernel->optimizer->step, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+            return;
+        }
+}
+
+/* Elements [first, end) of one segment, a chunk at a time, so that what follows the step reads the cache. */
 static void step_run(const step_job *job, step_fn fn, const tess_step_constants *c, uint64_t first, uint64_t end) {
     const tess_kernel *k = job->kernel;
     _Alignas(64) char room[CHUNK * sizeof(double)];
-    uint64_t chunk = job->load || job->low ? CHUNK : end - first;
+    uint64_t chunk = job->load || job->low || job->not_finite ? CHUNK : end - first;
     for (uint64_t e = first; e < end; e += chunk) {
         uint64_t elems = end - e < chunk ? end - e : chunk;
         step_span span = { (const char *)k->in[0] + e * job->grad_bytes, elem_at(k->out, e, job->bytes),
@@ -110,6 +124,8 @@ static void step_run(const step_job *job, step_fn fn, const tess_step_constants 
             span.grad = room;
         }
         fn(c, &span);
+        if (job->not_finite)
+            note_not_finite(job, &span);
         if (job->low)
             job->low(span.master, elem_at(k->out2, e, job->low_bytes), elems);
     }
@@ -152,6 +168,8 @@ void tess__kernel_optimizer(const tess_kernel *k, tess__pool *pool) {
                      .grad_bytes = tess_dtype_bytes(k->in_dtype),
                      .low_bytes = 2,
                      .load = k->in_dtype == k->out_dtype ? NULL : tess__cast_find(k->in_dtype, k->out_dtype, 0),
-                     .low = k->out2 ? tess__cast_find(k->out_dtype, TESS_BF16, 0) : NULL };
+                     .low = k->out2 ? tess__cast_find(k->out_dtype, TESS_BF16, 0) : NULL,
+                     .not_finite =
+                         TESS_HAS(tess_optimizer, k->optimizer, not_finite) ? k->optimizer->not_finite : NULL };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, step_part, &job);
 }

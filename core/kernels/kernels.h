@@ -33,6 +33,9 @@ void tess__kernel_scale(const tess_kernel *, tess__pool *);
 void tess__kernel_square_sum(const tess_kernel *, tess__pool *);
 void tess__kernel_optimizer(const tess_kernel *, tess__pool *);
 
+/** No element is NaN or infinite; those of an integer dtype never are. Any thread. */
+int tess__all_finite(const void *values, uint32_t dtype, uint64_t elems);
+
 /** Casts a run of elements on this thread, in this thread's floating-point mode. */
 typedef void (*tess__cast_fn)(const void *src, void *dst, uint64_t elems);
 /** Null when there is no such cast. `stream`: for runs much larger than the caches. */

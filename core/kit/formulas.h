@@ -112,6 +112,7 @@ typedef struct { /* what the host computes once per segment and step, in fp64 */
     double minus_step;                                               /* -lr / (1 - beta1^t) */
     double rho, one_minus_rho;
     uint32_t optimizer, decays; /* decays: weight_decay is not 0 */
+    int64_t step;
 } tess_step_constants;
 
 #define TESS_REAL float
@@ -166,5 +167,6 @@ static inline void tess_step_prepare(const tess_optimizer *o, const tess_segment
     out->bias2_root = pow(1 - pow(beta2, (double)o->step), 0.5);
     out->rho = tess_decimal_of_f32(o->rho);
     out->one_minus_rho = 1 - out->rho;
+    out->step = (int64_t)o->step;
 }
 #endif

@@ -381,7 +381,7 @@ static void measure_results(const tess__model *m, const tess__setup *s, tess__la
                 (uint64_t)l->n_order * TESS_PREPARED_BYTES; /* segments are never more than parameters */
     }
     l->result_bytes = m->n_blocks ? m->blocks[m->n_blocks - 1].options.output_bytes : 0;
-    l->norm_result_bytes = s->optimizer ? TESS__NORM_LIMBS * sizeof(int64_t) : 0;
+    l->norm_result_bytes = s->optimizer ? (TESS__NORM_LIMBS + 1) * sizeof(int64_t) : 0; /* and what a step notes */
 }
 
 tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32_t *unit_of_param, int32_t n_units,

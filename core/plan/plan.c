@@ -25,6 +25,8 @@ static int is_wanted(const tess__plan *p, int program) {
         return 0;
     if (tess__steps_in_pass(&p->model, &p->setup) && (program == TESS__P_STEP || program == TESS__P_NORM))
         return 0;
+    if (p->setup.norm_first && (program == TESS__P_FUSED || program == TESS__P_STEP))
+        return 0;
     if (program == TESS__P_NO_SYNC)
         return at_end;
     if (program == TESS__P_FUSED)

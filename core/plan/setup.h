@@ -26,6 +26,7 @@ typedef struct {
     const char *activation_spec; /* a text that tells blocks apart, else null; and what the plan made of it: */
     const uint8_t *modes;        /* by block; null: `activations` */
     int step_in_pass, no_clip;   /* TESS_OPTIONS_STEP_IN_PASS, TESS_OPTIONS_NO_CLIP */
+    int norm_first;              /* nothing is stepped before the host knows the norm, with clipping and without */
     int late, repeats;           /* TESS_OPTIONS_LATE, TESS_OPTIONS_REPEAT */
     int low_copy;                /* TESSERA_LOW_COPY: the optimizer writes bf16 copies of the shards */
     int graphs;                  /* TESSERA_GRAPHS: a pass that repeats may be recorded */

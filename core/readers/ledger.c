@@ -93,6 +93,8 @@ void tess__ledger_point(const tess__ledger *l, const tess__layout *layout, int32
 int32_t tess__ledger_programs(const tess__plan *p, uint32_t of, int32_t *out) {
     int32_t accum = p->setup.accum, n = 0, last = -1;
     int at_end = accum > 1 && !p->setup.sync_each;
+    if (p->setup.norm_first && (of == TESS_LEDGER_STEP || of == TESS_LEDGER_STEP_APART))
+        of = TESS_LEDGER_STEP_CLIPPED;
     if (of == TESS_LEDGER_STEP && p->programs[TESS__P_FUSED].n_instrs)
         last = TESS__P_FUSED, accum = 0;
     else if (of == TESS_LEDGER_STEP || of == TESS_LEDGER_STEP_APART)

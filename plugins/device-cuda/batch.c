@@ -139,7 +139,8 @@ CUresult cuda_optimizer(const cuda_place *p, const tess_kernel *k) {
                               .state0 = k->state[0],
                               .state1 = k->state[1],
                               .low = k->out2,
-                              .grad_dtype = k->in_dtype };
+                              .grad_dtype = k->in_dtype,
+                              .not_finite = TESS_HAS(tess_optimizer, o, not_finite) ? o->not_finite : NULL };
     piece.vector = cuda_aligned(piece.grad, k->in_dtype) && cuda_aligned(k->out, k->out_dtype) &&
                    cuda_aligned(k->state[0], k->out_dtype) && cuda_aligned(k->state[1], k->out_dtype) &&
                    cuda_aligned(k->out2, TESS_BF16);

@@ -22,6 +22,7 @@ typedef struct { /* elements [first, end) of the arrays, with one set of constan
     void *master, *state0, *state1, *low; /* low: the bf16 copy of the new master, or null */
     uint64_t first, end;
     uint32_t grad_dtype, vector, set, first_block;
+    int64_t *not_finite; /* where the first step is noted that leaves NaN or infinity; or null */
 } cuda_step_piece;
 typedef struct {
     uint32_t n_pieces, n_blocks, n_sets, reserved;
@@ -46,6 +47,7 @@ TESS_FN uint64_t cuda_step_items(const cuda_step_piece *p) {
     return (p->end + CUDA_LANES - 1) / CUDA_LANES - p->first / CUDA_LANES;
 }
 
+#define CUDA_FINITE(x) ((x) - (x) == 0)
 #define CUDA_STEP_BODY(name, type, states, load, half_of, call)                                                        \
     TESS_FN void cuda_##name##_body(const cuda_step_piece *a, const tess_step_constants *c, uint64_t i) {              \
         uint64_t base = (a->first / CUDA_LANES + i) * CUDA_LANES;                                                      \
@@ -59,10 +61,15 @@ TESS_FN uint64_t cuda_step_items(const cuda_step_piece *p) {
             cuda_get_##load##_of(vector, a->state0, base, from, to, m);                                                \
         if (states > 1)                                                                                                \
             cuda_get_##load##_of(vector, a->state1, base, from, to, v);                                                \
-        CUDA_UNROLL for (int l = 0; l < CUDA_LANES; l++) {                                                             \
+        int finite = 1;                                                                                                \
+        CUDA_UNROLL for (uint32_t l = 0; l < CUDA_LANES; l++) {                                                        \
             call;                                                                                                      \
             half[l] = half_of(p[l]);                                                                                   \
+            if (l >= from && l < to)                                                                                   \
+                finite &= CUDA_FINITE(p[l]) && (states < 1 || CUDA_FINITE(m[l])) && (states < 2 || CUDA_FINITE(v[l])); \
         }                                                                                                              \
+        if (!finite && a->not_finite && !*a->not_finite)                                                               \
+            *a->not_finite = c->step;                                                                                  \
         cuda_put_##load##_of(vector, a->master, base, from, to, p);                                                    \
         if (states > 0)                                                                                                \
             cuda_put_##load##_of(vector, a->state0, base, from, to, m);                                                \

@@ -194,7 +194,7 @@ static void pass(void) {
 }
 
 static void step(void) {
-    static const tess_optimizer_group groups[] = { { 0, 1 }, { 0, 1 } };
+    const tess_optimizer_group groups[] = { { 0, 1 }, { on_rank("decay_per_rank") ? 0.2f : 0.1f, 1 } };
     tess_optimizer_options o = { .struct_size = sizeof o, .lr = 0.1f, .groups = groups, .n_groups = 2 };
     o.groups = is("group") ? NULL : groups;
     o.lr = is("lr_missing") ? 0 : is("lr_nan") ? NAN : on_rank("lr_per_rank") ? 0.2f : 0.1f;

@@ -61,6 +61,7 @@ static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest
     json_uint(&a->json, "files", m->n_files);
     json_uint(&a->json, "bytes", bytes_of(m));
     json_bool(&a->json, "checksums", m->has_sums);
+    json_bool(&a->json, "finite", !m->not_finite);
     return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
 }
 

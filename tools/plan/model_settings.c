@@ -125,6 +125,12 @@ static tess_status read_optimizer(train_settings *s) {
     return status;
 }
 
+static tess_status read_guard(train_settings *s) {
+    s->on_nan = "stop";
+    tess_status status = tess__option_choice("on-nan", &s->on_nan);
+    return status == TESS_OK ? tess__option_real("spike", &s->spike) : status;
+}
+
 static tess_status read_length(train_settings *s) {
     int64_t steps = 0, epochs = 0;
     int says_steps = tess__option_text("steps") != NULL; /* 0: an evaluation, and a sample */
@@ -220,6 +226,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = read_length(&s);
     if (status == TESS_OK)
         status = read_optimizer(&s);
+    if (status == TESS_OK)
+        status = read_guard(&s);
     if (status == TESS_OK)
         status = read_sample(&s);
     if (status == TESS_OK)

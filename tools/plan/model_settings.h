@@ -24,6 +24,8 @@ typedef struct { /* options, else the model's defaults */
     double peak_flops;      /* 0: to be measured */
     double temperature;     /* 0: always the likeliest */
     const char *prompt;     /* null: none */
+    const char *on_nan;     /* stop, skip or warn */
+    double spike;           /* 0: off */
 } train_settings;
 
 /** Reads options and environment for `model`, which is in the list of models. */

@@ -36,6 +36,8 @@ const tool_shared_option tool_shared_options[] = {
     { "momentum", "M", OPTIM, TRAINS, NULL, 0, 1 },
     { "weight-decay", "D", OPTIM, TRAINS, NULL, 0, 1e6 },
     { "clip", "NORM", OPTIM, TRAINS, NULL, 0, 1e30 },
+    { "on-nan", "ACTION", OPTIM, TRAINS, NULL, 0, 0 },
+    { "spike", "FACTOR", OPTIM, TRAINS, NULL, 0, 1e6 },
     { "accum", "K", OPTIM, TRAINS, NULL, 1, 1 << 16 },
     { "sync", "each|end", OPTIM, TRAINS, NULL, 0, 0 },
     { "strategy", "STRATEGY", MEMORY, TRAINS, NULL, 0, 0 },

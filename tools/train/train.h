@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* `tessera train`: what its files share. train.c parses and starts ranks; train_rank.c is one rank's run,
- * train_step.c a step of it, train_common.c what its parts share; train_state.c loads, saves and digests parameters;
- * train_output.c prints, train_ledger.c the ledger; train_mnist.c, train_gpt.c, train_lm.c, train_convbn.c and
- * train_linear.c are the tasks.
+ * train_step.c a step of it, train_identity.c what makes two runs the same, train_common.c what its parts share;
+ * train_state.c loads, saves and digests parameters; train_output.c prints, train_ledger.c the ledger; train_mnist.c,
+ * train_gpt.c, train_lm.c, train_convbn.c and train_linear.c are the tasks.
  */
 #ifndef TOOL_TRAIN_H
 #define TOOL_TRAIN_H
@@ -50,6 +50,7 @@ typedef struct {        /* a step; `started` 0: none */
     double seconds;     /* it took */
     double run_seconds; /* of that, in tess_run */
     double grad_norm;   /* NAN: not known */
+    double own_loss;    /* this rank's */
 } train_step_record;
 
 typedef struct {
@@ -101,6 +102,8 @@ struct train_run {
     tess_status save_failed; /* the last one's, when the disk refused it */
     int interrupted;         /* the signal that ended the loop; 0: none */
     char digest[33];         /* "": none */
+    int said_not_finite;     /* a loss was NaN or infinite */
+    char identity[480];      /* train_identity_make */
     char *hf_config;         /* gpt2, llama: the config.json of an exported folder; else null */
     /* output, rank 0 only */
     struct {
@@ -158,6 +161,12 @@ tess_status train_resume_fill(void *state, const tess_range *, void *data);
 void train_resume_close(void *state);  /* null is fine */
 tess_status train_export(train_run *); /* [C] to s.export_to */
 tess_status train_digest(train_run *); /* [C] */
+
+/* ---- train_identity.c ----------------------------------------------------------------------------- */
+void train_identity_make(train_run *);         /* once the data is open */
+tess_status train_identity_agree(train_run *); /* [C] the same on all ranks, or a line that names both sides */
+/** Says in one line what differs from the run that saved `saved`. */
+void train_identity_compare(const train_run *, const char *saved);
 
 /* ---- train_checkpoint.c -------------------------------------------------------------------------- */
 int train_resumes_checkpoint(const train_settings *); /* else --resume is a folder of parameters, or nothing */

@@ -18,31 +18,16 @@
 #include "tools/support/settings.h"
 #include "train.h"
 
-/* ---- what a run must have in common with the one that it goes on with -------------------------------- */
 typedef struct {
     char text[TESS_CHECKPOINT_BYTES];
 } run_identity;
 
+/* With config.json, for ckpt export, where there is room. */
 static void identify(const train_run *r, run_identity *out) {
     memset(out, 0, sizeof *out);
-    snprintf(out->text, sizeof out->text,
-             "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64 " deterministic=%d",
-             r->s.model, r->s.seed, r->s.batch, (int64_t)r->ranks * r->s.accum, r->task.steps, r->s.deterministic);
-    size_t used = strlen(out->text);
+    size_t used = (size_t)snprintf(out->text, sizeof out->text, "%s", r->identity);
     if (r->hf_config && strlen(r->hf_config) + used + sizeof " config=" <= sizeof out->text)
-        snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config); /* for ckpt export */
-}
-
-/* A word that differs: the run goes on, but not to the bits of an unbroken one. Of microbatches loading says it. */
-static void compare_identity(const train_run *r, char *saved) {
-    run_identity mine;
-    char *at_saved = NULL, *at_mine = NULL;
-    identify(r, &mine);
-    const char *was = strtok_r(saved, " ", &at_saved), *is = strtok_r(mine.text, " ", &at_mine);
-    for (; was && is && r->rank == 0; was = strtok_r(NULL, " ", &at_saved), is = strtok_r(NULL, " ", &at_mine))
-        if (strcmp(was, is) != 0 && strncmp(is, "steps=", 6) != 0 && strncmp(is, "microbatches=", 13) != 0)
-            tess__log(TESS_LOG_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on",
-                      is, was);
+        snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config);
 }
 
 /* ---- going on ---------------------------------------------------------------------------------------- */
@@ -57,7 +42,7 @@ tess_status train_resume_load(train_run *r) {
         return tess_fail(status, "%s", ""); /* rank 0 says it */
     if (status != TESS_OK)
         return status;
-    compare_identity(r, was.text);
+    train_identity_compare(r, was.text);
     r->steps_done = r->first_step = r->group_step = info.step;
     if (r->rank == 0 && !r->s.quiet)
         tess__log(TESS_LOG_INFO, "going on after step %" PRIu64 " of %" PRIu64, info.step, r->task.steps);

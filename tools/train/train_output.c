@@ -308,6 +308,7 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_int(j, "threads", r->m->options.threads);
     json_uint(j, "steps", r->steps_done);
     train_lives_summary(r);
+    json_uint(j, "steps_skipped", stats->n_skipped);
     put_number(j, "loss", r->loss);
     put_number(j, "accuracy", r->accuracy);
     json_double(j, "seconds", r->seconds);

@@ -172,6 +172,8 @@ static tess_status run(train_run *r) {
     if (status == TESS_OK)
         status = train_agree(r, open_task(r));
     if (status == TESS_OK)
+        status = train_identity_agree(r);
+    if (status == TESS_OK)
         status = train_agree(r, train_watch_open(r));
     if (status == TESS_OK)
         status = shard(r);
@@ -232,7 +234,8 @@ int train_rank(const train_settings *settings) {
     train_ledger_drop(&r);
     train_spans_close(&r);
     train_watch_close(&r);
-    if (status != TESS_OK && tess_last_error()[0]) /* "" when another rank says it */
+    int others_say_it = status == TESS_E_NOT_FINITE && r.rank != 0;  /* rank 0 has it too, or hears of it */
+    if (status != TESS_OK && !others_say_it && tess_last_error()[0]) /* "" when another rank says it */
         code = tool_report(status);
     if (code == TOOL_OK)
         code = r.interrupted ? 128 + r.interrupted : tess_exit_code(r.save_failed);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One step of a run. Where the host may be ahead of the device, a step's loss comes while the next step is under way,
  * and the mean over the ranks while the one after that is: nobody waits for either. */
+#include <math.h>
 #include <signal.h>
+#include <string.h>
 
+#include "core/base/log.h"
 #include "tools/support/alloc_count.h"
 #include <tessera/tessera.h>
 #include "train.h"
@@ -25,7 +28,28 @@ static void note_end(train_run *r, train_step_record *of) {
 /* All ranks end when one is asked to. */
 static void *to_share(const train_run *r, train_step_record *of) {
     of->shared[1] = train_asked_to_end(r);
+    of->own_loss = of->shared[0];
     return of->shared;
+}
+
+/* All ranks have the same mean, and so come here together. Under skip the step was left out, if its gradient was not
+ * finite either. */
+static tess_status judge_loss(train_run *r, const train_step_record *of) {
+    if (isfinite(of->shared[0]) || (r->said_not_finite && strcmp(r->s.on_nan, "stop") != 0))
+        return TESS_OK;
+    r->said_not_finite = 1;
+    if (strcmp(r->s.on_nan, "stop") != 0 && r->rank == 0)
+        tess__log(TESS_LOG_WARNING, "step %llu: the loss is %g; the run goes on, and this is said once (--on-nan %s)",
+                  (unsigned long long)of->step, isnan(of->shared[0]) ? (double)NAN : of->shared[0], r->s.on_nan);
+    if (strcmp(r->s.on_nan, "stop") != 0)
+        return TESS_OK;
+    if (isfinite(of->own_loss))
+        return tess_agree(r->t, TESS_OK);
+    return tess_agree(r->t, tess_fail(TESS_E_NOT_FINITE,
+                                      "step %llu: the loss of rank %d is %g; --on-nan skip leaves out steps whose "
+                                      "gradient is not finite, warn goes on",
+                                      (unsigned long long)of->step, r->rank,
+                                      isnan(of->own_loss) ? (double)NAN : of->own_loss));
 }
 
 /* Its loss is that of all ranks now. */
@@ -35,7 +59,8 @@ static tess_status show_step(train_run *r, const train_step_record *of) {
     r->loss = of->shared[0];
     train_watch_step(r, of);
     train_output_step(r, of);
-    return train_spans_step(r, of);
+    tess_status status = train_spans_step(r, of);
+    return status == TESS_OK ? judge_loss(r, of) : status;
 }
 
 /* ---- late -------------------------------------------------------------------------------------- */

@@ -48,7 +48,7 @@ extern "C" {
 
 #define TESS_ABI_MAJOR 1
 #ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 7 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 8 /* append-only; a break makes new *_v2 symbols */
 #endif
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
@@ -62,7 +62,8 @@ enum {
     TESS_E_PEER = -6, TESS_E_SYSTEM = -7, TESS_E_DEVICE = -8, TESS_E_VERSION = -9, TESS_E_INTERNAL = -10,
     TESS_E_DATA = -11, TESS_E_BUDGET = -12, TESS_E_PLANNED = -13,
     TESS_E_MISMATCH = -14, /* ranks disagree about a collective: operation, count, dtype, tag */
-    TESS_E_LOST = -15 /* a rank was lost and tess_recover goes on without it; never from a plugin */
+    TESS_E_LOST = -15, /* a rank was lost and tess_recover goes on without it; never from a plugin */
+    TESS_E_NOT_FINITE = -16 /* a gradient, a parameter or a state is NaN or infinite; never from a plugin */
 };
 enum { TESS_KIND_COMM = 1, TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP, TESS_KIND_DEVICE };
 enum { TESS_U8 = 1, TESS_I8, TESS_I32, TESS_I64, TESS_F16, TESS_BF16, TESS_F32, TESS_F64, TESS_F8E4M3, TESS_F8E5M2 };
@@ -377,6 +378,9 @@ typedef struct {
      * reads when it runs. Then step, the numbers from beta1 to grad_scale and those of the segments mean nothing. Given
      * only to a device that has optimizer_prepare. Since 1.4. */
     const void *prepared;
+    /* Null, or page-locked memory in which the kernel notes a step that left a parameter or a state NaN or infinite: where 0
+     * is, it writes `step`. A device may leave it alone: then such a step is not found here. Since 1.8. */
+    int64_t *not_finite;
 } tess_optimizer;
 enum { TESS_PREPARED_BYTES = 128 };
 
@@ -588,7 +592,7 @@ TESS_PIN(tess_collective, 136, count, 48, tag, 128);
 TESS_PIN(tess_comm_ops, 184, abort, 80, mem_share, 176);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
 TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
-TESS_PIN(tess_optimizer, 72, beta1, 32, prepared, 64);
+TESS_PIN(tess_optimizer, 80, beta1, 32, not_finite, 72);
 TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
 TESS_PIN(tess_device_ops, 248, stream_create, 88, range_pop, 240);
 TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);

@@ -253,7 +253,10 @@ typedef struct {
     int32_t n_groups, reserved;
     uint64_t step;      /* from 1; 0: the engine counts */
 } tess_optimizer_options;
-/** [C] One step of the optimizer chosen at open on the averaged gradients; then the gradients are gone. */
+/** [C] One step of the optimizer chosen at open on the averaged gradients; then the gradients are gone. TESS_E_NOT_FINITE
+ * with TESSERA_ON_NAN=stop, the default, when the gradient's norm, or without clipping what the step leaves, is not finite. A
+ * GPU's step is looked at when the next one begins, or when a checkpoint is saved. With skip such a step changes nothing,
+ * and counts as done. */
 TESS_API tess_status tess_step(tess *, const tess_optimizer_options *);
 TESS_API tess_status tess_grad_norm(tess *, float *out); /* [C] of the averaged gradient, same bits everywhere */
 TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update */
@@ -313,6 +316,7 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t plugin_bytes[3], plugin_peak_bytes[3], plugin_category_bytes[3][16], plugin_stated_bytes;
     double grad_norm; /* of the last step, which clipped, before that: of the averaged gradient, after grad_scale; -1:
                        * none. A GPU clips by itself: then tess_stats_get waits for the norm */
+    uint64_t n_skipped; /* steps that changed nothing, with TESSERA_ON_NAN=skip */
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 

@@ -43,7 +43,7 @@ static void test_status__page_of_errors_equals_the_table(void **state) {
     int known = 0;
     for (tess_status s = -1000; s <= 1000; s++)
         known += strcmp(tess__status_name(s), "unknown status") != 0;
-    assert_int_equal(known, 17);
+    assert_int_equal(known, 18);
     assert_int_equal(check_rows(), known);
 }
 

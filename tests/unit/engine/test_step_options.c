@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,132 @@ static void test_step_options__clip_norm_comes_after_grad_scale(void **state) {
         assert_true(i == 0 ? found[4] > -0.01f && found[4] < 0.01f : found[4] == -1);
         assert_int_equal(tess_close(m.t), TESS_OK);
     }
+}
+
+/* The norm that a step with grad_scale knew is its own. */
+static void test_step_options__a_norm_after_a_step_with_grad_scale_is_without_it(void **state) {
+    (void)state;
+    static const float g[] = { 0, 0, 0, 0, 16, 0 };
+    float norm = 0;
+    model m = opened("sgd");
+    pass(&m, TESS_PASS_TRAIN, g, 0);
+    tess_optimizer_options o = plain;
+    o.grad_scale = 0.25f;
+    step(&m, o);
+    pass(&m, TESS_PASS_TRAIN, g, 0);
+    assert_int_equal(tess_grad_norm(m.t, &norm), TESS_OK);
+    assert_true(norm == 16);
+    assert_int_equal(tess_close(m.t), TESS_OK);
+}
+
+/* ---- what is not finite ---- */
+
+static tess_status step_of(model *m, float clip) {
+    tess_optimizer_options o = plain;
+    o.clip_norm = clip;
+    o.groups = no_groups, o.n_groups = 2;
+    return tess_step(m->t, &o);
+}
+
+static uint64_t skipped(const model *m) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    assert_int_equal(tess_stats_get(m->t, &stats), TESS_OK);
+    return stats.n_skipped;
+}
+
+static const float one[] = { 1, 1, 1, 1, 1, 1 };
+static const float bad[][6] = { { 1, 1, 1, 1, NAN, 1 }, { 1, 1, 1, 1, -INFINITY, 1 }, { 1, 1, 1, 1, 1e30f, 1 } };
+
+static void test_step_options__the_first_step_that_is_not_finite_is_named(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        float found[6];
+        int clips = i / 3;
+        model m = opened("adamw");
+        pass(&m, TESS_PASS_TRAIN, one, 0);
+        assert_int_equal(step_of(&m, clips ? 100 : 0), TESS_OK);
+        values_of(&m, found);
+        pass(&m, TESS_PASS_TRAIN, bad[i % 3], 0);
+        assert_int_equal(step_of(&m, clips ? 100 : 0), TESS_E_NOT_FINITE);
+        assert_non_null(strstr(tess_last_error(), "step 2"));
+        assert_non_null(strstr(tess_last_error(), "rank 0, unit m: element 1 of"));
+        assert_non_null(strstr(tess_last_error(), "\"m.b\""));
+        assert_int_equal(tess_exit_code(TESS_E_NOT_FINITE), 1);
+        assert_int_equal(tess_pass(m.t, TESS_PASS_TRAIN), TESS_E_NOT_FINITE);
+        tess_close(m.t);
+    }
+}
+
+/* Left out: the same as if the program had dropped the gradients, but that the step counts. */
+static void test_step_options__a_skipped_step_changes_nothing(void **state) {
+    (void)state;
+    setenv("TESSERA_ON_NAN", "skip", 1);
+    for (int i = 0; i < 6; i++) {
+        float found[6], expected[6], clip = i / 3 ? 100 : 0;
+        model m = opened("sgd"), other = opened("sgd");
+        pass(&m, TESS_PASS_TRAIN, bad[i % 3], 0);
+        assert_int_equal(step_of(&m, clip), TESS_OK);
+        assert_true(skipped(&m) == 1 && tess_steps_done(m.t) == 1);
+        values_of(&m, found);
+        for (int k = 0; k < 6; k++)
+            assert_true(found[k] == 1);
+        pass(&m, TESS_PASS_TRAIN, one, 0);
+        pass(&other, TESS_PASS_TRAIN, one, 0);
+        assert_int_equal(step_of(&m, clip), TESS_OK);
+        assert_int_equal(step_of(&other, clip), TESS_OK);
+        assert_true(skipped(&m) == 1);
+        values_of(&m, found);
+        values_of(&other, expected);
+        equal(found, expected);
+        assert_int_equal(tess_close(m.t), TESS_OK);
+        assert_int_equal(tess_close(other.t), TESS_OK);
+    }
+    unsetenv("TESSERA_ON_NAN");
+}
+
+static void test_step_options__a_warned_step_goes_on(void **state) {
+    (void)state;
+    setenv("TESSERA_ON_NAN", "warn", 1);
+    for (int clips = 0; clips < 2; clips++) {
+        float found[6];
+        model m = opened("sgd");
+        for (int i = 0; i < 2; i++) {
+            pass(&m, TESS_PASS_TRAIN, i ? one : bad[0], 0);
+            assert_int_equal(step_of(&m, clips ? 100 : 0), TESS_OK);
+        }
+        values_of(&m, found);
+        assert_true(isnan(found[4]) && skipped(&m) == 0);
+        assert_int_equal(tess_close(m.t), TESS_OK);
+    }
+    unsetenv("TESSERA_ON_NAN");
+}
+
+static void test_step_options__a_spike_is_as_bad(void **state) {
+    (void)state;
+    float g[6] = { 1, 1, 1, 1, 1, 1 };
+    setenv("TESSERA_SPIKE", "10", 1);
+    for (int skips = 0; skips < 2; skips++) {
+        setenv("TESSERA_ON_NAN", skips ? "skip" : "stop", 1);
+        model m = opened("sgd");
+        g[0] = 1e6f; /* the first ones have nothing to be compared with */
+        for (int i = 0; i < 20; i++, g[0] = 1) {
+            pass(&m, TESS_PASS_TRAIN, g, 0);
+            assert_int_equal(step_of(&m, 0), TESS_OK);
+        }
+        g[0] = 20;
+        pass(&m, TESS_PASS_TRAIN, g, 0);
+        assert_int_equal(step_of(&m, 0), TESS_OK);
+        g[0] = 30;
+        pass(&m, TESS_PASS_TRAIN, g, 0);
+        assert_int_equal(step_of(&m, 0), skips ? TESS_OK : TESS_E_NOT_FINITE);
+        if (skips)
+            assert_true(skipped(&m) == 1);
+        else
+            assert_non_null(strstr(tess_last_error(), "step 22"));
+        tess_close(m.t);
+    }
+    unsetenv("TESSERA_ON_NAN");
+    unsetenv("TESSERA_SPIKE");
 }
 
 static void test_step_options__groups_have_their_own_rate_and_decay(void **state) {
@@ -291,6 +418,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(grad_scale_multiplies_the_gradient),
         TEST(clip_norm_comes_after_grad_scale),
+        TEST(a_norm_after_a_step_with_grad_scale_is_without_it),
+        TEST(the_first_step_that_is_not_finite_is_named),
+        TEST(a_skipped_step_changes_nothing),
+        TEST(a_warned_step_goes_on),
+        TEST(a_spike_is_as_bad),
         TEST(groups_have_their_own_rate_and_decay),
         TEST(an_explicit_step_is_the_one_of_bias_correction),
         TEST(a_gradient_may_be_stored),

@@ -90,6 +90,30 @@ static void test_optimizer_kernel__bf16_gradient_is_cast_first(void **state) {
     }
 }
 
+/* Wherever it is: in a chunk, in a rest that is no whole vector, in the gradient or in the master. */
+static void test_optimizer_kernel__a_step_that_is_not_finite_is_noted(void **state) {
+    (void)state;
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    fill(55);
+    for_each_isa(isa) for (uint32_t o = TESS_OPT_SGD; o <= TESS_OPT_ADADELTA; o++) {
+        for (int i = 0; i < 6; i++) {
+            int64_t noted = 0;
+            int at = i / 3 ? ELEMS - 1 : 1500;
+            step *s = prepare(o);
+            s->optimizer.not_finite = &noted;
+            run_kernel(&s->kernel, NULL);
+            assert_int_equal(noted, 0);
+            s->p[at] = bad[i % 3];
+            run_kernel(&s->kernel, NULL);
+            assert_int_equal(noted, s->optimizer.step);
+            noted = 7;
+            run_kernel(&s->kernel, NULL);
+            assert_int_equal(noted, 7);
+        }
+    }
+    tess__isa_limit(0);
+}
+
 static void test_optimizer_kernel__elements_in_no_segment_stay(void **state) {
     (void)state;
     fill(53);
@@ -219,6 +243,7 @@ int main(void) {
         cmocka_unit_test(test_optimizer_kernel__low_copy_is_the_new_master_rounded),
         cmocka_unit_test(test_optimizer_kernel__bf16_gradient_is_cast_first),
         cmocka_unit_test(test_optimizer_kernel__elements_in_no_segment_stay),
+        cmocka_unit_test(test_optimizer_kernel__a_step_that_is_not_finite_is_noted),
         cmocka_unit_test(test_optimizer_kernel__segments_have_their_own_settings),
         cmocka_unit_test(test_optimizer_kernel__f64_follows_the_f64_formulas),
         cmocka_unit_test(test_optimizer_kernel__thread_count_does_not_change_bits),

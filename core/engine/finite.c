@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A run stops, warns or leaves the step out at the first value that is not finite, or at a gradient far above the usual
+ * (TESSERA_ON_NAN, TESSERA_SPIKE). Where the step has a norm, its sum is the same on every rank, and so is the
+ * decision. Else the kernel of the step notes what it leaves; the rank that finds it stops, and the others hear of it
+ * as of any failure. */
+#include "finite.h"
+#include "values.h"
+
+#include "base/log.h"
+#include "base/status.h"
+#include "kernels/norm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADVICE "; TESSERA_ON_NAN=skip leaves such steps out, warn goes on"
+
+/* ---- where it is ---- */
+
+typedef struct { /* the first one among what this rank owns; as ranks tell each other */
+    int32_t found, param;
+    uint32_t of, reserved;
+    uint64_t element;
+    double value;
+} place;
+
+/* A gradient whose square overflows makes the norm infinite. */
+static int is_bad(uint32_t of, double x) {
+    float square = (float)x * (float)x;
+    return of == TESS_OF_GRAD ? !isfinite(square) : !isfinite(x);
+}
+
+static tess_status search_piece(tess *t, const tess__value *v, const tess__piece *piece, void *raw, void *wide,
+                                place *out) {
+    for (uint64_t done = 0; done < piece->elems; done += TESS__CHUNK_ELEMS) {
+        uint64_t n = piece->elems - done < TESS__CHUNK_ELEMS ? piece->elems - done : TESS__CHUNK_ELEMS;
+        TRY(tess__value_load(t, v, done, n, raw, wide));
+        for (uint64_t i = 0; i < n; i++) {
+            double x = v->dtype == TESS_F64 ? ((const double *)wide)[i] : (double)((const float *)wide)[i];
+            if (is_bad(out->of, x)) {
+                out->found = 1;
+                out->element = piece->in_param + done + i;
+                out->value = x;
+                return TESS_OK;
+            }
+        }
+    }
+    return TESS_OK;
+}
+
+static tess_status search_all(tess *t, void *room, place *out) {
+    for (int32_t i = 0; i < t->plan.model.n_params && !out->found; i++) {
+        const tess__param *p = &t->plan.model.params[i];
+        if (p->tied_to != i || p->flags & (TESS_FROZEN | TESS_BUFFER))
+            continue;
+        tess__piece piece = tess__layout_piece(&t->plan.layout, p, t->comms.shard_rank);
+        tess__value v = tess__value_owned(t, out->of, p, &piece);
+        if (out->of == TESS_OF_GRAD)
+            v.dtype = t->plan.layout.groups[p->group].grad_shard;
+        out->param = i;
+        TRY(search_piece(t, &v, &piece, room, (char *)room + (size_t)TESS__CHUNK_ELEMS * 8, out));
+    }
+    return TESS_OK;
+}
+
+/* `first`: TESS_OF_GRAD before the step, TESS_OF_PARAM, and then the states, after it. */
+static tess_status search(tess *t, uint32_t first, place *out) {
+    uint32_t last = first == TESS_OF_GRAD ? first : TESS_OF_GRAD + (uint32_t)t->plan.setup.n_states;
+    void *room = malloc((size_t)2 * TESS__CHUNK_ELEMS * 8);
+    tess_status s = room ? tess__streams_sync(&t->streams) : tess__fail(TESS_E_NOMEM, "no memory to look for NaN");
+    *out = (place){ .found = 0 };
+    for (uint32_t of = first; !s && of <= last && !out->found; of++) {
+        out->of = of;
+        if (of != TESS_OF_GRAD || first == TESS_OF_GRAD)
+            s = search_all(t, room, out);
+    }
+    free(room);
+    return s;
+}
+
+/* printf shows a NaN's sign, which means nothing. */
+static double unsigned_nan(double x) {
+    return isnan(x) ? (double)NAN : x;
+}
+
+static void say_place(const tess *t, const place *at, int32_t rank, char *out, size_t n) {
+    const tess__param *p = &t->plan.model.params[at->param];
+    out[0] = 0;
+    if (at->found)
+        snprintf(out, n, ": rank %d, unit %s: element %llu of %s \"%s\" is %g", rank,
+                 t->plan.layout.units[t->plan.layout.groups[p->group].unit].name, (unsigned long long)at->element,
+                 at->of == TESS_OF_PARAM  ? "parameter"
+                 : at->of == TESS_OF_GRAD ? "the gradient of"
+                                          : "an optimizer state of",
+                 p->name, unsigned_nan(at->value));
+}
+
+/* [C] The lowest rank that has one says where. */
+static tess_status find_among_ranks(tess *t, uint32_t first, char *out, size_t n) {
+    place own, *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
+    tess_status s = all ? search(t, first, &own) : tess__fail(TESS_E_NOMEM, "no memory to compare ranks");
+    if (!s)
+        s = tess__comms_exchange(&t->comms, "the search for a value that is not finite", &own, sizeof own, all);
+    int32_t r = 0;
+    while (!s && r + 1 < t->comms.world.nranks && !all[r].found)
+        r++;
+    if (!s)
+        say_place(t, &all[r], r, out, n);
+    free(all);
+    return s;
+}
+
+/* ---- what is done about it ---- */
+
+static tess_status stop_or_warn(tess *t, int on_each, const char *what) {
+    if (t->settings.on_nan == TESS__NAN_STOP)
+        return tess__fail(TESS_E_NOT_FINITE, "%s" ADVICE, what);
+    if (!t->step.said_not_finite++ && (on_each || t->comms.world.rank == 0))
+        tess__log(TESS_LOG_WARNING, "%s; the run goes on, and this is said once (TESSERA_ON_NAN)", what);
+    return TESS_OK;
+}
+
+/* A run whose parameters are NaN leaves out every step: then the first one is said, the second, the fourth, … */
+static int is_said(const tess *t) {
+    uint64_t before = t->step.n_skipped;
+    return t->settings.on_nan == TESS__NAN_SKIP ? (before & (before + 1)) == 0 : !t->step.said_not_finite;
+}
+
+/* The norm is known, on every rank, before anything was stepped. `what`: null when it is not said. */
+static tess_status decide(tess *t, const char *what) {
+    if (t->settings.on_nan != TESS__NAN_SKIP)
+        return stop_or_warn(t, 0, what);
+    t->step.skips = 1;
+    t->step.n_skipped++;
+    if (what && t->comms.world.rank == 0)
+        tess__log(TESS_LOG_WARNING, "%s; the step is left out, %llu so far (TESSERA_ON_NAN=skip)", what,
+                  (unsigned long long)t->step.n_skipped);
+    return TESS_OK;
+}
+
+static uint64_t this_step(const tess *t) {
+    return t->step.steps_done + 1;
+}
+
+static tess_status judge_not_finite(tess *t) {
+    char where[512] = "", what[640];
+    if (!is_said(t))
+        return t->settings.on_nan == TESS__NAN_SKIP ? decide(t, NULL) : TESS_OK;
+    TRY(find_among_ranks(t, TESS_OF_GRAD, where, sizeof where));
+    snprintf(what, sizeof what, "step %llu: the gradient norm is %g%s", (unsigned long long)this_step(t),
+             unsigned_nan(t->step.norm), where);
+    return decide(t, what);
+}
+
+/* ---- a gradient far above the usual ---- */
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* 0: too few norms are known. */
+static double usual_norm(const tess__step *s) {
+    double sorted[TESS__NORMS];
+    uint64_t n = s->n_norms < TESS__NORMS ? s->n_norms : TESS__NORMS;
+    if (n < TESS__NORMS / 2)
+        return 0;
+    memcpy(sorted, s->norms, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, ascending);
+    return sorted[n / 2];
+}
+
+/* A norm that stays high becomes the usual one. */
+static tess_status judge_spike(tess *t) {
+    double usual = usual_norm(&t->step), norm = t->step.norm;
+    char what[256];
+    t->step.norms[t->step.n_norms++ % TESS__NORMS] = norm;
+    if (usual <= 0 || norm <= t->settings.spike * usual)
+        return TESS_OK;
+    snprintf(
+        what, sizeof what,
+        "step %llu: the gradient norm is %g, more than %g times %g, the median of the steps before (TESSERA_SPIKE)",
+        (unsigned long long)this_step(t), norm, t->settings.spike, usual);
+    if (t->settings.on_nan == TESS__NAN_WARN && t->comms.world.rank == 0)
+        tess__log(TESS_LOG_WARNING, "%s", what);
+    return t->settings.on_nan == TESS__NAN_WARN ? TESS_OK : decide(t, is_said(t) ? what : NULL);
+}
+
+tess_status tess__judge_norm(tess *t) {
+    if (!isfinite(t->step.norm))
+        return judge_not_finite(t);
+    return t->settings.spike > 0 ? judge_spike(t) : TESS_OK;
+}
+
+/* ---- what a step has left ---- */
+
+int64_t *tess__note_of_step(tess *t) {
+    int64_t *at = &t->step.noted;
+    if (t->streams.on)
+        at = (int64_t *)tess__address_of(t, TESS__NORM_RESULT, 0) + TESS__NORM_LIMBS;
+    if (at != t->step.noted_at)
+        *at = 0;
+    return t->step.noted_at = at;
+}
+
+/* A device that clips hands its norm over late, to all ranks alike. */
+static tess_status look_at_norms(tess *t) {
+    char where[512] = "", what[640];
+    uint64_t step = t->streams.not_finite_step;
+    if (!step || t->step.said_not_finite)
+        return TESS_OK;
+    TRY(find_among_ranks(t, TESS_OF_PARAM, where, sizeof where));
+    snprintf(what, sizeof what, "step %llu: the gradient norm is not finite%s", (unsigned long long)step, where);
+    return stop_or_warn(t, 0, what);
+}
+
+tess_status tess__look_at_steps(tess *t) {
+    char where[512] = "", what[640];
+    place at;
+    TRY(look_at_norms(t));
+    int64_t step = t->step.noted_at ? __atomic_load_n(t->step.noted_at, __ATOMIC_RELAXED) : 0;
+    if (!step || t->step.said_not_finite)
+        return TESS_OK;
+    TRY(search(t, TESS_OF_PARAM, &at));
+    say_place(t, &at, t->comms.world.rank, where, sizeof where);
+    snprintf(what, sizeof what, "step %lld leaves values that are not finite%s", (long long)step, where);
+    return stop_or_warn(t, 1, what);
+}
+
+tess_status tess__look_at_last_norm(tess *t) {
+    if (t->streams.late || !t->step.norm_limbs)
+        return TESS_OK;
+    TRY(tess__norm_wait(&t->streams));
+    if (!isfinite(tess__norm_square(t->step.norm_limbs)))
+        t->streams.not_finite_step = t->step.steps_done;
+    return TESS_OK;
+}
+
+void tess__forget_steps(tess *t) {
+    t->step.noted_at = NULL;
+    t->step.n_norms = 0;
+    t->streams.not_finite_step = 0;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* One rank's part of a parameter, its gradient or an optimizer state: where it lies, read and written by the host. */
+#include "values.h"
+
+#include "kernels/kernels.h"
+
+static int role_of(uint32_t of) {
+    return of == TESS_OF_PARAM  ? TESS__MASTER
+           : of == TESS_OF_GRAD ? TESS__SHARD_GRAD
+                                : TESS__STATE0 + (int)(of - TESS_OF_MOMENT1);
+}
+
+static uint32_t dtype_of(const tess *t, uint32_t of, const tess__param *p) {
+    if (p->flags & TESS_BUFFER)
+        return p->dtype;
+    return of == TESS_OF_PARAM ? t->plan.layout.groups[p->group].master : TESS_F32;
+}
+
+/* The kind of memory that this rank's part of a parameter lies in. */
+static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
+    if (p->flags & TESS_BUFFER)
+        return t->plan.setup.env.mem;
+    const tess__group *g = &t->plan.layout.groups[p->group];
+    return tess__rest_mem(t, of == TESS_OF_PARAM  ? &g->param_rest
+                             : of == TESS_OF_GRAD ? &g->grad_rest
+                                                  : &g->state_rest);
+}
+
+tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, const tess__piece *piece) {
+    tess__value v = { .mem = mem_of(t, of, p), .dtype = dtype_of(t, of, p) };
+    if (p->flags & TESS_BUFFER)
+        v.at = (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
+    else
+        v.at = (char *)tess__address_of(t, role_of(of), p->group) + piece->in_shard * tess_dtype_bytes(v.dtype);
+    return v;
+}
+
+tess__owned tess__owned_at(const tess *t, uint32_t of, int32_t param) {
+    const tess__param *p = &t->plan.model.params[param];
+    tess__piece piece = { .elems = p->elems };
+    if (!(p->flags & TESS_BUFFER))
+        piece = tess__layout_piece(&t->plan.layout, p, t->comms.shard_rank);
+    tess__value v = tess__value_owned(t, of, p, &piece);
+    return (tess__owned){ .piece = piece, .at = v.at, .mem = v.mem, .dtype = v.dtype };
+}
+
+int tess__value_direct(const tess__value *v) {
+    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && (v->dtype == TESS_F32 || v->dtype == TESS_F64);
+}
+
+static uint32_t wide_dtype(const tess__value *v) {
+    return v->dtype == TESS_F64 ? TESS_F64 : TESS_F32;
+}
+
+tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {
+    uint32_t bytes = tess_dtype_bytes(v->dtype);
+    TRY(tess__copy_now(t, raw, TESS_MEM_HOST, v->at + first * bytes, v->mem, n * bytes));
+    tess__cast_find(v->dtype, wide_dtype(v), 0)(raw, wide, n);
+    return TESS_OK;
+}
+
+tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, const void *wide) {
+    uint32_t bytes = tess_dtype_bytes(v->dtype);
+    tess__cast_find(wide_dtype(v), v->dtype, 0)(wide, raw, n);
+    return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Words "key=value" identify a run. All ranks have the same ones, and a checkpoint keeps them: a run that goes on with
+ * others says so. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/hash.h"
+#include "core/base/log.h"
+#include <tessera/tessera.h>
+#include "train.h"
+
+enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480 }; /* WORDS: what tess_agree hands on */
+
+/* A hash of the run's first batches, as one rank would draw them, whatever the seed: paths may differ from host to
+ * host, and files may be larger than anybody wants to read. */
+static uint64_t data_hash(const train_run *r) {
+    train_run one = *r;
+    uint64_t hash = TESS__HASH_START;
+    one.rank = 0;
+    one.s.seed = one.task.sampler.seed = 0;
+    one.task.sampler.ranks = one.task.sampler.accum = 1;
+    for (uint64_t step = 0, bytes = 0; step < PROBES && bytes < PROBED_BYTES; step++, bytes += r->m->desc.input_bytes) {
+        r->ops->fill(&one, step, 0, r->batch);
+        hash = tess__hash(hash, r->batch, r->m->desc.input_bytes);
+    }
+    return hash;
+}
+
+void train_identity_make(train_run *r) {
+    const train_settings *s = &r->s;
+    tess_info info = { .struct_size = sizeof info };
+    if (tess_info_get(r->t, &info) != TESS_OK)
+        info.precision = "";
+    snprintf(r->identity, sizeof r->identity,
+             "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
+             " deterministic=%d optimizer=%s lr=%.9g momentum=%.9g weight-decay=%.9g beta2=%.9g clip=%.9g precision=%s "
+             "data=%016" PRIx64,
+             s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->optimizer,
+             s->lr, s->momentum, s->weight_decay, s->beta2, s->clip, info.precision, data_hash(r));
+}
+
+/* The word of that key; its length, 0: there is none. */
+static size_t word_of(const char *words, const char *key, size_t key_bytes, const char **word) {
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
+        *word = at;
+        if (strncmp(at, key, key_bytes) == 0)
+            return strcspn(at, " ");
+    }
+    return 0;
+}
+
+/* Which words differ among those that both have, as they are in each; 0: none. `but`: keys that may. */
+static int differing(const char *mine, const char *theirs, const char *but, char *in_mine, char *in_theirs) {
+    int n = 0;
+    size_t room_mine = WORDS, room_theirs = WORDS;
+    for (const char *at = mine, *other, *ignored; *at; at += strcspn(at, " "), at += *at == ' ') {
+        size_t bytes = strcspn(at, " "), other_bytes = word_of(theirs, at, strcspn(at, "=") + 1, &other);
+        if (!other_bytes || (other_bytes == bytes && memcmp(at, other, bytes) == 0) ||
+            word_of(but, at, strcspn(at, "=") + 1, &ignored))
+            continue;
+        const char *gap = n++ ? " " : "";
+        int put_mine = snprintf(in_mine, room_mine, "%s%.*s", gap, (int)bytes, at),
+            put_theirs = snprintf(in_theirs, room_theirs, "%s%.*s", gap, (int)other_bytes, other);
+        in_mine += put_mine, room_mine -= (size_t)put_mine;
+        in_theirs += put_theirs, room_theirs -= (size_t)put_theirs;
+    }
+    return n;
+}
+
+/* Rank 0's words come to all as the text of a failure. */
+static tess_status hear_first(train_run *r, char out[WORDS]) {
+    static const char from[] = "rank 0: ";
+    tess_status status = tess_agree(r->t, r->rank == 0 ? tess_fail(TESS_E_INVALID, "%s", r->identity) : TESS_OK);
+    if (status != TESS_E_INVALID || strncmp(tess_last_error(), from, strlen(from)) != 0)
+        return status;
+    snprintf(out, WORDS, "%s", tess_last_error() + strlen(from));
+    return TESS_OK;
+}
+
+tess_status train_identity_agree(train_run *r) {
+    char first[WORDS] = "", mine[WORDS], theirs[WORDS];
+    train_identity_make(r);
+    if (r->ranks == 1 || r->joins)
+        return TESS_OK;
+    tess_status status = hear_first(r, first);
+    if (status != TESS_OK)
+        return status;
+    if (differing(r->identity, first, "", mine, theirs))
+        status = tess_fail(TESS_E_INVALID, "the ranks differ: rank 0 has %s, rank %d has %s", theirs, r->rank, mine);
+    return train_agree(r, status);
+}
+
+void train_identity_compare(const train_run *r, const char *saved) {
+    char mine[WORDS], was[WORDS];
+    /* Of microbatches loading says it. */
+    if (r->rank == 0 && differing(r->identity, saved, "steps= microbatches=", mine, was))
+        tess__log(TESS_LOG_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on",
+                  mine, was);
+}
