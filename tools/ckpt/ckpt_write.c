@@ -368,6 +368,7 @@ int ckpt_import(ckpt_arguments *a) {
                         .optimizer = "none",
                         .strategy = "full",
                         .precision = "fp32" } };
+    tess__lineage_branch(&k.m.lineage, 0);
     tess_status status = names.names && files ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to import");
     int failed = status ? 0 : tess__disk_real.list(NULL, a->paths[0], take_name, &names);
     if (failed)
