@@ -14,7 +14,7 @@ typedef struct {
     } runs[TESS__LINEAGE_MOST]; /* oldest first; the last is the one that writes, until INT64_MAX */
 } tess__lineage;
 
-/** Of the one that writes. */
+/** The one that writes; 0: of before lineages. */
 uint64_t tess__lineage_id(const tess__lineage *);
 /** Whether a checkpoint that `id` wrote after `step` is of its past, or its own. */
 int tess__lineage_has(const tess__lineage *, uint64_t id, uint64_t step);

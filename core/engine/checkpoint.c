@@ -289,7 +289,7 @@ static void write_and_meet(void *arg) {
     snprintf(s->said, sizeof s->said, "%s", status ? tess_last_error() : "");
 }
 
-/* Of a save that nobody asks for any more. */
+/* Nobody asks for the outcome any more. */
 static void say_failure(void *arg) {
     const tess__saver *s = arg;
     if (s->pending && s->status && is_leader(s))

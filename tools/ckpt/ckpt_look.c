@@ -213,7 +213,7 @@ static tess_status say_removed(ckpt_arguments *a, const char *path) {
     return ckpt_json_end(a) ? tess_fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
 }
 
-/* Of the lineage that --resume would take. */
+/* It prunes the lineage that --resume would take. */
 static tess_status remove_oldest(ckpt_arguments *a, const tess__store *store) {
     tess__entry *all = NULL;
     uint64_t n = 0;
