@@ -33,16 +33,28 @@ static void identify(const train_run *r, run_identity *out) {
         snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config); /* for ckpt export */
 }
 
-/* A word that differs: the run goes on, but not to the bits of an unbroken one. */
+/* The word "KEY=…" of a text, its end at the next one; null: there is none. */
+static char *word_of(char *text, const char *word) {
+    size_t key = strcspn(word, "=") + 1;
+    for (char *at = text; at; at = strchr(at, ' '), at += at != NULL)
+        if (strncmp(at, word, key) == 0)
+            return at;
+    return NULL;
+}
+
+/* A word that differs: the run goes on, but not to the bits of an unbroken one. An imported one has few. */
 static void compare_identity(const train_run *r, char *saved) {
     run_identity mine;
-    char *at_saved = NULL, *at_mine = NULL;
+    char *at_mine = NULL;
     identify(r, &mine);
-    const char *was = strtok_r(saved, " ", &at_saved), *is = strtok_r(mine.text, " ", &at_mine);
-    for (; was && is && r->rank == 0; was = strtok_r(NULL, " ", &at_saved), is = strtok_r(NULL, " ", &at_mine))
-        if (strcmp(was, is) != 0 && strncmp(is, "steps=", 6) != 0)
-            tess__log(TESS_LOG_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on",
-                      is, was);
+    const char *is = strtok_r(mine.text, " ", &at_mine), *was;
+    for (; is && r->rank == 0; is = strtok_r(NULL, " ", &at_mine)) {
+        int length = (was = word_of(saved, is)) ? (int)strcspn(was, " ") : 0;
+        if (was && strncmp(is, "steps=", 6) != 0 && (strlen(is) != (size_t)length || strncmp(is, was, strlen(is)) != 0))
+            tess__log(TESS_LOG_WARNING,
+                      "--resume: this run has %s, the one that saved had %.*s: other bits from here on", is, length,
+                      was);
+    }
 }
 
 /* ---- going on ---------------------------------------------------------------------------------------- */
