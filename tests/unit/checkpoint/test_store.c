@@ -210,6 +210,7 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
         assert_int_equal(sim_disk_direct_writes(whole) > 0, writers <= 2);
         int operations = sim_disk_operations(whole);
         assert_int_equal(sim_disk_files(whole), (int)(keep + 1) * (writers + 1)); /* it counts its own alone */
+        assert_int_equal(newest(sim_disk_table(whole)), N_SAVES - 1);
         sim_disk_destroy(whole);
         for (int n = 1; n <= operations; n++) {
             sim_disk *disk = sim_disk_create();
