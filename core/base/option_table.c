@@ -62,6 +62,7 @@ const tess__option tess__option_table[] = {
     { "save-every", INT, NULL, NULL, "steps between checkpoints; unset: one at the end" },
     { "keep", INT, "3", NULL, "how many checkpoints stay, 0: all" },
     { "checkpoint", CHOICE, "async", "async|sync", "save beside training, or while it waits" },
+    { "on-newer", CHOICE, "stop", "stop|aside", "newer steps in the directory: refuse, or move aside" },
     { "resume", TEXT, NULL, NULL, "directory of checkpoints, or one of them, to go on from" },
     { "restarts", INT, "0", NULL, "how often to start again from a checkpoint when ranks are lost" },
     { "restart", INT, NULL, NULL, "how many restarts there have been; set by tessera run --restarts" },

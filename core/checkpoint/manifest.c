@@ -44,6 +44,14 @@ static void put_param(FILE *f, const tess__tensor *t, int is_buffer) {
     fputs("]}", f);
 }
 
+static void put_lineage(FILE *f, const tess__lineage *l) {
+    fputs("\"lineage\":[", f);
+    for (uint64_t i = 0; i < l->n; i++)
+        fprintf(f, "%s{\"id\":\"%016" PRIx64 "\",\"until\":%" PRIu64 "}", i ? "," : "", l->runs[i].id,
+                l->runs[i].until);
+    fputs("],\n", f);
+}
+
 static void put_all(FILE *f, const tess__manifest *m) {
     fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, TESS__MANIFEST_VERSION);
     put_member(f, "writer", m->writer);
@@ -51,6 +59,8 @@ static void put_all(FILE *f, const tess__manifest *m) {
             "\"step\":%" PRIu64 ",\n\"generation\":%" PRIu64 ",\n\"ranks\":%" PRIu64 ",\n\"microbatches\":%" PRIu64
             ",\n",
             m->step, m->generation, m->ranks, m->microbatches);
+    fprintf(f, "\"order\":%" PRIu64 ",\n", m->order);
+    put_lineage(f, &m->lineage);
     put_member(f, "strategy", m->strategy);
     put_member(f, "precision", m->precision);
     put_member(f, "optimizer", m->optimizer);
@@ -232,21 +242,46 @@ static int scan_start(json_scan *in, uint64_t *version) {
     return scan_number(in, "version", version);
 }
 
-/* A later member stands behind those of the format's first version, whose readers stop there. */
-static int scan_later(json_scan *in, tess__manifest *m) {
-    static const char key[] = "\"finite\":";
+static int scan_run(json_scan *in, tess__lineage *l) {
+    char text[17], *end;
+    if (l->n == TESS__LINEAGE_MOST)
+        return fail_expecting(in, "a lineage of at most 64 runs");
+    if (!json_scan_char(in, '{') || !read_key(in, "id") || !json_scan_string(in, text, sizeof text))
+        return 0;
+    l->runs[l->n].id = strtoull(text, &end, 16);
+    if (!*text || *end)
+        return fail_expecting(in, "hexadecimal digits before this place");
+    return json_scan_char(in, ',') && read_key(in, "until") && json_scan_uint(in, &l->runs[l->n++].until) &&
+           json_scan_char(in, '}');
+}
+
+/* Version 1 has none. */
+static int scan_lineage(json_scan *in, tess__manifest *m) {
+    if (!scan_number(in, "order", &m->order) || !read_member(in, "lineage") || !json_scan_char(in, '['))
+        return 0;
+    if (!json_scan_if(in, ']')) {
+        do {
+            if (!scan_run(in, &m->lineage))
+                return 0;
+        } while (json_scan_if(in, ','));
+        if (!json_scan_char(in, ']'))
+            return 0;
+    }
+    return json_scan_char(in, ',');
+}
+
+/* Version 1 has none. */
+static int scan_finite(json_scan *in, tess__manifest *m) {
     int finite = 1;
-    size_t at = in->at + strspn(in->text + in->at, " \n");
-    int is_there = in->bytes - at > sizeof key && memcmp(in->text + at, key, sizeof key - 1) == 0;
-    int read = !is_there || scan_flag(in, "finite", &finite);
+    int read = scan_flag(in, "finite", &finite);
     m->not_finite = !finite;
     return read;
 }
 
-static int scan_all(json_scan *in, tess__manifest *m) {
+static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
     if (!scan_text(in, "writer", m->writer, sizeof m->writer) || !scan_number(in, "step", &m->step) ||
         !scan_number(in, "generation", &m->generation) || !scan_number(in, "ranks", &m->ranks) ||
-        !scan_number(in, "microbatches", &m->microbatches) ||
+        !scan_number(in, "microbatches", &m->microbatches) || (version > 1 && !scan_lineage(in, m)) ||
         !scan_text(in, "strategy", m->strategy, sizeof m->strategy) ||
         !scan_text(in, "precision", m->precision, sizeof m->precision) ||
         !scan_text(in, "optimizer", m->optimizer, sizeof m->optimizer) || !scan_number(in, "states", &m->n_states) ||
@@ -255,7 +290,7 @@ static int scan_all(json_scan *in, tess__manifest *m) {
     if (m->chunk_bytes == 0 || m->chunk_bytes > MOST_CHUNK_BYTES)
         return fail_expecting(in, "chunks of 1 byte to 1 GiB before this place");
     return read_member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && read_member(in, "parameters") &&
-           scan_params(in, m) && json_scan_char(in, ',') && scan_later(in, m);
+           scan_params(in, m) && json_scan_char(in, ',') && (version < 2 || scan_finite(in, m));
 }
 
 /* The last member, which is found from the end, so that nothing torn is looked into. */
@@ -287,7 +322,7 @@ tess_status tess__manifest_read(const char *path, const char *text, uint64_t byt
                           version, TESS__MANIFEST_VERSION);
     if (started)
         status = check_own_sum(path, text, bytes);
-    if (status == TESS_OK && (!started || !scan_all(&in, &m)))
+    if (status == TESS_OK && (!started || !scan_all(&in, version, &m)))
         status = tess__fail(TESS_E_DATA, "%s: offset %zu: not a checkpoint's manifest here: expected %s", path, in.at,
                             in.expected ? in.expected : "JSON");
     if (status != TESS_OK)
@@ -295,6 +330,12 @@ tess_status tess__manifest_read(const char *path, const char *text, uint64_t byt
     else
         *out = m;
     return status;
+}
+
+int tess__manifest_is_newer(const char *text, uint64_t bytes) {
+    json_scan in = { .text = text, .bytes = bytes };
+    uint64_t version = 0;
+    return scan_start(&in, &version) && version > TESS__MANIFEST_VERSION;
 }
 
 void tess__manifest_free(tess__manifest *m) {

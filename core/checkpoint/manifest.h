@@ -4,9 +4,10 @@
 #ifndef TESS_MANIFEST_H
 #define TESS_MANIFEST_H
 #include "checksum.h"
+#include "lineage.h"
 #include "safetensors.h"
 
-enum { TESS__MANIFEST_VERSION = 1, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
+enum { TESS__MANIFEST_VERSION = 2, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
 
 typedef struct {
     char name[TESS__FILE_NAME]; /* within the checkpoint's directory */
@@ -16,6 +17,8 @@ typedef struct {
 
 typedef struct {
     uint64_t step, chunk_bytes, generation;
+    uint64_t order; /* of all saves in its directory; 0: of version 1, which has no lineage either */
+    tess__lineage lineage;
     uint64_t ranks, microbatches; /* that trained; of one step over all ranks */
     int has_sums;                 /* 0: written by a build without xxHash */
     int not_finite;               /* a parameter, a buffer or a state is NaN or infinite */
@@ -31,5 +34,7 @@ typedef struct {
 tess_status tess__manifest_write(const tess__manifest *, const char *path, char **out, size_t *bytes);
 /** TESS_E_DATA, naming `path` and the offset, for what is torn, foreign or newer. */
 tess_status tess__manifest_read(const char *path, const char *text, uint64_t bytes, tess__manifest *out);
+/** Whether it begins as one of a later version, of which nothing else is known. */
+int tess__manifest_is_newer(const char *text, uint64_t bytes);
 void tess__manifest_free(tess__manifest *);
 #endif

@@ -32,15 +32,61 @@ static tess_status read_text(const tess__disk *d, const char *path, char **out, 
     return TESS_OK;
 }
 
+int tess__step_of(const char *name, uint64_t *step) {
+    char again[64];
+    char *end;
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return 0;
+    errno = 0;
+    *step = strtoull(name + 5, &end, 10);
+    snprintf(again, sizeof again, "step-%06" PRIu64, *step);
+    return !*end && !errno && strcmp(again, name) == 0;
+}
+
+/* The step counts in the run, and the name where checkpoints are looked for: they must not disagree. */
+static tess_status check_name(const char *path, const tess__manifest *m) {
+    uint64_t step, end = strlen(path), begin;
+    char name[64];
+    while (end && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin && path[begin - 1] != '/';)
+        begin--;
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), path + begin);
+    if (!tess__step_of(name, &step) || step == m->step)
+        return TESS_OK;
+    return tess__fail(TESS_E_DATA, "%s: the folder has been renamed: its manifest is of step %" PRIu64, path, m->step);
+}
+
 tess_status tess__saved_manifest(const tess__disk *d, const char *path, tess__manifest *out) {
     char name[PATH_MAX];
     char *text = NULL;
     uint64_t bytes = 0;
+    tess__manifest m;
     snprintf(name, sizeof name, "%s/manifest.json", path);
     TRY(read_text(d, name, &text, &bytes));
-    tess_status s = tess__manifest_read(name, text, bytes, out);
+    tess_status s = tess__manifest_read(name, text, bytes, &m);
     free(text);
+    TRY(s);
+    if ((s = check_name(path, &m)))
+        tess__manifest_free(&m);
+    else
+        *out = m;
     return s;
+}
+
+int tess__saved_is_foreign(const tess__disk *d, const char *path) {
+    char name[PATH_MAX];
+    char *text = NULL;
+    uint64_t bytes = 0;
+    tess__manifest m = { 0 };
+    snprintf(name, sizeof name, "%s/manifest.json", path);
+    if (read_text(d, name, &text, &bytes) != TESS_OK)
+        return 0;
+    int foreign = tess__manifest_is_newer(text, bytes) ||
+                  (tess__manifest_read(name, text, bytes, &m) == TESS_OK && check_name(path, &m) != TESS_OK);
+    tess__manifest_free(&m);
+    free(text);
+    return foreign;
 }
 
 static tess_status check_file(const tess__saved *s, const tess__data_file *f) {

@@ -15,8 +15,12 @@ typedef struct {
 /** Reads the manifest and holds the files' sizes against it. TESS_E_DATA for what is no whole checkpoint. */
 tess_status tess__saved_open(const tess__disk *, const char *path, tess__saved *out);
 void tess__saved_close(tess__saved *);
-/** The manifest alone. */
+/** The manifest alone; TESS_E_DATA too for a folder that has the name of another step. */
 tess_status tess__saved_manifest(const tess__disk *, const char *path, tess__manifest *out);
+/** Whether a later version of the format wrote it, or its folder has the name of another step. */
+int tess__saved_is_foreign(const tess__disk *, const char *path);
+/** The step of "step-000020"; 0 for another name. */
+int tess__step_of(const char *name, uint64_t *step);
 
 typedef struct tess__saved_file tess__saved_file;
 /** File i of the manifest. */

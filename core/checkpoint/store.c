@@ -25,18 +25,6 @@ void tess__data_file_name(uint64_t generation, uint64_t writer, uint64_t n_write
              n_writers);
 }
 
-/* The step of "step-000020"; 0 for another name. */
-static int step_of(const char *name, uint64_t *step) {
-    char again[64];
-    char *end;
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return 0;
-    errno = 0;
-    *step = strtoull(name + 5, &end, 10);
-    snprintf(again, sizeof again, "step-%06" PRIu64, *step);
-    return !*end && !errno && strcmp(again, name) == 0;
-}
-
 /* "data-3-00000-of-00004.safetensors" → generation 3; 0 for what no writer of ours made. */
 static int generation_of(const char *name, uint64_t *generation) {
     uint64_t writer, of;
@@ -103,7 +91,8 @@ tess_status tess__store_list(const tess__disk *d, const char *dir, uint64_t **st
     TRY(list_dir(d, dir, &all));
     uint64_t *list = calloc(all.n + 1, sizeof *list);
     for (size_t i = 0; list && i < all.n; i++)
-        if (step_of(all.names[i], &step) && tess__step_dir(dir, step, path) == TESS_OK && tess__is_checkpoint(d, path))
+        if (tess__step_of(all.names[i], &step) && tess__step_dir(dir, step, path) == TESS_OK &&
+            tess__is_checkpoint(d, path))
             list[found++] = step;
     free(all.names);
     if (!list)
@@ -112,6 +101,74 @@ tess_status tess__store_list(const tess__disk *d, const char *dir, uint64_t **st
     *steps = list;
     *n = found;
     return TESS_OK;
+}
+
+/* ---- which belong together ---------------------------------------------------------------------------- */
+static void read_entry(const tess__disk *d, const char *dir, tess__entry *e) {
+    char path[PATH_MAX];
+    tess__manifest m;
+    if (tess__step_dir(dir, e->step, path) != TESS_OK)
+        return;
+    if (tess__saved_manifest(d, path, &m) != TESS_OK) {
+        e->is_foreign = tess__saved_is_foreign(d, path);
+        return;
+    }
+    e->reads = 1;
+    e->not_finite = m.not_finite;
+    e->order = m.order;
+    e->lineage = m.lineage;
+    tess__manifest_free(&m);
+}
+
+tess_status tess__store_entries(const tess__disk *d, const char *dir, tess__entry **out, uint64_t *n) {
+    uint64_t *steps = NULL;
+    TRY(tess__store_list(d, dir, &steps, n));
+    tess__entry *all = calloc(*n + 1, sizeof *all);
+    for (uint64_t i = 0; all && i < *n; i++) {
+        all[i].step = steps[i];
+        read_entry(d, dir, &all[i]);
+    }
+    free(steps);
+    *out = all;
+    return all ? TESS_OK : tess__fail(TESS_E_NOMEM, "%s: no memory to list it", dir);
+}
+
+const tess__entry *tess__store_last(const tess__entry *all, uint64_t n) {
+    const tess__entry *last = NULL;
+    for (uint64_t i = 0; i < n; i++)
+        if (all[i].reads && (!last || all[i].order >= last->order)) /* without orders: the highest step */
+            last = &all[i];
+    return last;
+}
+
+static int belongs(const tess__entry *e, const tess__lineage *l) {
+    return e->reads && tess__lineage_has(l, tess__lineage_id(&e->lineage), e->step);
+}
+
+tess_status tess__store_line(const tess__disk *d, const char *dir, uint64_t **steps, uint64_t *n) {
+    tess__entry *all = NULL;
+    uint64_t n_all = 0;
+    TRY(tess__store_entries(d, dir, &all, &n_all));
+    const tess__entry *last = tess__store_last(all, n_all);
+    uint64_t *list = calloc(n_all + 1, sizeof *list);
+    *n = 0;
+    for (uint64_t i = 0; list && i < n_all; i++)
+        if (!all[i].reads || belongs(&all[i], &last->lineage))
+            list[(*n)++] = all[i].step;
+    free(all);
+    *steps = list;
+    return list ? TESS_OK : tess__fail(TESS_E_NOMEM, "%s: no memory to list it", dir);
+}
+
+uint64_t tess__store_doomed(const tess__entry *all, uint64_t n, const tess__lineage *of, uint64_t step, uint64_t keep,
+                            uint64_t *steps) {
+    uint64_t doomed = 0, left[2] = { 0 }; /* finite ones, and others */
+    for (uint64_t i = 0; i < n; i++)
+        left[all[i].not_finite] += belongs(&all[i], of) && all[i].step <= step;
+    for (uint64_t i = 0; i < n; i++) /* the oldest first */
+        if (belongs(&all[i], of) && all[i].step <= step && left[all[i].not_finite]-- > keep)
+            steps[doomed++] = all[i].step;
+    return doomed;
 }
 
 /* ---- removing -------------------------------------------------------------------------------------- */
@@ -155,28 +212,30 @@ tess_status tess__store_remove(const tess__disk *d, const char *dir, uint64_t st
 
 /* Removes the files that a dead run left in one step's directory. One with a manifest that does not read is left for a
  * person to see. */
-static void clean_step(const tess__disk *d, const char *dir, uint64_t step) {
+static void clean_step(tess__store *s, uint64_t step) {
+    const tess__disk *d = s->disk;
     char path[PATH_MAX];
     tess__manifest m;
-    if (tess__step_dir(dir, step, path) != TESS_OK)
+    if (tess__step_dir(s->dir, step, path) != TESS_OK)
         return;
     if (!tess__is_checkpoint(d, path)) {
         remove_unnamed(d, path, NULL);
         d->remove(d->self, path);
     } else if (tess__saved_manifest(d, path, &m) == TESS_OK) {
         remove_unnamed(d, path, &m);
+        s->order = m.order > s->order ? m.order : s->order;
         tess__manifest_free(&m);
     }
 }
 
-static void clean_steps(const tess__store *s) {
+static void clean_steps(tess__store *s) {
     names all;
     uint64_t step;
     if (list_dir(s->disk, s->dir, &all) != TESS_OK)
         return;
     for (size_t i = 0; i < all.n; i++)
-        if (step_of(all.names[i], &step))
-            clean_step(s->disk, s->dir, step);
+        if (tess__step_of(all.names[i], &step))
+            clean_step(s, step);
     free(all.names);
 }
 
@@ -229,6 +288,8 @@ tess_status tess__store_begin(tess__store *s, uint64_t step, uint64_t *generatio
     names all;
     uint64_t most = 0, g;
     TRY(tess__step_dir(s->dir, step, path));
+    if (tess__saved_is_foreign(s->disk, path))
+        return tess__fail(TESS_E_DATA, "%s: a newer tessera wrote it, or it was renamed: it is not replaced", path);
     int failed = s->disk->make_dir(s->disk->self, path);
     if (failed && failed != -EEXIST)
         return tess__fail(TESS_E_DATA, "%s: cannot be made a directory: %s", path, strerror(-failed));
@@ -241,29 +302,18 @@ tess_status tess__store_begin(tess__store *s, uint64_t step, uint64_t *generatio
     return TESS_OK;
 }
 
-/* A manifest that cannot be read says nothing: 0. */
-static int is_finite(const tess__store *s, uint64_t step) {
-    char path[PATH_MAX];
-    tess__manifest m;
-    if (tess__step_dir(s->dir, step, path) != TESS_OK || tess__saved_manifest(s->disk, path, &m) != TESS_OK)
-        return 0;
-    int finite = !m.not_finite;
-    tess__manifest_free(&m);
-    return finite;
-}
-
-/* The oldest beyond `keep`, of those that are not newer than the one just saved. One that holds NaN or infinity takes
- * the place of its like alone. */
-static void prune_steps(tess__store *s, uint64_t step, uint64_t keep) {
-    uint64_t *steps = NULL, n = 0;
-    if (!keep || tess__store_list(s->disk, s->dir, &steps, &n) != TESS_OK)
+static void prune_steps(const tess__store *s, const tess__manifest *m, uint64_t keep) {
+    tess__entry *all = NULL;
+    uint64_t n = 0;
+    if (!keep || tess__store_entries(s->disk, s->dir, &all, &n) != TESS_OK)
         return;
-    while (n && steps[n - 1] > step)
-        n--;
-    for (uint64_t i = n, seen[2] = { 0 }; n > keep && i-- > 0;)
-        if (seen[is_finite(s, steps[i])]++ >= keep && tess__store_remove(s->disk, s->dir, steps[i]) != TESS_OK)
+    uint64_t *doomed = calloc(n + 1, sizeof *doomed);
+    uint64_t n_doomed = doomed ? tess__store_doomed(all, n, &m->lineage, m->step, keep, doomed) : 0;
+    for (uint64_t i = 0; i < n_doomed; i++)
+        if (tess__store_remove(s->disk, s->dir, doomed[i]) != TESS_OK)
             tess__log(TESS_LOG_WARNING, "%s", tess_last_error());
-    free(steps);
+    free(doomed);
+    free(all);
 }
 
 static int put_manifest(const tess__disk *d, const char *dir, const char *text, size_t bytes) {
@@ -284,11 +334,12 @@ static int put_manifest(const tess__disk *d, const char *dir, const char *text, 
     return failed ? failed : tess__disk_sync_dir(d, dir);
 }
 
-tess_status tess__store_commit(tess__store *s, const tess__manifest *m, uint64_t keep) {
+tess_status tess__store_commit(tess__store *s, tess__manifest *m, uint64_t keep) {
     char dir[PATH_MAX];
     char *text = NULL;
     size_t bytes = 0;
     TRY(tess__step_dir(s->dir, m->step, dir));
+    m->order = ++s->order;
     TRY(tess__manifest_write(m, dir, &text, &bytes));
     int failed = put_manifest(s->disk, dir, text, bytes);
     free(text);
@@ -297,7 +348,7 @@ tess_status tess__store_commit(tess__store *s, const tess__manifest *m, uint64_t
     if (failed)
         return tess__fail(TESS_E_DATA, "%s/manifest.json: cannot be written: %s", dir, strerror(-failed));
     remove_unnamed(s->disk, dir, m); /* an earlier save of the same step */
-    prune_steps(s, m->step, keep);
+    prune_steps(s, m, keep);
     return TESS_OK;
 }
 

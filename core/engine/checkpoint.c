@@ -36,7 +36,7 @@ typedef struct tess__saver {
     int not_finite;    /* among what this rank writes; at the leader's end among all */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
-    volatile int done, cancel;
+    volatile int cancel;
     tess_status status;
     char said[SAID];
     tess_checkpoint_info info;
@@ -217,6 +217,7 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
     const tess *t = s->t;
     tess__manifest m = { .step = s->step,
                          .generation = s->generation,
+                         .lineage = t->past.of,
                          .chunk_bytes = TESS__CHUNK_BYTES,
                          .ranks = (uint64_t)t->comms.world.nranks,
                          .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
@@ -287,7 +288,7 @@ static tess_status share_verdict(tess__saver *s, tess_status status) {
     return n.status ? tess__fail(n.status, "%.*s", SAID - 1, n.said) : TESS_OK;
 }
 
-static void *write_and_meet(void *arg) {
+static void write_and_meet(void *arg) {
     tess__saver *s = arg;
     tess__data_file file = { .bytes = 0 };
     double began = now_seconds();
@@ -303,8 +304,13 @@ static void *write_and_meet(void *arg) {
     s->info.write_seconds = now_seconds() - began;
     s->status = status;
     snprintf(s->said, sizeof s->said, "%s", status ? tess_last_error() : "");
-    __atomic_store_n(&s->done, 1, __ATOMIC_RELEASE);
-    return NULL;
+}
+
+/* Nobody asks for the outcome any more. */
+static void say_failure(void *arg) {
+    const tess__saver *s = arg;
+    if (s->pending && s->status && is_leader(s))
+        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
 }
 
 /* ---- a save ---------------------------------------------------------------------------------------- */
@@ -320,26 +326,48 @@ static tess_status take_outcome(tess__saver *s) {
     return s->status ? tess__fail(s->status, "%s", s->said) : TESS_OK;
 }
 
-/* The leader prepares the directory; all hear how that went. `open` is its finding before. */
-static tess_status prepare_save(tess__saver *s, int *refused) {
-    note mine = { .status = TESS_OK }, *all = calloc((size_t)s->t->comms.world.nranks, sizeof *all);
+/* [leader] Takes the directory, unless it has it, and sees that nothing is there that would be left behind. */
+static tess_status take_directory(tess__saver *s, const char *on_newer) {
+    tess__past *past = &s->t->past;
+    TRY(tess__option_choice("on-newer", &on_newer));
+    if (s->store.disk && strcmp(s->store.dir, s->dir) != 0)
+        tess__store_close(&s->store);
+    if (s->store.disk && past->settled)
+        return TESS_OK;
+    if (!s->store.disk)
+        TRY(tess__store_open(&tess__disk_real, s->dir, &s->store));
+    tess_status status = tess__store_settle(&s->store, past, strcmp(on_newer, "aside") == 0);
+    if (status)
+        tess__store_close(&s->store);
+    return status;
+}
+
+typedef struct {
+    note note;
+    tess__past past;
+} preparation;
+
+/* The leader prepares the directory; all hear how that went, and whose checkpoints this run writes. */
+static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o, int *refused) {
+    preparation mine = { .note = { .status = TESS_OK } };
+    preparation *all = calloc((size_t)s->t->comms.world.nranks, sizeof *all);
+    note *n = &mine.note;
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
     if (is_leader(s)) {
-        if (s->store.disk && strcmp(s->store.dir, s->dir) != 0)
-            tess__store_close(&s->store);
-        if (!s->store.disk)
-            mine.status = tess__store_open(&tess__disk_real, s->dir, &s->store);
-        if (!mine.status)
-            mine.status = tess__store_begin(&s->store, s->step, &mine.value);
-        snprintf(mine.said, sizeof mine.said, "%s", mine.status ? tess_last_error() : "");
+        n->status = take_directory(s, o->on_newer ? o->on_newer : "stop");
+        if (!n->status && !(o->flags & TESS_CHECKPOINT_PREPARE))
+            n->status = tess__store_begin(&s->store, s->step, &n->value);
+        snprintf(n->said, sizeof n->said, "%s", n->status ? tess_last_error() : "");
+        mine.past = s->t->past;
     }
     tess_status status = tess__comms_exchange(&s->t->comms, "tess_checkpoint_save", &mine, sizeof mine, all);
     if (!status) {
-        s->generation = all[0].value;
-        *refused = all[0].status != TESS_OK;
+        s->generation = all[0].note.value;
+        s->t->past = all[0].past;
+        *refused = all[0].note.status != TESS_OK;
         if (*refused)
-            status = tess__fail(all[0].status, "%.*s", SAID - 1, all[0].said);
+            status = tess__fail(all[0].note.status, "%.*s", SAID - 1, all[0].note.said);
     }
     free(all);
     return status;
@@ -379,7 +407,7 @@ static tess_status take_snapshot(tess__saver *s) {
 }
 
 static tess_status start_writer(tess__saver *s) {
-    s->done = s->cancel = s->not_finite = 0;
+    s->cancel = s->not_finite = 0;
     s->pending = 1;
     s->image = NULL;
     if (!s->t->plan.setup.snapshot) {
@@ -388,7 +416,7 @@ static tess_status start_writer(tess__saver *s) {
         return TESS_OK;
     }
     TRY(take_snapshot(s));
-    return tess__side_thread_start(&s->t->saving, write_and_meet, s);
+    return tess__side_thread_start(&s->t->saving, write_and_meet, say_failure, s);
 }
 
 static tess_status saver_of(tess *t, tess__saver **out) {
@@ -405,7 +433,7 @@ static tess_status saver_of(tess *t, tess__saver **out) {
 
 /* Whether any rank is still writing: what one skips, all do. */
 static tess_status anyone_busy(tess__saver *s, int *busy) {
-    char mine = (char)(s->t->saving.runs && !__atomic_load_n(&s->done, __ATOMIC_ACQUIRE));
+    char mine = (char)tess__side_thread_busy(&s->t->saving);
     char *all = calloc((size_t)s->t->comms.world.nranks, 1);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
@@ -420,6 +448,9 @@ static tess_status check_save(const tess *t, const tess_checkpoint_options *o) {
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save before tess_shard");
     if (t->pass.pending_grads || t->pass.microbatch)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save within a step: save after tess_step or tess_grad_drop");
+    if (o->on_newer && strcmp(o->on_newer, "stop") != 0 && strcmp(o->on_newer, "aside") != 0)
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: on_newer is '%.40s', expected stop or aside",
+                          o->on_newer);
     if (!o->dir || !o->dir[0])
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: no directory is given");
     if (o->common_bytes > TESS_CHECKPOINT_BYTES || o->own_bytes > TESS_CHECKPOINT_BYTES)
@@ -446,15 +477,16 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
             return TESS_OK;
     }
     join_writer(s);
-    if (s->pending && s->status && is_leader(s)) /* nobody asked: at least say so */
-        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
+    say_failure(s);
     s->pending = 0;
     if ((size_t)snprintf(s->dir, sizeof s->dir, "%s", o.dir) >= sizeof s->dir - 128)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: the path is longer than %d bytes", PATH_MAX);
     s->sequence++;
     s->step = t->step.steps_done;
     s->keep = o.keep;
-    TRY(prepare_save(s, soft));
+    TRY(prepare_save(s, &o, soft));
+    if (o.flags & TESS_CHECKPOINT_PREPARE)
+        return TESS_OK;
     if (o.common_bytes)
         memcpy(s->common, o.common, o.common_bytes);
     if (o.own_bytes)
@@ -503,14 +535,28 @@ tess_status tess_checkpoint_wait(tess *t, tess_checkpoint_info *info) {
     return s && !soft ? tess__engine_fail(t, s) : s;
 }
 
+tess_status tess__past_share(tess *t) {
+    tess__past *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
+    if (!all)
+        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
+    tess_status status = tess__comms_exchange(&t->comms, "tess_recover", &t->past, sizeof t->past, all);
+    for (int32_t r = 0; !status && r < t->comms.world.nranks; r++)
+        if (all[r].settled || all[r].of.n) {
+            t->past = all[r];
+            break;
+        }
+    free(all);
+    return status;
+}
+
 void tess__saver_end(tess *t) {
     tess__saver *s = t->saver;
     if (!s)
         return;
     s->cancel = t->error != TESS_OK;
     join_writer(s);
-    if (s->pending && s->status && !t->error && is_leader(s))
-        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
+    if (!t->error)
+        say_failure(s);
     if (s->store.disk)
         tess__store_close(&s->store);
     free(s);

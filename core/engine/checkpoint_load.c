@@ -27,6 +27,7 @@ typedef struct {
     void *raw, *wide;
     uint64_t common_bytes, own_bytes;
     int params_only; /* asked for, or there is nothing else: an imported one */
+    tess__past past; /* of the one that was read last */
     int foreign;     /* the failure is not damage: an older one would not do either */
 } loading;
 
@@ -167,6 +168,14 @@ static tess_status take_file(loading *l) {
     return TESS_OK;
 }
 
+static tess_status fail_taken(const loading *l, const char *name, int32_t kind, uint64_t got, uint64_t need) {
+    char what[32] = "the value";
+    if (kind)
+        snprintf(what, sizeof what, "optimizer state %d of %d", (int)kind, (int)l->n_states);
+    return tess__fail(TESS_E_DATA, "%s: %s of '%s' has %" PRIu64 " elements for this rank, expected %" PRIu64,
+                      l->saved.path, what, name, got, need);
+}
+
 /* Nothing of this rank's shard may be missing. */
 static tess_status check_taken(const loading *l) {
     for (int32_t i = 0; i < l->t->plan.model.n_params; i++) {
@@ -176,9 +185,7 @@ static tess_status check_taken(const loading *l) {
             uint64_t need = tess__owned_at(l->t, TESS_OF_PARAM, i).piece.elems;
             uint64_t got = l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)k];
             if (got != need)
-                return tess__fail(TESS_E_DATA,
-                                  "%s: %s of '%s' has %" PRIu64 " elements for this rank, expected %" PRIu64,
-                                  l->saved.path, k ? "the optimizer's state" : "the value", p->name, got, need);
+                return fail_taken(l, p->name, k, got, need);
         }
     }
     return TESS_OK;
@@ -206,6 +213,10 @@ static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *
     TRY(tess__saved_open(&tess__disk_real, path, &l->saved));
     tess_status s = load_opened(l);
     const tess__manifest *m = &l->saved.manifest;
+    l->past.of = m->lineage;
+    if (!m->lineage.n)
+        l->past.of = (tess__lineage){ .n = 1 };
+    l->past.of.runs[l->past.of.n - 1].until = m->step;
     *info = (tess_checkpoint_info){ .struct_size = sizeof *info,
                                     .ranks = (int32_t)m->ranks,
                                     .step = m->step,
@@ -257,7 +268,7 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
     char path[PATH_MAX];
     uint64_t *steps = NULL, n = 0, step = 0;
     finding f = { .status = TESS_OK };
-    tess_status s = l->t->comms.world.rank == 0 ? tess__store_list(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
+    tess_status s = l->t->comms.world.rank == 0 ? tess__store_line(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
     l->foreign = 1;
     tess_status agreed = agree_on_outcome(l, s, &f);
     if (!agreed && f.status)
@@ -268,6 +279,7 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
         s = load_one(l, path, info);
         if ((agreed = agree_on_outcome(l, s, &f)) || !f.status)
             break;
+        l->past.passed = step > l->past.passed ? step : l->past.passed;
         if (f.foreign)
             agreed = tess__fail(f.status, "%s", f.said);
         else if (l->t->comms.world.rank == 0)
@@ -323,8 +335,11 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     free(l.raw);
     free(l.wide);
     TRY(s);
-    if (!(o.flags & TESS_CHECKPOINT_PARAMS))
+    t->past = (tess__past){ .settled = 0 };
+    if (!(o.flags & TESS_CHECKPOINT_PARAMS)) {
         t->step.steps_done = info.step;
+        t->past = l.past;
+    }
     if (out)
         TESS_GIVE(out, &info);
     return TESS_OK;

@@ -109,6 +109,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
         TRY(tess__mirror_take(t));
     if (smaller)
         TRY(tess__smaller_finish(t));
+    TRY(tess__past_share(t));
     out->step = (uint64_t)step;
     out->steps_lost = had > out->step ? had - out->step : 0;
     return TESS_OK;

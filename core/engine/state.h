@@ -3,6 +3,7 @@
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
 #include "base/options.h"
+#include "checkpoint/settle.h"
 #include "comms.h"
 #include "graphs.h"
 #include "guard.h"
@@ -104,6 +105,7 @@ struct tess {
     tess__step step;
     tess__mirror mirror;
     struct tess__saver *saver; /* checkpoint.c; null: nothing was saved yet */
+    tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
 };
@@ -133,6 +135,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
 
 /** checkpoint.c: waits for a save that is being written, or, with an error, lets it go. */
 void tess__saver_end(tess *);
+/** [C] A process that takes a lost rank's place learns whose checkpoints the run writes. */
+tess_status tess__past_share(tess *);
 
 /** mirror.c: [C] before a training pass: images of this step, where they are due. */
 tess_status tess__mirror_step(tess *, uint32_t pass_kind);

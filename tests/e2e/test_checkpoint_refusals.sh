@@ -31,8 +31,14 @@ cp -r run damaged
 truncate -s -1 damaged/step-000004/data-1-00000-of-00001.safetensors
 goes_back "damaged/step-000004/data-1-00000-of-00001.safetensors"
 cp -r run damaged
-sed -i 's/"version":1,/"version":2,/' damaged/step-000004/manifest.json
-goes_back "damaged/step-000004/manifest.json: format version 2 is newer than this tessera, which reads up to 1"
+sed -i 's/"version":2,/"version":3,/' damaged/step-000004/manifest.json
+cp -r damaged newer
+goes_back "damaged/step-000004/manifest.json: format version 3 is newer than this tessera, which reads up to 2"
+# A run that goes on behind it leaves it alone.
+expect 6 "$TESSERA" train $linear --steps 4 --resume newer --save newer
+grep -q "error: newer: step 4 there would be left behind" err || fail "no word of it: $(cat err)"
+expect 0 "$TESSERA" train $linear --steps 4 --resume newer --save newer --keep 1 --on-newer aside
+cmp run/step-000004/data-1-00000-of-00001.safetensors newer/aside-1/step-000004/data-1-00000-of-00001.safetensors || fail "$(find newer)"
 
 # A directory that takes no files. Root writes into any but a read-only mount, which needs a namespace of its own.
 mkdir -p closed
@@ -53,6 +59,6 @@ within 60 is_held || fail "the first run saves nothing: $(cat first)"
 refuse "both: another run saves there; give this one a directory of its own" "$TESSERA" train $linear --steps 1 --save both
 kill -KILL $pid
 wait $pid 2>/dev/null || true
-expect 0 "$TESSERA" train $linear --steps 1 --save both --keep 1
+expect 0 "$TESSERA" train $linear --steps 1 --save both --keep 1 --on-newer aside
 nothing_left
 echo "refused: damage, a newer format, a closed directory, a second run"

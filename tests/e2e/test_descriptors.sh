@@ -29,6 +29,8 @@ for words in "plan linear" "train linear --steps 1" "train linear -n 2 --steps 1
   "$TESSERA" $words --json=/dev/full >out 2>err || code=$?
   [ $code = 3 ] || fail "exit code $code of '$words --json=/dev/full', expected 3: $(cat err)"
 done
+expect 3 "$TESSERA" train linear --steps 1 --quiet --csv /dev/full
+one_line err "tessera: error: --csv=/dev/full: not everything could be written"
 
 # A rank's own failure of the system is exit code 3 and blames no other rank.
 TESSERA_GLOO_INTERFACE=bogus0 expect 3 train --comm gloo

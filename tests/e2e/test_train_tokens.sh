@@ -96,6 +96,14 @@ for model in llama:hf-llama gpt2:hf-gpt2 llama:hf-llama-tied; do
   expect 0 "$TESSERA" train "$name" --model "$data/$folder" --resume "out-$folder" --context 16 --steps 1 --lr 0 --batch 2 --data nano.bin --quiet --json
   found=$(digest)
   same "$trained" "--resume of an exported folder"
+  rm -rf imported again
+  expect 0 "$TESSERA" ckpt import "ckpt-$folder" imported
+  expect 0 "$TESSERA" train "$name" --model "$data/$folder" --resume imported --context 16 --steps 1 --lr 0 --batch 2 --data nano.bin --quiet --json
+  found=$(digest)
+  same "$trained" "--resume of what ckpt import made of ckpt export: $folder"
+  ! grep -q -- "other bits from here on" err || fail "it warns: $(cat err)"
+  expect 0 "$TESSERA" ckpt export imported again
+  for file in config.json model.safetensors; do cmp "ckpt-$folder/$file" "again/$file" || fail "exported, imported, exported: $folder"; done
 done
 grep -q '"dtype":"float32"' out-hf-llama-tied/config.json && ! grep -q bfloat16 out-hf-llama-tied/config.json || fail "dtype: $(cat out-hf-llama-tied/config.json)"
 for name in llama gpt2; do

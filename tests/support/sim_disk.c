@@ -2,6 +2,7 @@
 #include "sim_disk.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +66,17 @@ static int is_child(const char *path, const char *dir) {
     return slash && (size_t)(slash - path) == strlen(dir) && strncmp(path, dir, strlen(dir)) == 0;
 }
 
+static void rename_children(sim_disk *d, const char *from, const char *to) {
+    for (int i = 0; i < d->n_entries; i++) {
+        char *path = d->entries[i].path, name[PATH];
+        if (!path[0] || !is_child(path, from))
+            continue;
+        strcpy(name, strrchr(path, '/'));
+        if ((size_t)snprintf(path, PATH, "%s%s", to, name) >= PATH)
+            abort();
+    }
+}
+
 static void set_bytes(sim_disk *d, int node, uint64_t bytes) {
     if (bytes <= d->nodes[node].bytes) {
         d->nodes[node].bytes = bytes;
@@ -91,6 +103,7 @@ static void apply(sim_disk *d, const op *o, uint64_t bytes) {
             int node = e->node;
             e->path[0] = 0;
             put(d, o->to, node);
+            rename_children(d, o->path, o->to);
         }
         break;
     case OP_REMOVE:

@@ -30,7 +30,7 @@ int ckpt_import(ckpt_arguments *);
 
 /** How far it is, on a terminal: a line that is overwritten; done == total ends it. */
 void ckpt_progress(const ckpt_arguments *, const char *what, uint64_t done, uint64_t total);
-/** PATH when it is a checkpoint, else the newest in it that has a manifest that reads. */
+/** PATH when it is a checkpoint, else the newest in it, of the lineage written last, of which the manifest reads. */
 tess_status ckpt_find(const char *path, char out[PATH_MAX]);
 /** -1 when a line of JSON could not be written. */
 int ckpt_json_end(ckpt_arguments *);

@@ -21,7 +21,7 @@ tess_status ckpt_find(const char *path, char out[PATH_MAX]) {
         snprintf(out, PATH_MAX, "%s", path);
         return TESS_OK;
     }
-    tess_status status = tess__store_list(&tess__disk_real, path, &steps, &n);
+    tess_status status = tess__store_line(&tess__disk_real, path, &steps, &n);
     if (status)
         return status;
     int found = 0;

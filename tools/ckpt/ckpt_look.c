@@ -40,12 +40,39 @@ static uint64_t bytes_of(const tess__manifest *m) {
 }
 
 /* ---- list and show ----------------------------------------------------------------------------------- */
+/* ", lineage 0123abcd from 4567cdef after step 20"; nothing of a checkpoint that is older than lineages. */
+static const char *lineage_text(const tess__lineage *l, char out[96]) {
+    int n = 0;
+    *out = 0;
+    if (l->n)
+        n = snprintf(out, 96, ", lineage %08" PRIx64, l->runs[l->n - 1].id >> 32);
+    if (l->n > 1)
+        snprintf(out + n, 96 - (size_t)n, " from %08" PRIx64 " after step %" PRIu64, l->runs[l->n - 2].id >> 32,
+                 l->runs[l->n - 2].until);
+    return out;
+}
+
+static void put_lineage(json_out *j, const tess__lineage *l) {
+    char id[17];
+    json_array_begin(j, "lineage");
+    for (uint64_t i = 0; i < l->n; i++) {
+        snprintf(id, sizeof id, "%016" PRIx64, l->runs[i].id);
+        json_object_begin(j, NULL);
+        json_string(j, "id", id);
+        if (i + 1 < l->n)
+            json_uint(j, "until", l->runs[i].until);
+        json_object_end(j);
+    }
+    json_array_end(j);
+}
+
 static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest *m) {
-    char text[32];
+    char text[32], lineage[96];
     if (!a->json_on) {
-        printf("%s  step %" PRIu64 ", %" PRIu64 " rank%s, %s, %s, %s, %s in %" PRIu64 " file%s\n", path, m->step,
+        printf("%s  step %" PRIu64 ", %" PRIu64 " rank%s, %s, %s, %s, %s in %" PRIu64 " file%s%s\n", path, m->step,
                m->ranks, m->ranks == 1 ? "" : "s", m->strategy, m->precision, m->optimizer,
-               tool_bytes_text(bytes_of(m), text), m->n_files, m->n_files == 1 ? "" : "s");
+               tool_bytes_text(bytes_of(m), text), m->n_files, m->n_files == 1 ? "" : "s",
+               lineage_text(&m->lineage, lineage));
         return TOOL_OK;
     }
     json_object_begin(&a->json, NULL);
@@ -62,6 +89,7 @@ static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest
     json_uint(&a->json, "bytes", bytes_of(m));
     json_bool(&a->json, "checksums", m->has_sums);
     json_bool(&a->json, "finite", !m->not_finite);
+    put_lineage(&a->json, &m->lineage);
     return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
 }
 
@@ -175,24 +203,36 @@ int ckpt_verify(ckpt_arguments *a) {
 }
 
 /* ---- prune ------------------------------------------------------------------------------------------- */
+static tess_status say_removed(ckpt_arguments *a, const char *path) {
+    if (!a->json_on && !a->quiet)
+        printf("removed %s\n", path);
+    if (!a->json_on)
+        return TESS_OK;
+    json_object_begin(&a->json, NULL);
+    json_string(&a->json, "event", "removed");
+    json_string(&a->json, "path", path);
+    return ckpt_json_end(a) ? tess_fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
+}
+
+/* It prunes the lineage that --resume would take. */
 static tess_status remove_oldest(ckpt_arguments *a, const tess__store *store) {
-    uint64_t *steps = NULL, n = 0;
+    tess__entry *all = NULL;
+    uint64_t n = 0;
     char path[PATH_MAX];
-    TRY(tess__store_list(store->disk, store->dir, &steps, &n));
-    tess_status status = TESS_OK;
-    for (uint64_t i = 0; !status && i + a->keep < n; i++) {
+    TRY(tess__store_entries(store->disk, store->dir, &all, &n));
+    const tess__entry *last = tess__store_last(all, n);
+    uint64_t *steps = calloc(n + 1, sizeof *steps);
+    uint64_t doomed = last && steps ? tess__store_doomed(all, n, &last->lineage, INT64_MAX, a->keep, steps) : 0;
+    tess_status status = steps ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to list %s", store->dir);
+    for (uint64_t i = 0; !status && i < doomed; i++) {
         status = tess__step_dir(store->dir, steps[i], path);
         if (!status)
             status = tess__store_remove(store->disk, store->dir, steps[i]);
-        if (!status && a->json_on) {
-            json_object_begin(&a->json, NULL);
-            json_string(&a->json, "event", "removed");
-            json_string(&a->json, "path", path);
-            status = ckpt_json_end(a) ? tess_fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
-        } else if (!status && !a->quiet)
-            printf("removed %s\n", path);
+        if (!status)
+            status = say_removed(a, path);
     }
     free(steps);
+    free(all);
     return status;
 }
 

@@ -79,6 +79,21 @@ static tess_status check_whole(const ckpt_source *s) {
     return TESS_OK;
 }
 
+/* Every parameter has its values, and of its optimizer states all or, when it was frozen, none. */
+static tess_status check_complete(const ckpt_source *s, int32_t param) {
+    const tess__manifest *m = &s->saved.manifest;
+    const tess__tensor *t = &m->params[param];
+    int states = 0;
+    if (t->elems && !ckpt_source_has(s, param, m->is_buffer[param] ? TESS__PIECE_BUFFER : TESS__PIECE_PARAM))
+        return tess_fail(TESS_E_DATA, "%s: the value of '%s' is missing", s->saved.path, t->name);
+    for (int k = 0; k < 4; k++)
+        states |= ckpt_source_has(s, param, TESS__PIECE_STATE0 + k) << k;
+    if (states && states != (1 << (m->n_states < 4 ? m->n_states : 4)) - 1)
+        return tess_fail(TESS_E_DATA, "%s: not all of the %" PRIu64 " optimizer states of '%s' are there",
+                         s->saved.path, m->n_states, t->name);
+    return TESS_OK;
+}
+
 static tess_status index_all(ckpt_source *s) {
     tess__names names = { .n = 0 };
     tess_status status = TESS_OK;
@@ -91,7 +106,10 @@ static tess_status index_all(ckpt_source *s) {
         return status;
     if (s->n)
         qsort(s->pieces, s->n, sizeof *s->pieces, in_order);
-    return check_whole(s);
+    TRY(check_whole(s));
+    for (uint64_t i = 0; i < s->saved.manifest.n_params; i++)
+        TRY(check_complete(s, (int32_t)i));
+    return TESS_OK;
 }
 
 tess_status ckpt_source_open(const char *path, ckpt_source *out) {

@@ -14,25 +14,39 @@
 #include "tools/support/progress.h"
 #include "ckpt.h"
 #include "tools/support/hf_export.h"
+#include "tools/support/hf_import.h"
+#include "tools/support/hf_names.h"
 
 enum { CHUNK_ELEMS = 1 << 18 };
 
 /* ---- a checkpoint of any source ---------------------------------------------------------------------- */
 typedef struct {
+    tess__safetensors *file;
+    const tess__tensor *tensor;
+    int turned;
+} ckpt_tensor;
+
+typedef struct {
     const ckpt_arguments *a;
-    tess__manifest m;       /* of what is made; its texts and lists are the source's */
-    ckpt_source *from;      /* a checkpoint; or */
-    tess__safetensors **of; /* the file of each parameter */
-    const char *path;       /* for messages */
+    tess__manifest m;   /* of what is made; its texts and lists are the source's */
+    ckpt_source *from;  /* a checkpoint; or */
+    ckpt_tensor *of;    /* each parameter's in a folder */
+    const char *common; /* the program's text; null: that of `from` */
+    const char *path;   /* for messages */
     char *chunk;
 } making;
 
 static tess_status read_values(making *k, int32_t param, int kind, uint64_t first, uint64_t elems) {
-    const tess__tensor *p = &k->m.params[param];
     if (k->from)
         return ckpt_source_read(k->from, param, kind, first, elems, k->chunk);
-    return tess__safetensors_read(k->of[param], tess__safetensors_find(k->of[param], p->name), first, elems,
-                                  (float *)(void *)k->chunk);
+    if (param < 0) {
+        memcpy(k->chunk, k->common + first, elems);
+        return TESS_OK;
+    }
+    const ckpt_tensor *of = &k->of[param];
+    float *out = (float *)(void *)k->chunk;
+    return of->turned ? hf_read_turned(of->file, of->tensor, k->m.params[param].name, first, elems, out)
+                      : tess__safetensors_read(of->file, of->tensor, first, elems, out);
 }
 
 static int has_kind(const making *k, int32_t param, int kind) {
@@ -55,7 +69,7 @@ typedef struct {
  * here. */
 static tess_status list_common(const making *k, tess__tensor *t, origin *o, uint64_t *used) {
     tess__piece_name name = { .kind = TESS__PIECE_PROGRAM, .name = "common" };
-    uint64_t bytes = k->from ? ckpt_source_common_bytes(k->from) : 0;
+    uint64_t bytes = k->from ? ckpt_source_common_bytes(k->from) : k->common ? strlen(k->common) : 0;
     if (!bytes)
         return TESS_OK;
     *o = (origin){ CKPT_COMMON, TESS__PIECE_PROGRAM, 0 };
@@ -317,41 +331,79 @@ static int ends_with(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-static tess_status add_params(making *k, tess__safetensors *file) {
+/* A folder of gpt2 or llama has other names, and some matrices turned. 0: it is none of the model's parameters. */
+static int name_param(const hf_source *source, const tess__tensor *given, tess__tensor *out, int *turned) {
+    char name[HF_NAME];
+    *out = *given;
+    out->dtype = TESS_F32; /* what shards are kept in */
+    *turned = 0;
+    if (!source->model[0])
+        return 1;
+    *turned = hf_own_name(source->model, given->name, given->ndim, name);
+    snprintf(out->name, sizeof out->name, "%s", name);
+    if (*turned) {
+        out->shape[0] = given->shape[1];
+        out->shape[1] = given->shape[0];
+    }
+    return name[0] && !(source->is_tied && strcmp(name, "head.weight") == 0);
+}
+
+static tess_status add_param(making *k, const hf_source *source, tess__safetensors *file, const tess__tensor *given) {
+    tess__tensor *p = &k->m.params[k->m.n_params];
+    ckpt_tensor *of = &k->of[k->m.n_params];
+    *of = (ckpt_tensor){ .file = file, .tensor = given };
+    if (!name_param(source, given, p, &of->turned))
+        return TESS_OK;
+    for (uint64_t j = 0; j < k->m.n_params; j++)
+        if (strcmp(k->m.params[j].name, p->name) == 0)
+            return tess_fail(TESS_E_DATA, "%s: tensor '%s' is in two files", k->path, given->name);
+    k->m.is_buffer[k->m.n_params++] =
+        (uint8_t)(ends_with(p->name, ".running_mean") || ends_with(p->name, ".running_var"));
+    return TESS_OK;
+}
+
+static tess_status add_params(making *k, const hf_source *source, tess__safetensors *file) {
     uint64_t n;
     const tess__tensor *list = tess__safetensors_list(file, &n);
     tess__tensor *params = realloc(k->m.params, (k->m.n_params + n + 1) * sizeof *params);
     k->m.params = params ? params : k->m.params;
     uint8_t *is_buffer = realloc(k->m.is_buffer, k->m.n_params + n + 1);
     k->m.is_buffer = is_buffer ? is_buffer : k->m.is_buffer;
-    tess__safetensors **of = realloc(k->of, (k->m.n_params + n + 1) * sizeof *of);
+    ckpt_tensor *of = realloc(k->of, (k->m.n_params + n + 1) * sizeof *of);
     k->of = of ? of : k->of;
     if (!params || !is_buffer || !of)
         return tess_fail(TESS_E_NOMEM, "%s: no memory for its parameters", k->path);
-    for (uint64_t i = 0; i < n; i++) {
-        for (uint64_t j = 0; j < k->m.n_params; j++)
-            if (strcmp(params[j].name, list[i].name) == 0)
-                return tess_fail(TESS_E_DATA, "%s: tensor '%s' is in two files", k->path, list[i].name);
-        params[k->m.n_params] = list[i];
-        params[k->m.n_params].dtype = TESS_F32; /* what shards are kept in */
-        is_buffer[k->m.n_params] =
-            (uint8_t)(ends_with(list[i].name, ".running_mean") || ends_with(list[i].name, ".running_var"));
-        of[k->m.n_params++] = file;
-    }
+    for (uint64_t i = 0; i < n; i++)
+        TRY(add_param(k, source, file, &list[i]));
     return TESS_OK;
 }
 
-static tess_status import_files(making *k, const char *from, const char *to, const file_names *names,
-                                tess__safetensors **files) {
-    char path[PATH_MAX];
+/* So that an export of it has config.json and the folder's names again. */
+static tess_status keep_source(making *k, const hf_source *source, char text[TESS_CHECKPOINT_BYTES]) {
+    if (source->model[0]) {
+        int n = snprintf(text, TESS_CHECKPOINT_BYTES, "model=%s config=%s", source->model, source->config);
+        if (n >= TESS_CHECKPOINT_BYTES)
+            snprintf(text, TESS_CHECKPOINT_BYTES, "model=%s", source->model);
+        k->common = text;
+    }
+    return make(k, k->a->paths[1]);
+}
+
+static tess_status import_files(making *k, const char *from, const file_names *names, tess__safetensors **files) {
+    char path[PATH_MAX], text[TESS_CHECKPOINT_BYTES];
+    hf_source source;
+    TRY(hf_source_read(from, &source));
     tess_status status = names->n ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no .safetensors file is there", from);
     for (size_t i = 0; !status && i < names->n; i++) {
         snprintf(path, sizeof path, "%s/%s", from, names->names[i]);
         status = tess__safetensors_open(path, &files[i]);
         if (!status)
-            status = add_params(k, files[i]);
+            status = add_params(k, &source, files[i]);
     }
-    return status ? status : make(k, to);
+    if (!status)
+        status = keep_source(k, &source, text);
+    hf_source_free(&source);
+    return status;
 }
 
 int ckpt_import(ckpt_arguments *a) {
@@ -368,13 +420,14 @@ int ckpt_import(ckpt_arguments *a) {
                         .optimizer = "none",
                         .strategy = "full",
                         .precision = "fp32" } };
+    tess__lineage_branch(&k.m.lineage, 0);
     tess_status status = names.names && files ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to import");
     int failed = status ? 0 : tess__disk_real.list(NULL, a->paths[0], take_name, &names);
     if (failed)
         status = tess_fail(TESS_E_DATA, "%s: %s", a->paths[0], strerror(-failed));
     if (!status) {
         qsort(names.names, names.n, sizeof *names.names, by_name);
-        status = import_files(&k, a->paths[0], a->paths[1], &names, files);
+        status = import_files(&k, a->paths[0], &names, files);
     }
     drop_made(&k);
     free(k.m.params);

@@ -3,47 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/json_scan.h"
 #include <tessera/tessera.h>
 #include "hf_config.h"
+#include "tools/support/hf_import.h"
 #include "tools/support/json_out.h"
-
-/* ---- from a file ---------------------------------------------------------------------------------------- */
-/* White space only stands in strings, and there as an escape. */
-static void put_compact(FILE *f, const char *text, size_t bytes) {
-    for (size_t i = 0, inside = 0; i < bytes; i++) {
-        inside ^= text[i] == '"';
-        if (inside && text[i] == '\\')
-            fputc(text[i++], f);
-        if (text[i] == ' ' && inside)
-            fputs("\\u0020", f);
-        else if (!strchr(" \t\r\n", text[i]))
-            fputc(text[i], f);
-    }
-}
-
-/* All members but the dtype, which is the export's. */
-static int copy_members(json_scan *s, FILE *f) {
-    char key[64];
-    int n = 0;
-    if (!json_scan_char(s, '{'))
-        return 0;
-    fputc('{', f);
-    do {
-        json_scan ahead = *s;
-        size_t from = s->at;
-        int is_short = json_scan_string(&ahead, key, sizeof key);
-        if (!json_scan_string(s, NULL, 0) || !json_scan_char(s, ':') || !json_scan_skip(s))
-            return 0;
-        if (is_short && (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0))
-            continue;
-        if (n++)
-            fputc(',', f);
-        put_compact(f, s->text + from, s->at - from);
-    } while (json_scan_if(s, ','));
-    fputc('}', f);
-    return json_scan_char(s, '}');
-}
 
 /* ---- from options --------------------------------------------------------------------------------------- */
 static void put_common(json_out *j, const model *m, const char *architecture) {
@@ -112,7 +75,7 @@ static tess_status put(FILE *f, const model *m, const char *source) {
     }
     tess_status status = hf_config_text(source, &text, &bytes);
     json_scan s = { .text = text, .bytes = bytes };
-    if (status == TESS_OK && !copy_members(&s, f))
+    if (status == TESS_OK && !hf_compact(&s, f))
         status = tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", source, s.at, s.expected);
     free(text);
     return status;

@@ -12,6 +12,9 @@ int hf_knows(const char *model);
  * tensor.
  */
 int hf_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]);
+/** The same from a tensor's name, with or without the prefix that some files leave out; out is "" for a table that
+ * is no parameter. */
+int hf_own_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]);
 /** The name without the prefix that some files leave out. */
 const char *hf_short_name(const char *name);
 #endif

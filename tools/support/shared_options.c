@@ -63,6 +63,7 @@ const tool_shared_option tool_shared_options[] = {
     { "save-every", "N", OUTPUT, TRAINS, NULL, 1, 1e15 },
     { "keep", "N", OUTPUT, TRAINS, NULL, 0, 1e15 },
     { "checkpoint", "MODE", OUTPUT, TRAINS, NULL, 0, 0 },
+    { "on-newer", "stop|aside", OUTPUT, TRAINS, NULL, 0, 0 },
     { "resume", "DIR", OUTPUT, TRAINS, NULL, 0, 0 },
     { "restarts", "N", OUTPUT, TOOL_TRAIN, NULL, 0, 10000 },
     { "mirror", "K", OUTPUT, TRAINS, NULL, 0, 1e6 },

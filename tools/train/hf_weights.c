@@ -11,6 +11,7 @@
 
 #include <tessera/tessera.h>
 #include "core/checkpoint/safetensors.h"
+#include "tools/support/hf_import.h"
 #include "tools/support/hf_names.h"
 
 typedef struct {
@@ -143,32 +144,12 @@ void hf_weights_close(hf_weights *f) {
 }
 
 /* ---- ranges ------------------------------------------------------------------------------------------ */
-/* Ours is [outputs, inputs], the file has [inputs, outputs]: a run of our rows is a run of each of its rows. */
-static tess_status read_turned(const hf_weights *f, const place *at, const tess_range *r, float *out) {
-    uint64_t inputs = (uint64_t)at->tensor->shape[0], outputs = (uint64_t)at->tensor->shape[1];
-    uint64_t end = r->first_elem + r->elems, first = r->first_elem / inputs, last = (end - 1) / inputs;
-    float *line = malloc((last - first + 1) * sizeof *line);
-    if (!line)
-        return tess_fail(TESS_E_NOMEM, "%s: no memory to turn %s", f->dir, r->name);
-    tess_status status = TESS_OK;
-    for (uint64_t i = 0; status == TESS_OK && i < inputs; i++) {
-        status = tess__safetensors_read(f->files[at->file], at->tensor, i * outputs + first, last - first + 1, line);
-        for (uint64_t o = first; o <= last; o++) {
-            uint64_t ours = o * inputs + i;
-            if (ours >= r->first_elem && ours < end)
-                out[ours - r->first_elem] = line[o - first];
-        }
-    }
-    free(line);
-    return status;
-}
-
 tess_status hf_weights_fill(void *user, const tess_range *r, void *data) {
     const hf_weights *f = user;
     const place *at = &f->places[r->tag];
     if (r->elems == 0)
         return TESS_OK;
     if (at->turned)
-        return read_turned(f, at, r, data);
+        return hf_read_turned(f->files[at->file], at->tensor, r->name, r->first_elem, r->elems, data);
     return tess__safetensors_read(f->files[at->file], at->tensor, r->first_elem, r->elems, data);
 }

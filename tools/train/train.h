@@ -174,7 +174,7 @@ int train_resumes_checkpoint(const train_settings *); /* else --resume is a fold
  * TESS_E_INVALID when they cannot be divided so that the bits stay. */
 tess_status train_resume_adapt(train_settings *, int32_t ranks);
 tess_status train_resume_load(train_run *); /* [C] after tess_shard */
-tess_status train_save_open(train_run *);   /* [C] before training: the directory, left-overs, signals */
+tess_status train_save_open(train_run *);   /* [C] before training: the directory, what is there, signals */
 tess_status train_save(train_run *);        /* [C] to s.save; a disk that refuses does not end the run */
 tess_status train_save_finish(train_run *); /* [C] waits for the last */
 int train_asked_to_end(const train_run *);  /* this rank's signal, 0: none */
@@ -187,6 +187,7 @@ tess_status train_recover(train_run *); /* [C] goes back to an image when a rank
 int32_t train_first_ranks(int32_t ranks);           /* of its first life; `ranks` when this is it */
 int64_t train_restarts(void);                       /* of this run so far */
 tess_status train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
+void train_lives_begin(void);                       /* the directory is this run's: a restart goes on from it */
 void train_lives_open(train_run *);                 /* once it is known where the run goes on */
 void train_lives_step(train_run *, uint64_t step);  /* is done */
 void train_lives_recovered(train_run *);            /* after it has gone back */

@@ -57,7 +57,7 @@ static int peek(const char *resume, tess__manifest *out) {
     int found = 0;
     if (tess__is_checkpoint(d, resume))
         return tess__saved_manifest(d, resume, out) == TESS_OK;
-    if (tess__store_list(d, resume, &steps, &n) != TESS_OK)
+    if (tess__store_line(d, resume, &steps, &n) != TESS_OK)
         return 0;
     while (!found && n)
         found = tess__step_dir(resume, steps[--n], path) == TESS_OK && tess__saved_manifest(d, path, out) == TESS_OK;
@@ -126,27 +126,33 @@ static void on_signal(int signal) {
     asked_to_end = signal;
 }
 
-/* Removes the remains of earlier runs, and finds a directory that cannot be used before training. */
-static tess_status try_store(const train_run *r) {
-    tess__store store;
+static tess_status check_folder(const train_run *r) {
     struct stat st;
     if (mkdir(r->s.save, 0777) != 0 && (errno != EEXIST || stat(r->s.save, &st) != 0 || !S_ISDIR(st.st_mode)))
         return tess_fail(TESS_E_DATA, "--save %s: cannot be made a directory: %s", r->s.save, strerror(errno));
     if (access(r->s.save, W_OK | X_OK) != 0)
         return tess_fail(TESS_E_DATA, "--save %s: cannot be written: %s", r->s.save, strerror(errno));
-    tess_status status = tess__store_open(&tess__disk_real, r->s.save, &store);
-    if (status == TESS_OK)
-        tess__store_close(&store);
-    return status;
+    return TESS_OK;
+}
+
+/* A directory that cannot be used, or whose checkpoints would be left behind, is found before training. A process that
+ * takes a lost rank's place comes later: the others have done this. */
+static tess_status take_folder(const train_run *r) {
+    tess_checkpoint_options o = { .struct_size = sizeof o, .flags = TESS_CHECKPOINT_PREPARE, .dir = r->s.save };
+    tess_status status = r->joins ? TESS_OK : tess_checkpoint_save(r->t, &o);
+    return status == TESS_E_DATA && r->rank != 0 ? tess_fail(status, "%s", "") : status; /* rank 0 says it */
 }
 
 tess_status train_save_open(train_run *r) {
     struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     if (!r->s.save)
         return TESS_OK;
-    tess_status status = train_agree(r, r->rank == 0 ? try_store(r) : TESS_OK);
+    tess_status status = train_agree(r, r->rank == 0 ? check_folder(r) : TESS_OK);
+    if (status == TESS_OK)
+        status = take_folder(r);
     if (status != TESS_OK)
         return status;
+    train_lives_begin();
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     return TESS_OK;

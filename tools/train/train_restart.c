@@ -2,6 +2,7 @@
 /* Runs of several lives: what rank 0 keeps in TESSERA_RESTART_FILE from one to the next, for the summary. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@ struct train_lives {     /* in the file; zeros at first */
     uint64_t steps_done; /* first: what the launcher takes for progress */
     uint64_t steps_repeated, recoveries;
     double stopped, seconds_lost; /* stopped: when the last step ended, of the clock that all processes share */
+    int32_t begun;                /* each rank sets it in the file of its host */
 };
 
 static double now(void) {
@@ -45,11 +47,38 @@ int32_t train_first_ranks(int32_t ranks) {
     return (int32_t)first;
 }
 
+static int open_lives(void) {
+    const char *path = tess__option_text("restart-file");
+    return path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+}
+
+void train_lives_begin(void) {
+    const int32_t begun = 1;
+    int fd = open_lives();
+    if (fd < 0)
+        return;
+    if (pwrite(fd, &begun, sizeof begun, offsetof(train_lives, begun)) != (ssize_t)sizeof begun)
+        tess__log(TESS_LOG_WARNING, "TESSERA_RESTART_FILE: %s: a restart begins as this run did", strerror(errno));
+    close(fd);
+}
+
+/* Whether a life before this one has come to train_lives_begin. Until then what is in the directory is not this run's.
+ */
+static int has_begun(void) {
+    int32_t begun = 0;
+    int fd = open_lives();
+    if (fd < 0)
+        return 1;
+    int read = pread(fd, &begun, sizeof begun, offsetof(train_lives, begun)) == (ssize_t)sizeof begun;
+    close(fd);
+    return read && begun;
+}
+
 tess_status train_restart_resume(train_settings *s) {
     uint64_t *steps = NULL, n = 0;
     int64_t restarts, ranks;
     TRY(read_restarts(&restarts, &ranks));
-    if (!restarts || !s->save)
+    if (!restarts || !s->save || !has_begun())
         return TESS_OK;
     if (tess__store_list(&tess__disk_real, s->save, &steps, &n) == TESS_OK && n)
         s->resume = s->save;
@@ -69,7 +98,7 @@ static void count_loss(train_run *r) {
 
 void train_lives_open(train_run *r) {
     const char *path = tess__option_text("restart-file");
-    int fd = path && r->rank == 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    int fd = r->rank == 0 ? open_lives() : -1;
     if (fd < 0) {
         if (path && r->rank == 0)
             tess__log(TESS_LOG_WARNING, "TESSERA_RESTART_FILE: %s: %s: repeated steps and lost seconds are not counted",

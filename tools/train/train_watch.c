@@ -29,6 +29,7 @@ tess_status train_watch_open(train_run *r) {
     r->watch.csv = fopen(r->s.csv, r->joins ? "ae" : "we");
     if (!r->watch.csv)
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
+    setvbuf(r->watch.csv, NULL, _IOLBF, 0); /* for those who look on */
     if (!r->joins)
         fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation\n",
                 r->task.unit);
@@ -86,9 +87,10 @@ double train_watch_median(const train_run *r) {
 
 tess_status train_watch_finish(train_run *r) {
     FILE *csv = r->watch.csv;
+    int failed = csv && ferror(csv);
     r->watch.csv = NULL;
-    if (csv && fclose(csv) != 0)
-        return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
+    if ((csv && fclose(csv) != 0) || failed)
+        return tess_fail(TESS_E_SYSTEM, "--csv=%s: not everything could be written", r->s.csv);
     return TESS_OK;
 }
 

@@ -413,6 +413,7 @@ TESS_API tess_status tess_trace_each(tess *, uint64_t step, tess_span_fn fn, voi
 enum {
     TESS_CHECKPOINT_SKIP = 1,   /* save: while the one before is still being written, do nothing; else it is waited for */
     TESS_CHECKPOINT_PARAMS = 2, /* load: parameters and buffers only; the optimizer and the count of steps begin anew */
+    TESS_CHECKPOINT_PREPARE = 4, /* save: nothing yet; rank 0 takes the directory, and what it would refuse is refused now */
     TESS_CHECKPOINT_BYTES = 4096 /* of the program's own, most of each kind */
 };
 typedef struct {
@@ -421,11 +422,14 @@ typedef struct {
     uint64_t keep;        /* after this one, as many stay in all; 0: all do */
     const void *common, *own; /* bytes of the program's: rank 0's for all, and each rank's; copied */
     uint64_t common_bytes, own_bytes;
+    const char *on_newer; /* "stop", "aside"; null: TESSERA_ON_NEWER, else stop. What is done, at the first save after the
+                             start or a load, when DIR has checkpoints that this run does not go on from */
 } tess_checkpoint_options;
 /** [C] Saves parameters, optimizer state, buffers, the count of steps and the program's bytes, between steps. Where a
  * snapshot was planned (tess_options.checkpoint, TESSERA_CHECKPOINT=async) it returns when that is taken and the files
  * are written beside training; else when they are on disk. What the disk refuses is TESS_E_DATA on every rank and not
- * sticky: the checkpoints before stay, training can go on. */
+ * sticky: the checkpoints before stay, training can go on. So is that DIR has steps newer than the one that this run has
+ * loaded, or another run's: aside moves them to DIR/aside-1, stop refuses. */
 TESS_API tess_status tess_checkpoint_save(tess *, const tess_checkpoint_options *);
 typedef struct {
     uint32_t struct_size;
@@ -439,7 +443,7 @@ typedef struct {
 TESS_API tess_status tess_checkpoint_wait(tess *, tess_checkpoint_info *info);
 typedef struct {
     uint32_t struct_size, flags;
-    const char *path; /* DIR: the newest there that verifies; or DIR/step-000020 */
+    const char *path; /* DIR: the newest that verifies of the lineage written last; or DIR/step-000020 */
     void *common, *own; /* room for the program's bytes; null: not wanted */
     uint64_t common_bytes, own_bytes; /* of that room */
 } tess_checkpoint_load_options;

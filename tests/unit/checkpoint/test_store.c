@@ -13,12 +13,13 @@
 #include "core/base/log.h"
 #include "core/checkpoint/data_writer.h"
 #include "core/checkpoint/saved.h"
-#include "core/checkpoint/store.h"
+#include "core/checkpoint/settle.h"
 #include "tests/support/sim_disk.h"
 
 #define DIR_OF_ALL "/d/run"
 enum { ELEMS = 2500 }; /* of one writer: two blocks of the disk, and what is left over */
 static uint64_t keep = 2;
+static tess__lineage line = { .n = 1, .runs = { { 1, INT64_MAX } } }; /* of the run that saves */
 
 static float value(int save, int writer, int i) {
     return (float)(save * 100000 + writer * 10000 + i);
@@ -63,6 +64,7 @@ static tess_status save_step(tess__store *store, uint64_t step, int save, int wr
                          .ranks = (uint64_t)writers,
                          .microbatches = (uint64_t)save,
                          .has_sums = tess__sum_known(),
+                         .lineage = line,
                          .writer = "test",
                          .optimizer = "sgd",
                          .n_files = (uint64_t)writers,
@@ -82,8 +84,11 @@ static tess_status save_step(tess__store *store, uint64_t step, int save, int wr
     return s;
 }
 
-static const uint64_t steps[] = { 10, 20, 20, 30, 40 }; /* one of them twice, as after going back */
-enum { N_SAVES = 5 };
+/* One of them twice; at the end one below what is there, by a run that went back to 20. */
+static const uint64_t steps[] = { 10, 20, 20, 30, 40, 25 };
+static const tess__lineage first_run = { .n = 1, .runs = { { 1, INT64_MAX } } };
+static const tess__lineage second_run = { .n = 2, .runs = { { 1, 20 }, { 2, INT64_MAX } } };
+enum { N_SAVES = 6 };
 
 /* Runs all saves, as far as the disk lasts. Returns how many were complete; *leftovers: what the next start removes. */
 static int run_saves(sim_disk *disk, int writers) {
@@ -91,8 +96,11 @@ static int run_saves(sim_disk *disk, int writers) {
     int done = 0;
     if (tess__store_open(sim_disk_table(disk), DIR_OF_ALL, &store) != TESS_OK)
         return 0;
-    while (done < N_SAVES && save_step(&store, steps[done], done, writers) == TESS_OK)
-        done++;
+    for (; done < N_SAVES; done++) {
+        line = done + 1 < N_SAVES ? first_run : second_run;
+        if (save_step(&store, steps[done], done, writers) != TESS_OK)
+            break;
+    }
     tess__store_close(&store);
     return done;
 }
@@ -125,7 +133,7 @@ static int save_in(const tess__disk *d, uint64_t step) {
 static int newest(const tess__disk *d) {
     uint64_t *list = NULL, n = 0;
     int found = -1;
-    if (tess__store_list(d, DIR_OF_ALL, &list, &n) != TESS_OK)
+    if (tess__store_line(d, DIR_OF_ALL, &list, &n) != TESS_OK)
         return -1;
     while (found < 0 && n)
         found = save_in(d, list[--n]);
@@ -201,7 +209,8 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
         assert_int_equal(run_saves(whole, writers), N_SAVES);
         assert_int_equal(sim_disk_direct_writes(whole) > 0, writers <= 2);
         int operations = sim_disk_operations(whole);
-        assert_int_equal(sim_disk_files(whole), (int)keep * (writers + 1));
+        assert_int_equal(sim_disk_files(whole), (int)(keep + 1) * (writers + 1)); /* it counts its own alone */
+        assert_int_equal(newest(sim_disk_table(whole)), N_SAVES - 1);
         sim_disk_destroy(whole);
         for (int n = 1; n <= operations; n++) {
             sim_disk *disk = sim_disk_create();
@@ -212,6 +221,7 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
         }
     }
     keep = 2;
+    line = first_run;
     assert_true(checked > 1000);
     print_message("%ld disks after a crash\n", checked);
 }
@@ -268,12 +278,145 @@ static void test_store__damage_is_found(void **state) {
 static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state) {
     (void)state;
     tess__manifest m;
-    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":2,\"x\":1}";
+    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":3,\"x\":1}";
     assert_int_equal(tess__manifest_read("a/manifest.json", newer, sizeof newer - 1, &m), TESS_E_DATA);
-    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 2 is newer"));
+    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 3 is newer"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "{\"a\":1}", 7, &m), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "a/manifest.json: offset"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
+}
+
+/* ---- lineages ------------------------------------------------------------------------------------------ */
+static const tess__lineage stranger = { .n = 1, .runs = { { 9, INT64_MAX } } };
+
+static tess__entry entry_of(uint64_t step, const tess__lineage *of) {
+    return (tess__entry){ .step = step, .reads = of != NULL, .lineage = of ? *of : (tess__lineage){ 0 } };
+}
+
+static void test_store__pruning_counts_neither_newer_steps_nor_anothers(void **state) {
+    (void)state;
+    const tess__entry all[] = { entry_of(5, NULL),        entry_of(10, &first_run),  entry_of(15, &stranger),
+                                entry_of(20, &first_run), entry_of(25, &second_run), entry_of(27, &second_run),
+                                entry_of(30, &first_run) };
+    uint64_t doomed[7];
+    assert_int_equal(tess__store_doomed(all, 7, &second_run, 25, 1, doomed), 2);
+    assert_int_equal(doomed[0], 10);
+    assert_int_equal(doomed[1], 20);
+    assert_int_equal(tess__store_doomed(all, 7, &second_run, 25, 3, doomed), 0);
+    assert_int_equal(tess__store_doomed(all, 7, &second_run, 27, 3, doomed), 1);
+    assert_int_equal(doomed[0], 10);
+    assert_int_equal(tess__store_doomed(all, 7, &stranger, 30, 1, doomed), 0);
+}
+
+static void save_all(tess__store *store, const uint64_t *list, int n) {
+    keep = 0;
+    for (int i = 0; i < n; i++)
+        assert_int_equal(save_step(store, list[i], i, 1), TESS_OK);
+    keep = 2;
+}
+
+static uint64_t steps_in(const tess__disk *d, const char *dir) { /* 10 and 20: 1020 */
+    uint64_t *list = NULL, n = 0, all = 0;
+    assert_int_equal(tess__store_list(d, dir, &list, &n), TESS_OK);
+    for (uint64_t i = 0; i < n; i++)
+        all = all * 100 + list[i];
+    free(list);
+    return all;
+}
+
+static tess__past past_of(const tess__lineage *of, uint64_t step) {
+    tess__past p = { .of = *of };
+    p.of.runs[p.of.n - 1].until = step;
+    return p;
+}
+
+static void test_store__a_run_settles_where_it_leaves_nothing_behind(void **state) {
+    (void)state;
+    static const uint64_t saved[] = { 10, 20, 30, 40 };
+    sim_disk *disk = sim_disk_create();
+    const tess__disk *d = sim_disk_table(disk);
+    tess__past fresh = { .settled = 0 }, newest = past_of(&first_run, 40), back = past_of(&first_run, 20);
+    tess__past other = past_of(&stranger, 50), passed = past_of(&first_run, 30);
+    tess__store store;
+    passed.passed = 40;
+    assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+    save_all(&store, saved, 4);
+    assert_int_equal(tess__store_settle(&store, &newest, 0), TESS_OK);
+    assert_int_equal(tess__lineage_id(&newest.of), 1);
+    assert_int_equal(tess__store_settle(&store, &passed, 0), TESS_OK); /* 40 is its own, and does not load */
+    assert_int_equal(tess__lineage_id(&passed.of), 1);
+    assert_int_equal(tess__store_settle(&store, &fresh, 0), TESS_E_DATA);
+    assert_int_equal(tess__store_settle(&store, &other, 0), TESS_E_DATA);
+    assert_int_equal(tess__store_settle(&store, &back, 0), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "step 40 and 1 other there would be left behind"));
+    assert_non_null(strstr(tess_last_error(), "--on-newer aside"));
+    assert_int_equal(steps_in(d, DIR_OF_ALL), 10203040);
+    assert_false(fresh.settled || other.settled || back.settled);
+
+    assert_int_equal(tess__store_settle(&store, &back, 1), TESS_OK);
+    assert_int_equal(steps_in(d, DIR_OF_ALL), 1020);
+    assert_int_equal(steps_in(d, DIR_OF_ALL "/aside-1"), 3040);
+    assert_int_equal(back.of.n, 2);
+    assert_int_not_equal(tess__lineage_id(&back.of), 1);
+    assert_true(tess__lineage_has(&back.of, 1, 20) && !tess__lineage_has(&back.of, 1, 21));
+    assert_int_equal(tess__store_settle(&store, &other, 1), TESS_OK);
+    assert_int_equal(steps_in(d, DIR_OF_ALL), 0);
+    assert_int_equal(steps_in(d, DIR_OF_ALL "/aside-2"), 1020);
+    tess__store_close(&store);
+    sim_disk_destroy(disk);
+}
+
+static void write_text(const tess__disk *d, const char *path, const char *text) {
+    int file = d->open(d->self, path, TESS__DISK_CREATE);
+    assert_true(file >= 0);
+    assert_int_equal(tess__disk_write_all(d, file, text, strlen(text), 0), 0);
+    d->close(d->self, file);
+}
+
+/* Its data files have names that this version might have left over. */
+static void test_store__what_a_newer_format_holds_stays(void **state) {
+    (void)state;
+    static const uint64_t saved[] = { 10, 20, 30 };
+    sim_disk *disk = sim_disk_create();
+    const tess__disk *d = sim_disk_table(disk);
+    tess__past past = past_of(&first_run, 10);
+    tess__store store;
+    assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+    save_all(&store, saved, 3);
+    tess__store_close(&store);
+    write_text(d, DIR_OF_ALL "/step-000020/manifest.json", "{\"format\":\"tessera-checkpoint\",\"version\":3,\"x\":1}");
+    int files = sim_disk_files(disk);
+    assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+    assert_int_equal(sim_disk_files(disk), files);
+    assert_int_equal(save_step(&store, 20, 7, 1), TESS_E_DATA); /* nor is it replaced */
+    assert_non_null(strstr(tess_last_error(), "step-000020: a newer tessera wrote it"));
+    assert_int_equal(sim_disk_files(disk), files);
+    keep = 1;
+    assert_int_equal(save_step(&store, 40, 8, 1), TESS_OK); /* nor pruned */
+    keep = 2;
+    assert_int_equal(steps_in(d, DIR_OF_ALL), 2040);
+    assert_int_equal(tess__store_settle(&store, &past, 1), TESS_OK);
+    assert_int_equal(steps_in(d, DIR_OF_ALL "/aside-1"), 2040);
+    assert_int_equal(sim_disk_files(disk), 4);
+    tess__store_close(&store);
+    sim_disk_destroy(disk);
+}
+
+static void test_store__a_renamed_folder_is_no_checkpoint(void **state) {
+    (void)state;
+    static const uint64_t saved[] = { 10, 20 };
+    sim_disk *disk = sim_disk_create();
+    const tess__disk *d = sim_disk_table(disk);
+    tess__store store;
+    tess__manifest m;
+    assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
+    save_all(&store, saved, 2);
+    assert_int_equal(d->rename(d->self, DIR_OF_ALL "/step-000010", DIR_OF_ALL "/step-000030"), 0);
+    assert_int_equal(tess__saved_manifest(d, DIR_OF_ALL "/step-000030", &m), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "renamed: its manifest is of step 10"));
+    assert_int_equal(save_step(&store, 30, 7, 1), TESS_E_DATA);
+    tess__store_close(&store);
+    sim_disk_destroy(disk);
 }
 
 static void test_store__a_second_run_on_one_directory_is_refused(void **state) {
@@ -311,6 +454,10 @@ int main(void) {
         cmocka_unit_test(test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before),
         cmocka_unit_test(test_store__damage_is_found),
         cmocka_unit_test(test_store__a_newer_format_and_a_foreign_file_are_named),
+        cmocka_unit_test(test_store__pruning_counts_neither_newer_steps_nor_anothers),
+        cmocka_unit_test(test_store__a_run_settles_where_it_leaves_nothing_behind),
+        cmocka_unit_test(test_store__what_a_newer_format_holds_stays),
+        cmocka_unit_test(test_store__a_renamed_folder_is_no_checkpoint),
         cmocka_unit_test(test_store__a_second_run_on_one_directory_is_refused),
         cmocka_unit_test(test_store__names_of_pieces_come_back),
     };

@@ -13,6 +13,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "core/checkpoint/data_writer.h"
+#include "core/checkpoint/saved.h"
+#include "core/checkpoint/store.h"
 #include "tests/support/toy.h"
 
 typedef struct {
@@ -327,6 +330,171 @@ static void test_checkpoint_api__a_load_needs_little_besides_the_shard(void **st
     assert_int_equal(system(command), 0);
 }
 
+/* Writes step 0 of a folder anew: of the tensor whose name begins so, no more than `elems`; all else as it is. */
+static void cut_tensor(const char *folder, const char *name, uint64_t elems) {
+    tess__saved s;
+    tess__saved_file *f = NULL;
+    tess__store store;
+    tess__tensor list[8];
+    tess__data_file made = { .bytes = 0 };
+    tess__data_writer w;
+    char dir[PATH_MAX], file[TESS__FILE_NAME];
+    uint64_t n = 0, kept = 0, generation = 0;
+    assert_int_equal(tess__step_dir(folder, 0, dir), TESS_OK);
+    assert_int_equal(tess__saved_open(&tess__disk_real, dir, &s), TESS_OK);
+    assert_int_equal(tess__saved_file_open(&s, 0, &f), TESS_OK);
+    const tess__tensor *all = tess__saved_file_list(f, &n);
+    assert_true(n <= 8);
+    for (uint64_t i = 0; i < n; i++) {
+        list[kept] = all[i];
+        if (strncmp(all[i].name, name, strlen(name)) == 0)
+            list[kept].shape[0] = (int64_t)elems;
+        kept += list[kept].shape[0] > 0;
+    }
+    tess__safetensors_arrange(list, kept);
+    assert_int_equal(tess__store_open(&tess__disk_real, folder, &store), TESS_OK);
+    assert_int_equal(tess__store_begin(&store, 0, &generation), TESS_OK);
+    tess__data_file_name(generation, 0, 1, file);
+    assert_int_equal(tess__data_create(&tess__disk_real, dir, file, list, kept, &w), TESS_OK);
+    for (uint64_t i = 0, j = 0; i < kept; i++) {
+        for (j = 0; strcmp(all[j].name, list[i].name) != 0;)
+            j++;
+        char *data = malloc(all[j].bytes);
+        assert_int_equal(tess__saved_file_read(f, &all[j], 0, all[j].elems, data), TESS_OK);
+        assert_int_equal(tess__data_write(&w, data, list[i].bytes), TESS_OK);
+        free(data);
+    }
+    assert_int_equal(tess__data_finish(&w, &made), TESS_OK);
+    tess__manifest m = s.manifest;
+    m.generation = generation, m.files = &made;
+    assert_int_equal(tess__store_commit(&store, &m, 0), TESS_OK);
+    free(made.sums);
+    tess__store_close(&store);
+    tess__saved_file_close(f);
+    tess__saved_close(&s);
+}
+
+/* Every value and every state of this rank's shard must come: one line names the parameter and what is missing. */
+static void test_checkpoint_api__what_is_missing_is_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *tensor, *said;
+        uint64_t elems;
+    } cuts[] = { { "state1/", "optimizer state 2 of 2 of 'a.weight' has 0 elements for this rank, expected 128", 0 },
+                 { "state1/", "optimizer state 2 of 2 of 'a.weight' has 64 elements for this rank, expected 128", 64 },
+                 { "state0/", "optimizer state 1 of 2 of 'a.weight' has 0 elements", 0 },
+                 { "param/", "the value of 'a.weight' has 0 elements", 0 } };
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++) {
+        char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
+        tess_checkpoint_options to = { .struct_size = sizeof to };
+        tess_checkpoint_load_options from = { .struct_size = sizeof from };
+        assert_non_null(mkdtemp(folder));
+        to.dir = from.path = folder;
+        tess *t = open_one(128, 0);
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+        assert_int_equal(tess_checkpoint_load(t, &from, NULL), TESS_OK);
+        assert_int_equal(tess_close(t), TESS_OK);
+        cut_tensor(folder, cuts[i].tensor, cuts[i].elems);
+        char path[64];
+        snprintf(path, sizeof path, "%s/step-000000", folder);
+        from.path = path;
+        t = open_one(128, 0);
+        assert_int_equal(tess_checkpoint_load(t, &from, NULL), TESS_E_DATA);
+        assert_non_null(strstr(tess_last_error(), cuts[i].said));
+        assert_int_equal(tess_close(t), TESS_E_DATA);
+        snprintf(command, sizeof command, "rm -r %s", folder);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+/* ---- lineages ------------------------------------------------------------------------------------------ */
+static tess_status add_step(void *user, const char *path, const tess_checkpoint_info *info) {
+    (void)path;
+    *(uint64_t *)user = *(uint64_t *)user * 10 + info->step; /* steps 1 and 2: 12 */
+    return TESS_OK;
+}
+
+static uint64_t steps_in(const char *folder) {
+    uint64_t steps = 0;
+    assert_int_equal(tess_checkpoint_list(folder, add_step, &steps), TESS_OK);
+    return steps;
+}
+
+static uint64_t load(tess *t, const char *path) {
+    tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = path };
+    tess_checkpoint_info info = { .struct_size = sizeof info };
+    assert_int_equal(tess_checkpoint_load(t, &from, &info), TESS_OK);
+    return info.step;
+}
+
+/* A program that goes back, in its own life or in the next, leaves nothing behind unless it says so. */
+static void test_checkpoint_api__a_run_that_goes_back_stays_there(void **state) {
+    (void)state;
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128], path[64], aside[64];
+    tess_checkpoint_options to = { .struct_size = sizeof to };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    to.dir = folder;
+    snprintf(path, sizeof path, "%s/step-000001", folder);
+    snprintf(aside, sizeof aside, "%s/aside-1", folder);
+    tess *t = open_toy(&m, 0);
+    for (int i = 0; i < 3; i++) {
+        train(t, &m, i, 1);
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    }
+    assert_int_equal(load(t, path), 1);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "step 3 and 1 other there would be left behind"));
+    to.flags = TESS_CHECKPOINT_PREPARE;
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_E_DATA);
+    assert_int_equal(load(t, folder), 3); /* and nothing is wrong with the engine, nor with this */
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+    assert_int_equal(steps_in(folder), 123);
+
+    t = open_toy(&m, 0);
+    assert_int_equal(load(t, path), 1);
+    to.on_newer = "aside";
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(steps_in(folder), 1); /* the flag is still set: nothing is saved yet */
+    assert_int_equal(steps_in(aside), 23);
+    to.flags = 0, to.keep = 1;
+    train(t, &m, 1, 1);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+    assert_int_equal(steps_in(folder), 2);
+    snprintf(command, sizeof command, "mv %s/step-000003 %s", aside, folder); /* of the lineage before */
+    assert_int_equal(system(command), 0);
+    t = open_toy(&m, 0);
+    assert_int_equal(load(t, folder), 2);
+    assert_int_equal(tess_close(t), TESS_OK);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_checkpoint_api__a_fresh_run_leaves_no_other_behind(void **state) {
+    (void)state;
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
+    tess_checkpoint_options to = { .struct_size = sizeof to, .on_newer = "over" };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    to.dir = folder;
+    tess *t = open_toy(&m, 0);
+    train(t, &m, 0, 1);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_E_INVALID);
+    assert_int_equal(tess_close(t), TESS_E_INVALID);
+    to.on_newer = NULL;
+    for (int i = 0; i < 2; i++) {
+        t = open_toy(&m, 0);
+        train(t, &m, 0, 2 - i);
+        assert_int_equal(tess_checkpoint_save(t, &to), i ? TESS_E_DATA : TESS_OK);
+        assert_int_equal(tess_close(t), TESS_OK);
+        assert_int_equal(steps_in(folder), 2);
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_checkpoint_api__nothing_there_is_bad_data(void **state) {
     (void)state;
     tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = "/tmp/no-such-checkpoint" };
@@ -344,6 +512,9 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_api__a_save_touches_no_new_memory),
         cmocka_unit_test(test_checkpoint_api__parameters_alone_begin_anew),
         cmocka_unit_test(test_checkpoint_api__a_load_needs_little_besides_the_shard),
+        cmocka_unit_test(test_checkpoint_api__what_is_missing_is_named),
+        cmocka_unit_test(test_checkpoint_api__a_run_that_goes_back_stays_there),
+        cmocka_unit_test(test_checkpoint_api__a_fresh_run_leaves_no_other_behind),
         cmocka_unit_test(test_checkpoint_api__nothing_there_is_bad_data),
     };
     return cmocka_run_group_tests_name("checkpoint_api", tests, NULL, NULL);

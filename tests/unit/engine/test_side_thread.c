@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -229,12 +230,64 @@ static void test_side_thread__a_write_to_what_is_read_in_place_waits(void **stat
     close_run(&r);
 }
 
+/* The thread sanitizer has no threads in a child of fork. */
+static void skip_after_fork(void) {
+#if defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+}
+
+/* A program that returns from main, or calls exit, without tess_close. */
+static void test_side_thread__the_end_of_the_program_waits(void **state) {
+    (void)state;
+    pthread_t helper;
+    int status = -1;
+    static run r; /* so that the child has lost nothing when it ends */
+    skip_after_fork();
+    open_run(&r, 0);
+    step_to(&r, 1);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        save_held(&r);
+        let_go_later(&helper);
+        exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(steps_in(&r), 1);
+    close_run(&r);
+}
+
+/* It has no thread to wait for. */
+static void test_side_thread__a_child_of_fork_ends_at_once(void **state) {
+    (void)state;
+    int status = -1;
+    static run r; /* so that the child has lost nothing when it ends */
+    skip_after_fork();
+    open_run(&r, 0);
+    step_to(&r, 1);
+    save_held(&r);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    hold(0);
+    close_run(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_side_thread__a_load_waits_for_the_save_before),
         cmocka_unit_test(test_side_thread__a_second_save_waits_for_the_first),
         cmocka_unit_test(test_side_thread__a_save_that_may_be_skipped_is_skipped_only_meanwhile),
         cmocka_unit_test(test_side_thread__the_end_waits),
+        cmocka_unit_test(test_side_thread__the_end_of_the_program_waits),
+        cmocka_unit_test(test_side_thread__a_child_of_fork_ends_at_once),
         cmocka_unit_test(test_side_thread__a_write_to_what_is_read_in_place_waits),
     };
     return cmocka_run_group_tests_name("side_thread", tests, NULL, NULL);
