@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "tools/support/alloc_count.h"
+#include "core/base/log.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "train.h"
@@ -94,6 +95,9 @@ void train_output_start(train_run *r) {
     tess_stats stats = stats_of(r);
     if (r->task.source)
         tool_progress_say(&r->progress, "%s", r->task.source);
+    if (r->model_options.attention_dropout > 0 && r->rank == 0)
+        tess__log(TESS_LOG_WARNING, "config.json: attention's dropout of %g is left out: no model here has one",
+                  (double)r->model_options.attention_dropout);
     if (r->s.resume && !train_resumes_checkpoint(&r->s))
         tool_progress_say(&r->progress, "parameters from %s; optimizer state and schedule begin anew", r->s.resume);
     tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, %d rank%s, %s", r->s.model,
