@@ -70,10 +70,11 @@ static int unknown(const char *word) {
     return TOOL_USAGE;
 }
 
-/* A closed standard descriptor would be the next socket's or file's number, and be handed to ranks as their input. */
+/* A closed standard descriptor would be the next socket's or file's number, and be handed to ranks as their input. What
+ * is written to standard output is lost then, so a write fails: check_output says so. */
 static int open_standard(void) {
     for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 1 ? O_RDONLY : O_RDWR) != fd)
             return -1;
     return 0;
 }
