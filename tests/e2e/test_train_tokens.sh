@@ -120,6 +120,8 @@ loaded=$found
 expect 0 "$TESSERA" train llama --model "$data/hf-llama" --context 16 --batch 2 --data nano.bin --steps 0 --sample 3 --quiet --json
 [ "$(digest)" = "$loaded" ] && grep -q '"event":"validation","step":0,"loss":[0-9]' out && grep -q '"event":"sample"' out &&
   grep -q '"event":"summary".*"steps":0,.*"loss":null' out && ! grep -q '"event":"step"' out || fail "--steps 0: $(cat out)"
+expect 0 "$TESSERA" train llama --model "$data/hf-llama" --context 16 --batch 2 --data nano.bin --steps 0
+! grep -iq 'nan\|of the last step' out err || fail "--steps 0 shows a loss: $(cat out)"
 touch file
 expect 6 "$TESSERA" train llama --layers 1 --context 16 --batch 1 --steps 1 --quiet --export file
 grep -q "^tessera: error: file: cannot be made a directory: " err && [ "$(wc -l <err)" = 1 ] || fail "--export to a file: $(cat err)"

@@ -367,7 +367,8 @@ static void print_table(train_run *r, const tess_stats *stats) {
     print_speed(r);
     print_utilisation(r);
     snprintf(text, sizeof text, "%.6f", r->loss);
-    table_row(r, "loss of the last step", text);
+    if (!isnan(r->loss) || r->steps_done > r->first_step) /* of no step there is none */
+        table_row(r, "loss of the last step", text);
     if (!isnan(r->eval_loss)) {
         snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);
         table_row(r, r->task.steps_per_epoch ? "test loss" : "validation loss", text);
