@@ -61,7 +61,7 @@ set(CPACK_COMPONENTS_ALL "")
 tessera_package(library libtessera0 libs ""
   "Divides parameters, gradients and optimizer state of a model over several\nprocesses. This package has the library and \
 the plugins that need libc alone.")
-# What the line of tessera-static.pc links.
+# The line of tessera-static.pc links these.
 set(linked "")
 if(TESSERA_PC_HWLOC)
   string(APPEND linked ", libhwloc-dev")

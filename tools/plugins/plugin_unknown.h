@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What `tessera plugins info` and `check` say of a name that no plugin has. */
+/* `tessera plugins info` and `check` refuse a name that no plugin has. */
 #ifndef TOOL_PLUGIN_UNKNOWN_H
 #define TOOL_PLUGIN_UNKNOWN_H
 
