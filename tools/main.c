@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "tools/support/command_line.h"
+#include "tools/support/spinning.h"
 #include "tools/support/version.h"
 
 /* One row per subcommand, in the order that --help shows. */
@@ -109,6 +110,8 @@ static int run(int argc, char **argv) {
         return print_names();
     if (strcmp(argv[1], "--help=man") == 0)
         return print_man();
+    if (strcmp(argv[1], "train") == 0)
+        tool_spinning_bound(argv);
     for (size_t i = 0; commands[i].name; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             tool_help_set_summary(commands[i].help);
