@@ -61,7 +61,15 @@ set(CPACK_COMPONENTS_ALL "")
 tessera_package(library libtessera0 libs ""
   "Divides parameters, gradients and optimizer state of a model over several\nprocesses. This package has the library and \
 the plugins that need libc alone.")
-tessera_package(development libtessera-dev libdevel "libtessera0 ${own}"
+# The line of tessera-static.pc links these.
+set(linked "")
+if(TESSERA_PC_HWLOC)
+  string(APPEND linked ", libhwloc-dev")
+endif()
+if(TESSERA_PC_OPENSSL)
+  string(APPEND linked ", libssl-dev")
+endif()
+tessera_package(development libtessera-dev libdevel "libtessera0 ${own}${linked}"
   "Headers, CMake package, pkg-config file, the static library and the sources\nthat plugins may compile in.")
 tessera_package(command tessera science "libtessera0 ${own}"
   "Trains reference models, starts ranks of any program, plans memory and time,\ndraws reports and checks plugins.")

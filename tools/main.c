@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "tools/support/command_line.h"
+#include "tools/support/spinning.h"
 #include "tools/support/version.h"
 
 /* One row per subcommand, in the order that --help shows. */
@@ -70,10 +71,11 @@ static int unknown(const char *word) {
     return TOOL_USAGE;
 }
 
-/* A closed standard descriptor would be the next socket's or file's number, and be handed to ranks as their input. */
+/* A closed standard descriptor would be the next socket's or file's number, and be handed to ranks as their input. What
+ * is written to standard output is lost then, so a write fails: check_output says so. */
 static int open_standard(void) {
     for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 1 ? O_RDONLY : O_RDWR) != fd)
             return -1;
     return 0;
 }
@@ -108,6 +110,8 @@ static int run(int argc, char **argv) {
         return print_names();
     if (strcmp(argv[1], "--help=man") == 0)
         return print_man();
+    if (strcmp(argv[1], "train") == 0)
+        tool_spinning_bound(argv);
     for (size_t i = 0; commands[i].name; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {
             tool_help_set_summary(commands[i].help);

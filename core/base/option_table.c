@@ -58,6 +58,7 @@ const tess__option tess__option_table[] = {
     { "image-size", INT, NULL, NULL, "convbn: side of the images in pixels" },
     { "hidden", INT, NULL, NULL, "convbn: maps of the blocks" },
     { "data", TEXT, NULL, NULL, "file or directory to train on; unset: data that comes with the tool" },
+    { "token-bits", CHOICE, "auto", "auto|16|32", "bits of a token in a .bin without a header" },
     { "save", TEXT, NULL, NULL, "directory to save checkpoints in" },
     { "save-every", INT, NULL, NULL, "steps between checkpoints; unset: one at the end" },
     { "keep", INT, "3", NULL, "how many checkpoints stay, 0: all" },

@@ -85,10 +85,10 @@ tess_status tess__unit_fetch(tess__compiler *b, int32_t u) {
 
 tess_status tess__unit_drop(tess__compiler *b, int32_t u) {
     EACH_GROUP(g, u)
-    if (b->units[u].fetched && on_host(b, b->layout->groups[g].param_rest)) {
-        TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
-        TRY(tess__emit_free(b, TESS__FETCHED, g));
-    }
+        if (b->units[u].fetched && on_host(b, b->layout->groups[g].param_rest)) {
+            TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
+            TRY(tess__emit_free(b, TESS__FETCHED, g));
+        }
     b->units[u].fetched = 0;
     return TESS_OK;
 }
@@ -108,7 +108,7 @@ tess_status tess__unit_wait(tess__compiler *b, int32_t u) {
 
 tess_status tess__unit_release(tess__compiler *b, int32_t u) {
     EACH_GROUP(g, u)
-    TRY(tess__emit_free(b, TESS__FULL, g));
+        TRY(tess__emit_free(b, TESS__FULL, g));
     b->units[u].gathered = TESS__ABSENT;
     return TESS_OK;
 }
@@ -275,8 +275,8 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
 /* Whether the unit's optimizer step ends on a lane. */
 static int ends_later(const tess__compiler *b, int32_t u) {
     EACH_GROUP(g, u)
-    if (b->layout->groups[g].trainable && steps_on_lane(b, &b->layout->groups[g]))
-        return 1;
+        if (b->layout->groups[g].trainable && steps_on_lane(b, &b->layout->groups[g]))
+            return 1;
     return 0;
 }
 
@@ -320,13 +320,13 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
 static tess_status finish_unit(tess__compiler *b, int32_t u, int ends_first) {
     TRY(tess__unit_end_host_work(b));
     EACH_GROUP(g, u)
-    if (b->layout->groups[g].trainable) {
-        if (ends_first)
-            TRY(end_first(b, g));
-        TRY(finish_group(b, g));
-        if (b->fused)
-            TRY(tess__group_optimize(b, g));
-    }
+        if (b->layout->groups[g].trainable) {
+            if (ends_first)
+                TRY(end_first(b, g));
+            TRY(finish_group(b, g));
+            if (b->fused)
+                TRY(tess__group_optimize(b, g));
+        }
     b->on_host = u;
     return TESS_OK;
 }
@@ -348,8 +348,8 @@ tess_status tess__unit_end_reduce(tess__compiler *b) {
     if (b->setup->shard_ranks == 1 || b->setup->replicas == 1)
         return finish_unit(b, u, 1);
     EACH_GROUP(g, u)
-    if (b->layout->groups[g].trainable)
-        TRY(end_first(b, g));
+        if (b->layout->groups[g].trainable)
+            TRY(end_first(b, g));
     b->replicating = u;
     return TESS_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "open.h"
@@ -82,34 +83,39 @@ static int program_below(const char *directory) {
     return strncmp(program, directory, m) == 0 && program[m] == '/';
 }
 
-static tess_status add_build_tree(tess__plugin_search *s) {
-    char tree[4096];
+/* Where an install has its plugins, seen from this file: 1 and the path, when there is such a directory. */
+static int find_beside(char path[4096]) {
+    char file[4096], tree[4096] = "";
+    struct stat st;
+    int is_library = 0;
+    if (*TESSERA_PLUGIN_SUBDIR == '/' || !own_file(file, &is_library))
+        return 0;
+    char *slash = strrchr(file, '/');
+    if (!slash)
+        return 0;
+    *slash = 0;
+    if (realpath(TESSERA_BUILD_PLUGIN_DIR "/..", tree) && strcmp(tree, file) == 0)
+        return 0; /* the build's own, which may be installed around it */
+    int n = snprintf(path, 4096, "%s/%s%s", file, is_library ? "" : "../",
+                     is_library ? TESSERA_PLUGINS_FROM_LIBRARY : TESSERA_PLUGIN_SUBDIR);
+    return n < 4096 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Those of an install beside this file, wherever it is; else those of the build that the program lies in. */
+static tess_status add_own(tess__plugin_search *s) {
+    char path[4096], tree[4096];
+    if (find_beside(path))
+        return add_candidate(s, path, strlen(path));
     if (!realpath(TESSERA_BUILD_PLUGIN_DIR "/..", tree) || !program_below(tree))
         return TESS_OK;
     return add_candidate(s, TESSERA_BUILD_PLUGIN_DIR, strlen(TESSERA_BUILD_PLUGIN_DIR));
-}
-
-static tess_status add_beside(tess__plugin_search *s) {
-    char file[4096], path[4096 + sizeof TESSERA_PLUGIN_SUBDIR + 8];
-    int is_library = 0;
-    if (*TESSERA_PLUGIN_SUBDIR == '/' || !own_file(file, &is_library))
-        return TESS_OK;
-    char *slash = strrchr(file, '/');
-    if (!slash)
-        return TESS_OK;
-    *slash = 0;
-    snprintf(path, sizeof path, "%s/%s%s", file, is_library ? "" : "../",
-             is_library ? TESSERA_PLUGINS_FROM_LIBRARY : TESSERA_PLUGIN_SUBDIR);
-    return access(path, F_OK) == 0 ? add_candidate(s, path, strlen(path)) : TESS_OK;
 }
 
 tess_status tess__plugin_search_init(tess__plugin_search *s) {
     memset(s, 0, sizeof *s);
     tess_status status = add_variable(s);
     if (status == TESS_OK)
-        status = add_build_tree(s);
-    if (status == TESS_OK)
-        status = add_beside(s);
+        status = add_own(s);
     if (status == TESS_OK)
         status = add_candidate(s, TESSERA_INSTALL_PLUGIN_DIR, strlen(TESSERA_INSTALL_PLUGIN_DIR));
     if (status)

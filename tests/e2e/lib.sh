@@ -1,6 +1,7 @@
 # Helpers for the end-to-end tests: . "$SOURCE/tests/e2e/lib.sh"
 set -u
 fail() { echo "FAILED: $*"; exit 1; }
+[ ! -e CMakeLists.txt ] || fail "this is a folder of sources, and a test writes where it runs: use ctest, or an empty folder"
 
 # Every process started from here on can be told by this mark in its environment.
 export TESSERA_TEST_MARK="$PWD/$$"

@@ -45,7 +45,8 @@ TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $gpt2 --steps 6 --device cu
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "gpt2 called: $(summary params_digest cuda.json), recorded $digest"
 same "$gpt2 --steps 2" 1e-2 --precision bf16 --accum 2
 expect 0 on_double "$TESSERA" train $gpt2 --steps 2 --device cuda --export gpt2
-same "gpt2 --model gpt2 --batch 9 --context 128 --steps 1" 1e-5
+LC_ALL=C awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c%c", i * 37 % 61 + 1, i % 2 }' >tokens.bin # below 320
+same "gpt2 --model gpt2 --data tokens.bin --batch 9 --context 128 --steps 1" 1e-5
 TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $gpt2 --steps 1 --device cuda # positions behind the context have a gradient
 # Llama: shared keys and values, stretched positions, a head of its own; other bits of neither offload nor recomputation.
 cat >llama.json <<'END'
@@ -65,7 +66,7 @@ TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $llama --steps 6 --device c
 TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $llama --steps 1 --device cuda # and so have unused rows of the embedding
 same "$llama --steps 2" 1e-2 --precision bf16 --accum 2 --sync end --freeze 'embed.*'
 expect 0 on_double "$TESSERA" train $llama --steps 2 --device cuda --export llama
-same "llama --model llama --batch 2 --context 16 --steps 1" 1e-5
+same "llama --model llama --data tokens.bin --batch 2 --context 16 --steps 1" 1e-5
 expect 0 on_double "$TESSERA" train linear --device cuda
 grep -q "both equal the closed form" out || fail "linear: $(cat out)"
 

@@ -9,20 +9,25 @@ train() { "$TESSERA" train linear -n 3 --steps 2 "$@"; }
 for closed in '0<&-' '1>&-' '0<&- 1>&-' '0<&- 1>&- 2>&-'; do
   code=0
   rm -f json
-  eval "train --json=json $closed" 2>err || code=$?
+  eval "train --quiet --json=json $closed" 2>err || code=$?
   [ $code = 0 ] || fail "exit code $code with $closed: $(cat err)"
   grep -q '"event":"summary"' json || fail "no summary with $closed"
 done
 
 # Output that is not written is no success: exit code 3, whoever writes it.
-for words in "plan linear --json" "train linear --steps 1 --json" "plugins list" "plugins list --json" "plugins info self" \
-  "--help" "--version" "train --help" "bench --help" "tune linear --ranks 1 --json"; do
-  code=0
-  # shellcheck disable=SC2086
-  "$TESSERA" $words >/dev/full 2>err || code=$?
-  [ $code = 3 ] || fail "exit code $code of '$words' into a full device, expected 3: $(cat err)"
-  grep -Eq '^tessera: .*(cannot write|could be written)' err || fail "'$words' says: $(cat err)"
+for words in "plan linear --json" "train linear --steps 1 --json" "train linear -n 2 --steps 1" "run -n 2 -- echo x" "plugins list" "plugins list --json" "plugins info self" \
+  "--help" "--version" "train --help" "bench --help" "tune linear --ranks 1 --json" "bench cast --bytes 4KiB" "ckpt --help" \
+  "plugins check self" "--help=names"; do
+  for to in '>/dev/full' '>&-'; do
+    code=0
+    eval '"$TESSERA" $words' "$to" 2>err || code=$?
+    [ $code = 3 ] || fail "exit code $code of '$words $to', expected 3: $(cat err)"
+    [ "$(grep -Ec '^tessera: .*(cannot write|could be written)' err)" = 1 ] || fail "'$words $to' says: $(cat err)"
+  done
 done
+code=0
+"$TESSERA" run -n 1 -- sh -c 'yes | head -n 100000' 2>err | head -n 1 >out
+[ ! -s err ] || fail "a reader that goes away: $(cat err)"
 for words in "plan linear" "train linear --steps 1" "train linear -n 2 --steps 1"; do
   code=0
   # shellcheck disable=SC2086

@@ -47,6 +47,18 @@ if command -v pkg-config >/dev/null; then
   same "$(./static_consumer)" "1 rank, exit code 5" "consumer, linked statically"
   ! readelf -d static_consumer | grep -q 'NEEDED.*libtessera' || fail "the static consumer needs libtessera.so"
 fi
+# The packages: what the static line links comes with libtessera-dev.
+for name in hwloc ssl; do
+  ! grep -q "^Libs:.* -l$name" "$libdir/pkgconfig/tessera-static.pc" ||
+    grep -q "^set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS .*lib$name-dev" "$BUILD/CPackConfig.cmake" ||
+    fail "libtessera-dev does not depend on lib$name-dev"
+done
+# What is installed loads its own plugins, also below the build tree as here, and the build those of the build.
+plugin_dirs() { env -u TESSERA_PLUGIN_PATH "$@" plugins list --json | sed -n 's/.*"path":"\([^"]*\)\/[^/"]*".*/\1/p' | sort -u | tr '\n' ' '; }
+if [ -x "$prefix/bin/tessera" ]; then
+  same "$(plugin_dirs "$prefix/bin/tessera")" "$(realpath "$libdir")/tessera " "folders of an install"
+  same "$(plugin_dirs "$TESSERA")" "$(realpath "$BUILD")/plugins " "folders of the build"
+fi
 # Components: a plugin that is there is found, an unknown one is not.
 find_component() {
   mkdir -p component

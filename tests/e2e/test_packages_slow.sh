@@ -51,6 +51,8 @@ cmake -S first -B first/build >/dev/null
 cmake --build first/build
 cc first/train.c $(pkg-config --cflags --libs tessera) -o train
 ./train | grep 'step 1000 loss 0\.000'
+cc first/train.c $(pkg-config --cflags --libs tessera-static) -o train-static # links what libtessera-dev depends on
+./train-static | grep 'step 1000 loss 0\.000'
 for comm in shm gloo; do
   TESSERA_COMM=$comm tessera run -n 2 -- first/build/train | grep 'step 1000 loss 0\.000'
 done

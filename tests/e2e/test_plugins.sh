@@ -59,7 +59,15 @@ grep -q '"license":"Apache-2.0",.*"options":\[{"variable":"TESSERA_SAMPLE_PORT",
 code "$TESSERA" plugins
 [ $got = 2 ] && [ "$(wc -l <err)" = 1 ] || fail "no action: $got"
 code "$TESSERA" plugins lsit
+[ $got = 2 ] && [ "$(cat err)" = "tessera plugins: unknown action 'lsit'; did you mean 'list'?" ] || fail "unknown action: $got $(cat err)"
+code "$TESSERA" plugins xyz
 [ $got = 2 ] && [ "$(wc -l <err)" = 1 ] || fail "unknown action: $got"
+for verb in info check; do
+  code "$TESSERA" plugins $verb sefl
+  [ $got = 3 ] && [ "$(cat err)" = "tessera: no plugin 'sefl' found; did you mean 'self'?" ] || fail "plugins $verb sefl: $got $(cat err)"
+  code "$TESSERA" plugins $verb com-self
+  [ "$(cat err)" = "tessera: no plugin 'com-self' found; did you mean 'comm-self'?" ] || fail "plugins $verb com-self: $(cat err)"
+done
 code "$TESSERA" plugins list --jsno
 [ $got = 2 ] && [ "$(wc -l <err)" = 1 ] || fail "unknown option: $got"
 code "$TESSERA" plugins info nobody

@@ -21,6 +21,30 @@ socket=$(sed -n 's/^\[1\] [0-9]* \([^ ]*\) .*/\1/p' out)
 OMP_NUM_THREADS=7 TESSERA_HELPER_CPUS=5 expect 0 run -n 1 --no-prefix -- sh -c 'echo $OMP_NUM_THREADS $TESSERA_HELPER_CPUS'
 one_line out "7 5"
 
+# Threads that share cores wait by sleeping, unless the user says how: more than there are cores, or a busy machine.
+unset GOMP_SPINCOUNT OMP_WAIT_POLICY
+TESSERA_THREADS=4096 expect 0 run -n 2 --no-prefix -- sh -c 'echo $GOMP_SPINCOUNT'
+[ "$(sort -u out)" = 1000 ] || fail "too many threads spin: $(cat out)"
+TESSERA_THREADS=4096 GOMP_SPINCOUNT=7 expect 0 run -n 1 --no-prefix -- sh -c 'echo $GOMP_SPINCOUNT'
+one_line out 7
+TESSERA_THREADS=4096 OMP_WAIT_POLICY=active expect 0 run -n 1 --no-prefix -- sh -c 'echo $OMP_WAIT_POLICY$GOMP_SPINCOUNT'
+one_line out active
+# One rank begins anew with it; shown where the last minute was busy.
+minute=$(cut -d. -f1 /proc/loadavg)
+if [ "$minute" -ge 1 ]; then
+  timeout 60 sh -c 'while :; do :; done' &
+  hog=$!
+  "$TESSERA" train linear --steps 1000000000 --quiet &
+  rank=$!
+  bounded() { tr '\0' '\n' <"/proc/$rank/environ" | grep -qx GOMP_SPINCOUNT=1000; }
+  within 20 bounded || fail "a single rank spins on a busy machine"
+  kill -9 $rank
+  kill $hog
+  wait $rank $hog 2>/dev/null
+else
+  echo "the machine is idle: a single rank on a busy one is not shown"
+fi
+
 # Output: whole lines, both streams, a last line without its end, nothing added without a prefix.
 expect 0 run -n 2 -- sh -c 'printf "a\nb"; printf "c\n\nd" >&2'
 has_line out '\[0\] a' && has_line out '\[0\] b' && has_line out '\[1\] b'

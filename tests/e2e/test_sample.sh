@@ -48,7 +48,7 @@ write $gpt --context 64 --sample 5 --prompt "The model"
 [ "$passes" = 13 ] || fail "$passes passes for a prompt of 9 bytes and 5 more, expected 13"
 
 # Tokens: the prompt is their numbers. Text as data: bytes. Keys and values are booked.
-llama="llama --model $data/hf-llama --context 16 --batch 2 --steps 1 --quiet --json"
+llama="llama --token-bits 16 --model $data/hf-llama --context 16 --batch 2 --steps 1 --quiet --json"
 head -c 4000 /dev/zero >t.bin
 write $llama --data t.bin --sample 6 --prompt 3,5,7
 ids=$tokens

@@ -34,6 +34,19 @@ sed 's/^any/no-such-machine/' skips >elsewhere
 TESSERA_TEST_SKIPS=$PWD/elsewhere table 1
 [ "$(grep -c 'NOT ALLOWED' out)" = 3 ] || fail "on another machine: $(cat out)"
 
+# A file that a test leaves in the checkout fails; one that was there before, or that git ignores, does not.
+if command -v git >/dev/null; then
+  mkdir checkout && git -C checkout init -q && echo '*.log' >checkout/.gitignore && touch checkout/before
+  sed -i "s|skipped: no such thing here|& \$(touch $PWD/checkout/\$STRAY)|" suite/CMakeLists.txt
+  cmake -S suite -B build >cmake.log 2>&1 || fail "$(cat cmake.log)"
+  export TESSERA_TEST_SOURCE=$PWD/checkout
+  STRAY=before table 0
+  STRAY=x.log table 0
+  STRAY=stray table 1
+  has_line out '> \?\? stray'
+  unset TESSERA_TEST_SOURCE
+fi
+
 # Tests take turns: each of two has its day, what has none runs on both, and without turns all run.
 printf '# x\n1 unit/runs 0/2\n1 e2e/skips 1/2\n' >longest
 # turns TURNS DAY RUN LATER: how many run, and how many are named as another day's.

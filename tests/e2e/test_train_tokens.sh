@@ -23,6 +23,7 @@ llmc("version.bin", 20240520, 2, 3000, "H", tokens)
 llmc("magic.bin", 20240521, 1, 3000, "H", tokens)
 llmc("beyond.bin", 20240520, 1, 3000, "H", tokens[:2000] + [64] + tokens[2001:])
 open("odd.bin", "wb").write(b"abc")
+open("wide.bin", "wb").write(struct.pack("<3000I", *tokens))
 llmc("few.bin", 20240520, 1, 30, "H", tokens[:30])
 EOF
 mkdir -p two && head -c 3000 nano.bin >two/a.bin && tail -c +3001 nano.bin >two/b_val.bin
@@ -47,6 +48,8 @@ for model in llama:hf-llama gpt2:hf-gpt2 llama:hf-llama-tied; do
   one=$found
   run "${model%:*}" "${model#*:}" --data nano.bin --batch 2 --accum 4 --activations recompute
   same "$one" "nanoGPT's format, recompute"
+  run "${model%:*}" "${model#*:}" --data wide.bin --token-bits 32 --batch 2 --accum 4
+  same "$one" "bare numbers of 32 bits"
   [ -e "$BUILD/plugins/libtessera-comm-shm.so" ] || continue
   run "${model%:*}" "${model#*:}" --data llama3.bin --batch 2 --accum 2 -n 2 --wrap size:2000
   same "$one" "two ranks, 32 bits, wrap size:2000"
@@ -125,6 +128,8 @@ loaded=$found
 expect 0 "$TESSERA" train llama --model "$data/hf-llama" --context 16 --batch 2 --data nano.bin --steps 0 --sample 3 --quiet --json
 [ "$(digest)" = "$loaded" ] && grep -q '"event":"validation","step":0,"loss":[0-9]' out && grep -q '"event":"sample"' out &&
   grep -q '"event":"summary".*"steps":0,.*"loss":null' out && ! grep -q '"event":"step"' out || fail "--steps 0: $(cat out)"
+expect 0 "$TESSERA" train llama --model "$data/hf-llama" --context 16 --batch 2 --data nano.bin --steps 0
+! grep -iq 'nan\|of the last step' out err || fail "--steps 0 shows a loss: $(cat out)"
 touch file
 expect 6 "$TESSERA" train llama --layers 1 --context 16 --batch 1 --steps 1 --quiet --export file
 grep -q "^tessera: error: file: cannot be made a directory: " err && [ "$(wc -l <err)" = 1 ] || fail "--export to a file: $(cat err)"
@@ -143,7 +148,10 @@ refuse "version.bin: offset 4: version 2, expected 1" $llama --data version.bin
 refuse "magic.bin: offset 0: magic 20240521, expected 20240520 or 20240801" $llama --data magic.bin
 refuse "beyond.bin: offset 5024: token 64, but the model's vocabulary has 64" $llama --data beyond.bin
 refuse "beyond.bin: offset 5024: token 64" $llama --data beyond.bin -n 2
-refuse "odd.bin: 3 bytes, expected an even number" $llama --data odd.bin
+refuse "odd.bin: 3 bytes, expected a multiple of 2" $llama --data odd.bin
+refuse "odd.bin: 3 bytes, expected a multiple of 4" $llama --data odd.bin --token-bits 32
+refuse "wide.bin: its bytes are tokens as numbers of 16 and of 32 bits: --token-bits must say which" $llama --data wide.bin
+refuse "nano.bin: offset 0: token [0-9]{5,}, but the model's vocabulary has 64" $llama --data nano.bin --token-bits 32
 refuse "few.bin: too few tokens" $llama --data few.bin
 refuse "nowhere: No such file" $llama --data nowhere
 refuse "nowhere: No such file" llama --model nowhere --data nano.bin
@@ -154,4 +162,60 @@ mkdir -p other && sed 's/"llama"/"mamba"/' "$data/hf-llama/config.json" >other/c
 refuse 'model_type "mamba": expected gpt2 or llama' llama --model other --data nano.bin
 cp -r "$data/hf-gpt2" shape && chmod -R u+w shape && sed -i 's/"n_positions": 32/"n_positions": 48/' shape/config.json
 refuse "tensor 'transformer.wpe.weight' has shape 32 x 16, expected 48 x 16" gpt2 --model shape --data nano.bin
+# Text is bytes: tokens of a model that has the 256 and no tokenizer, and of no other.
+yes "some text" | head -n 500 >text.txt
+refuse "^tessera: error: text.txt is text, whose bytes are 256 tokens, but the model's vocabulary has 64: give --data token files" $llama --data text.txt
+refuse "the documentation, for want of --data, is text" $llama
+expect 0 "$TESSERA" train gpt2 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --data text.txt --steps 1 --quiet --export bytes
+expect 0 "$TESSERA" train gpt2 --model bytes --batch 2 --data text.txt --steps 1 --quiet --sample 3 --prompt hello
+expect 0 "$TESSERA" train gpt2 --model bytes --batch 2 --steps 1 --quiet
+for name in tokenizer.json vocab.json tokenizer.model; do
+  echo '{}' >"bytes/$name"
+  for from in "--model bytes" "--config bytes/config.json" "--resume bytes"; do
+    refuse "text.txt is text, whose bytes are not the tokens of bytes/$name: give --data token files" gpt2 $from --data text.txt
+    refuse "whose bytes are not the tokens of bytes/$name" gpt2 $from --sample 3 --prompt hello
+  done
+  rm "bytes/$name"
+done
+sed 's/"vocab_size":256/"vocab_size":50257/' bytes/config.json >bpe.json
+refuse "whose bytes are 256 tokens, but the model's vocabulary has 50257" gpt2 --config bpe.json --data text.txt
+expect 0 "$TESSERA" train gpt2 --config bpe.json --batch 2 --steps 1 --quiet # from nothing, on nothing of the user's
+
+# A member of config.json that changes the function: done, or refused by its name. config NAME JSON: hf-NAME with other members.
+config() { "$python" -c 'import json, sys; c = json.load(open(sys.argv[1])); c.update(json.loads(sys.argv[2])); json.dump(c, sys.stdout)' "$data/hf-$1/config.json" "$2" >changed.json; }
+while read -r name json; do
+  key=${json#'{"'} key=${key%%\"*}
+  config "$name" "$json"
+  refuse "^tessera: error: changed.json: \"$key\": expected " "$name" --config changed.json --data nano.bin
+done <<'END'
+gpt2 {"scale_attn_weights": false}
+gpt2 {"scale_attn_weights": 1}
+gpt2 {"scale_attn_by_inverse_layer_idx": true}
+gpt2 {"add_cross_attention": true}
+gpt2 {"activation_function": "relu"}
+gpt2 {"pruned_heads": {"0": [1]}}
+gpt2 {"quantization_config": {"bits": 4}}
+gpt2 {"embd_pdrop": 0.1}
+gpt2 {"attn_pdrop": 1}
+gpt2 {"resid_pdrop": "0.1"}
+llama {"attention_bias": true}
+llama {"mlp_bias": "yes"}
+llama {"hidden_act": "gelu"}
+llama {"partial_rotary_factor": 0.5}
+llama {"attention_dropout": -0.1}
+llama {"quantization_config": {"bits": 4}}
+END
+config gpt2 '{"pruned_heads": {}, "quantization_config": null, "scale_attn_weights": null}'
+expect 0 "$TESSERA" train gpt2 --config changed.json --data nano.bin --batch 2 --steps 2 --quiet --json
+one=$(digest)
+config gpt2 '{"embd_pdrop": 0.5, "resid_pdrop": 0.5}'
+expect 0 "$TESSERA" train gpt2 --config changed.json --data nano.bin --batch 2 --steps 2 --quiet --json
+[ ! -s err ] && [ "$(digest)" != "$one" ] || fail "dropout changes nothing: $(cat err out)"
+config gpt2 '{"attn_pdrop": 0.1}'
+expect 0 "$TESSERA" train gpt2 --config changed.json --data nano.bin --batch 2 --steps 2 --quiet --json
+one_line err "tessera: warning: config.json: attention's dropout of 0.1 is left out: no model here has one"
+[ "$(digest)" = "$one" ] || fail "dropout of attention alone: $(cat out)"
+config llama '{"attention_dropout": 0.25}'
+expect 0 "$TESSERA" train llama --config changed.json --data nano.bin --batch 2 --steps 1 --quiet
+grep -q "attention's dropout of 0.25 is left out" err || fail "llama's dropout: $(cat err)"
 echo "token files and folders: same bits on 1, 2 and 4 ranks, planned bytes exact, every mistake one line"

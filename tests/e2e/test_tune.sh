@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 120
+# timeout: 240
 # `tessera tune`: what it lists fits, has the peak that plan says, and runs; what cannot be is refused. `tessera plan
 # --machine`, files that describe machines, and wrap=auto.
 . "$SOURCE/tests/e2e/lib.sh"
@@ -93,6 +93,22 @@ command=$(tail -n 1 listed | field command)
 expect 0 "$TESSERA" ${command#tessera } --steps 1 --json --quiet
 [ "$(tail -n 1 out | field peak_device_bytes)" = "$(head -n 1 listed | field planned_peak_device_bytes)" ] ||
   fail "the first choice takes $(tail -n 1 out | field peak_device_bytes): $(head -n 1 listed)"
+# Pasted, the command trains the model that was asked about: every option goes along, and a shell reads each as one word.
+tessera() { "$TESSERA" "$@"; }
+mkdir "a folder" && yes 'text of ours' | head -n 300 >"a folder/it's text.txt"
+expect 0 tessera train gpt2 --layers 2 --heads 2 --width 16 --context 16 --steps 1 --quiet --export "a folder/gpt2"
+given=(gpt2 --model "a folder/gpt2" --data "a folder/it's text.txt" --freeze 'embed.*,h.0.*' --seed 5 --batch 2 --steps 3
+  --lr 0.01 --weight-decay 0.2 --clip 0.5 --precision fp32 --activations keep --offload none --deterministic)
+expect 0 tessera train "${given[@]}" --quiet --json
+want=$(tail -n 1 out | field params_digest)
+expect 0 tessera tune "${given[@]}"
+expect 0 eval "$(tail -n 1 out) --quiet --json"
+[ -n "$want" ] && [ "$(tail -n 1 out | field params_digest)" = "$want" ] || fail "pasted it trains another model: $(tail -n 1 out)"
+expect 0 tessera tune --precision fp32 --strategy full --activations keep -- "$BUILD/examples/first/train" "two words" --three
+grep -q "^tessera plan -n 1.* -- [^ ]*/first/train 'two words' --three$" out || fail "a program's command: $(tail -n 1 out)"
+expect 0 eval "$(tail -n 1 out)"
+expect 3 tessera tune --wrap "module:$(printf 'x%.0s' {1..300})" linear
+one_line err "tessera: error: --wrap: 307 characters, expected fewer than 256"
 # What is given stays.
 expect 0 "$TESSERA" tune $small --precision fp32 --offload none --json --quiet
 ! grep -q 'bf16\|"offload":"cpu"' out || fail "given options were changed: $(cat out)"

@@ -4,14 +4,14 @@
 #include "fuzz_input.h"
 #include "tools/train/data/tokens.h"
 
-enum { CONTEXT = 4 };
+enum { CONTEXT = 4, VOCABULARY = 50257 };
 
 static void read_windows(tool_tokens *t) {
     int32_t window[CONTEXT + 1];
     for (int valid = 0; valid < 2; valid++)
         for (uint64_t n = tool_tokens_windows(t, valid), i = 0; i < n && i < 64; i++)
             tool_tokens_window(t, valid, n - 1 - i, window);
-    tool_tokens_check(t, 50257, 0, 1);
+    tool_tokens_check(t, VOCABULARY, 0, 1);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (is_bin && symlink(path, link) != 0)
         abort();
     uint64_t before = tess__fail_count();
-    tess_status s = tool_tokens_open(is_bin ? link : path, CONTEXT, &t);
+    tess_status s = tool_tokens_open(is_bin ? link : path, CONTEXT, VOCABULARY, &t);
     fuzz_check(s != TESS_OK, before);
     if (s == TESS_OK)
         read_windows(t);

@@ -195,7 +195,12 @@ static void count_lost(const launch *l) {
 }
 
 static int conclude(const launch *l) {
+    const int lost = l->sinks[0].broken;
     count_lost(l);
+    if (lost && lost != EPIPE) { /* a reader that went away is no mistake */
+        tess__log(TESS_LOG_ERROR, "cannot write to standard output: %s", strerror(lost));
+        return TOOL_CONFIG;
+    }
     if (l->first_failed < 0)
         return TOOL_OK;
     if (l->interrupted)

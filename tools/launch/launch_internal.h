@@ -28,8 +28,8 @@ typedef struct {                  /* a line that was written to standard error *
     int32_t rank;
 } launch_line;
 
-typedef struct { /* standard output or error */
-    int fd, broken;
+typedef struct {    /* standard output or error */
+    int fd, broken; /* broken: the error of a write */
     char *data;
     size_t start, bytes, capacity; /* bytes from start on are to be written */
     launch_line recent[LAUNCH_RECENT_LINES];

@@ -174,7 +174,7 @@ static void write_some(launch_sink *sink) {
     if (put < 0 && (errno == EINTR || errno == EAGAIN))
         return;
     if (put < 0) {
-        sink->broken = 1;
+        sink->broken = errno;
         sink->bytes = 0;
         return;
     }

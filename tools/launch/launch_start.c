@@ -14,6 +14,8 @@
 #include "tools/commands.h"
 #include "launch_internal.h"
 #include "core/base/log.h"
+#include "core/base/options.h"
+#include "tools/support/spinning.h"
 
 extern char **environ;
 
@@ -95,6 +97,7 @@ static void describe_meeting(const launch *l, const plan *p, rank_environment *e
 }
 
 static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_environment *e) {
+    int64_t threads = 0;
     e->n_ours = e->n_left_out = 0;
     add_int(e, "RANK", l->options->first_rank + rank);
     add_int(e, "WORLD_SIZE", launch_several_hosts(l) ? l->options->world : l->options->ranks);
@@ -106,6 +109,9 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
         add(e, "TESSERA_HELPER_CPUS", p->bindings[rank].list);
     if (!getenv("OMP_NUM_THREADS"))
         add_int(e, "OMP_NUM_THREADS", p->cores_each);
+    tess__option_int("threads", 1, 4096, &threads);
+    if (tool_spinning_hurts(threads * l->options->ranks))
+        add_int(e, TOOL_SPIN_VARIABLE, TOOL_SPIN_COUNT);
     if (l->options->restart_file)
         add(e, "TESSERA_RESTART_FILE", l->options->restart_file);
     if (l->options->restarts) {

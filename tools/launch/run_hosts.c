@@ -10,6 +10,7 @@
 #include "core/base/log.h"
 #include "core/control/secret.h"
 #include "tools/commands.h"
+#include "tools/support/command_line.h"
 
 extern char **environ;
 
@@ -30,17 +31,6 @@ typedef struct {
 
 /* ---- the command on a host ---------------------------------------------------------------------- */
 
-/* An agent hands its arguments to a shell. */
-static void put_quoted(FILE *f, const char *text) {
-    fputs(" '", f);
-    for (const char *at = text; *at; at++)
-        if (*at == '\'')
-            fputs("'\\''", f);
-        else
-            fputc(*at, f);
-    fputc('\'', f);
-}
-
 /* Our own variables and those that hold a place among ranks stay here; so does the secret. */
 static int is_for_all(const char *entry) {
     static const char *const kept[] = { "TESSERA_SECRET", "TESSERA_KV=", "TESSERA_RESTART", "TESSERA_RANKS=" };
@@ -54,7 +44,7 @@ static void put_environment(FILE *f) {
     fputs("exec env", f);
     for (size_t i = 0; environ[i]; i++)
         if (is_for_all(environ[i]))
-            put_quoted(f, environ[i]);
+            tool_put_word(f, environ[i]);
 }
 
 static void put_ranks(FILE *f, const hosts_run *r) {
@@ -69,10 +59,11 @@ static void put_rendezvous(FILE *f, const hosts_run *r) {
     snprintf(place, sizeof place, strchr(name, ':') ? "[%s]:%d" : "%s:%d",
              strchr(name, '@') ? strchr(name, '@') + 1 : name, RUN_HOSTS_PORT);
     fputs(" --rendezvous", f);
-    put_quoted(f, r->options->rendezvous ? r->options->rendezvous : place);
+    tool_put_word(f, r->options->rendezvous ? r->options->rendezvous : place);
 }
 
-/* cd FOLDER && exec env … tessera run --follow --nnodes … -- PROGRAM …; null: no memory. */
+/* An agent hands its arguments to a shell: cd FOLDER && exec env … tessera run --follow --nnodes … -- PROGRAM …; null:
+ * no memory. */
 static char *command_of(const hosts_run *r, int32_t host) {
     char *text = NULL;
     size_t bytes = 0;
@@ -80,10 +71,10 @@ static char *command_of(const hosts_run *r, int32_t host) {
     if (!f)
         return NULL;
     fputs("cd", f);
-    put_quoted(f, r->folder);
+    tool_put_word(f, r->folder);
     fputs(" && ", f);
     put_environment(f);
-    put_quoted(f, r->program);
+    tool_put_word(f, r->program);
     fprintf(f, " run --follow --nnodes %d --node-rank %d", (int)r->n, (int)host);
     put_rendezvous(f, r);
     put_ranks(f, r);
@@ -91,7 +82,7 @@ static char *command_of(const hosts_run *r, int32_t host) {
     fputs(r->launch->bind ? "" : " --bind none", f);
     fputs(" --", f);
     for (char *const *word = r->launch->argv; *word; word++)
-        put_quoted(f, *word);
+        tool_put_word(f, *word);
     return fclose(f) == 0 ? text : NULL;
 }
 

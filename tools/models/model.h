@@ -18,12 +18,13 @@ typedef struct {                           /* zero is the model's default; what 
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t head_rows;                     /* decoders on a device: of a chunk of the head; 0: by their size */
     int32_t untied;                        /* decoders: 1: the head has a matrix of its own */
-    int32_t half_units;    /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
-    float dropout;         /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
-    model_decoder decoder; /* gpt2, llama */
-    const char *frozen;    /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
-    uint32_t precision;    /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
-    int32_t threads;       /* compute threads, 0: 1. Bits depend on it with oneDNN */
+    int32_t half_units;      /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
+    float dropout;           /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
+    float attention_dropout; /* what a config asks for; no model has one, and training says so */
+    model_decoder decoder;   /* gpt2, llama */
+    const char *frozen;      /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
+    uint32_t precision;      /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
+    int32_t threads;         /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
     const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
 } model_options;

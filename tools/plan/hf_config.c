@@ -61,6 +61,13 @@ static tess_status real(const config *c, const json_fields *f, const char *key, 
     return json_fields_double(f, key, out) && *out > 0 && *out < 1e12 ? TESS_OK : wrong(c, key, "a positive number");
 }
 
+static tess_status is_one(const config *c, const json_fields *f, const char *key) {
+    double value;
+    if (!json_fields_has(f, key) || (json_fields_double(f, key, &value) && value == 1))
+        return TESS_OK;
+    return wrong(c, key, "1, nothing else is supported");
+}
+
 static tess_status is_text(const config *c, const char *key, const char *fallback, const char *value) {
     char text[64];
     if (!json_fields_has(&c->fields, key) && fallback && strcmp(fallback, value) == 0)
@@ -70,11 +77,30 @@ static tess_status is_text(const config *c, const char *key, const char *fallbac
     return tess_fail(TESS_E_DATA, "%s: \"%s\": expected \"%s\", nothing else is supported", c->path, key, value);
 }
 
-static tess_status is_false(const config *c, const char *key) {
-    int set = 0;
-    if (!json_fields_bool(&c->fields, key, &set) || !set)
+/* Whatever transformers has where the key is absent. */
+static tess_status is_set(const config *c, const char *key, int value) {
+    int set = value;
+    if (!json_fields_has(&c->fields, key) || (json_fields_bool(&c->fields, key, &set) && set == value))
         return TESS_OK;
-    return tess_fail(TESS_E_DATA, "%s: \"%s\" is true, which is not supported", c->path, key);
+    return wrong(c, key, value ? "true, nothing else is supported" : "false, nothing else is supported");
+}
+
+/* null, or an object without members. */
+static tess_status is_empty(const config *c, const char *key) {
+    json_fields f;
+    if (!json_fields_has(&c->fields, key) || (json_fields_object(&c->fields, key, &f) && f.n == 0))
+        return TESS_OK;
+    return wrong(c, key, "nothing, as it is not supported");
+}
+
+/* Absent: none. */
+static tess_status rate(const config *c, const char *key, float *out) {
+    double value = 0;
+    if (json_fields_has(&c->fields, key) &&
+        (!json_fields_double(&c->fields, key, &value) || !(value >= 0 && value < 1)))
+        return wrong(c, key, "a number from 0, below 1");
+    *out = (float)value;
+    return TESS_OK;
 }
 
 static tess_status read_tied(const config *c, int fallback, model_options *o) {
@@ -87,11 +113,23 @@ static tess_status read_tied(const config *c, int fallback, model_options *o) {
 }
 
 /* ---- gpt2 -------------------------------------------------------------------------------------------- */
+/* The models drop with one rate behind the embedding and both halves of a layer. */
+static tess_status read_dropout(const config *c, model_options *o) {
+    float embed, residual;
+    OPS_TRY(rate(c, "embd_pdrop", &embed));
+    OPS_TRY(rate(c, "resid_pdrop", &residual));
+    OPS_TRY(rate(c, "attn_pdrop", &o->attention_dropout));
+    o->dropout = residual;
+    return embed == residual ? TESS_OK : wrong(c, "embd_pdrop", "the rate of \"resid_pdrop\"");
+}
+
 static tess_status read_gpt2(const config *c, model_options *o) {
     double eps;
     OPS_TRY(is_text(c, "activation_function", "gelu_new", "gelu_new"));
-    OPS_TRY(is_false(c, "scale_attn_by_inverse_layer_idx"));
-    OPS_TRY(is_false(c, "add_cross_attention"));
+    OPS_TRY(is_set(c, "scale_attn_by_inverse_layer_idx", 0));
+    OPS_TRY(is_set(c, "scale_attn_weights", 1));
+    OPS_TRY(is_set(c, "add_cross_attention", 0));
+    OPS_TRY(read_dropout(c, o));
     OPS_TRY(whole(c, "n_layer", 12, &o->layers));
     OPS_TRY(whole(c, "n_head", 12, &o->heads));
     OPS_TRY(whole(c, "n_embd", 768, &o->width));
@@ -135,6 +173,7 @@ static tess_status read_rope(const config *c, model_decoder *d) {
         if (!json_fields_object(&c->fields, keys[i], &f))
             return wrong(c, keys[i], "an object or null");
         OPS_TRY(real(c, &f, "rope_theta", d->rope_theta, &d->rope_theta));
+        OPS_TRY(is_one(c, &f, "partial_rotary_factor"));
         OPS_TRY(read_rope_kind(c, &f, d));
     }
     return TESS_OK;
@@ -143,8 +182,10 @@ static tess_status read_rope(const config *c, model_decoder *d) {
 static tess_status read_llama(const config *c, model_options *o, int32_t *positions) {
     double eps;
     OPS_TRY(is_text(c, "hidden_act", "silu", "silu"));
-    OPS_TRY(is_false(c, "attention_bias"));
-    OPS_TRY(is_false(c, "mlp_bias"));
+    OPS_TRY(is_set(c, "attention_bias", 0));
+    OPS_TRY(is_set(c, "mlp_bias", 0));
+    OPS_TRY(is_one(c, &c->fields, "partial_rotary_factor"));
+    OPS_TRY(rate(c, "attention_dropout", &o->attention_dropout));
     OPS_TRY(whole(c, "num_hidden_layers", 32, &o->layers));
     OPS_TRY(whole(c, "num_attention_heads", 32, &o->heads));
     OPS_TRY(whole(c, "num_key_value_heads", o->heads, &o->decoder.kv_heads));
@@ -169,6 +210,8 @@ static tess_status read_config(const config *c, const char *name, model_options 
     if (strcmp(type, name) != 0)
         return tess_fail(TESS_E_DATA, "%s: model_type \"%s\", but %s is to be trained: tessera train %s", c->path, type,
                          name, type);
+    OPS_TRY(is_empty(c, "pruned_heads"));
+    OPS_TRY(is_empty(c, "quantization_config"));
     if (strcmp(name, "llama") == 0)
         return read_llama(c, o, positions);
     tess_status status = read_gpt2(c, o);

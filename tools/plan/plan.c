@@ -159,11 +159,11 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
     return over == TESS_OK ? TOOL_OK : tool_report(tess_fail(over, "%s", said));
 }
 
-static int report(const char *word, const char *name, int32_t ranks) {
+static int report(const char *word, char *const *names, int32_t ranks) {
     tess__machine machine;
     int code = 0, described = plan_time_machine("plan", &machine, &code);
     if (described >= 0)
-        code = report_with(word, name, ranks, described ? &machine : NULL);
+        code = report_with(word, names[0], ranks, described ? &machine : NULL);
     if (described > 0)
         machine_close(&machine);
     return code;

@@ -58,7 +58,7 @@ static int use_program(char **argv, int32_t ranks, plan_subject_fn use) {
         return tool_report(status);
     if (code != 0)
         return code;
-    code = use(path, argv[0], ranks);
+    code = use(path, argv, ranks);
     int32_t opened, n = plan_program_engines(path, &opened);
     for (int32_t k = 1; k <= n; k++) {
         char own[80];
@@ -80,5 +80,6 @@ int plan_subject_run(const tool_page *page, int argc, char **argv, plan_subject_
     tess_status status = tool_option_ranks(1 << 20, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
-    return a.program ? use_program(a.program, (int32_t)ranks, use) : use(a.word, a.word, (int32_t)ranks);
+    return a.program ? use_program(a.program, (int32_t)ranks, use)
+                     : use(a.word, (char *[]){ (char *)(uintptr_t)a.word, NULL }, (int32_t)ranks);
 }

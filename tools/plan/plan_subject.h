@@ -4,8 +4,9 @@
 #define TOOL_PLAN_SUBJECT_H
 #include "tools/support/help.h"
 
-/** `word` as plan_open takes it; `name`: as the user gave it. Returns the exit code. */
-typedef int (*plan_subject_fn)(const char *word, const char *name, int32_t ranks);
+/** `word` as plan_open takes it; `names`: as the user gave it, a program with its arguments, a null at the end. Returns
+ * the exit code. */
+typedef int (*plan_subject_fn)(const char *word, char *const *names, int32_t ranks);
 /** Parses the command line and calls `use` once. A program is run up to tess_shard first. Returns the exit code. */
 int plan_subject_run(const tool_page *, int argc, char **argv, plan_subject_fn use);
 #endif

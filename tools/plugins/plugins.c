@@ -11,6 +11,8 @@
 #include "core/plugin/open.h"
 #include "core/base/options.h"
 #include "plugin_caps.h"
+#include "plugin_unknown.h"
+#include "tools/support/command_line.h"
 #include "core/plugin/plugin_check.h"
 #include "core/plugin/trial.h"
 #include "plugins_new.h"
@@ -286,10 +288,8 @@ static int info(view *v) {
     if (strchr(v->wanted, '/'))
         return tess_exit_code(info_path(v));
     tess_status s = tess__plugin_list(0, info_row, v);
-    if (s == TESS_OK && !v->found) {
-        fprintf(stderr, "tessera: no plugin '%s' found; `tessera plugins list` shows what there is\n", v->wanted);
-        return TOOL_CONFIG;
-    }
+    if (s == TESS_OK && !v->found)
+        return plugin_unknown(v->wanted);
     return tess_exit_code(s ? s : v->failed);
 }
 
@@ -298,6 +298,15 @@ static int info(view *v) {
 static int bad_usage(const char *what, const char *word) {
     fprintf(stderr, "tessera plugins: %s%s%s%s; try `tessera plugins --help`\n", what, word ? " '" : "",
             word ? word : "", word ? "'" : "");
+    return TOOL_USAGE;
+}
+
+static int bad_action(const char *word) {
+    static const char *const actions[] = { "list", "info", "check", "new" };
+    const char *near = tool_suggestion(word, actions, 4);
+    if (!*near)
+        return bad_usage("unknown action", word);
+    fprintf(stderr, "tessera plugins: unknown action '%s'%s\n", word, near);
     return TOOL_USAGE;
 }
 
@@ -333,7 +342,7 @@ int cmd_plugins(int argc, char **argv) {
     if (strcmp(words[0], "list") == 0)
         return n == 1 ? list(&v) : bad_usage("list takes no name, not", words[1]);
     if (strcmp(words[0], "info") != 0)
-        return bad_usage("unknown action", words[0]);
+        return bad_action(words[0]);
     v.wanted = words[1];
     return n == 2 ? info(&v) : bad_usage("info takes the name of a plugin", NULL);
 }

@@ -39,6 +39,19 @@ const char *tool_suggestion(const char *word, const char *const *names, size_t n
     return text;
 }
 
+void tool_put_word(FILE *f, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:=@_";
+    int quoted = !*text || text[strspn(text, plain)];
+    fputs(quoted ? " '" : " ", f);
+    for (const char *at = text; *at; at++)
+        if (*at == '\'')
+            fputs("'\\''", f);
+        else
+            fputc(*at, f);
+    if (quoted)
+        fputc('\'', f);
+}
+
 /* ---- the shared options ------------------------------------------------------------------------ */
 
 tess_status tool_option_ranks(int64_t most, int64_t *out) {

@@ -34,4 +34,7 @@ int tool_report(tess_status status);
 
 /** "did you mean …" for messages: "; did you mean 'train'?" or "". In a static buffer. */
 const char *tool_suggestion(const char *word, const char *const *names, size_t n);
+
+/** A blank and `text` as one word of a shell. */
+void tool_put_word(FILE *f, const char *text);
 #endif

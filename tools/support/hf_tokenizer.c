@@ -2,16 +2,31 @@
 #include "hf_tokenizer.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const names[] = { "tokenizer.json",      "tokenizer_config.json",
-                                     "tokenizer.model",     "special_tokens_map.json",
-                                     "added_tokens.json",   "vocab.json",
-                                     "vocab.txt",           "merges.txt",
+/* The first ones say which tokens there are. */
+enum { VOCABULARIES = 5 };
+static const char *const names[] = { "tokenizer.json",      "tokenizer.model",
+                                     "vocab.json",          "vocab.txt",
+                                     "merges.txt",          "tokenizer_config.json",
+                                     "added_tokens.json",   "special_tokens_map.json",
                                      "chat_template.jinja", "generation_config.json" };
+
+int hf_tokenizer_find(const char *path, char out[PATH_MAX]) {
+    const char *slash = strrchr(path, '/');
+    struct stat st;
+    int is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode), n = slash ? (int)(slash - path) : 1;
+    for (int i = 0; i < VOCABULARIES; i++) {
+        int length = is_folder ? snprintf(out, PATH_MAX, "%s/%s", path, names[i])
+                               : snprintf(out, PATH_MAX, "%.*s/%s", n, slash ? path : ".", names[i]);
+        if (length < PATH_MAX && access(out, F_OK) == 0)
+            return 1;
+    }
+    return 0;
+}
 
 static tess_status failed(const char *path) {
     return tess_fail(TESS_E_DATA, "%s: cannot be copied: %s", path, strerror(errno));

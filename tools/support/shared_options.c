@@ -27,6 +27,7 @@ const tool_shared_option tool_shared_options[] = {
     { "image-size", "N", MODEL, ALL, "convbn", 3, 4096 },
     { "hidden", "N", MODEL, ALL, "convbn", 1, 4096 },
     { "data", "PATH", DATA, TRAINS, "mnist " TRANSFORMERS, 0, 0 },
+    { "token-bits", "16|32", DATA, TRAINS, "gpt2 llama", 0, 0 },
     { "batch", "B", DATA, ALL, NULL, 1, 1 << 20 },
     { "steps", "S", DATA, TRAINS, NULL, 0, 1e15 },
     { "epochs", "E", DATA, TRAINS, "mnist", 1, 1e9 },

@@ -57,7 +57,7 @@ static const tool_page page = {
                 "  a language model of your text, in units of at most 2 MiB\n"
                 "tessera train gpt -n 2 --offload cpu --activations recompute --report run.html\n"
                 "  with little device memory, and a page of where it went\n"
-                "tessera train gpt2 -n 2 --model FOLDER --data text.txt --export tuned\n"
+                "tessera train gpt2 -n 2 --model FOLDER --data tokens/ --export tuned\n"
                 "  fine-tuning of a Hugging Face folder, into another\n"
                 "tessera train llama -n 2 --config config.json --precision bf16\n"
                 "  from scratch, with bf16 copies for the kernels\n"

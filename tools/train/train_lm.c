@@ -1,26 +1,50 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Language models of tokens, gpt2 and llama: AdamW, warm-up and a cosine to a tenth of the rate. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <tessera/tessera.h>
+#include "tools/support/hf_tokenizer.h"
 #include "tools/train/data/tokens.h"
 #include "train.h"
 
 enum { EVAL_WINDOWS = 256 };
 
-/* Without --data: the documentation's bytes, as gpt has them. */
+/* Bytes are tokens only of a model that has the 256 of them and no tokenizer, which would give them other numbers. */
+static tess_status check_bytes(const train_run *r, const char *data, int64_t vocabulary) {
+    const char *const from[] = { r->s.folder, r->s.config, train_resumes_checkpoint(&r->s) ? NULL : r->s.resume };
+    char tokenizer[PATH_MAX];
+    for (int i = 0; i < 3; i++)
+        if (from[i] && hf_tokenizer_find(from[i], tokenizer))
+            return tess_fail(TESS_E_DATA,
+                             "%s is text, whose bytes are not the tokens of %s: give --data token files (*.bin)", data,
+                             tokenizer);
+    if (vocabulary == 256)
+        return TESS_OK;
+    return tess_fail(TESS_E_DATA,
+                     "%s is text, whose bytes are 256 tokens, but the model's vocabulary has %" PRId64
+                     ": give --data token files (*.bin)",
+                     data, vocabulary);
+}
+
+/* Without --data: the documentation's bytes, as gpt has them. From scratch any vocabulary with room for them will do.
+ */
+static tess_status open_bytes(train_run *r, int64_t vocabulary) {
+    int is_new = !r->s.folder && !r->s.resume && vocabulary > 256;
+    r->task.source = "no --data: training on the bytes of tessera's own documentation";
+    tess_status status = check_bytes(r, "the documentation, for want of --data,", is_new ? 256 : vocabulary);
+    return status == TESS_OK ? tool_text_load(NULL, r->m->options.context, &r->task.text) : status;
+}
+
 static tess_status open_data(train_run *r) {
-    int64_t context = r->m->options.context, vocabulary = r->m->desc.params[0].shape[0];
-    if (!r->s.data) {
-        r->task.source = "no --data: training on the bytes of tessera's own documentation";
-        if (vocabulary < 256)
-            return tess_fail(TESS_E_DATA, "a vocabulary of %lld, but text has 256 different bytes: give --data",
-                             (long long)vocabulary);
-        return tool_text_load(NULL, context, &r->task.text);
-    }
-    tess_status status = tool_tokens_open(r->s.data, context, &r->task.tokens);
+    int64_t vocabulary = r->m->desc.params[0].shape[0];
+    if (!r->s.data)
+        return open_bytes(r, vocabulary);
+    tess_status status = tool_tokens_open(r->s.data, r->m->options.context, vocabulary, &r->task.tokens);
+    if (status == TESS_OK && tool_tokens_are_text(r->task.tokens))
+        status = check_bytes(r, r->s.data, vocabulary);
     return status == TESS_OK ? tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks) : status;
 }
 

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "tools/support/alloc_count.h"
+#include "core/base/log.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "train.h"
@@ -94,6 +95,9 @@ void train_output_start(train_run *r) {
     tess_stats stats = stats_of(r);
     if (r->task.source)
         tool_progress_say(&r->progress, "%s", r->task.source);
+    if (r->model_options.attention_dropout > 0 && r->rank == 0)
+        tess__log(TESS_LOG_WARNING, "config.json: attention's dropout of %g is left out: no model here has one",
+                  (double)r->model_options.attention_dropout);
     if (r->s.resume && !train_resumes_checkpoint(&r->s))
         tool_progress_say(&r->progress, "parameters from %s; optimizer state and schedule begin anew", r->s.resume);
     tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, %d rank%s, %s", r->s.model,
@@ -364,7 +368,8 @@ static void print_table(train_run *r, const tess_stats *stats) {
     print_speed(r);
     print_utilisation(r);
     snprintf(text, sizeof text, "%.6f", r->loss);
-    table_row(r, "loss of the last step", text);
+    if (!isnan(r->loss) || r->steps_done > r->first_step) /* of no step there is none */
+        table_row(r, "loss of the last step", text);
     if (!isnan(r->eval_loss)) {
         snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);
         table_row(r, r->task.steps_per_epoch ? "test loss" : "validation loss", text);

@@ -46,7 +46,7 @@ static tess_status put_all(FILE *out, const tune_result *r, const char *name, in
     json_string(&j, "machine", machine);
     json_int(&j, "candidates", r->n);
     json_int(&j, "fitting", r->n_fit);
-    json_string(&j, "command", r->n_fit ? command : NULL);
+    json_string(&j, "command", command);
     json_object_end(&j);
     return json_line(&j) ? tess_fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
 }
@@ -86,13 +86,11 @@ static tess_status none_fits(const tune_result *r) {
                      least->value[TUNE_OFFLOAD], least->value[TUNE_PRECISION], budget);
 }
 
-static tess_status say(const tune_result *r, const char *word, const char *name, int32_t ranks, const char *machine) {
+static tess_status say_with(const tune_result *r, const char *name, int32_t ranks, const char *machine,
+                            const char *command) {
     const char *path = tess__option_text("json");
     int to_stdout = path && strcmp(path, "1") == 0, quiet = 0;
-    char command[1024] = "";
     tess_status status = tess__option_flag("quiet", &quiet);
-    if (r->n_fit)
-        tune_command(r, &r->all[0], name, word != name, ranks, command, sizeof command);
     if (status == TESS_OK && !quiet)
         print_all(to_stdout ? stderr : stdout, r, name, ranks, machine, command);
     if (status != TESS_OK || !path)
@@ -106,7 +104,16 @@ static tess_status say(const tune_result *r, const char *word, const char *name,
     return status;
 }
 
-static int tune(const char *word, const char *name, int32_t ranks) {
+static tess_status say(const tune_result *r, const char *word, char *const *names, int32_t ranks, const char *machine) {
+    char *command = r->n_fit ? tune_command(r, &r->all[0], names, word != names[0], ranks) : NULL;
+    if (r->n_fit && !command)
+        return tess_fail(TESS_E_NOMEM, "no memory for the command");
+    tess_status status = say_with(r, names[0], ranks, machine, command);
+    free(command);
+    return status;
+}
+
+static int tune(const char *word, char *const *names, int32_t ranks) {
     tess__machine machine;
     tune_result result = { .all = NULL };
     int code = TOOL_OK;
@@ -119,7 +126,7 @@ static int tune(const char *word, const char *name, int32_t ranks) {
         tess__log(TESS_LOG_WARNING, "%s has several engines: the first is tuned", name);
     tess_status status = tune_search(word, ranks, &machine, &result);
     if (status == TESS_OK)
-        status = say(&result, word, name, ranks, machine.name);
+        status = say(&result, word, names, ranks, machine.name);
     if (status == TESS_OK && !result.n_fit)
         status = none_fits(&result);
     tune_result_free(&result);

@@ -9,7 +9,9 @@
 #include "core/base/log.h"
 #include "core/base/options.h"
 #include "tools/plan/plan_time.h"
+#include "tools/support/command_line.h"
 #include "tools/support/settings.h"
+#include "tools/support/shared_options.h"
 #include <tessera/tessera.h>
 
 const char *const tune_keys[TUNE_KNOBS] = { "wrap", "strategy", "activations", "offload", "precision", "prefetch" };
@@ -20,7 +22,7 @@ typedef struct {
     const char *word;
     int32_t ranks;
     const tess__machine *machine;
-    char values[TUNE_KNOBS][MOST_VALUES][48]; /* the usual one first */
+    char values[TUNE_KNOBS][MOST_VALUES][TUNE_VALUE]; /* the usual one first */
     int32_t n_values[TUNE_KNOBS];
     int set[TUNE_KNOBS]; /* by the user */
     tune_result *out;
@@ -35,7 +37,7 @@ static void add(search *s, int knob, const char *value) {
 }
 
 static void add_number(search *s, int knob, const char *name, uint64_t number) {
-    char text[48];
+    char text[TUNE_VALUE];
     snprintf(text, sizeof text, "%s:%" PRIu64, name, number);
     add(s, knob, text);
 }
@@ -54,13 +56,20 @@ static void add_strategies(search *s) {
     }
 }
 
-static void list_values(search *s, uint64_t elems) {
+static tess_status take_given(search *s) {
     for (int k = 0; k < TUNE_KNOBS; k++) {
         const char *text = tess__option_text(tune_keys[k]);
+        if (text && strlen(text) >= TUNE_VALUE)
+            return tess_fail(TESS_E_INVALID, "--%s: %zu characters, expected fewer than %d", tune_keys[k], strlen(text),
+                             TUNE_VALUE);
         if (text)
             add(s, k, text);
         s->set[k] = text != NULL;
     }
+    return TESS_OK;
+}
+
+static void list_values(search *s, uint64_t elems) {
     add(s, TUNE_WRAP, "scopes");
     add(s, TUNE_WRAP, "none");
     for (uint64_t part = 4; part <= 64 && elems / part > 1000; part *= 4)
@@ -81,7 +90,7 @@ static void list_values(search *s, uint64_t elems) {
 }
 
 /* ---- one candidate ----------------------------------------------------------------------------- */
-static tess_status set_options(const char value[TUNE_KNOBS][48]) {
+static tess_status set_options(const char value[TUNE_KNOBS][TUNE_VALUE]) {
     tess_status status = TESS_OK;
     for (int k = 0; k < TUNE_KNOBS && status == TESS_OK; k++)
         status = tool_settings_set(tune_keys[k], value[k]);
@@ -118,7 +127,7 @@ static tess_status read_plan(search *s, const plan_source *source, tune_candidat
     return keep(s, c);
 }
 
-static tess_status try(search *s, const char value[TUNE_KNOBS][48]) {
+static tess_status try(search *s, const char value[TUNE_KNOBS][TUNE_VALUE]) {
     tune_candidate c = { .seconds = NAN };
     plan_source source;
     memcpy(c.value, value, sizeof c.value);
@@ -143,10 +152,10 @@ static tess_status try_all(search *s) {
     int32_t at[TUNE_KNOBS] = { 0 };
     tess_status status = TESS_OK;
     for (int knob = 0; status == TESS_OK && knob >= 0;) {
-        char value[TUNE_KNOBS][48];
+        char value[TUNE_KNOBS][TUNE_VALUE];
         for (int k = 0; k < TUNE_KNOBS; k++)
             memcpy(value[k], s->values[k][at[k]], sizeof value[k]);
-        status = try(s, (const char(*)[48])value);
+        status = try(s, (const char(*)[TUNE_VALUE])value);
         knob = TUNE_KNOBS - 1;
         while (knob >= 0 && ++at[knob] == s->n_values[knob])
             at[knob--] = 0;
@@ -204,7 +213,7 @@ static tess_status refine(search *s) {
         for (size_t d = 0; d < sizeof depths / sizeof depths[0] && status == TESS_OK; d++) {
             tune_candidate c = s->out->all[i];
             snprintf(c.value[TUNE_PREFETCH], sizeof c.value[0], "%s", depths[d]);
-            status = try(s, (const char(*)[48])c.value);
+            status = try(s, (const char(*)[TUNE_VALUE])c.value);
         }
     sort(s->out);
     return status;
@@ -227,7 +236,9 @@ tess_status tune_search(const char *word, int32_t ranks, const tess__machine *ma
     uint64_t elems = 0;
     *out = (tune_result){ .all = NULL };
     int32_t least = tess__log_set_least(TESS_LOG_ERROR);
-    tess_status status = count_elems(&s, &elems);
+    tess_status status = take_given(&s);
+    if (status == TESS_OK)
+        status = count_elems(&s, &elems);
     if (status == TESS_OK) {
         list_values(&s, elems);
         status = try_all(&s);
@@ -248,21 +259,47 @@ void tune_result_free(tune_result *r) {
     *r = (tune_result){ .all = NULL };
 }
 
-void tune_command(const tune_result *r, const tune_candidate *c, const char *name, int is_program, int32_t ranks,
-                  char *out, size_t n) {
-    static const char *const carried[] = { "comm",       "batch",     "accum",       "sync",
-                                           "threads",    "optimizer", "clip",        "device-memory",
-                                           "layers",     "heads",     "width",       "context",
-                                           "image-size", "hidden",    "host-memory", "device" };
-    size_t at = 0;
-    at += (size_t)snprintf(out, n, "tessera %s%s%s -n %d", r->is_model ? "train " : "plan",
-                           r->is_model || is_program ? "" : " ", is_program ? "" : name, (int)ranks);
-    for (int k = 0; k < TUNE_KNOBS && at < n; k++)
-        if (strcmp(c->value[k], usual[k]) != 0)
-            at += (size_t)snprintf(out + at, n - at, " --%s %s", tune_keys[k], c->value[k]);
-    for (size_t i = 0; i < sizeof carried / sizeof carried[0] && at < n; i++)
-        if (tess__option_text(carried[i]))
-            at += (size_t)snprintf(out + at, n - at, " --%s %s", carried[i], tess__option_text(carried[i]));
-    if (is_program && at < n)
-        snprintf(out + at, n - at, " -- %s", name);
+/* ---- the command ------------------------------------------------------------------------------- */
+/* Set, decides what the command does, and is taken by it: not the ranks and knobs, which stand apart, nor what tune
+ * itself writes. */
+static int is_carried(const tool_shared_option *o, uint32_t command, const char *subject) {
+    int is_apart = tool_listed("ranks json report quiet log", o->key);
+    for (int k = 0; k < TUNE_KNOBS; k++)
+        is_apart |= strcmp(o->key, tune_keys[k]) == 0;
+    return !is_apart && (o->commands & command) && tool_shared_is_for(o, subject) && tess__option_text(o->key);
+}
+
+static void put_option(FILE *f, const tool_shared_option *o) {
+    if (o->value) {
+        fprintf(f, " --%s", o->key);
+        tool_put_word(f, tess__option_text(o->key));
+    } else
+        fprintf(f, " --%s=%s", o->key, tess__option_text(o->key));
+}
+
+char *tune_command(const tune_result *r, const tune_candidate *c, char *const *names, int is_program, int32_t ranks) {
+    const uint32_t command = r->is_model ? TOOL_TRAIN : TOOL_PLAN;
+    const char *subject = r->is_model ? names[0] : is_program ? "PROGRAM" : "FILE";
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f)
+        return NULL;
+    fprintf(f, "tessera %s", r->is_model ? "train" : "plan");
+    if (!is_program)
+        tool_put_word(f, names[0]);
+    fprintf(f, " -n %d", (int)ranks);
+    for (int k = 0; k < TUNE_KNOBS; k++)
+        if (strcmp(c->value[k], usual[k]) != 0) {
+            fprintf(f, " --%s", tune_keys[k]);
+            tool_put_word(f, c->value[k]);
+        }
+    for (const tool_shared_option *o = tool_shared_options; o->key; o++)
+        if (is_carried(o, command, subject))
+            put_option(f, o);
+    if (is_program)
+        fputs(" --", f);
+    for (int i = 0; is_program && names[i]; i++)
+        tool_put_word(f, names[i]);
+    return fclose(f) == 0 ? text : NULL;
 }

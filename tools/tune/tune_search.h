@@ -5,11 +5,20 @@
 #include "tools/machine/machine.h"
 #include "tools/plan/plan.h"
 
-enum { TUNE_WRAP, TUNE_STRATEGY, TUNE_ACTIVATIONS, TUNE_OFFLOAD, TUNE_PRECISION, TUNE_PREFETCH, TUNE_KNOBS };
+enum {
+    TUNE_WRAP,
+    TUNE_STRATEGY,
+    TUNE_ACTIVATIONS,
+    TUNE_OFFLOAD,
+    TUNE_PRECISION,
+    TUNE_PREFETCH,
+    TUNE_KNOBS,
+    TUNE_VALUE = 256
+};
 extern const char *const tune_keys[TUNE_KNOBS]; /* "wrap" …: options of the same name */
 
 typedef struct {
-    char value[TUNE_KNOBS][48];
+    char value[TUNE_KNOBS][TUNE_VALUE];
     double seconds;         /* of a step */
     uint64_t peak_bytes[3]; /* planned, by domain */
     int fits;
@@ -25,7 +34,7 @@ typedef struct {
  * Combinations that cannot be are passed over; a failure is one that no other value would cure. */
 tess_status tune_search(const char *word, int32_t ranks, const tess__machine *, tune_result *out);
 void tune_result_free(tune_result *);
-/** "tessera train gpt -n 2 --wrap none": what differs from the defaults, and the options that were set. */
-void tune_command(const tune_result *, const tune_candidate *, const char *name, int is_program, int32_t ranks,
-                  char *out, size_t n);
+/** "tessera train gpt -n 2 --wrap none": what differs from the defaults, and every option that was set, for a shell.
+ * `names`: a model, a file, or with `is_program` a program and its arguments. The caller frees it; null: no memory. */
+char *tune_command(const tune_result *, const tune_candidate *, char *const *names, int is_program, int32_t ranks);
 #endif

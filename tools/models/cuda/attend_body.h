@@ -111,7 +111,8 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
     NAME(attend_state) state[TILE_WARPS_HERE];
     tile_c s[TILE_WARPS_HERE][TILE_ROWS / 8];
     tile_pipe pipe;
-    TILE_EACH_THREAD(t) tile_fill(shared->tile[0], TILE_ROWS, SIZE, &q, first, t);
+    TILE_EACH_THREAD(t)
+        tile_fill(shared->tile[0], TILE_ROWS, SIZE, &q, first, t);
     TILE_SYNC();
     TILE_EACH_WARP(w, i) {
         TILE_UNROLL for (int d = 0; d < SIZE / 16; d++)
@@ -128,17 +129,21 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
         int next = key + TILE_ROWS <= first ? key + TILE_ROWS : -1;
         tile_wait(&pipe, 1);
         TILE_SYNC();
-        TILE_ALL_WARPS(i) NAME(attend_look)(&state[i], s[i], shared->tile[0]);
+        TILE_ALL_WARPS(i)
+            NAME(attend_look)(&state[i], s[i], shared->tile[0]);
         TILE_SYNC();
         NAME(attend_start)(&pipe, shared, 0, &k, next);
-        TILE_EACH_WARP(w, i) NAME(attend_online)(&state[i], s[i], first + w * 16, key, a->scale * ATTEND_LOG2E);
+        TILE_EACH_WARP(w, i)
+            NAME(attend_online)(&state[i], s[i], first + w * 16, key, a->scale * ATTEND_LOG2E);
         tile_wait(&pipe, 1);
         TILE_SYNC();
-        TILE_ALL_WARPS(i) NAME(attend_collect)(state[i].y, s[i], shared->tile[1], TILE_ROWS);
+        TILE_ALL_WARPS(i)
+            NAME(attend_collect)(state[i].y, s[i], shared->tile[1], TILE_ROWS);
         TILE_SYNC();
         NAME(attend_start)(&pipe, shared, 1, &v, next);
     }
-    TILE_EACH_WARP(w, i) NAME(attend_finish)(&state[i], a, p, first + w * 16);
+    TILE_EACH_WARP(w, i)
+        NAME(attend_finish)(&state[i], a, p, first + w * 16);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------ */
@@ -272,7 +277,8 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
             tile_wait(&pipe, 1);
             TILE_SYNC();
             NAME(attend_fetch)(&pipe, shared->small[2 - turn], &q, next);
-            TILE_EACH_WARP(w, i) NAME(attend_score)(s[i], shared->large[0], w * 16, shared->small[turn], SMALL);
+            TILE_EACH_WARP(w, i)
+                NAME(attend_score)(s[i], shared->large[0], w * 16, shared->small[turn], SMALL);
             tile_wait(&pipe, 1);
             TILE_SYNC();
             TILE_EACH_WARP(w, i) {
@@ -284,7 +290,8 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
             NAME(attend_fetch)(&pipe, shared->small[1], &dy, next);
             if (next >= 0)
                 NAME(attend_queries)(a, p, head, next, SMALL, shared);
-            TILE_ALL_WARPS(i) NAME(attend_collect)(sum[i][0], dp[i], shared->small[turn], SMALL);
+            TILE_ALL_WARPS(i)
+                NAME(attend_collect)(sum[i][0], dp[i], shared->small[turn], SMALL);
         }
     }
     TILE_EACH_WARP(w, i) {

@@ -315,7 +315,8 @@ TESS_FN void tile_wait(tile_pipe *p, int most) {
             p->copies[left++] = p->copies[i];
         else
             TILE_EACH_THREAD(t)
-    tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first, t);
+                tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first,
+                          t);
     p->n = left;
 #endif
 }

@@ -166,7 +166,8 @@ typedef struct {
 } ops_args_tokens;
 OPS_BODY(tokens) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) a->out[i] = a->tokens[ops_div(i, a->time) * a->stride + ops_mod(i, a->time)];
+    OPS_FOR_EACH(i, a->elems)
+        a->out[i] = a->tokens[ops_div(i, a->time) * a->stride + ops_mod(i, a->time)];
 }
 
 #endif

@@ -164,7 +164,8 @@ OPS_BODY(sum_loss_backward) {
     OPS_ONE_PHASE;
     for (uint64_t i = 0; a->squared && i < a->elems; i++)
         sum += (double)a->x[i];
-    OPS_FOR_EACH(i, a->all) a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) : a->scale;
+    OPS_FOR_EACH(i, a->all)
+        a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) : a->scale;
 }
 
 #endif

@@ -12,6 +12,7 @@
 #include "core/plugin/open.h"
 #include "core/plugin/plugin_search.h"
 #include "core/plugin/trusted_path.h"
+#include "tools/plugins/plugin_unknown.h"
 
 static const char usage[] =
     "Usage: tessera plugins check FILE|NAME[:ARGS] [OPTION…]\n"
@@ -134,10 +135,11 @@ static int find_by_name(search *s) {
     }
     if (s->kind && !s->clash)
         return TOOL_OK;
-    fprintf(stderr,
-            s->clash ? "tessera: more than one plugin '%.*s'; say KIND-NAME or the file\n"
-                     : "tessera: no plugin '%.*s' found; `tessera plugins list` shows what there is\n",
-            (int)s->chars, s->name);
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)s->chars, s->name);
+    if (!s->clash)
+        return plugin_unknown(name);
+    fprintf(stderr, "tessera: more than one plugin '%s'; say KIND-NAME or the file\n", name);
     return TOOL_CONFIG;
 }
 

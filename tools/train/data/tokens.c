@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/options.h"
+#include "core/base/status.h"
 #include <tessera/tessera.h>
 
 enum {
@@ -38,7 +40,8 @@ typedef struct { /* tokens that belong together */
 } span;
 
 struct tool_tokens {
-    int64_t context;
+    int64_t context, vocabulary;
+    int32_t bits; /* as --token-bits says; 0: it does not */
     file *files;
     int32_t n_files;
     span *spans[2]; /* training, held out */
@@ -83,7 +86,37 @@ static int has_header(const file *f, int32_t words[HEADER_WORDS]) {
     return words[0] / 10000 == 2024;
 }
 
-static tess_status read_kind(file *f) {
+static uint32_t token_at(const file *f, uint64_t i) {
+    uint16_t half;
+    uint32_t whole;
+    if (f->width == 1)
+        return f->data[i];
+    if (f->width == 2) {
+        memcpy(&half, f->data + 2 * i, sizeof half);
+        return half;
+    }
+    memcpy(&whole, f->data + 4 * i, sizeof whole);
+    return whole;
+}
+
+static tess_status cut_bare(file *f, int32_t bits) {
+    f->width = bits / 8;
+    f->n = f->map_bytes / (uint64_t)f->width;
+    if (f->map_bytes % (uint64_t)f->width == 0)
+        return TESS_OK;
+    return tess_fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected a multiple of %d: tokens of %d bits", f->path,
+                     f->map_bytes, f->width, bits);
+}
+
+/* Halves of wide tokens are narrow ones. Narrow ones as wide ones are beyond a vocabulary after the first few. */
+static int may_be_wide(const file *narrow, int64_t vocabulary) {
+    uint64_t pairs = narrow->map_bytes / 4, i = 0;
+    while (i < pairs && token_at(narrow, 2 * i) + ((int64_t)token_at(narrow, 2 * i + 1) << 16) < vocabulary)
+        i++;
+    return narrow->map_bytes % 4 == 0 && i == pairs;
+}
+
+static tess_status read_kind(const tool_tokens *t, file *f) {
     int32_t words[HEADER_WORDS];
     f->width = 1;
     f->data = f->map;
@@ -92,15 +125,15 @@ static tess_status read_kind(file *f) {
         return TESS_OK;
     if (has_header(f, words))
         return read_header(f, words);
-    if (f->map_bytes % 2)
-        return tess_fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected an even number: tokens of 16 bits", f->path,
-                         f->map_bytes);
-    f->width = 2;
-    f->n = f->map_bytes / 2;
-    return TESS_OK;
+    tess_status status = cut_bare(f, t->bits ? t->bits : 16);
+    if (status == TESS_OK && !t->bits && may_be_wide(f, t->vocabulary))
+        return tess_fail(TESS_E_DATA,
+                         "%s: its bytes are tokens as numbers of 16 and of 32 bits: --token-bits must say which",
+                         f->path);
+    return status;
 }
 
-static tess_status map_file(file *f) {
+static tess_status map_file(const tool_tokens *t, file *f) {
     struct stat st;
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     tess_status status = TESS_OK;
@@ -118,7 +151,7 @@ static tess_status map_file(file *f) {
             f->map = map, f->map_bytes = (uint64_t)st.st_size;
     }
     close(fd);
-    return status == TESS_OK ? read_kind(f) : status;
+    return status == TESS_OK ? read_kind(t, f) : status;
 }
 
 static tess_status add_file(tool_tokens *t, const char *dir, const char *name) {
@@ -129,7 +162,7 @@ static tess_status add_file(tool_tokens *t, const char *dir, const char *name) {
         return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", name, PATH_MAX);
     f->path = strdup(path);
     f->is_valid = dir && strstr(name, "val") != NULL;
-    return f->path ? map_file(f) : tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+    return f->path ? map_file(t, f) : tess_fail(TESS_E_NOMEM, "%s: no memory", path);
 }
 
 /* ---- all files --------------------------------------------------------------------------------------- */
@@ -192,13 +225,24 @@ static tess_status make_spans(tool_tokens *t, const char *path) {
     return TESS_OK;
 }
 
-tess_status tool_tokens_open(const char *path, int64_t context, tool_tokens **out) {
+static tess_status read_bits(int32_t *out) {
+    const char *bits = "auto";
+    tess_status status = tess__option_choice("token-bits", &bits);
+    *out = (int32_t)strtol(bits, NULL, 10); /* of "auto": 0 */
+    return status;
+}
+
+tess_status tool_tokens_open(const char *path, int64_t context, int64_t vocabulary, tool_tokens **out) {
+    int32_t bits;
+    TRY(read_bits(&bits));
     tool_tokens *t = calloc(1, sizeof *t);
     struct stat st;
     tess_status status;
     if (!t)
         return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
     t->context = context;
+    t->vocabulary = vocabulary;
+    t->bits = bits;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         status = open_dir(t, path);
     else if (!(t->files = calloc(1, sizeof *t->files)))
@@ -229,19 +273,6 @@ void tool_tokens_close(tool_tokens *t) {
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------- */
-static uint32_t token_at(const file *f, uint64_t i) {
-    uint16_t half;
-    uint32_t whole;
-    if (f->width == 1)
-        return f->data[i];
-    if (f->width == 2) {
-        memcpy(&half, f->data + 2 * i, sizeof half);
-        return half;
-    }
-    memcpy(&whole, f->data + 4 * i, sizeof whole);
-    return whole;
-}
-
 static tess_status check_file(const file *f, uint64_t first, uint64_t end, int64_t vocabulary) {
     for (uint64_t i = first; i < end; i++)
         if (token_at(f, i) >= vocabulary)

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* `tessera plugins info` and `check` refuse a name that no plugin has. */
+#ifndef TOOL_PLUGIN_UNKNOWN_H
+#define TOOL_PLUGIN_UNKNOWN_H
+
+/** One line on standard error, with the nearest name there is. Returns the exit code. */
+int plugin_unknown(const char *name);
+#endif
