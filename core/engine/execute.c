@@ -3,7 +3,7 @@
 #include "state.h"
 
 #include "kernels/norm.h"
-#include "poison.h"
+#include "runtime/poison.h"
 #include "base/status.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "control/host_id.h"
 #include "base/log.h"
-#include "option_fields.h"
+#include "runtime/option_fields.h"
 #include "base/options.h"
 #include "base/status.h"
 

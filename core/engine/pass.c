@@ -3,7 +3,7 @@
 #include "state.h"
 
 #include "base/log.h"
-#include "poison.h"
+#include "runtime/poison.h"
 #include "base/status.h"
 
 #include <stdio.h>

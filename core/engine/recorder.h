@@ -2,7 +2,7 @@
 /* Records of a running engine: spans for tess_trace, points for the ledger. */
 #ifndef TESS_RECORDER_H
 #define TESS_RECORDER_H
-#include "timeline.h"
+#include "runtime/timeline.h"
 
 typedef struct { /* where a span begins */
     int64_t ns;

@@ -3,18 +3,18 @@
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
 #include "base/options.h"
-#include "comms.h"
-#include "graphs.h"
+#include "runtime/comms.h"
+#include "runtime/graphs.h"
 #include "guard.h"
-#include "device.h"
-#include "memory.h"
+#include "runtime/device.h"
+#include "runtime/memory.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
 #include "readers/advise.h"
 #include "recorder.h"
 #include "kernels/microbatch_sum.h"
-#include "side_thread.h"
-#include "streams.h"
+#include "runtime/side_thread.h"
+#include "runtime/streams.h"
 #include "transfers.h"
 
 typedef struct {                /* const after tess_open */

@@ -3,7 +3,7 @@
 #ifndef TESS_TRANSFERS_H
 #define TESS_TRANSFERS_H
 #include "base/pool.h"
-#include "lane.h"
+#include "runtime/lane.h"
 
 typedef struct { /* what is in flight, per group; offload and reload per block */
     tess_request *gather, *reduce;

@@ -10,7 +10,7 @@
 
 #include "core/base/fp_env.h"
 #include "core/base/status.h"
-#include "core/engine/lane.h"
+#include "core/runtime/lane.h"
 
 typedef struct {
     int32_t seen[2000];
