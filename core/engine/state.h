@@ -82,7 +82,7 @@ struct tess {
     tess__plan plan;
     tess__device device;
     tess__comms comms;
-    tess__streams streams; /* of a device that has its own; transfers.up is then null */
+    tess__streams streams; /* of a device that has its own */
     tess__memory memory;
     tess__transfers transfers;
     tess__recorder recorder;
@@ -157,40 +157,42 @@ tess_status tess__handshake_identity(tess *);
  * that differs and the ranks. Programs without instructions are left out. */
 tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
-/** shard_work.c: work on a group's shard, with kernels of the device or, on a lane's thread, of the host. */
-tess_status tess__engine_kernel(void *engine, tess_kernel *); /* of the device, on its compute stream */
+/** shard_work.c: what is done to a group's shard, wherever an executor does it. */
 /** The source of a gather, and its dtype: the low-precision copy of the shard, or the masters. */
 const void *tess__gather_source(const tess *, int32_t group, uint32_t *dtype);
-tess_status tess__low_copy_make(tess *, int32_t group, tess__kernel_fn); /* of the masters */
-tess_status tess__shard_to_slot(tess *, int32_t group, void *slot, tess__kernel_fn);
-tess_status tess__gradient_to_send(tess *, int32_t group, tess__kernel_fn, void **source);
+void *tess__own_slot(const tess *, int32_t group);                        /* this rank's place in the unsharded group */
+tess_status tess__low_copy_make(tess *, int32_t group, tess__executor *); /* of the masters */
+tess_status tess__shard_to_slot(tess *, int32_t group, tess__executor *);
+tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
+tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
-tess_status tess__reduce_single_rank(tess *, int32_t group,
-                                     tess__kernel_fn); /* one rank: no network, the same rounding */
-tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
-/** `flags`: of tess_kernel. On the lane none: step.more_follow is the engine's thread's. */
-tess_status tess__optimize(tess *, int32_t group, uint32_t flags, tess__kernel_fn);
+/** One rank: no network, the same rounding. */
+tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
+tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
+tess_status tess__optimize(tess *, int32_t group, tess__executor *);
+static inline tess_status tess__compute(tess *t, tess_kernel *k) { /* on the compute stream */
+    return tess__device_kernel(&t->device, k, NULL);
+}
 
 /** shard_work.c: the kind of memory that something rests in; copies, and waits for it. */
 uint32_t tess__rest_mem(const tess *, const tess__rest *);
 tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes);
 
-/** transfers.c: the lanes, which do some of that beside the engine's thread, and move things between device and host.
+/** transfers.c: the executors beside the compute stream, which do some of that and move things between device and host.
  */
 tess_status tess__moves_start(tess *); /* where the plan has work for them */
 void tess__moves_end(tess *);          /* waits for what is in flight */
-tess_status tess__move_gather(tess *, int32_t group);
-tess_status tess__move_reduce(tess *, int32_t group);
-tess_status tess__move_sum(tess *, int32_t group);
-tess_status tess__move_optimize(tess *, int32_t group);
-tess_status tess__move(tess *, const tess__instr *); /* PREFETCH … RELOAD_WAIT */
-tess_status tess__move_up_wait(tess *, uint64_t *ticket);
-tess_status tess__move_down_wait(tess *, uint64_t *ticket);
+/** GATHER, REDUCE, SUM_SHARD, OPTIMIZE, PREFETCH, OFFLOAD, RELOAD: does the work, or hands it over. */
+tess_status tess__work(tess *, const tess__instr *);
+/** Waits for work that was handed over: each instruction whose name ends in WAIT. */
+tess_status tess__work_wait(tess *, const tess__instr *);
+static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
+    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
+}
 /** Where masters have changed since: before anything reads the copies. */
 tess_status tess__low_copies_refresh(tess *);
-tess_status tess__optimize_now(tess *, int32_t group);  /* OPTIMIZE without ASYNC */
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 

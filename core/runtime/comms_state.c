@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What everything about communicators needs: what this rank is doing, keys of the control plane, a plugin's errors. */
+/* For all files about communicators: what this rank is doing, keys of the control plane, a plugin's errors. */
 #include "comms.h"
 
 #include "base/status.h"
