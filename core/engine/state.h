@@ -254,7 +254,11 @@ int tess__kept_slot(uint32_t point);
 tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
 /** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
-tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
+tess_status tess__pass_finish(tess *);      /* ends the running pass, if any */
+/** deviate.c: the running pass comes to an event that its program does not have next; scope -1: to its end. */
+tess_status tess__deviate(tess *, uint8_t type, int32_t scope);
+/** [C] The order just seen becomes the compiled one, in `slot`. */
+tess_status tess__recompile_pass(tess *, uint32_t pass_kind, tess__program *slot);
 
 /** misuse.c: what a program that means well does not do; each names the scope or parameter and the call. */
 /** The first scope whose forward or backward is missing in the running pass, as a sentence; "" when none is. */
