@@ -254,7 +254,7 @@ int tess__kept_slot(uint32_t point);
 tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
 /** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
-tess_status tess__pass_finish(tess *);      /* ends the running pass, if any */
+tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
 /** deviate.c: the running pass comes to an event that its program does not have next; scope -1: to its end. */
 tess_status tess__deviate(tess *, uint8_t type, int32_t scope);
 /** [C] The order just seen becomes the compiled one, in `slot`. */
