@@ -7,6 +7,7 @@
 #include "base/status.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- pointers ---- */
@@ -64,6 +65,43 @@ static tess_status check_scope(const tess *t, const char *call, tess_scope scope
     return TESS_OK;
 }
 
+/* ---- the running pass ---- */
+
+tess_status tess__pass_create(tess *t) {
+    tess__pass_run *p = &t->pass;
+    p->entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *p->entered);
+    p->begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *p->begun);
+    p->block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *p->block_params);
+    p->block_grads = calloc((size_t)t->plan.model.n_params + 1, sizeof *p->block_grads);
+    return p->entered && p->begun && p->block_params && p->block_grads
+               ? TESS_OK
+               : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+}
+
+void tess__pass_destroy(tess *t) {
+    tess__pass_run *p = &t->pass;
+    free(p->entered);
+    free(p->begun);
+    free(p->block_params);
+    free(p->block_grads);
+    p->entered = p->begun = NULL;
+    p->block_params = p->block_grads = NULL;
+    tess__program_free(&p->deviating_program);
+}
+
+void tess__pass_forget(tess *t) {
+    tess__pass_run *p = &t->pass;
+    memset(p->entered, 0, 2 * (size_t)t->plan.model.n_scopes * sizeof *p->entered);
+    memset(p->begun, 0, 2 * (size_t)t->plan.model.n_scopes * sizeof *p->begun);
+    p->kind = 0;
+    p->pc = t->recorder.next_point = 0;
+    p->summoned = p->microbatch = p->pending_grads = 0;
+    p->run = NULL;
+    p->ended_by = NULL;
+    tess__guard_destroy(p->guard);
+    p->guard = NULL;
+}
+
 /* ---- start and end of a pass ---- */
 
 static int program_slot(uint32_t kind) {
@@ -71,7 +109,7 @@ static int program_slot(uint32_t kind) {
 }
 
 tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
-    TRY(tess__mirror_step(t, kind));
+    TRY(t->hooks->before_pass(t, kind));
     TRY(tess__low_copies_refresh(t));
     t->pass.program = program;
     t->pass.pc = t->recorder.next_point = 0;

@@ -79,18 +79,19 @@ static tess_status write_declarations(const tess *t) {
     return path ? tess__describe(&t->plan, &t->selection, &t->settings.options, t->settings.optimizer, path) : TESS_OK;
 }
 
-tess_status tess__make_tables(tess *t) {
+tess_status tess__tables_create(tess *t) {
     t->masters_changed = 1; /* from nothing */
     t->streams.late = t->plan.layout.passes > 1;
     t->graphs.on = t->streams.on && t->plan.layout.prepared_bytes > 0;
-    t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
-    t->pass.entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.entered);
-    t->pass.begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.begun);
-    t->pass.block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_params);
-    t->pass.block_grads = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_grads);
-    if (!t->transfers.in_flight || !t->pass.entered || !t->pass.begun || !t->pass.block_params || !t->pass.block_grads)
-        return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+    TRY(tess__transfers_create(t));
+    TRY(tess__pass_create(t));
     return tess__memory_create(&t->memory);
+}
+
+void tess__tables_destroy(tess *t) {
+    tess__transfers_destroy(t);
+    tess__pass_destroy(t);
+    tess__step_destroy(t);
 }
 
 static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
@@ -109,7 +110,7 @@ static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     }
     s = tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS);
     if (!s)
-        s = tess__make_tables(t);
+        s = tess__tables_create(t);
     if (!s)
         s = tess__make_segments(t);
     if (!s)

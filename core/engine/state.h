@@ -71,8 +71,19 @@ typedef struct {               /* recovery in memory */
     struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */
     uint64_t planned_peak[3];  /* of the groups before, by domain */
 } tess__mirror;
+static inline void tess__mirror_reset(tess__mirror *m) { /* no image yet */
+    m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
+    m->slot = 0;
+}
+
+typedef struct { /* of the rooms above, which the engine calls and does not know */
+    tess_status (*before_pass)(tess *, uint32_t pass_kind); /* [C] recovery: images, where they are due */
+    void (*end_save)(tess *); /* waits for a save that is being written, or, with an error, lets it go */
+    void (*end_recovery)(tess *);
+} tess__hooks;
 
 struct tess {
+    const tess__hooks *hooks;
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
@@ -90,7 +101,7 @@ struct tess {
     tess__pass_run pass;
     tess__step step;
     tess__mirror mirror;
-    struct tess__saver *saver; /* checkpoint.c; null: nothing was saved yet */
+    struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
 };
@@ -116,35 +127,17 @@ tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, 
  * `before`, which is tess__fail_count() from ahead of the call. */
 tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
 
-/** checkpoint.c: waits for a save that is being written, or, with an error, lets it go. */
-void tess__saver_end(tess *);
-
-/** mirror.c: [C] before a training pass: images of this step, where they are due. */
-tess_status tess__mirror_step(tess *, uint32_t pass_kind);
-/** [C] Images of the state now. */
-tess_status tess__mirror_take(tess *);
-/** [C] The newest step of which every shard is left somewhere; all ranks go back to it. TESS_E_PEER: there is none. */
-tess_status tess__mirror_restore(tess *, int64_t *step);
-void tess__mirror_reset(tess__mirror *); /* no image yet */
-
-/** fewer.c: tells the launcher with how many ranks the group could go on. */
-tess_status tess__fewer_announce(tess *);
-void tess__fewer_end(tess *); /* what is carried over goes; nothing without it */
-/** smaller.c: [C] The group has formed anew with fewer ranks: plans, obtains and connects for it. TESS_E_PEER: of a
- * shard no image is left. */
-tess_status tess__smaller_join(tess *);
-/** [C] All go back to the newest images of the group before. */
-tess_status tess__smaller_restore(tess *, int64_t *step);
-tess_status tess__smaller_finish(tess *); /* [C] there are images of this group now */
-
 /** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
-/** shard.c: what the engine keeps by scope, parameter and group, and the tables of its memory. */
-tess_status tess__make_tables(tess *);
+/** tess_open, with what stands above the engine. */
+tess_status tess__engine_open(const tess_options *, const tess__hooks *, tess **out);
+/** shard.c: what the parts keep of this plan, by scope, parameter and group. */
+tess_status tess__tables_create(tess *);
+void tess__tables_destroy(tess *); /* but the memory; never created is fine */
 /** open.c: which device is this rank's. */
 int32_t tess__device_index(const tess *);
 tess_status tess__find_hosts(tess *); /* [C] how many ranks share a host */
@@ -182,6 +175,9 @@ tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src,
 
 /** transfers.c: the executors beside the compute stream, which do some of that and move things between device and host.
  */
+tess_status tess__transfers_create(tess *); /* what is in flight: nothing */
+void tess__transfers_destroy(tess *);
+void tess__transfers_forget(tess *);   /* what was in flight in a group of ranks that broke off */
 tess_status tess__moves_start(tess *); /* where the plan has work for them */
 void tess__moves_end(tess *);          /* waits for what is in flight */
 /** GATHER, REDUCE, SUM_SHARD, OPTIMIZE, PREFETCH, OFFLOAD, RELOAD: does the work, or hands it over. */
@@ -254,6 +250,9 @@ int tess__kept_slot(uint32_t point);
 tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
 /** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
+tess_status tess__pass_create(tess *);
+void tess__pass_destroy(tess *);
+void tess__pass_forget(tess *);        /* the running one, when its group of ranks broke off */
 tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
 /** deviate.c: the running pass comes to an event that its program does not have next; scope -1: to its end. */
 tess_status tess__deviate(tess *, uint8_t type, int32_t scope);
@@ -273,6 +272,8 @@ tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
 
 /** optimizer.c */
 tess_status tess__make_segments(tess *);
+void tess__step_destroy(tess *);
+void tess__step_forget(tess *); /* the running one */
 tess_status tess__step_begin(tess *, const tess_optimizer_options *);
 tess_status tess__step_end(tess *);
 tess_status tess__step_run(tess *, const tess_optimizer_options *);

@@ -4,6 +4,9 @@
 
 #include "base/status.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* ---- the executors ---- */
 
 static int has_work(const tess *t) {
@@ -30,6 +33,20 @@ static tess_status start_lanes(tess *t) {
     tess__transfers *x = &t->transfers;
     TRY(tess__executor_lane(&x->up, t->selection.host.helper_cpus, NULL, NULL, NULL));
     return tess__executor_lane(&x->down, t->selection.host.helper_cpus, x->host_pool, NULL, NULL);
+}
+
+tess_status tess__transfers_create(tess *t) {
+    t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
+    return t->transfers.in_flight ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+}
+
+void tess__transfers_destroy(tess *t) {
+    free(t->transfers.in_flight);
+    t->transfers.in_flight = NULL;
+}
+
+void tess__transfers_forget(tess *t) {
+    memset(t->transfers.in_flight, 0, ((size_t)t->plan.compiler.stride + 1) * sizeof *t->transfers.in_flight);
 }
 
 static tess_status do_job(void *executor, const tess__job *);

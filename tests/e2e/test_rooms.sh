@@ -7,7 +7,9 @@ set -eu
 declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit kernels" [plugin]="base builtin"
   [control]="base" [plan]="base kit" [readers]="base kit plan plugin"
   [checkpoint]="base" [runtime]="base kit kernels builtin plugin control plan readers checkpoint"
-  [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime" )
+  [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime"
+  [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime engine"
+  [front]="engine recovery saving" )
 declare -A tools=( [support]="" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
   [plan]="support models machine launch report plugins" [train]="support models machine launch report plugins plan"
   [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support" )
@@ -22,7 +24,7 @@ crossings() {
   done
   for room in "${!tools[@]}"; do
     [ -d "$1/tools/$room" ] || continue
-    grep -rnoE '#include "(tools/[a-z]+|core/runtime|core/engine)/[^"]+"' "$1/tools/$room" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
+    grep -rnoE '#include "(tools/[a-z]+|core/runtime|core/engine|core/recovery|core/saving)/[^"]+"' "$1/tools/$room" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
       case $to in tools/*) to=${to#tools/}; [[ " $room ${tools[$room]} " == *" ${to%%/*} "* ]] || echo "${file#"$1"/} tools/$to" ;;
         *) echo "${file#"$1"/} $to" ;; esac
     done
@@ -34,10 +36,10 @@ wrong=$(crossings . | sed 's#^\./##' | sort -u)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Each room but the uppermost with an include of the engine, and a tool with one of the runtime.
+# Each room but the uppermost with an include of that, and a tool with one of the runtime.
 for room in "${!core[@]}" tools/plan; do
-  [ "$room" != engine ] || continue
-  place=core/$room header=engine/state.h
+  [ "$room" != front ] || continue
+  place=core/$room header=front/open.h
   [ "$room" != tools/plan ] || place=tools/plan header=core/runtime/comms.h
   mkdir -p "$work/$place"
   echo "#include \"$header\"" >"$work/$place/planted.c"

@@ -3,7 +3,7 @@
  * once (RECOVER_MARKS is a folder for marks of those that were): at the STEP-th step, in a phase named below, or with
  * STEP 0 in a process that takes a lost rank's place or that recovers from the loss of another. Prints
  * "digest=… recoveries=… planned=…" on rank 0. */
-#include "core/engine/mirror.h"
+#include "core/recovery/mirror.h"
 #include "toy.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Images in host memory of what a rank must not lose, and copies of them on another rank. Where a shard has replicas
  * these are the copies. Two generations are kept, as a death may tear the one that is being made. */
-#include "mirror.h"
+#include "smaller.h"
 
 #include "base/hash.h"
 #include "base/status.h"
@@ -136,7 +136,7 @@ static tess_status pass_around(tess *t, const circle *c, int32_t root, const cha
     return tess__image_send(t, &x);
 }
 
-/* Circles differ in what they send. The collectives that follow have the same numbers everywhere all the same. */
+/* Circles post different numbers of collectives; numbers are skipped so that later collectives match. */
 static void skip_numbers(tess *t, uint64_t before) {
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
     tess__comms_skip(&t->comms, before + MOST_MEMBERS * (bytes / TESS__MIRROR_CHUNK + 1));
@@ -167,7 +167,7 @@ tess_status tess__mirror_take(tess *t) {
     m->copy[slot] = step;
     m->slot = !slot;
     if (m->taken < 0 && t->comms.world.rank == 0)
-        TRY(tess__fewer_announce(t));
+        TRY(tess__smaller_announce(t));
     m->taken = step;
     m->ready = 1;
     return TESS_OK;
@@ -179,11 +179,6 @@ tess_status tess__mirror_step(tess *t, uint32_t pass_kind) {
         return TESS_OK;
     int due = t->mirror.taken < 0 || (step % every == 0 && step != t->mirror.taken);
     return due ? tess__mirror_take(t) : TESS_OK;
-}
-
-void tess__mirror_reset(tess__mirror *m) {
-    m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
-    m->slot = 0;
 }
 
 /* ---- given back ------------------------------------------------------------------------------------- */

@@ -1,37 +1,127 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A group that lost ranks and gets nobody in their place goes on with fewer. A step keeps its microbatches. Each rank
- * carries what it holds of the old group's images over to the plan of the smaller one, where shards are cut anew. */
-#include "fewer.h"
+ * carries the images that it holds of the old group over to the plan of the smaller one. */
+#include "smaller.h"
 
 #include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
-#include "values.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- which groups fit --------------------------------------------------------------------------------- */
+
+static tess_status set_ranks(tess__setup *s, int32_t nranks) {
+    uint64_t all = (uint64_t)s->nranks * (uint64_t)s->accum, accum;
+    int sync_each = s->sync_each;
+    if (!tess__divide_microbatches(all, (uint64_t)s->nranks, s->deterministic, &sync_each, &accum) ||
+        (s->accum > 1 && sync_each != s->sync_each))
+        return tess__fail(TESS_E_INVALID,
+                          "the %d ranks themselves do not divide the %llu microbatches of a step into aligned subtrees",
+                          s->nranks, (unsigned long long)all);
+    if (!tess__divide_microbatches(all, (uint64_t)nranks, s->deterministic, &s->sync_each, &accum))
+        return tess__fail(TESS_E_INVALID,
+                          "%d ranks do not divide the %llu microbatches of a step into aligned subtrees", nranks,
+                          (unsigned long long)all);
+    s->accum = (int32_t)accum;
+    s->nranks = s->env.nranks = s->env.ranks_per_host = nranks;
+    s->mirror = nranks > 1 ? s->mirror : 0;
+    s->prefetch = s->prefetch_fixed || s->prefetch ? s->prefetch : 1;
+    return tess__setup_strategy(s, s->strategy);
+}
+
+static uint64_t carried_bytes(const tess__plan *p) {
+    uint64_t images = tess__copy_groups(&p->setup) ? 2 : 1;
+    return tess__round_up(images * tess__image_bytes(&p->setup, &p->layout), p->setup.granularity);
+}
+
+static tess_status check_budget(const tess__plan *p, uint64_t carried) {
+    uint64_t budget = p->setup.env.host_budget_bytes, need = tess__planned_bytes(p, TESS_DOMAIN_HOST) + carried;
+    TRY(tess__plan_check_budget(p));
+    if (budget && need > budget)
+        return tess__fail(TESS_E_BUDGET, "%d ranks need %llu bytes of host memory and TESSERA_HOST_MEMORY allows %llu",
+                          p->setup.nranks, (unsigned long long)need, (unsigned long long)budget);
+    return TESS_OK;
+}
+
+/* Whether the group could go on with so many: the plan that it would have is made. */
+static tess_status try_ranks(const tess *t, int32_t nranks) {
+    tess__plan p;
+    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
+    tess_status s = tess__plan_try(&t->plan, &p);
+    if (!s) {
+        s = set_ranks(&p.setup, nranks);
+        if (!s)
+            s = tess__check_overwrite(&p);
+        if (!s)
+            s = tess__plan_remake(&p);
+        if (!s)
+            s = check_budget(&p, carried_bytes(&t->plan));
+        tess__plan_drop(&p);
+    }
+    tess__log_set_least(least);
+    return s;
+}
+
+tess_status tess__smaller_announce(tess *t) {
+    const tess__setup *s = &t->plan.setup;
+    int32_t groups = tess__copy_groups(s);
+    tess__kv_fits say = { .stride = groups ? groups : s->shard_ranks, .replicas = !groups };
+    int64_t least = 0;
+    char why[512] = "";
+    TRY(tess__option_int("ranks-least", 1, s->nranks, &least));
+    const tess__given *before = tess__given_use(&t->settings.given);
+    for (int32_t n = s->nranks - 1; least && n >= least && say.n < TESS__KV_FITS_MAX; n--) {
+        tess_status status = try_ranks(t, n);
+        if (!status)
+            say.fits[say.n++] = n;
+        else if (!*why || status != TESS_E_INVALID)
+            snprintf(why, sizeof why, "%s", tess_last_error());
+    }
+    tess__given_use(before);
+    if (*why && !say.n && t->comms.world.generation == 0)
+        tess__log(TESS_LOG_WARNING, "no smaller group could go on without a lost rank: %s", why);
+    return tess__control_set(t->comms.control, TESS__KV_READY, &say, sizeof say);
+}
+
 /* ---- what is carried over ------------------------------------------------------------------------------ */
+
+static void carry_free(tess *t, tess__carry *c) {
+    tess__memory_beside_free(&t->memory, &c->memory);
+    free(c->now);
+    free(c->holding);
+    free(c);
+}
+
+void tess__smaller_end(tess *t) {
+    tess__carry *c = t->mirror.carry;
+    if (!c)
+        return;
+    t->mirror.carry = NULL;
+    tess__plan_drop(&c->plan);
+    carry_free(t, c);
+}
 
 typedef struct { /* what a rank says of itself */
     tess__holding holding;
     int32_t rank;
-} said;
+} rank_images;
 
-static said say_of(const tess *t) {
+static rank_images images_of(const tess *t) {
     const tess__mirror *m = &t->mirror;
     const tess__carry *c = m->carry;
     if (!c)
-        return (said){ { { m->own[0], m->own[1] }, { m->copy[0], m->copy[1] } }, m->rank };
+        return (rank_images){ { { m->own[0], m->own[1] }, { m->copy[0], m->copy[1] } }, m->rank };
     int64_t own = c->has_own ? c->step : -1, copy = c->has_copy ? c->step : -1;
-    return (said){ { { own, -1 }, { copy, -1 } }, c->rank };
+    return (rank_images){ { { own, -1 }, { copy, -1 } }, c->rank };
 }
 
 /* All ranks' holdings, by their numbers in the group that the images are of. */
 static tess_status gather_holdings(tess *t, int32_t then, int32_t *now, tess__holding *holding) {
     int32_t n = t->comms.world.nranks;
-    said mine = say_of(t), *all = calloc((size_t)n, sizeof *all);
+    rank_images mine = images_of(t), *all = calloc((size_t)n, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
     for (int32_t r = 0; r < then; r++) {
@@ -54,7 +144,7 @@ static tess_status gather_holdings(tess *t, int32_t then, int32_t *now, tess__ho
 static tess_status take_images(tess *t, tess__carry *c) {
     const tess__mirror *m = &t->mirror;
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
-    TRY(tess__memory_beside(&t->memory, tess__carried_bytes(&t->plan), &c->memory));
+    TRY(tess__memory_beside(&t->memory, carried_bytes(&t->plan), &c->memory));
     uint32_t from = tess__image_mem(t);
     c->has_own = m->own[0] == c->step || m->own[1] == c->step;
     c->has_copy = tess__copy_groups(&t->plan.setup) && (m->copy[0] == c->step || m->copy[1] == c->step);
@@ -84,7 +174,7 @@ static tess_status pack_images(tess *t) {
     if (!s)
         s = take_images(t, c);
     if (s) {
-        tess__carry_free(t, c);
+        carry_free(t, c);
         return s;
     }
     t->mirror.carry = c;
@@ -115,24 +205,6 @@ static void note_peaks(tess *t) {
     }
 }
 
-static void drop_tables(tess *t) {
-    tess__memory_drop(&t->memory);
-    free(t->transfers.in_flight);
-    free(t->pass.entered);
-    free(t->pass.begun);
-    free(t->pass.block_params);
-    free(t->pass.block_grads);
-    free(t->step.segments);
-    free(t->step.first_segment);
-    free(t->step.segment_group);
-    t->transfers.in_flight = NULL;
-    t->pass.entered = t->pass.begun = NULL;
-    t->pass.block_params = t->pass.block_grads = NULL;
-    t->step.segments = NULL;
-    t->step.first_segment = t->step.segment_group = NULL;
-    tess__program_free(&t->pass.deviating_program);
-}
-
 /* The declarations go on; the parameters' places are the layout's, and each plan has its own. */
 static tess_status replan_group(tess *t, const tess__plan *of) {
     tess__plan undone = t->plan;
@@ -142,7 +214,7 @@ static tess_status replan_group(tess *t, const tess__plan *of) {
     if (undone.layout.units != of->layout.units)
         tess__plan_drop(&undone);
     TRY(s);
-    TRY(tess__fewer_set(&t->plan.setup, t->comms.world.nranks));
+    TRY(set_ranks(&t->plan.setup, t->comms.world.nranks));
     return tess__plan_remake(&t->plan);
 }
 
@@ -177,7 +249,7 @@ static tess_status settle_images(tess *t) {
     tess_status s = tess__comms_exchange(&t->comms, "tess_recover", &mine, 1, all);
     if (!s && mine && memchr(all, 0, (size_t)n)) {
         t->mirror.rank = t->mirror.carry->next;
-        tess__fewer_end(t);
+        tess__smaller_end(t);
     }
     free(all);
     return s;
@@ -192,7 +264,8 @@ tess_status tess__smaller_join(tess *t) {
         note_peaks(t);
     }
     t->mirror.carry->next = t->comms.world.rank;
-    drop_tables(t);
+    tess__memory_drop(&t->memory);
+    tess__tables_destroy(t);
     tess__mirror_reset(&t->mirror);
     const tess__given *before = tess__given_use(&t->settings.given);
     tess_status s = replan_group(t, &t->mirror.carry->plan);
@@ -200,116 +273,7 @@ tess_status tess__smaller_join(tess *t) {
     if (s)
         return s;
     say_accum(t);
-    TRY(tess__make_tables(t)); /* before anything that waits for others: there must be some when one of them is lost */
+    TRY(tess__tables_create(
+        t)); /* before anything that waits for others: there must be some when one of them is lost */
     return build_group(t);
-}
-
-/* ---- shards cut anew ----------------------------------------------------------------------------------- */
-
-typedef struct {
-    tess *t;
-    int32_t rank; /* whose image it is, by its number then */
-    uint64_t done, bytes;
-    const char *piece; /* bytes [done, done + bytes) of the image */
-    uint32_t mem;
-} cutting;
-
-/* Elements [from, from + n) of a parameter or of a state of it, as far as they belong to this rank now. */
-static tess_status place_elements(const cutting *c, uint32_t of, int32_t param, uint64_t from, uint64_t n,
-                                  const char *at) {
-    tess__owned o = tess__owned_at(c->t, of, param);
-    uint64_t first = o.piece.in_param > from ? o.piece.in_param : from;
-    uint64_t end = o.piece.in_param + o.piece.elems < from + n ? o.piece.in_param + o.piece.elems : from + n;
-    uint32_t bytes = tess_dtype_bytes(o.dtype);
-    if (!o.piece.elems || first >= end)
-        return TESS_OK;
-    return tess__copy_now(c->t, o.at + (first - o.piece.in_param) * bytes, o.mem, at + (first - from) * bytes, c->mem,
-                          (end - first) * bytes);
-}
-
-/* The elements from `first` on of a group's old shard, which lie at `at`. */
-static tess_status cut_group(const cutting *c, const tess__image_part *p, uint64_t first, uint64_t n, const char *at) {
-    const tess__plan *then = &c->t->mirror.carry->plan;
-    const tess__group *g = &then->layout.groups[p->index];
-    uint32_t of = p->role == TESS__MASTER ? TESS_OF_PARAM : TESS_OF_MOMENT1 + (uint32_t)(p->role - TESS__STATE0);
-    uint64_t bytes = p->role == TESS__MASTER ? tess_dtype_bytes(g->master) : 4;
-    uint64_t begin = (uint64_t)(c->rank % then->setup.shard_ranks) * g->shard_elems + first, end = begin + n;
-    for (int32_t i = 0; i < g->n_params; i++) {
-        int32_t index = then->layout.order[g->first_param + i];
-        const tess__param *x = &then->model.params[index];
-        uint64_t from = x->offset > begin ? x->offset : begin;
-        uint64_t to = x->offset + x->elems < end ? x->offset + x->elems : end;
-        if (from < to)
-            TRY(place_elements(c, of, index, from - x->offset, to - from, at + (from - begin) * bytes));
-    }
-    return TESS_OK;
-}
-
-static tess_status cut_part(void *user, const tess__image_part *p) {
-    const cutting *c = user;
-    uint64_t from = p->at > c->done ? p->at : c->done;
-    uint64_t to = p->at + p->bytes < c->done + c->bytes ? p->at + p->bytes : c->done + c->bytes;
-    if (from >= to)
-        return TESS_OK;
-    const char *at = c->piece + (from - c->done);
-    if (p->role == TESS__BUFFERS) /* running statistics are those of rank 0, as in an evaluation */
-        return c->rank ? TESS_OK
-                       : tess__copy_now(c->t, (char *)tess__address_of(c->t, TESS__BUFFERS, 0) + (from - p->at),
-                                        c->t->plan.setup.env.mem, at, c->mem, to - from);
-    const tess__group *g = &c->t->mirror.carry->plan.layout.groups[p->index];
-    uint64_t bytes = p->role == TESS__MASTER ? tess_dtype_bytes(g->master) : 4;
-    return cut_group(c, p, (from - p->at) / bytes, (to - from) / bytes, at);
-}
-
-static tess_status take_piece(void *user, uint64_t done, const char *piece, uint32_t mem, uint64_t bytes) {
-    cutting *c = user;
-    const tess__plan *then = &c->t->mirror.carry->plan;
-    c->done = done;
-    c->bytes = bytes;
-    c->piece = piece;
-    c->mem = mem;
-    return tess__image_each(&then->setup, &then->layout, cut_part, c);
-}
-
-/* The image of `rank`'s shard, from who has it to all. */
-static tess_status share_image(tess *t, int32_t rank) {
-    const tess__carry *k = t->mirror.carry;
-    int32_t giver = tess__image_giver(&k->plan.setup, k->holding, rank, k->step);
-    uint64_t bytes = tess__image_bytes(&k->plan.setup, &k->plan.layout);
-    int is_copy = tess__copy_groups(&k->plan.setup) && giver != rank;
-    const char *from = (const char *)k->memory.ptr + (is_copy ? bytes : 0);
-    cutting c = { .t = t, .rank = rank };
-    if (t->comms.world.nranks == 1)
-        return take_piece(&c, 0, from, k->memory.mem, bytes);
-    tess__image_sending x = { .which = TESS__WORLD, .self = t->comms.world.rank, .root = k->now[giver], .from = from };
-    x.bytes = bytes;
-    x.all = 1;
-    x.take = take_piece;
-    x.user = &c;
-    return tess__image_send(t, &x);
-}
-
-tess_status tess__smaller_restore(tess *t, int64_t *step) {
-    const tess__carry *c = t->mirror.carry;
-    for (int32_t r = 0; r < c->plan.setup.shard_ranks; r++) /* replicas of a shard have the same */
-        TRY(share_image(t, r));
-    *step = c->step;
-    return TESS_OK;
-}
-
-/* Only when all have images of the new group are those of the old one let go. */
-tess_status tess__smaller_finish(tess *t) {
-    char mine = 0, *all = calloc((size_t)t->comms.world.nranks, 1);
-    if (!all)
-        return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
-    tess_status s = tess__comms_exchange(&t->comms, "the end of tess_recover", &mine, 1, all);
-    free(all);
-    if (s)
-        return s;
-    tess__fewer_end(t);
-    t->mirror.rank = t->comms.world.rank;
-    if (t->comms.world.rank == 0)
-        tess__log(TESS_LOG_INFO, "%d rank%s go on, each with %d microbatch%s per step", t->plan.setup.nranks,
-                  t->plan.setup.nranks == 1 ? "" : "s", t->plan.setup.accum, t->plan.setup.accum == 1 ? "" : "es");
-    return TESS_OK;
 }
