@@ -79,21 +79,6 @@ static tess_status write_declarations(const tess *t) {
     return path ? tess__describe(&t->plan, &t->selection, &t->settings.options, t->settings.optimizer, path) : TESS_OK;
 }
 
-tess_status tess__tables_create(tess *t) {
-    t->masters_changed = 1; /* from nothing */
-    t->streams.late = t->plan.layout.passes > 1;
-    t->graphs.on = t->streams.on && t->plan.layout.prepared_bytes > 0;
-    TRY(tess__transfers_create(t));
-    TRY(tess__pass_create(t));
-    return tess__memory_create(&t->memory);
-}
-
-void tess__tables_destroy(tess *t) {
-    tess__transfers_destroy(t);
-    tess__pass_destroy(t);
-    tess__step_destroy(t);
-}
-
 static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     if (t->sharded)
         return tess__fail(TESS_E_INVALID, "tess_shard is called twice");

@@ -135,7 +135,7 @@ void tess__host_make(tess *);
 
 /** tess_open, with what stands above the engine. */
 tess_status tess__engine_open(const tess_options *, const tess__hooks *, tess **out);
-/** shard.c: what the parts keep of this plan, by scope, parameter and group. */
+/** tables.c: what the parts keep of this plan, by scope, parameter and group. */
 tess_status tess__tables_create(tess *);
 void tess__tables_destroy(tess *); /* but the memory; never created is fine */
 /** open.c: which device is this rank's. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Images in host memory of what a rank must not lose, and copies of them on another rank. Where a shard has replicas
  * these are the copies. Two generations are kept, as a death may tear the one that is being made. */
-#include "smaller.h"
+#include "mirror.h"
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "fits.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -167,7 +168,7 @@ tess_status tess__mirror_take(tess *t) {
     m->copy[slot] = step;
     m->slot = !slot;
     if (m->taken < 0 && t->comms.world.rank == 0)
-        TRY(tess__smaller_announce(t));
+        TRY(tess__fits_announce(t));
     m->taken = step;
     m->ready = 1;
     return TESS_OK;

@@ -3,88 +3,13 @@
  * carries the images that it holds of the old group over to the plan of the smaller one. */
 #include "smaller.h"
 
-#include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "fits.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- which groups fit --------------------------------------------------------------------------------- */
-
-static tess_status set_ranks(tess__setup *s, int32_t nranks) {
-    uint64_t all = (uint64_t)s->nranks * (uint64_t)s->accum, accum;
-    int sync_each = s->sync_each;
-    if (!tess__divide_microbatches(all, (uint64_t)s->nranks, s->deterministic, &sync_each, &accum) ||
-        (s->accum > 1 && sync_each != s->sync_each))
-        return tess__fail(TESS_E_INVALID,
-                          "the %d ranks themselves do not divide the %llu microbatches of a step into aligned subtrees",
-                          s->nranks, (unsigned long long)all);
-    if (!tess__divide_microbatches(all, (uint64_t)nranks, s->deterministic, &s->sync_each, &accum))
-        return tess__fail(TESS_E_INVALID,
-                          "%d ranks do not divide the %llu microbatches of a step into aligned subtrees", nranks,
-                          (unsigned long long)all);
-    s->accum = (int32_t)accum;
-    s->nranks = s->env.nranks = s->env.ranks_per_host = nranks;
-    s->mirror = nranks > 1 ? s->mirror : 0;
-    s->prefetch = s->prefetch_fixed || s->prefetch ? s->prefetch : 1;
-    return tess__setup_strategy(s, s->strategy);
-}
-
-static uint64_t carried_bytes(const tess__plan *p) {
-    uint64_t images = tess__copy_groups(&p->setup) ? 2 : 1;
-    return tess__round_up(images * tess__image_bytes(&p->setup, &p->layout), p->setup.granularity);
-}
-
-static tess_status check_budget(const tess__plan *p, uint64_t carried) {
-    uint64_t budget = p->setup.env.host_budget_bytes, need = tess__planned_bytes(p, TESS_DOMAIN_HOST) + carried;
-    TRY(tess__plan_check_budget(p));
-    if (budget && need > budget)
-        return tess__fail(TESS_E_BUDGET, "%d ranks need %llu bytes of host memory and TESSERA_HOST_MEMORY allows %llu",
-                          p->setup.nranks, (unsigned long long)need, (unsigned long long)budget);
-    return TESS_OK;
-}
-
-/* Whether the group could go on with so many: the plan that it would have is made. */
-static tess_status try_ranks(const tess *t, int32_t nranks) {
-    tess__plan p;
-    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
-    tess_status s = tess__plan_try(&t->plan, &p);
-    if (!s) {
-        s = set_ranks(&p.setup, nranks);
-        if (!s)
-            s = tess__check_overwrite(&p);
-        if (!s)
-            s = tess__plan_remake(&p);
-        if (!s)
-            s = check_budget(&p, carried_bytes(&t->plan));
-        tess__plan_drop(&p);
-    }
-    tess__log_set_least(least);
-    return s;
-}
-
-tess_status tess__smaller_announce(tess *t) {
-    const tess__setup *s = &t->plan.setup;
-    int32_t groups = tess__copy_groups(s);
-    tess__kv_fits say = { .stride = groups ? groups : s->shard_ranks, .replicas = !groups };
-    int64_t least = 0;
-    char why[512] = "";
-    TRY(tess__option_int("ranks-least", 1, s->nranks, &least));
-    const tess__given *before = tess__given_use(&t->settings.given);
-    for (int32_t n = s->nranks - 1; least && n >= least && say.n < TESS__KV_FITS_MAX; n--) {
-        tess_status status = try_ranks(t, n);
-        if (!status)
-            say.fits[say.n++] = n;
-        else if (!*why || status != TESS_E_INVALID)
-            snprintf(why, sizeof why, "%s", tess_last_error());
-    }
-    tess__given_use(before);
-    if (*why && !say.n && t->comms.world.generation == 0)
-        tess__log(TESS_LOG_WARNING, "no smaller group could go on without a lost rank: %s", why);
-    return tess__control_set(t->comms.control, TESS__KV_READY, &say, sizeof say);
-}
 
 /* ---- what is carried over ------------------------------------------------------------------------------ */
 
@@ -144,7 +69,7 @@ static tess_status gather_holdings(tess *t, int32_t then, int32_t *now, tess__ho
 static tess_status take_images(tess *t, tess__carry *c) {
     const tess__mirror *m = &t->mirror;
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
-    TRY(tess__memory_beside(&t->memory, carried_bytes(&t->plan), &c->memory));
+    TRY(tess__memory_beside(&t->memory, tess__fits_carried(&t->plan), &c->memory));
     uint32_t from = tess__image_mem(t);
     c->has_own = m->own[0] == c->step || m->own[1] == c->step;
     c->has_copy = tess__copy_groups(&t->plan.setup) && (m->copy[0] == c->step || m->copy[1] == c->step);
@@ -214,7 +139,7 @@ static tess_status replan_group(tess *t, const tess__plan *of) {
     if (undone.layout.units != of->layout.units)
         tess__plan_drop(&undone);
     TRY(s);
-    TRY(set_ranks(&t->plan.setup, t->comms.world.nranks));
+    TRY(tess__fits_set(&t->plan.setup, t->comms.world.nranks));
     return tess__plan_remake(&t->plan);
 }
 

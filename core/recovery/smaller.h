@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A group becomes smaller: with how many ranks it could go on, and what a rank carries over of its images. */
+/* A group goes on with fewer ranks: what a rank carries over of its images, the new plan, shards cut anew. */
 #ifndef TESS_SMALLER_H
 #define TESS_SMALLER_H
 #include "mirror.h"
@@ -14,8 +14,6 @@ typedef struct tess__carry {
     tess__holding *holding; /* the same: what each has of `step` */
 } tess__carry;
 
-/** Tells the launcher with how many ranks the group could go on. */
-tess_status tess__smaller_announce(tess *);
 /** [C] The group has formed anew with fewer ranks: plans, obtains and connects for it. TESS_E_PEER: of a shard no image
  * is left. */
 tess_status tess__smaller_join(tess *);
