@@ -34,7 +34,7 @@ static void stop_span(tess *t, const tess__instr *in, const tess__event *e, tess
 }
 
 void tess__tracing_instr(tess *t, const tess__instr *in, tess__mark begin) {
-    const int64_t least_ns = 1000; /* a wait for what is there already is none */
+    const int64_t least_ns = 1000; /* shorter waits are not recorded */
     int64_t begin_ns = begin.ns;
     if (!t->recorder.trace || !is_recorded(in))
         return;

@@ -47,7 +47,7 @@ static tess_status check_copies(const tess *t) {
         tess_kernel k = {
             .kernel = TESS_K_OPTIMIZER, .in_dtype = group->grad_shard, .out_dtype = group->master, .n_in = 1
         };
-        k.out2 = &k; /* some */
+        k.out2 = &k; /* any non-null pointer asks about steps that write a copy */
         if (!group->low_copy)
             continue;
         if (p->abi_minor < SINCE_COPIES)

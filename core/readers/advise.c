@@ -144,8 +144,8 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
 
 /* ---- the search -------------------------------------------------------------------------------- */
 
-/* The order of cost: less than a lesser cost's sum of what it may come with, so that one change comes before two where
- * they are of a kind. docs/advice.md */
+/* Costs order the changes. A change costs more than all cheaper changes of its kind together, so that one change is
+ * tried before two. docs/advice.md */
 enum {
     COST_LOW_COPY = 1,
     COST_PRECISION = 1,

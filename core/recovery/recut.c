@@ -99,7 +99,7 @@ tess_status tess__smaller_restore(tess *t, int64_t *step) {
     return TESS_OK;
 }
 
-/* Only when all have images of the new group are those of the old one let go. */
+/* Frees the old images only when every rank has new ones. */
 tess_status tess__smaller_finish(tess *t) {
     char mine = 0, *all = calloc((size_t)t->comms.world.nranks, 1);
     if (!all)
