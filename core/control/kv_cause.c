@@ -48,8 +48,8 @@ static void suspect_rank(tess__kv_server *server, int strength, int32_t rank, co
     describe_rank(server, cause->text, rank, verb, why);
 }
 
-/* A rank that lost one which had reported before it closed its connections: that one's report is the earlier. Two that
- * lost each other are told as the first of them said it. */
+/* A rank accuses another of closing its connections. If the accused rank reported first, its report is the cause. When
+ * two ranks accuse each other, the first report holds. */
 static void follow_echoes(tess__kv_server *server) {
     tess__kv_cause *cause = &server->cause;
     for (int32_t i = 0; i < server->nranks; i++) {

@@ -3,7 +3,7 @@
 #include "finite.h"
 
 #include "kernels/norm.h"
-#include "poison.h"
+#include "runtime/poison.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -73,22 +73,19 @@ static tess_status cast_elems(tess *t, const void *src, uint32_t from, void *dst
     tess_kernel k = {
         .kernel = TESS_K_CAST, .in_dtype = from, .out_dtype = to, .n_in = 1, .in = in, .out = dst, .elems = elems
     };
-    return tess__engine_kernel(t, &k);
+    return tess__compute(t, &k);
 }
 
 static tess_status gather_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     const tess__group *group = &t->plan.layout.groups[g];
-    uint64_t bytes = group->shard_elems * tess_dtype_bytes(group->compute);
-    char *full = tess__address_of(t, TESS__FULL, g), *slot = full + (uint64_t)t->comms.shard_rank * bytes;
-    if (in->flags & TESS__ASYNC)
-        return tess__move_gather(t, g);
-    if (group->low_copy && group->param_rest.domain == TESS_DOMAIN_DEVICE) /* sent where the step wrote it */
-        return post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), full);
-    TRY(tess__shard_to_slot(t, g, slot, tess__engine_kernel));
+    if (group->low_copy && group->param_rest.domain == TESS_DOMAIN_DEVICE && !(in->flags & TESS__ASYNC))
+        return post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), /* sent where the step wrote it */
+                            tess__address_of(t, TESS__FULL, g));
+    TRY(tess__work(t, in));
     if (t->plan.setup.shard_ranks == 1)
         return TESS_OK;
-    return post_planned(t, in, slot, full);
+    return post_planned(t, in, tess__own_slot(t, g), tess__address_of(t, TESS__FULL, g));
 }
 
 static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq,
@@ -125,17 +122,15 @@ static tess_status sum_full(tess *t, int32_t g) {
     int wire = group->grad_wire != group->grad_local;
     tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
     return tess__counter_add(&c, (uint32_t)t->pass.microbatch, tess__address_of(t, wire ? TESS__WIRE : TESS__GRAD, g),
-                             group->grad_wire, tess__engine_kernel, t);
+                             group->grad_wire, t->transfers.compute.kernel, &t->transfers.compute);
 }
 
 static tess_status reduce_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     void *source;
-    if (in->flags & TESS__ASYNC)
-        return tess__move_reduce(t, g);
     if (t->plan.setup.shard_ranks == 1)
-        return tess__reduce_single_rank(t, g, tess__engine_kernel);
-    TRY(tess__gradient_to_send(t, g, tess__engine_kernel, &source));
+        return tess__work(t, in);
+    TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
     return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
@@ -143,7 +138,7 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
-        TRY(tess__gradient_to_send(t, g, tess__engine_kernel, &source));
+        TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
     return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
@@ -160,7 +155,7 @@ static tess_status norm_group(tess *t, int32_t g) {
                       .out = tess__address_of(t, TESS__LIMBS, 0),
                       .elems = t->plan.layout.groups[g].shard_elems,
                       .scale = t->step.grad_scale == 1.0f ? 0 : (double)t->step.grad_scale };
-    return tess__engine_kernel(t, &k);
+    return tess__compute(t, &k);
 }
 
 static tess_status norm_reduce(tess *t, const tess__instr *in) {
@@ -198,7 +193,7 @@ static tess_status clip_on_device(tess *t) {
                       .elems = TESS__NORM_LIMBS,
                       .scale = (double)t->step.options->clip_norm };
     t->step.kernel.clip = k.out;
-    return tess__engine_kernel(t, &k);
+    return tess__compute(t, &k);
 }
 
 static tess_status norm_finish(tess *t) {
@@ -263,34 +258,36 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__RESULT_COPY: return copy_result(t, in->index);
     case TESS__GATHER: return gather_group(t, in);
     case TESS__GATHER_WAIT:
-        TRY(tess__move_up_wait(t, &t->transfers.in_flight[in->index].fetched));
+        TRY(tess__work_wait(t, in));
         return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].gather,
                            t->transfers.in_flight[in->index].gather_seq, t->transfers.in_flight[in->index].gather_ns);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce_group(t, in);
     case TESS__REDUCE_WAIT:
-        TRY(tess__move_down_wait(t, &t->transfers.in_flight[in->index].on_host));
+        TRY(tess__work_wait(t, in));
         return end_request(t, in, TESS__SHARD_SUMS, &t->transfers.in_flight[in->index].reduce,
                            t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
     case TESS__REPLICATE: return replicate_group(t, in);
     case TESS__REPLICATE_WAIT:
         return end_request(t, in, TESS__REPLICA, &t->transfers.in_flight[in->index].reduce,
                            t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
+    case TESS__OPTIMIZE: return t->step.skips ? TESS_OK : tess__work(t, in);
     case TESS__SUM_SHARD:
-        return in->flags & TESS__ASYNC ? tess__move_sum(t, in->index)
-                                       : tess__sum_shard(t, in->index, t->pass.microbatch, tess__engine_kernel);
+    case TESS__PREFETCH:
+    case TESS__OFFLOAD:
+    case TESS__RELOAD: return tess__work(t, in);
+    case TESS__PREFETCH_WAIT:
+    case TESS__HOST_WAIT:
+    case TESS__OFFLOAD_WAIT:
+    case TESS__RELOAD_WAIT: return tess__work_wait(t, in);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
-    case TESS__OPTIMIZE:
-        if (t->step.skips)
-            return TESS_OK;
-        return in->flags & TESS__ASYNC ? tess__move_optimize(t, in->index) : tess__optimize_now(t, in->index);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller's */
-    default: return tess__move(t, in);
+    default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }
 

@@ -161,7 +161,7 @@ static tess_status start_engine(tess *t) {
     return s ? s : tess__comms_create(&t->comms, &t->plan.setup);
 }
 
-tess_status tess_open(const tess_options *options, tess **out) {
+tess_status tess__engine_open(const tess_options *options, const tess__hooks *hooks, tess **out) {
     tess_options own = { .struct_size = sizeof own };
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_open: there is no place for the engine pointer");
@@ -173,6 +173,7 @@ tess_status tess_open(const tess_options *options, tess **out) {
     tess *t = calloc(1, sizeof *t);
     if (!t)
         return tess__fail(TESS_E_NOMEM, "no memory for the engine");
+    t->hooks = hooks;
     t->settings.options = own;
     pthread_mutex_init(&t->comms.lock, NULL);
     tess__mirror_reset(&t->mirror);
@@ -211,22 +212,11 @@ void tess__close_comms(tess *t) {
     tess__comms_destroy(&t->comms, !t->error);
 }
 
-static void free_tables(tess *t) {
-    tess__program_free(&t->pass.deviating_program);
-    free(t->recorder.last_points);
-    tess__plan_free(&t->plan);
-    free(t->transfers.in_flight);
-    free(t->pass.entered);
-    free(t->pass.begun);
-    free(t->pass.block_params);
-    free(t->pass.block_grads);
-    free(t->step.segments);
-    free(t->step.first_segment);
-    free(t->step.segment_group);
-    free(t->settings.strategy);
-    free(t->settings.optimizer);
-    free(t->settings.activations);
-    tess__given_free(&t->settings.given);
+static void free_settings(tess__settings *s) {
+    free(s->strategy);
+    free(s->optimizer);
+    free(s->activations);
+    tess__given_free(&s->given);
 }
 
 tess_status tess_close(tess *t) {
@@ -237,7 +227,7 @@ tess_status tess_close(tess *t) {
         if (finished)
             tess__engine_fail(t, finished);
     }
-    tess__saver_end(t);
+    t->hooks->end_save(t);
     if (!t->error && t->mirror.ready && t->comms.control)
         tess__control_set(t->comms.control, TESS__KV_READY, NULL, 0);
     if (t->settings.plan_only && !t->settings.options.plan_only && !t->sharded)
@@ -263,7 +253,7 @@ tess_status tess_close(tess *t) {
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, !t->error);
     t->comms.control = NULL;
-    tess__fewer_end(t);
+    t->hooks->end_recovery(t);
     tess__guard_destroy(t->pass.guard);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
@@ -272,7 +262,10 @@ tess_status tess_close(tess *t) {
         if (t->memory.user[i].ptr)
             munmap(t->memory.user[i].ptr, t->memory.user[i].bytes);
     tess__selection_close(&t->selection);
-    free_tables(t);
+    tess__tables_destroy(t);
+    free(t->recorder.last_points);
+    tess__plan_free(&t->plan);
+    free_settings(&t->settings);
     pthread_mutex_destroy(&t->comms.lock);
     free(t);
     return s;

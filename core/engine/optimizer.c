@@ -62,6 +62,19 @@ static float or_else(float value, float fallback) {
     return value != 0 ? value : fallback;
 }
 
+void tess__step_destroy(tess *t) {
+    free(t->step.segments);
+    free(t->step.first_segment);
+    free(t->step.segment_group);
+    t->step.segments = NULL;
+    t->step.first_segment = t->step.segment_group = NULL;
+}
+
+void tess__step_forget(tess *t) {
+    t->step.options = NULL;
+    t->step.norm_limbs = NULL;
+}
+
 tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
     int adadelta = t->plan.setup.optimizer == TESS_OPT_ADADELTA;
     if (!t->plan.setup.optimizer)

@@ -3,10 +3,11 @@
 #include "state.h"
 
 #include "base/log.h"
-#include "poison.h"
+#include "runtime/poison.h"
 #include "base/status.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- pointers ---- */
@@ -64,152 +65,51 @@ static tess_status check_scope(const tess *t, const char *call, tess_scope scope
     return TESS_OK;
 }
 
-/* ---- a pass that deviates from the compiled order ---- */
+/* ---- the running pass ---- */
 
-/* Replays the effects of the instructions so far on the units, so that the compiler can continue. */
-static void replay_units(tess *t, const tess__program *old, const tess__instr *in) {
-    tess__compiler *b = &t->plan.compiler;
-    int32_t unit = in->index >= 0 && in->index < t->plan.layout.n_groups ? t->plan.layout.groups[in->index].unit : -1;
-    if (in->op == TESS__PREFETCH)
-        b->units[unit].fetched = 1;
-    else if (in->op == TESS__GATHER)
-        b->units[unit].gathered = TESS__IN_FLIGHT, b->units[unit].fetched = 0;
-    else if (in->op == TESS__GATHER_WAIT)
-        b->units[unit].gathered = TESS__HERE;
-    else if (in->op == TESS__REPLICATE && t->plan.setup.shard_ranks > 1)
-        b->replicating = unit;
-    else if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE)
-        b->reducing = unit;
-    else if (in->op == TESS__REPLICATE_WAIT && t->plan.setup.shard_ranks > 1)
-        b->replicating = -1, b->on_host = unit;
-    else if (in->op == TESS__REDUCE_WAIT && t->plan.setup.replicas > 1)
-        b->reducing = -1;
-    else if (in->op == TESS__REDUCE_WAIT || in->op == TESS__REPLICATE_WAIT)
-        b->reducing = -1, b->on_host = unit;
-    else if (in->op == TESS__HOST_WAIT)
-        b->on_host = -1;
-    if (in->op == TESS__REDUCE || in->op == TESS__REPLICATE || in->op == TESS__SUM_FULL) {
-        b->units[unit].grad = 0;
-        b->units[unit].reduced = 1;
-    }
-    if (in->op == TESS__ENTER || in->op == TESS__LEAVE) {
-        const tess__event *e = &old->events[in->index];
-        for (int32_t i = 0; i < b->n_scope_units[e->scope]; i++) {
-            tess__unit_state *u = &b->units[b->scope_units[e->scope][i]];
-            u->open += in->op == TESS__ENTER ? 1 : -1;
-            u->uses += e->type == TESS__FORWARD_BEGIN ? 1 : e->type == TESS__BACKWARD_END ? -1 : 0;
-        }
-    }
-    b->ordinal += in->tag != 0;
+tess_status tess__pass_create(tess *t) {
+    tess__pass_run *p = &t->pass;
+    p->entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *p->entered);
+    p->begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *p->begun);
+    p->block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *p->block_params);
+    p->block_grads = calloc((size_t)t->plan.model.n_params + 1, sizeof *p->block_grads);
+    return p->entered && p->begun && p->block_params && p->block_grads
+               ? TESS_OK
+               : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
 }
 
-static tess_status replay_memory(tess *t, const tess__program *old, const tess__instr *in) {
-    tess__compiler *b = &t->plan.compiler;
-    const tess__buffer *from = &old->buffers[in->buffer];
-    int32_t *slot = &b->buffer_of[(size_t)from->role * (size_t)b->stride + (size_t)from->index];
-    if (in->op == TESS__FREE) {
-        *slot = -1;
-        if (from->role == TESS__FULL)
-            b->units[from->unit].gathered = TESS__ABSENT;
-        return TESS_OK;
-    }
-    if (from->role == TESS__GRAD ||
-        (from->role == TESS__SHARD_GRAD && t->plan.layout.groups[from->index].grad_in_place))
-        b->units[from->unit].grad = 1;
-    return tess__program_buffer(b->p, from, slot);
+void tess__pass_destroy(tess *t) {
+    tess__pass_run *p = &t->pass;
+    free(p->entered);
+    free(p->begun);
+    free(p->block_params);
+    free(p->block_grads);
+    p->entered = p->begun = NULL;
+    p->block_params = p->block_grads = NULL;
+    tess__program_free(&p->deviating_program);
 }
 
-static tess_status take_live(tess *t) {
-    const tess__compiler *b = &t->plan.compiler;
-    tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
-    for (size_t i = 0; i < (size_t)TESS__N_ROLES * (size_t)b->stride; i++)
-        if (b->buffer_of[i] >= 0 && b->p->buffers[b->buffer_of[i]].arena == TESS__STEP &&
-            b->p->buffers[b->buffer_of[i]].domain == TESS_DOMAIN_DEVICE)
-            TRY(tess__first_fit_take(&t->memory.first_fit, b->p->buffers[b->buffer_of[i]].offset,
-                                     b->p->buffers[b->buffer_of[i]].bytes));
-    return TESS_OK;
+void tess__pass_forget(tess *t) {
+    tess__pass_run *p = &t->pass;
+    memset(p->entered, 0, 2 * (size_t)t->plan.model.n_scopes * sizeof *p->entered);
+    memset(p->begun, 0, 2 * (size_t)t->plan.model.n_scopes * sizeof *p->begun);
+    p->kind = 0;
+    p->pc = t->recorder.next_point = 0;
+    p->summoned = p->microbatch = p->pending_grads = 0;
+    p->run = NULL;
+    p->ended_by = NULL;
+    tess__guard_destroy(p->guard);
+    p->guard = NULL;
 }
 
-static tess_status deviate(tess *t, uint8_t type, int32_t scope) {
-    tess__program *old = t->pass.program;
-    TRY(tess__execute(t, &t->pass.pc, TESS__TO_EVENT));
-    if (t->settings.strict && scope < 0) {
-        char missing[400];
-        tess__missing_scope(t, missing, sizeof missing);
-        if (missing[0])
-            return tess__fail(TESS_E_MISMATCH, "the pass deviates from the declared order: %s (TESSERA_STRICT=1)",
-                              missing);
-    }
-    if (t->settings.strict) {
-        const char *what = scope < 0                      ? "the end of the pass"
-                           : type == TESS__FORWARD_BEGIN  ? "begin of forward of"
-                           : type == TESS__FORWARD_END    ? "end of forward of"
-                           : type == TESS__BACKWARD_BEGIN ? "begin of backward of"
-                                                          : "end of backward of";
-        char expected[256] = "the end of the pass";
-        if (t->pass.pc < old->n_instrs)
-            tess__program_text(old, &t->plan.model, &t->plan.layout, t->pass.pc, expected, sizeof expected);
-        return tess__fail(TESS_E_MISMATCH,
-                          "the pass deviates from the declared order: expected %s, got %s%s%s%s (TESSERA_STRICT=1)",
-                          expected, what, scope < 0 ? "" : " \"", scope < 0 ? "" : t->plan.model.scopes[scope].name,
-                          scope < 0 ? "" : "\"");
-    }
-    tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, old->kind);
-    for (int32_t i = 0; i < t->pass.pc; i++) {
-        const tess__instr *in = &old->instrs[i];
-        replay_units(t, old, in);
-        if (in->op == TESS__ALLOC || in->op == TESS__FREE)
-            TRY(replay_memory(t, old, in));
-        if (in->op == TESS__ENTER || in->op == TESS__LEAVE)
-            TRY(tess__program_event(&t->pass.deviating_program, old->events[in->index].type,
-                                    old->events[in->index].scope));
-    }
-    TRY(take_live(t));
-    t->pass.program = &t->pass.deviating_program;
-    t->pass.pc = t->recorder.next_point = 0;
-    t->memory.deviating = 1;
-    return TESS_OK;
-}
+/* ---- start and end of a pass ---- */
 
 static int program_slot(uint32_t kind) {
     return kind == TESS_PASS_EVAL ? TESS__P_EVAL : kind & TESS_PASS_NO_SYNC ? TESS__P_NO_SYNC : TESS__P_TRAIN;
 }
 
-/* The order just seen becomes the compiled one, on all ranks together. */
-static tess_status recompile_pass(tess *t, uint32_t pass_kind) {
-    tess__program fresh = { 0 };
-    uint32_t kind = t->pass.deviating_program.kind;
-    tess__program *slot = &t->plan.programs[program_slot(kind)];
-    char missing[400];
-    t->pass.kind = t->comms.pass_kind = pass_kind;
-    tess__missing_scope(t, missing, sizeof missing);
-    t->pass.kind = t->comms.pass_kind = 0;
-    tess_status s = tess__compile_pass(&t->plan.compiler, kind, &t->pass.deviating_program, 0, &fresh);
-    if (s) {
-        tess__program_free(&fresh);
-        return s;
-    }
-    tess__program_free(slot);
-    *slot = fresh;
-    t->pass.n_recompiles++;
-    if (t->comms.world.rank == 0)
-        tess__log(TESS_LOG_INFO,
-                  "the order of scopes deviates from the declared one%s%s: recompiled (%s pass, time %llu)",
-                  missing[0] ? ", as " : "", missing, kind == TESS_PASS_EVAL ? "evaluation" : "training",
-                  (unsigned long long)t->pass.n_recompiles);
-    TRY(tess__handshake_programs(t, slot, 1));
-    TRY(tess__plan_check_budget(&t->plan));
-    tess__graphs_drop(&t->graphs, &t->device);
-    TRY(tess__step_arena_grow(&t->memory));
-    if (tess__comms_share_memory(&t->comms))
-        TRY(tess__streams_sync(&t->streams));
-    return tess__memory_share(&t->memory);
-}
-
-/* ---- start and end of a pass ---- */
-
 tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
-    TRY(tess__mirror_step(t, kind));
+    TRY(t->hooks->before_pass(t, kind));
     TRY(tess__low_copies_refresh(t));
     t->pass.program = program;
     t->pass.pc = t->recorder.next_point = 0;
@@ -245,7 +145,7 @@ tess_status tess__pass_finish(tess *t) {
     TRY(tess__check_backward(t));
     TRY(tess__guard_check(t, "the end of the pass"));
     if (!t->memory.deviating && has_events_left(t))
-        TRY(deviate(t, TESS__FORWARD_END, -1));
+        TRY(tess__deviate(t, TESS__FORWARD_END, -1));
     if (t->memory.deviating)
         TRY(tess__compiler_end(&t->plan.compiler));
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
@@ -259,7 +159,7 @@ tess_status tess__pass_finish(tess *t) {
         return TESS_OK;
     t->memory.deviating = 0;
     tess__overflow_drop(&t->memory);
-    return recompile_pass(t, kind);
+    return tess__recompile_pass(t, kind, &t->plan.programs[program_slot(t->pass.deviating_program.kind)]);
 }
 
 static tess_status start_pass(tess *t, uint32_t kind) {
@@ -316,7 +216,7 @@ static tess_status go_to(tess *t, uint8_t type, int32_t scope) {
             t->pass.pc++;
             return begin ? TESS_OK : tess__execute(t, &t->pass.pc, TESS__TO_WAIT);
         }
-        TRY(deviate(t, type, scope));
+        TRY(tess__deviate(t, type, scope));
     }
     TRY(tess__compiler_event(&t->plan.compiler, type, scope));
     return tess__execute(t, &t->pass.pc, TESS__TO_END);

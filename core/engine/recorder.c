@@ -5,18 +5,13 @@
 
 #include <stdlib.h>
 
-static int on_a_lane(const tess *t, const tess__instr *in) {
-    int moves = in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
-    return in->flags & TESS__ASYNC || (moves && (t->transfers.up || t->streams.on));
-}
-
 static int is_wait(const tess__instr *in) {
     tess__span span = { .track = TESS__TRACK_COMPUTE, .op = in->op };
     return tess__span_is_wait(&span);
 }
 
-static int is_recorded(const tess *t, const tess__instr *in) {
-    if (in->op == TESS__ENTER || in->op == TESS__LEAVE || in->op == TESS__FREE || on_a_lane(t, in))
+static int is_recorded(const tess__instr *in) {
+    if (in->op == TESS__ENTER || in->op == TESS__LEAVE || in->op == TESS__FREE || tess__is_beside(in))
         return 0;
     return in->op != TESS__ALLOC || in->flags & TESS__ZERO;
 }
@@ -27,7 +22,7 @@ tess__mark tess__tracing_mark(tess *t, const tess__instr *in) {
     if (t->recorder.timeline.trace) {
         t->streams.step = t->step.steps_done;
         t->streams.doing = in ? *in : (tess__instr){ .op = TESS__ENTER };
-        if (!in || is_recorded(t, in))
+        if (!in || is_recorded(in))
             tess__timeline_begin(&t->recorder.timeline, &t->device.compute, &mark.timed);
     }
     return mark;
@@ -39,9 +34,9 @@ static void stop_span(tess *t, const tess__instr *in, const tess__event *e, tess
 }
 
 void tess__tracing_instr(tess *t, const tess__instr *in, tess__mark begin) {
-    const int64_t least_ns = 1000; /* a wait for what is there already is none */
+    const int64_t least_ns = 1000; /* shorter waits are not recorded */
     int64_t begin_ns = begin.ns;
-    if (!t->recorder.trace || !is_recorded(t, in))
+    if (!t->recorder.trace || !is_recorded(in))
         return;
     if (t->recorder.timeline.trace) {
         stop_span(t, in, NULL, begin);

@@ -2,7 +2,7 @@
 /* Records of a running engine: spans for tess_trace, points for the ledger. */
 #ifndef TESS_RECORDER_H
 #define TESS_RECORDER_H
-#include "timeline.h"
+#include "runtime/timeline.h"
 
 typedef struct { /* where a span begins */
     int64_t ns;
@@ -20,7 +20,7 @@ typedef struct {
     tess_ledger_point *last_points; /* by unit and point; null: not asked for */
 } tess__recorder;
 
-typedef struct { /* who looks on */
+typedef struct { /* saved observers: trace, timeline, ledger hook, kept points */
     tess__trace *trace, *timeline_trace;
     tess_ledger_fn ledger_hook;
     tess_ledger_point *last_points;

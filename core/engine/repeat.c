@@ -28,7 +28,7 @@ static const char *host_part(const tess *t, const tess__program *p) {
     return norm;
 }
 
-/* Also of the step behind the pass. */
+/* The reason why the pass, or the optimizer step that follows it, cannot be repeated; null: it can. */
 static const char *why_not(const tess *t, const tess_run_options *o) {
     const tess__plan *p = &t->plan;
     const char *why = host_part(t, t->pass.program);
@@ -41,7 +41,7 @@ static int may_repeat(const tess *t, const tess_run_options *o) {
     return t->graphs.on && o->repeat && o->kind == TESS_PASS_TRAIN;
 }
 
-/* Ranks decide alike, so what only one has does not count with several. */
+/* Tracing is local to a rank. All ranks must decide alike, so it prevents recording only when there is one rank. */
 static int is_watched(const tess *t) {
     return t->comms.world.nranks == 1 && (t->recorder.trace || t->recorder.ledger_hook);
 }

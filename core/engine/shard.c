@@ -47,7 +47,7 @@ static tess_status check_copies(const tess *t) {
         tess_kernel k = {
             .kernel = TESS_K_OPTIMIZER, .in_dtype = group->grad_shard, .out_dtype = group->master, .n_in = 1
         };
-        k.out2 = &k; /* some */
+        k.out2 = &k; /* any non-null pointer asks about steps that write a copy */
         if (!group->low_copy)
             continue;
         if (p->abi_minor < SINCE_COPIES)
@@ -81,20 +81,6 @@ static tess_status write_declarations(const tess *t) {
                : TESS_OK;
 }
 
-tess_status tess__make_tables(tess *t) {
-    t->masters_changed = 1; /* from nothing */
-    t->streams.late = t->plan.layout.passes > 1;
-    t->graphs.on = t->streams.on && t->plan.layout.prepared_bytes > 0;
-    t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
-    t->pass.entered = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.entered);
-    t->pass.begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *t->pass.begun);
-    t->pass.block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_params);
-    t->pass.block_grads = calloc((size_t)t->plan.model.n_params + 1, sizeof *t->pass.block_grads);
-    if (!t->transfers.in_flight || !t->pass.entered || !t->pass.begun || !t->pass.block_params || !t->pass.block_grads)
-        return tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
-    return tess__memory_create(&t->memory);
-}
-
 static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     if (t->sharded)
         return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
@@ -111,7 +97,7 @@ static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     }
     s = tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS);
     if (!s)
-        s = tess__make_tables(t);
+        s = tess__tables_create(t);
     if (!s)
         s = tess__make_segments(t);
     if (!s)

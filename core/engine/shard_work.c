@@ -4,44 +4,50 @@
 
 #include "base/status.h"
 
-tess_status tess__engine_kernel(void *engine, tess_kernel *k) {
-    return tess__device_kernel(&((tess *)engine)->device, k, NULL);
-}
-
 const void *tess__gather_source(const tess *t, int32_t g, uint32_t *dtype) {
     const tess__group *group = &t->plan.layout.groups[g];
     *dtype = group->low_copy ? group->compute : group->master;
     return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
 }
 
-/* As every gather casts them, and the optimizer's kernels too. */
-tess_status tess__low_copy_make(tess *t, int32_t g, tess__kernel_fn run) {
+/* The shard in its compute dtype. */
+static tess_status cast_shard(tess *t, int32_t g, const void *from, uint32_t dtype, void *to, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
-    const void *in[1] = { tess__address_of(t, TESS__MASTER, g) };
-    tess_kernel k = { .kernel = TESS_K_CAST,
-                      .in_dtype = group->master,
-                      .out_dtype = group->compute,
-                      .n_in = 1,
-                      .in = in,
-                      .out = tess__address_of(t, TESS__LOW_COPY, g),
-                      .elems = group->shard_elems };
-    return run(t, &k);
-}
-
-tess_status tess__shard_to_slot(tess *t, int32_t g, void *slot, tess__kernel_fn run) {
-    const tess__group *group = &t->plan.layout.groups[g];
-    uint32_t dtype;
-    const void *in[1] = { tess__gather_source(t, g, &dtype) };
-    if (t->memory.booked[TESS__FETCHED][g]) /* cast on the way up */
-        in[0] = tess__address_of(t, TESS__FETCHED, g), dtype = group->compute;
+    const void *in[1] = { from };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = dtype,
                       .out_dtype = group->compute,
                       .n_in = 1,
                       .in = in,
-                      .out = slot,
+                      .out = to,
                       .elems = group->shard_elems };
-    return run(t, &k);
+    return on->kernel(on, &k);
+}
+
+/* As every gather casts them, and the optimizer's kernels too. */
+tess_status tess__low_copy_make(tess *t, int32_t g, tess__executor *on) {
+    return cast_shard(t, g, tess__address_of(t, TESS__MASTER, g), t->plan.layout.groups[g].master,
+                      tess__address_of(t, TESS__LOW_COPY, g), on);
+}
+
+void *tess__own_slot(const tess *t, int32_t g) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    uint64_t bytes = group->shard_elems * tess_dtype_bytes(group->compute);
+    return (char *)tess__address_of(t, TESS__FULL, g) + (uint64_t)t->comms.shard_rank * bytes;
+}
+
+tess_status tess__shard_to_slot(tess *t, int32_t g, tess__executor *on) {
+    uint32_t dtype;
+    const void *from = tess__gather_source(t, g, &dtype);
+    if (t->memory.booked[TESS__FETCHED][g]) /* cast on the way up */
+        from = tess__address_of(t, TESS__FETCHED, g), dtype = t->plan.layout.groups[g].compute;
+    return cast_shard(t, g, from, dtype, tess__own_slot(t, g), on);
+}
+
+tess_status tess__shard_fetch(tess *t, int32_t g, tess__executor *on) {
+    uint32_t dtype;
+    const void *from = tess__gather_source(t, g, &dtype);
+    return cast_shard(t, g, from, dtype, tess__address_of(t, TESS__FETCHED, g), on);
 }
 
 static int sums_at_end(const tess *t) {
@@ -67,11 +73,11 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *t, int32_t g, int shard
 }
 
 /* The gradient that is sent: the sum of microbatches, the leaf rounded to the wire, or the leaf. */
-tess_status tess__gradient_to_send(tess *t, int32_t g, tess__kernel_fn run, void **source) {
+tess_status tess__gradient_to_send(tess *t, int32_t g, tess__executor *on, void **source) {
     const tess__group *group = &t->plan.layout.groups[g];
     if (sums_at_end(t)) {
         tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
-        return tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, run, t, source);
+        return tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, source);
     }
     *source = group->grad_in_place
                   ? tess__address_of(t, TESS__SHARD_GRAD, g)
@@ -83,9 +89,9 @@ void *tess__reduce_target(const tess *t, int32_t g) {
     return tess__address_of(t, t->memory.booked[TESS__PART][g] ? TESS__PART : TESS__SHARD_GRAD, g);
 }
 
-tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__kernel_fn run) {
+tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__executor *on) {
     void *source;
-    TRY(tess__gradient_to_send(t, g, run, &source));
+    TRY(tess__gradient_to_send(t, g, on, &source));
     const void *in[1] = { source };
     tess_kernel k = { .kernel = TESS_K_TREE_SUM,
                       .in_dtype = sums_at_end(t) ? TESS_F32 : t->plan.layout.groups[g].grad_wire,
@@ -95,11 +101,11 @@ tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__kernel_fn run) {
                       .out = tess__reduce_target(t, g),
                       .elems = t->plan.layout.groups[g].shard_elems,
                       .scale = reduce_scale(t) };
-    return run(t, &k);
+    return on->kernel(on, &k);
 }
 
 /* A plain copy when there is nothing to add up: the gradient rests where a collective cannot end. */
-static tess_status copy_part(tess *t, int32_t g, tess__kernel_fn run) {
+static tess_status copy_part(tess *t, int32_t g, tess__executor *on) {
     const void *in[1] = { tess__address_of(t, TESS__PART, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = TESS_F32,
@@ -108,18 +114,18 @@ static tess_status copy_part(tess *t, int32_t g, tess__kernel_fn run) {
                       .in = in,
                       .out = tess__address_of(t, TESS__SHARD_GRAD, g),
                       .elems = t->plan.layout.groups[g].shard_elems };
-    return run(t, &k);
+    return on->kernel(on, &k);
 }
 
-tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__kernel_fn run) {
+tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__executor *on) {
     if (t->plan.setup.accum == 1 || sums_at_end(t))
-        return copy_part(t, g, run);
+        return copy_part(t, g, on);
     tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 1);
-    TRY(tess__counter_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, run, t));
+    TRY(tess__counter_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, on->kernel, on));
     if (microbatch < t->plan.setup.accum - 1)
         return TESS_OK;
     void *sum;
-    TRY(tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, run, t, &sum));
+    TRY(tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, &sum));
     const void *in[1] = { sum };
     tess_kernel k = { .kernel = TESS_K_SCALE,
                       .in_dtype = TESS_F32,
@@ -129,10 +135,15 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__kernel
                       .out = tess__address_of(t, TESS__SHARD_GRAD, g),
                       .elems = c.elems,
                       .scale = (double)tess__mean_scale(t) };
-    return run(t, &k);
+    return on->kernel(on, &k);
 }
 
-tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn run) {
+/* Whether more steps follow at once is known to the engine's thread alone, where the compute stream is. */
+static uint32_t optimize_flags(const tess *t, const tess__executor *on) {
+    return on == &t->transfers.compute && t->step.more_follow ? TESS_KERNEL_MORE : 0;
+}
+
+tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
     tess_optimizer o = t->step.kernel;
@@ -147,7 +158,7 @@ tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn r
                       .in_dtype = group->grad_shard,
                       .out_dtype = group->master,
                       .n_in = 1,
-                      .flags = flags,
+                      .flags = optimize_flags(t, on),
                       .in = in,
                       .out = tess__address_of(t, TESS__MASTER, g),
                       .out2 = group->low_copy ? tess__address_of(t, TESS__LOW_COPY, g) : NULL,
@@ -155,7 +166,7 @@ tess_status tess__optimize(tess *t, int32_t g, uint32_t flags, tess__kernel_fn r
                       .optimizer = &o };
     for (int32_t i = 0; i < t->plan.setup.n_states; i++)
         k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
-    return run(t, &k);
+    return on->kernel(on, &k);
 }
 
 uint32_t tess__rest_mem(const tess *t, const tess__rest *rest) {

@@ -4,18 +4,18 @@
 #define TESS_ENGINE_H
 #include "base/options.h"
 #include "checkpoint/settle.h"
-#include "comms.h"
-#include "graphs.h"
+#include "runtime/comms.h"
+#include "runtime/graphs.h"
 #include "guard.h"
-#include "device.h"
-#include "memory.h"
+#include "runtime/device.h"
+#include "runtime/memory.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
 #include "readers/advise.h"
 #include "recorder.h"
 #include "kernels/microbatch_sum.h"
-#include "side_thread.h"
-#include "streams.h"
+#include "runtime/side_thread.h"
+#include "runtime/streams.h"
 #include "transfers.h"
 
 enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
@@ -85,8 +85,21 @@ typedef struct {               /* recovery in memory */
     struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */
     uint64_t planned_peak[3];  /* of the groups before, by domain */
 } tess__mirror;
+static inline void tess__mirror_reset(tess__mirror *m) { /* no image yet */
+    m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
+    m->slot = 0;
+}
+
+typedef struct { /* of the rooms above, which the engine calls and does not know */
+    tess_status (*before_pass)(tess *, uint32_t pass_kind); /* [C] recovery: images, where they are due */
+    void (*end_save)(tess *); /* waits for a save that is being written, or, with an error, lets it go */
+    tess_status (*share_past)(
+        tess *); /* [C] saving: a process in a lost rank's place learns whose checkpoints it writes */
+    void (*end_recovery)(tess *);
+} tess__hooks;
 
 struct tess {
+    const tess__hooks *hooks;
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
@@ -96,7 +109,7 @@ struct tess {
     tess__plan plan;
     tess__device device;
     tess__comms comms;
-    tess__streams streams; /* of a device that has its own; transfers.up is then null */
+    tess__streams streams; /* of a device that has its own */
     tess__memory memory;
     tess__transfers transfers;
     tess__recorder recorder;
@@ -104,7 +117,7 @@ struct tess {
     tess__pass_run pass;
     tess__step step;
     tess__mirror mirror;
-    struct tess__saver *saver; /* checkpoint.c; null: nothing was saved yet */
+    struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
@@ -133,37 +146,17 @@ tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, 
  * `before`, which is tess__fail_count() from ahead of the call. */
 tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
 
-/** checkpoint.c: waits for a save that is being written, or, with an error, lets it go. */
-void tess__saver_end(tess *);
-/** [C] A process that takes a lost rank's place learns whose checkpoints the run writes. */
-tess_status tess__past_share(tess *);
-
-/** mirror.c: [C] before a training pass: images of this step, where they are due. */
-tess_status tess__mirror_step(tess *, uint32_t pass_kind);
-/** [C] Images of the state now. */
-tess_status tess__mirror_take(tess *);
-/** [C] The newest step of which every shard is left somewhere; all ranks go back to it. TESS_E_PEER: there is none. */
-tess_status tess__mirror_restore(tess *, int64_t *step);
-void tess__mirror_reset(tess__mirror *); /* no image yet */
-
-/** fewer.c: tells the launcher with how many ranks the group could go on. */
-tess_status tess__fewer_announce(tess *);
-void tess__fewer_end(tess *); /* what is carried over goes; nothing without it */
-/** smaller.c: [C] The group has formed anew with fewer ranks: plans, obtains and connects for it. TESS_E_PEER: of a
- * shard no image is left. */
-tess_status tess__smaller_join(tess *);
-/** [C] All go back to the newest images of the group before. */
-tess_status tess__smaller_restore(tess *, int64_t *step);
-tess_status tess__smaller_finish(tess *); /* [C] there are images of this group now */
-
 /** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
-/** shard.c: what the engine keeps by scope, parameter and group, and the tables of its memory. */
-tess_status tess__make_tables(tess *);
+/** tess_open, with what stands above the engine. */
+tess_status tess__engine_open(const tess_options *, const tess__hooks *, tess **out);
+/** tables.c: what the parts keep of this plan, by scope, parameter and group. */
+tess_status tess__tables_create(tess *);
+void tess__tables_destroy(tess *); /* but the memory; never created is fine */
 /** open.c: which device is this rank's. */
 int32_t tess__device_index(const tess *);
 tess_status tess__find_hosts(tess *); /* [C] how many ranks share a host */
@@ -176,40 +169,45 @@ tess_status tess__handshake_identity(tess *);
  * that differs and the ranks. Programs without instructions are left out. */
 tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
-/** shard_work.c: work on a group's shard, with kernels of the device or, on a lane's thread, of the host. */
-tess_status tess__engine_kernel(void *engine, tess_kernel *); /* of the device, on its compute stream */
+/** shard_work.c: what is done to a group's shard, wherever an executor does it. */
 /** The source of a gather, and its dtype: the low-precision copy of the shard, or the masters. */
 const void *tess__gather_source(const tess *, int32_t group, uint32_t *dtype);
-tess_status tess__low_copy_make(tess *, int32_t group, tess__kernel_fn); /* of the masters */
-tess_status tess__shard_to_slot(tess *, int32_t group, void *slot, tess__kernel_fn);
-tess_status tess__gradient_to_send(tess *, int32_t group, tess__kernel_fn, void **source);
+void *tess__own_slot(const tess *, int32_t group);                        /* this rank's place in the unsharded group */
+tess_status tess__low_copy_make(tess *, int32_t group, tess__executor *); /* of the masters */
+tess_status tess__shard_to_slot(tess *, int32_t group, tess__executor *);
+tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
+tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
-tess_status tess__reduce_single_rank(tess *, int32_t group,
-                                     tess__kernel_fn); /* one rank: no network, the same rounding */
-tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__kernel_fn);
-/** `flags`: of tess_kernel. On the lane none: step.more_follow is the engine's thread's. */
-tess_status tess__optimize(tess *, int32_t group, uint32_t flags, tess__kernel_fn);
+/** One rank: no network, the same rounding. */
+tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
+tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
+tess_status tess__optimize(tess *, int32_t group, tess__executor *);
+static inline tess_status tess__compute(tess *t, tess_kernel *k) { /* on the compute stream */
+    return tess__device_kernel(&t->device, k, NULL);
+}
 
 /** shard_work.c: the kind of memory that something rests in; copies, and waits for it. */
 uint32_t tess__rest_mem(const tess *, const tess__rest *);
 tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes);
 
-/** transfers.c: the lanes, which do some of that beside the engine's thread, and move things between device and host.
+/** transfers.c: the executors beside the compute stream, which do some of that and move things between device and host.
  */
+tess_status tess__transfers_create(tess *); /* what is in flight: nothing */
+void tess__transfers_destroy(tess *);
+void tess__transfers_forget(tess *);   /* what was in flight in a group of ranks that broke off */
 tess_status tess__moves_start(tess *); /* where the plan has work for them */
 void tess__moves_end(tess *);          /* waits for what is in flight */
-tess_status tess__move_gather(tess *, int32_t group);
-tess_status tess__move_reduce(tess *, int32_t group);
-tess_status tess__move_sum(tess *, int32_t group);
-tess_status tess__move_optimize(tess *, int32_t group);
-tess_status tess__move(tess *, const tess__instr *); /* PREFETCH … RELOAD_WAIT */
-tess_status tess__move_up_wait(tess *, uint64_t *ticket);
-tess_status tess__move_down_wait(tess *, uint64_t *ticket);
+/** GATHER, REDUCE, SUM_SHARD, OPTIMIZE, PREFETCH, OFFLOAD, RELOAD: does the work, or hands it over. */
+tess_status tess__work(tess *, const tess__instr *);
+/** Waits for work that was handed over: each instruction whose name ends in WAIT. */
+tess_status tess__work_wait(tess *, const tess__instr *);
+static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
+    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
+}
 /** Where masters have changed since: before anything reads the copies. */
 tess_status tess__low_copies_refresh(tess *);
-tess_status tess__optimize_now(tess *, int32_t group);  /* OPTIMIZE without ASYNC */
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
@@ -271,7 +269,14 @@ int tess__kept_slot(uint32_t point);
 tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
 /** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
+tess_status tess__pass_create(tess *);
+void tess__pass_destroy(tess *);
+void tess__pass_forget(tess *);        /* the running one, when its group of ranks broke off */
 tess_status tess__pass_finish(tess *); /* ends the running pass, if any */
+/** deviate.c: the running pass comes to an event that its program does not have next; scope -1: to its end. */
+tess_status tess__deviate(tess *, uint8_t type, int32_t scope);
+/** [C] The order just seen becomes the compiled one, in `slot`. */
+tess_status tess__recompile_pass(tess *, uint32_t pass_kind, tess__program *slot);
 
 /** misuse.c: what a program that means well does not do; each names the scope or parameter and the call. */
 /** The first scope whose forward or backward is missing in the running pass, as a sentence; "" when none is. */
@@ -286,6 +291,8 @@ tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
 
 /** optimizer.c */
 tess_status tess__make_segments(tess *);
+void tess__step_destroy(tess *);
+void tess__step_forget(tess *); /* the running one */
 tess_status tess__step_begin(tess *, const tess_optimizer_options *);
 tess_status tess__step_end(tess *);
 tess_status tess__step_run(tess *, const tess_optimizer_options *);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Work beside the engine's thread: lanes of the host, and what is in flight for each group and block. */
+/* Work beside the compute stream: its executors, and what is in flight for each group and block. */
 #ifndef TESS_TRANSFERS_H
 #define TESS_TRANSFERS_H
-#include "base/pool.h"
-#include "lane.h"
+#include "runtime/executor.h"
 
 typedef struct { /* what is in flight, per group; offload and reload per block */
     tess_request *gather, *reduce;
     uint64_t gather_seq, reduce_seq;
     int64_t gather_ns, reduce_ns;       /* with a trace: when it was posted */
-    uint64_t fetched, on_host;          /* tickets of the lanes (or streams) up and down; 0: none */
-    uint64_t stepped;                   /* with streams: ticket of the lane, which steps on the host */
+    uint64_t fetched, on_host;          /* tickets of up and down; 0: none */
+    uint64_t stepped;                   /* of host */
     uint64_t offloaded[2], reloaded[2]; /* 0: the saved buffer, 1: the output */
 } tess__in_flight;
 
 typedef struct {
-    tess__lane *up, *down;      /* null when nothing ever moves; with streams, `down` steps on the host only */
-    tess__pool *host_pool;      /* of the work on the lane down */
+    tess__executor compute;
+    tess__executor up, down;    /* to the device and from it: streams, or lanes of a device that is the host */
+    tess__executor host;        /* with streams: a lane that steps the optimizer on the host, behind `down` */
+    tess__pool *host_pool;      /* of the work on the host, but not of `up`: one thread copies as fast */
     tess__in_flight *in_flight; /* by group or block */
 } tess__transfers;
 #endif

@@ -99,7 +99,7 @@ int tess__activations_uniform(const char *spec, int *mode) {
 }
 
 /* ---- the blocks -------------------------------------------------------------------------------------- */
-/* It saves something that it could do without until then. */
+/* The block saves activations that it can drop and restore before backward. */
 static int has_choice(const tess__plan *p, int32_t block) {
     const tess_block_options *o = &p->model.blocks[block].options;
     return o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP) && block < p->model.n_blocks - 1;
@@ -177,7 +177,7 @@ enum {
     MOST_APART = 6 /* blocks that may offload: all their choices are MOST_TRIED */
 };
 
-typedef struct { /* of a kind's blocks, so many of each mode; the rest keep */
+typedef struct { /* number of this kind's blocks per mode; the others keep */
     int32_t n[N_MODES];
     int offload_first; /* the first blocks offload, then come those that recompute; else the other way round */
 } split;
@@ -220,8 +220,8 @@ static int is_alike(const tess__plan *p, int32_t a, int32_t b) {
                tess__activations_work(p, b, TESS__ACTIVATIONS_SELECTIVE);
 }
 
-/* Where some blocks offload, it counts which of a kind they are: what comes back for one is there beside its
- * neighbours. Few blocks are each a kind of their own, so that every assignment is tried. */
+/* With offload, a block's position matters even among identical blocks, because a reload overlaps its neighbours. Where
+ * blocks are few, each is a kind of its own, so that every assignment is tried. */
 static int are_apart(const search *s) {
     int32_t n = 0;
     for (int32_t b = 0; b < s->p->model.n_blocks; b++)

@@ -70,7 +70,8 @@ static tess_status add_points(tess__compiler *b, uint8_t type, int32_t scope, ui
     return TESS_OK;
 }
 
-static tess_status scope_begin(tess__compiler *b, uint8_t type, int32_t scope) {
+/* All that precedes ENTER. */
+static tess_status prepare_scope(tess__compiler *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
     if (b->setup->prefetch == 0 && type != TESS__FORWARD_BEGIN) { /* nothing travels beside a scope: the least memory */
@@ -82,16 +83,19 @@ static tess_status scope_begin(tess__compiler *b, uint8_t type, int32_t scope) {
     for (int32_t i = 0; i < n; i++)
         TRY(tess__unit_wait(b, units[i]));
     TRY(prefetch_scopes(b));
-    for (int32_t i = 0; i < n; i++) {
-        b->units[units[i]].open++;
-        if (type == TESS__FORWARD_BEGIN)
-            b->units[units[i]].uses++;
-        if (type == TESS__BACKWARD_BEGIN)
-            TRY(tess__unit_begin_grad(b, units[i], 0));
-    }
+    for (int32_t i = 0; type == TESS__BACKWARD_BEGIN && i < n; i++)
+        TRY(tess__unit_begin_grad(b, units[i], 0));
     if (block >= 0)
         TRY(tess__block_begin(b, type, block));
-    TRY(add_points(b, type, scope, TESS_LEDGER_AFTER));
+    return add_points(b, type, scope, TESS_LEDGER_AFTER);
+}
+
+static tess_status enter_scope(tess__compiler *b, uint8_t type, int32_t scope) {
+    for (int32_t i = 0; i < b->n_scope_units[scope]; i++) {
+        tess__unit_state *u = &b->units[b->scope_units[scope][i]];
+        u->open++;
+        u->uses += type == TESS__FORWARD_BEGIN;
+    }
     return tess__program_instr(b->p, TESS__ENTER, 0, b->p->n_events - 1, -1, 0);
 }
 
@@ -109,7 +113,7 @@ static int gradient_is_complete(const tess__compiler *b, int32_t u) {
     return b->ahead ? s->last_backward < b->at : s->uses <= 0;
 }
 
-static tess_status scope_end(tess__compiler *b, uint8_t type, int32_t scope) {
+static tess_status leave_scope(tess__compiler *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
     TRY(tess__program_instr(b->p, TESS__LEAVE, 0, b->p->n_events - 1, -1, 0));
@@ -129,12 +133,18 @@ static tess_status scope_end(tess__compiler *b, uint8_t type, int32_t scope) {
     return TESS_OK;
 }
 
-tess_status tess__compiler_event(tess__compiler *b, uint8_t type, int32_t scope) {
+/* Up to its ENTER or LEAVE. */
+static tess_status prepare_event(tess__compiler *b, uint8_t type, int32_t scope) {
     TRY(tess__program_event(b->p, type, scope));
     TRY(add_points(b, type, scope, 0));
+    return is_begin(type) ? prepare_scope(b, type, scope) : TESS_OK;
+}
+
+tess_status tess__compiler_event(tess__compiler *b, uint8_t type, int32_t scope) {
+    TRY(prepare_event(b, type, scope));
     if (is_begin(type))
-        return scope_begin(b, type, scope);
-    TRY(scope_end(b, type, scope));
+        return enter_scope(b, type, scope);
+    TRY(leave_scope(b, type, scope));
     return add_points(b, type, scope, TESS_LEDGER_AFTER);
 }
 
@@ -227,29 +237,61 @@ static tess_status share_buffers(tess__compiler *b) {
     return tess__emit_free(b, TESS__CHUNK_SCRATCH, 0);
 }
 
+/* The first `n` of `events`, with all of them in view. */
+static tess_status compile_events(tess__compiler *b, uint32_t kind, const tess__program *events, int32_t n, int fused,
+                                  tess__program *out) {
+    tess__compiler_start(b, out, kind);
+    b->ahead = events;
+    b->fused = fused;
+    find_last_backward(b);
+    TRY(share_buffers(b));
+    if (b->model->n_blocks) {
+        TRY(tess__emit_alloc(b, TESS__INPUT, 0, TESS_CAT_INPUT, -1, b->setup->input_bytes, 0));
+        TRY(tess__emit(b, TESS__INPUT_COPY, 0));
+    }
+    for (b->at = 0; b->at < n; b->at++)
+        TRY(tess__compiler_event(b, events->events[b->at].type, events->events[b->at].scope));
+    return TESS_OK;
+}
+
 tess_status tess__compile_pass(tess__compiler *b, uint32_t kind, const tess__program *events, int fused,
                                tess__program *out) {
     tess__program declared = { 0 };
     tess_status s = events ? TESS_OK : declared_events(b, kind, &declared);
-    tess__compiler_start(b, out, kind);
-    b->ahead = events ? events : &declared;
-    b->fused = fused;
-    find_last_backward(b);
+    if (!events)
+        events = &declared;
     if (!s)
-        s = share_buffers(b);
-    if (!s && b->model->n_blocks) {
-        s = tess__emit_alloc(b, TESS__INPUT, 0, TESS_CAT_INPUT, -1, b->setup->input_bytes, 0);
-        if (!s)
-            s = tess__emit(b, TESS__INPUT_COPY, 0);
-    }
-    for (b->at = 0; !s && b->at < b->ahead->n_events; b->at++)
-        s = tess__compiler_event(b, b->ahead->events[b->at].type, b->ahead->events[b->at].scope);
+        s = compile_events(b, kind, events, events->n_events, fused, out);
     if (!s)
         s = tess__compiler_end(b);
     if (!s)
         s = finish_program(b, b->setup->accum > 1, out);
     b->ahead = NULL;
     tess__program_free(&declared);
+    return s;
+}
+
+/* The pass has done all that precedes the event at `at`, which then did not come. */
+static tess_status compile_up_to(tess__compiler *b, const tess__program *of, int32_t at, tess__program *out) {
+    TRY(compile_events(b, of->kind, of, at, 0, out));
+    if (at == of->n_events)
+        return tess__compiler_end(b);
+    TRY(prepare_event(b, of->events[at].type, of->events[at].scope));
+    out->n_events--;
+    return TESS_OK;
+}
+
+tess_status tess__compile_again(tess__compiler *b, const tess__program *of, int32_t pc, tess__program *out) {
+    int32_t at = 0;
+    for (int32_t i = 0; i < pc; i++)
+        at += of->instrs[i].op == TESS__ENTER || of->instrs[i].op == TESS__LEAVE;
+    tess_status s = compile_up_to(b, of, at, out);
+    b->ahead = NULL;
+    if (!s && (out->n_instrs != pc || out->n_buffers > of->n_buffers))
+        s = tess__fail(TESS_E_INTERNAL, "a pass compiled again has %d instructions up to its event %d instead of %d",
+                       out->n_instrs, at, pc);
+    for (int32_t i = 0; !s && i < out->n_buffers; i++)
+        out->buffers[i].offset = of->buffers[i].offset;
     return s;
 }
 

@@ -50,6 +50,9 @@ tess_status tess__compiler_end(tess__compiler *);
 /** Compiles a pass over `events` (null: the declared order) into `out` and places its buffers. */
 tess_status tess__compile_pass(tess__compiler *, uint32_t kind, const tess__program *events, int fused,
                                tess__program *out);
+/** For a pass that deviates at the ENTER, LEAVE or end at `pc` of `of`: compiles what precedes it once more into `out`,
+ * with the same places in memory. The compiler then stands where that pass does, without a view ahead. */
+tess_status tess__compile_again(tess__compiler *, const tess__program *of, int32_t pc, tess__program *out);
 /** Compiles the programs that have no events: TESS__PASS_STEP, _NORM, _CLIP, _FULL. */
 tess_status tess__compile_other(tess__compiler *, uint32_t kind, tess__program *out);
 /** Scratch the comm plugin wants for one collective among `nranks`, in device memory. resident.c */

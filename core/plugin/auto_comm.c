@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "auto_comm.h"
 
-#include "open.h"
 #include "base/status.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- plugins -------------------------------------------------------------------------------------- */
@@ -13,8 +11,8 @@ typedef struct {
     const tess_host *services;
     const tess_plan_env *env;
     int64_t least_ns; /* negative: none found */
-    char name[32];
-} choice;
+    tess__plugin *best;
+} comm_choice;
 
 /* Over a network of 1 GB/s, which the ranks of a host share, and of which every collective takes 50 µs. */
 static int64_t default_cost(const tess_plan_env *env, uint64_t block_bytes) {
@@ -44,31 +42,34 @@ static int64_t cost_of(const tess__plugin *p, const tess_plan_env *env) {
     return default_cost(env, block);
 }
 
-static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
-    choice *c = user;
-    tess__plugin *p;
-    if (!row->usable || tess__plugin_open(row->kind, row->name, c->services, &p))
+static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    comm_choice *c = user;
+    if (!row->usable || (!*opened && tess__plugin_open(row->kind, row->name, c->services, opened)))
         return TESS_OK;
-    int64_t ns = cost_of(p, c->env);
-    tess__plugin_close(p);
-    int first = ns == c->least_ns && strcmp(row->name, c->name) < 0;
+    int64_t ns = cost_of(*opened, c->env);
+    int first = c->best && ns == c->least_ns && strcmp(row->name, c->best->name) < 0;
     if (ns >= 0 && (c->least_ns < 0 || ns < c->least_ns || first)) {
+        tess__plugin_close(c->best);
         c->least_ns = ns;
-        snprintf(c->name, sizeof c->name, "%s", row->name);
+        c->best = *opened;
+        *opened = NULL;
     }
     return TESS_OK;
 }
 
-tess_status tess__comm_choose(const tess_host *services, const tess_plan_env *env, char name[32]) {
-    choice c = { .services = services, .env = env, .least_ns = -1 };
-    snprintf(c.name, sizeof c.name, "%s", env->nranks == 1 ? "self" : "");
-    tess_status s = env->nranks == 1 ? TESS_OK : tess__plugin_list(TESS_KIND_COMM, consider_plugin, &c);
-    if (s)
+tess_status tess__comm_choose(const tess_host *services, const tess_plan_env *env, tess__plugin **out) {
+    comm_choice c = { .services = services, .env = env, .least_ns = -1 };
+    if (env->nranks == 1)
+        return tess__plugin_open(TESS_KIND_COMM, "self", services, out);
+    tess_status s = tess__plugin_list(TESS_KIND_COMM, services, consider_plugin, &c);
+    if (s) {
+        tess__plugin_close(c.best);
         return s;
-    if (!c.name[0])
+    }
+    if (!c.best)
         return tess__fail(TESS_E_INVALID,
                           "%d ranks need a comm plugin and none is usable; `tessera plugins list` says why",
                           env->nranks);
-    memcpy(name, c.name, sizeof c.name);
+    *out = c.best;
     return TESS_OK;
 }

@@ -239,7 +239,8 @@ tess_host tess__plugin_services(const tess_host *given) {
 
 typedef struct {
     uint32_t kind; /* 0: every one */
-    tess_status (*row)(void *user, const tess__plugin_row *);
+    const tess_host *services;
+    tess__plugin_row_fn *row;
     void *user;
     char usable[256][40]; /* "KIND-NAME" of the rows before, built-in ones too */
     size_t n_usable;
@@ -259,10 +260,9 @@ static int is_hidden(listing *l, uint32_t kind, const char *name, int remember) 
 
 static tess_status list_file(void *user, uint32_t kind, const char *name, const char *path) {
     listing *l = user;
-    const tess_host services = tess__plugin_services(NULL);
     tess__plugin_row row = { .kind = kind };
     tess_plugin_note note = { .abi_major = 0 };
-    tess__plugin *plugin;
+    tess__plugin *plugin = NULL;
     char real[4096];
     if (l->kind && kind != l->kind)
         return TESS_OK;
@@ -275,15 +275,16 @@ static tess_status list_file(void *user, uint32_t kind, const char *name, const 
     row.abi_minor = note.abi_minor;
     if (s == TESS_OK && is_hidden(l, kind, name, 0))
         snprintf(row.reason, sizeof row.reason, "hidden by one of the same name found before");
-    else if (s == TESS_OK && tess__plugin_trial(kind, path, &services, row.reason) == TESS_OK &&
-             tess__plugin_file_open(kind, path, "", &services, &plugin, row.reason) == TESS_OK) {
+    else if (s == TESS_OK && tess__plugin_trial(kind, path, l->services, row.reason) == TESS_OK &&
+             tess__plugin_file_open(kind, path, "", l->services, &plugin, row.reason) == TESS_OK) {
         row.usable = 1;
         row.reason[0] = 0;
         is_hidden(l, kind, name, 1);
-        tess__plugin_close(plugin);
     }
     one_line(row.reason);
-    return l->row(l->user, &row);
+    s = l->row(l->user, &row, &plugin);
+    tess__plugin_close(plugin);
+    return s;
 }
 
 static tess_status list_builtins(listing *l) {
@@ -295,12 +296,15 @@ static tess_status list_builtins(listing *l) {
         snprintf(row.name, sizeof row.name, "%s", b->name);
         snprintf(row.version, sizeof row.version, "%s", TESSERA_VERSION);
         is_hidden(l, b->kind, b->name, 1);
-        s = !l->kind || b->kind == l->kind ? l->row(l->user, &row) : TESS_OK;
+        tess__plugin *none = NULL;
+        s = !l->kind || b->kind == l->kind ? l->row(l->user, &row, &none) : TESS_OK;
+        tess__plugin_close(none);
     }
     return s;
 }
 
-tess_status tess__plugin_list(uint32_t kind, tess_status (*row)(void *user, const tess__plugin_row *), void *user) {
+tess_status tess__plugin_list(uint32_t kind, const tess_host *services, tess__plugin_row_fn *row, void *user) {
+    const tess_host full = tess__plugin_services(services);
     tess__plugin_search search;
     listing *l = calloc(1, sizeof *l);
     if (!l || tess__plugin_search_init(&search)) {
@@ -308,6 +312,7 @@ tess_status tess__plugin_list(uint32_t kind, tess_status (*row)(void *user, cons
         return tess__fail(TESS_E_NOMEM, "no memory to list the plugins");
     }
     l->kind = kind;
+    l->services = &full;
     l->row = row;
     l->user = user;
     for (uint32_t i = 0; i < search.n; i++)

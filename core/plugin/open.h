@@ -47,8 +47,11 @@ typedef struct {
     int usable;
     char reason[512]; /* why not usable */
 } tess__plugin_row;
+/** `opened`: a usable file's plugin; null for a built-in one, which the callee may open. It is closed afterwards unless
+ * the callee took it and left null. */
+typedef tess_status tess__plugin_row_fn(void *user, const tess__plugin_row *, tess__plugin **opened);
 /** Calls `row` for every plugin of one kind, or with 0 of every kind: built-in ones and all files found in the search
- * path. Each file is opened and closed, in a child process first, to know whether it can be used. Stops at the first
- * status that is not 0 and returns it. */
-tess_status tess__plugin_list(uint32_t kind, tess_status (*row)(void *user, const tess__plugin_row *), void *user);
+ * path. Each file is opened with `services`, in a child process first, to know whether it can be used. Stops at the
+ * first status that is not 0 and returns it. */
+tess_status tess__plugin_list(uint32_t kind, const tess_host *services, tess__plugin_row_fn *row, void *user);
 #endif

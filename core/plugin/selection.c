@@ -15,9 +15,7 @@ typedef struct {
 } ranks;
 
 /* comm=auto: one rank needs no network; else the fastest plugin between these ranks. */
-static tess_status pick_comm(tess__selection *x, const ranks *r, const char **selection, char name[32]) {
-    if (strcmp(*selection, "auto") != 0)
-        return TESS_OK;
+static tess_status pick_comm(tess__selection *x, const ranks *r) {
     tess_device_info info = { .struct_size = sizeof info };
     tess_error e = { .struct_size = sizeof e };
     const tess__plugin *device = x->plugins[TESS_KIND_DEVICE];
@@ -28,24 +26,24 @@ static tess_status pick_comm(tess__selection *x, const ranks *r, const char **se
     tess_plan_env env = {
         .struct_size = sizeof env, .mem = info.mem, .nranks = r->nranks, .ranks_per_host = r->ranks_per_host
     };
-    TRY(tess__comm_choose(&x->host, &env, name));
+    TRY(tess__comm_choose(&x->host, &env, &x->plugins[TESS_KIND_COMM]));
     if (r->announce && r->nranks > 1)
-        tess__log(TESS_LOG_INFO, "comm=auto picked %s for %d ranks, %d of them on one host", name, r->nranks,
-                  r->ranks_per_host);
-    *selection = name;
+        tess__log(TESS_LOG_INFO, "comm=auto picked %s for %d ranks, %d of them on one host",
+                  x->plugins[TESS_KIND_COMM]->name, r->nranks, r->ranks_per_host);
     x->comm_picked = 1;
     return TESS_OK;
 }
 
 static tess_status open_kind(tess__selection *x, const ranks *r, uint32_t kind, const char *fallback) {
-    char picked[32];
     const char *selection = tess__option_or(tess__kind_name(kind), fallback);
-    if (kind == TESS_KIND_COMM)
-        TRY(pick_comm(x, r, &selection, picked));
+    if (kind == TESS_KIND_COMM && strcmp(selection, "auto") == 0) {
+        TRY(pick_comm(x, r));
+        selection = x->plugins[kind]->name;
+    } else {
+        TRY(tess__plugin_open(kind, selection, &x->host, &x->plugins[kind]));
+    }
     x->text[kind] = strdup(selection);
-    if (!x->text[kind])
-        return tess__fail(TESS_E_NOMEM, "no memory for the name of a plugin");
-    return tess__plugin_open(kind, selection, &x->host, &x->plugins[kind]);
+    return x->text[kind] ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the name of a plugin");
 }
 
 /* The device comes first: comm=auto asks it for its kind of memory. */

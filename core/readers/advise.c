@@ -68,9 +68,8 @@ static tess_status take_plugin(attempt *a, uint32_t kind, const char *name) {
     tess__setup *s = &a->plan.setup;
     if (!name)
         return TESS_OK;
-    tess_status status = tess__plugin_open(kind, name, &a->selection->host, &a->opened[kind]);
-    if (status)
-        return status;
+    if (!a->opened[kind])
+        TRY(tess__plugin_open(kind, name, &a->selection->host, &a->opened[kind]));
     const tess__plugin *p = a->opened[kind];
     if (kind == TESS_KIND_COMM)
         s->comm = p->ops, s->comm_ctx = p->ctx;
@@ -86,7 +85,6 @@ static tess_status take_plugin(attempt *a, uint32_t kind, const char *name) {
 /* comm=auto may mean another plugin among more ranks. */
 static tess_status take_ranks(attempt *a, const char *ranks) {
     tess__setup *s = &a->plan.setup;
-    char comm[32];
     uint64_t accum = (uint64_t)s->accum;
     if (!ranks)
         return TESS_OK;
@@ -103,8 +101,8 @@ static tess_status take_ranks(attempt *a, const char *ranks) {
         return before > 1
                    ? TESS_OK
                    : tess__fail(TESS_E_UNSUPPORTED, "comm %s is for one rank", a->selection->text[TESS_KIND_COMM]);
-    tess_status status = tess__comm_choose(&a->selection->host, &s->env, comm);
-    return status ? status : take_plugin(a, TESS_KIND_COMM, comm);
+    TRY(tess__comm_choose(&a->selection->host, &s->env, &a->opened[TESS_KIND_COMM]));
+    return take_plugin(a, TESS_KIND_COMM, a->opened[TESS_KIND_COMM]->name);
 }
 
 static tess_status apply_set(attempt *a, const tess__option_set *c) {
@@ -151,8 +149,8 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
 
 /* ---- the search -------------------------------------------------------------------------------- */
 
-/* The order of cost: less than a lesser cost's sum of what it may come with, so that one change comes before two where
- * they are of a kind. docs/advice.md */
+/* Costs order the changes. A change costs more than all cheaper changes of its kind together, so that one change is
+ * tried before two. docs/advice.md */
 enum {
     COST_LOW_COPY = 1,
     COST_PRECISION = 1,
@@ -255,8 +253,9 @@ static void consider_precision(search *x, const char *name) {
     consider(x, &c);
 }
 
-static tess_status consider_plugin(void *user, const tess__plugin_row *row) {
+static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
     search *x = user;
+    (void)opened; /* each attempt opens its own */
     if (!row->usable || strncmp(row->name, "none", 5) == 0)
         return TESS_OK;
     size_t n = strlen(row->name);
@@ -407,8 +406,8 @@ static int by_time(const void *a, const void *b) {
 
 static void run_search(search *x) {
     const tess__setup *s = &x->plan->setup;
-    tess__plugin_list(TESS_KIND_OFFLOAD, consider_plugin, x);
-    tess__plugin_list(TESS_KIND_PRECISION, consider_plugin, x);
+    tess__plugin_list(TESS_KIND_OFFLOAD, NULL, consider_plugin, x);
+    tess__plugin_list(TESS_KIND_PRECISION, NULL, consider_plugin, x);
     consider_wraps(x);
     if (s->low_copy)
         consider_change(x, "low-copy", "0", COST_LOW_COPY);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A span: what ran when, in which track. The engine measures them (engine/trace.c), the simulator predicts them. */
+/* A span: what ran when, in which track. The engine measures them (runtime/trace.c), the simulator predicts them. */
 #ifndef TESS_SPAN_H
 #define TESS_SPAN_H
 #include "plan/program.h"

@@ -49,7 +49,7 @@ static uint64_t gather_chunk(const tess_collective *c) {
     return c->count < most ? c->count : most;
 }
 
-/* A sum per host; and where a rank stands in among more than two hosts, what it gets goes here too. */
+/* Scratch for one sum per host, plus the block that a placeholder rank receives and discards. */
 static uint64_t scatter_scratch(const tess_collective *c, uint64_t partial, int32_t hosts, int is_uneven) {
     const uint64_t sums = round_up((uint64_t)hosts * c->count * partial, ALIGN);
     return is_uneven && hosts > 2 ? sums + round_up(c->count * tess_dtype_bytes(c->recv_dtype), ALIGN) : sums;

@@ -66,7 +66,7 @@ grep -q 'communication of all: .* bytes measured' "$work/log" || { echo "somethi
 
 # The three faults are in one build; PLANT says which of them strikes.
 cp "$source/core/plan/"*.c "$work/core/plan"
-plant engine/memory.c '^    if (m->deviating)$' '    const char *strike = getenv("PLANT"); if (strike \&\& *strike == 102 \&\& b->role == TESS__OUTPUT) (void)*(volatile char *)tess__address(m, b->role, b->index);\n    if (m->deviating)'
+plant runtime/memory.c '^    if (m->deviating)$' '    const char *strike = getenv("PLANT"); if (strike \&\& *strike == 102 \&\& b->role == TESS__OUTPUT) (void)*(volatile char *)tess__address(m, b->role, b->index);\n    if (m->deviating)'
 plant engine/optimizer.c '    t->step.steps_done++;' '    t->step.steps_done++; const char *strike = getenv("PLANT"); if (strike \&\& *strike == 103) (void)*(volatile char *)tess__address(\&t->memory, TESS__SHARD_GRAD, 0);'
 plant engine/blocks.c '    uint64_t before = tess__fail_count();' '    const char *strike = getenv("PLANT"); if (strike \&\& *strike == 110 \&\& c.output \&\& i < 3) ((volatile char *)c.output)[64] = 1;\n    uint64_t before = tess__fail_count();'
 sed -i '1i #include <stdlib.h>' "$work/core/engine/blocks.c"

@@ -4,7 +4,7 @@
  * STEP 0 in a process that takes a lost rank's place or that recovers from the loss of another. Prints
  * "digest=… recoveries=… planned=…" on rank 0. */
 #include "core/control/wire.h"
-#include "core/engine/mirror.h"
+#include "core/recovery/mirror.h"
 #include "toy.h"
 
 #include <fcntl.h>
@@ -123,10 +123,10 @@ tess_status __wrap_tess__copy_now(tess *t, void *to, uint32_t to_mem, const void
 }
 
 /* Rank 0 has told the launcher of the first images. */
-tess_status __real_tess__fewer_announce(tess *t);
-tess_status __wrap_tess__fewer_announce(tess *t);
-tess_status __wrap_tess__fewer_announce(tess *t) {
-    tess_status s = __real_tess__fewer_announce(t);
+tess_status __real_tess__fits_announce(tess *t);
+tess_status __wrap_tess__fits_announce(tess *t);
+tess_status __wrap_tess__fits_announce(tess *t) {
+    tess_status s = __real_tess__fits_announce(t);
     maybe_die("announced");
     return s;
 }

@@ -493,7 +493,8 @@ typedef struct {
     int n;
 } found;
 
-static tess_status remember(void *user, const tess__plugin_row *row) {
+static tess_status remember(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    (void)opened;
     found *f = user;
     if (row->usable && f->n < MOST_PLUGINS)
         snprintf(f->names[f->n++], sizeof f->names[0], "%s", row->name);
@@ -504,7 +505,7 @@ static int bench_all(bench *b) {
     if (b->options.comm)
         return bench_plugin(b, b->options.comm, 1);
     found f = { .n = 0 };
-    tess_status status = tess__plugin_list(TESS_KIND_COMM, remember, &f);
+    tess_status status = tess__plugin_list(TESS_KIND_COMM, NULL, remember, &f);
     if (status != TESS_OK)
         return tool_report(status);
     int code = TOOL_OK;

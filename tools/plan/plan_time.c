@@ -127,15 +127,16 @@ typedef struct {
     int found;
 } wanted_plugin;
 
-static tess_status is_wanted(void *user, const tess__plugin_row *row) {
+static tess_status is_wanted(void *user, const tess__plugin_row *row, tess__plugin **opened) {
     wanted_plugin *w = user;
+    (void)opened;
     w->found |= row->kind == w->kind && row->usable && strcmp(row->name, w->name) == 0;
     return TESS_OK;
 }
 
 static int has_plugin(uint32_t kind, const char *name) {
     wanted_plugin w = { kind, name, 0 };
-    return tess__plugin_list(kind, is_wanted, &w) == TESS_OK && w.found;
+    return tess__plugin_list(kind, NULL, is_wanted, &w) == TESS_OK && w.found;
 }
 
 /* A machine of GPUs is planned with the plugins that run there, unless the user chose others. */

@@ -100,7 +100,8 @@ static void row_as_json(json_out *j, const char *event, const tess__plugin_row *
     json_string(j, "reason", row->usable ? NULL : row->reason);
 }
 
-static tess_status list_row(void *user, const tess__plugin_row *row) {
+static tess_status list_row(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    (void)opened;
     view *v = user;
     if (v->as_json) {
         tess__plugin *p = open_row(row);
@@ -123,7 +124,7 @@ static tess_status list_row(void *user, const tess__plugin_row *row) {
 static int list(view *v) {
     if (!v->as_json)
         printf("%-9s  %-12s  %-8s  %-4s  %s\n", "KIND", "NAME", "VERSION", "ABI", "FILE");
-    tess_status s = tess__plugin_list(0, list_row, v);
+    tess_status s = tess__plugin_list(0, NULL, list_row, v);
     if (s == TESS_OK && fflush(stdout) == 0)
         return TOOL_OK;
     fprintf(stderr, "tessera: %s\n", s == TESS_E_SYSTEM || s == TESS_OK ? "cannot write the list" : tess_last_error());
@@ -234,7 +235,8 @@ static int is_wanted(const view *v, const tess__plugin_row *row) {
     return strcmp(v->wanted, row->name) == 0 || strcmp(v->wanted, full) == 0;
 }
 
-static tess_status info_row(void *user, const tess__plugin_row *row) {
+static tess_status info_row(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    (void)opened;
     view *v = user;
     if (!is_wanted(v, row))
         return TESS_OK;
@@ -287,7 +289,7 @@ static tess_status info_path(view *v) {
 static int info(view *v) {
     if (strchr(v->wanted, '/'))
         return tess_exit_code(info_path(v));
-    tess_status s = tess__plugin_list(0, info_row, v);
+    tess_status s = tess__plugin_list(0, NULL, info_row, v);
     if (s == TESS_OK && !v->found)
         return plugin_unknown(v->wanted);
     return tess_exit_code(s ? s : v->failed);

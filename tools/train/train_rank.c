@@ -27,8 +27,7 @@ static tess_status evaluate(train_run *r) {
 }
 
 /* ---- steps -------------------------------------------------------------------------------------- */
-/* Something takes the run's state between this step and the next, and what was done is not done again after it. The
- * same on all ranks. */
+/* True if this step is followed by an evaluation, a mirror image or a checkpoint. All ranks agree. */
 static int is_kept(const train_run *r, uint64_t done) {
     return (r->task.eval_every && done % r->task.eval_every == 0) || (r->mirror && done % (uint64_t)r->mirror == 0) ||
            (r->s.save && r->s.save_every && done % r->s.save_every == 0);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/engine/state.h"
-#include "core/engine/poison.h"
+#include "core/runtime/poison.h"
 #include "tests/support/toy.h"
 
 static tess *open_toy(toy *m, int blocks) {

@@ -336,7 +336,8 @@ static void test_loader__each_mandatory_slot_is_missed_by_name(void **state) {
 
 /* ---- the list ---------------------------------------------------------------------------------- */
 
-static tess_status collect(void *user, const tess__plugin_row *row) {
+static tess_status collect(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    (void)opened;
     char *text = user;
     const char *file = strrchr(row->path, '/');
     size_t n = strlen(text);
@@ -349,7 +350,7 @@ static void test_loader__list_has_built_in_ones_files_and_reasons(void **state) 
     (void)state;
     char text[4096] = "";
     search("broken:two:again");
-    assert_int_equal(tess__plugin_list(0, collect, text), TESS_OK);
+    assert_int_equal(tess__plugin_list(0, NULL, collect, text), TESS_OK);
     const char *want = "self||1|\n"
                        "sample|/libtessera-comm-sample.so|0|bad magic in the descriptor, expected TESSPLG\n"
                        "sample|/libtessera-comm-sample.so|1|\n"
@@ -357,8 +358,8 @@ static void test_loader__list_has_built_in_ones_files_and_reasons(void **state) 
     assert_memory_equal(text, want, strlen(want));
 }
 
-static tess_status stop(void *user, const tess__plugin_row *row) {
-    (void)row;
+static tess_status stop(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    (void)row, (void)opened;
     ++*(int *)user;
     return TESS_E_SYSTEM;
 }
@@ -366,7 +367,7 @@ static tess_status stop(void *user, const tess__plugin_row *row) {
 static void test_loader__list_stops_when_the_caller_says_so(void **state) {
     (void)state;
     int calls = 0;
-    assert_int_equal(tess__plugin_list(0, stop, &calls), TESS_E_SYSTEM);
+    assert_int_equal(tess__plugin_list(0, NULL, stop, &calls), TESS_E_SYSTEM);
     assert_int_equal(calls, 1);
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine/poison.h"
+#include "core/runtime/poison.h"
 #include "core/engine/state.h"
 #include "tests/support/ledger_check.h"
 #include "tests/support/toy.h"

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "tests/unit/plan_fixture.h"
-#include "core/engine/trace.h"
+#include "core/runtime/trace.h"
 #include "core/readers/simulate.h"
 
 enum { A, B, SCOPES };

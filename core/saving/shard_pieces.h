@@ -4,7 +4,7 @@
 #ifndef TESS_SHARD_PIECES_H
 #define TESS_SHARD_PIECES_H
 #include "checkpoint/safetensors.h"
-#include "state.h"
+#include "engine/state.h"
 
 typedef struct {
     const char *at;

@@ -1,41 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tess_recover: after a rank was lost, the group of ranks is formed anew with the process that takes its place, or
  * smaller, and all go back to the newest images that are whole. */
-#include "finite.h"
+#include "smaller.h"
 
 #include "base/log.h"
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
 #include "control/wire.h"
+#include "engine/finite.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 enum { AHEAD = 8 /* generations that may have come and gone while this rank was busy */ };
 
 /* ---- what hung on the old group ---------------------------------------------------------------------- */
 
-static void forget_pass(tess *t) {
-    size_t scopes = 2 * (size_t)t->plan.model.n_scopes;
-    memset(t->transfers.in_flight, 0, ((size_t)t->plan.compiler.stride + 1) * sizeof *t->transfers.in_flight);
-    memset(t->pass.entered, 0, scopes * sizeof *t->pass.entered);
-    memset(t->pass.begun, 0, scopes * sizeof *t->pass.begun);
-    t->pass.kind = 0;
-    t->pass.pc = t->recorder.next_point = 0;
-    t->pass.summoned = t->pass.microbatch = t->pass.pending_grads = 0;
-    t->pass.run = NULL;
-    t->pass.ended_by = NULL;
-    t->step.options = NULL;
-    t->step.norm_limbs = NULL;
-    tess__forget_steps(t);
-    tess__result_forget(&t->streams);
-}
-
 /* In the order of tess_close: requests, lanes, memory, communicators, control plane. Images stay, and with them all
  * memory that no communicator allocated. */
 static void leave_group(tess *t) {
-    tess__saver_end(t);
+    t->hooks->end_save(t);
     tess__comms_abort(&t->comms, TESS_E_LOST);
     tess__drop_requests(t);
     tess__moves_end(t);
@@ -43,10 +27,12 @@ static void leave_group(tess *t) {
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, 0);
     t->comms.control = NULL;
-    forget_pass(t);
+    tess__transfers_forget(t);
+    tess__pass_forget(t);
+    tess__step_forget(t);
+    tess__forget_steps(t);
+    tess__result_forget(&t->streams);
     tess__comms_reset(&t->comms);
-    tess__guard_destroy(t->pass.guard);
-    t->pass.guard = NULL;
     t->mirror.taken = -1;
     t->error = TESS_OK;
     t->message[0] = 0;
@@ -109,7 +95,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
         TRY(tess__mirror_take(t));
     if (smaller)
         TRY(tess__smaller_finish(t));
-    TRY(tess__past_share(t));
+    TRY(t->hooks->share_past(t));
     out->step = (uint64_t)step;
     out->steps_lost = had > out->step ? had - out->step : 0;
     return TESS_OK;

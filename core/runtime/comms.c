@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The communicators: made, aborted, given back; what is posted on them and how the engine waits for it. */
 #include "claims.h"
+#include "deadlock.h"
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -12,10 +13,6 @@
 #define SECOND INT64_C(1000000000)
 
 #define HAS(c, slot) TESS_CAN(tess_comm_ops, (c)->ops, slot)
-
-static tess_status fail_plugin(const tess__comms *c, tess_status s, const tess_error *e) {
-    return s ? tess__plugin_failed(s, TESS_KIND_COMM, c->plugin, e) : TESS_OK;
-}
 
 void tess__comms_use(tess__comms *c, const tess__plugin *p, const tess__device *device) {
     c->plugin = p;
@@ -34,18 +31,10 @@ int tess__comms_waits_on_streams(const tess__comms *c) {
     return tess__comms_caps(c, &caps) == TESS_OK && (caps.caps & TESS_COMM_STREAM_ORDERED) && HAS(c, wait_stream);
 }
 
-/* Groups that coincide have one communicator: whether it stands here first. */
-static int stands_first(tess_comm *const *list, int which) {
-    for (int i = 0; i < which; i++)
-        if (list[i] == list[which])
-            return 0;
-    return list[which] != NULL;
-}
-
 void tess__comms_abort(tess__comms *c, tess_status why) {
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < TESS__N_COMMS; i++)
-        if (stands_first(c->list, i) && HAS(c, abort))
+        if (tess__comms_stands_first(c->list, i) && HAS(c, abort))
             c->ops->abort(c->list[i], why);
     pthread_mutex_unlock(&c->lock);
 }
@@ -88,7 +77,7 @@ static tess_status create_world(tess__comms *c) {
     tess_comm_config config = config_of(c, c->world.rank, c->world.nranks, name);
     tess_comm *comm = NULL;
     tess_status s = c->ops->init(c->plugin->ctx, &config, &comm, &e);
-    return s ? fail_plugin(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
+    return s ? tess__comms_failed(c, s, &e) : keep_comm(c, TESS__WORLD, comm);
 }
 
 static tess_status split_world(tess__comms *c, int which, int32_t color, int32_t key, int32_t nranks,
@@ -97,7 +86,7 @@ static tess_status split_world(tess__comms *c, int which, int32_t color, int32_t
     tess_comm *comm = NULL;
     tess_comm_config config = config_of(c, key, nranks, name);
     tess_status s = c->ops->split(c->list[TESS__WORLD], color, key, &config, &comm, &e);
-    return s ? fail_plugin(c, s, &e) : keep_comm(c, which, comm);
+    return s ? tess__comms_failed(c, s, &e) : keep_comm(c, which, comm);
 }
 
 /* One of `nranks` ranks each in groups numbered by `color`; the world itself where that is one group. */
@@ -149,7 +138,7 @@ void tess__comms_withdraw(tess__comms *c) {
     memset(c->list, 0, sizeof c->list);
     pthread_mutex_unlock(&c->lock);
     for (int i = TESS__N_COMMS - 1; i > 0; i--)
-        if (!stands_first(c->closing, i))
+        if (!tess__comms_stands_first(c->closing, i))
             c->closing[i] = NULL;
 }
 
@@ -163,106 +152,6 @@ void tess__comms_destroy(tess__comms *c, int orderly) {
             c->ops->destroy(c->closing[i]);
 }
 
-/* ---- memory of the plugin's ---- */
-
-tess_comm *tess__comms_allocator(const tess__comms *c) {
-    tess_comm_caps caps = { .struct_size = sizeof caps };
-    tess_comm *comm = c->list[TESS__WORLD];
-    if (!comm || !HAS(c, mem_alloc) || c->ops->query(c->plugin->ctx, comm, &caps) ||
-        !(caps.mem_mask >> c->device->mem & 1))
-        return NULL;
-    return comm;
-}
-
-/* A buffer that finds no room here is used as if it were not registered. */
-static void note_registration(tess__comms *c, const tess_comm *comm, const tess_buffer *b) {
-    for (int i = 0; b->reg && i < TESS__REGISTRATIONS; i++)
-        if (!c->registrations[i].comm) {
-            c->registrations[i].comm = comm;
-            c->registrations[i].ptr = b->ptr;
-            c->registrations[i].bytes = b->bytes;
-            c->registrations[i].reg = b->reg;
-            return;
-        }
-}
-
-static void forget_registration(tess__comms *c, const tess_comm *comm, const tess_buffer *b) {
-    for (int i = 0; i < TESS__REGISTRATIONS; i++)
-        if (c->registrations[i].comm == comm && c->registrations[i].ptr == b->ptr)
-            c->registrations[i].comm = NULL;
-}
-
-static void *registration_of(const tess__comms *c, const tess_comm *comm, const void *at) {
-    for (int i = 0; at && i < TESS__REGISTRATIONS; i++)
-        if (c->registrations[i].comm == comm &&
-            (uintptr_t)at - (uintptr_t)c->registrations[i].ptr < c->registrations[i].bytes)
-            return c->registrations[i].reg;
-    return NULL;
-}
-
-tess_status tess__comms_alloc(tess__comms *c, tess_comm *comm, const tess_alloc_request *r, tess_buffer *out) {
-    tess_error e = { .struct_size = sizeof e };
-    TRY(fail_plugin(c, c->ops->mem_alloc(comm, r, out, &e), &e));
-    note_registration(c, comm, out);
-    return TESS_OK;
-}
-
-tess_comm *tess__comms_register(tess__comms *c, int which, const tess_comm *owner, tess_buffer *b) {
-    tess_error e = { .struct_size = sizeof e };
-    tess_comm *comm = c->list[which];
-    if (!stands_first(c->list, which) || comm == owner || !HAS(c, mem_register) || c->ops->mem_register(comm, b, &e))
-        return NULL;
-    note_registration(c, comm, b);
-    return comm;
-}
-
-int tess__comms_share_memory(const tess__comms *c) {
-    tess_comm_caps caps = { .struct_size = sizeof caps };
-    tess_comm *comm = tess__comms_allocator(c);
-    return comm && HAS(c, mem_share) && c->ops->query(c->plugin->ctx, comm, &caps) == TESS_OK &&
-           caps.caps & TESS_COMM_SHARES;
-}
-
-tess_status tess__comms_share(tess__comms *c, tess_comm *comm, tess_buffer *b) {
-    tess_error e = { .struct_size = sizeof e };
-    tess__comms_doing(c, "the sharing of memory");
-    tess_status s = c->ops->mem_share(comm, b, &e);
-    if (s == TESS_OK || s == TESS_E_UNSUPPORTED)
-        tess__comms_idle(c);
-    return s == TESS_E_UNSUPPORTED ? s : fail_plugin(c, s, &e);
-}
-
-void tess__comms_deregister(tess__comms *c, tess_comm *comm, tess_buffer *b) {
-    forget_registration(c, comm, b);
-    c->ops->mem_deregister(comm, b);
-}
-
-void tess__comms_free(tess__comms *c, tess_comm *comm, tess_buffer *b) {
-    forget_registration(c, comm, b);
-    c->ops->mem_free(comm, b);
-}
-
-/* ---- what this rank is doing ---- */
-
-const char *tess__comms_activity(const tess__comms *c) {
-    return c->activity[c->activity_now];
-}
-
-const char *tess__comms_doing(tess__comms *c, const char *text) {
-    c->activity_now ^= 1;
-    snprintf(c->activity[c->activity_now], sizeof c->activity[0], "%s", text);
-    if (c->control)
-        tess__control_doing(c->control, tess__comms_activity(c));
-    return tess__comms_activity(c);
-}
-
-void tess__comms_idle(tess__comms *c) {
-    c->activity_now ^= 1;
-    c->activity[c->activity_now][0] = 0;
-    if (c->control)
-        tess__control_doing(c->control, NULL);
-}
-
 /* ---- what went wrong ---- */
 
 static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
@@ -273,19 +162,6 @@ static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
     return which == TESS__REPLICA ? rank * c->shard_ranks + c->shard_rank : c->replica_rank * c->shard_ranks + rank;
 }
 
-void tess__comms_key(const tess__comms *c, const char *key, char *out, size_t n) {
-    if (c->seat.engine > 1)
-        snprintf(out, n, "e%u/%s", c->seat.engine, key);
-    else
-        snprintf(out, n, "%s", key);
-}
-
-static void key_of(const tess__comms *c, const char *what, int32_t rank, char *key, size_t n) {
-    char plain[32];
-    snprintf(plain, sizeof plain, "%s/%d", what, rank);
-    tess__comms_key(c, plain, key, n);
-}
-
 /* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
 static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];
@@ -294,9 +170,9 @@ static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e)
     int32_t peer = world_rank(c, which, e->rank);
     if (!c->control || peer < 0)
         return tess__fail(TESS_E_MISMATCH, "in %s: %s", tess__comms_activity(c), e->message);
-    key_of(c, "mismatch", c->world.rank, key, sizeof key);
+    tess__comms_rank_key(c, "mismatch", c->world.rank, key, sizeof key);
     tess__control_set(c->control, key, &mine, sizeof mine);
-    key_of(c, "mismatch", peer, key, sizeof key);
+    tess__comms_rank_key(c, "mismatch", peer, key, sizeof key);
     uint64_t bytes = sizeof theirs;
     if (tess__control_get(c->control, key, &theirs, &bytes, INT64_C(1000000000))) {
         tess__control_cause_text(c->control, cause, sizeof cause); /* the other side was quicker */
@@ -324,145 +200,6 @@ static tess_status check_departed(tess__comms *c) {
     return TESS_OK;
 }
 
-/* ---- ranks that wait for each other ---- */
-
-/* Detects deadlocks across ranks. A backend compares collectives on one communicator; after one second of waiting this
- * compares across communicators and with exchanges of the control plane. It reports only what cannot become true later:
- * a rank inside exchange k posts nothing until k ends, and the n-th posted collective never changes. */
-typedef struct { /* what a rank last said of itself */
-    uint64_t posted, exchanges;
-    uint64_t tags[TESS__RECENT_TAGS]; /* of the last ones posted, by number modulo */
-    uint64_t in_exchange;
-    tess__claim now;
-} record;
-
-static tess_status say_waiting(tess__comms *c, int in_exchange, const char *what) {
-    char key[32];
-    record mine = { .posted = c->n_collectives, .exchanges = c->exchange_count, .in_exchange = in_exchange != 0 };
-    memcpy(mine.tags, c->recent_tags, sizeof mine.tags);
-    mine.now = tess__claim_of(c, what);
-    key_of(c, "waiting", c->world.rank, key, sizeof key);
-    return tess__control_set(c->control, key, &mine, sizeof mine);
-}
-
-static int cannot_meet(const tess__comms *c, const record *theirs, uint64_t seq) {
-    if (theirs->in_exchange && theirs->exchanges > c->exchange_count && theirs->posted <= seq)
-        return 1;
-    uint64_t tag = theirs->tags[seq % TESS__RECENT_TAGS]; /* 0: not known */
-    return theirs->posted > seq && theirs->posted - seq <= TESS__RECENT_TAGS &&
-           c->n_collectives - seq <= TESS__RECENT_TAGS && tag && tag != c->recent_tags[seq % TESS__RECENT_TAGS];
-}
-
-/* Ranks that wait say so each second; of the others nothing is known but that they do not. */
-static void add_absent(tess__comms *c, int32_t rank) {
-    size_t at = strlen(c->absent), room = sizeof c->absent - at;
-    if (room > 16)
-        snprintf(c->absent + at, room, "%srank %d", at ? ", " : "", rank);
-}
-
-static tess_status check_deadlock(tess__comms *c, uint64_t seq, const char *what) {
-    tess__claim mine = tess__claim_of(c, what);
-    c->absent[0] = 0;
-    if (!c->control)
-        return TESS_OK;
-    tess_status s = say_waiting(c, 0, what);
-    for (int32_t r = 0; !s && r < c->world.nranks; r++) {
-        char key[32];
-        record theirs = { .posted = 0 };
-        uint64_t bytes = sizeof theirs;
-        key_of(c, "waiting", r, key, sizeof key);
-        if (r == c->world.rank)
-            continue;
-        int silent = tess__control_get(c->control, key, &theirs, &bytes, INT64_C(100000000)) != TESS_OK;
-        if (silent || theirs.posted <= seq)
-            add_absent(c, r);
-        if (!silent && cannot_meet(c, &theirs, seq))
-            return tess__claims_differ(c, &mine, r, &theirs.now);
-    }
-    return s;
-}
-
-/* ---- ranks that wait for each other in different engines ---- */
-
-enum { MOST_ENGINES = 8 };
-typedef struct { /* where a rank waits, and how far each engine of its process has come */
-    uint32_t engine, n_engines;
-    uint32_t in_exchange, of_all; /* of_all: every rank takes part */
-    uint64_t number;              /* of the collective or exchange, in its engine */
-    struct {
-        uint32_t engine;
-        uint64_t posted, exchanges;
-    } engines[MOST_ENGINES];
-    char what[160];
-} place;
-
-static void add_engine(void *ctx, uint32_t engine, void *user) {
-    const tess__comms *c = user;
-    place *p = ctx;
-    if (p->n_engines < MOST_ENGINES) {
-        p->engines[p->n_engines].engine = engine;
-        p->engines[p->n_engines].posted = c->n_collectives;
-        p->engines[p->n_engines].exchanges = c->exchange_count;
-    }
-    p->n_engines++;
-}
-
-static place place_of(const tess__comms *c, uint64_t number, const char *what) {
-    place p;
-    memset(&p, 0, sizeof p);
-    p.engine = c->seat.engine;
-    p.number = number;
-    snprintf(p.what, sizeof p.what, "%s", what);
-    tess__control_each_seat(add_engine, &p);
-    return p;
-}
-
-static tess_status place_say(const tess__comms *c, const place *p) {
-    char key[32];
-    snprintf(key, sizeof key, "place/%d", c->world.rank);
-    return p->n_engines > 1 ? tess__control_set(c->control, key, p, sizeof *p) : TESS_OK;
-}
-
-/* Whether the rank of `p` has not yet come to where `other` waits. */
-static int is_before(const place *p, const place *other) {
-    for (uint32_t i = 0; i < p->n_engines && i < MOST_ENGINES; i++)
-        if (p->engines[i].engine == other->engine)
-            return (other->in_exchange ? p->engines[i].exchanges : p->engines[i].posted) <= other->number;
-    return 0;
-}
-
-/* One thread uses all engines of a process. So two ranks that wait in different engines, each for the other, wait for
- * ever. Where not all ranks take part in both, a third might still end one of the waits. */
-static tess_status check_engines(tess__comms *c, int which, uint64_t seq) {
-    place mine = place_of(c, seq, tess__comms_activity(c));
-    mine.of_all = c->list[which] == c->list[TESS__WORLD] ||
-                  (which == TESS__SHARD_SUMS && c->list[TESS__SHARD] == c->list[TESS__WORLD]);
-    if (!c->control || mine.n_engines < 2)
-        return TESS_OK;
-    tess_status s = place_say(c, &mine);
-    for (int32_t r = 0; !s && mine.of_all && r < c->world.nranks; r++) {
-        char key[32];
-        place theirs;
-        uint64_t bytes = sizeof theirs;
-        snprintf(key, sizeof key, "place/%d", r);
-        if (r == c->world.rank || tess__control_get(c->control, key, &theirs, &bytes, INT64_C(100000000)))
-            continue;
-        theirs.what[sizeof theirs.what - 1] = 0;
-        if (theirs.engine != mine.engine && theirs.of_all && is_before(&theirs, &mine) && is_before(&mine, &theirs))
-            return tess__fail(TESS_E_MISMATCH,
-                              "the ranks use their engines in different orders: rank %d is in %s of engine %u, rank %d "
-                              "in %s of engine %u",
-                              c->world.rank, mine.what, mine.engine, r, theirs.what, theirs.engine);
-    }
-    return s;
-}
-
-static void name_absent(const tess__comms *c) {
-    if (c->absent[0])
-        tess__log(TESS_LOG_WARNING, "rank %d has waited for 10 s in %s; %s does not wait with it: it computes or hangs",
-                  c->world.rank, tess__comms_activity(c), c->absent);
-}
-
 /* ---- post and wait ---- */
 
 tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, uint64_t seq) {
@@ -476,11 +213,9 @@ tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, ui
             return comm_failed(c, which, s, &e);
         TRY(check_departed(c));
         if ((waited + slice) % second == 0)
-            TRY(check_deadlock(c, seq, tess__comms_activity(c)));
-        if ((waited + slice) % second == 0)
-            TRY(check_engines(c, which, seq));
+            TRY(tess__deadlock_check(c, which, seq));
         if (waited + slice == 10 * second)
-            name_absent(c);
+            tess__deadlock_name_absent(c);
         if (waited > c->timeout_ns)
             return tess__fail(TESS_E_TIMEOUT, "%s took more than %lld s (TESSERA_TIMEOUT)%s%s%s",
                               tess__comms_activity(c), (long long)(c->timeout_ns / 1000000000),
@@ -491,7 +226,7 @@ tess_status tess__comm_wait(tess__comms *c, int which, tess_request *request, ui
 
 static tess_status check_health(tess__comms *c, int which) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    if (!stands_first(c->list, which) || !HAS(c, health))
+    if (!tess__comms_stands_first(c->list, which) || !HAS(c, health))
         return TESS_OK;
     tess_status s = c->ops->health(c->list[which], &e);
     return s ? comm_failed(c, which, s, &e) : TESS_OK;
@@ -512,8 +247,8 @@ tess_status tess__comm_post(tess__comms *c, int which, tess_collective *posted, 
     posted->struct_size = sizeof *posted;
     posted->send_mem = posted->recv_mem = c->device->mem;
     posted->after = c->device->compute;
-    posted->send_reg = registration_of(c, c->list[which], posted->send);
-    posted->recv_reg = registration_of(c, c->list[which], posted->recv);
+    posted->send_reg = tess__comms_registration(c, c->list[which], posted->send);
+    posted->recv_reg = tess__comms_registration(c, c->list[which], posted->recv);
     posted->seq = c->n_collectives++;
     posted->tag = tess__hash_u64(tess__hash_u64(posted->tag, c->common), c->pass_kind) | 1;
     c->recent_tags[posted->seq % TESS__RECENT_TAGS] = posted->tag;
@@ -529,7 +264,7 @@ int tess__comm_has_ended(const tess__comms *c, tess_request *r) {
 
 tess_status tess__comm_wait_on_stream(const tess__comms *c, tess_request *r, const tess_stream *stream) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    return fail_plugin(c, c->ops->wait_stream(r, stream, &e), &e);
+    return tess__comms_failed(c, c->ops->wait_stream(r, stream, &e), &e);
 }
 
 void tess__comm_free(const tess__comms *c, tess_request *r) {
@@ -580,15 +315,10 @@ tess_status tess__comms_exchange(tess__comms *c, const char *what, const void *m
     tess__comms_key(c, plain, key, sizeof key);
     if (c->seat.engine > 1 && c->exchange_count == 0) /* waits for ranks that are still between two engines */
         snprintf(key, sizeof key, "open/e%u/%s", c->seat.engine, what);
-    place here = place_of(c, c->exchange_count++, what);
-    here.in_exchange = here.of_all = 1;
+    c->exchange_count++;
     tess__control_doing(c->control, what);
-    tess_status s = say_waiting(c, 1, what);
-    if (!s)
-        s = place_say(c, &here);
-    if (!s)
-        s = tess__control_exchange(c->control, key, mine, bytes, out);
-    if (!s)
-        tess__control_doing(c->control, NULL);
-    return s;
+    TRY(tess__deadlock_enter_exchange(c, what));
+    TRY(tess__control_exchange(c->control, key, mine, bytes, out));
+    tess__control_doing(c->control, NULL);
+    return TESS_OK;
 }

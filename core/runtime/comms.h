@@ -96,6 +96,13 @@ void tess__comm_drop(const tess__comms *, tess_request *); /* waits a while; fre
 
 /** A key that no other engine of this process uses. */
 void tess__comms_key(const tess__comms *, const char *key, char *out, size_t n);
+void tess__comms_rank_key(const tess__comms *, const char *what, int32_t rank, char *out, size_t n); /* one per rank */
 /** [C] Exchanges `bytes` with all ranks under a key that no other exchange has. */
 tess_status tess__comms_exchange(tess__comms *, const char *what, const void *mine, uint64_t bytes, void *out);
+
+/** For comms.c and comms_memory.c: a plugin's error as the engine's; whether a communicator that stands for several
+ * groups stands here first; the registration that holds `at`, null when none does. */
+tess_status tess__comms_failed(const tess__comms *, tess_status, const tess_error *);
+int tess__comms_stands_first(tess_comm *const *list, int which);
+void *tess__comms_registration(const tess__comms *, const tess_comm *, const void *at);
 #endif

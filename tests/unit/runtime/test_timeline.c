@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "core/engine/timeline.h"
+#include "core/runtime/timeline.h"
 
 enum { SECONDS = 7200, EVENTS = 2 * TESS__TIMED + 2 };
 

@@ -10,7 +10,7 @@
 
 #include "core/base/fp_env.h"
 #include "core/base/status.h"
-#include "core/engine/lane.h"
+#include "core/runtime/lane.h"
 
 typedef struct {
     int32_t seen[2000];
@@ -19,28 +19,28 @@ typedef struct {
     float denormal;
 } record;
 
-static tess_status note(void *user, int32_t index, int64_t arg) {
+static tess_status note(void *user, const tess__job *job) {
     record *r = user;
-    r->seen[r->n++] = index + (int32_t)arg;
+    r->seen[r->n++] = job->index + job->arg;
     return TESS_OK;
 }
 
-static tess_status note_behind_gate(void *user, int32_t index, int64_t arg) {
+static tess_status note_behind_gate(void *user, const tess__job *job) {
     record *r = user;
     pthread_mutex_lock(&r->gate);
     pthread_mutex_unlock(&r->gate);
-    return note(user, index, arg);
+    return note(user, job);
 }
 
-static tess_status refuse(void *user, int32_t index, int64_t arg) {
-    (void)user, (void)arg;
-    return tess__fail(TESS_E_DEVICE, "job %d went wrong", index);
+static tess_status refuse(void *user, const tess__job *job) {
+    (void)user;
+    return tess__fail(TESS_E_DEVICE, "job %d went wrong", job->index);
 }
 
-static tess_status halve(void *user, int32_t index, int64_t arg) {
+static tess_status halve(void *user, const tess__job *job) {
     record *r = user;
     volatile float smallest = 0x1p-126f;
-    (void)index, (void)arg;
+    (void)job;
     r->denormal = smallest * 0.5f;
     return TESS_OK;
 }
@@ -57,7 +57,7 @@ static void test_transfer__jobs_run_in_order_and_wait_means_done(void **state) {
     tess__lane *lane = new_lane();
     uint64_t ticket = 0;
     for (int i = 0; i < 2000; i++) { /* more than wait at once */
-        uint64_t next = tess__lane_post(lane, note, &r, i, 7);
+        uint64_t next = tess__lane_post(lane, note, &r, &(tess__job){ .index = i, .arg = 7 });
         assert_true(next == ticket + 1);
         ticket = next;
     }
@@ -76,8 +76,8 @@ static void test_transfer__posting_does_not_wait_for_the_job(void **state) {
     pthread_mutex_init(&r.gate, NULL);
     tess__lane *lane = new_lane();
     pthread_mutex_lock(&r.gate);
-    tess__lane_post(lane, note_behind_gate, &r, 1, 0);
-    uint64_t second = tess__lane_post(lane, note_behind_gate, &r, 2, 0);
+    tess__lane_post(lane, note_behind_gate, &r, &(tess__job){ .index = 1, .arg = 0 });
+    uint64_t second = tess__lane_post(lane, note_behind_gate, &r, &(tess__job){ .index = 2, .arg = 0 });
     assert_int_equal(r.n, 0);
     pthread_mutex_unlock(&r.gate);
     assert_int_equal(tess__lane_wait(lane, second), TESS_OK);
@@ -90,9 +90,9 @@ static void test_transfer__a_failure_reaches_the_waiting_thread_and_stops_the_la
     (void)state;
     static record r;
     tess__lane *lane = new_lane();
-    uint64_t first = tess__lane_post(lane, note, &r, 1, 0);
-    uint64_t bad = tess__lane_post(lane, refuse, &r, 2, 0);
-    uint64_t behind = tess__lane_post(lane, note, &r, 3, 0);
+    uint64_t first = tess__lane_post(lane, note, &r, &(tess__job){ .index = 1, .arg = 0 });
+    uint64_t bad = tess__lane_post(lane, refuse, &r, &(tess__job){ .index = 2, .arg = 0 });
+    uint64_t behind = tess__lane_post(lane, note, &r, &(tess__job){ .index = 3, .arg = 0 });
     assert_int_equal(tess__lane_wait(lane, behind), TESS_E_DEVICE);
     assert_string_equal(tess_last_error(), "job 2 went wrong");
     assert_int_equal(tess__lane_wait(lane, bad), TESS_E_DEVICE);
@@ -106,7 +106,7 @@ static void test_transfer__destroy_does_what_was_posted(void **state) {
     static record r;
     tess__lane *lane = new_lane();
     for (int i = 0; i < 100; i++)
-        tess__lane_post(lane, note, &r, i, 0);
+        tess__lane_post(lane, note, &r, &(tess__job){ .index = i, .arg = 0 });
     tess__lane_destroy(lane);
     assert_int_equal(r.n, 100);
 }
@@ -119,7 +119,7 @@ static void test_transfer__denormals_are_kept_whatever_the_creator_does(void **s
     _mm_setcsr(mxcsr | 0x8040u); /* flush to zero, denormals are zero */
 #endif
     tess__lane *lane = new_lane();
-    tess__lane_wait(lane, tess__lane_post(lane, halve, &r, 0, 0));
+    tess__lane_wait(lane, tess__lane_post(lane, halve, &r, &(tess__job){ .index = 0, .arg = 0 }));
     tess__lane_destroy(lane);
 #if defined(__SSE2__)
     _mm_setcsr(mxcsr);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Loading: each rank goes through the files in their order and takes what lies in its shard, whatever the shards of the
  * run that saved were. It holds a chunk of a file and a piece of values beside its shard. */
-#include "state.h"
+#include "engine/state.h"
 
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/saved.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
-#include "values.h"
+#include "engine/values.h"
 
 #include <inttypes.h>
 #include <stdio.h>

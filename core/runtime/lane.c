@@ -16,9 +16,8 @@ enum { LANE_JOBS = 256 };
 typedef struct {
     tess__job_fn fn;
     void *user;
-    int32_t index;
-    int64_t arg;
-} job;
+    tess__job job;
+} posted_job;
 
 struct tess__lane {
     pthread_t thread;
@@ -29,7 +28,7 @@ struct tess__lane {
     uint64_t failed; /* the ticket that failed, or 0 */
     tess_status error;
     char message[512];
-    job jobs[LANE_JOBS]; /* ticket n lies at n % LANE_JOBS */
+    posted_job jobs[LANE_JOBS]; /* ticket n lies at n % LANE_JOBS */
 };
 
 static void note_failure(tess__lane *lane, uint64_t ticket, tess_status status) {
@@ -48,10 +47,10 @@ static void *lane_work(void *arg) {
         if (lane->done == lane->posted)
             break;
         uint64_t ticket = lane->done + 1;
-        job next = lane->jobs[ticket % LANE_JOBS];
+        posted_job next = lane->jobs[ticket % LANE_JOBS];
         int skip = lane->failed != 0;
         pthread_mutex_unlock(&lane->lock);
-        tess_status status = skip ? TESS_OK : next.fn(next.user, next.index, next.arg);
+        tess_status status = skip ? TESS_OK : next.fn(next.user, &next.job);
         pthread_mutex_lock(&lane->lock);
         if (status)
             note_failure(lane, ticket, status);
@@ -107,12 +106,12 @@ void tess__lane_destroy(tess__lane *lane) {
     free(lane);
 }
 
-uint64_t tess__lane_post(tess__lane *lane, tess__job_fn fn, void *user, int32_t index, int64_t arg) {
+uint64_t tess__lane_post(tess__lane *lane, tess__job_fn fn, void *user, const tess__job *job) {
     pthread_mutex_lock(&lane->lock);
     while (lane->posted - lane->done == LANE_JOBS)
         pthread_cond_wait(&lane->done_more, &lane->lock);
     uint64_t ticket = ++lane->posted;
-    lane->jobs[ticket % LANE_JOBS] = (job){ fn, user, index, arg };
+    lane->jobs[ticket % LANE_JOBS] = (posted_job){ fn, user, *job };
     pthread_cond_signal(&lane->posted_more);
     pthread_mutex_unlock(&lane->lock);
     return ticket;

@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 #include "checkpoint/saved.h"
-#include "values.h"
+#include "engine/values.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -72,7 +72,7 @@ static int is_wait(const tess__timed *s) {
 }
 
 static void give_span(tess__timeline *t, const tess__timed *s, int64_t begin_ns, int64_t end_ns) {
-    const int64_t least_ns = 1000; /* a wait for what is there already is none */
+    const int64_t least_ns = 1000; /* shorter waits are not recorded */
     int collective = s->in.op == TESS__NORM_REDUCE || s->in.op == TESS__SHARE_BUFFERS;
     int64_t *before_ns = &t->comm_end_ns[tess__timeline_of(t, s->in.op)];
     if (s->track == TESS__TRACK_COMM) { /* one of a communicator runs after another */

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
+#include "fits.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -136,7 +137,7 @@ static tess_status pass_around(tess *t, const circle *c, int32_t root, const cha
     return tess__image_send(t, &x);
 }
 
-/* Circles differ in what they send. The collectives that follow have the same numbers everywhere all the same. */
+/* Circles post different numbers of collectives; numbers are skipped so that later collectives match. */
 static void skip_numbers(tess *t, uint64_t before) {
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
     tess__comms_skip(&t->comms, before + MOST_MEMBERS * (bytes / TESS__MIRROR_CHUNK + 1));
@@ -164,7 +165,7 @@ static tess_status announce(tess *t) {
     t->mirror.ready = 1;
     tess_status s = tess__comms_exchange(&t->comms, "the first images", &mine, 1, all);
     free(all);
-    return !s && t->comms.world.rank == 0 ? tess__fewer_announce(t) : s;
+    return !s && t->comms.world.rank == 0 ? tess__fits_announce(t) : s;
 }
 
 tess_status tess__mirror_take(tess *t) {
@@ -190,11 +191,6 @@ tess_status tess__mirror_step(tess *t, uint32_t pass_kind) {
         return TESS_OK;
     int due = t->mirror.taken < 0 || (step % every == 0 && step != t->mirror.taken);
     return due ? tess__mirror_take(t) : TESS_OK;
-}
-
-void tess__mirror_reset(tess__mirror *m) {
-    m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
-    m->slot = 0;
 }
 
 /* ---- given back ------------------------------------------------------------------------------------- */

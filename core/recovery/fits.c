@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "fewer.h"
+#include "fits.h"
 
 #include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "engine/state.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* ---- which groups fit --------------------------------------------------------------------------------- */
-
-tess_status tess__fewer_set(tess__setup *s, int32_t nranks) {
+tess_status tess__fits_set(tess__setup *s, int32_t nranks) {
     uint64_t all = (uint64_t)s->nranks * (uint64_t)s->accum, accum;
     int sync_each = s->sync_each;
     if (!tess__divide_microbatches(all, (uint64_t)s->nranks, s->deterministic, &sync_each, &accum) ||
@@ -30,7 +27,7 @@ tess_status tess__fewer_set(tess__setup *s, int32_t nranks) {
     return tess__setup_strategy(s, s->strategy);
 }
 
-uint64_t tess__carried_bytes(const tess__plan *p) {
+uint64_t tess__fits_carried(const tess__plan *p) {
     uint64_t images = tess__copy_groups(&p->setup) ? 2 : 1;
     return tess__round_up(images * tess__image_bytes(&p->setup, &p->layout), p->setup.granularity);
 }
@@ -50,20 +47,20 @@ static tess_status try_ranks(const tess *t, int32_t nranks) {
     int32_t least = tess__log_set_least(TESS_LOG_ERROR);
     tess_status s = tess__plan_try(&t->plan, &p);
     if (!s) {
-        s = tess__fewer_set(&p.setup, nranks);
+        s = tess__fits_set(&p.setup, nranks);
         if (!s)
             s = tess__check_overwrite(&p);
         if (!s)
             s = tess__plan_remake(&p);
         if (!s)
-            s = check_budget(&p, tess__carried_bytes(&t->plan));
+            s = check_budget(&p, tess__fits_carried(&t->plan));
         tess__plan_drop(&p);
     }
     tess__log_set_least(least);
     return s;
 }
 
-tess_status tess__fewer_announce(tess *t) {
+tess_status tess__fits_announce(tess *t) {
     const tess__setup *s = &t->plan.setup;
     int32_t groups = tess__copy_groups(s);
     tess__kv_fits say = { .stride = groups ? groups : s->shard_ranks, .replicas = !groups };
@@ -82,22 +79,4 @@ tess_status tess__fewer_announce(tess *t) {
     if (*why && !say.n && t->comms.world.generation == 0)
         tess__log(TESS_LOG_WARNING, "no smaller group could go on without a lost rank: %s", why);
     return tess__control_set(t->comms.control, TESS__KV_READY, &say, sizeof say);
-}
-
-/* ---- what is carried over ------------------------------------------------------------------------------ */
-
-void tess__carry_free(tess *t, tess__carry *c) {
-    tess__memory_beside_free(&t->memory, &c->memory);
-    free(c->now);
-    free(c->holding);
-    free(c);
-}
-
-void tess__fewer_end(tess *t) {
-    tess__carry *c = t->mirror.carry;
-    if (!c)
-        return;
-    t->mirror.carry = NULL;
-    tess__plan_drop(&c->plan);
-    tess__carry_free(t, c);
 }

@@ -2,7 +2,7 @@
 /* Images in host memory: what is in one, and who among a group of ranks has which. */
 #ifndef TESS_MIRROR_H
 #define TESS_MIRROR_H
-#include "state.h"
+#include "engine/state.h"
 
 typedef struct { /* of an image, in its order */
     int role;    /* TESS__MASTER, a state or TESS__BUFFERS */
@@ -42,4 +42,11 @@ typedef struct {
     void *user;
 } tess__image_sending;
 tess_status tess__image_send(tess *, const tess__image_sending *);
+
+/** [C] Before a training pass: images of this step, where they are due. */
+tess_status tess__mirror_step(tess *, uint32_t pass_kind);
+/** [C] Images of the state now. */
+tess_status tess__mirror_take(tess *);
+/** [C] The newest step of which every shard is left somewhere; all ranks go back to it. TESS_E_PEER: there is none. */
+tess_status tess__mirror_restore(tess *, int64_t *step);
 #endif

@@ -2,15 +2,16 @@
 /* Saving: pieces out of the shards into one file per rank, and the leader's (rank 0's) manifest once all are on disk.
  * With a snapshot the files are written by a thread beside training; the ranks then meet through the control plane, as
  * no collective may run beside the step's. */
-#include "finite.h"
+#include "engine/finite.h"
 
 #include "base/log.h"
 #include "base/status.h"
 #include "checkpoint/data_writer.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
+#include "saving.h"
 #include "shard_pieces.h"
-#include "values.h"
+#include "engine/values.h"
 
 #include <stdio.h>
 #include <stdlib.h>

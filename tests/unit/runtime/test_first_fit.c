@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/engine/first_fit.h"
+#include "core/runtime/first_fit.h"
 
 static tess__first_fit make(uint64_t bytes, int32_t extents) {
     tess__first_fit h;

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The parts that keep something by scope, parameter and group: made for a plan, and gone with it. */
+#include "state.h"
+
+#include "base/status.h"
+
+tess_status tess__tables_create(tess *t) {
+    t->masters_changed = 1; /* from nothing */
+    t->streams.late = t->plan.layout.passes > 1;
+    t->graphs.on = t->streams.on && t->plan.layout.prepared_bytes > 0;
+    TRY(tess__transfers_create(t));
+    TRY(tess__pass_create(t));
+    return tess__memory_create(&t->memory);
+}
+
+void tess__tables_destroy(tess *t) {
+    tess__transfers_destroy(t);
+    tess__pass_destroy(t);
+    tess__step_destroy(t);
+}
