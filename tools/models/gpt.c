@@ -31,7 +31,8 @@ static tess_status build_layer(model *m, int32_t i) {
 static void need_layer(const model *m, ops_scratch *need) {
     const gpt *g = m->own;
     const decoder *d = &g->d;
-    int64_t c = d->width, biases = d->llama ? 0 : 2 * c + d->hidden + d->qkv_width;
+    int64_t c = d->width, biases = (decoder_has(d, DECODER_O_B) + decoder_has(d, DECODER_DOWN_B)) * c;
+    biases += decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
     g->t->attention_need(m->o, &g->attention, need);
     need_linear(m, c, d->qkv_width, need);
     need_linear(m, d->q_width, c, need);
@@ -60,14 +61,14 @@ static void set_sizes(model *m) {
     g->ids_bytes = ops_align(g->rows.rows * sizeof(int32_t));
     g->attention = (ops_attention_shape){ (int32_t)d->batch, (int32_t)d->time, (int32_t)d->heads, (int32_t)d->size,
                                           (int32_t)d->kv_heads };
-    g->turned_bytes = d->llama ? g->t->rotation_need(m->o, &g->attention) : 0;
+    g->turned_bytes = d->rotary ? g->t->rotation_need(m->o, &g->attention) : 0;
     need_layer(m, &g->inner);
 }
 
 static tess_status make_turns(gpt *g) {
     const decoder *d = &g->d;
     int64_t pairs = d->size / 2;
-    if (!d->llama)
+    if (!d->rotary)
         return TESS_OK;
     if (pairs > OPS_ROTATION_MOST)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: heads of %lld elements, at most %d are possible", d->m->t->name,
@@ -87,7 +88,6 @@ tess_status gpt_build(model *m) {
     gpt *g = m->own = calloc(1, sizeof *g);
     if (!g || !(g->layers = calloc((size_t)o->layers, sizeof *g->layers)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
-    m->is_native = 1;
     m->may_store = 1;
     set_sizes(m);
     m->desc.input_bytes = decoder_input_bytes(&g->d);

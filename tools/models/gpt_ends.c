@@ -21,14 +21,14 @@ static tess_status ids_of(const model *m, const tess_block_call *call, int32_t s
     ops_rows of = gpt_rows_of(m, call);
     uint64_t samples = of.rows / of.time, time = of.time;
     void *batch = (void *)(uintptr_t)call->batch;
-    if (gpt_of(m)->d.bytes)
+    if (gpt_of(m)->d.family->bytes)
         return m->o->t->ids(m->o, gpt_text(batch) + shift, samples, time, time + 1, out);
     return gpt_of(m)->t->tokens(m->o, lm_tokens(batch) + shift, samples, time, time + 1, out);
 }
 
-/* The table of positions, which Llama does not have. */
+/* The table of positions, where they do not turn queries and keys. */
 static int has_positions(const model *m) {
-    return !gpt_of(m)->d.llama;
+    return !gpt_of(m)->d.rotary;
 }
 
 static const void *positions_of(const model *m, const tess_block_call *call) {
@@ -78,10 +78,10 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
 /* ---- head ------------------------------------------------------------------------------------------ */
 /* The parameters of the head: the normalisation's gain, in GPT-2 its shift, the matrix. */
 static int32_t head_shift(const model *m) {
-    return gpt_of(m)->d.llama ? -1 : 1;
+    return gpt_of(m)->d.family->norm_b ? 1 : -1;
 }
 static int32_t head_matrix(const model *m) {
-    return gpt_of(m)->d.llama ? 1 : 2;
+    return gpt_of(m)->d.family->norm_b ? 2 : 1;
 }
 static const void *head_param(const tess_block_call *call, int32_t at) {
     return at < 0 ? NULL : call->params[at];
@@ -158,7 +158,7 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
 static tess_status normalise(const head *h) {
     ops_norm n = { .of = gpt_rows_of(h->m, h->call), .x = h->call->input, .w = h->call->params[0], .y = h->normal };
     n.b = head_param(h->call, head_shift(h->m)), n.stats = h->stats;
-    n.eps = h->g->eps, n.about_zero = h->g->d.llama;
+    n.eps = h->g->eps, n.about_zero = h->g->d.about_zero;
     return h->g->t->norm(h->m->o, &n);
 }
 
@@ -259,7 +259,7 @@ static tess_status norm_backward(const head *h) {
     const tess_block_call *call = h->call;
     ops_columns of = { .x = call->input, .dy = h->d, .stats = h->stats, .width = h->g->rows.width };
     ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = call->params[0], .dy = h->d };
-    n.b = head_param(call, head_shift(h->m)), n.about_zero = h->g->d.llama;
+    n.b = head_param(call, head_shift(h->m)), n.about_zero = h->g->d.about_zero;
     n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
     of.dw = call->grads[0], of.db = head_shift(h->m) < 0 ? NULL : call->grads[head_shift(h->m)];
     return h->g->t->norm_backward_columns(h->m->o, &n, &of, 1, !h->m->stores_grads, h->inner);

@@ -48,7 +48,7 @@ static layer_saved layer_transient_at(const gpt *g, char **at) {
 uint64_t gpt_layer_forward_scratch(const gpt *g) {
     uint64_t transient =
         gpt_most(g->qkv_bytes + g->q_bytes, g->feed_bytes) + g->row_bytes + g->stats_bytes + g->lse_bytes;
-    return g->row_bytes + gpt_most(g->hidden_bytes, transient + (g->d.llama ? g->hidden_bytes : 0));
+    return g->row_bytes + gpt_most(g->hidden_bytes, transient + (g->d.gated ? g->hidden_bytes : 0));
 }
 
 uint64_t gpt_layer_saved(const gpt *g) {
@@ -69,15 +69,15 @@ typedef struct { /* the same rows times each matrix; a row of the result has the
 } beside;
 
 static beside queries_keys_values(const decoder *d) {
-    return d->llama ? (beside){ 3,
-                                { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
-                                { d->q_width, d->kv_width, d->kv_width },
-                                d->qkv_width }
-                    : (beside){ 1, { DECODER_Q_W }, { d->qkv_width }, d->qkv_width };
+    return decoder_has(d, DECODER_K_W) ? (beside){ 3,
+                                                   { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
+                                                   { d->q_width, d->kv_width, d->kv_width },
+                                                   d->qkv_width }
+                                       : (beside){ 1, { DECODER_Q_W }, { d->qkv_width }, d->qkv_width };
 }
 
 static beside gate_and_up(const decoder *d) {
-    return d->llama ? (beside){ 2, { DECODER_GATE_W, DECODER_UP_W }, { d->hidden, d->hidden }, 2 * d->hidden }
+    return d->gated ? (beside){ 2, { DECODER_GATE_W, DECODER_UP_W }, { d->hidden, d->hidden }, 2 * d->hidden }
                     : (beside){ 1, { DECODER_UP_W }, { d->hidden }, d->hidden };
 }
 
@@ -138,7 +138,7 @@ static tess_status beside_weights(const gpt_layer *l, const tess_block_call *cal
 static ops_norm norm_of(const gpt_layer *l, const tess_block_call *call, int w, int b) {
     const gpt *g = l->m->own;
     ops_norm n = { .of = gpt_rows_of(l->m, call), .w = param(l, call, w), .b = param(l, call, b) };
-    n.eps = g->eps, n.about_zero = g->d.llama;
+    n.eps = g->eps, n.about_zero = g->d.about_zero;
     return n;
 }
 
@@ -162,7 +162,7 @@ static tess_status attend(const gpt_layer *l, const tess_block_call *call, const
     ops_factors with = { .bias = param(l, call, DECODER_Q_B) };
     ops_rotation turn = rotation_of(l, call, s, v.rows, 0);
     OPS_TRY(beside_forward(l, call, &qkv, normal, v.rows, &with, inner));
-    OPS_TRY(g->d.llama ? g->t->rotate(l->m->o, &turn) : TESS_OK);
+    OPS_TRY(g->d.rotary ? g->t->rotate(l->m->o, &turn) : TESS_OK);
     *attended = decoder_at(&g->d, s->attended, (int64_t)gpt_first_position(l->m, call) * g->d.q_width);
     return g->t->attention(l->m->o, &v.shape, v.all, s->attended, s->lse, inner);
 }
@@ -193,11 +193,11 @@ static tess_status rise(const gpt_layer *l, const tess_block_call *call, const l
                         void *active, void *inner) {
     const gpt *g = l->m->own;
     beside up = gate_and_up(&g->d);
-    ops_factors with = { .bias = param(l, call, DECODER_UP_B), .gelu = !g->d.llama };
-    with.before = call->saved && !g->d.llama ? s->feed : NULL;
-    OPS_TRY(beside_forward(l, call, &up, normal, g->d.llama ? s->feed : active, &with, inner));
+    ops_factors with = { .bias = param(l, call, DECODER_UP_B), .gelu = !g->d.gated };
+    with.before = call->saved && !g->d.gated ? s->feed : NULL;
+    OPS_TRY(beside_forward(l, call, &up, normal, g->d.gated ? s->feed : active, &with, inner));
     uint64_t rows = gpt_rows_of(l->m, call).rows;
-    return g->d.llama ? g->t->swiglu(l->m->o, s->feed, active, rows, (uint64_t)g->d.hidden) : TESS_OK;
+    return g->d.gated ? g->t->swiglu(l->m->o, s->feed, active, rows, (uint64_t)g->d.hidden) : TESS_OK;
 }
 
 tess_status gpt_layer_forward(void *user, const tess_block_call *call) {
@@ -210,7 +210,7 @@ tess_status gpt_layer_forward(void *user, const tess_block_call *call) {
     char *at = call->scratch;
     layer_saved s = call->saved ? layer_saved_at(g, call->saved) : layer_transient_at(g, &at);
     char *normal = gpt_cut(&at, g->row_bytes),
-         *active = call->saved || g->d.llama ? gpt_cut(&at, g->hidden_bytes) : s.feed;
+         *active = call->saved || g->d.gated ? gpt_cut(&at, g->hidden_bytes) : s.feed;
     ops_dropout drop = layer_drop(l, call, 1);
     OPS_TRY(attention_forward(l, call, &s, normal, at));
     OPS_TRY(rise(l, call, &s, normal, active, at));
@@ -256,18 +256,20 @@ static tess_status act_backward(const gpt_layer *l, const tess_block_call *call,
                                 const layer_scratch *z) {
     const gpt *g = l->m->own;
     int64_t c = g->d.width, h = g->d.hidden;
-    int32_t llama = g->d.llama;
-    ops_factors down = gpt_input_factors(l->m, z->dy, param(l, call, DECODER_DOWN_W), h, c, llama ? z->wide : z->dfeed);
-    if (!llama)
+    int32_t gated = g->d.gated;
+    ops_factors down = gpt_input_factors(l->m, z->dy, param(l, call, DECODER_DOWN_W), h, c, gated ? z->wide : z->dfeed);
+    if (!gated)
         down.through = s->feed, down.again = z->wide;
     OPS_TRY(gpt_multiply(l->m, &down, z->inner));
-    return llama ? g->t->swiglu_backward(l->m->o, s->feed, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)h)
+    return gated ? g->t->swiglu_backward(l->m->o, s->feed, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)h)
                  : TESS_OK;
 }
 
 static ops_norm_backward norm_backward_of(const gpt_layer *l, const tess_block_call *call, int w, int b) {
     const gpt *g = l->m->own;
-    ops_norm_backward n = { .of = g->rows, .w = param(l, call, w), .b = param(l, call, b), .about_zero = g->d.llama };
+    ops_norm_backward n = {
+        .of = g->rows, .w = param(l, call, w), .b = param(l, call, b), .about_zero = g->d.about_zero
+    };
     return n;
 }
 
@@ -322,7 +324,7 @@ static tess_status attention_backward(const gpt_layer *l, const tess_block_call 
                                 z->inner));
     OPS_TRY(gpt_input_gradient(m, z->dattention, param(l, call, DECODER_O_W), q, c, z->d2, z->inner));
     OPS_TRY(g->t->attention_backward(m->o, &g->attention, s->qkv, s->attended, s->lse, z->d2, z->wide,
-                                     g->d.llama ? &back : NULL, z->inner));
+                                     g->d.rotary ? &back : NULL, z->inner));
     OPS_TRY(beside_input(l, call, &qkv, z->wide, z->d2, z->inner));
     ops_norm_backward n = norm_backward_of(l, call, DECODER_NORM1_W, DECODER_NORM1_B);
     n.x = call->input, n.dy = z->d2, n.add = z->dmiddle, n.stats = s->stats1;

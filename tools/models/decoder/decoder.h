@@ -31,7 +31,27 @@ enum { /* places of a layer's parameters; an absent one is at -1 */
        DECODER_PLACES
 };
 
-enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED }; /* parts of a layer; the halves are blocks of their own */
+enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED, DECODER_PARTS }; /* halves of a layer can be blocks */
+
+/* ---- families: decoders.c -------------------------------------------------------------------------------- */
+enum { DECODER_NONE, DECODER_WIDTH, DECODER_Q, DECODER_KV, DECODER_QKV, DECODER_HIDDEN, DECODER_SIZES };
+enum { DECODER_ZEROS, DECODER_ONES, DECODER_NORMAL, DECODER_RESIDUAL }; /* residual: less in deeper models */
+typedef struct {                                                        /* a parameter of each layer */
+    const char *leaf;
+    int32_t place, rows, columns, init; /* DECODER_Q_W, …; DECODER_WIDTH, …; DECODER_ZEROS, … */
+} decoder_param;
+/* A family is said here and nowhere else. Its parameters say more: one with a gate has SwiGLU, others GELU; one with
+ * keys apart has three products for attention, others one; a product has a bias if there is a parameter for it. */
+struct decoder_family {
+    int32_t bytes;                 /* the batch's tokens are bytes */
+    int32_t about_zero;            /* normalises by the root of the mean square */
+    const char *embed, *positions; /* tables; positions null: queries and keys turn by them */
+    const char *layer, *halves[DECODER_PARTS][2] /* of a half the larger module, and its normalisation */;
+    const char *norm_w, *norm_b; /* of the head; norm_b null: none */
+    const decoder_param *params;
+    int32_t n_params;
+};
+typedef struct decoder_family decoder_family;
 
 typedef struct decoder decoder;
 typedef struct { /* a block */
@@ -45,8 +65,11 @@ typedef struct decoder_sequence decoder_sequence;
 struct decoder {
     model *m;
     const ops *o;
-    int32_t llama, bytes; /* bytes: the batch's tokens are bytes */
-    int32_t half;         /* tensors are bf16 */
+    const decoder_family *family;
+    int32_t about_zero; /* as in the family */
+    int32_t rotary, gated;
+    int32_t behind; /* queries, keys and values of a chunk lie behind each other; else beside each other in every row */
+    int32_t half;   /* tensors are bf16 */
     uint32_t dtype;
     uint64_t elem; /* bytes of one element */
     int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
@@ -74,20 +97,23 @@ static inline void *decoder_at(const decoder *d, const void *x, int64_t i) {
     return (char *)(uintptr_t)x + (uint64_t)i * d->elem;
 }
 
-/* Queries, keys and values of some rows lie as their products make them, each without a gap: Llama's one behind the
- * other, GPT-2's beside each other in every row. */
+static inline int decoder_has(const decoder *d, int place) {
+    return d->at[place] >= 0;
+}
+
+/* Queries, keys and values of some rows lie as their products make them, each without a gap. */
 typedef struct {
     int64_t at, stride; /* elements */
 } decoder_part;
 static inline decoder_part decoder_q(const decoder *d) {
-    return (decoder_part){ 0, d->llama ? d->q_width : d->qkv_width };
+    return (decoder_part){ 0, d->behind ? d->q_width : d->qkv_width };
 }
 static inline decoder_part decoder_k(const decoder *d, int64_t rows) {
-    return d->llama ? (decoder_part){ rows * d->q_width, d->kv_width } : (decoder_part){ d->q_width, d->qkv_width };
+    return d->behind ? (decoder_part){ rows * d->q_width, d->kv_width } : (decoder_part){ d->q_width, d->qkv_width };
 }
 static inline decoder_part decoder_v(const decoder *d, int64_t rows) {
     decoder_part k = decoder_k(d, rows);
-    return (decoder_part){ k.at + (d->llama ? rows : 1) * d->kv_width, k.stride };
+    return (decoder_part){ k.at + (d->behind ? rows : 1) * d->kv_width, k.stride };
 }
 
 /* ---- decoder_shape.c: what a decoder is like wherever it runs; `own` of these models begins with a decoder -- */
@@ -95,7 +121,7 @@ void decoder_sizes(model *, decoder *);
 /** Radians that pair `pair` of a head's elements is turned by for each position. */
 double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
-tess_status decoder_layer_params(model *, const char *layer, int part); /* fills `at` too, as of the whole layer */
+tess_status decoder_layer_params(model *, const char *layer, int part);
 tess_status decoder_head_params(model *);
 void decoder_layer_name(const decoder *, int32_t layer, char name[MODEL_NAME]);
 uint64_t decoder_input_bytes(const decoder *);

@@ -16,15 +16,15 @@ static tess_status make_matmul(const decoder *d, const ops_matmul_shape *s, ops_
     return TESS_OK;
 }
 
-/* `residual`: forward adds, with bias. */
-static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t outputs, int residual, uint32_t result,
+/* `residual`: forward adds, with bias. `bias`: place of the product's; -1: none. */
+static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t outputs, int residual, int bias,
                                decoder_linear *l) {
     ops_matmul_shape y = { .rows = rows, .depth = inputs, .columns = outputs, .turn_b = 1 };
     ops_matmul_shape dx = { .rows = rows, .depth = outputs, .columns = inputs };
     ops_matmul_shape dw = { .rows = outputs, .depth = rows, .columns = inputs, .turn_a = 1 };
     y.factor = dx.factor = dw.factor = dx.result = d->dtype;
-    y.result = result;
-    y.bias = !d->llama && l != &d->head;
+    y.result = l == &d->head ? TESS_F32 : d->dtype;
+    y.bias = bias >= 0 && decoder_has(d, bias);
     dw.result = TESS_F32;
     dw.add = 1;
     OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
@@ -33,27 +33,27 @@ static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t
     y.add = dx.add = 1;
     if (residual)
         return make_matmul(d, &y, &l->forward_add, &l->forward_bytes);
-    return d->llama ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
+    return d->behind ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
 }
 
 static tess_status make_operators(decoder *d) {
     int64_t n = d->chunk_rows, c = d->width;
-    OPS_TRY(make_linear(d, n, c, d->llama ? d->q_width : d->qkv_width, 0, d->dtype, &d->q));
-    if (d->llama) {
-        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, d->dtype, &d->k));
-        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, d->dtype, &d->v));
+    OPS_TRY(make_linear(d, n, c, d->behind ? d->q_width : d->qkv_width, 0, DECODER_Q_B, &d->q));
+    if (d->behind) {
+        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, -1, &d->k));
+        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, -1, &d->v));
     }
-    OPS_TRY(make_linear(d, n, d->q_width, c, 1, d->dtype, &d->out));
-    OPS_TRY(make_linear(d, n, c, d->hidden, 0, d->dtype, &d->up));
-    OPS_TRY(make_linear(d, n, d->hidden, c, 1, d->dtype, &d->down));
-    OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, TESS_F32, &d->head));
+    OPS_TRY(make_linear(d, n, d->q_width, c, 1, DECODER_O_B, &d->out));
+    OPS_TRY(make_linear(d, n, c, d->hidden, 0, DECODER_UP_B, &d->up));
+    OPS_TRY(make_linear(d, n, d->hidden, c, 1, DECODER_DOWN_B, &d->down));
+    OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, -1, &d->head));
     return decoder_tiles_create(d);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------- */
 static tess_status make_turns(decoder *d) {
     int64_t half = d->size / 2;
-    if (!d->llama)
+    if (!d->rotary)
         return TESS_OK;
     d->turns = malloc((size_t)(d->time * d->size) * sizeof *d->turns);
     if (!d->turns)
@@ -83,12 +83,7 @@ static tess_status build_embed(model *m) {
 
 /* A half is named after its larger module, and has its normalisation beside it. */
 static void name_part(const decoder *d, const char *layer, int part, model_block *b) {
-    static const char *const modules[2][3][2] = {
-        [0] = { [DECODER_ATTENTION] = { "attn", "ln_1" }, [DECODER_FEED] = { "mlp", "ln_2" } },
-        [1] = { [DECODER_ATTENTION] = { "self_attn", "input_layernorm" },
-                [DECODER_FEED] = { "mlp", "post_attention_layernorm" } },
-    };
-    const char *const *names = modules[d->llama][part];
+    const char *const *names = d->family->halves[part];
     snprintf(b->name, sizeof b->name, part == DECODER_WHOLE ? "%s" : "%s.%s", layer, names[0]);
     if (part != DECODER_WHOLE)
         snprintf(b->also, sizeof b->also, "%s.%s", layer, names[1]);
@@ -143,7 +138,6 @@ static tess_status build_head(model *m) {
 
 tess_status decoder_build(model *m) {
     decoder *d = m->own = calloc(1, sizeof *d);
-    m->is_decoder = 1;
     if (!d || !(d->layers = calloc((size_t)m->options.layers, 2 * sizeof *d->layers)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     decoder_sizes(m, d);

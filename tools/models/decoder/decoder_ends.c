@@ -11,7 +11,7 @@
 static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, int32_t *out) {
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t at = r / d->time * (d->time + 1) + r % d->time + shift;
-        out[r] = d->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
+        out[r] = d->family->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
         OPS_TRY(decoder_token_check(d, out[r]));
     }
     return TESS_OK;
@@ -34,7 +34,7 @@ tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
         return decoder_sequence_embed(d->sequence, call);
     OPS_TRY(decoder_batch_check(m, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
-    decoder_embedding(d, call->scratch, call->params[0], d->llama ? NULL : call->params[1], call->output);
+    decoder_embedding(d, call->scratch, call->params[0], d->rotary ? NULL : call->params[1], call->output);
     decoder_dropout(d, call->output, d->batch, d->time * d->width, &drop);
     return TESS_OK;
 }
@@ -52,7 +52,7 @@ tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
         decoder_dropout(d, at, d->batch, d->time * d->width, &drop);
         dy = at;
     }
-    decoder_embedding_backward(d, ids, dy, call->grads[0], d->llama ? NULL : call->grads[1]);
+    decoder_embedding_backward(d, ids, dy, call->grads[0], d->rotary ? NULL : call->grads[1]);
     return TESS_OK;
 }
 
@@ -72,7 +72,7 @@ typedef struct {
 } head;
 
 static head head_of(const decoder *d, const tess_block_call *call, char **at, int backward) {
-    int32_t norm_b = d->llama ? -1 : 1, w = d->llama ? 1 : 2;
+    int32_t norm_b = d->family->norm_b ? 1 : -1, w = d->family->norm_b ? 2 : 1;
     uint64_t logits = (uint64_t)(d->head_rows * d->vocabulary);
     head h = { .d = d, .call = call };
     h.targets = decoder_cut(at, ids_bytes(d));

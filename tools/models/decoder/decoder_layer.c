@@ -38,7 +38,7 @@ static void stats2_at(char **region, int64_t rows, int64_t first, kept *k) {
 
 /* The first products of the feed-forward half, more than half of it all. */
 static void feed_at(const decoder *d, char **region, int64_t rows, int64_t first, kept *k) {
-    k->gate = d->llama ? take(region, d, rows, d->hidden, first) : NULL;
+    k->gate = d->gated ? take(region, d, rows, d->hidden, first) : NULL;
     k->up = take(region, d, rows, d->hidden, first);
 }
 
@@ -260,7 +260,7 @@ static tess_status add_linear(const chunk *c, const decoder_linear *l, uint32_t 
 static tess_status project(const chunk *c, const void *normal, void *qkv) {
     const decoder *d = c->d;
     OPS_TRY(multiply(c, d->q.forward, normal, param(c, DECODER_Q_W), param(c, DECODER_Q_B), qkv));
-    if (!d->llama)
+    if (!d->behind)
         return TESS_OK;
     void *k = decoder_at(d, qkv, decoder_k(d, d->chunk_rows).at),
          *v = decoder_at(d, qkv, decoder_v(d, d->chunk_rows).at);
@@ -274,7 +274,7 @@ static tess_status project(const chunk *c, const void *normal, void *qkv) {
 static tess_status make_feed(const chunk *c, const kept *k, void *normal) {
     const decoder *d = c->d;
     decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), normal, k->stats2, d->chunk_rows);
-    if (d->llama)
+    if (d->gated)
         OPS_TRY(multiply(c, d->up.forward, normal, param(c, DECODER_GATE_W), NULL, k->gate));
     return multiply(c, d->up.forward, normal, param(c, DECODER_UP_W), param(c, DECODER_UP_B), k->up);
 }
@@ -400,7 +400,7 @@ static tess_status feed_backward(const chunk *c, const kept *k, const rooms *z) 
     OPS_TRY(products_backward(&early, &down, 1, z->wide));
     decoder_act_backward(d, k->gate, k->up, z->wide, k->gate, n * h);
     decoder_norm(d, k->middle, param(c, DECODER_NORM2_W), param(c, DECODER_NORM2_B), z->narrow, k->stats2, n);
-    OPS_TRY(products_backward(&late, rise, d->llama ? 2 : 1, z->narrow));
+    OPS_TRY(products_backward(&late, rise, d->gated ? 2 : 1, z->narrow));
     decoder_norm_backward(d, k->middle, param(c, DECODER_NORM2_W), k->stats2, z->narrow, dy, dx_of(c),
                           grad(c, DECODER_NORM2_W), grad(c, DECODER_NORM2_B), n);
     return TESS_OK;
@@ -411,11 +411,11 @@ static tess_status project_backward(const chunk *c, char *dqkv, void *normal) {
     const decoder *d = c->d;
     char *dk = decoder_at(d, dqkv, decoder_k(d, d->chunk_rows).at),
          *dv = decoder_at(d, dqkv, decoder_v(d, d->chunk_rows).at);
-    const linear of[] = { { &d->q, DECODER_Q_W, DECODER_Q_B, dqkv, d->llama ? d->q_width : d->qkv_width },
+    const linear of[] = { { &d->q, DECODER_Q_W, DECODER_Q_B, dqkv, d->behind ? d->q_width : d->qkv_width },
                           { &d->k, DECODER_K_W, -1, dk, d->kv_width },
                           { &d->v, DECODER_V_W, -1, dv, d->kv_width } };
     decoder_rope(d, dqkv, d->chunk_samples, 1);
-    return products_backward(c, of, d->llama ? 3 : 1, normal);
+    return products_backward(c, of, d->behind ? 3 : 1, normal);
 }
 
 /* From there to the gradient of the chunk's input. */

@@ -24,14 +24,15 @@ struct decoder_sequence {
 };
 
 /* ---- making ---------------------------------------------------------------------------------------- */
-static tess_status make_product(decoder_sequence *s, int64_t inputs, int64_t outputs, int add, uint64_t *most,
+/* `bias`: place of the product's; -1: none. */
+static tess_status make_product(decoder_sequence *s, int64_t inputs, int64_t outputs, int add, int bias, uint64_t *most,
                                 ops_matmul **out) {
     const decoder *d = s->d;
     uint64_t bytes = 0;
     ops_matmul_shape y = { .rows = 1, .depth = inputs, .columns = outputs, .turn_b = 1, .add = add };
     y.factor = d->dtype;
     y.result = out == &s->head ? TESS_F32 : d->dtype;
-    y.bias = !d->llama && out != &s->head;
+    y.bias = bias >= 0 && decoder_has(d, bias);
     tess_status status = d->o->t->matmul_create((ops *)(uintptr_t)d->o, &y, out, &bytes);
     *most = bytes > *most ? bytes : *most;
     return status;
@@ -39,13 +40,13 @@ static tess_status make_product(decoder_sequence *s, int64_t inputs, int64_t out
 
 static tess_status make_products(decoder_sequence *s, uint64_t *scratch) {
     const decoder *d = s->d;
-    OPS_TRY(make_product(s, d->width, d->llama ? d->q_width : d->qkv_width, 0, scratch, &s->q));
-    if (d->llama)
-        OPS_TRY(make_product(s, d->width, d->kv_width, 0, scratch, &s->k));
-    OPS_TRY(make_product(s, d->q_width, d->width, 1, scratch, &s->out));
-    OPS_TRY(make_product(s, d->width, d->hidden, 0, scratch, &s->rise));
-    OPS_TRY(make_product(s, d->hidden, d->width, 1, scratch, &s->down));
-    return make_product(s, d->width, d->vocabulary, 0, scratch, &s->head);
+    OPS_TRY(make_product(s, d->width, d->behind ? d->q_width : d->qkv_width, 0, DECODER_Q_B, scratch, &s->q));
+    if (d->behind)
+        OPS_TRY(make_product(s, d->width, d->kv_width, 0, -1, scratch, &s->k));
+    OPS_TRY(make_product(s, d->q_width, d->width, 1, DECODER_O_B, scratch, &s->out));
+    OPS_TRY(make_product(s, d->width, d->hidden, 0, DECODER_UP_B, scratch, &s->rise));
+    OPS_TRY(make_product(s, d->hidden, d->width, 1, DECODER_DOWN_B, scratch, &s->down));
+    return make_product(s, d->width, d->vocabulary, 0, -1, scratch, &s->head);
 }
 
 /* `at` null: only counts. */
@@ -109,7 +110,7 @@ tess_status decoder_sequence_embed(decoder_sequence *s, const tess_block_call *c
     const decoder *d = s->d;
     void *batch = (void *)(uintptr_t)call->batch;
     int64_t at = (int64_t)((const model_batch *)batch)->position - 1;
-    int32_t id = d->bytes ? gpt_text(batch)[0] : lm_tokens(batch)[0];
+    int32_t id = d->family->bytes ? gpt_text(batch)[0] : lm_tokens(batch)[0];
     if (at > s->filled || at >= d->time)
         return tess_fail(TESS_E_INVALID, "%s: position %lld of a sequence of %lld, most %lld", d->m->t->name,
                          (long long)at, (long long)s->filled, (long long)d->time);
@@ -117,7 +118,7 @@ tess_status decoder_sequence_embed(decoder_sequence *s, const tess_block_call *c
         return tess_fail(TESS_E_DATA, "%s: token %d, expected 0 to %lld", d->m->t->name, id,
                          (long long)d->vocabulary - 1);
     s->at = at;
-    decoder_embedding_one(d, id, at, call->params[0], d->llama ? NULL : call->params[1], call->output);
+    decoder_embedding_one(d, id, at, call->params[0], d->rotary ? NULL : call->params[1], call->output);
     return TESS_OK;
 }
 
@@ -190,7 +191,7 @@ static tess_status project(decoder_sequence *s, const decoder_layer *l, const te
     const decoder *d = s->d;
     const ops_table *t = d->o->t;
     OPS_TRY(t->matmul(s->q, s->normal, param(l, call, DECODER_Q_W), param(l, call, DECODER_Q_B), s->qkv, s->scratch));
-    if (!d->llama)
+    if (!d->behind)
         return TESS_OK;
     char *k = decoder_at(d, s->qkv, d->q_width);
     OPS_TRY(t->matmul(s->k, s->normal, param(l, call, DECODER_K_W), NULL, k, s->scratch));
@@ -212,11 +213,11 @@ static tess_status feed(decoder_sequence *s, const decoder_layer *l, const tess_
     const decoder *d = s->d;
     const ops_table *t = d->o->t;
     decoder_norm(d, middle, param(l, call, DECODER_NORM2_W), param(l, call, DECODER_NORM2_B), s->normal, s->stats, 1);
-    if (d->llama)
+    if (d->gated)
         OPS_TRY(t->matmul(s->rise, s->normal, param(l, call, DECODER_GATE_W), NULL, s->gate, s->scratch));
     OPS_TRY(
         t->matmul(s->rise, s->normal, param(l, call, DECODER_UP_W), param(l, call, DECODER_UP_B), s->up, s->scratch));
-    decoder_act(d, d->llama ? s->gate : NULL, s->up, s->wide, d->hidden);
+    decoder_act(d, d->gated ? s->gate : NULL, s->up, s->wide, d->hidden);
     memcpy(call->output, middle, (size_t)d->width * d->elem);
     return t->matmul(s->down, s->wide, param(l, call, DECODER_DOWN_W), param(l, call, DECODER_DOWN_B), call->output,
                      s->scratch);
@@ -233,7 +234,7 @@ tess_status decoder_sequence_layer(decoder_sequence *s, const decoder_layer *l, 
 /* ---- the head ----------------------------------------------------------------------------------------- */
 tess_status decoder_sequence_head(decoder_sequence *s, const tess_block_call *call) {
     const decoder *d = s->d;
-    const void *norm_b = d->llama ? NULL : call->params[1], *w = call->params[d->llama ? 1 : 2];
+    const void *norm_b = d->family->norm_b ? call->params[1] : NULL, *w = call->params[d->family->norm_b ? 2 : 1];
     decoder_norm(d, call->input, call->params[0], norm_b, s->normal, s->stats, 1);
     OPS_TRY(d->o->t->matmul(s->head, s->normal, w, NULL, s->logits, s->scratch)); /* aligned, as the result is not */
     *(model_result *)call->output = (model_result){ .count = 0 };
