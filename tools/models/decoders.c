@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The decoders gpt, gpt2 and llama: which options they take, and who makes them and their sequences. On the CPU it is
- * decoder/, on a device gpt.c. */
+/* The decoders gpt, gpt2 and llama: what each is made of, and which options they take. */
 #include "decoder/decoder.h"
-#include "gpt.h"
 #include <tessera/tessera.h>
 
 /* ---- families ---------------------------------------------------------------------------------------- */
@@ -50,32 +48,16 @@ static const decoder_family llama_family = {
     .n_params = sizeof llama_layer / sizeof *llama_layer,
 };
 
-/* ---- CPU or device ------------------------------------------------------------------------------------ */
-static int on_host(const model *m) {
-    return m->o->t->mem == TESS_MEM_HOST;
-}
-
-static tess_status build(model *m) {
-    return on_host(m) ? decoder_build(m) : gpt_build(m);
-}
-
-static void release(model *m) {
-    if (on_host(m))
-        decoder_release(m);
-    else
-        gpt_release(m);
-}
-
 /* ---- a sequence -------------------------------------------------------------------------------------- */
 tess_status model_sequence_begin(model *m, uint64_t *bytes) {
     if (!m->t->decoder)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s keeps no keys and values", m->t->name, m->o->t->name);
-    return on_host(m) ? decoder_sequence_begin(m, bytes) : gpt_sequence_begin(m, bytes);
+    return ((const decoder *)m->own)->t->sequence_begin(m, bytes);
 }
 
 void model_sequence_end(model *m) {
     if (m->t->decoder)
-        (on_host(m) ? decoder_sequence_end : gpt_sequence_end)(m);
+        ((const decoder *)m->own)->t->sequence_end(m);
 }
 
 /* ---- gpt: over bytes --------------------------------------------------------------------------------- */
@@ -99,8 +81,8 @@ const model_ops model_gpt = {
     .decoder = &gpt_family,
     .check = check_gpt,
     .check_batch = decoder_batch_check,
-    .build = build,
-    .release = release,
+    .build = decoder_build,
+    .release = decoder_release,
 };
 
 /* ---- gpt2 and llama ---------------------------------------------------------------------------------- */
@@ -139,8 +121,8 @@ const model_ops model_gpt2 = {
     .decoder = &gpt2_family,
     .check = check_gpt2,
     .check_batch = decoder_batch_check,
-    .build = build,
-    .release = release,
+    .build = decoder_build,
+    .release = decoder_release,
 };
 
 const model_ops model_llama = {
@@ -155,6 +137,6 @@ const model_ops model_llama = {
     .decoder = &llama_family,
     .check = check_llama,
     .check_batch = decoder_batch_check,
-    .build = build,
-    .release = release,
+    .build = decoder_build,
+    .release = decoder_release,
 };

@@ -1,43 +1,28 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The decoders on a device, in the operators of layer_ops.h, so that everything between them is bf16 where the model
- * is. decoder/ has them on the CPU, and says what they are like. One block per layer; what is cheap to make again
- * (normalised rows, the activation's result, attention probabilities) is not saved. */
+/* The operators of decoders on a device, in those of layer_ops.h, so that everything between them is bf16 where the
+ * model is. decoder/ says what they are like and what follows what. One block per layer. */
 #ifndef TESS_MODELS_GPT_H
 #define TESS_MODELS_GPT_H
 #include "decoder/decoder.h"
 #include "layer_ops.h"
 
 typedef struct {
-    model *m;
-    int32_t index;
-} gpt_layer;
-
-typedef struct gpt_sequence gpt_sequence;
-typedef struct {
-    decoder d; /* first: sizes and places of parameters */
+    decoder d; /* first: sizes, places of parameters, layers */
     const ops_layer_table *t;
     ops_attention_shape attention;
     ops_rows rows;
-    uint64_t row_bytes, q_bytes, qkv_bytes, hidden_bytes, feed_bytes; /* rows of factors; feed: before the activation */
-    uint64_t stats_bytes, lse_bytes, ids_bytes, turned_bytes; /* turned: Llama's angles, where backward reads them */
-    ops_scratch inner;                                        /* the most any operator of a layer needs */
-    double eps;                                               /* of normalisations */
-    double *turns;                                            /* Llama's, for each pair of a head's elements */
-    gpt_layer *layers;
-    uint64_t pitch;         /* of a row of logits: whole vectors */
-    uint64_t head_rows;     /* of a chunk of the head */
-    gpt_sequence *sequence; /* null: none is being written */
+    uint64_t row_bytes, stats_bytes, ids_bytes;
+    ops_scratch inner;    /* the most any operator of a layer needs */
+    double eps;           /* of normalisations */
+    double *turns;        /* where positions turn queries and keys, for each pair of a head's elements */
+    uint64_t pitch;       /* of a row of logits: whole vectors */
+    uint64_t head_rows;   /* of a chunk of the head */
+    char *past;           /* queries, keys and values of a sequence, by layers; null: none is being written */
+    uint64_t layer_bytes; /* of one layer's */
 } gpt;
 
 static inline gpt *gpt_of(const model *m) {
     return m->own;
-}
-
-/* Takes the next `bytes` of a region. */
-static inline void *gpt_cut(char **at, uint64_t bytes) {
-    void *p = *at;
-    *at += ops_align(bytes);
-    return p;
 }
 
 static inline uint64_t gpt_most(uint64_t a, uint64_t b) {
@@ -89,21 +74,22 @@ static inline tess_status gpt_weight_gradient(const model *m, const void *x, con
 }
 
 /* ---- gpt_ends.c: the first block and the last ----------------------------------------------------- */
-tess_status gpt_build_embed(model *);
-/** `layer_scratch`: what a layer's backward takes; a chunk takes as much, or that of the least rows. */
-tess_status gpt_build_head(model *, uint64_t layer_scratch);
+void gpt_measure_embed(const decoder *, model_block *);
+void gpt_measure_head(decoder *, model_block *);
 
-/* ---- gpt.c: all of it ---------------------------------------------------------------------------- */
-tess_status gpt_build(model *); /* after a failure too: gpt_release */
-void gpt_release(model *);
-
-/* ---- gpt_layer.c --------------------------------------------------------------------------------- */
-uint64_t gpt_layer_saved(const gpt *);
-uint64_t gpt_layer_forward_scratch(const gpt *);  /* beside what operators need */
-uint64_t gpt_layer_backward_scratch(const gpt *); /* likewise */
-int64_t gpt_layer_feed_width(const decoder *);    /* of rows before the activation */
-tess_status gpt_layer_forward(void *layer, const tess_block_call *);
-tess_status gpt_layer_backward(void *layer, const tess_block_call *);
+/* ---- gpt_layer.c: the operators of a layer ---------------------------------------------------------- */
+int64_t gpt_layer_feed_width(const decoder *); /* of rows before the activation */
+uint64_t gpt_forward_need(const decoder *, int part);
+uint64_t gpt_backward_need(const decoder *, int part);
+void gpt_rooms(decoder_chunk *, char *at);
+tess_status gpt_norm(decoder_chunk *, int half);
+tess_status gpt_project(decoder_chunk *, int half);
+tess_status gpt_attend(decoder_chunk *);
+tess_status gpt_join(decoder_chunk *, int half);
+tess_status gpt_activate(decoder_chunk *);
+tess_status gpt_activate_backward(decoder_chunk *);
+tess_status gpt_attend_backward(decoder_chunk *);
+tess_status gpt_project_backward(decoder_chunk *, int half);
 
 /* ---- gpt_sequence.c: a pass over one position, where the batch has one ----------------------------- */
 tess_status gpt_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
@@ -114,14 +100,10 @@ int gpt_one_position(const model *, const tess_block_call *);
 ops_rows gpt_rows_of(const model *, const tess_block_call *);
 /** The position of the first of them. */
 uint64_t gpt_first_position(const model *, const tess_block_call *);
-/** The first block begins the pass, the last one ends it; nothing where it is one over a whole batch. TESS_E_INVALID:
- * there is no position before this one. */
-tess_status gpt_sequence_enter(const model *, const tess_block_call *);
-void gpt_sequence_leave(const model *, const tess_block_call *);
 typedef struct { /* what attention takes */
     ops_attention_shape shape;
     void *all, *rows; /* queries, keys and values of all positions; of this call's */
 } gpt_view;
 /** qkv: those of a whole batch. */
-gpt_view gpt_view_of(const gpt_layer *, const tess_block_call *, void *qkv);
+gpt_view gpt_view_of(const decoder_layer *, const tess_block_call *, void *qkv);
 #endif

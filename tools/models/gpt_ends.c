@@ -42,7 +42,7 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     ops_rows of = gpt_rows_of(m, call);
     OPS_TRY(call_check(m, call));
-    OPS_TRY(gpt_sequence_enter(m, call));
+    OPS_TRY(gpt_one_position(m, call) ? decoder_position_enter(m->own, model__batch(m, call)) : TESS_OK);
     OPS_TRY(ids_of(m, call, 0, ids));
     return gpt_of(m)->t->embed(m->o, &of, ids, call->params[0], positions_of(m, call), &drop, call->output);
 }
@@ -62,8 +62,8 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     model *m = user;
     gpt *g = m->own;
     char *at = call->scratch;
-    int32_t *ids = gpt_cut(&at, g->ids_bytes);
-    void *room = gpt_cut(&at, gpt_has_dropout(m, call) ? g->row_bytes : 0);
+    int32_t *ids = decoder_cut(&at, g->ids_bytes);
+    void *room = decoder_cut(&at, gpt_has_dropout(m, call) ? g->row_bytes : 0);
     const void *dy;
     float *dtable = call->grads[0], *dposition = has_positions(m) ? call->grads[1] : NULL;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
@@ -114,11 +114,11 @@ static uint64_t dlogits_bytes(const model *m) {
 
 static char *cut_kept(const model *m, head *h, char *kept) {
     const gpt *g = m->own;
-    h->stats = gpt_cut(&kept, g->stats_bytes);
+    h->stats = decoder_cut(&kept, g->stats_bytes);
     if (keeps_gradient(g))
-        h->dlogits = gpt_cut(&kept, dlogits_bytes(m));
+        h->dlogits = decoder_cut(&kept, dlogits_bytes(m));
     else
-        h->row_stats = gpt_cut(&kept, g->stats_bytes);
+        h->row_stats = decoder_cut(&kept, g->stats_bytes);
     return kept;
 }
 
@@ -127,12 +127,12 @@ static head forward_head(const model *m, const tess_block_call *call, void *scra
     const gpt *g = m->own;
     head h = { .m = m, .g = g, .call = call };
     char *at = scratch;
-    h.stats = gpt_cut(&at, g->stats_bytes);
-    h.logits = gpt_cut(&at, logits_bytes(g));
-    h.normal = gpt_cut(&at, g->row_bytes);
-    h.targets = gpt_cut(&at, g->ids_bytes);
-    h.losses = gpt_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
-    h.row_stats = gpt_cut(&at, g->stats_bytes);
+    h.stats = decoder_cut(&at, g->stats_bytes);
+    h.logits = decoder_cut(&at, logits_bytes(g));
+    h.normal = decoder_cut(&at, g->row_bytes);
+    h.targets = decoder_cut(&at, g->ids_bytes);
+    h.losses = decoder_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
+    h.row_stats = decoder_cut(&at, g->stats_bytes);
     h.inner = at;
     if (call && call->saved)
         cut_kept(m, &h, call->saved);
@@ -144,11 +144,11 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
     int again = !keeps_gradient(g);
     head h = { .m = m, .g = g, .call = call };
     char *at = scratch;
-    h.normal = gpt_cut(&at, g->row_bytes);
-    h.d = gpt_cut(&at, g->row_bytes);
-    h.logits = gpt_cut(&at, again ? logits_bytes(g) : 0);
-    h.dlogits = gpt_cut(&at, again ? dlogits_bytes(m) : 0);
-    h.targets = gpt_cut(&at, again ? g->ids_bytes : 0);
+    h.normal = decoder_cut(&at, g->row_bytes);
+    h.d = decoder_cut(&at, g->row_bytes);
+    h.logits = decoder_cut(&at, again ? logits_bytes(g) : 0);
+    h.dlogits = decoder_cut(&at, again ? dlogits_bytes(m) : 0);
+    h.targets = decoder_cut(&at, again ? g->ids_bytes : 0);
     h.inner = at;
     if (call)
         cut_kept(m, &h, call->saved);
@@ -229,7 +229,8 @@ static tess_status chunk_forward(const head *h, uint64_t first) {
 static tess_status one_forward(const head *h) {
     OPS_TRY(logits_of(h, 0, 1));
     OPS_TRY(copy_row(h, 0));
-    gpt_sequence_leave(h->m, h->call);
+    gpt *g = h->m->own;
+    g->d.filled = g->d.position + 1;
     return TESS_OK;
 }
 
@@ -281,17 +282,13 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
 }
 
 /* ---- building --------------------------------------------------------------------------------------- */
-tess_status gpt_build_embed(model *m) {
-    gpt *g = m->own;
-    model_block b = { .name = "embed", .user = m };
-    b.output_bytes = (uint64_t)(g->d.rows * g->d.width) * g->d.elem;
-    b.forward_scratch_bytes = g->ids_bytes;
-    b.backward_scratch_bytes =
-        g->ids_bytes + (m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
-    b.forward = embed_forward;
-    b.backward = embed_backward;
-    OPS_TRY(decoder_embed_params(m));
-    return model__add_block(m, &b);
+void gpt_measure_embed(const decoder *d, model_block *b) {
+    const gpt *g = gpt_of(d->m);
+    b->forward_scratch_bytes = g->ids_bytes;
+    b->backward_scratch_bytes =
+        g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
+    b->forward = embed_forward;
+    b->backward = embed_backward;
 }
 
 /* As many rows as fit into what a layer's backward takes in any case, whose memory a step's peak has; but at least
@@ -313,19 +310,16 @@ static ops_scratch need_head(const gpt *g) {
     return need;
 }
 
-tess_status gpt_build_head(model *m, uint64_t layer_scratch) {
+void gpt_measure_head(decoder *d, model_block *b) {
+    model *m = d->m;
     gpt *g = m->own;
     head kept = { 0 };
-    model_block b = { .name = "head", .user = m };
-    b.output_bytes = sizeof(model_result) + (uint64_t)g->d.vocabulary * sizeof(float);
-    g->pitch = ((uint64_t)g->d.vocabulary + 7) / 8 * 8;
-    choose_rows(m, layer_scratch);
+    g->pitch = ((uint64_t)d->vocabulary + 7) / 8 * 8;
+    choose_rows(m, gpt_backward_need(d, DECODER_WHOLE));
     ops_scratch need = need_head(g);
-    b.saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
-    b.forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;
-    b.backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
-    b.forward = head_forward;
-    b.backward = head_backward;
-    OPS_TRY(decoder_head_params(m));
-    return model__add_block(m, &b);
+    b->saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
+    b->forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;
+    b->backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
+    b->forward = head_forward;
+    b->backward = head_backward;
 }

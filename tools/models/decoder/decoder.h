@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Decoders of GPT-2's and Llama's kind on the CPU: what the files of this folder share. Tensors between operators are
- * fp32 or, for bf16 parameters, bf16; operators compute in fp32 inside, products with fp32 sums. A layer works through
- * its rows by chunks of whole samples, the head by chunks of rows, so that nothing wide exists whole but what backward
- * needs. */
+/* Decoders of GPT-2's and Llama's kind. A family is a table (decoders.c), a layer one walk (decoder_walk.c) over two
+ * sets of operators: those of this folder for the CPU, and those of gpt.h for devices. Tensors between operators are
+ * fp32 or, for bf16 parameters, bf16; operators compute in fp32 inside, products with fp32 sums. On the CPU a layer
+ * works through its rows by chunks of whole samples, the head by chunks of rows, so that nothing wide exists whole but
+ * what backward needs. */
 #ifndef TESS_MODELS_DECODER_H
 #define TESS_MODELS_DECODER_H
 #include "tools/models/model.h"
@@ -59,29 +60,39 @@ typedef struct { /* a block */
     int32_t index, part;
     int32_t first; /* of its parameters among the layer's */
 } decoder_layer;
+typedef struct decoder_operators decoder_operators;
 typedef struct decoder_tiles decoder_tiles;
 typedef struct decoder_sequence decoder_sequence;
+typedef struct { /* products on the CPU; those that the decoder does not have are null. The gate has the shape of `up`
+                  */
+    decoder_linear q, k, v, out, up, down, head;
+} decoder_linears;
 
 struct decoder {
     model *m;
     const ops *o;
+    const decoder_operators *t;
     const decoder_family *family;
     int32_t about_zero; /* as in the family */
     int32_t rotary, gated;
-    int32_t behind; /* queries, keys and values of a chunk lie behind each other; else beside each other in every row */
+    int32_t beside; /* several products of the same rows lie beside each other in every row, as on a device */
+    int32_t behind; /* queries, keys and values of a chunk lie behind each other */
     int32_t half;   /* tensors are bf16 */
     uint32_t dtype;
     uint64_t elem; /* bytes of one element */
     int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
     int64_t chunk_samples, chunk_rows, head_rows;
+    uint64_t turned_bytes; /* of the angles that a layer saves */
     float eps;
     int32_t at[DECODER_PLACES];
-    decoder_linear q, k, v, out, up, down, head; /* the gate has the shape of `up` */
-    uint64_t attention_bytes;                    /* scratch of all threads */
+    decoder_layer *layers;    /* [layer][part] */
+    int64_t filled, position; /* of a sequence: positions that are there, and that of the running pass */
+    /* On the CPU: */
+    decoder_linears p;
+    uint64_t attention_bytes; /* scratch of all threads */
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */
-    float *turns;               /* Llama: for each position the cosines of its pairs, then the sines */
-    decoder_layer *layers;      /* [layer][part] */
+    float *turns;               /* for each position the cosines of its pairs, then the sines */
 };
 
 static inline void *decoder_cut(char **at, uint64_t bytes) {
@@ -123,28 +134,117 @@ double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
 tess_status decoder_layer_params(model *, const char *layer, int part);
 tess_status decoder_head_params(model *);
-void decoder_layer_name(const decoder *, int32_t layer, char name[MODEL_NAME]);
 uint64_t decoder_input_bytes(const decoder *);
 /** TESS_E_DATA: more targets than positions, or a token beyond the vocabulary. */
 tess_status decoder_batch_check(const model *, const void *batch);
 tess_status decoder_token_check(const decoder *, int32_t token);
+/** Begins a pass over one position. TESS_E_INVALID: there is none before it. */
+tess_status decoder_position_enter(decoder *, const model_batch *);
 
-/* ---- decoder_build.c: operators and blocks ----------------------------------------------------------- */
+/* ---- a layer ------------------------------------------------------------------------------------------ */
+typedef struct { /* from forward to backward */
+    void *qkv, *attended, *middle /* the input plus what attention adds */, *gate, *up;
+    float *stats1, *stats2, *lse;
+    float *turned; /* null: not kept */
+} decoder_kept;
+
+typedef struct {        /* scratch */
+    char *normal;       /* normalised rows; in backward on the CPU gradients as wide, too */
+    char *wide;         /* the activation's result; the gradient of up, and that of queries, keys and values */
+    char *inner;        /* of operators */
+    char *early, *late; /* of those that run while `normal` is free, and while `up` is */
+    char *up;           /* where attention may work instead; null: nowhere */
+    char *dropped;      /* a gradient behind dropout */
+    char *dfeed, *d1, *d2, *dmiddle, *masked1, *masked2; /* a device's: gradients that stay to the layer's end */
+    const void *dy, *dattention;                         /* of what the halves add */
+} decoder_rooms;
+
+typedef struct { /* rows of a layer in one call: what its operators work on */
+    const decoder *d;
+    const decoder_layer *l;
+    const tess_block_call *call;
+    const decoder_linears *p;
+    int64_t first, rows;
+    decoder_kept k;
+    decoder_rooms z;
+} decoder_chunk;
+
+/* What a layer is made of, in the order that decoder_walk.c calls them. A half is DECODER_ATTENTION or DECODER_FEED. */
+struct decoder_operators {
+    uint64_t bytes;                 /* of the model's own, which begins with a decoder */
+    int32_t flags;                  /* of a layer's block */
+    int32_t remakes;                /* backward makes again what was not saved, and a layer may be two blocks */
+    tess_status (*create)(model *); /* after the sizes; after a failure too: destroy */
+    void (*destroy)(model *);
+    void (*measure_embed)(const decoder *, model_block *);
+    void (*measure_head)(decoder *, model_block *);
+    /* Scratch of a part's operators beside what the walk places; backward's with its rooms. */
+    uint64_t (*forward_need)(const decoder *, int part);
+    uint64_t (*backward_need)(const decoder *, int part);
+    void (*place_rooms)(decoder_chunk *, char *at);
+    /** The places of a pass over one position; null: those of a whole batch. */
+    decoder_chunk (*position)(const decoder_layer *, const tess_block_call *);
+    /* forward */
+    tess_status (*norm)(decoder_chunk *, int half);    /* the half's input → normal */
+    tess_status (*project)(decoder_chunk *, int half); /* normal → qkv, or gate and up */
+    tess_status (*attend)(decoder_chunk *);            /* qkv, turned by their positions → attended */
+    tess_status (*join)(decoder_chunk *, int half);    /* attended → middle, or wide → output: the half's sum */
+    tess_status (*activate)(decoder_chunk *);          /* gate, up → wide */
+    /* backward: each with the gradients of the parameters that its forward reads */
+    tess_status (*activate_backward)(decoder_chunk *);          /* from the output to gate and up */
+    tess_status (*attend_backward)(decoder_chunk *);            /* from the middle to qkv */
+    tess_status (*project_backward)(decoder_chunk *, int half); /* from there to the half's input */
+    tess_status (*sequence_begin)(model *, uint64_t *bytes);    /* as model_sequence_begin */
+    void (*sequence_end)(model *);
+};
+extern const decoder_operators decoder_on_host;   /* decoder_host.c */
+extern const decoder_operators decoder_on_device; /* gpt.c */
+
+/** A parameter of the layer, and its gradient; null: there is none. */
+static inline const void *decoder_weight(const decoder_chunk *c, int place) {
+    int32_t at = place < 0 ? -1 : c->d->at[place];
+    return at < 0 ? NULL : c->call->params[at - c->l->first];
+}
+static inline float *decoder_grad(const decoder_chunk *c, int place) {
+    int32_t at = place < 0 ? -1 : c->d->at[place];
+    return at < 0 ? NULL : c->call->grads[at - c->l->first];
+}
+/** The chunk's rows of a tensor as wide as the layer. */
+static inline void *decoder_rows_of(const decoder_chunk *c, const void *x) {
+    return decoder_at(c->d, x, c->first * c->d->width);
+}
+/** Two masks per layer, after those of the embedding. */
+static inline ops_dropout decoder_drop(const decoder_chunk *c, int half) {
+    uint32_t at = 1 + 2 * (uint32_t)c->l->index + (half == DECODER_FEED);
+    return model__dropout(c->d->m, c->call, at, c->d->m->options.dropout);
+}
+
+/* ---- decoder_build.c: blocks --------------------------------------------------------------------------- */
 tess_status decoder_build(model *);
 void decoder_release(model *);
-tess_status decoder_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
-void decoder_sequence_end(model *);
 
-/* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
-/** Bytes that a part saves, and those that backward makes again of one chunk. */
-uint64_t decoder_layer_saved(const decoder *, int part, int selective);
-uint64_t decoder_layer_unsaved(const decoder *, int part, int selective);
-/** The latter when it saves nothing. */
-uint64_t decoder_layer_kept(const decoder *, int part);
-uint64_t decoder_layer_forward_scratch(const decoder *, int part);
-uint64_t decoder_layer_backward_scratch(const decoder *, int part);
+/* ---- decoder_walk.c: a layer forward and backward, on the CPU and on devices ---------------------------- */
+void decoder_measure_layer(const decoder *, int part, model_block *);
 tess_status decoder_layer_forward(void *layer, const tess_block_call *);
 tess_status decoder_layer_backward(void *layer, const tess_block_call *);
+
+/* ---- decoder_host.c, decoder_layer.c, decoder_ends.c: on the CPU ----------------------------------------- */
+/** Products of these rows; trains 0: of a forward only. */
+tess_status decoder_linears_create(const decoder *, int64_t rows, int64_t head_rows, int trains, decoder_linears *);
+void decoder_linears_destroy(const decoder *, const decoder_linears *);
+/** The most scratch that one of them takes forward. */
+uint64_t decoder_linears_forward_bytes(const decoder_linears *);
+uint64_t decoder_host_forward_need(const decoder *, int part);
+uint64_t decoder_host_backward_need(const decoder *, int part);
+void decoder_host_rooms(decoder_chunk *, char *at);
+tess_status decoder_host_norm(decoder_chunk *, int half);
+tess_status decoder_host_project(decoder_chunk *, int half);
+tess_status decoder_host_attend(decoder_chunk *);
+tess_status decoder_host_join(decoder_chunk *, int half);
+tess_status decoder_host_activate(decoder_chunk *);
+tess_status decoder_host_activate_backward(decoder_chunk *);
+tess_status decoder_host_attend_backward(decoder_chunk *);
+tess_status decoder_host_project_backward(decoder_chunk *, int half);
 uint64_t decoder_embed_scratch(const decoder *);
 tess_status decoder_embed_forward(void *model, const tess_block_call *);
 tess_status decoder_embed_backward(void *model, const tess_block_call *);
@@ -174,12 +274,13 @@ tess_status decoder_attention_backward(const decoder *, int64_t samples, const v
 tess_status decoder_sequence_create(decoder *, decoder_sequence **out);
 void decoder_sequence_destroy(decoder_sequence *); /* null is fine */
 uint64_t decoder_sequence_bytes(const decoder_sequence *);
-tess_status decoder_sequence_embed(decoder_sequence *, const tess_block_call *);
-tess_status decoder_sequence_layer(decoder_sequence *, const decoder_layer *, const tess_block_call *);
-tess_status decoder_sequence_head(decoder_sequence *, const tess_block_call *);
+decoder_chunk decoder_sequence_chunk(const decoder_layer *, const tess_block_call *);
+tess_status decoder_sequence_attend(const decoder_chunk *);
+tess_status decoder_sequence_embed(decoder *, const tess_block_call *);
+tess_status decoder_sequence_head(decoder *, const tess_block_call *);
 /** The sequence whose position this call computes; null: it is one over a whole batch. */
 static inline decoder_sequence *decoder_one_position(const decoder *d, const tess_block_call *call) {
-    return ((const model_batch *)call->batch)->position ? d->sequence : NULL;
+    return d->sequence && ((const model_batch *)call->batch)->position ? d->sequence : NULL;
 }
 
 /* ---- decoder_norm.c, decoder_ops.c: the rest, on rows ------------------------------------------------ */

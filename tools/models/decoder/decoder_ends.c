@@ -28,10 +28,10 @@ uint64_t decoder_embed_scratch(const decoder *d) {
 
 tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
     const model *m = user;
-    const decoder *d = m->own;
+    decoder *d = m->own;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     if (decoder_one_position(d, call))
-        return decoder_sequence_embed(d->sequence, call);
+        return decoder_sequence_embed(d, call);
     OPS_TRY(decoder_batch_check(m, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
     decoder_embedding(d, call->scratch, call->params[0], d->rotary ? NULL : call->params[1], call->output);
@@ -100,7 +100,7 @@ static head head_of(const decoder *d, const tess_block_call *call, char **at, in
 static uint64_t head_scratch(const decoder *d, int backward) {
     char *at = NULL;
     head_of(d, NULL, &at, backward);
-    uint64_t forward_bytes = d->head.forward_bytes, backward_bytes = backward ? d->head.backward_bytes : 0;
+    uint64_t forward_bytes = d->p.head.forward_bytes, backward_bytes = backward ? d->p.head.backward_bytes : 0;
     return (uint64_t)(uintptr_t)at + (forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
 }
 
@@ -119,7 +119,7 @@ static const void *input_of(const head *h, int64_t first) {
 static tess_status logits_of(const head *h, int64_t first) {
     const decoder *d = h->d;
     decoder_norm(d, input_of(h, first), h->norm_w, h->norm_b, h->normal, h->stats, d->head_rows);
-    return d->o->t->matmul(d->head.forward, h->normal, h->w, NULL, h->logits, h->inner);
+    return d->o->t->matmul(d->p.head.forward, h->normal, h->w, NULL, h->logits, h->inner);
 }
 
 static void add_losses(const head *h, int64_t rows, model_result *sum) {
@@ -130,13 +130,13 @@ static void add_losses(const head *h, int64_t rows, model_result *sum) {
 }
 
 tess_status decoder_head_forward(void *user, const tess_block_call *call) {
-    const decoder *d = ((const model *)user)->own;
+    decoder *d = ((const model *)user)->own;
     const model_batch *batch = call->batch;
     char *at = call->scratch;
     head h = head_of(d, call, &at, 0);
     model_result sum = { .count = batch->count };
     if (decoder_one_position(d, call))
-        return decoder_sequence_head(d->sequence, call);
+        return decoder_sequence_head(d, call);
     uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
     memset(lm_logits(call->output), 0, line);
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
@@ -169,8 +169,8 @@ tess_status decoder_head_backward(void *user, const tess_block_call *call) {
         OPS_TRY(logits_of(&h, first));
         decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
         if (h.dw)
-            OPS_TRY(t->matmul(d->head.dw, dlogits, h.normal, NULL, h.dw, h.inner));
-        OPS_TRY(t->matmul(d->head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
+            OPS_TRY(t->matmul(d->p.head.dw, dlogits, h.normal, NULL, h.dw, h.inner));
+        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
         decoder_norm_backward(d, input_of(&h, first), h.norm_w, h.stats, h.dnormal, NULL,
                               decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows);
     }

@@ -45,7 +45,8 @@ void decoder_sizes(model *m, decoder *d) {
     d->about_zero = d->family->about_zero;
     d->rotary = !d->family->positions;
     d->gated = decoder_has(d, DECODER_GATE_W);
-    d->behind = decoder_has(d, DECODER_K_W);
+    d->beside = m->o->t->mem != TESS_MEM_HOST;
+    d->behind = decoder_has(d, DECODER_K_W) && !d->beside;
     d->half = o->precision == TESS_BF16;
     d->dtype = o->precision;
     d->elem = d->half ? 2 : 4;
@@ -60,7 +61,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->hidden = o->decoder.feed ? o->decoder.feed : 4 * d->width;
     d->vocabulary = o->decoder.vocabulary ? o->decoder.vocabulary : 256;
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
-    d->chunk_samples = divisor(d->batch, chunk_rows(d->width) / d->time);
+    d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);
     rows = rows < few ? rows : few;
@@ -116,10 +117,6 @@ tess_status decoder_layer_params(model *m, const char *layer, int part) {
     return TESS_OK;
 }
 
-void decoder_layer_name(const decoder *d, int32_t i, char name[MODEL_NAME]) {
-    snprintf(name, MODEL_NAME, "%s.%d", d->family->layer, i);
-}
-
 tess_status decoder_embed_params(model *m) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions ? m->options.decoder.positions : d->time;
@@ -171,4 +168,12 @@ tess_status decoder_batch_check(const model *m, const void *batch) {
     for (int64_t i = 0; !d->family->bytes && i < d->batch * (d->time + 1); i++)
         OPS_TRY(decoder_token_check(d, tokens[i]));
     return TESS_OK;
+}
+
+tess_status decoder_position_enter(decoder *d, const model_batch *batch) {
+    d->position = (int64_t)batch->position - 1;
+    if (d->position <= d->filled && d->position < d->time)
+        return TESS_OK;
+    return tess_fail(TESS_E_INVALID, "%s: position %lld of a sequence of %lld, most %lld", d->m->t->name,
+                     (long long)d->position, (long long)d->filled, (long long)d->time);
 }

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A decoder on the CPU: its products, angles and sequence, and the table of its operators. */
+#include "decoder.h"
+#include <tessera/tessera.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- products ---------------------------------------------------------------------------------------- */
+static tess_status make_matmul(const decoder *d, const ops_matmul_shape *s, ops_matmul **out, uint64_t *most) {
+    uint64_t bytes;
+    OPS_TRY(d->o->t->matmul_create((ops *)(uintptr_t)d->o, s, out, &bytes));
+    *most = bytes > *most ? bytes : *most;
+    return TESS_OK;
+}
+
+typedef struct {
+    const decoder *d;
+    int64_t rows;
+    int trains;
+} maker;
+
+/* `residual`: forward adds. `bias`: place of the product's; -1: none. */
+static tess_status make_linear(const maker *of, int64_t inputs, int64_t outputs, int residual, int bias,
+                               uint32_t result, decoder_linear *l) {
+    const decoder *d = of->d;
+    ops_matmul_shape y = { .rows = of->rows, .depth = inputs, .columns = outputs, .turn_b = 1 };
+    ops_matmul_shape dx = { .rows = of->rows, .depth = outputs, .columns = inputs };
+    ops_matmul_shape dw = { .rows = outputs, .depth = of->rows, .columns = inputs, .turn_a = 1 };
+    y.factor = dx.factor = dw.factor = dx.result = d->dtype;
+    y.result = result;
+    y.bias = bias >= 0 && decoder_has(d, bias);
+    dw.result = TESS_F32;
+    dw.add = 1;
+    if (of->trains || !residual)
+        OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
+    y.add = 1;
+    if (residual)
+        OPS_TRY(make_matmul(d, &y, &l->forward_add, &l->forward_bytes));
+    if (!of->trains)
+        return TESS_OK;
+    OPS_TRY(make_matmul(d, &dx, &l->dx, &l->backward_bytes));
+    OPS_TRY(make_matmul(d, &dw, &l->dw, &l->backward_bytes));
+    dx.add = 1;
+    return d->behind && !residual ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
+}
+
+tess_status decoder_linears_create(const decoder *d, int64_t rows, int64_t head_rows, int trains, decoder_linears *p) {
+    const maker layer = { d, rows, trains }, head = { d, head_rows, trains };
+    int64_t c = d->width;
+    OPS_TRY(make_linear(&layer, c, d->behind ? d->q_width : d->qkv_width, 0, DECODER_Q_B, d->dtype, &p->q));
+    if (d->behind) {
+        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, -1, d->dtype, &p->k));
+        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, -1, d->dtype, &p->v));
+    }
+    OPS_TRY(make_linear(&layer, d->q_width, c, 1, DECODER_O_B, d->dtype, &p->out));
+    OPS_TRY(make_linear(&layer, c, d->hidden, 0, DECODER_UP_B, d->dtype, &p->up));
+    OPS_TRY(make_linear(&layer, d->hidden, c, 1, DECODER_DOWN_B, d->dtype, &p->down));
+    return make_linear(&head, c, d->vocabulary, 0, -1, TESS_F32, &p->head);
+}
+
+enum { LINEARS = sizeof(decoder_linears) / sizeof(decoder_linear) };
+
+void decoder_linears_destroy(const decoder *d, const decoder_linears *p) {
+    const decoder_linear *all = &p->q;
+    for (int i = 0; i < LINEARS; i++) {
+        ops_matmul *parts[] = { all[i].forward, all[i].forward_add, all[i].dx, all[i].dx_add, all[i].dw };
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            d->o->t->matmul_destroy(parts[k]);
+    }
+}
+
+uint64_t decoder_linears_forward_bytes(const decoder_linears *p) {
+    const decoder_linear *all = &p->q;
+    uint64_t most = 0;
+    for (int i = 0; i < LINEARS; i++)
+        most = all[i].forward_bytes > most ? all[i].forward_bytes : most;
+    return most;
+}
+
+/* ---- rotary positions -------------------------------------------------------------------------------- */
+static tess_status make_turns(decoder *d) {
+    int64_t half = d->size / 2;
+    if (!d->rotary)
+        return TESS_OK;
+    d->turns = malloc((size_t)(d->time * d->size) * sizeof *d->turns);
+    if (!d->turns)
+        return tess_fail(TESS_E_NOMEM, "out of memory for %lld positions", (long long)d->time);
+    for (int64_t i = 0; i < half; i++) {
+        double frequency = decoder_frequency(d, i);
+        for (int64_t t = 0; t < d->time; t++) {
+            d->turns[t * d->size + i] = (float)cos((double)t * frequency);
+            d->turns[t * d->size + half + i] = (float)sin((double)t * frequency);
+        }
+    }
+    return TESS_OK;
+}
+
+/* ---- the whole --------------------------------------------------------------------------------------- */
+static tess_status host_create(model *m) {
+    decoder *d = m->own;
+    OPS_TRY(decoder_linears_create(d, d->chunk_rows, d->head_rows, 1, &d->p));
+    OPS_TRY(decoder_tiles_create(d));
+    return make_turns(d);
+}
+
+static void host_destroy(model *m) {
+    decoder *d = m->own;
+    decoder_linears_destroy(d, &d->p);
+    decoder_tiles_destroy(d->tiles);
+    decoder_sequence_destroy(d->sequence);
+    free(d->turns);
+}
+
+static void measure_embed(const decoder *d, model_block *b) {
+    b->flags = TESS_BLOCK_DROP_OUTPUT;
+    b->forward_scratch_bytes = ops_align((uint64_t)d->rows * sizeof(int32_t));
+    b->backward_scratch_bytes = decoder_embed_scratch(d);
+    b->forward = decoder_embed_forward;
+    b->backward = decoder_embed_backward;
+}
+
+static void measure_head(decoder *d, model_block *b) {
+    b->forward_scratch_bytes = decoder_head_forward_scratch(d);
+    b->backward_scratch_bytes = decoder_head_backward_scratch(d);
+    b->forward = decoder_head_forward;
+    b->backward = decoder_head_backward;
+}
+
+static tess_status sequence_begin(model *m, uint64_t *bytes) {
+    decoder *d = m->own;
+    OPS_TRY(d->sequence ? TESS_OK : decoder_sequence_create(d, &d->sequence));
+    *bytes = decoder_sequence_bytes(d->sequence);
+    return TESS_OK;
+}
+
+static void sequence_end(model *m) {
+    decoder *d = m->own;
+    decoder_sequence_destroy(d->sequence);
+    d->sequence = NULL;
+    d->filled = 0;
+}
+
+const decoder_operators decoder_on_host = {
+    .bytes = sizeof(decoder),
+    .flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE,
+    .remakes = 1,
+    .create = host_create,
+    .destroy = host_destroy,
+    .measure_embed = measure_embed,
+    .measure_head = measure_head,
+    .forward_need = decoder_host_forward_need,
+    .backward_need = decoder_host_backward_need,
+    .place_rooms = decoder_host_rooms,
+    .position = decoder_sequence_chunk,
+    .norm = decoder_host_norm,
+    .project = decoder_host_project,
+    .attend = decoder_host_attend,
+    .join = decoder_host_join,
+    .activate = decoder_host_activate,
+    .activate_backward = decoder_host_activate_backward,
+    .attend_backward = decoder_host_attend_backward,
+    .project_backward = decoder_host_project_backward,
+    .sequence_begin = sequence_begin,
+    .sequence_end = sequence_end,
+};
