@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A decoder on a device: sizes, and the table of its operators. */
+/* Sizes of a decoder on a device, and what its operators have ready. */
 #include "gpt.h"
 #include <tessera/tessera.h>
 
@@ -21,7 +21,7 @@ static void need_layer(const model *m, ops_scratch *need) {
     g->t->attention_need(m->o, &g->attention, need);
     need_linear(m, c, d->qkv_width, need);
     need_linear(m, d->q_width, c, need);
-    need_linear(m, c, gpt_layer_feed_width(d), need);
+    need_linear(m, c, gpt_feed_width(d), need);
     need->backward_bytes = gpt_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
 }
 
@@ -55,34 +55,13 @@ static tess_status make_turns(gpt *g) {
     return TESS_OK;
 }
 
-static tess_status create(model *m) {
+tess_status gpt_create(model *m) {
     m->may_store = 1;
     set_sizes(m);
     return make_turns(m->own);
 }
 
-static void destroy(model *m) {
+void gpt_destroy(model *m) {
     gpt_sequence_end(m);
     free(gpt_of(m)->turns);
 }
-
-const decoder_operators decoder_on_device = {
-    .bytes = sizeof(gpt),
-    .create = create,
-    .destroy = destroy,
-    .measure_embed = gpt_measure_embed,
-    .measure_head = gpt_measure_head,
-    .forward_need = gpt_forward_need,
-    .backward_need = gpt_backward_need,
-    .place_rooms = gpt_rooms,
-    .norm = gpt_norm,
-    .project = gpt_project,
-    .attend = gpt_attend,
-    .join = gpt_join,
-    .activate = gpt_activate,
-    .activate_backward = gpt_activate_backward,
-    .attend_backward = gpt_attend_backward,
-    .project_backward = gpt_project_backward,
-    .sequence_begin = gpt_sequence_begin,
-    .sequence_end = gpt_sequence_end,
-};

@@ -32,45 +32,9 @@ static inline int gpt_has_dropout(const model *m, const tess_block_call *call) {
     return m->options.dropout > 0 && call->pass & TESS_PASS_TRAIN;
 }
 
-/* ---- products: with weights [outputs, inputs] ---------------------------------------------------- */
-static inline ops_factors gpt_linear_factors(uint64_t rows, const void *x, const void *w, int64_t inputs,
-                                             int64_t outputs, void *y) {
-    ops_factors f = { .rows = (int64_t)rows, .columns = outputs, .depth = inputs, .a = x, .b = w, .y = y };
-    f.turn_b = 1;
-    return f;
-}
-
-static inline tess_status gpt_multiply(const model *m, const ops_factors *f, void *workspace) {
-    return gpt_of(m)->t->product(m->o, f, workspace);
-}
-
-static inline tess_status gpt_linear(const model *m, uint64_t rows, const void *x, const void *w, int64_t inputs,
-                                     int64_t outputs, void *y, int32_t add, void *workspace) {
-    ops_factors f = gpt_linear_factors(rows, x, w, inputs, outputs, y);
-    f.add = add;
-    return gpt_multiply(m, &f, workspace);
-}
-
-static inline ops_factors gpt_input_factors(const model *m, const void *dy, const void *w, int64_t inputs,
-                                            int64_t outputs, void *dx) {
-    ops_factors f = { .rows = (int64_t)gpt_of(m)->rows.rows, .columns = inputs, .depth = outputs, .a = dy, .b = w };
-    f.y = dx;
-    return f;
-}
-
-static inline tess_status gpt_input_gradient(const model *m, const void *dy, const void *w, int64_t inputs,
-                                             int64_t outputs, void *dx, void *workspace) {
-    ops_factors f = gpt_input_factors(m, dy, w, inputs, outputs, dx);
-    return gpt_multiply(m, &f, workspace);
-}
-
-/* dy_pitch: of a row of dy; 0: outputs. */
-static inline tess_status gpt_weight_gradient(const model *m, const void *x, const void *dy, int64_t inputs,
-                                              int64_t outputs, int64_t dy_pitch, void *dw, int32_t add,
-                                              void *workspace) {
-    ops_factors f = { .rows = outputs, .columns = inputs, .depth = (int64_t)gpt_of(m)->rows.rows, .a = dy, .b = x };
-    f.y = dw, f.turn_a = 1, f.a_pitch = dy_pitch, f.wide = 1, f.add = add;
-    return dw ? gpt_multiply(m, &f, workspace) : TESS_OK;
+/* Of rows before the activation. */
+static inline int64_t gpt_feed_width(const decoder *d) {
+    return (1 + d->gated) * d->hidden;
 }
 
 /* ---- gpt_ends.c: the first block and the last ----------------------------------------------------- */
@@ -78,18 +42,11 @@ void gpt_measure_embed(const decoder *, model_block *);
 void gpt_measure_head(decoder *, model_block *);
 
 /* ---- gpt_layer.c: the operators of a layer ---------------------------------------------------------- */
-int64_t gpt_layer_feed_width(const decoder *); /* of rows before the activation */
-uint64_t gpt_forward_need(const decoder *, int part);
 uint64_t gpt_backward_need(const decoder *, int part);
-void gpt_rooms(decoder_chunk *, char *at);
-tess_status gpt_norm(decoder_chunk *, int half);
-tess_status gpt_project(decoder_chunk *, int half);
-tess_status gpt_attend(decoder_chunk *);
-tess_status gpt_join(decoder_chunk *, int half);
-tess_status gpt_activate(decoder_chunk *);
-tess_status gpt_activate_backward(decoder_chunk *);
-tess_status gpt_attend_backward(decoder_chunk *);
-tess_status gpt_project_backward(decoder_chunk *, int half);
+
+/* ---- gpt.c ----------------------------------------------------------------------------------------- */
+tess_status gpt_create(model *);
+void gpt_destroy(model *);
 
 /* ---- gpt_sequence.c: a pass over one position, where the batch has one ----------------------------- */
 tess_status gpt_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */

@@ -2,84 +2,84 @@
 /* The operators of a layer on a device: decoder/decoder.h. */
 #include "gpt.h"
 
-/* ---- products that lie beside each other --------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------------------- */
 enum { MOST_BESIDE = 3 };
 typedef struct { /* the same rows times each matrix; a row of the result has them in their order */
     int32_t n, place[MOST_BESIDE];
-    int64_t width[MOST_BESIDE], all;
+    int64_t inputs, width[MOST_BESIDE], all;
 } beside;
 
-static beside queries_keys_values(const decoder *d) {
-    return decoder_has(d, DECODER_K_W) ? (beside){ 3,
-                                                   { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
-                                                   { d->q_width, d->kv_width, d->kv_width },
-                                                   d->qkv_width }
-                                       : (beside){ 1, { DECODER_Q_W }, { d->qkv_width }, d->qkv_width };
+static beside one(int32_t place, int64_t inputs, int64_t outputs) {
+    return (beside){ 1, { place }, inputs, { outputs }, outputs };
 }
 
-static beside gate_and_up(const decoder *d) {
-    return d->gated ? (beside){ 2, { DECODER_GATE_W, DECODER_UP_W }, { d->hidden, d->hidden }, 2 * d->hidden }
-                    : (beside){ 1, { DECODER_UP_W }, { d->hidden }, d->hidden };
+/* Those of a half's normalised rows. */
+static beside first_of(const decoder *d, int half) {
+    const beside qkv = {
+        3, { DECODER_Q_W, DECODER_K_W, DECODER_V_W }, d->width, { d->q_width, d->kv_width, d->kv_width }, d->qkv_width
+    };
+    const beside feed = { 2, { DECODER_GATE_W, DECODER_UP_W }, d->width, { d->hidden, d->hidden }, 2 * d->hidden };
+    if (half == DECODER_FEED)
+        return d->gated ? feed : one(DECODER_UP_W, d->width, d->hidden);
+    return decoder_has(d, DECODER_K_W) ? qkv : one(DECODER_Q_W, d->width, d->qkv_width);
 }
 
-static beside beside_of(const decoder *d, int half) {
-    return half == DECODER_FEED ? gate_and_up(d) : queries_keys_values(d);
-}
-
-int64_t gpt_layer_feed_width(const decoder *d) {
-    return gate_and_up(d).all;
+/* The one that a half ends with. */
+static beside last_of(const decoder *d, int half) {
+    return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width) : one(DECODER_O_W, d->q_width, d->width);
 }
 
 /* Matrices that lie behind each other, as they do in one unit without gaps, are one matrix. */
 static beside as_few(const decoder *d, const beside *b, const void *const *at, uint64_t elem) {
     for (int32_t i = 1; i < b->n; i++) {
         const char *before = at[d->at[b->place[i - 1]]];
-        if (!before || before + (uint64_t)(b->width[i - 1] * d->width) * elem != at[d->at[b->place[i]]])
+        if (!before || before + (uint64_t)(b->width[i - 1] * b->inputs) * elem != at[d->at[b->place[i]]])
             return *b;
     }
-    return (beside){ 1, { b->place[0] }, { b->all }, b->all };
+    return one(b->place[0], b->inputs, b->all);
 }
 
-/* f: what follows the product, where there is one. */
-static tess_status beside_forward(const decoder_chunk *c, const beside *of, const void *x, void *y,
-                                  const ops_factors *with, void *workspace) {
-    const decoder *d = c->d;
-    uint64_t rows = gpt_rows_of(d->m, c->call).rows;
-    beside b = as_few(d, of, c->call->params, d->elem);
+static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
+    return gpt_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
+}
+
+/* with: what follows the product, and whether it is added. */
+static tess_status product(const decoder_chunk *c, beside of, const void *x, void *y, const ops_factors *with) {
+    beside b = as_few(c->d, &of, c->call->params, c->d->elem);
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
-        ops_factors f = *with,
-                    sizes = gpt_linear_factors(rows, x, decoder_weight(c, b.place[i]), d->width, b.width[i], NULL);
-        f.rows = sizes.rows, f.columns = sizes.columns, f.depth = sizes.depth, f.a = sizes.a, f.b = sizes.b;
-        f.turn_b = 1, f.y = decoder_at(d, y, at), f.y_pitch = b.all;
-        OPS_TRY(gpt_multiply(d->m, &f, workspace));
+        ops_factors f = *with;
+        f.rows = (int64_t)gpt_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
+        f.b = decoder_weight(c, b.place[i]), f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all;
+        OPS_TRY(multiply(c, &f));
     }
     return TESS_OK;
 }
 
-static tess_status beside_input(const decoder_chunk *c, const beside *of, const void *dy, void *dx, void *workspace) {
-    const decoder *d = c->d;
-    beside b = as_few(d, of, c->call->params, d->elem);
+static tess_status input_gradient(const decoder_chunk *c, beside of, const void *dy, void *dx,
+                                  const ops_factors *with) {
+    beside b = as_few(c->d, &of, c->call->params, c->d->elem);
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
-        ops_factors f =
-            gpt_input_factors(d->m, decoder_at(d, dy, at), decoder_weight(c, b.place[i]), d->width, b.width[i], dx);
-        f.a_pitch = b.all, f.add = i > 0;
-        OPS_TRY(gpt_multiply(d->m, &f, workspace));
+        ops_factors f = *with;
+        f.rows = c->rows, f.columns = b.inputs, f.depth = b.width[i], f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all;
+        f.b = decoder_weight(c, b.place[i]), f.y = dx, f.add = i > 0;
+        OPS_TRY(multiply(c, &f));
     }
     return TESS_OK;
 }
 
-static tess_status beside_weights(const decoder_chunk *c, const beside *of, const void *x, const void *dy,
-                                  void *workspace) {
-    const decoder *d = c->d;
-    beside b = as_few(d, of, (const void *const *)c->call->grads, sizeof(float));
-    for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++])
-        OPS_TRY(gpt_weight_gradient(d->m, x, decoder_at(d, dy, at), d->width, b.width[i], b.all,
-                                    decoder_grad(c, b.place[i]), !d->m->stores_grads, workspace));
+static tess_status weight_gradient(const decoder_chunk *c, beside of, const void *x, const void *dy) {
+    beside b = as_few(c->d, &of, (const void *const *)c->call->grads, sizeof(float));
+    for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
+        ops_factors f = { .rows = b.width[i], .columns = b.inputs, .depth = c->rows, .b = x, .turn_a = 1, .wide = 1 };
+        f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all, f.y = decoder_grad(c, b.place[i]);
+        f.add = !c->d->m->stores_grads;
+        OPS_TRY(f.y ? multiply(c, &f) : TESS_OK);
+    }
     return TESS_OK;
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
-uint64_t gpt_forward_need(const decoder *d, int part) {
+static uint64_t forward_need(const decoder *d, int part) {
     (void)part;
     return gpt_of(d->m)->inner.forward_bytes;
 }
@@ -96,7 +96,7 @@ static ops_norm norm_of(const decoder_chunk *c, int half) {
 }
 
 /* The second normalisation is made where its input is. */
-tess_status gpt_norm(decoder_chunk *c, int half) {
+static tess_status normalise(decoder_chunk *c, int half) {
     ops_norm n = norm_of(c, half);
     return half == DECODER_FEED ? TESS_OK : gpt_of(c->d->m)->t->norm(c->d->m->o, &n);
 }
@@ -107,14 +107,13 @@ static void *feed_of(const decoder_chunk *c) {
 }
 
 /* GELU is taken with the product, and kept is what it was taken of. */
-tess_status gpt_project(decoder_chunk *c, int half) {
+static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
-    beside of = beside_of(d, half);
     int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated;
     ops_factors with = { .bias = decoder_weight(c, is_feed ? DECODER_UP_B : DECODER_Q_B), .gelu = gelu };
     with.before = gelu && c->call->saved ? c->k.up : NULL;
     void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : gpt_view_of(c->l, c->call, c->k.qkv).rows;
-    return beside_forward(c, &of, c->z.normal, y, &with, c->z.inner);
+    return product(c, first_of(d, half), c->z.normal, y, &with);
 }
 
 /* Queries and keys turn by their positions; `back`: their gradients. */
@@ -126,7 +125,7 @@ static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back)
     return r;
 }
 
-tess_status gpt_attend(decoder_chunk *c) {
+static tess_status attend(decoder_chunk *c) {
     const gpt *g = gpt_of(c->d->m);
     gpt_view v = gpt_view_of(c->l, c->call, c->k.qkv);
     ops_rotation turn = rotation_of(c, v.rows, 0);
@@ -141,8 +140,7 @@ static tess_status join_attention(const decoder_chunk *c) {
     ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
     ops_norm n = norm_of(c, DECODER_FEED);
     const void *attended = decoder_at(d, c->k.attended, (int64_t)gpt_first_position(m, c->call) * d->q_width);
-    OPS_TRY(gpt_linear(m, n.of.rows, attended, decoder_weight(c, DECODER_O_W), d->q_width, d->width, c->z.normal, 0,
-                       c->z.inner));
+    OPS_TRY(product(c, last_of(d, DECODER_ATTENTION), attended, c->z.normal, &(ops_factors){ 0 }));
     n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
     n.next = gpt_has_dropout(m, c->call) ? NULL : c->call->output; /* what the last product adds to */
     n.next_bias = decoder_weight(c, DECODER_DOWN_B);
@@ -155,8 +153,8 @@ static tess_status join_feed(const decoder_chunk *c) {
     const gpt *g = gpt_of(m);
     int drops = gpt_has_dropout(m, c->call);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
-    OPS_TRY(gpt_linear(m, gpt_rows_of(m, c->call).rows, c->z.wide, decoder_weight(c, DECODER_DOWN_W), d->hidden,
-                       d->width, drops ? c->z.normal : c->call->output, !drops, c->z.inner));
+    OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, drops ? c->z.normal : c->call->output,
+                    &(ops_factors){ .add = !drops }));
     if (!drops)
         return TESS_OK;
     return g->t->norm(m->o, &(ops_norm){ .of = g->rows,
@@ -167,11 +165,11 @@ static tess_status join_feed(const decoder_chunk *c) {
                                          .drop = &drop });
 }
 
-tess_status gpt_join(decoder_chunk *c, int half) {
+static tess_status join(decoder_chunk *c, int half) {
     return half == DECODER_FEED ? join_feed(c) : join_attention(c);
 }
 
-tess_status gpt_activate(decoder_chunk *c) {
+static tess_status activate(decoder_chunk *c) {
     const model *m = c->d->m;
     uint64_t rows = gpt_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
     return c->d->gated ? gpt_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width) : TESS_OK;
@@ -184,7 +182,7 @@ static decoder_rooms rooms_at(const decoder *d, char **at) {
     int dropout = d->m->options.dropout > 0;
     uint64_t qkv_bytes = decoder_bytes(d, d->rows, d->qkv_width);
     decoder_rooms z = { 0 };
-    z.dfeed = decoder_cut(at, decoder_bytes(d, d->rows, gpt_layer_feed_width(d)));
+    z.dfeed = decoder_cut(at, decoder_bytes(d, d->rows, gpt_feed_width(d)));
     z.wide = decoder_cut(at, gpt_most(decoder_bytes(d, d->rows, d->hidden), qkv_bytes));
     z.d1 = decoder_cut(at, g->row_bytes);
     z.d2 = decoder_cut(at, gpt_most(g->row_bytes, decoder_bytes(d, d->rows, d->q_width)));
@@ -196,7 +194,7 @@ static decoder_rooms rooms_at(const decoder *d, char **at) {
     return z;
 }
 
-void gpt_rooms(decoder_chunk *c, char *at) {
+static void place_rooms(decoder_chunk *c, char *at) {
     c->z = rooms_at(c->d, &at);
 }
 
@@ -207,39 +205,33 @@ uint64_t gpt_backward_need(const decoder *d, int part) {
     return (uint64_t)(uintptr_t)at + gpt_of(d->m)->inner.backward_bytes;
 }
 
-/* dw += dy^T x, or stores it. */
-static tess_status weights_backward(const decoder_chunk *c, const void *x, const void *dy, int64_t inputs, int place) {
-    const model *m = c->d->m;
-    return gpt_weight_gradient(m, x, dy, inputs, c->d->width, 0, decoder_grad(c, place), !m->stores_grads, c->z.inner);
-}
-
 /* The activation's result is made again beside the gradient of what it was taken of. */
-tess_status gpt_activate_backward(decoder_chunk *c) {
+static tess_status activate_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
     const gpt *g = gpt_of(m);
     decoder_rooms *z = &c->z;
+    beside down = last_of(d, DECODER_FEED);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, c->call->grad_output, z->masked2, &z->dy));
-    ops_factors down = gpt_input_factors(m, z->dy, decoder_weight(c, DECODER_DOWN_W), d->hidden, d->width,
-                                         d->gated ? z->wide : z->dfeed);
+    ops_factors with = { 0 };
     if (!d->gated)
-        down.through = c->k.up, down.again = z->wide;
-    OPS_TRY(gpt_multiply(m, &down, z->inner));
+        with.through = c->k.up, with.again = z->wide;
+    OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
     if (d->gated)
         OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden));
-    return weights_backward(c, z->wide, z->dy, d->hidden, DECODER_DOWN_W);
+    return weight_gradient(c, down, z->wide, z->dy);
 }
 
-tess_status gpt_attend_backward(decoder_chunk *c) {
+static tess_status attend_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
     const gpt *g = gpt_of(m);
     const decoder_rooms *z = &c->z;
+    beside out = last_of(d, DECODER_ATTENTION);
     ops_rotation back = rotation_of(c, z->wide, 1);
-    OPS_TRY(weights_backward(c, c->k.attended, z->dattention, d->q_width, DECODER_O_W));
-    OPS_TRY(
-        gpt_input_gradient(m, z->dattention, decoder_weight(c, DECODER_O_W), d->q_width, d->width, z->d2, z->inner));
+    OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
+    OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
     return g->t->attention_backward(m->o, &g->attention, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
                                     d->rotary ? &back : NULL, z->inner);
 }
@@ -285,12 +277,33 @@ static tess_status norm1_backward(decoder_chunk *c) {
     return g->t->norm_backward_columns(d->m->o, &n, all, sizeof all / sizeof *all, !d->m->stores_grads, z->inner);
 }
 
-tess_status gpt_project_backward(decoder_chunk *c, int half) {
-    beside of = beside_of(c->d, half);
+static tess_status project_backward(decoder_chunk *c, int half) {
+    beside of = first_of(c->d, half);
     const decoder_rooms *z = &c->z;
     int is_feed = half == DECODER_FEED;
     const char *dy = is_feed ? z->dfeed : z->wide;
-    OPS_TRY(beside_input(c, &of, dy, is_feed ? z->d1 : z->d2, z->inner));
+    OPS_TRY(input_gradient(c, of, dy, is_feed ? z->d1 : z->d2, &(ops_factors){ 0 }));
     OPS_TRY(is_feed ? norm2_backward(c) : norm1_backward(c));
-    return beside_weights(c, &of, z->normal, dy, z->inner);
+    return weight_gradient(c, of, z->normal, dy);
 }
+
+const decoder_operators decoder_on_device = {
+    .bytes = sizeof(gpt),
+    .create = gpt_create,
+    .destroy = gpt_destroy,
+    .measure_embed = gpt_measure_embed,
+    .measure_head = gpt_measure_head,
+    .forward_need = forward_need,
+    .backward_need = gpt_backward_need,
+    .place_rooms = place_rooms,
+    .norm = normalise,
+    .project = project,
+    .attend = attend,
+    .join = join,
+    .activate = activate,
+    .activate_backward = activate_backward,
+    .attend_backward = attend_backward,
+    .project_backward = project_backward,
+    .sequence_begin = gpt_sequence_begin,
+    .sequence_end = gpt_sequence_end,
+};

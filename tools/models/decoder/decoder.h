@@ -197,8 +197,8 @@ struct decoder_operators {
     tess_status (*sequence_begin)(model *, uint64_t *bytes);    /* as model_sequence_begin */
     void (*sequence_end)(model *);
 };
-extern const decoder_operators decoder_on_host;   /* decoder_host.c */
-extern const decoder_operators decoder_on_device; /* gpt.c */
+extern const decoder_operators decoder_on_host;   /* decoder_layer.c */
+extern const decoder_operators decoder_on_device; /* gpt_layer.c */
 
 /** A parameter of the layer, and its gradient; null: there is none. */
 static inline const void *decoder_weight(const decoder_chunk *c, int place) {
@@ -234,24 +234,10 @@ tess_status decoder_linears_create(const decoder *, int64_t rows, int64_t head_r
 void decoder_linears_destroy(const decoder *, const decoder_linears *);
 /** The most scratch that one of them takes forward. */
 uint64_t decoder_linears_forward_bytes(const decoder_linears *);
-uint64_t decoder_host_forward_need(const decoder *, int part);
-uint64_t decoder_host_backward_need(const decoder *, int part);
-void decoder_host_rooms(decoder_chunk *, char *at);
-tess_status decoder_host_norm(decoder_chunk *, int half);
-tess_status decoder_host_project(decoder_chunk *, int half);
-tess_status decoder_host_attend(decoder_chunk *);
-tess_status decoder_host_join(decoder_chunk *, int half);
-tess_status decoder_host_activate(decoder_chunk *);
-tess_status decoder_host_activate_backward(decoder_chunk *);
-tess_status decoder_host_attend_backward(decoder_chunk *);
-tess_status decoder_host_project_backward(decoder_chunk *, int half);
-uint64_t decoder_embed_scratch(const decoder *);
-tess_status decoder_embed_forward(void *model, const tess_block_call *);
-tess_status decoder_embed_backward(void *model, const tess_block_call *);
-uint64_t decoder_head_forward_scratch(const decoder *);
-uint64_t decoder_head_backward_scratch(const decoder *);
-tess_status decoder_head_forward(void *model, const tess_block_call *);
-tess_status decoder_head_backward(void *model, const tess_block_call *);
+tess_status decoder_host_create(model *);
+void decoder_host_destroy(model *);
+void decoder_host_embed(const decoder *, model_block *);
+void decoder_host_head(decoder *, model_block *);
 
 /* ---- decoder_attention.c ----------------------------------------------------------------------------- */
 /** The products of one tile, for each thread. */
@@ -271,9 +257,8 @@ tess_status decoder_attention_backward(const decoder *, int64_t samples, const v
                                        const float *lse, const void *dy, void *dqkv, const decoder_attention_scratch *);
 
 /* ---- decoder_sequence.c: a pass over one position, where the batch has one --------------------------- */
-tess_status decoder_sequence_create(decoder *, decoder_sequence **out);
-void decoder_sequence_destroy(decoder_sequence *); /* null is fine */
-uint64_t decoder_sequence_bytes(const decoder_sequence *);
+tess_status decoder_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
+void decoder_sequence_end(model *);
 decoder_chunk decoder_sequence_chunk(const decoder_layer *, const tess_block_call *);
 tess_status decoder_sequence_attend(const decoder_chunk *);
 tess_status decoder_sequence_embed(decoder *, const tess_block_call *);

@@ -22,11 +22,7 @@ static uint64_t ids_bytes(const decoder *d) {
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------- */
-uint64_t decoder_embed_scratch(const decoder *d) {
-    return ids_bytes(d) + (d->m->options.dropout > 0 ? decoder_bytes(d, d->rows, d->width) : 0);
-}
-
-tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
+static tess_status embed_forward(void *user, const tess_block_call *call) {
     const model *m = user;
     decoder *d = m->own;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
@@ -39,7 +35,7 @@ tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
     return TESS_OK;
 }
 
-tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
+static tess_status embed_backward(void *user, const tess_block_call *call) {
     const model *m = user;
     const decoder *d = m->own;
     char *at = call->scratch;
@@ -104,14 +100,6 @@ static uint64_t head_scratch(const decoder *d, int backward) {
     return (uint64_t)(uintptr_t)at + (forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
 }
 
-uint64_t decoder_head_forward_scratch(const decoder *d) {
-    return head_scratch(d, 0);
-}
-
-uint64_t decoder_head_backward_scratch(const decoder *d) {
-    return head_scratch(d, 1);
-}
-
 static const void *input_of(const head *h, int64_t first) {
     return decoder_at(h->d, h->call->input, first * h->d->width);
 }
@@ -129,7 +117,7 @@ static void add_losses(const head *h, int64_t rows, model_result *sum) {
     }
 }
 
-tess_status decoder_head_forward(void *user, const tess_block_call *call) {
+static tess_status head_forward(void *user, const tess_block_call *call) {
     decoder *d = ((const model *)user)->own;
     const model_batch *batch = call->batch;
     char *at = call->scratch;
@@ -156,7 +144,7 @@ tess_status decoder_head_forward(void *user, const tess_block_call *call) {
     return TESS_OK;
 }
 
-tess_status decoder_head_backward(void *user, const tess_block_call *call) {
+static tess_status head_backward(void *user, const tess_block_call *call) {
     const decoder *d = ((const model *)user)->own;
     int64_t count = ((const model_batch *)call->batch)->count;
     char *at = call->scratch;
@@ -175,4 +163,20 @@ tess_status decoder_head_backward(void *user, const tess_block_call *call) {
                               decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows);
     }
     return TESS_OK;
+}
+
+/* ---- building ---------------------------------------------------------------------------------------- */
+void decoder_host_embed(const decoder *d, model_block *b) {
+    b->flags = TESS_BLOCK_DROP_OUTPUT;
+    b->forward_scratch_bytes = ids_bytes(d);
+    b->backward_scratch_bytes = ids_bytes(d) + (d->m->options.dropout > 0 ? decoder_bytes(d, d->rows, d->width) : 0);
+    b->forward = embed_forward;
+    b->backward = embed_backward;
+}
+
+void decoder_host_head(decoder *d, model_block *b) {
+    b->forward_scratch_bytes = head_scratch(d, 0);
+    b->backward_scratch_bytes = head_scratch(d, 1);
+    b->forward = head_forward;
+    b->backward = head_backward;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A decoder on the CPU: its products, angles and sequence, and the table of its operators. */
+/* What the operators of a decoder on the CPU have ready: products and angles. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
@@ -97,70 +97,17 @@ static tess_status make_turns(decoder *d) {
 }
 
 /* ---- the whole --------------------------------------------------------------------------------------- */
-static tess_status host_create(model *m) {
+tess_status decoder_host_create(model *m) {
     decoder *d = m->own;
     OPS_TRY(decoder_linears_create(d, d->chunk_rows, d->head_rows, 1, &d->p));
     OPS_TRY(decoder_tiles_create(d));
     return make_turns(d);
 }
 
-static void host_destroy(model *m) {
+void decoder_host_destroy(model *m) {
     decoder *d = m->own;
+    decoder_sequence_end(m);
     decoder_linears_destroy(d, &d->p);
     decoder_tiles_destroy(d->tiles);
-    decoder_sequence_destroy(d->sequence);
     free(d->turns);
 }
-
-static void measure_embed(const decoder *d, model_block *b) {
-    b->flags = TESS_BLOCK_DROP_OUTPUT;
-    b->forward_scratch_bytes = ops_align((uint64_t)d->rows * sizeof(int32_t));
-    b->backward_scratch_bytes = decoder_embed_scratch(d);
-    b->forward = decoder_embed_forward;
-    b->backward = decoder_embed_backward;
-}
-
-static void measure_head(decoder *d, model_block *b) {
-    b->forward_scratch_bytes = decoder_head_forward_scratch(d);
-    b->backward_scratch_bytes = decoder_head_backward_scratch(d);
-    b->forward = decoder_head_forward;
-    b->backward = decoder_head_backward;
-}
-
-static tess_status sequence_begin(model *m, uint64_t *bytes) {
-    decoder *d = m->own;
-    OPS_TRY(d->sequence ? TESS_OK : decoder_sequence_create(d, &d->sequence));
-    *bytes = decoder_sequence_bytes(d->sequence);
-    return TESS_OK;
-}
-
-static void sequence_end(model *m) {
-    decoder *d = m->own;
-    decoder_sequence_destroy(d->sequence);
-    d->sequence = NULL;
-    d->filled = 0;
-}
-
-const decoder_operators decoder_on_host = {
-    .bytes = sizeof(decoder),
-    .flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE,
-    .remakes = 1,
-    .create = host_create,
-    .destroy = host_destroy,
-    .measure_embed = measure_embed,
-    .measure_head = measure_head,
-    .forward_need = decoder_host_forward_need,
-    .backward_need = decoder_host_backward_need,
-    .place_rooms = decoder_host_rooms,
-    .position = decoder_sequence_chunk,
-    .norm = decoder_host_norm,
-    .project = decoder_host_project,
-    .attend = decoder_host_attend,
-    .join = decoder_host_join,
-    .activate = decoder_host_activate,
-    .activate_backward = decoder_host_activate_backward,
-    .attend_backward = decoder_host_attend_backward,
-    .project_backward = decoder_host_project_backward,
-    .sequence_begin = sequence_begin,
-    .sequence_end = sequence_end,
-};

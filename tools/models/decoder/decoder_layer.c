@@ -22,7 +22,7 @@ static uint64_t project_bytes(const decoder *d) {
     return most(qkv, linear_bytes(&d->p.out));
 }
 
-uint64_t decoder_host_forward_need(const decoder *d, int part) {
+static uint64_t forward_need(const decoder *d, int part) {
     uint64_t attention = most(project_bytes(d), d->attention_bytes),
              feed = most(d->p.up.forward_bytes, d->p.down.forward_bytes);
     return most(part == DECODER_FEED ? 0 : attention, part == DECODER_ATTENTION ? 0 : feed);
@@ -56,7 +56,7 @@ static decoder_rooms rooms_at(const decoder *d, int part, char **at) {
     return z;
 }
 
-void decoder_host_rooms(decoder_chunk *c, char *at) {
+static void place_rooms(decoder_chunk *c, char *at) {
     c->z = rooms_at(c->d, c->l->part, &at);
     c->z.early = c->z.normal;
     c->z.late = is_late_in_up(c->d, c->l->part) ? c->k.up : c->z.inner;
@@ -76,7 +76,7 @@ static uint64_t early_bytes(const decoder *d, int part) {
     return most(middle, part == DECODER_ATTENTION ? 0 : d->p.down.backward_bytes);
 }
 
-uint64_t decoder_host_backward_need(const decoder *d, int part) {
+static uint64_t backward_need(const decoder *d, int part) {
     char *at = NULL;
     decoder_rooms z = rooms_at(d, part, &at);
     return most((uint64_t)(uintptr_t)at + inner_bytes(d, part), (uint64_t)(uintptr_t)z.normal + early_bytes(d, part));
@@ -101,7 +101,7 @@ static void drop(const decoder_chunk *c, int half, void *x) {
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
-tess_status decoder_host_norm(decoder_chunk *c, int half) {
+static tess_status normalise(decoder_chunk *c, int half) {
     if (half == DECODER_FEED)
         decoder_norm(c->d, c->k.middle, decoder_weight(c, DECODER_NORM2_W), decoder_weight(c, DECODER_NORM2_B),
                      c->z.normal, c->k.stats2, c->rows);
@@ -135,7 +135,7 @@ static int products_of(const decoder_chunk *c, int half, void *qkv, void *gate, 
     return d->behind ? 3 : 1;
 }
 
-tess_status decoder_host_project(decoder_chunk *c, int half) {
+static tess_status project(decoder_chunk *c, int half) {
     linear of[MOST_PRODUCTS];
     int n = products_of(c, half, c->k.qkv, c->k.gate, c->k.up, of);
     for (int i = 0; i < n; i++)
@@ -148,7 +148,7 @@ static decoder_attention_scratch attention_scratch(const decoder_chunk *c) {
     return (decoder_attention_scratch){ c->z.up, up_bytes(c->d, c->l->part), c->z.inner };
 }
 
-tess_status decoder_host_attend(decoder_chunk *c) {
+static tess_status attend(decoder_chunk *c) {
     const decoder *d = c->d;
     decoder_attention_scratch scratch = attention_scratch(c);
     if (decoder_one_position(d, c->call))
@@ -171,7 +171,7 @@ static tess_status add_linear(const decoder_chunk *c, int half, const linear *l,
     return multiply(c, l->l->forward_add, x, w, b, l->y, c->z.early);
 }
 
-tess_status decoder_host_join(decoder_chunk *c, int half) {
+static tess_status join(decoder_chunk *c, int half) {
     const linear out = { &c->p->out, DECODER_O_W, DECODER_O_B, c->k.middle, c->d->width };
     if (half == DECODER_ATTENTION)
         return add_linear(c, half, &out, c->k.attended, decoder_rows_of(c, c->call->input));
@@ -180,7 +180,7 @@ tess_status decoder_host_join(decoder_chunk *c, int half) {
     return add_linear(c, half, &down, c->z.wide, c->k.middle);
 }
 
-tess_status decoder_host_activate(decoder_chunk *c) {
+static tess_status activate(decoder_chunk *c) {
     decoder_act(c->d, c->k.gate, c->k.up, c->z.wide, c->rows * c->d->hidden);
     return TESS_OK;
 }
@@ -213,7 +213,7 @@ static tess_status products_backward(const decoder_chunk *c, const linear *of, i
 }
 
 /* The gradient of the gate takes the gate's place, that of `up` the activation's result's. */
-tess_status decoder_host_activate_backward(decoder_chunk *c) {
+static tess_status activate_backward(decoder_chunk *c) {
     int64_t elems = c->rows * c->d->hidden;
     const linear down = { &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B,
                           undrop(c, DECODER_FEED, decoder_rows_of(c, c->call->grad_output)), c->d->width };
@@ -230,7 +230,7 @@ static void *dy_of(const decoder_chunk *c, int half) {
     return decoder_rows_of(c, is_between ? c->call->grad_input : c->call->grad_output);
 }
 
-tess_status decoder_host_attend_backward(decoder_chunk *c) {
+static tess_status attend_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const linear out = { &c->p->out, DECODER_O_W, DECODER_O_B,
                          undrop(c, DECODER_ATTENTION, dy_of(c, DECODER_ATTENTION)), d->width };
@@ -251,12 +251,36 @@ static tess_status norm_backward(const decoder_chunk *c, int half) {
     return TESS_OK;
 }
 
-tess_status decoder_host_project_backward(decoder_chunk *c, int half) {
+static tess_status project_backward(decoder_chunk *c, int half) {
     linear of[MOST_PRODUCTS];
     int n = products_of(c, half, c->z.wide, c->k.gate, c->z.wide, of);
-    OPS_TRY(decoder_host_norm(c, half));
+    OPS_TRY(normalise(c, half));
     if (half == DECODER_ATTENTION)
         decoder_rope(c->d, c->z.wide, c->d->chunk_samples, 1);
     OPS_TRY(products_backward(c, of, n, c->z.normal, c->z.late));
     return norm_backward(c, half);
 }
+
+const decoder_operators decoder_on_host = {
+    .bytes = sizeof(decoder),
+    .flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE,
+    .remakes = 1,
+    .create = decoder_host_create,
+    .destroy = decoder_host_destroy,
+    .measure_embed = decoder_host_embed,
+    .measure_head = decoder_host_head,
+    .forward_need = forward_need,
+    .backward_need = backward_need,
+    .place_rooms = place_rooms,
+    .position = decoder_sequence_chunk,
+    .norm = normalise,
+    .project = project,
+    .attend = attend,
+    .join = join,
+    .activate = activate,
+    .activate_backward = activate_backward,
+    .attend_backward = attend_backward,
+    .project_backward = project_backward,
+    .sequence_begin = decoder_sequence_begin,
+    .sequence_end = decoder_sequence_end,
+};

@@ -44,7 +44,13 @@ static uint64_t place(decoder_sequence *s, char *at, uint64_t scratch) {
     return (uint64_t)(at - start);
 }
 
-tess_status decoder_sequence_create(decoder *d, decoder_sequence **out) {
+static void destroy(decoder_sequence *s) {
+    decoder_linears_destroy(s->d, &s->p);
+    free(s->memory);
+    free(s);
+}
+
+static tess_status create(const decoder *d, decoder_sequence **out) {
     decoder_sequence *s = calloc(1, sizeof *s);
     if (!s)
         return tess_fail(TESS_E_NOMEM, "out of memory for a sequence");
@@ -56,7 +62,7 @@ tess_status decoder_sequence_create(decoder *d, decoder_sequence **out) {
         status = tess_fail(TESS_E_NOMEM, "out of memory for the keys and values of a sequence, %llu bytes",
                            (unsigned long long)s->bytes);
     if (status != TESS_OK) {
-        decoder_sequence_destroy(s);
+        destroy(s);
         return status;
     }
     place(s, s->memory, scratch);
@@ -64,16 +70,19 @@ tess_status decoder_sequence_create(decoder *d, decoder_sequence **out) {
     return TESS_OK;
 }
 
-uint64_t decoder_sequence_bytes(const decoder_sequence *s) {
-    return s->bytes;
+tess_status decoder_sequence_begin(model *m, uint64_t *bytes) {
+    decoder *d = m->own;
+    OPS_TRY(d->sequence ? TESS_OK : create(d, &d->sequence));
+    *bytes = d->sequence->bytes;
+    return TESS_OK;
 }
 
-void decoder_sequence_destroy(decoder_sequence *s) {
-    if (!s)
-        return;
-    decoder_linears_destroy(s->d, &s->p);
-    free(s->memory);
-    free(s);
+void decoder_sequence_end(model *m) {
+    decoder *d = m->own;
+    if (d->sequence)
+        destroy(d->sequence);
+    d->sequence = NULL;
+    d->filled = 0;
 }
 
 /* ---- the token ---------------------------------------------------------------------------------------- */
