@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Decoders of GPT-2's and Llama's kind. A family is a table (decoders.c), a layer one walk (decoder_walk.c) over two
- * sets of operators: those of this folder for the CPU, and those of gpt.h for devices. Tensors between operators are
+ * sets of operators: those of this folder for the CPU, and those of device.h for devices. Tensors between operators are
  * fp32 or, for bf16 parameters, bf16; operators compute in fp32 inside, products with fp32 sums. On the CPU a layer
  * works through its rows by chunks of whole samples, the head by chunks of rows, so that nothing wide exists whole but
  * what backward needs. */
@@ -44,11 +44,11 @@ typedef struct {                                                        /* a par
 /* A family is said here and nowhere else. Its parameters say more: one with a gate has SwiGLU, others GELU; one with
  * keys apart has three products for attention, others one; a product has a bias if there is a parameter for it. */
 struct decoder_family {
-    int32_t bytes;                 /* the batch's tokens are bytes */
-    int32_t about_zero;            /* normalises by the root of the mean square */
-    const char *embed, *positions; /* tables; positions null: queries and keys turn by them */
-    const char *layer, *halves[DECODER_PARTS][2] /* of a half the larger module, and its normalisation */;
-    const char *norm_w, *norm_b; /* of the head; norm_b null: none */
+    int32_t bytes;                                /* the batch's tokens are bytes */
+    int32_t about_zero;                           /* normalises by the root of the mean square */
+    const char *embed, *positions;                /* tables; positions null: queries and keys turn by them */
+    const char *layer, *halves[DECODER_PARTS][2]; /* of a half the larger module, and its normalisation */
+    const char *norm_w, *norm_b;                  /* of the head; norm_b null: none */
     const decoder_param *params;
     int32_t n_params;
 };
@@ -63,8 +63,7 @@ typedef struct { /* a block */
 typedef struct decoder_operators decoder_operators;
 typedef struct decoder_tiles decoder_tiles;
 typedef struct decoder_sequence decoder_sequence;
-typedef struct { /* products on the CPU; those that the decoder does not have are null. The gate has the shape of `up`
-                  */
+typedef struct { /* products on the CPU, null where there is none; the gate has the shape of `up` */
     decoder_linear q, k, v, out, up, down, head;
 } decoder_linears;
 
@@ -134,6 +133,11 @@ double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
 tess_status decoder_layer_params(model *, const char *layer, int part);
 tess_status decoder_head_params(model *);
+typedef struct { /* parameters of a block that is no layer, and in backward their gradients; null: there is none */
+    const void *table, *positions, *norm_w, *norm_b, *head;
+    float *dtable, *dpositions, *norm_dw, *norm_db, *dhead;
+} decoder_ends;
+decoder_ends decoder_ends_of(const decoder *, const tess_block_call *, int is_head);
 uint64_t decoder_input_bytes(const decoder *);
 /** TESS_E_DATA: more targets than positions, or a token beyond the vocabulary. */
 tess_status decoder_batch_check(const model *, const void *batch);
@@ -169,7 +173,8 @@ typedef struct { /* rows of a layer in one call: what its operators work on */
     decoder_rooms z;
 } decoder_chunk;
 
-/* What a layer is made of, in the order that decoder_walk.c calls them. A half is DECODER_ATTENTION or DECODER_FEED. */
+/* The operators of a layer, in the order in which decoder_walk.c calls them. `half`: DECODER_ATTENTION or DECODER_FEED.
+ */
 struct decoder_operators {
     uint64_t bytes;                 /* of the model's own, which begins with a decoder */
     int32_t flags;                  /* of a layer's block */
@@ -198,7 +203,7 @@ struct decoder_operators {
     void (*sequence_end)(model *);
 };
 extern const decoder_operators decoder_on_host;   /* decoder_layer.c */
-extern const decoder_operators decoder_on_device; /* gpt_layer.c */
+extern const decoder_operators decoder_on_device; /* device_layer.c */
 
 /** A parameter of the layer, and its gradient; null: there is none. */
 static inline const void *decoder_weight(const decoder_chunk *c, int place) {

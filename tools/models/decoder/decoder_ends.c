@@ -30,7 +30,8 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
         return decoder_sequence_embed(d, call);
     OPS_TRY(decoder_batch_check(m, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
-    decoder_embedding(d, call->scratch, call->params[0], d->rotary ? NULL : call->params[1], call->output);
+    decoder_ends e = decoder_ends_of(d, call, 0);
+    decoder_embedding(d, call->scratch, e.table, e.positions, call->output);
     decoder_dropout(d, call->output, d->batch, d->time * d->width, &drop);
     return TESS_OK;
 }
@@ -48,7 +49,8 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
         decoder_dropout(d, at, d->batch, d->time * d->width, &drop);
         dy = at;
     }
-    decoder_embedding_backward(d, ids, dy, call->grads[0], d->rotary ? NULL : call->grads[1]);
+    decoder_ends e = decoder_ends_of(d, call, 0);
+    decoder_embedding_backward(d, ids, dy, e.dtable, e.dpositions);
     return TESS_OK;
 }
 
@@ -56,8 +58,7 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
 typedef struct {
     const decoder *d;
     const tess_block_call *call;
-    const void *norm_w, *norm_b, *w;
-    float *norm_dw, *norm_db, *dw;
+    decoder_ends e;
     int32_t *targets;
     char *normal, *dnormal;
     float *logits, *stats;
@@ -68,7 +69,6 @@ typedef struct {
 } head;
 
 static head head_of(const decoder *d, const tess_block_call *call, char **at, int backward) {
-    int32_t norm_b = d->family->norm_b ? 1 : -1, w = d->family->norm_b ? 2 : 1;
     uint64_t logits = (uint64_t)(d->head_rows * d->vocabulary);
     head h = { .d = d, .call = call };
     h.targets = decoder_cut(at, ids_bytes(d));
@@ -80,16 +80,8 @@ static head head_of(const decoder *d, const tess_block_call *call, char **at, in
     h.loss = decoder_cut(at, (uint64_t)d->head_rows * sizeof(double));
     h.correct = decoder_cut(at, (uint64_t)d->head_rows);
     h.inner = *at;
-    if (!call)
-        return h;
-    h.norm_w = call->params[0];
-    h.norm_b = norm_b < 0 ? NULL : call->params[norm_b];
-    h.w = call->params[w];
-    if (backward) {
-        h.norm_dw = call->grads[0];
-        h.norm_db = norm_b < 0 ? NULL : call->grads[norm_b];
-        h.dw = call->grads[w];
-    }
+    if (call)
+        h.e = decoder_ends_of(d, call, 1);
     return h;
 }
 
@@ -106,8 +98,8 @@ static const void *input_of(const head *h, int64_t first) {
 
 static tess_status logits_of(const head *h, int64_t first) {
     const decoder *d = h->d;
-    decoder_norm(d, input_of(h, first), h->norm_w, h->norm_b, h->normal, h->stats, d->head_rows);
-    return d->o->t->matmul(d->p.head.forward, h->normal, h->w, NULL, h->logits, h->inner);
+    decoder_norm(d, input_of(h, first), h->e.norm_w, h->e.norm_b, h->normal, h->stats, d->head_rows);
+    return d->o->t->matmul(d->p.head.forward, h->normal, h->e.head, NULL, h->logits, h->inner);
 }
 
 static void add_losses(const head *h, int64_t rows, model_result *sum) {
@@ -156,11 +148,12 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
         const void *dlogits = h.halves ? (const void *)h.halves : h.logits;
         OPS_TRY(logits_of(&h, first));
         decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
-        if (h.dw)
-            OPS_TRY(t->matmul(d->p.head.dw, dlogits, h.normal, NULL, h.dw, h.inner));
-        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
-        decoder_norm_backward(d, input_of(&h, first), h.norm_w, h.stats, h.dnormal, NULL,
-                              decoder_at(d, call->grad_input, first * d->width), h.norm_dw, h.norm_db, d->head_rows);
+        if (h.e.dhead)
+            OPS_TRY(t->matmul(d->p.head.dw, dlogits, h.normal, NULL, h.e.dhead, h.inner));
+        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.e.head, NULL, h.dnormal, h.inner));
+        decoder_norm_backward(d, input_of(&h, first), h.e.norm_w, h.stats, h.dnormal, NULL,
+                              decoder_at(d, call->grad_input, first * d->width), h.e.norm_dw, h.e.norm_db,
+                              d->head_rows);
     }
     return TESS_OK;
 }

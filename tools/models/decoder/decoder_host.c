@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the operators of a decoder on the CPU have ready: products and angles. */
+/* Products and angles that the operators of a decoder on the CPU need. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 

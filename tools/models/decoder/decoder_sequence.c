@@ -93,7 +93,8 @@ tess_status decoder_sequence_embed(decoder *d, const tess_block_call *call) {
     if (id < 0 || id >= d->vocabulary)
         return tess_fail(TESS_E_DATA, "%s: token %d, expected 0 to %lld", d->m->t->name, id,
                          (long long)d->vocabulary - 1);
-    decoder_embedding_one(d, id, d->position, call->params[0], d->rotary ? NULL : call->params[1], call->output);
+    decoder_ends e = decoder_ends_of(d, call, 0);
+    decoder_embedding_one(d, id, d->position, e.table, e.positions, call->output);
     return TESS_OK;
 }
 
@@ -173,10 +174,10 @@ decoder_chunk decoder_sequence_chunk(const decoder_layer *l, const tess_block_ca
 /* ---- the head ----------------------------------------------------------------------------------------- */
 tess_status decoder_sequence_head(decoder *d, const tess_block_call *call) {
     decoder_sequence *s = d->sequence;
-    const void *norm_b = d->family->norm_b ? call->params[1] : NULL, *w = call->params[d->family->norm_b ? 2 : 1];
-    decoder_norm(d, call->input, call->params[0], norm_b, s->normal, s->stats, 1);
+    decoder_ends e = decoder_ends_of(d, call, 1);
+    decoder_norm(d, call->input, e.norm_w, e.norm_b, s->normal, s->stats, 1);
     /* aligned, as the result is not */
-    OPS_TRY(d->o->t->matmul(s->p.head.forward, s->normal, w, NULL, s->logits, s->scratch));
+    OPS_TRY(d->o->t->matmul(s->p.head.forward, s->normal, e.head, NULL, s->logits, s->scratch));
     *(model_result *)call->output = (model_result){ .count = 0 };
     memcpy(lm_logits(call->output), s->logits, (size_t)d->vocabulary * sizeof(float));
     d->filled = d->position + 1;

@@ -139,6 +139,20 @@ tess_status decoder_head_params(model *m) {
     return model__add_alias(m, "head.weight", table);
 }
 
+/* In the order that they are added in. */
+decoder_ends decoder_ends_of(const decoder *d, const tess_block_call *call, int is_head) {
+    decoder_ends e = { 0 };
+    const void **const params[] = { &e.table, &e.positions, &e.norm_w, &e.norm_b, &e.head };
+    float **const grads[] = { &e.dtable, &e.dpositions, &e.norm_dw, &e.norm_db, &e.dhead };
+    const int there[] = { !is_head, !is_head && !d->rotary, is_head, is_head && d->family->norm_b, is_head };
+    for (int i = 0, at = 0; i < 5; at += there[i++])
+        if (there[i]) {
+            *params[i] = call->params[at];
+            *grads[i] = call->grads ? call->grads[at] : NULL;
+        }
+    return e;
+}
+
 /* ---- batches ----------------------------------------------------------------------------------------- */
 uint64_t decoder_input_bytes(const decoder *d) {
     return sizeof(model_batch) + (uint64_t)(d->batch * (d->time + 1)) * (d->family->bytes ? 1 : sizeof(int32_t));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A layer or half of one, forward and backward, in the operators of decoder.h: what follows what, and what lies where.
- * What is cheap to make again (normalised rows, the activation's result, attention's probabilities) is not saved. */
+ * Values that are cheap to make again (normalised rows, the activation's result, attention's probabilities) are not
+ * saved. */
 #include "decoder.h"
 
 /* ---- what lies where ---------------------------------------------------------------------------------- */

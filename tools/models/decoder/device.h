@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of decoders on a device, in those of layer_ops.h, so that everything between them is bf16 where the
  * model is. decoder/ says what they are like and what follows what. One block per layer. */
-#ifndef TESS_MODELS_GPT_H
-#define TESS_MODELS_GPT_H
-#include "decoder/decoder.h"
-#include "layer_ops.h"
+#ifndef TESS_MODELS_DECODER_DEVICE_H
+#define TESS_MODELS_DECODER_DEVICE_H
+#include "decoder.h"
+#include "tools/models/layer_ops.h"
 
 typedef struct {
     decoder d; /* first: sizes, places of parameters, layers */
@@ -19,48 +19,48 @@ typedef struct {
     uint64_t head_rows;   /* of a chunk of the head */
     char *past;           /* queries, keys and values of a sequence, by layers; null: none is being written */
     uint64_t layer_bytes; /* of one layer's */
-} gpt;
+} device_decoder;
 
-static inline gpt *gpt_of(const model *m) {
+static inline device_decoder *device_of(const model *m) {
     return m->own;
 }
 
-static inline uint64_t gpt_most(uint64_t a, uint64_t b) {
+static inline uint64_t device_most(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
-static inline int gpt_has_dropout(const model *m, const tess_block_call *call) {
+static inline int device_has_dropout(const model *m, const tess_block_call *call) {
     return m->options.dropout > 0 && call->pass & TESS_PASS_TRAIN;
 }
 
 /* Of rows before the activation. */
-static inline int64_t gpt_feed_width(const decoder *d) {
+static inline int64_t device_feed_width(const decoder *d) {
     return (1 + d->gated) * d->hidden;
 }
 
-/* ---- gpt_ends.c: the first block and the last ----------------------------------------------------- */
-void gpt_measure_embed(const decoder *, model_block *);
-void gpt_measure_head(decoder *, model_block *);
+/* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
+void device_measure_embed(const decoder *, model_block *);
+void device_measure_head(decoder *, model_block *);
 
-/* ---- gpt_layer.c: the operators of a layer ---------------------------------------------------------- */
-uint64_t gpt_backward_need(const decoder *, int part);
+/* ---- device_layer.c: the operators of a layer ---------------------------------------------------------- */
+uint64_t device_backward_need(const decoder *, int part);
 
-/* ---- gpt.c ----------------------------------------------------------------------------------------- */
-tess_status gpt_create(model *);
-void gpt_destroy(model *);
+/* ---- device.c ----------------------------------------------------------------------------------------- */
+tess_status device_create(model *);
+void device_destroy(model *);
 
-/* ---- gpt_sequence.c: a pass over one position, where the batch has one ----------------------------- */
-tess_status gpt_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
-void gpt_sequence_end(model *);
+/* ---- device_sequence.c: a pass over one position, where the batch has one ----------------------------- */
+tess_status device_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
+void device_sequence_end(model *);
 /** Whether this call computes one position of a sequence, and not a whole batch. */
-int gpt_one_position(const model *, const tess_block_call *);
+int device_one_position(const model *, const tess_block_call *);
 /** The rows that a forward computes. */
-ops_rows gpt_rows_of(const model *, const tess_block_call *);
+ops_rows device_rows_of(const model *, const tess_block_call *);
 /** The position of the first of them. */
-uint64_t gpt_first_position(const model *, const tess_block_call *);
+uint64_t device_first_position(const model *, const tess_block_call *);
 typedef struct { /* what attention takes */
     ops_attention_shape shape;
     void *all, *rows; /* queries, keys and values of all positions; of this call's */
-} gpt_view;
+} device_view;
 /** qkv: those of a whole batch. */
-gpt_view gpt_view_of(const decoder_layer *, const tess_block_call *, void *qkv);
+device_view device_view_of(const decoder_layer *, const tess_block_call *, void *qkv);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a layer on a device: decoder/decoder.h. */
-#include "gpt.h"
+#include "device.h"
 
 /* ---- products -------------------------------------------------------------------------------------------- */
 enum { MOST_BESIDE = 3 };
@@ -40,7 +40,7 @@ static beside as_few(const decoder *d, const beside *b, const void *const *at, u
 }
 
 static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
-    return gpt_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
+    return device_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
 }
 
 /* with: what follows the product, and whether it is added. */
@@ -48,7 +48,7 @@ static tess_status product(const decoder_chunk *c, beside of, const void *x, voi
     beside b = as_few(c->d, &of, c->call->params, c->d->elem);
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
-        f.rows = (int64_t)gpt_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
+        f.rows = (int64_t)device_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
         f.b = decoder_weight(c, b.place[i]), f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all;
         OPS_TRY(multiply(c, &f));
     }
@@ -81,13 +81,13 @@ static tess_status weight_gradient(const decoder_chunk *c, beside of, const void
 /* ---- forward ----------------------------------------------------------------------------------------- */
 static uint64_t forward_need(const decoder *d, int part) {
     (void)part;
-    return gpt_of(d->m)->inner.forward_bytes;
+    return device_of(d->m)->inner.forward_bytes;
 }
 
 static ops_norm norm_of(const decoder_chunk *c, int half) {
-    const gpt *g = gpt_of(c->d->m);
+    const device_decoder *g = device_of(c->d->m);
     int is_feed = half == DECODER_FEED;
-    ops_norm n = { .of = gpt_rows_of(c->d->m, c->call), .x = c->call->input, .y = c->z.normal };
+    ops_norm n = { .of = device_rows_of(c->d->m, c->call), .x = c->call->input, .y = c->z.normal };
     n.w = decoder_weight(c, is_feed ? DECODER_NORM2_W : DECODER_NORM1_W);
     n.b = decoder_weight(c, is_feed ? DECODER_NORM2_B : DECODER_NORM1_B);
     n.stats = is_feed ? c->k.stats2 : c->k.stats1;
@@ -98,10 +98,10 @@ static ops_norm norm_of(const decoder_chunk *c, int half) {
 /* The second normalisation is made where its input is. */
 static tess_status normalise(decoder_chunk *c, int half) {
     ops_norm n = norm_of(c, half);
-    return half == DECODER_FEED ? TESS_OK : gpt_of(c->d->m)->t->norm(c->d->m->o, &n);
+    return half == DECODER_FEED ? TESS_OK : device_of(c->d->m)->t->norm(c->d->m->o, &n);
 }
 
-/* What the first products of the feed-forward half are written to. */
+/* The place that the first products of the feed-forward half are written to. */
 static void *feed_of(const decoder_chunk *c) {
     return c->d->gated ? c->k.gate : c->k.up;
 }
@@ -112,22 +112,22 @@ static tess_status project(decoder_chunk *c, int half) {
     int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated;
     ops_factors with = { .bias = decoder_weight(c, is_feed ? DECODER_UP_B : DECODER_Q_B), .gelu = gelu };
     with.before = gelu && c->call->saved ? c->k.up : NULL;
-    void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : gpt_view_of(c->l, c->call, c->k.qkv).rows;
+    void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
     return product(c, first_of(d, half), c->z.normal, y, &with);
 }
 
 /* Queries and keys turn by their positions; `back`: their gradients. */
 static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back) {
     const decoder *d = c->d;
-    ops_rotation r = { .of = gpt_rows_of(d->m, c->call), .x = qkv, .first = gpt_first_position(d->m, c->call) };
+    ops_rotation r = { .of = device_rows_of(d->m, c->call), .x = qkv, .first = device_first_position(d->m, c->call) };
     r.of.width = (uint64_t)d->qkv_width, r.heads = (int32_t)(d->heads + d->kv_heads);
-    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = gpt_of(d->m)->turns, r.table = c->k.turned;
+    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = device_of(d->m)->turns, r.table = c->k.turned;
     return r;
 }
 
 static tess_status attend(decoder_chunk *c) {
-    const gpt *g = gpt_of(c->d->m);
-    gpt_view v = gpt_view_of(c->l, c->call, c->k.qkv);
+    const device_decoder *g = device_of(c->d->m);
+    device_view v = device_view_of(c->l, c->call, c->k.qkv);
     ops_rotation turn = rotation_of(c, v.rows, 0);
     OPS_TRY(c->d->rotary ? g->t->rotate(c->d->m->o, &turn) : TESS_OK);
     return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, c->z.inner);
@@ -139,19 +139,19 @@ static tess_status join_attention(const decoder_chunk *c) {
     const model *m = d->m;
     ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
     ops_norm n = norm_of(c, DECODER_FEED);
-    const void *attended = decoder_at(d, c->k.attended, (int64_t)gpt_first_position(m, c->call) * d->q_width);
+    const void *attended = decoder_at(d, c->k.attended, (int64_t)device_first_position(m, c->call) * d->q_width);
     OPS_TRY(product(c, last_of(d, DECODER_ATTENTION), attended, c->z.normal, &(ops_factors){ 0 }));
     n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
-    n.next = gpt_has_dropout(m, c->call) ? NULL : c->call->output; /* what the last product adds to */
+    n.next = device_has_dropout(m, c->call) ? NULL : c->call->output; /* what the last product adds to */
     n.next_bias = decoder_weight(c, DECODER_DOWN_B);
-    return gpt_of(m)->t->norm(m->o, &n);
+    return device_of(m)->t->norm(m->o, &n);
 }
 
 static tess_status join_feed(const decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
-    const gpt *g = gpt_of(m);
-    int drops = gpt_has_dropout(m, c->call);
+    const device_decoder *g = device_of(m);
+    int drops = device_has_dropout(m, c->call);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
     OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, drops ? c->z.normal : c->call->output,
                     &(ops_factors){ .add = !drops }));
@@ -171,21 +171,21 @@ static tess_status join(decoder_chunk *c, int half) {
 
 static tess_status activate(decoder_chunk *c) {
     const model *m = c->d->m;
-    uint64_t rows = gpt_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
-    return c->d->gated ? gpt_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width) : TESS_OK;
+    uint64_t rows = device_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
+    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width) : TESS_OK;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
-/* What the sums over columns need stays to the end. */
+/* Gradients that the sums over columns need stay to the end. */
 static decoder_rooms rooms_at(const decoder *d, char **at) {
-    const gpt *g = gpt_of(d->m);
+    const device_decoder *g = device_of(d->m);
     int dropout = d->m->options.dropout > 0;
     uint64_t qkv_bytes = decoder_bytes(d, d->rows, d->qkv_width);
     decoder_rooms z = { 0 };
-    z.dfeed = decoder_cut(at, decoder_bytes(d, d->rows, gpt_feed_width(d)));
-    z.wide = decoder_cut(at, gpt_most(decoder_bytes(d, d->rows, d->hidden), qkv_bytes));
+    z.dfeed = decoder_cut(at, decoder_bytes(d, d->rows, device_feed_width(d)));
+    z.wide = decoder_cut(at, device_most(decoder_bytes(d, d->rows, d->hidden), qkv_bytes));
     z.d1 = decoder_cut(at, g->row_bytes);
-    z.d2 = decoder_cut(at, gpt_most(g->row_bytes, decoder_bytes(d, d->rows, d->q_width)));
+    z.d2 = decoder_cut(at, device_most(g->row_bytes, decoder_bytes(d, d->rows, d->q_width)));
     z.dmiddle = decoder_cut(at, g->row_bytes);
     z.normal = decoder_cut(at, g->row_bytes);
     z.masked1 = decoder_cut(at, dropout ? g->row_bytes : 0);
@@ -198,18 +198,18 @@ static void place_rooms(decoder_chunk *c, char *at) {
     c->z = rooms_at(c->d, &at);
 }
 
-uint64_t gpt_backward_need(const decoder *d, int part) {
+uint64_t device_backward_need(const decoder *d, int part) {
     char *at = NULL;
     (void)part;
     rooms_at(d, &at);
-    return (uint64_t)(uintptr_t)at + gpt_of(d->m)->inner.backward_bytes;
+    return (uint64_t)(uintptr_t)at + device_of(d->m)->inner.backward_bytes;
 }
 
 /* The activation's result is made again beside the gradient of what it was taken of. */
 static tess_status activate_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
-    const gpt *g = gpt_of(m);
+    const device_decoder *g = device_of(m);
     decoder_rooms *z = &c->z;
     beside down = last_of(d, DECODER_FEED);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
@@ -226,7 +226,7 @@ static tess_status activate_backward(decoder_chunk *c) {
 static tess_status attend_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
-    const gpt *g = gpt_of(m);
+    const device_decoder *g = device_of(m);
     const decoder_rooms *z = &c->z;
     beside out = last_of(d, DECODER_ATTENTION);
     ops_rotation back = rotation_of(c, z->wide, 1);
@@ -237,7 +237,7 @@ static tess_status attend_backward(decoder_chunk *c) {
 }
 
 static ops_norm_backward norm_backward_of(const decoder_chunk *c, int half) {
-    const gpt *g = gpt_of(c->d->m);
+    const device_decoder *g = device_of(c->d->m);
     const ops_norm same = norm_of(c, half);
     ops_norm_backward n = { .of = g->rows, .w = same.w, .b = same.b, .stats = same.stats };
     n.about_zero = same.about_zero, n.normal = c->z.normal;
@@ -251,15 +251,15 @@ static tess_status norm2_backward(decoder_chunk *c) {
     ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
     ops_norm_backward n = norm_backward_of(c, DECODER_FEED);
     n.x = c->k.middle, n.dy = z->d1, n.add = c->call->grad_output, n.dx = z->dmiddle, n.drop = &drop;
-    n.masked = gpt_has_dropout(m, c->call) ? z->masked1 : NULL;
+    n.masked = device_has_dropout(m, c->call) ? z->masked1 : NULL;
     z->dattention = n.masked ? n.masked : n.dx;
-    return gpt_of(m)->t->norm_backward(m->o, &n);
+    return device_of(m)->t->norm_backward(m->o, &n);
 }
 
 /* To the layer's input, and beside it the sums over columns of the whole layer. */
 static tess_status norm1_backward(decoder_chunk *c) {
     const decoder *d = c->d;
-    const gpt *g = gpt_of(d->m);
+    const device_decoder *g = device_of(d->m);
     const decoder_rooms *z = &c->z;
     uint64_t width = g->rows.width, h = (uint64_t)d->hidden, qkv = (uint64_t)d->qkv_width;
     ops_norm_backward n = norm_backward_of(c, DECODER_ATTENTION);
@@ -288,13 +288,13 @@ static tess_status project_backward(decoder_chunk *c, int half) {
 }
 
 const decoder_operators decoder_on_device = {
-    .bytes = sizeof(gpt),
-    .create = gpt_create,
-    .destroy = gpt_destroy,
-    .measure_embed = gpt_measure_embed,
-    .measure_head = gpt_measure_head,
+    .bytes = sizeof(device_decoder),
+    .create = device_create,
+    .destroy = device_destroy,
+    .measure_embed = device_measure_embed,
+    .measure_head = device_measure_head,
     .forward_need = forward_need,
-    .backward_need = gpt_backward_need,
+    .backward_need = device_backward_need,
     .place_rooms = place_rooms,
     .norm = normalise,
     .project = project,
@@ -304,6 +304,6 @@ const decoder_operators decoder_on_device = {
     .activate_backward = activate_backward,
     .attend_backward = attend_backward,
     .project_backward = project_backward,
-    .sequence_begin = gpt_sequence_begin,
-    .sequence_end = gpt_sequence_end,
+    .sequence_begin = device_sequence_begin,
+    .sequence_end = device_sequence_end,
 };

@@ -1,32 +1,33 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sizes of a decoder on a device, and what its operators have ready. */
-#include "gpt.h"
+/* Sizes of a decoder on a device, and angles that its operators need. */
+#include "device.h"
 #include <tessera/tessera.h>
 
 #include <stdlib.h>
 
 /* The workspace of a linear operator's three products, where it is more than what there is. */
 static void need_linear(const model *m, int64_t inputs, int64_t outputs, ops_scratch *need) {
-    int64_t rows = (int64_t)gpt_of(m)->rows.rows;
-    uint64_t bytes = gpt_of(m)->t->product_need(rows, outputs, inputs);
-    need->forward_bytes = gpt_most(need->forward_bytes, bytes);
-    need->backward_bytes = gpt_most(need->backward_bytes, bytes);
+    int64_t rows = (int64_t)device_of(m)->rows.rows;
+    uint64_t bytes = device_of(m)->t->product_need(rows, outputs, inputs);
+    need->forward_bytes = device_most(need->forward_bytes, bytes);
+    need->backward_bytes = device_most(need->backward_bytes, bytes);
 }
 
 static void need_layer(const model *m, ops_scratch *need) {
-    const gpt *g = m->own;
+    const device_decoder *g = m->own;
     const decoder *d = &g->d;
     int64_t c = d->width, biases = (decoder_has(d, DECODER_O_B) + decoder_has(d, DECODER_DOWN_B)) * c;
     biases += decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
     g->t->attention_need(m->o, &g->attention, need);
     need_linear(m, c, d->qkv_width, need);
     need_linear(m, d->q_width, c, need);
-    need_linear(m, c, gpt_feed_width(d), need);
-    need->backward_bytes = gpt_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
+    need_linear(m, c, device_feed_width(d), need);
+    need->backward_bytes =
+        device_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
 }
 
 static void set_sizes(model *m) {
-    gpt *g = m->own;
+    device_decoder *g = m->own;
     decoder *d = &g->d;
     g->t = m->o->t->layer;
     g->eps = m->options.decoder.norm_eps > 0 ? (double)m->options.decoder.norm_eps : 1e-5;
@@ -40,7 +41,7 @@ static void set_sizes(model *m) {
     need_layer(m, &g->inner);
 }
 
-static tess_status make_turns(gpt *g) {
+static tess_status make_turns(device_decoder *g) {
     const decoder *d = &g->d;
     int64_t pairs = d->size / 2;
     if (!d->rotary)
@@ -55,13 +56,13 @@ static tess_status make_turns(gpt *g) {
     return TESS_OK;
 }
 
-tess_status gpt_create(model *m) {
+tess_status device_create(model *m) {
     m->may_store = 1;
     set_sizes(m);
     return make_turns(m->own);
 }
 
-void gpt_destroy(model *m) {
-    gpt_sequence_end(m);
-    free(gpt_of(m)->turns);
+void device_destroy(model *m) {
+    device_sequence_end(m);
+    free(device_of(m)->turns);
 }
