@@ -88,7 +88,7 @@ static tess_status multiply(const decoder_chunk *c, ops_matmul *m, const void *a
     return c->d->o->t->matmul(m, a, b, bias, y, scratch);
 }
 
-/* Of a pass over one position nothing is dropped. */
+/* A pass over one position drops nothing. */
 static int drops(const decoder_chunk *c) {
     return c->d->m->options.dropout > 0 && !decoder_one_position(c->d, c->call);
 }

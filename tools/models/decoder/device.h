@@ -32,7 +32,7 @@ static inline int device_has_dropout(const model *m, const tess_block_call *call
     return m->options.dropout > 0 && call->pass & TESS_PASS_TRAIN;
 }
 
-/* Of rows before the activation. */
+/* Elements of a row before the activation. */
 static inline int64_t device_feed_width(const decoder *d) {
     return (1 + d->gated) * d->hidden;
 }
