@@ -439,6 +439,12 @@ tess_status tess__control_cause(tess__control *control, tess_error *out) {
     return status;
 }
 
+void tess__control_cause_text(tess__control *control, char *out, size_t n) {
+    pthread_mutex_lock(&control->lock);
+    snprintf(out, n, "%s", control->has_cause ? control->cause_text : "");
+    pthread_mutex_unlock(&control->lock);
+}
+
 /* The server's sentence says which of the two it was: a rank that "failed" is still there and has an error of its own.
  */
 int32_t tess__control_was_lost(tess__control *control) {

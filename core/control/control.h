@@ -68,6 +68,8 @@ void tess__control_on_lost(tess__control *, tess__lost_fn, void *user);
 /** The first cause in the world's order (the same on every rank): TESS_OK when all is well, else TESS_E_PEER with the
  * rank (-1: the launcher) and a sentence: "rank 2 was lost (last seen in reduce_scatter of unit h.3): killed". */
 tess_status tess__control_cause(tess__control *, tess_error *out);
+/** The sentence whole, for which tess_error may be too short; "" when all is well. */
+void tess__control_cause_text(tess__control *, char *out, size_t n);
 int32_t tess__control_aborting(tess__control *); /* any thread, cheap */
 /** 1: the first cause is a rank that ended or fell silent; 0: none, one that reported a failure, or the launcher. */
 int32_t tess__control_was_lost(tess__control *);

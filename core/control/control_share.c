@@ -37,9 +37,10 @@ static int same_world(const tess__world *w) {
 
 /* With no engine left, the ranks may have been told to meet elsewhere, or their server may have gone. */
 static tess_status come_back(const tess__world *w) {
-    tess_error cause = { .struct_size = sizeof cause };
-    if (tess__control_cause(shared.control, &cause))
-        return tess__fail(TESS_E_PEER, "%s", cause.message);
+    char cause[512];
+    tess__control_cause_text(shared.control, cause, sizeof cause);
+    if (cause[0])
+        return tess__fail(TESS_E_PEER, "%s", cause);
     if (!same_world(w) || tess__control_return(shared.control))
         end_connection(0);
     return TESS_OK;

@@ -25,7 +25,8 @@ static void describe_rank(const tess__kv_server *server, char *out, int32_t rank
     char where[TESS__KV_DOING_MAX + 32] = "";
     if (*doing)
         snprintf(where, sizeof where, strcmp(verb, "was lost") == 0 ? " (last seen in %s)" : " in %s", doing);
-    snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s: %.320s", (int)rank, verb, where, why);
+    snprintf(out, TESS__WIRE_TEXT_MAX, "rank %d %s%s: %.320s%s", (int)rank, verb, where, why,
+             strlen(why) > 320 ? "…" : "");
 }
 
 /* The first suspicion stands, but a death displaces an echo; final after hold_ms. What may be an echo is final only

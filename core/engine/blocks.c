@@ -126,9 +126,10 @@ static tess_status run_calls(tess *t, const tess_run_options *o) {
 static tess_status run_blocks(tess *t, const tess_run_options *options) {
     tess_run_options o;
     tess_optimizer_options step;
-    TRY(tess__copy_options("tess_run", &o, sizeof o, options));
+    TRY(tess__copy_options("tess_run", &o, sizeof o, TESS__UP_TO(tess_run_options, step), options));
     if (o.step) {
-        TRY(tess__copy_options("tess_run: step", &step, sizeof step, o.step));
+        TRY(tess__copy_options("tess_run: step", &step, sizeof step, TESS__UP_TO(tess_optimizer_options, step),
+                               o.step));
         o.step = &step;
     }
     TRY(check_run(t, &o));

@@ -418,7 +418,8 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     tess__saver *s = NULL;
     double began = now_seconds();
     int busy = 0;
-    TRY(tess__copy_options("tess_checkpoint_save", &o, sizeof o, given));
+    TRY(tess__copy_options("tess_checkpoint_save", &o, sizeof o, TESS__UP_TO(tess_checkpoint_options, own_bytes),
+                           given));
     TRY(tess__pass_finish(t));
     TRY(check_save(t, &o));
     TRY(saver_of(t, &s));

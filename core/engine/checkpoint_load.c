@@ -49,6 +49,28 @@ static tess_status check_param(loading *l, uint64_t i) {
     return TESS_OK;
 }
 
+/* Other microbatches in a step than before: other bits from here on, and another batch. Under deterministic mode the
+ * number of ranks must not be what changes them. */
+static tess_status check_microbatches(const loading *l) {
+    const tess__manifest *m = &l->saved.manifest;
+    const tess__setup *s = &l->t->plan.setup;
+    uint64_t now = (uint64_t)s->nranks * (uint64_t)s->accum;
+    char said[SAID], or_accum[48] = "";
+    if (l->params_only || m->microbatches == now)
+        return TESS_OK;
+    if (m->microbatches % (uint64_t)s->nranks == 0)
+        snprintf(or_accum, sizeof or_accum, ", or TESSERA_ACCUM to %" PRIu64, m->microbatches / (uint64_t)s->nranks);
+    snprintf(said, sizeof said,
+             "%.200s: its steps had %" PRIu64 " microbatches (ranks: %" PRIu64 "), those of this run have %" PRIu64
+             " (ranks: %d): set tess_options.microbatches to %" PRIu64 "%s",
+             l->saved.path, m->microbatches, m->ranks, now, s->nranks, m->microbatches, or_accum);
+    if (s->deterministic && m->ranks != (uint64_t)s->nranks)
+        return tess__fail(TESS_E_INVALID, "%s (TESSERA_DETERMINISTIC=1)", said);
+    if (l->t->comms.world.rank == 0)
+        tess__log(TESS_LOG_WARNING, "%s; other bits from here on", said);
+    return TESS_OK;
+}
+
 static tess_status check_model(loading *l) {
     const tess__manifest *m = &l->saved.manifest;
     uint64_t own = 0;
@@ -68,7 +90,7 @@ static tess_status check_model(loading *l) {
         return tess__fail(TESS_E_DATA,
                           "%s: saved with %" PRIu64 " optimizer states, this run has %d: another momentum?",
                           l->saved.path, m->n_states, l->t->plan.setup.n_states);
-    return TESS_OK;
+    return check_microbatches(l);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------ */
@@ -285,7 +307,8 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     tess_checkpoint_load_options o;
     tess_checkpoint_info info = { .struct_size = sizeof info };
     loading l = { .t = t, .o = &o, .n_states = t->plan.setup.n_states };
-    TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, given));
+    TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, TESS__UP_TO(tess_checkpoint_load_options, own_bytes),
+                           given));
     TRY(tess__pass_finish(t));
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_load before tess_shard");

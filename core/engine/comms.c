@@ -290,7 +290,7 @@ static void key_of(const tess__comms *c, const char *what, int32_t rank, char *k
 static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];
     tess__history mine = tess__history_of(c, tess__comms_activity(c)), theirs;
-    tess_error cause = { .struct_size = sizeof cause };
+    char cause[512];
     int32_t peer = world_rank(c, which, e->rank);
     if (!c->control || peer < 0)
         return tess__fail(TESS_E_MISMATCH, "in %s: %s", tess__comms_activity(c), e->message);
@@ -299,8 +299,8 @@ static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e)
     key_of(c, "mismatch", peer, key, sizeof key);
     uint64_t bytes = sizeof theirs;
     if (tess__control_get(c->control, key, &theirs, &bytes, INT64_C(1000000000))) {
-        int known = tess__control_cause(c->control, &cause) != TESS_OK; /* the other side was quicker */
-        return tess__fail(TESS_E_MISMATCH, "%s", known ? cause.message : e->message);
+        tess__control_cause_text(c->control, cause, sizeof cause); /* the other side was quicker */
+        return tess__fail(TESS_E_MISMATCH, "%s", cause[0] ? cause : e->message);
     }
     return tess__histories_differ(c, &mine, peer, &theirs);
 }

@@ -7,12 +7,12 @@ tess_status tess_scope_add(tess *t, const char *name, int64_t stack, tess_scope 
 }
 
 static tess_status add_param(tess *t, tess_param_options *o, const tess_param_options *given, tess_param *first) {
-    tess_status s = tess__copy_options("tess_param_add", o, sizeof *o, given);
+    tess_status s = tess__copy_options("tess_param_add", o, sizeof *o, TESS__UP_TO(tess_param_options, tag), given);
     return s ? s : tess__model_add_param(&t->plan.model, o, first);
 }
 
 static tess_status add_block(tess *t, tess_block_options *o, const tess_block_options *given, tess_scope *scope) {
-    tess_status s = tess__copy_options("tess_block_add", o, sizeof *o, given);
+    tess_status s = tess__copy_options("tess_block_add", o, sizeof *o, TESS__UP_TO(tess_block_options, user), given);
     return s ? s : tess__model_add_block(&t->plan.model, o, scope);
 }
 

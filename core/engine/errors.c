@@ -13,13 +13,13 @@ tess_status tess__engine_check(const tess *t) {
     return t->error ? tess__fail(t->error, "%s", t->message) : TESS_OK;
 }
 
-tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, const void *given) {
-    enum { LEAST = 8, MOST = 1 << 16 };
+tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given) {
+    enum { MOST = 1 << 16 };
     uint32_t size;
     if (!given)
         return tess__fail(TESS_E_INVALID, "%s: the options are missing", call);
     memcpy(&size, given, sizeof size);
-    if (size < LEAST || size > MOST || size % 4)
+    if (size < least || size > MOST || size % 4)
         return tess__fail(TESS_E_INVALID, "%s: struct_size of the options is %u; set it to sizeof of the struct (%u)",
                           call, size, own_bytes);
     memset(own, 0, own_bytes);
@@ -49,14 +49,14 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
     char own[sizeof t->message];
     snprintf(own, sizeof own, "%s", tess_last_error());
     if (t->comms.control) {
+        char cause[512];
         tess__control_report(t->comms.control, status, t->comms.lost_peer - 1, own);
-        tess_error cause = { .struct_size = sizeof cause };
-        if (may_be_echo(status) &&
-            tess__control_cause(t->comms.control, &cause)) { /* its own name: taken for lost by silence */
+        tess__control_cause_text(t->comms.control, cause, sizeof cause);
+        if (may_be_echo(status) && cause[0]) { /* its own name: taken for lost by silence */
             lost = tess__control_was_lost(t->comms.control) && t->mirror.ready;
             int known = tess__comms_activity(&t->comms)[0] != 0;
             status = lost ? TESS_E_LOST : TESS_E_PEER;
-            snprintf(own, sizeof own, "%s%s%s", cause.message, known ? "; this rank was in " : "",
+            snprintf(own, sizeof own, "%s%s%s", cause, known ? "; this rank was in " : "",
                      tess__comms_activity(&t->comms));
         }
     }

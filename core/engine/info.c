@@ -54,8 +54,8 @@ tess_status tess_compute_dtype(const tess *t, const tess_param_options *options,
     tess_precision_choice c;
     if (!t || !dtype)
         return tess__fail(TESS_E_INVALID, "tess_compute_dtype: the engine or the place for the dtype is missing");
-    TRY(tess__copy_options("tess_compute_dtype", &o, sizeof o, options));
-    if (!o.name || o.ndim < 0 || o.ndim > TESS__MAX_DIMS || (o.ndim && !o.shape) || !tess_dtype_bytes(o.dtype))
+    TRY(tess__copy_options("tess_compute_dtype", &o, sizeof o, TESS__UP_TO(tess_param_options, tag), options));
+    if (!o.name || o.ndim < 0 || o.ndim > TESS__MAX_DIMS || !o.ndim != !o.shape || !tess_dtype_bytes(o.dtype))
         return tess__fail(TESS_E_INVALID, "tess_compute_dtype: a parameter needs a name, a dtype and a shape");
     tess__param p = { .name = (char *)o.name,
                       .dtype = o.dtype,

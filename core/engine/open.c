@@ -3,8 +3,9 @@
 
 #include "control/host_id.h"
 #include "base/log.h"
-#include "option_fields.h"
+#include "base/option_fields.h"
 #include "base/options.h"
+#include "readers/declaration_file.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -164,7 +165,9 @@ tess_status tess_open(const tess_options *options, tess **out) {
     tess_options own = { .struct_size = sizeof own };
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_open: there is no place for the engine pointer");
-    tess_status s = options ? tess__copy_options("tess_open", &own, sizeof own, options) : TESS_OK;
+    tess_status s =
+        options ? tess__copy_options("tess_open", &own, sizeof own, TESS__UP_TO(tess_options, own_states), options)
+                : TESS_OK;
     if (s)
         return s;
     tess *t = calloc(1, sizeof *t);
@@ -235,6 +238,8 @@ tess_status tess_close(tess *t) {
             tess__engine_fail(t, finished);
     }
     tess__saver_end(t);
+    if (t->settings.plan_only && !t->settings.options.plan_only && !t->sharded)
+        tess__describe_expect(-1);
     if (!t->error && t->comms.control && t->comms.list[TESS__WORLD]) {
         char all[1 << 12];
         char mine = 0;

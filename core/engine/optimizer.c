@@ -98,7 +98,7 @@ tess_status tess__step_end(tess *t) {
 
 tess_status tess__step_run(tess *t, const tess_optimizer_options *options) {
     tess_optimizer_options o;
-    TRY(tess__copy_options("tess_step", &o, sizeof o, options));
+    TRY(tess__copy_options("tess_step", &o, sizeof o, TESS__UP_TO(tess_optimizer_options, step), options));
     TRY(tess__step_ready(t, "tess_step"));
     TRY(tess__step_begin(t, &o));
     t->step.options = &o;

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "plan/activations.h"
+#include "readers/declaration_file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,12 +21,48 @@ static int64_t default_threads(const tess *t) {
     return cores > ranks ? cores / ranks : 1;
 }
 
-static void say_who_accumulates(tess *t) {
+enum { MOST_ACCUM = 1 << 14 };
+
+/* Whether accum is the user's, which wins over what the program says of microbatches. */
+static int user_accumulates(const tess *t) {
     const char *told = tess__option_text("accum");
+    return told && !t->settings.given.wins && told == tess__given_text(NULL, "accum");
+}
+
+static void say_who_accumulates(tess *t) {
+    int32_t all = t->plan.setup.microbatches;
     if (t->plan.setup.accum > 1)
         snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%s=%d)",
-                 told && told == tess__given_text(NULL, "accum") ? "TESSERA_ACCUM" : "tess_options.accum",
-                 t->plan.setup.accum);
+                 all                   ? "tess_options.microbatches"
+                 : user_accumulates(t) ? "TESSERA_ACCUM"
+                                       : "tess_options.accum",
+                 all ? all : t->plan.setup.accum);
+}
+
+/* Sync may follow under deterministic mode, where it decides the order of the sum. */
+static tess_status read_accum(tess *t) {
+    tess__setup *s = &t->plan.setup;
+    int32_t all = t->settings.options.microbatches, ranks = s->nranks;
+    const char *told = tess__option_text("accum");
+    int64_t accum = 1;
+    uint64_t share = 0;
+    TRY(tess__option_int("accum", 1, MOST_ACCUM, &accum));
+    s->accum = (int32_t)accum;
+    if (!all || user_accumulates(t))
+        return TESS_OK;
+    if (told && told != tess__given_text(NULL, "accum") && accum * ranks != all)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_options.accum is %d on %d ranks and tess_options.microbatches %d: leave accum 0",
+                          (int)accum, ranks, all);
+    if (all < 0 ||
+        !tess__divide_microbatches((uint64_t)all, (uint64_t)ranks, s->deterministic, &s->sync_each, &share) ||
+        share > MOST_ACCUM)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_options.microbatches is %d, which %d rank%s not divide%s: take another number of ranks",
+                          all, ranks, ranks == 1 ? " does" : "s do", s->deterministic ? " into aligned subtrees" : "");
+    s->accum = (int32_t)share;
+    s->microbatches = all;
+    return TESS_OK;
 }
 
 static void take_promises(tess__setup *s, const tess_options *o) {
@@ -49,12 +86,9 @@ static tess_status read_flags(tess *t) {
 
 static tess_status read_switches(tess *t) {
     tess__setup *s = &t->plan.setup;
-    int64_t accum = 1;
     const char *activations = "keep", *sync = "each", *checkpoint = "async";
     double timeout = 300;
-    tess_status status = tess__option_int("accum", 1, 1 << 14, &accum);
-    if (!status)
-        status = tess__option_choice("sync", &sync);
+    tess_status status = tess__option_choice("sync", &sync);
     activations = tess__option_or("activations", activations);
     if (!status)
         status = tess__activations_check(activations);
@@ -76,9 +110,9 @@ static tess_status read_switches(tess *t) {
         return status;
     t->plan.setup.threads = (int32_t)threads;
     snprintf(t->settings.threads_text, sizeof t->settings.threads_text, "%d", t->plan.setup.threads);
-    s->accum = (int32_t)accum;
-    say_who_accumulates(t);
     s->sync_each = strcmp(sync, "each") == 0;
+    TRY(read_accum(t));
+    say_who_accumulates(t);
     s->snapshot = t->settings.options.checkpoint != 0 && strcmp(checkpoint, "async") == 0;
     s->prefetch = (int32_t)depth;
     take_promises(s, &t->settings.options);
@@ -148,6 +182,7 @@ tess_status tess__read_plan(tess *t) {
     t->settings.plan_only = t->settings.options.plan_only != 0;
     if (!t->settings.plan_only && tess__option_text("plan")) {
         t->settings.plan_only = 1;
+        tess__describe_expect(1);
         s = tess__option_int("plan", 1, INT32_MAX, &ranks);
     }
     t->settings.options.ranks = (int32_t)ranks;

@@ -76,7 +76,9 @@ static tess_status make_plan(tess *t) {
 /* For `tessera plan -- PROGRAM`. */
 static tess_status write_declarations(const tess *t) {
     const char *path = tess__option_text("plan-file");
-    return path ? tess__describe(&t->plan, &t->selection, &t->settings.options, t->settings.optimizer, path) : TESS_OK;
+    return path
+               ? tess__describe(&t->plan, &t->settings.given, &t->settings.options, t->settings.options.plan_only, path)
+               : TESS_OK;
 }
 
 tess_status tess__make_tables(tess *t) {

@@ -24,7 +24,7 @@ typedef struct {                /* const after tess_open */
     char *strategy, *optimizer, *activations;
     int strict, plan_only;
     char threads_text[16];
-    char accum_text[40]; /* where accum > 1 comes from, for messages: "TESSERA_ACCUM=4" */
+    char accum_text[48]; /* where accum > 1 comes from, for messages: " (TESSERA_ACCUM=4)" */
     int64_t timeout_ns;
 } tess__settings;
 
@@ -111,7 +111,9 @@ tess_status tess__engine_check(const tess *);
     } while (0)
 /** Copies a struct of the program's to one of ours as far as both go; the rest is zero, which means the default.
  * TESS_E_INVALID, naming the call, when it is missing or its struct_size cannot be. */
-tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, const void *given);
+tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given);
+/** Bytes of a struct up to a field of its first release, below which none is taken. */
+#define TESS__UP_TO(type, field) ((uint32_t)(offsetof(type, field) + sizeof(((type *)0)->field)))
 /** For a failure that came out of the program's own function: names where, unless that function set a message since
  * `before`, which is tess__fail_count() from ahead of the call. */
 tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);

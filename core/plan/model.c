@@ -101,6 +101,11 @@ static tess_status check_shape(const tess_param_options *o, uint64_t *elems) {
     if (o->ndim < 0 || o->ndim > TESS__MAX_DIMS || (o->ndim && !o->shape))
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": %d dimensions%s, at most %d are possible", o->name,
                           o->ndim, o->shape ? "" : " and no shape", TESS__MAX_DIMS);
+    if (!o->ndim && o->shape)
+        return tess__fail(TESS_E_INVALID,
+                          "parameter \"%s\": a shape is given and ndim is 0; set ndim, or for one element leave the "
+                          "shape null",
+                          o->name);
     *elems = 1;
     for (int32_t d = 0; d < o->ndim; d++) {
         if (o->shape[d] < 1 || (uint64_t)o->shape[d] > MAX_ELEMS / *elems)

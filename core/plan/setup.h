@@ -19,6 +19,7 @@ typedef struct {
     int prefetch_fixed;          /* the user chose it: it is not lowered to fit a budget */
     int32_t threads;             /* compute threads of a rank */
     int32_t accum;               /* K: microbatches per step */
+    int32_t microbatches;        /* of all ranks, by which accum follows from their number; 0: accum stays */
     int sync_each;               /* K > 1: reduce each microbatch; else the sum, at the end */
     int deterministic;           /* microbatches add up in the tree too */
     int activations;             /* TESS__ACTIVATIONS_…, of all blocks; or */

@@ -87,6 +87,7 @@ static tess_status take_plugin(attempt *a, uint32_t kind, const char *name) {
 static tess_status take_ranks(attempt *a, const char *ranks) {
     tess__setup *s = &a->plan.setup;
     char comm[32];
+    uint64_t accum = (uint64_t)s->accum;
     if (!ranks)
         return TESS_OK;
     int32_t before = s->nranks;
@@ -94,6 +95,10 @@ static tess_status take_ranks(attempt *a, const char *ranks) {
     s->env.nranks = s->nranks;
     if (s->env.ranks_per_host == before)
         s->env.ranks_per_host = s->nranks;
+    if (s->microbatches && !tess__divide_microbatches((uint64_t)s->microbatches, (uint64_t)s->nranks, s->deterministic,
+                                                      &s->sync_each, &accum))
+        return tess__fail(TESS_E_INVALID, "%d ranks do not divide %d microbatches", s->nranks, s->microbatches);
+    s->accum = (int32_t)accum;
     if (!a->selection->comm_picked)
         return before > 1
                    ? TESS_OK

@@ -4,14 +4,19 @@
  * in bytes, a blank and the text, and stands last. */
 #ifndef TESS_DESCRIBE_H
 #define TESS_DESCRIBE_H
+#include "base/options.h"
 #include "plan/plan.h"
-#include "plugin/selection.h"
 
-#define TESS__DESCRIBE_MAGIC "tessera-plan 1" /* the first line; the last is TESS__DESCRIBE_END */
+#define TESS__DESCRIBE_MAGIC "tessera-plan 2" /* the first line; the last is TESS__DESCRIBE_END */
 #define TESS__DESCRIBE_END "end"
 
-/** Writes what an engine was opened with (options, the optimizer's name, plugins) and was told (the plan's
- * declarations, finished) to a file that exists. */
-tess_status tess__describe(const tess__plan *, const tess__selection *, const tess_options *, const char *optimizer,
+/** One more, or fewer, engine of this process that tess_shard will describe. */
+void tess__describe_expect(int change);
+/** Writes what an engine was opened with (the options and settings in use) and was told (the plan's declarations,
+ * finished). The first engine of the process goes to `path`, a file that exists; the n-th to a new one. One that only
+ * explores (tess_options.plan_only) goes to `path` as long as there is no other. */
+tess_status tess__describe(const tess__plan *, const tess__given *, const tess_options *, int explores,
                            const char *path);
+/** "PATH" for number 1, "PATH.2" and so on. */
+void tess__describe_path(const char *path, int32_t number, char *out, size_t n);
 #endif

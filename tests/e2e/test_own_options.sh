@@ -13,7 +13,7 @@ summary() { grep '"event":"summary"' run.json | field "$1"; }
 first=$BUILD/examples/first/train
 : >declared.plan
 expect 0 env TESSERA_PLAN=3 TESSERA_PLAN_FILE="$PWD/declared.plan" "$first"
-has_line declared.plan 'tessera-plan 1'
+has_line declared.plan 'tessera-plan 2'
 for what in ./declared.plan "-- $first"; do
   # shellcheck disable=SC2086
   expect 0 "$TESSERA" plan -n 3 --json $what

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera bench step: a pass by the engine on one rank against the same blocks called directly, in turns. Both have the
- * gradients zeroed; neither steps the optimizer. A ratio is the median of the rounds' own, so that a slow minute, which
- * hits both sides of a round, counts little; that of processor time leaves out what other programs took. */
+ * gradients zeroed that kernels add to; neither steps the optimizer. A ratio is the median of the rounds' own, so that
+ * a slow minute, which hits both sides of a round, counts little; that of processor time leaves out what other programs
+ * took. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

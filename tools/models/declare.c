@@ -12,6 +12,16 @@ static int is_shared(const model *m, int32_t of) {
     return 0;
 }
 
+int model__stores_grad(const model *m, int32_t i) {
+    return m->stores_grads && !m->desc.params[i].alias_of[0] && !is_shared(m, i);
+}
+
+/* Whether gradients of several microbatches add up where kernels put them. A group that becomes smaller gets more, and
+ * may come to that. */
+static int adds_at_end(const tess_info *info) {
+    return info->mirror ? !info->sync_each || info->deterministic : info->accum > 1 && !info->sync_each;
+}
+
 static tess_status declare_param(tess *t, const model *m, int32_t i) {
     const model_param *p = &m->desc.params[i];
     if (p->alias_of[0])
@@ -19,7 +29,7 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name };
     o.compute_dtypes = 1u << (p->is_buffer ? TESS_F32 : m->options.precision);
     o.flags = p->is_buffer ? TESS_BUFFER : p->is_frozen ? TESS_FROZEN : 0;
-    if (!o.flags && m->stores_grads && !is_shared(m, i))
+    if (!o.flags && model__stores_grad(m, i))
         o.flags = TESS_GRAD_OVERWRITE;
     o.shape = p->shape;
     o.ndim = p->ndim;
@@ -61,7 +71,7 @@ tess_status model_precision(tess *t, const model *m, uint32_t *out) {
 tess_status model_declare(tess *t, model *m) {
     tess_info info = { .struct_size = sizeof info };
     OPS_TRY(tess_info_get(t, &info));
-    m->stores_grads = m->may_store && (info.accum == 1 || info.sync_each);
+    m->stores_grads = m->may_store && !adds_at_end(&info);
     for (int32_t i = 0; i < m->desc.n_params; i++)
         OPS_TRY(declare_param(t, m, i));
     for (int32_t i = 0; i < m->desc.n_blocks; i++) {

@@ -187,8 +187,9 @@ float *direct_grad(direct *d, int32_t param) {
 void direct_zero_grads(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)
-        d->m->o->t->zero(d->m->o, d->grads[i],
-                         (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
+        if (!model__stores_grad(d->m, i))
+            d->m->o->t->zero(d->m->o, d->grads[i],
+                             (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
 }
 
 static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_block_call *call) {

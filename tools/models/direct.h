@@ -13,7 +13,7 @@ tess_status direct_create(model *, int check, direct **out);
 void direct_destroy(direct *);
 float *direct_param(direct *, int32_t param); /* an alias gives its original's; in the operators' memory */
 float *direct_grad(direct *, int32_t param);
-void direct_zero_grads(direct *);
+void direct_zero_grads(direct *); /* those that kernels add to */
 /** One pass: TESS_PASS_TRAIN adds gradients, TESS_PASS_EVAL is forward only. `result`: desc.result_bytes, or null.
  * Blocks are held to their flags: a dropped output is null (and NaN, with `check`), a gradient in place has one buffer.
  */

@@ -202,6 +202,8 @@ void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], do
 /** Adds a parameter to the block that model__add_block will add next. Dims end at the first 0. */
 tess_status model__add_param(model *, const char *name, const int64_t shape[MODEL_DIMS], uint32_t init, float scale);
 tess_status model__add_alias(model *, const char *name, const char *of);
+/** Whether backward stores parameter i's gradient, so that it need not be zeroed. */
+int model__stores_grad(const model *, int32_t i);
 /** Running statistics: all elements start as `value`. */
 tess_status model__add_buffer(model *, const char *name, int64_t elems, float value);
 tess_status model__add_scope(model *, const char *name);

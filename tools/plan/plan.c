@@ -3,14 +3,19 @@
 #include "plan.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/support/command_line.h"
+#include "tools/support/progress.h"
 #include "tools/support/shared_options.h"
 #include "model_settings.h"
+#include "plan_program.h"
 #include "plan_subject.h"
+#include "core/base/log.h"
 #include "core/base/options.h"
+#include "core/readers/declaration_file.h"
 #include "plan_time.h"
 #include "tools/report/report.h"
 #include <tessera/tessera.h>
@@ -34,7 +39,17 @@ static const tool_page page = {
     .fallback = plan_fallback,
 };
 
-static tess_status open_output(plan_output *out, json_out *json, FILE **file, report_tee *page) {
+typedef struct { /* one report, of one engine or, of a program, of several */
+    const char *name;
+    int32_t ranks, engines;
+    plan_output out;
+    json_out json;
+    FILE *file;
+    report_tee page;
+    uint64_t peak_bytes[3]; /* of all engines */
+} reporting;
+
+static tess_status open_output(reporting *r) {
     const char *path = tess__option_text("json");
     int quiet = 0;
     tess_status status = tess__option_flag("quiet", &quiet);
@@ -42,49 +57,105 @@ static tess_status open_output(plan_output *out, json_out *json, FILE **file, re
         return status;
     int to_stdout = path && strcmp(path, "1") == 0;
     if (!quiet)
-        out->text = to_stdout ? stderr : stdout;
+        r->out.text = to_stdout ? stderr : stdout;
     const char *report = tess__option_text("report");
     if (path)
-        *file = to_stdout ? stdout : fopen(path, "we");
-    if (path && !*file)
+        r->file = to_stdout ? stdout : fopen(path, "we");
+    if (path && !r->file)
         return tess_fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
     if (report)
-        status = report_tee_open(page, *file, report);
+        status = report_tee_open(&r->page, r->file, report);
     if (status != TESS_OK || (!path && !report))
         return status;
-    json_init(json, report ? page->stream : *file);
-    out->json = json;
+    json_init(&r->json, report ? r->page.stream : r->file);
+    r->out.json = &r->json;
     return TESS_OK;
 }
 
-static int report_with(const char *word, const char *name, int32_t ranks, const tess__machine *machine) {
-    plan_source source;
-    plan_output out = { 0 };
-    json_out json;
-    FILE *file = NULL;
-    report_tee page = { .kept = NULL };
-    plan_time_use(machine); /* advice is in the order of time, too */
-    tess_status over = plan_open(word, ranks, &source);
-    if (over != TESS_OK && over != TESS_E_BUDGET)
-        return tool_report(over);
-    char said[1024]; /* other calls may set a message of their own */
-    snprintf(said, sizeof said, "%s", tess_last_error());
-    snprintf(source.name, sizeof source.name, "%s", name);
-    tess_status status = open_output(&out, &json, &file, &page);
-    if (machine)
-        out.spans = plan_time_spans;
-    if (status == TESS_OK)
-        status = plan_report(&source, over, &out);
-    if (status == TESS_OK && out.text)
-        plan_time_print(out.text);
-    if (status == TESS_OK && page.stream)
-        status = report_tee_write(&page, name);
-    report_tee_close(&page);
-    if (file && file != stdout && fclose(file) != 0 && status == TESS_OK)
+static tess_status close_output(reporting *r, tess_status status) {
+    if (status == TESS_OK && r->page.stream)
+        status = report_tee_write(&r->page, r->name);
+    report_tee_close(&r->page);
+    if (r->file && r->file != stdout && fclose(r->file) != 0 && status == TESS_OK)
         status = tess_fail(TESS_E_SYSTEM, "--json: not everything could be written");
+    return status;
+}
+
+static tess_status report_source(reporting *r, plan_source *source, tess_status over, int32_t number) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    if (r->engines > 1)
+        snprintf(source->name, sizeof source->name, "%.200s, engine %d", r->name, number);
+    else
+        snprintf(source->name, sizeof source->name, "%s", r->name);
+    tess_status status = number == 1 ? open_output(r) : TESS_OK;
+    if (status == TESS_OK)
+        status = plan_report(source, over, &r->out);
+    if (status == TESS_OK && r->out.text)
+        plan_time_print(r->out.text);
+    if (status == TESS_OK)
+        status = tess_stats_get(source->t, &stats);
+    for (int d = 0; d < 3; d++)
+        r->peak_bytes[d] += stats.planned_peak_bytes[d];
+    return status;
+}
+
+/* Over its budget: the failure stands in *over, with its message. */
+static tess_status report_engine(reporting *r, const char *word, int32_t number, char *said, size_t n,
+                                 tess_status *over) {
+    char own[PATH_MAX];
+    plan_source source;
+    tess__describe_path(word, number, own, sizeof own);
+    tess_status planned = plan_open(own, r->ranks, &source);
+    if (planned != TESS_OK && planned != TESS_E_BUDGET)
+        return planned;
+    if (planned != TESS_OK && *over == TESS_OK) { /* other calls may set a message of their own */
+        snprintf(said, n, "%s", tess_last_error());
+        *over = planned;
+    }
+    tess_status status = report_source(r, &source, planned, number);
     plan_close(&source);
+    return status;
+}
+
+/* Each engine has a budget of its own; what they take adds up. */
+static void report_sum(reporting *r) {
+    char device[32], host[32];
+    if (r->out.text)
+        fprintf(r->out.text, "%s: its %d engines together take at most %s of device memory and %s of host memory\n",
+                r->name, r->engines, tool_bytes_text(r->peak_bytes[TESS_DOMAIN_DEVICE], device),
+                tool_bytes_text(r->peak_bytes[TESS_DOMAIN_HOST], host));
+    if (!r->out.json)
+        return;
+    json_object_begin(r->out.json, NULL);
+    json_string(r->out.json, "event", "plans");
+    json_string(r->out.json, "model", r->name);
+    json_int(r->out.json, "engines", r->engines);
+    json_uint(r->out.json, "planned_peak_device_bytes", r->peak_bytes[TESS_DOMAIN_DEVICE]);
+    json_uint(r->out.json, "planned_peak_host_bytes", r->peak_bytes[TESS_DOMAIN_HOST]);
+    json_object_end(r->out.json);
+    json_line(r->out.json);
+}
+
+static int report_with(const char *word, const char *name, int32_t ranks, const tess__machine *machine) {
+    int32_t opened;
+    reporting r = { .name = name, .ranks = ranks, .engines = plan_program_engines(word, &opened) };
+    char said[1024] = "";
+    tess_status over = TESS_OK, status = TESS_OK;
+    plan_time_use(machine); /* advice is in the order of time, too */
+    if (machine)
+        r.out.spans = plan_time_spans;
+    for (int32_t k = 1; status == TESS_OK && (k == 1 || k <= r.engines); k++)
+        status = report_engine(&r, word, k, said, sizeof said, &over);
+    if (status == TESS_OK && r.engines > 1)
+        report_sum(&r);
+    status = close_output(&r, status);
     if (status != TESS_OK)
         return tool_report(status);
+    if (r.engines && opened > r.engines)
+        tess__log(TESS_LOG_WARNING,
+                  "%s opens %d engines, and %d of them came to tess_shard, so that no other is planned: a program of "
+                  "several goes on after TESS_E_PLANNED",
+                  name, opened, r.engines);
     return over == TESS_OK ? TOOL_OK : tool_report(tess_fail(over, "%s", said));
 }
 

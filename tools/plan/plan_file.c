@@ -192,7 +192,7 @@ static tess_status declare_param(tess *t, const plan_param *p) {
                              .compute_dtypes = p->compute_dtypes,
                              .name = p->name,
                              .stack = p->stack,
-                             .shape = p->shape,
+                             .shape = p->ndim ? p->shape : NULL,
                              .ndim = p->ndim };
     return tess_param_add(t, &o, NULL);
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include "core/readers/declaration_file.h"
 #include "plan_program.h"
 #include "tools/support/progress.h"
-#include "core/base/options.h"
+#include "core/base/option_fields.h"
 #include <tessera/tessera.h>
 #include "tools/support/settings.h"
 
@@ -143,7 +144,8 @@ typedef struct {
     const char *path;
     char *word;
     size_t cap;
-    char options[7][256]; /* by the order of option_keys */
+    tess_setting *settings; /* the program's */
+    uint32_t n_settings;
     tess_options open;
     int64_t n_names, cap_names;
     char **names; /* of parameters, for ties */
@@ -152,7 +154,6 @@ typedef struct {
 } reader;
 
 enum { MOST_TEXT = 1 << 16 };
-static const char *const option_keys[7] = { "comm", "offload", "precision", "wrap", "device", "strategy", "optimizer" };
 
 static tess_status bad(const reader *r, const char *what) {
     return tess_fail(TESS_E_DATA, "%s: %s, expected what tess_shard writes", r->path, what);
@@ -175,36 +176,54 @@ static tess_status read_text(reader *r) {
 }
 
 static tess_status read_option(reader *r) {
-    char key[32];
-    if (fscanf(r->f, " %31s", key) != 1)
+    char key[80];
+    if (fscanf(r->f, " %79s", key) != 1)
         return bad(r, "an option without a name");
     tess_status status = read_text(r);
-    for (int i = 0; i < 7 && status == TESS_OK; i++)
-        if (strcmp(key, option_keys[i]) == 0)
-            snprintf(r->options[i], sizeof r->options[i], "%s", r->word);
-    if (strcmp(key, "step-in-pass") == 0)
-        r->open.flags |= TESS_OPTIONS_STEP_IN_PASS;
-    if (strcmp(key, "no-clip") == 0)
-        r->open.flags |= TESS_OPTIONS_NO_CLIP;
+    if (status != TESS_OK)
+        return status;
+    tess_setting *bigger = realloc(r->settings, (r->n_settings + 1) * sizeof *bigger);
+    if (!bigger)
+        return tess_fail(TESS_E_NOMEM, "no memory for option %s", key);
+    r->settings = bigger;
+    r->settings[r->n_settings] = (tess_setting){ strdup(key), strdup(r->word) };
+    const tess_setting *s = &r->settings[r->n_settings++];
+    return s->key && s->value ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for option %s", key);
+}
+
+/* The last of the options: opens the engine. The program's are weaker than the environment and the command line, unless
+ * it says TESS_OPTIONS_WIN. */
+static tess_status read_open(reader *r) {
+    tess_options *o = &r->open;
+    if (r->t || !tess__fields_read(r->f, tess__fields_of_options, o))
+        return bad(r, "options that are cut short");
+    int wins = (o->flags & TESS_OPTIONS_WIN) != 0;
+    if (!wins && tess__option_text("accum"))
+        o->microbatches = 0;
+    tool_settings_give(o);
+    tess_setting *all = calloc((size_t)r->n_settings + o->n_settings + 1, sizeof *all);
+    if (!all)
+        return tess_fail(TESS_E_NOMEM, "no memory for %u options", r->n_settings);
+    uint32_t n = 0;
+    for (uint32_t i = 0; !wins && i < r->n_settings; i++)
+        if (!tess__option_text(r->settings[i].key))
+            all[n++] = r->settings[i];
+    for (uint32_t i = 0; i < o->n_settings; i++)
+        if (!o->microbatches || strcmp(o->settings[i].key, "accum") != 0)
+            all[n++] = o->settings[i];
+    for (uint32_t i = 0; wins && i < r->n_settings; i++)
+        all[n++] = r->settings[i];
+    o->settings = all;
+    o->n_settings = n;
+    tess_status status = tess_open(o, &r->t);
+    free(all);
     return status;
 }
 
-/* The last of the options: opens the engine. */
-static tess_status read_open(reader *r) {
-    int momentum = 0;
-    tess_options *o = &r->open;
-    const char **texts[7] = { &o->comm, &o->offload, &o->precision, &o->wrap, &o->device, &o->strategy, &o->optimizer };
-    if (fscanf(r->f, " %u %d %d %" SCNu64 " %" SCNu64, &o->pointer_mem, &momentum, &o->accum, &o->device_memory_bytes,
-               &o->input_bytes) != 5 ||
-        r->t)
-        return bad(r, "options that are cut short");
-    for (int i = 0; i < 7; i++) /* the program's choice is the weakest */
-        *texts[i] = tess__option_text(option_keys[i]) ? NULL : r->options[i];
-    if (tess__option_text("device-memory"))
-        o->device_memory_bytes = 0;
-    o->momentum = (float)momentum;
-    tool_settings_give(o);
-    return tess_open(o, &r->t);
+/* How many the program had opened by then: plan_program_engines. */
+static tess_status read_engines(reader *r) {
+    int opened;
+    return fscanf(r->f, " %d", &opened) == 1 ? TESS_OK : bad(r, "no number of engines");
 }
 
 static tess_status never_runs(void *user, const tess_block_call *call) {
@@ -222,10 +241,7 @@ static tess_status read_also(reader *r) {
 
 static tess_status read_block(reader *r) {
     tess_block_options o = { .struct_size = sizeof o, .forward = never_runs, .backward = never_runs };
-    if (fscanf(r->f, " %u %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %lf %lf",
-               &o.flags, &o.output_bytes, &o.saved_bytes, &o.forward_scratch_bytes, &o.backward_scratch_bytes,
-               &o.remake_scratch_bytes, &o.selective_saved_bytes, &o.selective_scratch_bytes, &o.forward_work,
-               &o.selective_work) != 10)
+    if (!tess__fields_read(r->f, tess__fields_of_block, &o))
         return bad(r, "a block that is cut short");
     tess_status status = read_text(r);
     o.name = r->word;
@@ -251,9 +267,8 @@ static tess_status keep_name(reader *r) {
 
 static tess_status read_param(reader *r) {
     int64_t shape[8];
-    tess_param_options o = { .struct_size = sizeof o, .shape = shape };
-    if (fscanf(r->f, " %u %u %u %d %d", &o.dtype, &o.flags, &o.compute_dtypes, &o.optimizer_group, &o.ndim) != 5 ||
-        o.ndim < 0 || o.ndim > 8)
+    tess_param_options o = { .struct_size = sizeof o };
+    if (!tess__fields_read(r->f, tess__fields_of_param, &o) || o.ndim < 0 || o.ndim > 8)
         return bad(r, "a parameter that is cut short");
     for (int32_t d = 0; d < o.ndim; d++)
         if (fscanf(r->f, " %" SCNd64, &shape[d]) != 1)
@@ -262,6 +277,7 @@ static tess_status read_param(reader *r) {
     if (status == TESS_OK)
         status = keep_name(r);
     o.name = r->word;
+    o.shape = o.ndim ? shape : NULL;
     return status == TESS_OK ? tess_param_add(r->t, &o, NULL) : status;
 }
 
@@ -292,8 +308,9 @@ static tess_status read_all(reader *r) {
     static const struct {
         const char *word;
         tess_status (*read)(reader *);
-    } lines[] = { { "option", read_option }, { "open", read_open }, { "scope", read_scope }, { "block", read_block },
-                  { "param", read_param },   { "tie", read_tie },   { "alloc", read_alloc }, { "also", read_also } };
+    } lines[] = { { "option", read_option }, { "open", read_open },   { "scope", read_scope },
+                  { "block", read_block },   { "param", read_param }, { "tie", read_tie },
+                  { "alloc", read_alloc },   { "also", read_also },   { "engines", read_engines } };
     enum { N = sizeof lines / sizeof lines[0] };
     char line[sizeof TESS__DESCRIBE_MAGIC + 1] = "", word[16];
     if (!fgets(line, sizeof line, r->f) || strcmp(line, TESS__DESCRIBE_MAGIC "\n") != 0)
@@ -323,6 +340,23 @@ int plan_program_is_description(const char *path) {
     return is;
 }
 
+int32_t plan_program_engines(const char *path, int32_t *opened) {
+    int32_t n = 0;
+    char own[PATH_MAX], word[32];
+    *opened = 1;
+    for (tess__describe_path(path, 1, own, sizeof own); plan_program_is_description(own) && is_complete(own);
+         tess__describe_path(path, n + 1, own, sizeof own)) {
+        FILE *f = fopen(own, "re");
+        while (f && fscanf(f, "%31s", word) == 1)
+            if (strcmp(word, "engines") == 0 && fscanf(f, "%d", opened) == 1)
+                break;
+        if (f)
+            fclose(f);
+        n++;
+    }
+    return n;
+}
+
 tess_status plan_program_open(const char *path, int32_t ranks, tess **out) {
     reader r = { .path = path, .open = { .struct_size = sizeof r.open, .plan_only = 1, .ranks = ranks } };
     r.f = fopen(path, "re");
@@ -335,6 +369,9 @@ tess_status plan_program_open(const char *path, int32_t ranks, tess **out) {
     for (int64_t i = 0; i < r.n_names; i++)
         free(r.names[i]);
     free(r.names);
+    for (uint32_t i = 0; i < r.n_settings; i++)
+        free((void *)r.settings[i].key), free((void *)r.settings[i].value);
+    free(r.settings);
     free(r.word);
     free(r.also);
     if (status == TESS_E_PLANNED || status == TESS_E_BUDGET) {

@@ -6,6 +6,9 @@
 
 /** Whether the file holds what plan_program_run left. */
 int plan_program_is_description(const char *path);
+/** How many engines of one program are described there and beside it (tess__describe_path), 0 when it is no
+ * description; and how many the program had opened by then. */
+int32_t plan_program_engines(const char *path, int32_t *opened);
 /** Plans it for `ranks` ranks; TESS_E_BUDGET leaves the engine too. */
 tess_status plan_program_open(const char *path, int32_t ranks, tess **out);
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/options.h"
+#include "core/readers/declaration_file.h"
 #include "plan_program.h"
 #include "tools/support/command_line.h"
 
@@ -59,7 +59,12 @@ static int use_program(char **argv, int32_t ranks, plan_subject_fn use) {
     if (code != 0)
         return code;
     code = use(path, argv[0], ranks);
-    unlink(path);
+    int32_t opened, n = plan_program_engines(path, &opened);
+    for (int32_t k = 1; k <= n; k++) {
+        char own[80];
+        tess__describe_path(path, k, own, sizeof own);
+        unlink(own);
+    }
     return code;
 }
 

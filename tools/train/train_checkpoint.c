@@ -33,14 +33,14 @@ static void identify(const train_run *r, run_identity *out) {
         snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config); /* for ckpt export */
 }
 
-/* A word that differs: the run goes on, but not to the bits of an unbroken one. */
+/* A word that differs: the run goes on, but not to the bits of an unbroken one. Of microbatches loading says it. */
 static void compare_identity(const train_run *r, char *saved) {
     run_identity mine;
     char *at_saved = NULL, *at_mine = NULL;
     identify(r, &mine);
     const char *was = strtok_r(saved, " ", &at_saved), *is = strtok_r(mine.text, " ", &at_mine);
     for (; was && is && r->rank == 0; was = strtok_r(NULL, " ", &at_saved), is = strtok_r(NULL, " ", &at_mine))
-        if (strcmp(was, is) != 0 && strncmp(is, "steps=", 6) != 0)
+        if (strcmp(was, is) != 0 && strncmp(is, "steps=", 6) != 0 && strncmp(is, "microbatches=", 13) != 0)
             tess__log(TESS_LOG_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on",
                       is, was);
 }

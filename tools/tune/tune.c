@@ -10,7 +10,9 @@
 #include "tools/plan/model_settings.h"
 #include "core/base/options.h"
 #include "tools/support/settings.h"
+#include "tools/plan/plan_program.h"
 #include "tools/plan/plan_subject.h"
+#include "core/base/log.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
@@ -108,10 +110,13 @@ static int tune(const char *word, const char *name, int32_t ranks) {
     tess__machine machine;
     tune_result result = { .all = NULL };
     int code = TOOL_OK;
+    int32_t opened;
     if (!tess__option_text("machine"))
         tool_settings_set("machine", "cpu-2-cores"); /* the kind that the cpu device runs on */
     if (plan_time_machine("tune", &machine, &code) < 0)
         return code;
+    if (plan_program_engines(word, &opened) > 1)
+        tess__log(TESS_LOG_WARNING, "%s has several engines: the first is tuned", name);
     tess_status status = tune_search(word, ranks, &machine, &result);
     if (status == TESS_OK)
         status = say(&result, word, name, ranks, machine.name);

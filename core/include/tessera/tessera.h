@@ -71,7 +71,7 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     const char *comm, *offload, *precision, *wrap, *strategy, *device; /* as in TESSERA_COMM and so on; null: default */
     const char *optimizer; /* "sgd", "adam", "adamw" (default), "adadelta", "own", "none": decides the planned state */
     float momentum;        /* sgd: not 0 plans a momentum state */
-    int32_t accum;         /* microbatches per step, 0: 1 */
+    int32_t accum;         /* microbatches per step and rank, 0: 1; or give `microbatches` */
     uint64_t device_memory_bytes; /* budget per rank; 0: none */
     uint64_t input_bytes;  /* blocks: bytes of one microbatch's input */
     void *stream;          /* cudaStream_t my kernels run on, null: the default stream; null on CPU */
@@ -90,7 +90,8 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     uint32_t checkpoint; /* 1: tess_checkpoint_save will be called, so that a snapshot is planned */
     uint32_t recover;    /* 1: the program calls tess_recover, so that TESSERA_MIRROR=K is heeded */
     int32_t mirror;      /* K: steps between images in memory; 0: none */
-    uint32_t reserved3;
+    int32_t microbatches; /* per step over all ranks, in place of accum, which then follows from the number of ranks: a
+                           * step stays what it is on another number. One that does not divide them is refused */
 } tess_options;
 /** [C] Options and environment → comm, device, … Texts are copied. A process may open several engines, one after the other
  * or at once, in the same order on all ranks and used by one thread. Each has its own budgets: what they take adds up. */
@@ -131,7 +132,7 @@ typedef struct {
     uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused */
     const char *name;        /* copied. "h.*.fc.weight" with stack = L describes L parameters, * = 0 … L-1 */
     int64_t stack;           /* 0: not stacked */
-    const int64_t *shape;    /* of one slice; copied */
+    const int64_t *shape;    /* of one slice; copied. Null with ndim 0: one element */
     int32_t ndim;
     int32_t optimizer_group; /* index into tess_optimizer_options.groups */
     uint64_t tag;            /* mine; comes back in every tess_range */
@@ -175,7 +176,7 @@ TESS_API tess_status tess_summon_end(tess *, tess_scope); /* [C] */
  * tess_grad_norm, tess_grad_drop, tess_each_owned, tess_each_full, tess_summon_begin, tess_trace or tess_close. tess_all_reduce,
  * tess_barrier and everything that only reads may be called inside one. */
 TESS_API tess_status tess_pass(tess *, uint32_t kind);
-/** K of the running step: TESSERA_ACCUM or tess_options.accum. */
+/** K of the running step: TESSERA_ACCUM, or tess_options.accum, or tess_options.microbatches by the number of ranks. */
 TESS_API int32_t tess_accum(const tess *);
 /** The global number of this rank's microbatch k, which counts from 0 over all steps: in a step s = k / K with j = k % K it
  * is s * K * W plus rank * K + j with sync=end, or j * W + rank with sync=each. Batches picked by it are the same data
@@ -440,7 +441,8 @@ typedef struct {
 } tess_checkpoint_load_options;
 /** [C] After tess_shard (its fill may be null): whatever the number of ranks, strategy, wrap, offload and precision of
  * the run that saved. Buffers are those of its rank 0; a rank beyond its number finds no bytes of its own. Every byte is
- * held against its checksum. TESS_E_DATA: no checkpoint, damaged, or of another model or optimizer. */
+ * held against its checksum. TESS_E_DATA: no checkpoint, damaged, or of another model or optimizer. Another number of
+ * microbatches in a step is a warning; under TESSERA_DETERMINISTIC=1, on another number of ranks, TESS_E_INVALID. */
 TESS_API tess_status tess_checkpoint_load(tess *, const tess_checkpoint_load_options *, tess_checkpoint_info *info);
 /** Calls fn with each complete checkpoint in DIR, oldest first. Local; needs no engine. */
 typedef tess_status (*tess_checkpoint_fn)(void *user, const char *path, const tess_checkpoint_info *);

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/base/options.h"
+#include "core/base/option_fields.h"
 
 static void set(const char *name, const char *text) {
     assert_int_equal(setenv(name, text, 1), 0);
@@ -482,6 +482,27 @@ static void test_options__page_of_variables_equals_the_table(void **state) {
     assert_string_equal(have, want);
 }
 
+/* ---- the structs of declarations ------------------------------------------------------------------ */
+
+/* Each byte is in one field: none is forgotten, and there are no holes. */
+static void covers(const tess__field *f, uint32_t struct_bytes) {
+    uint32_t end = 0;
+    for (; f->name; end = f->offset + f->bytes, f++) {
+        if (f->offset != end)
+            fail_msg("a field before %s is missing", f->name);
+        if (f->type == TESS__FIELD_NUMBER)
+            assert_true(f->bytes == 4 || f->bytes == 8);
+    }
+    assert_int_equal(end, struct_bytes);
+}
+
+static void test_options__tables_have_every_field_of_the_structs(void **state) {
+    (void)state;
+    covers(tess__fields_of_options, sizeof(tess_options));
+    covers(tess__fields_of_param, sizeof(tess_param_options));
+    covers(tess__fields_of_block, sizeof(tess_block_options));
+}
+
 int main(void) {
     unsetenv("TESSERA_LOG");
     const struct CMUnitTest tests[] = {
@@ -505,6 +526,7 @@ int main(void) {
         cmocka_unit_test(test_options__nearest_takes_small_slips_only),
         cmocka_unit_test(test_options__table_rows_are_well_formed_and_unique),
         cmocka_unit_test(test_options__page_of_variables_equals_the_table),
+        cmocka_unit_test(test_options__tables_have_every_field_of_the_structs),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }

@@ -511,6 +511,28 @@ static void test_control__report_reaches_everyone_once(void **state) {
     close_all(seats, 3, server);
 }
 
+/* tess_error has no room for it. */
+static void test_control__a_long_reason_ends_at_a_mark(void **state) {
+    (void)state;
+    static const size_t lengths[] = { 320, 321 };
+    for (int i = 0; i < 2; i++) {
+        seat seats[2];
+        int32_t port;
+        char why[400] = "", text[512], expected[512];
+        tess__kv_server *server = start_server(2, &port, 0);
+        open_all(seats, 2, port);
+        memset(why, 'y', lengths[i]);
+        tess__control_cause_text(seats[0].control, text, sizeof text);
+        assert_string_equal(text, "");
+        tess__control_report(seats[1].control, TESS_E_NOMEM, -1, why);
+        assert_true(await(is_aborting, seats[0].control, 0, 5));
+        tess__control_cause_text(seats[0].control, text, sizeof text);
+        snprintf(expected, sizeof expected, "rank 1 failed: %.320s%s", why, i ? "…" : "");
+        assert_string_equal(text, expected);
+        close_all(seats, 2, server);
+    }
+}
+
 static void *get_forever(void *user) {
     seat *s = user;
     uint64_t bytes = 0;
@@ -836,6 +858,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_control__goodbye_is_news_but_no_failure),
         cmocka_unit_test(test_control__exchange_before_goodbye_completes_everywhere),
         cmocka_unit_test(test_control__report_reaches_everyone_once),
+        cmocka_unit_test(test_control__a_long_reason_ends_at_a_mark),
         cmocka_unit_test(test_control__waiting_get_ends_when_a_rank_is_lost),
         cmocka_unit_test(test_control__registration_after_the_loss_is_told_too),
         cmocka_unit_test(test_control__echo_of_a_death_does_not_rename_the_culprit),

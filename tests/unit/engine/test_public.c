@@ -115,6 +115,64 @@ static void test_public__microbatches_are_numbered_by_the_rule(void **state) {
     tess_close(t);
 }
 
+static int32_t accum_of(tess_options o, int32_t ranks) {
+    tess *t = NULL;
+    o.struct_size = sizeof o;
+    o.plan_only = 1;
+    o.ranks = ranks;
+    tess_status s = tess_open(&o, &t);
+    int32_t accum = s ? s : tess_accum(t);
+    tess_close(t);
+    return accum;
+}
+
+static void test_public__microbatches_in_all_give_accum(void **state) {
+    (void)state;
+    const tess_setting two[] = { { "accum", "2" } };
+    tess_options o = { .comm = "gloo", .microbatches = 12 };
+    assert_int_equal(accum_of(o, 4), 3);
+    assert_int_equal(accum_of(o, 12), 1);
+    assert_int_equal(accum_of(o, 5), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "tess_options.microbatches is 12, which 5 ranks do not divide: "));
+    o.accum = 3; /* as it is */
+    assert_int_equal(accum_of(o, 4), 3);
+    assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "tess_options.accum is 3 on 3 ranks and tess_options.microbatches 12"));
+    o = (tess_options){ .comm = "gloo", .microbatches = 12, .settings = two, .n_settings = 1 };
+    assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
+    o = (tess_options){ .comm = "gloo", .microbatches = -1 };
+    assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
+}
+
+static void test_public__microbatches_give_way_to_the_users_accum(void **state) {
+    (void)state;
+    tess_options o = { .comm = "gloo", .microbatches = 12 };
+    setenv("TESSERA_ACCUM", "2", 1);
+    assert_int_equal(accum_of(o, 5), 2);
+    o.flags = TESS_OPTIONS_WIN;
+    assert_int_equal(accum_of(o, 4), 3);
+    unsetenv("TESSERA_ACCUM");
+}
+
+/* Three ranks have 4 each, which add up to the same bits with sync=end alone. */
+static void test_public__microbatches_divide_into_subtrees_when_deterministic(void **state) {
+    (void)state;
+    tess_options o = { .comm = "gloo", .microbatches = 12, .deterministic = 1 };
+    tess_info info = { .struct_size = sizeof info };
+    tess *t = NULL;
+    assert_int_equal(accum_of(o, 3), 4);
+    o.microbatches = 18;
+    assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "do not divide into aligned subtrees"));
+    o = (tess_options){
+        .struct_size = sizeof o, .comm = "gloo", .microbatches = 12, .deterministic = 1, .plan_only = 1, .ranks = 3
+    };
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(tess_info_get(t, &info), TESS_OK);
+    assert_int_equal(info.sync_each, 0);
+    tess_close(t);
+}
+
 static void test_public__the_precision_decides_the_compute_dtype(void **state) {
     (void)state;
     tess *t = NULL;
@@ -328,6 +386,9 @@ int main(void) {
         TEST(the_environment_wins_unless_the_flag_says_otherwise),
         TEST(bad_options_are_named),
         TEST(microbatches_are_numbered_by_the_rule),
+        TEST(microbatches_in_all_give_accum),
+        TEST(microbatches_give_way_to_the_users_accum),
+        TEST(microbatches_divide_into_subtrees_when_deterministic),
         TEST(the_precision_decides_the_compute_dtype),
         TEST(agreement_at_one_rank_gives_the_error_back),
         TEST(a_callbacks_message_is_kept),

@@ -188,6 +188,55 @@ static void test_gpt__normal_values_have_their_deviation(void **state) {
     run_destroy(&r);
 }
 
+/* Kernels that store leave nothing of what was there, and end in the bits of those that add to zeros. */
+static void stores_as_it_adds(const char *name, model_options o) {
+    run r = run_create(name, &o);
+    const model_desc *d = &r.m->desc;
+    model_batch *head = r.batch;
+    memset(r.batch, 0, d->input_bytes);
+    head->count = (uint32_t)(o.batch * o.context - 1); /* the last row counts not */
+    for (int32_t i = 0; i < o.batch * (o.context + 1); i++)
+        if (strcmp(name, "gpt") == 0)
+            gpt_text(r.batch)[i] = (uint8_t)(i * 37);
+        else
+            lm_tokens(r.batch)[i] = i * 37 % 64;
+    float **added = calloc((size_t)d->n_params, sizeof *added);
+    direct_zero_grads(r.d);
+    assert_int_equal(direct_run(r.d, TESS_PASS_TRAIN, r.batch, 0, 0, NULL), TESS_OK);
+    for (int32_t i = 0; i < d->n_params; i++) {
+        size_t bytes = (size_t)d->params[i].elems * sizeof(float);
+        added[i] = memcpy(malloc(bytes + 1), direct_grad(r.d, i), bytes);
+        memset(direct_grad(r.d, i), 0xff, bytes); /* NaN */
+    }
+    assert_true(r.m->may_store);
+    r.m->stores_grads = 1;
+    direct_zero_grads(r.d);
+    assert_int_equal(direct_run(r.d, TESS_PASS_TRAIN, r.batch, 0, 0, NULL), TESS_OK);
+    for (int32_t i = 0; i < d->n_params; i++) {
+        for (int64_t k = 0; k < d->params[i].elems; k++)
+            if (direct_grad(r.d, i)[k] != added[i][k])
+                fail_msg("%s: %s[%d]: %g and %g", name, d->params[i].name, (int)k, (double)direct_grad(r.d, i)[k],
+                         (double)added[i][k]);
+        free(added[i]);
+    }
+    free(added);
+    run_destroy(&r);
+}
+
+static void test_gpt__gradients_are_stored_in_the_bits_that_are_added(void **state) {
+    (void)state;
+    static const char *const names[] = { "gpt", "gpt2", "llama" };
+    for (int i = 0; i < 3; i++)
+        for (int32_t variant = 0; variant < 4; variant++)
+            for (int32_t plain = 0; plain < 2; plain++) {
+                model_options o = { .batch = 6, .layers = 2, .width = 48, .heads = 3, .context = 32 };
+                o.untied = variant & 1, o.half_units = variant >> 1;
+                o.decoder.vocabulary = i ? 64 : 0;
+                o.operators = plain ? "plain" : NULL;
+                stores_as_it_adds(names[i], o);
+            }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt__defaults_and_names),
@@ -199,6 +248,7 @@ int main(void) {
         cmocka_unit_test(test_gpt__dropout_follows_the_sample),
         cmocka_unit_test(test_gpt__bad_options_and_batches_are_refused),
         cmocka_unit_test(test_gpt__normal_values_have_their_deviation),
+        cmocka_unit_test(test_gpt__gradients_are_stored_in_the_bits_that_are_added),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,6 +130,7 @@ static void test_model__bad_parameters_are_refused_by_name(void **state) {
         { { .name = "w", .dtype = TESS_F32, .shape = huge, .ndim = 2 }, "\"w\": dimension 1" },
         { { .name = "w", .dtype = TESS_F32, .shape = NULL, .ndim = 1 }, "no shape" },
         { { .name = "w", .dtype = TESS_F32, .shape = huge, .ndim = 9 }, "9 dimensions" },
+        { { .name = "w", .dtype = TESS_F32, .shape = huge, .ndim = 0 }, "\"w\": a shape is given and ndim is 0" },
         { { .name = "w.*", .dtype = TESS_F32, .shape = huge, .ndim = 1, .stack = 1 << 20 }, "more than 2^44" },
     };
     plan p;

@@ -8,9 +8,9 @@
 #define TESS_MODELS_DECODER_H
 #include "tools/models/model.h"
 
-typedef struct {                                          /* a matrix [outputs, inputs] applied to one chunk of rows */
-    ops_matmul *forward, *forward_add, *dx, *dx_add, *dw; /* …_add: what is there grows */
-    uint64_t forward_bytes, backward_bytes;               /* the most scratch they need */
+typedef struct { /* a matrix [outputs, inputs] applied to one chunk of rows */
+    ops_matmul *forward, *forward_add, *dx, *dx_add, *dw, *dw_add; /* …_add: what is there grows */
+    uint64_t forward_bytes, backward_bytes;                        /* the most scratch they need */
 } decoder_linear;
 
 enum { /* places of a layer's parameters; an absent one is at -1 */
@@ -243,6 +243,11 @@ tess_status decoder_host_create(model *);
 void decoder_host_destroy(model *);
 void decoder_host_embed(const decoder *, model_block *);
 void decoder_host_head(decoder *, model_block *);
+
+/** Whether the kernels store a gradient, and do not add to it, in the first chunk. */
+int decoder_stores(const decoder *, int64_t first);
+/** The gradient of `elems`, zeroed where it would be stored: for those that are small or mostly zeros. */
+float *decoder_sum(const decoder *, float *grad, int64_t elems, int64_t first);
 
 /* ---- decoder_attention.c ----------------------------------------------------------------------------- */
 /** The products of one tile, for each thread. */

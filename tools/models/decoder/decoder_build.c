@@ -63,6 +63,7 @@ tess_status decoder_build(model *m) {
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: its units are whole layers; --units half is for the CPU",
                          m->t->name, m->o->t->name);
     d->t = t;
+    m->may_store = 1;
     decoder_sizes(m, d);
     OPS_TRY(t->create(m));
     m->desc.input_bytes = decoder_input_bytes(d);

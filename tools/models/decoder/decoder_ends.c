@@ -21,6 +21,16 @@ static uint64_t ids_bytes(const decoder *d) {
     return ops_align((uint64_t)d->rows * sizeof(int32_t));
 }
 
+int decoder_stores(const decoder *d, int64_t first) {
+    return d->m->stores_grads && first == 0;
+}
+
+float *decoder_sum(const decoder *d, float *grad, int64_t elems, int64_t first) {
+    if (grad && decoder_stores(d, first))
+        d->o->t->zero((ops *)(uintptr_t)d->o, grad, (uint64_t)elems * sizeof *grad);
+    return grad;
+}
+
 /* ---- embedding --------------------------------------------------------------------------------------- */
 static tess_status embed_forward(void *user, const tess_block_call *call) {
     const model *m = user;
@@ -50,6 +60,10 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
         dy = at;
     }
     decoder_ends e = decoder_ends_of(d, call, 0);
+    if (m->options.untied)
+        e.dtable = decoder_sum(d, e.dtable, m->desc.params[0].elems, 0);
+    if (e.dpositions)
+        e.dpositions = decoder_sum(d, e.dpositions, m->desc.params[1].elems, 0);
     decoder_embedding_backward(d, ids, dy, e.dtable, e.dpositions);
     return TESS_OK;
 }
@@ -148,12 +162,14 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
         const void *dlogits = h.halves ? (const void *)h.halves : h.logits;
         OPS_TRY(logits_of(&h, first));
         decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
+        int stores = d->m->options.untied && decoder_stores(d, first);
         if (h.e.dhead)
-            OPS_TRY(t->matmul(d->p.head.dw, dlogits, h.normal, NULL, h.e.dhead, h.inner));
+            OPS_TRY(t->matmul(stores ? d->p.head.dw : d->p.head.dw_add, dlogits, h.normal, NULL, h.e.dhead, h.inner));
         OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.e.head, NULL, h.dnormal, h.inner));
         decoder_norm_backward(d, input_of(&h, first), h.e.norm_w, h.stats, h.dnormal, NULL,
-                              decoder_at(d, call->grad_input, first * d->width), h.e.norm_dw, h.e.norm_db,
-                              d->head_rows);
+                              decoder_at(d, call->grad_input, first * d->width),
+                              decoder_sum(d, h.e.norm_dw, d->width, first),
+                              decoder_sum(d, h.e.norm_db, d->width, first), d->head_rows);
     }
     return TESS_OK;
 }

@@ -31,7 +31,6 @@ static tess_status make_linear(const maker *of, int64_t inputs, int64_t outputs,
     y.result = result;
     y.bias = bias >= 0 && decoder_has(d, bias);
     dw.result = TESS_F32;
-    dw.add = 1;
     if (of->trains || !residual)
         OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
     y.add = 1;
@@ -41,7 +40,8 @@ static tess_status make_linear(const maker *of, int64_t inputs, int64_t outputs,
         return TESS_OK;
     OPS_TRY(make_matmul(d, &dx, &l->dx, &l->backward_bytes));
     OPS_TRY(make_matmul(d, &dw, &l->dw, &l->backward_bytes));
-    dx.add = 1;
+    dx.add = dw.add = 1;
+    OPS_TRY(make_matmul(d, &dw, &l->dw_add, &l->backward_bytes));
     return d->behind && !residual ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
 }
 
@@ -64,7 +64,9 @@ enum { LINEARS = sizeof(decoder_linears) / sizeof(decoder_linear) };
 void decoder_linears_destroy(const decoder *d, const decoder_linears *p) {
     const decoder_linear *all = &p->q;
     for (int i = 0; i < LINEARS; i++) {
-        ops_matmul *parts[] = { all[i].forward, all[i].forward_add, all[i].dx, all[i].dx_add, all[i].dw };
+        ops_matmul *parts[] = {
+            all[i].forward, all[i].forward_add, all[i].dx, all[i].dx_add, all[i].dw, all[i].dw_add
+        };
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
             d->o->t->matmul_destroy(parts[k]);
     }

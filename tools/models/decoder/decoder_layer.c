@@ -195,11 +195,17 @@ static void *undrop(const decoder_chunk *c, int half, void *dy) {
     return c->z.dropped;
 }
 
+/* The gradient of one that kernels add to. */
+static float *sum(const decoder_chunk *c, int place, int64_t elems) {
+    return decoder_sum(c->d, decoder_grad(c, place), elems, c->first);
+}
+
 /* dw += dy^T x, db += the sum of dy. */
 static tess_status weights_backward(const decoder_chunk *c, const linear *of, const void *x, char *scratch) {
     float *dw = decoder_grad(c, of->w);
-    decoder_bias_backward(c->d, of->y, decoder_grad(c, of->b), c->rows, of->width);
-    return dw ? multiply(c, of->l->dw, of->y, x, NULL, dw, scratch) : TESS_OK;
+    ops_matmul *by = decoder_stores(c->d, c->first) ? of->l->dw : of->l->dw_add;
+    decoder_bias_backward(c->d, of->y, sum(c, of->b, of->width), c->rows, of->width);
+    return dw ? multiply(c, by, of->y, x, NULL, dw, scratch) : TESS_OK;
 }
 
 /* The gradients of n products of one x: those of their weights, and then x's own, in x's place. */
@@ -247,7 +253,8 @@ static tess_status norm_backward(const decoder_chunk *c, int half) {
         b = is_feed ? DECODER_NORM2_B : DECODER_NORM1_B;
     decoder_norm_backward(c->d, is_feed ? c->k.middle : decoder_rows_of(c, c->call->input), decoder_weight(c, w),
                           is_feed ? c->k.stats2 : c->k.stats1, c->z.normal, dy_of(c, half),
-                          decoder_rows_of(c, c->call->grad_input), decoder_grad(c, w), decoder_grad(c, b), c->rows);
+                          decoder_rows_of(c, c->call->grad_input), sum(c, w, c->d->width), sum(c, b, c->d->width),
+                          c->rows);
     return TESS_OK;
 }
 

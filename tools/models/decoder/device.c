@@ -57,7 +57,6 @@ static tess_status make_turns(device_decoder *g) {
 }
 
 tess_status device_create(model *m) {
-    m->may_store = 1;
     set_sizes(m);
     return make_turns(m->own);
 }
