@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How much work a block is: multiplications by matrices and convolutions counted exactly, what only streams through
  * memory (normalisations, activations, sums) by the bytes it reads and writes. */
-#include "model.h"
+#include "decoder/decoder.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,17 +10,13 @@ static int64_t dim(const model_param *p, int32_t i) {
     return i < p->ndim ? p->shape[i] : 1;
 }
 
-static int is_gpt(const model *m) {
-    return strncmp(m->t->name, "gpt", 3) == 0 || strcmp(m->t->name, "llama") == 0;
-}
-
 /* How often a matrix is applied in one call: once per row; a convolution once per place of its output. */
 static double applications(const model *m, const model_param *p) {
     const model_options *o = &m->options;
     double batch = o->batch;
     if (p->ndim < 2 || p->is_buffer)
         return 0;
-    if (is_gpt(m))
+    if (m->t->decoder)
         return strncmp(p->name, "embed.", 6) == 0 ? 0 : batch * o->context;
     if (p->ndim < 4)
         return batch;
@@ -34,7 +30,7 @@ static double applications(const model *m, const model_param *p) {
 
 /* The gradient of the first convolution's input is not computed. */
 static int is_first(const model *m, int32_t block) {
-    return block == 0 && !is_gpt(m);
+    return block == 0 && !m->t->decoder;
 }
 
 static void count_products(const model *m, int32_t block, model_cost *c) {
@@ -68,10 +64,14 @@ static int ends_with(const char *name, const char *tail) {
     return n >= k && strcmp(name + n - k, tail) == 0;
 }
 
+static int is_half(const model *m, const model_block *b, int half) {
+    return ends_with(b->name, m->t->decoder->halves[half][0]);
+}
+
 /* A layer's normalisations and sums have three rows each, GELU eight: of the first half six, of the second fourteen. */
 static void count_layer(const model *m, const model_block *b, model_cost *c) {
     double row = (double)m->options.batch * m->options.context * m->options.width * 4;
-    int attends = !ends_with(b->name, ".mlp"), feeds = !ends_with(b->name, "attn");
+    int attends = !is_half(m, b, DECODER_FEED), feeds = !is_half(m, b, DECODER_ATTENTION);
     if (attends)
         count_attention(m, c);
     c->forward_bytes = (6 * attends + 14 * feeds) * row;
@@ -86,7 +86,7 @@ model_cost model_block_cost(const model *m, int32_t block) {
     double out = (double)b->output_bytes, saved = (double)b->saved_bytes;
     model_cost c = { 0 };
     count_products(m, block, &c);
-    if (is_gpt(m) && (strncmp(b->name, "h.", 2) == 0 || strncmp(b->name, "layers.", 7) == 0)) {
+    if (m->t->decoder && block > 0 && block < m->desc.n_blocks - 1) {
         count_layer(m, b, &c);
     } else {
         c.forward_bytes = in + 2 * out + saved;
@@ -97,14 +97,19 @@ model_cost model_block_cost(const model *m, int32_t block) {
     return c;
 }
 
+static int is_named(const model_param *p, const decoder_param *as) {
+    return ends_with(p->name, as->leaf);
+}
+
 /* The first products of the feed-forward half: what a decoder's layer does not keep then. */
 double model_selective_flops(const model *m, int32_t block) {
-    static const char *const made[] = { ".mlp.c_fc.weight", ".mlp.gate_proj.weight", ".mlp.up_proj.weight" };
+    const decoder_family *f = m->t->decoder;
     const model_block *b = &m->desc.blocks[block];
     double flops = 0;
     for (int32_t i = b->first_param; b->selective_saved_bytes && i < b->first_param + b->n_params; i++)
-        for (size_t k = 0; k < sizeof made / sizeof made[0]; k++)
-            if (strstr(m->desc.params[i].name, made[k]))
+        for (int32_t k = 0; k < f->n_params; k++)
+            if ((f->params[k].place == DECODER_GATE_W || f->params[k].place == DECODER_UP_W) &&
+                is_named(&m->desc.params[i], &f->params[k]))
                 flops += 2 * applications(m, &m->desc.params[i]) * (double)m->desc.params[i].elems;
     return flops;
 }
@@ -121,7 +126,7 @@ double model_step_flops(const model *m) {
 void model_key(const model *m, char *out, size_t n) {
     const model_options *o = &m->options;
     size_t at = (size_t)snprintf(out, n, "%s batch=%d", m->t->name, o->batch);
-    if (at < n && is_gpt(m))
+    if (at < n && m->t->decoder)
         at += (size_t)snprintf(out + at, n - at, " width=%d heads=%d context=%d", o->width, o->heads, o->context);
     if (at < n && strcmp(m->t->name, "convbn") == 0)
         at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);

@@ -1,37 +1,63 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The decoders gpt, gpt2 and llama: which options they take, and who makes them and their sequences. On the CPU it is
- * decoder/, on a device gpt.c. */
+/* The decoders gpt, gpt2 and llama: what each is made of, and which options they take. */
 #include "decoder/decoder.h"
-#include "gpt.h"
 #include <tessera/tessera.h>
 
-static int on_host(const model *m) {
-    return m->o->t->mem == TESS_MEM_HOST;
-}
+/* ---- families ---------------------------------------------------------------------------------------- */
+#define GPT2_LAYERS                                                                                                    \
+    .embed = "wte.weight", .positions = "wpe.weight", .layer = "h", .norm_w = "ln_f.weight", .norm_b = "ln_f.bias",    \
+    .halves = { [DECODER_ATTENTION] = { "attn", "ln_1" }, [DECODER_FEED] = { "mlp", "ln_2" } }, .params = gpt2_layer,  \
+    .n_params = sizeof gpt2_layer / sizeof *gpt2_layer
 
-static tess_status build(model *m) {
-    return on_host(m) ? decoder_build(m) : gpt_build(m);
-}
+static const decoder_param gpt2_layer[] = {
+    { "ln_1.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ONES },
+    { "ln_1.bias", DECODER_NORM1_B, DECODER_WIDTH, 0, DECODER_ZEROS },
+    { "attn.c_attn.weight", DECODER_Q_W, DECODER_QKV, DECODER_WIDTH, DECODER_NORMAL },
+    { "attn.c_attn.bias", DECODER_Q_B, DECODER_QKV, 0, DECODER_ZEROS },
+    { "attn.c_proj.weight", DECODER_O_W, DECODER_WIDTH, DECODER_Q, DECODER_RESIDUAL },
+    { "attn.c_proj.bias", DECODER_O_B, DECODER_WIDTH, 0, DECODER_ZEROS },
+    { "ln_2.weight", DECODER_NORM2_W, DECODER_WIDTH, 0, DECODER_ONES },
+    { "ln_2.bias", DECODER_NORM2_B, DECODER_WIDTH, 0, DECODER_ZEROS },
+    { "mlp.c_fc.weight", DECODER_UP_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL },
+    { "mlp.c_fc.bias", DECODER_UP_B, DECODER_HIDDEN, 0, DECODER_ZEROS },
+    { "mlp.c_proj.weight", DECODER_DOWN_W, DECODER_WIDTH, DECODER_HIDDEN, DECODER_RESIDUAL },
+    { "mlp.c_proj.bias", DECODER_DOWN_B, DECODER_WIDTH, 0, DECODER_ZEROS },
+};
+static const decoder_family gpt_family = { GPT2_LAYERS, .bytes = 1 };
+static const decoder_family gpt2_family = { GPT2_LAYERS };
 
-static void release(model *m) {
-    if (on_host(m))
-        decoder_release(m);
-    else
-        gpt_release(m);
-}
+static const decoder_param llama_layer[] = {
+    { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ONES },
+    { "self_attn.q_proj.weight", DECODER_Q_W, DECODER_Q, DECODER_WIDTH, DECODER_NORMAL },
+    { "self_attn.k_proj.weight", DECODER_K_W, DECODER_KV, DECODER_WIDTH, DECODER_NORMAL },
+    { "self_attn.v_proj.weight", DECODER_V_W, DECODER_KV, DECODER_WIDTH, DECODER_NORMAL },
+    { "self_attn.o_proj.weight", DECODER_O_W, DECODER_WIDTH, DECODER_Q, DECODER_RESIDUAL },
+    { "post_attention_layernorm.weight", DECODER_NORM2_W, DECODER_WIDTH, 0, DECODER_ONES },
+    { "mlp.gate_proj.weight", DECODER_GATE_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL },
+    { "mlp.up_proj.weight", DECODER_UP_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL },
+    { "mlp.down_proj.weight", DECODER_DOWN_W, DECODER_WIDTH, DECODER_HIDDEN, DECODER_RESIDUAL },
+};
+static const decoder_family llama_family = {
+    .about_zero = 1,
+    .embed = "weight",
+    .layer = "layers",
+    .norm_w = "norm.weight",
+    .halves = { [DECODER_ATTENTION] = { "self_attn", "input_layernorm" },
+                [DECODER_FEED] = { "mlp", "post_attention_layernorm" } },
+    .params = llama_layer,
+    .n_params = sizeof llama_layer / sizeof *llama_layer,
+};
 
 /* ---- a sequence -------------------------------------------------------------------------------------- */
 tess_status model_sequence_begin(model *m, uint64_t *bytes) {
-    if (!m->is_decoder && !m->is_native)
+    if (!m->t->decoder)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s keeps no keys and values", m->t->name, m->o->t->name);
-    return on_host(m) ? decoder_sequence_begin(m, bytes) : gpt_sequence_begin(m, bytes);
+    return ((const decoder *)m->own)->t->sequence_begin(m, bytes);
 }
 
 void model_sequence_end(model *m) {
-    if (m->is_decoder)
-        decoder_sequence_end(m);
-    if (m->is_native)
-        gpt_sequence_end(m);
+    if (m->t->decoder)
+        ((const decoder *)m->own)->t->sequence_end(m);
 }
 
 /* ---- gpt: over bytes --------------------------------------------------------------------------------- */
@@ -52,10 +78,11 @@ const model_ops model_gpt = {
     .name = "gpt",
     .defaults = { .batch = 6, .layers = 4, .heads = 4, .width = 128, .context = 64 },
     .optimizer_groups = 2,
+    .decoder = &gpt_family,
     .check = check_gpt,
     .check_batch = decoder_batch_check,
-    .build = build,
-    .release = release,
+    .build = decoder_build,
+    .release = decoder_release,
 };
 
 /* ---- gpt2 and llama ---------------------------------------------------------------------------------- */
@@ -91,10 +118,11 @@ const model_ops model_gpt2 = {
     .name = "gpt2",
     .defaults = { .batch = 4, .layers = 4, .heads = 4, .width = 128, .context = 64 },
     .optimizer_groups = 2,
+    .decoder = &gpt2_family,
     .check = check_gpt2,
     .check_batch = decoder_batch_check,
-    .build = build,
-    .release = release,
+    .build = decoder_build,
+    .release = decoder_release,
 };
 
 const model_ops model_llama = {
@@ -106,8 +134,9 @@ const model_ops model_llama = {
                   .context = 64,
                   .decoder = { .kv_heads = 2, .feed = 344 } },
     .optimizer_groups = 2,
+    .decoder = &llama_family,
     .check = check_llama,
     .check_batch = decoder_batch_check,
-    .build = build,
-    .release = release,
+    .build = decoder_build,
+    .release = decoder_release,
 };

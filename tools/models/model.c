@@ -106,7 +106,7 @@ tess_status model_create(const char *name, const model_options *options, model *
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);
-    if (status == TESS_OK && how.bf16 && !m->is_decoder && !m->is_native)
+    if (status == TESS_OK && how.bf16 && !t->decoder)
         status = model__make_halves(m);
     if (status == TESS_OK)
         status = model__make_chunked(m);

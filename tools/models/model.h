@@ -80,8 +80,6 @@ typedef struct model {
     ops *o;
     char operators[128]; /* what computes, and all its bits depend on: for printing and hashing */
     void *own;           /* the model's operators */
-    int32_t is_decoder;  /* decoder/decoder.h, which is bf16 throughout by itself */
-    int32_t is_native;   /* bf16 throughout by itself, on a device */
     int32_t may_store;   /* its kernels can store gradients; stores_grads: they do, as was declared */
     int32_t stores_grads;
     struct model_half *halves;     /* per block, when parameters come in bf16 */
@@ -93,6 +91,8 @@ struct model_ops {
     const char *name;
     model_options defaults;
     int32_t optimizer_groups;
+    const struct decoder_family
+        *decoder; /* decoder/decoder.h, bf16 throughout by itself; null: another kind of model */
     tess_status (*check)(const model_options *); /* may be null */
     /** Null: none. A device's kernels trust the host's batch: TESS_E_DATA names what they must not see. */
     tess_status (*check_batch)(const model *, const void *batch);

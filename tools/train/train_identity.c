@@ -94,7 +94,7 @@ tess_status train_identity_agree(train_run *r) {
 
 void train_identity_compare(const train_run *r, const char *saved) {
     char mine[WORDS], was[WORDS];
-    /* Of microbatches loading says it. */
+    /* Loading names other microbatches itself. */
     if (r->rank == 0 && differing(r->identity, saved, "steps= microbatches=", mine, was))
         tess__log(TESS_LOG_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on",
                   mine, was);

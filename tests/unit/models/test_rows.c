@@ -87,7 +87,13 @@ static float *input_floats(int64_t elems) {
 /* A decoder of these sizes, as far as its rows look at it. */
 static ops context;
 static decoder decoder_of(int half, int llama, int64_t width) {
-    decoder d = { .o = &context, .half = half, .llama = llama, .width = width, .elem = half ? 2 : 4, .eps = 1e-5f };
+    decoder d = { .o = &context,
+                  .half = half,
+                  .about_zero = llama,
+                  .behind = llama,
+                  .width = width,
+                  .elem = half ? 2 : 4,
+                  .eps = 1e-5f };
     d.dtype = half ? TESS_BF16 : TESS_F32;
     return d;
 }
@@ -127,7 +133,7 @@ static void compare(const char *what, decoder *d, case_fn fn, void *user, uint64
         assert_guards(rooms[i], bytes);
         if (memcmp(rooms[i], rooms[0], bytes + 2 * GUARD) != 0)
             fail_msg("%s by %s is not what the plain variant gives: width %lld, half %d, llama %d", what, list[i].name,
-                     (long long)d->width, d->half, d->llama);
+                     (long long)d->width, d->half, d->about_zero);
     }
     for (int i = 0; i < n; i++)
         free(rooms[i]);
@@ -162,8 +168,8 @@ static void norm_run(const rows_functions *f, decoder *d, void *user, char *out)
     uint64_t row = (uint64_t)(ROWS_OF_CASE * d->width) * d->elem, line = (uint64_t)d->width * sizeof(float);
     float *dw = result(&out, line), *db = result(&out, line), *stats = result(&out, ROWS_OF_CASE * 2 * sizeof(float));
     void *y = result(&out, row), *dx = result(&out, row);
-    f->norm(d, c->x, c->w, d->llama ? NULL : c->b, y, stats, ROWS_OF_CASE);
-    f->norm_backward(d, c->x, c->w, stats, c->dy, d->width % 2 ? NULL : c->beside, dx, dw, d->llama ? NULL : db,
+    f->norm(d, c->x, c->w, d->about_zero ? NULL : c->b, y, stats, ROWS_OF_CASE);
+    f->norm_backward(d, c->x, c->w, stats, c->dy, d->width % 2 ? NULL : c->beside, dx, dw, d->about_zero ? NULL : db,
                      ROWS_OF_CASE);
 }
 
@@ -188,14 +194,14 @@ typedef struct {
 
 static void elements_run(const rows_functions *f, decoder *d, void *user, char *out) {
     const element_case *c = user;
-    const void *gate = d->llama ? c->gate : NULL;
+    const void *gate = d->about_zero ? c->gate : NULL;
     uint64_t bytes = (uint64_t)c->elems * d->elem;
     const ops_dropout drop = { .seed = 5, .step = 2, .first_sample = 3, .layer = 1, .rate = 0.25f };
     char *y = result(&out, bytes), *dy = result(&out, bytes), *dgate = result(&out, bytes);
     f->act(d, gate, c->up, y, c->elems);
     memcpy(dy, c->dy, bytes);
     memcpy(dgate, c->gate, bytes);
-    f->act_backward(d, d->llama ? dgate : NULL, c->up, dy, dgate, c->elems); /* the gate's gradient in its place */
+    f->act_backward(d, d->about_zero ? dgate : NULL, c->up, dy, dgate, c->elems); /* the gate's gradient in its place */
     f->add(d, c->up, y, c->elems);
     f->dropout(d, y, 1, c->elems, &drop);
 }
@@ -225,9 +231,9 @@ static void embed_run(const rows_functions *f, decoder *d, void *user, char *out
     float *db = result(&out, line), *dtable = result(&out, WORDS * line), *dposition = result(&out, TIME * line);
     void *y = result(&out, (uint64_t)(d->rows * d->width) * d->elem), *one = result(&out, (uint64_t)d->width * d->elem);
     f->bias_backward(d, c->dy, db, d->rows, d->width);
-    f->embedding(d, c->ids, c->table, d->llama ? NULL : c->position, y);
-    f->embedding_one(d, c->ids[3], 2, c->table, d->llama ? NULL : c->position, one);
-    f->embedding_backward(d, c->ids, c->dy, dtable, d->llama ? NULL : dposition);
+    f->embedding(d, c->ids, c->table, d->about_zero ? NULL : c->position, y);
+    f->embedding_one(d, c->ids[3], 2, c->table, d->about_zero ? NULL : c->position, one);
+    f->embedding_backward(d, c->ids, c->dy, dtable, d->about_zero ? NULL : dposition);
 }
 
 static void embed_at(decoder *d) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Decoders of GPT-2's and Llama's kind on the CPU: what the files of this folder share. Tensors between operators are
- * fp32 or, for bf16 parameters, bf16; operators compute in fp32 inside, products with fp32 sums. A layer works through
- * its rows by chunks of whole samples, the head by chunks of rows, so that nothing wide exists whole but what backward
- * needs. */
+/* Decoders of GPT-2's and Llama's kind. A family is a table (decoders.c), a layer one walk (decoder_walk.c) over two
+ * sets of operators: those of this folder for the CPU, and those of device.h for devices. Tensors between operators are
+ * fp32 or, for bf16 parameters, bf16; operators compute in fp32 inside, products with fp32 sums. On the CPU a layer
+ * works through its rows by chunks of whole samples, the head by chunks of rows, so that nothing wide exists whole but
+ * what backward needs. */
 #ifndef TESS_MODELS_DECODER_H
 #define TESS_MODELS_DECODER_H
 #include "tools/models/model.h"
@@ -31,7 +32,27 @@ enum { /* places of a layer's parameters; an absent one is at -1 */
        DECODER_PLACES
 };
 
-enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED }; /* parts of a layer; the halves are blocks of their own */
+enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED, DECODER_PARTS }; /* halves of a layer can be blocks */
+
+/* ---- families: decoders.c -------------------------------------------------------------------------------- */
+enum { DECODER_NONE, DECODER_WIDTH, DECODER_Q, DECODER_KV, DECODER_QKV, DECODER_HIDDEN, DECODER_SIZES };
+enum { DECODER_ZEROS, DECODER_ONES, DECODER_NORMAL, DECODER_RESIDUAL }; /* residual: less in deeper models */
+typedef struct {                                                        /* a parameter of each layer */
+    const char *leaf;
+    int32_t place, rows, columns, init; /* DECODER_Q_W, …; DECODER_WIDTH, …; DECODER_ZEROS, … */
+} decoder_param;
+/* A family is said here and nowhere else. Its parameters say more: one with a gate has SwiGLU, others GELU; one with
+ * keys apart has three products for attention, others one; a product has a bias if there is a parameter for it. */
+struct decoder_family {
+    int32_t bytes;                                /* the batch's tokens are bytes */
+    int32_t about_zero;                           /* normalises by the root of the mean square */
+    const char *embed, *positions;                /* tables; positions null: queries and keys turn by them */
+    const char *layer, *halves[DECODER_PARTS][2]; /* of a half the larger module, and its normalisation */
+    const char *norm_w, *norm_b;                  /* of the head; norm_b null: none */
+    const decoder_param *params;
+    int32_t n_params;
+};
+typedef struct decoder_family decoder_family;
 
 typedef struct decoder decoder;
 typedef struct { /* a block */
@@ -39,26 +60,38 @@ typedef struct { /* a block */
     int32_t index, part;
     int32_t first; /* of its parameters among the layer's */
 } decoder_layer;
+typedef struct decoder_operators decoder_operators;
 typedef struct decoder_tiles decoder_tiles;
 typedef struct decoder_sequence decoder_sequence;
+typedef struct { /* products on the CPU, null where there is none; the gate has the shape of `up` */
+    decoder_linear q, k, v, out, up, down, head;
+} decoder_linears;
 
 struct decoder {
     model *m;
     const ops *o;
-    int32_t llama, bytes; /* bytes: the batch's tokens are bytes */
-    int32_t half;         /* tensors are bf16 */
+    const decoder_operators *t;
+    const decoder_family *family;
+    int32_t about_zero; /* as in the family */
+    int32_t rotary, gated;
+    int32_t beside; /* several products of the same rows lie beside each other in every row, as on a device */
+    int32_t behind; /* queries, keys and values of a chunk lie behind each other */
+    int32_t half;   /* tensors are bf16 */
     uint32_t dtype;
     uint64_t elem; /* bytes of one element */
     int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
     int64_t chunk_samples, chunk_rows, head_rows;
+    uint64_t turned_bytes; /* of the angles that a layer saves */
     float eps;
     int32_t at[DECODER_PLACES];
-    decoder_linear q, k, v, out, up, down, head; /* the gate has the shape of `up` */
-    uint64_t attention_bytes;                    /* scratch of all threads */
+    decoder_layer *layers;    /* [layer][part] */
+    int64_t filled, position; /* of a sequence: positions that are there, and that of the running pass */
+    /* On the CPU: */
+    decoder_linears p;
+    uint64_t attention_bytes; /* scratch of all threads */
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */
-    float *turns;               /* Llama: for each position the cosines of its pairs, then the sines */
-    decoder_layer *layers;      /* [layer][part] */
+    float *turns;               /* for each position the cosines of its pairs, then the sines */
 };
 
 static inline void *decoder_cut(char **at, uint64_t bytes) {
@@ -74,20 +107,23 @@ static inline void *decoder_at(const decoder *d, const void *x, int64_t i) {
     return (char *)(uintptr_t)x + (uint64_t)i * d->elem;
 }
 
-/* Queries, keys and values of some rows lie as their products make them, each without a gap: Llama's one behind the
- * other, GPT-2's beside each other in every row. */
+static inline int decoder_has(const decoder *d, int place) {
+    return d->at[place] >= 0;
+}
+
+/* Queries, keys and values of some rows lie as their products make them, each without a gap. */
 typedef struct {
     int64_t at, stride; /* elements */
 } decoder_part;
 static inline decoder_part decoder_q(const decoder *d) {
-    return (decoder_part){ 0, d->llama ? d->q_width : d->qkv_width };
+    return (decoder_part){ 0, d->behind ? d->q_width : d->qkv_width };
 }
 static inline decoder_part decoder_k(const decoder *d, int64_t rows) {
-    return d->llama ? (decoder_part){ rows * d->q_width, d->kv_width } : (decoder_part){ d->q_width, d->qkv_width };
+    return d->behind ? (decoder_part){ rows * d->q_width, d->kv_width } : (decoder_part){ d->q_width, d->qkv_width };
 }
 static inline decoder_part decoder_v(const decoder *d, int64_t rows) {
     decoder_part k = decoder_k(d, rows);
-    return (decoder_part){ k.at + (d->llama ? rows : 1) * d->kv_width, k.stride };
+    return (decoder_part){ k.at + (d->behind ? rows : 1) * d->kv_width, k.stride };
 }
 
 /* ---- decoder_shape.c: what a decoder is like wherever it runs; `own` of these models begins with a decoder -- */
@@ -95,37 +131,118 @@ void decoder_sizes(model *, decoder *);
 /** Radians that pair `pair` of a head's elements is turned by for each position. */
 double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
-tess_status decoder_layer_params(model *, const char *layer, int part); /* fills `at` too, as of the whole layer */
+tess_status decoder_layer_params(model *, const char *layer, int part);
 tess_status decoder_head_params(model *);
-void decoder_layer_name(const decoder *, int32_t layer, char name[MODEL_NAME]);
+typedef struct { /* parameters of a block that is no layer, and in backward their gradients; null: there is none */
+    const void *table, *positions, *norm_w, *norm_b, *head;
+    float *dtable, *dpositions, *norm_dw, *norm_db, *dhead;
+} decoder_ends;
+decoder_ends decoder_ends_of(const decoder *, const tess_block_call *, int is_head);
 uint64_t decoder_input_bytes(const decoder *);
 /** TESS_E_DATA: more targets than positions, or a token beyond the vocabulary. */
 tess_status decoder_batch_check(const model *, const void *batch);
 tess_status decoder_token_check(const decoder *, int32_t token);
+/** Begins a pass over one position. TESS_E_INVALID: there is none before it. */
+tess_status decoder_position_enter(decoder *, const model_batch *);
 
-/* ---- decoder_build.c: operators and blocks ----------------------------------------------------------- */
+/* ---- a layer ------------------------------------------------------------------------------------------ */
+typedef struct { /* from forward to backward */
+    void *qkv, *attended, *middle /* the input plus what attention adds */, *gate, *up;
+    float *stats1, *stats2, *lse;
+    float *turned; /* null: not kept */
+} decoder_kept;
+
+typedef struct {        /* scratch */
+    char *normal;       /* normalised rows; in backward on the CPU gradients as wide, too */
+    char *wide;         /* the activation's result; the gradient of up, and that of queries, keys and values */
+    char *inner;        /* of operators */
+    char *early, *late; /* of those that run while `normal` is free, and while `up` is */
+    char *up;           /* where attention may work instead; null: nowhere */
+    char *dropped;      /* a gradient behind dropout */
+    char *dfeed, *d1, *d2, *dmiddle, *masked1, *masked2; /* a device's: gradients that stay to the layer's end */
+    const void *dy, *dattention;                         /* of what the halves add */
+} decoder_rooms;
+
+typedef struct { /* rows of a layer in one call: what its operators work on */
+    const decoder *d;
+    const decoder_layer *l;
+    const tess_block_call *call;
+    const decoder_linears *p;
+    int64_t first, rows;
+    decoder_kept k;
+    decoder_rooms z;
+} decoder_chunk;
+
+/* The operators of a layer, in the order in which decoder_walk.c calls them. `half`: DECODER_ATTENTION or DECODER_FEED.
+ */
+struct decoder_operators {
+    uint64_t bytes;                 /* of the model's own, which begins with a decoder */
+    int32_t flags;                  /* of a layer's block */
+    int32_t remakes;                /* backward makes again what was not saved, and a layer may be two blocks */
+    tess_status (*create)(model *); /* after the sizes; after a failure too: destroy */
+    void (*destroy)(model *);
+    void (*measure_embed)(const decoder *, model_block *);
+    void (*measure_head)(decoder *, model_block *);
+    /* Scratch of a part's operators beside what the walk places; backward's with its rooms. */
+    uint64_t (*forward_need)(const decoder *, int part);
+    uint64_t (*backward_need)(const decoder *, int part);
+    void (*place_rooms)(decoder_chunk *, char *at);
+    /** The places of a pass over one position; null: those of a whole batch. */
+    decoder_chunk (*position)(const decoder_layer *, const tess_block_call *);
+    /* forward */
+    tess_status (*norm)(decoder_chunk *, int half);    /* the half's input → normal */
+    tess_status (*project)(decoder_chunk *, int half); /* normal → qkv, or gate and up */
+    tess_status (*attend)(decoder_chunk *);            /* qkv, turned by their positions → attended */
+    tess_status (*join)(decoder_chunk *, int half);    /* attended → middle, or wide → output: the half's sum */
+    tess_status (*activate)(decoder_chunk *);          /* gate, up → wide */
+    /* backward: each with the gradients of the parameters that its forward reads */
+    tess_status (*activate_backward)(decoder_chunk *);          /* from the output to gate and up */
+    tess_status (*attend_backward)(decoder_chunk *);            /* from the middle to qkv */
+    tess_status (*project_backward)(decoder_chunk *, int half); /* from there to the half's input */
+    tess_status (*sequence_begin)(model *, uint64_t *bytes);    /* as model_sequence_begin */
+    void (*sequence_end)(model *);
+};
+extern const decoder_operators decoder_on_host;   /* decoder_layer.c */
+extern const decoder_operators decoder_on_device; /* device_layer.c */
+
+/** A parameter of the layer, and its gradient; null: there is none. */
+static inline const void *decoder_weight(const decoder_chunk *c, int place) {
+    int32_t at = place < 0 ? -1 : c->d->at[place];
+    return at < 0 ? NULL : c->call->params[at - c->l->first];
+}
+static inline float *decoder_grad(const decoder_chunk *c, int place) {
+    int32_t at = place < 0 ? -1 : c->d->at[place];
+    return at < 0 ? NULL : c->call->grads[at - c->l->first];
+}
+/** The chunk's rows of a tensor as wide as the layer. */
+static inline void *decoder_rows_of(const decoder_chunk *c, const void *x) {
+    return decoder_at(c->d, x, c->first * c->d->width);
+}
+/** Two masks per layer, after those of the embedding. */
+static inline ops_dropout decoder_drop(const decoder_chunk *c, int half) {
+    uint32_t at = 1 + 2 * (uint32_t)c->l->index + (half == DECODER_FEED);
+    return model__dropout(c->d->m, c->call, at, c->d->m->options.dropout);
+}
+
+/* ---- decoder_build.c: blocks --------------------------------------------------------------------------- */
 tess_status decoder_build(model *);
 void decoder_release(model *);
-tess_status decoder_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
-void decoder_sequence_end(model *);
 
-/* ---- decoder_layer.c, decoder_ends.c: the blocks ----------------------------------------------------- */
-/** Bytes that a part saves, and those that backward makes again of one chunk. */
-uint64_t decoder_layer_saved(const decoder *, int part, int selective);
-uint64_t decoder_layer_unsaved(const decoder *, int part, int selective);
-/** The latter when it saves nothing. */
-uint64_t decoder_layer_kept(const decoder *, int part);
-uint64_t decoder_layer_forward_scratch(const decoder *, int part);
-uint64_t decoder_layer_backward_scratch(const decoder *, int part);
+/* ---- decoder_walk.c: a layer forward and backward, on the CPU and on devices ---------------------------- */
+void decoder_measure_layer(const decoder *, int part, model_block *);
 tess_status decoder_layer_forward(void *layer, const tess_block_call *);
 tess_status decoder_layer_backward(void *layer, const tess_block_call *);
-uint64_t decoder_embed_scratch(const decoder *);
-tess_status decoder_embed_forward(void *model, const tess_block_call *);
-tess_status decoder_embed_backward(void *model, const tess_block_call *);
-uint64_t decoder_head_forward_scratch(const decoder *);
-uint64_t decoder_head_backward_scratch(const decoder *);
-tess_status decoder_head_forward(void *model, const tess_block_call *);
-tess_status decoder_head_backward(void *model, const tess_block_call *);
+
+/* ---- decoder_host.c, decoder_layer.c, decoder_ends.c: on the CPU ----------------------------------------- */
+/** Products of these rows; trains 0: of a forward only. */
+tess_status decoder_linears_create(const decoder *, int64_t rows, int64_t head_rows, int trains, decoder_linears *);
+void decoder_linears_destroy(const decoder *, const decoder_linears *);
+/** The most scratch that one of them takes forward. */
+uint64_t decoder_linears_forward_bytes(const decoder_linears *);
+tess_status decoder_host_create(model *);
+void decoder_host_destroy(model *);
+void decoder_host_embed(const decoder *, model_block *);
+void decoder_host_head(decoder *, model_block *);
 
 /** Whether the kernels store a gradient, and do not add to it, in the first chunk. */
 int decoder_stores(const decoder *, int64_t first);
@@ -150,15 +267,15 @@ tess_status decoder_attention_backward(const decoder *, int64_t samples, const v
                                        const float *lse, const void *dy, void *dqkv, const decoder_attention_scratch *);
 
 /* ---- decoder_sequence.c: a pass over one position, where the batch has one --------------------------- */
-tess_status decoder_sequence_create(decoder *, decoder_sequence **out);
-void decoder_sequence_destroy(decoder_sequence *); /* null is fine */
-uint64_t decoder_sequence_bytes(const decoder_sequence *);
-tess_status decoder_sequence_embed(decoder_sequence *, const tess_block_call *);
-tess_status decoder_sequence_layer(decoder_sequence *, const decoder_layer *, const tess_block_call *);
-tess_status decoder_sequence_head(decoder_sequence *, const tess_block_call *);
+tess_status decoder_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
+void decoder_sequence_end(model *);
+decoder_chunk decoder_sequence_chunk(const decoder_layer *, const tess_block_call *);
+tess_status decoder_sequence_attend(const decoder_chunk *);
+tess_status decoder_sequence_embed(decoder *, const tess_block_call *);
+tess_status decoder_sequence_head(decoder *, const tess_block_call *);
 /** The sequence whose position this call computes; null: it is one over a whole batch. */
 static inline decoder_sequence *decoder_one_position(const decoder *d, const tess_block_call *call) {
-    return ((const model_batch *)call->batch)->position ? d->sequence : NULL;
+    return d->sequence && ((const model_batch *)call->batch)->position ? d->sequence : NULL;
 }
 
 /* ---- decoder_norm.c, decoder_ops.c: the rest, on rows ------------------------------------------------ */

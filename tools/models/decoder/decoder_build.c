@@ -1,109 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Operators and blocks of a decoder. */
+/* The blocks of a decoder. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* ---- operators --------------------------------------------------------------------------------------- */
-static tess_status make_matmul(const decoder *d, const ops_matmul_shape *s, ops_matmul **out, uint64_t *most) {
-    uint64_t bytes;
-    OPS_TRY(d->o->t->matmul_create((ops *)(uintptr_t)d->o, s, out, &bytes));
-    *most = bytes > *most ? bytes : *most;
-    return TESS_OK;
-}
-
-/* `residual`: forward adds, with bias. */
-static tess_status make_linear(decoder *d, int64_t rows, int64_t inputs, int64_t outputs, int residual, uint32_t result,
-                               decoder_linear *l) {
-    ops_matmul_shape y = { .rows = rows, .depth = inputs, .columns = outputs, .turn_b = 1 };
-    ops_matmul_shape dx = { .rows = rows, .depth = outputs, .columns = inputs };
-    ops_matmul_shape dw = { .rows = outputs, .depth = rows, .columns = inputs, .turn_a = 1 };
-    y.factor = dx.factor = dw.factor = dx.result = d->dtype;
-    y.result = result;
-    y.bias = !d->llama && l != &d->head;
-    dw.result = TESS_F32;
-    OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
-    OPS_TRY(make_matmul(d, &dx, &l->dx, &l->backward_bytes));
-    OPS_TRY(make_matmul(d, &dw, &l->dw, &l->backward_bytes));
-    y.add = dx.add = dw.add = 1;
-    OPS_TRY(make_matmul(d, &dw, &l->dw_add, &l->backward_bytes));
-    if (residual)
-        return make_matmul(d, &y, &l->forward_add, &l->forward_bytes);
-    return d->llama ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
-}
-
-static tess_status make_operators(decoder *d) {
-    int64_t n = d->chunk_rows, c = d->width;
-    OPS_TRY(make_linear(d, n, c, d->llama ? d->q_width : d->qkv_width, 0, d->dtype, &d->q));
-    if (d->llama) {
-        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, d->dtype, &d->k));
-        OPS_TRY(make_linear(d, n, c, d->kv_width, 0, d->dtype, &d->v));
-    }
-    OPS_TRY(make_linear(d, n, d->q_width, c, 1, d->dtype, &d->out));
-    OPS_TRY(make_linear(d, n, c, d->hidden, 0, d->dtype, &d->up));
-    OPS_TRY(make_linear(d, n, d->hidden, c, 1, d->dtype, &d->down));
-    OPS_TRY(make_linear(d, d->head_rows, c, d->vocabulary, 0, TESS_F32, &d->head));
-    return decoder_tiles_create(d);
-}
-
-/* ---- rotary positions -------------------------------------------------------------------------------- */
-static tess_status make_turns(decoder *d) {
-    int64_t half = d->size / 2;
-    if (!d->llama)
-        return TESS_OK;
-    d->turns = malloc((size_t)(d->time * d->size) * sizeof *d->turns);
-    if (!d->turns)
-        return tess_fail(TESS_E_NOMEM, "out of memory for %lld positions", (long long)d->time);
-    for (int64_t i = 0; i < half; i++) {
-        double frequency = decoder_frequency(d, i);
-        for (int64_t t = 0; t < d->time; t++) {
-            d->turns[t * d->size + i] = (float)cos((double)t * frequency);
-            d->turns[t * d->size + half + i] = (float)sin((double)t * frequency);
-        }
-    }
-    return TESS_OK;
-}
-
-/* ---- blocks ------------------------------------------------------------------------------------------ */
 static tess_status build_embed(model *m) {
-    decoder *d = m->own;
-    model_block b = { .name = "embed", .flags = TESS_BLOCK_DROP_OUTPUT, .user = m };
+    const decoder *d = m->own;
+    model_block b = { .name = "embed", .user = m };
     b.output_bytes = (uint64_t)(d->rows * d->width) * d->elem;
-    b.forward_scratch_bytes = ops_align((uint64_t)d->rows * sizeof(int32_t));
-    b.backward_scratch_bytes = decoder_embed_scratch(d);
-    b.forward = decoder_embed_forward;
-    b.backward = decoder_embed_backward;
+    d->t->measure_embed(d, &b);
     OPS_TRY(decoder_embed_params(m));
     return model__add_block(m, &b);
 }
 
 /* A half is named after its larger module, and has its normalisation beside it. */
 static void name_part(const decoder *d, const char *layer, int part, model_block *b) {
-    static const char *const modules[2][3][2] = {
-        [0] = { [DECODER_ATTENTION] = { "attn", "ln_1" }, [DECODER_FEED] = { "mlp", "ln_2" } },
-        [1] = { [DECODER_ATTENTION] = { "self_attn", "input_layernorm" },
-                [DECODER_FEED] = { "mlp", "post_attention_layernorm" } },
-    };
-    const char *const *names = modules[d->llama][part];
+    const char *const *names = d->family->halves[part];
     snprintf(b->name, sizeof b->name, part == DECODER_WHOLE ? "%s" : "%s.%s", layer, names[0]);
     if (part != DECODER_WHOLE)
         snprintf(b->also, sizeof b->also, "%s.%s", layer, names[1]);
-}
-
-static void measure_part(const decoder *d, int part, model_block *b) {
-    uint64_t scratch = decoder_layer_backward_scratch(d, part);
-    b->saved_bytes = decoder_layer_saved(d, part, 0);
-    b->forward_scratch_bytes = decoder_layer_forward_scratch(d, part);
-    b->backward_scratch_bytes = scratch + decoder_layer_unsaved(d, part, 0);
-    b->remake_scratch_bytes = scratch + decoder_layer_kept(d, part);
-    if (part == DECODER_ATTENTION)
-        return;
-    b->selective_saved_bytes = decoder_layer_saved(d, part, 1);
-    b->selective_scratch_bytes = scratch + decoder_layer_unsaved(d, part, 1);
 }
 
 static tess_status build_part(model *m, int32_t i, int part) {
@@ -111,10 +28,9 @@ static tess_status build_part(model *m, int32_t i, int part) {
     decoder_layer *l = &d->layers[2 * i + (part == DECODER_FEED)];
     model_block b = { .output_bytes = (uint64_t)(d->rows * d->width) * d->elem, .user = l };
     char layer[MODEL_NAME];
-    b.flags = TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE;
-    decoder_layer_name(d, i, layer);
+    snprintf(layer, sizeof layer, "%s.%d", d->family->layer, i);
     name_part(d, layer, part, &b);
-    measure_part(d, part, &b);
+    decoder_measure_layer(d, part, &b);
     b.forward = decoder_layer_forward;
     b.backward = decoder_layer_backward;
     OPS_TRY(decoder_layer_params(m, layer, part));
@@ -133,23 +49,23 @@ static tess_status build_head(model *m) {
     decoder *d = m->own;
     model_block b = { .name = "head", .user = m };
     b.output_bytes = sizeof(model_result) + (uint64_t)d->vocabulary * sizeof(float);
-    b.forward_scratch_bytes = decoder_head_forward_scratch(d);
-    b.backward_scratch_bytes = decoder_head_backward_scratch(d);
-    b.forward = decoder_head_forward;
-    b.backward = decoder_head_backward;
+    d->t->measure_head(d, &b);
     OPS_TRY(decoder_head_params(m));
     return model__add_block(m, &b);
 }
 
 tess_status decoder_build(model *m) {
-    decoder *d = m->own = calloc(1, sizeof *d);
-    m->is_decoder = 1;
-    m->may_store = 1;
+    const decoder_operators *t = m->o->t->mem == TESS_MEM_HOST ? &decoder_on_host : &decoder_on_device;
+    decoder *d = m->own = calloc(1, t->bytes);
     if (!d || !(d->layers = calloc((size_t)m->options.layers, 2 * sizeof *d->layers)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
+    if (m->options.half_units && !t->remakes)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: its units are whole layers; --units half is for the CPU",
+                         m->t->name, m->o->t->name);
+    d->t = t;
+    m->may_store = 1;
     decoder_sizes(m, d);
-    OPS_TRY(make_operators(d));
-    OPS_TRY(make_turns(d));
+    OPS_TRY(t->create(m));
     m->desc.input_bytes = decoder_input_bytes(d);
     OPS_TRY(build_embed(m));
     for (int32_t i = 0; i < m->options.layers; i++)
@@ -161,30 +77,8 @@ void decoder_release(model *m) {
     decoder *d = m->own;
     if (!d)
         return;
-    decoder_linear *all[] = { &d->q, &d->k, &d->v, &d->out, &d->up, &d->down, &d->head };
-    for (size_t i = 0; d->o && i < sizeof all / sizeof *all; i++) {
-        ops_matmul *parts[] = { all[i]->forward, all[i]->forward_add, all[i]->dx,
-                                all[i]->dx_add,  all[i]->dw,          all[i]->dw_add };
-        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-            d->o->t->matmul_destroy(parts[k]);
-    }
-    decoder_tiles_destroy(d->tiles);
-    decoder_sequence_destroy(d->sequence);
-    free(d->turns);
+    if (d->t)
+        d->t->destroy(m);
     free(d->layers);
     free(d);
-}
-
-/* ---- a sequence -------------------------------------------------------------------------------------- */
-tess_status decoder_sequence_begin(model *m, uint64_t *bytes) {
-    decoder *d = m->own;
-    OPS_TRY(d->sequence ? TESS_OK : decoder_sequence_create(d, &d->sequence));
-    *bytes = decoder_sequence_bytes(d->sequence);
-    return TESS_OK;
-}
-
-void decoder_sequence_end(model *m) {
-    decoder *d = m->own;
-    decoder_sequence_destroy(d->sequence);
-    d->sequence = NULL;
 }

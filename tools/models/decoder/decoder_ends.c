@@ -11,7 +11,7 @@
 static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, int32_t *out) {
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t at = r / d->time * (d->time + 1) + r % d->time + shift;
-        out[r] = d->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
+        out[r] = d->family->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
         OPS_TRY(decoder_token_check(d, out[r]));
     }
     return TESS_OK;
@@ -32,24 +32,21 @@ float *decoder_sum(const decoder *d, float *grad, int64_t elems, int64_t first) 
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------- */
-uint64_t decoder_embed_scratch(const decoder *d) {
-    return ids_bytes(d) + (d->m->options.dropout > 0 ? decoder_bytes(d, d->rows, d->width) : 0);
-}
-
-tess_status decoder_embed_forward(void *user, const tess_block_call *call) {
+static tess_status embed_forward(void *user, const tess_block_call *call) {
     const model *m = user;
-    const decoder *d = m->own;
+    decoder *d = m->own;
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     if (decoder_one_position(d, call))
-        return decoder_sequence_embed(d->sequence, call);
+        return decoder_sequence_embed(d, call);
     OPS_TRY(decoder_batch_check(m, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
-    decoder_embedding(d, call->scratch, call->params[0], d->llama ? NULL : call->params[1], call->output);
+    decoder_ends e = decoder_ends_of(d, call, 0);
+    decoder_embedding(d, call->scratch, e.table, e.positions, call->output);
     decoder_dropout(d, call->output, d->batch, d->time * d->width, &drop);
     return TESS_OK;
 }
 
-tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
+static tess_status embed_backward(void *user, const tess_block_call *call) {
     const model *m = user;
     const decoder *d = m->own;
     char *at = call->scratch;
@@ -62,12 +59,12 @@ tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
         decoder_dropout(d, at, d->batch, d->time * d->width, &drop);
         dy = at;
     }
-    float *table = call->grads[0], *position = d->llama ? NULL : call->grads[1];
+    decoder_ends e = decoder_ends_of(d, call, 0);
     if (m->options.untied)
-        table = decoder_sum(d, table, m->desc.params[0].elems, 0);
-    if (position)
-        position = decoder_sum(d, position, m->desc.params[1].elems, 0);
-    decoder_embedding_backward(d, ids, dy, table, position);
+        e.dtable = decoder_sum(d, e.dtable, m->desc.params[0].elems, 0);
+    if (e.dpositions)
+        e.dpositions = decoder_sum(d, e.dpositions, m->desc.params[1].elems, 0);
+    decoder_embedding_backward(d, ids, dy, e.dtable, e.dpositions);
     return TESS_OK;
 }
 
@@ -75,8 +72,7 @@ tess_status decoder_embed_backward(void *user, const tess_block_call *call) {
 typedef struct {
     const decoder *d;
     const tess_block_call *call;
-    const void *norm_w, *norm_b, *w;
-    float *norm_dw, *norm_db, *dw;
+    decoder_ends e;
     int32_t *targets;
     char *normal, *dnormal;
     float *logits, *stats;
@@ -87,7 +83,6 @@ typedef struct {
 } head;
 
 static head head_of(const decoder *d, const tess_block_call *call, char **at, int backward) {
-    int32_t norm_b = d->llama ? -1 : 1, w = d->llama ? 1 : 2;
     uint64_t logits = (uint64_t)(d->head_rows * d->vocabulary);
     head h = { .d = d, .call = call };
     h.targets = decoder_cut(at, ids_bytes(d));
@@ -99,32 +94,16 @@ static head head_of(const decoder *d, const tess_block_call *call, char **at, in
     h.loss = decoder_cut(at, (uint64_t)d->head_rows * sizeof(double));
     h.correct = decoder_cut(at, (uint64_t)d->head_rows);
     h.inner = *at;
-    if (!call)
-        return h;
-    h.norm_w = call->params[0];
-    h.norm_b = norm_b < 0 ? NULL : call->params[norm_b];
-    h.w = call->params[w];
-    if (backward) {
-        h.norm_dw = call->grads[0];
-        h.norm_db = norm_b < 0 ? NULL : call->grads[norm_b];
-        h.dw = call->grads[w];
-    }
+    if (call)
+        h.e = decoder_ends_of(d, call, 1);
     return h;
 }
 
 static uint64_t head_scratch(const decoder *d, int backward) {
     char *at = NULL;
     head_of(d, NULL, &at, backward);
-    uint64_t forward_bytes = d->head.forward_bytes, backward_bytes = backward ? d->head.backward_bytes : 0;
+    uint64_t forward_bytes = d->p.head.forward_bytes, backward_bytes = backward ? d->p.head.backward_bytes : 0;
     return (uint64_t)(uintptr_t)at + (forward_bytes > backward_bytes ? forward_bytes : backward_bytes);
-}
-
-uint64_t decoder_head_forward_scratch(const decoder *d) {
-    return head_scratch(d, 0);
-}
-
-uint64_t decoder_head_backward_scratch(const decoder *d) {
-    return head_scratch(d, 1);
 }
 
 static const void *input_of(const head *h, int64_t first) {
@@ -133,8 +112,8 @@ static const void *input_of(const head *h, int64_t first) {
 
 static tess_status logits_of(const head *h, int64_t first) {
     const decoder *d = h->d;
-    decoder_norm(d, input_of(h, first), h->norm_w, h->norm_b, h->normal, h->stats, d->head_rows);
-    return d->o->t->matmul(d->head.forward, h->normal, h->w, NULL, h->logits, h->inner);
+    decoder_norm(d, input_of(h, first), h->e.norm_w, h->e.norm_b, h->normal, h->stats, d->head_rows);
+    return d->o->t->matmul(d->p.head.forward, h->normal, h->e.head, NULL, h->logits, h->inner);
 }
 
 static void add_losses(const head *h, int64_t rows, model_result *sum) {
@@ -144,14 +123,14 @@ static void add_losses(const head *h, int64_t rows, model_result *sum) {
     }
 }
 
-tess_status decoder_head_forward(void *user, const tess_block_call *call) {
-    const decoder *d = ((const model *)user)->own;
+static tess_status head_forward(void *user, const tess_block_call *call) {
+    decoder *d = ((const model *)user)->own;
     const model_batch *batch = call->batch;
     char *at = call->scratch;
     head h = head_of(d, call, &at, 0);
     model_result sum = { .count = batch->count };
     if (decoder_one_position(d, call))
-        return decoder_sequence_head(d->sequence, call);
+        return decoder_sequence_head(d, call);
     uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
     memset(lm_logits(call->output), 0, line);
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
@@ -171,7 +150,7 @@ tess_status decoder_head_forward(void *user, const tess_block_call *call) {
     return TESS_OK;
 }
 
-tess_status decoder_head_backward(void *user, const tess_block_call *call) {
+static tess_status head_backward(void *user, const tess_block_call *call) {
     const decoder *d = ((const model *)user)->own;
     int64_t count = ((const model_batch *)call->batch)->count;
     char *at = call->scratch;
@@ -184,13 +163,29 @@ tess_status decoder_head_backward(void *user, const tess_block_call *call) {
         OPS_TRY(logits_of(&h, first));
         decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
         int stores = d->m->options.untied && decoder_stores(d, first);
-        if (h.dw)
-            OPS_TRY(t->matmul(stores ? d->head.dw : d->head.dw_add, dlogits, h.normal, NULL, h.dw, h.inner));
-        OPS_TRY(t->matmul(d->head.dx, dlogits, h.w, NULL, h.dnormal, h.inner));
-        decoder_norm_backward(d, input_of(&h, first), h.norm_w, h.stats, h.dnormal, NULL,
+        if (h.e.dhead)
+            OPS_TRY(t->matmul(stores ? d->p.head.dw : d->p.head.dw_add, dlogits, h.normal, NULL, h.e.dhead, h.inner));
+        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.e.head, NULL, h.dnormal, h.inner));
+        decoder_norm_backward(d, input_of(&h, first), h.e.norm_w, h.stats, h.dnormal, NULL,
                               decoder_at(d, call->grad_input, first * d->width),
-                              decoder_sum(d, h.norm_dw, d->width, first), decoder_sum(d, h.norm_db, d->width, first),
-                              d->head_rows);
+                              decoder_sum(d, h.e.norm_dw, d->width, first),
+                              decoder_sum(d, h.e.norm_db, d->width, first), d->head_rows);
     }
     return TESS_OK;
+}
+
+/* ---- building ---------------------------------------------------------------------------------------- */
+void decoder_host_embed(const decoder *d, model_block *b) {
+    b->flags = TESS_BLOCK_DROP_OUTPUT;
+    b->forward_scratch_bytes = ids_bytes(d);
+    b->backward_scratch_bytes = ids_bytes(d) + (d->m->options.dropout > 0 ? decoder_bytes(d, d->rows, d->width) : 0);
+    b->forward = embed_forward;
+    b->backward = embed_backward;
+}
+
+void decoder_host_head(decoder *d, model_block *b) {
+    b->forward_scratch_bytes = head_scratch(d, 0);
+    b->backward_scratch_bytes = head_scratch(d, 1);
+    b->forward = head_forward;
+    b->backward = head_backward;
 }

@@ -40,7 +40,7 @@ TESS_FN lanes norm_lanes(const norm *n, lanes x, float mean, float rsigma, lanes
 
 TESS_FN void norm_row(int half, const norm *n, float eps, int64_t r) {
     int64_t width = n->width, at = r * width;
-    float mean = n->d->llama ? 0 : (float)(sum_of(half, n->x, at, width) / (double)width);
+    float mean = n->d->about_zero ? 0 : (float)(sum_of(half, n->x, at, width) / (double)width);
     double variance = sum_of_squares(half, n->x, at, width, mean) / (double)width;
     float rsigma = (float)(1.0 / sqrt(variance + (double)eps));
     lanes none = lanes_fill(0);
@@ -91,7 +91,7 @@ TESS_FN void backward_row(int half, const norm *n, int64_t r) {
         sum += g;
         dot += g * ((rows_of(half, n->x, at + c, width - c) - mean) * rsigma);
     }
-    float g_mean = n->d->llama ? 0 : (float)(lanes_add_up(sum) / (double)width);
+    float g_mean = n->d->about_zero ? 0 : (float)(lanes_add_up(sum) / (double)width);
     float g_dot = (float)(lanes_add_up(dot) / (double)width);
     int64_t c = 0;
     for (; c + PAIR <= width; c += PAIR) {

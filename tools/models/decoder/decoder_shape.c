@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum {
     LEAST_ROWS = 128,
@@ -30,12 +29,24 @@ static int64_t chunk_rows(int64_t width) {
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
 }
 
+static void find_places(decoder *d) {
+    for (int32_t i = 0; i < DECODER_PLACES; i++)
+        d->at[i] = -1;
+    for (int32_t i = 0; i < d->family->n_params; i++)
+        d->at[d->family->params[i].place] = i;
+}
+
 void decoder_sizes(model *m, decoder *d) {
     const model_options *o = &m->options;
     d->m = m;
     d->o = m->o;
-    d->llama = strcmp(m->t->name, "llama") == 0;
-    d->bytes = strcmp(m->t->name, "gpt") == 0;
+    d->family = m->t->decoder;
+    find_places(d);
+    d->about_zero = d->family->about_zero;
+    d->rotary = !d->family->positions;
+    d->gated = decoder_has(d, DECODER_GATE_W);
+    d->beside = m->o->t->mem != TESS_MEM_HOST;
+    d->behind = decoder_has(d, DECODER_K_W) && !d->beside;
     d->half = o->precision == TESS_BF16;
     d->dtype = o->precision;
     d->elem = d->half ? 2 : 4;
@@ -50,7 +61,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->hidden = o->decoder.feed ? o->decoder.feed : 4 * d->width;
     d->vocabulary = o->decoder.vocabulary ? o->decoder.vocabulary : 256;
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
-    d->chunk_samples = divisor(d->batch, chunk_rows(d->width) / d->time);
+    d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);
     rows = rows < few ? rows : few;
@@ -85,104 +96,66 @@ static tess_status add(model *m, const char *module, const char *leaf, int64_t r
     return model__add_param(m, name, (const int64_t[MODEL_DIMS]){ rows, columns }, init, (float)scale);
 }
 
-typedef struct {
-    const char *leaf;
-    int64_t rows, columns;
-    double scale; /* 0: a constant */
-    float constant;
-    int32_t place;
-} layer_param;
-
-static int is_in(const layer_param *p, int part) {
+static int is_in(const decoder_param *p, int part) {
     return part == DECODER_WHOLE || (p->place >= DECODER_NORM2_W) == (part == DECODER_FEED);
 }
 
-/* Those of a part; the places are the whole layer's. */
-static tess_status add_layer_params(model *m, const char *name, int part, const layer_param *list, int32_t n) {
-    decoder *d = m->own;
-    for (int32_t i = 0; i < DECODER_PLACES; i++)
-        d->at[i] = -1;
-    for (int32_t i = 0; i < n; i++) {
-        const layer_param *p = &list[i];
-        d->at[p->place] = i;
-        if (!is_in(p, part))
-            continue;
-        OPS_TRY(add(m, name, p->leaf, p->rows, p->columns, p->scale > 0 ? MODEL_NORMAL : MODEL_CONSTANT,
-                    p->scale > 0 ? p->scale : (double)p->constant));
-    }
+static tess_status add_layer_param(model *m, const char *layer, const decoder_param *p) {
+    const decoder *d = m->own;
+    const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden };
+    const double scales[] = { 0, 1, 0.02,
+                              0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers keeps its size */
+    return add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
+               p->init < DECODER_NORMAL ? MODEL_CONSTANT : MODEL_NORMAL, scales[p->init]);
+}
+
+tess_status decoder_layer_params(model *m, const char *layer, int part) {
+    const decoder_family *f = m->t->decoder;
+    for (int32_t i = 0; i < f->n_params; i++)
+        if (is_in(&f->params[i], part))
+            OPS_TRY(add_layer_param(m, layer, &f->params[i]));
     return TESS_OK;
-}
-
-static tess_status add_gpt_layer(model *m, const char *name, int part) {
-    const decoder *d = m->own;
-    int64_t c = d->width;
-    double residual = 0.02 / sqrt(2.0 * m->options.layers); /* GPT-2: the sum over layers keeps its size */
-    const layer_param list[] = {
-        { "ln_1.weight", c, 0, 0, 1, DECODER_NORM1_W },
-        { "ln_1.bias", c, 0, 0, 0, DECODER_NORM1_B },
-        { "attn.c_attn.weight", d->qkv_width, c, 0.02, 0, DECODER_Q_W },
-        { "attn.c_attn.bias", d->qkv_width, 0, 0, 0, DECODER_Q_B },
-        { "attn.c_proj.weight", c, c, residual, 0, DECODER_O_W },
-        { "attn.c_proj.bias", c, 0, 0, 0, DECODER_O_B },
-        { "ln_2.weight", c, 0, 0, 1, DECODER_NORM2_W },
-        { "ln_2.bias", c, 0, 0, 0, DECODER_NORM2_B },
-        { "mlp.c_fc.weight", d->hidden, c, 0.02, 0, DECODER_UP_W },
-        { "mlp.c_fc.bias", d->hidden, 0, 0, 0, DECODER_UP_B },
-        { "mlp.c_proj.weight", c, d->hidden, residual, 0, DECODER_DOWN_W },
-        { "mlp.c_proj.bias", c, 0, 0, 0, DECODER_DOWN_B },
-    };
-    return add_layer_params(m, name, part, list, sizeof list / sizeof *list);
-}
-
-static tess_status add_llama_layer(model *m, const char *name, int part) {
-    const decoder *d = m->own;
-    int64_t c = d->width;
-    double residual = 0.02 / sqrt(2.0 * m->options.layers);
-    const layer_param list[] = {
-        { "input_layernorm.weight", c, 0, 0, 1, DECODER_NORM1_W },
-        { "self_attn.q_proj.weight", d->q_width, c, 0.02, 0, DECODER_Q_W },
-        { "self_attn.k_proj.weight", d->kv_width, c, 0.02, 0, DECODER_K_W },
-        { "self_attn.v_proj.weight", d->kv_width, c, 0.02, 0, DECODER_V_W },
-        { "self_attn.o_proj.weight", c, d->q_width, residual, 0, DECODER_O_W },
-        { "post_attention_layernorm.weight", c, 0, 0, 1, DECODER_NORM2_W },
-        { "mlp.gate_proj.weight", d->hidden, c, 0.02, 0, DECODER_GATE_W },
-        { "mlp.up_proj.weight", d->hidden, c, 0.02, 0, DECODER_UP_W },
-        { "mlp.down_proj.weight", c, d->hidden, residual, 0, DECODER_DOWN_W },
-    };
-    return add_layer_params(m, name, part, list, sizeof list / sizeof *list);
-}
-
-tess_status decoder_layer_params(model *m, const char *name, int part) {
-    const decoder *d = m->own;
-    return (d->llama ? add_llama_layer : add_gpt_layer)(m, name, part);
-}
-
-void decoder_layer_name(const decoder *d, int32_t i, char name[MODEL_NAME]) {
-    snprintf(name, MODEL_NAME, d->llama ? "layers.%d" : "h.%d", i);
 }
 
 tess_status decoder_embed_params(model *m) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions ? m->options.decoder.positions : d->time;
-    if (d->llama)
-        return add(m, "embed", "weight", d->vocabulary, d->width, MODEL_NORMAL, 0.02);
-    OPS_TRY(add(m, "embed", "wte.weight", d->vocabulary, d->width, MODEL_NORMAL, 0.02));
-    return add(m, "embed", "wpe.weight", positions, d->width, MODEL_NORMAL, 0.02);
+    OPS_TRY(add(m, "embed", d->family->embed, d->vocabulary, d->width, MODEL_NORMAL, 0.02));
+    if (d->rotary)
+        return TESS_OK;
+    return add(m, "embed", d->family->positions, positions, d->width, MODEL_NORMAL, 0.02);
 }
 
 tess_status decoder_head_params(model *m) {
+    const decoder_family *f = m->t->decoder;
     const decoder *d = m->own;
-    OPS_TRY(add(m, "head", d->llama ? "norm.weight" : "ln_f.weight", d->width, 0, MODEL_CONSTANT, 1));
-    if (!d->llama)
-        OPS_TRY(add(m, "head", "ln_f.bias", d->width, 0, MODEL_CONSTANT, 0));
+    char table[MODEL_NAME];
+    OPS_TRY(add(m, "head", f->norm_w, d->width, 0, MODEL_CONSTANT, 1));
+    if (f->norm_b)
+        OPS_TRY(add(m, "head", f->norm_b, d->width, 0, MODEL_CONSTANT, 0));
     if (m->options.untied)
         return add(m, "head", "weight", d->vocabulary, d->width, MODEL_NORMAL, 0.02);
-    return model__add_alias(m, "head.weight", d->llama ? "embed.weight" : "embed.wte.weight");
+    snprintf(table, sizeof table, "embed.%s", f->embed);
+    return model__add_alias(m, "head.weight", table);
+}
+
+/* In the order that they are added in. */
+decoder_ends decoder_ends_of(const decoder *d, const tess_block_call *call, int is_head) {
+    decoder_ends e = { 0 };
+    const void **const params[] = { &e.table, &e.positions, &e.norm_w, &e.norm_b, &e.head };
+    float **const grads[] = { &e.dtable, &e.dpositions, &e.norm_dw, &e.norm_db, &e.dhead };
+    const int there[] = { !is_head, !is_head && !d->rotary, is_head, is_head && d->family->norm_b, is_head };
+    for (int i = 0, at = 0; i < 5; at += there[i++])
+        if (there[i]) {
+            *params[i] = call->params[at];
+            *grads[i] = call->grads ? call->grads[at] : NULL;
+        }
+    return e;
 }
 
 /* ---- batches ----------------------------------------------------------------------------------------- */
 uint64_t decoder_input_bytes(const decoder *d) {
-    return sizeof(model_batch) + (uint64_t)(d->batch * (d->time + 1)) * (d->bytes ? 1 : sizeof(int32_t));
+    return sizeof(model_batch) + (uint64_t)(d->batch * (d->time + 1)) * (d->family->bytes ? 1 : sizeof(int32_t));
 }
 
 static tess_status check_head(const decoder *d, const model_batch *batch) {
@@ -206,7 +179,15 @@ tess_status decoder_batch_check(const model *m, const void *batch) {
     const decoder *d = m->own;
     const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
     OPS_TRY(check_head(d, batch));
-    for (int64_t i = 0; !d->bytes && i < d->batch * (d->time + 1); i++)
+    for (int64_t i = 0; !d->family->bytes && i < d->batch * (d->time + 1); i++)
         OPS_TRY(decoder_token_check(d, tokens[i]));
     return TESS_OK;
+}
+
+tess_status decoder_position_enter(decoder *d, const model_batch *batch) {
+    d->position = (int64_t)batch->position - 1;
+    if (d->position <= d->filled && d->position < d->time)
+        return TESS_OK;
+    return tess_fail(TESS_E_INVALID, "%s: position %lld of a sequence of %lld, most %lld", d->m->t->name,
+                     (long long)d->position, (long long)d->filled, (long long)d->time);
 }

@@ -3,7 +3,7 @@
  * large vocabulary never exist whole: forward makes the losses, and backward makes a chunk's logits again, with the
  * maxima and sums that forward kept. Where one chunk has all rows, forward makes the gradient of the logits beside the
  * loss, and keeps that. */
-#include "gpt.h"
+#include "device.h"
 #include <tessera/tessera.h>
 
 enum { LEAST_ROWS = 1024 /* of a chunk: each reads and writes the whole gradient of the matrix */ };
@@ -18,33 +18,27 @@ static tess_status call_check(const model *m, const tess_block_call *call) {
 
 /* The tokens at positions shift … of each sample. */
 static tess_status ids_of(const model *m, const tess_block_call *call, int32_t shift, int32_t *out) {
-    ops_rows of = gpt_rows_of(m, call);
+    ops_rows of = device_rows_of(m, call);
     uint64_t samples = of.rows / of.time, time = of.time;
     void *batch = (void *)(uintptr_t)call->batch;
-    if (gpt_of(m)->d.bytes)
+    if (device_of(m)->d.family->bytes)
         return m->o->t->ids(m->o, gpt_text(batch) + shift, samples, time, time + 1, out);
-    return gpt_of(m)->t->tokens(m->o, lm_tokens(batch) + shift, samples, time, time + 1, out);
-}
-
-/* The table of positions, which Llama does not have. */
-static int has_positions(const model *m) {
-    return !gpt_of(m)->d.llama;
-}
-
-static const void *positions_of(const model *m, const tess_block_call *call) {
-    const decoder *d = m->own;
-    return has_positions(m) ? decoder_at(d, call->params[1], (int64_t)gpt_first_position(m, call) * d->width) : NULL;
+    return device_of(m)->t->tokens(m->o, lm_tokens(batch) + shift, samples, time, time + 1, out);
 }
 
 static tess_status embed_forward(void *user, const tess_block_call *call) {
     model *m = user;
+    decoder *d = m->own;
     int32_t *ids = call->scratch;
+    decoder_ends e = decoder_ends_of(d, call, 0);
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
-    ops_rows of = gpt_rows_of(m, call);
+    ops_rows of = device_rows_of(m, call);
     OPS_TRY(call_check(m, call));
-    OPS_TRY(gpt_sequence_enter(m, call));
+    OPS_TRY(device_one_position(m, call) ? decoder_position_enter(d, model__batch(m, call)) : TESS_OK);
     OPS_TRY(ids_of(m, call, 0, ids));
-    return gpt_of(m)->t->embed(m->o, &of, ids, call->params[0], positions_of(m, call), &drop, call->output);
+    if (e.positions)
+        e.positions = decoder_at(d, e.positions, (int64_t)device_first_position(m, call) * d->width);
+    return device_of(m)->t->embed(m->o, &of, ids, e.table, e.positions, &drop, call->output);
 }
 
 /* Kernels add to the table, and store the positions that a batch has. */
@@ -60,41 +54,31 @@ static tess_status clear_grads(const model *m, float *dtable, float *dposition) 
 
 static tess_status embed_backward(void *user, const tess_block_call *call) {
     model *m = user;
-    gpt *g = m->own;
+    device_decoder *g = m->own;
     char *at = call->scratch;
-    int32_t *ids = gpt_cut(&at, g->ids_bytes);
-    void *room = gpt_cut(&at, gpt_has_dropout(m, call) ? g->row_bytes : 0);
+    int32_t *ids = decoder_cut(&at, g->ids_bytes);
+    void *room = decoder_cut(&at, device_has_dropout(m, call) ? g->row_bytes : 0);
     const void *dy;
-    float *dtable = call->grads[0], *dposition = has_positions(m) ? call->grads[1] : NULL;
+    decoder_ends e = decoder_ends_of(&g->d, call, 0);
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
-    if (!dtable && !dposition)
+    if (!e.dtable && !e.dpositions)
         return TESS_OK;
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
     OPS_TRY(ids_of(m, call, 0, ids));
-    OPS_TRY(clear_grads(m, dtable, dposition));
-    return g->t->embed_backward(m->o, &g->rows, ids, dy, dtable, dposition, !m->stores_grads, at);
+    OPS_TRY(clear_grads(m, e.dtable, e.dpositions));
+    return g->t->embed_backward(m->o, &g->rows, ids, dy, e.dtable, e.dpositions, !m->stores_grads, at);
 }
 
 /* ---- head ------------------------------------------------------------------------------------------ */
-/* The parameters of the head: the normalisation's gain, in GPT-2 its shift, the matrix. */
-static int32_t head_shift(const model *m) {
-    return gpt_of(m)->d.llama ? -1 : 1;
-}
-static int32_t head_matrix(const model *m) {
-    return gpt_of(m)->d.llama ? 1 : 2;
-}
-static const void *head_param(const tess_block_call *call, int32_t at) {
-    return at < 0 ? NULL : call->params[at];
-}
-
-static int keeps_gradient(const gpt *g) {
+static int keeps_gradient(const device_decoder *g) {
     return g->head_rows == g->rows.rows;
 }
 
 typedef struct {
     const model *m;
-    const gpt *g;
+    const device_decoder *g;
     const tess_block_call *call;
+    decoder_ends e;
     void *dlogits;    /* of a chunk */
     float *stats;     /* of the normalisation */
     float *row_stats; /* of the logits; kept where the gradient is not */
@@ -105,34 +89,41 @@ typedef struct {
     void *inner;
 } head;
 
-static uint64_t logits_bytes(const gpt *g) {
+static uint64_t logits_bytes(const device_decoder *g) {
     return g->head_rows * g->pitch * sizeof(float);
 }
 static uint64_t dlogits_bytes(const model *m) {
-    return gpt_of(m)->head_rows * gpt_of(m)->pitch * gpt_of(m)->d.elem;
+    return device_of(m)->head_rows * device_of(m)->pitch * device_of(m)->d.elem;
 }
 
 static char *cut_kept(const model *m, head *h, char *kept) {
-    const gpt *g = m->own;
-    h->stats = gpt_cut(&kept, g->stats_bytes);
+    const device_decoder *g = m->own;
+    h->stats = decoder_cut(&kept, g->stats_bytes);
     if (keeps_gradient(g))
-        h->dlogits = gpt_cut(&kept, dlogits_bytes(m));
+        h->dlogits = decoder_cut(&kept, dlogits_bytes(m));
     else
-        h->row_stats = gpt_cut(&kept, g->stats_bytes);
+        h->row_stats = decoder_cut(&kept, g->stats_bytes);
     return kept;
+}
+
+static head head_of(const model *m, const tess_block_call *call) {
+    head h = { .m = m, .g = m->own, .call = call };
+    if (call)
+        h.e = decoder_ends_of(&h.g->d, call, 1);
+    return h;
 }
 
 /* An evaluation keeps nothing, and has the normalisation's in scratch. */
 static head forward_head(const model *m, const tess_block_call *call, void *scratch) {
-    const gpt *g = m->own;
-    head h = { .m = m, .g = g, .call = call };
+    const device_decoder *g = m->own;
+    head h = head_of(m, call);
     char *at = scratch;
-    h.stats = gpt_cut(&at, g->stats_bytes);
-    h.logits = gpt_cut(&at, logits_bytes(g));
-    h.normal = gpt_cut(&at, g->row_bytes);
-    h.targets = gpt_cut(&at, g->ids_bytes);
-    h.losses = gpt_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
-    h.row_stats = gpt_cut(&at, g->stats_bytes);
+    h.stats = decoder_cut(&at, g->stats_bytes);
+    h.logits = decoder_cut(&at, logits_bytes(g));
+    h.normal = decoder_cut(&at, g->row_bytes);
+    h.targets = decoder_cut(&at, g->ids_bytes);
+    h.losses = decoder_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
+    h.row_stats = decoder_cut(&at, g->stats_bytes);
     h.inner = at;
     if (call && call->saved)
         cut_kept(m, &h, call->saved);
@@ -140,15 +131,15 @@ static head forward_head(const model *m, const tess_block_call *call, void *scra
 }
 
 static head backward_head(const model *m, const tess_block_call *call, void *scratch) {
-    const gpt *g = m->own;
+    const device_decoder *g = m->own;
     int again = !keeps_gradient(g);
-    head h = { .m = m, .g = g, .call = call };
+    head h = head_of(m, call);
     char *at = scratch;
-    h.normal = gpt_cut(&at, g->row_bytes);
-    h.d = gpt_cut(&at, g->row_bytes);
-    h.logits = gpt_cut(&at, again ? logits_bytes(g) : 0);
-    h.dlogits = gpt_cut(&at, again ? dlogits_bytes(m) : 0);
-    h.targets = gpt_cut(&at, again ? g->ids_bytes : 0);
+    h.normal = decoder_cut(&at, g->row_bytes);
+    h.d = decoder_cut(&at, g->row_bytes);
+    h.logits = decoder_cut(&at, again ? logits_bytes(g) : 0);
+    h.dlogits = decoder_cut(&at, again ? dlogits_bytes(m) : 0);
+    h.targets = decoder_cut(&at, again ? g->ids_bytes : 0);
     h.inner = at;
     if (call)
         cut_kept(m, &h, call->saved);
@@ -156,14 +147,14 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
 }
 
 static tess_status normalise(const head *h) {
-    ops_norm n = { .of = gpt_rows_of(h->m, h->call), .x = h->call->input, .w = h->call->params[0], .y = h->normal };
-    n.b = head_param(h->call, head_shift(h->m)), n.stats = h->stats;
-    n.eps = h->g->eps, n.about_zero = h->g->d.llama;
+    ops_norm n = { .of = device_rows_of(h->m, h->call), .x = h->call->input, .w = h->e.norm_w, .y = h->normal };
+    n.b = h->e.norm_b, n.stats = h->stats;
+    n.eps = h->g->eps, n.about_zero = h->g->d.about_zero;
     return h->g->t->norm(h->m->o, &n);
 }
 
 /* ---- a chunk: rows `first` … ----- */
-static uint64_t rows_from(const gpt *g, uint64_t first) {
+static uint64_t rows_from(const device_decoder *g, uint64_t first) {
     return g->rows.rows - first < g->head_rows ? g->rows.rows - first : g->head_rows;
 }
 
@@ -173,8 +164,7 @@ static void *factor_row(const head *h, char *x, uint64_t row) {
 
 static tess_status logits_of(const head *h, uint64_t first, uint64_t rows) {
     ops_factors f = { .rows = (int64_t)rows, .columns = h->g->d.vocabulary };
-    f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first),
-    f.b = h->call->params[head_matrix(h->m)];
+    f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->e.head;
     f.y = h->logits, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = f.wide = 1;
     return h->g->t->product(h->m->o, &f, h->inner);
 }
@@ -192,7 +182,7 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
 static tess_status input_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->rows.width };
     f.depth = h->g->d.vocabulary, f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch;
-    f.b = h->call->params[head_matrix(h->m)], f.y = factor_row(h, h->d, first);
+    f.b = h->e.head, f.y = factor_row(h, h->d, first);
     return h->g->t->product(h->m->o, &f, h->inner);
 }
 
@@ -200,7 +190,7 @@ static tess_status input_gradient(const head *h, uint64_t first) {
 static tess_status weight_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
     f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
-    f.b = factor_row(h, h->normal, first), f.y = h->call->grads[head_matrix(h->m)], f.wide = 1;
+    f.b = factor_row(h, h->normal, first), f.y = h->e.dhead, f.wide = 1;
     f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
     return f.y ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
 }
@@ -229,7 +219,8 @@ static tess_status chunk_forward(const head *h, uint64_t first) {
 static tess_status one_forward(const head *h) {
     OPS_TRY(logits_of(h, 0, 1));
     OPS_TRY(copy_row(h, 0));
-    gpt_sequence_leave(h->m, h->call);
+    device_decoder *g = h->m->own;
+    g->d.filled = g->d.position + 1;
     return TESS_OK;
 }
 
@@ -238,7 +229,7 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     head h = forward_head(m, call, call->scratch);
     OPS_TRY(normalise(&h));
     OPS_TRY(m->o->t->zero(m->o, call->output, m->desc.result_bytes));
-    if (gpt_one_position(m, call))
+    if (device_one_position(m, call))
         return one_forward(&h);
     OPS_TRY(ids_of(m, call, 1, h.targets));
     for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
@@ -258,10 +249,10 @@ static tess_status chunk_backward(const head *h, uint64_t first) {
 static tess_status norm_backward(const head *h) {
     const tess_block_call *call = h->call;
     ops_columns of = { .x = call->input, .dy = h->d, .stats = h->stats, .width = h->g->rows.width };
-    ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = call->params[0], .dy = h->d };
-    n.b = head_param(call, head_shift(h->m)), n.about_zero = h->g->d.llama;
+    ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = h->e.norm_w, .dy = h->d };
+    n.b = h->e.norm_b, n.about_zero = h->g->d.about_zero;
     n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
-    of.dw = call->grads[0], of.db = head_shift(h->m) < 0 ? NULL : call->grads[head_shift(h->m)];
+    of.dw = h->e.norm_dw, of.db = h->e.norm_db;
     return h->g->t->norm_backward_columns(h->m->o, &n, &of, 1, !h->m->stores_grads, h->inner);
 }
 
@@ -281,23 +272,19 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
 }
 
 /* ---- building --------------------------------------------------------------------------------------- */
-tess_status gpt_build_embed(model *m) {
-    gpt *g = m->own;
-    model_block b = { .name = "embed", .user = m };
-    b.output_bytes = (uint64_t)(g->d.rows * g->d.width) * g->d.elem;
-    b.forward_scratch_bytes = g->ids_bytes;
-    b.backward_scratch_bytes =
-        g->ids_bytes + (m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
-    b.forward = embed_forward;
-    b.backward = embed_backward;
-    OPS_TRY(decoder_embed_params(m));
-    return model__add_block(m, &b);
+void device_measure_embed(const decoder *d, model_block *b) {
+    const device_decoder *g = device_of(d->m);
+    b->forward_scratch_bytes = g->ids_bytes;
+    b->backward_scratch_bytes =
+        g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
+    b->forward = embed_forward;
+    b->backward = embed_backward;
 }
 
 /* As many rows as fit into what a layer's backward takes in any case, whose memory a step's peak has; but at least
  * LEAST_ROWS. */
 static void choose_rows(const model *m, uint64_t layer_scratch) {
-    gpt *g = m->own;
+    device_decoder *g = m->own;
     uint64_t row = g->pitch * (sizeof(float) + g->d.elem), fit = layer_scratch / row / 64 * 64;
     fit = fit < LEAST_ROWS ? LEAST_ROWS : fit;
     fit = m->options.head_rows ? (uint64_t)m->options.head_rows : fit;
@@ -305,27 +292,24 @@ static void choose_rows(const model *m, uint64_t layer_scratch) {
 }
 
 /* Workspace of the head's three products of a chunk, and what the sums over columns need. */
-static ops_scratch need_head(const gpt *g) {
+static ops_scratch need_head(const device_decoder *g) {
     int64_t rows = (int64_t)g->head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
     ops_scratch need;
     need.forward_bytes = need.backward_bytes = g->t->product_need(rows, vocabulary, width);
-    need.backward_bytes = gpt_most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
+    need.backward_bytes = device_most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
     return need;
 }
 
-tess_status gpt_build_head(model *m, uint64_t layer_scratch) {
-    gpt *g = m->own;
+void device_measure_head(decoder *d, model_block *b) {
+    model *m = d->m;
+    device_decoder *g = m->own;
     head kept = { 0 };
-    model_block b = { .name = "head", .user = m };
-    b.output_bytes = sizeof(model_result) + (uint64_t)g->d.vocabulary * sizeof(float);
-    g->pitch = ((uint64_t)g->d.vocabulary + 7) / 8 * 8;
-    choose_rows(m, layer_scratch);
+    g->pitch = ((uint64_t)d->vocabulary + 7) / 8 * 8;
+    choose_rows(m, device_backward_need(d, DECODER_WHOLE));
     ops_scratch need = need_head(g);
-    b.saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
-    b.forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;
-    b.backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
-    b.forward = head_forward;
-    b.backward = head_backward;
-    OPS_TRY(decoder_head_params(m));
-    return model__add_block(m, &b);
+    b->saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
+    b->forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;
+    b->backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
+    b->forward = head_forward;
+    b->backward = head_backward;
 }

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Sizes of a decoder on a device, and angles that its operators need. */
+#include "device.h"
+#include <tessera/tessera.h>
+
+#include <stdlib.h>
+
+/* The workspace of a linear operator's three products, where it is more than what there is. */
+static void need_linear(const model *m, int64_t inputs, int64_t outputs, ops_scratch *need) {
+    int64_t rows = (int64_t)device_of(m)->rows.rows;
+    uint64_t bytes = device_of(m)->t->product_need(rows, outputs, inputs);
+    need->forward_bytes = device_most(need->forward_bytes, bytes);
+    need->backward_bytes = device_most(need->backward_bytes, bytes);
+}
+
+static void need_layer(const model *m, ops_scratch *need) {
+    const device_decoder *g = m->own;
+    const decoder *d = &g->d;
+    int64_t c = d->width, biases = (decoder_has(d, DECODER_O_B) + decoder_has(d, DECODER_DOWN_B)) * c;
+    biases += decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
+    g->t->attention_need(m->o, &g->attention, need);
+    need_linear(m, c, d->qkv_width, need);
+    need_linear(m, d->q_width, c, need);
+    need_linear(m, c, device_feed_width(d), need);
+    need->backward_bytes =
+        device_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
+}
+
+static void set_sizes(model *m) {
+    device_decoder *g = m->own;
+    decoder *d = &g->d;
+    g->t = m->o->t->layer;
+    g->eps = m->options.decoder.norm_eps > 0 ? (double)m->options.decoder.norm_eps : 1e-5;
+    g->rows = (ops_rows){ (uint64_t)d->rows, (uint64_t)d->width, (uint64_t)d->time };
+    g->row_bytes = decoder_bytes(d, d->rows, d->width);
+    g->stats_bytes = ops_align(2 * g->rows.rows * sizeof(float));
+    g->ids_bytes = ops_align(g->rows.rows * sizeof(int32_t));
+    g->attention = (ops_attention_shape){ (int32_t)d->batch, (int32_t)d->time, (int32_t)d->heads, (int32_t)d->size,
+                                          (int32_t)d->kv_heads };
+    d->turned_bytes = d->rotary ? g->t->rotation_need(m->o, &g->attention) : 0;
+    need_layer(m, &g->inner);
+}
+
+static tess_status make_turns(device_decoder *g) {
+    const decoder *d = &g->d;
+    int64_t pairs = d->size / 2;
+    if (!d->rotary)
+        return TESS_OK;
+    if (pairs > OPS_ROTATION_MOST)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: heads of %lld elements, at most %d are possible", d->m->t->name,
+                         d->m->o->t->name, (long long)d->size, 2 * OPS_ROTATION_MOST);
+    if (!(g->turns = malloc((size_t)pairs * sizeof *g->turns)))
+        return tess_fail(TESS_E_NOMEM, "out of memory for model %s", d->m->t->name);
+    for (int64_t i = 0; i < pairs; i++)
+        g->turns[i] = decoder_frequency(d, i) / 6.283185307179586;
+    return TESS_OK;
+}
+
+tess_status device_create(model *m) {
+    set_sizes(m);
+    return make_turns(m->own);
+}
+
+void device_destroy(model *m) {
+    device_sequence_end(m);
+    free(device_of(m)->turns);
+}

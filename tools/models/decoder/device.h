@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The operators of decoders on a device, in those of layer_ops.h, so that everything between them is bf16 where the
+ * model is. decoder/ says what they are like and what follows what. One block per layer. */
+#ifndef TESS_MODELS_DECODER_DEVICE_H
+#define TESS_MODELS_DECODER_DEVICE_H
+#include "decoder.h"
+#include "tools/models/layer_ops.h"
+
+typedef struct {
+    decoder d; /* first: sizes, places of parameters, layers */
+    const ops_layer_table *t;
+    ops_attention_shape attention;
+    ops_rows rows;
+    uint64_t row_bytes, stats_bytes, ids_bytes;
+    ops_scratch inner;    /* the most any operator of a layer needs */
+    double eps;           /* of normalisations */
+    double *turns;        /* where positions turn queries and keys, for each pair of a head's elements */
+    uint64_t pitch;       /* of a row of logits: whole vectors */
+    uint64_t head_rows;   /* of a chunk of the head */
+    char *past;           /* queries, keys and values of a sequence, by layers; null: none is being written */
+    uint64_t layer_bytes; /* of one layer's */
+} device_decoder;
+
+static inline device_decoder *device_of(const model *m) {
+    return m->own;
+}
+
+static inline uint64_t device_most(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+static inline int device_has_dropout(const model *m, const tess_block_call *call) {
+    return m->options.dropout > 0 && call->pass & TESS_PASS_TRAIN;
+}
+
+/* Elements of a row before the activation. */
+static inline int64_t device_feed_width(const decoder *d) {
+    return (1 + d->gated) * d->hidden;
+}
+
+/* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
+void device_measure_embed(const decoder *, model_block *);
+void device_measure_head(decoder *, model_block *);
+
+/* ---- device_layer.c: the operators of a layer ---------------------------------------------------------- */
+uint64_t device_backward_need(const decoder *, int part);
+
+/* ---- device.c ----------------------------------------------------------------------------------------- */
+tess_status device_create(model *);
+void device_destroy(model *);
+
+/* ---- device_sequence.c: a pass over one position, where the batch has one ----------------------------- */
+tess_status device_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
+void device_sequence_end(model *);
+/** Whether this call computes one position of a sequence, and not a whole batch. */
+int device_one_position(const model *, const tess_block_call *);
+/** The rows that a forward computes. */
+ops_rows device_rows_of(const model *, const tess_block_call *);
+/** The position of the first of them. */
+uint64_t device_first_position(const model *, const tess_block_call *);
+typedef struct { /* what attention takes */
+    ops_attention_shape shape;
+    void *all, *rows; /* queries, keys and values of all positions; of this call's */
+} device_view;
+/** qkv: those of a whole batch. */
+device_view device_view_of(const decoder_layer *, const tess_block_call *, void *qkv);
+#endif

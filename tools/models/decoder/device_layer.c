@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The operators of a layer on a device: decoder/decoder.h. */
+#include "device.h"
+
+/* ---- products -------------------------------------------------------------------------------------------- */
+enum { MOST_BESIDE = 3 };
+typedef struct { /* the same rows times each matrix; a row of the result has them in their order */
+    int32_t n, place[MOST_BESIDE];
+    int64_t inputs, width[MOST_BESIDE], all;
+} beside;
+
+static beside one(int32_t place, int64_t inputs, int64_t outputs) {
+    return (beside){ 1, { place }, inputs, { outputs }, outputs };
+}
+
+/* Those of a half's normalised rows. */
+static beside first_of(const decoder *d, int half) {
+    const beside qkv = {
+        3, { DECODER_Q_W, DECODER_K_W, DECODER_V_W }, d->width, { d->q_width, d->kv_width, d->kv_width }, d->qkv_width
+    };
+    const beside feed = { 2, { DECODER_GATE_W, DECODER_UP_W }, d->width, { d->hidden, d->hidden }, 2 * d->hidden };
+    if (half == DECODER_FEED)
+        return d->gated ? feed : one(DECODER_UP_W, d->width, d->hidden);
+    return decoder_has(d, DECODER_K_W) ? qkv : one(DECODER_Q_W, d->width, d->qkv_width);
+}
+
+/* The one that a half ends with. */
+static beside last_of(const decoder *d, int half) {
+    return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width) : one(DECODER_O_W, d->q_width, d->width);
+}
+
+/* Matrices that lie behind each other, as they do in one unit without gaps, are one matrix. */
+static beside as_few(const decoder *d, const beside *b, const void *const *at, uint64_t elem) {
+    for (int32_t i = 1; i < b->n; i++) {
+        const char *before = at[d->at[b->place[i - 1]]];
+        if (!before || before + (uint64_t)(b->width[i - 1] * b->inputs) * elem != at[d->at[b->place[i]]])
+            return *b;
+    }
+    return one(b->place[0], b->inputs, b->all);
+}
+
+static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
+    return device_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
+}
+
+/* with: what follows the product, and whether it is added. */
+static tess_status product(const decoder_chunk *c, beside of, const void *x, void *y, const ops_factors *with) {
+    beside b = as_few(c->d, &of, c->call->params, c->d->elem);
+    for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
+        ops_factors f = *with;
+        f.rows = (int64_t)device_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
+        f.b = decoder_weight(c, b.place[i]), f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all;
+        OPS_TRY(multiply(c, &f));
+    }
+    return TESS_OK;
+}
+
+static tess_status input_gradient(const decoder_chunk *c, beside of, const void *dy, void *dx,
+                                  const ops_factors *with) {
+    beside b = as_few(c->d, &of, c->call->params, c->d->elem);
+    for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
+        ops_factors f = *with;
+        f.rows = c->rows, f.columns = b.inputs, f.depth = b.width[i], f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all;
+        f.b = decoder_weight(c, b.place[i]), f.y = dx, f.add = i > 0;
+        OPS_TRY(multiply(c, &f));
+    }
+    return TESS_OK;
+}
+
+static tess_status weight_gradient(const decoder_chunk *c, beside of, const void *x, const void *dy) {
+    beside b = as_few(c->d, &of, (const void *const *)c->call->grads, sizeof(float));
+    for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
+        ops_factors f = { .rows = b.width[i], .columns = b.inputs, .depth = c->rows, .b = x, .turn_a = 1, .wide = 1 };
+        f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all, f.y = decoder_grad(c, b.place[i]);
+        f.add = !c->d->m->stores_grads;
+        OPS_TRY(f.y ? multiply(c, &f) : TESS_OK);
+    }
+    return TESS_OK;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------- */
+static uint64_t forward_need(const decoder *d, int part) {
+    (void)part;
+    return device_of(d->m)->inner.forward_bytes;
+}
+
+static ops_norm norm_of(const decoder_chunk *c, int half) {
+    const device_decoder *g = device_of(c->d->m);
+    int is_feed = half == DECODER_FEED;
+    ops_norm n = { .of = device_rows_of(c->d->m, c->call), .x = c->call->input, .y = c->z.normal };
+    n.w = decoder_weight(c, is_feed ? DECODER_NORM2_W : DECODER_NORM1_W);
+    n.b = decoder_weight(c, is_feed ? DECODER_NORM2_B : DECODER_NORM1_B);
+    n.stats = is_feed ? c->k.stats2 : c->k.stats1;
+    n.eps = g->eps, n.about_zero = c->d->about_zero;
+    return n;
+}
+
+/* The second normalisation is made where its input is. */
+static tess_status normalise(decoder_chunk *c, int half) {
+    ops_norm n = norm_of(c, half);
+    return half == DECODER_FEED ? TESS_OK : device_of(c->d->m)->t->norm(c->d->m->o, &n);
+}
+
+/* The place that the first products of the feed-forward half are written to. */
+static void *feed_of(const decoder_chunk *c) {
+    return c->d->gated ? c->k.gate : c->k.up;
+}
+
+/* GELU is taken with the product, and kept is what it was taken of. */
+static tess_status project(decoder_chunk *c, int half) {
+    const decoder *d = c->d;
+    int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated;
+    ops_factors with = { .bias = decoder_weight(c, is_feed ? DECODER_UP_B : DECODER_Q_B), .gelu = gelu };
+    with.before = gelu && c->call->saved ? c->k.up : NULL;
+    void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
+    return product(c, first_of(d, half), c->z.normal, y, &with);
+}
+
+/* Queries and keys turn by their positions; `back`: their gradients. */
+static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back) {
+    const decoder *d = c->d;
+    ops_rotation r = { .of = device_rows_of(d->m, c->call), .x = qkv, .first = device_first_position(d->m, c->call) };
+    r.of.width = (uint64_t)d->qkv_width, r.heads = (int32_t)(d->heads + d->kv_heads);
+    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = device_of(d->m)->turns, r.table = c->k.turned;
+    return r;
+}
+
+static tess_status attend(decoder_chunk *c) {
+    const device_decoder *g = device_of(c->d->m);
+    device_view v = device_view_of(c->l, c->call, c->k.qkv);
+    ops_rotation turn = rotation_of(c, v.rows, 0);
+    OPS_TRY(c->d->rotary ? g->t->rotate(c->d->m->o, &turn) : TESS_OK);
+    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, c->z.inner);
+}
+
+/* With the second normalisation, from whose sum the last product of the layer begins. */
+static tess_status join_attention(const decoder_chunk *c) {
+    const decoder *d = c->d;
+    const model *m = d->m;
+    ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
+    ops_norm n = norm_of(c, DECODER_FEED);
+    const void *attended = decoder_at(d, c->k.attended, (int64_t)device_first_position(m, c->call) * d->q_width);
+    OPS_TRY(product(c, last_of(d, DECODER_ATTENTION), attended, c->z.normal, &(ops_factors){ 0 }));
+    n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
+    n.next = device_has_dropout(m, c->call) ? NULL : c->call->output; /* what the last product adds to */
+    n.next_bias = decoder_weight(c, DECODER_DOWN_B);
+    return device_of(m)->t->norm(m->o, &n);
+}
+
+static tess_status join_feed(const decoder_chunk *c) {
+    const decoder *d = c->d;
+    const model *m = d->m;
+    const device_decoder *g = device_of(m);
+    int drops = device_has_dropout(m, c->call);
+    ops_dropout drop = decoder_drop(c, DECODER_FEED);
+    OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, drops ? c->z.normal : c->call->output,
+                    &(ops_factors){ .add = !drops }));
+    if (!drops)
+        return TESS_OK;
+    return g->t->norm(m->o, &(ops_norm){ .of = g->rows,
+                                         .x = c->k.middle,
+                                         .add = c->z.normal,
+                                         .add_bias = decoder_weight(c, DECODER_DOWN_B),
+                                         .sum = c->call->output,
+                                         .drop = &drop });
+}
+
+static tess_status join(decoder_chunk *c, int half) {
+    return half == DECODER_FEED ? join_feed(c) : join_attention(c);
+}
+
+static tess_status activate(decoder_chunk *c) {
+    const model *m = c->d->m;
+    uint64_t rows = device_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
+    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width) : TESS_OK;
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------- */
+/* Gradients that the sums over columns need stay to the end. */
+static decoder_rooms rooms_at(const decoder *d, char **at) {
+    const device_decoder *g = device_of(d->m);
+    int dropout = d->m->options.dropout > 0;
+    uint64_t qkv_bytes = decoder_bytes(d, d->rows, d->qkv_width);
+    decoder_rooms z = { 0 };
+    z.dfeed = decoder_cut(at, decoder_bytes(d, d->rows, device_feed_width(d)));
+    z.wide = decoder_cut(at, device_most(decoder_bytes(d, d->rows, d->hidden), qkv_bytes));
+    z.d1 = decoder_cut(at, g->row_bytes);
+    z.d2 = decoder_cut(at, device_most(g->row_bytes, decoder_bytes(d, d->rows, d->q_width)));
+    z.dmiddle = decoder_cut(at, g->row_bytes);
+    z.normal = decoder_cut(at, g->row_bytes);
+    z.masked1 = decoder_cut(at, dropout ? g->row_bytes : 0);
+    z.masked2 = decoder_cut(at, dropout ? g->row_bytes : 0);
+    z.inner = *at;
+    return z;
+}
+
+static void place_rooms(decoder_chunk *c, char *at) {
+    c->z = rooms_at(c->d, &at);
+}
+
+uint64_t device_backward_need(const decoder *d, int part) {
+    char *at = NULL;
+    (void)part;
+    rooms_at(d, &at);
+    return (uint64_t)(uintptr_t)at + device_of(d->m)->inner.backward_bytes;
+}
+
+/* The activation's result is made again beside the gradient of what it was taken of. */
+static tess_status activate_backward(decoder_chunk *c) {
+    const decoder *d = c->d;
+    const model *m = d->m;
+    const device_decoder *g = device_of(m);
+    decoder_rooms *z = &c->z;
+    beside down = last_of(d, DECODER_FEED);
+    ops_dropout drop = decoder_drop(c, DECODER_FEED);
+    OPS_TRY(g->t->mask(m->o, &g->rows, &drop, c->call->grad_output, z->masked2, &z->dy));
+    ops_factors with = { 0 };
+    if (!d->gated)
+        with.through = c->k.up, with.again = z->wide;
+    OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
+    if (d->gated)
+        OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden));
+    return weight_gradient(c, down, z->wide, z->dy);
+}
+
+static tess_status attend_backward(decoder_chunk *c) {
+    const decoder *d = c->d;
+    const model *m = d->m;
+    const device_decoder *g = device_of(m);
+    const decoder_rooms *z = &c->z;
+    beside out = last_of(d, DECODER_ATTENTION);
+    ops_rotation back = rotation_of(c, z->wide, 1);
+    OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
+    OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
+    return g->t->attention_backward(m->o, &g->attention, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
+                                    d->rotary ? &back : NULL, z->inner);
+}
+
+static ops_norm_backward norm_backward_of(const decoder_chunk *c, int half) {
+    const device_decoder *g = device_of(c->d->m);
+    const ops_norm same = norm_of(c, half);
+    ops_norm_backward n = { .of = g->rows, .w = same.w, .b = same.b, .stats = same.stats };
+    n.about_zero = same.about_zero, n.normal = c->z.normal;
+    return n;
+}
+
+/* To the rows between the halves. */
+static tess_status norm2_backward(decoder_chunk *c) {
+    const model *m = c->d->m;
+    decoder_rooms *z = &c->z;
+    ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
+    ops_norm_backward n = norm_backward_of(c, DECODER_FEED);
+    n.x = c->k.middle, n.dy = z->d1, n.add = c->call->grad_output, n.dx = z->dmiddle, n.drop = &drop;
+    n.masked = device_has_dropout(m, c->call) ? z->masked1 : NULL;
+    z->dattention = n.masked ? n.masked : n.dx;
+    return device_of(m)->t->norm_backward(m->o, &n);
+}
+
+/* To the layer's input, and beside it the sums over columns of the whole layer. */
+static tess_status norm1_backward(decoder_chunk *c) {
+    const decoder *d = c->d;
+    const device_decoder *g = device_of(d->m);
+    const decoder_rooms *z = &c->z;
+    uint64_t width = g->rows.width, h = (uint64_t)d->hidden, qkv = (uint64_t)d->qkv_width;
+    ops_norm_backward n = norm_backward_of(c, DECODER_ATTENTION);
+    n.x = c->call->input, n.dy = z->d2, n.add = z->dmiddle, n.dx = c->call->grad_input;
+    ops_columns all[] = {
+        { .x = c->k.middle, .dy = z->d1, .stats = c->k.stats2, .width = width },
+        { .x = c->call->input, .dy = z->d2, .stats = c->k.stats1, .width = width },
+        { .dy = z->dy, .db = decoder_grad(c, DECODER_DOWN_B), .width = width },
+        { .dy = z->dfeed, .db = decoder_grad(c, DECODER_UP_B), .width = h },
+        { .dy = z->dattention, .db = decoder_grad(c, DECODER_O_B), .width = width },
+        { .dy = z->wide, .db = decoder_grad(c, DECODER_Q_B), .width = qkv },
+    };
+    all[0].dw = decoder_grad(c, DECODER_NORM2_W), all[0].db = decoder_grad(c, DECODER_NORM2_B);
+    all[1].dw = decoder_grad(c, DECODER_NORM1_W), all[1].db = decoder_grad(c, DECODER_NORM1_B);
+    return g->t->norm_backward_columns(d->m->o, &n, all, sizeof all / sizeof *all, !d->m->stores_grads, z->inner);
+}
+
+static tess_status project_backward(decoder_chunk *c, int half) {
+    beside of = first_of(c->d, half);
+    const decoder_rooms *z = &c->z;
+    int is_feed = half == DECODER_FEED;
+    const char *dy = is_feed ? z->dfeed : z->wide;
+    OPS_TRY(input_gradient(c, of, dy, is_feed ? z->d1 : z->d2, &(ops_factors){ 0 }));
+    OPS_TRY(is_feed ? norm2_backward(c) : norm1_backward(c));
+    return weight_gradient(c, of, z->normal, dy);
+}
+
+const decoder_operators decoder_on_device = {
+    .bytes = sizeof(device_decoder),
+    .create = device_create,
+    .destroy = device_destroy,
+    .measure_embed = device_measure_embed,
+    .measure_head = device_measure_head,
+    .forward_need = forward_need,
+    .backward_need = device_backward_need,
+    .place_rooms = place_rooms,
+    .norm = normalise,
+    .project = project,
+    .attend = attend,
+    .join = join,
+    .activate = activate,
+    .activate_backward = activate_backward,
+    .attend_backward = attend_backward,
+    .project_backward = project_backward,
+    .sequence_begin = device_sequence_begin,
+    .sequence_end = device_sequence_end,
+};
