@@ -219,9 +219,8 @@ static void free_settings(tess__settings *s) {
     tess__given_free(&s->given);
 }
 
-tess_status tess_close(tess *t) {
-    if (!t)
-        return TESS_OK;
+/* What must happen while all ranks still listen. */
+static void end_orderly(tess *t) {
     if (!t->error && t->pass.kind && t->sharded) {
         tess_status finished = tess__pass_finish(t);
         if (finished)
@@ -241,6 +240,12 @@ tess_status tess_close(tess *t) {
         if (closed)
             tess__engine_fail(t, closed);
     }
+}
+
+tess_status tess_close(tess *t) {
+    if (!t)
+        return TESS_OK;
+    end_orderly(t);
     tess_status s = !t->error && t->device.handle ? tess__streams_sync(&t->streams) : TESS_OK;
     if (s)
         tess__engine_fail(t, s);

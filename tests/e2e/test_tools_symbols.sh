@@ -11,6 +11,7 @@ command -v nm >/dev/null || { echo "skipped: nm not found (binutils)"; exit 77; 
 cat >lacking <<'LIST'
 The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable nearest
 Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least
+A program's declarations are written and read by one table of fields: describe_path fields_of_block fields_of_options fields_of_param fields_read
 One index of names serves the core and the readers of files: names_add names_find names_free
 Safetensors files have one reader and one writer, the checkpoints': dtype_of_word tensor_dtype_bytes safetensors_close safetensors_commit safetensors_create safetensors_discard safetensors_find safetensors_list safetensors_open safetensors_open_header safetensors_read safetensors_write
 Train names the checkpoint it goes on from before it has an engine: disk_real is_checkpoint manifest_free saved_manifest step_dir store_line store_list
