@@ -44,10 +44,10 @@ for kind in comm offload precision wrap device; do
     expect 0 "$TESSERA" plugins new $kind early $kind
   fi
   kit=
-  [ $kind != comm ] || kit=$(printf "$SOURCE/core/kit/%s.c " plugin_base collective tree_sum tree_sum_avx2 requests comm_kit comm_kit_ops)
+  [ $kind != comm ] || kit=$(printf "$SOURCE/kit/%s.c " plugin_base collective tree_sum tree_sum_avx2 requests comm_kit comm_kit_ops)
   # shellcheck disable=SC2086
   $launcher cc -std=gnu11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -ffp-contract=off -fPIC -shared -fvisibility=hidden -Iinclude \
-    -I"$SOURCE/core/kit" -isystem "$SOURCE/core" $kind/*.c $kit -o plugins/libtessera-$kind-early.so -lm -lpthread ||
+    -I"$SOURCE/kit" -isystem "$SOURCE/core" $kind/*.c $kit -o plugins/libtessera-$kind-early.so -lm -lpthread ||
     fail "$kind does not build against the header of 1.0"
 done
 export TESSERA_PLUGIN_PATH=$PWD/plugins:$BUILD/plugins
@@ -88,8 +88,8 @@ done
 expect 0 "$old_core" train $gpt --precision bf16
 
 # comm-fault needs plugin_open of 1.1.
-cc -std=gnu11 -D_GNU_SOURCE -O1 -fPIC -shared -fvisibility=hidden -I"$SOURCE/core/include" -I"$SOURCE/core/kit" \
-  "$SOURCE"/examples/plugins/comm-fault/*.c "$SOURCE/core/kit/plugin_base.c" -o plugins/libtessera-comm-fault.so -lpthread
+cc -std=gnu11 -D_GNU_SOURCE -O1 -fPIC -shared -fvisibility=hidden -I"$SOURCE/core/include" -I"$SOURCE/kit" \
+  "$SOURCE"/examples/plugins/comm-fault/*.c "$SOURCE/kit/plugin_base.c" -o plugins/libtessera-comm-fault.so -lpthread
 expect 3 "$old_core" train $gpt -n 2 --comm fault
 grep -q "comm plugin 'fault' cannot be used: .*needs a core of ABI 1.1 or newer, this one has 1.0" err ||
   fail "comm-fault in a core of 1.0: $(cat err)"

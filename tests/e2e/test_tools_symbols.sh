@@ -47,6 +47,6 @@ cc -c planted.c && { cat objects; echo planted.o; } >planted
 lacks planted | grep -qx arena_obtain || fail "a planted call is not found"
 # Arguments go through tess_options and the words of a command, not through the environment of this
 # process. The ranks of plugins check are its children, which get theirs between fork and exec.
-! grep -rnE '\b(un)?setenv\(|\bputenv\(' "$SOURCE/core" "$SOURCE/tools" --include='*.c' --include='*.cc' | grep -v 'fesetenv\|tools/plugins/check/run.c' ||
+! grep -rnE '\b(un)?setenv\(|\bputenv\(' "$SOURCE/core" "$SOURCE/kit" "$SOURCE/tools" --include='*.c' --include='*.cc' | grep -v 'fesetenv\|tools/plugins/check/run.c' ||
   fail "a variable is set to pass an argument"
 echo "$(xargs nm -u <objects 2>/dev/null | awk '/ tess_[a-z]/ { print $2 }' | sort -u | wc -l) functions of tessera.h, $(wc -l <called) of the core for $(wc -l <lacking) reasons"
