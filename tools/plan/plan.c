@@ -57,7 +57,7 @@ static tess_status open_output(plan_output *out, json_out *json, FILE **file, re
     return TESS_OK;
 }
 
-static int report_with(const char *word, const char *name, int32_t ranks, const tess__machine *machine) {
+static int report_with(const char *word, const char *name, int32_t ranks, const machine_desc *machine) {
     plan_source source;
     plan_output out = { 0 };
     json_out json;
@@ -89,7 +89,7 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
 }
 
 static int report(const char *word, const char *name, int32_t ranks) {
-    tess__machine machine;
+    machine_desc machine;
     int code = 0, described = plan_time_machine("plan", &machine, &code);
     if (described >= 0)
         code = report_with(word, name, ranks, described ? &machine : NULL);

@@ -105,7 +105,7 @@ static tess_status say(const tune_result *r, const char *word, const char *name,
 }
 
 static int tune(const char *word, const char *name, int32_t ranks) {
-    tess__machine machine;
+    machine_desc machine;
     tune_result result = { .all = NULL };
     int code = TOOL_OK;
     if (!tess__option_text("machine"))
