@@ -10,7 +10,7 @@ install(TARGETS tessera_library tessera_plugin_header tessera_static EXPORT tess
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT development FILES_MATCHING PATTERN "*.h")
 # Sources that plugins may compile in: tessera_add_plugin(… KIT).
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/kit/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/kit/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit
   COMPONENT development FILES_MATCHING PATTERN "*.[ch]")
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/plugins/cuda-common/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/cuda
   COMPONENT development FILES_MATCHING PATTERN "*.[ch]")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The subcommands of `tessera`: one file each. Each returns the exit code of DESIGN section 11. */
+/* The subcommands of `tessera`: one file each. Each returns the exit code of docs/errors.md. */
 #ifndef TESSERA_COMMANDS_H
 #define TESSERA_COMMANDS_H
 

@@ -30,13 +30,6 @@ static void self_close(void *ctx) {
     (void)ctx;
 }
 
-static tess_status self_options(void *ctx, const tess_option **out, uint32_t *n) {
-    (void)ctx;
-    *out = NULL;
-    *n = 0;
-    return TESS_OK;
-}
-
 static tess_status self_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     (void)ctx, (void)comm;
     tess_comm_caps caps = { .caps = CAPS,
@@ -200,7 +193,6 @@ static const tess_comm_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = self_close,
-    .options = self_options,
     .query = self_query,
     .need = self_need,
     .init = self_init,

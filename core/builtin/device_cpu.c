@@ -50,19 +50,6 @@ static void cpu_close(void *ctx) {
     free(ctx);
 }
 
-static tess_status cpu_options(void *ctx, const tess_option **out, uint32_t *n) {
-    (void)ctx;
-    *out = NULL;
-    *n = 0;
-    return TESS_OK;
-}
-
-static tess_status cpu_count(void *ctx, int32_t *out, tess_error *error) {
-    (void)ctx, (void)error;
-    *out = 1;
-    return TESS_OK;
-}
-
 /* Index -1 is for plans: it says nothing of this machine. */
 static tess_status cpu_describe(void *ctx, int32_t index, tess_device_info *out, tess_error *error) {
     (void)ctx;
@@ -115,11 +102,6 @@ static tess_status cpu_create(void *ctx, int32_t index, uint64_t capacity_bytes,
         return status;
     }
     *out = device;
-    return TESS_OK;
-}
-
-static tess_status cpu_health(tess_device *device, tess_error *error) {
-    (void)device, (void)error;
     return TESS_OK;
 }
 
@@ -408,12 +390,9 @@ static const tess_device_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = cpu_close,
-    .options = cpu_options,
-    .count = cpu_count,
     .describe = cpu_describe,
     .create = cpu_create,
     .destroy = cpu_destroy,
-    .health = cpu_health,
     .mem_alloc = cpu_mem_alloc,
     .mem_free = cpu_mem_free,
     .mem_usage = cpu_mem_usage,

@@ -7,13 +7,6 @@ static void none_close(void *ctx) {
     (void)ctx;
 }
 
-static tess_status none_options(void *ctx, const tess_option **out, uint32_t *n) {
-    (void)ctx;
-    *out = NULL;
-    *n = 0;
-    return TESS_OK;
-}
-
 static tess_status none_place(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
                               tess_placement *out, tess_error *error) {
     (void)ctx, (void)env, (void)regions, (void)error;
@@ -28,7 +21,6 @@ static const tess_offload_ops ops = { .struct_size = sizeof ops,
                                       .abi_major = TESS_ABI_MAJOR,
                                       .abi_minor = TESS_ABI_MINOR,
                                       .close = none_close,
-                                      .options = none_options,
                                       .place = none_place };
 
 tess_status tess__offload_none_open(const tess_host *host, const void **out, void **ctx, tess_error *error) {

@@ -8,13 +8,6 @@ static void fp32_close(void *ctx) {
     (void)ctx;
 }
 
-static tess_status fp32_options(void *ctx, const tess_option **out, uint32_t *n) {
-    (void)ctx;
-    *out = NULL;
-    *n = 0;
-    return TESS_OK;
-}
-
 static tess_status fp32_choose(void *ctx, const tess_param_view *param, tess_precision_choice *out, tess_error *error) {
     (void)ctx;
     uint32_t dtype = param->dtype;
@@ -39,7 +32,6 @@ static const tess_precision_ops ops = { .struct_size = sizeof ops,
                                         .abi_major = TESS_ABI_MAJOR,
                                         .abi_minor = TESS_ABI_MINOR,
                                         .close = fp32_close,
-                                        .options = fp32_options,
                                         .choose = fp32_choose };
 
 tess_status tess__precision_fp32_open(const tess_host *host, const void **out, void **ctx, tess_error *error) {

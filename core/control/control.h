@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The control plane: each rank's connection to the key-value server, rendezvous, heartbeat, and the news of a lost
- * rank (DESIGN sections 9 and 10). The server runs in `tessera run` when that started the ranks, else in rank 0. */
+ * rank (docs/launching.md). The server runs in `tessera run` when that started the ranks, else in rank 0. */
 #ifndef TESS_CONTROL_H
 #define TESS_CONTROL_H
 #include <tessera/tessera.h>

@@ -81,7 +81,7 @@ int32_t tess_accum(const tess *t) {
     return t ? t->plan.setup.accum : -1;
 }
 
-/* NUMBERS, "Leaves". */
+/* Leaves of the sum: docs/numbers.md, "Sums". */
 uint64_t tess_microbatch(const tess *t, uint64_t k) {
     if (!t)
         return 0;

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { SINCE_COPIES = 7 /* the minor version of the plugin interface */ };
-
 /* ---- tess_shard ---- */
 
 /* The program's own planner, in the words of tessera.h. */
@@ -39,25 +37,18 @@ static tess_status append_advice(tess *t) {
     return tess__fail(TESS_E_BUDGET, "%s", text);
 }
 
-/* Passes read the copies alone: a device that leaves them as they are would train from old parameters, unseen. */
+/* Passes read the copies alone: a device must offer the step that writes them. */
 static tess_status check_copies(const tess *t) {
-    const tess__plugin *p = t->device.plugin;
     for (int32_t g = 0; t->plan.setup.optimizer && g < t->plan.layout.n_groups; g++) {
         const tess__group *group = &t->plan.layout.groups[g];
         tess_kernel k = {
             .kernel = TESS_K_OPTIMIZER, .in_dtype = group->grad_shard, .out_dtype = group->master, .n_in = 1
         };
         k.out2 = &k; /* any non-null pointer asks about steps that write a copy */
-        if (!group->low_copy)
-            continue;
-        if (p->abi_minor < SINCE_COPIES)
+        if (group->low_copy && !tess__device_offers(&t->device, &k))
             return tess__fail(TESS_E_UNSUPPORTED,
-                              "TESSERA_LOW_COPY=1: device %s is of interface 1.%u; that a step writes bf16 copies is "
-                              "promised since 1.%d",
-                              p->name, p->abi_minor, SINCE_COPIES);
-        if (!tess__device_offers(&t->device, &k))
-            return tess__fail(TESS_E_UNSUPPORTED,
-                              "TESSERA_LOW_COPY=1: device %s offers no step that writes bf16 copies", p->name);
+                              "TESSERA_LOW_COPY=1: device %s offers no step that writes bf16 copies",
+                              t->device.plugin->name);
     }
     return TESS_OK;
 }

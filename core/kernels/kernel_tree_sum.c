@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sums in the one tree order of NUMBERS.md, T(lo, hi) = T(lo, lo+p) + T(lo+p, hi), p the largest power of two below
+/* Sums in the one tree order (docs/numbers.md): T(lo, hi) = T(lo, lo+p) + T(lo+p, hi), p the largest power of two below
  * hi - lo, by the binary counter that gives the same: input k is added to the partials of k's trailing one bits, and
  * the end adds what is left from the smallest up. Worked a chunk at a time, so that partials stay in the nearest cache.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sums of microbatches: in order, or under DETERMINISTIC in the tree of NUMBERS by a binary counter of partial sums. */
+/* Sums of microbatches: in order, or under DETERMINISTIC in the tree of sums by a binary counter of partial sums. */
 #ifndef TESS_SUMS_H
 #define TESS_SUMS_H
 #include <tessera/tessera.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The exact sum of squares behind the gradient norm (NUMBERS.md, "Norm"). Squares are rounded to f32; their sum is a
- * fixed-point integer in units of 2^-149, kept as 32-bit digits in int64 limbs, least first, so that it does not depend
- * on the order or on how elements are spread over ranks. Digits come out of a kernel below 2^32: up to 2^20 ranks'
- * limbs may be added as int64 (one all_reduce, TESS_I64, TESS_SUM) before tess__norm_result. */
+/* The exact sum of squares behind the gradient norm (docs/numbers.md, "Norm"). Squares are rounded to f32; their sum is
+ * a fixed-point integer in units of 2^-149, kept as 32-bit digits in int64 limbs, least first, so that it does not
+ * depend on the order or on how elements are spread over ranks. Digits come out of a kernel below 2^32: up to 2^20
+ * ranks' limbs may be added as int64 (one all_reduce, TESS_I64, TESS_SUM) before tess__norm_result. */
 #ifndef TESS_NORM_H
 #define TESS_NORM_H
 #include "kit/norm_limbs.h"

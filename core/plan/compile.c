@@ -225,7 +225,7 @@ static tess_status finish_program(tess__compiler *b, int with_grads, tess__progr
     return s;
 }
 
-/* Each rank's running statistics are of its own data; an evaluation uses rank 0's on all (NUMBERS, "Buffers"). */
+/* Each rank's running statistics are of its own data; an evaluation uses rank 0's on all ranks. */
 static tess_status share_buffers(tess__compiler *b) {
     const tess__setup *s = b->setup;
     if ((b->p->kind & 15) != TESS_PASS_EVAL || s->nranks == 1 || !b->layout->buffer_bytes)

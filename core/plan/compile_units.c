@@ -177,7 +177,7 @@ tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u, int is_untouched
     return TESS_OK;
 }
 
-/* The dtype in which a group's gradient is sent: partial sums travel in fp32 (NUMBERS, "Leaves"). */
+/* The dtype in which a group's gradient is sent: partial sums travel in fp32 (docs/numbers.md, "Sums"). */
 static uint32_t sent_dtype(const tess__compiler *b, const tess__group *g) {
     return sums_at_end(b) ? TESS_F32 : g->grad_wire;
 }

@@ -179,7 +179,7 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
                           "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
                           "not read",
                           p->name, tess_dtype_name(c->compute));
-    if (c->gather != c->compute || c->reserved1[0] > 1 || c->reserved1[1])
+    if (c->gather != c->compute)
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
     if (1u << c->accumulate & NARROW_FLOATS)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* From units to flat, padded, sharded buffers. Every parameter start and every shard size is a multiple of 64
- * elements (NUMBERS, "Sizes"), so that no world size moves a parameter. */
+ * elements (the pad), so that no world size moves a parameter. */
 #ifndef TESS_LAYOUT_H
 #define TESS_LAYOUT_H
 #include "model.h"

@@ -65,7 +65,7 @@ static inline int32_t tess__copy_members(const tess__setup *s, int32_t group) {
 }
 
 /** Whether so many ranks can have the `all` microbatches of a step between them, `accum` each: under deterministic mode
- * to the same bits, which may need `sync_each` changed (NUMBERS, "Leaves"). */
+ * to the same bits, which may need `sync_each` changed (docs/numbers.md, "Sums"). */
 static inline int tess__divide_microbatches(uint64_t all, uint64_t ranks, int deterministic, int *sync_each,
                                             uint64_t *accum) {
     uint64_t share = all / ranks;

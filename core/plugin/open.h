@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Finding, checking and opening plugins: DESIGN section 5, "Loader". */
+/* Finding, checking and opening plugins: docs/plugins.md. */
 #ifndef TESS_LOADER_H
 #define TESS_LOADER_H
 #include <tessera/tessera.h>
@@ -16,7 +16,6 @@ typedef struct {
     tess_host *host; /* this plugin's host table: the caller's services with its own args */
     tess_option_spec *options;
     uint32_t n_options;
-    int options_declared; /* in its file, and checked before open; else it was asked */
 } tess__plugin;
 
 /** A kind's word in variables and file names: "comm", "device"; null for an unknown kind. */

@@ -116,8 +116,6 @@ static tess_status run_open(tess__plugin *p, opener o, char reason[TESS_REASON_B
     s = tess__ops_check(p->kind, ops, reason);
     p->ops = ops;
     p->ctx = ctx;
-    if (s == TESS_OK)
-        s = tess__plugin_options_asked(p, reason);
     if (s && ops && ((const tess__common_ops *)ops)->abi_major == TESS_ABI_MAJOR)
         close_ops(ops, ctx);
     return s;
@@ -174,7 +172,7 @@ tess_status tess__plugin_file_open(uint32_t kind, const char *path, const char *
         memcpy(p->version, note.version, sizeof p->version);
         p->abi_major = note.abi_major;
         p->abi_minor = note.abi_minor;
-        s = tess__plugin_options_declared(p, &note, reason);
+        s = tess__plugin_options(p, &note, reason);
         if (s == TESS_OK)
             s = run_file(&note, p, reason);
     }

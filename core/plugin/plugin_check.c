@@ -6,8 +6,6 @@
 
 #include "open.h"
 
-uint16_t tess__core_minor = TESS_ABI_MINOR;
-
 #define REFUSE(status, ...) (snprintf(reason, TESS_REASON_BYTES, __VA_ARGS__), (status))
 
 const char *tess__kind_name(uint32_t kind) {
@@ -34,9 +32,9 @@ tess_status tess__note_check(const tess_plugin_note *note, uint32_t kind, char r
     if (note->abi_major != TESS_ABI_MAJOR)
         return REFUSE(TESS_E_VERSION, "plugin ABI %u.%u, this is Tessera's ABI %d.%d: the major versions differ",
                       note->abi_major, note->abi_minor, TESS_ABI_MAJOR, TESS_ABI_MINOR);
-    if (note->core_minor_min > tess__core_minor)
-        return REFUSE(TESS_E_VERSION, "needs a core of ABI %u.%u or newer, this one has %d.%u", note->abi_major,
-                      note->core_minor_min, TESS_ABI_MAJOR, tess__core_minor);
+    if (note->core_minor_min > TESS_ABI_MINOR)
+        return REFUSE(TESS_E_VERSION, "needs a core of ABI %u.%u or newer, this one has %d.%d", note->abi_major,
+                      note->core_minor_min, TESS_ABI_MAJOR, TESS_ABI_MINOR);
     if (!is_text(note->name, sizeof note->name) || !is_text(note->version, sizeof note->version) ||
         !is_text(note->license, sizeof note->license) || !is_text(note->needs, sizeof note->needs) ||
         !is_name(note->name))

@@ -11,14 +11,10 @@ typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);
-    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
 } tess__common_ops;
 
 /** Judges a descriptor as a plugin of `kind`: magic, versions, texts, kind. On failure one clause in `reason`. */
 tess_status tess__note_check(const tess_plugin_note *note, uint32_t kind, char reason[TESS_REASON_BYTES]);
 /** Judges a table: version, size, the mandatory slots, and slots that need one another. A longer one is fine. */
 tess_status tess__ops_check(uint32_t kind, const void *ops, char reason[TESS_REASON_BYTES]);
-/** The minor version that this core shows to plugins: TESS_ABI_MINOR. Only tests set an older one; the host table is
- * then as short as that version's (0: without what 1.1 brought). */
-extern uint16_t tess__core_minor;
 #endif

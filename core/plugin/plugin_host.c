@@ -2,7 +2,6 @@
 #include "plugin_host.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "base/options.h"
@@ -62,13 +61,6 @@ const tess_host tess__host_defaults = {
     .max_helper_threads = -1,
 };
 
-/* For tests: the table of an older core. A plugin that reads past its end fails, because those bytes are filled. */
-static void end_at(tess_host *h, uint32_t bytes) {
-    memset((char *)h + bytes, 0x5a, sizeof *h - bytes);
-    h->struct_size = bytes;
-    h->abi_minor = tess__core_minor;
-}
-
 /* By this variable a profiler tells NVTX's callers which library takes their ranges. */
 const char *tess__plugin_host_profiler(void) {
     const char *library = secure_getenv("NVTX_INJECTION64_PATH");
@@ -102,9 +94,5 @@ tess_host *tess__plugin_host_new(const tess_host *services, const char *args) {
         h->helper_cpus = tess__host_defaults.helper_cpus;
     if (!h->profiler)
         h->profiler = tess__plugin_host_profiler();
-    if (tess__core_minor < 1)
-        end_at(h, offsetof(tess_host, plugin_open));
-    else if (tess__core_minor < 5)
-        end_at(h, offsetof(tess_host, profiler));
     return h;
 }

@@ -38,8 +38,6 @@ Settings::Settings(const tess_host *host) {
     silence_ns_ = seconds > 0 && seconds < 86400 ? static_cast<int64_t>(seconds * 1e9) : 0;
 }
 
-KIT_OPTIONS_SLOT(settings_options, option_list);
-
 // Gloo writes to sockets whose peer may be gone: with every signal blocked, SIGPIPE cannot reach this process.
 void Settings::enter_thread(const char *name) const {
     kit_thread_enter(&host_, name);

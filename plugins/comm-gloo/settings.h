@@ -37,7 +37,4 @@ class Settings {
     std::shared_ptr<gloo::transport::Device> device_;
 };
 
-// The slot, for cores before ABI 1.2.
-tess_status settings_options(void *ctx, const tess_option **out, uint32_t *n);
-
 } // namespace tess_gloo

@@ -5,19 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* plugin_open of the host table came with 1.1. */
-const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .core_minor_min = 1,
-    .kinds = 1u << TESS_KIND_COMM,
-    .name = "hosts",
-    .version = TESSERA_PLUGIN_VERSION,
-    .license = "BSD-3-Clause",
-    .needs = "two other comm plugins",
-};
+TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "hosts", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "two other comm plugins");
 
 TESS_OPTIONS(options) = {
     { sizeof options[0], TESS_OPTION_INT, 0, 4096, "hosts-ranks", "0", "",
@@ -334,8 +322,6 @@ static void hosts_mem_free(tess_comm *c, tess_buffer *buffer) {
 
 /* ---- the two symbols ------------------------------------------------------------------------------ */
 
-static KIT_OPTIONS_SLOT(hosts_options, options);
-
 static void hosts_close(void *ctx) {
     hosts_plugin *p = ctx;
     p->host->plugin_close(p->host->host, p->between.handle);
@@ -348,7 +334,6 @@ static const tess_comm_ops comm_ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = hosts_close,
-    .options = hosts_options,
     .query = hosts_query,
     .need = hosts_need,
     .cost = hosts_cost,
@@ -399,8 +384,6 @@ static tess_status open_both(hosts_plugin *p, tess_error *e) {
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **ops, void **ctx, tess_error *error) {
     if (kind != TESS_KIND_COMM)
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "hosts: kind %u, offers comm only", kind);
-    if (!TESS_CAN(tess_host, host, plugin_open) || !TESS_CAN(tess_host, host, plugin_close))
-        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "hosts: this core cannot open the plugins below");
     hosts_plugin *p = calloc(1, sizeof *p);
     if (!p)
         return tess_plugin_fail(error, TESS_E_NOMEM, "hosts: no memory to open");

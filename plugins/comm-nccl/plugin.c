@@ -211,7 +211,6 @@ static const tess_comm_ops comm_ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = close_plugin,
-    .options = nccl_settings_options,
     .query = nccl_query,
     .need = nccl_need,
     .cost = nccl_cost,

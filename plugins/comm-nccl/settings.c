@@ -22,5 +22,3 @@ tess_status nccl_settings_init(struct nccl_settings *s, const tess_host *host, t
     s->windows = (int)read[WINDOWS].value.number;
     return status;
 }
-
-KIT_OPTIONS_SLOT(nccl_settings_options, options);

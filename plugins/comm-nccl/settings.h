@@ -13,6 +13,4 @@ struct nccl_settings {
 };
 
 tess_status nccl_settings_init(struct nccl_settings *, const tess_host *, tess_error *);
-/** The slot, for cores before ABI 1.2. */
-tess_status nccl_settings_options(void *ctx, const tess_option **out, uint32_t *n);
 #endif

@@ -144,8 +144,8 @@ CUresult cuda_optimizer(const cuda_place *p, const tess_kernel *k) {
     piece.vector = cuda_aligned(piece.grad, k->in_dtype) && cuda_aligned(k->out, k->out_dtype) &&
                    cuda_aligned(k->state[0], k->out_dtype) && cuda_aligned(k->state[1], k->out_dtype) &&
                    cuda_aligned(k->out2, TESS_BF16);
-    const float *clip = TESS_HAS(tess_optimizer, o, clip) ? o->clip : NULL;
-    const char *prepared = TESS_HAS(tess_optimizer, o, prepared) ? o->prepared : NULL;
+    const float *clip = o->clip;
+    const char *prepared = o->prepared;
     CUresult r = CUDA_SUCCESS;
     for (uint32_t i = 0, next; k->elems && i < o->n_segments && r == CUDA_SUCCESS; i = next) {
         const tess_segment *s = TESS_AT(o->segments, i), *last = s;

@@ -4,8 +4,6 @@
 
 tess_status cuda_failed(tess_device *d, CUresult result, const char *doing, tess_error *error) {
     tess_status s = tess_cuda_status(result);
-    if (s == TESS_E_DEVICE && d)
-        atomic_store(&d->fault, (int)result);
     s = tess_plugin_fail(error, s, "device cuda: GPU %d: %s failed: %s", d ? (int)d->index : 0, doing,
                          tess_cuda_text(result));
     if (error && error->struct_size > offsetof(tess_error, native))

@@ -6,7 +6,6 @@
 #include "cuda_driver.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <tessera/plugin_helpers.h>
 
 enum { CUDA_STREAMS = 16, CUDA_GRAPHS = 128, CUDA_ALIGN = 256, CUDA_GRANULARITY = 2 << 20 /* the driver's pages */ };
@@ -44,7 +43,6 @@ struct tess_device {
     CUstream giving;   /* releases, each behind what the streams held then */
     CUevent passed;    /* where a stream is when memory is released */
     uint64_t capacity_bytes, free_at_start;
-    _Atomic(int) fault;   /* a CUresult that stays */
     pthread_mutex_t lock; /* of what follows */
     cuda_block *blocks;
     uint64_t taken_bytes;                    /* of the device's own memory */
@@ -62,7 +60,7 @@ struct tess_event {
 /* Every slot that calls the driver does so between these two: any thread may call. */
 tess_status cuda_enter(tess_device *, tess_error *);
 void cuda_leave(tess_device *);
-/* Sets the message of a failed call, and remembers a fault of the device. */
+/* Sets the message of a failed call. */
 tess_status cuda_failed(tess_device *, CUresult, const char *doing, tess_error *);
 
 tess_status cuda_mem_alloc(tess_device *, const tess_alloc_request *, tess_buffer *, tess_error *);

@@ -2,7 +2,7 @@
 /* The device's kernels: what each takes, and what is done for one item, for CUDA (kernels.cu) and, in the tests'
  * double, for the host. An item is CUDA_LANES neighbouring elements, read and written 16 bytes at a time (8 for 16-bit
  * formats) where all addresses allow it; neighbouring threads take neighbouring items. Formulas are
- * core/kit/formulas.h's and the order of sums that of core/kernels/kernel_tree_sum.c, so the bits are the CPU's. */
+ * kit/formulas.h's and the order of sums that of core/kernels/kernel_tree_sum.c, so the bits are the CPU's. */
 #ifndef CUDA_KERNELS_H
 #define CUDA_KERNELS_H
 #include "formulas.h"

@@ -16,20 +16,6 @@ static tess_status open_driver(const tess_cuda **out, tess_error *error) {
 
 /* ---- what there is ------------------------------------------------------------------------------ */
 
-static tess_status cuda_count(void *ctx, int32_t *out, tess_error *error) {
-    const tess_cuda *cu;
-    int n = 0;
-    (void)ctx;
-    tess_status s = open_driver(&cu, error);
-    if (s)
-        return s;
-    CUresult r = cu->cuDeviceGetCount(&n);
-    if (r)
-        return cuda_failed(NULL, r, "counting GPUs", error);
-    *out = n;
-    return TESS_OK;
-}
-
 static tess_status find_device(const tess_cuda *cu, int32_t index, CUdevice *out, tess_error *error) {
     int n = 0;
     CUresult r = tess_cuda_device_of(cu, index, out, &n);
@@ -186,11 +172,6 @@ static tess_status cuda_create(void *ctx, int32_t index, uint64_t capacity_bytes
     return TESS_OK;
 }
 
-static tess_status cuda_health(tess_device *d, tess_error *error) {
-    CUresult fault = (CUresult)atomic_load(&d->fault);
-    return fault ? cuda_failed(d, fault, "an earlier call", error) : TESS_OK;
-}
-
 static void close_plugin(void *ctx) {
     free(ctx);
 }
@@ -200,11 +181,9 @@ static const tess_device_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = close_plugin,
-    .count = cuda_count,
     .describe = cuda_describe,
     .create = cuda_create,
     .destroy = cuda_destroy,
-    .health = cuda_health,
     .mem_alloc = cuda_mem_alloc,
     .mem_free = cuda_mem_free,
     .mem_usage = cuda_mem_usage,

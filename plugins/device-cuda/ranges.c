@@ -13,7 +13,7 @@ static const char *library;
 #undef getenv
 
 int cuda_is_profiled(const tess_host *host) {
-    library = TESS_HAS(tess_host, host, profiler) ? host->profiler : NULL;
+    library = host->profiler;
     return library != NULL;
 }
 

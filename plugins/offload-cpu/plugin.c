@@ -45,8 +45,6 @@ static tess_status read_settings(const tess_host *host, settings *s, tess_error 
     return TESS_OK;
 }
 
-static KIT_OPTIONS_SLOT(cpu_options, options);
-
 /* ---- place ------------------------------------------------------------------------------------- */
 
 /* Spreads the chosen units evenly: of the first u units, fraction · u rounded down rest on the host. */
@@ -87,7 +85,6 @@ static const tess_offload_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = cpu_close,
-    .options = cpu_options,
     .place = cpu_place,
 };
 

@@ -37,8 +37,6 @@ static void bf16_close(void *ctx) {
     free(ctx);
 }
 
-static KIT_OPTIONS_SLOT(bf16_options, options);
-
 static tess_status bf16_choose(void *ctx, const tess_param_view *param, tess_precision_choice *out, tess_error *error) {
     const settings *s = ctx;
     uint32_t dtype = param->dtype, readable = param->compute_mask ? param->compute_mask : 1u << dtype;
@@ -69,7 +67,6 @@ static const tess_precision_ops ops = {
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .close = bf16_close,
-    .options = bf16_options,
     .choose = bf16_choose,
 };
 

@@ -8,7 +8,7 @@
 #include "products.h"
 #include "driver.h"
 #include "races.h"
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 #include "tools/models/gemm.h"
 #include "tools/models/ops_formulas.h"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # What test_rooms.sh holds for includes, for calls: a symbol that a room leaves undefined is defined in a room that it may
-# use. And no circle of files in core/, tools/ or a plugin, by calls and by includes. Planted ones must be found.
+# use. And no circle of files in core/, kit/, tools/ or a plugin, by calls and by includes. Planted ones must be found.
 set -eu
 rooms=$(sed -n '/^declare -A core/,/)$/p' "$SOURCE/tests/e2e/test_rooms.sh" | grep -oE '\[[a-z]+\]="[a-z ]*"' | tr -d '[]"')
 work=$(mktemp -d)
@@ -30,14 +30,14 @@ upward() {
 includes() {
   (cd "$1" && grep -rnoE '^#include "[a-z_]+(/[a-z_0-9]+)*\.h"' --include='*.[ch]' --include='*.cc' . | sed -E 's#^\./##; s#:[0-9]+:\#include "#  #; s#"$##' |
     while read -r file header; do
-      case $header in "${2-/}"*) header=${header#"${2-}"} ;; */*) [ -z "${2-}" ] || header=${file%/*}/$header ;; *) header=${file%/*}/$header ;; esac
+      case $header in "${2-/}"*) header=${header#"${2-}"} ;; */*) [ -z "${2-}" ] || header=${file%/*}/$header ;; *) [ "${file%/*}" = "$file" ] || header=${file%/*}/$header ;; esac
       [ -e "$header" ] && echo "$file $header"
     done) | sort -u
 }
 
 symbols "$BUILD/core/CMakeFiles" | sort -u >"$work/symbols"
 calls "$work/symbols" >"$work/calls"
-includes "$SOURCE/core" >"$work/includes"
+{ includes "$SOURCE/core"; includes "$SOURCE/kit"; } >"$work/includes"
 [ "$(wc -l <"$work/calls")" -gt 100 ] || { echo "FAILED: only $(wc -l <"$work/calls") calls between files were found"; exit 1; }
 wrong=$(upward "$work/calls")
 [ -z "$wrong" ] || { echo "FAILED: $wrong"; exit 1; }

@@ -20,7 +20,7 @@ for plugin in "$BUILD"/plugins/*.so; do
   grep -q "\"version\":\"$version\"" out || fail "$plugin is not of version $version: $(cat out)"
   grep -q '"license":"BSD-3-Clause"' out || fail "$plugin names no licence: $(cat out)"
 done
-! grep -rnF "$version" "$SOURCE"/{core,tools,plugins,cmake} || fail "the version stands in a second place"
+! grep -rnF "$version" "$SOURCE"/{core,kit,tools,plugins,cmake} || fail "the version stands in a second place"
 grep -q "^## $version" "$SOURCE/CHANGELOG.md" || fail "CHANGELOG.md has no $version"
 
 eval "$(sed -n '/^packages="/,/"$/p' "$SOURCE/tools/quickstart")"

@@ -24,12 +24,12 @@ done
 # Paths of this tree, linked or not, and the names of docs/architecture.md's list of rooms.
 pages=$(ls README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/benchmarks/*.md plugins/*/README.md examples/*/*/README.md tools/*/README.md)
 paths() { # FILE…: "PAGE PATH" per line; KIND-NAME and programs that a build makes are no paths
-  grep -oHE '(^|[ (`"])(core|tools|tests|plugins|examples|docs|cmake|\.ci)/[A-Za-z0-9_./*-]*[A-Za-z0-9_*]' "$@" | sed 's/:[ (`"]*/ /' | sort -u |
+  grep -oHE '(^|[ (`"])(core|kit|tools|tests|plugins|examples|docs|cmake|\.ci)/[A-Za-z0-9_./*-]*[A-Za-z0-9_*]' "$@" | sed 's/:[ (`"]*/ /' | sort -u |
     grep -Ev ' plugins/KIND-NAME$| tests/matrix/test_matrix$| tests/support/toy$'
 }
-listed() { # core/ROOM/NAME per line
+listed() { # core/ROOM/NAME and kit/NAME per line
   awk '/^```$/ { on = 0 } /^core\/include\/tessera\// { on = 1 } !on { next }
-    /^[a-z]/ { room = $1 } room ~ /^core\/[a-z]*\/$/ { names = substr($0, 24); sub(/  .*/, "", names); gsub(/,/, "", names)
+    /^[a-z]/ { room = $1 } room ~ /^(core\/[a-z]*|kit)\/$/ { names = substr($0, 24); sub(/  .*/, "", names); gsub(/,/, "", names)
       n = split(names, name, " "); for (i = 1; i <= n; i++) print room name[i] }' docs/architecture.md
 }
 # shellcheck disable=SC2086

@@ -17,7 +17,7 @@ Safetensors files have one reader and one writer, the checkpoints': dtype_of_wor
 Train names the checkpoint it goes on from before it has an engine: disk_real is_checkpoint manifest_free saved_manifest step_dir store_line store_list
 Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_catch_up kv_server_closing kv_server_connected kv_server_culprit kv_server_fits kv_server_joined kv_server_rank_ended kv_server_ready kv_server_silent kv_server_start kv_server_stop local_path now_ns secret_read seconds_option wire_is_loopback wire_route
 Ranks are counted, and their threads chosen, before tess_open: world_from_env
-Plan and tune read the plan, instruction by instruction, and simulate it: advice_of category_name change_text ledger_fullest ledger_programs made_again model_check_homes pass_name plan_of plugin_list point_name program_text selection_of simulate span_op span_unit stated_bytes timeline_free track_name
+Plan and tune read the plan, instruction by instruction, to print and to simulate it: advice_of category_name change_text collective_bytes ledger_fullest ledger_programs made_again model_check_homes pass_name plan_of plugin_list point_name program_text selection_of shard_grad_bytes span_is_wait span_op span_unit stated_bytes track_name
 LIST
 for room in train train_data plan tune launch report support machine; do
   find "$BUILD/tools/CMakeFiles/tool_$room.dir" -name '*.o'
@@ -48,6 +48,6 @@ cc -c planted.c && { cat objects; echo planted.o; } >planted
 lacks planted | grep -qx arena_obtain || fail "a planted call is not found"
 # Arguments go through tess_options and the words of a command, not through the environment of this
 # process. The ranks of plugins check are its children, which get theirs between fork and exec.
-! grep -rnE '\b(un)?setenv\(|\bputenv\(' "$SOURCE/core" "$SOURCE/tools" --include='*.c' --include='*.cc' | grep -v 'fesetenv\|tools/plugins/check/run.c' ||
+! grep -rnE '\b(un)?setenv\(|\bputenv\(' "$SOURCE/core" "$SOURCE/kit" "$SOURCE/tools" --include='*.c' --include='*.cc' | grep -v 'fesetenv\|tools/plugins/check/run.c' ||
   fail "a variable is set to pass an argument"
 echo "$(xargs nm -u <objects 2>/dev/null | awk '/ tess_[a-z]/ { print $2 }' | sort -u | wc -l) functions of tessera.h, $(wc -l <called) of the core for $(wc -l <lacking) reasons"

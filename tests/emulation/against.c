@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "against.h"
 
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 #include "tests/doubles/races.h"
 
 /* The doubles' kernels tell the race detector what they touch, and may be held up. Nobody asks for either here. */

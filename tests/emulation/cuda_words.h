@@ -60,7 +60,7 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 
 /* ---- in place of tools/models/cuda/ptx.h ------------------------------------------------------------ */
 #define TESS_MODELS_CUDA_PTX_H
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 
 TESS_FN uint32_t ptx_pair(float low, float high) {
     return tess_bf16_of_f32(low) | (uint32_t)tess_bf16_of_f32(high) << 16;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* libFuzzer: any bytes as what a peer announces before a collective, over gloo and in shared memory: it is told from
  * this rank's own in one line, or is the same. */
-#include "core/kit/collective.h"
+#include "kit/collective.h"
 #include "fuzz_input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -4,7 +4,7 @@
 #include "tools/machine/machine.h"
 
 static void read_events(const uint8_t *data, size_t size) {
-    tess__machine m = { 0 };
+    machine_desc m = { 0 };
     uint64_t before = tess__fail_count();
     if (machine_open("laptop", &m) != TESS_OK && machine_open(machine_names()[0], &m) != TESS_OK)
         abort();
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         read_events(data + 1, size - 1);
         return 0;
     }
-    tess__machine m = { 0 };
+    machine_desc m = { 0 };
     char *text = fuzz_text(data, size);
     uint64_t before = tess__fail_count();
     tess_status s = machine_parse("machine.json", text, size, &m);

@@ -13,7 +13,6 @@ __attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_pl
     .struct_size = sizeof(tess_plugin_note),
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
-    .core_minor_min = 1,
     .kinds = 1u << TESS_KIND_COMM,
     .name = "greedy",
     .version = "1.0",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The measurements behind `tessera bench`, one file per subject. Each prints a line per case: JSON when asked, else a
- * row of a table. Returns the exit code of DESIGN section 11. */
+ * row of a table. Returns the exit code of docs/errors.md. */
 #ifndef TOOL_BENCH_H
 #define TOOL_BENCH_H
 #include <stdint.h>

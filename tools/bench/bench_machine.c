@@ -60,7 +60,7 @@ static double rate(double bytes, double seconds) {
     return seconds > 0 ? bytes / seconds : 0;
 }
 
-static void measure_kernels(tess__machine *m, float *const a[4]) {
+static void measure_kernels(machine_desc *m, float *const a[4]) {
     int64_t limbs[TESS__NORM_LIMBS] = { 0 };
     const void *in[2] = { a[0], a[1] };
     tess_segment all = { .struct_size = sizeof all, .elems = ELEMS, .lr = 1e-6f };
@@ -87,15 +87,15 @@ static void measure_kernels(tess__machine *m, float *const a[4]) {
     k.elems = 64;
     m->kernel_seconds = kernel_seconds(&k, 0);
     k.elems = ELEMS;
-    m->rate_bytes_per_second[TESS__RATE_COPY] = rate(8.0 * ELEMS, kernel_seconds(&k, ELEMS));
+    m->rate_bytes_per_second[MACHINE_RATE_COPY] = rate(8.0 * ELEMS, kernel_seconds(&k, ELEMS));
     k.kernel = TESS_K_TREE_SUM;
     k.n_in = 2;
-    m->rate_bytes_per_second[TESS__RATE_SUM] = rate(12.0 * ELEMS, kernel_seconds(&k, ELEMS));
+    m->rate_bytes_per_second[MACHINE_RATE_SUM] = rate(12.0 * ELEMS, kernel_seconds(&k, ELEMS));
     k.n_in = 1;
     k.kernel = TESS_K_SQUARE_SUM;
     k.out_dtype = TESS_I64;
     k.out = limbs;
-    m->rate_bytes_per_second[TESS__RATE_NORM] = rate(4.0 * ELEMS, kernel_seconds(&k, ELEMS));
+    m->rate_bytes_per_second[MACHINE_RATE_NORM] = rate(4.0 * ELEMS, kernel_seconds(&k, ELEMS));
     k = (tess_kernel){ .kernel = TESS_K_OPTIMIZER,
                        .in_dtype = TESS_F32,
                        .out_dtype = TESS_F32,
@@ -105,9 +105,9 @@ static void measure_kernels(tess__machine *m, float *const a[4]) {
                        .state = { a[2], a[3] },
                        .elems = ELEMS,
                        .optimizer = &o };
-    m->rate_bytes_per_second[TESS__RATE_OPTIMIZER] = rate(28.0 * ELEMS, kernel_seconds(&k, ELEMS));
-    m->up_bytes_per_second = m->down_bytes_per_second = m->rate_bytes_per_second[TESS__RATE_COPY] / 2;
-    m->host_bytes_per_second = m->rate_bytes_per_second[TESS__RATE_OPTIMIZER];
+    m->rate_bytes_per_second[MACHINE_RATE_OPTIMIZER] = rate(28.0 * ELEMS, kernel_seconds(&k, ELEMS));
+    m->up_bytes_per_second = m->down_bytes_per_second = m->rate_bytes_per_second[MACHINE_RATE_COPY] / 2;
+    m->host_bytes_per_second = m->rate_bytes_per_second[MACHINE_RATE_OPTIMIZER];
 }
 
 /* ---- products ---------------------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ static double product_rate(int32_t bf16, float *const a[4]) {
     return status == TESS_OK ? rate(2.0 * SIDE * SIDE * SIDE, times[ROUNDS / 2]) : 0;
 }
 
-static tess_status measure_here(tess__machine *m) {
+static tess_status measure_here(machine_desc *m) {
     float *a[4] = { NULL };
     tess_status status = TESS_OK;
     for (int i = 0; i < 4 && status == TESS_OK; i++) {
@@ -160,7 +160,7 @@ static tess_status measure_here(tess__machine *m) {
 
 /* ---- in ranks ---------------------------------------------------------------------------------- */
 enum { MOST_OPTIONS = 32 };
-static int in_ranks(int32_t ranks, char *const *words, const char *path, tess__machine *m) {
+static int in_ranks(int32_t ranks, char *const *words, const char *path, machine_desc *m) {
     struct stat written;
     char json[128], options[MOST_OPTIONS][96];
     char *argv[24 + MOST_OPTIONS] = { "tessera", "bench" };
@@ -183,7 +183,7 @@ static int in_ranks(int32_t ranks, char *const *words, const char *path, tess__m
 }
 
 /* Measures every comm plugin that can run here, or TESSERA_COMM. Without any the description has no collectives. */
-static int measure_collectives(tess__machine *m, const char *path) {
+static int measure_collectives(machine_desc *m, const char *path) {
     static char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce" };
     int code = TOOL_OK;
     for (int i = 0; i < 3 && code == TOOL_OK; i++) {
@@ -194,7 +194,7 @@ static int measure_collectives(tess__machine *m, const char *path) {
     return code;
 }
 
-static int measure_blocks(tess__machine *m, const char *path) {
+static int measure_blocks(machine_desc *m, const char *path) {
     int32_t cores = (int32_t)m->cores;
     int code = TOOL_OK;
     for (int32_t ranks = 1; ranks <= 2 && ranks <= cores && code == TOOL_OK; ranks++) {
@@ -207,9 +207,9 @@ static int measure_blocks(tess__machine *m, const char *path) {
 }
 
 /* Inputs of the formula for numbers of ranks and operations that were not measured. */
-static void fit_link(tess__machine *m) {
+static void fit_link(machine_desc *m) {
     for (int32_t i = 0; i < m->n_collectives; i++) {
-        const tess__collective_time *c = &m->collectives[i];
+        const machine_collective *c = &m->collectives[i];
         if (c->op != TESS_ALL_GATHER || !(c->seconds > 0))
             continue;
         if (m->within.latency_seconds == 0) /* the smallest comes first */
@@ -219,7 +219,7 @@ static void fit_link(tess__machine *m) {
     m->across = m->within;
 }
 
-static tess_status save(const tess__machine *m, const char *path) {
+static tess_status save(const machine_desc *m, const char *path) {
     FILE *file = strcmp(path, "1") == 0 ? stdout : fopen(path, "we");
     if (!file)
         return tess_fail(TESS_E_DATA, "--machine=%s: %s", path, strerror(errno));
@@ -231,7 +231,7 @@ static tess_status save(const tess__machine *m, const char *path) {
 
 int tool_bench_machine(const char *path) {
     char temporary[] = "/tmp/tessera-bench-XXXXXX";
-    tess__machine m = { .is_cpu = 1, .algorithm = TESS__DIRECT };
+    machine_desc m = { .is_cpu = 1, .algorithm = MACHINE_DIRECT };
     int fd = mkstemp(temporary);
     if (fd < 0)
         return tool_report(tess_fail(TESS_E_DATA, "%s: %s", temporary, strerror(errno)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Starting this host's ranks: DESIGN section 10. */
+/* Starting this host's ranks: docs/launching.md. */
 #ifndef TOOL_LAUNCH_H
 #define TOOL_LAUNCH_H
 #include <stdint.h>

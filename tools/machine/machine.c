@@ -25,7 +25,7 @@ static tess_status grow(void **rows, int32_t n, size_t size) {
     return TESS_OK;
 }
 
-static int later(const tess__collective_time *a, const tess__collective_time *b) {
+static int later(const machine_collective *a, const machine_collective *b) {
     int comm = strcmp(a->comm, b->comm);
     if (comm)
         return comm > 0;
@@ -34,7 +34,7 @@ static int later(const tess__collective_time *a, const tess__collective_time *b)
     return a->ranks != b->ranks ? a->ranks > b->ranks : a->bytes > b->bytes;
 }
 
-tess_status machine_add_collective(tess__machine *m, const tess__collective_time *c) {
+tess_status machine_add_collective(machine_desc *m, const machine_collective *c) {
     tess_status status = grow((void **)&m->collectives, m->n_collectives, sizeof *c);
     if (status != TESS_OK)
         return status;
@@ -45,7 +45,7 @@ tess_status machine_add_collective(tess__machine *m, const tess__collective_time
     return TESS_OK;
 }
 
-tess_status machine_add_block(tess__machine *m, const tess__block_time *b) {
+tess_status machine_add_block(machine_desc *m, const machine_block *b) {
     for (int32_t i = 0; i < m->n_blocks; i++)
         if (strcmp(m->blocks[i].model, b->model) == 0 && strcmp(m->blocks[i].name, b->name) == 0) {
             m->blocks[i] = *b;
@@ -65,10 +65,10 @@ static size_t kind_of(const char *name) {
     return n > 0 && name[n - 1] == '.' && name[n] ? n : strlen(name) + 1;
 }
 
-const tess__block_time *machine_find_block(const tess__machine *m, const char *model_key, const char *block) {
-    const tess__block_time *alike = NULL;
+const machine_block *machine_find_block(const machine_desc *m, const char *model_key, const char *block) {
+    const machine_block *alike = NULL;
     for (int32_t i = 0; i < m->n_blocks; i++) {
-        const tess__block_time *b = &m->blocks[i];
+        const machine_block *b = &m->blocks[i];
         if (strcmp(b->model, model_key) != 0)
             continue;
         if (strcmp(b->name, block) == 0)
@@ -187,7 +187,7 @@ static int read_object(json_scan *s, const member *fields, size_t n, void *base)
 #define OF(type, field) offsetof(type, field)
 
 typedef struct { /* what a description holds beside the machine's own fields */
-    tess__machine machine;
+    machine_desc machine;
     double flops_share, memory_share, link_share;
     int32_t device; /* the number of its word */
     char said[256]; /* what a json_scan's `expected` may point to */
@@ -203,10 +203,10 @@ static const member top[] = {
     { "cores", REAL, 0, TOP(cores), NULL },
     { "device_memory_bytes", BYTES, 0, TOP(device_memory_bytes), NULL },
     { "memory_bytes_per_second", REAL, 0, TOP(memory_bytes_per_second), NULL },
-    { "copy_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[TESS__RATE_COPY]), NULL },
-    { "sum_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[TESS__RATE_SUM]), NULL },
-    { "optimizer_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[TESS__RATE_OPTIMIZER]), NULL },
-    { "norm_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[TESS__RATE_NORM]), NULL },
+    { "copy_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[MACHINE_RATE_COPY]), NULL },
+    { "sum_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[MACHINE_RATE_SUM]), NULL },
+    { "optimizer_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[MACHINE_RATE_OPTIMIZER]), NULL },
+    { "norm_bytes_per_second", REAL, 0, TOP(rate_bytes_per_second[MACHINE_RATE_NORM]), NULL },
     { "kernel_seconds", REAL, 0, TOP(kernel_seconds), NULL },
     { "collective_seconds", REAL, 0, TOP(collective_seconds), NULL },
     { "up_bytes_per_second", REAL, 0, TOP(up_bytes_per_second), NULL },
@@ -223,23 +223,23 @@ static const member flops[] = {
     { "f64", REAL, 0, TOP(flops_per_second[TESS_F64]), NULL },
 };
 static const member link_members[] = {
-    { "latency_seconds", REAL, 0, OF(tess__link, latency_seconds), NULL },
-    { "bytes_per_second", REAL, 0, OF(tess__link, bytes_per_second), NULL },
+    { "latency_seconds", REAL, 0, OF(machine_link, latency_seconds), NULL },
+    { "bytes_per_second", REAL, 0, OF(machine_link, bytes_per_second), NULL },
 };
 #define OPS "none|all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier"
 static const member collective_members[] = {
-    { "comm", TEXT, 16, OF(tess__collective_time, comm), NULL },
-    { "op", ONE_OF, 0, OF(tess__collective_time, op), OPS },
-    { "ranks", WHOLE, 0, OF(tess__collective_time, ranks), NULL },
-    { "bytes", BYTES, 0, OF(tess__collective_time, bytes), NULL },
-    { "seconds", REAL, 0, OF(tess__collective_time, seconds), NULL },
-    { "cpu_seconds", REAL, 0, OF(tess__collective_time, cpu_seconds), NULL },
+    { "comm", TEXT, 16, OF(machine_collective, comm), NULL },
+    { "op", ONE_OF, 0, OF(machine_collective, op), OPS },
+    { "ranks", WHOLE, 0, OF(machine_collective, ranks), NULL },
+    { "bytes", BYTES, 0, OF(machine_collective, bytes), NULL },
+    { "seconds", REAL, 0, OF(machine_collective, seconds), NULL },
+    { "cpu_seconds", REAL, 0, OF(machine_collective, cpu_seconds), NULL },
 };
 static const member block_members[] = {
-    { "model", TEXT, 96, OF(tess__block_time, model), NULL },
-    { "name", TEXT, 48, OF(tess__block_time, name), NULL },
-    { "forward_seconds", REAL, 0, OF(tess__block_time, forward_seconds), NULL },
-    { "backward_seconds", REAL, 0, OF(tess__block_time, backward_seconds), NULL },
+    { "model", TEXT, 96, OF(machine_block, model), NULL },
+    { "name", TEXT, 48, OF(machine_block, name), NULL },
+    { "forward_seconds", REAL, 0, OF(machine_block, forward_seconds), NULL },
+    { "backward_seconds", REAL, 0, OF(machine_block, backward_seconds), NULL },
 };
 
 static int read_rows(json_scan *s, reading *r, int collectives) {
@@ -248,8 +248,8 @@ static int read_rows(json_scan *s, reading *r, int collectives) {
     if (json_scan_if(s, ']'))
         return 1;
     do {
-        tess__collective_time c = { .ranks = 0 };
-        tess__block_time b = { .forward_seconds = 0 };
+        machine_collective c = { .ranks = 0 };
+        machine_block b = { .forward_seconds = 0 };
         int fine = collectives ? read_object(s, collective_members, COUNT(collective_members), &c)
                                : read_object(s, block_members, COUNT(block_members), &b);
         if (fine && (collectives ? c.ranks < 2 || c.op == 0 : !b.name[0]))
@@ -308,13 +308,13 @@ static int read_machine(json_scan *s, reading *r) {
 
 /* A data sheet's figures are more than programs reach: shares say how much of them counts. */
 static void apply_shares(reading *r) {
-    tess__machine *m = &r->machine;
+    machine_desc *m = &r->machine;
     m->is_gpu = r->device == 1;
     m->is_cpu = r->device == 2;
     for (int i = 0; i < 16; i++)
         m->flops_per_second[i] *= r->flops_share;
     m->memory_bytes_per_second *= r->memory_share;
-    for (int i = 0; i < TESS__N_RATES; i++)
+    for (int i = 0; i < MACHINE_N_RATES; i++)
         m->rate_bytes_per_second[i] *= r->memory_share;
     m->host_bytes_per_second *= r->memory_share;
     m->within.bytes_per_second *= r->link_share;
@@ -323,7 +323,7 @@ static void apply_shares(reading *r) {
     m->down_bytes_per_second *= r->link_share;
 }
 
-tess_status machine_parse(const char *path, const char *text, size_t bytes, tess__machine *out) {
+tess_status machine_parse(const char *path, const char *text, size_t bytes, machine_desc *out) {
     json_scan s = { .text = text, .bytes = bytes };
     reading r = { .flops_share = 1, .memory_share = 1, .link_share = 1 };
     tess_status status = TESS_OK;
@@ -353,7 +353,7 @@ static tess_status unknown(const char *word) {
                      near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "", all);
 }
 
-tess_status machine_open(const char *word, tess__machine *out) {
+tess_status machine_open(const char *word, machine_desc *out) {
     const char *named = machine_text(word);
     char *text = NULL;
     size_t bytes = 0;
@@ -368,17 +368,17 @@ tess_status machine_open(const char *word, tess__machine *out) {
     return status;
 }
 
-void machine_close(tess__machine *m) {
+void machine_close(machine_desc *m) {
     free(m->collectives);
     free(m->blocks);
-    *m = (tess__machine){ .name = "" };
+    *m = (machine_desc){ .name = "" };
 }
 
 /* ---- events of earlier runs -------------------------------------------------------------------- */
 typedef struct {
     char event[32];
-    tess__collective_time collective;
-    tess__block_time block;
+    machine_collective collective;
+    machine_block block;
 } event;
 
 static int read_event(json_scan *s, event *e) {
@@ -410,8 +410,8 @@ static int read_event(json_scan *s, event *e) {
     return json_scan_char(s, '}');
 }
 
-static tess_status take_event(tess__machine *m, const event *e, int collectives, int *taken) {
-    const tess__collective_time *c = &e->collective;
+static tess_status take_event(machine_desc *m, const event *e, int collectives, int *taken) {
+    const machine_collective *c = &e->collective;
     if (strcmp(e->event, "block") == 0 && e->block.name[0]) {
         ++*taken;
         return machine_add_block(m, &e->block);
@@ -422,7 +422,7 @@ static tess_status take_event(tess__machine *m, const event *e, int collectives,
     return machine_add_collective(m, c);
 }
 
-tess_status machine_add_events(tess__machine *m, const char *path, int collectives) {
+tess_status machine_add_events(machine_desc *m, const char *path, int collectives) {
     char *text = NULL;
     size_t bytes = 0, line = 1;
     int taken = 0;
@@ -446,7 +446,7 @@ tess_status machine_add_events(tess__machine *m, const char *path, int collectiv
 }
 
 /* ---- writing ----------------------------------------------------------------------------------- */
-static void put_link(json_out *j, const char *key, const tess__link *l) {
+static void put_link(json_out *j, const char *key, const machine_link *l) {
     json_object_begin(j, key);
     json_double(j, "latency_seconds", l->latency_seconds);
     json_double(j, "bytes_per_second", l->bytes_per_second);
@@ -480,7 +480,7 @@ static void put_row(json_out *j, const member *fields, size_t n, const void *row
     json_object_end(j);
 }
 
-int machine_write(const tess__machine *m, FILE *out) {
+int machine_write(const machine_desc *m, FILE *out) {
     reading r = { .machine = *m };
     json_out j;
     json_init(&j, out);

@@ -1,31 +1,70 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Descriptions of machines for the simulator (core/readers/simulate.h): the named ones, files in JSON
+/* Descriptions of machines for the simulator (tools/plan/simulate.h): the named ones, files in JSON
  * (docs/machine.md), and block times of an earlier run. */
 #ifndef TOOL_MACHINE_H
 #define TOOL_MACHINE_H
 #include <stdio.h>
 
-#include "core/readers/simulate.h"
+#include <tessera/tessera.h>
+
+enum { MACHINE_RATE_COPY, MACHINE_RATE_SUM, MACHINE_RATE_OPTIMIZER, MACHINE_RATE_NORM, MACHINE_N_RATES };
+enum { MACHINE_RING, MACHINE_TREE, MACHINE_DIRECT }; /* latencies of a collective among n: n - 1, ⌈log2 n⌉ or 1 */
+
+typedef struct {
+    double latency_seconds, bytes_per_second;
+} machine_link;
+
+typedef struct {   /* a collective as measured */
+    char comm[16]; /* plugin */
+    uint32_t op;   /* TESS_ALL_GATHER … */
+    int32_t ranks;
+    uint64_t bytes;              /* of all ranks together; all_reduce: of the buffer */
+    double seconds, cpu_seconds; /* cpu: of one rank */
+} machine_collective;
+
+typedef struct { /* a block as measured */
+    char model[96], name[48];
+    double forward_seconds, backward_seconds;
+} machine_block;
+
+typedef struct {
+    char name[64], source[256];
+    int32_t is_cpu; /* rates are of one thread; else of the device */
+    int32_t is_gpu; /* the description says so */
+    int32_t ranks_per_node, algorithm;
+    double cores;                                  /* of a node, which its ranks' threads share; 0: they do not share */
+    double flops_per_second[16];                   /* by compute dtype */
+    double memory_bytes_per_second;                /* read and written, each counted */
+    double rate_bytes_per_second[MACHINE_N_RATES]; /* of the engine's kernels; 0: the memory's */
+    double kernel_seconds, collective_seconds;     /* what each costs beside its work */
+    machine_link within, across;                   /* of a rank, in one node and between nodes */
+    double up_bytes_per_second, down_bytes_per_second; /* between device and host, of a rank */
+    double host_bytes_per_second;                      /* the optimizer on the host, of a rank */
+    uint64_t device_memory_bytes;
+    machine_collective *collectives; /* in ascending order of bytes within comm, op and ranks */
+    machine_block *blocks;
+    int32_t n_collectives, n_blocks;
+} machine_desc;
 
 /** `word`: a name, or a path (it holds a '/' or a '.'). TESS_E_DATA names the file, the place and what was expected;
  * TESS_E_INVALID: no such name. */
-tess_status machine_open(const char *word, tess__machine *out);
-void machine_close(tess__machine *); /* all zero is fine */
+tess_status machine_open(const char *word, machine_desc *out);
+void machine_close(machine_desc *); /* all zero is fine */
 /** The names, ending with null. */
 const char *const *machine_names(void);
 /** The text of a named machine, or null. machine_named.c */
 const char *machine_text(const char *name);
 /** Reads `text` of `bytes` bytes; `path` for messages. */
-tess_status machine_parse(const char *path, const char *text, size_t bytes, tess__machine *out);
+tess_status machine_parse(const char *path, const char *text, size_t bytes, machine_desc *out);
 /** As machine_open reads it. -1 when anything could not be written. */
-int machine_write(const tess__machine *, FILE *);
+int machine_write(const machine_desc *, FILE *);
 
-tess_status machine_add_collective(tess__machine *, const tess__collective_time *);
-tess_status machine_add_block(tess__machine *, const tess__block_time *); /* replaces one of the same name */
+tess_status machine_add_collective(machine_desc *, const machine_collective *);
+tess_status machine_add_block(machine_desc *, const machine_block *); /* replaces one of the same name */
 /** Takes the `block` and, where `collectives`, the `bench` events of a file that --json wrote. TESS_E_DATA also when
  * there are none. */
-tess_status machine_add_events(tess__machine *, const char *path, int collectives);
+tess_status machine_add_events(machine_desc *, const char *path, int collectives);
 /** The measured times of a block; of another block of the same kind ("h.3" for "h.7") when it was not measured itself.
  * Null: none. */
-const tess__block_time *machine_find_block(const tess__machine *, const char *model_key, const char *block);
+const machine_block *machine_find_block(const machine_desc *, const char *model_key, const char *block);
 #endif

@@ -4,7 +4,7 @@
 #include "gemm.h"
 #include "parallel.h"
 #include <tessera/tessera.h>
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One formula per elementwise operator, for the CPU's loops and for CUDA's kernels alike: the same bits on both, where
- * an operator is one formula per element (docs/numbers.md). Beside core/kit/formulas.h, which has the engine's. */
+ * an operator is one formula per element (docs/numbers.md). Beside kit/formulas.h, which has the engine's. */
 #ifndef TESS_MODELS_OPS_FORMULAS_H
 #define TESS_MODELS_OPS_FORMULAS_H
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 
 enum { OPS_LANES = 16 }; /* partial sums of a normalised row: element c belongs to lane c mod 16 */
 

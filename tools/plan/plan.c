@@ -136,7 +136,7 @@ static void report_sum(reporting *r) {
     json_line(r->out.json);
 }
 
-static int report_with(const char *word, const char *name, int32_t ranks, const tess__machine *machine) {
+static int report_with(const char *word, const char *name, int32_t ranks, const machine_desc *machine) {
     int32_t opened;
     reporting r = { .name = name, .ranks = ranks, .engines = plan_program_engines(word, &opened) };
     char said[1024] = "";
@@ -160,7 +160,7 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
 }
 
 static int report(const char *word, char *const *names, int32_t ranks) {
-    tess__machine machine;
+    machine_desc machine;
     int code = 0, described = plan_time_machine("plan", &machine, &code);
     if (described >= 0)
         code = report_with(word, names[0], ranks, described ? &machine : NULL);

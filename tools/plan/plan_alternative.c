@@ -9,13 +9,13 @@
 
 /* A time that cannot be told is none, not a failure. */
 static void predict(const tool_planner *p, tess *t, void *state, double *seconds) {
-    const tess__machine *machine = plan_time_in_use();
+    const machine_desc *machine = plan_time_in_use();
     plan_source source = { .t = t, .of = p->of, .is_model = p->is_model, .state = state };
-    tess__timeline line = { .seconds = -1 };
+    simulated_step line = { .seconds = -1 };
     if (!machine || plan_time(&source, machine, &line) != TESS_OK)
         return;
     *seconds = line.seconds;
-    tess__timeline_free(&line);
+    simulated_free(&line);
 }
 
 static tess_status measure(const tool_planner *p, int32_t ranks, uint64_t bytes[3], double *seconds) {

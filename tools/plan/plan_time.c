@@ -15,25 +15,25 @@
 #include <tessera/tessera.h>
 
 /* ---- what a scope costs ------------------------------------------------------------------------ */
-static void put_measured(tess__scope_cost *c, const tess__block_time *t) {
+static void put_measured(scope_cost *c, const machine_block *t) {
     c->forward_seconds = t->forward_seconds;
     c->backward_seconds = t->backward_seconds;
 }
 
 /* A reference model counts its own work, unless its blocks were measured. */
-static void cost_of_models(const tess__plan *p, const model *m, const tess__machine *machine, tess__scope_cost *costs) {
+static void cost_of_models(const tess__plan *p, const model *m, const machine_desc *machine, scope_cost *costs) {
     char key[96];
     model_key(m, key, sizeof key);
     for (int32_t i = 0; i < m->desc.n_blocks && i < p->model.n_blocks; i++) {
-        tess__scope_cost *c = &costs[p->model.blocks[i].scope];
+        scope_cost *c = &costs[p->model.blocks[i].scope];
         model_cost of = model_block_cost(m, i);
-        *c = (tess__scope_cost){ .forward_flops = of.forward_flops,
-                                 .backward_flops = of.backward_flops,
-                                 .forward_bytes = of.forward_bytes,
-                                 .backward_bytes = of.backward_bytes,
-                                 .forward_kernels = of.forward_kernels,
-                                 .backward_kernels = of.backward_kernels };
-        const tess__block_time *measured = machine_find_block(machine, key, m->desc.blocks[i].name);
+        *c = (scope_cost){ .forward_flops = of.forward_flops,
+                           .backward_flops = of.backward_flops,
+                           .forward_bytes = of.forward_bytes,
+                           .backward_bytes = of.backward_bytes,
+                           .forward_kernels = of.forward_kernels,
+                           .backward_kernels = of.backward_kernels };
+        const machine_block *measured = machine_find_block(machine, key, m->desc.blocks[i].name);
         if (measured)
             put_measured(c, measured);
     }
@@ -45,7 +45,7 @@ static int is_looked_up(const char *name) {
 }
 
 /* A program that is only declared: every matrix is applied once per token, forward; twice in backward. */
-static void cost_of_parameters(const tess__plan *plan, double tokens, tess__scope_cost *costs) {
+static void cost_of_parameters(const tess__plan *plan, double tokens, scope_cost *costs) {
     for (int32_t k = 0; k < plan->model.n_scopes; k++) {
         const tess__scope *scope = &plan->model.scopes[k];
         double elems = 0, bytes = 0;
@@ -58,12 +58,12 @@ static void cost_of_parameters(const tess__plan *plan, double tokens, tess__scop
             const tess_block_options *o = &plan->model.blocks[scope->block].options;
             bytes += 2 * (double)o->output_bytes + (double)o->saved_bytes;
         }
-        costs[k] = (tess__scope_cost){ .forward_flops = 2 * elems * tokens,
-                                       .backward_flops = 4 * elems * tokens,
-                                       .forward_bytes = bytes,
-                                       .backward_bytes = 2 * bytes,
-                                       .forward_kernels = 1,
-                                       .backward_kernels = 2 };
+        costs[k] = (scope_cost){ .forward_flops = 2 * elems * tokens,
+                                 .backward_flops = 4 * elems * tokens,
+                                 .forward_bytes = bytes,
+                                 .backward_bytes = 2 * bytes,
+                                 .forward_kernels = 1,
+                                 .backward_kernels = 2 };
     }
 }
 
@@ -78,8 +78,8 @@ static double tokens(const plan_source *s) {
 }
 
 /* ---- the step ---------------------------------------------------------------------------------- */
-static tess_status simulate(const plan_source *s, const tess__machine *machine, const tess__scope_cost *costs,
-                            tess__timeline *out) {
+static tess_status simulate(const plan_source *s, const machine_desc *machine, const scope_cost *costs,
+                            simulated_step *out) {
     const tess__plan *p = tess__plan_of(s->t);
     int32_t n = tess__ledger_programs(p, s->of, NULL);
     int32_t *slots = calloc((size_t)n + 1, sizeof *slots);
@@ -89,26 +89,26 @@ static tess_status simulate(const plan_source *s, const tess__machine *machine, 
         tess__ledger_programs(p, s->of, slots);
         for (int32_t i = 0; i < n; i++)
             programs[i] = &p->programs[slots[i]];
-        tess__simulation in = { .setup = &p->setup,
-                                .model = &p->model,
-                                .layout = &p->layout,
-                                .machine = machine,
-                                .costs = costs,
-                                .comm = tess__selection_of(s->t)->text[TESS_KIND_COMM],
-                                .apart = tess__sums_apart(&p->setup),
-                                .threads = p->setup.threads,
-                                .programs = programs,
-                                .n_programs = n };
-        status = tess__simulate(&in, out);
+        simulation in = { .setup = &p->setup,
+                          .model = &p->model,
+                          .layout = &p->layout,
+                          .machine = machine,
+                          .costs = costs,
+                          .comm = tess__selection_of(s->t)->text[TESS_KIND_COMM],
+                          .apart = tess__sums_apart(&p->setup),
+                          .threads = p->setup.threads,
+                          .programs = programs,
+                          .n_programs = n };
+        status = simulate_step(&in, out);
     }
     free(slots);
     free(programs);
     return status;
 }
 
-tess_status plan_time(const plan_source *s, const tess__machine *machine, tess__timeline *out) {
+tess_status plan_time(const plan_source *s, const machine_desc *machine, simulated_step *out) {
     const tess__plan *p = tess__plan_of(s->t);
-    tess__scope_cost *costs = calloc((size_t)p->model.n_scopes + 1, sizeof *costs);
+    scope_cost *costs = calloc((size_t)p->model.n_scopes + 1, sizeof *costs);
     if (!costs)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
     if (s->is_model)
@@ -156,9 +156,9 @@ static void use_gpu_plugins(const char *machine) {
         tool_settings_set("comm", "nccl");
 }
 
-int plan_time_machine(const char *command, tess__machine *out, int *code) {
+int plan_time_machine(const char *command, machine_desc *out, int *code) {
     const char *word = tess__option_text("machine"), *from = tess__option_text("from");
-    *out = (tess__machine){ .name = "" };
+    *out = (machine_desc){ .name = "" };
     if (!word && from) {
         fprintf(stderr, "tessera %s: --from gives times of blocks; --machine is needed for all else\n", command);
         *code = TOOL_USAGE;
@@ -182,16 +182,16 @@ int plan_time_machine(const char *command, tess__machine *out, int *code) {
 
 /* ---- spans and tables -------------------------------------------------------------------------- */
 static struct { /* of the plan that is being printed */
-    const tess__machine *machine;
+    const machine_desc *machine;
     double seconds, exposed[TESS__N_TRACKS], critical[TESS__N_TRACKS], busy[TESS__N_TRACKS];
 } shown;
 
-void plan_time_use(const tess__machine *m) {
+void plan_time_use(const machine_desc *m) {
     memset(&shown, 0, sizeof shown);
     shown.machine = m;
 }
 
-const tess__machine *plan_time_in_use(void) {
+const machine_desc *plan_time_in_use(void) {
     return shown.machine;
 }
 
@@ -233,7 +233,7 @@ static void put_time(json_out *j) {
 }
 
 tess_status plan_time_spans(const plan_source *s, json_out *json, double *seconds) {
-    tess__timeline line;
+    simulated_step line;
     tess_status status = plan_time(s, shown.machine, &line);
     if (status != TESS_OK)
         return status;
@@ -245,7 +245,7 @@ tess_status plan_time_spans(const plan_source *s, json_out *json, double *second
         put_span(json, &line.spans[i], tess__plan_of(s->t));
     if (json)
         put_time(json);
-    tess__timeline_free(&line);
+    simulated_free(&line);
     return TESS_OK;
 }
 

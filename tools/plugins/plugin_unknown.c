@@ -3,10 +3,11 @@
 
 #include <stdio.h>
 
+#include "core/base/options.h"
 #include "core/builtin/builtins.h"
 #include "core/plugin/open.h"
 #include "core/plugin/plugin_search.h"
-#include "tools/support/command_line.h"
+#include "tools/commands.h"
 
 typedef struct {
     char kept[256][64];
@@ -39,8 +40,10 @@ int plugin_unknown(const char *name) {
         tess__plugin_search_each(&dirs, take, &l);
         tess__plugin_search_finish(&dirs);
     }
-    const char *near = tool_suggestion(name, l.names, l.n);
-    fprintf(stderr, "tessera: no plugin '%s' found%s\n", name,
-            *near ? near : "; `tessera plugins list` shows what there is");
+    const char *near = tess__nearest(name, l.names, l.n);
+    if (near)
+        fprintf(stderr, "tessera: no plugin '%s' found; did you mean '%s'?\n", name, near);
+    else
+        fprintf(stderr, "tessera: no plugin '%s' found; `tessera plugins list` shows what there is\n", name);
     return TOOL_CONFIG;
 }

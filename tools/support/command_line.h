@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Shared by the subcommands: the options of DESIGN section 11 as a child for argp, and parsing that answers every
+/* Shared by the subcommands: the options that they take as a child for argp, and parsing that answers every
  * mistake with one line and exit code 2. */
 #ifndef TOOL_COMMON_H
 #define TOOL_COMMON_H

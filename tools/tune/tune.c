@@ -114,7 +114,7 @@ static tess_status say(const tune_result *r, const char *word, char *const *name
 }
 
 static int tune(const char *word, char *const *names, int32_t ranks) {
-    tess__machine machine;
+    machine_desc machine;
     tune_result result = { .all = NULL };
     int code = TOOL_OK;
     int32_t opened;

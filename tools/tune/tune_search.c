@@ -21,7 +21,7 @@ enum { MOST_VALUES = 8, REFINED = 12 };
 typedef struct {
     const char *word;
     int32_t ranks;
-    const tess__machine *machine;
+    const machine_desc *machine;
     char values[TUNE_KNOBS][MOST_VALUES][TUNE_VALUE]; /* the usual one first */
     int32_t n_values[TUNE_KNOBS];
     int set[TUNE_KNOBS]; /* by the user */
@@ -114,7 +114,7 @@ static tess_status keep(search *s, const tune_candidate *c) {
 
 static tess_status read_plan(search *s, const plan_source *source, tune_candidate *c) {
     tess_stats stats = { .struct_size = sizeof stats };
-    tess__timeline line;
+    simulated_step line;
     tess_status status = tess_stats_get(source->t, &stats);
     if (status == TESS_OK)
         status = plan_time(source, s->machine, &line);
@@ -123,7 +123,7 @@ static tess_status read_plan(search *s, const plan_source *source, tune_candidat
     memcpy(c->peak_bytes, stats.planned_peak_bytes, sizeof c->peak_bytes);
     c->seconds = line.seconds;
     s->out->is_model = source->is_model;
-    tess__timeline_free(&line);
+    simulated_free(&line);
     return keep(s, c);
 }
 
@@ -231,7 +231,7 @@ static tess_status count_elems(const search *s, uint64_t *out) {
     return status;
 }
 
-tess_status tune_search(const char *word, int32_t ranks, const tess__machine *machine, tune_result *out) {
+tess_status tune_search(const char *word, int32_t ranks, const machine_desc *machine, tune_result *out) {
     search s = { .word = word, .ranks = ranks, .machine = machine, .out = out };
     uint64_t elems = 0;
     *out = (tune_result){ .all = NULL };

@@ -32,7 +32,7 @@ typedef struct {
 
 /** Options that are set stay as they are; the budgets are those of the environment, which is as before afterwards.
  * Combinations that cannot be are passed over; a failure is one that no other value would cure. */
-tess_status tune_search(const char *word, int32_t ranks, const tess__machine *, tune_result *out);
+tess_status tune_search(const char *word, int32_t ranks, const machine_desc *, tune_result *out);
 void tune_result_free(tune_result *);
 /** "tessera train gpt -n 2 --wrap none": what differs from the defaults, and every option that was set, for a shell.
  * `names`: a model, a file, or with `is_program` a program and its arguments. The caller frees it; null: no memory. */

@@ -9,7 +9,8 @@
  *  - The caller sets struct_size of an out struct; the callee writes at most that much, zeroes the rest of it, and
  *    leaves struct_size alone. New fields mean "old behaviour" when zero.
  *  - A struct held by value in another has no struct_size and never grows (tess_stream: 16 bytes).
- *  - Reserved fields are zero. A struct or table longer than one knows is never refused.
+ *  - A new field begins at the struct's old size, not in its padding; an out struct has no padding. A struct or table
+ *    longer than one knows is never refused.
  *  - `mem` fields hold one TESS_MEM_…; `…_mask` fields hold 1u << TESS_MEM_… or 1u << dtype.
  *
  * Slots. Each comment says, in this order: purpose; blocking, asynchronous or stream-ordered; calling thread; ownership
@@ -47,9 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#ifndef TESS_ABI_MINOR
-#define TESS_ABI_MINOR 8 /* append-only; a break makes new *_v2 symbols */
-#endif
+#define TESS_ABI_MINOR 0 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -79,8 +78,8 @@ enum { TESS_ALL_GATHER = 1, TESS_REDUCE_SCATTER, TESS_ALL_REDUCE, TESS_BROADCAST
 typedef struct {
     char magic[8]; /* "TESSPLG" */
     uint32_t struct_size;
-    uint16_t abi_major, abi_minor, core_minor_min, reserved0;
-    uint32_t kinds; /* bit (1 << TESS_KIND_…) for each vtable it offers */
+    uint16_t abi_major, abi_minor;
+    uint32_t core_minor_min, kinds; /* kinds: bit (1 << TESS_KIND_…) for each vtable it offers */
     char name[32], version[24], license[16], needs[32];
 } tess_plugin_note;
 
@@ -109,7 +108,7 @@ typedef struct { /* a piece of memory, as its allocator hands it out */
 typedef struct tess_request tess_request;
 
 enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
-enum { /* DESIGN section 7 */
+enum { /* what memory is for: docs/memory.md */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
     TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT,
     TESS_CAT_MIRROR, TESS_CAT_LOW_COPY
@@ -122,10 +121,10 @@ enum {
     TESS_OPTION_TEXT,    /* anything */
     TESS_OPTION_BYTES,   /* 512, 64KiB, 1.5GiB */
     TESS_OPTION_CHOICE,  /* one of the words in choices, which `|` parts */
-    TESS_OPTION_FLAG,    /* 0, 1, no, yes, off, on, false, true; since 1.2 */
-    TESS_OPTION_LIST     /* words of choices, joined by commas; since 1.2 */
+    TESS_OPTION_FLAG,    /* 0, 1, no, yes, off, on, false, true */
+    TESS_OPTION_LIST     /* words of choices, joined by commas */
 };
-/* One option that a plugin reads; since 1.2. Without pointers, as the descriptor: the plugin's section ".tessera.options"
+/* One option that a plugin reads. Without pointers, as the descriptor: the plugin's section ".tessera.options"
  * holds an array of these and nothing else. The loader checks what the user set before any code of open runs, and refuses a
  * value that is not of the type. A variable with the plugin's prefix that is set and not listed is an error of the user. The
  * plugin reads the text through host->option, and applies the fallback itself (kit/plugin_base.h does both). Texts end with
@@ -136,12 +135,6 @@ typedef struct {
     double least, most;
     char key[72], fallback[48], choices[160], help[144];
 } tess_option_spec;
-/* The same as the slot `options` gives it to cores before 1.2: type at most TESS_OPTION_CHOICE; of a choice, `fallback`
- * lists all, the default first. A core asks a plugin that has no section ".tessera.options", after open. */
-typedef struct {
-    uint32_t struct_size, type;
-    const char *key, *fallback, *help;
-} tess_option;
 
 /* Memory that the caller provides for one call; exact, not an estimate. device_bytes comes as the call's scratch,
  * in the arena of the device's domain; align is of that scratch, a power of two or 0. */
@@ -154,20 +147,19 @@ typedef struct {
 typedef struct { /* the run being planned; no rank number in it, on purpose */
     uint32_t struct_size, mem; /* the device's own memory kind */
     int32_t nranks, ranks_per_host; /* nranks: of the communicator a collective is for */
-    uint32_t in_flight, reserved;   /* most collectives or transfers posted at once */
+    uint32_t in_flight;             /* most collectives or transfers posted at once */
     uint64_t device_budget_bytes, host_budget_bytes; /* 0: none */
 } tess_plan_env;
 
 typedef struct { /* what an allocator is asked for; device's and comm's */
     uint32_t struct_size, mem, flags, domain, category;
     int32_t device, numa_node; /* numa_node is a wish; -1 none */
-    uint32_t reserved;
     uint64_t bytes, align;
 } tess_alloc_request;
 enum { TESS_ALLOC_MAY_UNPIN = 1 /* pinning refused: give pageable memory, buffer.mem says so */ };
 
 /* The core's services, each to be called with `host` in front, from any thread. The table lives until close; none of
- * its slots is null. Slots since a later minor version: look with TESS_CAN(tess_host, host, slot) first. */
+ * its slots is null. A slot of a later minor version: look with TESS_CAN(tess_host, host, slot) first. */
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor; /* the core's */
@@ -193,13 +185,13 @@ typedef struct {
     const char *args;        /* text after the colon of TESSERA_<KIND>, never null */
     const char *helper_cpus; /* "2,6-7": where a plugin's own threads belong; "" any */
     int32_t numa_node, max_helper_threads; /* nearest the device; -1 unknown */
-    /* Since 1.1. Opens another plugin, for one that stacks on it: `selection` as TESSERA_<KIND> has it. It gets this host's
+    /* Opens another plugin, for one that stacks on it: `selection` as TESSERA_<KIND> has it. It gets this host's
      * services; *ops and *ctx are as its tess_plugin_open_v1 gave them, checked, and live until plugin_close of *handle,
      * before this plugin's own close returns. Only within open. Statuses and messages of the loader. */
     tess_status (*plugin_open)(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx, void **handle,
                                tess_error *);
-    void (*plugin_close)(void *host, void *handle); /* since 1.1; null is fine */
-    const char *profiler; /* since 1.5: the library of a profiler that takes NVTX ranges; null: none listens */
+    void (*plugin_close)(void *host, void *handle); /* null is fine */
+    const char *profiler; /* the library of a profiler that takes NVTX ranges; null: none listens */
 } tess_host;
 
 /* The two symbols of a plugin; it exports nothing else. The note lies in section ".tessera.plugin", alone. */
@@ -209,17 +201,15 @@ extern TESS_EXPORT const tess_plugin_note tess_plugin_note_v1; /* in section ".t
  * also called to list plugins and to plan. It may be called more than once. `host` lives until close(ctx). *ops lives as
  * long as the process; *ctx may be null. TESS_E_UNSUPPORTED: a kind it does not offer, a machine it cannot run on;
  * TESS_E_INVALID: bad args or option; TESS_E_NOMEM, TESS_E_SYSTEM, TESS_E_DEVICE. Every table begins with the same
- * slots, close and options, described once here:
+ * slot, described once here:
  *   close    Undoes open; after destroy of all instances; the last call with this ctx. Also when the core refuses the
- *            table after open. Default: nothing to undo.
- *   options  [pure] The options it understands, for a core before 1.2; a later one reads section ".tessera.options" and asks
- *            only a plugin without it. The array lives until close. Default: it has none. */
+ *            table after open. Default: nothing to undo. */
 TESS_EXPORT tess_status tess_plugin_open_v1(const tess_host *, uint32_t kind, const void **ops, void **ctx, tess_error *);
 
 /* ---- comm: collectives ------------------------------------------------------------------------- */
 typedef struct tess_comm tess_comm;
 typedef struct {
-    uint32_t struct_size, flags; /* flags: none yet */
+    uint32_t struct_size;
     int32_t rank, nranks, local_rank, device; /* device: index on this host, -1 for the CPU */
     const char *group; /* key-value prefix, unique to this communicator */
     int64_t timeout_ns; /* for the call it is passed to */
@@ -229,22 +219,23 @@ enum { /* tess_comm_caps.caps */
     TESS_COMM_STREAM_ORDERED = 2,  /* `after` and wait_stream work; else the engine synchronises before post */
     TESS_COMM_ABORT = 4,           /* abort ends requests in flight at once; else they end by their timeout */
     TESS_COMM_SPLIT = 8,           /* split is offered */
-    TESS_COMM_BATCH = 32,          /* post takes n > 1 */
-    TESS_COMM_TREE_ORDER = 64, /* reduce_scatter sums in the engine's tree order, fp32 (NUMBERS.md) */
-    /* Since 1.5, with TESS_COMM_STREAM_ORDERED: post takes an `after` that records (record_begin). The collective joins the
+    TESS_COMM_BATCH = 16,          /* post takes n > 1 */
+    TESS_COMM_TREE_ORDER = 32,     /* reduce_scatter sums in the engine's tree order, fp32: docs/numbers.md */
+    /* With TESS_COMM_STREAM_ORDERED: post takes an `after` that records (record_begin). The collective joins the
      * recording; its request has ended when post is back, and wait_stream makes a stream of the recording wait for it.
      * Ranks record and run alike. What was recorded is not compared: the engine first posts a barrier whose tag is the
      * recording's. Graphs are destroyed before finalize and destroy; abort does not wait for that. */
-    TESS_COMM_RECORDS = 128,
-    /* Since 1.6, with TESS_COMM_SPLIT: two communicators of the same ranks work beside each other, where what one has been
+    TESS_COMM_RECORDS = 64,
+    /* With TESS_COMM_SPLIT: two communicators of the same ranks work beside each other, where what one has been
      * given waits for nothing that the other has. The engine then splits one off for reductions, so that a gather does not
      * wait for the reduction before it. Every rank gives both their work in the same order, from one thread. A backend on a
      * device may rely on that; in the host's memory a rank may come to one of them later. Abort ends one of them only. */
-    TESS_COMM_APART = 256,
-    TESS_COMM_SHARES = 512 /* since 1.7: mem_share is offered; the same answer on every rank */
+    TESS_COMM_APART = 128,
+    TESS_COMM_SHARES = 256 /* mem_share is offered; the same answer on every rank */
 };
 typedef struct {
-    uint32_t struct_size, caps, op_mask, redop_mask, dtype_mask, mem_mask, align, reserved; /* align: of buffers; 0: any */
+    uint32_t struct_size, caps, op_mask, redop_mask, dtype_mask, mem_mask;
+    uint64_t align;     /* of buffers; 0: any */
     uint64_t max_bytes; /* of one collective on one rank; 0: no limit */
     char wire_id[64]; /* equal on ranks that can talk to each other */
 } tess_comm_caps;
@@ -266,7 +257,7 @@ typedef struct {
     void *recv;
     uint64_t count; /* all_gather, reduce_scatter, all_to_all: of one rank's block; broadcast, all_reduce: of the whole */
     double scale;   /* of reductions; 1 for none, never 0 */
-    int32_t root, reserved;
+    int32_t root;
     tess_stream after; /* start when this stream has come this far; all zero: now */
     void *send_reg, *recv_reg; /* of the enclosing buffer; null: not registered */
     void *scratch; /* device_bytes that need asked for, the call's own until its end */
@@ -277,7 +268,6 @@ typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
-    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
     /* Capabilities: [pure] with a null communicator, else what this one can. Required. */
     tess_status (*query)(void *ctx, tess_comm *or_null, tess_comm_caps *out);
     /* [pure] Scratch and backend memory of one collective, whose pointers and `after` are not looked at. The same whatever
@@ -318,9 +308,6 @@ typedef struct {
      * tess_plan_env.in_flight requests are in flight. TESS_E_INVALID, TESS_E_UNSUPPORTED: nothing was started; a
      * communicator's sticky error. TESS_E_MISMATCH and TESS_E_PEER rather come from test and wait. Required. */
     tess_status (*post)(tess_comm *, const tess_collective *, uint32_t n, tess_request **out, tess_error *);
-    /* Moves transfers on, for a backend without threads; the core's progress thread, beside post and the others. TESS_OK:
-     * did something; TESS_PENDING: nothing to do. Default: it has its own threads, on helper_cpus. */
-    tess_status (*progress)(tess_comm *);
     /* Whether a request has ended. Never blocks. TESS_PENDING; else its end, the same at every call. Required. */
     tess_status (*test)(tess_request *, tess_error *);
     /* Blocks until the request has ended or the time is over (0: like test). Ends: TESS_OK, TESS_E_PEER with the rank,
@@ -331,7 +318,7 @@ typedef struct {
      * TESS_COMM_STREAM_ORDERED. Default: the engine calls wait. */
     tess_status (*wait_stream)(tess_request *, const tess_stream *, tess_error *);
     void (*request_free)(tess_request *); /* after its end only; null is fine. Required. */
-    /* Since 1.7, with TESS_COMM_SHARES: lets the other ranks of this communicator reach a buffer. It is of mem_alloc of a
+    /* With TESS_COMM_SHARES: lets the other ranks of this communicator reach a buffer. It is of mem_alloc of a
      * communicator of this plugin, and registered with this one by that or by mem_register. Collective, blocks like split:
      * every rank gives as many bytes, in the same order, with no request in flight. From then on a collective has shared
      * memory on all ranks or on none, as far from the beginning of the buffer. Ends at mem_free or mem_deregister, which
@@ -344,7 +331,7 @@ typedef struct {
 typedef struct tess_device tess_device;
 typedef struct tess_event tess_event;
 typedef struct tess_graph tess_graph;
-enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_UP = 4, TESS_STREAM_DOWN };
+enum { TESS_STREAM_COMPUTE = 1, TESS_STREAM_GATHER, TESS_STREAM_UP, TESS_STREAM_DOWN };
 enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K_OPTIMIZER, TESS_K_CLIP };
 enum { /* tess_kernel.flags */
     TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
@@ -357,29 +344,31 @@ enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
 typedef struct {
     uint32_t struct_size, mem, mem_mask, align; /* mem_mask: what mem_alloc and copy take */
     uint64_t granularity_bytes, capacity_bytes; /* capacity 0: unknown before open */
-    int32_t numa_node, reserved;
+    int32_t numa_node;
     uint32_t dtype_mask, kernel_mask;
-    char name[64], id[48]; /* id: PCI address or the like, for hwloc and for two ranks on one device */
+    char name[64], id[52]; /* id: PCI address or the like, for hwloc and for two ranks on one device */
 } tess_device_info;
 
 typedef struct { /* one run of elements with one set of hyperparameters; ascending, disjoint */
-    uint32_t struct_size, reserved;
+    uint32_t struct_size;
+    float lr;
     uint64_t first, elems; /* in this rank's shard */
-    float lr, weight_decay, momentum, reserved1;
+    float weight_decay, momentum;
 } tess_segment;
 typedef struct {
-    uint32_t struct_size, optimizer, flags, n_segments;
+    uint32_t struct_size, optimizer, n_segments;
+    float grad_scale;
     const tess_segment *segments;
     uint64_t step; /* from 1 */
-    float beta1, beta2, eps, rho, grad_scale, reserved;
+    float beta1, beta2, eps, rho;
     const float *clip; /* null, or where TESS_K_CLIP left its factor: the gradient is also multiplied by it. Given only to
                         * a device that offers that kernel */
     /* Null, or the device's memory: for each segment TESS_PREPARED_BYTES, as optimizer_prepare wrote them, which the kernel
-     * reads when it runs. Then step, the numbers from beta1 to grad_scale and those of the segments mean nothing. Given
-     * only to a device that has optimizer_prepare. Since 1.4. */
+     * reads when it runs. Then step, grad_scale, the numbers from beta1 to rho and those of the segments mean nothing.
+     * Given only to a device that has optimizer_prepare. */
     const void *prepared;
     /* Null, or page-locked memory in which the kernel notes a step that left a parameter or a state NaN or infinite: where 0
-     * is, it writes `step`. A device may leave it alone: then such a step is not found here. Since 1.8. */
+     * is, it writes `step`. A device may leave it alone: then such a step is not found here. */
     int64_t *not_finite;
 } tess_optimizer;
 enum { TESS_PREPARED_BYTES = 128 };
@@ -393,15 +382,15 @@ enum { TESS_PREPARED_BYTES = 128 };
  *               May be missing: the norm is then read by the host
  *   OPTIMIZER   one step of `optimizer`: in[0] the gradient, out the master, out2 its low-precision copy or null, state[] the
  *               momenta (sgd: 1 or none; adam and adamw: first, second moment; adadelta: squares, deltas). The copy is the
- *               new master in bf16, as CAST rounds it: every element of every segment, and no other. Since 1.7 the core
- *               relies on it, since gathers and kernels read nothing else */
+ *               new master in bf16, as CAST rounds it: every element of every segment, and no other: gathers
+ *               and kernels read nothing else */
 typedef struct {
     uint32_t struct_size, kernel, in_dtype, out_dtype;
     uint32_t n_in, flags;             /* TREE_SUM: contributions; flag 1: add to out */
     const void *const *in;            /* OPTIMIZER: in[0] the gradient shard */
     void *out, *out2;                 /* OPTIMIZER: master; out2 its bf16 copy or null */
     void *state[4];
-    uint64_t elems, reserved[2]; /* 0 */
+    uint64_t elems;
     double scale;
     const tess_optimizer *optimizer;
     void *scratch; /* as much as kernel_need asked for, from the arena */
@@ -412,9 +401,6 @@ typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
-    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
-    /* How many devices this host has. TESS_E_DEVICE when the driver fails. Default: 1. */
-    tess_status (*count)(void *ctx, int32_t *out, tess_error *);
     /* Describes a device: index -1 is any of them, [pure], for plans; else that one. TESS_E_INVALID: no such index. Required. */
     tess_status (*describe)(void *ctx, int32_t index_or_minus1, tess_device_info *out, tess_error *);
     /* Opens a device. capacity_bytes: mem_alloc of domain device fails beyond it; 0: no limit but the device's own.
@@ -422,8 +408,6 @@ typedef struct {
     tess_status (*create)(void *ctx, int32_t index, uint64_t capacity_bytes, tess_device **out, tess_error *);
     /* Gives everything back, memory still allocated too; null is fine. After streams and events of it. Required. */
     void (*destroy)(tess_device *);
-    /* The device's sticky fault, or TESS_OK. Any thread. Default: TESS_OK. */
-    tess_status (*health)(tess_device *, tess_error *);
     /* Memory for an arena, of a kind in mem_mask: a few calls at start, none in a step. The core owns it until mem_free.
      * out->bytes is what was obtained: `bytes` rounded up to granularity_bytes. Contents undefined. TESS_E_NOMEM: the
      * capacity or the machine has no more; with TESS_ALLOC_MAY_UNPIN pinned memory may come out pageable. Required. */
@@ -460,7 +444,7 @@ typedef struct {
     /* [stream] Runs one kernel. What tess_kernel points to is read during the call, buffers until its end in the stream.
      * TESS_E_INVALID, TESS_E_UNSUPPORTED, TESS_E_DEVICE. Required. */
     tess_status (*kernel)(tess_device *, const tess_kernel *, const tess_stream *, tess_error *);
-    /* Since 1.4: all five or none. From here on what this thread puts into the stream is recorded and does not run: by the
+    /* All five or none. From here on what this thread puts into the stream is recorded and does not run: by the
      * slots above, which still read at once what they read during a call, and by the program itself. A stream that waits
      * for an event of the recording joins it; this one waits for its last work before record_end. The default stream
      * cannot record. TESS_E_DEVICE. Default: nothing is ever recorded. */
@@ -474,7 +458,7 @@ typedef struct {
     /* [pure] Writes TESS_PREPARED_BYTES for each segment to `out`, the host's memory: what step, rates and factors come to
      * in this step. TESS_E_INVALID. */
     tess_status (*optimizer_prepare)(void *ctx, const tess_optimizer *, void *out);
-    /* Since 1.5: both or none. Names what this thread queues until the range_pop that belongs to it, for the device's
+    /* Both or none. Names what this thread queues until the range_pop that belongs to it, for the device's
      * profiler; ranges nest. `name` is read during the call. Offered only where tess_host.profiler is set. Default: nothing is
      * named. */
     void (*range_push)(tess_device *, const char *name);
@@ -489,24 +473,20 @@ typedef struct {
     const int64_t *shape;
     int32_t ndim, scope; /* scope: index in tess_model_view.modules; it, tied_to and flag 2 are 0 in choose */
     int32_t tied_to;     /* parameter index, itself when not tied */
-    int32_t reserved;
 } tess_param_view;
 /* Dtypes of one parameter; parameters of a unit with equal choices form one group. master: what the optimizer updates;
  * compute: what kernels read; gather: what travels in all_gather, equal to compute; grad_local: what kernels add to;
  * grad_wire: what travels in reduce_scatter; accumulate: of its sum, f32 or f64. */
 typedef struct {
-    uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate, reserved;
-    uint32_t reserved1[2]; /* 0; plugins built with an earlier header wrote 1 and 0 */
+    uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate;
 } tess_precision_choice;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
-    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
     /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows; the message need not name
      * the parameter, the core does. Required. */
     tess_status (*choose)(void *ctx, const tess_param_view *, tess_precision_choice *out, tess_error *);
-    void *reserved[4]; /* null; in earlier headers slots that no core has called: docs/abi.md */
 } tess_precision_ops;
 
 /* ---- wrap: a pure function from the tree to a number per parameter ------------------------------ */
@@ -518,12 +498,12 @@ typedef struct {
     uint64_t own_elems, subtree_elems;
 } tess_module_view;
 typedef struct { /* valid during the call */
-    uint32_t struct_size, n_modules, n_params, reserved;
+    uint32_t struct_size, n_modules, n_params;
     const tess_module_view *modules;
     const tess_param_view *params;
 } tess_model_view;
 typedef struct {
-    uint32_t struct_size, reserved;
+    uint32_t struct_size;
     uint64_t peak_device_bytes, peak_host_bytes;
     int64_t step_ns; /* simulated; -1 unknown */
 } tess_plan_result;
@@ -531,7 +511,6 @@ typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);
-    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
     /* [pure] Gives each parameter a unit: unit_of_param[i] in 0 … *n_units - 1, numbered in order of first use. The array
      * has n_params entries. The core checks that every unit has a parameter and that tied ones are together. `plan`, called
      * with `host`, runs the planner on a candidate, during assign only and as often as wanted; it is null where no planner
@@ -542,7 +521,7 @@ typedef struct {
 } tess_wrap_ops;
 
 /* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
-enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD = 3, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
+enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
 enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
@@ -550,15 +529,13 @@ typedef struct {
     uint64_t elems, bytes;
 } tess_region;
 typedef struct {
-    uint32_t struct_size, rest, align, reserved;
-    uint64_t host_bytes, pinned_bytes;   /* at rest */
-    uint64_t reserved1[2];               /* 0 */
+    uint32_t struct_size, rest;
+    uint64_t align, host_bytes, pinned_bytes; /* at rest */
 } tess_placement;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
     void (*close)(void *ctx);
-    tess_status (*options)(void *ctx, const tess_option **out, uint32_t *n);
     /* [pure] Where each of n regions rests: n entries of out. One call has all regions of a run, unit by unit, so a budget
      * is the plugin's to spend; a region of a kind rests in one place with the others of its kind and group. It is locked
      * in memory when pinned_bytes reaches its bytes, else pageable. ACTIVATION comes only when the user has sent them to the
@@ -566,7 +543,6 @@ typedef struct {
      * it with the cpu device's kernels on host threads of its own. TESS_E_UNSUPPORTED: args that this device or these
      * regions rule out; TESS_E_BUDGET. Required. */
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
-    void *reserved[10]; /* null; in earlier headers slots that no core has called: docs/abi.md */
 } tess_offload_ops;
 
 /* ---- layout, pinned ----------------------------------------------------------------------------- */
@@ -576,35 +552,34 @@ typedef struct {
     TESS_STATIC_ASSERT(sizeof(type) == (bytes) && offsetof(type, middle) == (middle_at) && \
                            offsetof(type, last) == (last_at),                              \
                        "the layout of " #type " has changed")
-TESS_PIN(tess_plugin_note, 128, reserved0, 18, needs, 96);
+TESS_PIN(tess_plugin_note, 128, core_minor_min, 16, needs, 96);
 TESS_PIN(tess_error, 256, native, 8, message, 16);
 TESS_PIN(tess_stream, 16, device, 4, handle, 8);
 TESS_PIN(tess_buffer, 32, ptr, 8, reg, 24);
 TESS_PIN(tess_option_spec, 448, key, 24, help, 304);
-TESS_PIN(tess_option, 32, key, 8, help, 24);
 TESS_PIN(tess_need, 40, pinned_bytes, 16, backend_bytes, 32);
 TESS_PIN(tess_plan_env, 40, in_flight, 16, host_budget_bytes, 32);
 TESS_PIN(tess_alloc_request, 48, device, 20, align, 40);
 TESS_PIN(tess_host, 120, max_helper_threads, 92, profiler, 112);
-TESS_PIN(tess_comm_config, 40, local_rank, 16, timeout_ns, 32);
+TESS_PIN(tess_comm_config, 40, local_rank, 12, timeout_ns, 32);
 TESS_PIN(tess_comm_caps, 104, mem_mask, 20, wire_id, 40);
 TESS_PIN(tess_collective, 136, count, 48, tag, 128);
-TESS_PIN(tess_comm_ops, 184, abort, 80, mem_share, 176);
-TESS_PIN(tess_device_info, 160, numa_node, 32, id, 112);
-TESS_PIN(tess_segment, 40, lr, 24, reserved1, 36);
-TESS_PIN(tess_optimizer, 80, beta1, 32, not_finite, 72);
-TESS_PIN(tess_kernel, 136, out2, 40, scratch_bytes, 128);
-TESS_PIN(tess_device_ops, 248, stream_create, 88, range_pop, 240);
-TESS_PIN(tess_param_view, 56, elems, 24, reserved, 52);
-TESS_PIN(tess_precision_choice, 40, grad_wire, 20, reserved1, 32);
-TESS_PIN(tess_precision_ops, 64, choose, 24, reserved, 32);
+TESS_PIN(tess_comm_ops, 168, abort, 72, mem_share, 160);
+TESS_PIN(tess_device_info, 160, numa_node, 32, id, 108);
+TESS_PIN(tess_segment, 32, lr, 4, momentum, 28);
+TESS_PIN(tess_optimizer, 72, beta1, 32, not_finite, 64);
+TESS_PIN(tess_kernel, 120, out2, 40, scratch_bytes, 112);
+TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
+TESS_PIN(tess_param_view, 56, elems, 24, tied_to, 48);
+TESS_PIN(tess_precision_choice, 28, grad_wire, 20, accumulate, 24);
+TESS_PIN(tess_precision_ops, 24, close, 8, choose, 16);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
-TESS_PIN(tess_model_view, 32, reserved, 12, params, 24);
+TESS_PIN(tess_model_view, 32, modules, 16, params, 24);
 TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);
-TESS_PIN(tess_wrap_ops, 32, close, 8, assign, 24);
+TESS_PIN(tess_wrap_ops, 24, close, 8, assign, 16);
 TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
-TESS_PIN(tess_placement, 48, host_bytes, 16, reserved1, 32);
-TESS_PIN(tess_offload_ops, 112, place, 24, reserved, 32);
+TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
+TESS_PIN(tess_offload_ops, 24, close, 8, place, 16);
 #undef TESS_PIN
 #endif
 

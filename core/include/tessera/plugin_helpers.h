@@ -16,7 +16,7 @@
 /* clang-format off */
 #define TESS_DESCRIPTOR(kinds, name, version, license, needs)                                                       \
     const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {    \
-        "TESSPLG", sizeof(tess_plugin_note), TESS_ABI_MAJOR, TESS_ABI_MINOR, 0, 0, (kinds), name, version, license, \
+        "TESSPLG", sizeof(tess_plugin_note), TESS_ABI_MAJOR, TESS_ABI_MINOR, 0, (kinds), name, version, license, \
         needs                                                                                                       \
     }
 /* clang-format on */

@@ -180,21 +180,4 @@ static inline const char *tess_option_expected(const tess_option_spec *spec, cha
         snprintf(out, room, "%s from %.15g up", what, spec->least);
     return out;
 }
-
-/** The answer of the slot `options` to a core before 1.2: the same `n` options, in list[n]. */
-static inline tess_status tess_options_for_1_0(const tess_option_spec *specs, uint32_t n, tess_option *list) {
-    for (uint32_t i = 0; i < n; i++) {
-        const tess_option_spec *spec = &specs[i];
-        const int choice = spec->type == TESS_OPTION_CHOICE, flag = spec->type == TESS_OPTION_FLAG;
-        const uint32_t text = TESS_OPTION_TEXT, words = TESS_OPTION_CHOICE;
-        const uint32_t type = flag ? words : spec->type > words ? text : spec->type;
-        const tess_option option = { sizeof option, type, spec->key,
-                                     choice ? spec->choices
-                                     : flag ? "0|no|off|false|1|yes|on|true"
-                                            : spec->fallback,
-                                     spec->help };
-        list[i] = option;
-    }
-    return TESS_OK;
-}
 #endif

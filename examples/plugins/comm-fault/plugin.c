@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* TESSERA_COMM=fault:FAULT,op=NAME,at=N,rank=R,over=PLUGIN: the other plugin, but that on rank R the N-th operation of
  * that name is delayed, dropped, corrupted, or the end of the process. A plugin on top of another: it opens it through
- * the host table (since ABI 1.1), hands every slot through, and wraps communicators and requests to know them again. */
+ * the host table, hands every slot through, and wraps communicators and requests to know them again. */
 #include "settings.h"
 
 #include <errno.h>
@@ -11,19 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* plugin_open of the host table came with 1.1; an older core refuses this plugin and says so. One of 1.1 knows none of
- * its variables, but takes what stands behind the colon. */
-const tess_plugin_note tess_plugin_note_v1 __attribute__((section(".tessera.plugin"), used)) = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .core_minor_min = 1,
-    .kinds = 1u << TESS_KIND_COMM,
-    .name = "fault",
-    .version = "1.0.0",
-    .needs = "another comm plugin",
-};
+TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "fault", "1.0.0", "", "another comm plugin");
 
 typedef struct {
     const tess_host *host;
@@ -287,9 +275,6 @@ static tess_status fault_mem_register(tess_comm *comm, tess_buffer *buffer, tess
 static void fault_mem_deregister(tess_comm *comm, tess_buffer *buffer) {
     comm->ctx->under->mem_deregister(comm->under, buffer);
 }
-static tess_status fault_progress(tess_comm *comm) {
-    return comm->ctx->under->progress(comm->under);
-}
 
 /* ---- without a communicator ---------------------------------------------------------------------- */
 
@@ -318,7 +303,7 @@ static void fault_close(void *ctx) {
 /* What the other plugin leaves out has a default in the core, and must be left out here too: one table for each set of
  * slots. Tables live as long as the process, and two threads that fill in the same one write the same. */
 static const tess_comm_ops *table_over(const tess_comm_ops *under) {
-    enum { OPTIONAL = 9 };
+    enum { OPTIONAL = 8 };
     static tess_comm_ops tables[1 << OPTIONAL];
     tess_comm_ops ops = { .struct_size = sizeof ops,
                           .abi_major = TESS_ABI_MAJOR,
@@ -347,7 +332,6 @@ static const tess_comm_ops *table_over(const tess_comm_ops *under) {
     PASS_ON(mem_free)
     PASS_ON(mem_register)
     PASS_ON(mem_deregister)
-    PASS_ON(progress)
     tables[set] = ops;
     return &tables[set];
 }
@@ -356,8 +340,6 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     const void *under = NULL;
     if (kind != TESS_KIND_COMM)
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "fault offers comm only");
-    if (!TESS_CAN(tess_host, host, plugin_open) || !TESS_CAN(tess_host, host, plugin_close))
-        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "comm fault: this core cannot open the plugin below");
     context *c = calloc(1, sizeof *c);
     if (!c)
         return tess_plugin_fail(error, TESS_E_NOMEM, "comm fault: no memory to open");

@@ -104,24 +104,7 @@ static void close_plugin(void *ctx) {
     (void)ctx;
 }
 
-/* As before ABI 1.2. */
-static tess_status options(void *ctx, const tess_option **out, uint32_t *n) {
-    typedef struct {
-        tess_option o;
-#ifdef LONGER_OPTIONS
-        uint64_t later;
-#endif
-    } one;
-    static const one list[] = {
-        { .o = { sizeof(one), 1, "sample-port", "7", "a number" } },
-        { .o = { sizeof(one), 5, "sample-mode", "calm|wild", "a choice" } },
-    };
-    (void)ctx;
-    *out = &list[0].o;
-    *n = 2;
-    return TESS_OK;
-}
-
+#define IN_SECTION __attribute__((section(".tessera.options"), used))
 #ifdef DECLARED_TYPE
 #ifndef DECLARED_FALLBACK
 #define DECLARED_FALLBACK "7"
@@ -141,7 +124,6 @@ typedef struct {
     uint64_t later[3];
 #endif
 } declared;
-#define IN_SECTION __attribute__((section(".tessera.options"), used))
 static const declared declared_options[] IN_SECTION = {
     { .spec = { .struct_size = DECLARED_SIZE,
                 .type = DECLARED_TYPE,
@@ -158,6 +140,11 @@ static const declared declared_options[] IN_SECTION = {
 #ifdef DECLARED_ODD
 static const uint64_t declared_more IN_SECTION = 1;
 #endif
+#else
+static const tess_option_spec options[] IN_SECTION = {
+    { sizeof options[0], TESS_OPTION_INT, 0, 0, "sample-port", "7", "", "a number" },
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "sample-mode", "calm", "calm|wild", "a choice" },
+};
 #endif
 
 /* A later header's table: what it appends must not disturb an older core. */
@@ -178,7 +165,6 @@ static const struct {
         .abi_major = TABLE_MAJOR,
         .abi_minor = TESS_ABI_MINOR,
         .close = close_plugin,
-        .options = options,
         .query = query,
         .need = need,
         .init = init,

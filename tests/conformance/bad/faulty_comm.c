@@ -540,15 +540,6 @@ static tess_status split(tess_comm *x, int32_t color, int32_t key, const tess_co
     return s;
 }
 
-/* It moves on in test and wait. */
-static tess_status progress(tess_comm *x) {
-    (void)x;
-#ifdef FAULT_PROGRESS_FAILS
-    return TESS_E_INVALID;
-#endif
-    return TESS_PENDING;
-}
-
 /* Every second buffer is registered; what was is given back. */
 static tess_status mem_register(tess_comm *x, tess_buffer *buffer, tess_error *e) {
     static int calls;
@@ -588,7 +579,6 @@ static const tess_comm_ops ops = {
     .mem_register = mem_register,
     .mem_deregister = mem_deregister,
     .post = post,
-    .progress = progress,
     .test = test,
     .wait = wait,
     .request_free = request_free,

@@ -226,21 +226,6 @@ static tess_status create(void *ctx, int32_t index, uint64_t capacity_bytes, tes
     return cpu->create(ctx, index, capacity_bytes, out, e);
 }
 
-static tess_status count(void *ctx, int32_t *out, tess_error *e) {
-    tess_status s = cpu->count(ctx, out, e);
-#ifdef FAULT_COUNTS_TWO
-    *out = 2;
-#endif
-    return s;
-}
-
-#ifdef FAULT_CALLS_ITSELF_ILL
-static tess_status health(tess_device *d, tess_error *e) {
-    (void)d;
-    return failed(e, TESS_E_DEVICE, "a fault that stays");
-}
-#endif
-
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
     const void *table = NULL;
     if (kind != TESS_KIND_DEVICE)
@@ -251,12 +236,7 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
         return s;
     cpu = table;
     ops = *cpu;
-    ops.options = NULL;
-    ops.count = count;
     ops.create = create;
-#ifdef FAULT_CALLS_ITSELF_ILL
-    ops.health = health;
-#endif
     ops.stream_create = stream_create;
     ops.stream_import = NULL;
     ops.stream_destroy = stream_destroy;

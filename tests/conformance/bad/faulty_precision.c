@@ -31,9 +31,6 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
 #ifdef FAULT_GATHERS_WIDER
     x.gather = p->dtype;
 #endif
-#ifdef FAULT_USES_RESERVED
-    x.reserved1[0] = 32, x.reserved1[1] = 34;
-#endif
 #ifdef FAULT_SUMS_IN_BF16
     x.accumulate = compute;
 #endif
@@ -47,19 +44,10 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
     return TESS_OK;
 }
 
-static tess_status options(void *ctx, const tess_option **out, uint32_t *n) {
-    static const tess_option list[] = { { sizeof(tess_option), 1, "faulty-level", "1", "a number" } };
-    (void)ctx;
-    *out = list;
-    *n = 1;
-    return TESS_OK;
-}
-
 static const tess_precision_ops ops = {
     .struct_size = sizeof ops,
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
-    .options = options,
     .choose = choose,
 };
 

@@ -282,25 +282,6 @@ static void test_options__values_are_what_the_text_says(void **state) {
     assert_true(v.integer == INT64_MIN); /* as before */
 }
 
-static void test_options__a_core_of_1_0_is_given_its_own_form(void **state) {
-    (void)state;
-    tess_option_spec o[] = { an_option("theta-x", TESS_OPTION_CHOICE, "b", "b|a"),
-                             an_option("theta-y", TESS_OPTION_FLAG, "on", ""),
-                             an_option("theta-z", TESS_OPTION_LIST, "a", "a|b"),
-                             an_option("theta-n", TESS_OPTION_INT, "3", "") };
-    tess_option old[4];
-    tess_options_for_1_0(o, 4, old);
-    assert_int_equal(old[0].struct_size, sizeof old[0]);
-    assert_int_equal(old[0].type, TESS_OPTION_CHOICE);
-    assert_string_equal(old[0].fallback, "b|a");
-    assert_int_equal(old[1].type, TESS_OPTION_CHOICE);
-    assert_int_equal(tess_option_word("on", 2, old[1].fallback), 6);
-    assert_int_equal(old[2].type, TESS_OPTION_TEXT);
-    assert_int_equal(old[3].type, TESS_OPTION_INT);
-    assert_string_equal(old[3].fallback, "3");
-    assert_string_equal(old[3].key, "theta-n");
-}
-
 static void test_options__registered_value_is_checked_by_type(void **state) {
     (void)state;
     tess_option_spec o[] = { an_option("alpha-port", TESS_OPTION_INT, "0", ""),
@@ -520,7 +501,6 @@ int main(void) {
         cmocka_unit_test(test_options__ill_declared_options_are_refused),
         cmocka_unit_test(test_options__bounds_flags_and_lists_are_checked),
         cmocka_unit_test(test_options__values_are_what_the_text_says),
-        cmocka_unit_test(test_options__a_core_of_1_0_is_given_its_own_form),
         cmocka_unit_test(test_options__unknown_variable_is_one_warning_with_the_nearest_name),
         cmocka_unit_test(test_options__registered_and_empty_variables_are_not_warned_of),
         cmocka_unit_test(test_options__nearest_takes_small_slips_only),

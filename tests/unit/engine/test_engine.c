@@ -265,7 +265,7 @@ static void test_engine__a_released_pointer_reads_nan_under_strict(void **state)
     unsetenv("TESSERA_PREFETCH");
 }
 
-/* The step arena starts filled with a pattern: what is touched ends where the plan says (NUMBERS, "Bytes"). */
+/* The step arena starts filled with a pattern: what is touched ends where the plan says (docs/numbers.md, "Bytes"). */
 static void test_engine__touches_the_step_arena_up_to_the_planned_byte(void **state) {
     (void)state;
     if (TESS__CHECKING)

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/kernels.h"
 

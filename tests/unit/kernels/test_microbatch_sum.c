@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sums of microbatches against the recursion of NUMBERS: T(lo, hi) = T(lo, lo + p) + T(lo + p, hi). */
+/* Sums of microbatches against the recursion of docs/numbers.md: T(lo, hi) = T(lo, lo + p) + T(lo + p, hi). */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

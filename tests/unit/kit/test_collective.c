@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/kit/collective.h"
-#include "core/kit/plugin_base.h"
+#include "kit/collective.h"
+#include "kit/plugin_base.h"
 
 static const kit_reach reach = { "net", 1u << TESS_MEM_HOST, "host memory" };
 static float memory[64];

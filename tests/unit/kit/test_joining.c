@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/kit/plugin_base.h"
+#include "kit/plugin_base.h"
 
 #define MS INT64_C(1000000)
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "core/kit/plugin_base.h"
+#include "kit/plugin_base.h"
 
 enum { DEPTH, RATE, ROOM, MODE, LOUD, PARTS, OVER, N };
 static const tess_option_spec specs[] = {

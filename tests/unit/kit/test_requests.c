@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "core/kit/requests.h"
+#include "kit/requests.h"
 
 struct tess_comm {
     kit_requests requests;

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/kit/formulas.h"
-#include "core/kit/tree_sum.h"
+#include "kit/formulas.h"
+#include "kit/tree_sum.h"
 #include "tessera/plugin_helpers.h"
 
 enum { LEAVES = 9, ELEMS = 203, ODD = 1 /* leaves lie this far from any alignment */ };

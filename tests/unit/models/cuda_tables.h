@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 #include "tools/models/ops.h"
 #include "tools/models/philox.h"
 

@@ -4,7 +4,7 @@
 #include "models_common.h"
 #include <stddef.h>
 #include "tools/models/elementwise.h"
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 
 enum { ROOM = 1 << 23 };
 static int in_bf16; /* tables are made for bf16, and all numbers are ones of bf16 */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 
 extern const rows_functions rows_table, rows_table_plain; /* the first is the models' own, chosen at run time */
 #ifdef ROWS_X86

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The order rules of the step compiler (DESIGN, section 6), read off the instruction list. */
+/* The order rules of the step compiler (docs/architecture.md), read off the instruction list. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Planning a model of 405 B parameters on 16,384 ranks: a closed form for the bytes, and within 0.1 s (DESIGN,
- * section 13). Many thousand parameters in many thousand units stay quick too. */
+/* Planning a model of 405 B parameters on 16,384 ranks: a closed form for the bytes, and within 0.1 s.
+ * Many thousand parameters in many thousand units stay quick too. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
  */
 #ifndef TESS_MODELS_CUDA_ATTENTION_TILE_H
 #define TESS_MODELS_CUDA_ATTENTION_TILE_H
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 #if defined(__CUDA_ARCH__)
 #include "ptx.h"
 #endif

@@ -2,7 +2,7 @@
 /* Instructions of sm_80 that CUDA C++ has no word for. tests/emulation has its own of each, for the host. */
 #ifndef TESS_MODELS_CUDA_PTX_H
 #define TESS_MODELS_CUDA_PTX_H
-#include "core/kit/formulas.h"
+#include "kit/formulas.h"
 
 TESS_FN uint32_t ptx_pair(float low, float high) {
     uint32_t pair;

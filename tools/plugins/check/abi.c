@@ -108,32 +108,6 @@ static void options_declared(check *c) {
     free(list);
 }
 
-/* The answer of the slot to a core before ABI 1.2: of a choice, `fallback` lists all. */
-static void options(check *c) {
-    const tess__common_ops *ops = check_open(c);
-    const tess_option *list = NULL;
-    uint32_t n = 0;
-    char variable[80];
-    if (!TESS_CAN(tess__common_ops, ops, options))
-        check_skip(c, "has no slot options");
-    check_doing(c, "options");
-    tess_status s = ops->options(c->ctx, &list, &n);
-    check_that(c, s == TESS_OK, "options gave %s", check_status(s));
-    check_that(c, n < 1000 && (n == 0 || list), "options gave %u options at %p", n, (const void *)list);
-    for (uint32_t i = 0; i < n; i++) {
-        const tess_option *o = (const void *)((const char *)list + (size_t)i * list->struct_size);
-        check_that(c, list->struct_size >= sizeof *o, "option %u: struct_size is %u, expected at least %zu", i,
-                   list->struct_size, sizeof *o);
-        check_that(c, o->key && tess__option_variable(o->key, variable), "option %u: its key is not [a-z0-9-]+", i);
-        check_that(c, o->type >= TESS_OPTION_INT && o->type <= TESS_OPTION_CHOICE, "option %s: type %u is unknown",
-                   o->key, o->type);
-        check_that(c, o->help && *o->help, "option %s: no help", o->key);
-        check_that(c, o->type != TESS_OPTION_CHOICE || (o->fallback && *o->fallback),
-                   "option %s: a choice lists all in fallback", o->key);
-    }
-    check_note(c, "%u options for older cores", n);
-}
-
 /* Opens with `host`, and closes again. */
 static void open_with(check *c, const tess_host *host, const char *what) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
@@ -340,7 +314,6 @@ const check_case check_cases_abi[] = {
     { "table", 1, table, 0, 1 },
     { "open_is_local", 1, open_is_local, 0, 0 },
     { "options_declared", 1, options_declared, 0, 0 },
-    { "options", 1, options, 0, 0 },
     { "shorter_host", 1, shorter_host, 0, 0 },
     { "poisoned_host", 1, poisoned_host, 0, 0 },
     { "longer_host", 1, longer_host, 0, 0 },

@@ -251,38 +251,6 @@ static void timeout_then_result(check *self) {
     comm_leave(r);
 }
 
-typedef struct {
-    comm_rank *r;
-    atomic_int stop;
-} pusher;
-
-static void *push(void *user) {
-    pusher *p = user;
-    do {
-        tess_status s = p->r->ops->progress(p->r->comm);
-        check_that(p->r->c, s == TESS_OK || s == TESS_PENDING, "progress gave %s", check_status(s));
-    } while (!atomic_load(&p->stop));
-    return NULL;
-}
-
-/* progress may be called beside post, test and wait, and nothing depends on it: the other half runs without. */
-static void progress(check *self) {
-    comm_rank *r = comm_open(self);
-    if (!TESS_CAN(tess_comm_ops, r->ops, progress))
-        check_skip(self, "has no slot progress");
-    comm_join(r);
-    pusher p = { .r = r };
-    pthread_t thread;
-    check_that(r->c, pthread_create(&thread, NULL, push, &p) == 0, "no thread");
-    for (int i = 0; i < 50; i++)
-        check_gather(r, r->comm, r->nranks, r->rank, 5 + i, 3, (uint64_t)i);
-    atomic_store(&p.stop, 1);
-    pthread_join(thread, NULL);
-    for (int i = 50; i < 100; i++)
-        check_gather(r, r->comm, r->nranks, r->rank, 5 + i, 3, (uint64_t)i);
-    comm_leave(r);
-}
-
 static void must_refuse(comm_rank *r, const char *what, tess_collective c, tess_status status) {
     tess_request *request = NULL;
     tess_error e = { .struct_size = sizeof e };
@@ -503,7 +471,6 @@ const check_case check_cases_comm_calls[] = {
     { "split", 5, split, 0, 0 },
     { "two_threads", 3, two_threads, 0, 0 },
     { "timeout_then_result", 2, timeout_then_result, 0, 0 },
-    { "progress", 2, progress, 0, 0 },
     { "bad_calls", 2, bad_calls, 0, 0 },
     { "thread_untouched", 2, thread_untouched, 0, 0 },
     { "uneven_leaving", 4, uneven_leaving, 0, 0 },

@@ -7,16 +7,8 @@ void must(tess_status status, const char *what) {
     check_that(dut.c, status == TESS_OK, "%s gave %s: %s", what, check_status(status), dut.error.message);
 }
 
-/* Whatever was checked, it is no fault of the device. */
-static void stays_well(void) {
-    check_doing(dut.c, "health");
-    if (TESS_CAN(tess_device_ops, dut.ops, health))
-        must(dut.ops->health(dut.device, &dut.error), "health");
-}
-
 static void finish(check *c) {
     (void)c;
-    stays_well();
     check_doing(dut.c, "stream_destroy");
     if (TESS_CAN(tess_device_ops, dut.ops, stream_destroy))
         dut.ops->stream_destroy(dut.device, &dut.stream);

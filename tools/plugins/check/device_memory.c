@@ -34,22 +34,6 @@ static void description_is_complete_and_pure(check *self) {
     check_that(self, dut.ops->describe(dut.ctx, 1 << 20, &b.info, &dut.error) < 0, "describes device 1048576");
 }
 
-/* Those that it counts can be described, and no other. */
-static void count_is_of_those_described(check *self) {
-    tess_device_info info = { .struct_size = sizeof info };
-    int32_t n = -1;
-    device_open(self);
-    if (!TESS_CAN(tess_device_ops, dut.ops, count))
-        check_skip(self, "has no slot count: there is one");
-    must(dut.ops->count(dut.ctx, &n, &dut.error), "count");
-    check_that(self, n >= 1, "counts %d devices, of which one is open", n);
-    for (int32_t i = 0; i < n; i++)
-        check_that(self, dut.ops->describe(dut.ctx, i, &info, &dut.error) == TESS_OK,
-                   "counts %d devices and does not describe device %d", n, i);
-    tess_status s = dut.ops->describe(dut.ctx, n, &info, &dut.error);
-    check_that(self, s == TESS_E_INVALID, "of %d devices number %d is described with %s", n, n, check_status(s));
-}
-
 static void memory_is_aligned_and_rounded_up(check *self) {
     device_open(self);
     uint64_t grain = dut.info.granularity_bytes ? dut.info.granularity_bytes : 1;
@@ -260,7 +244,6 @@ static void nothing_left_behind(check *self) {
 }
 
 const check_case check_cases_device_memory[] = {
-    { "count", 1, count_is_of_those_described, 0, 0 },
     { "description", 1, description_is_complete_and_pure, 0, 0 },
     { "alignment", 1, memory_is_aligned_and_rounded_up, 0, 0 },
     { "capacity", 1, beyond_capacity_is_refused_and_harmless, 0, 0 },

@@ -102,7 +102,8 @@ static void sizes_fit(check *c) {
         check_that(c, p[i].rest >= TESS_REST_DEVICE && p[i].rest <= TESS_REST_HOST,
                    "region %u rests in %u, which is neither the device nor the host", i, p[i].rest);
         rests[p[i].rest]++;
-        check_that(c, (p[i].align & (p[i].align - 1)) == 0, "region %u: alignment %u", i, p[i].align);
+        check_that(c, (p[i].align & (p[i].align - 1)) == 0, "region %u: alignment %llu", i,
+                   (unsigned long long)p[i].align);
         check_that(c, p[i].rest != TESS_REST_HOST || p[i].host_bytes >= regions[i].bytes,
                    "region %u of %llu bytes rests on the host with %llu", i, (unsigned long long)regions[i].bytes,
                    (unsigned long long)p[i].host_bytes);

@@ -62,7 +62,6 @@ static void descriptor(check *c) {
     check_that(c, s == TESS_OK, "%s", reason);
     s = tess__note_check(&note, c->kind, reason);
     check_that(c, s == TESS_OK, "%s", reason);
-    check_that(c, note.reserved0 == 0, "the descriptor's reserved field is %u, not 0", note.reserved0);
     check_that(c, note.kinds >> 31 == 0 && !(note.kinds & 1), "the descriptor's kinds are 0x%x", note.kinds);
     name_fits_file(c, &note);
     check_elf f;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which samples a microbatch holds: the distributed sampler. NUMBERS.md, "Leaves": microbatch g of an epoch is
+/* Which samples a microbatch holds: the distributed sampler. By docs/numbers.md microbatch g of an epoch is
  * permutation[g*B … (g+1)*B), whatever the number of ranks. */
 #ifndef TOOL_SAMPLER_H
 #define TOOL_SAMPLER_H

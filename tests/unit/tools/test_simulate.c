@@ -9,7 +9,7 @@
 
 #include "tests/unit/plan_fixture.h"
 #include "core/runtime/trace.h"
-#include "core/readers/simulate.h"
+#include "tools/plan/simulate.h"
 
 enum { A, B, SCOPES };
 
@@ -20,10 +20,10 @@ static void assert_near(double got, double expected) {
 
 typedef struct {
     plan p;
-    tess__machine machine;
-    tess__scope_cost costs[SCOPES];
+    machine_desc machine;
+    scope_cost costs[SCOPES];
     int32_t apart;
-    tess__timeline line;
+    simulated_step line;
 } step;
 
 static void make(step *s, int32_t ranks, double link) {
@@ -36,27 +36,27 @@ static void make(step *s, int32_t ranks, double link) {
     plan_layout(&s->p);
     assert_int_equal(tess__compile_pass(&s->p.compiler, TESS_PASS_TRAIN, NULL, 0, &s->p.program), TESS_OK);
     for (int k = 0; k < SCOPES; k++)
-        s->costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
-    s->machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, link } };
+        s->costs[k] = (scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
+    s->machine = (machine_desc){ .algorithm = MACHINE_DIRECT, .within = { 0, link } };
 }
 
 static void run(step *s) {
     const tess__program *programs[] = { &s->p.program };
-    tess__simulation in = { .setup = &s->p.setup,
-                            .model = &s->p.model,
-                            .layout = &s->p.layout,
-                            .machine = &s->machine,
-                            .costs = s->costs,
-                            .comm = "gloo",
-                            .apart = s->apart,
-                            .threads = 1,
-                            .programs = programs,
-                            .n_programs = 1 };
-    assert_int_equal(tess__simulate(&in, &s->line), TESS_OK);
+    simulation in = { .setup = &s->p.setup,
+                      .model = &s->p.model,
+                      .layout = &s->p.layout,
+                      .machine = &s->machine,
+                      .costs = s->costs,
+                      .comm = "gloo",
+                      .apart = s->apart,
+                      .threads = 1,
+                      .programs = programs,
+                      .n_programs = 1 };
+    assert_int_equal(simulate_step(&in, &s->line), TESS_OK);
 }
 
 static void done(step *s) {
-    tess__timeline_free(&s->line);
+    simulated_free(&s->line);
     plan_free(&s->p);
 }
 
@@ -149,7 +149,7 @@ static void test_simulate__one_rank_only_computes(void **state) {
 /* Two ranks on two cores; a collective keeps a core busy: what overlaps takes as long as one after the other. */
 static void test_simulate__lanes_that_share_a_core_slow_each_other(void **state) {
     (void)state;
-    tess__collective_time measured[] = {
+    machine_collective measured[] = {
         { .comm = "gloo", .op = TESS_ALL_GATHER, .ranks = 2, .bytes = 4096, .seconds = 1, .cpu_seconds = 1 },
         { .comm = "gloo", .op = TESS_REDUCE_SCATTER, .ranks = 2, .bytes = 4096, .seconds = 1, .cpu_seconds = 1 },
     };
@@ -180,8 +180,8 @@ static void test_simulate__counts_become_seconds_by_the_machines_rates(void **st
     (void)state;
     step s;
     make(&s, 1, 0);
-    s.costs[A] = (tess__scope_cost){ .forward_flops = 100, .forward_bytes = 30, .forward_kernels = 4 };
-    s.costs[B] = (tess__scope_cost){ .backward_flops = 200, .backward_bytes = 60 };
+    s.costs[A] = (scope_cost){ .forward_flops = 100, .forward_bytes = 30, .forward_kernels = 4 };
+    s.costs[B] = (scope_cost){ .backward_flops = 200, .backward_bytes = 60 };
     s.machine.flops_per_second[TESS_F32] = 50;
     s.machine.memory_bytes_per_second = 1e9;
     run(&s);
@@ -210,11 +210,11 @@ static double seconds_of_blocks(int activations, const tess_block_options *like,
         o.forward = o.backward = no_work;
         assert_int_equal(tess__model_add_block(&s.p.model, &o, NULL), TESS_OK);
         assert_int_equal(plan_param(&s.p, k ? "b.w" : "a.w", 1024, 0), TESS_OK);
-        s.costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
+        s.costs[k] = (scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
     }
     plan_layout(&s.p);
     assert_int_equal(tess__compile_pass(&s.p.compiler, TESS_PASS_TRAIN, NULL, 0, &s.p.program), TESS_OK);
-    s.machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, 2048 } };
+    s.machine = (machine_desc){ .algorithm = MACHINE_DIRECT, .within = { 0, 2048 } };
     run(&s);
     double seconds = s.line.seconds;
     done(&s);
@@ -285,11 +285,11 @@ static double seconds_of_fetch(int32_t ranks, int low_copy, uint8_t op) {
                                  .ndim = 1 };
         plan_scope(&s.p, k ? "b" : "a");
         assert_int_equal(tess__model_add_param(&s.p.model, &o, NULL), TESS_OK);
-        s.costs[k] = (tess__scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
+        s.costs[k] = (scope_cost){ .forward_seconds = 1, .backward_seconds = 2 };
     }
     plan_layout(&s.p);
     assert_int_equal(tess__compile_pass(&s.p.compiler, TESS_PASS_TRAIN, NULL, 0, &s.p.program), TESS_OK);
-    s.machine = (tess__machine){ .algorithm = TESS__DIRECT, .within = { 0, 2048 }, .up_bytes_per_second = 2048 };
+    s.machine = (machine_desc){ .algorithm = MACHINE_DIRECT, .within = { 0, 2048 }, .up_bytes_per_second = 2048 };
     run(&s);
     double seconds = find(&s, TESS__TRACK_UP, op, 0, B)->seconds;
     done(&s);
@@ -309,29 +309,28 @@ static void test_simulate__a_copy_comes_from_the_host_with_fewer_bytes(void **st
 
 static void test_collective__widest_and_narrowest_level_and_latency(void **state) {
     (void)state;
-    tess__machine m = { .within = { 1e-6, 100 }, .across = { 1e-5, 10 }, .ranks_per_node = 8 };
+    machine_desc m = { .within = { 1e-6, 100 }, .across = { 1e-5, 10 }, .ranks_per_node = 8 };
     /* 8 ranks of a node: 7/8 of the bytes at 100/s, 7 hops of a ring */
-    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_GATHER, 8, 8, 800, NULL), 7 + 7e-6);
+    assert_near(simulate_collective(&m, NULL, TESS_ALL_GATHER, 8, 8, 800, NULL), 7 + 7e-6);
     /* 16 ranks, 8 to a node: 8 links of 10/s between nodes; 80/s is the narrower */
-    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_GATHER, 16, 8, 800, NULL), 750 / 80.0 + 15e-5);
-    m.algorithm = TESS__TREE;
-    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_REDUCE, 16, 1, 800, NULL), 2 * (750 / 10.0 + 4e-5));
-    assert_near(tess__collective_seconds(&m, NULL, TESS_ALL_GATHER, 1, 1, 800, NULL), 0);
+    assert_near(simulate_collective(&m, NULL, TESS_ALL_GATHER, 16, 8, 800, NULL), 750 / 80.0 + 15e-5);
+    m.algorithm = MACHINE_TREE;
+    assert_near(simulate_collective(&m, NULL, TESS_ALL_REDUCE, 16, 1, 800, NULL), 2 * (750 / 10.0 + 4e-5));
+    assert_near(simulate_collective(&m, NULL, TESS_ALL_GATHER, 1, 1, 800, NULL), 0);
 }
 
 static void test_collective__measured_sizes_are_interpolated(void **state) {
     (void)state;
-    tess__collective_time t[] = { { "gloo", TESS_ALL_GATHER, 2, 1000, 2, 1 },
-                                  { "gloo", TESS_ALL_GATHER, 2, 3000, 4, 2 } };
-    tess__machine m = { .collectives = t, .n_collectives = 2, .within = { 0, 1 } };
+    machine_collective t[] = { { "gloo", TESS_ALL_GATHER, 2, 1000, 2, 1 }, { "gloo", TESS_ALL_GATHER, 2, 3000, 4, 2 } };
+    machine_desc m = { .collectives = t, .n_collectives = 2, .within = { 0, 1 } };
     double cpu;
-    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 2, 2, 2000, &cpu), 3);
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_GATHER, 2, 2, 2000, &cpu), 3);
     assert_near(cpu, 1.5);
-    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 2, 2, 10, NULL), 2);
-    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 2, 2, 6000, NULL), 8);
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_GATHER, 2, 2, 10, NULL), 2);
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_GATHER, 2, 2, 6000, NULL), 8);
     /* four ranks receive 3/4, two receive 1/2: as if the buffer were half as large again */
-    assert_near(tess__collective_seconds(&m, "gloo", TESS_ALL_GATHER, 4, 4, 2000, NULL), 4);
-    assert_near(tess__collective_seconds(&m, "shm", TESS_ALL_GATHER, 2, 2, 2000, NULL), 1000);
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_GATHER, 4, 4, 2000, NULL), 4);
+    assert_near(simulate_collective(&m, "shm", TESS_ALL_GATHER, 2, 2, 2000, NULL), 1000);
 }
 
 /* ---- the ring of measured spans ---- */

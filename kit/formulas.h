@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One formula per elementwise kernel, for the host and for CUDA alike: each device's kernels are loops around these, so
- * the bits are the same everywhere (NUMBERS.md). Compile with -ffp-contract=off or --fmad=false: a fused multiply-add
- * happens where fma is written and nowhere else. Denormals are kept; division and square root are rounded correctly. */
+ * the bits are the same everywhere (docs/numbers.md). Compile with -ffp-contract=off or --fmad=false: a fused
+ * multiply-add happens where fma is written and nowhere else. Denormals are kept; division and square root are rounded
+ * correctly. */
 #ifndef TESS_FORMULAS_H
 #define TESS_FORMULAS_H
 #include <tessera/plugin.h>

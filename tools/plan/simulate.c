@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "simulate.h"
 
-#include <tessera/plugin_helpers.h>
-#include "base/status.h"
+#include "core/base/status.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,8 +28,8 @@ typedef struct { /* jobs run one after another */
 enum { GATHERS, SUMS, REPLICAS, N_LINES, UP = N_LINES, DOWN, N_QUEUES }; /* host work is done by the lane down */
 
 typedef struct {
-    const tess__simulation *in;
-    tess__timeline *out;
+    const simulation *in;
+    simulated_step *out;
     queue queues[N_QUEUES];
     double now, cores;                                                     /* cores of this rank, 0: no limit */
     int32_t last;                                                          /* span: the engine's latest */
@@ -41,12 +40,12 @@ typedef struct {
 } sim;
 
 static tess_status add_span(sim *s, const tess__span *span, int32_t *at) {
-    tess__timeline *o = s->out;
+    simulated_step *o = s->out;
     if (o->n_spans == o->cap_spans) {
         int32_t want = o->cap_spans ? 2 * o->cap_spans : 256;
         tess__span *bigger = realloc(o->spans, (size_t)want * sizeof *bigger);
         if (!bigger)
-            return tess__fail(TESS_E_NOMEM, "no memory for a timeline of %d spans", want);
+            return tess_fail(TESS_E_NOMEM, "no memory for a timeline of %d spans", want);
         o->spans = bigger;
         o->cap_spans = want;
     }
@@ -77,7 +76,7 @@ static tess_status post_job(sim *s, int which, uint8_t track, const tess__instr 
         int32_t want = q->cap ? 2 * q->cap : 64;
         job *bigger = realloc(q->jobs, (size_t)want * sizeof *bigger);
         if (!bigger)
-            return tess__fail(TESS_E_NOMEM, "no memory for a track of %d jobs", want);
+            return tess_fail(TESS_E_NOMEM, "no memory for a track of %d jobs", want);
         q->jobs = bigger;
         q->cap = want;
     }
@@ -151,7 +150,7 @@ static tess_status advance_time(sim *s, double left, double demand, const queue 
     while (working ? left > 0 : q->done < ticket) {
         double rate = engine_speed(s, working ? demand : 0), step = next_end(s, working ? left : INFINITY);
         if (!isfinite(step))
-            return tess__fail(TESS_E_INTERNAL, "the simulated step waits for what was not posted");
+            return tess_fail(TESS_E_INTERNAL, "the simulated step waits for what was not posted");
         s->now += step / rate;
         left = left - step > LEAST ? left - step : 0;
         TRY(pass_time(s, step));
@@ -213,7 +212,7 @@ static double threads(const sim *s) {
 
 /* A kernel of the engine's that reads and writes `bytes` in all. */
 static double kernel_seconds(const sim *s, int rate, double bytes) {
-    const tess__machine *m = s->in->machine;
+    const machine_desc *m = s->in->machine;
     double per = m->rate_bytes_per_second[rate] > 0 ? m->rate_bytes_per_second[rate] : m->memory_bytes_per_second;
     return bytes > 0 ? over(bytes, per * threads(s)) + m->kernel_seconds : 0;
 }
@@ -231,8 +230,8 @@ static uint32_t scope_dtype(const sim *s, int32_t scope) {
 }
 
 static double call_seconds(const sim *s, int32_t scope, int back) {
-    const tess__machine *m = s->in->machine;
-    const tess__scope_cost *c = &s->in->costs[scope];
+    const machine_desc *m = s->in->machine;
+    const scope_cost *c = &s->in->costs[scope];
     double seconds = back ? c->backward_seconds : c->forward_seconds;
     if (seconds > 0)
         return seconds;
@@ -257,12 +256,12 @@ static double share(int32_t ranks) {
     return (double)(ranks - 1) / ranks;
 }
 
-static int same_case(const tess__collective_time *c, const char *comm, uint32_t op, int32_t ranks) {
+static int same_case(const machine_collective *c, const char *comm, uint32_t op, int32_t ranks) {
     return c->op == op && c->ranks == ranks && (!comm || strcmp(c->comm, comm) == 0);
 }
 
 /* Ranks nearest to `members` for which this operation was measured; 0: none. */
-static int32_t nearest_ranks(const tess__machine *m, const char *comm, uint32_t op, int32_t members) {
+static int32_t nearest_ranks(const machine_desc *m, const char *comm, uint32_t op, int32_t members) {
     int32_t best = 0;
     for (int32_t i = 0; i < m->n_collectives; i++) {
         int32_t r = m->collectives[i].ranks;
@@ -274,11 +273,11 @@ static int32_t nearest_ranks(const tess__machine *m, const char *comm, uint32_t 
 
 /* Interpolates linearly from one measured size to the next. Beyond the largest, time grows in proportion; below the
  * smallest, it is the smallest one's. */
-static double interpolated_seconds(const tess__machine *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
+static double interpolated_seconds(const machine_desc *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
                                    double *cpu) {
-    const tess__collective_time *below = NULL, *above = NULL;
+    const machine_collective *below = NULL, *above = NULL;
     for (int32_t i = 0; i < m->n_collectives; i++) {
-        const tess__collective_time *c = &m->collectives[i];
+        const machine_collective *c = &m->collectives[i];
         if (!same_case(c, comm, op, ranks))
             continue;
         if ((double)c->bytes <= bytes)
@@ -287,7 +286,7 @@ static double interpolated_seconds(const tess__machine *m, const char *comm, uin
             above = c;
     }
     if (!below || !above) {
-        const tess__collective_time *c = below ? below : above;
+        const machine_collective *c = below ? below : above;
         double times = below && c->bytes ? bytes / (double)c->bytes : 1;
         *cpu = c->cpu_seconds * times;
         return c->seconds * times;
@@ -297,13 +296,13 @@ static double interpolated_seconds(const tess__machine *m, const char *comm, uin
     return below->seconds + part * (above->seconds - below->seconds);
 }
 
-static double count_latencies(const tess__machine *m, int32_t members) {
-    return m->algorithm == TESS__RING ? members - 1 : m->algorithm == TESS__TREE ? ceil(log2(members)) : 1;
+static double count_latencies(const machine_desc *m, int32_t members) {
+    return m->algorithm == MACHINE_RING ? members - 1 : m->algorithm == MACHINE_TREE ? ceil(log2(members)) : 1;
 }
 
-static double described_seconds(const tess__machine *m, uint32_t op, int32_t members, int32_t per_node, double bytes) {
+static double described_seconds(const machine_desc *m, uint32_t op, int32_t members, int32_t per_node, double bytes) {
     int crosses = per_node < members;
-    const tess__link *far = crosses ? &m->across : &m->within;
+    const machine_link *far = crosses ? &m->across : &m->within;
     double moved = bytes * share(members), times = op == TESS_ALL_REDUCE ? 2 : 1;
     double seconds = per_node > 1 ? over(moved, m->within.bytes_per_second) : 0;
     double between = crosses ? over(moved, m->across.bytes_per_second * per_node) : 0;
@@ -311,8 +310,8 @@ static double described_seconds(const tess__machine *m, uint32_t op, int32_t mem
     return m->collective_seconds + times * (seconds + count_latencies(m, members) * far->latency_seconds);
 }
 
-double tess__collective_seconds(const tess__machine *m, const char *comm, uint32_t op, int32_t members,
-                                int32_t per_node, uint64_t bytes, double *cpu_seconds) {
+double simulate_collective(const machine_desc *m, const char *comm, uint32_t op, int32_t members, int32_t per_node,
+                           uint64_t bytes, double *cpu_seconds) {
     double cpu = 0, seconds;
     int32_t ranks = members > 1 ? nearest_ranks(m, comm, op, members) : 0;
     if (members <= 1)
@@ -343,8 +342,8 @@ static int line_of(const sim *s, int which) {
 static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticket) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
-    double cpu, seconds = tess__collective_seconds(s->in->machine, s->in->comm, c->op, c->members,
-                                                   per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
+    double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members,
+                                              per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
     return post_job(s, line_of(s, c->which), TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 
@@ -367,7 +366,7 @@ static tess_status gather_group(sim *s, const tess__instr *in) {
         return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
                         &s->fetched[g]);
     if (!group->low_copy || group->param_rest.domain == TESS_DOMAIN_HOST)
-        TRY(run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, cast)));
+        TRY(run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, cast)));
     return ranks == 1 ? TESS_OK : post_collective(s, in, &s->gather[g]);
 }
 
@@ -380,7 +379,7 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
         return post_job(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
                         threads(s), &s->on_host[g]);
     if (ranks == 1)
-        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_SUM, alone));
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, alone));
     return post_collective(s, in, &s->reduce[g]);
 }
 
@@ -403,7 +402,7 @@ static tess_status on_shard(sim *s, const tess__instr *in, int rate, double byte
 }
 
 static tess_status move_group(sim *s, const tess__instr *in) {
-    const tess__machine *m = s->in->machine;
+    const machine_desc *m = s->in->machine;
     const tess_block_options *o = &s->in->model->blocks[in->index].options;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__RELOAD;
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
@@ -431,7 +430,7 @@ static tess_status book_buffer(sim *s, const tess__instr *in) {
     const tess__buffer *b = &s->program->buffers[in->buffer];
     tess__instr named = *in;
     named.index = b->role == TESS__GRAD || b->role == TESS__SHARD_GRAD ? in->index : 0;
-    return in->flags & TESS__ZERO ? run_work(s, &named, NULL, kernel_seconds(s, TESS__RATE_COPY, (double)b->bytes))
+    return in->flags & TESS__ZERO ? run_work(s, &named, NULL, kernel_seconds(s, MACHINE_RATE_COPY, (double)b->bytes))
                                   : TESS_OK;
 }
 
@@ -447,7 +446,8 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     int output = in->flags & TESS__OUTPUTS ? 1 : 0;
     switch (in->op) {
     case TESS__ALLOC: return book_buffer(s, in);
-    case TESS__INPUT_COPY: return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, 2 * (double)u->input_bytes));
+    case TESS__INPUT_COPY:
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, 2 * (double)u->input_bytes));
     case TESS__GATHER: return gather_group(s, in);
     case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], TESS__SHARD, &s->gather[i]);
     case TESS__ENTER: {
@@ -457,20 +457,20 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__CAST_WIRE: {
         const tess__group *g = &l->groups[i];
         double bytes = bytes_of(g->flat_elems, g->grad_local) + bytes_of(g->flat_elems, g->grad_wire);
-        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_COPY, bytes));
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, bytes));
     }
     case TESS__SUM_FULL:
-        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_SUM, (double)l->groups[i].flat_elems * 12));
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));
     case TESS__REDUCE: return reduce_group(s, in);
     case TESS__REDUCE_WAIT: return wait_both(s, in, DOWN, &s->on_host[i], TESS__SHARD_SUMS, &s->reduce[i]);
     case TESS__REPLICATE: return post_collective(s, in, &s->reduce[i]);
     case TESS__REPLICATE_WAIT: return wait_for_job(s, line_of(s, TESS__REPLICA), in, &s->reduce[i]);
-    case TESS__SUM_SHARD: return on_shard(s, in, TESS__RATE_SUM, sum_bytes(s, &l->groups[i]));
+    case TESS__SUM_SHARD: return on_shard(s, in, MACHINE_RATE_SUM, sum_bytes(s, &l->groups[i]));
     case TESS__NORM_GROUP:
-        return run_work(s, in, NULL, kernel_seconds(s, TESS__RATE_NORM, (double)l->groups[i].shard_elems * 4));
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_NORM, (double)l->groups[i].shard_elems * 4));
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
-    case TESS__OPTIMIZE: return on_shard(s, in, TESS__RATE_OPTIMIZER, optimizer_bytes(s, &l->groups[i]));
+    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(s, &l->groups[i]));
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
@@ -496,13 +496,13 @@ static void find_critical_path(const sim *s) {
 }
 
 /* Spans were added as they ended or were waited for; causes are numbers among them. */
-static tess_status sort_spans(tess__timeline *o) {
+static tess_status sort_spans(simulated_step *o) {
     int32_t *order = malloc(((size_t)o->n_spans + 1) * 2 * sizeof *order), *place = order + o->n_spans;
     tess__span *sorted = malloc(((size_t)o->n_spans + 1) * sizeof *sorted);
     if (!order || !sorted) {
         free(order);
         free(sorted);
-        return tess__fail(TESS_E_NOMEM, "no memory for a timeline of %d spans", o->n_spans);
+        return tess_fail(TESS_E_NOMEM, "no memory for a timeline of %d spans", o->n_spans);
     }
     for (int32_t i = 0; i < o->n_spans; i++) { /* nearly sorted: only waits come late */
         int32_t at = i;
@@ -537,15 +537,15 @@ static tess_status run_programs(sim *s) {
     return sort_spans(s->out);
 }
 
-tess_status tess__simulate(const tess__simulation *in, tess__timeline *out) {
+tess_status simulate_step(const simulation *in, simulated_step *out) {
     int32_t n = in->layout->n_groups > in->model->n_blocks ? in->layout->n_groups : in->model->n_blocks;
-    tess__timeline own = { 0 };
+    simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
     int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : in->setup->nranks;
     s.cores = in->machine->cores / (node < in->setup->nranks ? node : in->setup->nranks);
     s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
     if (!s.tickets)
-        return tess__fail(TESS_E_NOMEM, "no memory to simulate a step");
+        return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
     int32_t **tables[] = { &s.gather,     &s.reduce,     &s.fetched,   &s.on_host,
                            &s.offload[0], &s.offload[1], &s.reload[0], &s.reload[1] };
     for (int i = 0; i < 8; i++)
@@ -555,13 +555,13 @@ tess_status tess__simulate(const tess__simulation *in, tess__timeline *out) {
         free(s.queues[i].jobs);
     free(s.tickets);
     if (status)
-        tess__timeline_free(&own);
+        simulated_free(&own);
     else
         *out = own;
     return status;
 }
 
-void tess__timeline_free(tess__timeline *t) {
+void simulated_free(simulated_step *t) {
     free(t->spans);
-    *t = (tess__timeline){ 0 };
+    *t = (simulated_step){ 0 };
 }

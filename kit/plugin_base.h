@@ -6,9 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <tessera/plugin_helpers.h>
-#if TESS_ABI_MINOR >= 2
 #include <tessera/plugin_options.h>
-#endif
 #include <time.h>
 #ifdef __cplusplus
 extern "C" {
@@ -38,8 +36,6 @@ tess_status kit_thread_start(pthread_t *, const tess_host *, const char *plugin,
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
-#if TESS_ABI_MINOR >= 2 /* an older header has no declared options */
-
 /** A plugin's declared options, and how they may stand behind the colon of its TESSERA_<KIND>. There an option goes by
  * its key without `prefix`: "name=value", joined by commas. A word alone switches a flag of that name on, or is one of
  * the words of the list option, which then replace the variable's. */
@@ -59,20 +55,9 @@ typedef struct {
 /** Reads all of them into out[n]: from the text behind the colon, else the variable, else the fallback. TESS_E_INVALID
  * names the setting and what was expected; of a variable, the core has refused that before. */
 tess_status kit_options_read(const kit_options *, const tess_host *, kit_option *out, tess_error *);
-/** Defines `name` as the slot `options`, for cores before ABI 1.2: the same options. */
-#define KIT_OPTIONS_SLOT(name, specs)                                                                                  \
-    tess_status name(void *ctx, const tess_option **out, uint32_t *n) {                                                \
-        static tess_option list[sizeof(specs) / sizeof *(specs)];                                                      \
-        (void)ctx;                                                                                                     \
-        *out = list;                                                                                                   \
-        *n = sizeof list / sizeof *list;                                                                               \
-        return tess_options_for_1_0(specs, *n, list);                                                                  \
-    }                                                                                                                  \
-    tess_status name(void *ctx, const tess_option **out, uint32_t *n)
 /** An option of the core, which has checked it: `fallback` when it is unset. */
 int kit_core_flag(const tess_host *, const char *key, int fallback);
 double kit_core_real(const tess_host *, const char *key, double fallback);
-#endif
 
 /* ---- host ---------------------------------------------------------------------------------------- */
 

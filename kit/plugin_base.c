@@ -108,8 +108,6 @@ tess_status kit_thread_start(pthread_t *out, const tess_host *host, const char *
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
-#if TESS_ABI_MINOR >= 2
-
 static const char *name_of(const kit_options *k, uint32_t i) {
     return k->specs[i].key + strlen(k->prefix);
 }
@@ -224,7 +222,6 @@ double kit_core_real(const tess_host *host, const char *key, double fallback) {
     double value;
     return text && tess_option_parse_real(text, &value) ? value : fallback;
 }
-#endif
 
 /* ---- host ---------------------------------------------------------------------------------------- */
 

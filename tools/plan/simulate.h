@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The time of a step on a machine that is only described: the instructions of its programs, read as the engine reads
+ * them. The engine's thread and the lanes beside it (collectives, transfers up and down) run at once; a post costs
+ * nothing, a wait joins. Collectives that run at once share their links alike. On a CPU all of them share the rank's
+ * cores: when they want more than there are, all are slowed alike. docs/machine.md says what the numbers mean. */
+#ifndef TOOL_SIMULATE_H
+#define TOOL_SIMULATE_H
+#include "core/readers/span.h"
+#include "tools/machine/machine.h"
+
+typedef struct { /* of one call of a scope; seconds win over counts */
+    double forward_flops, backward_flops, forward_bytes, backward_bytes;
+    double forward_seconds, backward_seconds;
+    int32_t forward_kernels, backward_kernels;
+} scope_cost;
+
+typedef struct {
+    const tess__setup *setup;
+    const tess__model *model;
+    const tess__layout *layout;
+    const machine_desc *machine;
+    const scope_cost *costs; /* by scope; null: nothing computes */
+    const char *comm;        /* the plugin's name, for the measured collectives */
+    int32_t apart; /* gathers, reductions and the sums of replicas have a communicator each, which work at once */
+    int32_t threads;
+    const tess__program *const *programs; /* in order, one after another: a step */
+    int32_t n_programs;
+} simulation;
+
+typedef struct {
+    double seconds;
+    double exposed[TESS__N_TRACKS]; /* the engine's thread stood still for this track */
+    double busy[TESS__N_TRACKS];
+    double critical[TESS__N_TRACKS]; /* the critical path by track; adds up to `seconds` */
+    tess__span *spans;               /* in order of their beginning */
+    int32_t n_spans, cap_spans;
+} simulated_step;
+
+tess_status simulate_step(const simulation *, simulated_step *out);
+void simulated_free(simulated_step *);
+/** One collective alone, among `members` ranks of which `per_node` share a node. `bytes` as in machine_collective;
+ * `cpu_seconds`, or null: what it takes of the rank's cores. */
+double simulate_collective(const machine_desc *, const char *comm, uint32_t op, int32_t members, int32_t per_node,
+                           uint64_t bytes, double *cpu_seconds);
+#endif
