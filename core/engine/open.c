@@ -219,7 +219,7 @@ static void free_settings(tess__settings *s) {
     tess__given_free(&s->given);
 }
 
-/* What must happen while all ranks still listen. */
+/* Ends what the other ranks must hear of. */
 static void end_orderly(tess *t) {
     if (!t->error && t->pass.kind && t->sharded) {
         tess_status finished = tess__pass_finish(t);

@@ -1,84 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products and angles that the operators of a decoder on the CPU need. */
+/* All that the operators of a decoder on the CPU need: products, tiles, angles. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdlib.h>
-
-/* ---- products ---------------------------------------------------------------------------------------- */
-static tess_status make_matmul(const decoder *d, const ops_matmul_shape *s, ops_matmul **out, uint64_t *most) {
-    uint64_t bytes;
-    OPS_TRY(d->o->t->matmul_create((ops *)(uintptr_t)d->o, s, out, &bytes));
-    *most = bytes > *most ? bytes : *most;
-    return TESS_OK;
-}
-
-typedef struct {
-    const decoder *d;
-    int64_t rows;
-    int trains;
-} maker;
-
-/* `residual`: forward adds. `bias`: place of the product's; -1: none. */
-static tess_status make_linear(const maker *of, int64_t inputs, int64_t outputs, int residual, int bias,
-                               uint32_t result, decoder_linear *l) {
-    const decoder *d = of->d;
-    ops_matmul_shape y = { .rows = of->rows, .depth = inputs, .columns = outputs, .turn_b = 1 };
-    ops_matmul_shape dx = { .rows = of->rows, .depth = outputs, .columns = inputs };
-    ops_matmul_shape dw = { .rows = outputs, .depth = of->rows, .columns = inputs, .turn_a = 1 };
-    y.factor = dx.factor = dw.factor = dx.result = d->dtype;
-    y.result = result;
-    y.bias = bias >= 0 && decoder_has(d, bias);
-    dw.result = TESS_F32;
-    if (of->trains || !residual)
-        OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
-    y.add = 1;
-    if (residual)
-        OPS_TRY(make_matmul(d, &y, &l->forward_add, &l->forward_bytes));
-    if (!of->trains)
-        return TESS_OK;
-    OPS_TRY(make_matmul(d, &dx, &l->dx, &l->backward_bytes));
-    OPS_TRY(make_matmul(d, &dw, &l->dw, &l->backward_bytes));
-    dx.add = dw.add = 1;
-    OPS_TRY(make_matmul(d, &dw, &l->dw_add, &l->backward_bytes));
-    return d->behind && !residual ? make_matmul(d, &dx, &l->dx_add, &l->backward_bytes) : TESS_OK;
-}
-
-tess_status decoder_linears_create(const decoder *d, int64_t rows, int64_t head_rows, int trains, decoder_linears *p) {
-    const maker layer = { d, rows, trains }, head = { d, head_rows, trains };
-    int64_t c = d->width;
-    OPS_TRY(make_linear(&layer, c, d->behind ? d->q_width : d->qkv_width, 0, DECODER_Q_B, d->dtype, &p->q));
-    if (d->behind) {
-        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, -1, d->dtype, &p->k));
-        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, -1, d->dtype, &p->v));
-    }
-    OPS_TRY(make_linear(&layer, d->q_width, c, 1, DECODER_O_B, d->dtype, &p->out));
-    OPS_TRY(make_linear(&layer, c, d->hidden, 0, DECODER_UP_B, d->dtype, &p->up));
-    OPS_TRY(make_linear(&layer, d->hidden, c, 1, DECODER_DOWN_B, d->dtype, &p->down));
-    return make_linear(&head, c, d->vocabulary, 0, -1, TESS_F32, &p->head);
-}
-
-enum { LINEARS = sizeof(decoder_linears) / sizeof(decoder_linear) };
-
-void decoder_linears_destroy(const decoder *d, const decoder_linears *p) {
-    const decoder_linear *all = &p->q;
-    for (int i = 0; i < LINEARS; i++) {
-        ops_matmul *parts[] = {
-            all[i].forward, all[i].forward_add, all[i].dx, all[i].dx_add, all[i].dw, all[i].dw_add
-        };
-        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-            d->o->t->matmul_destroy(parts[k]);
-    }
-}
-
-uint64_t decoder_linears_forward_bytes(const decoder_linears *p) {
-    const decoder_linear *all = &p->q;
-    uint64_t most = 0;
-    for (int i = 0; i < LINEARS; i++)
-        most = all[i].forward_bytes > most ? all[i].forward_bytes : most;
-    return most;
-}
 
 /* ---- rotary positions -------------------------------------------------------------------------------- */
 static tess_status make_turns(decoder *d) {

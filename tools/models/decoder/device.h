@@ -41,9 +41,6 @@ static inline int64_t device_feed_width(const decoder *d) {
 void device_measure_embed(const decoder *, model_block *);
 void device_measure_head(decoder *, model_block *);
 
-/* ---- device_layer.c: the operators of a layer ---------------------------------------------------------- */
-uint64_t device_backward_need(const decoder *, int part);
-
 /* ---- device.c ----------------------------------------------------------------------------------------- */
 tess_status device_create(model *);
 void device_destroy(model *);

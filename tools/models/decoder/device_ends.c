@@ -305,7 +305,7 @@ void device_measure_head(decoder *d, model_block *b) {
     device_decoder *g = m->own;
     head kept = { 0 };
     g->pitch = ((uint64_t)d->vocabulary + 7) / 8 * 8;
-    choose_rows(m, device_backward_need(d, DECODER_WHOLE));
+    choose_rows(m, d->t->backward_need(d, DECODER_WHOLE));
     ops_scratch need = need_head(g);
     b->saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
     b->forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;

@@ -198,7 +198,7 @@ static void place_rooms(decoder_chunk *c, char *at) {
     c->z = rooms_at(c->d, &at);
 }
 
-uint64_t device_backward_need(const decoder *d, int part) {
+static uint64_t backward_need(const decoder *d, int part) {
     char *at = NULL;
     (void)part;
     rooms_at(d, &at);
@@ -294,7 +294,7 @@ const decoder_operators decoder_on_device = {
     .measure_embed = device_measure_embed,
     .measure_head = device_measure_head,
     .forward_need = forward_need,
-    .backward_need = device_backward_need,
+    .backward_need = backward_need,
     .place_rooms = place_rooms,
     .norm = normalise,
     .project = project,
