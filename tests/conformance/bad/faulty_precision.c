@@ -36,7 +36,7 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
 #endif
 #ifdef FAULT_CHOICE_UNWRITTEN
     out->master = x.master, out->compute = x.compute, out->gather = x.gather, out->grad_local = x.grad_local;
-    out->grad_wire = x.grad_wire, out->accumulate = x.accumulate;
+    out->grad_wire = x.grad_wire;
     (void)e;
 #else
     give(out, out->struct_size, &x, sizeof x);
