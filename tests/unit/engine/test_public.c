@@ -129,7 +129,7 @@ static int32_t accum_of(tess_options o, int32_t ranks) {
 static void test_public__microbatches_in_all_give_accum(void **state) {
     (void)state;
     const tess_setting two[] = { { "accum", "2" } };
-    tess_options o = { .comm = "gloo", .microbatches = 12 };
+    tess_options o = { .comm = "shm", .microbatches = 12 };
     assert_int_equal(accum_of(o, 4), 3);
     assert_int_equal(accum_of(o, 12), 1);
     assert_int_equal(accum_of(o, 5), TESS_E_INVALID);
@@ -138,15 +138,15 @@ static void test_public__microbatches_in_all_give_accum(void **state) {
     assert_int_equal(accum_of(o, 4), 3);
     assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
     assert_non_null(strstr(tess_last_error(), "tess_options.accum is 3 on 3 ranks and tess_options.microbatches 12"));
-    o = (tess_options){ .comm = "gloo", .microbatches = 12, .settings = two, .n_settings = 1 };
+    o = (tess_options){ .comm = "shm", .microbatches = 12, .settings = two, .n_settings = 1 };
     assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
-    o = (tess_options){ .comm = "gloo", .microbatches = -1 };
+    o = (tess_options){ .comm = "shm", .microbatches = -1 };
     assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
 }
 
 static void test_public__microbatches_give_way_to_the_users_accum(void **state) {
     (void)state;
-    tess_options o = { .comm = "gloo", .microbatches = 12 };
+    tess_options o = { .comm = "shm", .microbatches = 12 };
     setenv("TESSERA_ACCUM", "2", 1);
     assert_int_equal(accum_of(o, 5), 2);
     o.flags = TESS_OPTIONS_WIN;
@@ -157,7 +157,7 @@ static void test_public__microbatches_give_way_to_the_users_accum(void **state) 
 /* Three ranks have 4 each, which add up to the same bits with sync=end alone. */
 static void test_public__microbatches_divide_into_subtrees_when_deterministic(void **state) {
     (void)state;
-    tess_options o = { .comm = "gloo", .microbatches = 12, .deterministic = 1 };
+    tess_options o = { .comm = "shm", .microbatches = 12, .deterministic = 1 };
     tess_info info = { .struct_size = sizeof info };
     tess *t = NULL;
     assert_int_equal(accum_of(o, 3), 4);
@@ -165,7 +165,7 @@ static void test_public__microbatches_divide_into_subtrees_when_deterministic(vo
     assert_int_equal(accum_of(o, 3), TESS_E_INVALID);
     assert_non_null(strstr(tess_last_error(), "do not divide into aligned subtrees"));
     o = (tess_options){
-        .struct_size = sizeof o, .comm = "gloo", .microbatches = 12, .deterministic = 1, .plan_only = 1, .ranks = 3
+        .struct_size = sizeof o, .comm = "shm", .microbatches = 12, .deterministic = 1, .plan_only = 1, .ranks = 3
     };
     assert_int_equal(tess_open(&o, &t), TESS_OK);
     assert_int_equal(tess_info_get(t, &info), TESS_OK);
