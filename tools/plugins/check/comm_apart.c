@@ -267,6 +267,7 @@ static void apart_aborts(check *self) {
     tess_request *holds = go_on_beside(&x);
     check_doing(self, "abort");
     x.ops->abort(x.comm[SECOND], TESS_E_ABORTED);
+    check_meet(self); /* a gather may end while one that it needs has not been aborted */
     let_go(&x, holds);
     if (x.request[SECOND]) {
         tess_status s = x.ops->wait(x.request[SECOND], PATIENCE_NS, &e);
