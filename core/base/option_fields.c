@@ -2,6 +2,7 @@
 #include "option_fields.h"
 
 #include "status.h"
+#include <tessera/gpu.h>
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -4,6 +4,7 @@
 
 #include "base/options.h"
 #include "base/status.h"
+#include <tessera/gpu.h>
 
 #include <string.h>
 
@@ -123,7 +124,7 @@ static tess_status run_calls(tess *t, const tess_run_options *o) {
     return train && o->step && last ? tess__step_run(t, o->step) : TESS_OK;
 }
 
-static tess_status run_blocks(tess *t, const tess_run_options *options) {
+static tess_status run_blocks(tess *t, const tess_run_options *options, uint64_t repeat) {
     tess_run_options o;
     tess_optimizer_options step;
     TRY(tess__copy_options("tess_run", &o, sizeof o, TESS__UP_TO(tess_run_options, step), options));
@@ -137,6 +138,7 @@ static tess_status run_blocks(tess *t, const tess_run_options *options) {
     TRY(tess__guard_check(t, "tess_run"));
     tess__program *program = choose_program(t, &o);
     t->pass.run = &o;
+    t->pass.repeat = repeat;
     TRY(tess__pass_start(t, program, program->kind));
     t->streams.passes[t->streams.pass].step = t->step.steps_done + 1;
     TRY(tess__repeat_pass(t, &o, run_calls));
@@ -145,10 +147,14 @@ static tess_status run_blocks(tess *t, const tess_run_options *options) {
 }
 
 tess_status tess_run(tess *t, const tess_run_options *options) {
+    return tess_run_repeat(t, options, 0);
+}
+
+tess_status tess_run_repeat(tess *t, const tess_run_options *options, uint64_t number) {
     tess_status s = tess__engine_check(t);
     if (s)
         return s;
-    s = run_blocks(t, options);
+    s = run_blocks(t, options, number);
     t->pass.run = NULL;
     if (s)
         tess__result_forget(&t->streams);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The choices of an engine, for a program to read: tess_info_get, tess_compute_dtype, microbatches, advice. */
+/* The choices of an engine, for a program to read: tess_info_get, tess_stream_get, tess_compute_dtype, microbatches. */
 #include "state.h"
 
+#include <tessera/gpu.h>
+#include <tessera/inspect.h>
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
 
@@ -16,7 +18,6 @@ static tess_info info_of(const tess *t) {
                         .device = t->selection.text[TESS_KIND_DEVICE],
                         .optimizer = t->settings.optimizer,
                         .activations = t->plan.activations_text ? t->plan.activations_text : t->settings.activations,
-                        .stream = t->device.compute.handle,
                         .rank = t->comms.world.rank,
                         .ranks = s->nranks,
                         .local_rank = t->comms.world.local_rank,
@@ -45,6 +46,10 @@ tess_status tess_info_get(const tess *t, tess_info *out) {
     tess_info info = info_of(t);
     TESS_GIVE(out, &info);
     return TESS_OK;
+}
+
+void *tess_stream_get(const tess *t) {
+    return t ? t->device.compute.handle : NULL;
 }
 
 /* ---- precision ---- */
@@ -88,32 +93,4 @@ uint64_t tess_microbatch(const tess *t, uint64_t k) {
     uint64_t rank = (uint64_t)t->comms.world.rank, ranks = (uint64_t)t->plan.setup.nranks;
     uint64_t accum = (uint64_t)t->plan.setup.accum, j = k % accum;
     return k / accum * accum * ranks + (t->plan.setup.sync_each ? j * ranks + rank : rank * accum + j);
-}
-
-/* ---- advice ---- */
-
-static tess_status hand_over(const tess__remedy *r, int fits, tess_advice_fn fn, void *user) {
-    tess_setting settings[TESS__MOST_SETTINGS];
-    tess_alternative a = { .struct_size = sizeof a,
-                           .fits = fits != 0,
-                           .settings = settings,
-                           .n_settings = (uint32_t)r->change.n,
-                           .bytes = { 0, r->bytes[TESS_DOMAIN_DEVICE], r->bytes[TESS_DOMAIN_HOST] },
-                           .seconds = r->seconds };
-    for (int32_t i = 0; i < r->change.n; i++)
-        settings[i] = (tess_setting){ r->change.set[i].key, r->change.set[i].value };
-    return fn(user, &a);
-}
-
-tess_status tess_advice_each(const tess *t, tess_advice_fn fn, void *user, uint32_t *n_planned) {
-    if (!t || !fn)
-        return tess__fail(TESS_E_INVALID, "tess_advice_each: the engine or the function is missing");
-    const tess__advice *a = &t->advice;
-    for (int32_t i = 0; i < a->n; i++)
-        TRY(hand_over(&a->list[i], 1, fn, user));
-    if (!a->n && a->least.change.n)
-        TRY(hand_over(&a->least, 0, fn, user));
-    if (n_planned)
-        *n_planned = (uint32_t)a->n_planned;
-    return TESS_OK;
 }

@@ -3,6 +3,7 @@
 #include "state.h"
 
 #include "kernels/norm.h"
+#include <tessera/inspect.h>
 #include <tessera/plugin_helpers.h>
 #include "base/status.h"
 #include "readers/planned.h"
@@ -21,30 +22,16 @@ static tess_status check_reading(const tess *t, const char *call, const void *ou
     return TESS_OK;
 }
 
-static tess_status check_ran(const tess *t, const char *call, const tess_ledger_point *out) {
-    TRY(check_reading(t, call, out, out ? out->struct_size : 0));
-    return t->settings.plan_only
-               ? tess__fail(TESS_E_INVALID, "%s: this engine only plans; tess_ledger_plan reads that", call)
-               : TESS_OK;
-}
-
-static tess_status hand_over(const tess *t, uint32_t point, tess_ledger_point *out) {
+tess_status tess_ledger_peak(const tess *t, tess_ledger_point *out) {
+    TRY(check_reading(t, "tess_ledger_peak", out, out ? out->struct_size : 0));
+    if (t->settings.plan_only)
+        return tess__fail(TESS_E_INVALID, "tess_ledger_peak: this engine only plans; tess_ledger_plan reads that");
     tess_ledger_point p;
-    tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, point, &p);
+    tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, TESS_LEDGER_PEAK, &p);
     if (t->pass.kind)
         p.pass = tess__pass_name(t->pass.program->kind);
     TESS_GIVE(out, &p);
     return TESS_OK;
-}
-
-tess_status tess_ledger_now(const tess *t, tess_ledger_point *out) {
-    TRY(check_ran(t, "tess_ledger_now", out));
-    return hand_over(t, TESS_LEDGER_NOW, out);
-}
-
-tess_status tess_ledger_peak(const tess *t, tess_ledger_point *out) {
-    TRY(check_ran(t, "tess_ledger_peak", out));
-    return hand_over(t, TESS_LEDGER_PEAK, out);
 }
 
 tess_status tess_ledger_reset(tess *t) {
@@ -57,34 +44,6 @@ tess_status tess_ledger_hook(tess *t, tess_ledger_fn fn, void *user) {
     TRY(tess__engine_check(t));
     t->recorder.ledger_hook = fn;
     t->recorder.ledger_user = user;
-    return TESS_OK;
-}
-
-tess_status tess_ledger_keep(tess *t) {
-    TRY(tess__engine_check(t));
-    if (!t->sharded || t->settings.plan_only)
-        return tess__fail(TESS_E_INVALID, "tess_ledger_keep before tess_shard");
-    if (!t->recorder.last_points)
-        t->recorder.last_points =
-            calloc((size_t)t->plan.layout.n_units * TESS__KEPT_POINTS + 1, sizeof *t->recorder.last_points);
-    return t->recorder.last_points
-               ? TESS_OK
-               : tess__fail(TESS_E_NOMEM, "no memory for the points of %d units", t->plan.layout.n_units);
-}
-
-tess_status tess_ledger_last(const tess *t, int32_t unit, uint32_t point, tess_ledger_point *out) {
-    TRY(check_ran(t, "tess_ledger_last", out));
-    uint32_t of = point & ~(uint32_t)TESS_LEDGER_AFTER;
-    if (!t->recorder.last_points)
-        return tess__fail(TESS_E_INVALID, "tess_ledger_last: tess_ledger_keep comes first");
-    if (unit < 0 || unit >= t->plan.layout.n_units || of < TESS_LEDGER_PRE_FORWARD || of > TESS_LEDGER_OPTIMIZER)
-        return tess__fail(TESS_E_INVALID, "tess_ledger_last: there is no point %u of unit %d", point, unit);
-    const tess_ledger_point *p =
-        &t->recorder.last_points[(size_t)unit * TESS__KEPT_POINTS + (size_t)tess__kept_slot(point)];
-    if (!p->struct_size)
-        return tess__fail(TESS_E_INVALID, "tess_ledger_last: unit %s has not been %s yet",
-                          t->plan.layout.units[unit].name, tess__point_name(point));
-    TESS_GIVE(out, p);
     return TESS_OK;
 }
 

@@ -268,7 +268,6 @@ tess_status tess_close(tess *t) {
             munmap(t->memory.user[i].ptr, t->memory.user[i].bytes);
     tess__selection_close(&t->selection);
     tess__tables_destroy(t);
-    free(t->recorder.last_points);
     tess__plan_free(&t->plan);
     free_settings(&t->settings);
     pthread_mutex_destroy(&t->comms.lock);

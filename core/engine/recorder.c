@@ -123,10 +123,9 @@ void tess__tracing_end(tess *t) {
 
 tess__watchers tess__recorder_hide(tess *t) {
     tess__recorder *r = &t->recorder;
-    tess__watchers seen = { r->trace, r->timeline.trace, r->ledger_hook, r->last_points };
+    tess__watchers seen = { r->trace, r->timeline.trace, r->ledger_hook };
     r->trace = r->timeline.trace = NULL;
     r->ledger_hook = NULL;
-    r->last_points = NULL;
     return seen;
 }
 
@@ -135,25 +134,17 @@ void tess__recorder_show(tess *t, const tess__watchers *seen) {
     r->trace = seen->trace;
     r->timeline.trace = seen->timeline_trace;
     r->ledger_hook = seen->ledger_hook;
-    r->last_points = seen->last_points;
 }
 
 /* ---- points of the ledger ---- */
 
-int tess__kept_slot(uint32_t point) {
-    return (int)((point & 255) - 1) * 2 + ((point & TESS_LEDGER_AFTER) != 0);
-}
-
 void tess__ledger_reach(tess *t, const tess__point *at) {
-    if (t->recorder.ledger_hook || t->recorder.last_points) {
+    if (t->recorder.ledger_hook) {
         tess_ledger_point p;
         tess__ledger_point(&t->memory.ledger, &t->plan.layout, at->unit, at->point, &p);
         p.pass = tess__pass_name(t->pass.program->kind);
         p.backend_bytes = tess__device_backend_bytes(&t->device);
-        if (t->recorder.last_points)
-            t->recorder.last_points[(size_t)at->unit * TESS__KEPT_POINTS + (size_t)tess__kept_slot(at->point)] = p;
-        if (t->recorder.ledger_hook)
-            t->recorder.ledger_hook(t->recorder.ledger_user, &p);
+        t->recorder.ledger_hook(t->recorder.ledger_user, &p);
     }
     t->memory.ledger.n_points++;
 }

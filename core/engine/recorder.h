@@ -3,6 +3,7 @@
 #ifndef TESS_RECORDER_H
 #define TESS_RECORDER_H
 #include "runtime/timeline.h"
+#include <tessera/inspect.h>
 
 typedef struct { /* where a span begins */
     int64_t ns;
@@ -17,12 +18,10 @@ typedef struct {
     int32_t next_point;      /* in the running program */
     tess_ledger_fn ledger_hook;
     void *ledger_user;
-    tess_ledger_point *last_points; /* by unit and point; null: not asked for */
 } tess__recorder;
 
-typedef struct { /* saved observers: trace, timeline, ledger hook, kept points */
+typedef struct { /* saved observers: trace, timeline, ledger hook */
     tess__trace *trace, *timeline_trace;
     tess_ledger_fn ledger_hook;
-    tess_ledger_point *last_points;
 } tess__watchers;
 #endif

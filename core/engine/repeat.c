@@ -38,7 +38,7 @@ static const char *why_not(const tess *t, const tess_run_options *o) {
 }
 
 static int may_repeat(const tess *t, const tess_run_options *o) {
-    return t->graphs.on && o->repeat && o->kind == TESS_PASS_TRAIN;
+    return t->graphs.on && t->pass.repeat && o->kind == TESS_PASS_TRAIN;
 }
 
 /* Tracing is local to a rank. All ranks must decide alike, so it prevents recording only when there is one rank. */
@@ -58,7 +58,7 @@ static int32_t position_in_step(const tess *t) {
 static tess__graph_key key_of(const tess *t, const tess_run_options *o) {
     const tess_optimizer_options *step = is_last_microbatch(t) ? o->step : NULL;
     return (tess__graph_key){ .program = t->pass.program,
-                              .repeat = o->repeat,
+                              .repeat = t->pass.repeat,
                               .pass = t->streams.pass,
                               .microbatch = position_in_step(t),
                               .has_step = step != NULL,

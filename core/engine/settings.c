@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "plan/activations.h"
 #include "readers/declaration_file.h"
+#include <tessera/gpu.h>
 
 #include <math.h>
 #include <stdio.h>

@@ -47,6 +47,7 @@ typedef struct {                     /* the running pass */
     int32_t microbatch;    /* of this step, from 0 */
     int32_t pending_grads; /* gradients live: a step or a drop is due */
     const tess_run_options *run;
+    uint64_t repeat; /* its number, of tess_run_repeat; 0: none */
     void **block_params, **block_grads;
     uint64_t n_recompiles;
 } tess__pass_run;
@@ -261,8 +262,6 @@ tess__watchers tess__recorder_hide(tess *);
 void tess__recorder_show(tess *, const tess__watchers *);
 /** The running program has come to a point of the ledger. */
 void tess__ledger_reach(tess *, const tess__point *);
-enum { TESS__KEPT_POINTS = 2 * TESS_LEDGER_OPTIMIZER }; /* of a unit, in last_points */
-int tess__kept_slot(uint32_t point);
 
 /** pass.c */
 /** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */

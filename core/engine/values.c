@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "kernels/kernels.h"
 #include "base/status.h"
+#include <tessera/gpu.h>
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #ifndef TESS_PROGRAM_H
 #define TESS_PROGRAM_H
 #include "layout.h"
+#include <tessera/inspect.h>
 
 /* The role of a buffer; with an index (group, block, or 0) it names one place in memory. */
 enum tess__role {

@@ -65,12 +65,12 @@ const char *tess__pass_name(uint32_t kind) {
 }
 
 const char *tess__point_name(uint32_t point) {
-    static const char *const names[2][8] = { { "?", "before_pre_forward", "before_post_forward", "before_pre_backward",
-                                               "before_post_backward", "before_optimizer", "peak", "now" },
+    static const char *const names[2][7] = { { "?", "before_pre_forward", "before_post_forward", "before_pre_backward",
+                                               "before_post_backward", "before_optimizer", "peak" },
                                              { "?", "after_pre_forward", "after_post_forward", "after_pre_backward",
-                                               "after_post_backward", "after_optimizer", "?", "?" } };
+                                               "after_post_backward", "after_optimizer", "?" } };
     uint32_t of = point & ~(uint32_t)TESS_LEDGER_AFTER;
-    return of < 8 ? names[(point & TESS_LEDGER_AFTER) != 0][of] : "?";
+    return of < 7 ? names[(point & TESS_LEDGER_AFTER) != 0][of] : "?";
 }
 
 /* ---- points ---- */

@@ -4,6 +4,7 @@
 #ifndef TESS_LEDGER_H
 #define TESS_LEDGER_H
 #include "plan/plan.h"
+#include <tessera/inspect.h>
 
 typedef uint64_t tess__bytes[3][16]; /* by domain, by category */
 

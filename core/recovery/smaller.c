@@ -147,9 +147,6 @@ static void say_accum(tess *t) {
 }
 
 static tess_status build_group(tess *t) {
-    int kept = t->recorder.last_points != NULL;
-    free(t->recorder.last_points);
-    t->recorder.last_points = NULL;
     TRY(tess__comms_create(&t->comms, &t->plan.setup));
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
     TRY(tess__make_segments(t));
@@ -157,8 +154,7 @@ static tess_status build_group(tess *t) {
     TRY(tess__memory_share(&t->memory));
     note_peaks(t);
     TRY(tess__guard_create(t, &t->pass.guard));
-    TRY(tess__moves_start(t));
-    return kept ? tess_ledger_keep(t) : TESS_OK;
+    return tess__moves_start(t);
 }
 
 /* Where another was lost on the way, and one rank has come to its end: then all have images of the group that formed.

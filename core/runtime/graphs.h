@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Passes that a device records and runs again by one call. Everything that a pass puts into the compute stream is
- * fixed: where buffers lie, by the plan; what blocks do, by the program's promise (tess_run_options.repeat). A step's
+ * fixed: where buffers lie, by the plan; what blocks do, by the program's promise (tess_run_repeat). A step's
  * own numbers (rates, bias corrections) come in by memory. */
 #ifndef TESS_GRAPHS_H
 #define TESS_GRAPHS_H

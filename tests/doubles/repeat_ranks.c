@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/tessera.h>
+#include <tessera/gpu.h>
 
 enum { WEIGHTS = 128, WORDS = 16, ALIKE = 12 };
 static struct {
@@ -61,13 +61,11 @@ static tess_status declare(void) {
 
 static tess_status open_net(void) {
     tess_options o = { .struct_size = sizeof o, .device = "cuda", .comm = "nccl", .optimizer = "sgd" };
-    tess_info info = { .struct_size = sizeof info };
     o.pointer_mem = 1u << TESS_MEM_CUDA;
     o.flags = TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT;
     o.input_bytes = WORDS * 4;
     tess_status s = tess_open(&o, &net.t);
-    s = s ? s : tess_info_get(net.t, &info);
-    net.stream = info.stream;
+    net.stream = tess_stream_get(net.t);
     net.rank = tess_rank(net.t);
     net.ranks = tess_ranks(net.t);
     return s ? s : declare();
@@ -81,8 +79,7 @@ static tess_status run_at(float rate, uint32_t pass, uint64_t repeat) {
         batch[i] = pass;
     o.result = net.results[pass % 2];
     o.step = &step;
-    o.repeat = repeat;
-    return tess_run(net.t, &o);
+    return tess_run_repeat(net.t, &o, repeat);
 }
 
 static tess_status run(uint32_t pass, uint64_t repeat) {

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/tessera.h>
+#include <tessera/gpu.h>
+#include <tessera/inspect.h>
 
 #include <cmocka.h>
 
@@ -57,9 +58,7 @@ static void open_net(net *n, uint32_t flags, const char *optimizer, const char *
     o.n_settings = key != NULL;
     *n = (net){ .t = NULL };
     ok(tess_open(&o, &n->t));
-    tess_info info = { .struct_size = sizeof info };
-    ok(tess_info_get(n->t, &info));
-    n->stream = info.stream;
+    n->stream = tess_stream_get(n->t);
     const int64_t shape[] = { WEIGHTS };
     tess_param_options p = { .struct_size = sizeof p, .dtype = TESS_F32, .name = "b.w", .shape = shape, .ndim = 1 };
     ok(tess_param_add(n->t, &p, NULL));
@@ -78,8 +77,7 @@ static tess_status run(const net *n, uint32_t value, uint64_t repeat, float clip
     for (int i = 0; i < WORDS; i++)
         batch[i] = value;
     o.step = &step;
-    o.repeat = repeat;
-    tess_status s = tess_run(n->t, &o);
+    tess_status s = tess_run_repeat(n->t, &o, repeat);
     memset(batch, 0xee, sizeof batch);
     return s;
 }

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/tessera.h>
+#include <tessera/gpu.h>
+#include <tessera/inspect.h>
 
 #include "core/base/option_fields.h"
 

@@ -113,9 +113,11 @@ for command in $("$TESSERA" --help=names); do
   grep -q "tessera-$command (1)\|tessera\\\\-$command (1)" "$pages/man1/tessera.1" || fail "tessera(1) does not name $command"
 done
 grep -q 'weight\\-decay' "$pages/man1/tessera-train.1" || fail "tessera-train(1) lacks --weight-decay"
-declared=$(grep -c '^TESS_API' "$SOURCE/core/include/tessera/tessera.h")
-found=$(sed -n '/^\.B .*tess_[a-z_]*(/p' "$pages/man3/tessera.h.3" | wc -l)
-[ "$found" = "$declared" ] || fail "tessera.h(3) has $found functions, the header $declared"
+for page in tessera.h tessera-inspect.h tessera-gpu.h; do
+  declared=$(grep -c '^TESS_API' "$SOURCE/core/include/tessera/${page#tessera-}")
+  found=$(sed -n '/^\.B .*tess_[a-z_]*(/p' "$pages/man3/$page.3" | wc -l)
+  [ "$found" = "$declared" ] || fail "$page(3) has $found functions, the header $declared"
+done
 if command -v man >/dev/null; then
   for page in "$pages"/man*/*; do
     said=$(LC_ALL=C.UTF-8 MANROFFSEQ='' MANWIDTH=100 man --warnings -l "$page" 2>&1 >/dev/null)

@@ -17,10 +17,14 @@ libdir=$(dirname "$lib")
 same "$(readelf -d "$lib" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libtessera.so.0 "soname"
 [ -e "$libdir/libtessera.so.0" ] || fail "no libtessera.so.0 beside $lib"
 
-# Everything tessera.h declares is there and nothing else is.
-sed -n 's/^TESS_API [^(]*\b\(tess_[a-z_]*\)(.*/\1/p' "$prefix/include/tessera/tessera.h" | sort | tr '\n' ' ' >declared
-[ "$(wc -w <declared)" -gt 20 ] || fail "only $(wc -w <declared) declarations found in tessera.h"
+# Everything the headers declare is there and nothing else is.
+sed -n 's/^TESS_API [^(]*\b\(tess_[a-z_]*\)(.*/\1/p' "$prefix"/include/tessera/*.h | sort | tr '\n' ' ' >declared
+[ "$(wc -w <declared)" -gt 20 ] || fail "only $(wc -w <declared) declarations found in the headers"
 same "$(exported "$lib")" "$(cat declared)" "symbols of libtessera.so"
+# Documents that installed headers name are installed.
+find "$prefix" -name '*.h' -exec grep -hoE '[a-zA-Z/-]+\.md' {} + | sort -u >named
+[ -s named ] || fail "no header names a document"
+while read -r name; do [ -s "$prefix/share/doc/tessera/$name" ] || fail "a header names $name, which is not installed"; done <named
 
 # Programs.
 if command -v c++ >/dev/null; then
@@ -34,6 +38,8 @@ else
 fi
 if command -v pkg-config >/dev/null; then
   export PKG_CONFIG_PATH=$libdir/pkgconfig
+  same "$(printf '#include <tessera/tessera.h>\nTESS_VERSION_MAJOR.TESS_VERSION_MINOR.TESS_VERSION_PATCH\n' |
+    cc -E -P $(pkg-config --cflags tessera) - | tail -n 1 | tr -d ' ')" "$(pkg-config --modversion tessera)" "version of the header"
   same "$(realpath -m "$(pkg-config --variable=plugindir tessera)")" "$(realpath -m "$libdir/tessera")" "plugindir"
   # shellcheck disable=SC2046
   cc "$SOURCE/tests/e2e/consumer/main.c" $(pkg-config --cflags --libs tessera) -o pc_consumer
@@ -72,7 +78,7 @@ grep -q 'comm-carrier-pigeon' component.log || { cat component.log; fail "the me
 
 # Guide, examples, man pages and completion.
 for file in share/doc/tessera/README.md share/doc/tessera/docs/your-own-loop.md share/doc/tessera/examples/first/train.c \
-  share/man/man1/tessera-train.1 share/man/man3/tessera.h.3 share/bash-completion/completions/tessera \
+  share/man/man1/tessera-train.1 share/man/man3/tessera.h.3 share/man/man3/tessera-inspect.h.3 share/man/man3/tessera-gpu.h.3 share/bash-completion/completions/tessera \
   share/zsh/site-functions/_tessera; do
   [ -s "$prefix/$file" ] || fail "$file is not installed"
 done

@@ -4,7 +4,7 @@
 #ifndef LEDGER_CHECK_H
 #define LEDGER_CHECK_H
 #include <stddef.h>
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 typedef struct {
     tess *t;

@@ -3,7 +3,7 @@
  * made up from the parameters and the data, so that every combination can be checked in milliseconds. */
 #ifndef TOY_H
 #define TOY_H
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 enum { TOY_SCOPES = 5 };
 typedef struct {

@@ -16,7 +16,7 @@
 #include "tools/support/command_line.h"
 #include "tools/support/json_out.h"
 #include "tools/support/progress.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 enum { ROUNDS = 9, MOST_ROUNDS = 99, MOST_OPS = 32, SPANS = 1 << 16 };
 static const double most_seconds = 3; /* of one model, once there are three rounds */

@@ -3,6 +3,8 @@
 #include "model.h"
 
 #include <string.h>
+#include <tessera/gpu.h>
+#include <tessera/inspect.h>
 
 /* A parameter of several names has several gradients that are added up. */
 static int is_shared(const model *m, int32_t of) {
@@ -100,7 +102,7 @@ tess_status model_declare(tess *t, model *m) {
 tess_status model_start(tess *t, model *m) {
     tess_info info = { .struct_size = sizeof info };
     OPS_TRY(tess_info_get(t, &info));
-    tess_stream compute = { .mem = info.memory, .device = info.local_rank, .handle = info.stream };
+    tess_stream compute = { .mem = info.memory, .device = info.local_rank, .handle = tess_stream_get(t) };
     OPS_TRY(m->o->t->start(m->o, &compute));
     m->o->t->describe(m->o, m->operators, sizeof m->operators);
     return TESS_OK;
@@ -124,8 +126,7 @@ tess_status model_run_late(tess *t, model *m, const tess_run_options *options, i
     if (m->o->t->mem != TESS_MEM_HOST && m->t->check_batch && o.batch)
         OPS_TRY(m->t->check_batch(m, o.batch));
     m->host_batch = m->o->t->mem == TESS_MEM_HOST ? NULL : o.batch;
-    o.repeat = may_repeat ? repeats(m, o.batch) : 0;
-    tess_status status = tess_run(t, &o);
+    tess_status status = tess_run_repeat(t, &o, may_repeat ? repeats(m, o.batch) : 0);
     m->host_batch = NULL;
     return status;
 }

@@ -114,7 +114,7 @@ tess_status model_declare(tess *, model *);
 tess_status model_precision(tess *, const model *, uint32_t *out);
 /** After tess_open, where the operators are a device's: takes up the engine's device and compute stream. */
 tess_status model_start(tess *, model *);
-/** tess_run; needed in its place when the operators' memory is not the host's. */
+/** As tess_run; needed in its place when the operators' memory is not the host's. */
 tess_status model_run(tess *, model *, const tess_run_options *);
 /** The same, without tess_run_wait; may_repeat 0: the blocks are called, and not run again as they were recorded. */
 tess_status model_run_late(tess *, model *, const tess_run_options *, int may_repeat);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The reference of the C interface from tessera.h: a section per heading of the header, each function with its comment,
-# each type as it stands there. form=man or form=markdown.
+# The reference of the C interface from its headers: a section per heading of a header, each function with its comment,
+# each type as it stands there. form=man, for one header and the name `page`, or form=markdown, for all.
 function heading(text) {
   if (form == "man") printf ".SH %s\n", toupper(escape(text))
   else printf "\n## %s\n", text
@@ -44,12 +44,21 @@ function type_out(n, lines, i) {
   print ".fi"
 }
 BEGIN {
+  if (form != "man")
+    print "# The C interface\n\nMade from the headers by `tools/pages/make`; they are the contract.\n\"Collective\": every rank calls " \
+          "it, in the same order."
+}
+/^\/\* tessera\/[a-z]*\.h: / { # the second line of a header: its name, its idea
+  name = $2
+  sub(/:$/, "", name)
+  idea = $0
+  sub(/^[^:]*: */, "", idea)
+  sub(/\. C11 and C.*/, "", idea)
   if (form == "man")
-    printf ".\\\" Made from tessera.h.\n.TH TESSERA.H 3 \"\" \"tessera %s\" \"C interface\"\n.SH NAME\n" \
-           "tessera.h \\- the C interface of Tessera\n.SH SYNOPSIS\n.B #include <tessera/tessera.h>\n", version
+    printf ".\\\" Made from %s.\n.TH %s 3 \"\" \"tessera %s\" \"C interface\"\n.SH NAME\n%s \\- %s\n.SH SYNOPSIS\n.B #include <%s>\n", \
+      name, toupper(page), version, escape(page), escape(idea), name
   else
-    print "# The C interface\n\nMade from [tessera/tessera.h](../core/include/tessera/tessera.h) by `tools/pages/make`; the header " \
-          "is the contract.\n\"Collective\": every rank calls it, in the same order."
+    printf "\n# [%s](../core/include/%s): %s\n", name, name, idea
 }
 /^\/\* ---- / {
   line = $0

@@ -9,6 +9,7 @@
 #include "core/control/control.h"
 #include "hf_config.h"
 #include "tools/support/settings.h"
+#include <tessera/gpu.h>
 
 enum { MOST_CONTEXT = 1024 /* of a folder's model, unless the context is set */ };
 

@@ -18,7 +18,7 @@
 #include "core/readers/declaration_file.h"
 #include "plan_time.h"
 #include "tools/report/report.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 static const tool_page page = {
     .command = "plan",

@@ -5,7 +5,7 @@
 #define TOOL_PLAN_H
 #include <math.h>
 #include <stdio.h>
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 #include "tools/support/json_out.h"
 

@@ -3,7 +3,7 @@
  * on precision and threads. */
 #ifndef TOOL_TRY_CHANGE_H
 #define TOOL_TRY_CHANGE_H
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 /** How a caller plans: an engine of plan_only kind, planned, in *t; TESS_OK or TESS_E_BUDGET. `close` undoes it. */
 typedef struct {

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "plan_file_model.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 struct plan_file {
     char *path;

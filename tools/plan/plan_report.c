@@ -8,7 +8,7 @@
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
 #include "tools/support/progress.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 typedef struct { /* all that is said, gathered once */
     const plan_source *source;

@@ -8,7 +8,7 @@
 #include "plan_file.h"
 #include "plan_program.h"
 #include "tools/support/progress.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "model_run.h"
 #include "plan_alternative.h"
 #include "tools/support/settings.h"

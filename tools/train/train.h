@@ -7,7 +7,7 @@
 #ifndef TOOL_TRAIN_H
 #define TOOL_TRAIN_H
 #include <stdio.h>
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 #include "tools/train/data/idx.h"
 #include "tools/train/data/sampler.h"

@@ -8,7 +8,7 @@
 
 #include "core/base/hash.h"
 #include "core/base/log.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "train.h"
 
 enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480 }; /* WORDS: what tess_agree hands on */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "tools/plan/plan.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "train.h"
 
 static void count(void *user, const tess_ledger_point *p) {

@@ -10,7 +10,7 @@
 #include "tools/support/alloc_count.h"
 #include "core/base/log.h"
 #include "core/base/options.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "train.h"
 #include "core/base/status.h"
 

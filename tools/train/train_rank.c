@@ -10,7 +10,7 @@
 #include "tools/plan/hf_config.h"
 #include "tools/plan/model_run.h"
 #include "tools/support/hf_names.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "hf_weights.h"
 #include "train.h"
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "tools/support/alloc_count.h"
 #include "tools/support/witness.h"
 #include "train.h"

@@ -7,7 +7,7 @@
 
 #include "core/base/log.h"
 #include "tools/support/alloc_count.h"
-#include <tessera/tessera.h>
+#include <tessera/gpu.h>
 #include "train.h"
 
 /* ---- what a step brings ------------------------------------------------------------------------ */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 #include "train.h"
 
 /* Rank 0 keeps the times of the last steps only, so that a run of any length takes the same memory. */

@@ -12,7 +12,7 @@
 #include "tools/support/command_line.h"
 #include "tools/support/settings.h"
 #include "tools/support/shared_options.h"
-#include <tessera/tessera.h>
+#include <tessera/inspect.h>
 
 const char *const tune_keys[TUNE_KNOBS] = { "wrap", "strategy", "activations", "offload", "precision", "prefetch" };
 static const char *const usual[TUNE_KNOBS] = { "scopes", "full", "keep", "none", "fp32", "auto" };

@@ -9,7 +9,10 @@
  *    out may be used by any thread.
  *  - [C] marks a collective: every rank calls it, in the same order, with the same arguments unless said.
  *  - Every struct begins with its size (the caller sets it); a zero field is the default.
- * Stability: functions and fields are only added. */
+ * Stability: functions and fields are only added.
+ *
+ * Beside this header, and including it: tessera/inspect.h, what an engine has chosen, planned and measured;
+ * tessera/gpu.h, what keeps a GPU at work. tessera/plugin.h is for plugins. */
 /* The tables below are laid out by hand. */
 /* clang-format off */
 #ifndef TESSERA_TESSERA_H
@@ -22,7 +25,7 @@ extern "C" {
 #define TESS_API __attribute__((visibility("default")))
 #endif
 
-/** The version of this header; tess_version() returns that of the library that runs. */
+/** The version of this header. */
 #define TESS_VERSION_MAJOR 0
 #define TESS_VERSION_MINOR 9
 #define TESS_VERSION_PATCH 0
@@ -49,21 +52,17 @@ typedef struct { /* one option by its name in docs/variables.md: { "timeout", "3
     const char *key, *value;
 } tess_setting;
 /** Plans this program with other settings, for advice on a plan that is over its budget: opens an engine with plan_only
- * and `settings`, declares, calls tess_shard, and writes tess_stats.planned_peak_bytes to `bytes`. "ranks" may be among
- * the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot be had. */
+ * and `settings`, declares, calls tess_shard, and writes planned_peak_bytes of tess_stats (inspect.h) to `bytes`. "ranks"
+ * may be among the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot
+ * be had. */
 typedef tess_status (*tess_plan_fn)(void *user, const tess_setting *settings, uint32_t n, uint64_t bytes[3],
                                     double *seconds);
 enum { /* tess_options.flags */
     TESS_OPTIONS_WIN = 1,         /* what is set there wins over the environment, as a command line does */
     TESS_OPTIONS_STEP_IN_PASS = 2, /* blocks, one microbatch per step: each training pass is a tess_run with its step.
                                     * Nothing is planned that would see gradients between them; another pass is refused */
-    TESS_OPTIONS_NO_CLIP = 4,      /* and without clipping, which is then refused: a sharded gradient is planned from its
-                                    * reduction to the step of its unit, not for the whole step */
-    TESS_OPTIONS_LATE = 8,         /* blocks: tess_run leaves its result, and tess_stats.grad_norm, to the next tess_run or
-                                    * to tess_run_wait, so that a GPU is never idle between passes. Page-locked memory for
-                                    * two results and batches is planned. A step comes with a tess_run only */
-    TESS_OPTIONS_REPEAT = 16       /* blocks: their kernels go to tess_info.stream alone, which is one of the engine's own
-                                    * where `stream` is null; tess_run_options.repeat says which passes do the same */
+    TESS_OPTIONS_NO_CLIP = 4       /* and without clipping, which is then refused: a sharded gradient is planned from its
+                                    * reduction to the step of its unit, not for the whole step. More flags: gpu.h */
 };
 typedef struct { /* the environment wins over these, unless flags say otherwise: docs/variables.md */
     uint32_t struct_size;
@@ -74,7 +73,7 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     int32_t accum;         /* microbatches per step and rank, 0: 1; or give `microbatches` */
     uint64_t device_memory_bytes; /* budget per rank; 0: none */
     uint64_t input_bytes;  /* blocks: bytes of one microbatch's input */
-    void *stream;          /* cudaStream_t my kernels run on, null: the default stream; null on CPU */
+    void *stream;          /* a GPU's: cudaStream_t that my kernels run on; null: the default stream */
     uint32_t plan_only;    /* 1: no ranks, no data: tess_shard plans for `ranks` and allocates nothing */
     uint32_t flags;        /* TESS_OPTIONS_… */
     int32_t ranks;
@@ -84,7 +83,8 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     int32_t threads;                 /* compute threads per rank; 0: the default */
     int32_t deterministic, strict;   /* 1 on, -1 off; 0: the default, off */
     uint32_t n_settings;
-    const tess_setting *settings;    /* any other option, also of plugins: { "gloo-interface", "eth0" } */
+    const tess_setting *settings;    /* any option by its name, also of plugins: { "gloo-interface", "eth0" }. One that is
+                                      * a field too wins over it, and the last of a name over those before */
     tess_plan_fn plan_alternative;   /* for advice; null: what was declared is planned again */
     void *plan_user;
     uint32_t checkpoint; /* 1: tess_checkpoint_save will be called, so that a snapshot is planned */
@@ -102,7 +102,6 @@ TESS_API const char *tess_last_error(void); /* of this thread; "" if none; valid
 /** For callbacks and for errors of the program's own: sets this thread's last error message and returns `status`. The
  * engine keeps the message of a callback that fails. */
 TESS_API tess_status tess_fail(tess_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-TESS_API const char *tess_version(void);    /* of the library that runs, "1.2.3" */
 TESS_API int tess_exit_code(tess_status);   /* 0 ok, 1 check failed, 2 usage, 3 configuration, 4 memory, 5 peer, 6 data */
 TESS_API int32_t tess_rank(const tess *);   /* for the data loader: 0 … tess_ranks()-1 */
 TESS_API int32_t tess_ranks(const tess *);
@@ -111,21 +110,6 @@ TESS_API int32_t tess_ranks(const tess *);
  * at any later time between passes. Ends no engine. */
 TESS_API tess_status tess_agree(tess *, tess_status mine);
 
-typedef struct { /* what was chosen, with "auto" resolved; texts live as long as the engine */
-    uint32_t struct_size;
-    uint32_t memory; /* TESS_MEM_…: what pointers to parameters, gradients and tess_alloc memory point to */
-    const char *comm, *offload, *precision, *wrap, *strategy, *device, *optimizer, *activations;
-    void *stream;    /* on which the device works for this engine: the program's own, if it gave one */
-    int32_t rank, ranks, local_rank;
-    int32_t shard_ranks, replicas; /* ranks that share one copy of the parameters, and how many copies there are */
-    int32_t threads, accum, prefetch;
-    uint32_t sync_each, deterministic, strict, plan_only;
-    int32_t n_states; /* fp32 optimizer states per element */
-    uint64_t device_memory_bytes, host_memory_bytes; /* budgets; 0: none */
-    int32_t mirror;      /* steps between images in memory; 0: none are made */
-    uint32_t joins;      /* 1: in the place of a lost rank: nothing collective but tess_shard, then tess_recover */
-} tess_info;
-TESS_API tess_status tess_info_get(const tess *, tess_info *out); /* from tess_open on */
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
     uint32_t struct_size, dtype, flags;
@@ -144,10 +128,6 @@ TESS_API tess_status tess_param_add(tess *, const tess_param_options *, tess_par
 /** alias is one more parameter of its scope: it counts in the `n` of begin and comes last there when it is declared last.
  * Its gradient is the gradient of `of`. */
 TESS_API tess_status tess_param_tie(tess *, const char *alias, const char *of);
-/** The dtypes that the chosen precision gives a parameter: the dtype of the pointers that begin hands out, and of its
- * gradients (or null). Local, from tess_open on; declares nothing. */
-TESS_API tess_status tess_compute_dtype(const tess *, const tess_param_options *, uint32_t *dtype,
-                                        uint32_t *grad_dtype_or_null);
 
 /* ---- ranges: how values get in and out without the whole model anywhere ------------------------ */
 typedef struct {
@@ -211,7 +191,6 @@ typedef struct { /* one call of a block; pointers hold during the call */
     const void *grad_output; /* backward: of output; null in the last block */
     void *grad_input;        /* backward: write (not add); null in the first block */
     uint32_t selective;      /* training: 1: `saved` has selective_saved_bytes */
-    uint32_t reserved;
 } tess_block_call;
 typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
 enum {
@@ -249,8 +228,8 @@ typedef struct {
     float lr, beta1, beta2, eps, rho, momentum; /* 0: PyTorch's default of each, but lr and momentum */
     float grad_scale;   /* multiplies the gradient first; 0 means 1 */
     float clip_norm;    /* largest gradient norm (of the averaged gradient, after grad_scale); 0: no clipping */
+    int32_t n_groups;
     const tess_optimizer_group *groups; /* null: one group, no decay, scale 1 */
-    int32_t n_groups, reserved;
     uint64_t step;      /* from 1; 0: the engine counts */
 } tess_optimizer_options;
 /** [C] One step of the optimizer chosen at open on the averaged gradients; then the gradients are gone. TESS_E_NOT_FINITE
@@ -274,140 +253,19 @@ TESS_API tess_status tess_update(tess *, tess_update_fn fn, void *user);
 typedef struct { /* one pass over the blocks */
     uint32_t struct_size, kind;
     const void *batch; /* host memory, input_bytes; read before the call returns */
-    void *result;      /* host memory, the last block's output_bytes; may be null. With TESS_OPTIONS_LATE it stays until
-                        * the next tess_run or tess_run_wait has returned, one of which writes it */
+    void *result;      /* host memory, the last block's output_bytes; may be null */
     uint64_t microbatch;
     const tess_optimizer_options *step; /* not null: step each unit as its gradient arrives, within this pass */
-    /* With TESS_OPTIONS_REPEAT and TESS_OPTIONS_LATE: 0, or a number. Blocks that are called in passes of the same number,
-     * with the same pointers, put the same into the stream, and do nothing else. So one such pass may be recorded, and run
-     * again without calling them. What differs from step to step, they read from memory; `step` and `microbatch` they do
-     * not look at. TESSERA_GRAPHS=0: they are always called. */
-    uint64_t repeat;
 } tess_run_options;
 TESS_API tess_status tess_run(tess *, const tess_run_options *); /* [C] */
-/** The results of all passes are there. At once without TESS_OPTIONS_LATE, and on devices without streams. */
-TESS_API tess_status tess_run_wait(tess *);
 
 /* ---- the rest ---------------------------------------------------------------------------------- */
 /** [C] Losses and counts; also inside a pass, between an end and the next begin. */
 TESS_API tess_status tess_all_reduce(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op);
-/** [C] The same bits, for which a program that runs blocks with TESS_OPTIONS_LATE does not wait: `host` stays until the
- * next tess_run or tess_run_wait has returned, one of which writes it. At once on one rank, where the comm plugin or the
- * device has no streams, before the first tess_run, for more than 64 bytes, and from the second call behind one tess_run
- * on. */
-TESS_API tess_status tess_all_reduce_late(tess *, void *host, uint64_t elems, uint32_t dtype, uint32_t op);
 TESS_API tess_status tess_barrier(tess *);                                                             /* [C] */
 /** Activations and other buffers of my own, booked and budgeted; before tess_shard they are in the plan. Host or
  * device memory as pointer_mem says. Freed by tess_close. */
 TESS_API tess_status tess_alloc(tess *, const char *label, uint64_t bytes, void **out);
-
-typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
-    uint32_t struct_size, reserved;
-    uint64_t peak_bytes[3], planned_peak_bytes[3]; /* measured: obtained from the device; planned: by the compiler */
-    uint64_t live_bytes[3];                        /* booked now */
-    uint64_t category_peak_bytes[3][16];           /* [domain][TESS_CAT_…], planned, at the planned peak */
-    uint64_t resting_bytes[3];                     /* live between steps: shards, optimizer state, buffers */
-    uint64_t n_recompiles, n_collectives, n_units, n_params;
-    uint64_t param_elems, program_hash;
-    uint64_t live_peak_bytes[3];               /* booked while running, at the fullest moment so far */
-    uint64_t live_peak_category_bytes[3][16];  /* what was alive then */
-    /* Memory that plugins take for themselves through their host table; in no other figure. Now, at most, and at most of
-     * each category; and what the comm plugin states that it takes, of all it allocates. */
-    uint64_t plugin_bytes[3], plugin_peak_bytes[3], plugin_category_bytes[3][16], plugin_stated_bytes;
-    double grad_norm; /* of the last step, which clipped, before that: of the averaged gradient, after grad_scale; -1:
-                       * none. A GPU clips by itself: then tess_stats_get waits for the norm */
-    uint64_t n_skipped; /* steps that changed nothing, with TESSERA_ON_NAN=skip */
-} tess_stats;
-TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
-
-/* ---- ledger: what is alive, by domain and category ---------------------------------------------- */
-enum { /* the points at which a unit is looked at: before and after each of these */
-    TESS_LEDGER_PRE_FORWARD = 1, /* its parameters are gathered; so in a recomputation */
-    TESS_LEDGER_POST_FORWARD,    /* and released, unless they stay */
-    TESS_LEDGER_PRE_BACKWARD,    /* gathered again; its gradient begins */
-    TESS_LEDGER_POST_BACKWARD,   /* released; the reduction is on its way */
-    TESS_LEDGER_OPTIMIZER,
-    TESS_LEDGER_PEAK, /* of each domain since the last reset; not one instant when both domains are in use */
-    TESS_LEDGER_NOW,
-    TESS_LEDGER_AFTER = 256 /* flag */
-};
-typedef struct {
-    uint32_t struct_size, point;
-    uint64_t index;          /* in order of time, from 0 at the last reset, or in the plan */
-    const char *pass, *name; /* of the pass: "train", "no_sync", "eval", "step", …; of the unit. Null: none */
-    int32_t unit, reserved;  /* -1: none */
-    uint64_t bytes[3][16];      /* [TESS_DOMAIN_…][TESS_CAT_…] of all units */
-    uint64_t unit_bytes[3][16]; /* of this unit */
-    uint64_t total_bytes[3];
-    uint64_t backend_bytes; /* measured: what the device's libraries hold themselves; 0 where it cannot tell */
-} tess_ledger_point;
-/** `point` is valid during the call. Makes no call on the same tess but tess_ledger_now, tess_ledger_unit and
- * tess_stats_get. */
-typedef void (*tess_ledger_fn)(void *user, const tess_ledger_point *point);
-/** From now on `fn` is called at each point, on the thread that called in, in place of the one before; null ends it. */
-TESS_API tess_status tess_ledger_hook(tess *, tess_ledger_fn fn, void *user);
-TESS_API tess_status tess_ledger_now(const tess *, tess_ledger_point *out);
-TESS_API tess_status tess_ledger_peak(const tess *, tess_ledger_point *out);
-TESS_API tess_status tess_ledger_reset(tess *); /* the peak is now; points count from 0 */
-/** The latest time that `unit` was at `point`. Kept from the first call of tess_ledger_keep on, which takes memory. */
-TESS_API tess_status tess_ledger_keep(tess *);
-TESS_API tess_status tess_ledger_last(const tess *, int32_t unit, uint32_t point, tess_ledger_point *out);
-enum {
-    TESS_LEDGER_STEP = 1,     /* blocks: tess_run with its step; else as the next */
-    TESS_LEDGER_STEP_APART,   /* all passes of a step, then tess_step */
-    TESS_LEDGER_STEP_CLIPPED, /* the same with clipping */
-    TESS_LEDGER_EVAL,
-    TESS_LEDGER_NORM, /* all passes of a step, then tess_grad_norm */
-    TESS_LEDGER_FULL  /* tess_each_full: no points, a peak */
-};
-/** The same from the plan: every point of one step in order of time, then one TESS_LEDGER_PEAK. Before the first step
- * too, and with plan_only. */
-TESS_API tess_status tess_ledger_plan(const tess *, uint32_t of, tess_ledger_fn fn, void *user);
-typedef struct { /* one unit, per rank; bytes as they are allotted, rounded up */
-    uint32_t struct_size;
-    int32_t n_params; /* tied ones once */
-    const char *name;
-    uint64_t elems;           /* without padding */
-    uint64_t shard_bytes;     /* at rest; without copy_bytes */
-    uint64_t unsharded_bytes; /* while gathered; 0: the shard, or its copy, is read in place */
-    uint64_t gradient_bytes;  /* unsharded, local; 0: it grows in the shard's place, or there is none */
-    uint64_t shard_gradient_bytes, state_bytes;
-    uint64_t live_bytes[3][16]; /* now */
-    uint64_t copy_bytes; /* of the shard in bf16, at rest (TESSERA_LOW_COPY); 0: none */
-} tess_unit_info;
-TESS_API tess_status tess_ledger_unit(const tess *, int32_t unit, tess_unit_info *out);
-
-/* ---- advice ------------------------------------------------------------------------------------- */
-typedef struct { /* an alternative to a plan that is over its budget; pointers hold during the call */
-    uint32_t struct_size, fits;  /* fits 0: the one that needs least, when none fits */
-    const tess_setting *settings; /* to be changed; "ranks" is -n */
-    uint32_t n_settings, reserved;
-    uint64_t bytes[3]; /* planned, [TESS_DOMAIN_…] */
-    double seconds;    /* of a step, predicted; below 0: not known */
-} tess_alternative;
-typedef tess_status (*tess_advice_fn)(void *user, const tess_alternative *);
-/** After tess_shard has returned TESS_E_BUDGET with plan_only: what would fit instead, the best first. *n_planned
- * (null is fine): how many alternatives were planned; 0: none had to be. */
-TESS_API tess_status tess_advice_each(const tess *, tess_advice_fn fn, void *user, uint32_t *n_planned);
-
-/* ---- what ran when ------------------------------------------------------------------------------ */
-typedef struct {
-    uint32_t struct_size, reserved;
-    const char *lane; /* "compute", "communication", "transfer_up", "transfer_down", "host" */
-    const char *op;   /* "forward", "all_gather", "wait_all_gather" … */
-    const char *unit; /* or the scope; "" where there is none */
-    uint64_t step;    /* optimizer steps done before */
-    double start, seconds; /* start: from the first span of the step. A collective's end is seen by the wait for it */
-    int32_t scope;         /* which it is about, in the order of declaration; -1: none */
-    int32_t block;         /* of that scope, in the order of tess_block_add; -1: none */
-    int32_t unit_index, wait; /* -1: none; wait 1: the engine's thread stands still for another lane */
-} tess_span;
-typedef tess_status (*tess_span_fn)(void *user, const tess_span *);
-/** Records from here on, between passes: the last `spans` spans, in memory obtained here; 0 ends it. Off by default.
- * While on, each instruction costs two reads of the clock. */
-TESS_API tess_status tess_trace(tess *, uint64_t spans);
-/** Calls fn with each recorded span of the step before which `step` optimizer steps were done, in order of start. */
-TESS_API tess_status tess_trace_each(tess *, uint64_t step, tess_span_fn fn, void *user);
 
 /* ---- checkpoints: docs/checkpoints.md ------------------------------------------------------------ */
 enum {
@@ -462,7 +320,7 @@ typedef struct {
     int32_t recovered;   /* 0: nothing was lost */
     uint64_t step;       /* done, in the state that all ranks are in now: the one to repeat is the next */
     uint64_t steps_lost; /* of those that this rank had done */
-    uint32_t recoveries, reserved; /* of this run so far */
+    uint32_t recoveries; /* of this run so far */
     double seconds;      /* that the call took */
 } tess_recovery;
 /** [C] With tess_options.recover, TESSERA_MIRROR=K and `tessera run`, calls return TESS_E_LOST when another rank has been

@@ -685,7 +685,6 @@ static void test_engine__without_an_engine_every_call_is_refused(void **state) {
         tess_summon_end(NULL, 0),
         tess_trace(NULL, 1),
         tess_ledger_reset(NULL),
-        tess_ledger_keep(NULL),
     };
     for (size_t i = 0; i < sizeof said / sizeof said[0]; i++)
         assert_int_equal(said[i], TESS_E_INVALID);

@@ -27,13 +27,6 @@ static tess_info info_of(const tess *t) {
     return info;
 }
 
-static void test_public__the_version_is_that_of_the_header(void **state) {
-    (void)state;
-    char text[32];
-    snprintf(text, sizeof text, "%d.%d.%d", TESS_VERSION_MAJOR, TESS_VERSION_MINOR, TESS_VERSION_PATCH);
-    assert_string_equal(tess_version(), text);
-}
-
 /* ---- options ----------------------------------------------------------------------------------- */
 
 static void test_public__every_field_of_the_options_arrives(void **state) {
@@ -381,7 +374,6 @@ static void test_public__a_run_goes_on_with_moments_and_steps_done(void **state)
 int main(void) {
 #define TEST(name) cmocka_unit_test(test_public__##name)
     const struct CMUnitTest tests[] = {
-        TEST(the_version_is_that_of_the_header),
         TEST(every_field_of_the_options_arrives),
         TEST(the_environment_wins_unless_the_flag_says_otherwise),
         TEST(bad_options_are_named),

@@ -15,6 +15,7 @@
 #include "tests/support/ledger_check.h"
 #include "tests/support/toy.h"
 
+enum { MOST_UNITS = 16 };
 static tess_optimizer_options step_options = { .struct_size = sizeof step_options, .lr = 0.01f };
 
 static tess *open_toy(toy *m, int blocks, int accum, int plan_ranks) {
@@ -149,6 +150,24 @@ static void test_ledger__sizes_in_the_program_do_not_reach_the_measured_side(voi
     assert_int_equal(tess_close(t), s);
 }
 
+typedef struct { /* the latest visits of each unit to one point: before it, after it */
+    uint32_t point;
+    tess_ledger_point at[MOST_UNITS][2];
+} visits;
+
+static void visit(void *user, const tess_ledger_point *p) {
+    visits *v = user;
+    assert_true(p->unit < MOST_UNITS);
+    if ((p->point & ~(uint32_t)TESS_LEDGER_AFTER) == v->point)
+        v->at[p->unit][(p->point & TESS_LEDGER_AFTER) != 0] = *p;
+}
+
+static tess_ledger_point ledger_now(const tess *t) {
+    tess_ledger_point now;
+    tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, 0, &now);
+    return now;
+}
+
 /* ---- what the points are ---- */
 
 static void test_ledger__points_come_in_the_order_of_the_step(void **state) {
@@ -184,26 +203,23 @@ static void test_ledger__points_come_in_the_order_of_the_step(void **state) {
 static void test_ledger__a_unit_is_gathered_and_released_between_its_points(void **state) {
     (void)state;
     toy m;
-    tess_ledger_point before = { .struct_size = sizeof before }, after = before;
+    visits backward = { .point = TESS_LEDGER_PRE_BACKWARD };
     tess_unit_info info = { .struct_size = sizeof info };
     setenv("TESSERA_PREFETCH", "0", 1);
     setenv("TESSERA_PRECISION", "bf16", 1);
     tess *t = open_toy(&m, 1, 1, 0);
-    assert_int_equal(tess_ledger_keep(t), TESS_OK);
-    assert_int_equal(tess_ledger_last(t, 1, TESS_LEDGER_PRE_FORWARD, &before), TESS_E_INVALID);
-    assert_non_null(strstr(tess_last_error(), "has not been before_pre_forward yet"));
+    assert_int_equal(tess_ledger_hook(t, visit, &backward), TESS_OK);
     one_step(t, 1, 0);
     int seen = 0;
     for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
         assert_int_equal(tess_ledger_unit(t, u, &info), TESS_OK);
-        assert_int_equal(tess_ledger_last(t, u, TESS_LEDGER_PRE_BACKWARD, &before), TESS_OK);
-        assert_int_equal(tess_ledger_last(t, u, TESS_LEDGER_PRE_BACKWARD | TESS_LEDGER_AFTER, &after), TESS_OK);
-        assert_string_equal(after.name, info.name);
-        assert_int_equal(after.unit_bytes[1][TESS_CAT_FULL_PARAM], info.unsharded_bytes);
-        if (before.unit_bytes[1][TESS_CAT_FULL_PARAM]) /* tied, or wanted by the scope before: still there */
+        const tess_ledger_point *before = &backward.at[u][0], *after = &backward.at[u][1];
+        assert_string_equal(after->name, info.name);
+        assert_int_equal(after->unit_bytes[1][TESS_CAT_FULL_PARAM], info.unsharded_bytes);
+        if (before->unit_bytes[1][TESS_CAT_FULL_PARAM]) /* tied, or wanted by the scope before: still there */
             continue;
         seen++;
-        assert_int_equal(after.unit_bytes[1][TESS_CAT_FULL_GRAD], info.gradient_bytes);
+        assert_int_equal(after->unit_bytes[1][TESS_CAT_FULL_GRAD], info.gradient_bytes);
         assert_true(info.unsharded_bytes > 0);
     }
     assert_true(seen >= 2);
@@ -215,7 +231,6 @@ static void test_ledger__a_unit_is_gathered_and_released_between_its_points(void
 static void test_ledger__units_add_up_to_what_rests(void **state) {
     (void)state;
     toy m;
-    tess_ledger_point now = { .struct_size = sizeof now };
     tess *t = open_toy(&m, 1, 1, 0);
     uint64_t shard = 0, states = 0, live = 0, elems = 0;
     for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
@@ -227,8 +242,7 @@ static void test_ledger__units_add_up_to_what_rests(void **state) {
         for (int c = 0; c < 16; c++)
             live += info.live_bytes[1][c];
     }
-    assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
-    assert_int_equal(now.point, TESS_LEDGER_NOW);
+    const tess_ledger_point now = ledger_now(t);
     assert_int_equal(now.bytes[1][TESS_CAT_SHARD_PARAM], shard);
     assert_int_equal(now.bytes[1][TESS_CAT_OPTIMIZER], states);
     assert_int_equal(elems, t->plan.layout.param_elems);
@@ -240,7 +254,6 @@ static void test_ledger__units_add_up_to_what_rests(void **state) {
 static void test_ledger__units_have_their_copies(void **state) {
     (void)state;
     toy m;
-    tess_ledger_point now = { .struct_size = sizeof now };
     setenv("TESSERA_PRECISION", "bf16", 1);
     for (int with = 0; with < 2; with++) {
         setenv("TESSERA_LOW_COPY", with ? "1" : "0", 1);
@@ -254,7 +267,7 @@ static void test_ledger__units_have_their_copies(void **state) {
             copies += info.copy_bytes;
             shard += info.shard_bytes;
         }
-        assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
+        const tess_ledger_point now = ledger_now(t);
         assert_int_equal(now.bytes[1][TESS_CAT_LOW_COPY], copies);
         assert_int_equal(now.bytes[1][TESS_CAT_SHARD_PARAM], shard);
         assert_int_equal(copies > 0, with);
@@ -267,11 +280,11 @@ static void test_ledger__units_have_their_copies(void **state) {
 static void test_ledger__reset_makes_now_the_peak(void **state) {
     (void)state;
     toy m;
-    tess_ledger_point peak = { .struct_size = sizeof peak }, now = peak;
+    tess_ledger_point peak = { .struct_size = sizeof peak };
     tess *t = open_toy(&m, 1, 1, 0);
     one_step(t, 1, 0);
     assert_int_equal(tess_ledger_peak(t, &peak), TESS_OK);
-    assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
+    const tess_ledger_point now = ledger_now(t);
     assert_true(peak.total_bytes[1] > now.total_bytes[1]);
     assert_true(peak.index > 0);
     assert_int_equal(tess_ledger_reset(t), TESS_OK);
@@ -326,12 +339,11 @@ static void test_ledger__bad_calls_are_refused_and_do_not_end_the_engine(void **
     tess_unit_info u = { .struct_size = sizeof u };
     tess *t = NULL;
     log l = { 0 };
-    assert_int_equal(tess_ledger_now(NULL, &p), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_peak(NULL, &p), TESS_E_INVALID);
     assert_int_equal(tess_open(NULL, &t), TESS_OK);
-    assert_int_equal(tess_ledger_now(t, &p), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "tess_ledger_now: the ledger begins with tess_shard");
+    assert_int_equal(tess_ledger_peak(t, &p), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "tess_ledger_peak: the ledger begins with tess_shard");
     assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP, note, &l), TESS_E_INVALID);
-    assert_int_equal(tess_ledger_keep(t), TESS_E_INVALID);
     assert_int_equal(tess_close(t), TESS_OK);
     t = open_toy(&m, 1, 1, 0);
     assert_int_equal(tess_ledger_peak(t, NULL), TESS_E_INVALID);
@@ -339,17 +351,13 @@ static void test_ledger__bad_calls_are_refused_and_do_not_end_the_engine(void **
     assert_int_equal(tess_ledger_peak(t, &p), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "tess_ledger_peak: struct_size is 4; set it to the size of the struct");
     p.struct_size = sizeof p;
-    assert_int_equal(tess_ledger_last(t, 0, TESS_LEDGER_PRE_FORWARD, &p), TESS_E_INVALID);
-    assert_int_equal(tess_ledger_keep(t), TESS_OK);
-    assert_int_equal(tess_ledger_last(t, 0, TESS_LEDGER_PEAK, &p), TESS_E_INVALID);
-    assert_int_equal(tess_ledger_last(t, -1, TESS_LEDGER_OPTIMIZER, &p), TESS_E_INVALID);
     assert_int_equal(tess_ledger_unit(t, t->plan.layout.n_units, &u), TESS_E_INVALID);
     assert_int_equal(tess_ledger_plan(t, 99, note, &l), TESS_E_INVALID);
     assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP, NULL, &l), TESS_E_INVALID);
     one_step(t, 1, 0); /* all well */
     assert_int_equal(tess_close(t), TESS_OK);
     t = open_toy(&m, 1, 1, 2);
-    assert_int_equal(tess_ledger_now(t, &p), TESS_E_INVALID);
+    assert_int_equal(tess_ledger_peak(t, &p), TESS_E_INVALID);
     assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP, note, &l), TESS_OK);
     assert_true(l.n > 0);
     assert_int_equal(tess_close(t), TESS_OK);
@@ -365,7 +373,7 @@ static void test_ledger__an_older_struct_is_filled_as_far_as_it_goes(void **stat
     tess *t = open_toy(&m, 1, 1, 0);
     memset(&s, 0x5a, sizeof s);
     s.p.struct_size = offsetof(tess_ledger_point, unit_bytes);
-    assert_int_equal(tess_ledger_now(t, &s.p), TESS_OK);
+    assert_int_equal(tess_ledger_peak(t, &s.p), TESS_OK);
     assert_int_equal(s.p.struct_size, offsetof(tess_ledger_point, unit_bytes));
     assert_true(s.p.bytes[1][TESS_CAT_SHARD_PARAM] > 0);
     assert_int_equal(s.p.unit_bytes[0][0], 0x5a5a5a5a5a5a5a5a);
@@ -381,17 +389,17 @@ static void test_ledger__after_the_loss_and_after_the_step_is_what_is_planned(vo
     log planned = { 0 };
     const void *p[8];
     void *g[8];
-    tess_ledger_point loss = { .struct_size = sizeof loss }, last = loss, end = loss;
+    visits optimizer = { .point = TESS_LEDGER_OPTIMIZER };
     tess_stats s = { .struct_size = sizeof s };
     tess *t = open_toy(&m, 0, 1, 0);
-    assert_int_equal(tess_ledger_keep(t), TESS_OK);
+    assert_int_equal(tess_ledger_hook(t, visit, &optimizer), TESS_OK);
     assert_int_equal(tess_ledger_plan(t, TESS_LEDGER_STEP_APART, note, &planned), TESS_OK);
     assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
     for (int k = 0; k < TOY_SCOPES; k++) {
         assert_int_equal(tess_forward_begin(t, m.scope[k], p, m.n_params[k]), TESS_OK);
         assert_int_equal(tess_forward_end(t, m.scope[k]), TESS_OK);
     }
-    assert_int_equal(tess_ledger_now(t, &loss), TESS_OK);
+    const tess_ledger_point loss = ledger_now(t);
     int i = 0, at = 0;
     for (; planned.points[i] != TESS_LEDGER_POST_BACKWARD; i++)
         at = i; /* the engine goes on to the next begin, so that the last scope's gradient is there */
@@ -406,22 +414,20 @@ static void test_ledger__after_the_loss_and_after_the_step_is_what_is_planned(vo
     assert_int_equal(tess_step(t, &step_options), TESS_OK);
     uint64_t left = 0;
     for (int32_t u = 0; u < t->plan.layout.n_units; u++) {
-        assert_int_equal(tess_ledger_last(t, u, TESS_LEDGER_OPTIMIZER, &last), TESS_OK);
-        assert_int_equal(last.total_bytes[1], s.resting_bytes[1] + last.bytes[1][TESS_CAT_SHARD_GRAD]);
-        if (last.bytes[1][TESS_CAT_SHARD_GRAD] == last.unit_bytes[1][TESS_CAT_SHARD_GRAD])
+        const tess_ledger_point *before = &optimizer.at[u][0];
+        assert_int_equal(before->total_bytes[1], s.resting_bytes[1] + before->bytes[1][TESS_CAT_SHARD_GRAD]);
+        if (before->bytes[1][TESS_CAT_SHARD_GRAD] == before->unit_bytes[1][TESS_CAT_SHARD_GRAD])
             left++;
     }
     assert_int_equal(left, 1); /* the last of them */
-    assert_int_equal(tess_ledger_now(t, &end), TESS_OK);
+    const tess_ledger_point end = ledger_now(t);
     assert_int_equal(end.total_bytes[1], s.resting_bytes[1]);
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
 /* Unsharded parameters on the device now. */
 static uint64_t gathered(const tess *t) {
-    tess_ledger_point now = { .struct_size = sizeof now };
-    assert_int_equal(tess_ledger_now(t, &now), TESS_OK);
-    return now.bytes[TESS_DOMAIN_DEVICE][TESS_CAT_FULL_PARAM];
+    return ledger_now(t).bytes[TESS_DOMAIN_DEVICE][TESS_CAT_FULL_PARAM];
 }
 
 enum { HOOKS = 3 };
