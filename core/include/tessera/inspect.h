@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera/inspect.h: what an engine has chosen, planned, measured and done. C11 and C++17.
  *
- * The rules of tessera.h hold. Nothing here is needed for training, and nothing is a collective. Functions that take a
- * const tess only read: their errors do not end the engine. Outputs are the caller's, with struct_size set; texts in
- * them live as long as the engine. Sizes are bytes of this rank, times are seconds. */
+ * The rules of tessera.h hold. Nothing here is needed for training, nothing is a collective. Calls on a const tess only
+ * read: their errors do not end the engine. Before tess_shard all but the first section is TESS_E_INVALID. Structs are
+ * the caller's, with struct_size set; texts in them last as long as the engine. Bytes are this rank's, times in s. */
 /* The tables below are laid out by hand. */
 /* clang-format off */
 #ifndef TESSERA_INSPECT_H

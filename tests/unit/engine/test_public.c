@@ -77,6 +77,16 @@ static void test_public__the_environment_wins_unless_the_flag_says_otherwise(voi
     unsetenv("TESSERA_DETERMINISTIC");
 }
 
+static void test_public__a_setting_wins_over_its_field_and_the_last_over_the_first(void **state) {
+    (void)state;
+    toy m;
+    const tess_setting twice[] = { { "wrap", "scopes" }, { "accum", "2" }, { "accum", "4" } };
+    tess *t = open_toy(&m, (tess_options){ .wrap = "none", .accum = 3, .settings = twice, .n_settings = 3 });
+    assert_string_equal(info_of(t).wrap, "scopes");
+    assert_int_equal(tess_accum(t), 4);
+    tess_close(t);
+}
+
 static void refused(tess_options o, const char *part) {
     tess *t = NULL;
     o.struct_size = sizeof o;
@@ -376,6 +386,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_field_of_the_options_arrives),
         TEST(the_environment_wins_unless_the_flag_says_otherwise),
+        TEST(a_setting_wins_over_its_field_and_the_last_over_the_first),
         TEST(bad_options_are_named),
         TEST(microbatches_are_numbered_by_the_rule),
         TEST(microbatches_in_all_give_accum),
