@@ -26,6 +26,7 @@ static const struct {
     { "report", cmd_report, "draw the memory and time of runs and plans: a page, a picture or a trace" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { "ckpt", cmd_ckpt, "look at checkpoints, check them, and make others of them" },
+    { "tokenize", cmd_tokenize, "text to token files, by the tokenizer of a model's folder" },
     { NULL, NULL, NULL },
 };
 

@@ -11,8 +11,8 @@ declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit ke
   [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime"
   [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime engine"
   [front]="engine recovery saving" )
-declare -A tools=( [support]="" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
-  [plan]="support models machine launch report plugins" [train]="support models machine launch report plugins plan"
+declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
+  [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"
   [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support" )
 # crossings ROOT: "file included-header" of every include that its room may not make.
 crossings() {

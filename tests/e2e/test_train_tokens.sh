@@ -169,7 +169,7 @@ refuse "the documentation, for want of --data, is text" $llama
 expect 0 "$TESSERA" train gpt2 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --data text.txt --steps 1 --quiet --export bytes
 expect 0 "$TESSERA" train gpt2 --model bytes --batch 2 --data text.txt --steps 1 --quiet --sample 3 --prompt hello
 expect 0 "$TESSERA" train gpt2 --model bytes --batch 2 --steps 1 --quiet
-for name in tokenizer.json vocab.json tokenizer.model; do
+for name in vocab.json tokenizer.model; do
   echo '{}' >"bytes/$name"
   for from in "--model bytes" "--config bytes/config.json" "--resume bytes"; do
     refuse "text.txt is text, whose bytes are not the tokens of bytes/$name: give --data token files" gpt2 $from --data text.txt
@@ -177,6 +177,9 @@ for name in tokenizer.json vocab.json tokenizer.model; do
   done
   rm "bytes/$name"
 done
+echo '{}' >bytes/tokenizer.json
+refuse "bytes/tokenizer.json: a pre_tokenizer without 'ByteLevel' is not read here" gpt2 --model bytes --data text.txt
+rm bytes/tokenizer.json
 sed 's/"vocab_size":256/"vocab_size":50257/' bytes/config.json >bpe.json
 refuse "whose bytes are 256 tokens, but the model's vocabulary has 50257" gpt2 --config bpe.json --data text.txt
 expect 0 "$TESSERA" train gpt2 --config bpe.json --batch 2 --steps 1 --quiet # from nothing, on nothing of the user's

@@ -60,7 +60,7 @@ int json_fields_read(json_fields *f, const char *text, size_t bytes) {
     return read_object(f, &s) && json_scan_end(&s) ? 1 : fail(f, &s);
 }
 
-static int scan_at(const json_fields *f, const char *key, json_scan *s) {
+int json_fields_at(const json_fields *f, const char *key, json_scan *s) {
     int i = find(f, key);
     if (i < 0)
         return 0;
@@ -72,14 +72,14 @@ static int scan_at(const json_fields *f, const char *key, json_scan *s) {
 
 int json_fields_text(const json_fields *f, const char *key, char *out, size_t capacity) {
     json_scan s;
-    return scan_at(f, key, &s) && s.text[s.at] == '"' && json_scan_string(&s, out, capacity);
+    return json_fields_at(f, key, &s) && s.text[s.at] == '"' && json_scan_string(&s, out, capacity);
 }
 
 /* The bare word that is a number, true, false or null; 0 when the value is none, or longer. */
 static size_t bare_word(const json_fields *f, const char *key, char out[48]) {
     json_scan s;
     size_t n = 0;
-    if (!scan_at(f, key, &s))
+    if (!json_fields_at(f, key, &s))
         return 0;
     while (s.at + n < s.bytes && n < 47 && !strchr(" \t\r\n,:{}[]\"", s.text[s.at + n])) {
         out[n] = s.text[s.at + n];
@@ -122,7 +122,7 @@ int json_fields_bool(const json_fields *f, const char *key, int *out) {
 
 int json_fields_object(const json_fields *f, const char *key, json_fields *out) {
     json_scan s;
-    if (!scan_at(f, key, &s) || s.text[s.at] != '{')
+    if (!json_fields_at(f, key, &s) || s.text[s.at] != '{')
         return 0;
     size_t start = s.at;
     return json_scan_skip(&s) && json_fields_read(out, f->text + start, s.at - start);
@@ -131,5 +131,5 @@ int json_fields_object(const json_fields *f, const char *key, json_fields *out) 
 int json_fields_has(const json_fields *f, const char *key) {
     char word[48];
     json_scan s;
-    return scan_at(f, key, &s) && (bare_word(f, key, word) == 0 || strcmp(word, "null") != 0);
+    return json_fields_at(f, key, &s) && (bare_word(f, key, word) == 0 || strcmp(word, "null") != 0);
 }

@@ -29,6 +29,8 @@ int json_fields_double(const json_fields *, const char *key, double *out);
 int json_fields_bool(const json_fields *, const char *key, int *out);
 /** A value that is an object, as fields. */
 int json_fields_object(const json_fields *, const char *key, json_fields *out);
+/** To scan a value in place, a list for one. */
+int json_fields_at(const json_fields *, const char *key, json_scan *out);
 /** There is such a field, and it is not null. */
 int json_fields_has(const json_fields *, const char *key);
 #endif

@@ -34,6 +34,16 @@
 #else
 #define XXHASH 0
 #endif
+#ifdef TESSERA_HAVE_PCRE2
+#define PCRE2 1
+#else
+#define PCRE2 0
+#endif
+#ifdef TESSERA_HAVE_UTF8PROC
+#define UTF8PROC 1
+#else
+#define UTF8PROC 0
+#endif
 #ifdef _OPENMP
 #define OPENMP 1
 #else
@@ -51,6 +61,8 @@ static const struct {
     { "convolutions on NVIDIA GPUs (cuDNN)", CUDNN },
     { "gzipped data files (zlib)", ZLIB },
     { "digests (xxHash)", XXHASH },
+    { "tokenizers (PCRE2)", PCRE2 },
+    { "composed text (utf8proc)", UTF8PROC },
 };
 
 static void list(FILE *out, const char *title, int built_in) {

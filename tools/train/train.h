@@ -79,7 +79,8 @@ struct train_run {
         tool_idx train_set, test_set; /* pixels null: drawn digits */
         uint64_t n_train, n_test;
         tool_text text;
-        tool_tokens *tokens; /* null: text */
+        tool_tokens *tokens;  /* null: text */
+        tokenizer *tokenizer; /* of the model's folder; null: there is none that is read here */
     } task;
     void *batch;
     model_result *result;

@@ -12,15 +12,38 @@
 
 enum { EVAL_WINDOWS = 256 };
 
+/* The folder whose tokenizer made the model's tokens, and the first file that says so; 0: none is known. */
+static int find_tokenizer(const train_run *r, const char **folder, char file[PATH_MAX]) {
+    const char *const from[] = { r->s.folder, r->s.config, train_resumes_checkpoint(&r->s) ? NULL : r->s.resume };
+    for (int i = 0; i < 3; i++)
+        if (from[i] && hf_tokenizer_find(from[i], file)) {
+            *folder = from[i];
+            return 1;
+        }
+    return 0;
+}
+
+/* Only tokenizer.json is read here; a folder with other files has none that is known. */
+static tess_status open_tokenizer(train_run *r) {
+    const char *from;
+    char file[PATH_MAX];
+    if (r->task.tokenizer || !find_tokenizer(r, &from, file))
+        return TESS_OK;
+    char *slash = strrchr(file, '/');
+    if (strcmp(slash, "/tokenizer.json") != 0)
+        return TESS_OK;
+    *slash = '\0';
+    return tokenizer_open(file, &r->task.tokenizer);
+}
+
 /* Bytes are tokens only of a model that has the 256 of them and no tokenizer, which would give them other numbers. */
 static tess_status check_bytes(const train_run *r, const char *data, int64_t vocabulary) {
-    const char *const from[] = { r->s.folder, r->s.config, train_resumes_checkpoint(&r->s) ? NULL : r->s.resume };
+    const char *from;
     char tokenizer[PATH_MAX];
-    for (int i = 0; i < 3; i++)
-        if (from[i] && hf_tokenizer_find(from[i], tokenizer))
-            return tess_fail(TESS_E_DATA,
-                             "%s is text, whose bytes are not the tokens of %s: give --data token files (*.bin)", data,
-                             tokenizer);
+    if (find_tokenizer(r, &from, tokenizer))
+        return tess_fail(TESS_E_DATA,
+                         "%s is text, whose bytes are not the tokens of %s: give --data token files (*.bin)", data,
+                         tokenizer);
     if (vocabulary == 256)
         return TESS_OK;
     return tess_fail(TESS_E_DATA,
@@ -38,13 +61,25 @@ static tess_status open_bytes(train_run *r, int64_t vocabulary) {
     return status == TESS_OK ? tool_text_load(NULL, r->m->options.context, &r->task.text) : status;
 }
 
+/* The data is text: again, with the tokenizer that the model has. */
+static tess_status open_text(train_run *r, int64_t vocabulary) {
+    tess_status status = open_tokenizer(r);
+    if (status != TESS_OK || !r->task.tokenizer)
+        return status == TESS_OK ? check_bytes(r, r->s.data, vocabulary) : status;
+    tool_tokens_close(r->task.tokens);
+    r->task.tokens = NULL;
+    return tool_tokens_open(r->s.data, r->m->options.context, vocabulary, r->task.tokenizer, &r->task.tokens);
+}
+
 static tess_status open_data(train_run *r) {
     int64_t vocabulary = r->m->desc.params[0].shape[0];
     if (!r->s.data)
         return open_bytes(r, vocabulary);
-    tess_status status = tool_tokens_open(r->s.data, r->m->options.context, vocabulary, &r->task.tokens);
+    tess_status status = tool_tokens_open(r->s.data, r->m->options.context, vocabulary, NULL, &r->task.tokens);
     if (status == TESS_OK && tool_tokens_are_text(r->task.tokens))
-        status = check_bytes(r, r->s.data, vocabulary);
+        status = open_text(r, vocabulary);
+    else if (status == TESS_OK && r->s.sample)
+        open_tokenizer(r); /* of another kind: the sample is numbers */
     return status == TESS_OK ? tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks) : status;
 }
 
@@ -91,6 +126,7 @@ static tess_status lm_open(train_run *r) {
 static void lm_close(train_run *r) {
     tool_text_free(&r->task.text);
     tool_tokens_close(r->task.tokens);
+    tokenizer_close(r->task.tokenizer);
 }
 
 /* Window number g of the run: of epoch g / windows, in that epoch's order. */

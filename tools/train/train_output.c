@@ -203,25 +203,37 @@ void train_output_recovery(train_run *r, const tess_recovery *got) {
     train_output_end(r);
 }
 
-/* The sample as text: printable characters here, all in JSON. Token ids where the data is no text. */
-static char *sample_text(const train_sample *s, int printable) {
-    size_t room = (size_t)s->n * 12 + 1, at = 0;
-    char *text = malloc(room);
-    for (uint64_t i = 0; text && i < s->n; i++) {
-        int32_t c = s->tokens[i];
-        int shows = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t';
-        if (!s->is_bytes)
-            at += (size_t)snprintf(text + at, room - at, "%s%d", i ? " " : "", c);
-        else
-            text[at++] = (char)(c && (shows || !printable) ? c : '.');
+static int is_shown(int32_t c) {
+    return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t';
+}
+
+/* The text of a token. Without a tokenizer that is its number. */
+static const char *token_text(const train_run *r, const train_sample *s, uint64_t i, char number[16], size_t *bytes) {
+    if (r->task.tokenizer && !s->is_bytes)
+        return tokenizer_text(r->task.tokenizer, s->tokens[i], bytes);
+    *bytes = s->is_bytes ? 1 : (size_t)snprintf(number, 16, "%s%d", i ? " " : "", s->tokens[i]);
+    if (s->is_bytes)
+        number[0] = (char)s->tokens[i];
+    return number;
+}
+
+/* The sample as text, for people with the printable characters of byte-level models alone. The caller frees it. */
+static char *sample_text(const train_run *r, const train_sample *s, int printable) {
+    char *text = NULL, number[16];
+    size_t size, n;
+    FILE *to = open_memstream(&text, &size);
+    for (uint64_t i = 0; to && i < s->n; i++) {
+        const char *piece = token_text(r, s, i, number, &n);
+        for (size_t k = 0; k < n; k++)
+            fputc(piece[k] && (!s->is_bytes || !printable || is_shown(piece[k])) ? piece[k] : '.', to);
     }
-    if (text)
-        text[at] = '\0';
+    if (to)
+        fclose(to);
     return text;
 }
 
 static void put_sample(json_out *j, const train_sample *s, const char *text) {
-    if (s->is_bytes)
+    if (text)
         json_string(j, "text", text);
     json_array_begin(j, "tokens");
     for (uint64_t i = 0; i < s->n; i++)
@@ -233,11 +245,12 @@ static void put_sample(json_out *j, const train_sample *s, const char *text) {
 }
 
 void train_output_sample(train_run *r, const train_sample *s) {
-    char *shown = sample_text(s, 1), *whole = sample_text(s, 0);
+    int is_text = s->is_bytes || r->task.tokenizer;
+    char *shown = sample_text(r, s, 1), *whole = is_text ? sample_text(r, s, 0) : NULL;
     tool_progress_say(&r->progress, "a sample of what it writes:\n%s", shown ? shown : "");
     json_out *j = train_output_begin(r, "sample");
     if (j) {
-        put_sample(j, s, whole ? whole : "");
+        put_sample(j, s, whole);
         train_output_end(r);
     }
     free(shown);

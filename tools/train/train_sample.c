@@ -136,16 +136,39 @@ static tess_status read_ids(const train_run *r, writer *w) {
     return TESS_OK;
 }
 
+/* Numbers stay numbers of tokens, with a tokenizer too. */
+static int reads_text(const train_run *r) {
+    return r->task.tokenizer && r->s.prompt && r->s.prompt[strspn(r->s.prompt, "0123456789, ")] != '\0';
+}
+
 tess_status train_sample_check(const train_run *r) {
     if (!r->s.sample || !r->s.prompt)
         return TESS_OK;
     if (!r->s.prompt[strspn(r->s.prompt, reads_bytes(r) ? "" : ", ")])
         return tess_fail(TESS_E_INVALID, "--prompt is empty");
-    return reads_bytes(r) ? TESS_OK : read_ids(r, NULL);
+    return reads_bytes(r) || reads_text(r) ? TESS_OK : read_ids(r, NULL);
+}
+
+static tess_status read_text(writer *w) {
+    token_list ids = { 0 };
+    tokenizer_encoder *e = tokenizer_encoder_create(w->r->task.tokenizer);
+    tess_status status = e ? tokenizer_encode(e, w->r->s.prompt, strlen(w->r->s.prompt), 1, &ids)
+                           : tess_fail(TESS_E_NOMEM, "no memory for a prompt");
+    for (size_t i = 0; i < ids.n && status == TESS_OK; i++)
+        if (ids.ids[i] < w->vocabulary)
+            append(w, ids.ids[i]);
+        else
+            status = tess_fail(TESS_E_INVALID, "--prompt: token %d, but the model's vocabulary has %" PRId64,
+                               ids.ids[i], w->vocabulary);
+    token_list_free(&ids);
+    tokenizer_encoder_free(e);
+    return status;
 }
 
 static tess_status begin_window(writer *w) {
     const char *prompt = w->r->s.prompt;
+    if (reads_text(w->r))
+        return read_text(w);
     if (!prompt)
         append(w, w->is_bytes ? '\n' : 0);
     else if (!w->is_bytes)

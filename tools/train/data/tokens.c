@@ -23,7 +23,8 @@ enum {
     MAGIC_16 = 20240520,
     MAGIC_32 = 20240801,
     VERSION_16 = 1,
-    VERSION_32 = 7
+    VERSION_32 = 7,
+    TEXT_MOST = 256 << 20
 };
 
 typedef struct {
@@ -31,6 +32,7 @@ typedef struct {
     const unsigned char *map, *data; /* the file; its tokens */
     uint64_t map_bytes, n;           /* tokens */
     int32_t width;                   /* bytes of one */
+    int32_t *ids;                    /* of a text, where there is a tokenizer */
     int is_valid;                    /* by its name */
 } file;
 
@@ -42,6 +44,7 @@ typedef struct { /* tokens that belong together */
 struct tool_tokens {
     int64_t context, vocabulary;
     int32_t bits; /* as --token-bits says; 0: it does not */
+    const tokenizer *words;
     file *files;
     int32_t n_files;
     span *spans[2]; /* training, held out */
@@ -116,13 +119,34 @@ static int may_be_wide(const file *narrow, int64_t vocabulary) {
     return narrow->map_bytes % 4 == 0 && i == pairs;
 }
 
+/* A text is one document, whose tokens every rank has in memory. */
+static tess_status encode_text(const tool_tokens *t, file *f) {
+    token_list ids = { 0 };
+    int32_t end = tokenizer_end(t->words);
+    if (f->map_bytes > TEXT_MOST)
+        return tess_fail(TESS_E_DATA,
+                         "%s: text of %" PRIu64 " bytes, expected at most %d: `tessera tokenize` writes it as tokens",
+                         f->path, f->map_bytes, TEXT_MOST);
+    tokenizer_encoder *e = tokenizer_encoder_create(t->words);
+    tess_status status = e ? tokenizer_encode(e, (const char *)f->map, f->map_bytes, 1, &ids)
+                           : tess_fail(TESS_E_NOMEM, "%s: no memory", f->path);
+    if (status == TESS_OK && end >= 0 && ids.ids[ids.n - 1] != end)
+        status = token_list_add(&ids, &end, 1);
+    tokenizer_encoder_free(e);
+    f->ids = ids.ids;
+    f->data = (const unsigned char *)ids.ids;
+    f->n = ids.n;
+    f->width = (int32_t)sizeof *ids.ids;
+    return status;
+}
+
 static tess_status read_kind(const tool_tokens *t, file *f) {
     int32_t words[HEADER_WORDS];
     f->width = 1;
     f->data = f->map;
     f->n = f->map_bytes;
     if (!ends_with(f->path, ".bin"))
-        return TESS_OK;
+        return t->words ? encode_text(t, f) : TESS_OK;
     if (has_header(f, words))
         return read_header(f, words);
     tess_status status = cut_bare(f, t->bits ? t->bits : 16);
@@ -232,7 +256,8 @@ static tess_status read_bits(int32_t *out) {
     return status;
 }
 
-tess_status tool_tokens_open(const char *path, int64_t context, int64_t vocabulary, tool_tokens **out) {
+tess_status tool_tokens_open(const char *path, int64_t context, int64_t vocabulary, const tokenizer *words,
+                             tool_tokens **out) {
     int32_t bits;
     TRY(read_bits(&bits));
     tool_tokens *t = calloc(1, sizeof *t);
@@ -243,6 +268,7 @@ tess_status tool_tokens_open(const char *path, int64_t context, int64_t vocabula
     t->context = context;
     t->vocabulary = vocabulary;
     t->bits = bits;
+    t->words = words;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         status = open_dir(t, path);
     else if (!(t->files = calloc(1, sizeof *t->files)))
@@ -265,6 +291,7 @@ void tool_tokens_close(tool_tokens *t) {
         if (t->files[i].map)
             munmap((void *)(uintptr_t)t->files[i].map, t->files[i].map_bytes);
         free(t->files[i].path);
+        free(t->files[i].ids);
     }
     free(t->files);
     free(t->spans[0]);
@@ -275,7 +302,10 @@ void tool_tokens_close(tool_tokens *t) {
 /* ---- reading ----------------------------------------------------------------------------------------- */
 static tess_status check_file(const file *f, uint64_t first, uint64_t end, int64_t vocabulary) {
     for (uint64_t i = first; i < end; i++)
-        if (token_at(f, i) >= vocabulary)
+        if (token_at(f, i) >= vocabulary && f->ids)
+            return tess_fail(TESS_E_DATA, "%s: token %u of its tokenizer, but the model's vocabulary has %" PRId64,
+                             f->path, token_at(f, i), vocabulary);
+        else if (token_at(f, i) >= vocabulary)
             return tess_fail(TESS_E_DATA, "%s: offset %" PRIu64 ": token %u, but the model's vocabulary has %" PRId64,
                              f->path, (uint64_t)(f->data - f->map) + i * (uint64_t)f->width, token_at(f, i),
                              vocabulary);

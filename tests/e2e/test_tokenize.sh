@@ -1,0 +1,87 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 240
+# Text to tokens: those that the Hugging Face tokenizers give for every script, control characters and broken UTF-8
+# (tests/reference/make_tokenizers.py), whatever the threads; training and samples on text; what is refused, in one line.
+. "$SOURCE/tests/e2e/lib.sh"
+data=$SOURCE/tests/reference/data/tokenizers
+export TESSERA_LOG=warning TESSERA_DETERMINISTIC=1
+"$TESSERA" --version | grep 'left out' | grep -q 'tokenizers (PCRE2)' && { echo "skipped: this build has no PCRE2"; exit 77; }
+
+for name in gpt2 llama3 qwen digits; do
+  [ $name != qwen ] || ! "$TESSERA" --version | grep 'left out' | grep -q utf8proc || continue
+  expect 0 "$TESSERA" tokenize "$data/$name" --out $name --jobs 3 "$data/documents"
+  cmp $name/train_000000.bin "$data/$name.bin" || fail "$name: other tokens than the reference's"
+done
+expect 0 "$TESSERA" tokenize "$data/gpt2" --out one --jobs 1 "$data/documents"
+cmp one/train_000000.bin "$data/gpt2.bin" || fail "one thread: other tokens than three"
+
+# A file by itself, a line of JSON and a held-out part are the same documents.
+printf 'Shards meet\n"here" \\ 12' >a.txt
+printf 'again, \303\251t\303\251' >b.txt
+printf '{"id": 1, "text": "Shards meet\\n\\"here\\" \\\\ 12"}\n\n{"text": "again, \\u00e9t\\u00e9"}\n' >lines.jsonl
+expect 0 "$TESSERA" tokenize "$data/gpt2" --out files --val b.txt --val a.txt a.txt b.txt
+expect 0 "$TESSERA" tokenize "$data/gpt2" --out lines lines.jsonl
+cmp files/train_000000.bin lines/train_000000.bin || fail "lines of JSON: other tokens than files"
+[ "$(stat -c %s files/val_000000.bin)" = "$(stat -c %s files/train_000000.bin)" ] || fail "the held-out part has another size"
+! cmp -s files/val_000000.bin files/train_000000.bin || fail "--val: not the order that was given"
+expect 0 "$TESSERA" tokenize "$data/gpt2" --end none --out bare a.txt b.txt
+[ $(($(stat -c %s files/train_000000.bin) - $(stat -c %s bare/train_000000.bin))) = 4 ] || fail "--end none: not two tokens fewer"
+
+# Training on text is training on its tokens, and a sample is text.
+mkdir model && cp "$data/gpt2/"* model
+echo '{"model_type":"gpt2","vocab_size":600,"n_positions":32,"n_embd":16,"n_layer":1,"n_head":2,"layer_norm_epsilon":1e-5,
+"resid_pdrop":0.0,"embd_pdrop":0.0,"attn_pdrop":0.0,"activation_function":"gelu_new"}' >model/config.json
+cat "$SOURCE"/docs/train.md "$SOURCE"/docs/quickstart.md "$SOURCE"/README.md >text.txt 2>/dev/null || cp "$SOURCE/README.md" text.txt
+expect 0 "$TESSERA" tokenize model --out tokens text.txt
+train() { expect 0 "$TESSERA" train gpt2 -n 2 --config model/config.json --steps 3 --batch 2 --quiet --json "$@"; }
+digest() { sed -n '/"event":"summary"/s/.*"params_digest":"\([0-9a-f]*\)".*/\1/p' out; }
+train --data tokens
+tokens=$(digest)
+train --data text.txt --sample 5 --prompt "The ranks"
+[ -n "$tokens" ] && [ "$tokens" = "$(digest)" ] || fail "text trains other parameters than its tokens: $tokens and $(digest)"
+grep -q '"event":"sample","text":"' out || fail "the sample is no text: $(grep sample out)"
+train --data tokens --sample 5 --prompt 5,6 # numbers are tokens still
+
+# refuse LINE ARGUMENT…: exit code 6 (or $code) and that one line.
+refuse() {
+  local line=$1
+  shift
+  expect "${code:-6}" "$TESSERA" "$@"
+  [ "$(wc -l <err)" = 1 ] && grep -Eq "$line" err || fail "expected one line '$line', got: $(cat err)"
+}
+# changed SED: the tokenizer of GPT-2's form with that change, in changed/.
+changed() { mkdir -p changed && sed "$1" "$data/gpt2/tokenizer.json" >changed/tokenizer.json && cp "$data/gpt2/tokenizer_config.json" changed; }
+refuse 'tokens/train_000000.bin exists: choose another --out' tokenize model --out tokens text.txt
+refuse 'nowhere/tokenizer.json: No such file' tokenize nowhere --out t text.txt
+refuse 'nowhere: No such file' tokenize model --out t nowhere
+echo '{"texts": ""}' >bad.jsonl
+refuse 'bad.jsonl: line 1: expected an object with a "text"' tokenize model --out t bad.jsonl
+changed 's/"type":"BPE"/"type":"WordPiece"/'
+refuse "changed/tokenizer.json: the model 'WordPiece' is not read here" tokenize changed --out t text.txt
+cp model/config.json changed
+refuse "the model 'WordPiece' is not read here" train gpt2 --config changed/config.json --data text.txt
+changed 's/"type":"ByteLevel","add_prefix_space"/"type":"Whitespace","add_prefix_space"/'
+refuse "the pre_tokenizer 'Whitespace' is not read here" tokenize changed --out t text.txt
+changed 's/"normalizer":null/"normalizer":{"type":"Lowercase"}/'
+refuse "the normalizer 'Lowercase' is not read here" tokenize changed --out t text.txt
+changed 's/"single_word":false/"single_word":true/'
+refuse "an added token's 'single_word' is not read here" tokenize changed --out t text.txt
+changed 's/"dropout":null/"dropout":0.1/'
+refuse "the model's 'dropout' is not read here" tokenize changed --out t text.txt
+changed 's/"!":1,//'
+refuse "changed/tokenizer.json: (byte 33 has no token|merge [0-9]+ has or makes what is no token)" tokenize changed --out t text.txt
+mkdir cut && head -c 9000 "$data/gpt2/tokenizer.json" >cut/tokenizer.json
+refuse "cut/tokenizer.json: offset [0-9]+: expected" tokenize cut --out t text.txt
+rm changed/tokenizer_config.json && cp "$data/gpt2/tokenizer.json" changed
+code=3 refuse "changed names no token that ends a document: --end must be one" tokenize changed --out t text.txt
+code=3 refuse "the tokenizer has no added token '<none>'" tokenize model --end '<none>' --out t text.txt
+code=2 refuse "tessera tokenize: where to. --out DIR is missing" tokenize model text.txt
+code=2 refuse "tessera tokenize: which TEXT" tokenize model
+[ -z "$(find t -type f 2>/dev/null)" ] || fail "a refusal left a file: $(find t -type f)"
+if [ -w /dev/full ]; then
+  mkdir full && ln -s /dev/full full/train_000000.bin.tmp
+  refuse "full/train_000000.bin.tmp: No space left on device" tokenize model --out full text.txt
+fi
+echo "equal tokens for four forms of tokenizer"

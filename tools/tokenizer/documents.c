@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "documents.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/support/json_fields.h"
+
+struct documents {
+    char **files;
+    size_t n, next, room;
+    FILE *lines; /* the .jsonl in work */
+    size_t line; /* its number */
+    char *text;
+    size_t text_room;
+};
+
+static tess_status no_memory(const char *path) {
+    return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+}
+
+/* ---- the files --------------------------------------------------------------------------------------- */
+static tess_status add_file(documents *d, const char *path) {
+    if (d->n == d->room) {
+        size_t room = 2 * d->room + 16;
+        char **bigger = realloc(d->files, room * sizeof *bigger);
+        if (!bigger)
+            return no_memory(path);
+        d->files = bigger, d->room = room;
+    }
+    d->files[d->n] = strdup(path);
+    return d->files[d->n] ? (d->n++, TESS_OK) : no_memory(path);
+}
+
+static int is_shown(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static tess_status add_folder(documents *d, const char *folder) {
+    struct dirent **entries;
+    struct stat st;
+    char path[PATH_MAX];
+    tess_status status = TESS_OK;
+    int n = scandir(folder, &entries, is_shown, by_bytes);
+    if (n < 0)
+        return tess_fail(TESS_E_DATA, "%s: %s", folder, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        int fits = snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < PATH_MAX;
+        if (status == TESS_OK && !fits)
+            status = tess_fail(TESS_E_DATA, "%.60s…: the path is too long", path);
+        if (status == TESS_OK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            status = add_file(d, path);
+        free(entries[i]);
+    }
+    free(entries);
+    return status;
+}
+
+tess_status documents_open(const char *const *paths, size_t n, documents **out) {
+    struct stat st;
+    documents *d = calloc(1, sizeof *d);
+    tess_status status = d ? TESS_OK : no_memory("documents");
+    for (size_t i = 0; i < n && status == TESS_OK; i++) {
+        size_t before = d->n;
+        if (stat(paths[i], &st) != 0)
+            status = tess_fail(TESS_E_DATA, "%s: %s", paths[i], strerror(errno));
+        else
+            status = S_ISDIR(st.st_mode) ? add_folder(d, paths[i]) : add_file(d, paths[i]);
+        if (status == TESS_OK && d->n == before)
+            status = tess_fail(TESS_E_DATA, "%s: no files in this folder", paths[i]);
+    }
+    if (status != TESS_OK)
+        documents_close(d);
+    else
+        *out = d;
+    return status;
+}
+
+void documents_close(documents *d) {
+    if (!d)
+        return;
+    for (size_t i = 0; i < d->n; i++)
+        free(d->files[i]);
+    if (d->lines)
+        fclose(d->lines);
+    free(d->files);
+    free(d->text);
+    free(d);
+}
+
+/* ---- their documents --------------------------------------------------------------------------------- */
+static tess_status read_whole(FILE *f, const char *path, char **text, size_t *bytes) {
+    struct stat st;
+    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode))
+        return tess_fail(TESS_E_DATA, "%s: not a file, expected text", path);
+    *bytes = (size_t)st.st_size;
+    *text = malloc(*bytes + 1);
+    if (!*text)
+        return no_memory(path);
+    if (fread(*text, 1, *bytes, f) == *bytes)
+        return TESS_OK;
+    free(*text);
+    *text = NULL;
+    return tess_fail(TESS_E_DATA, "%s: cannot be read: %s", path, ferror(f) ? strerror(errno) : "it became shorter");
+}
+
+static tess_status next_line(documents *d, const char *path, char **text, size_t *bytes) {
+    errno = 0;
+    ssize_t n = getline(&d->text, &d->text_room, d->lines);
+    if (n < 0 && !feof(d->lines))
+        return tess_fail(errno == ENOMEM ? TESS_E_NOMEM : TESS_E_DATA, "%s: cannot be read: %s", path, strerror(errno));
+    if (n < 0) {
+        fclose(d->lines);
+        d->lines = NULL;
+        d->next++;
+        return TESS_OK;
+    }
+    d->line++;
+    if (strspn(d->text, " \t\r\n") == (size_t)n)
+        return TESS_OK;
+    json_fields *f = malloc(sizeof *f);
+    *text = malloc((size_t)n + 1);
+    int found =
+        f && *text && json_fields_read(f, d->text, (size_t)n) && json_fields_text(f, "text", *text, (size_t)n + 1);
+    tess_status status =
+        !f || !*text ? no_memory(path)
+        : found      ? TESS_OK
+                     : tess_fail(TESS_E_DATA, "%s: line %zu: expected an object with a \"text\"", path, d->line);
+    free(f);
+    if (status == TESS_OK) {
+        *bytes = strlen(*text);
+    } else {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+static tess_status open_next(documents *d, char **text, size_t *bytes) {
+    const char *path = d->files[d->next], *dot = strrchr(path, '.');
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+    if (dot && strcmp(dot, ".jsonl") == 0) {
+        d->lines = f;
+        d->line = 0;
+        return TESS_OK;
+    }
+    tess_status status = read_whole(f, path, text, bytes);
+    fclose(f);
+    d->next++;
+    return status;
+}
+
+tess_status documents_next(documents *d, char **text, size_t *bytes) {
+    tess_status status = TESS_OK;
+    *text = NULL;
+    while (d->next < d->n && !*text && status == TESS_OK)
+        status = d->lines ? next_line(d, d->files[d->next], text, bytes) : open_next(d, text, bytes);
+    return status;
+}

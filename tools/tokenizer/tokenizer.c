@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "tokenizer.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef TESSERA_HAVE_UTF8PROC
+#include <utf8proc.h>
+#endif
+
+#include "tokenizer_state.h"
+#include "tools/support/json_fields.h"
+#include "tools/support/json_file.h"
+#include "utf8.h"
+
+struct tokenizer_encoder {
+    const tokenizer *t;
+    bpe *pairs;
+    split_state *state;
+    char *repaired;
+    size_t room;
+    token_list *out; /* of the text in work */
+};
+
+/* ---- which token ends a document --------------------------------------------------------------------- */
+/* eos_token: a name, or an object that has it as its content. */
+static int32_t end_by_name(const tokenizer *t, const json_fields *f) {
+    char name[256];
+    json_fields *token = malloc(sizeof *token);
+    int found =
+        json_fields_text(f, "eos_token", name, sizeof name) ||
+        (token && json_fields_object(f, "eos_token", token) && json_fields_text(token, "content", name, sizeof name));
+    free(token);
+    return found ? tokenizer_added(t, name) : -1;
+}
+
+/* eos_token_id: a number, or a list whose first is meant. */
+static int32_t end_by_number(const tokenizer *t, const json_fields *f) {
+    json_scan s;
+    uint64_t id;
+    if (!json_fields_at(f, "eos_token_id", &s))
+        return -1;
+    json_scan_if(&s, '[');
+    return json_scan_uint(&s, &id) && id < (uint64_t)t->v.n ? (int32_t)id : -1;
+}
+
+static tess_status find_end_in(tokenizer *t, const char *folder, const char *file) {
+    char path[PATH_MAX], *text;
+    size_t bytes;
+    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= PATH_MAX || access(path, F_OK) != 0)
+        return TESS_OK;
+    tess_status status = json_file_read(path, 16 << 20, &text, &bytes);
+    if (status != TESS_OK)
+        return status;
+    json_fields *f = malloc(sizeof *f);
+    if (f && json_fields_read(f, text, bytes))
+        t->end = end_by_name(t, f) >= 0 ? end_by_name(t, f) : end_by_number(t, f);
+    free(f);
+    free(text);
+    return TESS_OK;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------- */
+tess_status tokenizer_open(const char *folder, tokenizer **out) {
+    static const char *const files[] = { "tokenizer_config.json", "config.json", "generation_config.json" };
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= PATH_MAX)
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is too long", folder);
+    tokenizer *t = calloc(1, sizeof *t);
+    if (!t)
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+    t->end = -1;
+    tess_status status = tokenizer_read(path, t);
+    for (size_t i = 0; i < sizeof files / sizeof files[0] && status == TESS_OK && t->end < 0; i++)
+        status = find_end_in(t, folder, files[i]);
+    if (status == TESS_OK)
+        *out = t;
+    else
+        tokenizer_close(t);
+    return status;
+}
+
+void tokenizer_close(tokenizer *t) {
+    if (!t)
+        return;
+    for (int32_t i = 0; i < t->n_added; i++)
+        free(t->added[i].name);
+    free(t->added);
+    vocabulary_free(&t->v);
+    splitter_free(&t->words);
+    token_list_free(&t->before);
+    token_list_free(&t->after);
+    free(t);
+}
+
+int32_t tokenizer_size(const tokenizer *t) {
+    return t->v.n;
+}
+
+int32_t tokenizer_end(const tokenizer *t) {
+    return t->end;
+}
+
+const char *tokenizer_text(const tokenizer *t, int32_t id, size_t *bytes) {
+    *bytes = 0;
+    if (id < 0 || id >= t->v.n || !t->v.tokens[id].is_known)
+        return "";
+    *bytes = t->v.tokens[id].bytes;
+    return t->v.pool + t->v.tokens[id].at;
+}
+
+tokenizer_encoder *tokenizer_encoder_create(const tokenizer *t) {
+    tokenizer_encoder *e = calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    *e = (tokenizer_encoder){ .t = t, .pairs = bpe_create(&t->v, t->whole_words), .state = split_state_create() };
+    if (e->pairs && e->state)
+        return e;
+    tokenizer_encoder_free(e);
+    return NULL;
+}
+
+void tokenizer_encoder_free(tokenizer_encoder *e) {
+    if (!e)
+        return;
+    bpe_free(e->pairs);
+    split_state_free(e->state);
+    free(e->repaired);
+    free(e);
+}
+
+/* ---- added tokens, wherever they stand ---------------------------------------------------------------- */
+/* The longest that begins at `at`, or null. */
+static const added_token *added_at(const tokenizer *t, int normalized, const char *text, size_t bytes, size_t at) {
+    int first = (unsigned char)text[at];
+    for (int32_t i = t->added_from[first]; i < t->added_from[first + 1]; i++) {
+        const added_token *a = &t->added[i];
+        if (a->is_normalized == normalized && a->bytes <= bytes - at && memcmp(text + at, a->name, a->bytes) == 0)
+            return a;
+    }
+    return NULL;
+}
+
+static size_t spaces_behind(const char *text, size_t from, size_t bytes) {
+    size_t broken;
+    while (from < bytes) {
+        size_t n = utf8_length((const unsigned char *)text + from, bytes - from, &broken);
+        if (n == 0 || !utf8_is_space(utf8_code((const unsigned char *)text + from, n)))
+            break;
+        from += n;
+    }
+    return from;
+}
+
+static size_t spaces_before(const char *text, size_t least, size_t at) {
+    while (at > least) {
+        size_t begin = at - 1;
+        while (begin > least && ((unsigned char)text[begin] & 0xc0) == 0x80)
+            begin--;
+        if (!utf8_is_space(utf8_code((const unsigned char *)text + begin, at - begin)))
+            break;
+        at = begin;
+    }
+    return at;
+}
+
+typedef tess_status (*rest_fn)(tokenizer_encoder *, const char *text, size_t bytes);
+
+/* Adds the added tokens of one kind, and hands what lies between them to `rest`. */
+static tess_status around_added(tokenizer_encoder *e, int normalized, const char *text, size_t bytes, rest_fn rest) {
+    size_t done = 0, at = 0;
+    tess_status status = TESS_OK;
+    while (at < bytes && status == TESS_OK) {
+        const added_token *a = added_at(e->t, normalized, text, bytes, at);
+        if (!a) {
+            at++;
+            continue;
+        }
+        size_t from = a->takes_left ? spaces_before(text, done, at) : at;
+        at += a->bytes;
+        if (from > done)
+            status = rest(e, text + done, from - done);
+        if (status == TESS_OK)
+            status = token_list_add(e->out, &a->id, 1);
+        at = a->takes_right ? spaces_behind(text, at, bytes) : at;
+        done = at;
+    }
+    return status == TESS_OK && done < bytes ? rest(e, text + done, bytes - done) : status;
+}
+
+/* ---- a text ------------------------------------------------------------------------------------------ */
+static tess_status encode_word(const char *word, size_t bytes, void *user) {
+    tokenizer_encoder *e = user;
+    return bpe_encode(e->pairs, word, bytes, e->out);
+}
+
+static tess_status encode_words(tokenizer_encoder *e, const char *text, size_t bytes) {
+    return split_words(&e->t->words, e->state, text, bytes, encode_word, e);
+}
+
+static tess_status encode_normalized(tokenizer_encoder *e, const char *text, size_t bytes) {
+    return around_added(e, 1, text, bytes, encode_words);
+}
+
+static tess_status encode_rest(tokenizer_encoder *e, const char *text, size_t bytes) {
+#ifdef TESSERA_HAVE_UTF8PROC
+    if (e->t->composes) {
+        utf8proc_uint8_t *composed = NULL;
+        utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &composed,
+                                          UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        if (n < 0)
+            return tess_fail(TESS_E_NOMEM, "a text of %zu bytes cannot be composed: %s", bytes, utf8proc_errmsg(n));
+        tess_status status = encode_normalized(e, (const char *)composed, (size_t)n);
+        free(composed);
+        return status;
+    }
+#endif
+    return encode_normalized(e, text, bytes);
+}
+
+static tess_status repair(tokenizer_encoder *e, const char **text, size_t *bytes) {
+    if (utf8_is_whole(*text, *bytes))
+        return TESS_OK;
+    if (e->room < 3 * *bytes) {
+        char *bigger = realloc(e->repaired, 3 * *bytes);
+        if (!bigger)
+            return tess_fail(TESS_E_NOMEM, "no memory for a text of %zu bytes", *bytes);
+        e->repaired = bigger, e->room = 3 * *bytes;
+    }
+    *bytes = utf8_repair(*text, *bytes, e->repaired);
+    *text = e->repaired;
+    return TESS_OK;
+}
+
+tess_status tokenizer_encode(tokenizer_encoder *e, const char *text, size_t bytes, int whole, token_list *out) {
+    e->out = out;
+    tess_status status = repair(e, &text, &bytes);
+    if (status == TESS_OK && whole)
+        status = token_list_add(out, e->t->before.ids, e->t->before.n);
+    if (status == TESS_OK)
+        status = around_added(e, 0, text, bytes, encode_rest);
+    if (status == TESS_OK && whole)
+        status = token_list_add(out, e->t->after.ids, e->t->after.n);
+    return status;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The tokenizer of a Hugging Face folder, tokenizer.json with byte-level BPE (GPT-2's, Llama 3's, Qwen's): text to the
+ * numbers that the model was trained on, and back. Another kind is refused by its name. */
+#ifndef TOOL_TOKENIZER_H
+#define TOOL_TOKENIZER_H
+#include "bpe.h"
+
+typedef struct tokenizer tokenizer;
+/** Reads FOLDER/tokenizer.json. TESS_E_DATA names file and offset, or what of it is not read here. */
+tess_status tokenizer_open(const char *folder, tokenizer **out);
+void tokenizer_close(tokenizer *); /* null is fine */
+/** Greatest token + 1. */
+int32_t tokenizer_size(const tokenizer *);
+/** The token that ends a document, by tokenizer_config.json or config.json; -1: neither names one. */
+int32_t tokenizer_end(const tokenizer *);
+
+/** One thread's state of encoding. Null without memory. */
+typedef struct tokenizer_encoder tokenizer_encoder;
+tokenizer_encoder *tokenizer_encoder_create(const tokenizer *);
+void tokenizer_encoder_free(tokenizer_encoder *);
+/** Adds the text's tokens. Special tokens are recognised by their names, as transformers does. A fault in the UTF-8 is
+ * U+FFFD. `whole`: with what the tokenizer puts before and behind a whole text (<|begin_of_text|>), else bare. */
+tess_status tokenizer_encode(tokenizer_encoder *, const char *text, size_t bytes, int whole, token_list *out);
+/** The bytes of a token; "" for an unknown one. Not ended by a null byte. Special ones have their names. */
+const char *tokenizer_text(const tokenizer *, int32_t id, size_t *bytes);
+#endif

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tokenizer.json, as the Hugging Face tokenizers library writes it. What would change the tokens and is not done here
+ * is refused by its name. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer_state.h"
+#include "tools/support/json_fields.h"
+#include "tools/support/json_file.h"
+#include "utf8.h"
+
+enum { FILE_MOST = 64 << 20, TOKEN_MOST = 1 << 16, PATTERN_MOST = 8192, DEPTH_MOST = 4 };
+
+typedef struct {
+    const char *path;
+    tokenizer *t;
+    json_fields top, model;
+    char *token, *other; /* TOKEN_MOST each */
+    int has_bytes;       /* a ByteLevel was met */
+} reading;
+
+static tess_status refuse(const reading *r, const char *part, const char *what) {
+    return tess_fail(TESS_E_DATA,
+                     "%s: %s '%.60s' is not read here: only byte-level BPE as GPT-2, Llama 3 and Qwen have it", r->path,
+                     part, what);
+}
+
+static tess_status bad(const reading *r, const char *what) {
+    return tess_fail(TESS_E_DATA, "%s: %s", r->path, what);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------ */
+static tess_status bad_at(const reading *r, const json_scan *s) {
+    return json_file_bad(r->path, s);
+}
+
+/* The next element of an array or value of an object, as fields. */
+static int next_object(json_scan *s, json_fields *out) {
+    size_t start = s->at;
+    if (!json_scan_skip(s))
+        return 0;
+    return json_fields_read(out, s->text + start, s->at - start);
+}
+
+static int is_true(const json_fields *f, const char *key) {
+    int on = 0;
+    return json_fields_bool(f, key, &on) && on;
+}
+
+typedef tess_status (*element_fn)(reading *, const json_fields *, int depth);
+
+/* Calls `fn` with each object of the array `key`; a missing one has none. */
+static tess_status each_object(reading *r, const json_fields *f, const char *key, int depth, element_fn fn) {
+    json_scan s;
+    json_fields *element = malloc(sizeof *element);
+    tess_status status = element ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
+    if (status == TESS_OK && json_fields_at(f, key, &s) && json_scan_if(&s, '[') && !json_scan_if(&s, ']'))
+        do
+            status = next_object(&s, element) ? fn(r, element, depth) : bad(r, "a list of objects has something else");
+        while (status == TESS_OK && json_scan_if(&s, ','));
+    free(element);
+    return status;
+}
+
+/* ---- the alphabet: a printable character for each byte (GPT-2's bytes_to_unicode) ---------------------- */
+static int stands_for_itself(uint32_t c) {
+    return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255);
+}
+
+static int byte_of(uint32_t code) {
+    static int16_t others[256]; /* of code 256 and up: the bytes that do not stand for themselves, in their order */
+    static int n;
+    for (uint32_t b = 0; n < 68 && b < 256; b++)
+        if (!stands_for_itself(b))
+            others[n++] = (int16_t)b;
+    if (code < 256)
+        return stands_for_itself(code) ? (int)code : -1;
+    return code < 256 + 68 ? others[code - 256] : -1;
+}
+
+/* In place: characters of the alphabet to bytes. 0 when one is none of it. */
+static int to_bytes(char *text, size_t *bytes) {
+    size_t n = 0;
+    for (size_t at = 0, length, broken; at < *bytes; at += length) {
+        length = utf8_length((unsigned char *)text + at, *bytes - at, &broken);
+        int byte = length ? byte_of(utf8_code((unsigned char *)text + at, length)) : -1;
+        if (byte < 0)
+            return 0;
+        text[n++] = (char)byte;
+    }
+    *bytes = n;
+    return 1;
+}
+
+/* ---- the model --------------------------------------------------------------------------------------- */
+/* A token that is not of the alphabet can come of no word: it is an added one, or never seen. */
+static tess_status read_token(reading *r, json_scan *s) {
+    uint64_t id;
+    if (!json_scan_string(s, r->token, TOKEN_MOST) || !json_scan_char(s, ':') || !json_scan_uint(s, &id))
+        return bad_at(r, s);
+    size_t bytes = strlen(r->token);
+    memcpy(r->other, r->token, bytes);
+    if (!to_bytes(r->token, &bytes))
+        memcpy(r->token, r->other, bytes);
+    if (id >= VOCABULARY_MOST)
+        return tess_fail(TESS_E_DATA, "%s: token %" PRIu64 ", expected 0 to %d", r->path, id, VOCABULARY_MOST - 1);
+    return vocabulary_add(&r->t->v, (int32_t)id, r->token, bytes);
+}
+
+static tess_status read_vocabulary(reading *r) {
+    json_scan s;
+    tess_status status = TESS_OK;
+    if (!json_fields_at(&r->model, "vocab", &s) || !json_scan_if(&s, '{'))
+        return bad(r, "its model has no vocab");
+    if (!json_scan_if(&s, '}'))
+        do
+            status = read_token(r, &s);
+        while (status == TESS_OK && json_scan_if(&s, ','));
+    return status;
+}
+
+/* Two words with a blank between them, or a list of two. */
+static tess_status read_pair(reading *r, json_scan *s) {
+    if (json_scan_if(s, '['))
+        return json_scan_string(s, r->token, TOKEN_MOST) && json_scan_char(s, ',') &&
+                       json_scan_string(s, r->other, TOKEN_MOST) && json_scan_char(s, ']')
+                   ? TESS_OK
+                   : bad_at(r, s);
+    if (!json_scan_string(s, r->token, TOKEN_MOST))
+        return bad_at(r, s);
+    char *blank = strchr(r->token, ' ');
+    if (!blank)
+        return tess_fail(TESS_E_DATA, "%s: merge '%.60s' is not of two tokens", r->path, r->token);
+    *blank = '\0';
+    memmove(r->other, blank + 1, strlen(blank + 1) + 1);
+    return TESS_OK;
+}
+
+static tess_status read_merge(reading *r, json_scan *s, int32_t rank) {
+    tess_status status = read_pair(r, s);
+    if (status != TESS_OK)
+        return status;
+    vocabulary *v = &r->t->v;
+    size_t n = strlen(r->token), m = strlen(r->other);
+    int known = to_bytes(r->token, &n) && to_bytes(r->other, &m) && n + m < TOKEN_MOST;
+    int32_t left = known ? vocabulary_find(v, r->token, n) : -1, right = known ? vocabulary_find(v, r->other, m) : -1;
+    if (known)
+        memcpy(r->token + n, r->other, m);
+    int32_t both = known ? vocabulary_find(v, r->token, n + m) : -1;
+    if (left < 0 || right < 0 || both < 0)
+        return tess_fail(TESS_E_DATA, "%s: merge %d has or makes what is no token", r->path, rank);
+    vocabulary_add_merge(v, rank, left, right, both);
+    return TESS_OK;
+}
+
+static int count_elements(json_scan s, int32_t *n) {
+    *n = 0;
+    if (json_scan_if(&s, ']'))
+        return 1;
+    do
+        if (++*n == VOCABULARY_MOST || !json_scan_skip(&s))
+            return 0;
+    while (json_scan_if(&s, ','));
+    return json_scan_if(&s, ']');
+}
+
+static tess_status read_merges(reading *r) {
+    json_scan s;
+    int32_t n;
+    if (!json_fields_at(&r->model, "merges", &s) || !json_scan_if(&s, '[') || !count_elements(s, &n))
+        return bad(r, "its model has no list of merges");
+    tess_status status = vocabulary_index(&r->t->v, (uint64_t)n);
+    for (int32_t rank = 0; rank < n && status == TESS_OK; rank++) {
+        status = read_merge(r, &s, rank);
+        json_scan_if(&s, ',');
+    }
+    for (int byte = 0; byte < 256 && status == TESS_OK; byte++)
+        if (r->t->v.bytes[byte] < 0)
+            status =
+                tess_fail(TESS_E_DATA, "%s: byte %d has no token, so that some text would have none", r->path, byte);
+    return status;
+}
+
+static tess_status check_model(reading *r) {
+    static const char *const must_be_empty[] = { "continuing_subword_prefix", "end_of_word_suffix" };
+    char text[64] = "BPE";
+    json_fields_text(&r->model, "type", text, sizeof text);
+    if (strcmp(text, "BPE") != 0)
+        return refuse(r, "the model", text);
+    if (is_true(&r->model, "byte_fallback"))
+        return refuse(r, "the model's", "byte_fallback");
+    if (json_fields_has(&r->model, "dropout"))
+        return refuse(r, "the model's", "dropout");
+    for (size_t i = 0; i < sizeof must_be_empty / sizeof must_be_empty[0]; i++)
+        if (json_fields_has(&r->model, must_be_empty[i]) &&
+            (!json_fields_text(&r->model, must_be_empty[i], text, sizeof text) || text[0]))
+            return refuse(r, "the model's", must_be_empty[i]);
+    r->t->whole_words = is_true(&r->model, "ignore_merges");
+    return TESS_OK;
+}
+
+static tess_status read_model(reading *r) {
+    if (!json_fields_object(&r->top, "model", &r->model))
+        return bad(r, "it has no model");
+    tess_status status = check_model(r);
+    if (status == TESS_OK)
+        status = read_vocabulary(r);
+    return status == TESS_OK ? read_merges(r) : status;
+}
+
+/* ---- before the words -------------------------------------------------------------------------------- */
+static void type_of(const json_fields *f, char out[64]) {
+    strcpy(out, "?");
+    json_fields_text(f, "type", out, 64);
+}
+
+static tess_status read_normalizer(reading *r, const json_fields *f, int depth) {
+    char type[64];
+    type_of(f, type);
+    if (strcmp(type, "Sequence") == 0 && depth < DEPTH_MOST)
+        return each_object(r, f, "normalizers", depth + 1, read_normalizer);
+    if (strcmp(type, "NFC") != 0)
+        return refuse(r, "the normalizer", type);
+#ifndef TESSERA_HAVE_UTF8PROC
+    return tess_fail(TESS_E_CONFIG, "%s: this build has no NFC: utf8proc.h was not found (libutf8proc-dev)", r->path);
+#endif
+    r->t->composes = 1;
+    return TESS_OK;
+}
+
+/* \Q…\E, in which only \E has a meaning. */
+static tess_status add_literal(reading *r, const char *text) {
+    char pattern[PATTERN_MOST + 8];
+    if (strstr(text, "\\E"))
+        return refuse(r, "the pattern", text);
+    snprintf(pattern, sizeof pattern, "\\Q%s\\E", text);
+    return splitter_add(&r->t->words, SPLIT_ISOLATED, pattern);
+}
+
+static tess_status read_split(reading *r, const json_fields *f) {
+    json_fields *pattern = malloc(sizeof *pattern);
+    char behavior[64] = "", *text = malloc(PATTERN_MOST);
+    tess_status status = pattern && text ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
+    json_fields_text(f, "behavior", behavior, sizeof behavior);
+    int only = strcmp(behavior, "Removed") == 0 && is_true(f, "invert");
+    if (status == TESS_OK && !only && strcmp(behavior, "Isolated") != 0)
+        status = refuse(r, "Split with the behavior", behavior);
+    else if (status == TESS_OK && !json_fields_object(f, "pattern", pattern))
+        status = bad(r, "a Split has no pattern");
+    if (status == TESS_OK && json_fields_text(pattern, "Regex", text, PATTERN_MOST))
+        status = splitter_add(&r->t->words, only ? SPLIT_MATCHES_ONLY : SPLIT_ISOLATED, text);
+    else if (status == TESS_OK && !only && json_fields_text(pattern, "String", text, PATTERN_MOST))
+        status = add_literal(r, text);
+    else if (status == TESS_OK)
+        status = bad(r, "a Split's pattern is not read here");
+    free(pattern);
+    free(text);
+    return status;
+}
+
+static tess_status read_byte_level(reading *r, const json_fields *f) {
+    int by_regex = 1;
+    json_fields_bool(f, "use_regex", &by_regex);
+    tess_status status =
+        is_true(f, "add_prefix_space") ? splitter_add(&r->t->words, SPLIT_PREFIX_SPACE, NULL) : TESS_OK;
+    if (status == TESS_OK && by_regex)
+        status = splitter_add(&r->t->words, SPLIT_ISOLATED, split_gpt2);
+    r->has_bytes = 1;
+    return status;
+}
+
+static tess_status read_words(reading *r, const json_fields *f, int depth) {
+    char type[64];
+    type_of(f, type);
+    if (strcmp(type, "Sequence") == 0 && depth < DEPTH_MOST)
+        return each_object(r, f, "pretokenizers", depth + 1, read_words);
+    if (r->has_bytes) /* it would see characters that stand for bytes */
+        return refuse(r, "behind ByteLevel the pre_tokenizer", type);
+    if (strcmp(type, "ByteLevel") == 0)
+        return read_byte_level(r, f);
+    if (strcmp(type, "Split") == 0)
+        return read_split(r, f);
+    if (strcmp(type, "Digits") == 0)
+        return splitter_add(&r->t->words, SPLIT_ISOLATED, is_true(f, "individual_digits") ? "\\p{N}" : "\\p{N}+");
+    return refuse(r, "the pre_tokenizer", type);
+}
+
+/* ---- behind the words -------------------------------------------------------------------------------- */
+static tess_status read_template(reading *r, const json_fields *f) {
+    json_fields *all = malloc(3 * sizeof *all), *element = all + 1, *one = all + 2;
+    json_scan s, ids;
+    int behind = 0;
+    char name[256];
+    tess_status status = all ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
+    if (status == TESS_OK && (!json_fields_at(f, "single", &s) || !json_scan_if(&s, '[')))
+        status = bad(r, "a TemplateProcessing has no single");
+    while (status == TESS_OK && !json_scan_if(&s, ']')) {
+        uint64_t id;
+        if (!next_object(&s, element)) {
+            status = bad(r, "a TemplateProcessing's single is not read here");
+        } else if (json_fields_has(element, "Sequence")) {
+            behind = 1;
+        } else if (json_fields_object(element, "SpecialToken", one) && json_fields_text(one, "id", name, sizeof name) &&
+                   json_fields_object(f, "special_tokens", all) && json_fields_object(all, name, one) &&
+                   json_fields_at(one, "ids", &ids) && json_scan_if(&ids, '[')) {
+            while (status == TESS_OK && json_scan_uint(&ids, &id)) {
+                status = token_list_add(behind ? &r->t->after : &r->t->before, &(int32_t){ (int32_t)id }, 1);
+                json_scan_if(&ids, ',');
+            }
+        } else
+            status = bad(r, "a TemplateProcessing's special token is not read here");
+        json_scan_if(&s, ',');
+    }
+    free(all);
+    return status;
+}
+
+static tess_status read_processor(reading *r, const json_fields *f, int depth) {
+    char type[64];
+    type_of(f, type);
+    if (strcmp(type, "Sequence") == 0 && depth < DEPTH_MOST)
+        return each_object(r, f, "processors", depth + 1, read_processor);
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return read_template(r, f);
+    return strcmp(type, "ByteLevel") == 0 ? TESS_OK : refuse(r, "the post_processor", type);
+}
+
+/* ---- added tokens ------------------------------------------------------------------------------------ */
+static tess_status read_added(reading *r, const json_fields *f, int depth) {
+    uint64_t id;
+    (void)depth;
+    if (!json_fields_uint(f, "id", &id) || id >= VOCABULARY_MOST ||
+        !json_fields_text(f, "content", r->token, TOKEN_MOST) || !r->token[0])
+        return bad(r, "an added token has no id or content");
+    if (is_true(f, "single_word"))
+        return refuse(r, "an added token's", "single_word");
+    tokenizer *t = r->t;
+    added_token *bigger = realloc(t->added, (size_t)(t->n_added + 1) * sizeof *bigger);
+    t->added = bigger ? bigger : t->added;
+    char *name = bigger ? strdup(r->token) : NULL;
+    if (!name)
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
+    t->added[t->n_added++] = (added_token){ .name = name,
+                                            .bytes = strlen(name),
+                                            .id = (int32_t)id,
+                                            .takes_left = is_true(f, "lstrip"),
+                                            .takes_right = is_true(f, "rstrip"),
+                                            .is_normalized = is_true(f, "normalized") };
+    return vocabulary_add(&t->v, (int32_t)id, name, strlen(name));
+}
+
+static int by_first_byte(const void *a, const void *b) {
+    const added_token *x = a, *y = b;
+    int first = (unsigned char)x->name[0] - (unsigned char)y->name[0];
+    return first ? first : (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+static void index_added(tokenizer *t) {
+    int32_t at = 0;
+    if (t->n_added > 0)
+        qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_first_byte);
+    for (int byte = 0; byte <= 256; byte++) {
+        t->added_from[byte] = at;
+        while (at < t->n_added && (unsigned char)t->added[at].name[0] == byte)
+            at++;
+    }
+}
+
+int32_t tokenizer_added(const tokenizer *t, const char *name) {
+    for (int32_t i = 0; i < t->n_added; i++)
+        if (strcmp(t->added[i].name, name) == 0)
+            return t->added[i].id;
+    return -1;
+}
+
+/* ---- the file ---------------------------------------------------------------------------------------- */
+static tess_status read_part(reading *r, const char *key, element_fn fn) {
+    json_fields *f = malloc(sizeof *f);
+    tess_status status = f ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
+    if (status == TESS_OK && json_fields_object(&r->top, key, f))
+        status = fn(r, f, 0);
+    free(f);
+    return status;
+}
+
+static tess_status read_parts(reading *r) {
+    tess_status status = read_part(r, "normalizer", read_normalizer);
+    if (status == TESS_OK)
+        status = read_part(r, "pre_tokenizer", read_words);
+    if (status == TESS_OK && !r->has_bytes)
+        status = refuse(r, "a pre_tokenizer without", "ByteLevel");
+    if (status == TESS_OK)
+        status = read_model(r);
+    if (status == TESS_OK)
+        status = read_part(r, "post_processor", read_processor);
+    if (status == TESS_OK)
+        status = each_object(r, &r->top, "added_tokens", 0, read_added);
+    index_added(r->t);
+    return status;
+}
+
+tess_status tokenizer_read(const char *path, tokenizer *t) {
+    char *text;
+    size_t bytes;
+    tess_status status = json_file_read(path, FILE_MOST, &text, &bytes);
+    if (status != TESS_OK)
+        return status;
+    reading *r = calloc(1, sizeof *r);
+    char *room = malloc((size_t)2 * TOKEN_MOST);
+    if (!r || !room)
+        status = tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+    else {
+        *r = (reading){ .path = path, .t = t, .token = room, .other = room + TOKEN_MOST };
+        if (json_fields_read(&r->top, text, bytes))
+            status = read_parts(r);
+        else
+            status = tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", path, r->top.wrong_at, r->top.expected);
+    }
+    free(r);
+    free(room);
+    free(text);
+    return status;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What a tokenizer.json says, read once and then only looked at, by any number of threads. */
+#ifndef TOOL_TOKENIZER_STATE_H
+#define TOOL_TOKENIZER_STATE_H
+#include "split.h"
+#include "tokenizer.h"
+
+typedef struct {
+    char *name;
+    size_t bytes;
+    int32_t id;
+    int takes_left, takes_right; /* white space beside it belongs to it */
+    int is_normalized;           /* looked for in the text as it is after normalization */
+} added_token;
+
+struct tokenizer {
+    vocabulary v;
+    int whole_words; /* a word that is a token is not put together by merges */
+    int composes;    /* the text becomes NFC first */
+    splitter words;
+    added_token *added; /* by first byte, then the longest first */
+    int32_t n_added;
+    int32_t added_from[257];  /* by first byte */
+    token_list before, after; /* a whole text */
+    int32_t end;
+};
+
+/** Fills `t` from the file. What it has made is freed by tokenizer_close, after a failure too. */
+tess_status tokenizer_read(const char *path, tokenizer *t);
+/** The token of that name among the added ones, or -1. */
+int32_t tokenizer_added(const tokenizer *, const char *name);
+#endif
