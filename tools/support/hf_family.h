@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What Hugging Face folders have of each family of decoders: the members of config.json and the names of tensors, as
- * tables. Configs and weights are read and written through them alone (hf_fields.h, hf_names.h), and plans of folders
- * know members by them. */
+/* Tables describe each family of decoders in Hugging Face folders: the members of config.json and the names of tensors.
+ * hf_fields.h reads and writes configs by them, hf_names.h names tensors, and plans of folders know members. */
 #ifndef TOOL_HF_FAMILY_H
 #define TOOL_HF_FAMILY_H
 #include <stddef.h>
 #include <stdint.h>
 
 /* ---- config.json ------------------------------------------------------------------------------------ */
-enum { /* what members set, each a number; 0: the model's default, or it has none */
+enum { /* settings, each a number; 0: the model's default, or it has none */
        HF_NONE,
        HF_LAYERS,
        HF_HEADS,
@@ -30,7 +29,7 @@ enum { /* what members set, each a number; 0: the model's default, or it has non
        HF_ROPE_POSITIONS,
        HF_SETTINGS
 };
-enum {           /* what a member may be; null is as if it were absent */
+enum {           /* kinds of members; null is as if the member were absent */
        HF_WHOLE, /* from 1 to 2^24 */
        HF_REAL,  /* positive */
        HF_RATE,  /* from 0, below 1 */
@@ -51,8 +50,7 @@ typedef struct {
     int32_t of, required; /* required: it must not be absent */
     int32_t same, above;  /* it must equal this setting, or be more; else `text` was expected */
     const char *text;
-    int32_t
-        read_only; /* a config that is made from nothing does not have it; nor has it those from HF_TRUE to HF_EMPTY */
+    int32_t read_only; /* not written; nor are those from HF_TRUE to HF_EMPTY */
 } hf_field;
 typedef struct {
     const char *type;
