@@ -108,6 +108,9 @@ for model in llama:hf-llama gpt2:hf-gpt2 llama:hf-llama-tied; do
   expect 0 "$TESSERA" ckpt export imported again
   for file in config.json model.safetensors; do cmp "ckpt-$folder/$file" "again/$file" || fail "exported, imported, exported: $folder"; done
 done
+cp -r "$data/hf-llama-tied" untold && chmod -R u+w untold && sed -i 's/"tie_word_embeddings": true/"tie_word_embeddings": "yes"/' untold/config.json
+expect 6 "$TESSERA" ckpt import untold imported-untold
+grep -q 'untold/config.json: "tie_word_embeddings": expected true or false' err || fail "a head that is neither tied nor its own: $(cat err)"
 grep -q '"dtype":"float32"' out-hf-llama-tied/config.json && ! grep -q bfloat16 out-hf-llama-tied/config.json || fail "dtype: $(cat out-hf-llama-tied/config.json)"
 for name in llama gpt2; do
   expect 0 "$TESSERA" train $name --layers 2 --heads 2 --width 16 --context 16 --batch 2 --steps 2 --quiet --json --export "scratch-$name"

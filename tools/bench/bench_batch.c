@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "bench_batch.h"
+#include "tools/models/decoder/decoder.h"
 
 static void fill_tokens(const model *m, void *batch) {
     int64_t n = (int64_t)m->options.batch * (m->options.context + 1), vocabulary = m->desc.params[0].shape[0];
@@ -20,8 +21,7 @@ static void fill_floats(const model *m, void *batch) {
 }
 
 void bench_batch_fill(const model *m, void *batch) {
-    int has_tokens = strcmp(m->t->name, "llama") == 0 || strcmp(m->t->name, "gpt2") == 0;
-    int is_text = has_tokens || strcmp(m->t->name, "gpt") == 0;
+    int is_text = m->t->decoder != NULL, has_tokens = is_text && !m->t->decoder->bytes;
     memset(batch, 0, m->desc.input_bytes);
     ((model_batch *)batch)->count = (uint32_t)m->options.batch * (is_text ? (uint32_t)m->options.context : 1);
     if (has_tokens)

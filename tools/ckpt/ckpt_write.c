@@ -331,7 +331,7 @@ static int ends_with(const char *name, const char *end) {
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-/* A folder of gpt2 or llama has other names, and some matrices turned. 0: it is none of the model's parameters. */
+/* A folder of a known family has other names, and some matrices turned. 0: it is none of the model's parameters. */
 static int name_param(const hf_source *source, const tess__tensor *given, tess__tensor *out, int *turned) {
     char name[HF_NAME];
     *out = *given;
@@ -339,13 +339,13 @@ static int name_param(const hf_source *source, const tess__tensor *given, tess__
     *turned = 0;
     if (!source->model[0])
         return 1;
-    *turned = hf_own_name(source->model, given->name, given->ndim, name);
+    *turned = hf_own_name(source->model, given->name, given->ndim, source->is_tied, name);
     snprintf(out->name, sizeof out->name, "%s", name);
     if (*turned) {
         out->shape[0] = given->shape[1];
         out->shape[1] = given->shape[0];
     }
-    return name[0] && !(source->is_tied && strcmp(name, "head.weight") == 0);
+    return name[0] != 0;
 }
 
 static tess_status add_param(making *k, const hf_source *source, tess__safetensors *file, const tess__tensor *given) {

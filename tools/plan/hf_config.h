@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* config.json of a Hugging Face folder, as the options of `gpt2` or `llama`. */
+/* config.json of a Hugging Face folder, as the options of a model that hf_family.h has. */
 #ifndef TOOL_HF_CONFIG_H
 #define TOOL_HF_CONFIG_H
 #include "tools/models/model.h"
@@ -8,9 +8,7 @@
  * whether the head is tied. *positions: how long a context the model is made for. TESS_E_DATA names what is wrong or
  * not supported. */
 tess_status hf_config_read(const char *path, const char *name, model_options *out, int32_t *positions);
-/** The text of that file; the caller frees it. */
-tess_status hf_config_text(const char *path, char **text, size_t *bytes);
-/** config.json without a dtype, for the folder that a run of gpt2 or llama exports: that of `source`, as hf_config_read
+/** config.json without a dtype, for the folder that a run of such a model exports: that of `source`, as hf_config_read
  * takes it, else (null) what the model was made of. It has no white space. The caller frees *out. */
 tess_status hf_config_make(const model *, const char *source, char **out);
 #endif

@@ -5,6 +5,7 @@
 
 #include "core/base/options.h"
 #include <tessera/tessera.h>
+#include "tools/support/hf_family.h"
 
 const char *const train_models[] = { "mnist", "gpt", "gpt2", "llama", "convbn", "linear", NULL };
 
@@ -186,12 +187,12 @@ static tess_status read_whole_numbers(train_settings *s) {
 /* The shape of a model in a folder is its own. */
 static tess_status check_folder(const train_settings *s) {
     static const char *const shapes[] = { "layers", "heads", "width" };
-    int has_tokens = s->model && (strcmp(s->model, "gpt2") == 0 || strcmp(s->model, "llama") == 0);
+    char names[128];
     if (!s->folder && !s->config)
         return TESS_OK;
-    if (!has_tokens)
-        return tess_fail(TESS_E_INVALID,
-                         "model or config is set, but %s is made by its options: gpt2 and llama read them", s->model);
+    if (!s->model || !hf_family_find(s->model))
+        return tess_fail(TESS_E_INVALID, "model or config is set, but %s is made by its options: %s read them",
+                         s->model, hf_family_names("and", names));
     if (s->folder && s->config)
         return tess_fail(TESS_E_INVALID, "model and config are both set: a folder has its own config.json");
     for (int i = 0; i < 3; i++)

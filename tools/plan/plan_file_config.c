@@ -10,6 +10,7 @@
 #include "core/base/name_index.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
+#include "tools/support/hf_family.h"
 
 enum { MOST_VALUE = 1 << 24, MOST_TEXT = 1 << 20 };
 #define MOST_TOKENS (UINT64_C(1) << 32) /* times MOST_VALUE and a dozen terms, below 2^64 */
@@ -17,59 +18,49 @@ enum { MOST_VALUE = 1 << 24, MOST_TEXT = 1 << 20 };
 /* ---- reading ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint64_t hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size,
-        vocab_size, max_position_embeddings, num_experts_per_tok, moe_intermediate_size;
-    int tie, encoder_decoder, old_names;
+    double settings[HF_SETTINGS]; /* of any family's members; 0: absent */
+    uint64_t num_experts_per_tok, moe_intermediate_size;
+    int tie, encoder_decoder, layer_norm;
 } keys_found;
-
-/* Names of today, and of GPT-2. */
-static const struct {
-    const char *key;
-    size_t offset;
-    int old;
-} known[] = {
-#define FIELD(name) offsetof(keys_found, name)
-    { "hidden_size", FIELD(hidden_size), 0 },
-    { "n_embd", FIELD(hidden_size), 1 },
-    { "num_hidden_layers", FIELD(num_hidden_layers), 0 },
-    { "n_layer", FIELD(num_hidden_layers), 1 },
-    { "num_attention_heads", FIELD(num_attention_heads), 0 },
-    { "n_head", FIELD(num_attention_heads), 1 },
-    { "num_key_value_heads", FIELD(num_key_value_heads), 0 },
-    { "head_dim", FIELD(head_dim), 0 },
-    { "intermediate_size", FIELD(intermediate_size), 0 },
-    { "n_inner", FIELD(intermediate_size), 1 },
-    { "vocab_size", FIELD(vocab_size), 0 },
-    { "max_position_embeddings", FIELD(max_position_embeddings), 0 },
-    { "n_positions", FIELD(max_position_embeddings), 1 },
-    { "num_experts_per_tok", FIELD(num_experts_per_tok), 0 },
-    { "moe_intermediate_size", FIELD(moe_intermediate_size), 0 },
-#undef FIELD
-};
 
 static int is_word(const char *text, size_t n, const char *word) {
     return strlen(word) == n && memcmp(text, word, n) == 0;
 }
 
+static int is_whole(const char *text, size_t n, uint64_t *out) {
+    json_scan number = { .text = text, .bytes = n };
+    return json_scan_uint(&number, out) && json_scan_end(&number) && *out >= 1 && *out <= MOST_VALUE;
+}
+
+/* Experts belong to no family. */
+static uint64_t *experts_of(keys_found *k, const char *key) {
+    if (strcmp(key, "num_experts_per_tok") == 0)
+        return &k->num_experts_per_tok;
+    return strcmp(key, "moe_intermediate_size") == 0 ? &k->moe_intermediate_size : NULL;
+}
+
 /* Takes the value that is `n` bytes of JSON at `text`. */
 static int take(keys_found *k, const char *key, const char *text, size_t n, json_scan *in) {
-    if (strcmp(key, "tie_word_embeddings") == 0)
+    const hf_family *family = NULL;
+    const hf_field *f = hf_family_field(key, &family);
+    uint64_t value, *experts = experts_of(k, key);
+    if (f && f->setting == HF_TIED)
         k->tie = is_word(text, n, "true") ? 1 : is_word(text, n, "false") ? 0 : -1;
     if (strcmp(key, "is_encoder_decoder") == 0)
         k->encoder_decoder = is_word(text, n, "true");
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        uint64_t value = 0;
-        if (strcmp(known[i].key, key) != 0 || is_word(text, n, "null"))
-            continue;
-        json_scan number = { .text = text, .bytes = n };
-        if (!json_scan_uint(&number, &value) || !json_scan_end(&number) || value < 1 || value > MOST_VALUE) {
-            in->at -= n;
-            in->expected = "a whole number from 1 to 16777216";
-            return 0;
-        }
-        *(uint64_t *)((char *)k + known[i].offset) = value;
-        k->old_names |= known[i].old;
+    if ((!experts && (!f || f->kind != HF_WHOLE)) || is_word(text, n, "null"))
+        return 1;
+    if (!is_whole(text, n, &value)) {
+        in->at -= n;
+        in->expected = "a whole number from 1 to 16777216";
+        return 0;
     }
+    if (experts) {
+        *experts = value;
+        return 1;
+    }
+    k->settings[f->setting] = (double)value;
+    k->layer_norm |= family->layer_norm;
     return 1;
 }
 
@@ -141,11 +132,11 @@ static tess_status read_lengths(const char *path, plan_config *c) {
 }
 
 static void find_reason(const keys_found *k, const plan_model *m, plan_config *c) {
-    const char *missing = !k->hidden_size           ? "hidden_size"
-                          : !k->num_attention_heads ? "num_attention_heads"
-                          : !k->vocab_size          ? "vocab_size"
-                          : !count_layers(m)        ? "layers that the names show"
-                                                    : NULL;
+    const char *missing = !c->hidden         ? "hidden_size"
+                          : !c->heads        ? "num_attention_heads"
+                          : !c->vocabulary   ? "vocab_size"
+                          : !count_layers(m) ? "layers that the names show"
+                                             : NULL;
     const char *outer = outer_block(m);
     if (k->encoder_decoder)
         snprintf(c->reason, sizeof c->reason, "it describes an encoder and a decoder");
@@ -155,6 +146,30 @@ static void find_reason(const keys_found *k, const plan_model *m, plan_config *c
         snprintf(c->reason, sizeof c->reason, "its heads have no common width");
     else if (outer)
         snprintf(c->reason, sizeof c->reason, "module '%.40s' holds parameters beside its layers", outer);
+}
+
+static plan_config config_of(const keys_found *k) {
+    uint64_t v[HF_SETTINGS];
+    for (int32_t i = 0; i < HF_SETTINGS; i++)
+        v[i] = (uint64_t)k->settings[i];
+    plan_config c = { .hidden = v[HF_WIDTH],
+                      .layers = v[HF_LAYERS],
+                      .heads = v[HF_HEADS],
+                      .kv_heads = v[HF_KV_HEADS] ? v[HF_KV_HEADS] : v[HF_HEADS],
+                      .head_dim = v[HF_HEAD_SIZE],
+                      .intermediate = v[HF_FEED],
+                      .vocabulary = v[HF_VOCABULARY],
+                      .positions = v[HF_POSITIONS] ? v[HF_POSITIONS] : v[HF_POSITION_TABLE],
+                      .experts = k->num_experts_per_tok ? k->num_experts_per_tok : 1,
+                      .layer_norm = k->layer_norm,
+                      .says_tied = k->tie };
+    if (!c.head_dim && c.heads && c.hidden % c.heads == 0)
+        c.head_dim = c.hidden / c.heads;
+    if (k->num_experts_per_tok && k->moe_intermediate_size)
+        c.intermediate = k->moe_intermediate_size;
+    if (!c.intermediate)
+        c.intermediate = 4 * c.hidden;
+    return c;
 }
 
 tess_status plan_config_read(const char *path, const plan_model *m, plan_config *out) {
@@ -170,21 +185,7 @@ tess_status plan_config_read(const char *path, const plan_model *m, plan_config 
     free(text);
     if (status != TESS_OK)
         return status;
-    plan_config c = { .hidden = k.hidden_size,
-                      .layers = k.num_hidden_layers,
-                      .heads = k.num_attention_heads,
-                      .kv_heads = k.num_key_value_heads ? k.num_key_value_heads : k.num_attention_heads,
-                      .head_dim = k.head_dim,
-                      .vocabulary = k.vocab_size,
-                      .positions = k.max_position_embeddings,
-                      .experts = k.num_experts_per_tok ? k.num_experts_per_tok : 1,
-                      .layer_norm = k.old_names,
-                      .says_tied = k.tie };
-    if (!c.head_dim && c.heads && c.hidden % c.heads == 0)
-        c.head_dim = c.hidden / c.heads;
-    c.intermediate = k.num_experts_per_tok && k.moe_intermediate_size ? k.moe_intermediate_size : k.intermediate_size;
-    if (!c.intermediate)
-        c.intermediate = 4 * c.hidden;
+    plan_config c = config_of(&k);
     c.gated = any_name_has(m, "gate_proj") || any_name_has(m, "gate_up") || any_name_has(m, ".w3.");
     find_reason(&k, m, &c);
     if (!c.reason[0] && count_layers(m) < c.layers)

@@ -8,6 +8,7 @@
 
 #include "core/base/name_index.h"
 #include <tessera/tessera.h>
+#include "tools/support/hf_names.h"
 
 /* ---- one tensor -------------------------------------------------------------------------------- */
 
@@ -18,12 +19,11 @@ static int ends_with(const char *name, const char *end) {
 
 /* Tensors that are not trained, as far as names tell: running statistics, masks, tables of positions. */
 static int is_buffer(const tool_tensor *t) {
-    static const char *const ends[] = { "running_mean", "running_var",  "num_batches_tracked",
-                                        "inv_freq",     "position_ids", "masked_bias" };
+    static const char *const ends[] = { "running_mean", "running_var", "num_batches_tracked" };
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (ends_with(t->name, ends[i]))
             return 1;
-    return t->ndim == 4 && ends_with(t->name, ".attn.bias");
+    return hf_is_table(t->name, t->ndim);
 }
 
 /* A model in training: floating numbers are trained in fp32, whatever they were stored in, and whole ones are buffers,

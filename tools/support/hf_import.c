@@ -1,89 +1,31 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hf_import.h"
 
-#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "core/base/status.h"
-#include "hf_names.h"
-#include "json_fields.h"
-#include "json_file.h"
-
-enum { MOST_CONFIG = 16 << 20 };
+#include "hf_fields.h"
 
 /* ---- config.json ---------------------------------------------------------------------------------------- */
-/* White space only stands in strings, and there as an escape. */
-static void put_compact(FILE *f, const char *text, size_t bytes) {
-    for (size_t i = 0, inside = 0; i < bytes; i++) {
-        inside ^= text[i] == '"';
-        if (inside && text[i] == '\\')
-            fputc(text[i++], f);
-        if (text[i] == ' ' && inside)
-            fputs("\\u0020", f);
-        else if (!strchr(" \t\r\n", text[i]))
-            fputc(text[i], f);
-    }
-}
-
-int hf_compact(json_scan *s, FILE *f) {
-    char key[64];
-    int n = 0;
-    if (!json_scan_char(s, '{'))
-        return 0;
-    fputc('{', f);
-    do {
-        json_scan ahead = *s;
-        size_t from = s->at;
-        int is_short = json_scan_string(&ahead, key, sizeof key);
-        if (!json_scan_string(s, NULL, 0) || !json_scan_char(s, ':') || !json_scan_skip(s))
-            return 0;
-        if (is_short && (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0))
-            continue;
-        if (n++)
-            fputc(',', f);
-        put_compact(f, s->text + from, s->at - from);
-    } while (json_scan_if(s, ','));
-    fputc('}', f);
-    return json_scan_char(s, '}');
-}
-
-static tess_status make_word(const char *path, const char *text, size_t bytes, char **out) {
-    size_t length = 0;
-    json_scan scan = { .text = text, .bytes = bytes };
-    FILE *f = open_memstream(out, &length);
-    if (!f)
-        return tess_fail(TESS_E_NOMEM, "no memory for %s", path);
-    int whole = hf_compact(&scan, f);
-    if (fclose(f) != 0)
-        return tess_fail(TESS_E_NOMEM, "no memory for %s", path);
-    return whole ? TESS_OK : json_file_bad(path, &scan);
-}
-
-static tess_status read_fields(const char *path, const char *text, size_t bytes, hf_source *s) {
-    json_fields fields;
-    if (!json_fields_read(&fields, text, bytes))
-        return tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", path, fields.wrong_at,
-                         fields.expected ? fields.expected : "a JSON object");
-    if (!json_fields_text(&fields, "model_type", s->model, sizeof s->model) || !hf_knows(s->model)) {
-        s->model[0] = 0;
-        return TESS_OK;
-    }
-    s->is_tied = strcmp(s->model, "gpt2") == 0; /* unless it says */
-    json_fields_bool(&fields, "tie_word_embeddings", &s->is_tied);
-    return make_word(path, text, bytes, &s->config);
+static tess_status read_source(const hf_file *file, const hf_family *family, hf_source *s) {
+    double settings[HF_SETTINGS] = { 0 };
+    TRY(hf_fields_read_one(file, family, HF_TIED, settings));
+    snprintf(s->model, sizeof s->model, "%s", family->model);
+    s->is_tied = settings[HF_TIED] != 0;
+    return hf_file_word(file, &s->config);
 }
 
 tess_status hf_source_read(const char *dir, hf_source *out) {
-    char path[PATH_MAX], *text = NULL;
-    size_t bytes = 0;
+    char path[PATH_MAX];
+    hf_file file;
     *out = (hf_source){ .config = NULL };
     if ((size_t)snprintf(path, sizeof path, "%s/config.json", dir) >= sizeof path || access(path, F_OK) != 0)
         return TESS_OK;
-    TRY(json_file_read(path, MOST_CONFIG, &text, &bytes));
-    tess_status status = read_fields(path, text, bytes, out);
-    free(text);
+    TRY(hf_file_open(path, &file));
+    const hf_family *family = hf_family_find(file.type);
+    tess_status status = family ? read_source(&file, family, out) : TESS_OK;
+    hf_file_close(&file);
     return status;
 }
 

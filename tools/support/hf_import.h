@@ -3,21 +3,16 @@
  * turned. */
 #ifndef TOOL_HF_IMPORT_H
 #define TOOL_HF_IMPORT_H
-#include <stdio.h>
-
-#include "core/base/json_scan.h"
 #include "core/checkpoint/safetensors.h"
 
 typedef struct {
-    char model[32]; /* "gpt2", "llama"; "": another, or there is no config.json */
-    char *config;   /* its text in one word, as hf_compact writes it; null with no model */
+    char model[32]; /* a family's (hf_family.h); "": another, or there is no config.json */
+    char *config;   /* its text in one word, as hf_file_word makes it; null with no model */
     int is_tied;    /* the head is the embedding: a tensor of its own has no meaning */
 } hf_source;
 /** TESS_E_DATA for a config.json that does not read. */
 tess_status hf_source_read(const char *dir, hf_source *out);
 void hf_source_free(hf_source *);
-/** The members of a config.json but the dtype, without white space, to `f`. Returns 1, or 0 when it is no object. */
-int hf_compact(json_scan *, FILE *f);
 /** Elements of a matrix [outputs, inputs], named `name` in messages, which the file has as [inputs, outputs]: a run of
  * our rows is a run of each of its rows. */
 tess_status hf_read_turned(const tess__safetensors *, const tess__tensor *, const char *name, uint64_t first,

@@ -4,63 +4,68 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
-    const char *model, *ours, *theirs; /* the beginning of a name */
-} prefixes[] = {
-    { "gpt2", "embed.", "transformer." },
-    { "gpt2", "h.", "transformer.h." },
-    { "gpt2", "head.ln_f.", "transformer.ln_f." },
-    { "gpt2", "head.weight", "lm_head.weight" },
-    { "llama", "embed.weight", "model.embed_tokens.weight" },
-    { "llama", "layers.", "model.layers." },
-    { "llama", "head.norm.", "model.norm." },
-    { "llama", "head.weight", "lm_head.weight" },
-};
+#include "hf_family.h"
 
 int hf_knows(const char *model) {
-    return strcmp(model, "gpt2") == 0 || strcmp(model, "llama") == 0;
+    return hf_family_find(model) != NULL;
+}
+
+static int begins(const char *name, const char *with) {
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+static int is_turned(const hf_tensor *t, int32_t ndim) {
+    return t->flags & HF_TURNED && ndim == 2;
 }
 
 int hf_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]) {
+    const hf_family *f = hf_family_find(model);
     snprintf(out, HF_NAME, "%s", name);
-    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
-        size_t n = strlen(prefixes[i].ours);
-        if (strcmp(prefixes[i].model, model) == 0 && strncmp(name, prefixes[i].ours, n) == 0) {
-            snprintf(out, HF_NAME, "%s%s", prefixes[i].theirs, name + n);
-            break;
+    for (const hf_tensor *t = f ? f->tensors : NULL; t && t->ours; t++)
+        if (begins(name, t->ours)) {
+            snprintf(out, HF_NAME, "%s%s", t->theirs, name + strlen(t->ours));
+            return is_turned(t, ndim);
         }
-    }
-    return strcmp(model, "gpt2") == 0 && ndim == 2 && strncmp(name, "h.", 2) == 0;
-}
-
-static int is_table(const char *name) {
-    static const char *const ends[] = { ".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq" };
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (strlen(name) > strlen(ends[i]) && strcmp(name + strlen(name) - strlen(ends[i]), ends[i]) == 0)
-            return 1;
     return 0;
 }
 
-int hf_own_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]) {
-    size_t most = 0;
-    snprintf(out, HF_NAME, "%s", is_table(name) ? "" : name);
-    for (size_t i = 0; *out && i < sizeof prefixes / sizeof prefixes[0]; i++) {
-        const char *theirs = strncmp(name, "transformer.", 12) == 0 || strncmp(name, "model.", 6) == 0
-                                 ? prefixes[i].theirs
-                                 : hf_short_name(prefixes[i].theirs);
-        size_t n = strlen(theirs);
-        if (strcmp(prefixes[i].model, model) != 0 || strncmp(name, theirs, n) != 0 || n + 1 <= most)
-            continue;
-        snprintf(out, HF_NAME, "%s%s", prefixes[i].ours, name + n);
-        most = n + 1;
+int hf_is_table(const char *name, int32_t ndim) {
+    static const char *const ends[] = { "inv_freq", "position_ids", "masked_bias", ".attn.bias" };
+    size_t n = strlen(name), last = sizeof ends / sizeof ends[0] - 1;
+    for (size_t i = 0; i <= last; i++) {
+        size_t of = strlen(ends[i]);
+        if (n >= of && strcmp(name + n - of, ends[i]) == 0)
+            return i < last || ndim == 4; /* a mask; of fewer dimensions it is a bias */
     }
-    return strcmp(model, "gpt2") == 0 && ndim == 2 && strncmp(out, "h.", 2) == 0;
+    return 0;
 }
 
-const char *hf_short_name(const char *name) {
-    static const char *const optional[] = { "transformer.", "model." };
-    for (int i = 0; i < 2; i++)
-        if (strncmp(name, optional[i], strlen(optional[i])) == 0)
-            return name + strlen(optional[i]);
-    return name;
+/* Takes the longest row that fits. */
+static const hf_tensor *find_tensor(const hf_family *f, const char *name, size_t *most) {
+    const hf_tensor *found = NULL;
+    for (const hf_tensor *t = f->tensors; t->ours; t++) {
+        const char *theirs = begins(name, f->prefix) ? t->theirs : hf_short_name(f->model, t->theirs);
+        if (!begins(name, theirs) || (found && strlen(theirs) <= *most))
+            continue;
+        found = t;
+        *most = strlen(theirs);
+    }
+    return found;
+}
+
+int hf_own_name(const char *model, const char *name, int32_t ndim, int is_tied, char out[HF_NAME]) {
+    const hf_family *f = hf_family_find(model);
+    size_t n = 0;
+    const hf_tensor *t = f ? find_tensor(f, name, &n) : NULL;
+    snprintf(out, HF_NAME, "%s", name);
+    if (t)
+        snprintf(out, HF_NAME, "%s%s", t->ours, name + n);
+    if (hf_is_table(name, ndim) || (t && is_tied && t->flags & HF_HEAD))
+        out[0] = 0;
+    return t && is_turned(t, ndim);
+}
+
+const char *hf_short_name(const char *model, const char *name) {
+    const hf_family *f = hf_family_find(model);
+    return f && begins(name, f->prefix) ? name + strlen(f->prefix) : name;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Names and layout of the parameters of `gpt2` and `llama` in Hugging Face folders. */
+/* Names and layout of parameters in Hugging Face folders, by their family's table (hf_family.h). */
 #ifndef TOOL_HF_NAMES_H
 #define TOOL_HF_NAMES_H
 #include <stdint.h>
@@ -12,9 +12,11 @@ int hf_knows(const char *model);
  * tensor.
  */
 int hf_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]);
-/** The same from a tensor's name, with or without the prefix that some files leave out; out is "" for a table that
- * is no parameter. */
-int hf_own_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]);
-/** The name without the prefix that some files leave out. */
-const char *hf_short_name(const char *name);
+/** The same from a tensor's name, with or without the prefix that some files leave out. `is_tied`: the head is the
+ * embedding. out is "" for what is no parameter: a table, and a head that is tied. */
+int hf_own_name(const char *model, const char *name, int32_t ndim, int is_tied, char out[HF_NAME]);
+/** The tensor's name without the prefix that some files leave out. */
+const char *hf_short_name(const char *model, const char *name);
+/** Whether the tensor is a mask or a table of positions, which some files have beside the parameters. */
+int hf_is_table(const char *name, int32_t ndim);
 #endif

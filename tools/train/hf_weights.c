@@ -102,7 +102,7 @@ static tess_status find_param(hf_weights *f, int32_t i) {
     at->turned = hf_name(f->m->t->name, p->name, p->ndim, name);
     at->tensor = find(f, name, &at->file);
     if (!at->tensor)
-        at->tensor = find(f, hf_short_name(name), &at->file);
+        at->tensor = find(f, hf_short_name(f->m->t->name, name), &at->file);
     if (!at->tensor)
         return tess_fail(TESS_E_DATA, "%s: no tensor '%s' in %s", f->dir, name,
                          f->n_files == 1 ? f->names[0] : "any of the files");

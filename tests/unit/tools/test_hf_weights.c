@@ -17,6 +17,7 @@
 #include "tools/train/hf_weights.h"
 #include "../scratch_dir.h"
 #include "tools/support/hf_export.h"
+#include "tools/support/hf_family.h"
 #include "tools/support/hf_names.h"
 
 enum { STEPS = 20, BATCH = 2, CONTEXT = 16, VOCABULARY = 64, ROWS = BATCH * CONTEXT, TOKENS = BATCH * (CONTEXT + 1) };
@@ -353,22 +354,21 @@ static void test_hf_weights__what_is_exported_reads_back_the_same(void **state) 
 }
 
 static void test_hf_weights__a_model_made_from_nothing_has_a_config(void **state) {
-    static const char *const names[] = { "llama", "gpt2" };
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (const hf_family *f = hf_families; f->model; f++) {
         model_options o = { .batch = 1, .context = 24, .layers = 3, .heads = 4, .width = 48, .seed = 1 }, back = o;
         char path[] = "/tmp/tessera-config-XXXXXX", *config = NULL;
         int32_t positions = 0;
         model *m = NULL;
         o.operators = "plain";
-        assert_int_equal(model_create(names[i], &o, &m), TESS_OK);
+        assert_int_equal(model_create(f->model, &o, &m), TESS_OK);
         assert_int_equal(hf_config_make(m, NULL, &config), TESS_OK);
         assert_null(strpbrk(config, " \n\t"));
         int file = mkstemp(path);
         assert_int_equal(write(file, config, strlen(config)), strlen(config));
         close(file);
         back.layers = back.heads = back.width = 0;
-        if (hf_config_read(path, names[i], &back, &positions) != TESS_OK)
+        if (hf_config_read(path, f->model, &back, &positions) != TESS_OK)
             fail_msg("%s", tess_last_error());
         assert_int_equal(positions, 24);
         assert_int_equal(back.layers, 3);
@@ -384,6 +384,85 @@ static void test_hf_weights__a_model_made_from_nothing_has_a_config(void **state
     }
 }
 
+/* What a config.json with this text gives. */
+static tess_status read_text(const scratch_dir *dir, const char *model, const char *text) {
+    model_options o = { .batch = 1 };
+    int32_t positions;
+    assert_int_equal(scratch_write(dir, "config.json", text, strlen(text)), 0);
+    return hf_config_read(dir->path, model, &o, &positions);
+}
+
+static void read_member(const scratch_dir *dir, const char *model, const char *around, const hf_field *f) {
+    static const char *const wrong[] = {
+        [HF_WHOLE] = "0",         [HF_REAL] = "0",     [HF_RATE] = "1",         [HF_BOOL] = "1",
+        [HF_TEXT] = "\"else\"",   [HF_TRUE] = "false", [HF_FALSE] = "true",     [HF_ONE] = "0.5",
+        [HF_EMPTY] = "{\"0\":1}", [HF_ROPE] = "3",     [HF_IGNORED] = "[\"?\"]"
+    };
+    char text[512], at[512], refusal[128];
+    snprintf(at, sizeof at, around, model, f->key);
+    snprintf(text, sizeof text, at, wrong[f->kind]);
+    snprintf(refusal, sizeof refusal, "config.json: \"%s\": expected ", f->key);
+    assert_int_equal(read_text(dir, model, text), f->kind == HF_IGNORED ? TESS_OK : TESS_E_DATA);
+    if (f->kind != HF_IGNORED && !strstr(tess_last_error(), refusal))
+        fail_msg("%s: %s", text, tess_last_error());
+    snprintf(text, sizeof text, at, "null");
+    if (read_text(dir, model, text) != (f->required ? TESS_E_DATA : TESS_OK))
+        fail_msg("%s: %s", text, tess_last_error());
+}
+
+static void test_hf_weights__every_member_is_refused_by_its_name(void **state) {
+    scratch_dir dir;
+    (void)state;
+    assert_int_equal(scratch_dir_make(&dir), 0);
+    for (const hf_family *of = hf_families; of->model; of++) {
+        for (const hf_field *f = hf_any_fields; f->key; f++)
+            read_member(&dir, of->model, "{\"model_type\":\"%s\",\"%s\":%%s}", f);
+        for (const hf_field *f = of->fields; f->key; f++)
+            read_member(&dir, of->model, "{\"model_type\":\"%s\",\"%s\":%%s}", f);
+    }
+    for (const hf_field *f = hf_rope_fields; f->key; f++)
+        read_member(&dir, "llama", "{\"model_type\":\"%s\",\"rope_parameters\":{\"%s\":%%s}}", f);
+    for (const hf_rope *r = hf_ropes; r->type; r++)
+        for (const hf_field *f = r->fields; f->key; f++) {
+            char around[256]; /* the first member of a key counts */
+            snprintf(around, sizeof around,
+                     "{\"model_type\":\"%%s\",\"rope_scaling\":{\"type\":\"%s\",\"%%s\":%%%%s,\"factor\":8,"
+                     "\"low_freq_factor\":1,\"high_freq_factor\":4}}",
+                     r->type);
+            read_member(&dir, "llama", around, f);
+        }
+    assert_int_equal(read_text(&dir, "llama", "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\"}}"),
+                     TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "rope_type \"yarn\": expected default, linear or llama3"));
+    assert_int_equal(read_text(&dir, "llama",
+                               "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+                               "\"low_freq_factor\":4,\"high_freq_factor\":4,"
+                               "\"original_max_position_embeddings\":8}}"),
+                     TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "\"high_freq_factor\": expected more than low_freq_factor"));
+    scratch_dir_remove(&dir);
+}
+
+/* Every parameter's name comes back from its tensor's, which may have no prefix. */
+static void test_hf_weights__names_there_and_back(void **state) {
+    (void)state;
+    for (const hf_family *f = hf_families; f->model; f++) {
+        model_options o = { .batch = 1, .layers = 2, .untied = 1, .operators = "plain" };
+        model *m = NULL;
+        assert_int_equal(model_create(f->model, &o, &m), TESS_OK);
+        for (int32_t i = 0; i < m->desc.n_params; i++) {
+            const model_param *p = &m->desc.params[i];
+            char theirs[HF_NAME], ours[HF_NAME];
+            int turned = hf_name(f->model, p->name, p->ndim, theirs);
+            assert_int_equal(hf_own_name(f->model, theirs, p->ndim, 0, ours), turned);
+            assert_string_equal(ours, p->name);
+            assert_int_equal(hf_own_name(f->model, hf_short_name(f->model, theirs), p->ndim, 1, ours), turned);
+            assert_string_equal(ours, strcmp(p->name, "head.weight") == 0 ? "" : p->name);
+        }
+        model_destroy(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hf_weights__follows_transformers),
@@ -392,6 +471,8 @@ int main(void) {
         cmocka_unit_test(test_hf_weights__a_position_at_a_time_gives_the_same_logits),
         cmocka_unit_test(test_hf_weights__what_is_exported_reads_back_the_same),
         cmocka_unit_test(test_hf_weights__a_model_made_from_nothing_has_a_config),
+        cmocka_unit_test(test_hf_weights__every_member_is_refused_by_its_name),
+        cmocka_unit_test(test_hf_weights__names_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
