@@ -74,7 +74,7 @@ static tess_status put(FILE *f, const model *m, const char *source) {
         return TESS_OK;
     }
     tess_status status = hf_config_text(source, &text, &bytes);
-    json_scan s = { .text = text, .bytes = bytes };
+    json_in s = { .text = text, .bytes = bytes };
     if (status == TESS_OK && !hf_compact(&s, f))
         status = tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", source, s.at, s.expected);
     free(text);

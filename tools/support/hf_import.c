@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
+#include "say.h"
 #include "hf_names.h"
 #include "json_fields.h"
 #include "json_file.h"
@@ -27,31 +27,31 @@ static void put_compact(FILE *f, const char *text, size_t bytes) {
     }
 }
 
-int hf_compact(json_scan *s, FILE *f) {
+int hf_compact(json_in *s, FILE *f) {
     char key[64];
     int n = 0;
-    if (!json_scan_char(s, '{'))
+    if (!json_in_char(s, '{'))
         return 0;
     fputc('{', f);
     do {
-        json_scan ahead = *s;
+        json_in ahead = *s;
         size_t from = s->at;
-        int is_short = json_scan_string(&ahead, key, sizeof key);
-        if (!json_scan_string(s, NULL, 0) || !json_scan_char(s, ':') || !json_scan_skip(s))
+        int is_short = json_in_string(&ahead, key, sizeof key);
+        if (!json_in_string(s, NULL, 0) || !json_in_char(s, ':') || !json_in_skip(s))
             return 0;
         if (is_short && (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0))
             continue;
         if (n++)
             fputc(',', f);
         put_compact(f, s->text + from, s->at - from);
-    } while (json_scan_if(s, ','));
+    } while (json_in_if(s, ','));
     fputc('}', f);
-    return json_scan_char(s, '}');
+    return json_in_char(s, '}');
 }
 
 static tess_status make_word(const char *path, const char *text, size_t bytes, char **out) {
     size_t length = 0;
-    json_scan scan = { .text = text, .bytes = bytes };
+    json_in scan = { .text = text, .bytes = bytes };
     FILE *f = open_memstream(out, &length);
     if (!f)
         return tess_fail(TESS_E_NOMEM, "no memory for %s", path);
@@ -93,7 +93,7 @@ void hf_source_free(hf_source *s) {
 }
 
 /* ---- matrices ------------------------------------------------------------------------------------------- */
-tess_status hf_read_turned(const tess__safetensors *file, const tess__tensor *t, const char *name, uint64_t begin,
+tess_status hf_read_turned(const tool_safetensors *file, const tool_tensor *t, const char *name, uint64_t begin,
                            uint64_t elems, float *out) {
     uint64_t inputs = (uint64_t)t->shape[0], outputs = (uint64_t)t->shape[1];
     uint64_t end = begin + elems, first = begin / inputs, last = (end - 1) / inputs;
@@ -102,7 +102,7 @@ tess_status hf_read_turned(const tess__safetensors *file, const tess__tensor *t,
         return tess_fail(TESS_E_NOMEM, "no memory to turn %s", name);
     tess_status status = TESS_OK;
     for (uint64_t i = 0; status == TESS_OK && i < inputs; i++) {
-        status = tess__safetensors_read(file, t, i * outputs + first, last - first + 1, line);
+        status = tool_safetensors_read(file, t, i * outputs + first, last - first + 1, line);
         for (uint64_t o = first; o <= last; o++) {
             uint64_t ours = o * inputs + i;
             if (ours >= begin && ours < end)

@@ -5,8 +5,8 @@
 #define TOOL_HF_IMPORT_H
 #include <stdio.h>
 
-#include "core/base/json_scan.h"
-#include "core/checkpoint/safetensors.h"
+#include "json_in.h"
+#include "safetensors.h"
 
 typedef struct {
     char model[32]; /* "gpt2", "llama"; "": another, or there is no config.json */
@@ -17,9 +17,9 @@ typedef struct {
 tess_status hf_source_read(const char *dir, hf_source *out);
 void hf_source_free(hf_source *);
 /** The members of a config.json but the dtype, without white space, to `f`. Returns 1, or 0 when it is no object. */
-int hf_compact(json_scan *, FILE *f);
+int hf_compact(json_in *, FILE *f);
 /** Elements of a matrix [outputs, inputs], named `name` in messages, which the file has as [inputs, outputs]: a run of
  * our rows is a run of each of its rows. */
-tess_status hf_read_turned(const tess__safetensors *, const tess__tensor *, const char *name, uint64_t first,
+tess_status hf_read_turned(const tool_safetensors *, const tool_tensor *, const char *name, uint64_t first,
                            uint64_t elems, float *out);
 #endif

@@ -2,7 +2,7 @@
 /* One line of JSON as its top-level fields, in place: what reads the lines that `--json` writes. */
 #ifndef TOOL_JSON_FIELDS_H
 #define TOOL_JSON_FIELDS_H
-#include "core/base/json_scan.h"
+#include "json_in.h"
 
 enum { JSON_FIELDS_MOST = 64 };
 

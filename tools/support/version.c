@@ -34,7 +34,7 @@
 #else
 #define XXHASH 0
 #endif
-#ifdef _OPENMP
+#ifdef TESSERA_HAVE_OPENMP
 #define OPENMP 1
 #else
 #define OPENMP 0
