@@ -10,19 +10,19 @@ command -v nm >/dev/null || { echo "skipped: nm not found (binutils)"; exit 77; 
 # Each line: a reason, a colon, the symbols without tess__.
 cat >lacking <<'LIST'
 The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable nearest
-Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least
+Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least status_name
 A program's declarations are written and read by one table of fields: describe_path fields_of_block fields_of_options fields_of_param fields_read
 One index of names serves the core and the readers of files: names_add names_find names_free
-Safetensors files have one reader and one writer, the checkpoints': dtype_of_word tensor_dtype_bytes safetensors_close safetensors_commit safetensors_create safetensors_discard safetensors_find safetensors_list safetensors_open safetensors_open_header safetensors_read safetensors_write
+Safetensors files have one reader and one writer, the checkpoints': dtype_of_word dtype_word tensor_dtype_bytes safetensors_close safetensors_commit safetensors_create safetensors_discard safetensors_find safetensors_list safetensors_open safetensors_open_header safetensors_read safetensors_write
 Train names the checkpoint it goes on from before it has an engine: disk_real is_checkpoint manifest_free saved_manifest step_dir store_line store_list
-Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_catch_up kv_server_closing kv_server_connected kv_server_culprit kv_server_fits kv_server_joined kv_server_rank_ended kv_server_ready kv_server_silent kv_server_start kv_server_stop local_path now_ns secret_read seconds_option wire_is_loopback wire_route
-Ranks are counted, and their threads chosen, before tess_open: world_from_env
+Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_catch_up kv_server_closing kv_server_connected kv_server_culprit kv_server_fits kv_server_joined kv_server_rank_ended kv_server_ready kv_server_silent kv_server_start kv_server_stop local_path secret_read seconds_option wire_is_loopback wire_route
+Ranks are counted, and their threads chosen, before tess_open; a benchmark of blocks meets without it: control_close control_exchange control_open world_from_env
 Plan and tune read the plan, instruction by instruction, to print and to simulate it: advice_of category_name change_text collective_bytes ledger_fullest ledger_programs made_again model_check_homes pass_name plan_of plugin_list point_name program_text selection_of shard_grad_bytes span_is_wait span_op span_unit stated_bytes track_name
 LIST
-for room in train train_data plan tune launch report support machine; do
+for room in train train_data plan tune launch report machine; do
   find "$BUILD/tools/CMakeFiles/tool_$room.dir" -name '*.o'
 done >objects
-find "$BUILD/tools/models/CMakeFiles/tessera_models.dir" -name '*.o' >>objects
+find "$BUILD/tools/CMakeFiles/tessera_support.dir" "$BUILD/tools/models/CMakeFiles/tessera_models.dir" -name '*.o' >>objects
 [ "$(wc -l <objects)" -gt 100 ] || fail "only $(wc -l <objects) objects of the tools found"
 exported=$(nm -D --defined-only "$BUILD/libtessera.so" | awk '{ print $NF }' | sed 's/@.*//' | sort -u)
 # lacks OBJECTS: what they leave undefined and neither they nor the library define.

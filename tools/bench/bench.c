@@ -8,9 +8,9 @@
 #include "bench.h"
 #include "tools/support/command_line.h"
 #include "tools/support/shared_options.h"
-#include "core/control/control.h"
+#include "tools/support/world.h"
 #include "tools/launch/launch.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "tools/train/train.h"
@@ -121,7 +121,7 @@ static tess_status open_output(int32_t rank, int *is_json, FILE **out) {
 static int close_output(FILE *out, int code) {
     if (!out || fclose(out) == 0)
         return code;
-    tess__log(TESS_LOG_ERROR, "--json: not everything could be written: %s", strerror(errno));
+    tool_say(SAY_ERROR, "--json: not everything could be written: %s", strerror(errno));
     return TOOL_CONFIG;
 }
 
@@ -143,8 +143,8 @@ static int bench_kernels(arguments *a) {
 
 /* As every rank of a world that runs already. */
 static int bench_comm(arguments *a) {
-    tess__world world;
-    tess_status status = tess__world_from_env(&world);
+    tool_world world;
+    tess_status status = tool_world_read(&world);
     if (status == TESS_OK)
         status = open_output(world.rank, &a->collectives.json, &a->collectives.out);
     if (status != TESS_OK)

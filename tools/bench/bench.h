@@ -5,6 +5,7 @@
 #define TOOL_BENCH_H
 #include <stdint.h>
 #include <stdio.h>
+#include <tessera/tessera.h>
 
 typedef struct {
     FILE *out;       /* null: standard output */
@@ -20,6 +21,9 @@ typedef struct {
  * rounds, on the same threads: for kernels with an output of its own copy and triad, for those that update in place
  * also x = a x, for those that only read a sum. */
 int tool_bench_kernels(const char *what, const tool_bench_options *);
+
+/** Runs a kernel of the cpu device on this thread. */
+tess_status tool_bench_run(const tess_kernel *);
 
 typedef struct {
     FILE *out;            /* null: standard output */

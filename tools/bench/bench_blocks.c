@@ -7,7 +7,7 @@
 #include "bench_batch.h"
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
-#include "core/control/control.h"
+#include "tools/support/world.h"
 #include "tools/support/json_out.h"
 #include "tools/models/direct.h"
 #include "core/base/options.h"
@@ -19,26 +19,11 @@ enum { LEAST_ROUNDS = 9, MOST_ROUNDS = 201 };
 static const double most_seconds = 1.0; /* of one model in one precision */
 
 typedef struct {
-    tess__world world;
-    tess__control *control;
+    tool_world world;
+    tool_meeting *meeting; /* of all ranks, so that all cores are busy while any of them is measured */
     FILE *out;
     int json;
-    int32_t exchanges;
 } bench;
-
-/* Everybody is here; so all cores are busy while any of them is measured. */
-static tess_status meet(bench *b) {
-    char key[32], mine = 0;
-    if (!b->control)
-        return TESS_OK;
-    char *all = calloc((size_t)b->world.nranks, 1);
-    if (!all)
-        return tess_fail(TESS_E_NOMEM, "no memory to compare %d ranks", b->world.nranks);
-    snprintf(key, sizeof key, "blocks/%d", b->exchanges++);
-    tess_status status = tess__control_exchange(b->control, key, &mine, 1, all);
-    free(all);
-    return status;
-}
 
 static tess_status make(const char *name, uint32_t precision, model **out) {
     train_settings s;
@@ -71,7 +56,7 @@ static int by_value(const void *a, const void *b) {
 static tess_status rounds(bench *b, model *m, direct *d, const void *batch, double *row, double *times, int *n) {
     double begin = tool_seconds();
     int32_t columns = 2 * m->desc.n_blocks;
-    tess_status status = meet(b);
+    tess_status status = tool_meeting_wait(b->meeting);
     direct_clock(d, row);
     for (int round = -2; round < MOST_ROUNDS && status == TESS_OK; round++) { /* the first two warm up */
         if (round >= LEAST_ROUNDS && tool_seconds() - begin > most_seconds)
@@ -145,9 +130,9 @@ int tool_bench_blocks(FILE *out, int json, const char *model) {
     static const char *const usual[] = { "mnist", "gpt" };
     bench b = { .out = out ? out : stdout, .json = json };
     const char *precision = tess__option_text("precision");
-    tess_status status = tess__world_from_env(&b.world);
-    if (status == TESS_OK && b.world.nranks > 1)
-        status = tess__control_open(&b.world, &b.control);
+    tess_status status = tool_world_read(&b.world);
+    if (status == TESS_OK)
+        status = tool_meeting_open(&b.meeting);
     for (int i = 0; i < (model ? 1 : 2) && status == TESS_OK; i++) {
         const char *name = model ? model : usual[i];
         if (!precision || strncmp(precision, "bf16", 4) != 0)
@@ -156,8 +141,8 @@ int tool_bench_blocks(FILE *out, int json, const char *model) {
             status = bench_model(&b, name, TESS_BF16);
     }
     if (status == TESS_OK)
-        status = meet(&b);
+        status = tool_meeting_wait(b.meeting);
     int code = status == TESS_OK ? TOOL_OK : tool_report(status);
-    tess__control_close(b.control, status == TESS_OK);
+    tool_meeting_close(b.meeting, status == TESS_OK);
     return code;
 }

@@ -13,9 +13,8 @@
 #include "core/control/control.h"
 #include "tools/support/json_out.h"
 #include "core/plugin/open.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
 
 #define JOIN_NS INT64_C(60000000000)
 #define WAIT_NS INT64_C(120000000000)
@@ -101,7 +100,7 @@ static tess_status agree(bench *b, tess_status mine) {
         return status != TESS_OK ? status : mine;
     for (int32_t r = 0; r < b->world.nranks; r++)
         if (all[r] != TESS_OK)
-            return tess_fail(all[r], "rank %d could not take part: %s", r, tess__status_name(all[r]));
+            return tess_fail(all[r], "rank %d could not take part: %s", r, tool_status_name(all[r]));
     return TESS_OK;
 }
 
@@ -396,7 +395,7 @@ static int bench_ops(bench *b) {
 /* Why this plugin cannot run here, for a plugin nobody named: no error. */
 static int skip(bench *b, const char *name) {
     if (b->world.rank == 0)
-        tess__log(TESS_LOG_INFO, "bench comm: %s left out: %s", name, tess_last_error());
+        tool_say(SAY_INFO, "bench comm: %s left out: %s", name, tess_last_error());
     return TOOL_OK;
 }
 

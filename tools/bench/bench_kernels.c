@@ -15,7 +15,12 @@
 #include "core/kernels/isa.h"
 #include "tools/support/json_out.h"
 #include "core/kernels/kernels.h"
-#include "core/kernels/norm.h"
+#include "kit/norm_limbs.h"
+
+tess_status tool_bench_run(const tess_kernel *kernel) {
+    tess_error error = { .struct_size = sizeof error };
+    return tess__kernel_run(kernel, NULL, &error);
+}
 
 /* ---- streams: what memory can do, without arithmetic to speak of ---------------------------------- */
 typedef struct {

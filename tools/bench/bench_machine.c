@@ -10,11 +10,10 @@
 
 #include "bench.h"
 #include "tools/support/command_line.h"
-#include "core/kernels/kernels.h"
 #include "tools/launch/launch.h"
 #include "tools/machine/machine.h"
 #include "tools/models/ops.h"
-#include "core/kernels/norm.h"
+#include "kit/norm_limbs.h"
 #include "core/base/options.h"
 #include "tools/support/progress.h"
 #include "tools/support/settings.h"
@@ -35,7 +34,6 @@ static double kernel_seconds(tess_kernel *k, size_t stride) {
     const void *in[2];
     tess_kernel moved = *k;
     double times[ROUNDS];
-    tess_error e = { .struct_size = sizeof e };
     moved.struct_size = sizeof moved;
     moved.in = in;
     for (int i = -1; i < ROUNDS; i++) {
@@ -47,7 +45,7 @@ static double kernel_seconds(tess_kernel *k, size_t stride) {
         for (int n = 0; n < 2; n++)
             moved.state[n] = k->state[n] ? (float *)k->state[n] + at : NULL;
         double begin = tool_seconds();
-        if (tess__kernel_run(&moved, NULL, &e) != TESS_OK)
+        if (tool_bench_run(&moved) != TESS_OK)
             return 0;
         if (i >= 0)
             times[i] = tool_seconds() - begin;

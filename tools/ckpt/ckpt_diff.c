@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include <tessera/tessera.h>
-#include "core/base/status.h"
+#include "tools/support/say.h"
 #include "tools/support/command_line.h"
 #include "ckpt.h"
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include <tessera/tessera.h>
-#include "core/base/status.h"
-#include "core/checkpoint/safetensors_dtype.h"
+#include "tools/support/say.h"
+#include "tools/support/safetensors.h"
 #include "tools/support/command_line.h"
 #include "tools/support/progress.h"
 #include "ckpt.h"
@@ -113,14 +113,14 @@ static int put_param(ckpt_arguments *a, const tess__tensor *t, int is_buffer) {
         json_string(&a->json, "event", "parameter");
         json_string(&a->json, "name", t->name);
         json_string(&a->json, "kind", is_buffer ? "buffer" : "parameter");
-        json_string(&a->json, "dtype", tess__dtype_word(t->dtype));
+        json_string(&a->json, "dtype", tool_dtype_word(t->dtype));
         json_array_begin(&a->json, "shape");
         for (int32_t d = 0; d < t->ndim; d++)
             json_int(&a->json, NULL, t->shape[d]);
         json_array_end(&a->json);
         return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
     }
-    printf("  %-40s %s%s [", t->name, tess__dtype_word(t->dtype), is_buffer ? " buffer" : "");
+    printf("  %-40s %s%s [", t->name, tool_dtype_word(t->dtype), is_buffer ? " buffer" : "");
     for (int32_t d = 0; d < t->ndim; d++)
         printf("%s%" PRId64, d ? ", " : "", t->shape[d]);
     puts("]");

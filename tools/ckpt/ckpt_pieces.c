@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/name_index.h"
+#include "tools/support/names.h"
 #include <tessera/tessera.h>
-#include "core/base/status.h"
+#include "tools/support/say.h"
 #include "ckpt.h"
 
 static int in_order(const void *a, const void *b) {
@@ -26,7 +26,7 @@ static tess_status open_file(ckpt_source *s, uint64_t i) {
     return tess__saved_file_open(&s->saved, i, &s->open);
 }
 
-static tess_status add(ckpt_source *s, const tess__names *names, uint64_t file, uint64_t index, const tess__tensor *t) {
+static tess_status add(ckpt_source *s, const tool_names *names, uint64_t file, uint64_t index, const tess__tensor *t) {
     tess__piece_name name;
     if (tess__piece_name_read(t->name, &name))
         return tess_fail(TESS_E_DATA, "%s: tensor '%s' is no piece of a checkpoint", s->saved.path, t->name);
@@ -38,7 +38,7 @@ static tess_status add(ckpt_source *s, const tess__names *names, uint64_t file, 
         s->pieces = grown;
         s->capacity = capacity;
     }
-    int32_t param = tess__names_find(names, name.name, strlen(name.name));
+    int32_t param = tool_names_find(names, name.name, strlen(name.name));
     if (name.kind == TESS__PIECE_PROGRAM)
         param = strcmp(name.name, "common") == 0 ? CKPT_COMMON : CKPT_OWN;
     if (param < 0 && name.kind != TESS__PIECE_PROGRAM)
@@ -47,7 +47,7 @@ static tess_status add(ckpt_source *s, const tess__names *names, uint64_t file, 
     return TESS_OK;
 }
 
-static tess_status add_file(ckpt_source *s, const tess__names *names, uint64_t file) {
+static tess_status add_file(ckpt_source *s, const tool_names *names, uint64_t file) {
     uint64_t n;
     TRY(open_file(s, file));
     const tess__tensor *list = tess__saved_file_list(s->open, &n);
@@ -95,13 +95,13 @@ static tess_status check_complete(const ckpt_source *s, int32_t param) {
 }
 
 static tess_status index_all(ckpt_source *s) {
-    tess__names names = { .n = 0 };
+    tool_names names = { NULL };
     tess_status status = TESS_OK;
     for (uint64_t i = 0; !status && i < s->saved.manifest.n_params; i++)
-        status = tess__names_add(&names, s->saved.manifest.params[i].name, (int32_t)i);
+        status = tool_names_add(&names, s->saved.manifest.params[i].name, (int32_t)i);
     for (uint64_t i = 0; !status && i < s->saved.manifest.n_files; i++)
         status = add_file(s, &names, i);
-    tess__names_free(&names);
+    tool_names_free(&names);
     if (status)
         return status;
     if (s->n)

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include <tessera/tessera.h>
-#include "core/base/status.h"
+#include "tools/support/say.h"
 #include "core/checkpoint/data_writer.h"
 #include "core/kernels/kernels.h"
 #include "tools/support/command_line.h"
@@ -21,8 +21,8 @@ enum { CHUNK_ELEMS = 1 << 18 };
 
 /* ---- a checkpoint of any source ---------------------------------------------------------------------- */
 typedef struct {
-    tess__safetensors *file;
-    const tess__tensor *tensor;
+    tool_safetensors *file;
+    const tool_tensor *tensor;
     int turned;
 } ckpt_tensor;
 
@@ -46,7 +46,7 @@ static tess_status read_values(making *k, int32_t param, int kind, uint64_t firs
     const ckpt_tensor *of = &k->of[param];
     float *out = (float *)(void *)k->chunk;
     return of->turned ? hf_read_turned(of->file, of->tensor, k->m.params[param].name, first, elems, out)
-                      : tess__safetensors_read(of->file, of->tensor, first, elems, out);
+                      : tool_safetensors_read(of->file, of->tensor, first, elems, out);
 }
 
 static int has_kind(const making *k, int32_t param, int kind) {
@@ -259,15 +259,21 @@ static tess_status export_param(making *k, hf_export *f, int32_t i, void *out) {
     return TESS_OK;
 }
 
+static void export_as(const tess__tensor *t, tool_tensor *out) {
+    *out = (tool_tensor){ .dtype = t->dtype, .ndim = t->ndim, .elems = t->elems, .bytes = t->bytes };
+    memcpy(out->name, t->name, sizeof t->name);
+    memcpy(out->shape, t->shape, sizeof t->shape);
+}
+
 static tess_status export_all(making *k, const char *dir) {
     hf_export *f = NULL;
     char *model = NULL, *config = NULL; /* null: no config.json, names as they are */
     void *out = malloc((size_t)CHUNK_ELEMS * 8);
-    tess__tensor *list = calloc(k->m.n_params + 1, sizeof *list);
+    tool_tensor *list = calloc(k->m.n_params + 1, sizeof *list);
     k->chunk = malloc((size_t)CHUNK_ELEMS * 8);
     tess_status status = out && list && k->chunk ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to write %s", dir);
     for (uint64_t i = 0; !status && i < k->m.n_params; i++) {
-        list[i] = k->m.params[i];
+        export_as(&k->m.params[i], &list[i]);
         if (k->a->dtype && !k->m.is_buffer[i])
             list[i].dtype = k->a->dtype;
         if (list[i].dtype != k->m.params[i].dtype && !tess__cast_find(k->m.params[i].dtype, list[i].dtype, 0))
@@ -332,10 +338,12 @@ static int ends_with(const char *name, const char *end) {
 }
 
 /* A folder of a known family has other names, and some matrices turned. 0: it is none of the model's parameters. */
-static int name_param(const hf_source *source, const tess__tensor *given, tess__tensor *out, int *turned) {
+static int name_param(const hf_source *source, const tool_tensor *given, tess__tensor *out, int *turned) {
     char name[HF_NAME];
-    *out = *given;
-    out->dtype = TESS_F32; /* what shards are kept in */
+    *out =
+        (tess__tensor){ .dtype = TESS_F32, .ndim = given->ndim, .elems = given->elems }; /* F32: as shards are kept */
+    memcpy(out->name, given->name, sizeof given->name);
+    memcpy(out->shape, given->shape, sizeof given->shape);
     *turned = 0;
     if (!source->model[0])
         return 1;
@@ -348,7 +356,7 @@ static int name_param(const hf_source *source, const tess__tensor *given, tess__
     return name[0] != 0;
 }
 
-static tess_status add_param(making *k, const hf_source *source, tess__safetensors *file, const tess__tensor *given) {
+static tess_status add_param(making *k, const hf_source *source, tool_safetensors *file, const tool_tensor *given) {
     tess__tensor *p = &k->m.params[k->m.n_params];
     ckpt_tensor *of = &k->of[k->m.n_params];
     *of = (ckpt_tensor){ .file = file, .tensor = given };
@@ -362,9 +370,9 @@ static tess_status add_param(making *k, const hf_source *source, tess__safetenso
     return TESS_OK;
 }
 
-static tess_status add_params(making *k, const hf_source *source, tess__safetensors *file) {
+static tess_status add_params(making *k, const hf_source *source, tool_safetensors *file) {
     uint64_t n;
-    const tess__tensor *list = tess__safetensors_list(file, &n);
+    const tool_tensor *list = tool_safetensors_list(file, &n);
     tess__tensor *params = realloc(k->m.params, (k->m.n_params + n + 1) * sizeof *params);
     k->m.params = params ? params : k->m.params;
     uint8_t *is_buffer = realloc(k->m.is_buffer, k->m.n_params + n + 1);
@@ -389,14 +397,14 @@ static tess_status keep_source(making *k, const hf_source *source, char text[TES
     return make(k, k->a->paths[1]);
 }
 
-static tess_status import_files(making *k, const char *from, const file_names *names, tess__safetensors **files) {
+static tess_status import_files(making *k, const char *from, const file_names *names, tool_safetensors **files) {
     char path[PATH_MAX], text[TESS_CHECKPOINT_BYTES];
     hf_source source;
     TRY(hf_source_read(from, &source));
     tess_status status = names->n ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no .safetensors file is there", from);
     for (size_t i = 0; !status && i < names->n; i++) {
         snprintf(path, sizeof path, "%s/%s", from, names->names[i]);
-        status = tess__safetensors_open(path, &files[i]);
+        status = tool_safetensors_open(path, &files[i]);
         if (!status)
             status = add_params(k, &source, files[i]);
     }
@@ -408,7 +416,7 @@ static tess_status import_files(making *k, const char *from, const file_names *n
 
 int ckpt_import(ckpt_arguments *a) {
     file_names names = { calloc(MOST_FILES, sizeof *names.names), 0 };
-    tess__safetensors **files = calloc(MOST_FILES, sizeof *files);
+    tool_safetensors **files = calloc(MOST_FILES, sizeof *files);
     making k = { .a = a,
                  .path = a->paths[0],
                  .m = { .n_files = a->to ? a->to : 1,
@@ -434,7 +442,7 @@ int ckpt_import(ckpt_arguments *a) {
     free(k.m.is_buffer);
     free(k.of);
     for (size_t i = 0; files && i < names.n; i++)
-        tess__safetensors_close(files[i]);
+        tool_safetensors_close(files[i]);
     free(files);
     free(names.names);
     return status ? tool_report(status) : TOOL_OK;

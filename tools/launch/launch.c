@@ -12,8 +12,9 @@
 
 #include "tools/commands.h"
 #include "launch_internal.h"
-#include "core/base/log.h"
-#include "core/control/wire.h"
+#include "tools/support/say.h"
+#include "tools/support/progress.h"
+#include "tools/support/world.h"
 
 #define SECOND_NS 1000000000ll
 enum { KILL_AFTER_S = 3, STRANGER_GRACE_S = 1, LAST_WORDS_S = 1, AGENTS_GRACE_S = 2, SILENCE_TURN_MS = 500 };
@@ -63,13 +64,13 @@ static void signal_all(launch *l, int signal) {
 
 static void begin_stop(launch *l) {
     if (!l->stop_ns)
-        l->stop_ns = tess__now_ns();
+        l->stop_ns = tool_now_ns();
 }
 
 /* Ranks whose server is elsewhere are not known here. */
 static int anyone_joined(const launch *l) {
     for (int32_t r = 0; l->server && r < l->options->ranks; r++)
-        if (tess__kv_server_joined(l->server, l->options->first_rank + r))
+        if (launch_server_joined(l, r))
             return 1;
     return !l->server;
 }
@@ -104,7 +105,7 @@ static void interrupt(launch *l, int signal) {
     l->interrupted = signal;
     begin_stop(l);
     for (int32_t r = 0; r < l->options->ranks; r++)
-        l->ranks[r].term_ns = tess__now_ns() + l->grace_ns;
+        l->ranks[r].term_ns = tool_now_ns() + l->grace_ns;
     signal_all(l, again ? SIGKILL : signal == SIGPIPE ? SIGTERM : signal);
     signal_all(l, SIGCONT);
 }
@@ -149,8 +150,7 @@ static void note_end(launch *l, int32_t r, int status) {
     rank->failed = rank->exit_code != 0;
     if (rank->left || (rank->failed && launch_survives(l, r, why)))
         return;
-    if (l->server)
-        tess__kv_server_rank_ended(l->server, l->options->first_rank + r, !rank->failed, why);
+    launch_server_ended(l, r, !rank->failed, why);
     if (!rank->failed)
         return;
     if (l->first_failed < 0)
@@ -185,7 +185,7 @@ static int32_t culprit_host(const launch *l) {
 static int32_t culprit(const launch *l) {
     if (l->options->agents)
         return culprit_host(l);
-    int32_t r = l->server ? tess__kv_server_culprit(l->server) - l->options->first_rank : -1;
+    int32_t r = launch_server_culprit(l);
     return r >= 0 && r < l->options->ranks && l->ranks[r].failed ? r : l->first_failed;
 }
 
@@ -198,7 +198,7 @@ static int conclude(const launch *l) {
     const int lost = l->sinks[0].broken;
     count_lost(l);
     if (lost && lost != EPIPE) { /* a reader that went away is no mistake */
-        tess__log(TESS_LOG_ERROR, "cannot write to standard output: %s", strerror(lost));
+        tool_say(SAY_ERROR, "cannot write to standard output: %s", strerror(lost));
         return TOOL_CONFIG;
     }
     if (l->first_failed < 0)
@@ -211,10 +211,10 @@ static int conclude(const launch *l) {
     const launch_rank *rank = &l->ranks[r];
     int name = (int)(l->options->first_rank + r);
     if (rank->signal)
-        tess__log(TESS_LOG_ERROR, "rank %d was killed by signal %d (%s)%s", name, rank->signal, strsignal(rank->signal),
-                  rank->term_ns ? ", having been stopped" : "");
+        tool_say(SAY_ERROR, "rank %d was killed by signal %d (%s)%s", name, rank->signal, strsignal(rank->signal),
+                 rank->term_ns ? ", having been stopped" : "");
     else if (!l->options->ranks_explain)
-        tess__log(TESS_LOG_ERROR, "rank %d exited with code %d", name, rank->exit_code);
+        tool_say(SAY_ERROR, "rank %d exited with code %d", name, rank->exit_code);
     return rank->exit_code;
 }
 
@@ -240,28 +240,26 @@ static void run(launch *l) {
         wait_turn(l);
         reap(l);
         launch_end_silent(l);
-        press(l, tess__now_ns());
+        press(l, tool_now_ns());
     }
     launch_output_drain(l);
-    int64_t end_ns = tess__now_ns() + LAST_WORDS_S * SECOND_NS;
-    while (launch_output_pending(l) && (!l->interrupted || tess__now_ns() < end_ns))
+    int64_t end_ns = tool_now_ns() + LAST_WORDS_S * SECOND_NS;
+    while (launch_output_pending(l) && (!l->interrupted || tool_now_ns() < end_ns))
         wait_turn(l);
 }
 
 static int start(launch *l) {
     int32_t port = 0;
     if (take_signals(l) != 0) {
-        tess__log(TESS_LOG_ERROR, "cannot prepare to start ranks: %s", strerror(errno));
+        tool_say(SAY_ERROR, "cannot prepare to start ranks: %s", strerror(errno));
         return TOOL_CONFIG;
     }
-    tess_status status = tess__seconds_option("grace", 5, 86400, &l->grace_ns);
-    if (status != TESS_OK) {
-        tess__log(TESS_LOG_ERROR, "%s", tess_last_error());
-        return tess_exit_code(status);
-    }
+    int code = launch_read_seconds("grace", 5, 86400, &l->grace_ns);
+    if (code)
+        return code;
     if (l->options->agents)
         return launch_start_agents(l);
-    int code = launch_follow_secret(l);
+    code = launch_follow_secret(l);
     if (!code)
         code = launch_server_start(l, &port);
     return code ? code : launch_start_all(l, port);
@@ -269,8 +267,8 @@ static int start(launch *l) {
 
 /* They need the server until they end, or, when something is wrong, until they have heard of it. */
 static void await_other_hosts(launch *l) {
-    int64_t end_ns = l->first_failed < 0 && !l->interrupted ? INT64_MAX : tess__now_ns() + l->grace_ns;
-    while (tess__kv_server_connected(l->server) > 0 && tess__now_ns() < end_ns) {
+    int64_t end_ns = l->first_failed < 0 && !l->interrupted ? INT64_MAX : tool_now_ns() + l->grace_ns;
+    while (launch_server_connected(l) > 0 && tool_now_ns() < end_ns) {
         struct pollfd wait[] = { { .fd = l->signal_fd, .events = POLLIN }, { .fd = l->orders_fd, .events = POLLIN } };
         if (poll(wait, 2, 20) > 0) {
             handle_signals(l);
@@ -278,7 +276,7 @@ static void await_other_hosts(launch *l) {
                 handle_order(l);
         }
         if (l->interrupted && end_ns == INT64_MAX)
-            end_ns = tess__now_ns() + l->grace_ns;
+            end_ns = tool_now_ns() + l->grace_ns;
     }
 }
 
@@ -328,7 +326,7 @@ int launch_start_ranks(const launch_options *options) {
     if (l.ranks && l.fds)
         code = launch_and_wait(&l);
     else
-        tess__log(TESS_LOG_ERROR, "no memory to start %zu ranks", n);
+        tool_say(SAY_ERROR, "no memory to start %zu ranks", n);
     if (l.ranks)
         launch_output_close(&l);
     free(l.ranks);
@@ -340,7 +338,7 @@ int launch_self(const launch_options *options) {
     char path[4096];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (length <= 0) {
-        tess__log(TESS_LOG_ERROR, "cannot find this program's file: %s", strerror(errno));
+        tool_say(SAY_ERROR, "cannot find this program's file: %s", strerror(errno));
         return TOOL_CONFIG;
     }
     path[length] = 0;
@@ -351,15 +349,15 @@ int launch_self(const launch_options *options) {
 
 int launch_wanted(const char *command, int64_t ranks) {
     const char *text = getenv("WORLD_SIZE");
-    tess__world world;
+    tool_world world;
     if (!text || !*text) {
         /* Slurm's and Open MPI's tasks are ranks already. */
-        if (tess__world_from_env(&world) != TESS_OK || (world.nranks == 1 && !getenv("OMPI_COMM_WORLD_RANK")))
+        if (tool_world_read(&world) != TESS_OK || (world.ranks == 1 && !getenv("OMPI_COMM_WORLD_RANK")))
             return ranks > 1;
-        if (world.nranks == ranks)
+        if (world.ranks == ranks)
             return 0;
         fprintf(stderr, "tessera %s: -n %lld differs from the %d ranks that the launcher started\n", command,
-                (long long)ranks, (int)world.nranks);
+                (long long)ranks, (int)world.ranks);
         return -1;
     }
     char *end;

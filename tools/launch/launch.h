@@ -31,6 +31,10 @@ typedef struct {
     int follow;                 /* 1: standard input has the secret, then signals to pass on; its end is SIGTERM */
 } launch_options;
 
+enum { LAUNCH_SECRET_BYTES = 136 }; /* with the final null */
+/** The secret of TESSERA_SECRET and its like; "" when none is set. 0, or an exit code after one line. */
+int launch_secret_read(char out[LAUNCH_SECRET_BYTES]);
+
 /** Starts the ranks, each with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TESSERA_KV
  * set (on several hosts also TESSERA_SECRET_FD, which ends at the first program that reads it), and
  * TESSERA_HELPER_CPUS and OMP_NUM_THREADS unless set already. Waits for all of them; when one fails, gives the others

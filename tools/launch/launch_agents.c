@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "launch_internal.h"
 #include "tools/commands.h"
 
@@ -28,10 +28,9 @@ static void say(launch_rank *agent, const char *text) {
 
 static int start_agent(launch *l, int32_t index, char **environment) {
     int fds[2];
-    char secret[TESS__SECRET_BYTES + 2];
+    char secret[LAUNCH_SECRET_BYTES + 2];
     if (pipe2(fds, O_CLOEXEC) != 0) {
-        tess__log(TESS_LOG_ERROR, "cannot start the agent of host %s: %s", l->options->agents[index].host,
-                  strerror(errno));
+        tool_say(SAY_ERROR, "cannot start the agent of host %s: %s", l->options->agents[index].host, strerror(errno));
         return TOOL_CONFIG;
     }
     fcntl(fds[1], F_SETFL, O_NONBLOCK);
@@ -51,7 +50,7 @@ int launch_start_agents(launch *l) {
     char **environment = launch_environment_without_secret();
     int code = 0;
     if (!environment) {
-        tess__log(TESS_LOG_ERROR, "no memory to start %d agents", (int)l->options->ranks);
+        tool_say(SAY_ERROR, "no memory to start %d agents", (int)l->options->ranks);
         return TOOL_MEMORY;
     }
     for (int32_t i = 0; i < l->options->ranks && !code; i++)
@@ -79,10 +78,10 @@ int launch_agent_explain(const launch *l, int32_t index) {
     const launch_rank *agent = &l->ranks[index];
     const char *host = l->options->agents[index].host, *program = l->options->agents[index].argv[0];
     if (agent->signal)
-        tess__log(TESS_LOG_ERROR, "host %s was lost: its agent %s was killed by signal %d (%s)", host, program,
-                  agent->signal, strsignal(agent->signal));
+        tool_say(SAY_ERROR, "host %s was lost: its agent %s was killed by signal %d (%s)", host, program, agent->signal,
+                 strsignal(agent->signal));
     else if (agent->exit_code == SSH_FAILED || agent->exit_code == NOT_STARTED || agent->exit_code == NOT_STARTED + 1)
-        tess__log(TESS_LOG_ERROR, "host %s was lost: its agent %s ended with code %d", host, program, agent->exit_code);
+        tool_say(SAY_ERROR, "host %s was lost: its agent %s ended with code %d", host, program, agent->exit_code);
     else
         return 0;
     return 1;

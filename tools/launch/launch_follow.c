@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "launch_internal.h"
 #include "tools/commands.h"
 
@@ -33,7 +33,7 @@ int launch_follow_secret(launch *l) {
     l->orders_fd = STDIN_FILENO;
     if (read_line(l->secret, sizeof l->secret) == 0)
         return 0;
-    tess__log(TESS_LOG_ERROR, "no secret on standard input: `tessera run --hosts` starts this");
+    tool_say(SAY_ERROR, "no secret on standard input: `tessera run --hosts` starts this");
     return TOOL_PEER;
 }
 

@@ -7,9 +7,6 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "core/control/control.h"
-#include "core/control/local.h"
-#include "core/control/secret.h"
 #include "launch.h"
 
 typedef struct {  /* one of a rank's two streams */
@@ -50,19 +47,30 @@ typedef struct {
     size_t held_bytes;
 } launch_rank;
 
+/* The key-value server of the core's control plane, which launch_server.c starts, asks and stops. */
+struct tess__kv_server;
+
+enum { LAUNCH_FITS_MOST = 64 };
+typedef struct { /* what a group says of itself: with how many ranks it could go on, the most first */
+    int32_t n, ranks[LAUNCH_FITS_MOST];
+    int32_t stride;   /* ranks whose numbers are equal modulo it keep each other's images; 0: not known */
+    int32_t replicas; /* or, as replicas, have all the same */
+} launch_fits;
+
 enum { LAUNCH_OLD_SERVERS = 4, LAUNCH_MOST_ATTEMPTS = 8, LAUNCH_RECOVERIES_PER_HOUR = 60 };
 typedef struct {        /* lost ranks that were replaced, while the others wait in tess_recover */
     int32_t generation; /* how often so far */
     int32_t attempts; /* in a row, without an image that is whole in between; a loss ends those that recover as well */
-    tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* in which ranks may still hear who was lost */
+    struct tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* in which ranks may still hear who was lost */
     int64_t recent_ns[LAUNCH_RECOVERIES_PER_HOUR];
-    int32_t replaced;   /* ranks so far */
-    int32_t whole;      /* the newest generation that had images */
-    int32_t *members;   /* of a smaller group, ascending; null: all */
-    int32_t n_members;  /* how many there are, also while all are in it */
-    tess__kv_fits fits; /* as the newest whole group said it */
+    int32_t replaced;  /* ranks so far */
+    int32_t whole;     /* the newest generation that had images */
+    int32_t *members;  /* of a smaller group, ascending; null: all */
+    int32_t n_members; /* how many there are, also while all are in it */
+    launch_fits fits;  /* as the newest whole group said it */
 } launch_recovery;
 
+enum { LAUNCH_PATH_BYTES = 108 };       /* what an address of a Unix socket holds */
 typedef struct launch_plan launch_plan; /* what all ranks share */
 
 typedef struct {
@@ -72,9 +80,9 @@ typedef struct {
     launch_rank *ranks;
     launch_sink sinks[2];
     struct pollfd *fds;
-    tess__kv_server *server;     /* null: on another host */
-    char path[TESS__LOCAL_PATH]; /* of its socket, on one host */
-    char secret[TESS__SECRET_BYTES];
+    struct tess__kv_server *server; /* null: on another host */
+    char path[LAUNCH_PATH_BYTES];   /* of its socket, on one host */
+    char secret[LAUNCH_SECRET_BYTES];
     int secret_fd; /* -1: none */
     int32_t n_running, first_failed;
     int signal_fd, interrupted;
@@ -96,10 +104,6 @@ void launch_plan_free(launch *);
 int launch_survives(launch *, int32_t r, const char *why);
 /** Where lost ranks can be replaced: ends those that give no sign of life, so that they cannot come back. */
 void launch_end_silent(launch *);
-
-/* launch_server.c: the server of the next generation, for its members, beside the old one. 0, or an exit code after one
- * line. */
-int launch_server_renew(launch *);
 
 typedef struct { /* one process of launch.ranks */
     int32_t index;
@@ -129,8 +133,26 @@ int launch_follow_order(launch *);
 
 /* launch_server.c: the key-value server, here or on another host. 0, or an exit code after one line. */
 int launch_server_start(launch *, int32_t *port);
+/** That of the next generation, for its members, beside the old one. */
+int launch_server_renew(launch *);
 void launch_server_stop(launch *);
 int launch_several_hosts(const launch *);
+/** Seconds of an option, as the server reads its own, in ns. The same. */
+int launch_read_seconds(const char *key, double fallback, double most, int64_t *out_ns);
+/* These tell the server and ask it, when it is here; r: index of launch.ranks. */
+/** Rank r has ended, for the news: with exit code 0 when `orderly`. */
+void launch_server_ended(launch *, int32_t r, int orderly, const char *why);
+/** Returns when the server has read all that came before, so that it tells the truth of ranks that have ended. */
+void launch_server_catch_up(launch *);
+int launch_server_joined(const launch *, int32_t r); /* ever */
+/** Its heartbeat has stopped, with the server of its generation or with a later one that it was in. */
+int launch_server_silent(const launch *, int32_t r);
+int32_t launch_server_culprit(const launch *);   /* index of the first cause; negative: none, or no rank of ours */
+int32_t launch_server_connected(const launch *); /* ranks, now */
+int launch_server_ready(const launch *);         /* the group can go on without lost ranks */
+int launch_server_closing(const launch *);       /* its work is done */
+/** 1: what the group has said; 0: nothing yet. */
+int launch_server_fits(const launch *, launch_fits *);
 
 /* launch_output.c */
 void launch_stream_open(launch_stream *, int32_t rank, int to, int fd);

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
-#include "core/control/wire.h"
+#include "tools/support/say.h"
 #include "launch_internal.h"
+#include "tools/support/progress.h"
 
 #define HOUR_NS (3600 * 1000000000ll)
 
@@ -23,11 +23,11 @@ static int anyone_done(const launch *l) {
 /* One that came in another's place and ended by itself because a third was lost before the group was whole. */
 static int broke_off(const launch *l, int32_t r) {
     const launch_rank *rank = &l->ranks[r];
-    int joined = tess__kv_server_joined(l->server, l->options->first_rank + r);
+    int joined = launch_server_joined(l, r);
     if (!rank->generation || !joined || rank->generation < l->recovery.generation)
         return rank->generation && !joined;
-    int32_t lost = tess__kv_server_culprit(l->server) - l->options->first_rank;
-    return lost >= 0 && lost != r && !tess__kv_server_ready(l->server) && (l->ranks[lost].pid || l->ranks[lost].signal);
+    int32_t lost = launch_server_culprit(l);
+    return lost >= 0 && lost != r && !launch_server_ready(l) && (l->ranks[lost].pid || l->ranks[lost].signal);
 }
 
 /* Whether the others can go on at all. */
@@ -35,17 +35,17 @@ static int may_go_on(launch *l, int32_t r) {
     launch_recovery *a = &l->recovery;
     if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l))
         return 0;
-    tess__kv_server_catch_up(l->server); /* its last words count */
-    if (tess__kv_server_closing(l->server) || (!l->ranks[r].signal && !broke_off(l, r)))
+    launch_server_catch_up(l); /* its last words count */
+    if (launch_server_closing(l) || (!l->ranks[r].signal && !broke_off(l, r)))
         return 0;
-    if (tess__kv_server_fits(l->server, &a->fits)) {
+    if (launch_server_fits(l, &a->fits)) {
         a->attempts = 0;
         a->whole = a->generation;
     } else if (!a->generation || a->attempts == LAUNCH_MOST_ATTEMPTS * l->options->ranks)
         return 0;
-    int64_t *slot = &a->recent_ns[a->generation % LAUNCH_RECOVERIES_PER_HOUR], now_ns = tess__now_ns();
+    int64_t *slot = &a->recent_ns[a->generation % LAUNCH_RECOVERIES_PER_HOUR], now_ns = tool_now_ns();
     if (a->generation >= LAUNCH_RECOVERIES_PER_HOUR && now_ns - *slot < HOUR_NS) {
-        tess__log(TESS_LOG_ERROR, "%d ranks were lost within an hour: given up", LAUNCH_RECOVERIES_PER_HOUR);
+        tool_say(SAY_ERROR, "%d ranks were lost within an hour: given up", LAUNCH_RECOVERIES_PER_HOUR);
         return 0;
     }
     *slot = now_ns;
@@ -55,31 +55,17 @@ static int may_go_on(launch *l, int32_t r) {
 
 /* One that has not yet come to the group that forms needs no other group. */
 static int needs_new_group(const launch *l, int32_t r) {
-    return !l->recovery.generation || tess__kv_server_ready(l->server) ||
-           tess__kv_server_joined(l->server, l->options->first_rank + r);
+    return !l->recovery.generation || launch_server_ready(l) || launch_server_joined(l, r);
 }
 
 static int recovers(const launch *l) {
-    return l->server && !launch_several_hosts(l) && (l->recovery.generation || tess__kv_server_ready(l->server));
-}
-
-/* A rank is connected to the server of its generation, or to a later one that it was in. */
-static int is_silent(const launch *l, int32_t r) {
-    int32_t newest = l->recovery.generation;
-    if (tess__kv_server_silent(l->server, l->options->first_rank + r))
-        return 1;
-    for (int32_t g = newest; g > l->ranks[r].generation && g > newest - LAUNCH_OLD_SERVERS; g--) {
-        tess__kv_server *old = l->recovery.old[g % LAUNCH_OLD_SERVERS];
-        if (old && tess__kv_server_silent(old, l->options->first_rank + r))
-            return 1;
-    }
-    return 0;
+    return l->server && !launch_several_hosts(l) && (l->recovery.generation || launch_server_ready(l));
 }
 
 void launch_end_silent(launch *l) {
     for (int32_t r = 0; recovers(l) && !l->stop_ns && r < l->options->ranks; r++) {
         launch_rank *rank = &l->ranks[r];
-        if (!rank->pid || rank->silent || !is_silent(l, r))
+        if (!rank->pid || rank->silent || !launch_server_silent(l, r))
             continue;
         rank->silent = 1;
         kill(-rank->pid, SIGKILL);
@@ -98,7 +84,7 @@ static int replace(launch *l, int32_t r, const char *why) {
     launch_recovery *a = &l->recovery;
     char how[96];
     if (needs_new_group(l, r)) {
-        tess__kv_server_rank_ended(l->server, l->options->first_rank + r, 0, why);
+        launch_server_ended(l, r, 0, why);
         a->generation++;
         if (launch_server_renew(l) != 0)
             return 0;
@@ -106,8 +92,8 @@ static int replace(launch *l, int32_t r, const char *why) {
     if (l->ranks[r].signal) {
         a->replaced++;
         say_how(l, r, how, sizeof how);
-        tess__log(TESS_LOG_WARNING, "rank %d %s: another process takes its place (recovery %d)", (int)r, how,
-                  (int)a->generation);
+        tool_say(SAY_WARNING, "rank %d %s: another process takes its place (recovery %d)", (int)r, how,
+                 (int)a->generation);
     }
     launch_output_end(l, r);
     return launch_start_again(l, r) == 0;
@@ -148,10 +134,10 @@ static int choose(const launch *l, int32_t n, char *stays) {
 
 /* The most that fit. 0: none. */
 static int32_t find_fewer(const launch *l, char *stays) {
-    const tess__kv_fits *fits = &l->recovery.fits;
+    const launch_fits *fits = &l->recovery.fits;
     for (int32_t i = 0; i < fits->n; i++)
-        if (fits->fits[i] >= l->options->least && choose(l, fits->fits[i], stays))
-            return fits->fits[i];
+        if (fits->ranks[i] >= l->options->least && choose(l, fits->ranks[i], stays))
+            return fits->ranks[i];
     return 0;
 }
 
@@ -159,7 +145,7 @@ static void let_go(launch *l, int32_t r) {
     l->ranks[r].left = 1;
     if (!l->ranks[r].pid)
         return;
-    tess__log(TESS_LOG_WARNING, "rank %d is not needed for the smaller group: it is ended", (int)r);
+    tool_say(SAY_WARNING, "rank %d is not needed for the smaller group: it is ended", (int)r);
     kill(-l->ranks[r].pid, SIGKILL);
 }
 
@@ -186,13 +172,13 @@ static int go_on_with_fewer(launch *l, int32_t r, const char *why) {
     int32_t n = stays ? find_fewer(l, stays) : 0;
     say_how(l, r, how, sizeof how);
     if (n) {
-        tess__kv_server_rank_ended(l->server, l->options->first_rank + r, 0, why);
-        tess__log(TESS_LOG_WARNING, "rank %d %s, and nobody takes its place: %d of %d ranks %s on (recovery %d)",
-                  (int)r, how, (int)n, (int)a->n_members, n == 1 ? "goes" : "go", (int)a->generation + 1);
+        launch_server_ended(l, r, 0, why);
+        tool_say(SAY_WARNING, "rank %d %s, and nobody takes its place: %d of %d ranks %s on (recovery %d)", (int)r, how,
+                 (int)n, (int)a->n_members, n == 1 ? "goes" : "go", (int)a->generation + 1);
         n = form(l, n, stays);
     } else if (stays)
-        tess__log(TESS_LOG_ERROR, "rank %d %s, and no smaller group of %d rank%s or more can go on", (int)r, how,
-                  (int)l->options->least, l->options->least == 1 ? "" : "s");
+        tool_say(SAY_ERROR, "rank %d %s, and no smaller group of %d rank%s or more can go on", (int)r, how,
+                 (int)l->options->least, l->options->least == 1 ? "" : "s");
     free(stays);
     return n != 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The key-value server that this launcher's ranks meet at. On one host it is ours alone; of several, node 0's. */
+/* The key-value server that this launcher's ranks meet at. On one host it is ours alone; of several, node 0's. Here
+ * alone the launcher calls the core's control plane. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,18 +8,31 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
+#include "core/control/control.h"
+#include "core/control/local.h"
+#include "core/control/secret.h"
 #include "core/control/wire.h"
 #include "launch_internal.h"
 #include "tools/commands.h"
+#include "tools/support/command_line.h"
+
+_Static_assert((int)LAUNCH_SECRET_BYTES == (int)TESS__SECRET_BYTES && (int)LAUNCH_PATH_BYTES == (int)TESS__LOCAL_PATH &&
+                   (int)LAUNCH_FITS_MOST == (int)TESS__KV_FITS_MAX,
+               "as the control plane has them");
 
 int launch_several_hosts(const launch *l) {
     return l->options->world > l->options->ranks;
 }
 
-static int fail(tess_status status) {
-    tess__log(TESS_LOG_ERROR, "%s", tess_last_error());
-    return tess_exit_code(status);
+int launch_secret_read(char out[LAUNCH_SECRET_BYTES]) {
+    tess_status status = tess__secret_read(out, LAUNCH_SECRET_BYTES);
+    return status == TESS_OK ? 0 : tool_report(status);
+}
+
+int launch_read_seconds(const char *key, double fallback, double most, int64_t *out_ns) {
+    tess_status status = tess__seconds_option(key, fallback, most, out_ns);
+    return status == TESS_OK ? 0 : tool_report(status);
 }
 
 /* The ranks inherit it as an open file: an environment can be read in /proc, and goes on to whatever they start. */
@@ -27,19 +41,19 @@ static int hand_over_secret(launch *l) {
     l->secret_fd = memfd_create("tessera-secret", MFD_CLOEXEC);
     if (l->secret_fd >= 0 && write(l->secret_fd, l->secret, length) == (ssize_t)length)
         return 0;
-    tess__log(TESS_LOG_ERROR, "cannot hold the secret: %s", strerror(errno));
+    tool_say(SAY_ERROR, "cannot hold the secret: %s", strerror(errno));
     return TOOL_CONFIG;
 }
 
 static int read_secret(launch *l) {
-    tess_status status = l->options->follow ? TESS_OK : tess__secret_read(l->secret, sizeof l->secret);
-    if (status != TESS_OK)
-        return fail(status);
+    int code = l->options->follow ? 0 : launch_secret_read(l->secret);
+    if (code)
+        return code;
     if (strlen(l->secret) < TESS__SECRET_LEAST) {
-        tess__log(TESS_LOG_ERROR, *l->secret
-                                      ? "the secret has fewer than 16 characters: openssl rand -hex 32"
-                                      : "several hosts need a secret: set TESSERA_SECRET or TESSERA_SECRET_FILE to the "
-                                        "same text on all of them (openssl rand -hex 32)");
+        tool_say(SAY_ERROR, *l->secret
+                                ? "the secret has fewer than 16 characters: openssl rand -hex 32"
+                                : "several hosts need a secret: set TESSERA_SECRET or TESSERA_SECRET_FILE to the "
+                                  "same text on all of them (openssl rand -hex 32)");
         return TOOL_CONFIG;
     }
     return hand_over_secret(l);
@@ -51,13 +65,13 @@ static int listen_for_all(launch *l, int32_t *port) {
     char address[TESS__WIRE_ADDRESS_MAX];
     *port = o->port;
     if (tess__wire_route(o->host, address, sizeof address) != 0) {
-        tess__log(TESS_LOG_ERROR, "--rendezvous: '%.100s' is no host that can be found from here", o->host);
+        tool_say(SAY_ERROR, "--rendezvous: '%.100s' is no host that can be found from here", o->host);
         return TOOL_CONFIG;
     }
     const tess__kv_terms terms = { .secret = l->secret, .launcher = 1 };
     tess_status status = tess__kv_server_start(tess__wire_is_loopback(address) ? "0.0.0.0" : address, port, o->world,
                                                &terms, &l->server);
-    return status == TESS_OK ? 0 : fail(status);
+    return status == TESS_OK ? 0 : tool_report(status);
 }
 
 /* Nobody but this user gets in, so that no secret is needed. */
@@ -69,7 +83,7 @@ static int listen_here(launch *l) {
     tess_status status = tess__local_path(name, l->path);
     if (status == TESS_OK)
         status = tess__kv_server_start(l->path, &port, l->options->ranks, &terms, &l->server);
-    return status == TESS_OK ? 0 : fail(status);
+    return status == TESS_OK ? 0 : tool_report(status);
 }
 
 int launch_server_start(launch *l, int32_t *port) {
@@ -89,7 +103,7 @@ int launch_server_renew(launch *l) {
     snprintf(path, sizeof path, "%s-g%d", l->path, (int)r->generation);
     tess_status status = tess__kv_server_start(path, &port, r->n_members, &terms, &fresh);
     if (status != TESS_OK)
-        return fail(status);
+        return tool_report(status);
     tess__kv_server **old = &r->old[r->generation % LAUNCH_OLD_SERVERS];
     tess__kv_server_stop(*old);
     *old = l->server;
@@ -105,4 +119,61 @@ void launch_server_stop(launch *l) {
     if (l->secret_fd >= 0)
         close(l->secret_fd);
     explicit_bzero(l->secret, sizeof l->secret);
+}
+
+/* ---- what it is told and knows ----------------------------------------------------------------------- */
+
+/* As the server counts, over all hosts. */
+static int32_t number(const launch *l, int32_t r) {
+    return l->options->first_rank + r;
+}
+
+void launch_server_ended(launch *l, int32_t r, int orderly, const char *why) {
+    if (l->server)
+        tess__kv_server_rank_ended(l->server, number(l, r), orderly, why);
+}
+
+void launch_server_catch_up(launch *l) {
+    tess__kv_server_catch_up(l->server);
+}
+
+int launch_server_joined(const launch *l, int32_t r) {
+    return tess__kv_server_joined(l->server, number(l, r));
+}
+
+int launch_server_silent(const launch *l, int32_t r) {
+    int32_t newest = l->recovery.generation;
+    if (tess__kv_server_silent(l->server, number(l, r)))
+        return 1;
+    for (int32_t g = newest; g > l->ranks[r].generation && g > newest - LAUNCH_OLD_SERVERS; g--) {
+        tess__kv_server *old = l->recovery.old[g % LAUNCH_OLD_SERVERS];
+        if (old && tess__kv_server_silent(old, number(l, r)))
+            return 1;
+    }
+    return 0;
+}
+
+int32_t launch_server_culprit(const launch *l) {
+    return l->server ? tess__kv_server_culprit(l->server) - l->options->first_rank : -1;
+}
+
+int32_t launch_server_connected(const launch *l) {
+    return tess__kv_server_connected(l->server);
+}
+
+int launch_server_ready(const launch *l) {
+    return tess__kv_server_ready(l->server);
+}
+
+int launch_server_closing(const launch *l) {
+    return tess__kv_server_closing(l->server);
+}
+
+int launch_server_fits(const launch *l, launch_fits *out) {
+    tess__kv_fits said;
+    if (!tess__kv_server_fits(l->server, &said))
+        return 0;
+    *out = (launch_fits){ .n = said.n, .stride = said.stride, .replicas = said.replicas };
+    memcpy(out->ranks, said.fits, sizeof out->ranks);
+    return 1;
 }

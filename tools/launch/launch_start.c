@@ -13,7 +13,7 @@
 #include "binding.h"
 #include "tools/commands.h"
 #include "launch_internal.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
 #include "tools/support/spinning.h"
 
@@ -129,7 +129,7 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
 static int32_t free_port(void) {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t size = sizeof at;
-    int32_t port = TESS__DEFAULT_PORT;
+    int32_t port = 29500;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0 &&
         getsockname(fd, (struct sockaddr *)&at, &size) == 0)
@@ -239,7 +239,7 @@ int launch_start_process(launch *l, const launch_process *p) {
     close_all(fds, 6);
     if (!error)
         return 0;
-    tess__log(TESS_LOG_ERROR, "cannot start '%s': %s", p->program ? p->program : p->argv[0], strerror(error));
+    tool_say(SAY_ERROR, "cannot start '%s': %s", p->program ? p->program : p->argv[0], strerror(error));
     return TOOL_CONFIG;
 }
 
@@ -249,7 +249,7 @@ static int start_rank(launch *l, const plan *p, int32_t rank, int null_fd) {
     rank_environment e;
     int reads = l->options->first_rank + rank == 0 && !l->options->follow && !isatty(0);
     if (describe_rank(l, p, rank, &e) != 0) {
-        tess__log(TESS_LOG_ERROR, "no memory to start rank %d", (int)(l->options->first_rank + rank));
+        tool_say(SAY_ERROR, "no memory to start rank %d", (int)(l->options->first_rank + rank));
         return TOOL_MEMORY;
     }
     const launch_process process = { .index = rank,
@@ -275,7 +275,7 @@ static void choose_cores(const launch *l, plan *p) {
     if (p->cores_each == 0)
         p->cores_each = 1;
     for (int32_t r = 0; r < n && p->bound; r++)
-        tess__log(TESS_LOG_DEBUG, "rank %d runs on CPUs %s", (int)(l->options->first_rank + r), p->bindings[r].list);
+        tool_say(SAY_DEBUG, "rank %d runs on CPUs %s", (int)(l->options->first_rank + r), p->bindings[r].list);
 }
 
 /* Programs that meet by themselves across hosts take the port behind ours. */
@@ -293,7 +293,7 @@ static void choose_meeting(const launch *l, plan *p, int32_t kv_port) {
 static int start_some(launch *l, int32_t first, int32_t n) {
     int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC), code = 0;
     if (null_fd < 0) {
-        tess__log(TESS_LOG_ERROR, "cannot prepare %d ranks: %s", (int)n, strerror(errno));
+        tool_say(SAY_ERROR, "cannot prepare %d ranks: %s", (int)n, strerror(errno));
         return TOOL_CONFIG;
     }
     for (int32_t r = first; r < first + n && !code; r++)
@@ -307,7 +307,7 @@ int launch_start_all(launch *l, int32_t kv_port) {
     if (p)
         p->bindings = calloc((size_t)l->options->ranks, sizeof *p->bindings);
     if (!p || !p->bindings) {
-        tess__log(TESS_LOG_ERROR, "cannot prepare %d ranks: %s", (int)l->options->ranks, strerror(errno));
+        tool_say(SAY_ERROR, "cannot prepare %d ranks: %s", (int)l->options->ranks, strerror(errno));
         return TOOL_CONFIG;
     }
     choose_meeting(l, p, kv_port);

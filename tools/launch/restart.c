@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
 #include "tools/commands.h"
 
@@ -59,11 +59,11 @@ static int may_start_again(restarting *r, double lived) {
     double *slot = &r->recent[r->done % MOST_PER_HOUR];
     if (r->done == r->options->restarts) {
         if (r->options->restarts)
-            tess__log(TESS_LOG_ERROR, "ranks were lost again, and %d restarts were all", (int)r->done);
+            tool_say(SAY_ERROR, "ranks were lost again, and %d restarts were all", (int)r->done);
         return 0;
     }
     if (r->done >= MOST_PER_HOUR && now() - *slot < 3600) {
-        tess__log(TESS_LOG_ERROR, "%d restarts within an hour: given up", MOST_PER_HOUR);
+        tool_say(SAY_ERROR, "%d restarts within an hour: given up", MOST_PER_HOUR);
         return 0;
     }
     *slot = now();
@@ -97,8 +97,8 @@ static int run(restarting *r) {
         refusals = 0;
         r->ranks = next_ranks(r, lost > 0 ? lost : 1, 0);
         r->done++;
-        tess__log(TESS_LOG_WARNING, "ranks were lost: restart %d of %d, with %d ranks", (int)r->done,
-                  (int)r->options->restarts, (int)r->ranks);
+        tool_say(SAY_WARNING, "ranks were lost: restart %d of %d, with %d ranks", (int)r->done,
+                 (int)r->options->restarts, (int)r->ranks);
     }
 }
 
@@ -106,7 +106,7 @@ int restart_launch(const launch_options *launch, const restart_options *options)
     restarting r = { .launch = launch, .options = options, .ranks = launch->ranks };
     int fd = memfd_create("tessera-restart", MFD_CLOEXEC);
     if (fd < 0) {
-        tess__log(TESS_LOG_ERROR, "cannot hold what lasts over restarts: %s", strerror(errno));
+        tool_say(SAY_ERROR, "cannot hold what lasts over restarts: %s", strerror(errno));
         return TOOL_CONFIG;
     }
     r.fd = fd;

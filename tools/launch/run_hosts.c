@@ -7,8 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
-#include "core/control/secret.h"
+#include "tools/support/say.h"
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
 
@@ -21,7 +20,7 @@ typedef struct {
     const launch_options *launch;
     const run_hosts_options *options;
     char program[4096], folder[4096], agent[1024];
-    char secret[TESS__SECRET_BYTES];
+    char secret[LAUNCH_SECRET_BYTES];
     char *words[AGENT_WORDS]; /* of the agent */
     int n_words;
     char **lists; /* [host * (AGENT_WORDS + 3)]: an argv for each host */
@@ -138,14 +137,12 @@ static int make_secret(hosts_run *r) {
 }
 
 static int find_secret(hosts_run *r) {
-    tess_status status = tess__secret_read(r->secret, sizeof r->secret);
-    if (status != TESS_OK) {
-        tess__log(TESS_LOG_ERROR, "%s", tess_last_error());
-        return tess_exit_code(status);
-    }
-    if (*r->secret || make_secret(r) == 0)
+    int code = launch_secret_read(r->secret);
+    if (code || *r->secret)
+        return code;
+    if (make_secret(r) == 0)
         return 0;
-    tess__log(TESS_LOG_ERROR, "the system gives no random bytes for a secret");
+    tool_say(SAY_ERROR, "the system gives no random bytes for a secret");
     return TOOL_CONFIG;
 }
 
@@ -155,7 +152,7 @@ static int find_places(hosts_run *r) {
     ssize_t length = readlink("/proc/self/exe", r->program, sizeof r->program - 1);
     if (length > 0 && getcwd(r->folder, sizeof r->folder))
         return 0;
-    tess__log(TESS_LOG_ERROR, "cannot find this program's file and folder");
+    tool_say(SAY_ERROR, "cannot find this program's file and folder");
     return TOOL_CONFIG;
 }
 
@@ -167,11 +164,11 @@ static int start(hosts_run *r) {
     if (code)
         return code;
     if (split_agent(r) != 0) {
-        tess__log(TESS_LOG_ERROR, "--agent has no words or more than %d", AGENT_WORDS);
+        tool_say(SAY_ERROR, "--agent has no words or more than %d", AGENT_WORDS);
         return TOOL_USAGE;
     }
     if (make_agents(r) != 0) {
-        tess__log(TESS_LOG_ERROR, "no memory for the commands of %d hosts", (int)r->n);
+        tool_say(SAY_ERROR, "no memory for the commands of %d hosts", (int)r->n);
         return TOOL_MEMORY;
     }
     o.ranks = r->n;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools/support/json_out.h"
-#include "core/base/json_scan.h"
+#include "tools/support/json_in.h"
 #include "core/base/options.h"
 #include "tools/support/json_file.h"
 #include <tessera/tessera.h>
@@ -89,13 +89,13 @@ typedef struct {
     const char *words; /* of ONE_OF, which becomes the word's number: "ring|tree|direct" */
 } member;
 
-static int fail(json_scan *s, const char *expected) {
+static int fail(json_in *s, const char *expected) {
     if (!s->expected)
         s->expected = expected;
     return 0;
 }
 
-static int read_real(json_scan *s, double *out) {
+static int read_real(json_in *s, double *out) {
     char text[64];
     size_t n = 0;
     while (s->at < s->bytes && strchr(" \t\r\n", s->text[s->at]) && s->text[s->at])
@@ -123,7 +123,7 @@ static int word_number(const char *words, const char *word, int32_t *out) {
     return 0;
 }
 
-static int read_member(json_scan *s, const member *f, char *base) {
+static int read_member(json_in *s, const member *f, char *base) {
     char word[32];
     uint64_t whole;
     double *real = (double *)(void *)(base + f->offset);
@@ -136,22 +136,22 @@ static int read_member(json_scan *s, const member *f, char *base) {
             return fail(s, f->type == SHARE ? "a share above 0 and up to 1" : "a number that is not negative");
         return 1;
     case WHOLE:
-        if (!json_scan_uint(s, &whole))
+        if (!json_in_uint(s, &whole))
             return 0;
         *(int32_t *)(void *)(base + f->offset) = (int32_t)whole;
         return whole <= 1 << 24 ? 1 : fail(s, "a smaller number");
-    case BYTES: return json_scan_uint(s, (uint64_t *)(void *)(base + f->offset));
-    case TEXT: return json_scan_string(s, base + f->offset, f->size);
+    case BYTES: return json_in_uint(s, (uint64_t *)(void *)(base + f->offset));
+    case TEXT: return json_in_string(s, base + f->offset, f->size);
     default:
-        if (!json_scan_string(s, word, sizeof word))
+        if (!json_in_string(s, word, sizeof word))
             return 0;
         return word_number(f->words, word, (int32_t *)(void *)(base + f->offset)) ? 1 : fail(s, f->words);
     }
 }
 
 /* After '{' or ',': one name and ':'. */
-static int read_name(json_scan *s, char name[48]) {
-    return json_scan_string(s, name, 48) && json_scan_char(s, ':');
+static int read_name(json_in *s, char name[48]) {
+    return json_in_string(s, name, 48) && json_in_char(s, ':');
 }
 
 static const member *find_member(const member *fields, size_t n, const char *name) {
@@ -162,11 +162,11 @@ static const member *find_member(const member *fields, size_t n, const char *nam
 }
 
 /* An object of nothing but these members. */
-static int read_object(json_scan *s, const member *fields, size_t n, void *base) {
+static int read_object(json_in *s, const member *fields, size_t n, void *base) {
     char name[48];
-    if (!json_scan_char(s, '{'))
+    if (!json_in_char(s, '{'))
         return 0;
-    if (json_scan_if(s, '}'))
+    if (json_in_if(s, '}'))
         return 1;
     do {
         size_t start = s->at;
@@ -179,8 +179,8 @@ static int read_object(json_scan *s, const member *fields, size_t n, void *base)
         }
         if (!read_member(s, f, base))
             return 0;
-    } while (json_scan_if(s, ','));
-    return json_scan_char(s, '}');
+    } while (json_in_if(s, ','));
+    return json_in_char(s, '}');
 }
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
@@ -190,7 +190,7 @@ typedef struct { /* what a description holds beside the machine's own fields */
     machine_desc machine;
     double flops_share, memory_share, link_share;
     int32_t device; /* the number of its word */
-    char said[256]; /* what a json_scan's `expected` may point to */
+    char said[256]; /* what a json_in's `expected` may point to */
 } reading;
 
 #define TOP(field) OF(reading, machine.field)
@@ -242,10 +242,10 @@ static const member block_members[] = {
     { "backward_seconds", REAL, 0, OF(machine_block, backward_seconds), NULL },
 };
 
-static int read_rows(json_scan *s, reading *r, int collectives) {
-    if (!json_scan_char(s, '['))
+static int read_rows(json_in *s, reading *r, int collectives) {
+    if (!json_in_char(s, '['))
         return 0;
-    if (json_scan_if(s, ']'))
+    if (json_in_if(s, ']'))
         return 1;
     do {
         machine_collective c = { .ranks = 0 };
@@ -258,12 +258,12 @@ static int read_rows(json_scan *s, reading *r, int collectives) {
             return 0;
         if (collectives ? machine_add_collective(&r->machine, &c) : machine_add_block(&r->machine, &b))
             return fail(s, "fewer measured times");
-    } while (json_scan_if(s, ','));
-    return json_scan_char(s, ']');
+    } while (json_in_if(s, ','));
+    return json_in_char(s, ']');
 }
 
 /* A slip of the pen is named. */
-static int unknown_member(json_scan *s, reading *r, const char *name) {
+static int unknown_member(json_in *s, reading *r, const char *name) {
     const char *names[COUNT(top) + 5] = { "flops_per_second", "within", "across", "collectives", "blocks" };
     for (size_t i = 0; i < COUNT(top); i++)
         names[i + 5] = top[i].key;
@@ -274,7 +274,7 @@ static int unknown_member(json_scan *s, reading *r, const char *name) {
     return fail(s, r->said);
 }
 
-static int read_top(json_scan *s, reading *r, const char *name) {
+static int read_top(json_in *s, reading *r, const char *name) {
     if (strcmp(name, "flops_per_second") == 0)
         return read_object(s, flops, COUNT(flops), r);
     if (strcmp(name, "within") == 0)
@@ -287,11 +287,11 @@ static int read_top(json_scan *s, reading *r, const char *name) {
     return f ? read_member(s, f, (char *)r) : unknown_member(s, r, name);
 }
 
-static int read_machine(json_scan *s, reading *r) {
+static int read_machine(json_in *s, reading *r) {
     char name[48];
-    if (!json_scan_char(s, '{'))
+    if (!json_in_char(s, '{'))
         return 0;
-    if (json_scan_if(s, '}'))
+    if (json_in_if(s, '}'))
         return fail(s, "a machine's members");
     do {
         size_t start = s->at;
@@ -302,8 +302,8 @@ static int read_machine(json_scan *s, reading *r) {
                 s->at = start;
             return 0;
         }
-    } while (json_scan_if(s, ','));
-    return json_scan_char(s, '}') && json_scan_end(s);
+    } while (json_in_if(s, ','));
+    return json_in_char(s, '}') && json_in_end(s);
 }
 
 /* A data sheet's figures are more than programs reach: shares say how much of them counts. */
@@ -324,7 +324,7 @@ static void apply_shares(reading *r) {
 }
 
 tess_status machine_parse(const char *path, const char *text, size_t bytes, machine_desc *out) {
-    json_scan s = { .text = text, .bytes = bytes };
+    json_in s = { .text = text, .bytes = bytes };
     reading r = { .flops_share = 1, .memory_share = 1, .link_share = 1 };
     tess_status status = TESS_OK;
     if (!read_machine(&s, &r))
@@ -381,10 +381,10 @@ typedef struct {
     machine_block block;
 } event;
 
-static int read_event(json_scan *s, event *e) {
+static int read_event(json_in *s, event *e) {
     static const member event_name[] = { { "event", TEXT, 32, 0, NULL } };
     char name[48];
-    if (!json_scan_char(s, '{'))
+    if (!json_in_char(s, '{'))
         return 0;
     do {
         size_t value;
@@ -403,11 +403,11 @@ static int read_event(json_scan *s, event *e) {
         if (!f || !read_member(s, f, base)) {
             s->at = value;
             s->expected = NULL;
-            if (!json_scan_skip(s))
+            if (!json_in_skip(s))
                 return 0;
         }
-    } while (json_scan_if(s, ','));
-    return json_scan_char(s, '}');
+    } while (json_in_if(s, ','));
+    return json_in_char(s, '}');
 }
 
 static tess_status take_event(machine_desc *m, const event *e, int collectives, int *taken) {
@@ -430,7 +430,7 @@ tess_status machine_add_events(machine_desc *m, const char *path, int collective
     for (char *at = text; status == TESS_OK && at < text + bytes; line++) {
         char *end = memchr(at, '\n', (size_t)(text + bytes - at));
         size_t n = end ? (size_t)(end - at) : (size_t)(text + bytes - at);
-        json_scan s = { .text = at, .bytes = n };
+        json_in s = { .text = at, .bytes = n };
         event e = { .event = "" };
         if (n && !read_event(&s, &e))
             status = tess_fail(TESS_E_DATA, "%s: line %zu, byte %zu: expected %s", path, line, s.at,

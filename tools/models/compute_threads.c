@@ -3,7 +3,7 @@
  * right after them. A process of the same user may still take one away meanwhile: explain_exit is for that. */
 #include "compute_threads.h"
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "parallel.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static int32_t starting; /* how many, while libgomp makes them; else 0 */
 static void explain_exit(void) {
     if (starting == 0)
         return;
-    tess__log(TESS_LOG_ERROR, NO_THREADS, starting, "the system gives fewer threads");
+    tool_say(SAY_ERROR, NO_THREADS, starting, "the system gives fewer threads");
     _exit(tess_exit_code(TESS_E_SYSTEM));
 }
 

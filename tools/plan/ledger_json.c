@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "core/readers/ledger.h"
+#include "plan_read.h"
 
 const char *ledger_json_category(uint32_t category, char out[32]) {
-    snprintf(out, 32, "%s", tess__category_name(category));
+    snprintf(out, 32, "%s", plan_category_name(category));
     for (char *c = out; *c; c++)
         if (*c == ' ')
             *c = '_';
@@ -28,7 +28,7 @@ void ledger_json_point(json_out *j, const char *source, const tess_ledger_point 
     json_string(j, "source", source);
     json_string(j, "pass", p->pass);
     json_uint(j, "index", p->index);
-    json_string(j, "point", tess__point_name(p->point));
+    json_string(j, "point", plan_point_name(p->point));
     json_string(j, "unit", p->name);
     ledger_json_bytes(j, "device", p->bytes[TESS_DOMAIN_DEVICE]);
     ledger_json_bytes(j, "host", p->bytes[TESS_DOMAIN_HOST]);

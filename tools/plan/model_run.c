@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core/base/options.h"
-#include "core/control/control.h"
+#include "tools/support/world.h"
 #include "hf_config.h"
 #include "tools/support/settings.h"
 #include <tessera/gpu.h>
@@ -17,13 +17,13 @@ enum { MOST_CONTEXT = 1024 /* of a folder's model, unless the context is set */ 
 /* A rank's share of the cores, unless it is told or must not depend on the machine. The engine is told, and compares it
  * over the ranks. `local`: ranks on this host; 0: as the environment says. */
 static tess_status choose_threads(const train_settings *s, int32_t local, int32_t *out) {
-    tess__world world = { .nranks = 1 };
+    tool_world world = { .ranks = 1 };
     cpu_set_t cores;
-    tess_status status = local ? TESS_OK : tess__world_from_env(&world);
+    tess_status status = local ? TESS_OK : tool_world_read(&world);
     if (status != TESS_OK)
         return status;
     if (!local)
-        local = world.local_nranks ? world.local_nranks : world.nranks;
+        local = world.local_ranks ? world.local_ranks : world.ranks;
     long share = sysconf(_SC_NPROCESSORS_ONLN) / (local > 0 ? local : 1);
     if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < share)
         share = CPU_COUNT(&cores); /* bound by the launcher */

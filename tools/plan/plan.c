@@ -13,9 +13,8 @@
 #include "model_settings.h"
 #include "plan_program.h"
 #include "plan_subject.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
-#include "core/readers/declaration_file.h"
 #include "plan_time.h"
 #include "tools/report/report.h"
 #include <tessera/inspect.h>
@@ -104,7 +103,7 @@ static tess_status report_engine(reporting *r, const char *word, int32_t number,
                                  tess_status *over) {
     char own[PATH_MAX];
     plan_source source;
-    tess__describe_path(word, number, own, sizeof own);
+    plan_program_file(word, number, own, sizeof own);
     tess_status planned = plan_open(own, r->ranks, &source);
     if (planned != TESS_OK && planned != TESS_E_BUDGET)
         return planned;
@@ -152,10 +151,10 @@ static int report_with(const char *word, const char *name, int32_t ranks, const 
     if (status != TESS_OK)
         return tool_report(status);
     if (r.engines && opened > r.engines)
-        tess__log(TESS_LOG_WARNING,
-                  "%s opens %d engines, and %d of them came to tess_shard, so that no other is planned: a program of "
-                  "several goes on after TESS_E_PLANNED",
-                  name, opened, r.engines);
+        tool_say(SAY_WARNING,
+                 "%s opens %d engines, and %d of them came to tess_shard, so that no other is planned: a program of "
+                 "several goes on after TESS_E_PLANNED",
+                 name, opened, r.engines);
     return over == TESS_OK ? TOOL_OK : tool_report(tess_fail(over, "%s", said));
 }
 

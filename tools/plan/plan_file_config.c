@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/name_index.h"
+#include "tools/support/names.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_family.h"
@@ -28,8 +28,8 @@ static int is_word(const char *text, size_t n, const char *word) {
 }
 
 static int is_whole(const char *text, size_t n, uint64_t *out) {
-    json_scan number = { .text = text, .bytes = n };
-    return json_scan_uint(&number, out) && json_scan_end(&number) && *out >= 1 && *out <= MOST_VALUE;
+    json_in number = { .text = text, .bytes = n };
+    return json_in_uint(&number, out) && json_in_end(&number) && *out >= 1 && *out <= MOST_VALUE;
 }
 
 /* Experts belong to no family. */
@@ -40,7 +40,7 @@ static uint64_t *experts_of(keys_found *k, const char *key) {
 }
 
 /* Takes the value that is `n` bytes of JSON at `text`. */
-static int take(keys_found *k, const char *key, const char *text, size_t n, json_scan *in) {
+static int take(keys_found *k, const char *key, const char *text, size_t n, json_in *in) {
     const hf_family *family = NULL;
     const hf_field *f = hf_family_field(key, &family);
     uint64_t value, *experts = experts_of(k, key);
@@ -64,22 +64,22 @@ static int take(keys_found *k, const char *key, const char *text, size_t n, json
     return 1;
 }
 
-static int scan(keys_found *k, json_scan *in) {
+static int scan(keys_found *k, json_in *in) {
     char key[128];
-    if (!json_scan_char(in, '{'))
+    if (!json_in_char(in, '{'))
         return 0;
-    if (json_scan_if(in, '}'))
-        return json_scan_end(in);
+    if (json_in_if(in, '}'))
+        return json_in_end(in);
     do {
-        if (!json_scan_string(in, key, sizeof key) || !json_scan_char(in, ':'))
+        if (!json_in_string(in, key, sizeof key) || !json_in_char(in, ':'))
             return 0;
         while (in->at < in->bytes && in->text[in->at] && strchr(" \t\r\n", in->text[in->at]))
             in->at++;
         size_t start = in->at;
-        if (!json_scan_skip(in) || !take(k, key, in->text + start, in->at - start, in))
+        if (!json_in_skip(in) || !take(k, key, in->text + start, in->at - start, in))
             return 0;
-    } while (json_scan_if(in, ','));
-    return json_scan_char(in, '}') && json_scan_end(in);
+    } while (json_in_if(in, ','));
+    return json_in_char(in, '}') && json_in_end(in);
 }
 
 static int any_name_has(const plan_model *m, const char *word) {
@@ -98,21 +98,21 @@ static uint64_t count_layers(const plan_model *m) {
 
 /* A block reads all parameters below its name: one that holds others cannot be one. */
 static const char *outer_block(const plan_model *m) {
-    tess__names index = { 0 };
+    tool_names index = { NULL };
     const char *outer = NULL;
     int32_t at;
     for (int32_t i = 0; i < m->n_blocks; i++)
-        if (tess__names_add(&index, m->blocks[i].name, i) != TESS_OK)
+        if (tool_names_add(&index, m->blocks[i].name, i) != TESS_OK)
             outer = m->blocks[i].name;
     for (int32_t i = 0; i < m->n_blocks && !outer; i++)
         for (size_t n = strlen(m->blocks[i].name); n > 0 && !outer;) {
             while (n > 0 && m->blocks[i].name[n - 1] != '.')
                 n--;
             n -= n > 0;
-            if ((at = tess__names_find(&index, m->blocks[i].name, n)) >= 0 && at != i)
+            if ((at = tool_names_find(&index, m->blocks[i].name, n)) >= 0 && at != i)
                 outer = m->blocks[at].name;
         }
-    tess__names_free(&index);
+    tool_names_free(&index);
     return outer;
 }
 
@@ -179,7 +179,7 @@ tess_status plan_config_read(const char *path, const plan_model *m, plan_config 
     tess_status status = json_file_read(path, MOST_TEXT, &text, &bytes);
     if (status != TESS_OK)
         return status;
-    json_scan in = { .text = text, .bytes = bytes };
+    json_in in = { .text = text, .bytes = bytes };
     if (!scan(&k, &in))
         status = json_file_bad(path, &in);
     free(text);

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/checkpoint/safetensors_dtype.h"
+#include "tools/support/safetensors.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 
 typedef struct {
     plan_model *m;
     const char *path;
-    json_scan in;
+    json_in in;
     int estimate;
     tess_status status; /* of a failure that has its message already */
     char said[256];     /* what in.expected may point to */
@@ -49,13 +49,13 @@ static int refuse_key(reader *r, const char *key, const field *fields, size_t n,
 static int read_object(reader *r, const field *fields, size_t n, void *item, const char *expected) {
     char key[32];
     uint64_t seen = 0;
-    if (!json_scan_char(&r->in, '{'))
+    if (!json_in_char(&r->in, '{'))
         return 0;
-    if (json_scan_if(&r->in, '}'))
+    if (json_in_if(&r->in, '}'))
         return 1;
     do {
         size_t before = r->in.at, i = 0;
-        if (!json_scan_string(&r->in, key, sizeof key))
+        if (!json_in_string(&r->in, key, sizeof key))
             return 0;
         while (i < n && strcmp(fields[i].key, key) != 0)
             i++;
@@ -64,22 +64,22 @@ static int read_object(reader *r, const field *fields, size_t n, void *item, con
             return refuse_key(r, key, fields, n, expected);
         }
         seen |= UINT64_C(1) << i;
-        if (!json_scan_char(&r->in, ':') || !fields[i].read(r, item))
+        if (!json_in_char(&r->in, ':') || !fields[i].read(r, item))
             return 0;
-    } while (json_scan_if(&r->in, ','));
-    return json_scan_char(&r->in, '}');
+    } while (json_in_if(&r->in, ','));
+    return json_in_char(&r->in, '}');
 }
 
 static int read_array(reader *r, int (*read)(reader *)) {
-    if (!json_scan_char(&r->in, '['))
+    if (!json_in_char(&r->in, '['))
         return 0;
-    if (json_scan_if(&r->in, ']'))
+    if (json_in_if(&r->in, ']'))
         return 1;
     do
         if (!read(r))
             return 0;
-    while (json_scan_if(&r->in, ','));
-    return json_scan_char(&r->in, ']');
+    while (json_in_if(&r->in, ','));
+    return json_in_char(&r->in, ']');
 }
 
 static int keep_status(reader *r, tess_status status) {
@@ -89,9 +89,9 @@ static int keep_status(reader *r, tess_status status) {
 
 static int read_bool(reader *r, int *out) {
     size_t before;
-    json_scan_if(&r->in, ' '); /* white space is passed over */
+    json_in_if(&r->in, ' '); /* white space is passed over */
     before = r->in.at;
-    if (!json_scan_skip(&r->in))
+    if (!json_in_skip(&r->in))
         return 0;
     size_t n = r->in.at - before;
     *out = n == 4 && memcmp(r->in.text + before, "true", 4) == 0;
@@ -112,18 +112,18 @@ typedef struct {
 
 static int read_name(reader *r, void *v) {
     item *t = v;
-    return json_scan_string(&r->in, t->name, sizeof t->name);
+    return json_in_string(&r->in, t->name, sizeof t->name);
 }
 
 static int read_of(reader *r, void *v) {
     item *t = v;
-    return json_scan_string(&r->in, t->of, sizeof t->of);
+    return json_in_string(&r->in, t->of, sizeof t->of);
 }
 
 static int read_stack(reader *r, void *v) {
     item *t = v;
     uint64_t n = 0;
-    if (!json_scan_uint(&r->in, &n))
+    if (!json_in_uint(&r->in, &n))
         return 0;
     if (n < 1 || n > PLAN_MOST_PARAMS)
         return refuse(r, "a stack of 1 to 1048576");
@@ -134,28 +134,28 @@ static int read_stack(reader *r, void *v) {
 static int read_shape(reader *r, void *v) {
     item *t = v;
     t->has_shape = 1;
-    if (!json_scan_char(&r->in, '['))
+    if (!json_in_char(&r->in, '['))
         return 0;
-    if (json_scan_if(&r->in, ']'))
+    if (json_in_if(&r->in, ']'))
         return 1;
     do {
         uint64_t dim = 0;
         if (t->p.ndim == TOOL_TENSOR_DIMS)
             return refuse(r, "at most 8 dimensions");
-        if (!json_scan_uint(&r->in, &dim))
+        if (!json_in_uint(&r->in, &dim))
             return 0;
         if (dim < 1)
             return refuse(r, "a dimension of at least 1");
         t->p.shape[t->p.ndim++] = (int64_t)dim;
-    } while (json_scan_if(&r->in, ','));
-    return json_scan_char(&r->in, ']');
+    } while (json_in_if(&r->in, ','));
+    return json_in_char(&r->in, ']');
 }
 
 static int read_dtype_word(reader *r, uint32_t *out) {
     char word[16];
-    if (!json_scan_string(&r->in, word, sizeof word))
+    if (!json_in_string(&r->in, word, sizeof word))
         return 0;
-    *out = tess__dtype_of_word(word);
+    *out = tool_dtype_of_word(word);
     if (*out == TESS_F32 || *out == TESS_F64 || *out == TESS_F16 || *out == TESS_BF16)
         return 1;
     return refuse(r, "a dtype before this place: F32, F64, F16 or BF16");
@@ -167,15 +167,15 @@ static int read_dtype(reader *r, void *v) {
 
 static int read_compute(reader *r, void *v) {
     item *t = v;
-    if (!json_scan_char(&r->in, '['))
+    if (!json_in_char(&r->in, '['))
         return 0;
     do {
         uint32_t dtype = 0;
         if (!read_dtype_word(r, &dtype))
             return 0;
         t->p.compute_dtypes |= 1u << dtype;
-    } while (json_scan_if(&r->in, ','));
-    return json_scan_char(&r->in, ']');
+    } while (json_in_if(&r->in, ','));
+    return json_in_char(&r->in, ']');
 }
 
 static int read_flag(reader *r, item *t, uint32_t flag) {
@@ -223,19 +223,19 @@ static int read_tie(reader *r) {
 /* ---- blocks ------------------------------------------------------------------------------------ */
 
 static int read_output(reader *r, void *v) {
-    return json_scan_uint(&r->in, &((item *)v)->b.output_bytes);
+    return json_in_uint(&r->in, &((item *)v)->b.output_bytes);
 }
 
 static int read_saved(reader *r, void *v) {
-    return json_scan_uint(&r->in, &((item *)v)->b.saved_bytes);
+    return json_in_uint(&r->in, &((item *)v)->b.saved_bytes);
 }
 
 static int read_forward(reader *r, void *v) {
-    return json_scan_uint(&r->in, &((item *)v)->b.forward_scratch_bytes);
+    return json_in_uint(&r->in, &((item *)v)->b.forward_scratch_bytes);
 }
 
 static int read_backward(reader *r, void *v) {
-    return json_scan_uint(&r->in, &((item *)v)->b.backward_scratch_bytes);
+    return json_in_uint(&r->in, &((item *)v)->b.backward_scratch_bytes);
 }
 
 static int read_keep(reader *r, void *v) {
@@ -267,14 +267,14 @@ static int read_block(reader *r) {
 static int read_version(reader *r, void *v) {
     uint64_t version = 0;
     *(int *)v = 1;
-    if (!json_scan_uint(&r->in, &version))
+    if (!json_in_uint(&r->in, &version))
         return 0;
     return version == 1 ? 1 : refuse(r, "version 1 before this place");
 }
 
 static int read_input(reader *r, void *v) {
     (void)v;
-    return json_scan_uint(&r->in, &r->m->input_bytes);
+    return json_in_uint(&r->in, &r->m->input_bytes);
 }
 
 static int read_params(reader *r, void *v) {
@@ -326,7 +326,7 @@ tess_status plan_json_read(plan_model *m, const char *path, int *estimate) {
                          "tessera_model, input_bytes, parameters, blocks, tied or estimate");
     if (ok && !has_version)
         ok = refuse(&r, "\"tessera_model\": 1 before this place");
-    if (!ok || !json_scan_end(&r.in))
+    if (!ok || !json_in_end(&r.in))
         status = r.status != TESS_OK ? r.status : json_file_bad(path, &r.in);
     free(text);
     if (status == TESS_OK)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/name_index.h"
+#include "tools/support/names.h"
 #include <tessera/tessera.h>
 
 typedef struct {
@@ -22,7 +22,7 @@ typedef struct {
     found_block *blocks;
     char **families;
     int32_t n_blocks, n_families;
-    tess__names block_index, family_index;
+    tool_names block_index, family_index;
 } finder;
 
 /* The end of the first number between dots, or 0; *start: where it begins. */
@@ -69,7 +69,7 @@ static tess_status no_memory(const finder *f) {
 }
 
 static tess_status find_family(finder *f, const char *name, size_t n, int32_t *out) {
-    *out = tess__names_find(&f->family_index, name, n);
+    *out = tool_names_find(&f->family_index, name, n);
     if (*out >= 0)
         return TESS_OK;
     char *family = strndup(name, n);
@@ -77,12 +77,12 @@ static tess_status find_family(finder *f, const char *name, size_t n, int32_t *o
         return no_memory(f);
     f->families[f->n_families] = family; /* never more than blocks */
     *out = f->n_families++;
-    return tess__names_add(&f->family_index, family, *out);
+    return tool_names_add(&f->family_index, family, *out);
 }
 
 static tess_status add_found(finder *f, const char *param) {
     size_t start = 0, layer = layer_end(param, &start), end = layer ? layer : module_end(param);
-    if (tess__names_find(&f->block_index, param, end) >= 0)
+    if (tool_names_find(&f->block_index, param, end) >= 0)
         return TESS_OK;
     if (f->n_blocks == PLAN_MOST_BLOCKS)
         return tess_fail(TESS_E_DATA, "%s: its names make more than %d blocks", f->path, PLAN_MOST_BLOCKS);
@@ -91,7 +91,7 @@ static tess_status add_found(finder *f, const char *param) {
     if (!b->name)
         return no_memory(f);
     f->n_blocks++;
-    tess_status status = tess__names_add(&f->block_index, b->name, b->order);
+    tess_status status = tool_names_add(&f->block_index, b->name, b->order);
     if (status == TESS_OK && layer) {
         status = find_family(f, param, start, &b->family);
         b->number = strtoll(param + start, NULL, 10);
@@ -132,8 +132,8 @@ tess_status plan_names_blocks(plan_model *m, const char *path) {
         free(f.blocks[i].name);
     for (int32_t i = 0; i < f.n_families; i++)
         free(f.families[i]);
-    tess__names_free(&f.block_index);
-    tess__names_free(&f.family_index);
+    tool_names_free(&f.block_index);
+    tool_names_free(&f.family_index);
     free(f.blocks);
     free(f.families);
     return status;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/name_index.h"
+#include "tools/support/names.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_names.h"
 
@@ -71,7 +71,7 @@ typedef struct {
     entry *entries;
     char *files[MOST_FILES];
     int32_t n_entries, cap_entries, n_files;
-    tess__names file_index;
+    tool_names file_index;
 } tensor_index;
 
 /* A file beside the index: nothing that leads out of the folder. */
@@ -80,7 +80,7 @@ static int is_plain_name(const char *name) {
 }
 
 static tess_status file_of(tensor_index *x, const char *name, int32_t *out) {
-    *out = tess__names_find(&x->file_index, name, strlen(name));
+    *out = tool_names_find(&x->file_index, name, strlen(name));
     if (*out >= 0)
         return TESS_OK;
     if (!is_plain_name(name))
@@ -92,7 +92,7 @@ static tess_status file_of(tensor_index *x, const char *name, int32_t *out) {
         return tess_fail(TESS_E_NOMEM, "%s: no memory for its files", x->path);
     *out = x->n_files;
     x->files[x->n_files++] = kept;
-    return tess__names_add(&x->file_index, kept, *out);
+    return tool_names_add(&x->file_index, kept, *out);
 }
 
 static tess_status add_entry(tensor_index *x, const char *name, const char *file) {
@@ -117,38 +117,37 @@ static tess_status add_entry(tensor_index *x, const char *name, const char *file
 }
 
 /* {"tensor": "file", …} */
-static tess_status scan_map(tensor_index *x, json_scan *in) {
+static tess_status scan_map(tensor_index *x, json_in *in) {
     char name[TOOL_TENSOR_NAME], file[256];
-    if (!json_scan_char(in, '{'))
+    if (!json_in_char(in, '{'))
         return json_file_bad(x->path, in);
-    if (json_scan_if(in, '}'))
+    if (json_in_if(in, '}'))
         return TESS_OK;
     do {
-        if (!json_scan_string(in, name, sizeof name) || !json_scan_char(in, ':') ||
-            !json_scan_string(in, file, sizeof file))
+        if (!json_in_string(in, name, sizeof name) || !json_in_char(in, ':') || !json_in_string(in, file, sizeof file))
             return json_file_bad(x->path, in);
         tess_status status = add_entry(x, name, file);
         if (status != TESS_OK)
             return status;
-    } while (json_scan_if(in, ','));
-    return json_scan_char(in, '}') ? TESS_OK : json_file_bad(x->path, in);
+    } while (json_in_if(in, ','));
+    return json_in_char(in, '}') ? TESS_OK : json_file_bad(x->path, in);
 }
 
-static tess_status scan_index(tensor_index *x, json_scan *in) {
+static tess_status scan_index(tensor_index *x, json_in *in) {
     char key[64];
     int seen = 0;
-    if (!json_scan_char(in, '{') || json_scan_if(in, '}'))
+    if (!json_in_char(in, '{') || json_in_if(in, '}'))
         return json_file_bad(x->path, in);
     do {
-        if (!json_scan_string(in, key, sizeof key) || !json_scan_char(in, ':'))
+        if (!json_in_string(in, key, sizeof key) || !json_in_char(in, ':'))
             return json_file_bad(x->path, in);
         int map = strcmp(key, "weight_map") == 0;
-        tess_status status = map && !seen ? scan_map(x, in) : json_scan_skip(in) ? TESS_OK : json_file_bad(x->path, in);
+        tess_status status = map && !seen ? scan_map(x, in) : json_in_skip(in) ? TESS_OK : json_file_bad(x->path, in);
         if (status != TESS_OK)
             return status;
         seen |= map;
-    } while (json_scan_if(in, ','));
-    if (!json_scan_char(in, '}') || !json_scan_end(in))
+    } while (json_in_if(in, ','));
+    if (!json_in_char(in, '}') || !json_in_end(in))
         return json_file_bad(x->path, in);
     return seen ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no \"weight_map\", expected tensors and their files", x->path);
 }
@@ -183,14 +182,14 @@ tess_status plan_tensors_index(plan_model *m, const char *path) {
     x->path = path;
     tess_status status = json_file_read(path, MOST_BYTES, &text, &bytes);
     if (status == TESS_OK)
-        status = scan_index(x, &(json_scan){ .text = text, .bytes = bytes });
+        status = scan_index(x, &(json_in){ .text = text, .bytes = bytes });
     for (int32_t f = 0; f < x->n_files && status == TESS_OK; f++)
         status = take_file(m, x, f);
     for (int32_t i = 0; i < x->n_entries; i++)
         free(x->entries[i].name);
     for (int32_t f = 0; f < x->n_files; f++)
         free(x->files[f]);
-    tess__names_free(&x->file_index);
+    tool_names_free(&x->file_index);
     free(x->entries);
     free(text);
     free(x);

@@ -343,12 +343,16 @@ int plan_program_is_description(const char *path) {
     return is;
 }
 
+void plan_program_file(const char *path, int32_t number, char *out, size_t n) {
+    tess__describe_path(path, number, out, n);
+}
+
 int32_t plan_program_engines(const char *path, int32_t *opened) {
     int32_t n = 0;
     char own[PATH_MAX], word[32];
     *opened = 1;
-    for (tess__describe_path(path, 1, own, sizeof own); plan_program_is_description(own) && is_complete(own);
-         tess__describe_path(path, n + 1, own, sizeof own)) {
+    for (plan_program_file(path, 1, own, sizeof own); plan_program_is_description(own) && is_complete(own);
+         plan_program_file(path, n + 1, own, sizeof own)) {
         FILE *f = fopen(own, "re");
         while (f && fscanf(f, "%31s", word) == 1)
             if (strcmp(word, "engines") == 0 && fscanf(f, "%d", opened) == 1)

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "core/base/options.h"
-#include "core/readers/planned.h"
 #include "plan_file.h"
 #include "plan_program.h"
 #include "tools/support/progress.h"
 #include <tessera/inspect.h>
 #include "model_run.h"
 #include "plan_alternative.h"
+#include "plan_read.h"
 #include "tools/support/settings.h"
 
 static int is_model(const char *word) {
@@ -76,7 +76,7 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     if (status != TESS_OK)
         return status;
     status = tess_shard(*t, NULL, NULL);
-    if (status == TESS_E_INVALID && tess__model_check_homes(&tess__plan_of(*t)->model)) /* the file's fault */
+    if (status == TESS_E_INVALID && plan_check_homes(*t)) /* the file's fault */
         return tess_fail(TESS_E_DATA, "%s: %s", path, tess_last_error());
     return status == TESS_E_PLANNED ? TESS_OK : status;
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/readers/declaration_file.h"
 #include "plan_program.h"
 #include "tools/support/command_line.h"
 
@@ -62,7 +61,7 @@ static int use_program(char **argv, int32_t ranks, plan_subject_fn use) {
     int32_t opened, n = plan_program_engines(path, &opened);
     for (int32_t k = 1; k <= n; k++) {
         char own[80];
-        tess__describe_path(path, k, own, sizeof own);
+        plan_program_file(path, k, own, sizeof own);
         unlink(own);
     }
     return code;

@@ -6,7 +6,7 @@
 
 #include "tools/support/command_line.h"
 #include "tools/support/settings.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/plugin/open.h"
 #include "core/readers/ledger.h"
 #include "core/readers/planned.h"
@@ -147,8 +147,8 @@ static void use_gpu_plugins(const char *machine) {
         return;
     int have = has_plugin(TESS_KIND_DEVICE, "cuda") && has_plugin(TESS_KIND_COMM, "nccl");
     if (!have) {
-        tess__log(TESS_LOG_WARNING,
-                  "%s has GPUs, but device-cuda and comm-nccl are not here: planned for the cpu device", machine);
+        tool_say(SAY_WARNING, "%s has GPUs, but device-cuda and comm-nccl are not here: planned for the cpu device",
+                 machine);
         return;
     }
     tool_settings_set("device", "cuda");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "simulate.h"
 
-#include "core/base/status.h"
+#include "tools/support/say.h"
 
 #include <math.h>
 #include <stdlib.h>

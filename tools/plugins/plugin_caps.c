@@ -25,15 +25,14 @@ static void tell_dtypes(each_fn each, void *user, uint32_t mask) {
     TELL("dtypes", mask, names);
 }
 
-static void tell_comm(const tess__plugin *p, each_fn each, void *user) {
+static void tell_comm(const tess_comm_ops *ops, void *ctx, each_fn each, void *user) {
     static const char *const flags[] = { "thread_multiple", "stream_ordered", "abort", "split", NULL,
                                          "batch",           "tree_order" };
     static const char *const operations[] = { NULL,        "all_gather", "reduce_scatter", "all_reduce",
                                               "broadcast", "all_to_all", "barrier" };
     static const char *const reductions[] = { NULL, "sum", "min", "max" };
-    const tess_comm_ops *ops = p->ops;
     tess_comm_caps caps = { .struct_size = sizeof caps };
-    if (ops->query(p->ctx, NULL, &caps) != TESS_OK)
+    if (ops->query(ctx, NULL, &caps) != TESS_OK)
         return;
     TELL("flags", caps.caps, flags);
     TELL("operations", caps.op_mask, operations);
@@ -42,22 +41,21 @@ static void tell_comm(const tess__plugin *p, each_fn each, void *user) {
     TELL("memory", caps.mem_mask, memories);
 }
 
-static void tell_device(const tess__plugin *p, each_fn each, void *user) {
+static void tell_device(const tess_device_ops *ops, void *ctx, each_fn each, void *user) {
     static const char *const kernels[] = { NULL, "cast", "tree_sum", "scale", "square_sum", "optimizer" };
-    const tess_device_ops *ops = p->ops;
     tess_device_info info = { .struct_size = sizeof info };
     tess_error e = { .struct_size = sizeof e };
-    if (ops->describe(p->ctx, -1, &info, &e) != TESS_OK)
+    if (ops->describe(ctx, -1, &info, &e) != TESS_OK)
         return;
     TELL("kernels", info.kernel_mask, kernels);
     tell_dtypes(each, user, info.dtype_mask);
     TELL("memory", info.mem_mask, memories);
 }
 
-void plugin_capabilities(const tess__plugin *p, each_fn each, void *user) {
-    switch (p->kind) {
-    case TESS_KIND_COMM: tell_comm(p, each, user); break;
-    case TESS_KIND_DEVICE: tell_device(p, each, user); break;
+void plugin_capabilities(uint32_t kind, const void *ops, void *ctx, each_fn each, void *user) {
+    switch (kind) {
+    case TESS_KIND_COMM: tell_comm(ops, ctx, each, user); break;
+    case TESS_KIND_DEVICE: tell_device(ops, ctx, each, user); break;
     default: break; /* the others have none */
     }
 }

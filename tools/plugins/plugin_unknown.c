@@ -4,9 +4,7 @@
 #include <stdio.h>
 
 #include "core/base/options.h"
-#include "core/builtin/builtins.h"
-#include "core/plugin/open.h"
-#include "core/plugin/plugin_search.h"
+#include "plugin_known.h"
 #include "tools/commands.h"
 
 typedef struct {
@@ -24,22 +22,15 @@ static void keep(name_list *l, const char *kind, const char *dash, const char *n
 }
 
 /* NAME, and KIND-NAME, which is a name here as well. */
-static tess_status take(void *user, uint32_t kind, const char *name, const char *path) {
+static void take(void *user, uint32_t kind, const char *name, const char *path) {
     (void)path;
     keep(user, "", "", name);
-    keep(user, tess__kind_name(kind), "-", name);
-    return TESS_OK;
+    keep(user, plugin_kind_word(kind), "-", name);
 }
 
 int plugin_unknown(const char *name) {
     name_list l = { .n = 0 };
-    tess__plugin_search dirs;
-    for (const tess__builtin *b = tess__builtins; b->kind; b++)
-        take(&l, b->kind, b->name, "");
-    if (tess__plugin_search_init(&dirs) == TESS_OK) {
-        tess__plugin_search_each(&dirs, take, &l);
-        tess__plugin_search_finish(&dirs);
-    }
+    plugin_each_known(take, &l);
     const char *near = tess__nearest(name, l.names, l.n);
     if (near)
         fprintf(stderr, "tessera: no plugin '%s' found; did you mean '%s'?\n", name, near);

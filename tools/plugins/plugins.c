@@ -6,14 +6,13 @@
 
 #include "tools/plugins/check/check.h"
 #include "tools/commands.h"
-#include "core/plugin/elf_note.h"
 #include "tools/support/json_out.h"
 #include "core/plugin/open.h"
 #include "core/base/options.h"
 #include "plugin_caps.h"
+#include "plugin_known.h"
 #include "plugin_unknown.h"
 #include "tools/support/command_line.h"
-#include "core/plugin/plugin_check.h"
 #include "core/plugin/trial.h"
 #include "plugins_new.h"
 
@@ -79,7 +78,7 @@ static tess__plugin *open_row(const tess__plugin_row *row) {
 static void capabilities_as_json(view *v, const tess__plugin *p) {
     json_object_begin(&v->json, "capabilities");
     if (p)
-        plugin_capabilities(p, capability, v);
+        plugin_capabilities(p->kind, p->ops, p->ctx, capability, v);
     json_object_end(&v->json);
 }
 
@@ -90,7 +89,7 @@ static void row_as_json(json_out *j, const char *event, const tess__plugin_row *
     snprintf(abi, sizeof abi, "%u.%u", row->abi_major, row->abi_minor);
     json_object_begin(j, NULL);
     json_string(j, "event", event);
-    json_string(j, "kind", tess__kind_name(row->kind));
+    json_string(j, "kind", plugin_kind_word(row->kind));
     json_string(j, "name", row->name);
     json_string(j, "version", *row->version ? row->version : NULL);
     json_string(j, "abi", row->abi_major ? abi : NULL);
@@ -114,7 +113,7 @@ static tess_status list_row(void *user, const tess__plugin_row *row, tess__plugi
     char abi[16] = "-";
     if (row->abi_major)
         snprintf(abi, sizeof abi, "%u.%u", row->abi_major, row->abi_minor);
-    printf("%-9s  %-12s  %-8s  %-4s  %s\n", tess__kind_name(row->kind), row->name, version_of(row), abi,
+    printf("%-9s  %-12s  %-8s  %-4s  %s\n", plugin_kind_word(row->kind), row->name, version_of(row), abi,
            *row->path ? row->path : "built in");
     if (!row->usable)
         printf("%-9s  not usable: %s\n", "", row->reason);
@@ -181,9 +180,8 @@ static void show_options(view *v, const tess__plugin *p) {
 
 static void show_note(view *v, const tess__plugin_row *row) {
     tess_plugin_note note = { .license = "" };
-    char reason[TESS_REASON_BYTES] = "";
-    if (!*row->path || tess__elf_note_file(row->path, &note, reason, sizeof reason) ||
-        tess__note_check(&note, row->kind, reason))
+    char reason[PLUGIN_REASON_BYTES] = "";
+    if (!*row->path || plugin_read_note(row->path, &note, reason) || plugin_judge_note(&note, row->kind, reason))
         return;
     if (v->as_json) {
         json_string(&v->json, "license", note.license);
@@ -200,7 +198,7 @@ static void show_head(view *v, const tess__plugin_row *row) {
         row_as_json(&v->json, "plugin_info", row);
     } else {
         printf("kind       %s\nname       %s\nversion    %s\nABI        %u.%u\nfile       %s\n",
-               tess__kind_name(row->kind), row->name, version_of(row), row->abi_major, row->abi_minor,
+               plugin_kind_word(row->kind), row->name, version_of(row), row->abi_major, row->abi_minor,
                *row->path ? row->path : "built in");
         if (!row->usable)
             printf("not usable: %s\n", row->reason);
@@ -216,7 +214,7 @@ static tess_status show(view *v, const tess__plugin_row *row, const tess__plugin
     if (v->as_json)
         capabilities_as_json(v, p);
     else if (p)
-        plugin_capabilities(p, capability, v);
+        plugin_capabilities(p->kind, p->ops, p->ctx, capability, v);
     if (v->as_json)
         json_array_begin(&v->json, "options");
     if (p)
@@ -231,7 +229,7 @@ static tess_status show(view *v, const tess__plugin_row *row, const tess__plugin
 
 static int is_wanted(const view *v, const tess__plugin_row *row) {
     char full[64];
-    snprintf(full, sizeof full, "%s-%s", tess__kind_name(row->kind), row->name);
+    snprintf(full, sizeof full, "%s-%s", plugin_kind_word(row->kind), row->name);
     return strcmp(v->wanted, row->name) == 0 || strcmp(v->wanted, full) == 0;
 }
 
@@ -252,20 +250,20 @@ static tess_status info_row(void *user, const tess__plugin_row *row, tess__plugi
 static tess_status info_path(view *v) {
     const tess_host services = tess__plugin_services(NULL);
     tess_plugin_note note;
-    char reason[TESS_REASON_BYTES] = "";
-    tess_status s = tess__elf_note_file(v->wanted, &note, reason, sizeof reason);
+    char reason[PLUGIN_REASON_BYTES] = "";
+    tess_status s = plugin_read_note(v->wanted, &note, reason);
     if (s) {
         fprintf(stderr, "tessera: plugin '%s': %s\n", v->wanted, reason);
         return s;
     }
-    for (uint32_t kind = 1; s == TESS_OK && tess__kind_name(kind); kind++) {
+    for (uint32_t kind = 1; s == TESS_OK && plugin_kind_word(kind); kind++) {
         tess__plugin_row row = { .kind = kind, .usable = 1 };
         tess__plugin *p;
         if (!(note.kinds & 1u << kind))
             continue;
         s = tess__plugin_trial(kind, v->wanted, &services, reason);
         if (s) {
-            fprintf(stderr, "tessera: %s plugin '%s': %s\n", tess__kind_name(kind), v->wanted, reason);
+            fprintf(stderr, "tessera: %s plugin '%s': %s\n", plugin_kind_word(kind), v->wanted, reason);
             return s;
         }
         s = tess__plugin_open(kind, v->wanted, NULL, &p);

@@ -11,8 +11,7 @@
 
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
-#include "core/builtin/builtins.h"
-#include "core/plugin/open.h"
+#include "plugin_known.h"
 
 enum { NAME_MOST = 31, PATH_BYTES = 4096 };
 
@@ -59,11 +58,21 @@ static void upper(char *out, size_t size, const char *text) {
     out[i] = 0;
 }
 
+typedef struct {
+    const struct kind *kind;
+    const char *name;
+    int found;
+} search;
+
+static void look_at(void *user, uint32_t kind, const char *name, const char *path) {
+    search *s = user;
+    s->found |= !*path && strcmp(plugin_kind_word(kind), s->kind->word) == 0 && strcmp(name, s->name) == 0;
+}
+
 static int is_builtin(const struct kind *kind, const char *name) {
-    for (const tess__builtin *b = tess__builtins; b->kind; b++)
-        if (strcmp(tess__kind_name(b->kind), kind->word) == 0 && strcmp(b->name, name) == 0)
-            return 1;
-    return strcmp(name, "auto") == 0;
+    search s = { kind, name, strcmp(name, "auto") == 0 };
+    plugin_each_known(look_at, &s);
+    return s.found;
 }
 
 static int read_kind(const char *word, const struct kind **out) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools/support/json_fields.h"
-#include "core/base/name_index.h"
+#include "tools/support/names.h"
 #include "report.h"
 #include <tessera/tessera.h>
 
@@ -74,7 +74,7 @@ static tess_status no_memory(const reading *r) {
 /* The number of a text that many lines repeat. */
 static tess_status intern(reading *r, const char *text, int32_t *out) {
     report_run *run = r->run;
-    *out = tess__names_find(run->name_index, text, strlen(text));
+    *out = tool_names_find(run->name_index, text, strlen(text));
     if (*out >= 0)
         return TESS_OK;
     size_t cap = (size_t)run->cap_names;
@@ -88,7 +88,7 @@ static tess_status intern(reading *r, const char *text, int32_t *out) {
         return no_memory(r);
     *out = run->n_names;
     names[run->n_names++] = copy;
-    return tess__names_add(run->name_index, copy, *out);
+    return tool_names_add(run->name_index, copy, *out);
 }
 
 /* A field's text as a name; without the field `fallback`, or if that is null -1. */
@@ -403,7 +403,7 @@ tess_status report_read(FILE *in, const char *path, report_run *out) {
     memset(out, 0, sizeof *out);
     out->path = out->label = path;
     out->peak_pass = out->peak_unit = out->peak_point = -1;
-    out->name_index = calloc(1, sizeof(tess__names));
+    out->name_index = calloc(1, sizeof(tool_names));
     tess_status status = line && out->name_index ? read_lines(&r, in, line) : no_memory(&r);
     free(line);
     if (status == TESS_OK && r.events == r.beside)
@@ -420,7 +420,7 @@ void report_run_free(report_run *run) {
     for (int32_t i = 0; i < run->n_names; i++)
         free(run->names[i]);
     if (run->name_index)
-        tess__names_free(run->name_index);
+        tool_names_free(run->name_index);
     free(run->name_index);
     free(run->names);
     free(run->spans);

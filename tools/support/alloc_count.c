@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#include "core/control/control.h"
+#include "world.h"
 
 enum { MOST_SEGMENTS = 512, MOST_LIBRARIES = 160, NAME_CHARS = 64, MOST_MAPPINGS = 1024 };
 
@@ -93,7 +93,7 @@ static int is_server_thread(void) {
     if (trains)
         return 0;
     prctl(PR_GET_NAME, name);
-    return strcmp(name, TESS__KV_SERVER_THREAD) == 0;
+    return tool_serves_ranks(name);
 }
 
 void tool__alloc_note(const void *caller, size_t bytes) {

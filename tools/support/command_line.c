@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
+#include "say.h"
 #include "core/base/options.h"
 #include "settings.h"
 #include "shared_options.h"
@@ -26,7 +26,7 @@ error_t tool_usage_error(const struct argp_state *state, const char *format, ...
 }
 
 int tool_report(tess_status status) {
-    tess__log(TESS_LOG_ERROR, "%s", tess_last_error());
+    tool_say(SAY_ERROR, "%s", tess_last_error());
     return tess_exit_code(status);
 }
 

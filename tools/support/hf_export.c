@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <tessera/tessera.h>
-#include "core/base/status.h"
+#include "say.h"
 #include "hf_names.h"
 
 typedef struct {
@@ -48,10 +48,10 @@ static tess_status write_config(const char *dir, const char *config, uint32_t dt
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
 /* The tensor as the folder has it. */
-static uint64_t rename_tensor(const char *model, const tess__tensor *given, tess__tensor *t, part *p) {
+static uint64_t rename_tensor(const char *model, const tool_tensor *given, tool_tensor *t, part *p) {
     char name[HF_NAME];
     *t = *given;
-    *p = (part){ .elem = tess__tensor_dtype_bytes(t->dtype) };
+    *p = (part){ .elem = tool_dtype_bytes(t->dtype) };
     p->bytes = p->elem;
     for (int32_t d = 0; d < t->ndim; d++)
         p->bytes *= (uint64_t)t->shape[d];
@@ -65,7 +65,7 @@ static uint64_t rename_tensor(const char *model, const tess__tensor *given, tess
     return p->bytes;
 }
 
-static tess_status make_parts(hf_export *x, const char *model, const tess__tensor *given, tess__tensor *list) {
+static tess_status make_parts(hf_export *x, const char *model, const tool_tensor *given, tool_tensor *list) {
     uint64_t most = 0;
     for (uint64_t i = 0; i < x->n; i++) {
         uint64_t bytes = rename_tensor(model, &given[i], &list[i], &x->parts[i]);
@@ -80,10 +80,10 @@ static tess_status make_parts(hf_export *x, const char *model, const tess__tenso
                : tess_fail(TESS_E_NOMEM, "no memory to turn a matrix of %llu bytes", (unsigned long long)most);
 }
 
-tess_status hf_export_create(const char *dir, const char *model, const char *config, const tess__tensor *tensors,
+tess_status hf_export_create(const char *dir, const char *model, const char *config, const tool_tensor *tensors,
                              uint64_t n, uint64_t max_file_bytes, hf_export **out) {
     hf_export *x = calloc(1, sizeof *x);
-    tess__tensor *list = calloc(n + 1, sizeof *list);
+    tool_tensor *list = calloc(n + 1, sizeof *list);
     if (x)
         x->parts = calloc(n + 1, sizeof *x->parts);
     tess_status status = x && x->parts && list ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory to write it", dir);

@@ -8,7 +8,7 @@
 typedef struct hf_export hf_export;
 /** As hf_folder_create, with the model's own names and shapes. `config`: an object without a dtype, which is added;
  * null: no config.json. */
-tess_status hf_export_create(const char *dir, const char *model, const char *config, const tess__tensor *, uint64_t n,
+tess_status hf_export_create(const char *dir, const char *model, const char *config, const tool_tensor *, uint64_t n,
                              uint64_t max_file_bytes, hf_export **out);
 /** The data in the given order, in pieces of any length; at most one matrix is held, where it is to be turned. */
 tess_status hf_export_write(hf_export *, const void *data, uint64_t bytes);

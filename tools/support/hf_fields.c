@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/base/status.h"
+#include "say.h"
 #include "json_file.h"
 
 enum { MOST_BYTES = 16 << 20 };
@@ -47,32 +47,32 @@ static void put_compact(FILE *f, const char *text, size_t bytes) {
     }
 }
 
-static int compact(json_scan *s, FILE *f) {
+static int compact(json_in *s, FILE *f) {
     char key[64];
     int n = 0;
-    if (!json_scan_char(s, '{'))
+    if (!json_in_char(s, '{'))
         return 0;
     fputc('{', f);
     do {
-        json_scan ahead = *s;
+        json_in ahead = *s;
         size_t from = s->at;
-        int is_short = json_scan_string(&ahead, key, sizeof key);
-        if (!json_scan_string(s, NULL, 0) || !json_scan_char(s, ':') || !json_scan_skip(s))
+        int is_short = json_in_string(&ahead, key, sizeof key);
+        if (!json_in_string(s, NULL, 0) || !json_in_char(s, ':') || !json_in_skip(s))
             return 0;
         if (is_short && (strcmp(key, "dtype") == 0 || strcmp(key, "torch_dtype") == 0))
             continue;
         if (n++)
             fputc(',', f);
         put_compact(f, s->text + from, s->at - from);
-    } while (json_scan_if(s, ','));
+    } while (json_in_if(s, ','));
     fputc('}', f);
-    return json_scan_char(s, '}');
+    return json_in_char(s, '}');
 }
 
 tess_status hf_file_word(const hf_file *file, char **out) {
     size_t length = 0;
     char *word = NULL;
-    json_scan scan = { .text = file->text, .bytes = file->bytes };
+    json_in scan = { .text = file->text, .bytes = file->bytes };
     FILE *f = open_memstream(&word, &length);
     if (!f)
         return tess_fail(TESS_E_NOMEM, "no memory for %s", file->path);

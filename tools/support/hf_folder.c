@@ -12,15 +12,15 @@
 #include <unistd.h>
 
 #include <tessera/tessera.h>
-#include "core/base/status.h"
+#include "say.h"
 #include "json_out.h"
 
 struct hf_folder {
     char dir[PATH_MAX - 80];
-    tess__tensor *tensors;
+    tool_tensor *tensors;
     uint64_t n, *first; /* of each file; n_files + 1 entries */
     uint64_t n_files, current, left, total;
-    tess__safetensors_writer *writer;
+    tool_safetensors_writer *writer;
 };
 
 static void name_of(const hf_folder *f, uint64_t file, char out[64]) {
@@ -53,10 +53,10 @@ static tess_status open_next(hf_folder *f) {
     f->left = 0;
     for (uint64_t i = first; i < end; i++)
         f->left += f->tensors[i].bytes;
-    return tess__safetensors_create(path, f->tensors + first, end - first, &f->writer);
+    return tool_safetensors_create(path, f->tensors + first, end - first, &f->writer);
 }
 
-tess_status hf_folder_create(const char *dir, const tess__tensor *tensors, uint64_t n, uint64_t max_file_bytes,
+tess_status hf_folder_create(const char *dir, const tool_tensor *tensors, uint64_t n, uint64_t max_file_bytes,
                              hf_folder **out) {
     struct stat st;
     hf_folder *f = calloc(1, sizeof *f);
@@ -71,11 +71,11 @@ tess_status hf_folder_create(const char *dir, const tess__tensor *tensors, uint6
     memcpy(f->tensors, tensors, n * sizeof *tensors);
     f->n = n;
     for (uint64_t i = 0; i < n; i++) {
-        tess__tensor *t = &f->tensors[i];
+        tool_tensor *t = &f->tensors[i];
         t->elems = 1;
         for (int32_t d = 0; d < t->ndim; d++)
             t->elems *= (uint64_t)t->shape[d];
-        t->bytes = t->elems * tess__tensor_dtype_bytes(t->dtype);
+        t->bytes = t->elems * tool_dtype_bytes(t->dtype);
     }
     divide(f, max_file_bytes ? max_file_bytes : UINT64_C(5000000000));
     tess_status status = TESS_OK;
@@ -97,15 +97,15 @@ tess_status hf_folder_write(hf_folder *f, const void *data, uint64_t bytes) {
         uint64_t n = f->left < bytes ? f->left : bytes;
         if (!n && f->current + 1 == f->n_files)
             return tess_fail(TESS_E_INTERNAL, "%s: more data than was announced", f->dir);
-        TRY(tess__safetensors_write(f->writer, data, n));
+        TRY(tool_safetensors_write(f->writer, data, n));
         data = (const char *)data + n;
         bytes -= n;
         f->left -= n;
         if (f->left || f->current + 1 == f->n_files)
             continue;
-        tess__safetensors_writer *full = f->writer;
+        tool_safetensors_writer *full = f->writer;
         f->writer = NULL;
-        TRY(tess__safetensors_commit(full));
+        TRY(tool_safetensors_commit(full));
         f->current++;
         TRY(open_next(f));
     }
@@ -167,9 +167,9 @@ static void drop_stale(const hf_folder *f) {
 }
 
 tess_status hf_folder_commit(hf_folder *f) {
-    tess__safetensors_writer *last = f->writer;
+    tool_safetensors_writer *last = f->writer;
     f->writer = NULL;
-    tess_status status = tess__safetensors_commit(last);
+    tess_status status = tool_safetensors_commit(last);
     if (!status)
         status = write_index(f);
     if (!status)
@@ -181,7 +181,7 @@ tess_status hf_folder_commit(hf_folder *f) {
 void hf_folder_discard(hf_folder *f) {
     if (!f)
         return;
-    tess__safetensors_discard(f->writer);
+    tool_safetensors_discard(f->writer);
     free(f->tensors);
     free(f->first);
     free(f);

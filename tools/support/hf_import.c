@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
+#include "say.h"
 #include "hf_fields.h"
 
 /* ---- config.json ---------------------------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ void hf_source_free(hf_source *s) {
 }
 
 /* ---- matrices ------------------------------------------------------------------------------------------- */
-tess_status hf_read_turned(const tess__safetensors *file, const tess__tensor *t, const char *name, uint64_t begin,
+tess_status hf_read_turned(const tool_safetensors *file, const tool_tensor *t, const char *name, uint64_t begin,
                            uint64_t elems, float *out) {
     uint64_t inputs = (uint64_t)t->shape[0], outputs = (uint64_t)t->shape[1];
     uint64_t end = begin + elems, first = begin / inputs, last = (end - 1) / inputs;
@@ -44,7 +44,7 @@ tess_status hf_read_turned(const tess__safetensors *file, const tess__tensor *t,
         return tess_fail(TESS_E_NOMEM, "no memory to turn %s", name);
     tess_status status = TESS_OK;
     for (uint64_t i = 0; status == TESS_OK && i < inputs; i++) {
-        status = tess__safetensors_read(file, t, i * outputs + first, last - first + 1, line);
+        status = tool_safetensors_read(file, t, i * outputs + first, last - first + 1, line);
         for (uint64_t o = first; o <= last; o++) {
             uint64_t ours = o * inputs + i;
             if (ours >= begin && ours < end)

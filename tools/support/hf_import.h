@@ -15,6 +15,6 @@ tess_status hf_source_read(const char *dir, hf_source *out);
 void hf_source_free(hf_source *);
 /** Elements of a matrix [outputs, inputs], named `name` in messages, which the file has as [inputs, outputs]: a run of
  * our rows is a run of each of its rows. */
-tess_status hf_read_turned(const tess__safetensors *, const tess__tensor *, const char *name, uint64_t first,
+tess_status hf_read_turned(const tool_safetensors *, const tool_tensor *, const char *name, uint64_t first,
                            uint64_t elems, float *out);
 #endif

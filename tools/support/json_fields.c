@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fail(json_fields *f, const json_scan *s) {
+static int fail(json_fields *f, const json_in *s) {
     f->expected = s->expected ? s->expected : "an object";
     f->wrong_at = s->at;
     return 0;
@@ -19,14 +19,14 @@ static int find(const json_fields *f, const char *key) {
 }
 
 /* A key and where its value stands. The key is unescaped, or "" when it is too long for any key we look for. */
-static int read_field(json_fields *f, json_scan *s) {
+static int read_field(json_fields *f, json_in *s) {
     char key[sizeof f->fields[0].key] = "";
-    json_scan ahead = *s;
-    int fits = json_scan_string(&ahead, key, sizeof key);
-    if (!json_scan_string(s, NULL, 0) || !json_scan_char(s, ':'))
+    json_in ahead = *s;
+    int fits = json_in_string(&ahead, key, sizeof key);
+    if (!json_in_string(s, NULL, 0) || !json_in_char(s, ':'))
         return 0;
     size_t at = s->at;
-    if (!json_scan_skip(s))
+    if (!json_in_skip(s))
         return 0;
     if (!fits || find(f, key) >= 0)
         return 1;
@@ -39,45 +39,45 @@ static int read_field(json_fields *f, json_scan *s) {
     return 1;
 }
 
-static int read_object(json_fields *f, json_scan *s) {
-    if (!json_scan_char(s, '{'))
+static int read_object(json_fields *f, json_in *s) {
+    if (!json_in_char(s, '{'))
         return 0;
-    if (json_scan_if(s, '}'))
+    if (json_in_if(s, '}'))
         return 1;
     do {
         if (!read_field(f, s))
             return 0;
-    } while (json_scan_if(s, ','));
-    return json_scan_char(s, '}');
+    } while (json_in_if(s, ','));
+    return json_in_char(s, '}');
 }
 
 int json_fields_read(json_fields *f, const char *text, size_t bytes) {
-    json_scan s = { .text = text, .bytes = bytes };
+    json_in s = { .text = text, .bytes = bytes };
     f->text = text;
     f->bytes = bytes;
     f->n = 0;
     f->expected = NULL;
-    return read_object(f, &s) && json_scan_end(&s) ? 1 : fail(f, &s);
+    return read_object(f, &s) && json_in_end(&s) ? 1 : fail(f, &s);
 }
 
-int json_fields_at(const json_fields *f, const char *key, json_scan *s) {
+int json_fields_at(const json_fields *f, const char *key, json_in *s) {
     int i = find(f, key);
     if (i < 0)
         return 0;
-    *s = (json_scan){ .text = f->text, .bytes = f->bytes, .at = f->fields[i].at };
+    *s = (json_in){ .text = f->text, .bytes = f->bytes, .at = f->fields[i].at };
     while (s->at < s->bytes && strchr(" \t\r\n", s->text[s->at]))
         s->at++;
     return s->at < s->bytes;
 }
 
 int json_fields_text(const json_fields *f, const char *key, char *out, size_t capacity) {
-    json_scan s;
-    return json_fields_at(f, key, &s) && s.text[s.at] == '"' && json_scan_string(&s, out, capacity);
+    json_in s;
+    return json_fields_at(f, key, &s) && s.text[s.at] == '"' && json_in_string(&s, out, capacity);
 }
 
 /* The bare word that is a number, true, false or null; 0 when the value is none, or longer. */
 static size_t bare_word(const json_fields *f, const char *key, char out[48]) {
-    json_scan s;
+    json_in s;
     size_t n = 0;
     if (!json_fields_at(f, key, &s))
         return 0;
@@ -92,9 +92,9 @@ static size_t bare_word(const json_fields *f, const char *key, char out[48]) {
 int json_fields_uint(const json_fields *f, const char *key, uint64_t *out) {
     char word[48];
     size_t n = bare_word(f, key, word);
-    json_scan s = { .text = word, .bytes = n };
+    json_in s = { .text = word, .bytes = n };
     uint64_t value;
-    if (n == 0 || !json_scan_uint(&s, &value) || !json_scan_end(&s))
+    if (n == 0 || !json_in_uint(&s, &value) || !json_in_end(&s))
         return 0;
     *out = value;
     return 1;
@@ -121,15 +121,15 @@ int json_fields_bool(const json_fields *f, const char *key, int *out) {
 }
 
 int json_fields_object(const json_fields *f, const char *key, json_fields *out) {
-    json_scan s;
+    json_in s;
     if (!json_fields_at(f, key, &s) || s.text[s.at] != '{')
         return 0;
     size_t start = s.at;
-    return json_scan_skip(&s) && json_fields_read(out, f->text + start, s.at - start);
+    return json_in_skip(&s) && json_fields_read(out, f->text + start, s.at - start);
 }
 
 int json_fields_has(const json_fields *f, const char *key) {
     char word[48];
-    json_scan s;
+    json_in s;
     return json_fields_at(f, key, &s) && (bare_word(f, key, word) == 0 || strcmp(word, "null") != 0);
 }

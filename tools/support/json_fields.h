@@ -2,7 +2,7 @@
 /* One line of JSON as its top-level fields, in place: what reads the lines that `--json` writes. */
 #ifndef TOOL_JSON_FIELDS_H
 #define TOOL_JSON_FIELDS_H
-#include "core/base/json_scan.h"
+#include "json_in.h"
 
 enum { JSON_FIELDS_MOST = 64 };
 
@@ -30,7 +30,7 @@ int json_fields_bool(const json_fields *, const char *key, int *out);
 /** A value that is an object, as fields. */
 int json_fields_object(const json_fields *, const char *key, json_fields *out);
 /** To scan a value in place, a list for one. */
-int json_fields_at(const json_fields *, const char *key, json_scan *out);
+int json_fields_at(const json_fields *, const char *key, json_in *out);
 /** There is such a field, and it is not null. */
 int json_fields_has(const json_fields *, const char *key);
 #endif

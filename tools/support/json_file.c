@@ -49,6 +49,6 @@ tess_status json_file_read(const char *path, uint64_t most, char **text, size_t 
     return TESS_OK;
 }
 
-tess_status json_file_bad(const char *path, const json_scan *in) {
+tess_status json_file_bad(const char *path, const json_in *in) {
     return tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", path, in->at, in->expected ? in->expected : "JSON");
 }

@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <tessera/tessera.h>
 
-#include "core/base/json_scan.h"
+#include "json_in.h"
 
 /** The whole of a regular file of at most `most` bytes; *text is the caller's to free. */
 tess_status json_file_read(const char *path, uint64_t most, char **text, size_t *bytes);
 /** TESS_E_DATA: what the scanner did not find, and where. */
-tess_status json_file_bad(const char *path, const json_scan *);
+tess_status json_file_bad(const char *path, const json_in *);
 #endif

@@ -13,10 +13,14 @@
 enum { WIDE_BAR = 24, NARROW_BAR = 10 };
 static const double redraw_seconds = 0.1, line_seconds = 15;
 
-double tool_seconds(void) {
+int64_t tool_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+double tool_seconds(void) {
+    return 1e-9 * (double)tool_now_ns();
 }
 
 const char *tool_bytes_text(uint64_t bytes, char out[32]) {

@@ -30,8 +30,9 @@ void tool_progress_say(tool_progress *, const char *format, ...) __attribute__((
 /** Takes the bar away. */
 void tool_progress_finish(tool_progress *);
 
-/** Seconds of a clock that only goes forward. */
+/** A clock that only goes forward. */
 double tool_seconds(void);
+int64_t tool_now_ns(void);
 /** "12.3 MiB". In a buffer of the caller's, which it returns. */
 const char *tool_bytes_text(uint64_t bytes, char out[32]);
 #endif

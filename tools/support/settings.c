@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "say.h"
 #include "core/base/options.h"
 
 enum { MOST_SETTINGS = 256 };
@@ -17,7 +17,7 @@ static void set_log_level(const char *level) {
     static const char *const names[] = { "error", "warning", "info", "debug" };
     for (int32_t i = 0; i < 4; i++)
         if (strcmp(level, names[i]) == 0)
-            tess__log_set_least(i);
+            tool_say_at_most(i);
 }
 
 tess_status tool_settings_set(const char *key, const char *value) {

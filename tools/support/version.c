@@ -44,7 +44,7 @@
 #else
 #define UTF8PROC 0
 #endif
-#ifdef _OPENMP
+#ifdef TESSERA_HAVE_OPENMP
 #define OPENMP 1
 #else
 #define OPENMP 0

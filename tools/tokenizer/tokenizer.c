@@ -39,12 +39,12 @@ static int32_t end_by_name(const tokenizer *t, const json_fields *f) {
 
 /* eos_token_id: a number, or a list whose first is meant. */
 static int32_t end_by_number(const tokenizer *t, const json_fields *f) {
-    json_scan s;
+    json_in s;
     uint64_t id;
     if (!json_fields_at(f, "eos_token_id", &s))
         return -1;
-    json_scan_if(&s, '[');
-    return json_scan_uint(&s, &id) && id < (uint64_t)t->v.n ? (int32_t)id : -1;
+    json_in_if(&s, '[');
+    return json_in_uint(&s, &id) && id < (uint64_t)t->v.n ? (int32_t)id : -1;
 }
 
 static tess_status find_end_in(tokenizer *t, const char *folder, const char *file) {

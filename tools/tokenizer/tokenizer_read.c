@@ -32,14 +32,14 @@ static tess_status bad(const reading *r, const char *what) {
 }
 
 /* ---- values ------------------------------------------------------------------------------------------ */
-static tess_status bad_at(const reading *r, const json_scan *s) {
+static tess_status bad_at(const reading *r, const json_in *s) {
     return json_file_bad(r->path, s);
 }
 
 /* The next element of an array or value of an object, as fields. */
-static int next_object(json_scan *s, json_fields *out) {
+static int next_object(json_in *s, json_fields *out) {
     size_t start = s->at;
-    if (!json_scan_skip(s))
+    if (!json_in_skip(s))
         return 0;
     return json_fields_read(out, s->text + start, s->at - start);
 }
@@ -53,13 +53,13 @@ typedef tess_status (*element_fn)(reading *, const json_fields *, int depth);
 
 /* Calls `fn` with each object of the array `key`; a missing one has none. */
 static tess_status each_object(reading *r, const json_fields *f, const char *key, int depth, element_fn fn) {
-    json_scan s;
+    json_in s;
     json_fields *element = malloc(sizeof *element);
     tess_status status = element ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
-    if (status == TESS_OK && json_fields_at(f, key, &s) && json_scan_if(&s, '[') && !json_scan_if(&s, ']'))
+    if (status == TESS_OK && json_fields_at(f, key, &s) && json_in_if(&s, '[') && !json_in_if(&s, ']'))
         do
             status = next_object(&s, element) ? fn(r, element, depth) : bad(r, "a list of objects has something else");
-        while (status == TESS_OK && json_scan_if(&s, ','));
+        while (status == TESS_OK && json_in_if(&s, ','));
     free(element);
     return status;
 }
@@ -96,9 +96,9 @@ static int to_bytes(char *text, size_t *bytes) {
 
 /* ---- the model --------------------------------------------------------------------------------------- */
 /* A token that is not of the alphabet can come of no word: it is an added one, or never seen. */
-static tess_status read_token(reading *r, json_scan *s) {
+static tess_status read_token(reading *r, json_in *s) {
     uint64_t id;
-    if (!json_scan_string(s, r->token, TOKEN_MOST) || !json_scan_char(s, ':') || !json_scan_uint(s, &id))
+    if (!json_in_string(s, r->token, TOKEN_MOST) || !json_in_char(s, ':') || !json_in_uint(s, &id))
         return bad_at(r, s);
     size_t bytes = strlen(r->token);
     memcpy(r->other, r->token, bytes);
@@ -110,25 +110,25 @@ static tess_status read_token(reading *r, json_scan *s) {
 }
 
 static tess_status read_vocabulary(reading *r) {
-    json_scan s;
+    json_in s;
     tess_status status = TESS_OK;
-    if (!json_fields_at(&r->model, "vocab", &s) || !json_scan_if(&s, '{'))
+    if (!json_fields_at(&r->model, "vocab", &s) || !json_in_if(&s, '{'))
         return bad(r, "its model has no vocab");
-    if (!json_scan_if(&s, '}'))
+    if (!json_in_if(&s, '}'))
         do
             status = read_token(r, &s);
-        while (status == TESS_OK && json_scan_if(&s, ','));
+        while (status == TESS_OK && json_in_if(&s, ','));
     return status;
 }
 
 /* Two words with a blank between them, or a list of two. */
-static tess_status read_pair(reading *r, json_scan *s) {
-    if (json_scan_if(s, '['))
-        return json_scan_string(s, r->token, TOKEN_MOST) && json_scan_char(s, ',') &&
-                       json_scan_string(s, r->other, TOKEN_MOST) && json_scan_char(s, ']')
+static tess_status read_pair(reading *r, json_in *s) {
+    if (json_in_if(s, '['))
+        return json_in_string(s, r->token, TOKEN_MOST) && json_in_char(s, ',') &&
+                       json_in_string(s, r->other, TOKEN_MOST) && json_in_char(s, ']')
                    ? TESS_OK
                    : bad_at(r, s);
-    if (!json_scan_string(s, r->token, TOKEN_MOST))
+    if (!json_in_string(s, r->token, TOKEN_MOST))
         return bad_at(r, s);
     char *blank = strchr(r->token, ' ');
     if (!blank)
@@ -138,7 +138,7 @@ static tess_status read_pair(reading *r, json_scan *s) {
     return TESS_OK;
 }
 
-static tess_status read_merge(reading *r, json_scan *s, int32_t rank) {
+static tess_status read_merge(reading *r, json_in *s, int32_t rank) {
     tess_status status = read_pair(r, s);
     if (status != TESS_OK)
         return status;
@@ -155,26 +155,26 @@ static tess_status read_merge(reading *r, json_scan *s, int32_t rank) {
     return TESS_OK;
 }
 
-static int count_elements(json_scan s, int32_t *n) {
+static int count_elements(json_in s, int32_t *n) {
     *n = 0;
-    if (json_scan_if(&s, ']'))
+    if (json_in_if(&s, ']'))
         return 1;
     do
-        if (++*n == VOCABULARY_MOST || !json_scan_skip(&s))
+        if (++*n == VOCABULARY_MOST || !json_in_skip(&s))
             return 0;
-    while (json_scan_if(&s, ','));
-    return json_scan_if(&s, ']');
+    while (json_in_if(&s, ','));
+    return json_in_if(&s, ']');
 }
 
 static tess_status read_merges(reading *r) {
-    json_scan s;
+    json_in s;
     int32_t n;
-    if (!json_fields_at(&r->model, "merges", &s) || !json_scan_if(&s, '[') || !count_elements(s, &n))
+    if (!json_fields_at(&r->model, "merges", &s) || !json_in_if(&s, '[') || !count_elements(s, &n))
         return bad(r, "its model has no list of merges");
     tess_status status = vocabulary_index(&r->t->v, (uint64_t)n);
     for (int32_t rank = 0; rank < n && status == TESS_OK; rank++) {
         status = read_merge(r, &s, rank);
-        json_scan_if(&s, ',');
+        json_in_if(&s, ',');
     }
     for (int byte = 0; byte < 256 && status == TESS_OK; byte++)
         if (r->t->v.bytes[byte] < 0)
@@ -290,13 +290,13 @@ static tess_status read_words(reading *r, const json_fields *f, int depth) {
 /* ---- behind the words -------------------------------------------------------------------------------- */
 static tess_status read_template(reading *r, const json_fields *f) {
     json_fields *all = malloc(3 * sizeof *all), *element = all + 1, *one = all + 2;
-    json_scan s, ids;
+    json_in s, ids;
     int behind = 0;
     char name[256];
     tess_status status = all ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
-    if (status == TESS_OK && (!json_fields_at(f, "single", &s) || !json_scan_if(&s, '[')))
+    if (status == TESS_OK && (!json_fields_at(f, "single", &s) || !json_in_if(&s, '[')))
         status = bad(r, "a TemplateProcessing has no single");
-    while (status == TESS_OK && !json_scan_if(&s, ']')) {
+    while (status == TESS_OK && !json_in_if(&s, ']')) {
         uint64_t id;
         if (!next_object(&s, element)) {
             status = bad(r, "a TemplateProcessing's single is not read here");
@@ -304,14 +304,14 @@ static tess_status read_template(reading *r, const json_fields *f) {
             behind = 1;
         } else if (json_fields_object(element, "SpecialToken", one) && json_fields_text(one, "id", name, sizeof name) &&
                    json_fields_object(f, "special_tokens", all) && json_fields_object(all, name, one) &&
-                   json_fields_at(one, "ids", &ids) && json_scan_if(&ids, '[')) {
-            while (status == TESS_OK && json_scan_uint(&ids, &id)) {
+                   json_fields_at(one, "ids", &ids) && json_in_if(&ids, '[')) {
+            while (status == TESS_OK && json_in_uint(&ids, &id)) {
                 status = token_list_add(behind ? &r->t->after : &r->t->before, &(int32_t){ (int32_t)id }, 1);
-                json_scan_if(&ids, ',');
+                json_in_if(&ids, ',');
             }
         } else
             status = bad(r, "a TemplateProcessing's special token is not read here");
-        json_scan_if(&s, ',');
+        json_in_if(&s, ',');
     }
     free(all);
     return status;

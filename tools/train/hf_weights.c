@@ -10,20 +10,20 @@
 #include <string.h>
 
 #include <tessera/tessera.h>
-#include "core/checkpoint/safetensors.h"
+#include "tools/support/safetensors.h"
 #include "tools/support/hf_import.h"
 #include "tools/support/hf_names.h"
 
 typedef struct {
     int32_t file, turned;
-    const tess__tensor *tensor;
+    const tool_tensor *tensor;
 } place;
 
 struct hf_weights {
     const model *m;
     char dir[PATH_MAX];
     int32_t n_files;
-    tess__safetensors **files;
+    tool_safetensors **files;
     char (*names)[NAME_MAX + 1];
     place *places; /* by parameter */
 };
@@ -43,7 +43,7 @@ static tess_status open_one(hf_weights *f, const char *name) {
     char path[PATH_MAX + NAME_MAX + 2];
     snprintf(path, sizeof path, "%s/%s", f->dir, name);
     snprintf(f->names[f->n_files], sizeof f->names[0], "%s", name);
-    OPS_TRY(tess__safetensors_open(path, &f->files[f->n_files]));
+    OPS_TRY(tool_safetensors_open(path, &f->files[f->n_files]));
     f->n_files++;
     return TESS_OK;
 }
@@ -53,7 +53,7 @@ static tess_status open_files(hf_weights *f) {
     int n = scandir(f->dir, &entries, is_weights, by_bytes);
     if (n < 0)
         return tess_fail(TESS_E_DATA, "%s: %s", f->dir, strerror(errno));
-    f->files = calloc((size_t)n + 1, sizeof(tess__safetensors *));
+    f->files = calloc((size_t)n + 1, sizeof(tool_safetensors *));
     f->names = calloc((size_t)n + 1, sizeof *f->names);
     tess_status status = TESS_OK;
     if (!f->files || !f->names)
@@ -70,16 +70,16 @@ static tess_status open_files(hf_weights *f) {
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------------- */
-static const tess__tensor *find(const hf_weights *f, const char *name, int32_t *file) {
+static const tool_tensor *find(const hf_weights *f, const char *name, int32_t *file) {
     for (*file = 0; *file < f->n_files; ++*file) {
-        const tess__tensor *t = tess__safetensors_find(f->files[*file], name);
+        const tool_tensor *t = tool_safetensors_find(f->files[*file], name);
         if (t)
             return t;
     }
     return NULL;
 }
 
-static int has_shape(const tess__tensor *t, const model_param *p, int turned) {
+static int has_shape(const tool_tensor *t, const model_param *p, int turned) {
     if (t->ndim != p->ndim)
         return 0;
     for (int32_t i = 0; i < p->ndim; i++)
@@ -136,7 +136,7 @@ void hf_weights_close(hf_weights *f) {
     if (!f)
         return;
     for (int32_t i = 0; i < f->n_files; i++)
-        tess__safetensors_close(f->files[i]);
+        tool_safetensors_close(f->files[i]);
     free(f->files);
     free(f->names);
     free(f->places);
@@ -151,5 +151,5 @@ tess_status hf_weights_fill(void *user, const tess_range *r, void *data) {
         return TESS_OK;
     if (at->turned)
         return hf_read_turned(f->files[at->file], at->tensor, r->name, r->first_elem, r->elems, data);
-    return tess__safetensors_read(f->files[at->file], at->tensor, r->first_elem, r->elems, data);
+    return tool_safetensors_read(f->files[at->file], at->tensor, r->first_elem, r->elems, data);
 }

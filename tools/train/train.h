@@ -171,6 +171,7 @@ void train_identity_compare(const train_run *, const char *saved);
 
 /* ---- train_checkpoint.c -------------------------------------------------------------------------- */
 int train_resumes_checkpoint(const train_settings *); /* else --resume is a folder of parameters, or nothing */
+tess_status train_restart_resume(train_settings *);   /* after a restart a run goes on with what it saved */
 /** Before the engine: keeps the microbatches of a step when a checkpoint is gone on with by another number of ranks.
  * TESS_E_INVALID when they cannot be divided so that the bits stay. */
 tess_status train_resume_adapt(train_settings *, int32_t ranks);
@@ -185,14 +186,14 @@ int train_joins(const train_run *);     /* this process takes a lost rank's plac
 tess_status train_recover(train_run *); /* [C] goes back to an image when a rank was lost; else nothing */
 
 /* ---- train_restart.c ----------------------------------------------------------------------------- */
-int32_t train_first_ranks(int32_t ranks);           /* of its first life; `ranks` when this is it */
-int64_t train_restarts(void);                       /* of this run so far */
-tess_status train_restart_resume(train_settings *); /* after a restart a run goes on with what it saved */
-void train_lives_begin(void);                       /* the directory is this run's: a restart goes on from it */
-void train_lives_open(train_run *);                 /* once it is known where the run goes on */
-void train_lives_step(train_run *, uint64_t step);  /* is done */
-void train_lives_recovered(train_run *);            /* after it has gone back */
-void train_lives_summary(train_run *);              /* members of the summary */
+int32_t train_first_ranks(int32_t ranks);          /* of its first life; `ranks` when this is it */
+int64_t train_restarts(void);                      /* of this run so far */
+tess_status train_restart_begun(int *out);         /* this is a restart, of a life that came to train_lives_begin */
+void train_lives_begin(void);                      /* the directory is this run's: a restart goes on from it */
+void train_lives_open(train_run *);                /* once it is known where the run goes on */
+void train_lives_step(train_run *, uint64_t step); /* is done */
+void train_lives_recovered(train_run *);           /* after it has gone back */
+void train_lives_summary(train_run *);             /* members of the summary */
 void train_lives_close(train_run *);
 
 /* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "core/checkpoint/saved.h"
@@ -45,7 +45,7 @@ tess_status train_resume_load(train_run *r) {
     train_identity_compare(r, was.text);
     r->steps_done = r->first_step = r->group_step = info.step;
     if (r->rank == 0 && !r->s.quiet)
-        tess__log(TESS_LOG_INFO, "going on after step %" PRIu64 " of %" PRIu64, info.step, r->task.steps);
+        tool_say(SAY_INFO, "going on after step %" PRIu64 " of %" PRIu64, info.step, r->task.steps);
     return TESS_OK;
 }
 
@@ -63,6 +63,21 @@ static int peek(const char *resume, tess__manifest *out) {
         found = tess__step_dir(resume, steps[--n], path) == TESS_OK && tess__saved_manifest(d, path, out) == TESS_OK;
     free(steps);
     return found;
+}
+
+static int has_saved(const char *dir) {
+    uint64_t *steps = NULL, n = 0;
+    tess_status status = tess__store_list(&tess__disk_real, dir, &steps, &n);
+    free(steps);
+    return status == TESS_OK && n;
+}
+
+tess_status train_restart_resume(train_settings *s) {
+    int begun;
+    TRY(train_restart_begun(&begun));
+    if (begun && s->save && has_saved(s->save))
+        s->resume = s->save;
+    return TESS_OK;
 }
 
 static tess_status set_number(const char *key, int64_t value) {
@@ -109,8 +124,8 @@ tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
     int sync_each = (int)s->sync_each;
     if (!tess__divide_microbatches(all, w, s->deterministic != 0, &sync_each, &accum))
         return s->deterministic || train_restarts() ? fail_to_divide(s, all, ranks, was) : TESS_OK;
-    tess__log(TESS_LOG_INFO, "accum is %" PRIu64 ": a step keeps its %" PRIu64 " microbatches on %d rank%s", accum, all,
-              (int)ranks, ranks == 1 ? "" : "s");
+    tool_say(SAY_INFO, "accum is %" PRIu64 ": a step keeps its %" PRIu64 " microbatches on %d rank%s", accum, all,
+             (int)ranks, ranks == 1 ? "" : "s");
     s->accum = (int64_t)accum;
     tess_status status = set_number("accum", s->accum);
     if (status != TESS_OK || sync_each == (int)s->sync_each)
@@ -168,7 +183,7 @@ static tess_status note_outcome(train_run *r, tess_status status) {
     if (status != TESS_E_DATA)
         return status;
     if (r->rank == 0)
-        tess__log(TESS_LOG_WARNING, "no checkpoint: %s; training goes on", tess_last_error());
+        tool_say(SAY_WARNING, "no checkpoint: %s; training goes on", tess_last_error());
     return TESS_OK;
 }
 

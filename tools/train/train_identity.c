@@ -6,24 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/hash.h"
-#include "core/base/log.h"
-#include <tessera/inspect.h>
+#include "tools/support/say.h"
+#include <tessera/tessera.h>
 #include "train.h"
 
 enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480 }; /* WORDS: what tess_agree hands on */
+
+/* FNV-1a. */
+static uint64_t hash_on(uint64_t hash, const unsigned char *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ data[i]) * 1099511628211u;
+    return hash;
+}
 
 /* A hash of the run's first batches, as one rank would draw them, whatever the seed: paths may differ from host to
  * host, and files may be larger than anybody wants to read. */
 static uint64_t data_hash(const train_run *r) {
     train_run one = *r;
-    uint64_t hash = TESS__HASH_START;
+    uint64_t hash = 14695981039346656037u;
     one.rank = 0;
     one.s.seed = one.task.sampler.seed = 0;
     one.task.sampler.ranks = one.task.sampler.accum = 1;
     for (uint64_t step = 0, bytes = 0; step < PROBES && bytes < PROBED_BYTES; step++, bytes += r->m->desc.input_bytes) {
         r->ops->fill(&one, step, 0, r->batch);
-        hash = tess__hash(hash, r->batch, r->m->desc.input_bytes);
+        hash = hash_on(hash, r->batch, r->m->desc.input_bytes);
     }
     return hash;
 }
@@ -96,6 +102,6 @@ void train_identity_compare(const train_run *r, const char *saved) {
     char mine[WORDS], was[WORDS];
     /* Loading names other microbatches itself. */
     if (r->rank == 0 && differing(r->identity, saved, "steps= microbatches=", mine, was))
-        tess__log(TESS_LOG_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on",
-                  mine, was);
+        tool_say(SAY_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on", mine,
+                 was);
 }

@@ -8,11 +8,10 @@
 #include <sys/resource.h>
 
 #include "tools/support/alloc_count.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
 #include <tessera/inspect.h>
 #include "train.h"
-#include "core/base/status.h"
 
 static tess_stats stats_of(const train_run *r) {
     tess_stats stats = { .struct_size = sizeof stats };
@@ -96,8 +95,8 @@ void train_output_start(train_run *r) {
     if (r->task.source)
         tool_progress_say(&r->progress, "%s", r->task.source);
     if (r->model_options.attention_dropout > 0 && r->rank == 0)
-        tess__log(TESS_LOG_WARNING, "config.json: attention's dropout of %g is left out: no model here has one",
-                  (double)r->model_options.attention_dropout);
+        tool_say(SAY_WARNING, "config.json: attention's dropout of %g is left out: no model here has one",
+                 (double)r->model_options.attention_dropout);
     if (r->s.resume && !train_resumes_checkpoint(&r->s))
         tool_progress_say(&r->progress, "parameters from %s; optimizer state and schedule begin anew", r->s.resume);
     tool_progress_say(&r->progress, "%s: %" PRIu64 " parameters in %" PRIu64 " unit%s, %d rank%s, %s", r->s.model,

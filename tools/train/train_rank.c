@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "tools/support/command_line.h"
-#include "core/control/control.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "tools/plan/hf_config.h"
 #include "tools/plan/model_run.h"
+#include "tools/support/world.h"
 #include "tools/support/hf_names.h"
 #include <tessera/inspect.h>
 #include "hf_weights.h"
@@ -153,12 +153,12 @@ static tess_status train_to_end(train_run *r) {
 }
 
 static tess_status run(train_run *r) {
-    tess__world world = { .nranks = 1 };
+    tool_world world = { .ranks = 1 };
     tess_status status = train_restart_resume(&r->s);
     if (status == TESS_OK)
-        status = tess__world_from_env(&world);
+        status = tool_world_read(&world);
     if (status == TESS_OK)
-        status = train_resume_adapt(&r->s, world.nranks);
+        status = train_resume_adapt(&r->s, world.ranks);
     if (status == TESS_OK)
         status = make_model(r);
     if (status == TESS_OK)
@@ -206,9 +206,9 @@ static tess_status run(train_run *r) {
 tess_status train_plan(const train_settings *settings, int32_t ranks) {
     tess *t = NULL;
     model *m = NULL;
-    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
+    int32_t least = tool_say_at_most(SAY_ERROR);
     tess_status status = model_run_plan(settings, ranks, &t, &m);
-    tess__log_set_least(least);
+    tool_say_at_most(least);
     tess_close(t);
     model_destroy(m);
     return status;

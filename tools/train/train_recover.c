@@ -4,8 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "core/base/log.h"
-#include "core/base/status.h"
+#include "tools/support/say.h"
 #include "tools/support/alloc_count.h"
 #include "train.h"
 

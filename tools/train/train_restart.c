@@ -9,10 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
-#include "core/base/status.h"
-#include "core/checkpoint/store.h"
 #include "train.h"
 
 struct train_lives {     /* in the file; zeros at first */
@@ -37,7 +35,7 @@ static tess_status read_restarts(int64_t *n, int64_t *ranks) {
 
 int64_t train_restarts(void) {
     int64_t n, ranks;
-    (void)read_restarts(&n, &ranks); /* train_restart_resume has refused what is no number */
+    (void)read_restarts(&n, &ranks); /* train_restart_begun has refused what is no number */
     return n;
 }
 
@@ -58,7 +56,7 @@ void train_lives_begin(void) {
     if (fd < 0)
         return;
     if (pwrite(fd, &begun, sizeof begun, offsetof(train_lives, begun)) != (ssize_t)sizeof begun)
-        tess__log(TESS_LOG_WARNING, "TESSERA_RESTART_FILE: %s: a restart begins as this run did", strerror(errno));
+        tool_say(SAY_WARNING, "TESSERA_RESTART_FILE: %s: a restart begins as this run did", strerror(errno));
     close(fd);
 }
 
@@ -74,15 +72,10 @@ static int has_begun(void) {
     return read && begun;
 }
 
-tess_status train_restart_resume(train_settings *s) {
-    uint64_t *steps = NULL, n = 0;
+tess_status train_restart_begun(int *out) {
     int64_t restarts, ranks;
     TRY(read_restarts(&restarts, &ranks));
-    if (!restarts || !s->save || !has_begun())
-        return TESS_OK;
-    if (tess__store_list(&tess__disk_real, s->save, &steps, &n) == TESS_OK && n)
-        s->resume = s->save;
-    free(steps);
+    *out = restarts && has_begun();
     return TESS_OK;
 }
 
@@ -101,8 +94,8 @@ void train_lives_open(train_run *r) {
     int fd = r->rank == 0 ? open_lives() : -1;
     if (fd < 0) {
         if (path && r->rank == 0)
-            tess__log(TESS_LOG_WARNING, "TESSERA_RESTART_FILE: %s: %s: repeated steps and lost seconds are not counted",
-                      path, strerror(errno));
+            tool_say(SAY_WARNING, "TESSERA_RESTART_FILE: %s: %s: repeated steps and lost seconds are not counted", path,
+                     strerror(errno));
         return;
     }
     if (ftruncate(fd, sizeof *r->lives) == 0) {

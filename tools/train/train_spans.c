@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/plan/layout.h"
-#include "core/readers/planned.h"
+#include "tools/plan/plan_read.h"
 #include "train.h"
 
 enum { SPANS = 1 << 15, MOST_STEPS = 1 << 12, MOST_SAMPLES = 256, WATCHED = 4 /* steps, with is_late */ };
@@ -111,10 +110,8 @@ static tess_status collect(void *user, const tess_span *span) {
 /* Backward without what it makes again, which whoever reads this adds for the activations of its own plan. */
 static void put_block(train_run *r, int32_t block, samples *of) {
     char key[96];
-    const tess__plan *p = tess__plan_of(r->t);
     double forward = median(of->seconds[block][0], of->n[block][0]),
-           backward = median(of->seconds[block][1], of->n[block][1]),
-           again = tess__made_again(&p->model, &p->setup, block) * forward;
+           backward = median(of->seconds[block][1], of->n[block][1]), again = plan_made_again(r->t, block) * forward;
     json_out *j = &r->json;
     model_key(r->m, key, sizeof key);
     json_object_begin(j, NULL);

@@ -93,13 +93,13 @@ static tess_status save_piece(void *state, const tess_range *range, void *data) 
     return s->folder ? hf_export_write(s->folder, data, range->elems * sizeof(float)) : TESS_OK;
 }
 
-static uint64_t list_tensors(const model *m, tess__tensor *tensors) {
+static uint64_t list_tensors(const model *m, tool_tensor *tensors) {
     uint64_t n = 0;
     for (int32_t i = 0; i < m->desc.n_params; i++) {
         const model_param *p = &m->desc.params[i];
         if (p->alias_of[0])
             continue;
-        tess__tensor *t = &tensors[n++];
+        tool_tensor *t = &tensors[n++];
         snprintf(t->name, sizeof t->name, "%s", p->name);
         t->dtype = TESS_F32;
         t->ndim = p->ndim;
@@ -109,7 +109,7 @@ static uint64_t list_tensors(const model *m, tess__tensor *tensors) {
 }
 
 static tess_status save_open(const train_run *r, save_state *s) {
-    tess__tensor *tensors = calloc((size_t)r->m->desc.n_params, sizeof *tensors);
+    tool_tensor *tensors = calloc((size_t)r->m->desc.n_params, sizeof *tensors);
     if (!tensors)
         return tess_fail(TESS_E_NOMEM, "no memory to export");
     uint64_t n = list_tensors(r->m, tensors);

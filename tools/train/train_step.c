@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "tools/support/alloc_count.h"
 #include <tessera/gpu.h>
 #include "train.h"
@@ -39,8 +39,8 @@ static tess_status judge_loss(train_run *r, const train_step_record *of) {
         return TESS_OK;
     r->said_not_finite = 1;
     if (strcmp(r->s.on_nan, "stop") != 0 && r->rank == 0)
-        tess__log(TESS_LOG_WARNING, "step %llu: the loss is %g; the run goes on, and this is said once (--on-nan %s)",
-                  (unsigned long long)of->step, isnan(of->shared[0]) ? (double)NAN : of->shared[0], r->s.on_nan);
+        tool_say(SAY_WARNING, "step %llu: the loss is %g; the run goes on, and this is said once (--on-nan %s)",
+                 (unsigned long long)of->step, isnan(of->shared[0]) ? (double)NAN : of->shared[0], r->s.on_nan);
     if (strcmp(r->s.on_nan, "stop") != 0)
         return TESS_OK;
     if (isfinite(of->own_loss))

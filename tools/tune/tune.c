@@ -12,7 +12,7 @@
 #include "tools/support/settings.h"
 #include "tools/plan/plan_program.h"
 #include "tools/plan/plan_subject.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
@@ -123,7 +123,7 @@ static int tune(const char *word, char *const *names, int32_t ranks) {
     if (plan_time_machine("tune", &machine, &code) < 0)
         return code;
     if (plan_program_engines(word, &opened) > 1)
-        tess__log(TESS_LOG_WARNING, "%s has several engines: the first is tuned", names[0]);
+        tool_say(SAY_WARNING, "%s has several engines: the first is tuned", names[0]);
     tess_status status = tune_search(word, ranks, &machine, &result);
     if (status == TESS_OK)
         status = say(&result, word, names, ranks, machine.name);

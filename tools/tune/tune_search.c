@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
+#include "tools/support/say.h"
 #include "core/base/options.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/command_line.h"
@@ -235,7 +235,7 @@ tess_status tune_search(const char *word, int32_t ranks, const machine_desc *mac
     search s = { .word = word, .ranks = ranks, .machine = machine, .out = out };
     uint64_t elems = 0;
     *out = (tune_result){ .all = NULL };
-    int32_t least = tess__log_set_least(TESS_LOG_ERROR);
+    int32_t least = tool_say_at_most(SAY_ERROR);
     tess_status status = take_given(&s);
     if (status == TESS_OK)
         status = count_elems(&s, &elems);
@@ -246,7 +246,7 @@ tess_status tune_search(const char *word, int32_t ranks, const machine_desc *mac
         if (status == TESS_OK)
             status = refine(&s);
     }
-    tess__log_set_least(least);
+    tool_say_at_most(least);
     if (status == TESS_OK && !out->n)
         status = tess_fail(s.failed ? s.failed : TESS_E_INVALID, "%s", s.why);
     if (status != TESS_OK)

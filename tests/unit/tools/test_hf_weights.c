@@ -291,7 +291,7 @@ static void test_hf_weights__a_position_at_a_time_gives_the_same_logits(void **s
 
 /* Writes what the run holds into `folder`, in pieces that end within matrices, and files of at most 8 KiB. */
 static void export_run(const run *r, const char *source, const char *folder) {
-    tess__tensor *list = calloc((size_t)r->m->desc.n_params, sizeof *list);
+    tool_tensor *list = calloc((size_t)r->m->desc.n_params, sizeof *list);
     hf_export *x = NULL;
     char *config = NULL;
     uint64_t n = 0;

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "core/base/log.h"
+#include "core/control/control.h"
 #include "core/control/wire.h"
 #include "tools/launch/launch_internal.h"
 

@@ -4,7 +4,7 @@
  * algorithms are those that are deterministic, without TF32. Tensors are NHWC, weights are turned to [out, k, k, in].
  * In bf16 cuDNN would round results too, so the products do it, whose results are fp32. */
 #include "cudnn_ops.h"
-#include "core/base/log.h"
+#include "tools/support/say.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -143,8 +143,8 @@ static tess_status done(const cuda_ops *c, cudnnStatus_t r, const char *what, in
     if (r == CUDNN_STATUS_SUCCESS)
         return TESS_OK;
     *use = 0;
-    tess__log(TESS_LOG_WARNING, "operators cuda: cuDNN's %s failed (%s): products do it from here on", what,
-              c->dnn->cudnnGetErrorString(r));
+    tool_say(SAY_WARNING, "operators cuda: cuDNN's %s failed (%s): products do it from here on", what,
+             c->dnn->cudnnGetErrorString(r));
     return TESS_OK;
 }
 

@@ -6,11 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/plugin/elf_note.h"
 #include "internal.h"
-#include "core/plugin/open.h"
 #include "core/base/options.h"
-#include "core/plugin/plugin_check.h"
+#include "tools/plugins/plugin_known.h"
 #include <tessera/tessera.h>
 #include "suites.h"
 
@@ -28,7 +26,7 @@ static void load(check *c) {
     static struct sigaction before[32], after[32];
     check_thread_state thread;
     tess_plugin_note note;
-    char reason[TESS_REASON_BYTES] = "";
+    char reason[PLUGIN_REASON_BYTES] = "";
     int threads = check_threads();
     look_at_signals(before);
     check_thread_look(&thread);
@@ -43,7 +41,7 @@ static void load(check *c) {
         return;
     const tess_plugin_note *loaded = dlsym(c->library, "tess_plugin_note_v1");
     check_that(c, loaded, "symbol tess_plugin_note_v1 is missing");
-    check_that(c, tess__elf_note_file(c->path, &note, reason, sizeof reason) == TESS_OK, "%s", reason);
+    check_that(c, plugin_read_note(c->path, &note, reason) == TESS_OK, "%s", reason);
     check_that(c, memcmp(loaded, &note, sizeof note) == 0,
                "tess_plugin_note_v1 is not what section .tessera.plugin says");
     check_that(c, dlsym(c->library, "tess_plugin_open_v1"), "symbol tess_plugin_open_v1 is missing");
@@ -87,19 +85,19 @@ static const char *name_of(const check *c) {
 static void options_are_good(check *c, const tess_option_spec *list, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         check_that(c, *list[i].help, "option %s: no help", list[i].key);
-    tess_status s = n ? tess__options_register(tess__kind_name(c->kind), name_of(c), list, n) : TESS_OK;
+    tess_status s = n ? tess__options_register(plugin_kind_word(c->kind), name_of(c), list, n) : TESS_OK;
     check_that(c, s == TESS_OK, "%s", tess_last_error());
     check_note(c, "%u options", n);
 }
 
 /* The declarations of the section ".tessera.options", before anything runs. */
 static void options_declared(check *c) {
-    char reason[TESS_REASON_BYTES] = "";
+    char reason[PLUGIN_REASON_BYTES] = "";
     tess_option_spec *list = NULL;
     uint32_t n = 0;
     if (!*c->path)
         check_skip(c, "built in: no file");
-    tess_status s = tess__elf_options_file(c->path, &list, &n, reason, sizeof reason);
+    tess_status s = plugin_read_options(c->path, &list, &n, reason);
     check_that(c, s == TESS_OK, "%s", reason);
     if (!n)
         check_skip(c, "declares no options");
@@ -113,14 +111,13 @@ static void open_with(check *c, const tess_host *host, const char *what) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     const void *ops = NULL;
     void *ctx = NULL;
-    char reason[TESS_REASON_BYTES] = "";
     char slot[64];
     snprintf(slot, sizeof slot, "open with %s", what);
     check_doing(c, slot);
     tess_status s = check_call_open(c, host, c->kind, &ops, &ctx, &e);
     e.message[sizeof e.message - 1] = 0;
     check_that(c, s == TESS_OK, "open with %s gave %s: %s", what, check_status(s), e.message);
-    check_that(c, tess__ops_check(c->kind, ops, reason) == TESS_OK, "open with %s: %s", what, reason);
+    check_table(c, ops, slot);
     c->ops = ops;
     c->ctx = ctx;
     check_close(c);
@@ -221,7 +218,7 @@ static void repeated_open(check *c) {
         tess_status s = check_call_open(c, &c->host, c->kind, &ops[i], &ctx[i], &e);
         check_that(c, s == TESS_OK, "open number %d, with the others open, gave %s: %s", i + 1, check_status(s),
                    e.message);
-        check_that(c, ops[i] == ops[0] || ((const tess__common_ops *)ops[i])->struct_size > 0, "no table");
+        check_that(c, ops[i] == ops[0] || ((const check_any_ops *)ops[i])->struct_size > 0, "no table");
     }
     for (int i = 0; i < TIMES; i++) { /* not the last first */
         c->ops = ops[i];
@@ -303,7 +300,7 @@ static void odd_arguments(check *c) {
 }
 
 static void table(check *c) {
-    const tess__common_ops *ops = check_open(c);
+    const check_any_ops *ops = check_open(c);
     check_that(c, ops->abi_major == TESS_ABI_MAJOR, "a table of ABI %u.%u", ops->abi_major, ops->abi_minor);
     check_that(c, ops->struct_size % sizeof(void *) == 0, "a table of %u bytes, which cuts a slot", ops->struct_size);
     check_note(c, "a table of %u bytes", ops->struct_size);

@@ -6,12 +6,8 @@
 #include <unistd.h>
 
 #include "tools/commands.h"
-#include "core/plugin/elf_note.h"
 #include "internal.h"
-#include "core/builtin/builtins.h"
-#include "core/plugin/open.h"
-#include "core/plugin/plugin_search.h"
-#include "core/plugin/trusted_path.h"
+#include "tools/plugins/plugin_known.h"
 #include "tools/plugins/plugin_unknown.h"
 
 static const char usage[] =
@@ -108,31 +104,23 @@ static int is_wanted(const search *s, const char *kind, const char *name) {
            (strlen(full) == s->chars && memcmp(full, s->name, s->chars) == 0);
 }
 
-static tess_status look_at(void *user, uint32_t kind, const char *name, const char *path) {
+static void look_at(void *user, uint32_t kind, const char *name, const char *path) {
     search *s = user;
-    if (!is_wanted(s, tess__kind_name(kind), name))
-        return TESS_OK;
+    if (!is_wanted(s, plugin_kind_word(kind), name))
+        return;
     s->clash |= s->kind && s->kind != kind;
     if (s->kind)
-        return TESS_OK;
+        return;
     s->kind = kind;
     snprintf(s->out->path, sizeof s->out->path, "%s", path);
-    return TESS_OK;
+    if (*path)
+        return;
+    s->out->kinds = 1u << kind;
+    snprintf(s->out->builtin, sizeof s->out->builtin, "%s", name);
 }
 
 static int find_by_name(search *s) {
-    for (const tess__builtin *b = tess__builtins; b->kind; b++)
-        if (is_wanted(s, tess__kind_name(b->kind), b->name)) {
-            s->clash |= s->kind && s->kind != b->kind;
-            s->kind = b->kind;
-            s->out->kinds = 1u << b->kind;
-            snprintf(s->out->builtin, sizeof s->out->builtin, "%s", b->name);
-        }
-    tess__plugin_search dirs;
-    if (tess__plugin_search_init(&dirs) == TESS_OK) {
-        tess__plugin_search_each(&dirs, look_at, s);
-        tess__plugin_search_finish(&dirs);
-    }
+    plugin_each_known(look_at, s);
     if (s->kind && !s->clash)
         return TOOL_OK;
     char name[64];
@@ -154,7 +142,7 @@ static const char *args_of(const char *target) {
 static int find_target(const char *text, check_target *out) {
     const char *colon = args_of(text);
     size_t chars = colon ? (size_t)(colon - text) : strlen(text);
-    char given[sizeof out->path], reason[512] = "";
+    char given[sizeof out->path], reason[PLUGIN_REASON_BYTES] = "";
     snprintf(out->args, sizeof out->args, "%s", colon ? colon + 1 : "");
     if (!memchr(text, '/', chars)) {
         search s = { out, text, chars, 0, 0 };
@@ -169,11 +157,11 @@ static int find_target(const char *text, check_target *out) {
         if (!realpath(given, out->path))
             snprintf(out->path, sizeof out->path, "%s", given);
     }
-    if (tess__elf_note_file(out->path, &out->note, reason, sizeof reason)) {
+    if (plugin_read_note(out->path, &out->note, reason)) {
         fprintf(stderr, "tessera: '%s' is not usable as a plugin: %s\n", out->path, reason);
         return TOOL_CONFIG;
     }
-    for (uint32_t k = 1; tess__kind_name(k); k++)
+    for (uint32_t k = 1; plugin_kind_word(k); k++)
         out->kinds |= out->note.kinds & 1u << k;
     if (out->kinds)
         return TOOL_OK;
@@ -202,7 +190,7 @@ static int applies(const check_target *t, const check_suite *s, uint32_t kind) {
 
 typedef void (*each_fn)(void *user, uint32_t kind, const check_suite *, const check_case *);
 static void each(const request *r, const check_target *t, each_fn call, void *user) {
-    for (uint32_t kind = 1; tess__kind_name(kind); kind++)
+    for (uint32_t kind = 1; plugin_kind_word(kind); kind++)
         for (const check_suite *s = check_suites; s->name; s++)
             for (const check_case *k = s->cases; applies(t, s, kind) && k->name; k++)
                 if (matches(r, s->name, k->name))

@@ -17,7 +17,6 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "core/plugin/plugin_book.h"
 #include <tessera/plugin.h>
 
 enum { CHECK_RANKS = 16, CHECK_KEYS = 1024, CHECK_VALUE_BYTES = 4096, CHECK_FLAGS = 16, CHECK_TEXT = 600 };
@@ -39,7 +38,6 @@ typedef struct check {
     void *ctx;
     int launched;                   /* the ranks are not the command's own children */
     void (*finish)(struct check *); /* destroys what a suite has made, before close; null: nothing */
-    tess__plugin_book book;         /* what the plugin takes by host->mem_alloc */
     uint64_t stated_bytes;          /* the most that it may take, as far as it was asked; of a communicator */
     int communicators;              /* made so far */
 } check;
@@ -75,6 +73,11 @@ void check_doing(check *, const char *slot);
             check_fail(c, __VA_ARGS__);                                                                                \
     } while (0)
 
+typedef struct { /* the beginning that all tables have */
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);
+} check_any_ops;
 typedef tess_status (*check_open_fn)(const tess_host *, uint32_t kind, const void **ops, void **ctx, tess_error *);
 /** Loads the file, or finds the built-in plugin; fails the check when it cannot. Runs no code of it but what runs while
  * it is loaded. */

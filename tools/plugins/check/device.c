@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "device.h"
 
+#include "core/kernels/kernels.h"
+
 device_under_test dut;
 
 void must(tess_status status, const char *what) {
@@ -34,6 +36,10 @@ void device_open(check *c) {
     dut.ctx = c->ctx;
     device_take(c, 0);
     c->finish = finish;
+}
+
+void run_reference(const tess_kernel *k) {
+    must(tess__kernel_run(k, NULL, &dut.error), "the core's kernel");
 }
 
 tess_buffer upload(const void *data, uint64_t bytes) {

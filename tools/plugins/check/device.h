@@ -25,6 +25,8 @@ void must(tess_status status, const char *what);
 tess_buffer upload(const void *data, uint64_t bytes);
 void download(const tess_buffer *, void *data, uint64_t bytes);
 void release(tess_buffer *);
+/** Runs the kernel of the built-in cpu device in host memory, for comparison. */
+void run_reference(const tess_kernel *);
 /** Waits for all work of a stream, by an event. */
 void drain(const tess_stream *);
 #endif

@@ -55,6 +55,10 @@ void check_run_case(const check_target *, uint32_t kind, const check_suite *, co
                     const char *launch, check_outcome *out);
 /** Fills in c->host, the table that the plugin gets. */
 void check_host(check *);
+/** Fails the check when the loader would refuse the table; `what`: "open with …", or "" for the first. */
+void check_table(check *, const void *ops, const char *what);
+/** The bytes that the plugin has taken by host->mem_alloc: now, and at most. */
+void check_taken(uint64_t *now, uint64_t *peak);
 /** After the last close: all that host->mem_alloc gave is back, and was never more than stated. */
 void check_book(check *);
 /** The main function of such a process: `text` is "FD,RANK", or "PATH,-1" under a launcher. Returns or ends with an

@@ -15,10 +15,11 @@
 #include "internal.h"
 #include "core/builtin/builtins.h"
 #include "core/plugin/open.h"
+#include "core/plugin/plugin_book.h"
 #include "core/plugin/plugin_host.h"
 #include "core/base/options.h"
 #include "core/plugin/plugin_check.h"
-#include "core/base/status.h"
+#include "tools/support/say.h"
 
 int64_t check_now_ns(void) {
     struct timespec t;
@@ -69,7 +70,7 @@ void check_note(check *c, const char *format, ...) {
 }
 
 const char *check_status(tess_status s) {
-    return tess__status_name(s);
+    return tool_status_name(s);
 }
 
 void check_doing(check *c, const char *slot) {
@@ -138,10 +139,17 @@ static int32_t host_aborting(void *host) {
     return atomic_load(&c->shared->ranks[c->rank].aborting);
 }
 
+static tess__plugin_book book; /* what the plugin takes by host->mem_alloc */
+
+void check_taken(uint64_t *now, uint64_t *peak) {
+    *now = atomic_load(&book.live[TESS_DOMAIN_HOST]);
+    *peak = atomic_load(&book.peak[TESS_DOMAIN_HOST]);
+}
+
 static tess_status host_mem_alloc(void *host, uint32_t domain, uint32_t category, uint64_t bytes, uint64_t align,
                                   void **out) {
     check *c = host;
-    tess_status s = tess__plugin_book_alloc(&c->book, domain, category, bytes, align, out);
+    tess_status s = tess__plugin_book_alloc(&book, domain, category, bytes, align, out);
     check_that(c, s != TESS_E_INVALID, "asks host->mem_alloc for category %u and alignment %llu, which it refuses",
                category, (unsigned long long)align);
     return s;
@@ -215,9 +223,14 @@ tess_status check_call_open(check *c, const tess_host *host, uint32_t kind, cons
     return s;
 }
 
+void check_table(check *c, const void *ops, const char *what) {
+    char reason[TESS_REASON_BYTES] = "";
+    tess_status s = tess__ops_check(c->kind, ops, reason);
+    check_that(c, s == TESS_OK, "%s%s%s", what, *what ? ": " : "", reason);
+}
+
 const void *check_open(check *c) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    char reason[TESS_REASON_BYTES] = "";
     const void *ops = NULL;
     check_load(c);
     check_doing(c, "open");
@@ -225,16 +238,15 @@ const void *check_open(check *c) {
     check_doing(c, "");
     e.message[sizeof e.message - 1] = 0;
     check_that(c, s == TESS_OK, "open gave %s: %s", check_status(s), e.message);
-    s = tess__ops_check(c->kind, ops, reason);
-    check_that(c, s == TESS_OK, "%s", reason);
+    check_table(c, ops, "");
     c->ops = ops;
     return ops;
 }
 
 void check_close(check *c) {
-    const tess__common_ops *ops = c->ops;
+    const check_any_ops *ops = c->ops;
     check_doing(c, "close");
-    if (ops && TESS_CAN(tess__common_ops, ops, close))
+    if (ops && TESS_CAN(check_any_ops, ops, close))
         ops->close(c->ctx);
     check_doing(c, "");
     c->ops = NULL;

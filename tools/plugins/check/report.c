@@ -5,7 +5,7 @@
 
 #include "internal.h"
 #include "tools/support/json_out.h"
-#include "core/plugin/open.h"
+#include "tools/plugins/plugin_known.h"
 
 static const char *word(int outcome) {
     return outcome == CHECK_DONE ? "passed" : outcome == CHECK_SKIPPED ? "skipped" : "failed";
@@ -14,9 +14,9 @@ static const char *word(int outcome) {
 static void kinds_of(uint32_t kinds, char *out, size_t bytes) {
     size_t n = 0;
     *out = 0;
-    for (uint32_t k = 1; tess__kind_name(k); k++)
+    for (uint32_t k = 1; plugin_kind_word(k); k++)
         if (kinds >> k & 1 && n < bytes)
-            n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? ", " : "", tess__kind_name(k));
+            n += (size_t)snprintf(out + n, bytes - n, "%s%s", n ? ", " : "", plugin_kind_word(k));
 }
 
 void check_report_begin(check_report *r, const check_target *t) {

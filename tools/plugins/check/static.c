@@ -5,12 +5,9 @@
 #include <string.h>
 
 #include "elf_reader.h"
-#include "core/plugin/elf_note.h"
 #include "internal.h"
-#include "core/plugin/open.h"
-#include "core/plugin/plugin_check.h"
 #include "suites.h"
-#include "core/plugin/trusted_path.h"
+#include "tools/plugins/plugin_known.h"
 
 static void open_file(check *c, check_elf *f) {
     check_that(c, check_elf_open(c->path, f) == 0, "cannot be read");
@@ -49,18 +46,18 @@ static void name_fits_file(check *c, const tess_plugin_note *note) {
         return;
     check_that(c, strcmp(name, note->name) == 0, "the file is named %s, but the descriptor says '%s'", file,
                note->name);
-    for (uint32_t k = 1; tess__kind_name(k); k++)
-        if (strcmp(tess__kind_name(k), kind) == 0)
+    for (uint32_t k = 1; plugin_kind_word(k); k++)
+        if (strcmp(plugin_kind_word(k), kind) == 0)
             check_that(c, note->kinds >> k & 1, "the file is named %s, but the descriptor's kinds (0x%x) lack it", file,
                        note->kinds);
 }
 
 static void descriptor(check *c) {
     tess_plugin_note note;
-    char reason[TESS_REASON_BYTES] = "";
-    tess_status s = tess__elf_note_file(c->path, &note, reason, sizeof reason);
+    char reason[PLUGIN_REASON_BYTES] = "";
+    tess_status s = plugin_read_note(c->path, &note, reason);
     check_that(c, s == TESS_OK, "%s", reason);
-    s = tess__note_check(&note, c->kind, reason);
+    s = plugin_judge_note(&note, c->kind, reason);
     check_that(c, s == TESS_OK, "%s", reason);
     check_that(c, note.kinds >> 31 == 0 && !(note.kinds & 1), "the descriptor's kinds are 0x%x", note.kinds);
     name_fits_file(c, &note);
@@ -81,8 +78,8 @@ static void descriptor(check *c) {
 
 /* Who can change the file can change what runs. */
 static void trusted_path(check *c) {
-    char real[4096], reason[TESS_REASON_BYTES] = "";
-    tess_status s = tess__trusted_path(c->path, TESS_PATH_FILE, real, reason, sizeof reason);
+    char reason[PLUGIN_REASON_BYTES] = "";
+    tess_status s = plugin_judge_file(c->path, reason);
     check_that(c, s == TESS_OK, "the loader would refuse it: %s", reason);
 }
 
@@ -235,7 +232,7 @@ static void no_link_to_core(check *c) {
 
 static void look_at_path(void *user, int64_t tag, uint64_t value, const char *text) {
     check *c = user;
-    char real[4096], reason[TESS_REASON_BYTES] = "", copy[4096];
+    char reason[PLUGIN_REASON_BYTES] = "", copy[4096];
     (void)value;
     if ((tag != DT_RPATH && tag != DT_RUNPATH) || !text)
         return;
@@ -246,8 +243,7 @@ static void look_at_path(void *user, int64_t tag, uint64_t value, const char *te
     for (char *part = strtok(copy, ":"); part; part = strtok(NULL, ":")) {
         check_that(c, *part == '/', "%s '%.200s': libraries are searched in a directory that is not absolute", which,
                    text);
-        check_that(c, tess__trusted_path(part, TESS_PATH_DIRECTORY, real, reason, sizeof reason) == TESS_OK,
-                   "%s '%.200s': %s", which, text, reason);
+        check_that(c, plugin_judge_directory(part, reason) == TESS_OK, "%s '%.200s': %s", which, text, reason);
     }
     check_note(c, "%s is %.150s", which, text);
 }

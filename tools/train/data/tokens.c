@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "core/base/options.h"
-#include "core/base/status.h"
+#include "tools/support/say.h"
 #include <tessera/tessera.h>
 
 enum {

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which plugins there are, and what their files say, before any of their code runs. */
+#ifndef TOOL_PLUGIN_KNOWN_H
+#define TOOL_PLUGIN_KNOWN_H
+#include <tessera/tessera.h>
+
+/** "comm", "device"; null for an unknown kind. Kinds count from 1. */
+const char *plugin_kind_word(uint32_t kind);
+/** Calls `each` for every plugin: built-in ones, whose path is "", then the files of the search path in its order. */
+void plugin_each_known(void (*each)(void *user, uint32_t kind, const char *name, const char *path), void *user);
+
+enum { PLUGIN_REASON_BYTES = 512 };
+/* Each fails with one clause in `reason`, and sets no message. */
+/** The descriptor of a file. */
+tess_status plugin_read_note(const char *path, tess_plugin_note *out, char reason[PLUGIN_REASON_BYTES]);
+/** Whether the loader takes it for a plugin of that kind. */
+tess_status plugin_judge_note(const tess_plugin_note *, uint32_t kind, char reason[PLUGIN_REASON_BYTES]);
+/** The options that a file declares; the caller frees *out. */
+tess_status plugin_read_options(const char *path, tess_option_spec **out, uint32_t *n,
+                                char reason[PLUGIN_REASON_BYTES]);
+/** Whether nobody but root and the effective user can change that file, or that directory. */
+tess_status plugin_judge_file(const char *path, char reason[PLUGIN_REASON_BYTES]);
+tess_status plugin_judge_directory(const char *path, char reason[PLUGIN_REASON_BYTES]);
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A command writes its lines on standard error as the engine does, and names statuses in the same words. */
+#ifndef TOOL_SAY_H
+#define TOOL_SAY_H
+#include <tessera/tessera.h>
+
+enum { SAY_ERROR, SAY_WARNING, SAY_INFO, SAY_DEBUG };
+
+/** One line, "tessera: warning: …", with the rank in front where there is more than one. TESSERA_LOG decides which are
+ * shown. */
+void tool_say(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/** From now on nothing above `level` is shown; -1: as TESSERA_LOG says. Returns what it was. */
+int32_t tool_say_at_most(int32_t level);
+/** "TESS_E_PEER"; never null. */
+const char *tool_status_name(tess_status);
+
+/** Passes a failure on to the caller: the message was set where it was detected (tess_fail). */
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        tess_status try_status = (call);                                                                               \
+        if (try_status)                                                                                                \
+            return try_status;                                                                                         \
+    } while (0)
+#endif
