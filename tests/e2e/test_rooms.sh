@@ -3,7 +3,7 @@
 # labels: e2e
 # A room of the core or of the command includes only what stands below it (docs/architecture.md), and no tool includes
 # the runtime or the engine. kit/ is a room of its own at the top and includes no other. A violation planted in each room
-# must be found.
+# must be found. The core's table of options has none that the command alone reads.
 set -eu
 declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit kernels" [plugin]="base builtin"
   [control]="base" [plan]="base kit" [readers]="base kit plan plugin"
@@ -37,6 +37,15 @@ cd "$SOURCE"
 wrong=$(crossings . | sed 's#^\./##' | sort -u)
 [ -z "$wrong" ] || { echo "FAILED: includes that a room may not make:"; echo "$wrong"; exit 1; }
 
+# unread TABLE: rows of the core's table of options that the core, the kit and the plugins name nowhere: the command has its own.
+unread() {
+  sed -n 's/^    { "\([a-z0-9-]*\)", [A-Z]*,.*/\1/p' "$1" | while read -r key; do
+    grep -rqF --include='*.[ch]' --include='*.cc' --exclude=option_table.c "\"$key\"" core kit plugins || echo "$key"
+  done
+}
+wrong=$(unread core/base/option_table.c)
+[ -z "$wrong" ] || { echo "FAILED: options that nothing in the core reads, but its table has:"; echo "$wrong"; exit 1; }
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Each room but the uppermost with an include of that, and a tool with one of the runtime.
@@ -50,6 +59,8 @@ for room in "${!core[@]}" tools/plan; do
   [ "$(crossings "$work" 2>/dev/null)" = "$place/planted.c $header" ] || { echo "FAILED: a planted include was not found in $place"; exit 1; }
   rm -r "${work:?}/$place"
 done
+echo '    { "top-k", INT, "0", NULL, "of a sample" },' >"$work/option_table.c"
+[ "$(unread "$work/option_table.c")" = top-k ] || { echo "FAILED: a planted option was not found in the core's table"; exit 1; }
 if [ -x /usr/bin/python3 ]; then
   docs/pictures/rooms docs/architecture.md "$work/rooms.svg" && cmp -s "$work/rooms.svg" docs/pictures/rooms.svg ||
     { echo "FAILED: docs/pictures/rooms.svg is not what docs/pictures/rooms draws of docs/architecture.md"; exit 1; }

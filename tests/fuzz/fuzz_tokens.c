@@ -2,6 +2,7 @@
 /* libFuzzer: any bytes as a token file. Its name decides little here: a path of /proc/self/fd has no ending, so that
  * the first byte says whether it is called .bin. */
 #include "fuzz_input.h"
+#include "tools/support/options.h"
 #include "tools/train/data/tokens.h"
 
 enum { CONTEXT = 4, VOCABULARY = 50257 };
@@ -19,6 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     tool_tokens *t = NULL;
     if (size < 1)
         return 0;
+    if (!*link)
+        tool_options_start();
     if (!*link)
         snprintf(link, sizeof link, "/tmp/fuzz_tokens-%d.bin", (int)getpid());
     const char *path = fuzz_file(data + 1, size - 1);

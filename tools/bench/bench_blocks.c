@@ -10,7 +10,7 @@
 #include "core/control/control.h"
 #include "tools/support/json_out.h"
 #include "tools/models/direct.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
 #include "tools/train/train.h"
@@ -45,7 +45,7 @@ static tess_status make(const char *name, uint32_t precision, model **out) {
     int64_t threads = 1;
     tess_status status = train_settings_read(name, &s);
     if (status == TESS_OK)
-        status = tess__option_int("threads", 1, 1024, &threads);
+        status = tool_option_int("threads", &threads);
     if (status != TESS_OK)
         return status;
     model_options o = { .batch = (int32_t)s.batch,
@@ -144,7 +144,7 @@ static tess_status bench_model(bench *b, const char *name, uint32_t precision) {
 int tool_bench_blocks(FILE *out, int json, const char *model) {
     static const char *const usual[] = { "mnist", "gpt" };
     bench b = { .out = out ? out : stdout, .json = json };
-    const char *precision = tess__option_text("precision");
+    const char *precision = tool_option_text("precision");
     tess_status status = tess__world_from_env(&b.world);
     if (status == TESS_OK && b.world.nranks > 1)
         status = tess__control_open(&b.world, &b.control);

@@ -14,7 +14,7 @@
 #include "tools/support/json_out.h"
 #include "core/plugin/open.h"
 #include "core/base/log.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "core/base/status.h"
 
 #define JOIN_NS INT64_C(60000000000)
@@ -534,7 +534,7 @@ static void take_options(bench *b, const tool_bench_comm_options *options) {
                            .kv_get = host_kv_get,
                            .aborting = host_aborting,
                            .args = "",
-                           .helper_cpus = tess__option_text("helper-cpus"),
+                           .helper_cpus = tool_option_text("helper-cpus"),
                            .numa_node = -1,
                            .max_helper_threads = -1 };
     if (!b->host.helper_cpus)

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "core/builtin/builtins.h"
 #include "core/plugin/open.h"
 #include "core/plugin/plugin_search.h"
@@ -40,7 +40,7 @@ int plugin_unknown(const char *name) {
         tess__plugin_search_each(&dirs, take, &l);
         tess__plugin_search_finish(&dirs);
     }
-    const char *near = tess__nearest(name, l.names, l.n);
+    const char *near = tool_nearest(name, l.names, l.n);
     if (near)
         fprintf(stderr, "tessera: no plugin '%s' found; did you mean '%s'?\n", name, near);
     else

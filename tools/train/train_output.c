@@ -9,7 +9,7 @@
 
 #include "tools/support/alloc_count.h"
 #include "core/base/log.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 #include "train.h"
 #include "core/base/status.h"

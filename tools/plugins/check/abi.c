@@ -9,7 +9,7 @@
 #include "core/plugin/elf_note.h"
 #include "internal.h"
 #include "core/plugin/open.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "core/plugin/plugin_check.h"
 #include <tessera/tessera.h>
 #include "suites.h"
@@ -87,7 +87,7 @@ static const char *name_of(const check *c) {
 static void options_are_good(check *c, const tess_option_spec *list, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         check_that(c, *list[i].help, "option %s: no help", list[i].key);
-    tess_status s = n ? tess__options_register(tess__kind_name(c->kind), name_of(c), list, n) : TESS_OK;
+    tess_status s = n ? tool_options_declare(tess__kind_name(c->kind), name_of(c), list, n) : TESS_OK;
     check_that(c, s == TESS_OK, "%s", tess_last_error());
     check_note(c, "%u options", n);
 }
