@@ -393,7 +393,7 @@ int tess__options_warn_unknown(void) {
             continue;
         }
         n_unread++;
-        if (at < sizeof unread)
+        if (at + (size_t)name + 3 < sizeof unread) /* whole names */
             at += (size_t)snprintf(unread + at, sizeof unread - at, "%s%.*s", at ? ", " : "", name, *e);
     }
     if (n_unread)
