@@ -39,9 +39,8 @@ wrong=$(crossings . | sed 's#^\./##' | sort -u)
 
 # unread TABLE: rows of the core's table of options that the core, the kit and the plugins name nowhere: the command has its own.
 unread() {
-  sed -n 's/^    { "\([a-z0-9-]*\)", [A-Z]*,.*/\1/p' "$1" | while read -r key; do
-    grep -rqF --include='*.[ch]' --include='*.cc' --exclude=option_table.c "\"$key\"" core kit plugins || echo "$key"
-  done
+  comm -23 <(sed -n 's/^    { "\([a-z0-9-]*\)", [A-Z]*,.*/"\1"/p' "$1" | sort) \
+    <(grep -rhoE --include='*.[ch]' --include='*.cc' --exclude=option_table.c '"[a-z0-9-]+"' core kit plugins | sort -u)
 }
 wrong=$(unread core/base/option_table.c)
 [ -z "$wrong" ] || { echo "FAILED: options that nothing in the core reads, but its table has:"; echo "$wrong"; exit 1; }
@@ -60,7 +59,7 @@ for room in "${!core[@]}" tools/plan; do
   rm -r "${work:?}/$place"
 done
 echo '    { "top-k", INT, "0", NULL, "of a sample" },' >"$work/option_table.c"
-[ "$(unread "$work/option_table.c")" = top-k ] || { echo "FAILED: a planted option was not found in the core's table"; exit 1; }
+[ "$(unread "$work/option_table.c")" = '"top-k"' ] || { echo "FAILED: a planted option was not found in the core's table"; exit 1; }
 if [ -x /usr/bin/python3 ]; then
   docs/pictures/rooms docs/architecture.md "$work/rooms.svg" && cmp -s "$work/rooms.svg" docs/pictures/rooms.svg ||
     { echo "FAILED: docs/pictures/rooms.svg is not what docs/pictures/rooms draws of docs/architecture.md"; exit 1; }
