@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "tools/support/command_line.h"
+#include "tools/support/options.h"
 #include "tools/support/spinning.h"
 #include "tools/support/version.h"
 
@@ -122,5 +123,6 @@ static int run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    tool_options_start();
     return open_standard() == 0 && on_exit(check_output, NULL) == 0 ? run(argc, argv) : TOOL_CONFIG;
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The table itself and the page made from it, docs/variables.md. */
+/* The core or a plugin reads each of these. The command has a table of its own, tools/support/option_table.c. */
 #include "options.h"
-
-#include <string.h>
 
 #define INT TESS_OPTION_INT
 #define REAL TESS_OPTION_REAL
@@ -12,13 +10,12 @@
 #define FLAG TESS_OPTION_FLAG
 
 const tess__option tess__option_table[] = {
-    /* what a run is made of */
+    /* what a run is made of; "ranks" is in what tess_plan_fn is to plan with */
     { "ranks", INT, NULL, NULL, "how many ranks to start or to plan for" },
     { "comm", TEXT, "auto", NULL, "communication plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "offload", TEXT, "none", NULL, "offload plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "precision", TEXT, "fp32", NULL, "precision plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "wrap", TEXT, "scopes", NULL, "scopes, none, size:N, module:PATTERN,…, auto:BYTES, a plugin" },
-    { "units", CHOICE, "layer", "layer|half", "decoders on the CPU: whole layers, or their halves" },
     { "strategy", TEXT, "full", NULL, "full, grad_op, none, hybrid:K or hybrid_grad_op:K" },
     { "device", TEXT, "cpu", NULL, "device plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "device-memory", BYTES, NULL, NULL, "device memory a rank may use" },
@@ -35,58 +32,18 @@ const tess__option tess__option_table[] = {
     { "plan-file", TEXT, NULL, NULL,
       "file that tess_shard then writes what was declared to; set by tessera plan -- PROGRAM" },
     /* training */
-    { "batch", INT, NULL, NULL, "samples per rank and microbatch" },
     { "accum", INT, "1", NULL, "microbatches per optimizer step" },
     { "sync", CHOICE, "each", "each|end", "communicate gradients after each microbatch or once a step" },
-    { "seed", INT, "1", NULL, "seed of initial values, shuffling and dropout" },
-    { "steps", INT, NULL, NULL, "optimizer steps to run" },
-    { "epochs", INT, NULL, NULL, "passes over the data" },
     { "optimizer", CHOICE, NULL, "sgd|adam|adamw|adadelta", "optimizer; unset: the model's own" },
-    { "lr", REAL, NULL, NULL, "learning rate" },
-    { "momentum", REAL, NULL, NULL, "momentum of sgd" },
-    { "weight-decay", REAL, NULL, NULL, "weight decay" },
-    { "clip", REAL, NULL, NULL, "largest gradient norm; 0: none is computed, 1e30: it is only shown" },
     { "on-nan", CHOICE, "stop", "stop|skip|warn", "when a gradient or parameter is NaN or infinite" },
     { "spike", REAL, "0", NULL, "on-nan also for a norm above so many times the usual; 0: off" },
-    { "model", TEXT, NULL, NULL, "Hugging Face folder to start from: config.json, safetensors" },
-    { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch" },
-    { "freeze", TEXT, NULL, NULL, "parameters that are not trained: names with '*', joined by ','" },
-    { "layers", INT, NULL, NULL, "gpt: layers" },
-    { "heads", INT, NULL, NULL, "gpt: attention heads" },
-    { "width", INT, NULL, NULL, "gpt: width" },
-    { "context", INT, NULL, NULL, "gpt: context length in bytes; gpt2, llama: in tokens" },
-    { "image-size", INT, NULL, NULL, "convbn: side of the images in pixels" },
-    { "hidden", INT, NULL, NULL, "convbn: maps of the blocks" },
-    { "data", TEXT, NULL, NULL, "file or directory to train on; unset: data that comes with the tool" },
-    { "token-bits", CHOICE, "auto", "auto|16|32", "bits of a token in a .bin without a header" },
-    { "save", TEXT, NULL, NULL, "directory to save checkpoints in" },
-    { "save-every", INT, NULL, NULL, "steps between checkpoints; unset: one at the end" },
-    { "keep", INT, "3", NULL, "how many checkpoints stay, 0: all" },
     { "checkpoint", CHOICE, "async", "async|sync", "save beside training, or while it waits" },
     { "on-newer", CHOICE, "stop", "stop|aside", "newer steps in the directory: refuse, or move aside" },
-    { "resume", TEXT, NULL, NULL, "directory of checkpoints, or one of them, to go on from" },
-    { "restarts", INT, "0", NULL, "how often to start again from a checkpoint when ranks are lost" },
-    { "restart", INT, NULL, NULL, "how many restarts there have been; set by tessera run --restarts" },
-    { "restart-ranks", INT, NULL, NULL, "ranks before the first restart; set by tessera run --restarts" },
-    { "restart-file", TEXT, NULL, NULL, "file that outlives a restart; set by tessera run --restarts" },
     { "mirror", INT, "0", NULL, "steps between images in memory, to replace lost ranks from" },
     { "generation", INT, NULL, NULL, "how often ranks have been replaced; set by tessera run" },
     { "ranks-least", INT, NULL, NULL,
       "fewest ranks to go on with when some are lost; set by tessera run --ranks MIN:MAX" },
-    { "export", TEXT, NULL, NULL, "Hugging Face folder to write the parameters to at the end" },
-    { "sample", INT, NULL, NULL, "tokens that the model writes at the end" },
-    { "prompt", TEXT, NULL, NULL, "what a sample begins after: text, or numbers of tokens" },
-    { "temperature", REAL, "0.8", NULL, "of a sample; 0 takes the likeliest token" },
-    { "top-k", INT, "0", NULL, "of a sample: likely tokens to draw from, 0: all" },
-    /* time, simulated */
-    { "machine", TEXT, NULL, NULL, "machine to simulate: a name, or a file of tessera bench --machine" },
-    { "from", TEXT, NULL, NULL, "what --json wrote of an earlier run, for its measured times of blocks" },
     /* output */
-    { "json", TEXT, NULL, NULL, "one JSON object per line, to FILE; 1 or no FILE: standard output" },
-    { "csv", TEXT, NULL, NULL, "file for a line of numbers per step" },
-    { "peak-flops", REAL, NULL, NULL, "what a rank reaches at best, per second; unset: measured" },
-    { "report", TEXT, NULL, NULL, "file for a page with pictures of memory and time" },
-    { "quiet", FLAG, "0", NULL, "no progress, no tables" },
     { "log", CHOICE, "info", "error|warning|info|debug", "least severe messages that are shown" },
     /* plugins and places */
     { "plugin-path", TEXT, NULL, NULL, "absolute directories to search for plugins first, separated by colons" },
@@ -100,7 +57,6 @@ const tess__option tess__option_table[] = {
     { "secret-fd", TEXT, NULL, NULL, "number of an open file whose first line is the secret" },
     { "rendezvous-timeout", REAL, "60", NULL, "seconds to wait for all ranks at start" },
     { "heartbeat", REAL, "5", NULL, "seconds of silence after which a rank counts as lost; 0: never" },
-    { "grace", REAL, "5", NULL, "seconds that tessera run leaves the other ranks to end by themselves when one fails" },
     { "timeout", REAL, "300", NULL, "seconds one collective may take" },
     { NULL, 0, NULL, NULL, NULL },
 };

@@ -2,7 +2,7 @@
 #include "options.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,11 +45,21 @@ static const char *keep_text(kept **list, const char *text, int *added) {
     return k->text;
 }
 
+static const tess__option *added;
+
+void tess__options_add(const tess__option *rows) {
+    added = rows;
+}
+
+static const tess__option *find_in(const tess__option *o, const char *key) {
+    while (o && o->key && strcmp(o->key, key) != 0)
+        o++;
+    return o && o->key ? o : NULL;
+}
+
 const tess__option *tess__option_find(const char *key) {
-    for (const tess__option *o = tess__option_table; o->key; o++)
-        if (strcmp(o->key, key) == 0)
-            return o;
-    return NULL;
+    const tess__option *own = find_in(tess__option_table, key);
+    return own ? own : find_in(added, key);
 }
 
 const char *tess__option_variable(const char *key, char out[80]) {
@@ -89,34 +99,6 @@ static const char *given_value(const tess__given *s, const char *key) {
 
 static const char *variable_text(const char *key);
 
-/* ---- options of the command, which a program that uses the library cannot know ------------------- */
-
-static const char *const of_commands[] = { "batch", "steps",  "epochs", "lr",         "weight-decay", "clip",
-                                           "seed",  "layers", "heads",  "width",      "context",      "image-size",
-                                           "data",  "hidden", "save",   "save-every", "resume",       "momentum" };
-enum { N_OF_COMMANDS = sizeof of_commands / sizeof of_commands[0] };
-static atomic_uint was_read; /* a bit for each */
-
-static void note_read(const char *key) {
-    for (unsigned i = 0; i < N_OF_COMMANDS; i++)
-        if (strcmp(of_commands[i], key) == 0)
-            atomic_fetch_or(&was_read, 1u << i);
-}
-
-void tess__options_unused(char *out, size_t n) {
-    unsigned read = atomic_load(&was_read);
-    size_t at = 0;
-    out[0] = 0;
-    for (unsigned i = 0; i < N_OF_COMMANDS; i++) {
-        char variable[80];
-        if (read >> i & 1 || !variable_text(of_commands[i]) || at >= n)
-            continue;
-        at +=
-            (size_t)snprintf(out + at, n - at, "%s%s", at ? ", " : "", tess__option_variable(of_commands[i], variable));
-    }
-    atomic_store(&was_read, read);
-}
-
 const char *tess__given_text(const tess__given *s, const char *key) {
     const char *own = given_value(s, key);
     if (own && s->wins)
@@ -130,7 +112,6 @@ const char *tess__option_text(const char *key) {
 }
 
 static const char *variable_text(const char *key) {
-    note_read(key);
     char variable[80];
     if (!tess__option_variable(key, variable))
         return NULL;
@@ -323,6 +304,8 @@ static const char *nearest_variable(const char *key, char out[80]) {
     size_t n = 0;
     for (const tess__option *o = tess__option_table; o->key; o++)
         names[n++] = o->key;
+    for (const tess__option *o = added; o && o->key && n < 256; o++)
+        names[n++] = o->key;
     pthread_mutex_lock(&lock);
     for (const kept *k = plugin_keys; k && n < 256; k = k->next)
         names[n++] = k->text;
@@ -379,28 +362,43 @@ tess_status tess__options_register(const char *kind, const char *plugin, const t
     return of_kind ? check_no_stranger(kind, plugin, kind) : TESS_OK;
 }
 
-/* Variables of the test suite and of the build, which nobody means for a run. */
-static int for_tests(const char *key) {
-    return strncmp(key, "test-", 5) == 0 || strncmp(key, "matrix-", 7) == 0 || strncmp(key, "double-", 7) == 0;
+/* Variables of the test suite, and those with which tessera run tells a program of its restarts. */
+static int for_others(const char *key) {
+    return strncmp(key, "test-", 5) == 0 || strncmp(key, "matrix-", 7) == 0 || strncmp(key, "double-", 7) == 0 ||
+           strcmp(key, "restart") == 0 || strncmp(key, "restart-", 8) == 0;
+}
+
+/* Whether this is the first time. */
+static int warns_of(const char *key) {
+    int is_new;
+    pthread_mutex_lock(&lock);
+    keep_text(&warned, key, &is_new);
+    pthread_mutex_unlock(&lock);
+    return is_new;
 }
 
 int tess__options_warn_unknown(void) {
-    int n = 0;
+    char unread[512] = "";
+    size_t at = 0;
+    int n = 0, n_unread = 0;
     for (char **e = environ; e && *e; e++) {
         char key[80], near[80];
-        int added;
-        if (!entry_key(*e, key) || key_known(key) || for_tests(key))
-            continue;
-        pthread_mutex_lock(&lock);
-        keep_text(&warned, key, &added);
-        pthread_mutex_unlock(&lock);
-        if (!added)
+        int name = (int)strcspn(*e, "=");
+        if (!entry_key(*e, key) || key_known(key) || for_others(key) || !warns_of(key))
             continue;
         const char *hint = nearest_variable(key, near);
-        tess__log(TESS_LOG_WARNING, "%.*s is set, but neither tessera nor a plugin in use knows it%s%s%s",
-                  (int)strcspn(*e, "="), *e, hint ? "; did you mean " : "", hint ? hint : "", hint ? "?" : "");
         n++;
+        if (hint) {
+            tess__log(TESS_LOG_WARNING, "%.*s is set, but nothing here reads it; did you mean %s?", name, *e, hint);
+            continue;
+        }
+        n_unread++;
+        if (at + (size_t)name + 3 < sizeof unread) /* whole names */
+            at += (size_t)snprintf(unread + at, sizeof unread - at, "%s%.*s", at ? ", " : "", name, *e);
     }
+    if (n_unread)
+        tess__log(TESS_LOG_WARNING, "%s %s set, but nothing here reads %s", unread, n_unread > 1 ? "are" : "is",
+                  n_unread > 1 ? "them" : "it");
     return n;
 }
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The one table of TESSERA_ variables. API options are weakest, then the environment, then the command line, which
+/* The TESSERA_ variables. API options are weakest, then the environment, then the command line, which
  * sets the environment; so the core reads one place. Reads with secure_getenv. */
 #ifndef TESS_OPTIONS_H
 #define TESS_OPTIONS_H
 #include <tessera/plugin_options.h>
 #include <tessera/tessera.h>
-#include <stdio.h>
 
 typedef struct {
     const char *key;      /* "device-memory": --device-memory and TESSERA_DEVICE_MEMORY */
@@ -14,9 +13,12 @@ typedef struct {
     const char *choices;  /* "each|end" for TESS_OPTION_CHOICE; for the other types words allowed beside a value */
     const char *help;
 } tess__option;
-extern const tess__option tess__option_table[]; /* ends with a null key */
+extern const tess__option tess__option_table[]; /* the core's and its plugins'; ends with a null key */
+/** A program's own options, which are then known as the core's are. The rows end with a null key and live as long as
+ * the process. Once, before another thread reads. */
+void tess__options_add(const tess__option *rows);
 
-/** The table's row of `key`, or null. */
+/** The row of `key`, or null. */
 const tess__option *tess__option_find(const char *key);
 /** "device-memory" → "TESSERA_DEVICE_MEMORY", at most 79 characters. Null when the key is not [a-z0-9-]+. */
 const char *tess__option_variable(const char *key, char out[80]);
@@ -29,13 +31,13 @@ typedef struct {
 } tess__given;
 /** This thread's reads below look there too, until it is called again. Returns what they looked at before. */
 const tess__given *tess__given_use(const tess__given *or_null);
-/** Whether every key is one that the table or a registered plugin knows; else TESS_E_INVALID with the nearest name. */
+/** Whether every key is one that a row or a registered plugin knows; else TESS_E_INVALID with the nearest name. */
 tess_status tess__given_check(const tess__given *);
 /** One read with the settings given, from any thread. */
 const char *tess__given_text(const tess__given *or_null, const char *key);
 
-/** The variable's text, or null when unset or empty (and in a setuid program). Any key of [a-z0-9-]+: those that are
- * not in the table are plugins'. The text lives as long as the process. */
+/** The variable's text, or null when unset or empty (and in a setuid program). Any key of [a-z0-9-]+: those
+ * that are in no row are plugins'. The text lives as long as the process. */
 const char *tess__option_text(const char *key);
 /** A text option, or `fallback` when it is unset. */
 const char *tess__option_or(const char *key, const char *fallback);
@@ -53,14 +55,9 @@ tess_status tess__option_choice(const char *key, const char **out); /* checks ag
 tess_status tess__options_register(const char *kind, const char *plugin, const tess_option_spec *, uint32_t n);
 /** Whether the key begins with that name, or kind, and a hyphen. */
 int tess__option_has_prefix(const char *key, const char *prefix);
-/** Warns, once for each in the life of the process, of TESSERA_ variables that neither the table nor a registered
- * plugin knows, with the nearest name. Returns how many it warned of. */
+/** Warns, once for each in the life of the process, of TESSERA_ variables that no row and no registered plugin knows:
+ * of a slip with the nearest name, of the others in one line. Returns how many it warned of. */
 int tess__options_warn_unknown(void);
-/** The variables that are set, are options of `tessera train` and its like, and were read by nobody in this process, as
- * "TESSERA_LR, TESSERA_STEPS"; "" when there are none. */
-void tess__options_unused(char *out, size_t n);
 /** The nearest of `n` names by edit distance, or null when none is near. For "did you mean". */
 const char *tess__nearest(const char *word, const char *const *names, size_t n);
-/** Writes docs/variables.md. */
-void tess__options_markdown(FILE *out);
 #endif

@@ -145,20 +145,16 @@ static int keeps_all(const tess *t) {
 }
 
 void tess__say_unused(const tess *t) {
-    char unused[512], activations[120] = "", optimizer[160] = "";
+    char activations[120] = "", optimizer[160] = "";
     const char *own = t->settings.options.optimizer, *set = tess__given_text(NULL, "optimizer");
-    tess__options_unused(unused, sizeof unused);
     if (!t->plan.model.n_blocks && !keeps_all(t))
         snprintf(activations, sizeof activations, "activations=%s has no effect without blocks",
                  t->settings.activations);
     if (set && strcmp(t->settings.optimizer, set) == 0 && strcmp(set, own ? own : "adamw") != 0)
         snprintf(optimizer, sizeof optimizer, "TESSERA_OPTIMIZER=%s takes the place of the program's %s", set,
                  own ? own : "adamw");
-    if (unused[0] || activations[0] || optimizer[0])
-        tess__log(TESS_LOG_WARNING, "%s%s%s%s%s%s", unused,
-                  unused[0] ? ": set, but this program does not read them" : "",
-                  unused[0] && activations[0] ? "; " : "", activations,
-                  (unused[0] || activations[0]) && optimizer[0] ? "; " : "", optimizer);
+    if (activations[0] || optimizer[0])
+        tess__log(TESS_LOG_WARNING, "%s%s%s", activations, activations[0] && optimizer[0] ? "; " : "", optimizer);
 }
 
 tess_status tess__check_activations(const tess *t) {

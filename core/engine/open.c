@@ -147,7 +147,8 @@ static tess_status start_engine(tess *t) {
         s = open_plugins(t);
     if (!s)
         s = tess__given_check(&t->settings.given);
-    if (!s && t->comms.world.rank == 0)
+    int planned = t->settings.plan_only && !t->settings.options.plan_only; /* tessera plan -- PROGRAM warns itself */
+    if (!s && t->comms.world.rank == 0 && !planned)
         tess__options_warn_unknown(); /* now that the plugins' own variables are known */
     if (!s)
         s = read_device(t);

@@ -284,8 +284,7 @@ tess_status tess__check_backward(const tess *); /* of the training pass that end
 tess_status tess__check_step_options(tess *, const tess_optimizer_options *);
 tess_status tess__check_activations(const tess *); /* strict: they need blocks */
 tess_status tess__check_overwrite(const tess__plan *);
-void tess__say_unused(
-    const tess *); /* variables that this program cannot use or that took the place of its own, once */
+void tess__say_unused(const tess *); /* options without effect here, or in the place of the program's own */
 tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
 
 /** optimizer.c */

@@ -101,9 +101,11 @@ for strict in 0 1; do
 done
 says 2 0 5 'took more than 2 s \(TESSERA_TIMEOUT\): rank 1 did not come to it and computes or hangs' hang TESSERA_TIMEOUT=2 TESSERA_GRACE=1
 
-# Variables that the program cannot use: one line on one rank.
-says 2 0 0 'TESSERA_STEPS, TESSERA_LR, TESSERA_SAVE: set, but this program does not read them; TESSERA_OPTIMIZER=sgd takes the place of the program.s adamw' "" \
-  TESSERA_LR=1 TESSERA_STEPS=3 TESSERA_SAVE=x TESSERA_OPTIMIZER=sgd
-[ -z "$comm" ] || [ "$(grep -c 'does not read them' err)" = 1 ] || fail "not one line: $(cat err)"
+# Variables that the program cannot use: one line on one rank, and none of those that are for tessera run.
+says 2 0 0 'TESSERA_OPTIMIZER=sgd takes the place of the program.s adamw' "" TESSERA_OPTIMIZER=sgd
+says 2 0 0 'warning: TESSERA_(LR|SAVE|STEPS), .* are set, but nothing here reads them$' "" TESSERA_LR=1 TESSERA_STEPS=3 TESSERA_SAVE=x \
+  TESSERA_GRACE=4 TESSERA_RESTART=1 TESSERA_RESTART_FILE=/nowhere
+[ -z "$comm" ] || [ "$(grep -c 'nothing here reads' err)" = 1 ] || fail "not one line: $(cat err)"
+! grep -E 'TESSERA_(GRACE|RESTART|RESTART_FILE)' err || fail "a warning of what tessera run reads or sets: $(cat err)"
 nothing_left
 echo "every mistake has its message"

@@ -12,7 +12,8 @@ summary() { grep '"event":"summary"' run.json | field "$1"; }
 # TESSERA_PLAN_FILE: the program's declarations, which plan reads back to the peak that it prints of the program itself.
 first=$BUILD/examples/first/train
 : >declared.plan
-expect 0 env TESSERA_PLAN=3 TESSERA_PLAN_FILE="$PWD/declared.plan" "$first"
+expect 0 env TESSERA_PLAN=3 TESSERA_PLAN_FILE="$PWD/declared.plan" TESSERA_JSON=plan.json "$first" # plan's own, no slip
+! grep 'nothing here reads' err || fail "a program that is planned warns of what plan reads"
 has_line declared.plan 'tessera-plan 2'
 for what in ./declared.plan "-- $first"; do
   # shellcheck disable=SC2086

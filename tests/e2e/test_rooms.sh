@@ -3,7 +3,8 @@
 # labels: e2e
 # A room of the core or of the command includes only what stands below it (docs/architecture.md). Headers private to the
 # core are included by the files of tools/ that stand here, and by no other; the runtime or the engine by none. kit/ is a
-# room of its own at the top and includes no other. A violation planted in each room must be found.
+# room of its own at the top and includes no other. A violation planted in each room must be found. The core's table of
+# options has none that the command alone reads.
 set -eu
 declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit kernels" [plugin]="base builtin"
   [control]="base" [plan]="base kit" [readers]="base kit plan plugin"
@@ -15,13 +16,12 @@ declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machin
   [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"
   [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support" )
 # What tools need of the core, behind headers of their own; then commands about its insides: checkpoints, plans, kernels
-# and plugins. Options are still everybody's.
-private="support/say.c support/json_in.c support/names.c support/safetensors.c support/world.c launch/launch_server.c
+# and plugins.
+private="support/say.c support/options.c support/json_in.c support/names.c support/safetensors.c support/world.c launch/launch_server.c
   ckpt/ckpt.h ckpt/ckpt_write.c train/train_checkpoint.c
   plan/plan_read.c plan/plan_report.c plan/plan_at_peak.h plan/plan_time.c plan/plan_program.c plan/simulate.h
   bench/bench_comm.c bench/bench_kernels.c
   plugins/plugin_known.c plugins/plugins.c plugins/check/device.c plugins/check/rank.c plugins/check/wrap.c"
-everybody=core/base/options.h
 rooms=$(printf '|%s' "${!core[@]}") # a tool finds their headers without "core/" too
 rooms=${rooms/|kit/}
 # crossings ROOT: "file included-header" of every include that its room may not make.
@@ -43,7 +43,7 @@ crossings() {
   done
   grep -rnoE "#include \"(core$rooms)/[^\"]+\"" "$1/tools" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
     file=${file#"$1"/}
-    case core/${to#core/} in core/runtime/* | core/engine/* | core/recovery/* | core/saving/* | core/front/*) echo "$file $to" ;; "$everybody") ;;
+    case core/${to#core/} in core/runtime/* | core/engine/* | core/recovery/* | core/saving/* | core/front/*) echo "$file $to" ;;
       *) [[ " "${private//$'\n'/ }" " == *" ${file#tools/} "* ]] || echo "$file $to" ;; esac
   done
 }
@@ -53,6 +53,14 @@ wrong=$(crossings . | sed 's#^\./##' | sort -u)
 for file in $private; do
   grep -qE '#include "core/' "tools/$file" || { echo "FAILED: tools/$file includes nothing private to the core any more, but is listed"; exit 1; }
 done
+
+# unread TABLE: rows of the core's table of options that the core, the kit and the plugins name nowhere: the command has its own.
+unread() {
+  comm -23 <(sed -n 's/^    { "\([a-z0-9-]*\)", [A-Z]*,.*/"\1"/p' "$1" | sort) \
+    <(grep -rhoE --include='*.[ch]' --include='*.cc' --exclude=option_table.c '"[a-z0-9-]+"' core kit plugins | sort -u)
+}
+wrong=$(unread core/base/option_table.c)
+[ -z "$wrong" ] || { echo "FAILED: options that nothing in the core reads, but its table has:"; echo "$wrong"; exit 1; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -73,6 +81,8 @@ echo '#include "core/runtime/comms.h"' >"$work/tree/tools/plan/plan_read.c"
 echo "tools/plan/plan_read.c core/runtime/comms.h" >>"$work/planted"
 missed=$(crossings "$work/tree" | sort | comm -3 - <(sort "$work/planted"))
 [ -z "$missed" ] || { echo "FAILED: planted includes were not found, or others were:"; echo "$missed"; exit 1; }
+echo '    { "top-k", INT, "0", NULL, "of a sample" },' >"$work/option_table.c"
+[ "$(unread "$work/option_table.c")" = '"top-k"' ] || { echo "FAILED: a planted option was not found in the core's table"; exit 1; }
 if [ -x /usr/bin/python3 ]; then
   docs/pictures/rooms docs/architecture.md "$work/rooms.svg" && cmp -s "$work/rooms.svg" docs/pictures/rooms.svg ||
     { echo "FAILED: docs/pictures/rooms.svg is not what docs/pictures/rooms draws of docs/architecture.md"; exit 1; }

@@ -7,7 +7,7 @@
 #include "fuzz_input.h"
 
 static tess_status read_own(uint8_t kind, const char *text) {
-    static const char *const keys[] = { "threads", "lr", "device-memory", "deterministic", "sync" };
+    static const char *const keys[] = { "threads", "timeout", "device-memory", "deterministic", "sync" };
     const tess_setting setting = { keys[kind % 5], text };
     const tess__given given = { .list = &setting, .n = 1, .wins = 1 };
     const tess__given *before = tess__given_use(&given);

@@ -2,6 +2,7 @@
 /* libFuzzer: any bytes as a token file. Its name decides little here: a path of /proc/self/fd has no ending, so that
  * the first byte says whether it is called .bin. */
 #include "fuzz_input.h"
+#include "tools/support/options.h"
 #include "tools/train/data/tokens.h"
 
 enum { CONTEXT = 4, VOCABULARY = 50257 };
@@ -20,6 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 1)
         return 0;
     if (!*link)
+        tool_options_start();
+    if (!*link)
         snprintf(link, sizeof link, "/tmp/fuzz_tokens-%d.bin", (int)getpid());
     const char *path = fuzz_file(data + 1, size - 1);
     int is_bin = data[0] != 't';
@@ -27,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (is_bin && symlink(path, link) != 0)
         abort();
     uint64_t before = tess__fail_count();
-    tess_status s = tool_tokens_open(is_bin ? link : path, CONTEXT, VOCABULARY, &t);
+    tess_status s = tool_tokens_open(is_bin ? link : path, CONTEXT, VOCABULARY, NULL, &t);
     fuzz_check(s != TESS_OK, before);
     if (s == TESS_OK)
         read_windows(t);

@@ -7,11 +7,11 @@
 
 #include "bench.h"
 #include "tools/support/command_line.h"
-#include "tools/support/shared_options.h"
 #include "tools/support/world.h"
+#include "tools/support/options.h"
+#include <tessera/plugin_options.h>
 #include "tools/launch/launch.h"
 #include "tools/support/say.h"
-#include "core/base/options.h"
 #include <tessera/tessera.h>
 #include "tools/train/train.h"
 
@@ -108,7 +108,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* Rank 0 prints; the others must not empty its file. */
 static tess_status open_output(int32_t rank, int *is_json, FILE **out) {
-    const char *json = tess__option_text("json");
+    const char *json = tool_option_text("json");
     *is_json = json != NULL;
     if (!json || strcmp(json, "1") == 0 || rank != 0)
         return TESS_OK;
@@ -127,7 +127,7 @@ static int close_output(FILE *out, int code) {
 
 static int bench_kernels(arguments *a) {
     int64_t threads = 0;
-    tess_status status = tess__option_int("threads", 1, 4096, &threads);
+    tess_status status = tool_option_int("threads", &threads);
     if (status == TESS_OK)
         status = open_output(0, &a->kernels.json, &a->kernels.out);
     if (status != TESS_OK)
@@ -151,7 +151,7 @@ static int bench_comm(arguments *a) {
         return tool_report(status);
     if (a->blocks)
         return close_output(a->collectives.out, tool_bench_blocks(a->collectives.out, a->collectives.json, a->model));
-    a->collectives.comm = tess__option_text("comm");
+    a->collectives.comm = tool_option_text("comm");
     return close_output(a->collectives.out, tool_bench_comm(&a->collectives));
 }
 

@@ -10,7 +10,7 @@
 #include "tools/support/world.h"
 #include "tools/support/json_out.h"
 #include "tools/models/direct.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
 #include "tools/train/train.h"
@@ -30,7 +30,7 @@ static tess_status make(const char *name, uint32_t precision, model **out) {
     int64_t threads = 1;
     tess_status status = train_settings_read(name, &s);
     if (status == TESS_OK)
-        status = tess__option_int("threads", 1, 1024, &threads);
+        status = tool_option_int("threads", &threads);
     if (status != TESS_OK)
         return status;
     model_options o = { .batch = (int32_t)s.batch,
@@ -129,7 +129,7 @@ static tess_status bench_model(bench *b, const char *name, uint32_t precision) {
 int tool_bench_blocks(FILE *out, int json, const char *model) {
     static const char *const usual[] = { "mnist", "gpt" };
     bench b = { .out = out ? out : stdout, .json = json };
-    const char *precision = tess__option_text("precision");
+    const char *precision = tool_option_text("precision");
     tess_status status = tool_world_read(&b.world);
     if (status == TESS_OK)
         status = tool_meeting_open(&b.meeting);

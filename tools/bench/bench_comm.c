@@ -14,7 +14,7 @@
 #include "tools/support/json_out.h"
 #include "core/plugin/open.h"
 #include "tools/support/say.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 
 #define JOIN_NS INT64_C(60000000000)
 #define WAIT_NS INT64_C(120000000000)
@@ -533,7 +533,7 @@ static void take_options(bench *b, const tool_bench_comm_options *options) {
                            .kv_get = host_kv_get,
                            .aborting = host_aborting,
                            .args = "",
-                           .helper_cpus = tess__option_text("helper-cpus"),
+                           .helper_cpus = tool_option_text("helper-cpus"),
                            .numa_node = -1,
                            .max_helper_threads = -1 };
     if (!b->host.helper_cpus)

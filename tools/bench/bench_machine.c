@@ -14,7 +14,7 @@
 #include "tools/machine/machine.h"
 #include "tools/models/ops.h"
 #include "kit/norm_limbs.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/support/progress.h"
 #include "tools/support/settings.h"
 #include <tessera/tessera.h>
@@ -238,7 +238,7 @@ int tool_bench_machine(const char *path) {
     snprintf(m.source, sizeof m.source, "measured by tessera bench --machine");
     m.cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
     m.device_memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    tess_status status = tess__option_text("log") ? TESS_OK : tool_settings_set("log", "warning");
+    tess_status status = tool_option_text("log") ? TESS_OK : tool_settings_set("log", "warning");
     if (status == TESS_OK)
         status = measure_here(&m);
     int code = status == TESS_OK ? measure_blocks(&m, temporary) : tool_report(status);

@@ -10,7 +10,7 @@
 
 #include "bench.h"
 #include "bench_batch.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/models/direct.h"
 #include "tools/plan/model_run.h"
 #include "tools/support/command_line.h"

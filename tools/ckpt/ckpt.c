@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/options.h"
+#include "tools/support/options.h"
+#include <tessera/plugin_options.h>
 #include <tessera/tessera.h>
 #include "tools/support/command_line.h"
-#include "tools/support/shared_options.h"
 
 enum { KEY_KEEP = 0x5000, KEY_TO, KEY_DTYPE, KEY_MAX_FILE, KEY_PLAN };
 
@@ -133,8 +133,8 @@ static const tool_page page = {
 };
 
 static int read_shared(ckpt_arguments *a, FILE **file) {
-    const char *json = tess__option_text("json");
-    if (tess__option_flag("quiet", &a->quiet) != TESS_OK)
+    const char *json = tool_option_text("json");
+    if (tool_option_flag("quiet", &a->quiet) != TESS_OK)
         return tool_report(TESS_E_INVALID);
     *file = !json ? NULL : strcmp(json, "1") == 0 ? stdout : fopen(json, "w");
     if (json && !*file)

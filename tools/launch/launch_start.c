@@ -14,14 +14,14 @@
 #include "tools/commands.h"
 #include "launch_internal.h"
 #include "tools/support/say.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/support/spinning.h"
 
 extern char **environ;
 
 /* ---- environment -------------------------------------------------------------------------------- */
 
-enum { N_OURS = 17, N_LEFT_OUT = 3, OURS_MAX = 320 };
+enum { N_OURS = 17, N_LEFT_OUT = 4, OURS_MAX = 320 };
 typedef struct { /* a rank's environment: ours, then what we have ourselves */
     char ours[N_OURS][OURS_MAX];
     const char *left_out[N_LEFT_OUT];
@@ -105,11 +105,12 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
     add_int(e, "LOCAL_WORLD_SIZE", l->options->ranks);
     describe_meeting(l, p, e);
     leave_out(e, "TESSERA_RANKS"); /* it is about starting ranks, and may be MIN:MAX */
+    leave_out(e, "TESSERA_GRACE"); /* which no rank reads */
     if (p->bound && !getenv("TESSERA_HELPER_CPUS"))
         add(e, "TESSERA_HELPER_CPUS", p->bindings[rank].list);
     if (!getenv("OMP_NUM_THREADS"))
         add_int(e, "OMP_NUM_THREADS", p->cores_each);
-    tess__option_int("threads", 1, 4096, &threads);
+    tool_option_int("threads", &threads);
     if (tool_spinning_hurts(threads * l->options->ranks))
         add_int(e, TOOL_SPIN_VARIABLE, TOOL_SPIN_COUNT);
     if (l->options->restart_file)

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "tools/support/say.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/commands.h"
 
 enum { MOST_PER_HOUR = 60, CALM_S = 30, LONGEST_PAUSE_S = 60, RANKS_MOST = 4096 };

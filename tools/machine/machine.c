@@ -8,7 +8,8 @@
 
 #include "tools/support/json_out.h"
 #include "tools/support/json_in.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
+#include <tessera/plugin_options.h>
 #include "tools/support/json_file.h"
 #include <tessera/tessera.h>
 
@@ -267,7 +268,7 @@ static int unknown_member(json_in *s, reading *r, const char *name) {
     const char *names[COUNT(top) + 5] = { "flops_per_second", "within", "across", "collectives", "blocks" };
     for (size_t i = 0; i < COUNT(top); i++)
         names[i + 5] = top[i].key;
-    const char *near = tess__nearest(name, names, COUNT(names));
+    const char *near = tool_nearest(name, names, COUNT(names));
     snprintf(r->said, sizeof r->said, "a member that docs/machine.md knows, not \"%s\"", name);
     if (near)
         snprintf(r->said, sizeof r->said, "\"%s\" where there is \"%s\" (docs/machine.md)", near, name);
@@ -345,7 +346,7 @@ static tess_status unknown(const char *word) {
     size_t n = 0;
     while (names[n])
         n++;
-    const char *near = tess__nearest(word, names, n);
+    const char *near = tool_nearest(word, names, n);
     char all[256] = "";
     for (size_t i = 0; i < n; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", names[i]);

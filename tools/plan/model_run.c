@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/base/options.h"
 #include "tools/support/world.h"
+#include "tools/support/options.h"
 #include "hf_config.h"
 #include "tools/support/settings.h"
 #include <tessera/gpu.h>
@@ -86,7 +86,7 @@ static tess_status take_precision_and_device(const train_settings *s, model_opti
 /* 0: the host's alone. */
 static uint32_t readable_memory(void) {
 #ifdef TESSERA_HAVE_CUDA
-    const char *device = tess__option_text("device");
+    const char *device = tool_option_text("device");
     if (device && strcmp(device, "cpu") != 0)
         return 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED | 1u << TESS_MEM_CUDA;
 #endif

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_family.h"
 
@@ -105,7 +105,7 @@ const char *plan_fallback(const char *model, const char *key, char out[64]) {
 
 static tess_status read_optimizer(train_settings *s) {
     const char *name = s->optimizer;
-    tess_status status = tess__option_choice("optimizer", &name);
+    tess_status status = tool_option_choice("optimizer", &name);
     if (status != TESS_OK)
         return status;
     if (strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
@@ -117,7 +117,7 @@ static tess_status read_optimizer(train_settings *s) {
     static const char *const keys[] = { "lr", "momentum", "weight-decay", "clip" };
     double *const values[] = { &s->lr, &s->momentum, &s->weight_decay, &s->clip };
     for (int i = 0; i < 4 && status == TESS_OK; i++)
-        status = tess__option_real(keys[i], values[i]);
+        status = tool_option_real(keys[i], values[i]);
     if (status == TESS_OK && (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0))
         status = tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
     if (status == TESS_OK && s->momentum > 0 && strcmp(s->optimizer, "sgd") != 0)
@@ -128,16 +128,16 @@ static tess_status read_optimizer(train_settings *s) {
 
 static tess_status read_guard(train_settings *s) {
     s->on_nan = "stop";
-    tess_status status = tess__option_choice("on-nan", &s->on_nan);
-    return status == TESS_OK ? tess__option_real("spike", &s->spike) : status;
+    tess_status status = tool_option_choice("on-nan", &s->on_nan);
+    return status == TESS_OK ? tool_option_real("spike", &s->spike) : status;
 }
 
 static tess_status read_length(train_settings *s) {
     int64_t steps = 0, epochs = 0;
-    int says_steps = tess__option_text("steps") != NULL; /* 0: an evaluation, and a sample */
-    tess_status status = tess__option_int("steps", 0, INT64_MAX, &steps);
+    int says_steps = tool_option_text("steps") != NULL; /* 0: an evaluation, and a sample */
+    tess_status status = tool_option_int("steps", &steps);
     if (status == TESS_OK)
-        status = tess__option_int("epochs", 1, INT64_MAX, &epochs);
+        status = tool_option_int("epochs", &epochs);
     if (status != TESS_OK)
         return status;
     if (epochs && strcmp(s->model, "mnist") != 0)
@@ -155,23 +155,15 @@ static tess_status read_whole_numbers(train_settings *s) {
     int64_t seed = 1, save_every = 0, keep = 3;
     const struct {
         const char *key;
-        int64_t least, most, *value;
+        int64_t *value;
     } rows[] = {
-        { "batch", 1, 1 << 20, &s->batch },
-        { "accum", 1, 1 << 16, &s->accum },
-        { "threads", 1, 4096, &s->threads },
-        { "layers", 1, 4096, &s->layers },
-        { "heads", 1, 4096, &s->heads },
-        { "width", 1, 1 << 20, &s->width },
-        { "context", 1, 1 << 20, &s->context },
-        { "image-size", 3, 4096, &s->image_size },
-        { "hidden", 1, 4096, &s->hidden },
-        { "seed", 0, INT64_MAX, &seed },
-        { "save-every", 1, INT64_MAX, &save_every },
-        { "keep", 0, INT64_MAX, &keep },
+        { "batch", &s->batch },     { "accum", &s->accum },           { "threads", &s->threads },
+        { "layers", &s->layers },   { "heads", &s->heads },           { "width", &s->width },
+        { "context", &s->context }, { "image-size", &s->image_size }, { "hidden", &s->hidden },
+        { "seed", &seed },          { "save-every", &save_every },    { "keep", &keep },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        tess_status status = tess__option_int(rows[i].key, rows[i].least, rows[i].most, rows[i].value);
+        tess_status status = tool_option_int(rows[i].key, rows[i].value);
         if (status != TESS_OK)
             return status;
     }
@@ -196,24 +188,24 @@ static tess_status check_folder(const train_settings *s) {
     if (s->folder && s->config)
         return tess_fail(TESS_E_INVALID, "model and config are both set: a folder has its own config.json");
     for (int i = 0; i < 3; i++)
-        if (tess__option_text(shapes[i]))
+        if (tool_option_text(shapes[i]))
             return tess_fail(TESS_E_INVALID, "%s is set, but config.json says it", shapes[i]);
     return TESS_OK;
 }
 
 static tess_status read_sample(train_settings *s) {
     int64_t sample = (int64_t)s->sample, top_k = 0;
-    tess_status status = tess__option_int("sample", 0, 1000000000, &sample);
+    tess_status status = tool_option_int("sample", &sample);
     s->temperature = 0.8;
     if (status == TESS_OK)
-        status = tess__option_int("top-k", 0, 1000000000, &top_k);
+        status = tool_option_int("top-k", &top_k);
     if (status == TESS_OK)
-        status = tess__option_real("temperature", &s->temperature);
+        status = tool_option_real("temperature", &s->temperature);
     if (status == TESS_OK && !(s->temperature >= 0))
         status = tess_fail(TESS_E_INVALID, "TESSERA_TEMPERATURE is below 0");
     s->sample = (uint64_t)sample;
     s->top_k = (uint64_t)top_k;
-    s->prompt = tess__option_text("prompt");
+    s->prompt = tool_option_text("prompt");
     return status;
 }
 
@@ -232,33 +224,33 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     if (status == TESS_OK)
         status = read_sample(&s);
     if (status == TESS_OK)
-        status = tess__option_flag("quiet", &s.quiet);
-    if (status == TESS_OK && tess__option_text("peak-flops"))
-        status = tess__option_real("peak-flops", &s.peak_flops);
+        status = tool_option_flag("quiet", &s.quiet);
+    if (status == TESS_OK && tool_option_text("peak-flops"))
+        status = tool_option_real("peak-flops", &s.peak_flops);
     if (status == TESS_OK)
-        status = tess__option_flag("deterministic", &s.deterministic);
+        status = tool_option_flag("deterministic", &s.deterministic);
     if (status == TESS_OK)
-        status = tess__option_choice("sync", &sync);
+        status = tool_option_choice("sync", &sync);
     if (status == TESS_OK)
-        status = tess__option_choice("units", &units);
+        status = tool_option_choice("units", &units);
     if (status != TESS_OK)
         return status;
     s.sync_each = strcmp(sync, "each") == 0;
     s.half_units = strcmp(units, "half") == 0;
-    s.data = tess__option_text("data");
-    s.folder = tess__option_text("model");
-    s.config = tess__option_text("config");
-    s.freeze = tess__option_text("freeze");
-    s.csv = tess__option_text("csv");
+    s.data = tool_option_text("data");
+    s.folder = tool_option_text("model");
+    s.config = tool_option_text("config");
+    s.freeze = tool_option_text("freeze");
+    s.csv = tool_option_text("csv");
     status = check_folder(&s);
     if (status != TESS_OK)
         return status;
-    s.save = tess__option_text("save");
-    s.resume = tess__option_text("resume");
-    s.export_to = tess__option_text("export");
-    s.json = tess__option_text("json");
-    s.report = tess__option_text("report");
-    s.isa = tess__option_text("isa");
+    s.save = tool_option_text("save");
+    s.resume = tool_option_text("resume");
+    s.export_to = tool_option_text("export");
+    s.json = tool_option_text("json");
+    s.report = tool_option_text("report");
+    s.isa = tool_option_text("isa");
     if (s.isa && strcmp(s.isa, "auto") == 0)
         s.isa = NULL;
     *out = s;

@@ -9,12 +9,11 @@
 
 #include "tools/support/command_line.h"
 #include "tools/support/progress.h"
-#include "tools/support/shared_options.h"
+#include "tools/support/options.h"
 #include "model_settings.h"
 #include "plan_program.h"
 #include "plan_subject.h"
 #include "tools/support/say.h"
-#include "core/base/options.h"
 #include "plan_time.h"
 #include "tools/report/report.h"
 #include <tessera/inspect.h>
@@ -49,15 +48,15 @@ typedef struct { /* one report, of one engine or, of a program, of several */
 } reporting;
 
 static tess_status open_output(reporting *r) {
-    const char *path = tess__option_text("json");
+    const char *path = tool_option_text("json");
     int quiet = 0;
-    tess_status status = tess__option_flag("quiet", &quiet);
+    tess_status status = tool_option_flag("quiet", &quiet);
     if (status != TESS_OK)
         return status;
     int to_stdout = path && strcmp(path, "1") == 0;
     if (!quiet)
         r->out.text = to_stdout ? stderr : stdout;
-    const char *report = tess__option_text("report");
+    const char *report = tool_option_text("report");
     if (path)
         r->file = to_stdout ? stdout : fopen(path, "we");
     if (path && !r->file)

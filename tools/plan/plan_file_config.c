@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "tools/support/names.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_family.h"
 
@@ -118,9 +118,9 @@ static const char *outer_block(const plan_model *m) {
 
 static tess_status read_lengths(const char *path, plan_config *c) {
     int64_t batch = 1, context = c->positions && c->positions < 4096 ? (int64_t)c->positions : 4096;
-    tess_status status = tess__option_int("batch", 1, 1 << 20, &batch);
+    tess_status status = tool_option_int("batch", &batch);
     if (status == TESS_OK)
-        status = tess__option_int("context", 1, 1 << 20, &context);
+        status = tool_option_int("context", &context);
     if (status != TESS_OK)
         return status;
     c->batch = (uint64_t)batch;

@@ -2,11 +2,12 @@
 /* MODEL.json, our own description of a model: docs/model-json.md. */
 #include "plan_file_model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/support/safetensors.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 
 typedef struct {
@@ -35,7 +36,7 @@ static int refuse_key(reader *r, const char *key, const field *fields, size_t n,
     const char *names[16], *near;
     for (size_t i = 0; i < n && i < 16; i++)
         names[i] = fields[i].key;
-    near = tess__nearest(key, names, n < 16 ? n : 16);
+    near = tool_nearest(key, names, n < 16 ? n : 16);
     if (!near)
         snprintf(r->said, sizeof r->said, "%s, not \"%s\"", expected, key);
     else if (strcmp(near, key) == 0)

@@ -20,6 +20,7 @@
 #include "tools/support/progress.h"
 #include "core/base/option_fields.h"
 #include <tessera/tessera.h>
+#include "tools/support/options.h"
 #include "tools/support/settings.h"
 
 /* ---- running it -------------------------------------------------------------------------------- */
@@ -194,7 +195,7 @@ static tess_status read_option(reader *r) {
 /* `weak`: not what the environment or the command line says, too. Microbatches in all leave no accum. */
 static void add_settings(tess_options *o, tess_setting *all, const tess_setting *more, uint32_t n, int weak) {
     for (uint32_t i = 0; i < n; i++)
-        if (!(weak && tess__option_text(more[i].key)) && !(o->microbatches && strcmp(more[i].key, "accum") == 0))
+        if (!(weak && tool_option_text(more[i].key)) && !(o->microbatches && strcmp(more[i].key, "accum") == 0))
             all[o->n_settings++] = more[i];
 }
 
@@ -205,7 +206,7 @@ static tess_status read_open(reader *r) {
     if (r->t || !tess__fields_read(r->f, tess__fields_of_options, o))
         return bad(r, "options that are cut short");
     int wins = (o->flags & TESS_OPTIONS_WIN) != 0;
-    if (!wins && tess__option_text("accum"))
+    if (!wins && tool_option_text("accum"))
         o->microbatches = 0;
     tool_settings_give(&command);
     tess_setting *all = calloc((size_t)r->n_settings + command.n_settings + 1, sizeof *all);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "plan_file.h"
 #include "plan_program.h"
 #include "tools/support/progress.h"
@@ -55,7 +55,7 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     tool_planner planner = {
         .open = open_planner, .close = close_planner, .user = (char *)path, .ranks = ranks, .of = TESS_LEDGER_STEP
     };
-    tess_status status = tess__option_real("momentum", &momentum);
+    tess_status status = tool_option_real("momentum", &momentum);
     if (status == TESS_OK)
         status = plan_file_open(path, &f);
     if (status != TESS_OK)
@@ -93,7 +93,7 @@ static tess_status open_planner(void *path, int32_t ranks, tess **t, void **stat
 static tess_status open_file(const char *path, int32_t ranks, plan_source *out) {
     plan_file *file = NULL;
     double clip = 0;
-    tess_status status = tess__option_real("clip", &clip);
+    tess_status status = tool_option_real("clip", &clip);
     if (status == TESS_OK)
         status = plan_from_file(path, ranks, &out->t, &file);
     out->state = file;

@@ -11,7 +11,7 @@
 #include "core/readers/ledger.h"
 #include "core/readers/planned.h"
 #include "tools/models/model.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 
 /* ---- what a scope costs ------------------------------------------------------------------------ */
@@ -72,8 +72,8 @@ static double tokens(const plan_source *s) {
     int64_t batch = 1, context = 1;
     if (s->tokens > 0)
         return s->tokens;
-    tess__option_int("batch", 1, 1 << 20, &batch);
-    tess__option_int("context", 1, 1 << 20, &context);
+    tool_option_int("batch", &batch);
+    tool_option_int("context", &context);
     return (double)batch * (double)context;
 }
 
@@ -142,8 +142,8 @@ static int has_plugin(uint32_t kind, const char *name) {
 /* A machine of GPUs is planned with the plugins that run there, unless the user chose others. */
 static void use_gpu_plugins(const char *machine) {
     int64_t ranks = 1;
-    tess__option_int("ranks", 1, 1 << 20, &ranks);
-    if (tess__option_text("device") || tess__option_text("comm"))
+    tool_option_int("ranks", &ranks);
+    if (tool_option_text("device") || tool_option_text("comm"))
         return;
     int have = has_plugin(TESS_KIND_DEVICE, "cuda") && has_plugin(TESS_KIND_COMM, "nccl");
     if (!have) {
@@ -157,7 +157,7 @@ static void use_gpu_plugins(const char *machine) {
 }
 
 int plan_time_machine(const char *command, machine_desc *out, int *code) {
-    const char *word = tess__option_text("machine"), *from = tess__option_text("from");
+    const char *word = tool_option_text("machine"), *from = tool_option_text("from");
     *out = (machine_desc){ .name = "" };
     if (!word && from) {
         fprintf(stderr, "tessera %s: --from gives times of blocks; --machine is needed for all else\n", command);

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "core/base/options.h"
 #include "plugin_known.h"
+#include "tools/support/options.h"
 #include "tools/commands.h"
 
 typedef struct {
@@ -31,7 +31,7 @@ static void take(void *user, uint32_t kind, const char *name, const char *path) 
 int plugin_unknown(const char *name) {
     name_list l = { .n = 0 };
     plugin_each_known(take, &l);
-    const char *near = tess__nearest(name, l.names, l.n);
+    const char *near = tool_nearest(name, l.names, l.n);
     if (near)
         fprintf(stderr, "tessera: no plugin '%s' found; did you mean '%s'?\n", name, near);
     else

@@ -8,7 +8,8 @@
 #include "tools/commands.h"
 #include "tools/support/json_out.h"
 #include "core/plugin/open.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
+#include <tessera/plugin_options.h>
 #include "plugin_caps.h"
 #include "plugin_known.h"
 #include "plugin_unknown.h"
@@ -148,7 +149,7 @@ static int is_bounded(const tess_option_spec *o) {
 static void option_as_json(json_out *j, const tess_option_spec *o) {
     char variable[80];
     json_object_begin(j, NULL);
-    json_string(j, "variable", tess__option_variable(o->key, variable));
+    json_string(j, "variable", tool_option_variable(o->key, variable));
     json_string(j, "type", type_word(o->type));
     json_string(j, "fallback", or_null(o->fallback));
     json_string(j, "choices", or_null(o->choices));
@@ -162,7 +163,7 @@ static void option_as_json(json_out *j, const tess_option_spec *o) {
 
 static void option_as_text(const tess_option_spec *o) {
     char variable[80], expected[200];
-    printf("  %s (%s", tess__option_variable(o->key, variable), type_word(o->type));
+    printf("  %s (%s", tool_option_variable(o->key, variable), type_word(o->type));
     if (is_bounded(o) || *o->choices)
         printf(": %s", tess_option_expected(o, expected, sizeof expected));
     printf("%s%s)\n      %s\n", *o->fallback ? ", default " : "", o->fallback, o->help);

@@ -8,9 +8,8 @@
 #include <string.h>
 
 #include "say.h"
-#include "core/base/options.h"
+#include "options.h"
 #include "settings.h"
-#include "shared_options.h"
 #include "version.h"
 
 enum { KEY_FIRST = 0x1000, MOST_NAMES = 128 };
@@ -32,7 +31,7 @@ int tool_report(tess_status status) {
 
 const char *tool_suggestion(const char *word, const char *const *names, size_t n) {
     static char text[128];
-    const char *near = tess__nearest(word, names, n);
+    const char *near = tool_nearest(word, names, n);
     text[0] = '\0';
     if (near)
         snprintf(text, sizeof text, "; did you mean '%s'?", near);
@@ -55,30 +54,30 @@ void tool_put_word(FILE *f, const char *text) {
 /* ---- the shared options ------------------------------------------------------------------------ */
 
 tess_status tool_option_ranks(int64_t most, int64_t *out) {
-    const char *text = tess__option_text("ranks");
+    const char *text = tool_option_text("ranks");
     char variable[80];
     if (!text || !strchr(text, ':'))
-        return tess__option_int("ranks", 1, most, out);
+        return tool_option_int_in("ranks", 1, most, out);
     return tess_fail(TESS_E_INVALID,
                      "%s is '%.40s', expected one number; `tessera run --ranks %.40s -- PROGRAM` goes on with fewer",
-                     tess__option_variable("ranks", variable), text, text);
+                     tool_option_variable("ranks", variable), text, text);
 }
 
-static tess_status check_value(const tool_shared_option *s, const tess__option *row) {
+static tess_status check_value(const tool_option *s) {
     int64_t whole = 0;
     double real = s->least;
     uint64_t bytes;
     int flag;
     const char *text;
-    switch (row->type) {
+    switch (tool_option_of(s).type) {
     case TESS_OPTION_INT:
         return strcmp(s->key, "ranks") == 0 ? tool_option_ranks((int64_t)s->most, &whole)
-                                            : tess__option_int(s->key, (int64_t)s->least, (int64_t)s->most, &whole);
-    case TESS_OPTION_BYTES: return tess__option_bytes(s->key, &bytes);
-    case TESS_OPTION_FLAG: return tess__option_flag(s->key, &flag);
-    case TESS_OPTION_CHOICE: return tess__option_choice(s->key, &text);
+                                            : tool_option_int(s->key, &whole);
+    case TESS_OPTION_BYTES: return tool_option_bytes(s->key, &bytes);
+    case TESS_OPTION_FLAG: return tool_option_flag(s->key, &flag);
+    case TESS_OPTION_CHOICE: return tool_option_choice(s->key, &text);
     case TESS_OPTION_REAL: {
-        tess_status status = tess__option_real(s->key, &real);
+        tess_status status = tool_option_real(s->key, &real);
         return status == TESS_OK && (real < s->least || real > s->most) ? TESS_PENDING : status;
     }
     default: return TESS_OK;
@@ -86,13 +85,13 @@ static tess_status check_value(const tool_shared_option *s, const tess__option *
 }
 
 /* Sets the option, then reads it as everyone else will: one set of rules for both. */
-static error_t set_variable(const struct argp_state *state, const tool_shared_option *s, const char *text) {
+static error_t set_variable(const struct argp_state *state, const tool_option *s, const char *text) {
     char name[80];
     if (!*text)
         return tool_usage_error(state, "--%s is empty", s->key);
-    if (!tess__option_variable(s->key, name) || tool_settings_set(s->key, text) != TESS_OK)
+    if (!tool_option_variable(s->key, name) || tool_settings_set(s->key, text) != TESS_OK)
         return ENOMEM;
-    tess_status status = check_value(s, tess__option_find(s->key));
+    tess_status status = check_value(s);
     if (status == TESS_OK)
         return 0;
     if (status == TESS_PENDING)
@@ -104,29 +103,30 @@ static error_t set_variable(const struct argp_state *state, const tool_shared_op
     return tool_usage_error(state, "--%s%s", s->key, strncmp(message, name, n) == 0 ? message + n : " is not usable");
 }
 
-static const tool_shared_option *shared_of_key(int key) {
+static const tool_option *shared_of_key(int key) {
     if (key == 'n')
-        return tool_shared_find("ranks", strlen("ranks"));
-    return key >= KEY_FIRST && key < KEY_FIRST + (int)tool_shared_count() ? &tool_shared_options[key - KEY_FIRST]
-                                                                          : NULL;
+        return tool_option_find("ranks", strlen("ranks"));
+    return key >= KEY_FIRST && key < KEY_FIRST + MOST_NAMES ? &tool_options[key - KEY_FIRST] : NULL;
 }
 
 static error_t parse_shared(int key, char *text, struct argp_state *state) {
-    const tool_shared_option *s = shared_of_key(key);
+    const tool_option *s = shared_of_key(key);
     return s ? set_variable(state, s, text ? text : "1") : ARGP_ERR_UNKNOWN;
 }
 
 const struct argp *tool_common_argp(void) {
     static struct argp_option options[MOST_NAMES];
     static const struct argp argp = { options, parse_shared, NULL, NULL, NULL, NULL, NULL };
-    for (int i = 0; tool_shared_options[i].key; i++) {
-        const tool_shared_option *s = &tool_shared_options[i];
+    for (int i = 0, n = 0; tool_options[i].key; i++) {
+        const tool_option *s = &tool_options[i];
+        if (!s->commands)
+            continue;
         int optional = !s->value || strcmp(s->key, "json") == 0;
-        options[i] = (struct argp_option){ .name = s->key,
-                                           .key = strcmp(s->key, "ranks") == 0 ? 'n' : KEY_FIRST + i,
-                                           .arg = s->value ? s->value : "0|1",
-                                           .flags = optional ? OPTION_ARG_OPTIONAL : 0,
-                                           .doc = tess__option_find(s->key)->help };
+        options[n++] = (struct argp_option){ .name = s->key,
+                                             .key = strcmp(s->key, "ranks") == 0 ? 'n' : KEY_FIRST + i,
+                                             .arg = s->value ? s->value : "0|1",
+                                             .flags = optional ? OPTION_ARG_OPTIONAL : 0,
+                                             .doc = tool_option_of(s).help };
     }
     return &argp;
 }
@@ -141,7 +141,7 @@ typedef struct {
     size_t n;
     const struct argp_option *given[MOST_NAMES]; /* on the command line */
     size_t n_given;
-    const char *subject; /* the first word that is no option: as tool_shared_is_for has it */
+    const char *subject; /* the first word that is no option: as tool_option_is_for has it */
     int help;            /* the form that is asked for; -1: none */
 } command_line;
 
@@ -260,13 +260,13 @@ static int is_own(const struct argp *argp, const struct argp_option *option) {
 }
 
 /* A word that is no subject is the parser's to refuse. */
-static int subject_takes(const command_line *line, const tool_shared_option *o) {
+static int subject_takes(const command_line *line, const tool_option *o) {
     const char *subject = line->subject;
     if (!line->page->by_subject || !subject)
         return 1;
     if (!tool_help_subject(line->page, subject) && strcmp(subject, "FILE") != 0)
         return 1;
-    return tool_shared_is_for(o, subject);
+    return tool_option_is_for(o, subject);
 }
 
 /* By the page's list of takers, with a line when the subject is not among them. */
@@ -286,7 +286,7 @@ static int page_takes(const command_line *line, const char *name) {
 static int check_taken(const command_line *line, const struct argp *argp) {
     for (size_t i = 0; i < line->n_given; i++) {
         const char *name = line->given[i]->name;
-        const tool_shared_option *o = tool_shared_find(name, strlen(name));
+        const tool_option *o = tool_option_find(name, strlen(name));
         if (!o || is_own(argp, line->given[i])) {
             if (page_takes(line, name))
                 continue;

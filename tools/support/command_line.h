@@ -10,7 +10,7 @@
 #include "help.h"
 
 /** The shared options. Each wins over its variable, TESSERA_… (settings.h); the values are checked here and read where
- * they are used (core/base/options.h). */
+ * they are used (options.h). */
 const struct argp *tool_common_argp(void);
 
 /** How many ranks -n or TESSERA_RANKS asks for; *out stays when neither does. MIN:MAX, which `tessera run` takes, is

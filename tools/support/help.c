@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-#include "core/base/options.h"
-#include "shared_options.h"
+#include "options.h"
 
 enum { WIDTH = 100, COLUMN = 30 };
 
@@ -58,23 +57,23 @@ static const char *without_subject(const char *help, const char *subject) {
     return n && strncmp(help, subject, n) == 0 && strncmp(help + n, ": ", 2) == 0 ? help + n + 2 : help;
 }
 
-static void row_of_shared(const tool_shared_option *o, const tool_page *page, const char *subject, help_row *out) {
-    const tess__option *known = tess__option_find(o->key);
+static void row_of_shared(const tool_option *o, const tool_page *page, const char *subject, help_row *out) {
+    const tool_option known = tool_option_of(o);
     const char *takers = tool_help_takers(page, o->key);
     *out = (help_row){ .letter = strcmp(o->key, "ranks") == 0 ? 'n' : 0,
                        .name = o->key,
                        .value = o->value,
                        .value_optional = strcmp(o->key, "json") == 0,
-                       .help = without_subject(known->help, subject),
-                       .choices = known->choices,
-                       .fallback = known->fallback,
+                       .help = without_subject(known.help, subject),
+                       .choices = known.choices,
+                       .fallback = known.fallback,
                        .subjects = subject  ? NULL
                                    : takers ? takers
                                             : o->subjects };
     const char *own = page->fallback ? page->fallback(subject, o->key, out->text) : NULL;
     if (own)
         out->fallback = own;
-    if (known->type == TESS_OPTION_FLAG)
+    if (known.type == TESS_OPTION_FLAG)
         out->fallback = NULL;
 }
 
@@ -117,9 +116,9 @@ static int is_own(const struct argp_option *own, const char *key) {
     return 0;
 }
 
-static int is_shown(const tool_shared_option *o, const tool_page *page, const struct argp_option *own,
-                    const char *subject, uint32_t group) {
-    return o->group == group && (o->commands & page->shared) && (!page->by_subject || tool_shared_is_for(o, subject)) &&
+static int is_shown(const tool_option *o, const tool_page *page, const struct argp_option *own, const char *subject,
+                    uint32_t group) {
+    return o->group == group && (o->commands & page->shared) && (!page->by_subject || tool_option_is_for(o, subject)) &&
            tool_listed(tool_help_takers(page, o->key), subject) && !is_own(own, o->key);
 }
 
@@ -129,7 +128,7 @@ static void each_row(FILE *out, const tool_page *page, const struct argp_option 
     each_own(out, page, own, subject, title, put);
     for (uint32_t group = TOOL_GROUP_MODEL; group < TOOL_GROUPS; group++) {
         int titled = 0;
-        for (const tool_shared_option *o = tool_shared_options; o->key; o++) {
+        for (const tool_option *o = tool_options; o->key; o++) {
             if (!is_shown(o, page, own, subject, group))
                 continue;
             if (!titled++)
@@ -223,7 +222,7 @@ static void text_names(FILE *out, const tool_page *page, const struct argp_optio
     for (uint32_t group = TOOL_GROUP_MODEL; group < TOOL_GROUPS; group++) {
         char names[512] = "";
         size_t at = 0;
-        for (const tool_shared_option *o = tool_shared_options; o->key; o++)
+        for (const tool_option *o = tool_options; o->key; o++)
             if (is_shown(o, page, own, NULL, group) && at < sizeof names)
                 at += (size_t)snprintf(names + at, sizeof names - at, "%s--%s", at ? " " : "", o->key);
         if (!at)

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "say.h"
-#include "core/base/options.h"
+#include "options.h"
 
 enum { MOST_SETTINGS = 256 };
 static tess_setting list[MOST_SETTINGS];
-static tess__given all = { .list = list, .wins = 1 };
+static uint32_t n_list;
 
 static void set_log_level(const char *level) {
     static const char *const names[] = { "error", "warning", "info", "debug" };
@@ -22,41 +22,42 @@ static void set_log_level(const char *level) {
 
 tess_status tool_settings_set(const char *key, const char *value) {
     char *own_key = strdup(key), *own_value = strdup(value);
-    if (!own_key || !own_value || all.n == MOST_SETTINGS) {
+    if (!own_key || !own_value || n_list == MOST_SETTINGS) {
         free(own_key);
         free(own_value);
         return tess_fail(TESS_E_NOMEM, "no memory for the option --%s", key);
     }
-    list[all.n++] = (tess_setting){ own_key, own_value };
-    tess__given_use(&all);
+    list[n_list++] = (tess_setting){ own_key, own_value };
+    tool_options_use(list, n_list);
     if (strcmp(key, "log") == 0)
         set_log_level(value);
     return TESS_OK;
 }
 
 uint32_t tool_settings_mark(void) {
-    return all.n;
+    return n_list;
 }
 
 void tool_settings_back(uint32_t mark) {
-    while (all.n > mark) {
-        all.n--;
-        free((void *)list[all.n].key);
-        free((void *)list[all.n].value);
+    while (n_list > mark) {
+        n_list--;
+        free((void *)list[n_list].key);
+        free((void *)list[n_list].value);
     }
+    tool_options_use(list, n_list);
 }
 
 void tool_settings_give(tess_options *o) {
     o->flags |= TESS_OPTIONS_WIN;
-    o->settings = all.list;
-    o->n_settings = all.n;
+    o->settings = list;
+    o->n_settings = n_list;
 }
 
 /* ---- for another program ----------------------------------------------------------------------- */
 
 static char *entry_of(const tess_setting *s) {
     char variable[80], *entry = NULL;
-    if (tess__option_variable(s->key, variable) && asprintf(&entry, "%s=%s", variable, s->value) >= 0)
+    if (tool_option_variable(s->key, variable) && asprintf(&entry, "%s=%s", variable, s->value) >= 0)
         return entry;
     return NULL;
 }
@@ -84,11 +85,11 @@ char **tool_settings_environment(const tess_setting *extra, uint32_t n_extra) {
     size_t n = 0;
     while (environ[n])
         n++;
-    char **entries = calloc(n + all.n + n_extra + 1, sizeof *entries);
+    char **entries = calloc(n + n_list + n_extra + 1, sizeof *entries);
     if (!entries)
         return NULL;
     memcpy(entries, environ, n * sizeof *entries);
-    if (put_all(entries, &n, all.list, all.n) && put_all(entries, &n, extra, n_extra))
+    if (put_all(entries, &n, list, n_list) && put_all(entries, &n, extra, n_extra))
         return entries;
     free(entries);
     return NULL;

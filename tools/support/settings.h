@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Options of the command line. They win over the environment, in this command's own reads (core/base/options.h) and,
+/* Options of the command line. They win over the environment, in this command's own reads (options.h) and,
  * through tess_options, in the engines that it opens. For the main thread. */
 #ifndef TOOL_SETTINGS_H
 #define TOOL_SETTINGS_H

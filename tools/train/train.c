@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "tools/support/command_line.h"
-#include "tools/support/shared_options.h"
+#include "tools/support/options.h"
 #include "tools/launch/restart.h"
-#include "core/base/options.h"
 #include "tools/plan/model_settings.h"
 #include "train.h"
 #include "tools/support/settings.h"
@@ -84,7 +83,7 @@ static int start_ranks(const train_settings *settings, int32_t ranks, int argc, 
     words[1] = "train";
     memcpy(words + 2, argv + 1, (size_t)(argc - 1) * sizeof *words);
     int64_t restarts = 0;
-    int code = tess__option_int("restarts", 0, 10000, &restarts) != TESS_OK ? TOOL_CONFIG : TOOL_OK;
+    int code = tool_option_int("restarts", &restarts) != TESS_OK ? TOOL_CONFIG : TOOL_OK;
     if (code == TOOL_OK)
         code = restart_launch(
             &(launch_options){ .ranks = ranks, .bind = 1, .ranks_explain = 1, .argv = words },
@@ -107,7 +106,7 @@ int cmd_train(int argc, char **argv) {
         status = tool_option_ranks(65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
-    if (settings.quiet && !tess__option_text("log"))
+    if (settings.quiet && !tool_option_text("log"))
         tool_settings_set("log", "warning");
     int start = ranks ? launch_wanted("train", ranks) : 0;
     if (start < 0)

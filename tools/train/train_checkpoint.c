@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "tools/support/say.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 #include "core/checkpoint/saved.h"
 #include "core/checkpoint/store.h"

@@ -9,8 +9,8 @@
 
 #include "tools/support/alloc_count.h"
 #include "tools/support/say.h"
-#include "core/base/options.h"
 #include <tessera/inspect.h>
+#include "tools/support/options.h"
 #include "train.h"
 
 static tess_stats stats_of(const train_run *r) {

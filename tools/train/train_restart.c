@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "tools/support/say.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "train.h"
 
 struct train_lives {     /* in the file; zeros at first */
@@ -29,8 +29,8 @@ static double now(void) {
 /* `ranks`: of the first life. */
 static tess_status read_restarts(int64_t *n, int64_t *ranks) {
     *n = 0;
-    TRY(tess__option_int("restart", 0, 1 << 20, n));
-    return *n ? tess__option_int("restart-ranks", 1, 1 << 20, ranks) : TESS_OK;
+    TRY(tool_option_int("restart", n));
+    return *n ? tool_option_int("restart-ranks", ranks) : TESS_OK;
 }
 
 int64_t train_restarts(void) {
@@ -46,7 +46,7 @@ int32_t train_first_ranks(int32_t ranks) {
 }
 
 static int open_lives(void) {
-    const char *path = tess__option_text("restart-file");
+    const char *path = tool_option_text("restart-file");
     return path ? open(path, O_RDWR | O_CLOEXEC) : -1;
 }
 
@@ -90,7 +90,7 @@ static void count_loss(train_run *r) {
 }
 
 void train_lives_open(train_run *r) {
-    const char *path = tess__option_text("restart-file");
+    const char *path = tool_option_text("restart-file");
     int fd = r->rank == 0 ? open_lives() : -1;
     if (fd < 0) {
         if (path && r->rank == 0)

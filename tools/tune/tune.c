@@ -6,9 +6,8 @@
 #include <string.h>
 
 #include "tools/support/command_line.h"
-#include "tools/support/shared_options.h"
+#include "tools/support/options.h"
 #include "tools/plan/model_settings.h"
-#include "core/base/options.h"
 #include "tools/support/settings.h"
 #include "tools/plan/plan_program.h"
 #include "tools/plan/plan_subject.h"
@@ -73,7 +72,7 @@ static void print_all(FILE *out, const tune_result *r, const char *name, int32_t
 static tess_status none_fits(const tune_result *r) {
     const tune_candidate *least = &r->all[0];
     uint64_t budget = 0;
-    tess__option_bytes("device-memory", &budget);
+    tool_option_bytes("device-memory", &budget);
     for (int32_t i = 1; i < r->n; i++)
         if (r->all[i].peak_bytes[TESS_DOMAIN_DEVICE] < least->peak_bytes[TESS_DOMAIN_DEVICE])
             least = &r->all[i];
@@ -88,9 +87,9 @@ static tess_status none_fits(const tune_result *r) {
 
 static tess_status say_with(const tune_result *r, const char *name, int32_t ranks, const char *machine,
                             const char *command) {
-    const char *path = tess__option_text("json");
+    const char *path = tool_option_text("json");
     int to_stdout = path && strcmp(path, "1") == 0, quiet = 0;
-    tess_status status = tess__option_flag("quiet", &quiet);
+    tess_status status = tool_option_flag("quiet", &quiet);
     if (status == TESS_OK && !quiet)
         print_all(to_stdout ? stderr : stdout, r, name, ranks, machine, command);
     if (status != TESS_OK || !path)
@@ -118,7 +117,7 @@ static int tune(const char *word, char *const *names, int32_t ranks) {
     tune_result result = { .all = NULL };
     int code = TOOL_OK;
     int32_t opened;
-    if (!tess__option_text("machine"))
+    if (!tool_option_text("machine"))
         tool_settings_set("machine", "cpu-2-cores"); /* the kind that the cpu device runs on */
     if (plan_time_machine("tune", &machine, &code) < 0)
         return code;

@@ -7,11 +7,10 @@
 #include <string.h>
 
 #include "tools/support/say.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "tools/plan/plan_time.h"
 #include "tools/support/command_line.h"
 #include "tools/support/settings.h"
-#include "tools/support/shared_options.h"
 #include <tessera/inspect.h>
 
 const char *const tune_keys[TUNE_KNOBS] = { "wrap", "strategy", "activations", "offload", "precision", "prefetch" };
@@ -58,7 +57,7 @@ static void add_strategies(search *s) {
 
 static tess_status take_given(search *s) {
     for (int k = 0; k < TUNE_KNOBS; k++) {
-        const char *text = tess__option_text(tune_keys[k]);
+        const char *text = tool_option_text(tune_keys[k]);
         if (text && strlen(text) >= TUNE_VALUE)
             return tess_fail(TESS_E_INVALID, "--%s: %zu characters, expected fewer than %d", tune_keys[k], strlen(text),
                              TUNE_VALUE);
@@ -79,7 +78,7 @@ static void list_values(search *s, uint64_t elems) {
     add(s, TUNE_ACTIVATIONS, "selective");
     add(s, TUNE_ACTIVATIONS, "recompute");
     add(s, TUNE_ACTIVATIONS, "recompute:every=2");
-    if (tess__option_text("device-memory"))
+    if (tool_option_text("device-memory"))
         add(s, TUNE_ACTIVATIONS, "auto");
     add(s, TUNE_ACTIVATIONS, "offload");
     add(s, TUNE_OFFLOAD, "none");
@@ -262,19 +261,19 @@ void tune_result_free(tune_result *r) {
 /* ---- the command ------------------------------------------------------------------------------- */
 /* Set, decides what the command does, and is taken by it: not the ranks and knobs, which stand apart, nor what tune
  * itself writes. */
-static int is_carried(const tool_shared_option *o, uint32_t command, const char *subject) {
+static int is_carried(const tool_option *o, uint32_t command, const char *subject) {
     int is_apart = tool_listed("ranks json report quiet log", o->key);
     for (int k = 0; k < TUNE_KNOBS; k++)
         is_apart |= strcmp(o->key, tune_keys[k]) == 0;
-    return !is_apart && (o->commands & command) && tool_shared_is_for(o, subject) && tess__option_text(o->key);
+    return !is_apart && (o->commands & command) && tool_option_is_for(o, subject) && tool_option_text(o->key);
 }
 
-static void put_option(FILE *f, const tool_shared_option *o) {
+static void put_option(FILE *f, const tool_option *o) {
     if (o->value) {
         fprintf(f, " --%s", o->key);
-        tool_put_word(f, tess__option_text(o->key));
+        tool_put_word(f, tool_option_text(o->key));
     } else
-        fprintf(f, " --%s=%s", o->key, tess__option_text(o->key));
+        fprintf(f, " --%s=%s", o->key, tool_option_text(o->key));
 }
 
 char *tune_command(const tune_result *r, const tune_candidate *c, char *const *names, int is_program, int32_t ranks) {
@@ -294,7 +293,7 @@ char *tune_command(const tune_result *r, const tune_candidate *c, char *const *n
             fprintf(f, " --%s", tune_keys[k]);
             tool_put_word(f, c->value[k]);
         }
-    for (const tool_shared_option *o = tool_shared_options; o->key; o++)
+    for (const tool_option *o = tool_options; o->key; o++)
         if (is_carried(o, command, subject))
             put_option(f, o);
     if (is_program)

@@ -96,31 +96,31 @@ static void test_options__reals_are_parsed_whatever_the_locale(void **state) {
 static void test_options__unset_or_empty_leaves_out_alone(void **state) {
     (void)state;
     int64_t i = 5;
-    unsetenv("TESSERA_BATCH");
-    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_OK);
-    set("TESSERA_BATCH", "");
-    assert_null(tess__option_text("batch"));
-    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_OK);
+    unsetenv("TESSERA_ACCUM");
+    assert_int_equal(tess__option_int("accum", 1, 9, &i), TESS_OK);
+    set("TESSERA_ACCUM", "");
+    assert_null(tess__option_text("accum"));
+    assert_int_equal(tess__option_int("accum", 1, 9, &i), TESS_OK);
     assert_true(i == 5);
 }
 
 static void test_options__integer_in_range_is_read_and_outside_is_named(void **state) {
     (void)state;
     int64_t i = 5;
-    set("TESSERA_BATCH", "9");
-    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_OK);
+    set("TESSERA_ACCUM", "9");
+    assert_int_equal(tess__option_int("accum", 1, 9, &i), TESS_OK);
     assert_true(i == 9);
-    set("TESSERA_BATCH", "10");
-    assert_int_equal(tess__option_int("batch", 1, 9, &i), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "TESSERA_BATCH is '10', expected an integer from 1 to 9");
-    set("TESSERA_BATCH", "-9223372036854775808");
-    assert_int_equal(tess__option_int("batch", INT64_MIN, INT64_MAX, &i), TESS_OK);
+    set("TESSERA_ACCUM", "10");
+    assert_int_equal(tess__option_int("accum", 1, 9, &i), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_ACCUM is '10', expected an integer from 1 to 9");
+    set("TESSERA_ACCUM", "-9223372036854775808");
+    assert_int_equal(tess__option_int("accum", INT64_MIN, INT64_MAX, &i), TESS_OK);
     assert_true(i == INT64_MIN);
-    set("TESSERA_BATCH", "9223372036854775808");
-    assert_int_equal(tess__option_int("batch", 0, INT64_MAX, &i), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "TESSERA_BATCH is '9223372036854775808', expected an integer from 0 up");
+    set("TESSERA_ACCUM", "9223372036854775808");
+    assert_int_equal(tess__option_int("accum", 0, INT64_MAX, &i), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_ACCUM is '9223372036854775808', expected an integer from 0 up");
     assert_true(i == INT64_MIN);
-    unsetenv("TESSERA_BATCH");
+    unsetenv("TESSERA_ACCUM");
 }
 
 static void test_options__word_beside_a_value_means_unset(void **state) {
@@ -164,10 +164,10 @@ static void test_options__other_types_name_variable_text_and_expectation(void **
     assert_int_equal(flag, 1);
     unsetenv("TESSERA_STRICT");
 
-    set("TESSERA_LR", "fast");
-    assert_int_equal(tess__option_real("lr", &real), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "TESSERA_LR is 'fast', expected a finite number");
-    unsetenv("TESSERA_LR");
+    set("TESSERA_TIMEOUT", "fast");
+    assert_int_equal(tess__option_real("timeout", &real), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "TESSERA_TIMEOUT is 'fast', expected a finite number");
+    unsetenv("TESSERA_TIMEOUT");
 
     set("TESSERA_SYNC", "eac");
     assert_int_equal(tess__option_choice("sync", &choice), TESS_E_INVALID);
@@ -177,17 +177,17 @@ static void test_options__other_types_name_variable_text_and_expectation(void **
     assert_int_equal(tess__option_choice("sync", &choice), TESS_OK);
     assert_string_equal(choice, "end");
     unsetenv("TESSERA_SYNC");
-    assert_int_equal(tess__option_choice("batch", &choice), TESS_E_INTERNAL);
+    assert_int_equal(tess__option_choice("accum", &choice), TESS_E_INTERNAL);
 }
 
 static void test_options__text_outlives_a_change_of_the_variable(void **state) {
     (void)state;
-    set("TESSERA_DATA", "first");
-    const char *first = tess__option_text("data");
-    set("TESSERA_DATA", "second");
+    set("TESSERA_ISA", "first");
+    const char *first = tess__option_text("isa");
+    set("TESSERA_ISA", "second");
     assert_string_equal(first, "first");
-    assert_string_equal(tess__option_text("data"), "second");
-    unsetenv("TESSERA_DATA");
+    assert_string_equal(tess__option_text("isa"), "second");
+    unsetenv("TESSERA_ISA");
     assert_string_equal(first, "first");
 }
 
@@ -375,18 +375,54 @@ static void test_options__unknown_variable_is_one_warning_with_the_nearest_name(
     set("TESSERA_PRECISON", "bf16");
     captured(tess__options_warn_unknown, &n, text, sizeof text);
     assert_int_equal(n, 1);
-    assert_string_equal(text,
-                        "tessera: warning: TESSERA_PRECISON is set, but neither tessera nor a plugin in use knows "
-                        "it; did you mean TESSERA_PRECISION?\n");
+    assert_string_equal(text, "tessera: warning: TESSERA_PRECISON is set, but nothing here reads it; did you mean "
+                              "TESSERA_PRECISION?\n");
     captured(tess__options_warn_unknown, &n, text, sizeof text);
     assert_int_equal(n, 0);
     assert_string_equal(text, "");
     set("TESSERA_QQQQQQ", "1");
     captured(tess__options_warn_unknown, &n, text, sizeof text);
-    assert_string_equal(text,
-                        "tessera: warning: TESSERA_QQQQQQ is set, but neither tessera nor a plugin in use knows it\n");
+    assert_string_equal(text, "tessera: warning: TESSERA_QQQQQQ is set, but nothing here reads it\n");
     unsetenv("TESSERA_PRECISON");
     unsetenv("TESSERA_QQQQQQ");
+}
+
+/* Options of the command, which are rows only where the command's main has added them. */
+static void test_options__words_of_the_command_are_unknown_until_they_are_added(void **state) {
+    (void)state;
+    static const tess__option own[] = {
+        { "units", TESS_OPTION_CHOICE, "layer", "layer|half", "whole layers or halves" }, { NULL, 0, NULL, NULL, NULL }
+    };
+    static const char *const words[] = { "TESSERA_UNITS", "TESSERA_LR", "TESSERA_EPOCHS", "TESSERA_RESTART",
+                                         "TESSERA_RESTART_FILE" };
+    const tess_setting units = { "units", "half" };
+    const tess__given given = { .list = &units, .n = 1 };
+    const char *choice = "layer";
+    char text[1024];
+    int n;
+    set("TESSERA_UNITS", "half");
+    set("TESSERA_LR", "1");
+    set("TESSERA_EPOCHS", "2");
+    set("TESSERA_RESTART", "1"); /* for a program that tessera run has started again */
+    set("TESSERA_RESTART_FILE", "/nowhere");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_int_equal(n, 3);
+    assert_string_equal(text, "tessera: warning: TESSERA_UNITS, TESSERA_LR, TESSERA_EPOCHS are set, but nothing here "
+                              "reads them\n");
+    assert_int_equal(tess__given_check(&given), TESS_E_INVALID);
+    assert_int_equal(tess__option_choice("units", &choice), TESS_E_INTERNAL);
+    tess__options_add(own);
+    assert_int_equal(tess__given_check(&given), TESS_OK);
+    assert_int_equal(tess__option_choice("units", &choice), TESS_OK);
+    assert_string_equal(choice, "half");
+    set("TESSERA_UNIST", "half");
+    captured(tess__options_warn_unknown, &n, text, sizeof text);
+    assert_string_equal(text, "tessera: warning: TESSERA_UNIST is set, but nothing here reads it; did you mean "
+                              "TESSERA_UNITS?\n");
+    tess__options_add(NULL);
+    unsetenv("TESSERA_UNIST");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        unsetenv(words[i]);
 }
 
 static void test_options__registered_and_empty_variables_are_not_warned_of(void **state) {
@@ -423,7 +459,7 @@ static void test_options__nearest_takes_small_slips_only(void **state) {
     assert_null(tess__nearest("gloo", names, 0));
 }
 
-/* ---- the table and its page -------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------- */
 
 static void test_options__table_rows_are_well_formed_and_unique(void **state) {
     (void)state;
@@ -435,32 +471,6 @@ static void test_options__table_rows_are_well_formed_and_unique(void **state) {
         assert_ptr_equal(tess__option_find(o->key), o);
         assert_true(strlen(o->help) > 5);
     }
-}
-
-static void page_path(char *out, size_t size, const char *name) {
-    snprintf(out, size, "%s/docs/%s", TESSERA_SOURCE_DIR, name);
-}
-
-/* With TESSERA_TEST_UPDATE=1 the test writes the page instead. */
-static void test_options__page_of_variables_equals_the_table(void **state) {
-    (void)state;
-    static char want[65536], have[65536];
-    char path[4096];
-    page_path(path, sizeof path, "variables.md");
-    FILE *made = fmemopen(want, sizeof want, "w");
-    tess__options_markdown(made);
-    assert_int_equal(fclose(made), 0);
-    if (getenv("TESSERA_TEST_UPDATE")) {
-        FILE *page = fopen(path, "w");
-        assert_non_null(page);
-        fputs(want, page);
-        assert_int_equal(fclose(page), 0);
-    }
-    FILE *page = fopen(path, "r");
-    assert_non_null(page);
-    have[fread(have, 1, sizeof have - 1, page)] = 0;
-    fclose(page);
-    assert_string_equal(have, want);
 }
 
 /* ---- the structs of declarations ------------------------------------------------------------------ */
@@ -502,10 +512,10 @@ int main(void) {
         cmocka_unit_test(test_options__bounds_flags_and_lists_are_checked),
         cmocka_unit_test(test_options__values_are_what_the_text_says),
         cmocka_unit_test(test_options__unknown_variable_is_one_warning_with_the_nearest_name),
+        cmocka_unit_test(test_options__words_of_the_command_are_unknown_until_they_are_added),
         cmocka_unit_test(test_options__registered_and_empty_variables_are_not_warned_of),
         cmocka_unit_test(test_options__nearest_takes_small_slips_only),
         cmocka_unit_test(test_options__table_rows_are_well_formed_and_unique),
-        cmocka_unit_test(test_options__page_of_variables_equals_the_table),
         cmocka_unit_test(test_options__tables_have_every_field_of_the_structs),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);

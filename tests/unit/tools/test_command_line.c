@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "core/base/options.h"
 #include "tools/support/command_line.h"
+#include "tools/support/options.h"
 #include "tools/support/settings.h"
 
 /* Runs tool_parse on words, standard error caught. */
@@ -80,17 +80,17 @@ static void test_common__options_win_over_their_variables(void **state) {
                      0);
     assert_string_equal(said, "");
     assert_string_equal(positional, "mnist");
-    assert_string_equal(tess__option_text("ranks"), "3");
-    assert_string_equal(tess__option_text("lr"), "0.5");
+    assert_string_equal(tool_option_text("ranks"), "3");
+    assert_string_equal(tool_option_text("lr"), "0.5");
     assert_string_equal(getenv("TESSERA_LR"), "7"); /* the environment stays as it is */
-    assert_string_equal(tess__option_text("wrap"), "size:20");
-    assert_string_equal(tess__option_text("device-memory"), "2MiB");
-    assert_string_equal(tess__option_text("quiet"), "1");
-    assert_string_equal(tess__option_text("json"), "1");
-    assert_string_equal(tess__option_text("deterministic"), "no");
+    assert_string_equal(tool_option_text("wrap"), "size:20");
+    assert_string_equal(tool_option_text("device-memory"), "2MiB");
+    assert_string_equal(tool_option_text("quiet"), "1");
+    assert_string_equal(tool_option_text("json"), "1");
+    assert_string_equal(tool_option_text("deterministic"), "no");
     assert_int_equal(PARSE(0, "--ranks=4", "gpt", "-n5", "--json=out"), 0);
-    assert_string_equal(tess__option_text("ranks"), "5");
-    assert_string_equal(tess__option_text("json"), "out");
+    assert_string_equal(tool_option_text("ranks"), "5");
+    assert_string_equal(tool_option_text("json"), "out");
     assert_string_equal(positional, "gpt");
 }
 
@@ -137,11 +137,12 @@ static void test_common__malformed_values_are_refused_in_one_line(void **state) 
 static void test_common__words_after_two_hyphens_are_left_alone(void **state) {
     (void)state;
     assert_int_equal(PARSE(ARGP_IN_ORDER, "--seed", "5", "--", "--seed"), 0);
-    assert_string_equal(tess__option_text("seed"), "5");
+    assert_string_equal(tool_option_text("seed"), "5");
     assert_string_equal(positional, "--seed");
 }
 
 int main(void) {
+    tool_options_start();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_common__options_win_over_their_variables, clean),
         cmocka_unit_test_setup(test_common__unknown_options_name_the_nearest, clean),

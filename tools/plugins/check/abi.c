@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "internal.h"
-#include "core/base/options.h"
 #include "tools/plugins/plugin_known.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 #include "suites.h"
 
@@ -85,7 +85,7 @@ static const char *name_of(const check *c) {
 static void options_are_good(check *c, const tess_option_spec *list, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         check_that(c, *list[i].help, "option %s: no help", list[i].key);
-    tess_status s = n ? tess__options_register(plugin_kind_word(c->kind), name_of(c), list, n) : TESS_OK;
+    tess_status s = n ? tool_options_declare(plugin_kind_word(c->kind), name_of(c), list, n) : TESS_OK;
     check_that(c, s == TESS_OK, "%s", tess_last_error());
     check_note(c, "%u options", n);
 }

@@ -17,7 +17,7 @@
 #include "core/plugin/open.h"
 #include "core/plugin/plugin_book.h"
 #include "core/plugin/plugin_host.h"
-#include "core/base/options.h"
+#include "tools/support/options.h"
 #include "core/plugin/plugin_check.h"
 #include "tools/support/say.h"
 
@@ -91,7 +91,7 @@ static void host_log(void *host, int32_t level, const char *plugin, const char *
 
 static const char *host_option(void *host, const char *key) {
     (void)host;
-    return key ? tess__option_text(key) : NULL;
+    return key ? tool_option_text(key) : NULL;
 }
 
 static tess_status host_kv_set(void *host, const char *key, const void *value, uint64_t bytes) {

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/base/options.h"
 #include "tools/support/say.h"
+#include "tools/support/options.h"
 #include <tessera/tessera.h>
 
 enum {
@@ -251,7 +251,7 @@ static tess_status make_spans(tool_tokens *t, const char *path) {
 
 static tess_status read_bits(int32_t *out) {
     const char *bits = "auto";
-    tess_status status = tess__option_choice("token-bits", &bits);
+    tess_status status = tool_option_choice("token-bits", &bits);
     *out = (int32_t)strtol(bits, NULL, 10); /* of "auto": 0 */
     return status;
 }
