@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,7 @@
 
 #include "control_state.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 enum { MESSAGE_LIMIT = TESS__KV_EXCHANGE_MAX + 1024, LINGER_ORDERLY_S = 5, LINGER_S = 1 };
 #define SECOND_NS 1000000000ll
@@ -68,15 +69,9 @@ static void handle_message(tess__control *control, const tess__message *in) {
         tess__control_set_cause(control, in->arg, text);
         break;
     case TESS__WIRE_DEPARTED:
-        if (in->arg >= 0 && in->arg < control->world.nranks)
-            atomic_store(&control->departed[in->arg], 1);
-        atomic_store(&control->news, 1);
-        break;
     case TESS__WIRE_BACK:
-        if (in->arg >= 0 && in->arg < control->world.nranks) {
-            atomic_store(&control->departed[in->arg], 0);
-            control->departed_told[in->arg] = 0;
-        }
+        if (in->arg >= 0 && in->arg < control->world.nranks)
+            atomic_store(&control->departed[in->arg], in->type == TESS__WIRE_DEPARTED);
         break;
     default: return;
     }
@@ -156,8 +151,8 @@ static void publish_state(tess__control *control, int64_t now_ns) {
     }
 }
 
-/* Callbacks run without `lock`, so that they may ask; `calls` keeps them from running after an unregistration. */
-static void run_callbacks(tess__control *control) {
+/* The callback runs without `lock`, so that it may ask; `calls` keeps it from running after an unregistration. */
+static void run_callback(tess__control *control) {
     char text[TESS__WIRE_TEXT_MAX] = "";
     if (!atomic_exchange(&control->news, 0))
         return;
@@ -168,11 +163,6 @@ static void run_callbacks(tess__control *control) {
     pthread_mutex_unlock(&control->lock);
 
     pthread_mutex_lock(&control->calls);
-    for (int32_t r = 0; r < control->world.nranks && control->on_departed; r++)
-        if (atomic_load(&control->departed[r]) && !control->departed_told[r]) {
-            control->departed_told[r] = 1;
-            control->on_departed(control->departed_user, r);
-        }
     if (lost && control->on_lost && !control->lost_told) {
         control->lost_told = 1;
         control->on_lost(control->lost_user, rank, text);
@@ -218,7 +208,7 @@ static void *control_work(void *user) {
                 pthread_cond_broadcast(&control->changed);
         }
         pthread_mutex_unlock(&control->lock);
-        run_callbacks(control);
+        run_callback(control);
     }
     return NULL;
 }
@@ -238,7 +228,7 @@ static void destroy_control(tess__control *control) {
     pthread_mutex_destroy(&control->calls);
     pthread_mutex_destroy(&control->lock);
     free(control->departed);
-    free(control->departed_told);
+
     free(control);
 }
 
@@ -259,24 +249,19 @@ static tess__control *create_control(const tess__world *world) {
     pthread_condattr_destroy(&attributes);
     control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     control->departed = calloc((size_t)world->nranks, sizeof *control->departed);
-    control->departed_told = calloc((size_t)world->nranks, 1);
+
     if (world->nranks == 1 && !world->launched)
         control->store = tess__kv_store_create();
-    int complete = control->wake_fd >= 0 && control->departed && control->departed_told;
-    if (complete && (control->store || world->nranks > 1 || world->launched))
+    if (control->wake_fd >= 0 && control->departed && (control->store || world->nranks > 1 || world->launched))
         return control;
     destroy_control(control);
     return NULL;
 }
 
 static tess_status start_thread(tess__control *control) {
-    sigset_t all, old;
-    sigfillset(&all);
     control->connected = 1;
     control->heard_ns = control->turn_ns = control->beat_ns = tess__now_ns();
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&control->thread, NULL, control_work, control);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = tess__thread_start(&control->thread, control_work, control);
     if (error)
         return tess__fail(TESS_E_SYSTEM, "cannot start the control plane's thread: %s", strerror(error));
     control->threaded = 1;
@@ -402,26 +387,14 @@ tess_status tess__control_return(tess__control *control) {
 
 /* ---- news -------------------------------------------------------------------------------------- */
 
-static void look_again(tess__control *control) {
-    atomic_store(&control->news, 1);
-    if (control->threaded)
-        tess__control_wake(control);
-}
-
 void tess__control_on_lost(tess__control *control, tess__lost_fn fn, void *user) {
     pthread_mutex_lock(&control->calls);
     control->on_lost = fn;
     control->lost_user = user;
     pthread_mutex_unlock(&control->calls);
-    look_again(control);
-}
-
-void tess__control_on_departed(tess__control *control, tess__departed_fn fn, void *user) {
-    pthread_mutex_lock(&control->calls);
-    control->on_departed = fn;
-    control->departed_user = user;
-    pthread_mutex_unlock(&control->calls);
-    look_again(control);
+    atomic_store(&control->news, 1);
+    if (control->threaded)
+        tess__control_wake(control);
 }
 
 int32_t tess__control_departed(tess__control *control, int32_t rank) {

@@ -37,10 +37,9 @@ static tess_status choose_local(tess__world *world) {
         return TESS_OK;
     snprintf(name, sizeof name, "port-%d-%08x", (int)world->port, (unsigned)(tess__host_id() & 0xffffffff));
     char path[TESS__LOCAL_PATH];
-    tess_status status = tess__local_path(name, path);
-    if (status == TESS_OK)
-        snprintf(world->address, sizeof world->address, "%s", path);
-    return status;
+    TRY(tess__local_path(name, path));
+    snprintf(world->address, sizeof world->address, "%s", path);
+    return TESS_OK;
 }
 
 /* The address that MASTER_ADDR has on this host. Some name themselves in their loopback (Debian's 127.0.1.1): then any.
@@ -77,11 +76,8 @@ static tess_status listen_somewhere(tess__control *control, const char *address)
 static tess_status start_server(tess__control *control) {
     tess__world *world = &control->world;
     char address[sizeof world->address];
-    tess_status status = listen_address(world, address, sizeof address);
-    if (status == TESS_OK)
-        status = listen_somewhere(control, address);
-    if (status != TESS_OK)
-        return status;
+    TRY(listen_address(world, address, sizeof address));
+    TRY(listen_somewhere(control, address));
     snprintf(world->address, sizeof world->address, "%s",
              strcmp(address, "0.0.0.0") == 0 ? "127.0.0.1"
              : strcmp(address, "::") == 0    ? "::1"

@@ -7,7 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 
 #include "local.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 enum { STRANGER_LIMIT = 1024, RANK_LIMIT = TESS__KV_VALUE_MAX + 1024 };
 
@@ -392,30 +393,20 @@ static tess__kv_server *create_server(int32_t nranks, const tess__kv_terms *term
     return NULL;
 }
 
-/* No signal is ever handled on this thread: they belong to the program. */
-static int start_thread(tess__kv_server *server) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&server->thread, NULL, server_work, server);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return error;
-}
-
 static tess_status read_limits(tess__kv_server *server) {
-    tess_status status = tess__seconds_option("heartbeat", 5, 86400, &server->heartbeat_ns);
-    return status == TESS_OK ? tess__seconds_option("rendezvous-timeout", 60, 86400, &server->rendezvous_ns) : status;
+    TRY(tess__seconds_option("heartbeat", 5, 86400, &server->heartbeat_ns));
+    return tess__seconds_option("rendezvous-timeout", 60, 86400, &server->rendezvous_ns);
 }
 
 static tess_status open_door(tess__kv_server *server, const char *address, int32_t *port, const char *secret) {
     int local = tess__wire_is_local(address);
-    tess_status status = local ? TESS_OK : tess__link_key_create(secret, 1, &server->key);
-    if (status == TESS_OK)
-        status = tess__wire_listen(address, port, server->launcher ? "--rendezvous HOST:PORT" : "MASTER_PORT",
-                                   &server->listen_fd);
-    if (status == TESS_OK && local)
+    if (!local)
+        TRY(tess__link_key_create(secret, 1, &server->key));
+    TRY(tess__wire_listen(address, port, server->launcher ? "--rendezvous HOST:PORT" : "MASTER_PORT",
+                          &server->listen_fd));
+    if (local)
         snprintf(server->path, sizeof server->path, "%s", address);
-    return status;
+    return TESS_OK;
 }
 
 static uint64_t count_open_files(void) {
@@ -458,7 +449,7 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
     status = read_limits(server);
     if (status == TESS_OK)
         status = open_door(server, address, &bound, terms->secret);
-    if (status == TESS_OK && start_thread(server) != 0)
+    if (status == TESS_OK && tess__thread_start(&server->thread, server_work, server) != 0)
         status = tess__fail(TESS_E_SYSTEM, "cannot start the key-value server's thread");
     if (status != TESS_OK) {
         destroy_server(server);

@@ -145,10 +145,8 @@ static tess_status run_blocks(tess *t, const tess_run_options *options) {
 }
 
 tess_status tess_run(tess *t, const tess_run_options *options) {
-    tess_status s = tess__engine_check(t);
-    if (s)
-        return s;
-    s = run_blocks(t, options);
+    TRY(tess__engine_check(t));
+    tess_status s = run_blocks(t, options);
     t->pass.run = NULL;
     if (s)
         tess__result_forget(&t->streams);

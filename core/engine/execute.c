@@ -121,8 +121,9 @@ static tess_status sum_full(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     int wire = group->grad_wire != group->grad_local;
     tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
-    return tess__counter_add(&c, (uint32_t)t->pass.microbatch, tess__address_of(t, wire ? TESS__WIRE : TESS__GRAD, g),
-                             group->grad_wire, t->transfers.compute.kernel, &t->transfers.compute);
+    return tess__microbatch_add(&c, (uint32_t)t->pass.microbatch,
+                                tess__address_of(t, wire ? TESS__WIRE : TESS__GRAD, g), group->grad_wire,
+                                t->transfers.compute.kernel, &t->transfers.compute);
 }
 
 static tess_status reduce_group(tess *t, const tess__instr *in) {

@@ -19,17 +19,17 @@ typedef struct {
     uint64_t bytes;
     int32_t open;  /* nested begins */
     int32_t scope; /* that closed it last, or -1 */
-} copy;
+} guard_copy;
 
 struct tess__guard {
-    copy *copies; /* by parameter that holds storage */
+    guard_copy *copies; /* by parameter that holds storage */
     int32_t n;
     const tess__device *device;
     tess_buffer memory; /* of a device that the host does not read: all copies; null: each has some of the host's */
     char *seen[2];      /* what the host read back of it: a copy; what that is compared with */
 };
 
-static copy *copy_of(const tess *t, int32_t param, int kind) {
+static guard_copy *copy_of(const tess *t, int32_t param, int kind) {
     return &t->pass.guard->copies[TESS__N_GUARDS * t->plan.model.params[param].tied_to + kind];
 }
 
@@ -40,7 +40,7 @@ static uint64_t bytes_of(const tess *t, const tess__param *p, int kind) {
 
 /* ---- made and given back ---- */
 
-static uint64_t room_of(const copy *c) {
+static uint64_t room_of(const guard_copy *c) {
     return tess__round_up(c->bytes + FENCE_BYTES, 256);
 }
 
@@ -49,12 +49,12 @@ static void measure_copies(const tess *t, tess__guard *g, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     int kinds = p->tied_to != i || p->flags & TESS_BUFFER ? 0 : p->flags & TESS_FROZEN ? 1 : TESS__N_GUARDS;
     for (int k = 0; k < kinds; k++)
-        g->copies[TESS__N_GUARDS * i + k] = (copy){ .bytes = bytes_of(t, p, k), .scope = -1 };
+        g->copies[TESS__N_GUARDS * i + k] = (guard_copy){ .bytes = bytes_of(t, p, k), .scope = -1 };
 }
 
 static int obtain_host(tess__guard *g) {
     for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
-        copy *c = &g->copies[i];
+        guard_copy *c = &g->copies[i];
         if (!c->bytes)
             continue;
         if (!(c->at = aligned_alloc(64, room_of(c))))
@@ -85,7 +85,7 @@ static tess_status obtain_device(tess *t, tess__guard *g) {
     TRY(all ? tess__device_alloc(g->device, &r, &g->memory) : TESS_OK);
     char *at = g->memory.ptr;
     for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
-        copy *c = &g->copies[i];
+        guard_copy *c = &g->copies[i];
         if (!c->bytes)
             continue;
         c->at = at;
@@ -175,7 +175,7 @@ static const char *end_of(const tess *t, int kind) {
 }
 
 static tess_status check_closed(tess *t, int32_t param, int kind, const char *call) {
-    const copy *c = copy_of(t, param, kind);
+    const guard_copy *c = copy_of(t, param, kind);
     const char *scope = c->scope >= 0 ? t->plan.model.scopes[c->scope].name : "?", *seen;
     TRY(fetch_bytes(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
     if (is_closed(seen, c->bytes + FENCE_BYTES, kind))
@@ -187,7 +187,7 @@ static tess_status check_closed(tess *t, int32_t param, int kind, const char *ca
 }
 
 tess_status tess__guard_open(tess *t, int32_t param, int kind, void *real, void **out) {
-    copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
+    guard_copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
     *out = real;
     if (!c || !c->at)
         return TESS_OK;
@@ -201,7 +201,7 @@ tess_status tess__guard_open(tess *t, int32_t param, int kind, void *real, void 
 
 static tess_status check_content(tess *t, int32_t param, int kind, const void *real, const char *call,
                                  const char *scope) {
-    const copy *c = copy_of(t, param, kind);
+    const guard_copy *c = copy_of(t, param, kind);
     const tess__param *p = &t->plan.model.params[param];
     const char *seen, *as_given = NULL;
     TRY(fetch_bytes(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
@@ -227,7 +227,7 @@ static tess_status check_content(tess *t, int32_t param, int kind, const void *r
 }
 
 tess_status tess__guard_close(tess *t, int32_t param, int kind, void *real, const char *call, int32_t scope) {
-    copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
+    guard_copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
     if (!c || !c->at || !c->open || --c->open)
         return TESS_OK;
     TRY(check_content(t, param, kind, real, call, t->plan.model.scopes[scope].name));

@@ -171,8 +171,8 @@ tess_status tess__repeat_pass(tess *t, const tess_run_options *o, tess__pass_fn 
         return calls(t, o);
     tess__graph_key key = key_of(t, o);
     tess__recorded *r = tess__graphs_find(&t->graphs, &t->device, &key);
-    if (!r->known && (r->why_not = why_not(t, o)) && !t->graphs.said)
-        say_why(t, t->graphs.said = r->why_not);
+    if (!r->known && (r->why_not = why_not(t, o)) && !t->graphs.logged_reason)
+        say_why(t, t->graphs.logged_reason = r->why_not);
     tess_status s = !r->known || r->why_not || is_watched(t) ? calls(t, o)
                     : r->graph                               ? run_recorded(t, r, o)
                                                              : record_pass(t, r, o, calls);

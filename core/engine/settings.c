@@ -103,28 +103,20 @@ static tess_status read_switches(tess *t) {
     tess__setup *s = &t->plan.setup;
     const char *activations = "keep", *sync = "each", *checkpoint = "async";
     double timeout = 300;
-    tess_status status = tess__option_choice("sync", &sync);
+    TRY(tess__option_choice("sync", &sync));
     activations = tess__option_or("activations", activations);
-    if (!status)
-        status = tess__activations_check(activations);
-    if (!status)
-        status = tess__option_choice("checkpoint", &checkpoint);
-    if (!status)
-        status = read_flags(t);
-    if (!status)
-        status = read_guard(t);
-    if (!status)
-        status = tess__option_real("timeout", &timeout);
+    TRY(tess__activations_check(activations));
+    TRY(tess__option_choice("checkpoint", &checkpoint));
+    TRY(read_flags(t));
+    TRY(read_guard(t));
+    TRY(tess__option_real("timeout", &timeout));
     const char *prefetch = tess__option_text("prefetch");
     int64_t depth = 1;
     s->prefetch_fixed = prefetch && strcmp(prefetch, "auto") != 0;
-    if (!status && s->prefetch_fixed)
-        status = tess__option_int("prefetch", 0, 8, &depth);
-    if (status)
-        return status;
+    if (s->prefetch_fixed)
+        TRY(tess__option_int("prefetch", 0, 8, &depth));
     int64_t threads = s->deterministic ? 1 : default_threads(t);
-    if ((status = tess__option_int("threads", 1, 1024, &threads)))
-        return status;
+    TRY(tess__option_int("threads", 1, 1024, &threads));
     t->plan.setup.threads = (int32_t)threads;
     snprintf(t->settings.threads_text, sizeof t->settings.threads_text, "%d", t->plan.setup.threads);
     s->sync_each = strcmp(sync, "each") == 0;
@@ -144,8 +136,8 @@ static tess_status read_switches(tess *t) {
 
 static tess_status read_budget(tess *t) {
     tess_plan_env *e = &t->plan.setup.env;
-    tess_status s = tess__option_bytes("device-memory", &e->device_budget_bytes);
-    return s ? s : tess__option_bytes("host-memory", &e->host_budget_bytes);
+    TRY(tess__option_bytes("device-memory", &e->device_budget_bytes));
+    return tess__option_bytes("host-memory", &e->host_budget_bytes);
 }
 
 static tess_status read_own_states(tess *t) {
@@ -177,20 +169,16 @@ static tess_status read_mirror(tess *t) {
 }
 
 tess_status tess__read_options(tess *t) {
-    tess_status s = read_switches(t);
-    if (!s)
-        s = read_mirror(t);
-    if (!s)
-        s = read_budget(t);
+    TRY(read_switches(t));
+    TRY(read_mirror(t));
+    TRY(read_budget(t));
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));
     t->settings.optimizer = strdup(tess__option_or("optimizer", "adamw"));
-    if (!s && (!t->settings.strategy || !t->settings.optimizer))
-        s = tess__fail(TESS_E_NOMEM, "no memory for the options");
-    if (!s)
-        s = tess__setup_strategy(&t->plan.setup, t->settings.strategy);
-    if (!s)
-        s = tess__setup_optimizer(&t->plan.setup, t->settings.optimizer, t->settings.options.momentum != 0);
-    return s ? s : read_own_states(t);
+    if (!t->settings.strategy || !t->settings.optimizer)
+        return tess__fail(TESS_E_NOMEM, "no memory for the options");
+    TRY(tess__setup_strategy(&t->plan.setup, t->settings.strategy));
+    TRY(tess__setup_optimizer(&t->plan.setup, t->settings.optimizer, t->settings.options.momentum != 0));
+    return read_own_states(t);
 }
 
 tess_status tess__read_plan(tess *t) {

@@ -4,7 +4,8 @@
 
 #include "base/status.h"
 
-const void *tess__gather_source(const tess *t, int32_t g, uint32_t *dtype) {
+/* Where a gather reads, and in which dtype: the shard's low-precision copy, or the masters. */
+static const void *gather_source(const tess *t, int32_t g, uint32_t *dtype) {
     const tess__group *group = &t->plan.layout.groups[g];
     *dtype = group->low_copy ? group->compute : group->master;
     return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
@@ -38,7 +39,7 @@ void *tess__own_slot(const tess *t, int32_t g) {
 
 tess_status tess__shard_to_slot(tess *t, int32_t g, tess__executor *on) {
     uint32_t dtype;
-    const void *from = tess__gather_source(t, g, &dtype);
+    const void *from = gather_source(t, g, &dtype);
     if (t->memory.booked[TESS__FETCHED][g]) /* cast on the way up */
         from = tess__address_of(t, TESS__FETCHED, g), dtype = t->plan.layout.groups[g].compute;
     return cast_shard(t, g, from, dtype, tess__own_slot(t, g), on);
@@ -46,7 +47,7 @@ tess_status tess__shard_to_slot(tess *t, int32_t g, tess__executor *on) {
 
 tess_status tess__shard_fetch(tess *t, int32_t g, tess__executor *on) {
     uint32_t dtype;
-    const void *from = tess__gather_source(t, g, &dtype);
+    const void *from = gather_source(t, g, &dtype);
     return cast_shard(t, g, from, dtype, tess__address_of(t, TESS__FETCHED, g), on);
 }
 
@@ -77,7 +78,7 @@ tess_status tess__gradient_to_send(tess *t, int32_t g, tess__executor *on, void 
     const tess__group *group = &t->plan.layout.groups[g];
     if (sums_at_end(t)) {
         tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
-        return tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, source);
+        return tess__microbatch_total(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, source);
     }
     *source = group->grad_in_place
                   ? tess__address_of(t, TESS__SHARD_GRAD, g)
@@ -121,11 +122,11 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__execut
     if (t->plan.setup.accum == 1 || sums_at_end(t))
         return copy_part(t, g, on);
     tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 1);
-    TRY(tess__counter_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, on->kernel, on));
+    TRY(tess__microbatch_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, on->kernel, on));
     if (microbatch < t->plan.setup.accum - 1)
         return TESS_OK;
     void *sum;
-    TRY(tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, &sum));
+    TRY(tess__microbatch_total(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, &sum));
     const void *in[1] = { sum };
     tess_kernel k = { .kernel = TESS_K_SCALE,
                       .in_dtype = TESS_F32,

@@ -66,7 +66,7 @@ typedef struct { /* the optimizer's */
     int more_follow;           /* the next work is another of this kind: TESS_KERNEL_MORE */
     int skips;                 /* the running step changes nothing */
     uint64_t n_skipped;
-    int said_not_finite;       /* and is not said again */
+    int warned_not_finite;     /* and is not said again */
     int64_t noted;             /* the first step that left something not finite; 0: none. Of a device without streams */
     int64_t *noted_at;         /* there, or in page-locked memory; null: nothing has stepped yet */
     double norms[TESS__NORMS]; /* of the last steps, with TESSERA_SPIKE */
@@ -170,8 +170,6 @@ tess_status tess__handshake_identity(tess *);
 tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
 /** shard_work.c: what is done to a group's shard, wherever an executor does it. */
-/** The source of a gather, and its dtype: the low-precision copy of the shard, or the masters. */
-const void *tess__gather_source(const tess *, int32_t group, uint32_t *dtype);
 void *tess__own_slot(const tess *, int32_t group);                        /* this rank's place in the unsharded group */
 tess_status tess__low_copy_make(tess *, int32_t group, tess__executor *); /* of the masters */
 tess_status tess__shard_to_slot(tess *, int32_t group, tess__executor *);
@@ -196,9 +194,9 @@ tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src,
  */
 tess_status tess__transfers_create(tess *); /* what is in flight: nothing */
 void tess__transfers_destroy(tess *);
-void tess__transfers_forget(tess *);   /* what was in flight in a group of ranks that broke off */
-tess_status tess__moves_start(tess *); /* where the plan has work for them */
-void tess__moves_end(tess *);          /* waits for what is in flight */
+void tess__transfers_forget(tess *);       /* what was in flight in a group of ranks that broke off */
+tess_status tess__transfers_start(tess *); /* where the plan has work for them */
+void tess__transfers_end(tess *);          /* waits for what is in flight */
 /** GATHER, REDUCE, SUM_SHARD, OPTIMIZE, PREFETCH, OFFLOAD, RELOAD: does the work, or hands it over. */
 tess_status tess__work(tess *, const tess__instr *);
 /** Waits for work that was handed over: each instruction whose name ends in WAIT. */

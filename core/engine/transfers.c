@@ -23,7 +23,7 @@ static int has_work(const tess *t) {
 
 static tess_status start_streams(tess *t) {
     tess__transfers *x = &t->transfers;
-    TRY(tess__streams_moves(&t->streams));
+    TRY(tess__streams_add_transfers(&t->streams));
     tess__executor_stream(&x->up, &t->streams, &t->streams.up);
     tess__executor_stream(&x->down, &t->streams, &t->streams.down);
     return tess__executor_lane(&x->host, t->selection.host.helper_cpus, x->host_pool, &t->streams, &t->streams.down);
@@ -51,7 +51,7 @@ void tess__transfers_forget(tess *t) {
 
 static tess_status do_job(void *executor, const tess__job *);
 
-tess_status tess__moves_start(tess *t) {
+tess_status tess__transfers_start(tess *t) {
     tess__transfers *x = &t->transfers;
     tess_error e = { .struct_size = sizeof e };
     tess__executor_compute(&x->compute, &t->device);
@@ -69,7 +69,7 @@ tess_status tess__moves_start(tess *t) {
     return TESS_OK;
 }
 
-void tess__moves_end(tess *t) {
+void tess__transfers_end(tess *t) {
     tess__executor_end(&t->transfers.up);
     tess__executor_end(&t->transfers.down);
     tess__executor_end(&t->transfers.host);

@@ -203,9 +203,7 @@ static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int 
 static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
                               int32_t *group) {
     tess_precision_choice c;
-    tess_status status = tess__param_dtypes(s, p, &c);
-    if (status)
-        return status;
+    TRY(tess__param_dtypes(s, p, &c));
     int trainable = !(p->flags & TESS_FROZEN);
     tess__unit *u = &l->units[unit];
     for (int32_t g = u->first_group; g < l->n_groups; g++)
@@ -358,9 +356,7 @@ static tess_status form_groups(tess__model *m, const tess__setup *s, tess__layou
         l->units[u].first_group = l->n_groups;
         for (int32_t i = first[u]; i < first[u + 1]; i++) {
             tess__param *p = &m->params[by_unit[i]];
-            tess_status status = join_group(l, s, p, u, &p->group);
-            if (status)
-                return status;
+            TRY(join_group(l, s, p, u, &p->group));
             add_to_group(l, p);
         }
     }

@@ -58,7 +58,7 @@ typedef struct {
     tess__rest activation_rest; /* of those that wait on the host: only whether they are locked in memory */
 } tess__layout;
 
-/** unit_of_param: as tess__wrap_apply gives it. Sets unit, group and offset of the model's parameters. */
+/** unit_of_param: as tess__wrap_apply_planned gives it. Sets unit, group and offset of the model's parameters. */
 tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t *unit_of_param, int32_t n_units,
                                tess__layout *out);
 /** Asks the offload plugin again what rests where: another part of the activations may wait on the host now. */

@@ -74,18 +74,15 @@ static tess_status add_name(tess__names *index, const char *what, const char *na
 }
 
 tess_status tess__model_add_scope(tess__model *m, const char *name, int64_t stack, int32_t *first) {
-    tess_status s = check_name(m, "scope", name, stack);
-    if (s)
-        return s;
+    TRY(check_name(m, "scope", name, stack));
     int64_t n = stack ? stack : 1;
-    if ((s = grow_items((void **)&m->scopes, m->n_scopes, &m->cap_scopes, n, sizeof *m->scopes)))
-        return s;
+    TRY(grow_items((void **)&m->scopes, m->n_scopes, &m->cap_scopes, n, sizeof *m->scopes));
     int32_t start = m->n_scopes;
     for (int64_t i = 0; i < n; i++) {
         char *full = slice_name(name, stack, i);
         if (!full)
             return tess__fail(TESS_E_NOMEM, "no memory for scope \"%s\"", name);
-        s = add_name(&m->scope_index, "scope", full, m->n_scopes);
+        tess_status s = add_name(&m->scope_index, "scope", full, m->n_scopes);
         if (s) {
             free(full);
             return s;
@@ -243,10 +240,9 @@ tess_status tess__model_tie(tess__model *m, const char *alias, const char *of) {
                              .optimizer_group = p.optimizer_group,
                              .tag = p.tag };
     int32_t at;
-    tess_status s = tess__model_add_param(m, &o, &at);
-    if (!s)
-        m->params[at].tied_to = target;
-    return s;
+    TRY(tess__model_add_param(m, &o, &at));
+    m->params[at].tied_to = target;
+    return TESS_OK;
 }
 
 /* Takes the last part off the first *length bytes of a name; 0 when they were the root's already. */
@@ -303,9 +299,7 @@ tess_status tess__model_check_homes(const tess__model *m) {
 }
 
 tess_status tess__model_finish(tess__model *m) {
-    tess_status s = tess__model_check_homes(m);
-    if (s)
-        return s;
+    TRY(tess__model_check_homes(m));
     for (int32_t i = 0; i < m->n_params; i++)
         m->params[i].scope = home_of(m, i);
     for (int32_t i = 0; i < m->n_params; i++)

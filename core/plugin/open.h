@@ -22,8 +22,7 @@ typedef struct {
 const char *tess__kind_name(uint32_t kind);
 /** Fails with what a plugin said, behind its kind and name: "device cuda: GPU 0: …", whether it named itself or not. */
 tess_status tess__plugin_failed(tess_status, uint32_t kind, const tess__plugin *, const tess_error *);
-/** The message alone. */
-const char *tess__plugin_said(uint32_t kind, const tess__plugin *, const tess_error *);
+
 /** Opens the plugin `selection` names ("gloo", "size:20000", "/path/lib.so", "./lib.so:args"). The text before the
  * first colon, or all, is a name when it has no slash; else the value is a path, with args after ".so:" or after the
  * first colon behind the last slash. `services` is the core's host table, copied; what it leaves null gets a default,

@@ -176,14 +176,14 @@ typedef struct {
     tess__remedy found[MOST_FOUND];         /* what fits; none is part of another */
     int32_t n_choices, n_found;
     tess__advice *out;
-} search;
+} advice_search;
 
-static int fits(const search *x, const uint64_t bytes[3]) {
+static int fits(const advice_search *x, const uint64_t bytes[3]) {
     return (!x->budget[1] || bytes[1] <= x->budget[1]) && (!x->budget[2] || bytes[2] <= x->budget[2]);
 }
 
 /* How far a plan is over, in the domains that have a budget. */
-static uint64_t excess_bytes(const search *x, const uint64_t bytes[3]) {
+static uint64_t excess_bytes(const advice_search *x, const uint64_t bytes[3]) {
     uint64_t over = 0;
     for (int d = 1; d < 3; d++)
         if (x->budget[d] && bytes[d] > x->budget[d])
@@ -192,14 +192,14 @@ static uint64_t excess_bytes(const search *x, const uint64_t bytes[3]) {
 }
 
 /* Less of something that is short. */
-static int helps(const search *x, const uint64_t bytes[3]) {
+static int helps(const advice_search *x, const uint64_t bytes[3]) {
     for (int d = 1; d < 3; d++)
         if (x->budget[d] && x->need[d] > x->budget[d] && bytes[d] < x->need[d])
             return 1;
     return 0;
 }
 
-static int is_known(const search *x, const tess__option_set *c) {
+static int is_known(const advice_search *x, const tess__option_set *c) {
     for (int32_t i = 0; i < x->n_found; i++)
         if (contains(c, &x->found[i].change))
             return 1;
@@ -207,7 +207,7 @@ static int is_known(const search *x, const tess__option_set *c) {
 }
 
 /* Plans `c`; keeps it when it fits. 0 when it cannot be had. */
-static int try_set(search *x, const tess__option_set *c, tess__remedy *r) {
+static int try_set(advice_search *x, const tess__option_set *c, tess__remedy *r) {
     *r = (tess__remedy){ .change = *c, .seconds = -1 };
     if (x->out->n_planned == MOST_PLANNED)
         return 0;
@@ -224,26 +224,26 @@ static int try_set(search *x, const tess__option_set *c, tess__remedy *r) {
     return 1;
 }
 
-static void add_choice(search *x, const tess__option_set *c) {
+static void add_choice(advice_search *x, const tess__option_set *c) {
     if (x->n_choices < MOST_CHOICES)
         x->choices[x->n_choices++] = *c;
 }
 
 /* A change that helps is a choice for changes of more parts. */
-static void consider(search *x, const tess__option_set *c) {
+static void consider(advice_search *x, const tess__option_set *c) {
     tess__remedy r;
     if (!is_known(x, c) && try_set(x, c, &r) && helps(x, r.bytes))
         add_choice(x, c);
 }
 
-static void consider_change(search *x, const char *key, const char *value, int32_t cost) {
+static void consider_change(advice_search *x, const char *key, const char *value, int32_t cost) {
     tess__option_set c = { .n = 0 };
     add_setting(&c, key, value, cost);
     consider(x, &c);
 }
 
 /* Copies that were asked for come with it: without them it may need less, while their end alone changes nothing yet. */
-static void consider_precision(search *x, const char *name) {
+static void consider_precision(advice_search *x, const char *name) {
     tess__option_set c = { .n = 0 };
     add_setting(&c, "precision", name, COST_PRECISION);
     consider(x, &c);
@@ -254,7 +254,7 @@ static void consider_precision(search *x, const char *name) {
 }
 
 static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
-    search *x = user;
+    advice_search *x = user;
     (void)opened; /* each attempt opens its own */
     if (!row->usable || strncmp(row->name, "none", 5) == 0)
         return TESS_OK;
@@ -295,7 +295,7 @@ static uint64_t round_bytes(uint64_t n) {
 
 /* Smaller units: the program's scopes, or modules of a half, a quarter, an eighth of what the largest holds. The first
  * that fits ends it; else the one with the largest units stays a choice that is within a hundredth of the best. */
-static void consider_wraps(search *x) {
+static void consider_wraps(advice_search *x) {
     static const uint64_t parts[] = { 1, 2, 4, 8 };
     tess__remedy tried[4];
     int32_t n = 0, found = x->n_found, choice = -1;
@@ -321,7 +321,7 @@ static void consider_wraps(search *x) {
 }
 
 /* More ranks, beside what else is in `with`. */
-static void consider_ranks(search *x, const tess__option_set *with) {
+static void consider_ranks(advice_search *x, const tess__option_set *with) {
     int64_t ranks = x->plan->setup.nranks;
     int32_t before = x->n_found;
     for (int i = 0; i < MOST_DOUBLINGS && x->n_found == before && 2 * ranks <= MOST_RANKS; i++) {
@@ -337,7 +337,7 @@ static void consider_ranks(search *x, const tess__option_set *with) {
 }
 
 /* Some blocks only, where that is enough: what auto chooses for the budget. */
-static void consider_selective(search *x) {
+static void consider_selective(advice_search *x) {
     char value[40];
     int any = 0;
     for (int32_t i = 0; i < x->plan->model.n_blocks; i++)
@@ -374,7 +374,7 @@ static int join(tess__option_set *c, const tess__option_set *one) {
 }
 
 /* All sets of two choices and more with one value for each option, the cheapest first. */
-static void consider_sets(search *x) {
+static void consider_sets(advice_search *x) {
     enum { MOST_SETS = 512 };
     tess__option_set *sets = malloc(MOST_SETS * sizeof *sets);
     tess__remedy r;
@@ -404,7 +404,7 @@ static int by_time(const void *a, const void *b) {
     return by_cost(&x->change, &y->change);
 }
 
-static void run_search(search *x) {
+static void run_search(advice_search *x) {
     const tess__setup *s = &x->plan->setup;
     tess__plugin_list(TESS_KIND_OFFLOAD, NULL, consider_plugin, x);
     tess__plugin_list(TESS_KIND_PRECISION, NULL, consider_plugin, x);
@@ -445,13 +445,13 @@ void tess__advise(const tess__plan *p, const tess__selection *selection, tess__r
     *out = (tess__advice){ .n = 0 };
     if (busy)
         return;
-    search x = { .plan = p,
-                 .selection = selection,
-                 .fn = fn ? fn : plan_again,
-                 .user = fn ? user : &from,
-                 .need = { 0, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2) },
-                 .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes },
-                 .out = out };
+    advice_search x = { .plan = p,
+                        .selection = selection,
+                        .fn = fn ? fn : plan_again,
+                        .user = fn ? user : &from,
+                        .need = { 0, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2) },
+                        .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes },
+                        .out = out };
     int32_t least = tess__log_set_least(TESS_LOG_ERROR);
     busy = 1;
     run_search(&x);
@@ -477,9 +477,9 @@ static void bytes_text(const uint64_t bytes[3], char *out, size_t n) {
     snprintf(out + at, n - (size_t)at, " of host memory");
 }
 
-void tess__advice_text(const tess__advice *a, const char *said, char *out, size_t n) {
+void tess__advice_text(const tess__advice *a, const char *failure, char *out, size_t n) {
     char change[400], bytes[96], one[520];
-    size_t at = (size_t)snprintf(out, n, "%s", said);
+    size_t at = (size_t)snprintf(out, n, "%s", failure);
     for (int32_t i = 0; i < a->n && at < n; i++) {
         tess__change_text(&a->list[i].change, change, sizeof change);
         bytes_text(a->list[i].bytes, bytes, sizeof bytes);

@@ -44,6 +44,6 @@ void tess__change_text(const tess__option_set *, char *out, size_t n);
  * compile what was declared (a model made anew for another precision), else (null) with the plan's own declarations.
  */
 void tess__advise(const tess__plan *, const tess__selection *, tess__replan_fn fn, void *user, tess__advice *out);
-/** Adds the advice to the message `said`: "… With TESSERA_OFFLOAD=cpu: 498.0 MiB." */
-void tess__advice_text(const tess__advice *, const char *said, char *out, size_t n);
+/** Adds the advice to the message `failure`: "… With TESSERA_OFFLOAD=cpu: 498.0 MiB." */
+void tess__advice_text(const tess__advice *, const char *failure, char *out, size_t n);
 #endif

@@ -76,14 +76,14 @@ enum { MOST_MEMBERS = 3 };
 typedef struct { /* the ranks among which a shard's images go */
     int which;   /* communicator */
     int32_t self, n;
-} circle;
+} image_group;
 
-static circle circle_of(const tess *t) {
+static image_group image_group_of(const tess *t) {
     const tess__setup *s = &t->plan.setup;
     int32_t groups = tess__copy_groups(s), rank = t->comms.world.rank;
     if (!groups)
-        return (circle){ TESS__REPLICA, t->comms.replica_rank, s->replicas };
-    return (circle){ TESS__COPY, rank / groups, tess__copy_members(s, rank % groups) };
+        return (image_group){ TESS__REPLICA, t->comms.replica_rank, s->replicas };
+    return (image_group){ TESS__COPY, rank / groups, tess__copy_members(s, rank % groups) };
 }
 
 static uint64_t scratch_bytes(const tess *t) {
@@ -129,7 +129,7 @@ static tess_status keep_piece(void *user, uint64_t done, const char *piece, uint
 }
 
 /* `from` of member `root` to every other's `to`; null: this member does not keep it. */
-static tess_status pass_around(tess *t, const circle *c, int32_t root, const char *from, char *to) {
+static tess_status pass_around(tess *t, const image_group *c, int32_t root, const char *from, char *to) {
     copying keep = { t, to };
     tess__image_sending x = { .which = c->which, .self = c->self, .root = root, .from = from, .user = &keep };
     x.bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
@@ -147,7 +147,7 @@ static void skip_numbers(tess *t, uint64_t before) {
 
 /* Each keeps the image of the member before it. */
 static tess_status send_copies(tess *t, int slot) {
-    circle c = circle_of(t);
+    image_group c = image_group_of(t);
     uint64_t before = t->comms.n_collectives;
     for (int32_t root = 0; c.which == TESS__COPY && root < c.n; root++)
         TRY(pass_around(t, &c, root, tess__image_at(t, 0, slot),
@@ -204,12 +204,12 @@ int tess__image_slot(const int64_t steps[2], int64_t step) {
 }
 
 /* The ranks of the circle that `rank` is in. */
-static int32_t rank_in_circle(const tess__setup *s, int32_t rank, int32_t member) {
+static int32_t rank_of_member(const tess__setup *s, int32_t rank, int32_t member) {
     int32_t groups = tess__copy_groups(s), shards = s->shard_ranks;
     return groups ? rank % groups + member * groups : rank % shards + member * shards;
 }
 
-static int32_t circle_size(const tess__setup *s, int32_t rank) {
+static int32_t count_members(const tess__setup *s, int32_t rank) {
     int32_t groups = tess__copy_groups(s);
     return groups ? tess__copy_members(s, rank % groups) : s->replicas;
 }
@@ -221,22 +221,22 @@ static int32_t member_of(const tess__setup *s, int32_t rank) {
 
 /* The member of a rank's circle that can give it back its image of `step`; -1: none is left. */
 static int32_t find_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
-    int32_t n = circle_size(s, rank), self = member_of(s, rank);
+    int32_t n = count_members(s, rank), self = member_of(s, rank);
     if (has_step(all[rank].own, step))
         return self;
     if (tess__copy_groups(s)) {
         int32_t next = (self + 1) % n;
-        return has_step(all[rank_in_circle(s, rank, next)].copy, step) ? next : -1;
+        return has_step(all[rank_of_member(s, rank, next)].copy, step) ? next : -1;
     }
     for (int32_t k = 0; k < n; k++)
-        if (has_step(all[rank_in_circle(s, rank, k)].own, step))
+        if (has_step(all[rank_of_member(s, rank, k)].own, step))
             return k;
     return -1;
 }
 
 int32_t tess__image_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
     int32_t member = find_giver(s, all, rank, step);
-    return member < 0 ? -1 : rank_in_circle(s, rank, member);
+    return member < 0 ? -1 : rank_of_member(s, rank, member);
 }
 
 static int32_t first_without(const tess__setup *s, const tess__holding *all, int64_t step) {
@@ -262,12 +262,12 @@ int64_t tess__image_newest(const tess__setup *s, const tess__holding *all, int32
 /* Every member that lacks its image gets it. Those of replicas are all the same, so that one is enough. */
 static tess_status give_back(tess *t, const tess__holding *all, int64_t step) {
     const tess__setup *u = &t->plan.setup;
-    circle c = circle_of(t);
+    image_group c = image_group_of(t);
     tess__mirror *m = &t->mirror;
     int copies = c.which == TESS__COPY, sent = 0;
     uint64_t before = t->comms.n_collectives;
     for (int32_t k = 0; k < c.n; k++) {
-        int32_t rank = rank_in_circle(u, t->comms.world.rank, k), from = find_giver(u, all, rank, step);
+        int32_t rank = rank_of_member(u, t->comms.world.rank, k), from = find_giver(u, all, rank, step);
         if (from == k || (sent && !copies))
             continue;
         int lacks = !has_step(m->own, step) && (k == c.self || !copies);

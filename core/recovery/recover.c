@@ -22,7 +22,7 @@ static void leave_group(tess *t) {
     t->hooks->end_save(t);
     tess__comms_abort(&t->comms, TESS_E_LOST);
     tess__drop_requests(t);
-    tess__moves_end(t);
+    tess__transfers_end(t);
     tess__memory_forget(&t->memory, &t->pass.deviating_program);
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, 0);
@@ -80,7 +80,7 @@ static tess_status join_group(tess *t) {
     TRY(tess__memory_renew(&t->memory));
     TRY(tess__memory_share(&t->memory));
     TRY(tess__guard_create(t, &t->pass.guard));
-    return tess__moves_start(t);
+    return tess__transfers_start(t);
 }
 
 /* All of them, the new one too. */

@@ -106,8 +106,7 @@ tess_status tess__smaller_finish(tess *t) {
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
     tess_status s = tess__comms_exchange(&t->comms, "the end of tess_recover", &mine, 1, all);
     free(all);
-    if (s)
-        return s;
+    TRY(s);
     tess__smaller_end(t);
     t->mirror.rank = t->comms.world.rank;
     if (t->comms.world.rank == 0)

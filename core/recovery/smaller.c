@@ -157,7 +157,7 @@ static tess_status build_group(tess *t) {
     TRY(tess__memory_share(&t->memory));
     note_peaks(t);
     TRY(tess__guard_create(t, &t->pass.guard));
-    TRY(tess__moves_start(t));
+    TRY(tess__transfers_start(t));
     return kept ? tess_ledger_keep(t) : TESS_OK;
 }
 
@@ -192,10 +192,8 @@ tess_status tess__smaller_join(tess *t) {
     const tess__given *before = tess__given_use(&t->settings.given);
     tess_status s = replan_group(t, &t->mirror.carry->plan);
     tess__given_use(before);
-    if (s)
-        return s;
+    TRY(s);
     say_accum(t);
-    TRY(tess__tables_create(
-        t)); /* before anything that waits for others: there must be some when one of them is lost */
+    TRY(tess__tables_create(t)); /* first, because there must be tables when a rank is lost in what follows */
     return build_group(t);
 }

@@ -7,11 +7,11 @@
 #include <string.h>
 
 tess__claim tess__claim_of(const tess__comms *c, const char *what) {
-    tess__claim said;
-    memset(&said, 0, sizeof said);
-    snprintf(said.what, sizeof said.what, "%s", what);
-    snprintf(said.after, sizeof said.after, "%s", c->common_text);
-    return said;
+    tess__claim claim;
+    memset(&claim, 0, sizeof claim);
+    snprintf(claim.what, sizeof claim.what, "%s", what);
+    snprintf(claim.after, sizeof claim.after, "%s", c->common_text);
+    return claim;
 }
 
 tess__history tess__history_of(const tess__comms *c, const char *what) {

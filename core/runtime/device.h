@@ -15,7 +15,7 @@ typedef struct {
 } tess__device;
 
 void tess__device_use(tess__device *, const tess__plugin *); /* before all else */
-tess_status tess__device_failed(const tess__device *, tess_status, const tess_error *);
+
 /** `index` -1: what all of its kind have in common. */
 tess_status tess__device_describe(const tess__device *, int32_t index, tess_device_info *out);
 /** `stream`: the program's; null: one of our own where `own` or where the device is the host, else the device's
@@ -42,7 +42,7 @@ int tess__device_offers(const tess__device *, tess_kernel *); /* such a kernel *
 tess_status tess__device_kernel(const tess__device *, tess_kernel *, const tess_stream *stream);
 
 /** The four slots for graphs, and optimizer_prepare. */
-int tess__device_records(const tess__device *);
+
 tess_status tess__device_record_begin(const tess__device *);
 /** `out` null: what was recorded is dropped. */
 tess_status tess__device_record_end(const tess__device *, tess_graph **out);

@@ -28,10 +28,10 @@ typedef struct {
 } tess__recorded;
 
 typedef struct {
-    int on;           /* planned for, and the device can */
-    int recording;    /* the optimizer takes its numbers from memory */
-    uint64_t used;    /* counts */
-    const char *said; /* the first such reason, in the log */
+    int on;                    /* planned for, and the device can */
+    int recording;             /* the optimizer takes its numbers from memory */
+    uint64_t used;             /* counts */
+    const char *logged_reason; /* why the first pass that is never recorded is not; null: none was logged */
     tess__recorded list[TESS__GRAPHS];
 } tess__graphs;
 

@@ -325,24 +325,22 @@ static void point_at_rest(tess__memory *m) {
 }
 
 tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
-    tess_status s = TESS_OK;
     m->numa_node = find_node(m, device_index);
-    for (uint32_t d = 1; !s && d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a++)
-            s = obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a));
-    for (uint32_t d = 1; !s && d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
-            s = zero_arena(m, d, &m->arenas[d][a]);
-    if (!s)
-        point_at_rest(m);
-    for (int32_t i = 0; !s && i < m->plan->resident.n_buffers; i++) {
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
+            TRY(obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a)));
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
+            TRY(zero_arena(m, d, &m->arenas[d][a]));
+    point_at_rest(m);
+    for (int32_t i = 0; i < m->plan->resident.n_buffers; i++) {
         const tess__buffer *b = &m->plan->resident.buffers[i];
         if (b->role != TESS__SHARD_GRAD)
             tess__book(m, b, NULL, NULL);
         else if (tess__host_reads(m->device))
             tess__poison(m->address[b->role][b->index], b->bytes);
     }
-    return s;
+    return TESS_OK;
 }
 
 /* ---- anew, for another group of ranks ---- */

@@ -32,7 +32,7 @@ static tess_status make_stream(tess__streams *q, tess__stream *s, uint32_t role)
     return TESS_OK;
 }
 
-tess_status tess__streams_moves(tess__streams *q) {
+tess_status tess__streams_add_transfers(tess__streams *q) {
     TRY(make_stream(q, &q->up, TESS_STREAM_UP));
     return make_stream(q, &q->down, TESS_STREAM_DOWN);
 }

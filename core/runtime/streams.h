@@ -69,7 +69,7 @@ typedef struct {
 /** After the device was created. */
 tess_status tess__streams_start(tess__streams *, const tess__device *, tess__comms *);
 /** The two streams for transfers, where the plan has work for them. */
-tess_status tess__streams_moves(tess__streams *);
+tess_status tess__streams_add_transfers(tess__streams *);
 void tess__streams_drop(tess__streams *); /* waits a while for retired collectives */
 /** Gives all back; the device's work has ended. */
 void tess__streams_end(tess__streams *);

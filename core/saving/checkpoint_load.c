@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAID = 480 };
+enum { MESSAGE_BYTES = 480 };
 
 typedef struct {
     tess *t;
@@ -56,19 +56,19 @@ static tess_status check_microbatches(const loading *l) {
     const tess__manifest *m = &l->saved.manifest;
     const tess__setup *s = &l->t->plan.setup;
     uint64_t now = (uint64_t)s->nranks * (uint64_t)s->accum;
-    char said[SAID], or_accum[48] = "";
+    char message[MESSAGE_BYTES], or_accum[48] = "";
     if (l->params_only || m->microbatches == now)
         return TESS_OK;
     if (m->microbatches % (uint64_t)s->nranks == 0)
         snprintf(or_accum, sizeof or_accum, ", or TESSERA_ACCUM to %" PRIu64, m->microbatches / (uint64_t)s->nranks);
-    snprintf(said, sizeof said,
+    snprintf(message, sizeof message,
              "%.200s: its steps had %" PRIu64 " microbatches (ranks: %" PRIu64 "), those of this run have %" PRIu64
              " (ranks: %d): set tess_options.microbatches to %" PRIu64 "%s",
              l->saved.path, m->microbatches, m->ranks, now, s->nranks, m->microbatches, or_accum);
     if (s->deterministic && m->ranks != (uint64_t)s->nranks)
-        return tess__fail(TESS_E_INVALID, "%s (TESSERA_DETERMINISTIC=1)", said);
+        return tess__fail(TESS_E_INVALID, "%s (TESSERA_DETERMINISTIC=1)", message);
     if (l->t->comms.world.rank == 0)
-        tess__log(TESS_LOG_WARNING, "%s; other bits from here on", said);
+        tess__log(TESS_LOG_WARNING, "%s; other bits from here on", message);
     return TESS_OK;
 }
 
@@ -231,14 +231,14 @@ static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *
 typedef struct { /* what ranks tell each other after each try */
     int32_t status, foreign;
     uint64_t step;
-    char said[SAID];
-} finding;
+    char message[MESSAGE_BYTES];
+} load_outcome;
 
 /* [C] The outcome of all: the first failure, whoever found it. */
-static tess_status agree_on_outcome(loading *l, tess_status mine, finding *out) {
+static tess_status agree_on_outcome(loading *l, tess_status mine, load_outcome *out) {
     int32_t n = l->t->comms.world.nranks;
-    finding f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
-    snprintf(f.said, sizeof f.said, "%s", mine ? tess_last_error() : "");
+    load_outcome f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
+    snprintf(f.message, sizeof f.message, "%s", mine ? tess_last_error() : "");
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
     tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &f, sizeof f, all);
@@ -251,8 +251,8 @@ static tess_status agree_on_outcome(loading *l, tess_status mine, finding *out) 
 
 /* [C] The leader's list of what to try, newest first: one step at a time. */
 static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint64_t tried, uint64_t *step) {
-    finding mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
-    finding *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
+    load_outcome mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
+    load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", l->t->comms.world.nranks);
     tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &mine, sizeof mine, all);
@@ -267,12 +267,12 @@ static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint
 static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
     char path[PATH_MAX];
     uint64_t *steps = NULL, n = 0, step = 0;
-    finding f = { .status = TESS_OK };
+    load_outcome f = { .status = TESS_OK };
     tess_status s = l->t->comms.world.rank == 0 ? tess__store_line(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
     l->foreign = 1;
     tess_status agreed = agree_on_outcome(l, s, &f);
     if (!agreed && f.status)
-        agreed = tess__fail(f.status, "%s", f.said);
+        agreed = tess__fail(f.status, "%s", f.message);
     for (uint64_t tried = 0; !agreed; tried++) {
         if ((agreed = next_step(l, steps, n, tried, &step)) || (agreed = tess__step_dir(l->o->path, step, path)))
             break;
@@ -281,22 +281,22 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
             break;
         l->past.passed = step > l->past.passed ? step : l->past.passed;
         if (f.foreign)
-            agreed = tess__fail(f.status, "%s", f.said);
+            agreed = tess__fail(f.status, "%s", f.message);
         else if (l->t->comms.world.rank == 0)
-            tess__log(TESS_LOG_WARNING, "%s; trying the checkpoint before", f.said);
+            tess__log(TESS_LOG_WARNING, "%s; trying the checkpoint before", f.message);
     }
     free(steps);
     return agreed;
 }
 
 static tess_status load_named(loading *l, tess_checkpoint_info *info) {
-    finding f;
+    load_outcome f;
     TRY(agree_on_outcome(l, load_one(l, l->o->path, info), &f));
-    return f.status ? tess__fail(f.status, "%s", f.said) : TESS_OK;
+    return f.status ? tess__fail(f.status, "%s", f.message) : TESS_OK;
 }
 
 static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
-    finding f;
+    load_outcome f;
     l->taken = calloc((size_t)l->t->plan.model.n_params + 1, (TESS__MAX_STATES + 1) * sizeof *l->taken);
     l->raw = malloc(TESS__CHUNK_ELEMS * 8);
     l->wide = malloc(TESS__CHUNK_ELEMS * 8);
@@ -304,10 +304,10 @@ static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
         return tess__fail(TESS_E_NOMEM, "no memory to load a checkpoint");
     /* Every rank goes the leader's way, whatever it sees of the directory. */
     l->foreign = tess__is_checkpoint(&tess__disk_real, l->o->path);
-    finding *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
+    load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", l->t->comms.world.nranks);
-    f = (finding){ .foreign = l->foreign };
+    f = (load_outcome){ .foreign = l->foreign };
     tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &f, sizeof f, all);
     int named = all[0].foreign;
     free(all);
