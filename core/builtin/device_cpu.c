@@ -50,7 +50,7 @@ static void cpu_close(void *ctx) {
     free(ctx);
 }
 
-/* Index -1 is for plans: it says nothing of this machine. */
+/* Describes the device. Index -1 is for plans and says nothing of this machine. */
 static tess_status cpu_describe(void *ctx, int32_t index, tess_device_info *out, tess_error *error) {
     (void)ctx;
     tess_device_info info = { .mem = TESS_MEM_HOST,
@@ -118,8 +118,8 @@ static uint64_t free_bytes(const tess_device *device) {
     return used < device->capacity_bytes ? device->capacity_bytes - used : 0;
 }
 
-/* Whole pages at any power of two alignment: reserves more addresses, which take no memory, and gives back what sticks
- * out. */
+/* Maps whole pages at any power-of-two alignment: reserves more addresses, which take no memory, and gives back what
+ * sticks out. */
 static void *map_pages(uint64_t bytes, uint64_t align) {
     const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
     uint64_t extra = align > PAGE_BYTES ? align - PAGE_BYTES : 0;
@@ -171,7 +171,7 @@ static void warn_unpinned(tess_device *device, uint64_t bytes, int why) {
     host->log(host->host, 1, "device cpu", line);
 }
 
-/* Locks a mapping where that is asked for; *mem says when it stayed pageable. */
+/* Locks a mapping when that is asked for; *mem says when it stayed pageable. */
 static tess_status pin_block(tess_device *device, const tess_alloc_request *r, block *b, uint32_t *mem,
                              tess_error *error) {
     if (r->mem != TESS_MEM_PINNED)

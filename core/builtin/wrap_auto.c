@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* wrap=auto:BYTES: the fewest units with which the planned peak of device memory is within BYTES. Where the planner
- * says how long a step takes, the fastest of them. */
+/* wrap=auto:BYTES takes the fewest units with which the planned peak of device memory is within BYTES. If the
+ * planner says how long a step takes, it takes the fastest of them. */
 #include <tessera/plugin_options.h>
 #include <tessera/tessera.h>
 #include <tessera/plugin_helpers.h>
@@ -42,7 +42,7 @@ static int is_better(const unit_search *s, const tess_plan_result *r, int32_t us
     return used != s->best_used ? used < s->best_used : r->peak_device_bytes < b->peak_device_bytes;
 }
 
-/* One of the other policies' answers, planned. */
+/* Plans one of the other policies' answers. */
 static tess_status consider_policy(unit_search *s,
                                    tess_status (*open)(const tess_host *, const void **, void **, tess_error *),
                                    const char *args) {

@@ -116,7 +116,7 @@ static void check_silence(tess__control *control, int64_t now_ns) {
     lose_server(control, why);
 }
 
-/* 0 when it is being written right now: the next turn is soon enough. */
+/* Reads the activity. 0: it is being written right now, and the next turn is soon enough. */
 static int read_doing(tess__control *control, char *out) {
     unsigned before = atomic_load(&control->doing_turn);
     for (size_t i = 0; i < TESS__KV_DOING_MAX / 8; i++) {
@@ -137,7 +137,7 @@ static void publish_doing(tess__control *control) {
                               .value_bytes = (uint32_t)length };
     tess__outbox_copy(&control->out, &message);
     memcpy(control->doing_sent, doing, length + 1);
-    control->doing_ns = tess__now_ns(); /* no beat: the server answers only those */
+    control->doing_ns = tess__now_ns(); /* a message about the activity is no beat: the server answers only beats */
 }
 
 static void publish_state(tess__control *control, int64_t now_ns) {
@@ -201,7 +201,8 @@ static void *control_work(void *user) {
             int64_t now_ns = tess__now_ns();
             check_silence(control, now_ns);
             publish_state(control, now_ns);
-            /* Reads the server's last messages first: its end shows in the next turn. */
+            /* A failed write is no news yet: the server's last messages are read first, and its end shows in the
+             * next turn. */
             if (tess__outbox_flush(&control->out, &control->link) < 0)
                 tess__outbox_clear(&control->out);
             if (control->goodbye_sent)
@@ -290,9 +291,9 @@ static tess_status await_ready(tess__control *control) {
     return status;
 }
 
-/* `tessera run` has ranks terminated when it dies itself, for programs that know nothing of it. We do, by the end of
- * the connection, and can still say so and return an error. And it hands lines on as they come, which a pipe would hold
- * back until there are many. */
+/* `tessera run` has ranks terminated when it dies, for programs that do not use this library. A rank that does hears
+ * of it by the end of the connection, and can still say so and return an error. The launcher also hands on lines as
+ * they come, which a pipe would hold back until there are many. */
 static void meet_launcher(void) {
     int signal = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -420,8 +421,8 @@ void tess__control_cause_text(tess__control *control, char *out, size_t n) {
     pthread_mutex_unlock(&control->lock);
 }
 
-/* The server's sentence says which of the two it was: a rank that "failed" is still there and has an error of its own.
- */
+/* Tells a lost rank from one that reported: the server's sentence says "failed" of a rank that is still there with
+ * an error of its own. */
 int32_t tess__control_was_lost(tess__control *control) {
     int rank, at = 0;
     pthread_mutex_lock(&control->lock);
@@ -456,7 +457,7 @@ void tess__control_doing(tess__control *control, const char *text) {
     atomic_fetch_add(&control->doing_turn, 1);
 }
 
-/* Alone, there is nobody to decide: this rank is the cause. */
+/* A rank that is alone is the cause itself, as there is nobody to decide. */
 static void report_alone(tess__control *control, const char *message) {
     char text[TESS__WIRE_TEXT_MAX];
     snprintf(text, sizeof text, "rank %d failed: %.480s", (int)control->world.rank, message);
@@ -464,7 +465,7 @@ static void report_alone(tess__control *control, const char *message) {
 }
 
 void tess__control_report(tess__control *control, tess_status status, int32_t lost, const char *message) {
-    /* Who left before the first cause is known would be one more to suspect. */
+    /* Waits for the first cause, because a rank that left before it is known would be one more to suspect. */
     int64_t deadline_ns = tess__now_ns() + SECOND_NS + 2 * control->heartbeat_ns;
     pthread_mutex_lock(&control->lock);
     size_t length = strnlen(message, TESS__WIRE_TEXT_MAX - 1);

@@ -83,7 +83,8 @@ static const char *hello_fault(const tess__kv_server *server, const tess__messag
     return text;
 }
 
-/* Ranks beside the server may know only its loopback; those of other hosts have come to the address that counts. */
+/* Notes the address for ranks of other hosts. Ranks beside the server may know only its loopback, so what a rank of
+ * another host connected to counts. */
 static void note_address(tess__kv_server *server, const tess__kv_client *client) {
     char address[sizeof server->address];
     tess__wire_own_address(client->link.fd, address, sizeof address);
@@ -118,7 +119,7 @@ static void handle_hello(tess__kv_server *server, tess__kv_client *client, const
 
 /* ---- what comes in ----------------------------------------------------------------------------- */
 
-/* 0, or -1: this client does not keep to the protocol. */
+/* Handles one message. 0, or -1 when the client does not keep to the protocol. */
 static int handle_message(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     if (client->rank < 0) {
         if (in->type != TESS__WIRE_HELLO)
@@ -184,7 +185,7 @@ static void drop_oldest_stranger(tess__kv_server *server) {
         if (!oldest || client->since_ns < oldest->since_ns)
             oldest = client;
     }
-    /* Those that are still to come look like strangers until they have said hello. */
+    /* Ranks that are still to come look like strangers until they have said hello, so they are not counted as such. */
     if (n >= TESS__KV_STRANGERS_MAX + (uint32_t)(server->nranks - count_joined(server)))
         tess__kv_hang_up(server, oldest);
 }
@@ -192,7 +193,7 @@ static void drop_oldest_stranger(tess__kv_server *server) {
 static void accept_one(tess__kv_server *server, int fd) {
     int one = 1;
     if (server->n_clients == server->capacity)
-        sweep_clients(server); /* whoever was hung up on in this turn */
+        sweep_clients(server); /* frees clients that were hung up on in this turn */
     tess__kv_client *client = server->n_clients < server->capacity ? calloc(1, sizeof *client) : NULL;
     if (!client) {
         close(fd);
@@ -209,7 +210,7 @@ static void accept_one(tess__kv_server *server, int fd) {
     server->clients[server->n_clients++] = client;
 }
 
-/* 0: nobody else waits. */
+/* Accepts some connections. 0: nobody else waits. */
 static int accept_some(tess__kv_server *server) {
     for (int i = 0; i < TESS__KV_STRANGERS_MAX; i++) {
         int fd = accept4(server->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -283,7 +284,7 @@ static void wait_for_events(tess__kv_server *server, struct pollfd *fds) {
         fds[0].revents = fds[1].revents = 0;
 }
 
-/* Exits that the launcher saw; what those ranks sent before comes first. */
+/* Takes the exits that the launcher saw. Messages that those ranks sent before come first. */
 static tess__kv_ended *take_ended(tess__kv_server *server) {
     pthread_mutex_lock(&server->lock);
     tess__kv_ended *list = server->ended;
@@ -357,7 +358,7 @@ static void destroy_server(tess__kv_server *server) {
     free(server);
 }
 
-/* Which of the ranks that there were at first are in this group, and under which number. */
+/* Notes which of the first ranks are in this group, and under which number. */
 static int number_ranks(tess__kv_server *server, const tess__kv_terms *terms) {
     server->world = terms->members ? terms->world : server->nranks;
     server->place = calloc((size_t)server->world, sizeof *server->place);
@@ -419,7 +420,7 @@ static uint64_t count_open_files(void) {
     return n;
 }
 
-/* A server that cannot accept its last ranks would let all of them wait. */
+/* Checks that enough files can be open: a server that cannot accept its last ranks would let all of them wait. */
 static tess_status check_files(int32_t nranks) {
     struct rlimit limit;
     const uint64_t needed = count_open_files() + (uint64_t)nranks;

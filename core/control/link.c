@@ -172,7 +172,7 @@ static ssize_t check_tls_result(tess__link *link, int result) {
     return result > 0 && is_proven(link) ? result : -1;
 }
 
-/* The same bytes come again when they could not go: what is gathered depends only on what has been sent. */
+/* Sends through TLS. Bytes that could not go come again, so what is gathered depends only on what has been sent. */
 static ssize_t send_tls(tess__link *link, const struct iovec *parts, int n) {
     unsigned char record[RECORD_BYTES];
     size_t bytes = 0;

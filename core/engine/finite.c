@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A run stops, warns or leaves the step out at the first value that is not finite, or at a gradient far above the usual
- * (TESSERA_ON_NAN, TESSERA_SPIKE). Where the step has a norm, its sum is the same on every rank, and so is the
- * decision. Else the kernel of the step notes what it leaves; the rank that finds it stops, and the others hear of it
+/* A run stops, warns or skips the step at the first value that is not finite, or at a gradient far above the usual
+ * (TESSERA_ON_NAN, TESSERA_SPIKE). If the step has a norm, its sum is the same on every rank, and so is the decision.
+ * Else the optimizer's kernel notes bad values that it leaves. The rank that finds one stops, and the others hear of it
  * as of any failure. */
 #include "finite.h"
 #include "values.h"
@@ -19,7 +19,7 @@
 
 /* ---- where it is ---- */
 
-typedef struct { /* the first one among what this rank owns; as ranks tell each other */
+typedef struct { /* the first bad value that this rank owns, as ranks tell each other */
     int32_t found, param;
     uint32_t of, reserved;
     uint64_t element;
@@ -65,7 +65,8 @@ static tess_status find_bad_param(tess *t, void *room, bad_value *out) {
     return TESS_OK;
 }
 
-/* `first`: TESS_OF_GRAD before the step, TESS_OF_PARAM, and then the states, after it. */
+/* Looks through gradients when `first` is TESS_OF_GRAD, before the step; else through parameters and then states,
+ * after it. */
 static tess_status find_bad_value(tess *t, uint32_t first, bad_value *out) {
     uint32_t last = first == TESS_OF_GRAD ? first : TESS_OF_GRAD + (uint32_t)t->plan.setup.n_states;
     void *room = malloc((size_t)2 * TESS__CHUNK_ELEMS * 8);
@@ -97,7 +98,7 @@ static void say_bad_value(const tess *t, const bad_value *at, int32_t rank, char
                  p->name, unsigned_nan(at->value));
 }
 
-/* [C] The lowest rank that has one says where. */
+/* [C] Says where the lowest rank that has a bad value found it. */
 static tess_status find_among_ranks(tess *t, uint32_t first, char *out, size_t n) {
     bad_value own, *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
     tess_status s = all ? find_bad_value(t, first, &own) : tess__fail(TESS_E_NOMEM, "no memory to compare ranks");
@@ -122,13 +123,13 @@ static tess_status stop_or_warn(tess *t, int on_each, const char *what) {
     return TESS_OK;
 }
 
-/* A run whose parameters are NaN leaves out every step: then the first one is said, the second, the fourth, … */
+/* A run whose parameters are NaN skips every step. The log then names the first, the second, the fourth and so on. */
 static int is_said(const tess *t) {
     uint64_t before = t->step.n_skipped;
     return t->settings.on_nan == TESS__NAN_SKIP ? (before & (before + 1)) == 0 : !t->step.warned_not_finite;
 }
 
-/* The norm is known, on every rank, before anything was stepped. `what`: null when it is not said. */
+/* Every rank knows the norm and none has stepped yet. `what` is null when nothing is logged. */
 static tess_status decide(tess *t, const char *what) {
     if (t->settings.on_nan != TESS__NAN_SKIP)
         return stop_or_warn(t, 0, what);
@@ -161,7 +162,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* 0: too few norms are known. */
+/* Returns 0 while too few norms are known. */
 static double usual_norm(const tess__step *s) {
     double sorted[TESS__NORMS];
     uint64_t n = s->n_norms < TESS__NORMS ? s->n_norms : TESS__NORMS;
@@ -172,7 +173,7 @@ static double usual_norm(const tess__step *s) {
     return sorted[n / 2];
 }
 
-/* A norm that stays high becomes the usual one. */
+/* Every norm is remembered, so a norm that stays high becomes the usual one. */
 static tess_status judge_spike(tess *t) {
     double usual = usual_norm(&t->step), norm = t->step.norm;
     char what[256];
@@ -205,7 +206,7 @@ int64_t *tess__note_of_step(tess *t) {
     return t->step.noted_at = at;
 }
 
-/* A device that clips hands its norm over late, to all ranks alike. */
+/* A device that clips hands its norm over late, on all ranks alike. */
 static tess_status look_at_norms(tess *t) {
     char where[512] = "", what[640];
     uint64_t step = t->streams.not_finite_step;

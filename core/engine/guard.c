@@ -10,8 +10,8 @@
 #include <string.h>
 
 enum { FENCE_BYTES = 4096 };
-/* A parameter that is read late is NaN, which has all bits set in every float format. To a gradient that is added to
- * late anything shows but NaN, which would stay as it is. */
+/* The filler of closed copies. A parameter that is read late is then NaN, which has all bits set in every float
+ * format. A gradient is 0, because a late addition would leave a NaN as it is and would not show. */
 static const unsigned char closed[TESS__N_GUARDS] = { 0xff, 0 };
 
 typedef struct {
@@ -25,8 +25,8 @@ struct tess__guard {
     guard_copy *copies; /* by parameter that holds storage */
     int32_t n;
     const tess__device *device;
-    tess_buffer memory; /* of a device that the host does not read: all copies; null: each has some of the host's */
-    char *seen[2];      /* what the host read back of it: a copy; what that is compared with */
+    tess_buffer memory; /* all copies, on a device that the host does not read; null: each copy is the host's */
+    char *seen[2];      /* what the host read back of that memory: a copy, and the bytes it is compared with */
 };
 
 static guard_copy *copy_of(const tess *t, int32_t param, int kind) {
@@ -44,7 +44,7 @@ static uint64_t room_of(const guard_copy *c) {
     return tess__round_up(c->bytes + FENCE_BYTES, 256);
 }
 
-/* Tied parameters share the copies of the one that holds storage. */
+/* Tied parameters share the copies of the parameter that holds storage. */
 static void measure_copies(const tess *t, tess__guard *g, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     int kinds = p->tied_to != i || p->flags & TESS_BUFFER ? 0 : p->flags & TESS_FROZEN ? 1 : TESS__N_GUARDS;
@@ -64,7 +64,7 @@ static int obtain_host(tess__guard *g) {
     return 1;
 }
 
-/* Beside the plan, and beside what is measured: without strictness it is not there. */
+/* Allocates beside the plan and beside what is measured, because without strictness this memory does not exist. */
 static tess_status obtain_device(tess *t, tess__guard *g) {
     uint64_t all = 0, most = 0;
     for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
@@ -145,7 +145,8 @@ void tess__guard_destroy(tess__guard *g) {
     free(g);
 }
 
-/* The bytes at `at` for the host to read; on a device, when its work has ended. `which` of two stays until the next. */
+/* Gives the host the bytes at `at`; of a device, after its work has ended. Each of the two places, `which`, holds
+ * until its next use. */
 static tess_status fetch_bytes(tess *t, int which, const void *at, uint64_t bytes, const char **out) {
     *out = at;
     if (tess__host_reads(&t->device))
@@ -167,7 +168,7 @@ static const char *name_of(int kind) {
     return kind == TESS__GUARD_PARAM ? "parameter" : "gradient of";
 }
 
-/* The call, or the block's function, with which a pointer ends. */
+/* Names the call, or the block's function, at which a pointer ends. */
 static const char *end_of(const tess *t, int kind) {
     if (t->plan.model.n_blocks)
         return kind == TESS__GUARD_PARAM ? "forward or backward" : "backward";

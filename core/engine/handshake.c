@@ -13,7 +13,7 @@
 
 enum { IDENTITY_BYTES = 512 };
 
-/* Fails on every rank alike: rank `other` differs from rank 0. */
+/* Fails on every rank alike, because rank `other` differs from rank 0. */
 static tess_status fail_difference(const char *what, int32_t other, const char *zero, const char *theirs) {
     return tess__fail(TESS_E_INVALID, "the ranks differ in %s: rank 0 has %s, rank %d has %s", what, zero, other,
                       theirs);
@@ -62,7 +62,7 @@ tess_status tess__handshake_identity(tess *t) {
 
 /* ---- models and programs ---- */
 
-/* Two ranks' lists of things, and how one of them reads: declarations of a model, or instructions of a program. */
+/* A list that ranks compare, item by item: the declarations of a model, or the instructions of a program. */
 typedef struct {
     tess *t;
     const tess__program *program; /* null: the model's declarations */
@@ -90,7 +90,7 @@ static void item_text(const item_list *l, int32_t i, char *out, size_t n) {
         tess__model_item_text(&l->t->plan.model, i, out, n);
 }
 
-/* The first item at which rank `other` deviates from rank 0, found by bisecting over prefix hashes: every rank takes
+/* Finds the first item at which rank `other` deviates from rank 0, by bisecting over prefix hashes. Every rank takes
  * part in every exchange, with the same bounds. */
 static tess_status bisect(const item_list *l, int32_t other, uint64_t *all, int32_t *first) {
     uint64_t length = (uint64_t)l->n;

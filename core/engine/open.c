@@ -70,7 +70,7 @@ static tess_status open_plugins(tess *t) {
     return TESS_OK;
 }
 
-/* The level belongs to the process: one engine's request holds for all. */
+/* Sets the level of the whole process, so one engine's request holds for all. */
 static tess_status read_log_level(const tess *t) {
     static const char *const names[] = { "error", "warning", "info", "debug" };
     const char *level = NULL;
@@ -109,7 +109,7 @@ static tess_status read_device(tess *t) {
     return TESS_OK;
 }
 
-/* The host's memory is one device for all its ranks; else a rank takes the device of its LOCAL_RANK. */
+/* On the host all ranks share device 0; else a rank takes the device of its LOCAL_RANK. */
 int32_t tess__device_index(const tess *t) {
     return t->device.mem == TESS_MEM_HOST ? 0 : t->comms.world.local_rank;
 }
@@ -206,7 +206,7 @@ static void free_settings(tess__settings *s) {
     tess__given_free(&s->given);
 }
 
-/* Ends what the other ranks must hear of. */
+/* Ends the pass, the save and the group of ranks in order, while the others still listen. */
 static void end_orderly(tess *t) {
     if (!t->error && t->pass.kind && t->sharded) {
         tess_status finished = tess__pass_finish(t);

@@ -15,7 +15,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* A rank's share of the cores of its host. */
+/* The default is a rank's share of the cores of its host. */
 static int64_t default_threads(const tess *t) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int32_t ranks = t->comms.world.local_nranks > 0 ? t->comms.world.local_nranks : t->comms.world.nranks;
@@ -24,7 +24,7 @@ static int64_t default_threads(const tess *t) {
 
 enum { MOST_ACCUM = 1 << 14 };
 
-/* Whether accum is the user's, which wins over what the program says of microbatches. */
+/* Tells whether the user set accum, which wins over the program's microbatches. */
 static int user_accumulates(const tess *t) {
     const char *told = tess__option_text("accum");
     return told && !t->settings.given.wins && told == tess__given_text(NULL, "accum");
@@ -40,7 +40,8 @@ static void say_who_accumulates(tess *t) {
                  all ? all : t->plan.setup.accum);
 }
 
-/* Sync may follow under deterministic mode, where it decides the order of the sum. */
+/* A rank's share of the program's microbatches becomes accum. This may change sync, which under deterministic mode
+ * decides the order of the sum. */
 static tess_status read_accum(tess *t) {
     tess__setup *s = &t->plan.setup;
     int32_t all = t->settings.options.microbatches, ranks = s->nranks;
@@ -95,7 +96,7 @@ static tess_status read_flags(tess *t) {
     TRY(tess__option_flag("strict", &t->settings.strict));
     TRY(tess__option_flag("low-copy", &s->low_copy));
     TRY(tess__option_flag("graphs", &s->graphs));
-    s->graphs &= !t->settings.strict; /* the guard's copies are the host's */
+    s->graphs &= !t->settings.strict; /* the host makes the guard's copies, so nothing can be recorded */
     return TESS_OK;
 }
 
@@ -149,7 +150,7 @@ static tess_status read_own_states(tess *t) {
     return TESS_OK;
 }
 
-/* Whether anybody would start a lost rank again: the launcher of one host does. */
+/* Tells whether a lost rank would be started again: only the launcher of one host does it. */
 static int is_replaced(const tess *t) {
     const tess__world *w = &t->comms.world;
     return t->settings.plan_only || (w->launched && w->address[0] == '/');

@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 
-/* out = out + in, or out = in; fp32 sums, addition commutes to the bit. */
+/* Computes out = out + in, or out = in, in fp32; addition commutes to the bit. */
 static tess_status add_leaf(const tess__microbatch_sum *c, float *out, const void *in, uint32_t dtype, int to,
                             tess__kernel_fn run, void *user) {
     const void *list[1] = { in };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sums of microbatches: in order, or under DETERMINISTIC in the tree of sums by a binary counter of partial sums. */
+/* Sums microbatches in order, or with TESSERA_DETERMINISTIC=1 in the tree of sums, by a binary counter of partial
+ * sums. */
 #ifndef TESS_MICROBATCH_SUM_H
 #define TESS_MICROBATCH_SUM_H
 #include <tessera/tessera.h>

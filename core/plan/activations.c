@@ -67,7 +67,7 @@ static int is_auto(const char *spec) {
     return strncmp(spec, "auto", 4) == 0 && (!spec[4] || spec[4] == ':' || spec[4] == ',');
 }
 
-/* "auto", "auto:BYTES", either with ",offload" behind it; `bytes` is left as it is without any. */
+/* Reads "auto" or "auto:BYTES", either with ",offload" behind it; without BYTES `bytes` stays as it is. */
 static tess_status read_auto(const char *spec, uint64_t *bytes, int *may_offload) {
     char text[64] = "";
     size_t n = strcspn(spec, ",");
@@ -231,7 +231,7 @@ static int are_apart(const mode_search *s) {
 
 static void find_kinds(mode_search *s) {
     int apart = are_apart(s);
-    if (s->may_offload) /* blocks near the end would not move all that those before them would */
+    if (s->may_offload) /* because blocks near the end would move less than those before them */
         memset(s->p->modes, TESS__ACTIVATIONS_OFFLOAD, (size_t)s->p->model.n_blocks);
     for (int32_t b = 0; b < s->p->model.n_blocks; b++) {
         int32_t k = 0;
@@ -241,7 +241,7 @@ static void find_kinds(mode_search *s) {
         while (k < s->n_kinds && (apart || !is_alike(s->p, s->kinds[k].example, b)))
             k++;
         if (k == MOST_KINDS)
-            continue; /* of too many sorts: the rest keep */
+            continue; /* too many kinds: blocks of further kinds keep */
         if (k == s->n_kinds)
             s->kinds[s->n_kinds++] = (block_kind){ .example = b, .step = 1 };
         s->kinds[k].n++;
@@ -291,7 +291,7 @@ static uint64_t count_splits(mode_search *s) {
     return all;
 }
 
-/* Coarser steps where there are too many blocks to try every number of them. */
+/* Makes the splits, in coarser steps when there are too many blocks to try every number of them. */
 static tess_status make_splits(mode_search *s) {
     uint64_t all;
     while ((all = count_splits(s)) > MOST_TRIED) {
@@ -312,7 +312,7 @@ static tess_status make_splits(mode_search *s) {
     return TESS_OK;
 }
 
-/* The mode of a kind's next block, which is taken from what is left of its split. */
+/* Takes the mode of a kind's next block out of what is left of the kind's split. */
 static uint8_t take_mode(split *left) {
     static const uint8_t orders[2][N_MODES - 1] = {
         { TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE },
@@ -369,7 +369,7 @@ static tess_status list_choices(mode_search *s) {
     return TESS_OK;
 }
 
-/* The choice as a value of the option. */
+/* Writes the choice as a value of the option. */
 static tess_status write_text(tess__plan *p) {
     size_t bytes = 0;
     int any = 0;

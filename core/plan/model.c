@@ -44,7 +44,7 @@ static char *slice_name(const char *pattern, int64_t stack, int64_t i) {
     return strdup(buffer);
 }
 
-/* ".a", "a..b" and "a." name no module. */
+/* Tells whether a name has an empty part: ".a", "a..b" and "a." name no module. */
 static int has_empty_part(const char *name) {
     size_t n = strlen(name);
     return n && (name[0] == '.' || name[n - 1] == '.' || strstr(name, ".."));
@@ -129,7 +129,7 @@ static tess_status check_param(const tess_param_options *o) {
     return TESS_OK;
 }
 
-/* Slice i of what `o` describes. */
+/* Adds slice i of the stack that `o` describes. */
 static tess_status add_slice(tess__model *m, const tess_param_options *o, uint64_t elems, int64_t i) {
     tess__param p = { .dtype = o->dtype,
                       .flags = o->flags,
@@ -189,7 +189,7 @@ static tess_status check_also(const tess__model *m, const tess_block_options *o)
     return s;
 }
 
-/* Another name of the block's scope. */
+/* Gives the block's scope another name. */
 static tess_status add_also(tess__model *m, tess__block *b, const char *also) {
     b->options.also = NULL;
     if (!also)
@@ -255,7 +255,8 @@ static int go_up(const char *name, size_t *length) {
     return 1;
 }
 
-/* The nearest scope at or above the first *length bytes of a name, or -1; *length becomes that of the scope's name. */
+/* Finds the nearest scope at or above the first *length bytes of a name, or -1; *length becomes that of the scope's
+ * name. */
 static int32_t scope_above(const tess__model *m, const char *name, size_t *length) {
     int32_t k;
     do
@@ -264,7 +265,8 @@ static int32_t scope_above(const tess__model *m, const char *name, size_t *lengt
     return k;
 }
 
-/* Calls `visit` for each scope that hands out parameter i: a scope of the hooks what it owns, a block all below it. */
+/* Calls `visit` for each scope that hands out parameter i. A scope of the hooks hands out what it owns, a block all
+ * below it. */
 static void each_reader(tess__model *m, int32_t i, void (*visit)(tess__scope *, int32_t)) {
     const tess__param *p = &m->params[i];
     size_t length = strlen(p->name);

@@ -23,7 +23,7 @@ static tess_status check_units(const tess_model_view *v, const char *policy_name
     return TESS_OK;
 }
 
-/* A policy that finds nothing to part leaves one unit beside the tied ones: legal, rarely meant. */
+/* Warns when a policy selects nothing and leaves one unit beside the tied ones, which is legal and rarely meant. */
 static void warn_if_nothing_selected(const tess_model_view *v, const char *policy_name, const int32_t *unit) {
     if (tess__log_rank() > 0 || (strncmp(policy_name, "size", 4) != 0 && strncmp(policy_name, "module", 6) != 0))
         return;
@@ -55,7 +55,7 @@ static tess_status renumber_units(const tess__model *m, int32_t *unit_of_param, 
     return TESS_OK;
 }
 
-/* From the policy's order of parameters to the model's. */
+/* Spreads units from the policy's order of parameters to the model's. */
 static tess_status spread_units(const tess__model *m, const tess__module_tree *tree, const int32_t *unit, int32_t n,
                                 int32_t *unit_of_param, int32_t *n_units) {
     for (int32_t i = 0; i < m->n_params; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The call of a wrap policy, which says which parameters form a unit, with its checks. */
+/* Calls a wrap policy, which says which parameters form a unit, and checks its answer. */
 #ifndef TESS_WRAP_H
 #define TESS_WRAP_H
 #include "model.h"

@@ -87,7 +87,7 @@ static tess_status read_header(const elf_file *f, ElfW(Ehdr) * h) {
     return TESS_OK;
 }
 
-/* dlopen maps what the segments say, and a page beyond the end of the file is SIGBUS. */
+/* Checks that segments lie in the file: dlopen maps what they say, and a page beyond the end of the file is SIGBUS. */
 static tess_status check_segments(const elf_file *f, const ElfW(Ehdr) * h) {
     if (!is_inside(f, h->e_phoff, (uint64_t)h->e_phnum * sizeof(ElfW(Phdr))))
         return refuse_truncated(f, "the program header table");
@@ -107,7 +107,7 @@ static tess_status read_section(const elf_file *f, const ElfW(Ehdr) * h, unsigne
     return TESS_OK;
 }
 
-/* Whether it is the section of that name, of `bytes` bytes with its zero. */
+/* Tells whether a section has that name, of `bytes` bytes with its zero. */
 static tess_status is_named(const elf_file *f, const ElfW(Shdr) * names, const ElfW(Shdr) * section, const char *wanted,
                             size_t bytes, int *yes) {
     char name[32];
@@ -119,7 +119,7 @@ static tess_status is_named(const elf_file *f, const ElfW(Shdr) * names, const E
     return s;
 }
 
-/* The section of that name; *found 0: there is none. */
+/* Finds the section of that name; *found 0: there is none. */
 static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, const char *wanted, ElfW(Shdr) * out,
                                 int *found) {
     ElfW(Shdr) names, section;
@@ -238,7 +238,7 @@ static int read_fd(void *user, uint64_t offset, void *to, size_t bytes) {
     return 0;
 }
 
-/* Opens it for reading; -1 with a reason. */
+/* Opens the file for reading; -1 with a reason. */
 static int open_file(const char *path, elf_file *f) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
     struct stat st;

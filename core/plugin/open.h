@@ -33,7 +33,7 @@ tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_h
 tess_status tess__plugin_host_open(const tess_host *services, uint32_t kind, const char *selection, const void **ops,
                                    void **ctx, void **handle, tess_error *);
 void tess__plugin_host_close(void *host, void *handle);
-/** `given`, or the defaults, with these two where it has none. */
+/** Returns `given`, or the defaults, with plugin_open and plugin_close where it has none. */
 tess_host tess__plugin_services(const tess_host *given);
 void tess__plugin_close(tess__plugin *); /* close(ctx), never dlclose; null is fine */
 

@@ -53,7 +53,7 @@ static int contains(const tess__option_set *c, const tess__option_set *part) {
 
 /* ---- planning one with what was declared -------------------------------------------------------- */
 
-typedef struct { /* what is tried from */
+typedef struct { /* the place from which changes are tried */
     const tess__plan *plan;
     const tess__selection *selection;
 } origin;
@@ -82,7 +82,7 @@ static tess_status take_plugin(attempt *a, uint32_t kind, const char *name) {
     return TESS_OK;
 }
 
-/* comm=auto may mean another plugin among more ranks. */
+/* Takes another number of ranks, among which comm=auto may mean another plugin. */
 static tess_status take_ranks(attempt *a, const char *ranks) {
     tess__setup *s = &a->plan.setup;
     uint64_t accum = (uint64_t)s->accum;
@@ -136,7 +136,7 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
     tess_status s = apply_set(a, c);
     if (!s)
         s = tess__plan_remake(&a->plan);
-    if (s == TESS_E_BUDGET) /* which is for the caller to see */
+    if (s == TESS_E_BUDGET) /* the caller looks at the bytes */
         s = TESS_OK;
     for (uint32_t domain = 1; !s && domain < 3; domain++)
         bytes[domain] = tess__planned_bytes(&a->plan, domain);
@@ -182,7 +182,7 @@ static int fits(const advice_search *x, const uint64_t bytes[3]) {
     return (!x->budget[1] || bytes[1] <= x->budget[1]) && (!x->budget[2] || bytes[2] <= x->budget[2]);
 }
 
-/* How far a plan is over, in the domains that have a budget. */
+/* Counts the bytes that a plan is over, in the domains that have a budget. */
 static uint64_t excess_bytes(const advice_search *x, const uint64_t bytes[3]) {
     uint64_t over = 0;
     for (int d = 1; d < 3; d++)
@@ -191,7 +191,7 @@ static uint64_t excess_bytes(const advice_search *x, const uint64_t bytes[3]) {
     return over;
 }
 
-/* Less of something that is short. */
+/* Tells whether a plan takes less of a domain that is short. */
 static int helps(const advice_search *x, const uint64_t bytes[3]) {
     for (int d = 1; d < 3; d++)
         if (x->budget[d] && x->need[d] > x->budget[d] && bytes[d] < x->need[d])
@@ -206,7 +206,7 @@ static int is_known(const advice_search *x, const tess__option_set *c) {
     return 0;
 }
 
-/* Plans `c`; keeps it when it fits. 0 when it cannot be had. */
+/* Plans with `c` and keeps it when it fits. 0: the change cannot be had. */
 static int try_set(advice_search *x, const tess__option_set *c, tess__remedy *r) {
     *r = (tess__remedy){ .change = *c, .seconds = -1 };
     if (x->out->n_planned == MOST_PLANNED)
@@ -229,7 +229,7 @@ static void add_choice(advice_search *x, const tess__option_set *c) {
         x->choices[x->n_choices++] = *c;
 }
 
-/* A change that helps is a choice for changes of more parts. */
+/* Tries a change. One that helps becomes a choice for changes of several parts. */
 static void consider(advice_search *x, const tess__option_set *c) {
     tess__remedy r;
     if (!is_known(x, c) && try_set(x, c, &r) && helps(x, r.bytes))
@@ -242,7 +242,8 @@ static void consider_change(advice_search *x, const char *key, const char *value
     consider(x, &c);
 }
 
-/* Copies that were asked for come with it: without them it may need less, while their end alone changes nothing yet. */
+/* Tries another precision together with the bf16 copies that were asked for. Without them it may need less, while
+ * ending the copies alone changes nothing yet. */
 static void consider_precision(advice_search *x, const char *name) {
     tess__option_set c = { .n = 0 };
     add_setting(&c, "precision", name, COST_PRECISION);
@@ -262,7 +263,7 @@ static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess
     const char *now = x->selection->text[row->kind];
     if (strncmp(now, row->name, n) == 0 && (!now[n] || now[n] == ':'))
         return TESS_OK;
-    /* Never replaces a plugin that the user chose; offers one only where there was none. */
+    /* Never replaces a plugin that the user chose, and offers one only where there was none. */
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
         consider_change(x, "offload", row->name, COST_OFFLOAD);
     if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)
@@ -285,7 +286,7 @@ static uint64_t sum_bytes(const uint64_t bytes[3]) {
     return bytes[TESS_DOMAIN_DEVICE] + bytes[TESS_DOMAIN_HOST];
 }
 
-/* Two digits are enough to say: 2517 → 2500 */
+/* Rounds to two digits, which say enough: 2517 → 2500. */
 static uint64_t round_bytes(uint64_t n) {
     uint64_t unit = 1;
     while (n / unit > 99)
@@ -293,8 +294,8 @@ static uint64_t round_bytes(uint64_t n) {
     return n / unit * unit;
 }
 
-/* Smaller units: the program's scopes, or modules of a half, a quarter, an eighth of what the largest holds. The first
- * that fits ends it; else the one with the largest units stays a choice that is within a hundredth of the best. */
+/* Tries smaller units: the program's scopes, or modules of a half, a quarter, an eighth of what the largest holds.
+ * It ends with the first that fits. Else the largest units within a hundredth of the best stay a choice. */
 static void consider_wraps(advice_search *x) {
     static const uint64_t parts[] = { 1, 2, 4, 8 };
     tess__remedy tried[4];
@@ -320,7 +321,7 @@ static void consider_wraps(advice_search *x) {
         add_choice(x, &tried[choice].change);
 }
 
-/* More ranks, beside what else is in `with`. */
+/* Tries more ranks, together with the changes in `with`. */
 static void consider_ranks(advice_search *x, const tess__option_set *with) {
     int64_t ranks = x->plan->setup.nranks;
     int32_t before = x->n_found;
@@ -336,7 +337,7 @@ static void consider_ranks(advice_search *x, const tess__option_set *with) {
     }
 }
 
-/* Some blocks only, where that is enough: what auto chooses for the budget. */
+/* Tries what auto chooses for the budget, which recomputes some blocks only where that is enough. */
 static void consider_selective(advice_search *x) {
     char value[40];
     int any = 0;
@@ -360,7 +361,7 @@ static int by_cost(const void *a, const void *b) {
     return x->n - y->n;
 }
 
-/* Adds what `one` changes; 0: part of it is set already. */
+/* Adds the changes of `one`. 0: a part of it is set already. */
 static int join(tess__option_set *c, const tess__option_set *one) {
     for (int32_t i = 0; i < one->n; i++)
         if (tess__change_value(c, one->set[i].key))
@@ -373,7 +374,7 @@ static int join(tess__option_set *c, const tess__option_set *one) {
     return 1;
 }
 
-/* All sets of two choices and more with one value for each option, the cheapest first. */
+/* Tries all sets of two and more choices that give each option one value, the cheapest first. */
 static void consider_sets(advice_search *x) {
     enum { MOST_SETS = 512 };
     tess__option_set *sets = malloc(MOST_SETS * sizeof *sets);
@@ -436,7 +437,7 @@ static void run_search(advice_search *x) {
     memcpy(x->out->list, x->found, (size_t)x->out->n * sizeof *x->found);
 }
 
-/* An alternative that does not fit either is not advised on. */
+/* Set while advice is made, because an alternative that does not fit either gets no advice of its own. */
 static _Thread_local int busy;
 
 void tess__advise(const tess__plan *p, const tess__selection *selection, tess__replan_fn fn, void *user,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Images in host memory of what a rank must not lose, and copies of them on another rank. Where a shard has replicas
- * these are the copies. Two generations are kept, as a death may tear the one that is being made. */
+/* Keeps images in host memory of what a rank must not lose, and copies of them on another rank. Replicas of a shard
+ * are such copies already. Two generations are kept, because a death may tear the one that is being made. */
 #include "mirror.h"
 
 #include "base/hash.h"
@@ -31,7 +31,7 @@ tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__
     return buffers.bytes ? fn(user, &buffers) : TESS_OK;
 }
 
-/* The kind of memory that a part of an image lives in. */
+/* Says in which kind of memory the original of an image's part lives. */
 static uint32_t living_mem(const tess *t, const tess__image_part *p) {
     if (p->role == TESS__BUFFERS)
         return t->plan.setup.env.mem;
@@ -73,7 +73,7 @@ char *tess__image_at(const tess *t, int of_other, int slot) {
 /* ---- from rank to rank ------------------------------------------------------------------------------ */
 
 enum { MOST_MEMBERS = 3 };
-typedef struct { /* the ranks among which a shard's images go */
+typedef struct { /* the ranks that keep images for each other */
     int which;   /* communicator */
     int32_t self, n;
 } image_group;
@@ -128,7 +128,7 @@ static tess_status keep_piece(void *user, uint64_t done, const char *piece, uint
     return tess__copy_now(c->t, c->image + done, tess__image_mem(c->t), piece, mem, bytes);
 }
 
-/* `from` of member `root` to every other's `to`; null: this member does not keep it. */
+/* Sends `from` of member `root` to every other member's `to`. Null: this member does not keep it. */
 static tess_status pass_around(tess *t, const image_group *c, int32_t root, const char *from, char *to) {
     copying keep = { t, to };
     tess__image_sending x = { .which = c->which, .self = c->self, .root = root, .from = from, .user = &keep };
@@ -137,7 +137,7 @@ static tess_status pass_around(tess *t, const image_group *c, int32_t root, cons
     return tess__image_send(t, &x);
 }
 
-/* Circles post different numbers of collectives; numbers are skipped so that later collectives match. */
+/* Groups post different numbers of collectives; numbers are skipped so that later collectives match. */
 static void skip_numbers(tess *t, uint64_t before) {
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
     tess__comms_skip(&t->comms, before + MOST_MEMBERS * (bytes / TESS__MIRROR_CHUNK + 1));
@@ -145,7 +145,7 @@ static void skip_numbers(tess *t, uint64_t before) {
 
 /* ---- taken ------------------------------------------------------------------------------------------ */
 
-/* Each keeps the image of the member before it. */
+/* Each member keeps the image of the member before it. */
 static tess_status send_copies(tess *t, int slot) {
     image_group c = image_group_of(t);
     uint64_t before = t->comms.n_collectives;
@@ -156,8 +156,8 @@ static tess_status send_copies(tess *t, int slot) {
     return TESS_OK;
 }
 
-/* The first images of this group. The launcher hears of them when each rank has its own, and knows that a lost rank is
- * no end: one that took the loss for its end would end them all. */
+/* Tells the launcher of this group's first images when each rank has its own and knows that a lost rank is no end. A
+ * rank that took the loss for its end would end them all. */
 static tess_status announce(tess *t) {
     char mine = 0, *all = calloc((size_t)t->comms.world.nranks, 1);
     if (!all)
@@ -203,7 +203,7 @@ int tess__image_slot(const int64_t steps[2], int64_t step) {
     return steps[1] == step;
 }
 
-/* The ranks of the circle that `rank` is in. */
+/* The rank that is this member of the group of `rank`. */
 static int32_t rank_of_member(const tess__setup *s, int32_t rank, int32_t member) {
     int32_t groups = tess__copy_groups(s), shards = s->shard_ranks;
     return groups ? rank % groups + member * groups : rank % shards + member * shards;
@@ -219,7 +219,7 @@ static int32_t member_of(const tess__setup *s, int32_t rank) {
     return rank / (groups ? groups : s->shard_ranks);
 }
 
-/* The member of a rank's circle that can give it back its image of `step`; -1: none is left. */
+/* Finds the member of a rank's group that can give back the rank's image of `step`; -1: none is left. */
 static int32_t find_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
     int32_t n = count_members(s, rank), self = member_of(s, rank);
     if (has_step(all[rank].own, step))
@@ -259,7 +259,7 @@ int64_t tess__image_newest(const tess__setup *s, const tess__holding *all, int32
     return best;
 }
 
-/* Every member that lacks its image gets it. Those of replicas are all the same, so that one is enough. */
+/* Gives every member its image that lacks it. Images of replicas are all the same, so sending one is enough. */
 static tess_status give_back(tess *t, const tess__holding *all, int64_t step) {
     const tess__setup *u = &t->plan.setup;
     image_group c = image_group_of(t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Arenas that ranks reach in each other, over backends that can. Sharing one waits for all ranks, so all first agree on
- * what they have: an arena that differs, or that one rank could not register, stays everybody's own. */
+/* Shares arenas, so that ranks reach each other's memory, over backends that can. Sharing one waits for all ranks,
+ * so all first agree on what they have. An arena that differs, or that one rank could not register, is not shared. */
 #include "memory.h"
 
 #include "base/hash.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {                 /* of one arena, on one rank */
+typedef struct {                 /* the state of one arena on one rank */
     uint64_t bytes, places;      /* places: what rests in it, and where, hashed; programs are compared elsewhere */
     uint32_t registered, shared; /* registered: with the allocator and the groups, bits */
 } arena_state;
@@ -60,7 +60,7 @@ static tess_status share_arena(tess__memory *m, tess__arena *a) {
     return s == TESS_E_UNSUPPORTED ? TESS_OK : s;
 }
 
-/* An arena that a rank has shared is in use already, so it cannot become its own again. */
+/* Leaves an arena unshared. If a rank has shared it already, it is in use and cannot become its own again. */
 static tess_status refuse(const tess__memory *m, const arena_state (*all)[N_ARENAS], int arena) {
     if (is_shared_by_one(all, m->comms->world.nranks, arena))
         return tess__fail(TESS_E_INTERNAL, "the ranks hold different arenas %d, and one is shared", arena);

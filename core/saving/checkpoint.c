@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Saving: pieces out of the shards into one file per rank, and the leader's (rank 0's) manifest once all are on disk.
- * With a snapshot the files are written by a thread beside training; the ranks then meet through the control plane, as
- * no collective may run beside the step's. */
+/* Saving: every rank writes pieces of its shards into one file. The leader, rank 0, writes the manifest once all
+ * files are on disk. With a snapshot a thread writes the files beside training. The ranks then meet through the control
+ * plane, because no collective may run beside the step's. */
 #include "engine/finite.h"
 
 #include "base/log.h"
@@ -21,7 +21,7 @@
 enum { MESSAGE_BYTES = 480 };
 _Static_assert(TESS__SNAPSHOT_ALIGN % TESS__DISK_BLOCK == 0, "a snapshot begins on a block");
 
-typedef struct { /* what a rank tells the leader, and the leader all; checksums follow a rank's */
+typedef struct { /* what a rank tells the leader, and the leader all ranks; a rank's checksums follow it */
     int32_t status, not_finite;
     uint64_t value, n_sums; /* bytes of its file; the leader: the generation */
     char message[MESSAGE_BYTES];
@@ -34,7 +34,7 @@ typedef struct tess__saver {
     char dir[PATH_MAX];
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
-    int not_finite;    /* among what this rank writes; at the leader's end among all */
+    int not_finite; /* what this rank writes holds NaN or infinity; on the leader, at the end, what any rank writes */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
     volatile int cancel;
@@ -55,13 +55,13 @@ static int is_leader(const tess__saver *s) {
 
 /* ---- this rank's file ------------------------------------------------------------------------------ */
 
-/* Piece i, or a part of it, as the host has it. */
+/* Notes whether piece i, or a part of it in host memory, holds a value that is not finite. */
 static void note_not_finite(tess__saver *s, uint64_t i, const char *at, uint64_t bytes) {
     uint32_t dtype = s->pieces.tensors[i].dtype;
     s->not_finite |= !tess__all_finite(at, dtype, bytes / tess_dtype_bytes(dtype));
 }
 
-/* A piece of a device's memory, through a bounded one of the host's. */
+/* Writes a piece of the device's memory through a bounded piece of the host's. */
 static tess_status write_piece(tess__saver *s, tess__data_writer *w, uint64_t piece) {
     enum { CHUNK = TESS__CHUNK_ELEMS * 8 };
     const tess__shard_piece *p = &s->pieces.pieces[piece];
@@ -83,7 +83,7 @@ static tess_status write_piece(tess__saver *s, tess__data_writer *w, uint64_t pi
     return status;
 }
 
-/* The snapshot in as few writes as can be: pieces that were copied lie there one behind the other. */
+/* Writes the snapshot in as few writes as can be, because copied pieces lie there one behind the other. */
 static tess_status write_image(tess__saver *s, tess__data_writer *w) {
     const char *at = s->image;
     for (uint64_t i = 0, run = 0; i < s->pieces.n; i++) {
@@ -176,7 +176,8 @@ static tess_status receive_report(tess__saver *s, int32_t rank, char *room, tess
     return TESS_OK;
 }
 
-/* All ranks' files, after the leader's own; the first failure counts. All are heard, so that none writes any more. */
+/* Takes all ranks' reports after the leader's own; the first failure counts. All are heard, so that none writes any
+ * more. */
 static tess_status hear_all(tess__saver *s, tess__data_file *files) {
     tess_status status = TESS_OK;
     char *room = s->t->comms.world.nranks > 1 ? malloc(TESS__KV_VALUE_MAX) : NULL, message[MESSAGE_BYTES] = "";
@@ -240,7 +241,7 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
     return status;
 }
 
-/* The leader's end of a save: all files are there, then the manifest; else none of them stays. */
+/* Ends a save on the leader: writes the manifest when all files are there, else removes them all. */
 static tess_status conclude_save(tess__saver *s, tess_status mine, tess__data_file *own) {
     size_t n = (size_t)s->t->comms.world.nranks;
     tess__data_file *files = calloc(n, sizeof *files);
@@ -264,7 +265,7 @@ static tess_status conclude_save(tess__saver *s, tess_status mine, tess__data_fi
     return status;
 }
 
-/* Everyone has read the verdict on the save before, or this one would not have begun. */
+/* Sets the verdict on this save and drops the one before: every rank has read it, or this save would not have begun. */
 static tess_status announce_verdict(const tess__saver *s, const save_report *n) {
     char key[64];
     verdict_key(s->sequence - 1, key);
@@ -273,7 +274,7 @@ static tess_status announce_verdict(const tess__saver *s, const save_report *n) 
     return tess__control_set(s->t->comms.control, key, n, sizeof *n);
 }
 
-/* The leader's verdict, on every rank. */
+/* Gives every rank the leader's verdict. */
 static tess_status share_verdict(tess__saver *s, tess_status status) {
     char key[64];
     save_report n = { .status = status };
@@ -308,7 +309,7 @@ static void write_and_meet(void *arg) {
     snprintf(s->message, sizeof s->message, "%s", status ? tess_last_error() : "");
 }
 
-/* Nobody asks for the outcome any more. */
+/* Logs a failure whose outcome nobody will ask for any more. */
 static void say_failure(void *arg) {
     const tess__saver *s = arg;
     if (s->pending && s->status && is_leader(s))
@@ -317,7 +318,7 @@ static void say_failure(void *arg) {
 
 /* ---- a save ---------------------------------------------------------------------------------------- */
 
-/* Ends what is being written. Its outcome stays until somebody asks for it. */
+/* Waits for the save that is being written. Its outcome stays until somebody asks for it. */
 static void join_writer(tess__saver *s) {
     tess__side_thread_join(&s->t->saving);
     tess__shard_pieces_free(&s->pieces);
@@ -349,7 +350,7 @@ typedef struct {
     tess__past past;
 } preparation;
 
-/* The leader prepares the directory; all hear how that went, and whose checkpoints this run writes. */
+/* Prepares a save: the leader takes the directory, and all hear how that went and whose checkpoints this run writes. */
 static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o, int *refused) {
     preparation mine = { .report = { .status = TESS_OK } };
     preparation *all = calloc((size_t)s->t->comms.world.nranks, sizeof *all);
@@ -433,7 +434,7 @@ static tess_status saver_of(tess *t, tess__saver **out) {
     return TESS_OK;
 }
 
-/* Whether any rank is still writing: what one skips, all do. */
+/* Asks whether any rank is still writing, because all ranks skip a save that one skips. */
 static tess_status anyone_busy(tess__saver *s, int *busy) {
     char mine = (char)tess__side_thread_busy(&s->t->saving);
     char *all = calloc((size_t)s->t->comms.world.nranks, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Loading: each rank goes through the files in their order and takes what lies in its shard, whatever the shards of the
- * run that saved were. It holds a chunk of a file and a piece of values beside its shard. */
+/* Loading: each rank goes through the files in their order and takes what lies in its shard, whatever the shards of
+ * the saving run were. Beside its shard it holds a chunk of a file and a piece of values. */
 #include "engine/state.h"
 
 #include "base/log.h"
@@ -26,9 +26,9 @@ typedef struct {
     uint64_t *taken; /* elements, by parameter and kind: 0 the values, 1 + k the states */
     void *raw, *wide;
     uint64_t common_bytes, own_bytes;
-    int params_only; /* asked for, or there is nothing else: an imported one */
-    tess__past past; /* of the one that was read last */
-    int foreign;     /* the failure is not damage: an older one would not do either */
+    int params_only; /* only parameters are asked for, or an imported checkpoint has nothing else */
+    tess__past past; /* the past of the checkpoint that was read last */
+    int foreign;     /* the failure is not damage, so an older checkpoint would not do either */
 } loading;
 
 /* ---- is it of this model? ---------------------------------------------------------------------------- */
@@ -50,8 +50,8 @@ static tess_status check_param(loading *l, uint64_t i) {
     return TESS_OK;
 }
 
-/* Other microbatches in a step than before: other bits from here on, and another batch. Under deterministic mode the
- * number of ranks must not be what changes them. */
+/* Warns when a step has other microbatches than before, which means other bits and another batch. Under
+ * deterministic mode a changed number of ranks must not be the reason. */
 static tess_status check_microbatches(const loading *l) {
     const tess__manifest *m = &l->saved.manifest;
     const tess__setup *s = &l->t->plan.setup;
@@ -96,7 +96,7 @@ static tess_status check_model(loading *l) {
 
 /* ---- values ------------------------------------------------------------------------------------------ */
 
-/* Elements of one tensor to where they belong: read as stored, converted where the dtypes differ. */
+/* Puts elements of one tensor where they belong: read as stored, converted when the dtypes differ. */
 static tess_status place_elements(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at,
                                   uint32_t mem, uint32_t dtype) {
     uint32_t bytes = tess_dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
@@ -130,7 +130,7 @@ static tess_status take_values(loading *l, const tess__tensor *x, const tess__pi
         return tess__fail(TESS_E_DATA, "%s: tensor '%s' belongs to nothing here", l->saved.path, x->name);
     const tess__param *p = &l->t->plan.model.params[i];
     if (state >= 0 && (p->flags & (TESS_BUFFER | TESS_FROZEN)))
-        return TESS_OK; /* it has been frozen since */
+        return TESS_OK; /* the parameter was frozen since */
     tess__owned o = tess__owned_at(l->t, state < 0 ? TESS_OF_PARAM : TESS_OF_MOMENT1 + (uint32_t)state, i);
     uint64_t end = name->first + x->elems, from = o.piece.in_param > name->first ? o.piece.in_param : name->first;
     uint64_t to = o.piece.in_param + o.piece.elems;
@@ -176,7 +176,7 @@ static tess_status fail_taken(const loading *l, const char *name, int32_t kind, 
                       l->saved.path, what, name, got, need);
 }
 
-/* Nothing of this rank's shard may be missing. */
+/* Fails when a part of this rank's shard is missing. */
 static tess_status check_taken(const loading *l) {
     for (int32_t i = 0; i < l->t->plan.model.n_params; i++) {
         const tess__param *p = &l->t->plan.model.params[i];
@@ -206,7 +206,7 @@ static tess_status load_opened(loading *l) {
     return check_taken(l);
 }
 
-/* One checkpoint, on this rank. */
+/* Loads one checkpoint on this rank. */
 static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *info) {
     l->foreign = 0;
     l->common_bytes = l->own_bytes = 0;
@@ -234,7 +234,7 @@ typedef struct { /* what ranks tell each other after each try */
     char message[MESSAGE_BYTES];
 } load_outcome;
 
-/* [C] The outcome of all: the first failure, whoever found it. */
+/* [C] Agrees on the outcome of all ranks: the first failure, whichever rank found it. */
 static tess_status agree_on_outcome(loading *l, tess_status mine, load_outcome *out) {
     int32_t n = l->t->comms.world.nranks;
     load_outcome f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
@@ -249,7 +249,7 @@ static tess_status agree_on_outcome(loading *l, tess_status mine, load_outcome *
     return s;
 }
 
-/* [C] The leader's list of what to try, newest first: one step at a time. */
+/* [C] Gives all ranks the next step to try from the leader's list, newest first. */
 static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint64_t tried, uint64_t *step) {
     load_outcome mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
     load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
