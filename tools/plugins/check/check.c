@@ -99,9 +99,9 @@ typedef struct {
     size_t chars;
     uint32_t kind; /* of the first found; a later one of the same kind is hidden by it */
     int clash;
-} search;
+} plugin_choice;
 
-static int is_wanted(const search *s, const char *kind, const char *name) {
+static int is_wanted(const plugin_choice *s, const char *kind, const char *name) {
     char full[64];
     snprintf(full, sizeof full, "%s-%s", kind, name);
     return (strlen(name) == s->chars && memcmp(name, s->name, s->chars) == 0) ||
@@ -109,7 +109,7 @@ static int is_wanted(const search *s, const char *kind, const char *name) {
 }
 
 static tess_status look_at(void *user, uint32_t kind, const char *name, const char *path) {
-    search *s = user;
+    plugin_choice *s = user;
     if (!is_wanted(s, tess__kind_name(kind), name))
         return TESS_OK;
     s->clash |= s->kind && s->kind != kind;
@@ -120,7 +120,7 @@ static tess_status look_at(void *user, uint32_t kind, const char *name, const ch
     return TESS_OK;
 }
 
-static int find_by_name(search *s) {
+static int find_by_name(plugin_choice *s) {
     for (const tess__builtin *b = tess__builtins; b->kind; b++)
         if (is_wanted(s, tess__kind_name(b->kind), b->name)) {
             s->clash |= s->kind && s->kind != b->kind;
@@ -157,7 +157,7 @@ static int find_target(const char *text, check_target *out) {
     char given[sizeof out->path], reason[512] = "";
     snprintf(out->args, sizeof out->args, "%s", colon ? colon + 1 : "");
     if (!memchr(text, '/', chars)) {
-        search s = { out, text, chars, 0, 0 };
+        plugin_choice s = { out, text, chars, 0, 0 };
         int code = find_by_name(&s);
         if (code || !*out->path)
             return code;
