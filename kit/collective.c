@@ -97,7 +97,7 @@ static tess_status check_types(const kit_reach *reach, const tess_collective *c,
                                   tess_dtype_name(c->send_dtype), tess_dtype_name(c->recv_dtype));
 }
 
-/* Whether send and recv are apart, or in place as plugin.h allows it for the operation. */
+/* Tells whether send and recv are apart, or in place as plugin.h allows it for the operation. */
 static int lies_well(const tess_collective *c, int32_t rank, int32_t nranks) {
     const char *send = c->send, *recv = c->recv;
     const uint64_t w = (uint64_t)nranks, r = (uint64_t)rank;

@@ -117,7 +117,7 @@ static tess_status kit_init(void *ctx, const tess_comm_config *config, tess_comm
     return s < 0 ? s : make_comm(c, config, out, e);
 }
 
-/* This rank's place among those of its colour. */
+/* Finds this rank's place among those of its colour. */
 static tess_status find_place(const tess_comm *comm, int32_t color, int32_t *rank, int32_t *nranks, tess_error *e) {
     int32_t *members = calloc((size_t)comm->world.nranks, sizeof *members);
     if (!members)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The collectives over exchange. */
+/* The collectives, made of exchanges. */
 #include "comm_kit_internal.h"
 #include "tree_sum.h"
 
@@ -44,7 +44,7 @@ tess_status kit_agree(kit_world *w, const kit_announcement *mine, tess_error *e)
         w->in[p] = &w->announced[p];
     }
     tess_status s = exchange_chunk(w, sizeof *mine, e);
-    /* A rank that found a mismatch may be gone by now: its announcement is the better answer than that it left. */
+    /* A rank that found a mismatch may be gone by now. Its announcement explains more than that it left. */
     for (int32_t p = 0; p < w->nranks; p++) {
         tess_status differs = p == w->rank || w->came[p] < sizeof *mine
                                   ? TESS_OK

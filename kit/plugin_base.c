@@ -112,7 +112,7 @@ static const char *name_of(const kit_options *k, uint32_t i) {
     return k->specs[i].key + strlen(k->prefix);
 }
 
-/* The option of that name, n: none. */
+/* Finds the option of that name; n: none. */
 static uint32_t find_option(const kit_options *k, const char *name, size_t bytes) {
     uint32_t i = 0;
     while (i < k->n && (strlen(name_of(k, i)) != bytes || memcmp(name_of(k, i), name, bytes) != 0))
@@ -120,7 +120,7 @@ static uint32_t find_option(const kit_options *k, const char *name, size_t bytes
     return i;
 }
 
-/* The list option that has the word, n: none. */
+/* Finds the list option that has the word; n: none. */
 static uint32_t find_list(const kit_options *k, const char *word, size_t bytes) {
     uint32_t i = 0;
     while (i < k->n && (k->specs[i].type != TESS_OPTION_LIST || tess_option_word(word, bytes, k->specs[i].choices) < 0))
@@ -165,7 +165,7 @@ static tess_status take_text(const kit_options *k, uint32_t i, const char *text,
     return TESS_OK;
 }
 
-/* One item behind the colon; *bytes becomes all that is left when the option takes the rest. */
+/* Takes one item behind the colon; *bytes becomes all that is left when the option takes the rest. */
 static tess_status take_item(const kit_options *k, const char *item, size_t *bytes, kit_option *out, tess_error *e) {
     const char *equals = (const char *)memchr(item, '=', *bytes);
     const size_t name = equals ? (size_t)(equals - item) : *bytes;
@@ -265,8 +265,8 @@ tess_status kit_joining_set(const kit_joining *j, const char *name, int32_t rank
     return s < 0 ? tess_plugin_fail(error, s, "%s: the key-value store refuses '%.100s'", j->plugin, key) : TESS_OK;
 }
 
-/* A turn that is shorter than the way to the store and back never gets an answer, so each is twice the one before; none
- * passes the time limit by more than the shortest turn. */
+/* Returns the next turn's length. A turn that is shorter than the way to the store and back never gets an answer, so
+ * each is twice the one before. None passes the time limit by more than the shortest turn. */
 static int64_t next_turn_ns(const kit_joining *j, int64_t before_ns) {
     const int64_t least_ns = 20000000, most_ns = 1000000000;
     const int64_t left_ns = j->until_ns - kit_now_ns(), wanted_ns = before_ns ? 2 * before_ns : least_ns;

@@ -78,7 +78,7 @@ static tess_request *dequeue_request(kit_requests *q) {
     return r;
 }
 
-/* Ends a request with the communicator's cause, or well. */
+/* Ends a request with the communicator's cause, or with success. */
 static void request_end(kit_requests *q, tess_request *r, const tess_error *cause) {
     if (cause)
         r->error = *cause;
@@ -91,7 +91,7 @@ static void note_failure(kit_requests *q, const tess_error *cause) {
         q->cause = *cause;
 }
 
-/* TESS_OK, or why nothing can be posted any more. */
+/* Returns TESS_OK, or why nothing can be posted any more. */
 static tess_status refuse_post(kit_requests *q, tess_error *e) {
     if (q->cause.code != TESS_OK)
         return tess_plugin_copy_error(e, &q->cause);
@@ -100,7 +100,7 @@ static tess_status refuse_post(kit_requests *q, tess_error *e) {
 
 /* ---- the worker ---------------------------------------------------------------------------------- */
 
-/* With the lock held, which is given back meanwhile. */
+/* Runs one request. The lock is held, and given back meanwhile. */
 static void run_one(kit_requests *q) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     tess_request *r = q->running = dequeue_request(q);
@@ -120,7 +120,7 @@ static void run_one(kit_requests *q) {
 static void end_all(kit_requests *q) {
     if (q->ops->drain) {
         pthread_mutex_unlock(&q->lock);
-        q->ops->drain(comm_of(q), &q->cause); /* it does not change any more */
+        q->ops->drain(comm_of(q), &q->cause); /* the cause does not change any more */
         pthread_mutex_lock(&q->lock);
     }
     if (q->running)

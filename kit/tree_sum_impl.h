@@ -46,13 +46,13 @@ enum {
 #define TIMES(A, x, s) ((x) * (A)(s))
 #define AS_IS(A, x, s) (x)
 
-/* Elements before the first that begins a cache line. */
+/* Counts the elements before the first that begins a cache line. */
 static inline uint64_t until_line(const void *at, uint64_t size, uint64_t elems) {
     uint64_t first = (64 - ((uintptr_t)at & 63)) % 64 / size;
     return first < elems ? first : elems;
 }
 
-/* Whole lines to the beginning of a line. */
+/* Copies whole cache lines past the caches, to the beginning of a line. */
 static inline void past_caches(void *to, const void *from, size_t bytes) {
 #ifdef __AVX2__
     for (size_t i = 0; i < bytes; i += 32)

@@ -52,7 +52,7 @@ static int hex4(json_scan *s, uint32_t *out) {
     return 1;
 }
 
-/* After "\u": one code point, two halves of a pair put together. */
+/* Reads one code point after "\u", two halves of a pair put together. */
 static int code_point(json_scan *s, uint32_t *out) {
     uint32_t high, low;
     if (!hex4(s, &high))
@@ -79,7 +79,7 @@ static size_t utf8(uint32_t c, char out[4]) {
     return n;
 }
 
-/* One character of a string, escaped or not, as 1 to 4 bytes; 0 after a failure. */
+/* Reads one character of a string, escaped or not, as 1 to 4 bytes; 0 after a failure. */
 static size_t one_character(json_scan *s, char out[4]) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char c = s->text[s->at++];

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The slot of the name, or the free one where it belongs. Never full: add keeps it half empty. */
+/* Finds the slot of the name, or the free one where it belongs. The table is never full: add keeps it half empty. */
 static int32_t slot_of(const tess__names *names, const char *name, size_t length) {
     uint64_t hash = tess__hash(TESS__HASH_START, name, length);
     int32_t at = (int32_t)((hash ^ hash >> 32) & (uint64_t)(names->cap - 1));

@@ -4,7 +4,8 @@
 #ifdef TESSERA_HAVE_HWLOC
 #include <hwloc.h>
 
-/* PCI devices only where one is looked for: their discovery is slow and opens libraries of its own. */
+/* Opens the topology, with PCI devices only when one is looked for: their discovery is slow and opens libraries of
+ * its own. */
 static int open_topology(hwloc_topology_t *out, int with_pci) {
     if (hwloc_topology_init(out) != 0)
         return -1;
@@ -16,7 +17,7 @@ static int open_topology(hwloc_topology_t *out, int with_pci) {
     return -1;
 }
 
-/* The CPUs that matter: near the device, or named, or those we may run on. */
+/* Finds the CPUs that matter: near the device, or named, or those we may run on. */
 static int find_cpus(hwloc_topology_t t, const char *id, const char *cpus, hwloc_bitmap_t out) {
     hwloc_obj_t device = id && *id ? hwloc_get_pcidev_by_busidstring(t, id) : NULL;
     hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(t, device) : NULL;
@@ -29,7 +30,7 @@ static int find_cpus(hwloc_topology_t t, const char *id, const char *cpus, hwloc
     return hwloc_bitmap_copy(out, hwloc_topology_get_allowed_cpuset(t));
 }
 
-/* The one node whose CPUs hold all of `cpus`; none when they lie on several. */
+/* Finds the one node whose CPUs hold all of `cpus`; none when they lie on several. */
 static int32_t node_of(hwloc_topology_t t, hwloc_const_bitmap_t cpus) {
     hwloc_obj_t node = NULL;
     if (hwloc_bitmap_iszero(cpus))

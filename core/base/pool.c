@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "pool.h"
 #include "fp_env.h"
+#include "thread.h"
 #include <tessera/plugin_helpers.h>
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
+
 #include <stdlib.h>
 
 enum { POOL_MOST_THREADS = 256 };
@@ -84,22 +85,18 @@ int tess__pool_cpus(const char *text, cpu_set_t *set) {
 }
 
 static tess_status start_workers(tess__pool *pool, const cpu_set_t *cpus, tess_error *error) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* the workers inherit it: signals are the program's */
     int failed = 0;
     for (int32_t i = 1; i < pool->threads && !failed; i++) {
         worker *w = &pool->workers[i - 1];
         w->pool = pool;
         w->index = i;
-        failed = pthread_create(&w->thread, NULL, pool_work, w);
+        failed = tess__thread_start(&w->thread, pool_work, w);
         if (!failed) {
             pool->started++;
             if (cpus)
                 failed = pthread_setaffinity_np(w->thread, sizeof *cpus, cpus);
         }
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (failed)
         return tess_plugin_fail(error, TESS_E_SYSTEM, "cannot start %d worker threads: %s", pool->threads - 1,
                                 strerror(failed));

@@ -7,7 +7,7 @@
 static _Thread_local char last_error[1024];
 static _Thread_local uint64_t fail_count;
 
-/* Bytes of the control character at p: one of ASCII, two of C1 in UTF-8; 0: it is none. */
+/* Counts the bytes of the control character at p: one of ASCII, two of C1 in UTF-8; 0: it is none. */
 static int control_bytes(const unsigned char *p) {
     if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)
         return 2;
@@ -29,7 +29,7 @@ static void make_printable(char *text) {
             p[n - 1] = '?';
 }
 
-/* Formatted aside first: an argument may be the old message. */
+/* Formats aside first, because an argument may be the old message. */
 static tess_status set_message(tess_status status, const char *format, va_list args) {
     char message[sizeof last_error];
     vsnprintf(message, sizeof message, format, args);

@@ -48,7 +48,7 @@ static int reduces(const tess_collective *c) {
     return c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_REDUCE;
 }
 
-/* The collective as the one kernel it is. A sum of one input is that input; MIN and MAX of it too. */
+/* Turns a collective into the one kernel that it is here. A sum of one input is that input; so are MIN and MAX. */
 static tess_kernel as_kernel(const tess_collective *c, const void **in) {
     int sums = reduces(c) && ((c->flags & 1) || (c->scale != 0 && c->scale != 1));
     tess_kernel k = { .struct_size = sizeof k,

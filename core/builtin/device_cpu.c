@@ -23,7 +23,7 @@ typedef struct block { /* one mapping */
     struct block *next;
     void *ptr;
     uint64_t bytes;
-    uint32_t domain, category, locked;
+    uint32_t domain, locked;
 } block;
 
 typedef struct {
@@ -36,7 +36,7 @@ struct tess_device {
     tess__pool *pool;
     pthread_mutex_t lock; /* of what follows */
     block *blocks;
-    meter domain[DOMAINS], category[DOMAINS][CATEGORIES];
+    meter domain[DOMAINS];
     int warned_unpinned;
 };
 
@@ -50,7 +50,7 @@ static void cpu_close(void *ctx) {
     free(ctx);
 }
 
-/* Index -1 is for plans: it says nothing of this machine. */
+/* Describes the device. Index -1 is for plans and says nothing of this machine. */
 static tess_status cpu_describe(void *ctx, int32_t index, tess_device_info *out, tess_error *error) {
     (void)ctx;
     tess_device_info info = { .mem = TESS_MEM_HOST,
@@ -107,12 +107,10 @@ static tess_status cpu_create(void *ctx, int32_t index, uint64_t capacity_bytes,
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 static void count_block(tess_device *device, const block *b, int sign) {
-    meter *meters[2] = { &device->domain[b->domain], &device->category[b->domain][b->category] };
-    for (int i = 0; i < 2; i++) {
-        meters[i]->now += sign > 0 ? b->bytes : -b->bytes;
-        if (meters[i]->now > meters[i]->peak)
-            meters[i]->peak = meters[i]->now;
-    }
+    meter *m = &device->domain[b->domain];
+    m->now += sign > 0 ? b->bytes : -b->bytes;
+    if (m->now > m->peak)
+        m->peak = m->now;
 }
 
 static uint64_t free_bytes(const tess_device *device) {
@@ -120,8 +118,8 @@ static uint64_t free_bytes(const tess_device *device) {
     return used < device->capacity_bytes ? device->capacity_bytes - used : 0;
 }
 
-/* Whole pages at any power of two alignment: reserves more addresses, which take no memory, and gives back what sticks
- * out. */
+/* Maps whole pages at any power-of-two alignment: reserves more addresses, which take no memory, and gives back what
+ * sticks out. */
 static void *map_pages(uint64_t bytes, uint64_t align) {
     const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
     uint64_t extra = align > PAGE_BYTES ? align - PAGE_BYTES : 0;
@@ -173,7 +171,7 @@ static void warn_unpinned(tess_device *device, uint64_t bytes, int why) {
     host->log(host->host, 1, "device cpu", line);
 }
 
-/* Locks a mapping where that is asked for; *mem says when it stayed pageable. */
+/* Locks a mapping when that is asked for; *mem says when it stayed pageable. */
 static tess_status pin_block(tess_device *device, const tess_alloc_request *r, block *b, uint32_t *mem,
                              tess_error *error) {
     if (r->mem != TESS_MEM_PINNED)
@@ -229,7 +227,7 @@ static tess_status cpu_mem_alloc(tess_device *device, const tess_alloc_request *
         return tess_plugin_fail(error, TESS_E_NOMEM, "device cpu: no memory for its own tables");
     b->bytes = (r->bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     b->domain = r->domain ? r->domain : TESS_DOMAIN_DEVICE;
-    b->category = r->category;
+
     pthread_mutex_lock(&device->lock);
     status = obtain_block(device, r, b, &mem, error);
     pthread_mutex_unlock(&device->lock);
@@ -270,20 +268,11 @@ static tess_status cpu_mem_usage(tess_device *device, uint64_t *backend_bytes, u
     return TESS_OK;
 }
 
-static void read_meter(tess_device *device, const meter *m, uint64_t *now, uint64_t *peak) {
-    pthread_mutex_lock(&device->lock);
-    *now = m->now;
-    *peak = m->peak;
-    pthread_mutex_unlock(&device->lock);
-}
-
 void tess__device_cpu_obtained(tess_device *device, uint32_t domain, uint64_t *now, uint64_t *peak) {
-    read_meter(device, &device->domain[domain < DOMAINS ? domain : 0], now, peak);
-}
-
-void tess__device_cpu_category(tess_device *device, uint32_t domain, uint32_t category, uint64_t *now, uint64_t *peak) {
-    int known = domain < DOMAINS && category < CATEGORIES;
-    read_meter(device, known ? &device->category[domain][category] : &device->category[0][0], now, peak);
+    pthread_mutex_lock(&device->lock);
+    *now = device->domain[domain].now;
+    *peak = device->domain[domain].peak;
+    pthread_mutex_unlock(&device->lock);
 }
 
 /* ---- streams and events: work is done when its call returns, so there is nothing to order ------- */

@@ -8,8 +8,7 @@
 tess_status tess__device_cpu_open(const tess_host *, const void **ops, void **ctx, tess_error *);
 
 /** The bytes that a cpu device has obtained from the operating system for `domain` (TESS_DOMAIN_…): now, and at most so
- * far. Counted at mmap and munmap; knows nothing of any plan. */
+ * far. It counts at mmap and munmap and knows nothing of any plan, so tests hold plans against it. */
 void tess__device_cpu_obtained(tess_device *, uint32_t domain, uint64_t *now, uint64_t *peak);
-/** The same for one category (TESS_CAT_…) of it, as the allocations were labelled. */
-void tess__device_cpu_category(tess_device *, uint32_t domain, uint32_t category, uint64_t *now, uint64_t *peak);
+
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* wrap=auto:BYTES: the fewest units with which the planned peak of device memory is within BYTES. Where the planner
- * says how long a step takes, the fastest of them. */
+/* wrap=auto:BYTES takes the fewest units with which the planned peak of device memory is within BYTES. If the
+ * planner says how long a step takes, it takes the fastest of them. */
 #include <tessera/plugin_options.h>
 #include <tessera/tessera.h>
 #include <tessera/plugin_helpers.h>
@@ -20,9 +20,9 @@ typedef struct {
     int32_t *unit, n;       /* the candidate at hand */
     int32_t *best, n_best, best_used;
     tess_plan_result best_result;
-} search;
+} unit_search;
 
-static int32_t count_used(const search *s) {
+static int32_t count_used(const unit_search *s) {
     int32_t used = 0;
     for (int32_t u = 0; u < s->n; u++) {
         uint32_t i = 0;
@@ -33,7 +33,7 @@ static int32_t count_used(const search *s) {
     return used;
 }
 
-static int is_better(const search *s, const tess_plan_result *r, int32_t used) {
+static int is_better(const unit_search *s, const tess_plan_result *r, int32_t used) {
     const tess_plan_result *b = &s->best_result;
     if (!s->n_best)
         return 1;
@@ -42,8 +42,8 @@ static int is_better(const search *s, const tess_plan_result *r, int32_t used) {
     return used != s->best_used ? used < s->best_used : r->peak_device_bytes < b->peak_device_bytes;
 }
 
-/* One of the other policies' answers, planned. */
-static tess_status consider_policy(search *s,
+/* Plans one of the other policies' answers. */
+static tess_status consider_policy(unit_search *s,
                                    tess_status (*open)(const tess_host *, const void **, void **, tess_error *),
                                    const char *args) {
     const tess_host host = { .struct_size = sizeof host, .args = args };
@@ -72,7 +72,7 @@ static tess_status consider_policy(search *s,
     return TESS_OK;
 }
 
-static tess_status consider_all(search *s) {
+static tess_status consider_all(unit_search *s) {
     uint64_t all = 0;
     tess_status status = consider_policy(s, tess__wrap_none_open, "");
     for (uint32_t m = 0; m < s->view->n_modules; m++)
@@ -87,7 +87,7 @@ static tess_status consider_all(search *s) {
 
 static tess_status assign_auto(void *ctx, const tess_model_view *v, const tess_plan_env *env, int32_t *unit,
                                int32_t *n_units, plan_fn plan, void *host, tess_error *e) {
-    search s = { .view = v, .env = env, .plan = plan, .host = host, .error = e };
+    unit_search s = { .view = v, .env = env, .plan = plan, .host = host, .error = e };
     s.budget = *(const uint64_t *)ctx;
     s.least = UINT64_MAX;
     s.unit = unit;

@@ -63,8 +63,9 @@ static void assign_nearest(const tess_model_view *v, const uint8_t *is_unit, int
     }
 }
 
-/* Modules come depth first, so a walk from the last to the first sees children before parents. A module becomes a
- * unit when what is not yet in a unit below it reaches `size`: the rule of PyTorch's size_based_auto_wrap_policy. */
+/* Makes units of at least `size`: the rule of PyTorch's size_based_auto_wrap_policy. A module becomes a unit when
+ * what is not yet in a unit below it reaches `size`. Modules come depth first, so a walk from the last to the first
+ * sees children before parents. */
 static tess_status assign_size(void *ctx, const tess_model_view *v, const tess_plan_env *env, int32_t *unit,
                                int32_t *n_units,
                                tess_status (*plan)(void *, const int32_t *, int32_t, tess_plan_result *), void *host,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* xxh128 of each chunk of a file, as the file passes by. Without xxhash.h nothing is computed. */
+/* Computes xxh128 of each chunk of a file as the file passes by; nothing without xxhash.h. */
 #ifndef TESS_CHECKSUM_H
 #define TESS_CHECKSUM_H
 #include <stdint.h>

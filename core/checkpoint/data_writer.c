@@ -26,7 +26,8 @@ static int leave_direct(tess__data_writer *w) {
     return w->disk->direct(w->disk->self, w->file, 0);
 }
 
-/* 0 or a negative errno. What was cut short within a block, or is refused past the cache, goes through it. */
+/* Writes bytes. A write that was cut short within a block, or refused past the cache, goes through the cache. 0 or a
+ * negative errno. */
 static int put_bytes(tess__data_writer *w, const char *data, uint64_t bytes, uint64_t offset) {
     while (bytes) {
         uint64_t most = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
@@ -50,7 +51,7 @@ static tess_status write_at(tess__data_writer *w, const char *data, uint64_t byt
                   : TESS_OK;
 }
 
-/* Whole blocks first: what is left over is the end of the file. */
+/* Writes whole blocks first; the bytes left over are the end of the file. */
 static tess_status flush_stage(tess__data_writer *w) {
     uint64_t whole = w->direct ? w->staged - w->staged % BLOCK : w->staged, offset = w->at - w->staged;
     TRY(write_at(w, w->stage, whole, offset));
@@ -72,7 +73,7 @@ static tess_status write_straight(tess__data_writer *w, const void *data, uint64
     return TESS_OK;
 }
 
-/* How many of the bytes need not be staged. */
+/* Counts the bytes that need not be staged. */
 static uint64_t straight_bytes(const tess__data_writer *w, const void *data, uint64_t bytes) {
     uint64_t most = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
     if (w->staged || (w->direct && !is_whole(data, 0, w->at)))
@@ -122,7 +123,7 @@ tess_status tess__data_create(const tess__disk *d, const char *step_dir, const c
     tess_status s = begin_file(out);
     if (!s)
         s = tess__data_write(out, header, bytes);
-    if (!s) /* of whole blocks: what follows need not be staged behind it */
+    if (!s) /* the header has whole blocks, so what follows need not be staged behind it */
         s = flush_stage(out);
     free(header);
     if (s)

@@ -14,10 +14,10 @@ typedef struct {
     } runs[TESS__LINEAGE_MOST]; /* oldest first; the last is the one that writes, until INT64_MAX */
 } tess__lineage;
 
-/** The one that writes; 0: of before lineages. */
+/** The run that writes; 0: a checkpoint from before lineages. */
 uint64_t tess__lineage_id(const tess__lineage *);
 /** Whether a checkpoint that `id` wrote after `step` is of its past, or its own. */
 int tess__lineage_has(const tess__lineage *, uint64_t id, uint64_t step);
-/** A run of its own goes on after `step`, with an id that no other has. */
+/** Begins a run of its own after `step`, with an id that no other has. */
 void tess__lineage_branch(tess__lineage *, uint64_t step);
 #endif

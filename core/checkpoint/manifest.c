@@ -293,7 +293,7 @@ static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
            scan_params(in, m) && json_scan_char(in, ',') && (version < 2 || scan_finite(in, m));
 }
 
-/* The last member, which is found from the end, so that nothing torn is looked into. */
+/* Checks the last member. It is found from the end, so that nothing torn is looked into. */
 static tess_status check_own_sum(const char *path, const char *text, uint64_t bytes) {
     const size_t tail = sizeof own_sum_key - 1 + 32 + 3;
     uint8_t expected[TESS__SUM_BYTES], found[TESS__SUM_BYTES];

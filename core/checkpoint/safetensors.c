@@ -231,9 +231,7 @@ static tess_status read_header(tess__safetensors *s, uint64_t file_bytes) {
     if (file_bytes < 8)
         return tess__fail(TESS_E_DATA, "%s: %" PRIu64 " bytes, expected at least 8 with the header's length", s->path,
                           file_bytes);
-    tess_status status = read_at(s, length, 8, 0);
-    if (status != TESS_OK)
-        return status;
+    TRY(read_at(s, length, 8, 0));
     for (int i = 0; i < 8; i++)
         bytes |= (uint64_t)length[i] << (8 * i);
     if (bytes > TESS__TENSOR_HEADER_MOST || bytes > file_bytes - 8)
@@ -243,7 +241,7 @@ static tess_status read_header(tess__safetensors *s, uint64_t file_bytes) {
     char *header = malloc(bytes + 1);
     if (!header)
         return tess__fail(TESS_E_NOMEM, "%s: no memory for its header of %" PRIu64 " bytes", s->path, bytes);
-    status = read_at(s, header, bytes, 8);
+    tess_status status = read_at(s, header, bytes, 8);
     if (status == TESS_OK)
         status = scan_header(s, &(json_scan){ .text = header, .bytes = bytes },
                              s->header_only ? MOST_DATA_BYTES : file_bytes - 8 - bytes);
@@ -277,13 +275,11 @@ static tess_status begin_reading(tess__safetensors *s, tess__safetensors **out) 
 
 static tess_status open_file(const char *path, int header_only, tess__safetensors **out) {
     tess__safetensors *s = NULL;
-    tess_status status = create_reader(path, header_only, &s);
-    if (status != TESS_OK)
-        return status;
+    TRY(create_reader(path, header_only, &s));
     s->file = tess__disk_real.open(NULL, path, TESS__DISK_READ);
     int64_t bytes = s->file < 0 ? s->file : tess__disk_real.size(NULL, s->file);
     if (bytes < 0) {
-        status =
+        tess_status status =
             tess__fail(TESS_E_DATA,
                        bytes == -EISDIR || bytes == -EINVAL ? "%s: not a file, expected a safetensors file" : "%s: %s",
                        path, strerror((int)-bytes));
@@ -304,9 +300,7 @@ tess_status tess__safetensors_open_header(const char *path, tess__safetensors **
 
 tess_status tess__safetensors_open_source(const char *path, const tess__source *source, tess__safetensors **out) {
     tess__safetensors *s = NULL;
-    tess_status status = create_reader(path, 0, &s);
-    if (status != TESS_OK)
-        return status;
+    TRY(create_reader(path, 0, &s));
     s->source = *source;
     return begin_reading(s, out);
 }
@@ -395,9 +389,7 @@ tess_status tess__safetensors_read(const tess__safetensors *s, const tess__tenso
         return tess__safetensors_read_raw(s, t, first, elems, out);
     for (uint64_t done = 0; done < elems;) {
         uint64_t n = elems - done < sizeof piece / size ? elems - done : sizeof piece / size;
-        tess_status status = read_at(s, piece, n * size, t->offset + (first + done) * size);
-        if (status != TESS_OK)
-            return status;
+        TRY(read_at(s, piece, n * size, t->offset + (first + done) * size));
         for (uint64_t i = 0; i < n; i++)
             out[done + i] = to_float(t->dtype, piece + i * size);
         done += n;

@@ -96,7 +96,7 @@ static tess_status open_temporary(tess__safetensors_writer *w, const char *path)
     return TESS_OK;
 }
 
-/* The tensors, arranged; `place` says where each of the given order went. */
+/* Arranges the tensors; `place` says where each of the given order went. */
 static tess_status arrange_tensors(tess__safetensors_writer *w, const tess__tensor *given, tess__tensor *arranged,
                                    uint64_t n, uint64_t data_start) {
     for (uint64_t i = 0; i < n; i++) {

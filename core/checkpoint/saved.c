@@ -43,7 +43,8 @@ int tess__step_of(const char *name, uint64_t *step) {
     return !*end && !errno && strcmp(again, name) == 0;
 }
 
-/* The step counts in the run, and the name where checkpoints are looked for: they must not disagree. */
+/* Checks that the folder's name agrees with the manifest's step: a run counts by the step, and a search goes by the
+ * name. */
 static tess_status check_name(const char *path, const tess__manifest *m) {
     uint64_t step, end = strlen(path), begin;
     char name[64];
@@ -130,7 +131,7 @@ struct tess__saved_file {
     const tess__data_file *known; /* of the manifest */
     char path[PATH_MAX];
     int file;
-    char *chunk; /* the one read last, verified */
+    char *chunk; /* the chunk that was read last, verified */
     uint64_t chunk_index, chunk_filled;
     tess__safetensors *header;
     const char *reading; /* the tensor, for messages; null: the header */
@@ -175,7 +176,7 @@ static tess_status read_verified(void *user, void *into, uint64_t bytes, uint64_
             return tess__fail(TESS_E_DATA, "%s: offset %" PRIu64 ": expected %" PRIu64 " bytes more", f->path, offset,
                               bytes);
         uint64_t n = size - within < bytes ? size - within : bytes;
-        if (within == 0 && n == size) /* straight to where it goes */
+        if (within == 0 && n == size) /* a whole chunk goes straight to where it is wanted */
             TRY(read_chunk(f, index, into, &whole));
         else {
             TRY(load_chunk(f, index));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A checkpoint on disk, read: every byte that is handed out has been held against its chunk's checksum. */
+/* Reads a checkpoint from disk. Every byte that it hands out was compared with its chunk's checksum. */
 #ifndef TESS_SAVED_H
 #define TESS_SAVED_H
 #include "disk.h"
@@ -12,10 +12,10 @@ typedef struct {
     char path[PATH_MAX];
     tess__manifest manifest;
 } tess__saved;
-/** Reads the manifest and holds the files' sizes against it. TESS_E_DATA for what is no whole checkpoint. */
+/** Reads the manifest and compares the files' sizes with it. TESS_E_DATA when the checkpoint is not whole. */
 tess_status tess__saved_open(const tess__disk *, const char *path, tess__saved *out);
 void tess__saved_close(tess__saved *);
-/** The manifest alone; TESS_E_DATA too for a folder that has the name of another step. */
+/** Reads the manifest alone. TESS_E_DATA also when the folder has the name of another step. */
 tess_status tess__saved_manifest(const tess__disk *, const char *path, tess__manifest *out);
 /** Whether a later version of the format wrote it, or its folder has the name of another step. */
 int tess__saved_is_foreign(const tess__disk *, const char *path);

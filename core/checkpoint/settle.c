@@ -14,7 +14,7 @@ static uint64_t begins_after(const tess__past *p) {
     return p->of.n ? p->of.runs[p->of.n - 1].until : 0;
 }
 
-/* A foreign one does not tell whose it is: only its number counts. */
+/* Tells whether a checkpoint is not of this run's past. Of a foreign one only the number is known. */
 static int is_strange(const tess__entry *e, const tess__past *p) {
     uint64_t id = tess__lineage_id(&e->lineage);
     if (e->is_foreign)
@@ -34,7 +34,7 @@ static tess_status refuse(const tess__store *s, const tess__entry *e, uint64_t n
                       s->dir, e->step, others);
 }
 
-/* A folder of its own each time, so that no two steps meet. */
+/* Makes a new folder each time, so that no two checkpoints of one step meet. */
 static tess_status make_aside(const tess__store *s, char out[PATH_MAX]) {
     int failed = -EEXIST;
     for (int i = 1; failed == -EEXIST; i++) {
@@ -64,7 +64,7 @@ static tess_status move_aside(const tess__store *s, const tess__entry *all, uint
     return failed ? tess__fail(TESS_E_DATA, "%s: cannot be synced: %s", aside, strerror(-failed)) : TESS_OK;
 }
 
-/* With its beginning in the directory and nothing left behind, a run goes on with that one's lineage. */
+/* A run goes on with the directory's lineage when its beginning is there and nothing newer is left. */
 static void choose_lineage(const tess__entry *all, uint64_t n, tess__past *p, int left_behind) {
     uint64_t id = tess__lineage_id(&p->of), step = begins_after(p);
     int found = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A run settles in a directory: from then on only its own past and its own steps are there, so that whoever goes on
- * from the directory goes on with this run. */
+/* A run settles in a directory: from then on only its own past and its own steps are there. So whoever goes on from
+ * the directory goes on with this run. */
 #ifndef TESS_SETTLE_H
 #define TESS_SETTLE_H
 #include "store.h"

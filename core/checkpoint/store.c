@@ -179,7 +179,7 @@ static int is_named(const tess__manifest *m, const char *name) {
     return 0;
 }
 
-/* Removes what writers of ours left in a step's directory and no manifest names; `m` null: all of it. */
+/* Removes files of our writers in a step's directory that no manifest names; `m` null: all of them. */
 static void remove_unnamed(const tess__disk *d, const char *dir, const tess__manifest *m) {
     names all;
     char path[PATH_MAX];
@@ -202,7 +202,7 @@ tess_status tess__store_remove(const tess__disk *d, const char *dir, uint64_t st
     join_path(manifest, path, "manifest.json");
     int failed = d->remove(d->self, manifest);
     if (!failed)
-        failed = tess__disk_sync_dir(d, path); /* first it is none any more, then its data goes */
+        failed = tess__disk_sync_dir(d, path); /* without a manifest it is no checkpoint any more; then its data goes */
     if (failed)
         return tess__fail(TESS_E_DATA, "%s: cannot be removed: %s", path, strerror(-failed));
     remove_unnamed(d, path, NULL);
@@ -347,7 +347,7 @@ tess_status tess__store_commit(tess__store *s, tess__manifest *m, uint64_t keep)
         failed = tess__disk_sync_dir(s->disk, s->dir);
     if (failed)
         return tess__fail(TESS_E_DATA, "%s/manifest.json: cannot be written: %s", dir, strerror(-failed));
-    remove_unnamed(s->disk, dir, m); /* an earlier save of the same step */
+    remove_unnamed(s->disk, dir, m); /* files of an earlier save of the same step */
     prune_steps(s, m, keep);
     return TESS_OK;
 }

@@ -56,9 +56,9 @@ const tess__entry *tess__store_last(const tess__entry *, uint64_t n);
 /** The steps to go on from, the best last: those of the lineage that was written last, and those of which the manifest
  * does not tell. The caller frees *steps. */
 tess_status tess__store_line(const tess__disk *, const char *dir, uint64_t **steps, uint64_t *n);
-/** Chooses what a save of `step` by `of` prunes: of its lineage and up to that step, all but the newest `keep` that are
- * finite, and all but the newest `keep` of the others. What is newer, another's or does not read neither counts nor
- * goes. Returns how many; `steps` has room for all n. */
+/** Chooses what a save of `step` by `of` prunes. Of its lineage and up to that step it keeps the newest `keep` that
+ * are finite, and as many of the others. A checkpoint that is newer, another's or unreadable neither counts nor goes.
+ * Returns how many; `steps` has room for all n. */
 uint64_t tess__store_doomed(const tess__entry *, uint64_t n, const tess__lineage *of, uint64_t step, uint64_t keep,
                             uint64_t *steps);
 

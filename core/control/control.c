@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +12,7 @@
 
 #include "control_state.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 enum { MESSAGE_LIMIT = TESS__KV_EXCHANGE_MAX + 1024, LINGER_ORDERLY_S = 5, LINGER_S = 1 };
 #define SECOND_NS 1000000000ll
@@ -68,15 +69,9 @@ static void handle_message(tess__control *control, const tess__message *in) {
         tess__control_set_cause(control, in->arg, text);
         break;
     case TESS__WIRE_DEPARTED:
-        if (in->arg >= 0 && in->arg < control->world.nranks)
-            atomic_store(&control->departed[in->arg], 1);
-        atomic_store(&control->news, 1);
-        break;
     case TESS__WIRE_BACK:
-        if (in->arg >= 0 && in->arg < control->world.nranks) {
-            atomic_store(&control->departed[in->arg], 0);
-            control->departed_told[in->arg] = 0;
-        }
+        if (in->arg >= 0 && in->arg < control->world.nranks)
+            atomic_store(&control->departed[in->arg], in->type == TESS__WIRE_DEPARTED);
         break;
     default: return;
     }
@@ -121,7 +116,7 @@ static void check_silence(tess__control *control, int64_t now_ns) {
     lose_server(control, why);
 }
 
-/* 0 when it is being written right now: the next turn is soon enough. */
+/* Reads the activity. 0: it is being written right now, and the next turn is soon enough. */
 static int read_doing(tess__control *control, char *out) {
     unsigned before = atomic_load(&control->doing_turn);
     for (size_t i = 0; i < TESS__KV_DOING_MAX / 8; i++) {
@@ -142,7 +137,7 @@ static void publish_doing(tess__control *control) {
                               .value_bytes = (uint32_t)length };
     tess__outbox_copy(&control->out, &message);
     memcpy(control->doing_sent, doing, length + 1);
-    control->doing_ns = tess__now_ns(); /* no beat: the server answers only those */
+    control->doing_ns = tess__now_ns(); /* a message about the activity is no beat: the server answers only beats */
 }
 
 static void publish_state(tess__control *control, int64_t now_ns) {
@@ -156,8 +151,8 @@ static void publish_state(tess__control *control, int64_t now_ns) {
     }
 }
 
-/* Callbacks run without `lock`, so that they may ask; `calls` keeps them from running after an unregistration. */
-static void run_callbacks(tess__control *control) {
+/* The callback runs without `lock`, so that it may ask; `calls` keeps it from running after an unregistration. */
+static void run_callback(tess__control *control) {
     char text[TESS__WIRE_TEXT_MAX] = "";
     if (!atomic_exchange(&control->news, 0))
         return;
@@ -168,11 +163,6 @@ static void run_callbacks(tess__control *control) {
     pthread_mutex_unlock(&control->lock);
 
     pthread_mutex_lock(&control->calls);
-    for (int32_t r = 0; r < control->world.nranks && control->on_departed; r++)
-        if (atomic_load(&control->departed[r]) && !control->departed_told[r]) {
-            control->departed_told[r] = 1;
-            control->on_departed(control->departed_user, r);
-        }
     if (lost && control->on_lost && !control->lost_told) {
         control->lost_told = 1;
         control->on_lost(control->lost_user, rank, text);
@@ -211,14 +201,15 @@ static void *control_work(void *user) {
             int64_t now_ns = tess__now_ns();
             check_silence(control, now_ns);
             publish_state(control, now_ns);
-            /* Reads the server's last messages first: its end shows in the next turn. */
+            /* A failed write is no news yet: the server's last messages are read first, and its end shows in the
+             * next turn. */
             if (tess__outbox_flush(&control->out, &control->link) < 0)
                 tess__outbox_clear(&control->out);
             if (control->goodbye_sent)
                 pthread_cond_broadcast(&control->changed);
         }
         pthread_mutex_unlock(&control->lock);
-        run_callbacks(control);
+        run_callback(control);
     }
     return NULL;
 }
@@ -238,7 +229,7 @@ static void destroy_control(tess__control *control) {
     pthread_mutex_destroy(&control->calls);
     pthread_mutex_destroy(&control->lock);
     free(control->departed);
-    free(control->departed_told);
+
     free(control);
 }
 
@@ -259,24 +250,19 @@ static tess__control *create_control(const tess__world *world) {
     pthread_condattr_destroy(&attributes);
     control->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     control->departed = calloc((size_t)world->nranks, sizeof *control->departed);
-    control->departed_told = calloc((size_t)world->nranks, 1);
+
     if (world->nranks == 1 && !world->launched)
         control->store = tess__kv_store_create();
-    int complete = control->wake_fd >= 0 && control->departed && control->departed_told;
-    if (complete && (control->store || world->nranks > 1 || world->launched))
+    if (control->wake_fd >= 0 && control->departed && (control->store || world->nranks > 1 || world->launched))
         return control;
     destroy_control(control);
     return NULL;
 }
 
 static tess_status start_thread(tess__control *control) {
-    sigset_t all, old;
-    sigfillset(&all);
     control->connected = 1;
     control->heard_ns = control->turn_ns = control->beat_ns = tess__now_ns();
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&control->thread, NULL, control_work, control);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = tess__thread_start(&control->thread, control_work, control);
     if (error)
         return tess__fail(TESS_E_SYSTEM, "cannot start the control plane's thread: %s", strerror(error));
     control->threaded = 1;
@@ -305,9 +291,9 @@ static tess_status await_ready(tess__control *control) {
     return status;
 }
 
-/* `tessera run` has ranks terminated when it dies itself, for programs that know nothing of it. We do, by the end of
- * the connection, and can still say so and return an error. And it hands lines on as they come, which a pipe would hold
- * back until there are many. */
+/* `tessera run` has ranks terminated when it dies, for programs that do not use this library. A rank that does hears
+ * of it by the end of the connection, and can still say so and return an error. The launcher also hands on lines as
+ * they come, which a pipe would hold back until there are many. */
 static void meet_launcher(void) {
     int signal = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -402,26 +388,14 @@ tess_status tess__control_return(tess__control *control) {
 
 /* ---- news -------------------------------------------------------------------------------------- */
 
-static void look_again(tess__control *control) {
-    atomic_store(&control->news, 1);
-    if (control->threaded)
-        tess__control_wake(control);
-}
-
 void tess__control_on_lost(tess__control *control, tess__lost_fn fn, void *user) {
     pthread_mutex_lock(&control->calls);
     control->on_lost = fn;
     control->lost_user = user;
     pthread_mutex_unlock(&control->calls);
-    look_again(control);
-}
-
-void tess__control_on_departed(tess__control *control, tess__departed_fn fn, void *user) {
-    pthread_mutex_lock(&control->calls);
-    control->on_departed = fn;
-    control->departed_user = user;
-    pthread_mutex_unlock(&control->calls);
-    look_again(control);
+    atomic_store(&control->news, 1);
+    if (control->threaded)
+        tess__control_wake(control);
 }
 
 int32_t tess__control_departed(tess__control *control, int32_t rank) {
@@ -447,8 +421,8 @@ void tess__control_cause_text(tess__control *control, char *out, size_t n) {
     pthread_mutex_unlock(&control->lock);
 }
 
-/* The server's sentence says which of the two it was: a rank that "failed" is still there and has an error of its own.
- */
+/* Tells a lost rank from one that reported: the server's sentence says "failed" of a rank that is still there with
+ * an error of its own. */
 int32_t tess__control_was_lost(tess__control *control) {
     int rank, at = 0;
     pthread_mutex_lock(&control->lock);
@@ -483,7 +457,7 @@ void tess__control_doing(tess__control *control, const char *text) {
     atomic_fetch_add(&control->doing_turn, 1);
 }
 
-/* Alone, there is nobody to decide: this rank is the cause. */
+/* A rank that is alone is the cause itself, as there is nobody to decide. */
 static void report_alone(tess__control *control, const char *message) {
     char text[TESS__WIRE_TEXT_MAX];
     snprintf(text, sizeof text, "rank %d failed: %.480s", (int)control->world.rank, message);
@@ -491,7 +465,7 @@ static void report_alone(tess__control *control, const char *message) {
 }
 
 void tess__control_report(tess__control *control, tess_status status, int32_t lost, const char *message) {
-    /* Who left before the first cause is known would be one more to suspect. */
+    /* Waits for the first cause, because a rank that left before it is known would be one more to suspect. */
     int64_t deadline_ns = tess__now_ns() + SECOND_NS + 2 * control->heartbeat_ns;
     pthread_mutex_lock(&control->lock);
     size_t length = strnlen(message, TESS__WIRE_TEXT_MAX - 1);

@@ -74,11 +74,9 @@ int32_t tess__control_aborting(tess__control *); /* any thread, cheap */
 /** 1: the first cause is a rank that ended or fell silent; 0: none, one that reported a failure, or the launcher. */
 int32_t tess__control_was_lost(tess__control *);
 
-/** A goodbye is no failure: only who still waits for that rank fails, naming it. Called on the control plane's
- * thread for each rank that said goodbye, so that such a wait can end. Same rules as on_lost. */
-typedef void (*tess__departed_fn)(void *user, int32_t rank);
-void tess__control_on_departed(tess__control *, tess__departed_fn, void *user);
-int32_t tess__control_departed(tess__control *, int32_t rank); /* 1: has said goodbye; any thread, cheap */
+/** 1 when that rank has said goodbye, which is no failure: only a rank that still waits for it fails, naming it. Any
+ * thread, cheap. */
+int32_t tess__control_departed(tess__control *, int32_t rank);
 
 /** Sets this rank's activity, for messages on the other ranks: the first 159 bytes are copied (null: nothing) and
  * published within 100 ms. One thread at a time; no lock, no allocation: cheap enough for each instruction. */

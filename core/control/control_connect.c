@@ -30,21 +30,20 @@ static tess_status check_secret(const tess__world *world) {
     return TESS_OK;
 }
 
-/* Ranks of one host meet at a Unix socket, whose name is MASTER_PORT's number and the network they are in. */
+/* Makes ranks of one host meet at a Unix socket. Its name has MASTER_PORT's number and the network that they are in. */
 static tess_status choose_local(tess__world *world) {
     char name[64];
     if (world->launched || tess__option_text("listen") || !tess__wire_is_loopback(world->address))
         return TESS_OK;
     snprintf(name, sizeof name, "port-%d-%08x", (int)world->port, (unsigned)(tess__host_id() & 0xffffffff));
     char path[TESS__LOCAL_PATH];
-    tess_status status = tess__local_path(name, path);
-    if (status == TESS_OK)
-        snprintf(world->address, sizeof world->address, "%s", path);
-    return status;
+    TRY(tess__local_path(name, path));
+    snprintf(world->address, sizeof world->address, "%s", path);
+    return TESS_OK;
 }
 
-/* The address that MASTER_ADDR has on this host. Some name themselves in their loopback (Debian's 127.0.1.1): then any.
- */
+/* Finds the address that MASTER_ADDR has on this host. Some hosts name themselves in their loopback (Debian's
+ * 127.0.1.1); then any address listens. */
 static tess_status listen_address(const tess__world *world, char *out, size_t size) {
     const char *told = tess__option_text("listen");
     tess_status status = tess__wire_is_local(world->address) ? TESS_OK : check_secret(world);
@@ -77,11 +76,8 @@ static tess_status listen_somewhere(tess__control *control, const char *address)
 static tess_status start_server(tess__control *control) {
     tess__world *world = &control->world;
     char address[sizeof world->address];
-    tess_status status = listen_address(world, address, sizeof address);
-    if (status == TESS_OK)
-        status = listen_somewhere(control, address);
-    if (status != TESS_OK)
-        return status;
+    TRY(listen_address(world, address, sizeof address));
+    TRY(listen_somewhere(control, address));
     snprintf(world->address, sizeof world->address, "%s",
              strcmp(address, "0.0.0.0") == 0 ? "127.0.0.1"
              : strcmp(address, "::") == 0    ? "::1"
@@ -92,7 +88,8 @@ static tess_status start_server(tess__control *control) {
 static int say_hello(tess__control *control) {
     const tess__world *world = &control->world;
     char nranks[16];
-    snprintf(nranks, sizeof nranks, "%d", (int)world->nranks); /* that there were at first: the answer says how many */
+    snprintf(nranks, sizeof nranks, "%d",
+             (int)world->nranks); /* the number at first; the answer says how many are left */
     tess__message hello = { .type = TESS__WIRE_HELLO,
                             .arg = world->rank,
                             .key = nranks,
@@ -127,7 +124,8 @@ static tess_status judge_first_message(tess__control *control, const tess__messa
                       world->address, (int)world->port, in->type);
 }
 
-/* TESS_OK when welcome, RETRY when the connection ended before anyone spoke, else the failure. */
+/* Waits for the welcome. TESS_OK when welcome, RETRY when the connection ended before anyone spoke, else the
+ * failure. */
 static tess_status await_welcome(tess__control *control, int64_t deadline_ns) {
     const tess__world *world = &control->world;
     for (;;) {
@@ -162,8 +160,8 @@ static tess_status await_welcome(tess__control *control, int64_t deadline_ns) {
     }
 }
 
-/* A launcher on this host listens before it starts anyone; rank 0, and one on another host, may come later than we do.
- */
+/* Tells whether the server must be there already: a launcher on this host listens before it starts anyone. Rank 0,
+ * and a launcher on another host, may come later. */
 static int must_be_there(const tess__world *world) {
     return world->launched && (world->local_nranks == 0 || world->local_nranks == world->nranks);
 }
@@ -187,7 +185,7 @@ static void drop_connection(tess__control *control) {
     tess__inbox_clear(&control->in);
 }
 
-/* One attempt. TESS_OK when welcome, RETRY when nobody is there yet (*error: why), else the failure. */
+/* Tries to connect once. TESS_OK when welcome, RETRY when nobody is there yet (*error: why), else the failure. */
 static tess_status try_connect(tess__control *control, int32_t port, int64_t deadline_ns, int *error) {
     control->world.port = port;
     int fd;
@@ -225,7 +223,7 @@ tess_status tess__control_connect(tess__control *control) {
         status = try_connect(control, first + (several ? turn % world->n_ports : 0), attempt_ns, &error);
         int late = tess__now_ns() >= deadline_ns;
         if (status == TESS_OK || (status != RETRY && (late || !several)))
-            return status; /* with several ports, who answers there may be anybody */
+            return status; /* with several ports a stranger may answer at one */
         if (late || (error && must_be_there(world)))
             return no_server(control, error);
         status = TESS_OK;

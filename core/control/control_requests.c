@@ -28,7 +28,7 @@ static void unlink_request(tess__control *control, const tess__control_request *
     *at = request->next;
 }
 
-/* Sends, and waits for the answer. `lock` is held. Fails for what is no answer: a lost rank, the end of time. */
+/* Sends a request and waits for its answer. Fails when a rank is lost or the time is over instead. `lock` is held. */
 static tess_status transact(tess__control *control, tess__control_request *request, uint32_t type, const char *key,
                             const void *value, uint64_t bytes, int64_t timeout_ns) {
     int64_t deadline_ns = deadline_of(timeout_ns);
@@ -102,15 +102,14 @@ static tess_status get_alone(tess__control *control, const char *key, tess__cont
     return TESS_OK;
 }
 
-/* ---- the four ----------------------------------------------------------------------------------- */
+/* ---- set, drop, get and exchange ---------------------------------------------------------------- */
 
 tess_status tess__control_set(tess__control *control, const char *key, const void *value, uint64_t bytes) {
-    tess_status status = check_key(key);
-    if (status != TESS_OK)
-        return status;
+    TRY(check_key(key));
     if (bytes > TESS__KV_VALUE_MAX)
         return tess__fail(TESS_E_INVALID, "key '%s': a value of %llu bytes, expected at most %d", key,
                           (unsigned long long)bytes, TESS__KV_VALUE_MAX);
+    tess_status status = TESS_OK;
     tess__control_request request = { .next = NULL };
     pthread_mutex_lock(&control->lock);
     if (control->store)
@@ -138,9 +137,8 @@ tess_status tess__control_drop(tess__control *control, const char *key) {
 
 tess_status tess__control_get(tess__control *control, const char *key, void *value, uint64_t *bytes,
                               int64_t timeout_ns) {
-    tess_status status = check_key(key);
-    if (status != TESS_OK)
-        return status;
+    TRY(check_key(key));
+    tess_status status = TESS_OK;
     tess__control_request request = { .out = value, .capacity = *bytes };
     pthread_mutex_lock(&control->lock);
     if (control->store)
@@ -160,9 +158,7 @@ tess_status tess__control_get(tess__control *control, const char *key, void *val
 
 tess_status tess__control_exchange(tess__control *control, const char *key, const void *mine, uint64_t bytes,
                                    void *out) {
-    tess_status status = check_key(key);
-    if (status != TESS_OK)
-        return status;
+    TRY(check_key(key));
     if (bytes > TESS__KV_VALUE_MAX)
         return tess__fail(TESS_E_INVALID, "exchange '%s': %llu bytes, expected at most %d", key,
                           (unsigned long long)bytes, TESS__KV_VALUE_MAX);
@@ -174,7 +170,7 @@ tess_status tess__control_exchange(tess__control *control, const char *key, cons
     uint64_t total = bytes * (uint64_t)control->world.nranks;
     tess__control_request request = { .out = out, .capacity = total };
     pthread_mutex_lock(&control->lock);
-    status = transact(control, &request, TESS__WIRE_EXCHANGE, key, mine, bytes, -1);
+    tess_status status = transact(control, &request, TESS__WIRE_EXCHANGE, key, mine, bytes, -1);
     pthread_mutex_unlock(&control->lock);
     if (status == TESS_OK && request.status != TESS_OK)
         return tess__fail(request.status, "%s", request.why);

@@ -35,7 +35,8 @@ static int same_world(const tess__world *w) {
            strcmp(w->address, own->address) == 0;
 }
 
-/* With no engine left, the ranks may have been told to meet elsewhere, or their server may have gone. */
+/* Comes back on the parked connection, or opens another: without an engine the ranks may have been told to meet
+ * elsewhere, or their server may have gone. */
 static tess_status come_back(const tess__world *w) {
     char cause[512];
     tess__control_cause_text(shared.control, cause, sizeof cause);
@@ -51,7 +52,7 @@ static tess_status connect_once(const tess__world *w) {
     if (shared.control && shared.world.generation != w->generation)
         return tess__fail(TESS_E_UNSUPPORTED, "another engine of this process still holds the ranks of before");
     if (!shared.control && shared.world.generation != w->generation)
-        shared.n_engines = 0; /* of the process that takes a lost rank's place it is the first */
+        shared.n_engines = 0; /* in the process that takes a lost rank's place this engine is the first */
     if (s || shared.control)
         return s;
     if ((s = tess__control_open(w, &shared.control)))
@@ -102,7 +103,7 @@ void tess__control_each_seat(void (*visit)(void *ctx, uint32_t engine, void *use
     pthread_mutex_unlock(&shared.calls);
 }
 
-/* A connection that is only parked ends with the process, its threads before what they use. */
+/* Ends a parked connection with the process, its threads before what they use. */
 __attribute__((destructor)) static void end_parked(void) {
     if (shared.control && !shared.seats)
         end_connection(0);

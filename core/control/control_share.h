@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One connection to the key-value server for all engines of a process. The last engine that closes says goodbye and
- * leaves the connection open, so that a later one can come back on it. */
+/* All engines of a process share one connection to the key-value server. The last engine that closes says goodbye
+ * and leaves the connection open, so that a later one can come back on it. */
 #ifndef TESS_CONTROL_SHARE_H
 #define TESS_CONTROL_SHARE_H
 #include "control.h"

@@ -28,7 +28,7 @@ struct tess__control {
     tess__link_key *key; /* null: a Unix socket */
     int wake_fd, threaded;
     pthread_t thread;
-    pthread_mutex_t lock, calls; /* calls: held during a callback */
+    pthread_mutex_t lock, calls; /* calls: held during the callback */
     pthread_cond_t changed;
 
     tess__outbox out;
@@ -54,10 +54,8 @@ struct tess__control {
 
     /* under `calls` */
     tess__lost_fn on_lost;
-    tess__departed_fn on_departed;
-    void *lost_user, *departed_user;
+    void *lost_user;
     int lost_told;
-    unsigned char *departed_told;
 };
 
 void tess__control_wake(tess__control *);

@@ -15,7 +15,7 @@ uint64_t tess__host_id(void) {
     boot[got > 0 ? got : 0] = 0;
     got = readlink("/proc/self/ns/net", net, sizeof net - 1);
     net[got > 0 ? got : 0] = 0;
-    if (!boot[0]) /* no /proc: by name */
+    if (!boot[0]) /* without /proc the host's name tells */
         gethostname(name, sizeof name - 1);
     return tess__hash_text(tess__hash_text(tess__hash_text(TESS__HASH_START, boot), net), name);
 }
@@ -27,7 +27,7 @@ int32_t tess__most_on_a_host(const uint64_t *ids, int32_t n) {
         for (int32_t k = 0; k < n; k++)
             same += ids[k] == ids[i];
         most = same > most ? same : most;
-        if (same == n) /* the usual case */
+        if (same == n) /* the usual case: one host */
             return n;
     }
     return most;

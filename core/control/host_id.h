@@ -9,6 +9,6 @@
 uint64_t tess__host_id(void);
 /** The largest number of ranks with one host id; the same answer on every rank. */
 int32_t tess__most_on_a_host(const uint64_t *ids, int32_t n);
-/** Which ranks share a host, as a hash: of the layout alone, whatever the hosts' ids are. */
+/** A hash of which ranks share a host: of the layout alone, whatever the hosts' ids are. */
 uint64_t tess__layout_of_hosts(const uint64_t *ids, int32_t n);
 #endif

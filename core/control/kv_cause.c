@@ -29,9 +29,9 @@ static void describe_rank(const tess__kv_server *server, char *out, int32_t rank
              strlen(why) > 320 ? "…" : "");
 }
 
-/* The first suspicion stands, but a death displaces an echo; final after hold_ms. What may be an echo is final only
- * when all ranks have answered: a rank whose host is gone, or whose address is another host's now, has not been missed
- * yet. */
+/* Suspects a rank. The first suspicion stands, but a death displaces an echo; it is final after hold_ms. A suspicion
+ * that may be an echo is final only when all ranks have answered. A rank whose host is gone, or whose address is
+ * another host's now, may not have been missed yet. */
 static void suspect_rank(tess__kv_server *server, int strength, int32_t rank, const char *verb, const char *why,
                          int hold_ms) {
     tess__kv_cause *cause = &server->cause;
@@ -87,7 +87,7 @@ void tess__kv_report(tess__kv_server *server, int32_t rank, const tess__message 
     char why[TESS__WIRE_TEXT_MAX];
     copy_text(why, sizeof why, in->value, in->value_bytes);
     int echo = in->arg == TESS_E_PEER || in->arg == TESS_E_ABORTED || in->arg == TESS_E_TIMEOUT;
-    /* Who says so has found the silence itself; the others see only that this one left. */
+    /* The rank that says so has found the silence itself; the others see only that this one left. */
     int silence = echo && strstr(why, "cannot be reached") != NULL;
     if (echo)
         note_echo(server, rank, in, why);
@@ -126,7 +126,7 @@ static void connection_ended(tess__kv_server *server, int32_t rank) {
         return;
     }
     if (r->echoed)
-        return; /* it has given up, and has said why */
+        return; /* the rank has given up and said why */
     if (r->ended)
         suspect_rank(server, TESS__KV_DEATH, rank, "was lost", r->ended_why, 0);
     else
@@ -134,7 +134,7 @@ static void connection_ended(tess__kv_server *server, int32_t rank) {
                      server->launcher ? EXIT_NEWS_MS : 0);
 }
 
-/* The process has ended; what it sent before has been read. */
+/* Takes the news of a process that ended, of which everything sent before has been read. */
 static void take_ended(tess__kv_server *server, const tess__kv_ended *news) {
     tess__kv_rank *r = &server->ranks[news->rank];
     tess__kv_cause *cause = &server->cause;
@@ -169,7 +169,8 @@ static void take_all_ended(tess__kv_server *server, tess__kv_ended *list) {
     }
 }
 
-/* Silence counts only while the server itself ran: after Ctrl-Z or a suspended machine everyone starts afresh. */
+/* Finds silent ranks. Silence counts only while the server itself ran: after Ctrl-Z or a suspended machine everyone
+ * starts afresh. */
 static void find_silent(tess__kv_server *server, int64_t now_ns) {
     int64_t away_ns = now_ns - server->turn_ns;
     server->turn_ns = now_ns;
@@ -213,8 +214,9 @@ static void find_missing(tess__kv_server *server, int64_t now_ns) {
     tess__kv_broadcast(server, TESS__WIRE_REFUSED, TESS_E_TIMEOUT, server->timeout_text);
 }
 
-/* A rank whose host is cut off may give up before it counts as lost here, and its peers' reports come first. One that
- * is heard and never answers hears nothing; it gives up by itself within a heartbeat. */
+/* Tells whether a rank is quiet, so that a cause waits. A rank whose host is cut off may give up before it counts as
+ * lost here, and its peers' reports come first. A rank that is heard and never answers hears nothing; it gives up by
+ * itself within a heartbeat. */
 static int someone_is_quiet(const tess__kv_server *server, int64_t now_ns) {
     const int64_t limit_ns = server->heartbeat_ns;
     const int may_answer = now_ns - server->cause.asked_ns < limit_ns + limit_ns / 2;
@@ -238,7 +240,7 @@ void tess__kv_news_turn(tess__kv_server *server, tess__kv_ended *ended, int64_t 
     if (cause->settled || !cause->strength || now_ns < cause->deadline_ns)
         return;
     if (cause->strength < TESS__KV_DEATH && someone_is_quiet(server, now_ns))
-        cause->deadline_ns = now_ns + TESS__KV_TICK_MS * 1000000ll; /* it is heard again or lost soon */
+        cause->deadline_ns = now_ns + TESS__KV_TICK_MS * 1000000ll; /* the quiet rank is heard again or lost soon */
     else
         settle_cause(server);
 }

@@ -94,7 +94,7 @@ static void unlink_exchange(tess__kv_server *server, tess__kv_exchange *exchange
     *at = exchange->next;
 }
 
-/* Answers everyone who takes part and forgets the exchange. status TESS_OK: with the data. */
+/* Answers everyone who takes part and forgets the exchange. With status TESS_OK the answer has the data. */
 static void finish_exchange(tess__kv_server *server, tess__kv_exchange *exchange, tess_status status,
                             const char *text) {
     unlink_exchange(server, exchange);
@@ -162,7 +162,7 @@ static void check_agreement(tess__kv_server *server) {
         finish_exchange(server, server->exchanges, TESS_E_MISMATCH, text);
 }
 
-/* The exchange this request belongs to, or null after having answered with an error. */
+/* Finds the exchange this request belongs to; null after an error was the answer. */
 static tess__kv_exchange *join_exchange(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     tess__kv_exchange *e = find_exchange(server, in->key);
     char text[TESS__WIRE_TEXT_MAX];
@@ -192,8 +192,8 @@ static tess__kv_exchange *join_exchange(tess__kv_server *server, tess__kv_client
     return NULL;
 }
 
-/* That rank will not take part: it has said goodbye, and what waits for it is not the opening that it may come back
- * for. */
+/* Tells whether a rank will not take part: it has said goodbye, and the exchange is not the opening that it may come
+ * back for. */
 static int is_gone(const tess__kv_server *server, int32_t rank, const tess__kv_exchange *e) {
     const tess__kv_rank *r = &server->ranks[rank];
     return r->departed && !(r->parked && strncmp(e->key, "open/", 5) == 0);

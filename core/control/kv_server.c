@@ -7,7 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 
 #include "local.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 enum { STRANGER_LIMIT = 1024, RANK_LIMIT = TESS__KV_VALUE_MAX + 1024 };
 
@@ -82,7 +83,8 @@ static const char *hello_fault(const tess__kv_server *server, const tess__messag
     return text;
 }
 
-/* Ranks beside the server may know only its loopback; those of other hosts have come to the address that counts. */
+/* Notes the address for ranks of other hosts. Ranks beside the server may know only its loopback, so what a rank of
+ * another host connected to counts. */
 static void note_address(tess__kv_server *server, const tess__kv_client *client) {
     char address[sizeof server->address];
     tess__wire_own_address(client->link.fd, address, sizeof address);
@@ -117,7 +119,7 @@ static void handle_hello(tess__kv_server *server, tess__kv_client *client, const
 
 /* ---- what comes in ----------------------------------------------------------------------------- */
 
-/* 0, or -1: this client does not keep to the protocol. */
+/* Handles one message. 0, or -1 when the client does not keep to the protocol. */
 static int handle_message(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
     if (client->rank < 0) {
         if (in->type != TESS__WIRE_HELLO)
@@ -183,7 +185,7 @@ static void drop_oldest_stranger(tess__kv_server *server) {
         if (!oldest || client->since_ns < oldest->since_ns)
             oldest = client;
     }
-    /* Those that are still to come look like strangers until they have said hello. */
+    /* Ranks that are still to come look like strangers until they have said hello, so they are not counted as such. */
     if (n >= TESS__KV_STRANGERS_MAX + (uint32_t)(server->nranks - count_joined(server)))
         tess__kv_hang_up(server, oldest);
 }
@@ -191,7 +193,7 @@ static void drop_oldest_stranger(tess__kv_server *server) {
 static void accept_one(tess__kv_server *server, int fd) {
     int one = 1;
     if (server->n_clients == server->capacity)
-        sweep_clients(server); /* whoever was hung up on in this turn */
+        sweep_clients(server); /* frees clients that were hung up on in this turn */
     tess__kv_client *client = server->n_clients < server->capacity ? calloc(1, sizeof *client) : NULL;
     if (!client) {
         close(fd);
@@ -208,7 +210,7 @@ static void accept_one(tess__kv_server *server, int fd) {
     server->clients[server->n_clients++] = client;
 }
 
-/* 0: nobody else waits. */
+/* Accepts some connections. 0: nobody else waits. */
 static int accept_some(tess__kv_server *server) {
     for (int i = 0; i < TESS__KV_STRANGERS_MAX; i++) {
         int fd = accept4(server->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -282,7 +284,7 @@ static void wait_for_events(tess__kv_server *server, struct pollfd *fds) {
         fds[0].revents = fds[1].revents = 0;
 }
 
-/* Exits that the launcher saw; what those ranks sent before comes first. */
+/* Takes the exits that the launcher saw. Messages that those ranks sent before come first. */
 static tess__kv_ended *take_ended(tess__kv_server *server) {
     pthread_mutex_lock(&server->lock);
     tess__kv_ended *list = server->ended;
@@ -356,7 +358,7 @@ static void destroy_server(tess__kv_server *server) {
     free(server);
 }
 
-/* Which of the ranks that there were at first are in this group, and under which number. */
+/* Notes which of the first ranks are in this group, and under which number. */
 static int number_ranks(tess__kv_server *server, const tess__kv_terms *terms) {
     server->world = terms->members ? terms->world : server->nranks;
     server->place = calloc((size_t)server->world, sizeof *server->place);
@@ -392,30 +394,20 @@ static tess__kv_server *create_server(int32_t nranks, const tess__kv_terms *term
     return NULL;
 }
 
-/* No signal is ever handled on this thread: they belong to the program. */
-static int start_thread(tess__kv_server *server) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&server->thread, NULL, server_work, server);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return error;
-}
-
 static tess_status read_limits(tess__kv_server *server) {
-    tess_status status = tess__seconds_option("heartbeat", 5, 86400, &server->heartbeat_ns);
-    return status == TESS_OK ? tess__seconds_option("rendezvous-timeout", 60, 86400, &server->rendezvous_ns) : status;
+    TRY(tess__seconds_option("heartbeat", 5, 86400, &server->heartbeat_ns));
+    return tess__seconds_option("rendezvous-timeout", 60, 86400, &server->rendezvous_ns);
 }
 
 static tess_status open_door(tess__kv_server *server, const char *address, int32_t *port, const char *secret) {
     int local = tess__wire_is_local(address);
-    tess_status status = local ? TESS_OK : tess__link_key_create(secret, 1, &server->key);
-    if (status == TESS_OK)
-        status = tess__wire_listen(address, port, server->launcher ? "--rendezvous HOST:PORT" : "MASTER_PORT",
-                                   &server->listen_fd);
-    if (status == TESS_OK && local)
+    if (!local)
+        TRY(tess__link_key_create(secret, 1, &server->key));
+    TRY(tess__wire_listen(address, port, server->launcher ? "--rendezvous HOST:PORT" : "MASTER_PORT",
+                          &server->listen_fd));
+    if (local)
         snprintf(server->path, sizeof server->path, "%s", address);
-    return status;
+    return TESS_OK;
 }
 
 static uint64_t count_open_files(void) {
@@ -428,7 +420,7 @@ static uint64_t count_open_files(void) {
     return n;
 }
 
-/* A server that cannot accept its last ranks would let all of them wait. */
+/* Checks that enough files can be open: a server that cannot accept its last ranks would let all of them wait. */
 static tess_status check_files(int32_t nranks) {
     struct rlimit limit;
     const uint64_t needed = count_open_files() + (uint64_t)nranks;
@@ -458,7 +450,7 @@ tess_status tess__kv_server_start(const char *address, int32_t *port, int32_t nr
     status = read_limits(server);
     if (status == TESS_OK)
         status = open_door(server, address, &bound, terms->secret);
-    if (status == TESS_OK && start_thread(server) != 0)
+    if (status == TESS_OK && tess__thread_start(&server->thread, server_work, server) != 0)
         status = tess__fail(TESS_E_SYSTEM, "cannot start the key-value server's thread");
     if (status != TESS_OK) {
         destroy_server(server);

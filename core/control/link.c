@@ -157,9 +157,9 @@ static void close_tls(tess__link *link) {
     SSL_free(link->tls);
 }
 
-/* A certificate would be accepted from nobody, but only a session of the key counts. */
-int tess__link_is_proven(const tess__link *link) {
-    return !link->tls || (SSL_is_init_finished(link->tls) && SSL_session_reused(link->tls));
+/* Whether the other side has proven that it has the secret. Only a session of the key counts, no certificate. */
+static int is_proven(const tess__link *link) {
+    return SSL_is_init_finished(link->tls) && SSL_session_reused(link->tls);
 }
 
 static ssize_t check_tls_result(tess__link *link, int result) {
@@ -169,10 +169,10 @@ static ssize_t check_tls_result(tess__link *link, int result) {
     ERR_clear_error();
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
         return 0;
-    return result > 0 && tess__link_is_proven(link) ? result : -1;
+    return result > 0 && is_proven(link) ? result : -1;
 }
 
-/* The same bytes come again when they could not go: what is gathered depends only on what has been sent. */
+/* Sends through TLS. Bytes that could not go come again, so what is gathered depends only on what has been sent. */
 static ssize_t send_tls(tess__link *link, const struct iovec *parts, int n) {
     unsigned char record[RECORD_BYTES];
     size_t bytes = 0;
@@ -207,10 +207,7 @@ static int open_tls(tess__link *link, tess__link_key *key) {
 static void close_tls(tess__link *link) {
     (void)link;
 }
-int tess__link_is_proven(const tess__link *link) {
-    (void)link;
-    return 1;
-}
+
 static ssize_t send_tls(tess__link *link, const struct iovec *parts, int n) {
     (void)link, (void)parts, (void)n;
     return -1;

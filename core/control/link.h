@@ -25,8 +25,7 @@ void tess__link_close(tess__link *);
 /** Bytes sent or received; 0: not now; -1: the connection has ended, or the other side does not have the secret. */
 ssize_t tess__link_send(tess__link *, const struct iovec *parts, int n);
 ssize_t tess__link_recv(tess__link *, void *to, size_t bytes);
-/** 1: the other side has proven that it has the secret; always 1 without TLS. */
-int tess__link_is_proven(const tess__link *);
+
 /** The events to poll for. */
 short tess__link_events(const tess__link *, int has_output);
 #endif

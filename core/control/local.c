@@ -41,7 +41,7 @@ int tess__local_connect(const char *path, int *fd) {
     if (!error && (s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
         error = errno;
     if (!error && connect(s, (const struct sockaddr *)&at, sizeof at) != 0)
-        error = errno == EAGAIN ? ECONNREFUSED : errno; /* its queue is full: as good as not there, for now */
+        error = errno == EAGAIN ? ECONNREFUSED : errno; /* a full queue counts as nobody there, for now */
     if (!error && !tess__local_is_ours(s))
         error = EACCES;
     if (error && s >= 0)
@@ -53,8 +53,8 @@ int tess__local_connect(const char *path, int *fd) {
 
 /* ---- the directory ------------------------------------------------------------------------------ */
 
-/* 1: nobody listens there any more. A socket of another type is refused before it reaches a server that does listen,
- * which would have to take it in: EPROTOTYPE. */
+/* Returns 1 when nobody listens there any more. It asks with a socket of another type, which a server that does
+ * listen refuses with EPROTOTYPE and need not take in. */
 static int is_left_over(const char *path) {
     struct sockaddr_un at;
     int s = set_address(path, &at) == 0 ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
@@ -104,7 +104,7 @@ tess_status tess__local_path(const char *name, char out[TESS__LOCAL_PATH]) {
 
 /* ---- listening ---------------------------------------------------------------------------------- */
 
-/* Its name appears when it listens: until then it would look left over. */
+/* Gives the socket its name only when it listens, because until then it would look left over. */
 static int listen_under(int s, const char *path) {
     struct sockaddr_un at;
     char first[TESS__LOCAL_PATH];

@@ -24,7 +24,7 @@ static tess_status from_text(const char *text, char *out, size_t size) {
     return status;
 }
 
-/* The first line; `name` is the variable's. */
+/* Reads the first line of an open file; `name` is the variable's. */
 static tess_status from_fd(const char *name, int fd, char *out, size_t size) {
     char text[TESS__SECRET_BYTES + 1];
     ssize_t got = pread(fd, text, sizeof text - 1, 0);

@@ -365,7 +365,8 @@ static int connect_one(const struct addrinfo *to, int64_t deadline_ns, int *fd) 
     return 0;
 }
 
-/* A connection to a local port that nobody listens on can meet itself: the kernel picks that port as our own. */
+/* Tells whether a connection has met itself, which happens at a local port that nobody listens on: the kernel may
+ * pick that port as our own. */
 static int meets_itself(int fd) {
     struct sockaddr_storage ours, theirs;
     socklen_t a = sizeof ours, b = sizeof theirs;

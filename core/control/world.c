@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Who am I: the variables of torchrun-like launchers, Open MPI, MPICH and Intel MPI, and Slurm. */
+/* Reads who this rank is from the variables of torchrun-like launchers, Open MPI, MPICH and Intel MPI, and Slurm. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,14 +75,14 @@ static tess_status from_plain(tess__world *w) {
     if (status == TESS_OK && !has_rank && w->nranks > 1)
         status = tess__fail(TESS_E_INVALID, "WORLD_SIZE is %d, but RANK is not set", (int)w->nranks);
     if (status == TESS_OK && has_rank && !read_variable("LOCAL_RANK") && !w->local_nranks)
-        w->local_rank = w->rank; /* one host, as far as anyone has said */
+        w->local_rank = w->rank; /* nobody has said otherwise, so all ranks are on one host */
     return status;
 }
 
 /* ---- Slurm -------------------------------------------------------------------------------------- */
 
-/* Inside an allocation's shell or batch script SLURM_PROCID may be set too, but only tasks of srun have a step, and
- * the shell's own step has a reserved number. */
+/* Tells whether this is a task of Slurm. Inside an allocation's shell or batch script SLURM_PROCID may be set too,
+ * but only tasks of srun have a step, and the shell's own step has a reserved number. */
 static int is_slurm_task(void) {
     const char *step = read_variable("SLURM_STEP_ID");
     if (!read_variable("SLURM_PROCID"))
@@ -142,7 +142,7 @@ static tess_status from_slurm(tess__world *w) {
 static const family open_mpi = { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                  "OMPI_COMM_WORLD_LOCAL_SIZE" };
 
-/* No MPI says where rank 0 is. */
+/* Refuses several hosts without an address, because no MPI says where rank 0 is. */
 static tess_status check_mpi_hosts(const tess__world *w) {
     if (w->local_nranks && w->local_nranks < w->nranks && !read_variable("MASTER_ADDR"))
         return tess__fail(TESS_E_INVALID, "mpirun started ranks on several hosts: set MASTER_ADDR to rank 0's host");
@@ -190,7 +190,8 @@ static void find_launchers(launcher out[LAUNCHERS]) {
     out[SLURM] = (launcher){ is_slurm_task(), { "SLURM_PROCID", tasks, "SLURM_LOCALID", NULL }, from_slurm };
 }
 
-/* One that starts another one per host, or just once, is around it and no contradiction. */
+/* Tells whether a launcher is around the chosen one and no contradiction: it starts another launcher per host, or
+ * just once. */
 static int is_around(int which, const tess__world *w, const tess__world *inner) {
     int32_t hosts = 0;
     if (w->nranks == 1)
@@ -281,8 +282,8 @@ static tess_status read_generation(tess__world *w) {
     return status || !generation ? status : tess__world_at_generation(w, (int32_t)generation);
 }
 
-/* torchrun's own store holds MASTER_PORT: rank 0 takes the first free one of the ports behind it, the others look for
- * it there. A restart is another job. */
+/* Rank 0 takes the first free port behind MASTER_PORT, which torchrun's own store holds, and the others look for it
+ * there. A restart is another job. */
 static void leave_torchrun_its_port(tess__world *w) {
     const char *run = read_variable("TORCHELASTIC_RUN_ID"), *restart = read_variable("TORCHELASTIC_RESTART_COUNT");
     if (!run || !read_variable("RANK"))
@@ -300,7 +301,7 @@ static tess_status read_server(tess__world *w) {
     if (address && strlen(address) >= sizeof w->address)
         return tess__fail(TESS_E_INVALID, "MASTER_ADDR has %zu characters, expected the name of a host",
                           strlen(address));
-    /* Ranks of one host meet on its loopback, whatever the host is called. */
+    /* Ranks of one host meet on its loopback, whatever name the host has. */
     int one_host = w->local_nranks == w->nranks && !tess__option_text("listen");
     if (address && !one_host)
         snprintf(w->address, sizeof w->address, "%s", address);

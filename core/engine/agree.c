@@ -13,7 +13,7 @@ typedef struct {
     char message[508];
 } verdict;
 
-/* The first rank that is not well; its message names it, unless this rank is alone. */
+/* Finds the first rank with an error. The message names it, unless this rank is alone. */
 static tess_status worst_of(const tess *t, verdict *all) {
     for (int32_t r = 0; r < t->comms.world.nranks; r++) {
         if (!all[r].status)
@@ -28,7 +28,7 @@ static tess_status worst_of(const tess *t, verdict *all) {
 
 tess_status tess_agree(tess *t, tess_status mine) {
     verdict own = { .status = mine };
-    if (mine) /* before anything else sets a message */
+    if (mine) /* kept before another call sets a message */
         snprintf(own.message, sizeof own.message, "%s", tess_last_error());
     tess_status s = tess__engine_check(t);
     if (s)

@@ -110,7 +110,7 @@ static tess_status run_events(tess *t) {
     }
 }
 
-/* Call by call. */
+/* Runs the pass by calling every instruction, without a recording. */
 static tess_status run_calls(tess *t, const tess_run_options *o) {
     int fused = t->pass.program == &t->plan.programs[TESS__P_FUSED], train = o->kind == TESS_PASS_TRAIN;
     int last = t->pass.microbatch == t->plan.setup.accum - 1;
@@ -142,7 +142,8 @@ static tess_status run_blocks(tess *t, const tess_run_options *options, uint64_t
     TRY(tess__pass_start(t, program, program->kind));
     t->streams.passes[t->streams.pass].step = t->step.steps_done + 1;
     TRY(tess__repeat_pass(t, &o, run_calls));
-    TRY(tess__pass_wait(&t->streams)); /* the only time, with all of the step under way, or of the one before */
+    TRY(tess__pass_wait(
+        &t->streams)); /* the only wait: for all of the step under way, or with late passes for the one before */
     return tess__look_at_steps(t);
 }
 
@@ -151,10 +152,8 @@ tess_status tess_run(tess *t, const tess_run_options *options) {
 }
 
 tess_status tess_run_repeat(tess *t, const tess_run_options *options, uint64_t number) {
-    tess_status s = tess__engine_check(t);
-    if (s)
-        return s;
-    s = run_blocks(t, options, number);
+    TRY(tess__engine_check(t));
+    tess_status s = run_blocks(t, options, number);
     t->pass.run = NULL;
     if (s)
         tess__result_forget(&t->streams);

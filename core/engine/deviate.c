@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/status.h"
 
-/* Room for more is found around what lives now. */
+/* Marks what lives now as taken, so that room for more is found around it. */
 static tess_status take_live(tess *t) {
     const tess__compiler *b = &t->plan.compiler;
     tess__first_fit_reset(&t->memory.first_fit, t->memory.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP]);
@@ -25,7 +25,7 @@ static const char *event_words(uint8_t type) {
                                           : "end of backward of";
 }
 
-/* STRICT: an event that was not expected, or a negative scope: the end of the pass. */
+/* With TESSERA_STRICT=1 an unexpected event is an error. A negative scope stands for the end of the pass. */
 static tess_status refuse(const tess *t, uint8_t type, int32_t scope) {
     char missing[400] = "", expected[256] = "the end of the pass";
     if (scope < 0)

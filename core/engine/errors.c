@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The first error of an engine is the one it keeps: where it is set, named and told to the others. */
+/* An engine keeps its first error. It is set here, named, and told to the other ranks. */
 #include "state.h"
 
 #include "base/status.h"
@@ -36,8 +36,8 @@ tess_status tess__callback_failed(tess_status status, uint64_t before, const cha
     return tess__fail(status, "%s \"%s\" failed with %s", what, name, tess__status_name(status));
 }
 
-/* Statuses that may follow from another rank's failure. Any other one is this rank's own error, and what the system
- * refuses this rank is nobody else's fault. */
+/* Tells whether a status may follow from another rank's failure. Any other status is this rank's own error: when the
+ * system refuses this rank, no other rank is to blame. */
 static int may_be_echo(tess_status s) {
     return s == TESS_E_ABORTED || s == TESS_E_PEER || s == TESS_E_TIMEOUT;
 }
@@ -52,7 +52,7 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
         char cause[512];
         tess__control_report(t->comms.control, status, t->comms.lost_peer - 1, own);
         tess__control_cause_text(t->comms.control, cause, sizeof cause);
-        if (may_be_echo(status) && cause[0]) { /* its own name: taken for lost by silence */
+        if (may_be_echo(status) && cause[0]) { /* the cause may name this rank: it was silent and taken for lost */
             lost = tess__control_was_lost(t->comms.control) && t->mirror.ready;
             int known = tess__comms_activity(&t->comms)[0] != 0;
             status = lost ? TESS_E_LOST : TESS_E_PEER;

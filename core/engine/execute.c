@@ -28,7 +28,7 @@ static void name_instr(tess *t, const tess__instr *in) {
     tess__comms_doing(&t->comms, text);
 }
 
-/* The collective that the instruction posts, from `send` to `recv`; `scratch` is the role of its scratch. */
+/* Makes the collective that the instruction posts, from `send` to `recv`; `scratch` is the role of its scratch. */
 static tess_collective planned_collective(const tess *t, const tess__instr *in, const void *send, void *recv,
                                           int scratch) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
@@ -59,7 +59,7 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
     return TESS_OK;
 }
 
-/* The same, in place; what follows on the compute stream, or the host, waits for it. */
+/* Posts such a collective in place. The compute stream, or the host, waits for it before it goes on. */
 static tess_status run_planned(tess *t, const tess__instr *in, void *at, int scratch, const char *doing) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
     tess_collective c = planned_collective(t, in, at, at, scratch);
@@ -121,8 +121,9 @@ static tess_status sum_full(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     int wire = group->grad_wire != group->grad_local;
     tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
-    return tess__counter_add(&c, (uint32_t)t->pass.microbatch, tess__address_of(t, wire ? TESS__WIRE : TESS__GRAD, g),
-                             group->grad_wire, t->transfers.compute.kernel, &t->transfers.compute);
+    return tess__microbatch_add(&c, (uint32_t)t->pass.microbatch,
+                                tess__address_of(t, wire ? TESS__WIRE : TESS__GRAD, g), group->grad_wire,
+                                t->transfers.compute.kernel, &t->transfers.compute);
 }
 
 static tess_status reduce_group(tess *t, const tess__instr *in) {
@@ -167,7 +168,7 @@ static tess_status share_buffers(tess *t, const tess__instr *in) {
     return run_planned(t, in, tess__address_of(t, TESS__BUFFERS, 0), TESS__CHUNK_SCRATCH, "the broadcast of buffers");
 }
 
-/* Nobody but the optimizer's kernels needs the norm, and the device makes their factor of it. */
+/* A device clips when only the optimizer's kernels need the norm: it makes their factor itself. */
 int tess__device_clips(const tess *t) {
     tess_kernel k = { .kernel = TESS_K_CLIP, .in_dtype = TESS_I64, .out_dtype = TESS_F32, .n_in = 1 };
     if (!t->streams.on || t->plan.setup.norm_first || !tess__device_offers(&t->device, &k))
@@ -178,7 +179,7 @@ int tess__device_clips(const tess *t) {
     return 1;
 }
 
-/* The limbs go to the host first, where the program may ask for the norm: the factor takes their place. */
+/* Copies the limbs to the host first, where the program may ask for the norm, because the factor takes their place. */
 static tess_status clip_on_device(tess *t) {
     const void *in[1] = { tess__address_of(t, TESS__LIMBS, 0) };
     int64_t *limbs = tess__of_pass(t, TESS__NORM_RESULT, TESS__NORM_LIMBS * sizeof *limbs);
@@ -217,7 +218,7 @@ static tess_status copy_input(tess *t) {
     uint64_t bytes = t->plan.setup.input_bytes;
     if (!bytes)
         return TESS_OK;
-    if (t->streams.late) { /* the program may change it before it is copied */
+    if (t->streams.late) { /* late: the program may change the batch before it is copied */
         void *batch = tess__of_pass(t, TESS__BATCH, bytes);
         memcpy(batch, t->pass.run->batch, bytes);
         return tess__device_copy(&t->device, tess__address_of(t, TESS__INPUT, 0), t->device.mem, batch, TESS_MEM_PINNED,
@@ -230,14 +231,14 @@ static tess_status copy_input(tess *t) {
 
 static tess_status copy_result(tess *t, int32_t block) {
     uint64_t bytes = t->plan.model.blocks[block].options.output_bytes;
-    if (!(t->pass.run->result || t->streams.recording) || !bytes) /* who repeats it may want it */
+    if (!(t->pass.run->result || t->streams.recording) || !bytes) /* a repeated pass may want its result */
         return TESS_OK;
     return tess__result_take(&t->streams, t->pass.run->result, tess__of_pass(t, TESS__RESULT, bytes),
                              tess__address_of(t, TESS__OUTPUT, block), bytes);
 }
 
-/* Whether the next work on the compute stream is of the same kind, so that a device may do both at once. A timeline has
- * each by itself, and strictness fills what is released between them. */
+/* Tells whether the next work on the compute stream is of the same kind, so that a device may do both at once. Under
+ * a timeline each is measured by itself, and strictness fills memory that is released between them. */
 static int more_follow(const tess *t, const tess__instr *in) {
     const tess__instr *end = t->pass.program->instrs + t->pass.program->n_instrs;
     if (t->recorder.timeline.trace || t->memory.strict || in->flags & TESS__ASYNC)
@@ -286,7 +287,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
     case TESS__ENTER:
-    case TESS__LEAVE: return TESS_OK; /* the caller's */
+    case TESS__LEAVE: return TESS_OK; /* the caller stops here */
     default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A run stops, warns or leaves the step out at the first value that is not finite, or at a gradient far above the usual
- * (TESSERA_ON_NAN, TESSERA_SPIKE). Where the step has a norm, its sum is the same on every rank, and so is the
- * decision. Else the kernel of the step notes what it leaves; the rank that finds it stops, and the others hear of it
+/* A run stops, warns or skips the step at the first value that is not finite, or at a gradient far above the usual
+ * (TESSERA_ON_NAN, TESSERA_SPIKE). If the step has a norm, its sum is the same on every rank, and so is the decision.
+ * Else the optimizer's kernel notes bad values that it leaves. The rank that finds one stops, and the others hear of it
  * as of any failure. */
 #include "finite.h"
 #include "values.h"
@@ -19,12 +19,12 @@
 
 /* ---- where it is ---- */
 
-typedef struct { /* the first one among what this rank owns; as ranks tell each other */
+typedef struct { /* the first bad value that this rank owns, as ranks tell each other */
     int32_t found, param;
     uint32_t of, reserved;
     uint64_t element;
     double value;
-} place;
+} bad_value;
 
 /* A gradient whose square overflows makes the norm infinite. */
 static int is_bad(uint32_t of, double x) {
@@ -32,8 +32,8 @@ static int is_bad(uint32_t of, double x) {
     return of == TESS_OF_GRAD ? !isfinite(square) : !isfinite(x);
 }
 
-static tess_status search_piece(tess *t, const tess__value *v, const tess__piece *piece, void *raw, void *wide,
-                                place *out) {
+static tess_status find_in_piece(tess *t, const tess__value *v, const tess__piece *piece, void *raw, void *wide,
+                                 bad_value *out) {
     for (uint64_t done = 0; done < piece->elems; done += TESS__CHUNK_ELEMS) {
         uint64_t n = piece->elems - done < TESS__CHUNK_ELEMS ? piece->elems - done : TESS__CHUNK_ELEMS;
         TRY(tess__value_load(t, v, done, n, raw, wide));
@@ -50,7 +50,7 @@ static tess_status search_piece(tess *t, const tess__value *v, const tess__piece
     return TESS_OK;
 }
 
-static tess_status search_all(tess *t, void *room, place *out) {
+static tess_status find_bad_param(tess *t, void *room, bad_value *out) {
     for (int32_t i = 0; i < t->plan.model.n_params && !out->found; i++) {
         const tess__param *p = &t->plan.model.params[i];
         if (p->tied_to != i || p->flags & (TESS_FROZEN | TESS_BUFFER))
@@ -60,21 +60,22 @@ static tess_status search_all(tess *t, void *room, place *out) {
         if (out->of == TESS_OF_GRAD)
             v.dtype = t->plan.layout.groups[p->group].grad_shard;
         out->param = i;
-        TRY(search_piece(t, &v, &piece, room, (char *)room + (size_t)TESS__CHUNK_ELEMS * 8, out));
+        TRY(find_in_piece(t, &v, &piece, room, (char *)room + (size_t)TESS__CHUNK_ELEMS * 8, out));
     }
     return TESS_OK;
 }
 
-/* `first`: TESS_OF_GRAD before the step, TESS_OF_PARAM, and then the states, after it. */
-static tess_status search(tess *t, uint32_t first, place *out) {
+/* Looks through gradients when `first` is TESS_OF_GRAD, before the step; else through parameters and then states,
+ * after it. */
+static tess_status find_bad_value(tess *t, uint32_t first, bad_value *out) {
     uint32_t last = first == TESS_OF_GRAD ? first : TESS_OF_GRAD + (uint32_t)t->plan.setup.n_states;
     void *room = malloc((size_t)2 * TESS__CHUNK_ELEMS * 8);
     tess_status s = room ? tess__streams_sync(&t->streams) : tess__fail(TESS_E_NOMEM, "no memory to look for NaN");
-    *out = (place){ .found = 0 };
+    *out = (bad_value){ .found = 0 };
     for (uint32_t of = first; !s && of <= last && !out->found; of++) {
         out->of = of;
         if (of != TESS_OF_GRAD || first == TESS_OF_GRAD)
-            s = search_all(t, room, out);
+            s = find_bad_param(t, room, out);
     }
     free(room);
     return s;
@@ -85,7 +86,7 @@ static double unsigned_nan(double x) {
     return isnan(x) ? (double)NAN : x;
 }
 
-static void say_place(const tess *t, const place *at, int32_t rank, char *out, size_t n) {
+static void say_bad_value(const tess *t, const bad_value *at, int32_t rank, char *out, size_t n) {
     const tess__param *p = &t->plan.model.params[at->param];
     out[0] = 0;
     if (at->found)
@@ -97,17 +98,17 @@ static void say_place(const tess *t, const place *at, int32_t rank, char *out, s
                  p->name, unsigned_nan(at->value));
 }
 
-/* [C] The lowest rank that has one says where. */
+/* [C] Says where the lowest rank that has a bad value found it. */
 static tess_status find_among_ranks(tess *t, uint32_t first, char *out, size_t n) {
-    place own, *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
-    tess_status s = all ? search(t, first, &own) : tess__fail(TESS_E_NOMEM, "no memory to compare ranks");
+    bad_value own, *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
+    tess_status s = all ? find_bad_value(t, first, &own) : tess__fail(TESS_E_NOMEM, "no memory to compare ranks");
     if (!s)
         s = tess__comms_exchange(&t->comms, "the search for a value that is not finite", &own, sizeof own, all);
     int32_t r = 0;
     while (!s && r + 1 < t->comms.world.nranks && !all[r].found)
         r++;
     if (!s)
-        say_place(t, &all[r], r, out, n);
+        say_bad_value(t, &all[r], r, out, n);
     free(all);
     return s;
 }
@@ -117,18 +118,18 @@ static tess_status find_among_ranks(tess *t, uint32_t first, char *out, size_t n
 static tess_status stop_or_warn(tess *t, int on_each, const char *what) {
     if (t->settings.on_nan == TESS__NAN_STOP)
         return tess__fail(TESS_E_NOT_FINITE, "%s" ADVICE, what);
-    if (!t->step.said_not_finite++ && (on_each || t->comms.world.rank == 0))
+    if (!t->step.warned_not_finite++ && (on_each || t->comms.world.rank == 0))
         tess__log(TESS_LOG_WARNING, "%s; the run goes on, and this is said once (TESSERA_ON_NAN)", what);
     return TESS_OK;
 }
 
-/* A run whose parameters are NaN leaves out every step: then the first one is said, the second, the fourth, … */
+/* A run whose parameters are NaN skips every step. The log then names the first, the second, the fourth and so on. */
 static int is_said(const tess *t) {
     uint64_t before = t->step.n_skipped;
-    return t->settings.on_nan == TESS__NAN_SKIP ? (before & (before + 1)) == 0 : !t->step.said_not_finite;
+    return t->settings.on_nan == TESS__NAN_SKIP ? (before & (before + 1)) == 0 : !t->step.warned_not_finite;
 }
 
-/* The norm is known, on every rank, before anything was stepped. `what`: null when it is not said. */
+/* Every rank knows the norm and none has stepped yet. `what` is null when nothing is logged. */
 static tess_status decide(tess *t, const char *what) {
     if (t->settings.on_nan != TESS__NAN_SKIP)
         return stop_or_warn(t, 0, what);
@@ -161,7 +162,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* 0: too few norms are known. */
+/* Returns 0 while too few norms are known. */
 static double usual_norm(const tess__step *s) {
     double sorted[TESS__NORMS];
     uint64_t n = s->n_norms < TESS__NORMS ? s->n_norms : TESS__NORMS;
@@ -172,7 +173,7 @@ static double usual_norm(const tess__step *s) {
     return sorted[n / 2];
 }
 
-/* A norm that stays high becomes the usual one. */
+/* Every norm is remembered, so a norm that stays high becomes the usual one. */
 static tess_status judge_spike(tess *t) {
     double usual = usual_norm(&t->step), norm = t->step.norm;
     char what[256];
@@ -205,11 +206,11 @@ int64_t *tess__note_of_step(tess *t) {
     return t->step.noted_at = at;
 }
 
-/* A device that clips hands its norm over late, to all ranks alike. */
+/* A device that clips hands its norm over late, on all ranks alike. */
 static tess_status look_at_norms(tess *t) {
     char where[512] = "", what[640];
     uint64_t step = t->streams.not_finite_step;
-    if (!step || t->step.said_not_finite)
+    if (!step || t->step.warned_not_finite)
         return TESS_OK;
     TRY(find_among_ranks(t, TESS_OF_PARAM, where, sizeof where));
     snprintf(what, sizeof what, "step %llu: the gradient norm is not finite%s", (unsigned long long)step, where);
@@ -218,13 +219,13 @@ static tess_status look_at_norms(tess *t) {
 
 tess_status tess__look_at_steps(tess *t) {
     char where[512] = "", what[640];
-    place at;
+    bad_value at;
     TRY(look_at_norms(t));
     int64_t step = t->step.noted_at ? __atomic_load_n(t->step.noted_at, __ATOMIC_RELAXED) : 0;
-    if (!step || t->step.said_not_finite)
+    if (!step || t->step.warned_not_finite)
         return TESS_OK;
-    TRY(search(t, TESS_OF_PARAM, &at));
-    say_place(t, &at, t->comms.world.rank, where, sizeof where);
+    TRY(find_bad_value(t, TESS_OF_PARAM, &at));
+    say_bad_value(t, &at, t->comms.world.rank, where, sizeof where);
     snprintf(what, sizeof what, "step %lld leaves values that are not finite%s", (long long)step, where);
     return stop_or_warn(t, 1, what);
 }

@@ -10,8 +10,8 @@
 #include <string.h>
 
 enum { FENCE_BYTES = 4096 };
-/* A parameter that is read late is NaN, which has all bits set in every float format. To a gradient that is added to
- * late anything shows but NaN, which would stay as it is. */
+/* The filler of closed copies. A parameter that is read late is then NaN, which has all bits set in every float
+ * format. A gradient is 0, because a late addition would leave a NaN as it is and would not show. */
 static const unsigned char closed[TESS__N_GUARDS] = { 0xff, 0 };
 
 typedef struct {
@@ -19,17 +19,17 @@ typedef struct {
     uint64_t bytes;
     int32_t open;  /* nested begins */
     int32_t scope; /* that closed it last, or -1 */
-} copy;
+} guard_copy;
 
 struct tess__guard {
-    copy *copies; /* by parameter that holds storage */
+    guard_copy *copies; /* by parameter that holds storage */
     int32_t n;
     const tess__device *device;
-    tess_buffer memory; /* of a device that the host does not read: all copies; null: each has some of the host's */
-    char *seen[2];      /* what the host read back of it: a copy; what that is compared with */
+    tess_buffer memory; /* all copies, on a device that the host does not read; null: each copy is the host's */
+    char *seen[2];      /* what the host read back of that memory: a copy, and the bytes it is compared with */
 };
 
-static copy *copy_of(const tess *t, int32_t param, int kind) {
+static guard_copy *copy_of(const tess *t, int32_t param, int kind) {
     return &t->pass.guard->copies[TESS__N_GUARDS * t->plan.model.params[param].tied_to + kind];
 }
 
@@ -40,21 +40,21 @@ static uint64_t bytes_of(const tess *t, const tess__param *p, int kind) {
 
 /* ---- made and given back ---- */
 
-static uint64_t room_of(const copy *c) {
+static uint64_t room_of(const guard_copy *c) {
     return tess__round_up(c->bytes + FENCE_BYTES, 256);
 }
 
-/* Tied parameters share the copies of the one that holds storage. */
+/* Tied parameters share the copies of the parameter that holds storage. */
 static void measure_copies(const tess *t, tess__guard *g, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     int kinds = p->tied_to != i || p->flags & TESS_BUFFER ? 0 : p->flags & TESS_FROZEN ? 1 : TESS__N_GUARDS;
     for (int k = 0; k < kinds; k++)
-        g->copies[TESS__N_GUARDS * i + k] = (copy){ .bytes = bytes_of(t, p, k), .scope = -1 };
+        g->copies[TESS__N_GUARDS * i + k] = (guard_copy){ .bytes = bytes_of(t, p, k), .scope = -1 };
 }
 
 static int obtain_host(tess__guard *g) {
     for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
-        copy *c = &g->copies[i];
+        guard_copy *c = &g->copies[i];
         if (!c->bytes)
             continue;
         if (!(c->at = aligned_alloc(64, room_of(c))))
@@ -64,7 +64,7 @@ static int obtain_host(tess__guard *g) {
     return 1;
 }
 
-/* Beside the plan, and beside what is measured: without strictness it is not there. */
+/* Allocates beside the plan and beside what is measured, because without strictness this memory does not exist. */
 static tess_status obtain_device(tess *t, tess__guard *g) {
     uint64_t all = 0, most = 0;
     for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
@@ -85,7 +85,7 @@ static tess_status obtain_device(tess *t, tess__guard *g) {
     TRY(all ? tess__device_alloc(g->device, &r, &g->memory) : TESS_OK);
     char *at = g->memory.ptr;
     for (int32_t i = 0; i < TESS__N_GUARDS * g->n; i++) {
-        copy *c = &g->copies[i];
+        guard_copy *c = &g->copies[i];
         if (!c->bytes)
             continue;
         c->at = at;
@@ -145,7 +145,8 @@ void tess__guard_destroy(tess__guard *g) {
     free(g);
 }
 
-/* The bytes at `at` for the host to read; on a device, when its work has ended. `which` of two stays until the next. */
+/* Gives the host the bytes at `at`; of a device, after its work has ended. Each of the two places, `which`, holds
+ * until its next use. */
 static tess_status fetch_bytes(tess *t, int which, const void *at, uint64_t bytes, const char **out) {
     *out = at;
     if (tess__host_reads(&t->device))
@@ -167,7 +168,7 @@ static const char *name_of(int kind) {
     return kind == TESS__GUARD_PARAM ? "parameter" : "gradient of";
 }
 
-/* The call, or the block's function, with which a pointer ends. */
+/* Names the call, or the block's function, at which a pointer ends. */
 static const char *end_of(const tess *t, int kind) {
     if (t->plan.model.n_blocks)
         return kind == TESS__GUARD_PARAM ? "forward or backward" : "backward";
@@ -175,7 +176,7 @@ static const char *end_of(const tess *t, int kind) {
 }
 
 static tess_status check_closed(tess *t, int32_t param, int kind, const char *call) {
-    const copy *c = copy_of(t, param, kind);
+    const guard_copy *c = copy_of(t, param, kind);
     const char *scope = c->scope >= 0 ? t->plan.model.scopes[c->scope].name : "?", *seen;
     TRY(fetch_bytes(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
     if (is_closed(seen, c->bytes + FENCE_BYTES, kind))
@@ -187,7 +188,7 @@ static tess_status check_closed(tess *t, int32_t param, int kind, const char *ca
 }
 
 tess_status tess__guard_open(tess *t, int32_t param, int kind, void *real, void **out) {
-    copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
+    guard_copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
     *out = real;
     if (!c || !c->at)
         return TESS_OK;
@@ -201,7 +202,7 @@ tess_status tess__guard_open(tess *t, int32_t param, int kind, void *real, void 
 
 static tess_status check_content(tess *t, int32_t param, int kind, const void *real, const char *call,
                                  const char *scope) {
-    const copy *c = copy_of(t, param, kind);
+    const guard_copy *c = copy_of(t, param, kind);
     const tess__param *p = &t->plan.model.params[param];
     const char *seen, *as_given = NULL;
     TRY(fetch_bytes(t, 0, c->at, c->bytes + FENCE_BYTES, &seen));
@@ -227,7 +228,7 @@ static tess_status check_content(tess *t, int32_t param, int kind, const void *r
 }
 
 tess_status tess__guard_close(tess *t, int32_t param, int kind, void *real, const char *call, int32_t scope) {
-    copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
+    guard_copy *c = t->pass.guard && real ? copy_of(t, param, kind) : NULL;
     if (!c || !c->at || !c->open || --c->open)
         return TESS_OK;
     TRY(check_content(t, param, kind, real, call, t->plan.model.scopes[scope].name));

@@ -13,7 +13,7 @@
 
 enum { IDENTITY_BYTES = 512 };
 
-/* Fails on every rank alike: rank `other` differs from rank 0. */
+/* Fails on every rank alike, because rank `other` differs from rank 0. */
 static tess_status fail_difference(const char *what, int32_t other, const char *zero, const char *theirs) {
     return tess__fail(TESS_E_INVALID, "the ranks differ in %s: rank 0 has %s, rank %d has %s", what, zero, other,
                       theirs);
@@ -62,12 +62,12 @@ tess_status tess__handshake_identity(tess *t) {
 
 /* ---- models and programs ---- */
 
-/* Two ranks' lists of things, and how one of them reads: declarations of a model, or instructions of a program. */
+/* A list that ranks compare, item by item: the declarations of a model, or the instructions of a program. */
 typedef struct {
     tess *t;
     const tess__program *program; /* null: the model's declarations */
     int32_t n;
-} list;
+} item_list;
 
 static uint64_t instr_hash(const tess__program *p, int32_t i) {
     const tess__instr *in = &p->instrs[i];
@@ -77,11 +77,11 @@ static uint64_t instr_hash(const tess__program *p, int32_t i) {
     return in->buffer < 0 ? h : tess__hash_u64(h, p->buffers[in->buffer].bytes);
 }
 
-static uint64_t item_hash(const list *l, int32_t i) {
+static uint64_t item_hash(const item_list *l, int32_t i) {
     return l->program ? instr_hash(l->program, i) : tess__model_item_hash(&l->t->plan.model, i);
 }
 
-static void item_text(const list *l, int32_t i, char *out, size_t n) {
+static void item_text(const item_list *l, int32_t i, char *out, size_t n) {
     if (i >= l->n)
         snprintf(out, n, "nothing more");
     else if (l->program)
@@ -90,9 +90,9 @@ static void item_text(const list *l, int32_t i, char *out, size_t n) {
         tess__model_item_text(&l->t->plan.model, i, out, n);
 }
 
-/* The first item at which rank `other` deviates from rank 0, found by bisecting over prefix hashes: every rank takes
+/* Finds the first item at which rank `other` deviates from rank 0, by bisecting over prefix hashes. Every rank takes
  * part in every exchange, with the same bounds. */
-static tess_status bisect(const list *l, int32_t other, uint64_t *all, int32_t *first) {
+static tess_status bisect(const item_list *l, int32_t other, uint64_t *all, int32_t *first) {
     uint64_t length = (uint64_t)l->n;
     tess_status s = tess__comms_exchange(&l->t->comms, "the comparison of programs", &length, 8, all);
     int32_t low = 0, high = 1 + (int32_t)(all[0] > all[other] ? all[0] : all[other]);
@@ -111,7 +111,7 @@ static tess_status bisect(const list *l, int32_t other, uint64_t *all, int32_t *
     return s;
 }
 
-static tess_status name_difference(const list *l, int32_t other) {
+static tess_status name_difference(const item_list *l, int32_t other) {
     uint64_t n_ranks = (uint64_t)l->t->comms.world.nranks, *all = calloc(n_ranks, sizeof *all);
     char(*texts)[IDENTITY_BYTES] = calloc(n_ranks, IDENTITY_BYTES), mine[IDENTITY_BYTES] = "";
     tess_status s = all && texts ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", (int)n_ranks);
@@ -134,7 +134,7 @@ static tess_status name_difference(const list *l, int32_t other) {
 }
 
 /* Compares one hash; fails by name when a rank has another than rank 0. */
-static tess_status compare_hash(const list *l, uint64_t mine, uint64_t *all) {
+static tess_status compare_hash(const item_list *l, uint64_t mine, uint64_t *all) {
     tess_status s = tess__comms_exchange(&l->t->comms, "the comparison of programs", &mine, 8, all);
     for (int32_t r = 1; !s && r < l->t->comms.world.nranks; r++)
         if (all[r] != all[0])
@@ -155,10 +155,10 @@ static tess_status compare_hosts(tess *t, uint64_t *all) {
 
 static tess_status compare_each(tess *t, const tess__program *programs, int32_t n, uint64_t *all) {
     TRY(compare_hosts(t, all));
-    list model = { .t = t, .n = tess__model_n_items(&t->plan.model) };
+    item_list model = { .t = t, .n = tess__model_n_items(&t->plan.model) };
     tess_status s = compare_hash(&model, tess__model_hash(&t->plan.model), all);
     for (int32_t i = 0; !s && i < n; i++) {
-        list program = { .t = t, .program = &programs[i], .n = programs[i].n_instrs };
+        item_list program = { .t = t, .program = &programs[i], .n = programs[i].n_instrs };
         s = compare_hash(&program, programs[i].hash, all);
     }
     return s ? s : tess__fail(TESS_E_INTERNAL, "the ranks compiled different programs");

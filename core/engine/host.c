@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The services that plugins of this engine get; what is left null has the default of plugin/plugin_host.c. */
+/* The services that this engine gives its plugins. A null slot has the default of plugin/plugin_host.c. */
 #include "state.h"
 
 #include "base/options.h"
@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Threads are resolved here, once, so that plugins and models use the number that ranks compare. "address" is no
- * variable: it is where ranks of other hosts reach this one. */
+/* "threads" is resolved here, once, so that plugins and models use the number that ranks compare. "address" is no
+ * variable: it is the address at which ranks of other hosts reach this one. */
 static const char *host_option(void *host, const char *key) {
     tess *t = host;
     if (strcmp(key, "address") == 0)

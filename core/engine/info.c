@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The choices of an engine, for a program to read: tess_info_get, tess_stream_get, tess_compute_dtype, microbatches. */
+/* Tells a program what its engine chose: tess_info_get, tess_stream_get, tess_compute_dtype, microbatches. */
 #include "state.h"
 
 #include <tessera/gpu.h>
@@ -86,7 +86,7 @@ int32_t tess_accum(const tess *t) {
     return t ? t->plan.setup.accum : -1;
 }
 
-/* Leaves of the sum: docs/numbers.md, "Sums". */
+/* A microbatch is a leaf of the sum: docs/numbers.md, "Sums". */
 uint64_t tess_microbatch(const tess *t, uint64_t k) {
     if (!t)
         return 0;

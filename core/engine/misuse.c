@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Slips that would train on without a word, or be blamed on another call. */
+/* Finds mistakes of a program that would otherwise pass in silence, or be blamed on another call. */
 #include "state.h"
 
 #include "base/hash.h"

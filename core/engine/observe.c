@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Reads of a program: the ledger, the trace, the statistics. */
+/* A program reads these of a running engine: the ledger, the trace, the statistics. */
 #include "state.h"
 
 #include "kernels/norm.h"
@@ -157,7 +157,7 @@ static void put_plugins(const tess *t, tess_stats *s) {
     s->plugin_stated_bytes = tess__stated_bytes(&t->plan);
 }
 
-/* Waits for a device that clipped by itself, unless passes are waited for apart. */
+/* Reads the norm. If the device clipped, this waits for it, unless passes are waited for apart. */
 static tess_status norm_of_step(const tess *t, double *out) {
     const int64_t *limbs = t->error ? NULL : t->streams.late ? t->streams.limbs : t->step.norm_limbs;
     if (limbs && !t->streams.late)
@@ -184,7 +184,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     for (uint32_t d = 1; d < 3; d++) {
         s.peak_bytes[d] = t->memory.obtained_peak[d];
         s.planned_peak_bytes[d] = tess__planned_bytes(&t->plan, d);
-        if (t->mirror.planned_peak[d] > s.planned_peak_bytes[d]) /* of a group of ranks before this one */
+        if (t->mirror.planned_peak[d] > s.planned_peak_bytes[d]) /* a group of ranks before this one planned more */
             s.planned_peak_bytes[d] = t->mirror.planned_peak[d];
         s.live_bytes[d] = t->memory.ledger.total[d];
         s.live_peak_bytes[d] = t->memory.ledger.most[d];

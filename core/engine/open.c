@@ -15,11 +15,11 @@
 
 static tess_status open_world(tess *t) {
     tess_status s = TESS_OK;
-    if (t->settings.plan_only) {
+    if (t->settings.plan_only)
         t->comms.world = (tess__world){ .nranks = t->settings.options.ranks };
-    } else if ((s = tess__world_from_env(&t->comms.world))) {
-        return s;
-    } else if (t->comms.world.nranks > 1) {
+    else
+        TRY(tess__world_from_env(&t->comms.world));
+    if (!t->settings.plan_only && t->comms.world.nranks > 1) {
         tess__log_set_rank(t->comms.world.rank);
         s = tess__control_join(&t->comms.world, tess__comms_lost, &t->comms, &t->comms.seat);
         t->comms.control = t->comms.seat.control;
@@ -29,8 +29,8 @@ static tess_status open_world(tess *t) {
     return s;
 }
 
-/* Launchers do not always say who shares a host, and hosts may have different numbers of ranks: looked up, so that
- * every rank plans with the same. */
+/* Asks the ranks which of them share a host, so that every rank plans with the same hosts. Launchers do not always
+ * say it, and hosts may have different numbers of ranks. */
 tess_status tess__find_hosts(tess *t) {
     int32_t n = t->plan.setup.nranks;
     t->plan.setup.env.ranks_per_host = n;
@@ -53,9 +53,7 @@ static tess_status open_plugins(tess *t) {
     tess__selection *x = &t->selection;
     tess__setup *u = &t->plan.setup;
     int announce = t->comms.world.rank == 0 && !t->settings.plan_only;
-    tess_status s = tess__selection_open(x, u->nranks, u->env.ranks_per_host, announce);
-    if (s)
-        return s;
+    TRY(tess__selection_open(x, u->nranks, u->env.ranks_per_host, announce));
     u->comm = x->plugins[TESS_KIND_COMM]->ops;
     u->comm_ctx = x->plugins[TESS_KIND_COMM]->ctx;
     u->device = x->plugins[TESS_KIND_DEVICE]->ops;
@@ -72,7 +70,7 @@ static tess_status open_plugins(tess *t) {
     return TESS_OK;
 }
 
-/* The level belongs to the process: one engine's request holds for all. */
+/* Sets the level of the whole process, so one engine's request holds for all. */
 static tess_status read_log_level(const tess *t) {
     static const char *const names[] = { "error", "warning", "info", "debug" };
     const char *level = NULL;
@@ -83,7 +81,7 @@ static tess_status read_log_level(const tess *t) {
     return s;
 }
 
-/* Inputs of the plan: memory kind, alignment, granularity; and whether all that was chosen goes together. */
+/* Takes memory kind, alignment and granularity for the plan, and refuses plugins that do not go together. */
 static tess_status read_device(tess *t) {
     tess__setup *u = &t->plan.setup;
     tess_device_info info;
@@ -111,7 +109,7 @@ static tess_status read_device(tess *t) {
     return TESS_OK;
 }
 
-/* The host's memory is one device for all its ranks; else a rank takes the device of its LOCAL_RANK. */
+/* On the host all ranks share device 0; else a rank takes the device of its LOCAL_RANK. */
 int32_t tess__device_index(const tess *t) {
     return t->device.mem == TESS_MEM_HOST ? 0 : t->comms.world.local_rank;
 }
@@ -122,55 +120,44 @@ static tess_status create_device(tess *t) {
     return tess__streams_start(&t->streams, &t->device, &t->comms);
 }
 
-/* Each part knows those that it stands on. */
+/* Each part knows those that it stands on; tess_close relies on it, also after a failure. */
 static void connect_parts(tess *t) {
     t->memory.plan = &t->plan;
     t->memory.device = &t->device;
     t->memory.comms = &t->comms;
     t->memory.streams = &t->streams;
-    t->memory.strict = t->settings.strict;
-    t->comms.timeout_ns = t->settings.timeout_ns;
 }
 
 static tess_status start_engine(tess *t) {
-    tess_status s = read_log_level(t);
-    if (!s)
-        s = tess__read_plan(t);
-    if (!s)
-        s = open_world(t);
-    if (!s)
-        s = tess__find_hosts(t);
-    if (!s)
-        s = tess__read_options(t);
     connect_parts(t);
-    if (!s)
-        s = open_plugins(t);
-    if (!s)
-        s = tess__given_check(&t->settings.given);
+    TRY(read_log_level(t));
+    TRY(tess__read_plan(t));
+    TRY(open_world(t));
+    TRY(tess__find_hosts(t));
+    TRY(tess__read_options(t));
+    t->memory.strict = t->settings.strict;
+    t->comms.timeout_ns = t->settings.timeout_ns;
+    TRY(open_plugins(t));
+    TRY(tess__given_check(&t->settings.given));
     int planned = t->settings.plan_only && !t->settings.options.plan_only; /* tessera plan -- PROGRAM warns itself */
-    if (!s && t->comms.world.rank == 0 && !planned)
+    if (t->comms.world.rank == 0 && !planned)
         tess__options_warn_unknown(); /* now that the plugins' own variables are known */
-    if (!s)
-        s = read_device(t);
-    if (s || t->settings.plan_only)
-        return s;
+    TRY(read_device(t));
+    if (t->settings.plan_only)
+        return TESS_OK;
     t->mirror.joins = t->plan.setup.mirror && t->comms.world.generation > 0;
-    if (!t->mirror.joins) /* those that are left have been compared before */
-        s = tess__handshake_identity(t);
-    if (!s)
-        s = create_device(t);
-    return s ? s : tess__comms_create(&t->comms, &t->plan.setup);
+    if (!t->mirror.joins) /* the ranks that are left were compared when they started */
+        TRY(tess__handshake_identity(t));
+    TRY(create_device(t));
+    return tess__comms_create(&t->comms, &t->plan.setup);
 }
 
 tess_status tess__engine_open(const tess_options *options, const tess__hooks *hooks, tess **out) {
     tess_options own = { .struct_size = sizeof own };
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_open: there is no place for the engine pointer");
-    tess_status s =
-        options ? tess__copy_options("tess_open", &own, sizeof own, TESS__UP_TO(tess_options, own_states), options)
-                : TESS_OK;
-    if (s)
-        return s;
+    if (options)
+        TRY(tess__copy_options("tess_open", &own, sizeof own, TESS__UP_TO(tess_options, own_states), options));
     tess *t = calloc(1, sizeof *t);
     if (!t)
         return tess__fail(TESS_E_NOMEM, "no memory for the engine");
@@ -178,7 +165,7 @@ tess_status tess__engine_open(const tess_options *options, const tess__hooks *ho
     t->settings.options = own;
     pthread_mutex_init(&t->comms.lock, NULL);
     tess__mirror_reset(&t->mirror);
-    s = tess__given_of(&own, &t->settings.given);
+    tess_status s = tess__given_of(&own, &t->settings.given);
     const tess__given *before = tess__given_use(&t->settings.given);
     tess__host_make(t);
     if (!s)
@@ -220,7 +207,7 @@ static void free_settings(tess__settings *s) {
     tess__given_free(&s->given);
 }
 
-/* Ends what the other ranks must hear of. */
+/* Ends the pass, the save and the group of ranks in order, while the others still listen. */
 static void end_orderly(tess *t) {
     if (!t->error && t->pass.kind && t->sharded) {
         tess_status finished = tess__pass_finish(t);
@@ -254,7 +241,7 @@ tess_status tess_close(tess *t) {
     if (t->error)
         tess__comms_abort(&t->comms, t->error);
     tess__drop_requests(t);
-    tess__moves_end(t);
+    tess__transfers_end(t);
     tess__tracing_end(t);
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, !t->error);

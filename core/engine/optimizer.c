@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-/* Runs of one optimizer group in this rank's shards. Padding takes part: zero stays zero in every optimizer. */
+/* Lists the runs of one optimizer group in this rank's shards. Padding takes part, because zero stays zero in every
+ * optimizer. */
 tess_status tess__make_segments(tess *t) {
     const tess__layout *l = &t->plan.layout;
     t->step.segments = calloc((size_t)l->n_order + 1, sizeof *t->step.segments);
@@ -86,7 +87,7 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
                           "so no state was planned",
                           (double)o->momentum);
     TRY(tess__check_step_options(t, o));
-    if (!t->graphs.recording) { /* then nothing may be asked of the device */
+    if (!t->graphs.recording) { /* while a graph is recorded nothing may be asked of the device */
         TRY(tess__look_at_last_norm(t));
         TRY(tess__look_at_steps(t));
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One rank's part of a parameter, its gradient or an optimizer state: where it lies, read and written by the host. */
+/* Where a rank's part of a parameter, gradient or optimizer state lies, and how the host reads and writes it. */
 #include "values.h"
 
 #include "kernels/kernels.h"
@@ -16,7 +16,7 @@ static uint32_t dtype_of(const tess *t, uint32_t of, const tess__param *p) {
     return of == TESS_OF_PARAM ? t->plan.layout.groups[p->group].master : TESS_F32;
 }
 
-/* The kind of memory that this rank's part of a parameter lies in. */
+/* Says in which kind of memory this rank's part of a parameter lies. */
 static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
     if (p->flags & TESS_BUFFER)
         return t->plan.setup.env.mem;

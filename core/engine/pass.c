@@ -266,8 +266,7 @@ tess_status tess_backward_end(tess *t, tess_scope scope) {
 
 /* ---- summon ---- */
 
-/* A pass that has not come to its end is ended all the same: the call that does it is named here or at the next begin.
- */
+/* Ends a pass that has not come to its end. This call is named here, or at the next begin. */
 static tess_status end_pass_by_summon(tess *t, tess_scope scope) {
     int inside = t->pass.kind && (t->memory.deviating || has_events_left(t));
     const char *name = t->plan.model.scopes[scope].name;
@@ -290,7 +289,7 @@ static tess_status summon_scope(tess *t, tess_scope scope, void *params, int32_t
         return tess__fail(TESS_E_INVALID, "tess_summon_begin before tess_shard");
     TRY(check_scope(t, "tess_summon_begin", scope, params, n));
     TRY(end_pass_by_summon(t, scope));
-    TRY(tess__low_copies_refresh(t)); /* masters may be written between two of them, too */
+    TRY(tess__low_copies_refresh(t)); /* masters may be written between two summons, too */
     if (!t->pass.summoned) {
         tess__compiler_start(&t->plan.compiler, &t->pass.deviating_program, TESS_PASS_EVAL);
         t->plan.compiler.params_only = 1;
@@ -304,7 +303,7 @@ static tess_status summon_scope(tess *t, tess_scope scope, void *params, int32_t
     TRY(tess__compiler_event(&t->plan.compiler, TESS__FORWARD_BEGIN, scope));
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
     tess__guard *guard = t->pass.guard;
-    t->pass.guard = NULL; /* read-only between passes */
+    t->pass.guard = NULL; /* the guard is for passes; between them memory is read-only */
     tess_status s = tess__scope_pointers(t, scope, params, NULL);
     t->pass.guard = guard;
     return s;

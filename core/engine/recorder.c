@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The engine writing down what it does, for tess_trace and tess_trace_each. */
+/* Writes down what the engine does, for tess_trace and tess_trace_each. */
 #include "state.h"
 #include "base/status.h"
 
@@ -16,7 +16,7 @@ static int is_recorded(const tess__instr *in) {
     return in->op != TESS__ALLOC || in->flags & TESS__ZERO;
 }
 
-/* A failure of the timeline is the device's, and shows in what is queued next. */
+/* A failure of the timeline is ignored, because the device reports it with the next work. */
 tess__mark tess__tracing_mark(tess *t, const tess__instr *in) {
     tess__mark mark = { .ns = tess__tracing_begin(t) };
     if (t->recorder.timeline.trace) {
@@ -51,7 +51,7 @@ void tess__tracing_instr(tess *t, const tess__instr *in, tess__mark begin) {
     }
 }
 
-/* The observer waits for the request, and does nothing else: where it comes to is where the collective ends. */
+/* The observer stream waits for the request alone, so its position is where the collective ends. */
 tess_status tess__tracing_posted(tess *t, const tess__instr *in, tess_request *request) {
     tess__timeline *line = &t->recorder.timeline;
     tess_stream *observer = &line->observers[tess__timeline_of(line, in->op)];
@@ -63,8 +63,8 @@ tess_status tess__tracing_posted(tess *t, const tess__instr *in, tess_request *r
     return tess__timeline_stop(line, span, observer, TESS__TRACK_COMM, in, NULL, t->step.steps_done);
 }
 
-/* Collectives run one after another; the plugin does not say when, so one begins with its post or the end of the one
- * before, and ends at the latest when the engine's wait for it does. */
+/* Collectives run one after another, and the plugin does not say when. So one begins with its post or with the end
+ * of the one before. It ends when the engine's wait for it ends, at the latest. */
 void tess__tracing_comm(tess *t, const tess__instr *wait, int64_t posted_ns) {
     tess__instr collective = *wait;
     if (!t->recorder.trace)

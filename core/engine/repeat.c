@@ -12,7 +12,7 @@
 
 /* ---- what can be recorded ---- */
 
-/* Why the host takes part in the program; null: it does not. */
+/* The reason why the host takes part in the program, or null. */
 static const char *host_part(const tess *t, const tess__program *p) {
     const char *norm = NULL;
     for (int32_t i = 0; i < p->n_instrs; i++) {
@@ -28,7 +28,7 @@ static const char *host_part(const tess *t, const tess__program *p) {
     return norm;
 }
 
-/* The reason why the pass, or the optimizer step that follows it, cannot be repeated; null: it can. */
+/* The reason why the pass, or the optimizer step that follows it, cannot be repeated, or null. */
 static const char *why_not(const tess *t, const tess_run_options *o) {
     const tess__plan *p = &t->plan;
     const char *why = host_part(t, t->pass.program);
@@ -50,7 +50,7 @@ static int is_last_microbatch(const tess *t) {
     return t->pass.microbatch == t->plan.setup.accum - 1;
 }
 
-/* Microbatches between the first and the last add up alike, unless in the tree. */
+/* Microbatches between the first and the last share one recording, unless sums are a tree. */
 static int32_t position_in_step(const tess *t) {
     return !t->plan.setup.deterministic && t->pass.microbatch > 0 && !is_last_microbatch(t) ? 1 : t->pass.microbatch;
 }
@@ -73,7 +73,7 @@ static void say_pass(const tess__graph_key *key, int records, char *out, size_t 
              (unsigned long long)key->repeat, key->microbatch);
 }
 
-/* Collectives that are recorded are not compared, so the passes are. The compute stream then waits for all ranks. */
+/* Recorded collectives are not compared across ranks, so passes are. The compute stream then waits for all ranks. */
 static tess_status agree_on_pass(tess *t, const tess__graph_key *key, int records) {
     tess_collective c = { .op = TESS_BARRIER, .send_dtype = TESS_U8, .recv_dtype = TESS_U8, .scale = 1 };
     uint32_t floats[2];
@@ -85,7 +85,7 @@ static tess_status agree_on_pass(tess *t, const tess__graph_key *key, int record
     c.tag = tess__hash_u64(c.tag, (uint64_t)key->pass << 33 | (uint64_t)key->microbatch << 1 | (uint64_t)records);
     c.tag = tess__hash_u64(c.tag, (uint64_t)floats[0] << 32 | floats[1]);
     say_pass(key, records, doing, TESS__ACTIVITY);
-    if (records) /* nobody begins before all have come */
+    if (records) /* no rank begins before all have come */
         return tess__comm_run(&t->comms, TESS__WORLD, &c, doing);
     return tess__stream_collective(&t->streams, TESS__WORLD, &c, doing);
 }
@@ -109,7 +109,7 @@ static tess_status prepare_step(tess *t, int has_step) {
 
 /* ---- recorded, and run again ---- */
 
-/* All that a pass does on the host is done here, once; the device has done nothing when it is over. */
+/* Does here, once, all that a pass does on the host. The device has not run anything of it when this returns. */
 static tess_status record_calls(tess *t, const tess_run_options *o, int has_step, tess__pass_fn *calls) {
     if (has_step)
         TRY(tess__device_copy(&t->device, tess__address_of(t, TESS__NUMBERS, 0), t->device.mem, prepared(t),
@@ -117,7 +117,7 @@ static tess_status record_calls(tess *t, const tess_run_options *o, int has_step
     return calls(t, o);
 }
 
-/* Nobody looks on: points in time of a recording mean nothing. */
+/* Hides the observers, because points in time of a recording mean nothing. */
 static tess_status record_unseen(tess *t, const tess_run_options *o, int has_step, tess__pass_fn *calls) {
     tess__watchers seen = tess__recorder_hide(t);
     t->graphs.recording = 1;
@@ -157,7 +157,7 @@ static tess_status run_recorded(tess *t, const tess__recorded *r, const tess_run
     tess__pass_over(t, 1);
     if (!r->key.has_step)
         return TESS_OK;
-    TRY(tess__grad_release(t)); /* with microbatches the pass before had booked them */
+    TRY(tess__grad_release(t)); /* the pass of the microbatch before had booked them */
     return tess__step_end(t);
 }
 
@@ -171,8 +171,8 @@ tess_status tess__repeat_pass(tess *t, const tess_run_options *o, tess__pass_fn 
         return calls(t, o);
     tess__graph_key key = key_of(t, o);
     tess__recorded *r = tess__graphs_find(&t->graphs, &t->device, &key);
-    if (!r->known && (r->why_not = why_not(t, o)) && !t->graphs.said)
-        say_why(t, t->graphs.said = r->why_not);
+    if (!r->known && (r->why_not = why_not(t, o)) && !t->graphs.logged_reason)
+        say_why(t, t->graphs.logged_reason = r->why_not);
     tess_status s = !r->known || r->why_not || is_watched(t) ? calls(t, o)
                     : r->graph                               ? run_recorded(t, r, o)
                                                              : record_pass(t, r, o, calls);

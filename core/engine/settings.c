@@ -16,7 +16,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* A rank's share of the cores of its host. */
+/* The default is a rank's share of the cores of its host. */
 static int64_t default_threads(const tess *t) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int32_t ranks = t->comms.world.local_nranks > 0 ? t->comms.world.local_nranks : t->comms.world.nranks;
@@ -25,7 +25,7 @@ static int64_t default_threads(const tess *t) {
 
 enum { MOST_ACCUM = 1 << 14 };
 
-/* Whether accum is the user's, which wins over what the program says of microbatches. */
+/* Tells whether the user set accum, which wins over the program's microbatches. */
 static int user_accumulates(const tess *t) {
     const char *told = tess__option_text("accum");
     return told && !t->settings.given.wins && told == tess__given_text(NULL, "accum");
@@ -41,7 +41,8 @@ static void say_who_accumulates(tess *t) {
                  all ? all : t->plan.setup.accum);
 }
 
-/* Sync may follow under deterministic mode, where it decides the order of the sum. */
+/* A rank's share of the program's microbatches becomes accum. This may change sync, which under deterministic mode
+ * decides the order of the sum. */
 static tess_status read_accum(tess *t) {
     tess__setup *s = &t->plan.setup;
     int32_t all = t->settings.options.microbatches, ranks = s->nranks;
@@ -96,7 +97,7 @@ static tess_status read_flags(tess *t) {
     TRY(tess__option_flag("strict", &t->settings.strict));
     TRY(tess__option_flag("low-copy", &s->low_copy));
     TRY(tess__option_flag("graphs", &s->graphs));
-    s->graphs &= !t->settings.strict; /* the guard's copies are the host's */
+    s->graphs &= !t->settings.strict; /* the host makes the guard's copies, so nothing can be recorded */
     return TESS_OK;
 }
 
@@ -104,28 +105,20 @@ static tess_status read_switches(tess *t) {
     tess__setup *s = &t->plan.setup;
     const char *activations = "keep", *sync = "each", *checkpoint = "async";
     double timeout = 300;
-    tess_status status = tess__option_choice("sync", &sync);
+    TRY(tess__option_choice("sync", &sync));
     activations = tess__option_or("activations", activations);
-    if (!status)
-        status = tess__activations_check(activations);
-    if (!status)
-        status = tess__option_choice("checkpoint", &checkpoint);
-    if (!status)
-        status = read_flags(t);
-    if (!status)
-        status = read_guard(t);
-    if (!status)
-        status = tess__option_real("timeout", &timeout);
+    TRY(tess__activations_check(activations));
+    TRY(tess__option_choice("checkpoint", &checkpoint));
+    TRY(read_flags(t));
+    TRY(read_guard(t));
+    TRY(tess__option_real("timeout", &timeout));
     const char *prefetch = tess__option_text("prefetch");
     int64_t depth = 1;
     s->prefetch_fixed = prefetch && strcmp(prefetch, "auto") != 0;
-    if (!status && s->prefetch_fixed)
-        status = tess__option_int("prefetch", 0, 8, &depth);
-    if (status)
-        return status;
+    if (s->prefetch_fixed)
+        TRY(tess__option_int("prefetch", 0, 8, &depth));
     int64_t threads = s->deterministic ? 1 : default_threads(t);
-    if ((status = tess__option_int("threads", 1, 1024, &threads)))
-        return status;
+    TRY(tess__option_int("threads", 1, 1024, &threads));
     t->plan.setup.threads = (int32_t)threads;
     snprintf(t->settings.threads_text, sizeof t->settings.threads_text, "%d", t->plan.setup.threads);
     s->sync_each = strcmp(sync, "each") == 0;
@@ -145,8 +138,8 @@ static tess_status read_switches(tess *t) {
 
 static tess_status read_budget(tess *t) {
     tess_plan_env *e = &t->plan.setup.env;
-    tess_status s = tess__option_bytes("device-memory", &e->device_budget_bytes);
-    return s ? s : tess__option_bytes("host-memory", &e->host_budget_bytes);
+    TRY(tess__option_bytes("device-memory", &e->device_budget_bytes));
+    return tess__option_bytes("host-memory", &e->host_budget_bytes);
 }
 
 static tess_status read_own_states(tess *t) {
@@ -158,7 +151,7 @@ static tess_status read_own_states(tess *t) {
     return TESS_OK;
 }
 
-/* Whether anybody would start a lost rank again: the launcher of one host does. */
+/* Tells whether a lost rank would be started again: only the launcher of one host does it. */
 static int is_replaced(const tess *t) {
     const tess__world *w = &t->comms.world;
     return t->settings.plan_only || (w->launched && w->address[0] == '/');
@@ -178,20 +171,16 @@ static tess_status read_mirror(tess *t) {
 }
 
 tess_status tess__read_options(tess *t) {
-    tess_status s = read_switches(t);
-    if (!s)
-        s = read_mirror(t);
-    if (!s)
-        s = read_budget(t);
+    TRY(read_switches(t));
+    TRY(read_mirror(t));
+    TRY(read_budget(t));
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));
     t->settings.optimizer = strdup(tess__option_or("optimizer", "adamw"));
-    if (!s && (!t->settings.strategy || !t->settings.optimizer))
-        s = tess__fail(TESS_E_NOMEM, "no memory for the options");
-    if (!s)
-        s = tess__setup_strategy(&t->plan.setup, t->settings.strategy);
-    if (!s)
-        s = tess__setup_optimizer(&t->plan.setup, t->settings.optimizer, t->settings.options.momentum != 0);
-    return s ? s : read_own_states(t);
+    if (!t->settings.strategy || !t->settings.optimizer)
+        return tess__fail(TESS_E_NOMEM, "no memory for the options");
+    TRY(tess__setup_strategy(&t->plan.setup, t->settings.strategy));
+    TRY(tess__setup_optimizer(&t->plan.setup, t->settings.optimizer, t->settings.options.momentum != 0));
+    return read_own_states(t);
 }
 
 tess_status tess__read_plan(tess *t) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tess_shard: wrap, lay out, compile, plan, compare, obtain memory, fill. */
+/* tess_shard wraps, lays out, compiles, plans, compares, obtains memory and fills it. Also tess_alloc. */
 #include "state.h"
 
 #include "readers/declaration_file.h"
@@ -12,9 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- tess_shard ---- */
-
-/* The program's own planner, in the words of tessera.h. */
+/* Asks the program's own planner, in the words of tessera.h. */
 static tess_status plan_alternative(void *user, const tess__option_set *c, uint64_t bytes[3], double *seconds) {
     const tess *t = user;
     const tess_options *o = &t->settings.options;
@@ -27,17 +25,17 @@ static tess_status plan_alternative(void *user, const tess__option_set *c, uint6
     return s;
 }
 
-/* Over its budget: the message goes on with what to change. */
+/* The message of a plan over its budget goes on with what to change. */
 static tess_status append_advice(tess *t) {
-    char said[1024], text[1024];
-    snprintf(said, sizeof said, "%s", tess_last_error());
+    char over_budget[1024], text[1024];
+    snprintf(over_budget, sizeof over_budget, "%s", tess_last_error());
     tess__replan_fn own = t->settings.options.plan_alternative ? plan_alternative : NULL;
     tess__advise(&t->plan, &t->selection, own, t, &t->advice);
-    tess__advice_text(&t->advice, said, text, sizeof text);
+    tess__advice_text(&t->advice, over_budget, text, sizeof text);
     return tess__fail(TESS_E_BUDGET, "%s", text);
 }
 
-/* Passes read the copies alone: a device must offer the step that writes them. */
+/* Passes read the bf16 copies alone, so the device must offer the step that writes them. */
 static tess_status check_copies(const tess *t) {
     for (int32_t g = 0; t->plan.setup.optimizer && g < t->plan.layout.n_groups; g++) {
         const tess__group *group = &t->plan.layout.groups[g];
@@ -54,17 +52,16 @@ static tess_status check_copies(const tess *t) {
 }
 
 static tess_status make_plan(tess *t) {
-    tess_status s = tess__check_activations(t);
-    if (s || (s = tess__check_overwrite(&t->plan)))
-        return s;
-    s = tess__plan_make(&t->plan);
+    TRY(tess__check_activations(t));
+    TRY(tess__check_overwrite(&t->plan));
+    tess_status s = tess__plan_make(&t->plan);
     int planned = t->plan.layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */
     if ((!s || s == TESS_E_BUDGET) && planned)
         TRY(check_copies(t));
     return s == TESS_E_BUDGET && planned && !tess__option_text("plan-file") ? append_advice(t) : s;
 }
 
-/* For `tessera plan -- PROGRAM`. */
+/* Writes them for `tessera plan -- PROGRAM`. */
 static tess_status write_declarations(const tess *t) {
     const char *path = tess__option_text("plan-file");
     return path
@@ -76,50 +73,39 @@ static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     if (t->sharded)
         return tess__fail(TESS_E_INVALID, "tess_shard is called twice");
     tess_status s = make_plan(t);
-    if (t->settings.plan_only && (!s || s == TESS_E_BUDGET)) { /* which can be read, too */
+    if (t->settings.plan_only && (!s || s == TESS_E_BUDGET)) { /* a plan over its budget can be read, too */
         t->sharded = 1;
         if (write_declarations(t))
             return TESS_E_SYSTEM;
     }
-    if (s)
-        return s;
-    if (t->settings.plan_only) {
+    TRY(s);
+    if (t->settings.plan_only)
         return tess__fail(TESS_E_PLANNED, "planned, nothing allocated");
-    }
-    s = tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS);
-    if (!s)
-        s = tess__tables_create(t);
-    if (!s)
-        s = tess__make_segments(t);
-    if (!s)
-        s = tess__memory_obtain(&t->memory, tess__device_index(t));
-    if (!s)
-        s = tess__memory_share(&t->memory);
-    if (!s)
-        s = tess__guard_create(t, &t->pass.guard);
-    if (!s && t->comms.world.rank == 0)
+    TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
+    TRY(tess__tables_create(t));
+    TRY(tess__make_segments(t));
+    TRY(tess__memory_obtain(&t->memory, tess__device_index(t)));
+    TRY(tess__memory_share(&t->memory));
+    TRY(tess__guard_create(t, &t->pass.guard));
+    if (t->comms.world.rank == 0)
         tess__say_unused(t);
-    if (!s)
-        s = tess__moves_start(t);
-    if (s)
-        return s;
+    TRY(tess__transfers_start(t));
     t->sharded = 1;
     return fill && !t->mirror.joins ? tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
 }
 
 tess_status tess_shard(tess *t, tess_range_fn fill, void *user) {
-    tess_status s = tess__engine_check(t);
-    if (s)
-        return s;
+    TRY(tess__engine_check(t));
     t->settings.callers = tess__given_use(&t->settings.given);
-    s = shard_model(t, fill, user);
+    tess_status s = shard_model(t, fill, user);
     tess__given_use(t->settings.callers);
     if (s == TESS_E_PLANNED || t->error)
         return s;
     return s ? tess__engine_fail(t, s) : TESS_OK;
 }
 
-/* A program that is only planned still computes with the pointer before tess_shard. Addresses, no memory. */
+/* A program that is only planned still computes with the pointer before tess_shard. It gets addresses without memory.
+ */
 static void *reserve_addresses(uint64_t bytes) {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return at == MAP_FAILED ? NULL : at;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Arithmetic on a group's shard: casts, sums, the optimizer step, by whichever kernels run it. */
+/* The arithmetic on a group's shard: casts, sums, the optimizer step. An executor's kernels run it. */
 #include "state.h"
 
 #include "base/status.h"
 
-const void *tess__gather_source(const tess *t, int32_t g, uint32_t *dtype) {
+/* Where a gather reads, and in which dtype: the shard's low-precision copy, or the masters. */
+static const void *gather_source(const tess *t, int32_t g, uint32_t *dtype) {
     const tess__group *group = &t->plan.layout.groups[g];
     *dtype = group->low_copy ? group->compute : group->master;
     return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
 }
 
-/* The shard in its compute dtype. */
+/* Casts the shard to its compute dtype. */
 static tess_status cast_shard(tess *t, int32_t g, const void *from, uint32_t dtype, void *to, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { from };
@@ -24,7 +25,7 @@ static tess_status cast_shard(tess *t, int32_t g, const void *from, uint32_t dty
     return on->kernel(on, &k);
 }
 
-/* As every gather casts them, and the optimizer's kernels too. */
+/* Casts the masters as every gather does, and the optimizer's kernels too. */
 tess_status tess__low_copy_make(tess *t, int32_t g, tess__executor *on) {
     return cast_shard(t, g, tess__address_of(t, TESS__MASTER, g), t->plan.layout.groups[g].master,
                       tess__address_of(t, TESS__LOW_COPY, g), on);
@@ -38,15 +39,15 @@ void *tess__own_slot(const tess *t, int32_t g) {
 
 tess_status tess__shard_to_slot(tess *t, int32_t g, tess__executor *on) {
     uint32_t dtype;
-    const void *from = tess__gather_source(t, g, &dtype);
-    if (t->memory.booked[TESS__FETCHED][g]) /* cast on the way up */
+    const void *from = gather_source(t, g, &dtype);
+    if (t->memory.booked[TESS__FETCHED][g]) /* it was cast on its way to the device */
         from = tess__address_of(t, TESS__FETCHED, g), dtype = t->plan.layout.groups[g].compute;
     return cast_shard(t, g, from, dtype, tess__own_slot(t, g), on);
 }
 
 tess_status tess__shard_fetch(tess *t, int32_t g, tess__executor *on) {
     uint32_t dtype;
-    const void *from = tess__gather_source(t, g, &dtype);
+    const void *from = gather_source(t, g, &dtype);
     return cast_shard(t, g, from, dtype, tess__address_of(t, TESS__FETCHED, g), on);
 }
 
@@ -58,7 +59,7 @@ float tess__mean_scale(const tess *t) {
     return (float)(1.0 / ((double)t->plan.setup.nranks * t->plan.setup.accum));
 }
 
-/* With a sum of shards still to come, the division waits for its end. */
+/* If a sum of shards follows, the division waits for its end. */
 static double reduce_scale(const tess *t) {
     return t->plan.setup.accum > 1 && t->plan.setup.sync_each ? 1.0 : (double)tess__mean_scale(t);
 }
@@ -72,12 +73,12 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *t, int32_t g, int shard
     return c;
 }
 
-/* The gradient that is sent: the sum of microbatches, the leaf rounded to the wire, or the leaf. */
+/* Finds the gradient to send: the sum of microbatches, the leaf rounded to the wire's dtype, or the leaf. */
 tess_status tess__gradient_to_send(tess *t, int32_t g, tess__executor *on, void **source) {
     const tess__group *group = &t->plan.layout.groups[g];
     if (sums_at_end(t)) {
         tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
-        return tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, source);
+        return tess__microbatch_total(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, source);
     }
     *source = group->grad_in_place
                   ? tess__address_of(t, TESS__SHARD_GRAD, g)
@@ -104,7 +105,7 @@ tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__executor *on) {
     return on->kernel(on, &k);
 }
 
-/* A plain copy when there is nothing to add up: the gradient rests where a collective cannot end. */
+/* Copies when there is nothing to add: a collective cannot end where this gradient rests. */
 static tess_status copy_part(tess *t, int32_t g, tess__executor *on) {
     const void *in[1] = { tess__address_of(t, TESS__PART, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
@@ -121,11 +122,11 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__execut
     if (t->plan.setup.accum == 1 || sums_at_end(t))
         return copy_part(t, g, on);
     tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 1);
-    TRY(tess__counter_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, on->kernel, on));
+    TRY(tess__microbatch_add(&c, (uint32_t)microbatch, tess__address_of(t, TESS__PART, g), TESS_F32, on->kernel, on));
     if (microbatch < t->plan.setup.accum - 1)
         return TESS_OK;
     void *sum;
-    TRY(tess__counter_finish(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, &sum));
+    TRY(tess__microbatch_total(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, &sum));
     const void *in[1] = { sum };
     tess_kernel k = { .kernel = TESS_K_SCALE,
                       .in_dtype = TESS_F32,
@@ -138,7 +139,7 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__execut
     return on->kernel(on, &k);
 }
 
-/* Whether more steps follow at once is known to the engine's thread alone, where the compute stream is. */
+/* Only the engine's thread, which feeds the compute stream, knows whether more steps follow at once. */
 static uint32_t optimize_flags(const tess *t, const tess__executor *on) {
     return on == &t->transfers.compute && t->step.more_follow ? TESS_KERNEL_MORE : 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The engine: what a tess is made of, and what its files ask of each other. */
+/* The engine: the parts of a tess, and what its files ask of each other. */
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
 #include "base/options.h"
@@ -67,7 +67,7 @@ typedef struct { /* the optimizer's */
     int more_follow;           /* the next work is another of this kind: TESS_KERNEL_MORE */
     int skips;                 /* the running step changes nothing */
     uint64_t n_skipped;
-    int said_not_finite;       /* and is not said again */
+    int warned_not_finite;     /* and is not said again */
     int64_t noted;             /* the first step that left something not finite; 0: none. Of a device without streams */
     int64_t *noted_at;         /* there, or in page-locked memory; null: nothing has stepped yet */
     double norms[TESS__NORMS]; /* of the last steps, with TESSERA_SPIKE */
@@ -91,7 +91,7 @@ static inline void tess__mirror_reset(tess__mirror *m) { /* no image yet */
     m->slot = 0;
 }
 
-typedef struct { /* of the rooms above, which the engine calls and does not know */
+typedef struct { /* functions of the rooms above, which the engine calls and does not know */
     tess_status (*before_pass)(tess *, uint32_t pass_kind); /* [C] recovery: images, where they are due */
     void (*end_save)(tess *); /* waits for a save that is being written, or, with an error, lets it go */
     tess_status (*share_past)(
@@ -124,12 +124,12 @@ struct tess {
     tess__advice advice;       /* after tess_shard was over its budget */
 };
 
-/** errors.c: makes `status`, whose message is set, the engine's sticky error: names a lost rank as the cause when one
- * was lost, tells the others, aborts the communicators. Returns the sticky status. */
+/** errors.c: makes `status`, whose message is set, the engine's sticky error. Names a lost rank as the cause when
+ * one was lost, tells the others and aborts the communicators. Returns the sticky status. */
 tess_status tess__engine_fail(tess *, tess_status status);
 /** Every public call starts with it: the sticky error again, or TESS_OK; TESS_E_INVALID without an engine. */
 tess_status tess__engine_check(const tess *);
-/** The whole of a public call: `body` runs unless an error is sticky, and its failure becomes sticky. */
+/** Does the whole of a public call: `body` runs unless an error is sticky, and its failure becomes sticky. */
 #define TESS__PUBLIC(t, body)                                                                                          \
     do {                                                                                                               \
         tess_status public_status = tess__engine_check(t);                                                             \
@@ -143,19 +143,20 @@ tess_status tess__engine_check(const tess *);
 tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given);
 /** Bytes of a struct up to a field of its first release, below which none is taken. */
 #define TESS__UP_TO(type, field) ((uint32_t)(offsetof(type, field) + sizeof(((type *)0)->field)))
-/** For a failure that came out of the program's own function: names where, unless that function set a message since
+/** Names where a failure of the program's own function happened. The message stays when that function set one since
  * `before`, which is tess__fail_count() from ahead of the call. */
 tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
 
-/** settings.c: from the program's options and the environment. The plan first: whether anything is to run at all. */
+/** settings.c: reads the program's options and the environment. The plan comes first, as it decides whether anything
+ * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
-/** tess_open, with what stands above the engine. */
+/** Opens an engine with the hooks of the rooms above it, for tess_open. */
 tess_status tess__engine_open(const tess_options *, const tess__hooks *, tess **out);
-/** tables.c: what the parts keep of this plan, by scope, parameter and group. */
+/** tables.c: the tables that parts keep of this plan, by scope, parameter and group. */
 tess_status tess__tables_create(tess *);
 void tess__tables_destroy(tess *); /* but the memory; never created is fine */
 /** open.c: which device is this rank's. */
@@ -171,8 +172,6 @@ tess_status tess__handshake_identity(tess *);
 tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 
 /** shard_work.c: what is done to a group's shard, wherever an executor does it. */
-/** The source of a gather, and its dtype: the low-precision copy of the shard, or the masters. */
-const void *tess__gather_source(const tess *, int32_t group, uint32_t *dtype);
 void *tess__own_slot(const tess *, int32_t group);                        /* this rank's place in the unsharded group */
 tess_status tess__low_copy_make(tess *, int32_t group, tess__executor *); /* of the masters */
 tess_status tess__shard_to_slot(tess *, int32_t group, tess__executor *);
@@ -181,7 +180,7 @@ tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void
 void *tess__reduce_target(const tess *, int32_t group);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
-/** One rank: no network, the same rounding. */
+/** Reduces on one rank, without a network and with the same rounding. */
 tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
 tess_status tess__optimize(tess *, int32_t group, tess__executor *);
@@ -189,7 +188,7 @@ static inline tess_status tess__compute(tess *t, tess_kernel *k) { /* on the com
     return tess__device_kernel(&t->device, k, NULL);
 }
 
-/** shard_work.c: the kind of memory that something rests in; copies, and waits for it. */
+/** shard_work.c: tells in which kind of memory something rests; copies, and waits for it. */
 uint32_t tess__rest_mem(const tess *, const tess__rest *);
 tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes);
 
@@ -197,9 +196,9 @@ tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src,
  */
 tess_status tess__transfers_create(tess *); /* what is in flight: nothing */
 void tess__transfers_destroy(tess *);
-void tess__transfers_forget(tess *);   /* what was in flight in a group of ranks that broke off */
-tess_status tess__moves_start(tess *); /* where the plan has work for them */
-void tess__moves_end(tess *);          /* waits for what is in flight */
+void tess__transfers_forget(tess *);       /* what was in flight in a group of ranks that broke off */
+tess_status tess__transfers_start(tess *); /* where the plan has work for them */
+void tess__transfers_end(tess *);          /* waits for what is in flight */
 /** GATHER, REDUCE, SUM_SHARD, OPTIMIZE, PREFETCH, OFFLOAD, RELOAD: does the work, or hands it over. */
 tess_status tess__work(tess *, const tess__instr *);
 /** Waits for work that was handed over: each instruction whose name ends in WAIT. */
@@ -207,7 +206,7 @@ tess_status tess__work_wait(tess *, const tess__instr *);
 static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
     return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
 }
-/** Where masters have changed since: before anything reads the copies. */
+/** Refreshes copies whose masters have changed, before anything reads them. */
 tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
@@ -216,7 +215,7 @@ int tess__steps_on_device(const tess *, int32_t group); /* and it has something 
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);
-/** The running pass's part of what is on its way between host and device; `bytes` of each. */
+/** The running pass's part of memory that is on its way between host and device; `bytes` of each. */
 static inline void *tess__of_pass(const tess *t, int role, uint64_t bytes) {
     char *at = tess__address(&t->memory, role, 0);
     return at + (uint64_t)t->streams.pass * tess__round_up(bytes, t->plan.setup.align);
@@ -229,13 +228,13 @@ static inline void tess__pass_over(tess *t, int train) {
     t->pass.pending_grads |= train;
 }
 
-/** repeat.c: the pass that has started: run again as it was recorded, or by `calls`, recorded or not. */
+/** repeat.c: runs the pass that has started, again as it was recorded, or by `calls`, recorded or not. */
 typedef tess_status tess__pass_fn(tess *, const tess_run_options *);
 tess_status tess__repeat_pass(tess *, const tess_run_options *, tess__pass_fn *calls);
 
-/** The program's own code runs now: for the messages on other ranks, should this one be lost in it. */
+/** Notes that the program's own code runs now, for messages on other ranks if this one is lost in it. */
 void tess__doing_event(tess *, const tess__event *);
-/** ranges.c: names for the device's profiler from here on; nothing where none listens. Each has its end. */
+/** ranges.c: begins a named range of the device's profiler; does nothing when none listens. Each has its end. */
 void tess__range_instr(const tess *, const tess__instr *);
 void tess__range_event(const tess *, const tess__event *);
 void tess__range_end(const tess *);
@@ -243,7 +242,7 @@ void tess__event_text(const tess *, const tess__event *, char *out, size_t bytes
 /** Takes the program's live step buffers and sharded gradients off the books. */
 tess_status tess__free_all(tess *, const tess__program *);
 
-/** recorder.c: what the engine does, written down when tess_trace asked for it. */
+/** recorder.c: writes down what the engine does when tess_trace asked for it. */
 static inline int64_t tess__tracing_begin(const tess *t) {
     return t->recorder.trace ? tess__trace_now() : 0;
 }
@@ -266,7 +265,7 @@ void tess__ledger_reach(tess *, const tess__point *);
 /** pass.c */
 /** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */
 tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
-/** Their end, in `call`; what TESSERA_STRICT=1 finds wrong with them. */
+/** Ends these pointers in `call`, and reports what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
 tess_status tess__pass_create(tess *);
 void tess__pass_destroy(tess *);
@@ -277,7 +276,7 @@ tess_status tess__deviate(tess *, uint8_t type, int32_t scope);
 /** [C] The order just seen becomes the compiled one, in `slot`. */
 tess_status tess__recompile_pass(tess *, uint32_t pass_kind, tess__program *slot);
 
-/** misuse.c: what a program that means well does not do; each names the scope or parameter and the call. */
+/** misuse.c: finds mistakes of a program; each message names the scope or parameter and the call. */
 /** The first scope whose forward or backward is missing in the running pass, as a sentence; "" when none is. */
 void tess__missing_scope(const tess *, char *out, size_t n);
 tess_status tess__check_backward(const tess *); /* of the training pass that ends */
@@ -295,7 +294,7 @@ tess_status tess__step_begin(tess *, const tess_optimizer_options *);
 tess_status tess__step_end(tess *);
 tess_status tess__step_run(tess *, const tess_optimizer_options *);
 int tess__step_needs_norm(const tess *, const tess_optimizer_options *); /* before anything is stepped */
-/** All passes of the step have run, so that there are gradients; `call` is named where not. */
+/** Checks that all passes of the step have run, so that there are gradients; else fails, naming `call`. */
 tess_status tess__step_ready(tess *, const char *call);
 tess_status tess__grad_release(tess *); /* takes the sharded gradients off the books */
 

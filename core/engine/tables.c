@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The parts that keep something by scope, parameter and group: made for a plan, and gone with it. */
+/* Tables by scope, parameter and group, which are made for a plan and freed with it. */
 #include "state.h"
 
 #include "base/status.h"
 
 tess_status tess__tables_create(tess *t) {
-    t->masters_changed = 1; /* from nothing */
+    t->masters_changed = 1; /* they are filled for the first time */
     t->streams.late = t->plan.layout.passes > 1;
     t->graphs.on = t->streams.on && t->plan.layout.prepared_bytes > 0;
     TRY(tess__transfers_create(t));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which executor does the work of an instruction, and what waits for it. */
+/* Chooses the executor for the work of an instruction, and what waits for it. */
 #include "state.h"
 
 #include "base/status.h"
@@ -23,7 +23,7 @@ static int has_work(const tess *t) {
 
 static tess_status start_streams(tess *t) {
     tess__transfers *x = &t->transfers;
-    TRY(tess__streams_moves(&t->streams));
+    TRY(tess__streams_add_transfers(&t->streams));
     tess__executor_stream(&x->up, &t->streams, &t->streams.up);
     tess__executor_stream(&x->down, &t->streams, &t->streams.down);
     return tess__executor_lane(&x->host, t->selection.host.helper_cpus, x->host_pool, &t->streams, &t->streams.down);
@@ -51,7 +51,7 @@ void tess__transfers_forget(tess *t) {
 
 static tess_status do_job(void *executor, const tess__job *);
 
-tess_status tess__moves_start(tess *t) {
+tess_status tess__transfers_start(tess *t) {
     tess__transfers *x = &t->transfers;
     tess_error e = { .struct_size = sizeof e };
     tess__executor_compute(&x->compute, &t->device);
@@ -69,7 +69,7 @@ tess_status tess__moves_start(tess *t) {
     return TESS_OK;
 }
 
-void tess__moves_end(tess *t) {
+void tess__transfers_end(tess *t) {
     tess__executor_end(&t->transfers.up);
     tess__executor_end(&t->transfers.down);
     tess__executor_end(&t->transfers.host);
@@ -111,7 +111,7 @@ static uint32_t track_of(uint8_t op) {
     return op == TESS__REDUCE || op == TESS__OFFLOAD ? TESS__TRACK_DOWN : TESS__TRACK_UP;
 }
 
-/* A stream's spans are the timeline's. */
+/* Runs one job. Spans of a stream come from the timeline, others are traced here. */
 static tess_status do_job(void *executor, const tess__job *job) {
     tess__executor *on = executor;
     tess *t = on->engine;
@@ -134,7 +134,8 @@ int tess__steps_on_host(const tess *t, int32_t g) {
     return t->streams.on && rests_on_host(t, g);
 }
 
-/* A step apart from its passes: on the device, which reads page-locked memory too, unless all of it is the host's. */
+/* Whether a step apart from its passes runs on the device. It does unless all of it is the host's, since a device
+ * reads page-locked memory too. */
 int tess__steps_on_device(const tess *t, int32_t g) {
     return t->step.first_segment[g] < t->step.first_segment[g + 1] && !tess__steps_on_host(t, g);
 }
@@ -170,7 +171,7 @@ tess_status tess__work(tess *t, const tess__instr *in) {
         job.arg = (in->flags & TESS__OUTPUTS) != 0;
     if (on != &t->transfers.host || tess__is_beside(in))
         return on->post(on, &job, ticket_of(t, in));
-    TRY(tess__streams_sync(&t->streams)); /* this thread works on what the device has written */
+    TRY(tess__streams_sync(&t->streams)); /* because this thread reads what the device has written */
     return do_work(t, &job, on);
 }
 
@@ -188,7 +189,7 @@ tess_status tess__work_wait(tess *t, const tess__instr *in) {
     }
 }
 
-/* Nothing is under way where masters were changed, so that the host may write what rests there. */
+/* Refreshes a copy where masters were changed. Nothing is under way there, so the host may write what rests there. */
 static tess_status refresh_copy(tess *t, int32_t g) {
     if (!t->streams.on || t->plan.layout.groups[g].param_rest.domain == TESS_DOMAIN_DEVICE)
         return tess__low_copy_make(t, g, &t->transfers.compute);

@@ -23,7 +23,7 @@ static tess_status call_update(const update *u, const tess_range *r, void *const
     return s ? tess__callback_failed(s, before, "the program's optimizer for parameter", r->name) : TESS_OK;
 }
 
-/* A value that the host can use as it lies is, the others go through room for a chunk. */
+/* Values that the host can use in place are used there. The others go through room for a chunk. */
 static tess_status update_chunk(tess *t, const update *u, const tess_range *part, uint64_t done) {
     void *at[N_VALUES] = { NULL };
     for (int32_t i = 0; i < u->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How values get in and out without the whole model anywhere: owned ranges, and full parameters piece by piece. */
+/* Moves values in and out without the whole model anywhere: owned ranges, and full parameters piece by piece. */
 #include "values.h"
 
 #include "base/hash.h"
@@ -73,7 +73,7 @@ static int is_visited(const tess *t, const walk *w, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     if (p->tied_to != i)
         return 0;
-    if (p->flags & TESS_BUFFER) /* the same everywhere: all set it, rank 0 gives it */
+    if (p->flags & TESS_BUFFER) /* buffers are the same on all ranks: all set them, rank 0 gives them */
         return w->of == TESS_OF_PARAM && (w->write || t->comms.world.rank == 0);
     return w->of == TESS_OF_PARAM || !(p->flags & TESS_FROZEN);
 }
@@ -141,7 +141,7 @@ static tess_status send_chunk(tess *t, int32_t param, uint64_t first, int32_t ow
 static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner) {
     const tess__param *p = &t->plan.model.params[i];
     tess__piece piece = tess__layout_piece(&t->plan.layout, p, owner);
-    tess__value own = tess__value_owned(t, w->of, p, &piece); /* where the owner has it */
+    tess__value own = tess__value_owned(t, w->of, p, &piece); /* the owner's part */
     uint32_t bytes = tess_dtype_bytes(own.dtype);
     char *chunk = tess__address_of(t, TESS__CHUNK, 0);
     for (uint64_t done = 0; done < piece.elems; done += TESS__CHUNK_ELEMS) {
@@ -160,7 +160,7 @@ static tess_status visit_full(tess *t, const walk *w) {
         const tess__param *p = &t->plan.model.params[i];
         if (p->tied_to != i || (w->of != TESS_OF_PARAM && p->flags & (TESS_FROZEN | TESS_BUFFER)))
             continue;
-        if (p->flags & TESS_BUFFER) { /* rank 0's, as in evaluation; the others see their own */
+        if (p->flags & TESS_BUFFER) { /* rank 0's values, as in an evaluation; the others see their own */
             tess_range r = tess__range_of(p, i, 0, p->elems);
             tess__value v = tess__value_owned(t, w->of, p, NULL);
             TRY(visit_range(t, w, &r, &v));
@@ -199,7 +199,7 @@ tess_status tess_each_full(tess *t, uint32_t of, tess_range_fn fn, void *user) {
 
 /* ---- small reductions ---- */
 
-/* Its operands lie in the stage. */
+/* Makes the collective of a reduction whose operands lie in the stage. */
 static tess_collective reduction_of(const tess *t, uint64_t elems, uint32_t dtype, uint32_t op) {
     void *stage = tess__address_of(t, TESS__STAGE, 0);
     tess_collective c = { .op = TESS_ALL_REDUCE,
@@ -244,7 +244,7 @@ static tess_status reduce_now(tess *t, const reduction *r, const char *doing) {
     return TESS_OK;
 }
 
-/* Behind the latest pass, in a place that is that pass's own. */
+/* Reduces behind the latest pass, in a place of that pass's own. */
 static tess_status reduce_behind(tess *t, int pass, const reduction *r, const char *doing) {
     void *stage = tess__address_of(t, TESS__STAGE, 0);
     uint64_t bytes = r->elems * tess_dtype_bytes(r->dtype);

@@ -16,7 +16,7 @@ static const char *kernel_name(uint32_t kernel) {
     return kernel < sizeof names / sizeof names[0] ? names[kernel] : "unknown kernel";
 }
 
-/* The sum's own dtype, or from an f32 sum a 16-bit float. */
+/* A sum goes out in its own dtype, or from an f32 sum in a 16-bit float. */
 static int sum_goes_to(uint32_t in, uint32_t out) {
     int f32_sum = in == TESS_F32 || in == TESS_BF16 || in == TESS_F16;
     if (f32_sum)

@@ -87,7 +87,7 @@ typedef struct {
     int64_t limb[TESS__NORM_LIMBS];
 } norm_job;
 
-/* Buckets into limbs: exponent e (0 and 1 alike) means units of 2^(max(e, 1) - 1) * 2^-149. */
+/* Empties buckets into limbs: exponent e (0 and 1 alike) means units of 2^(max(e, 1) - 1) * 2^-149. */
 static void empty_buckets(norm_sums *sums) {
     for (uint32_t e = 0; e < NOT_FINITE; e++)
         if (sums->bucket[e])

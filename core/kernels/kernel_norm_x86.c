@@ -19,7 +19,7 @@ static void place_windows(uint32_t top_bits, uint32_t *base, uint32_t *low_base,
     *out = (tess__square_block){ .high_bit = *base - 1, .low_bit = *low_base - 1 };
 }
 
-/* The lanes of one vector that fit no window. */
+/* Adds the lanes of one vector that fit no window. */
 static void one_by_one(const float *squares, uint32_t lanes, void (*rest)(void *, float square), void *user) {
     for (; lanes; lanes &= lanes - 1)
         rest(user, squares[__builtin_ctz(lanes)]);

@@ -110,7 +110,7 @@ static void note_not_finite(const step_job *job, const step_span *span) {
         }
 }
 
-/* Elements [first, end) of one segment, a chunk at a time, so that what follows the step reads the cache. */
+/* Steps elements [first, end) of one segment, a chunk at a time, so that what follows the step reads the cache. */
 static void step_run(const step_job *job, step_fn fn, const tess_step_constants *c, uint64_t first, uint64_t end) {
     const tess_kernel *k = job->kernel;
     _Alignas(64) char room[CHUNK * sizeof(double)];

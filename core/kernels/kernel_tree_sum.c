@@ -69,7 +69,7 @@ typedef struct { /* one thread's scratch for a chunk: a partial per level, the i
     _Alignas(64) char result[CHUNK_BYTES];
 } sum_scratch;
 
-/* Input k's elements from `first` in the sum's dtype: where they lie, or cast into the scratch. */
+/* Finds input k's elements from `first` in the sum's dtype: where they lie, or cast into the scratch. */
 static const void *load_input(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *room) {
     const char *in = job->kernel->in[k];
     if (!job->load)
@@ -78,8 +78,8 @@ static const void *load_input(const sum_job *job, uint32_t k, uint64_t first, ui
     return room;
 }
 
-/* T over a chunk; the last addition goes to `end`. Returns where the sum lies: in `end`, or for one input where it is.
- */
+/* Computes T over a chunk; the last addition goes to `end`. Returns where the sum lies: in `end`, or for one input
+ * where it is. */
 static const void *sum_tree(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
     const void *level[MOST_LEVELS], *x;
     uint32_t last = job->kernel->n_in - 1;

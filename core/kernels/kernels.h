@@ -33,7 +33,7 @@ void tess__kernel_scale(const tess_kernel *, tess__pool *);
 void tess__kernel_square_sum(const tess_kernel *, tess__pool *);
 void tess__kernel_optimizer(const tess_kernel *, tess__pool *);
 
-/** No element is NaN or infinite; those of an integer dtype never are. Any thread. */
+/** Tells whether no element is NaN or infinite; elements of an integer dtype never are. Any thread. */
 int tess__all_finite(const void *values, uint32_t dtype, uint64_t elems);
 
 /** Casts a run of elements on this thread, in this thread's floating-point mode. */

@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 
-/* out = out + in, or out = in; fp32 sums, addition commutes to the bit. */
+/* Computes out = out + in, or out = in, in fp32; addition commutes to the bit. */
 static tess_status add_leaf(const tess__microbatch_sum *c, float *out, const void *in, uint32_t dtype, int to,
                             tess__kernel_fn run, void *user) {
     const void *list[1] = { in };
@@ -19,16 +19,14 @@ static tess_status add_leaf(const tess__microbatch_sum *c, float *out, const voi
     return run(user, &k);
 }
 
-tess_status tess__counter_add(tess__microbatch_sum *c, uint32_t k, const void *leaf, uint32_t dtype,
-                              tess__kernel_fn run, void *user) {
+tess_status tess__microbatch_add(tess__microbatch_sum *c, uint32_t k, const void *leaf, uint32_t dtype,
+                                 tess__kernel_fn run, void *user) {
     if (c->in_order)
         return add_leaf(c, c->level[0], leaf, dtype, k > 0, run, user);
     int32_t l = 0;
     const void *carry = leaf;
     for (; k >> l & 1; l++) {
-        tess_status s = add_leaf(c, c->level[l], carry, dtype, 1, run, user);
-        if (s)
-            return s;
+        TRY(add_leaf(c, c->level[l], carry, dtype, 1, run, user));
         carry = c->level[l];
         dtype = TESS_F32;
     }
@@ -37,16 +35,13 @@ tess_status tess__counter_add(tess__microbatch_sum *c, uint32_t k, const void *l
     return add_leaf(c, c->level[l], carry, dtype, 0, run, user);
 }
 
-tess_status tess__counter_finish(tess__microbatch_sum *c, uint32_t n, tess__kernel_fn run, void *user, void **sum) {
+tess_status tess__microbatch_total(tess__microbatch_sum *c, uint32_t n, tess__kernel_fn run, void *user, void **sum) {
     float *total = NULL;
     for (int32_t l = 0; !c->in_order && l < c->n_levels; l++) {
         if (!(n >> l & 1))
             continue;
-        if (total) {
-            tess_status s = add_leaf(c, c->level[l], total, TESS_F32, 1, run, user);
-            if (s)
-                return s;
-        }
+        if (total)
+            TRY(add_leaf(c, c->level[l], total, TESS_F32, 1, run, user));
         total = c->level[l];
     }
     *sum = c->in_order ? c->level[0] : total;

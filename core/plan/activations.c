@@ -17,7 +17,7 @@ typedef struct {
     int mode;
     uint64_t every;    /* 0: by the pattern */
     char pattern[256]; /* "": all blocks */
-} item;
+} spec_item;
 
 static tess_status refuse_spec(const char *spec, const char *at, size_t n, const char *what) {
     return tess__fail(
@@ -27,10 +27,10 @@ static tess_status refuse_spec(const char *spec, const char *at, size_t n, const
         spec, (int)(n > 60 ? 60 : n), at, what);
 }
 
-static tess_status read_item(const char *spec, const char *at, size_t n, item *out) {
+static tess_status read_item(const char *spec, const char *at, size_t n, spec_item *out) {
     const char *colon = memchr(at, ':', n);
     size_t word = colon ? (size_t)(colon - at) : n, rest = colon ? n - word - 1 : 0;
-    *out = (item){ .mode = 0 };
+    *out = (spec_item){ .mode = 0 };
     while (out->mode < N_MODES && (strlen(modes[out->mode]) != word || strncmp(modes[out->mode], at, word) != 0))
         out->mode++;
     if (out->mode == N_MODES)
@@ -49,12 +49,12 @@ static tess_status read_item(const char *spec, const char *at, size_t n, item *o
     return TESS_OK;
 }
 
-typedef tess_status (*item_fn)(void *user, const char *spec, const item *);
+typedef tess_status (*item_fn)(void *user, const char *spec, const spec_item *);
 
 static tess_status each_item(const char *spec, item_fn fn, void *user) {
     for (const char *at = spec;;) {
         size_t n = strcspn(at, ",");
-        item i;
+        spec_item i;
         TRY(read_item(spec, at, n, &i));
         TRY(fn ? fn(user, spec, &i) : TESS_OK);
         if (!at[n])
@@ -67,7 +67,7 @@ static int is_auto(const char *spec) {
     return strncmp(spec, "auto", 4) == 0 && (!spec[4] || spec[4] == ':' || spec[4] == ',');
 }
 
-/* "auto", "auto:BYTES", either with ",offload" behind it; `bytes` is left as it is without any. */
+/* Reads "auto" or "auto:BYTES", either with ",offload" behind it; without BYTES `bytes` stays as it is. */
 static tess_status read_auto(const char *spec, uint64_t *bytes, int *may_offload) {
     char text[64] = "";
     size_t n = strcspn(spec, ",");
@@ -105,7 +105,7 @@ static int has_choice(const tess__plan *p, int32_t block) {
     return o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP) && block < p->model.n_blocks - 1;
 }
 
-static tess_status take_item(void *user, const char *spec, const item *i) {
+static tess_status take_item(void *user, const char *spec, const spec_item *i) {
     tess__plan *p = user;
     uint64_t nth = 0, matched = 0;
     for (int32_t b = 0; b < p->model.n_blocks; b++) {
@@ -185,22 +185,22 @@ typedef struct { /* number of this kind's blocks per mode; the others keep */
 typedef struct { /* blocks that cost and save the same */
     int32_t example, n, n_splits, step;
     split *splits;
-} kind;
+} block_kind;
 
 typedef struct {
     double work, moved;
     uint32_t index; /* mixed radix over the kinds' splits */
-} choice;
+} mode_choice;
 
 typedef struct {
     tess__plan *p;
     int may_offload;
     int32_t *kind_of; /* by block; -1: it always keeps */
-    kind kinds[MOST_KINDS];
+    block_kind kinds[MOST_KINDS];
     int32_t n_kinds;
-    choice *choices;
+    mode_choice *choices;
     uint32_t n_choices;
-} search;
+} mode_search;
 
 static int is_alike(const tess__plan *p, int32_t a, int32_t b) {
     const tess_block_options *x = &p->model.blocks[a].options, *y = &p->model.blocks[b].options;
@@ -222,16 +222,16 @@ static int is_alike(const tess__plan *p, int32_t a, int32_t b) {
 
 /* With offload, a block's position matters even among identical blocks, because a reload overlaps its neighbours. Where
  * blocks are few, each is a kind of its own, so that every assignment is tried. */
-static int are_apart(const search *s) {
+static int are_apart(const mode_search *s) {
     int32_t n = 0;
     for (int32_t b = 0; b < s->p->model.n_blocks; b++)
         n += has_choice(s->p, b);
     return s->may_offload && n <= MOST_APART;
 }
 
-static void find_kinds(search *s) {
+static void find_kinds(mode_search *s) {
     int apart = are_apart(s);
-    if (s->may_offload) /* blocks near the end would not move all that those before them would */
+    if (s->may_offload) /* because blocks near the end would move less than those before them */
         memset(s->p->modes, TESS__ACTIVATIONS_OFFLOAD, (size_t)s->p->model.n_blocks);
     for (int32_t b = 0; b < s->p->model.n_blocks; b++) {
         int32_t k = 0;
@@ -241,15 +241,15 @@ static void find_kinds(search *s) {
         while (k < s->n_kinds && (apart || !is_alike(s->p, s->kinds[k].example, b)))
             k++;
         if (k == MOST_KINDS)
-            continue; /* of too many sorts: the rest keep */
+            continue; /* too many kinds: blocks of further kinds keep */
         if (k == s->n_kinds)
-            s->kinds[s->n_kinds++] = (kind){ .example = b, .step = 1 };
+            s->kinds[s->n_kinds++] = (block_kind){ .example = b, .step = 1 };
         s->kinds[k].n++;
         s->kind_of[b] = k;
     }
 }
 
-static int selects(const search *s, const kind *k) {
+static int selects(const mode_search *s, const block_kind *k) {
     return s->p->model.blocks[k->example].options.selective_saved_bytes != 0;
 }
 
@@ -268,8 +268,8 @@ static int32_t put_split(split *out, int32_t at, int32_t made, int32_t selected,
     return at;
 }
 
-/* Every split of a kind; `out` null counts them. */
-static int32_t list_splits(const search *s, const kind *k, split *out) {
+/* Every split of a block_kind; `out` null counts them. */
+static int32_t list_splits(const mode_search *s, const block_kind *k, split *out) {
     int32_t n = 0;
     for (int32_t made = 0; made <= k->n; made = next_count(made, k->step, k->n)) {
         int32_t sent = s->may_offload ? k->n - made : 0;
@@ -282,7 +282,7 @@ static int32_t list_splits(const search *s, const kind *k, split *out) {
     return n;
 }
 
-static uint64_t count_splits(search *s) {
+static uint64_t count_splits(mode_search *s) {
     uint64_t all = 1;
     for (int32_t i = 0; i < s->n_kinds; i++) {
         s->kinds[i].n_splits = list_splits(s, &s->kinds[i], NULL);
@@ -291,8 +291,8 @@ static uint64_t count_splits(search *s) {
     return all;
 }
 
-/* Coarser steps where there are too many blocks to try every number of them. */
-static tess_status make_splits(search *s) {
+/* Makes the splits, in coarser steps when there are too many blocks to try every number of them. */
+static tess_status make_splits(mode_search *s) {
     uint64_t all;
     while ((all = count_splits(s)) > MOST_TRIED) {
         int32_t widest = 0;
@@ -303,7 +303,7 @@ static tess_status make_splits(search *s) {
     }
     s->n_choices = (uint32_t)all;
     for (int32_t i = 0; i < s->n_kinds; i++) {
-        kind *k = &s->kinds[i];
+        block_kind *k = &s->kinds[i];
         k->splits = calloc((size_t)k->n_splits, sizeof *k->splits);
         if (!k->splits)
             return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
@@ -312,7 +312,7 @@ static tess_status make_splits(search *s) {
     return TESS_OK;
 }
 
-/* The mode of a kind's next block, which is taken from what is left of its split. */
+/* Takes the mode of a kind's next block out of what is left of the kind's split. */
 static uint8_t take_mode(split *left) {
     static const uint8_t orders[2][N_MODES - 1] = {
         { TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE },
@@ -326,7 +326,7 @@ static uint8_t take_mode(split *left) {
     return TESS__ACTIVATIONS_KEEP;
 }
 
-static void apply_choice(const search *s, uint32_t index) {
+static void apply_choice(const mode_search *s, uint32_t index) {
     split left[MOST_KINDS];
     for (int32_t i = 0; i < s->n_kinds; i++) {
         left[i] = s->kinds[i].splits[index % (uint32_t)s->kinds[i].n_splits];
@@ -344,7 +344,7 @@ static double work_now(const tess__plan *p) {
 }
 
 static int cheaper(const void *a, const void *b) {
-    const choice *x = a, *y = b;
+    const mode_choice *x = a, *y = b;
     if (x->work != y->work)
         return x->work < y->work ? -1 : 1;
     if (x->moved != y->moved)
@@ -352,7 +352,7 @@ static int cheaper(const void *a, const void *b) {
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-static tess_status list_choices(search *s) {
+static tess_status list_choices(mode_search *s) {
     s->kind_of = calloc((size_t)s->p->model.n_blocks, sizeof *s->kind_of);
     if (!s->kind_of)
         return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
@@ -363,13 +363,13 @@ static tess_status list_choices(search *s) {
         return tess__fail(TESS_E_NOMEM, "no memory to choose activations");
     for (uint32_t i = 0; i < s->n_choices; i++) {
         apply_choice(s, i);
-        s->choices[i] = (choice){ work_now(s->p), tess__activations_moved(s->p), i };
+        s->choices[i] = (mode_choice){ work_now(s->p), tess__activations_moved(s->p), i };
     }
     qsort(s->choices, s->n_choices, sizeof *s->choices, cheaper);
     return TESS_OK;
 }
 
-/* The choice as a value of the option. */
+/* Writes the choice as a value of the option. */
 static tess_status write_text(tess__plan *p) {
     size_t bytes = 0;
     int any = 0;
@@ -389,7 +389,7 @@ static int fits(const tess__plan *p, uint64_t device_budget, const uint64_t byte
     return bytes[TESS_DOMAIN_DEVICE] <= device_budget && (!host_budget || bytes[TESS_DOMAIN_HOST] <= host_budget);
 }
 
-static tess_status try_all(search *s, uint64_t budget, tess__compile_fn compile) {
+static tess_status try_all(mode_search *s, uint64_t budget, tess__compile_fn compile) {
     uint64_t least = UINT64_MAX, bytes[3];
     uint32_t best = 0;
     for (uint32_t i = 0; i < s->n_choices; i++) {
@@ -409,7 +409,7 @@ static tess_status try_all(search *s, uint64_t budget, tess__compile_fn compile)
 }
 
 tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile) {
-    search s = { .p = p };
+    mode_search s = { .p = p };
     uint64_t budget = p->setup.env.device_budget_bytes;
     TRY(read_auto(p->setup.activation_spec, &budget, &s.may_offload));
     if (!budget)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The fate of each block's activations until its backward: TESSERA_ACTIVATIONS, as text and per block. */
+/* The mode of each block's activations until its backward: TESSERA_ACTIVATIONS, as text and per block. */
 #ifndef TESS_ACTIVATIONS_H
 #define TESS_ACTIVATIONS_H
 #include "plan.h"
 
-/** "keep", "recompute:h.*,offload:every=2", "auto:512MiB": the form alone, as blocks are not known yet. TESS_E_INVALID.
- */
+/** Checks the form alone of a text such as "keep", "recompute:h.*,offload:every=2" or "auto:512MiB", since blocks
+ * are not known yet. TESS_E_INVALID. */
 tess_status tess__activations_check(const char *spec);
 /** Whether the text is one mode for all blocks, and which. */
 int tess__activations_uniform(const char *spec, int *mode);
@@ -13,10 +13,10 @@ int tess__activations_uniform(const char *spec, int *mode);
  * block is an error. */
 tess_status tess__activations_resolve(tess__plan *p);
 int tess__activations_are_auto(const tess__plan *p);
-/** The assignment of keep, selective and recompute with the least work whose planned device memory is at most what auto
- * allows; of offload too, where auto may, and of equal work the one that moves the least bytes. `compile` is called for
- * each that is tried, the cheapest first, and says its bytes. TESS_E_BUDGET when none fits; the plan is then the one
- * that needs least. Sets p->activations_text. */
+/** Finds the assignment of keep, selective and recompute with the least work whose planned device memory is within
+ * what auto allows. Where auto may offload, it also tries offload, and of equal work takes the one that moves the least
+ * bytes. It calls `compile`, which says the bytes, for each that it tries, the cheapest first. TESS_E_BUDGET when none
+ * fits. */
 typedef tess_status (*tess__compile_fn)(tess__plan *, uint64_t bytes[3] /* by domain */);
 tess_status tess__activations_choose(tess__plan *p, tess__compile_fn compile);
 /** Bytes that a pass moves to the host, and back. */

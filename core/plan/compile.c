@@ -56,7 +56,7 @@ static void find_last_backward(tess__compiler *b) {
 
 /* ---- events ---- */
 
-/* A ledger point of each unit that the scope holds. */
+/* Adds a ledger point for each unit that the scope holds. */
 static tess_status add_points(tess__compiler *b, uint8_t type, int32_t scope, uint32_t flags) {
     static const uint32_t of[] = { 0,
                                    TESS_LEDGER_PRE_FORWARD,
@@ -70,11 +70,12 @@ static tess_status add_points(tess__compiler *b, uint8_t type, int32_t scope, ui
     return TESS_OK;
 }
 
-/* All that precedes ENTER. */
+/* Emits all that precedes ENTER. */
 static tess_status prepare_scope(tess__compiler *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
-    if (b->setup->prefetch == 0 && type != TESS__FORWARD_BEGIN) { /* nothing travels beside a scope: the least memory */
+    if (b->setup->prefetch == 0 &&
+        type != TESS__FORWARD_BEGIN) { /* prefetch 0 moves nothing beside a scope, which takes the least memory */
         TRY(tess__unit_end_reduce(b));
         TRY(tess__unit_end_replicate(b));
     }
@@ -133,7 +134,7 @@ static tess_status leave_scope(tess__compiler *b, uint8_t type, int32_t scope) {
     return TESS_OK;
 }
 
-/* Up to its ENTER or LEAVE. */
+/* Emits a pass up to the event's ENTER or LEAVE. */
 static tess_status prepare_event(tess__compiler *b, uint8_t type, int32_t scope) {
     TRY(tess__program_event(b->p, type, scope));
     TRY(add_points(b, type, scope, 0));
@@ -157,7 +158,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     }
     for (int32_t u = b->layout->n_units; train && u-- > 0;)
         if (b->layout->units[u].trainable && !b->units[u].reduced) {
-            TRY(tess__unit_begin_grad(b, u, 1)); /* untouched: its gradient is zero */
+            TRY(tess__unit_begin_grad(b, u, 1)); /* no backward touched the unit, so its gradient is zero */
             TRY(tess__unit_reduce(b, u));
         }
     TRY(tess__unit_end_reduce(b));
@@ -237,7 +238,7 @@ static tess_status share_buffers(tess__compiler *b) {
     return tess__emit_free(b, TESS__CHUNK_SCRATCH, 0);
 }
 
-/* The first `n` of `events`, with all of them in view. */
+/* Compiles the first `n` of `events` with all of them in view. */
 static tess_status compile_events(tess__compiler *b, uint32_t kind, const tess__program *events, int32_t n, int fused,
                                   tess__program *out) {
     tess__compiler_start(b, out, kind);
@@ -271,7 +272,7 @@ tess_status tess__compile_pass(tess__compiler *b, uint32_t kind, const tess__pro
     return s;
 }
 
-/* The pass has done all that precedes the event at `at`, which then did not come. */
+/* Compiles a pass that has done all before the event at `at`, which then did not come. */
 static tess_status compile_up_to(tess__compiler *b, const tess__program *of, int32_t at, tess__program *out) {
     TRY(compile_events(b, of->kind, of, at, 0, out));
     if (at == of->n_events)
@@ -328,7 +329,7 @@ static tess_status compile_steps(tess__compiler *b) {
     return TESS_OK;
 }
 
-/* tess_each_full: pieces are broadcast by their owners, one at a time. */
+/* Compiles tess_each_full: owners broadcast their pieces, one at a time. */
 static tess_status compile_full(tess__compiler *b) {
     uint64_t scratch = 0, bytes = 0;
     for (int32_t g = 0; g < b->layout->n_groups; g++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The step compiler: from the order of scopes to a program. The same compiler, given one event at a time and no view
- * ahead, serves a pass that deviates from the declared order. */
+/* The step compiler turns the order of scopes into a program. Given one event at a time and no view ahead, it also
+ * serves a pass that deviates from the declared order. */
 #ifndef TESS_COMPILE_H
 #define TESS_COMPILE_H
 #include "program.h"
@@ -44,7 +44,7 @@ void tess__compiler_free(tess__compiler *);
 /** Starts an empty pass in `p`. */
 void tess__compiler_start(tess__compiler *, tess__program *p, uint32_t kind);
 tess_status tess__compiler_event(tess__compiler *, uint8_t type, int32_t scope);
-/** Ends a pass: everything waited for, reduced and released. */
+/** Ends a pass: waits for, reduces and releases everything. */
 tess_status tess__compiler_end(tess__compiler *);
 
 /** Compiles a pass over `events` (null: the declared order) into `out` and places its buffers. */

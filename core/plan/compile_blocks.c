@@ -4,19 +4,19 @@
 #include "base/status.h"
 #include "emit.h"
 
-/* The last block is never recomputed: its backward follows immediately. One that saves nothing has nothing to make. */
+/* The last block is never recomputed, because its backward follows immediately. Nor is one that saves nothing. */
 int tess__block_recomputes(const tess__compiler *b, int32_t block) {
     const tess_block_options *o = &b->model->blocks[block].options;
     return tess__activations_of(b->setup, block) == TESS__ACTIVATIONS_RECOMPUTE && block < b->model->n_blocks - 1 &&
            o->saved_bytes && !(o->flags & TESS_BLOCK_KEEP);
 }
 
-/* Backward makes again what the block would have saved, piece by piece: no forward runs again for it. */
+/* Whether backward makes the saved activations again, piece by piece, so that no forward runs again. */
 int tess__block_remakes(const tess__compiler *b, int32_t block) {
     return tess__block_recomputes(b, block) && b->model->blocks[block].options.remake_scratch_bytes;
 }
 
-/* It saves less than all, and backward makes the rest again. */
+/* Whether the block saves a part of its activations and backward makes the rest again. */
 static int is_selective(const tess__compiler *b, int32_t block) {
     return tess__saves_selectively(b->model, b->setup, block);
 }
@@ -29,12 +29,13 @@ static int role_of(uint8_t which, int host) {
     return which == TESS__OUTPUTS ? (host ? TESS__OUTPUT_HOST : TESS__OUTPUT) : host ? TESS__SAVED_HOST : TESS__SAVED;
 }
 
-static tess_status offload_block(tess__compiler *b, int32_t block, uint8_t which) {
+/* Begins the copy of a block's buffer to the host, or back to the device, into a buffer of its own. */
+static tess_status move_block(tess__compiler *b, int32_t block, uint8_t which, int to_host) {
     if (!is_offloaded(b, block, which))
         return TESS_OK;
-    const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, 0), block)];
-    TRY(tess__emit_alloc(b, role_of(which, 1), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
-    return tess__emit_flagged(b, TESS__OFFLOAD, which, block);
+    const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, !to_host), block)];
+    TRY(tess__emit_alloc(b, role_of(which, to_host), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
+    return tess__emit_flagged(b, to_host ? TESS__OFFLOAD : TESS__RELOAD, which, block);
 }
 
 static tess_status end_offload(tess__compiler *b, int32_t block, uint8_t which) {
@@ -44,15 +45,7 @@ static tess_status end_offload(tess__compiler *b, int32_t block, uint8_t which) 
     return tess__emit_free(b, role_of(which, 0), block);
 }
 
-static tess_status reload_block(tess__compiler *b, int32_t block, uint8_t which) {
-    if (!is_offloaded(b, block, which))
-        return TESS_OK;
-    const tess__buffer *from = &b->p->buffers[*tess__emit_buffer_of(b, role_of(which, 1), block)];
-    TRY(tess__emit_alloc(b, role_of(which, 0), block, TESS_CAT_ACTIVATION, -1, from->bytes, 0));
-    return tess__emit_flagged(b, TESS__RELOAD, which, block);
-}
-
-/* Once: an input is needed by a forward that runs again, and then by the backward behind it. */
+/* Waits once, although a forward that runs again needs the input, and then the backward behind it. */
 static tess_status end_reload(tess__compiler *b, int32_t block, uint8_t which) {
     if (!is_offloaded(b, block, which) || *tess__emit_buffer_of(b, role_of(which, 1), block) < 0)
         return TESS_OK;
@@ -60,20 +53,20 @@ static tess_status end_reload(tess__compiler *b, int32_t block, uint8_t which) {
     return tess__emit_free(b, role_of(which, 1), block);
 }
 
-/* A block's forward has ended: what only backward needs goes down while the next one runs. */
+/* After a block's forward, activations that only backward needs go to the host while the next block runs. */
 static tess_status offload_behind(tess__compiler *b, int32_t block) {
     TRY(end_offload(b, block - 1, 0));
     TRY(end_offload(b, block - 2, TESS__OUTPUTS));
-    TRY(offload_block(b, block, 0));
-    return offload_block(b, block - 1, TESS__OUTPUTS);
+    TRY(move_block(b, block, 0, 1));
+    return move_block(b, block - 1, TESS__OUTPUTS, 1);
 }
 
-/* A block's backward begins: what the one behind it needs comes up while this one runs. */
+/* When a block's backward begins, the activations of the block behind it come back while this one runs. */
 static tess_status reload_ahead(tess__compiler *b, int32_t block) {
     TRY(end_reload(b, block, 0));
     TRY(end_reload(b, block - 1, TESS__OUTPUTS));
-    TRY(reload_block(b, block - 1, 0));
-    return reload_block(b, block - 2, TESS__OUTPUTS);
+    TRY(move_block(b, block - 1, 0, 0));
+    return move_block(b, block - 2, TESS__OUTPUTS, 0);
 }
 
 static tess_status backward_begin(tess__compiler *b, int32_t block) {

@@ -15,7 +15,7 @@ static uint8_t async_if(int condition) {
     return condition ? TESS__ASYNC : 0;
 }
 
-/* One rank: there is no network, the shard is the whole. */
+/* Tells whether a lane gathers: with one rank there is no network, and the shard is the whole. */
 static int gathers_on_lane(const tess__compiler *b, const tess__group *g) {
     return b->setup->shard_ranks == 1 && on_host(b, g->param_rest);
 }
@@ -24,7 +24,8 @@ static int reduces_on_lane(const tess__compiler *b, const tess__group *g) {
     return b->setup->shard_ranks == 1 && b->setup->replicas == 1 && on_host(b, g->grad_rest);
 }
 
-/* One rank, and its memory is the device's: a collective is the engine's own work, over when it is posted. */
+/* Tells whether a unit's transfers take time. With one rank and all memory on the device, a collective is the
+ * engine's own work and over when it is posted. */
 static int unit_travels(const tess__compiler *b, int32_t u) {
     for (int32_t i = 0, g = b->layout->units[u].first_group; i < b->layout->units[u].n_groups; i++, g++) {
         const tess__group *group = &b->layout->groups[g];
@@ -34,7 +35,7 @@ static int unit_travels(const tess__compiler *b, int32_t u) {
     return b->setup->shard_ranks > 1 || b->setup->replicas > 1;
 }
 
-/* The step of a unit within a pass, while backward goes on. */
+/* Tells whether a lane steps the unit within a pass, while backward goes on. */
 static int steps_on_lane(const tess__compiler *b, const tess__group *g) {
     return b->fused && (on_host(b, g->param_rest) || on_host(b, g->grad_rest) || on_host(b, g->state_rest));
 }
@@ -66,8 +67,8 @@ tess_status tess__unit_gather(tess__compiler *b, int32_t u) {
     return TESS_OK;
 }
 
-/* A shard comes up from the host while the unit before it is being gathered; its own gather can then begin at once.
- * With one rank the gather is that very transfer. */
+/* Brings a shard up from the host while the unit before it is gathered, so that its own gather can begin at once.
+ * With one rank that transfer is the gather. */
 tess_status tess__unit_fetch(tess__compiler *b, int32_t u) {
     if (b->units[u].gathered != TESS__ABSENT || b->units[u].fetched || b->setup->shard_ranks == 1)
         return TESS_OK;
@@ -123,7 +124,7 @@ static int sums_at_end(const tess__compiler *b) {
     return b->setup->accum > 1 && !b->setup->sync_each;
 }
 
-/* A sum of reduced shards is still to come, and the division with it. */
+/* Tells whether a sum of reduced shards follows, and with it the division. */
 static int sums_shards(const tess__compiler *b) {
     return b->setup->accum > 1 && b->setup->sync_each;
 }
@@ -142,7 +143,8 @@ static tess_status book_shard_grad(tess__compiler *b, int32_t g, uint8_t flags) 
                             flags);
 }
 
-/* Kernels write every element of the gradient before anything reads it: no parameter adds, and there is no padding. */
+/* Tells whether kernels write every element of the gradient before anything reads it: no parameter adds, and there
+ * is no padding. */
 static int kernels_store_all(const tess__compiler *b, const tess__group *g) {
     uint64_t elems = 0;
     for (int32_t i = g->first_param; i < g->first_param + g->n_params; i++) {
@@ -177,14 +179,14 @@ tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u, int is_untouched
     return TESS_OK;
 }
 
-/* The dtype in which a group's gradient is sent: partial sums travel in fp32 (docs/numbers.md, "Sums"). */
+/* The dtype in which a group's gradient is sent: partial sums are sent in fp32 (docs/numbers.md, "Sums"). */
 static uint32_t sent_dtype(const tess__compiler *b, const tess__group *g) {
     return sums_at_end(b) ? TESS_F32 : g->grad_wire;
 }
 
 static tess_status prepare_send(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
-    if (group->grad_wire != group->grad_local) { /* a leaf is rounded once, wherever it goes */
+    if (group->grad_wire != group->grad_local) { /* so that a leaf is rounded once, wherever it goes */
         TRY(tess__emit_alloc(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit,
                              group->flat_elems * tess_dtype_bytes(group->grad_wire), 0));
         TRY(tess__emit(b, TESS__CAST_WIRE, g));
@@ -208,7 +210,7 @@ static tess_status replicate_group(tess__compiler *b, int32_t g) {
     return tess__emit_post(b, TESS__REPLICATE, 0, g, &c);
 }
 
-/* The rounded leaf is the sharded gradient. */
+/* Makes the rounded leaf the sharded gradient. */
 static tess_status round_leaf(tess__compiler *b, int32_t g) {
     TRY(book_shard_grad(b, g, 0));
     TRY(tess__emit(b, TESS__CAST_WIRE, g));
@@ -236,7 +238,7 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
     return tess__emit_post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, &c);
 }
 
-/* Within the shard group; then the shard goes on to the replicas, if there are any. */
+/* Ends the reduction within the shard group. Then the shard goes on to the replicas, if there are any. */
 static tess_status end_first(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     int sharded = b->setup->shard_ranks > 1, replicated = b->setup->replicas > 1;
@@ -272,7 +274,7 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
     return TESS_OK;
 }
 
-/* Whether the unit's optimizer step ends on a lane. */
+/* Tells whether the unit's optimizer step ends on a lane. */
 static int ends_later(const tess__compiler *b, int32_t u) {
     EACH_GROUP(g, u)
         if (b->layout->groups[g].trainable && steps_on_lane(b, &b->layout->groups[g]))
@@ -337,8 +339,8 @@ tess_status tess__unit_end_replicate(tess__compiler *b) {
     return u < 0 ? TESS_OK : finish_unit(b, u, 0);
 }
 
-/* The replicas' sum of a unit goes on beside the next unit's backward, as its reduction did before: it ends a unit
- * later, and keeps its shard and scratch as long. */
+/* Ends a unit's reduction. The sum of its replicas goes on beside the next unit's backward, as its reduction did
+ * before. So shard and scratch stay for one unit longer. */
 tess_status tess__unit_end_reduce(tess__compiler *b) {
     int32_t u = b->reducing;
     b->reducing = -1;

@@ -6,7 +6,7 @@
 #include "compile.h"
 
 tess_status tess__unit_gather(tess__compiler *, int32_t unit);
-/** For a scope that is yet to come: nothing where a gather takes as long now as then. */
+/** Gathers a unit for a scope that is yet to come. Does nothing when a gather takes as long now as then. */
 tess_status tess__unit_gather_ahead(tess__compiler *, int32_t unit);
 /** Brings the unit's shard up from host memory, ahead of its gather. */
 tess_status tess__unit_fetch(tess__compiler *, int32_t unit);
@@ -18,8 +18,8 @@ tess_status tess__unit_release(tess__compiler *, int32_t unit);
 tess_status tess__unit_begin_grad(tess__compiler *, int32_t unit, int is_untouched);
 /** Posts the reduction of the unit's gradient; that of the unit before it ends first. */
 tess_status tess__unit_reduce(tess__compiler *, int32_t unit);
-/** Waits for the reduction on its way, and for the work on the host that the last gradient began. Of a shard that has
- * replicas the sum among these begins then, and the one before it ends. */
+/** Waits for the reduction on its way, and for host work that the last gradient began. A shard that has replicas
+ * then begins its sum among these, and the one before it ends. */
 tess_status tess__unit_end_reduce(tess__compiler *);
 tess_status tess__unit_end_replicate(tess__compiler *);
 tess_status tess__unit_end_host_work(tess__compiler *);

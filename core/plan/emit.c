@@ -66,7 +66,7 @@ static int32_t members_of(const tess__setup *s, int which) {
     }
 }
 
-/* Without scratch, which book_scratch adds, and without a reduction. */
+/* Makes a collective without scratch, which book_scratch adds, and without a reduction. */
 tess__planned_collective tess__emit_collective(const tess__compiler *b, uint8_t op, uint8_t which, uint32_t send,
                                                uint32_t recv, uint64_t count) {
     return (tess__planned_collective){ .op = op,

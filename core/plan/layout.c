@@ -29,7 +29,7 @@ static void add_question(question *q, const tess__layout *l, int32_t group, uint
                                         .bytes = g->shard_elems * tess_dtype_bytes(dtype) };
 }
 
-/* The gradient that the step reads, and partial sums of microbatches. */
+/* Counts the gradient that the step reads, and partial sums of microbatches. */
 static int32_t count_gradients(const tess__setup *s) {
     return s->accum > 1 && s->sync_each ? tess__sum_levels(s) : 1;
 }
@@ -52,7 +52,7 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
             TESS_E_UNSUPPORTED,
             "the offload plugin rests a region of unit %d in %u, expected %d (the device) or %d (the host)", r->unit,
             p->rest, TESS_REST_DEVICE, TESS_REST_HOST);
-    if (r->region == TESS_REGION_ACTIVATION) { /* that they go to the host was the user's word */
+    if (r->region == TESS_REGION_ACTIVATION) { /* the user decided that activations go to the host */
         l->activation_rest.domain = TESS_DOMAIN_HOST;
         l->activation_rest.pageable = p->rest == TESS_REST_HOST && p->pinned_bytes < r->bytes;
         return TESS_OK;
@@ -71,7 +71,7 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
     return TESS_OK;
 }
 
-/* The last block's backward comes at once. */
+/* The last block never saves selectively, because its backward comes at once. */
 int tess__saves_selectively(const tess__model *m, const tess__setup *s, int32_t block) {
     const tess_block_options *o = &m->blocks[block].options;
     return tess__activations_of(s, block) == TESS__ACTIVATIONS_SELECTIVE && block < m->n_blocks - 1 &&
@@ -194,7 +194,7 @@ static int same_group(const tess__group *g, const tess_precision_choice *c, int 
            (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire));
 }
 
-/* The optimizer's kernels write no other copy. */
+/* Tells whether the group gets a bf16 copy. The optimizer's kernels write no other. */
 static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int trainable) {
     return s->low_copy && trainable && c->master == TESS_F32 && c->compute == TESS_BF16;
 }
@@ -203,9 +203,7 @@ static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int 
 static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
                               int32_t *group) {
     tess_precision_choice c;
-    tess_status status = tess__param_dtypes(s, p, &c);
-    if (status)
-        return status;
+    TRY(tess__param_dtypes(s, p, &c));
     int trainable = !(p->flags & TESS_FROZEN);
     tess__unit *u = &l->units[unit];
     for (int32_t g = u->first_group; g < l->n_groups; g++)
@@ -236,7 +234,7 @@ static void add_to_group(tess__layout *l, tess__param *p) {
         l->chunk_elems = p->elems < TESS__CHUNK_ELEMS ? p->elems : TESS__CHUNK_ELEMS;
 }
 
-/* Aliases share all with their target; buffers lie one behind the other, outside every unit. */
+/* Places the rest: aliases share all with their target, and buffers lie one behind the other, outside every unit. */
 static void place_others(tess__model *m, const tess__setup *s, tess__layout *l) {
     for (int32_t i = 0; i < m->n_params; i++) {
         tess__param *p = &m->params[i];
@@ -259,8 +257,8 @@ static void measure_group(const tess__setup *s, tess__group *g) {
     g->flat_elems = g->shard_elems * s_ranks;
 }
 
-/* On one rank the sharded gradient is a single leaf, which was rounded to the wire's dtype: that dtype holds it
- * exactly. The engine alone reads it, by kernels of the host. */
+/* Tells whether the sharded gradient is a single leaf, as on one rank. It was rounded to the wire's dtype, which
+ * holds it exactly. The engine alone reads it, by kernels of the host. */
 static int shard_is_leaf(const tess__model *m, const tess__setup *s, const tess__group *g) {
     int on_device = g->param_rest.domain == TESS_DOMAIN_DEVICE && g->grad_rest.domain == TESS_DOMAIN_DEVICE &&
                     g->state_rest.domain == TESS_DOMAIN_DEVICE;
@@ -313,7 +311,7 @@ static void join_param(common_name *c, const tess__model *m, int32_t i) {
         c->text = scope, c->length = strlen(scope);
 }
 
-/* A tied parameter's unit has its name; another that of the module its scopes share. */
+/* Names a unit by its tied parameter, else by the module that its scopes share. */
 static char *unit_name(const tess__model *m, const common_name *c) {
     if (c->storages == 1 && c->aliases)
         return strdup(m->params[c->last].name);
@@ -358,16 +356,15 @@ static tess_status form_groups(tess__model *m, const tess__setup *s, tess__layou
         l->units[u].first_group = l->n_groups;
         for (int32_t i = first[u]; i < first[u + 1]; i++) {
             tess__param *p = &m->params[by_unit[i]];
-            tess_status status = join_group(l, s, p, u, &p->group);
-            if (status)
-                return status;
+            TRY(join_group(l, s, p, u, &p->group));
             add_to_group(l, p);
         }
     }
     return TESS_OK;
 }
 
-/* The host must not wait in the middle of a pass: its values come by copies that go on beside. */
+/* Measures the results of a pass. The host must not wait in the middle of one, so its values come by copies that go
+ * on beside. */
 static void measure_results(const tess__model *m, const tess__setup *s, tess__layout *l) {
     l->passes = 1;
     if (!tess__has_streams(s->device, s->env.mem))

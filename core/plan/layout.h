@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* From units to flat, padded, sharded buffers. Every parameter start and every shard size is a multiple of 64
+/* Lays units out in flat, padded, sharded buffers. Every parameter start and every shard size is a multiple of 64
  * elements (the pad), so that no world size moves a parameter. */
 #ifndef TESS_LAYOUT_H
 #define TESS_LAYOUT_H
@@ -13,7 +13,7 @@ enum {                       /* a sharded gradient in the step arena: resident.c
        TESS__GRAD_PASSES     /* the step is part of the pass */
 };
 
-/* Where something rests between its uses, by the offload plugin's word. */
+/* Where something rests between its uses, as the offload plugin decided. */
 typedef struct {
     uint32_t domain; /* TESS_DOMAIN_… */
     int pageable;    /* host memory beyond the page-locked budget */
@@ -58,7 +58,7 @@ typedef struct {
     tess__rest activation_rest; /* of those that wait on the host: only whether they are locked in memory */
 } tess__layout;
 
-/** unit_of_param: as tess__wrap_apply gives it. Sets unit, group and offset of the model's parameters. */
+/** unit_of_param: as tess__wrap_apply_planned gives it. Sets unit, group and offset of the model's parameters. */
 tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t *unit_of_param, int32_t n_units,
                                tess__layout *out);
 /** Asks the offload plugin again what rests where: another part of the activations may wait on the host now. */
@@ -68,9 +68,9 @@ void tess__layout_free(tess__layout *);
 /** The dtypes that the precision plugin gives one parameter. */
 tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_precision_choice *out);
 
-/** Each training pass is one that steps: nothing comes between the gradients and their step. */
+/** Whether each training pass steps, so that nothing comes between gradients and their step. */
 int tess__steps_in_pass(const tess__model *, const tess__setup *);
-/** Each unit steps as soon as its gradient is reduced. */
+/** Whether each unit steps as soon as its gradient is reduced. */
 int tess__steps_by_unit(const tess__model *, const tess__setup *);
 /** Bytes of a group's sharded gradient. */
 uint64_t tess__shard_grad_bytes(const tess__group *);
@@ -84,9 +84,9 @@ static inline uint64_t tess__offloaded_bytes(const tess__model *m, const tess__s
     const tess_block_options *o = &m->blocks[block].options;
     return output ? o->output_bytes : o->flags & TESS_BLOCK_KEEP ? 0 : o->saved_bytes;
 }
-/** The block's training writes selective_saved_bytes. */
+/** Whether the block's training writes selective_saved_bytes. */
 int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t block);
-/** The block's input gradient takes the place of its output's. */
+/** Whether the block's input gradient takes the place of its output's. */
 int tess__grad_in_place(const tess__model *, int32_t block);
 /** The block by whose number the place of block `of`'s output gradient goes: its own, or that of a later one. */
 int32_t tess__grad_place(const tess__model *, int32_t of);

@@ -44,7 +44,7 @@ static char *slice_name(const char *pattern, int64_t stack, int64_t i) {
     return strdup(buffer);
 }
 
-/* ".a", "a..b" and "a." name no module. */
+/* Tells whether a name has an empty part: ".a", "a..b" and "a." name no module. */
 static int has_empty_part(const char *name) {
     size_t n = strlen(name);
     return n && (name[0] == '.' || name[n - 1] == '.' || strstr(name, ".."));
@@ -74,18 +74,15 @@ static tess_status add_name(tess__names *index, const char *what, const char *na
 }
 
 tess_status tess__model_add_scope(tess__model *m, const char *name, int64_t stack, int32_t *first) {
-    tess_status s = check_name(m, "scope", name, stack);
-    if (s)
-        return s;
+    TRY(check_name(m, "scope", name, stack));
     int64_t n = stack ? stack : 1;
-    if ((s = grow_items((void **)&m->scopes, m->n_scopes, &m->cap_scopes, n, sizeof *m->scopes)))
-        return s;
+    TRY(grow_items((void **)&m->scopes, m->n_scopes, &m->cap_scopes, n, sizeof *m->scopes));
     int32_t start = m->n_scopes;
     for (int64_t i = 0; i < n; i++) {
         char *full = slice_name(name, stack, i);
         if (!full)
             return tess__fail(TESS_E_NOMEM, "no memory for scope \"%s\"", name);
-        s = add_name(&m->scope_index, "scope", full, m->n_scopes);
+        tess_status s = add_name(&m->scope_index, "scope", full, m->n_scopes);
         if (s) {
             free(full);
             return s;
@@ -132,7 +129,7 @@ static tess_status check_param(const tess_param_options *o) {
     return TESS_OK;
 }
 
-/* Slice i of what `o` describes. */
+/* Adds slice i of the stack that `o` describes. */
 static tess_status add_slice(tess__model *m, const tess_param_options *o, uint64_t elems, int64_t i) {
     tess__param p = { .dtype = o->dtype,
                       .flags = o->flags,
@@ -192,7 +189,7 @@ static tess_status check_also(const tess__model *m, const tess_block_options *o)
     return s;
 }
 
-/* Another name of the block's scope. */
+/* Gives the block's scope another name. */
 static tess_status add_also(tess__model *m, tess__block *b, const char *also) {
     b->options.also = NULL;
     if (!also)
@@ -243,10 +240,9 @@ tess_status tess__model_tie(tess__model *m, const char *alias, const char *of) {
                              .optimizer_group = p.optimizer_group,
                              .tag = p.tag };
     int32_t at;
-    tess_status s = tess__model_add_param(m, &o, &at);
-    if (!s)
-        m->params[at].tied_to = target;
-    return s;
+    TRY(tess__model_add_param(m, &o, &at));
+    m->params[at].tied_to = target;
+    return TESS_OK;
 }
 
 /* Takes the last part off the first *length bytes of a name; 0 when they were the root's already. */
@@ -259,7 +255,8 @@ static int go_up(const char *name, size_t *length) {
     return 1;
 }
 
-/* The nearest scope at or above the first *length bytes of a name, or -1; *length becomes that of the scope's name. */
+/* Finds the nearest scope at or above the first *length bytes of a name, or -1; *length becomes that of the scope's
+ * name. */
 static int32_t scope_above(const tess__model *m, const char *name, size_t *length) {
     int32_t k;
     do
@@ -268,7 +265,8 @@ static int32_t scope_above(const tess__model *m, const char *name, size_t *lengt
     return k;
 }
 
-/* Calls `visit` for each scope that hands out parameter i: a scope of the hooks what it owns, a block all below it. */
+/* Calls `visit` for each scope that hands out parameter i. A scope of the hooks hands out what it owns, a block all
+ * below it. */
 static void each_reader(tess__model *m, int32_t i, void (*visit)(tess__scope *, int32_t)) {
     const tess__param *p = &m->params[i];
     size_t length = strlen(p->name);
@@ -303,9 +301,7 @@ tess_status tess__model_check_homes(const tess__model *m) {
 }
 
 tess_status tess__model_finish(tess__model *m) {
-    tess_status s = tess__model_check_homes(m);
-    if (s)
-        return s;
+    TRY(tess__model_check_homes(m));
     for (int32_t i = 0; i < m->n_params; i++)
         m->params[i].scope = home_of(m, i);
     for (int32_t i = 0; i < m->n_params; i++)

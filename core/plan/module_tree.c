@@ -44,7 +44,7 @@ static int32_t add_node(builder *b, const char *name, size_t n, int32_t parent) 
     return b->n++;
 }
 
-/* The node of module name[0..n), made with its ancestors when new; -1: no memory. */
+/* Finds the node of module name[0..n), or makes it with its ancestors; -1: no memory. */
 static int32_t reach_module(builder *b, const char *name, size_t n) {
     int32_t at = 0;
     for (size_t end = 0; n && end < n;) {

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two-dimensional packing: time is given, the offset is sought. Largest first, each at the lowest offset that is free
- * throughout its life. This is within 1 % of the lower bound on most programs we make. On the others more orders are
- * tried. They are the same on every rank. */
+/* Placement is two-dimensional packing in which time is given and the offset is sought. The largest buffer comes
+ * first, each at the lowest offset that is free throughout its life. This is within 1 % of the lower bound on most
+ * programs we make. On the others more orders are tried, the same on every rank. */
 
 static int larger_first(const void *a, const void *b) {
     const tess__buffer *x = *(tess__buffer *const *)a, *y = *(tess__buffer *const *)b;
@@ -28,8 +28,8 @@ static int larger_longer_first(const void *a, const void *b) {
     return x != y ? (x < y ? 1 : -1) : larger_first(a, b);
 }
 
-/* The next three are for the buffers that are alive when the arena is fullest. Placed first and by their lives, they
- * leave no gap there, and the others fit around them. */
+/* The next three order buffers that are alive when the arena is fullest. Placed first and by their lives, they leave
+ * no gap there, and the others fit around them. */
 static int earlier_first(const void *a, const void *b) {
     const tess__buffer *x = *(tess__buffer *const *)a, *y = *(tess__buffer *const *)b;
     return x->first != y->first ? (x->first < y->first ? -1 : 1) : larger_first(a, b);
@@ -95,7 +95,8 @@ static int live_at_once(const tess__buffer *a, const tess__buffer *b) {
     return a->domain == b->domain && a->first <= b->last && b->first <= a->last;
 }
 
-/* The placed ones that live beside `b`. A short one is met in each stretch it touches and counted in the first. */
+/* Finds the placed buffers that live beside `b`. A short one is met in each stretch it touches and counted in the
+ * first. */
 static int32_t find_live(const placed_list *list, const tess__buffer *b) {
     tess__buffer **plain = is_short(b) ? list->lasting : list->all;
     int32_t n_plain = is_short(b) ? list->n_lasting : list->n_all, n = 0;
@@ -112,7 +113,7 @@ static int32_t find_live(const placed_list *list, const tess__buffer *b) {
     return n;
 }
 
-/* The lowest offset for `b` beside what has been placed. */
+/* Finds the lowest offset for `b` beside what has been placed. */
 static uint64_t lowest_free(const placed_list *list, const tess__buffer *b, uint64_t align) {
     int32_t n_live = find_live(list, b);
     qsort(list->live, (size_t)n_live, sizeof(tess__buffer *), by_offset);
@@ -151,7 +152,7 @@ static void find_peaks(tess__program *p, const tess__buffer *resident, int32_t n
     }
 }
 
-/* Gradients that lie in the step arena throughout. */
+/* Lists gradients that lie in the step arena throughout the program. */
 static void set_lent(const tess__program *p, tess__program *lent, placed_list *list) {
     for (int32_t i = 0; i < lent->n_buffers; i++)
         if (lent->buffers[i].arena == TESS__STEP) {
@@ -177,7 +178,7 @@ typedef struct {
     placed_list list;
 } placing;
 
-/* The most of the step arenas that is alive at once, which no placement takes less than, and where. */
+/* Finds the most of the step arenas that is alive at once, and where. No placement takes less. */
 static void find_most_alive(placing *x) {
     uint64_t now[3] = { 0 };
     for (int32_t i = 0; i < x->lent->n_buffers; i++)

@@ -36,7 +36,7 @@ static int is_wanted(const tess__plan *p, int program) {
     return 1;
 }
 
-/* Where the training pass leaves its gradients: the programs after it find them there. */
+/* Notes where the training pass leaves its gradients, because the programs after it find them there. */
 static void note_gradients(tess__plan *p) {
     const tess__program *train = &p->programs[TESS__P_TRAIN];
     for (int32_t i = 0; i < train->n_buffers; i++)
@@ -83,8 +83,8 @@ uint64_t tess__planned_bytes(const tess__plan *p, uint32_t domain) {
     return total;
 }
 
-/* From a training pass to its step the gradients keep their place. A program that may run there,
- * such as an evaluation, may then find no room but above them. */
+/* Tells whether gradients, which keep their place until the step, leave no room below them to a program that runs
+ * meanwhile, such as an evaluation. */
 static int gradients_are_in_the_way(const tess__plan *p) {
     uint64_t trains = 0, most = tess__planned_arena(p, TESS_DOMAIN_DEVICE, TESS__STEP);
     for (int i = TESS__P_TRAIN; i < TESS__N_PROGRAMS; i++)
@@ -143,14 +143,14 @@ tess_status tess__plan_check_budget(const tess__plan *p) {
     return TESS_OK;
 }
 
-/* How many units are gathered ahead is ours to choose unless the user did: fewer when that makes it fit. */
+/* Lowers how many units are gathered ahead when that makes the plan fit, unless the user chose it. */
 static tess_status fit_prefetch(tess__plan *p) {
     tess_status s = tess__plan_check_budget(p);
     if (!s || p->setup.prefetch_fixed || p->setup.prefetch == 0)
         return s;
     p->setup.prefetch = 0;
     if (compile_all(p) || tess__plan_check_budget(p)) {
-        p->setup.prefetch = 1; /* it does not help: speak of the usual plan */
+        p->setup.prefetch = 1; /* it does not help, so messages speak of the usual plan */
         if ((s = compile_all(p)))
             return s;
         return tess__plan_check_budget(p);
@@ -169,8 +169,8 @@ static tess_status check_blocks(const tess__plan *p) {
     return TESS_OK;
 }
 
-/* Collectives posted and not waited for at any time: gathers of the scopes looked ahead to and of the one entered, the
- * reductions of a unit, and a small one of the program's own. */
+/* The most collectives that are in flight at any time: gathers of the scope entered and of those looked ahead to, a
+ * unit's reductions, and a small one of the program's own. */
 static uint32_t most_in_flight(const tess__plan *p) {
     int32_t gathers = 0, reductions = 0;
     for (int32_t k = 0; k < p->model.n_scopes; k++) {
@@ -199,7 +199,7 @@ static tess_status compile_plan(tess__plan *p) {
     return compile_all(p);
 }
 
-/* For wrap policies that try several: one candidate laid out, compiled and forgotten again. */
+/* Lays out and compiles one candidate of a wrap policy that tries several, and forgets it again. */
 static tess_status plan_candidate(void *user, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
     tess__plan *p = user;
     TRY(tess__layout_build(&p->model, &p->setup, unit, n_units, &p->layout));
@@ -225,7 +225,7 @@ static tess_status wrap_and_lay_out(tess__plan *p) {
     return s;
 }
 
-/* Again, of the same layout. */
+/* Compiles again, for the same layout. */
 static tess_status compile_anew(tess__plan *p, uint64_t bytes[3]) {
     for (int i = 0; i < TESS__N_PROGRAMS; i++)
         tess__program_free(&p->programs[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A plan: a model laid out in units for so many ranks, its compiled programs, and the bytes that they take. It is made,
- * compared and freed without an engine, a device or other ranks; an engine that trains holds one. */
+/* A plan is a model laid out in units for so many ranks, its compiled programs, and the bytes that they take. It is
+ * made, compared and freed without an engine, a device or other ranks; an engine that trains holds one. */
 #ifndef TESS_PLAN_H
 #define TESS_PLAN_H
 #include "compile.h"
@@ -39,8 +39,8 @@ typedef struct {
 /** Checks and finishes the declared model, chooses units, lays them out, compiles, and compares with the budget.
  * TESS_E_BUDGET leaves a plan that can be read. */
 tess_status tess__plan_make(tess__plan *);
-/** A second plan of the same declarations, not yet made: what `of` was set up with, to be changed and tried. Its texts
- * are shared with `of`, which must outlive it. */
+/** Sets up a second plan of the same declarations, to be changed and tried. Its texts are shared with `of`, which
+ * must outlive it. */
 tess_status tess__plan_try(const tess__plan *of, tess__plan *out);
 tess_status tess__plan_remake(tess__plan *);    /* like tess__plan_make, of a finished model */
 tess_status tess__plan_recompile(tess__plan *); /* the programs alone, in the declared order */
@@ -49,7 +49,7 @@ void tess__plan_free(tess__plan *);             /* all, declarations included */
 
 /** TESS_E_BUDGET, with the bytes by category, when the plan takes more than is allowed. */
 tess_status tess__plan_check_budget(const tess__plan *);
-/** In all, by domain. */
+/** Planned bytes of a domain in all. */
 uint64_t tess__planned_bytes(const tess__plan *, uint32_t domain);
 uint64_t tess__planned_arena(const tess__plan *, uint32_t domain, uint32_t arena);
 /** The program with the highest peak of a domain. */

@@ -21,11 +21,10 @@ static tess_status grow_items(void **items, int32_t n, int32_t *cap, size_t size
 
 tess_status tess__program_instr(tess__program *p, uint8_t op, uint8_t flags, int32_t index, int32_t buffer,
                                 uint64_t tag) {
-    tess_status s = grow_items((void **)&p->instrs, p->n_instrs, &p->cap_instrs, sizeof *p->instrs);
-    if (!s)
-        p->instrs[p->n_instrs++] =
-            (tess__instr){ .op = op, .flags = flags, .index = index, .buffer = buffer, .collective = -1, .tag = tag };
-    return s;
+    TRY(grow_items((void **)&p->instrs, p->n_instrs, &p->cap_instrs, sizeof *p->instrs));
+    p->instrs[p->n_instrs++] =
+        (tess__instr){ .op = op, .flags = flags, .index = index, .buffer = buffer, .collective = -1, .tag = tag };
+    return TESS_OK;
 }
 
 static uint64_t collective_tag(const tess__program *p, uint8_t op, int32_t index, uint64_t ordinal,
@@ -41,11 +40,8 @@ static uint64_t collective_tag(const tess__program *p, uint8_t op, int32_t index
 
 tess_status tess__program_collective(tess__program *p, uint8_t op, uint8_t flags, int32_t index, uint64_t ordinal,
                                      const tess__planned_collective *c) {
-    tess_status s = grow_items((void **)&p->collectives, p->n_collectives, &p->cap_collectives, sizeof *p->collectives);
-    if (!s)
-        s = tess__program_instr(p, op, flags, index, -1, collective_tag(p, op, index, ordinal, c));
-    if (s)
-        return s;
+    TRY(grow_items((void **)&p->collectives, p->n_collectives, &p->cap_collectives, sizeof *p->collectives));
+    TRY(tess__program_instr(p, op, flags, index, -1, collective_tag(p, op, index, ordinal, c)));
     p->instrs[p->n_instrs - 1].collective = p->n_collectives;
     p->collectives[p->n_collectives++] = *c;
     return TESS_OK;
@@ -66,17 +62,15 @@ tess_status tess__program_buffer(tess__program *p, const tess__buffer *b, int32_
 }
 
 tess_status tess__program_event(tess__program *p, uint8_t type, int32_t scope) {
-    tess_status s = grow_items((void **)&p->events, p->n_events, &p->cap_events, sizeof *p->events);
-    if (!s)
-        p->events[p->n_events++] = (tess__event){ .type = type, .scope = scope };
-    return s;
+    TRY(grow_items((void **)&p->events, p->n_events, &p->cap_events, sizeof *p->events));
+    p->events[p->n_events++] = (tess__event){ .type = type, .scope = scope };
+    return TESS_OK;
 }
 
 tess_status tess__program_point(tess__program *p, uint32_t point, int32_t unit) {
-    tess_status s = grow_items((void **)&p->points, p->n_points, &p->cap_points, sizeof *p->points);
-    if (!s)
-        p->points[p->n_points++] = (tess__point){ .at = p->n_instrs, .unit = unit, .point = point };
-    return s;
+    TRY(grow_items((void **)&p->points, p->n_points, &p->cap_points, sizeof *p->points));
+    p->points[p->n_points++] = (tess__point){ .at = p->n_instrs, .unit = unit, .point = point };
+    return TESS_OK;
 }
 
 void tess__program_clear(tess__program *p) {
@@ -128,7 +122,7 @@ const char *tess__category_name(uint32_t category) {
     return category < sizeof names / sizeof names[0] ? names[category] : "?";
 }
 
-const char *tess__op_name(uint8_t op) {
+static const char *op_name(uint8_t op) {
     static const char *const names[] = {
         [TESS__ALLOC] = "book",
         [TESS__FREE] = "free",
@@ -172,21 +166,21 @@ void tess__program_text(const tess__program *p, const tess__model *m, const tess
     const tess__instr *in = &p->instrs[i];
     if (in->op == TESS__ENTER || in->op == TESS__LEAVE) {
         const tess__event *e = &p->events[in->index];
-        snprintf(out, n, "%s %s \"%s\"", tess__op_name(in->op), event_name(e->type), m->scopes[e->scope].name);
+        snprintf(out, n, "%s %s \"%s\"", op_name(in->op), event_name(e->type), m->scopes[e->scope].name);
     } else if (in->op == TESS__ALLOC || in->op == TESS__FREE) {
         const tess__buffer *b = &p->buffers[in->buffer];
-        snprintf(out, n, "%s %s%s%s, %llu bytes", tess__op_name(in->op), tess__category_name(b->category),
+        snprintf(out, n, "%s %s%s%s, %llu bytes", op_name(in->op), tess__category_name(b->category),
                  b->unit >= 0 ? " of unit " : "", b->unit >= 0 ? l->units[b->unit].name : "",
                  (unsigned long long)b->bytes);
     } else if (in->op == TESS__INPUT_COPY || in->op == TESS__RESULT_COPY || in->op == TESS__NORM_REDUCE ||
                in->op == TESS__SHARE_BUFFERS || in->op == TESS__NORM_FINISH) {
-        snprintf(out, n, "%s", tess__op_name(in->op));
+        snprintf(out, n, "%s", op_name(in->op));
     } else if (in->op >= TESS__OFFLOAD && in->op <= TESS__RELOAD_WAIT) {
-        snprintf(out, n, "%s of the activations of \"%s\"", tess__op_name(in->op),
+        snprintf(out, n, "%s of the activations of \"%s\"", op_name(in->op),
                  m->scopes[m->blocks[in->index].scope].name);
     } else {
         const tess__group *g = &l->groups[in->index];
-        snprintf(out, n, "%s of unit %s (%llu elements)", tess__op_name(in->op), l->units[g->unit].name,
+        snprintf(out, n, "%s of unit %s (%llu elements)", op_name(in->op), l->units[g->unit].name,
                  (unsigned long long)g->flat_elems);
     }
 }

@@ -193,7 +193,6 @@ uint64_t tess__program_hash(const tess__program *);
 /** One line of text for instruction i: "all_gather of unit h.0 (f32, 12288 elements)". */
 void tess__program_text(const tess__program *, const tess__model *, const tess__layout *, int32_t i, char *out,
                         size_t n);
-/** An instruction's operation and unit, in the words of the messages: "all_gather of unit h.0". */
-const char *tess__op_name(uint8_t op);
+/** A TESS_CAT_… in words. */
 const char *tess__category_name(uint32_t category);
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The resident arena: what rests between steps, and where. */
+/* Lays out the resident arena, which holds what rests between steps. */
 #include "compile.h"
 
 #include "base/status.h"
 
-/* The buffer of one rank, for which the comm plugin may have a limit. */
+/* Bytes of one rank's buffer, for which the comm plugin may have a limit. */
 static uint64_t bytes_of(const tess_collective *c, int32_t nranks) {
     int all = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
     uint32_t sent = tess_dtype_bytes(c->send_dtype), received = tess_dtype_bytes(c->recv_dtype);
@@ -61,7 +61,8 @@ static tess_status keep_buffer(tess__program *out, int role, int32_t index, tess
     return tess__program_buffer(out, &r, &at);
 }
 
-/* Nothing writes it while training goes on, and the host reads it where it rests. */
+/* Tells whether a save reads the group in place: nothing writes it while training goes on, and the host reads it
+ * where it rests. */
 static int is_saved_in_place(const tess__setup *s, const tess__group *g) {
     return !g->trainable && (tess__one_memory(s) || g->param_rest.domain == TESS_DOMAIN_HOST);
 }
@@ -91,7 +92,7 @@ uint64_t tess__image_bytes(const tess__setup *s, const tess__layout *l) {
     return bytes;
 }
 
-/* Two generations, as a death may tear the one that is being made. */
+/* Keeps two generations, because a death may tear the one that is being made. */
 static tess_status keep_mirror(const tess__setup *s, const tess__layout *l, tess__program *out) {
     const tess__rest host = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
     const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
@@ -107,8 +108,8 @@ static tess_status keep_mirror(const tess__setup *s, const tess__layout *l, tess
     return keep_buffer(out, TESS__MIRROR_SCRATCH, 0, device, TESS_CAT_COMM, -1, scratch, s->align);
 }
 
-/* Born in a pass and gone with the step that follows: with blocks nothing comes between that the plan does not know,
- * and a gradient can lie where activations were. */
+/* Tells whether a sharded gradient lives only from a pass to the step that follows. With blocks nothing comes
+ * between that the plan does not know, so it can lie where activations were. */
 int tess__grad_moves(const tess__setup *s, const tess__model *m, const tess__group *g) {
     return m->n_blocks > 0 && s->accum == 1 && g->trainable && g->grad_rest.domain == TESS_DOMAIN_DEVICE &&
            !g->grad_rest.pageable;

@@ -55,8 +55,8 @@ tess_status tess__setup_strategy(tess__setup *, const char *strategy);
 /** The optimizer by name and the number of its states; momentum: whether sgd keeps one. */
 tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum);
 
-/** Where replicas hold no copy, ranks keep images for each other in groups of two, one of them of three when W is odd.
- * Members are W / 2 ranks apart, which are most likely on different hosts. 1: nobody keeps any. */
+/** How many groups of ranks keep images for each other. Without replicas, ranks form groups of two, one of them of
+ * three when W is odd. Members are W / 2 ranks apart, most likely on different hosts. 1: nobody keeps any. */
 static inline int32_t tess__copy_groups(const tess__setup *s) {
     return s->mirror && s->replicas == 1 && s->nranks > 1 ? s->nranks / 2 : 0;
 }
@@ -64,8 +64,8 @@ static inline int32_t tess__copy_members(const tess__setup *s, int32_t group) {
     return s->nranks % 2 && group == 0 ? 3 : 2;
 }
 
-/** Whether so many ranks can have the `all` microbatches of a step between them, `accum` each: under deterministic mode
- * to the same bits, which may need `sync_each` changed (docs/numbers.md, "Sums"). */
+/** Whether so many ranks can share the `all` microbatches of a step, `accum` each. Under deterministic mode the bits
+ * must stay, which may need another `sync_each` (docs/numbers.md, "Sums"). */
 static inline int tess__divide_microbatches(uint64_t all, uint64_t ranks, int deterministic, int *sync_each,
                                             uint64_t *accum) {
     uint64_t share = all / ranks;
@@ -92,7 +92,7 @@ static inline int tess__has_streams(const tess_device_ops *device, uint32_t mem)
     return mem != TESS_MEM_HOST && TESS_CAN(tess_device_ops, device, stream_create);
 }
 
-/** Whether what is put into a stream can be recorded, and a step's own numbers come by memory. */
+/** Whether work in a stream can be recorded, and a step's own numbers come by memory. */
 static inline int tess__records(const tess_device_ops *device) {
     return TESS_CAN(tess_device_ops, device, record_begin) && TESS_CAN(tess_device_ops, device, optimizer_prepare);
 }
@@ -110,7 +110,7 @@ static inline int tess__sums_apart(const tess__setup *s) {
            s->comm->query(s->comm_ctx, NULL, &caps) == TESS_OK && (caps.caps & TESS_COMM_APART);
 }
 
-/** How many communicators a rank has: of all ranks, of its group's, of replicas, of who keeps its images. */
+/** How many communicators a rank has: of all ranks, of its group's, of replicas, of the ranks that keep its images. */
 static inline int32_t tess__n_communicators(const tess__setup *s) {
     int32_t shard = s->shard_ranks > 1 && s->shard_ranks < s->nranks;
     int32_t replicas = s->replicas > 1 && s->replicas < s->nranks;

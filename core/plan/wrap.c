@@ -23,7 +23,7 @@ static tess_status check_units(const tess_model_view *v, const char *policy_name
     return TESS_OK;
 }
 
-/* A policy that finds nothing to part leaves one unit beside the tied ones: legal, rarely meant. */
+/* Warns when a policy selects nothing and leaves one unit beside the tied ones, which is legal and rarely meant. */
 static void warn_if_nothing_selected(const tess_model_view *v, const char *policy_name, const int32_t *unit) {
     if (tess__log_rank() > 0 || (strncmp(policy_name, "size", 4) != 0 && strncmp(policy_name, "module", 6) != 0))
         return;
@@ -55,7 +55,7 @@ static tess_status renumber_units(const tess__model *m, int32_t *unit_of_param, 
     return TESS_OK;
 }
 
-/* From the policy's order of parameters to the model's. */
+/* Spreads units from the policy's order of parameters to the model's. */
 static tess_status spread_units(const tess__model *m, const tess__module_tree *tree, const int32_t *unit, int32_t n,
                                 int32_t *unit_of_param, int32_t *n_units) {
     for (int32_t i = 0; i < m->n_params; i++)
@@ -77,31 +77,23 @@ typedef struct { /* a planner as a policy sees it */
 static tess_status plan_candidate(void *host, const int32_t *unit, int32_t n_units, tess_plan_result *out) {
     planner *p = host;
     int32_t n = 0;
-    tess_status s = check_units(&p->tree->view, p->policy_name, unit, n_units);
-    if (!s)
-        s = spread_units(p->model, p->tree, unit, n_units, p->unit_of_param, &n);
-    return s ? s : p->plan(p->user, p->unit_of_param, n, out);
-}
-
-tess_status tess__wrap_apply(const tess__model *m, const tess_wrap_ops *ops, void *ctx, const char *policy_name,
-                             const tess_plan_env *env, int32_t *unit_of_param, int32_t *n_units) {
-    return tess__wrap_apply_planned(m, ops, ctx, policy_name, env, NULL, NULL, unit_of_param, n_units);
+    TRY(check_units(&p->tree->view, p->policy_name, unit, n_units));
+    TRY(spread_units(p->model, p->tree, unit, n_units, p->unit_of_param, &n));
+    return p->plan(p->user, p->unit_of_param, n, out);
 }
 
 tess_status tess__wrap_apply_planned(const tess__model *m, const tess_wrap_ops *ops, void *ctx, const char *policy_name,
                                      const tess_plan_env *env, tess__wrap_plan_fn plan, void *user,
                                      int32_t *unit_of_param, int32_t *n_units) {
     tess__module_tree tree;
-    tess_status s = tess__module_tree_build(m, &tree);
-    if (s)
-        return s;
-    int32_t *unit = calloc(tree.view.n_params + 1, sizeof *unit);
+    TRY(tess__module_tree_build(m, &tree));
+    tess_status s = TESS_OK;
+    tess_error error = { .struct_size = sizeof error };
+    int32_t n = 0, *unit = calloc(tree.view.n_params + 1, sizeof *unit);
     if (!unit) {
         s = tess__fail(TESS_E_NOMEM, "no memory for the units of %u parameters", tree.view.n_params);
         goto out;
     }
-    tess_error error = { .struct_size = sizeof error };
-    int32_t n = 0;
     planner p = { m, &tree, policy_name, unit_of_param, plan, user };
     s = ops->assign(ctx, &tree.view, env, unit, &n, plan ? plan_candidate : NULL, plan ? &p : NULL, &error);
     if (s) {

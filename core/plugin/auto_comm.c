@@ -14,13 +14,14 @@ typedef struct {
     tess__plugin *best;
 } comm_choice;
 
-/* Over a network of 1 GB/s, which the ranks of a host share, and of which every collective takes 50 µs. */
+/* The cost that is assumed of a plugin that names none: a network of 1 GB/s, which the ranks of a host share, and 50
+ * µs for every collective. */
 static int64_t default_cost(const tess_plan_env *env, uint64_t block_bytes) {
     int64_t sharing = env->ranks_per_host > 0 ? env->ranks_per_host : 1;
     return 50000 + (int64_t)block_bytes * (env->nranks - 1) * sharing;
 }
 
-/* Seconds to gather 16 MiB in all; negative: the plugin does not serve such ranks. */
+/* The time to gather 16 MiB in all; negative: the plugin does not serve such ranks. */
 static int64_t cost_of(const tess__plugin *p, const tess_plan_env *env) {
     const tess_comm_ops *ops = p->ops;
     uint64_t block = ((uint64_t)16 << 20) / (uint64_t)env->nranks;

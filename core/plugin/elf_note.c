@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/status.h"
+
 #define SECTION ".tessera.plugin"
 #define OPTIONS ".tessera.options"
 
@@ -67,15 +69,11 @@ static tess_status read_header(const elf_file *f, ElfW(Ehdr) * h) {
     unsigned char ident[EI_NIDENT];
     if (f->bytes < SELFMAG || f->read_at(f->user, 0, ident, SELFMAG) != 0 || memcmp(ident, ELFMAG, SELFMAG) != 0)
         return REFUSE(f, "not an ELF file");
-    tess_status s = take_bytes(f, 0, ident, sizeof ident, "the ELF header");
-    if (s)
-        return s;
+    TRY(take_bytes(f, 0, ident, sizeof ident, "the ELF header"));
     if (ident[EI_CLASS] != OUR_CLASS || ident[EI_DATA] != OUR_ORDER)
         return REFUSE(f, "for another machine: ELF class %d, byte order %d, expected %d and %d", ident[EI_CLASS],
                       ident[EI_DATA], OUR_CLASS, OUR_ORDER);
-    s = take_bytes(f, 0, h, sizeof *h, "the ELF header");
-    if (s)
-        return s;
+    TRY(take_bytes(f, 0, h, sizeof *h, "the ELF header"));
     if (h->e_machine != OUR_MACHINE)
         return REFUSE(f, "for another machine: ELF machine %d, expected %d", h->e_machine, OUR_MACHINE);
     if (h->e_type != ET_DYN)
@@ -89,15 +87,13 @@ static tess_status read_header(const elf_file *f, ElfW(Ehdr) * h) {
     return TESS_OK;
 }
 
-/* dlopen maps what the segments say, and a page beyond the end of the file is SIGBUS. */
+/* Checks that segments lie in the file: dlopen maps what they say, and a page beyond the end of the file is SIGBUS. */
 static tess_status check_segments(const elf_file *f, const ElfW(Ehdr) * h) {
     if (!is_inside(f, h->e_phoff, (uint64_t)h->e_phnum * sizeof(ElfW(Phdr))))
         return refuse_truncated(f, "the program header table");
     for (unsigned i = 0; i < h->e_phnum; i++) {
         ElfW(Phdr) p;
-        tess_status s = take_bytes(f, h->e_phoff + i * sizeof p, &p, sizeof p, "a program header");
-        if (s)
-            return s;
+        TRY(take_bytes(f, h->e_phoff + i * sizeof p, &p, sizeof p, "a program header"));
         if (!is_inside(f, p.p_offset, p.p_filesz))
             return refuse_truncated(f, "a segment");
     }
@@ -105,15 +101,13 @@ static tess_status check_segments(const elf_file *f, const ElfW(Ehdr) * h) {
 }
 
 static tess_status read_section(const elf_file *f, const ElfW(Ehdr) * h, unsigned i, ElfW(Shdr) * out) {
-    tess_status s = take_bytes(f, h->e_shoff + i * sizeof *out, out, sizeof *out, "a section header");
-    if (s)
-        return s;
+    TRY(take_bytes(f, h->e_shoff + i * sizeof *out, out, sizeof *out, "a section header"));
     if (out->sh_type != SHT_NOBITS && out->sh_type != SHT_NULL && !is_inside(f, out->sh_offset, out->sh_size))
         return refuse_truncated(f, "a section");
     return TESS_OK;
 }
 
-/* Whether it is the section of that name, of `bytes` bytes with its zero. */
+/* Tells whether a section has that name, of `bytes` bytes with its zero. */
 static tess_status is_named(const elf_file *f, const ElfW(Shdr) * names, const ElfW(Shdr) * section, const char *wanted,
                             size_t bytes, int *yes) {
     char name[32];
@@ -125,7 +119,7 @@ static tess_status is_named(const elf_file *f, const ElfW(Shdr) * names, const E
     return s;
 }
 
-/* The section of that name; *found 0: there is none. */
+/* Finds the section of that name; *found 0: there is none. */
 static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, const char *wanted, ElfW(Shdr) * out,
                                 int *found) {
     ElfW(Shdr) names, section;
@@ -133,17 +127,12 @@ static tess_status find_section(const elf_file *f, const ElfW(Ehdr) * h, const c
     *found = 0;
     if (!is_inside(f, h->e_shoff, (uint64_t)h->e_shnum * sizeof section))
         return refuse_truncated(f, "the section table");
-    tess_status s = read_section(f, h, h->e_shstrndx, &names);
-    if (s)
-        return s;
+    TRY(read_section(f, h, h->e_shstrndx, &names));
     if (names.sh_type != SHT_STRTAB)
         return REFUSE(f, "the section names are in no string table");
     for (unsigned i = 0; i < h->e_shnum; i++) {
-        s = read_section(f, h, i, &section);
-        if (s == TESS_OK)
-            s = is_named(f, &names, &section, wanted, strlen(wanted) + 1, &yes);
-        if (s)
-            return s;
+        TRY(read_section(f, h, i, &section));
+        TRY(is_named(f, &names, &section, wanted, strlen(wanted) + 1, &yes));
         if (yes && (*found)++)
             return REFUSE(f, "more than one section %s", wanted);
         if (yes)
@@ -164,18 +153,15 @@ static tess_status read_note(const elf_file *f, tess_plugin_note *out) {
     ElfW(Shdr) section = { 0 };
     tess_plugin_note note;
     int found;
-    tess_status s = open_section(f, SECTION, &section, &found);
-    if (s)
-        return s;
+    TRY(open_section(f, SECTION, &section, &found));
     if (!found)
         return REFUSE(f, "no plugin: it has no section " SECTION);
     if (section.sh_type != SHT_PROGBITS || section.sh_size < sizeof note)
         return REFUSE(f, "section " SECTION " has %llu bytes of type %u, expected at least %zu of type %d",
                       (unsigned long long)section.sh_size, section.sh_type, sizeof note, SHT_PROGBITS);
-    s = take_bytes(f, section.sh_offset, &note, sizeof note, "the descriptor");
-    if (s == TESS_OK)
-        *out = note;
-    return s;
+    TRY(take_bytes(f, section.sh_offset, &note, sizeof note, "the descriptor"));
+    *out = note;
+    return TESS_OK;
 }
 
 tess_status tess__elf_note_read(tess__read_at_fn read_at, void *user, uint64_t file_bytes, tess_plugin_note *out,
@@ -186,14 +172,11 @@ tess_status tess__elf_note_read(tess__read_at_fn read_at, void *user, uint64_t f
 
 /* ---- options ----------------------------------------------------------------------------------- */
 
-/* The size of one option, by the first; the section holds a whole number of them. */
+/* Reads the size of one option from the first; the section holds a whole number of them. */
 static tess_status option_bytes(const elf_file *f, const ElfW(Shdr) * section, uint32_t *out) {
     uint32_t bytes = 0;
-    tess_status s = TESS_OK;
     if (section->sh_type == SHT_PROGBITS && section->sh_size >= sizeof bytes)
-        s = take_bytes(f, section->sh_offset, &bytes, sizeof bytes, "an option");
-    if (s)
-        return s;
+        TRY(take_bytes(f, section->sh_offset, &bytes, sizeof bytes, "an option"));
     if (bytes < sizeof(tess_option_spec) || section->sh_size % bytes || section->sh_size / bytes > TESS_OPTIONS_MAX)
         return REFUSE(f,
                       "section " OPTIONS " has %llu bytes of type %u, in options of %u; expected at least %zu for "
@@ -255,7 +238,7 @@ static int read_fd(void *user, uint64_t offset, void *to, size_t bytes) {
     return 0;
 }
 
-/* Opens it for reading; -1 with a reason. */
+/* Opens the file for reading; -1 with a reason. */
 static int open_file(const char *path, elf_file *f) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
     struct stat st;

@@ -12,7 +12,7 @@ typedef int (*tess__read_at_fn)(void *user, uint64_t offset, void *to, size_t by
  * TESS_E_INVALID and one clause in `reason`, and sets no message. What the descriptor says is the loader's to judge. */
 tess_status tess__elf_note_read(tess__read_at_fn read_at, void *user, uint64_t file_bytes, tess_plugin_note *out,
                                 char *reason, size_t reason_bytes);
-/** The same of a file. */
+/** Reads the descriptor of the file at `path` in the same way. */
 tess_status tess__elf_note_file(const char *path, tess_plugin_note *out, char *reason, size_t reason_bytes);
 
 enum { TESS_OPTIONS_MAX = 64 };

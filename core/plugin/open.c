@@ -30,7 +30,8 @@ typedef struct {
     const tess_host *services;
 } request;
 
-/* Where the args begin: behind ".so:", so that they may hold slashes, else behind the first colon of the file name. */
+/* Finds where the args begin: behind ".so:", so that they may hold slashes, else behind the first colon of the file
+ * name. */
 static char *path_args(char *path) {
     char *colon = strstr(path, ".so:");
     if (colon)
@@ -142,7 +143,7 @@ static tess_status open_builtin(const request *r, const tess__builtin *b, tess__
     return s ? tess__fail(s, "%s plugin '%s' (built in): %s", r->word, r->name, reason) : TESS_OK;
 }
 
-/* Tries each directory's file; the first that can be used is it, and those before it are warned of. */
+/* Tries each directory's file and takes the first that can be used. Warns of those before it. */
 static tess_status open_searched(const request *r, const tess__plugin_search *search, tess__plugin **out) {
     account a = { .text = "" };
     for (uint32_t i = 0; i < search->n; i++) {
@@ -246,7 +247,7 @@ typedef struct {
     size_t n_usable;
 } listing;
 
-/* A file behind a usable plugin of the same name is never taken. */
+/* Tells whether a usable plugin of the same name comes first, so that this file is never taken. */
 static int is_hidden(listing *l, uint32_t kind, const char *name, int remember) {
     char key[40];
     snprintf(key, sizeof key, "%u-%s", kind, name);

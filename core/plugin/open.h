@@ -22,8 +22,7 @@ typedef struct {
 const char *tess__kind_name(uint32_t kind);
 /** Fails with what a plugin said, behind its kind and name: "device cuda: GPU 0: …", whether it named itself or not. */
 tess_status tess__plugin_failed(tess_status, uint32_t kind, const tess__plugin *, const tess_error *);
-/** The message alone. */
-const char *tess__plugin_said(uint32_t kind, const tess__plugin *, const tess_error *);
+
 /** Opens the plugin `selection` names ("gloo", "size:20000", "/path/lib.so", "./lib.so:args"). The text before the
  * first colon, or all, is a name when it has no slash; else the value is a path, with args after ".so:" or after the
  * first colon behind the last slash. `services` is the core's host table, copied; what it leaves null gets a default,
@@ -34,7 +33,7 @@ tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_h
 tess_status tess__plugin_host_open(const tess_host *services, uint32_t kind, const char *selection, const void **ops,
                                    void **ctx, void **handle, tess_error *);
 void tess__plugin_host_close(void *host, void *handle);
-/** `given`, or the defaults, with these two where it has none. */
+/** Returns `given`, or the defaults, with plugin_open and plugin_close where it has none. */
 tess_host tess__plugin_services(const tess_host *given);
 void tess__plugin_close(tess__plugin *); /* close(ctx), never dlclose; null is fine */
 

@@ -34,17 +34,14 @@ static const char *text_after(const char *text, const char *word, const char *en
     return strncmp(text, word, n) == 0 && strncmp(text + n, end, m) == 0 ? text + n + m : text;
 }
 
-const char *tess__plugin_said(uint32_t kind, const tess__plugin *p, const tess_error *e) {
-    return text_after(text_after(e->message, tess__kind_name(kind), " "), p->name, ": ");
-}
-
 tess_status tess__plugin_failed(tess_status s, uint32_t kind, const tess__plugin *p, const tess_error *e) {
-    return tess__fail(s, "%s %s: %s", tess__kind_name(kind), p->name, tess__plugin_said(kind, p, e));
+    const char *message = text_after(text_after(e->message, tess__kind_name(kind), " "), p->name, ": ");
+    return tess__fail(s, "%s %s: %s", tess__kind_name(kind), p->name, message);
 }
 
 /* ---- running its code -------------------------------------------------------------------------- */
 
-/* How the thread rounds, and whether it flushes denormals: what a library's start-up code may change unasked. */
+/* The thread's rounding and flushing of denormals, which a library's start-up code may change unasked. */
 typedef struct {
     int rounding;
     unsigned mxcsr;

@@ -11,7 +11,7 @@ typedef struct {
     _Atomic uint64_t category_live[3][16], category_peak[3][16]; /* and TESS_CAT_… */
 } tess__plugin_book;                                             /* all zero: nothing is taken */
 
-/** As tess_host.mem_alloc says it. `book` null: taken all the same, and booked nowhere. */
+/** Allocates as tess_host.mem_alloc says it. `book` null: allocates all the same and books nothing. */
 tess_status tess__plugin_book_alloc(tess__plugin_book *book, uint32_t domain, uint32_t category, uint64_t bytes,
                                     uint64_t align, void **out);
 void tess__plugin_book_free(void *); /* null is fine */

@@ -47,7 +47,7 @@ tess_status tess__note_check(const tess_plugin_note *note, uint32_t kind, char r
 
 /* ---- the table --------------------------------------------------------------------------------- */
 
-/* `with` null: mandatory; else needed when that slot is there. */
+/* A slot that must be there: always when `with` is null, else when that slot is there. */
 typedef struct {
     uint32_t kind;
     const char *name, *with;
@@ -90,7 +90,7 @@ static const slot_rule slots[] = {
     MUST(OFFLOAD, tess_offload_ops, place),
 };
 
-/* TESS_CAN with an offset. */
+/* Does what TESS_CAN does, for a slot that is known by its offset. */
 static int has_slot(const tess__common_ops *ops, size_t offset) {
     void (*function)(void);
     if (ops->struct_size < offset + sizeof function)

@@ -61,7 +61,7 @@ const tess_host tess__host_defaults = {
     .max_helper_threads = -1,
 };
 
-/* By this variable a profiler tells NVTX's callers which library takes their ranges. */
+/* A profiler sets this variable to tell NVTX's callers which library takes their ranges. */
 const char *tess__plugin_host_profiler(void) {
     const char *library = secure_getenv("NVTX_INJECTION64_PATH");
     return library && *library ? library : NULL;

@@ -35,10 +35,8 @@ static void keep_own(tess__plugin *p, const tess_plugin_note *note) {
 }
 
 tess_status tess__plugin_options(tess__plugin *p, const tess_plugin_note *note, char reason[TESS_REASON_BYTES]) {
-    tess_status s = tess__elf_options_file(p->path, &p->options, &p->n_options, reason, TESS_REASON_BYTES);
-    if (s)
-        return s;
+    TRY(tess__elf_options_file(p->path, &p->options, &p->n_options, reason, TESS_REASON_BYTES));
     keep_own(p, note);
-    s = tess__options_register(tess__kind_name(p->kind), p->name, p->options, p->n_options);
+    tess_status s = tess__options_register(tess__kind_name(p->kind), p->name, p->options, p->n_options);
     return s ? REFUSE(s, "%s", tess_last_error()) : TESS_OK;
 }

@@ -28,7 +28,7 @@ static tess_status add_candidate(tess__plugin_search *s, const char *path, size_
         snprintf(reason, sizeof reason, "not an absolute path");
     else if (tess__trusted_path(text, TESS_PATH_DIRECTORY, real, reason, sizeof reason) == TESS_OK)
         snprintf(reason, sizeof reason, "%s", "");
-    /* The same directory twice is one; of two names the first stays. */
+    /* A directory that is named twice counts once, under the first name. */
     for (uint32_t i = 0; i < s->n; i++)
         if (strcmp(s->dirs[i].path, *reason ? text : real) == 0) {
             free(text);
@@ -60,7 +60,7 @@ static tess_status add_variable(tess__plugin_search *s) {
     return status;
 }
 
-/* The file this code was loaded from: the program, or the shared library when it lives in one. */
+/* Finds the file this code was loaded from: the program, or the shared library when it lives in one. */
 static int own_file(char out[4096], int *is_library) {
     Dl_info info;
     if (dladdr((const void *)TESSERA_VERSION, &info) && info.dli_fname && strstr(info.dli_fname, ".so") &&
@@ -83,7 +83,7 @@ static int program_below(const char *directory) {
     return strncmp(program, directory, m) == 0 && program[m] == '/';
 }
 
-/* Where an install has its plugins, seen from this file: 1 and the path, when there is such a directory. */
+/* Finds where an install has its plugins, seen from this file: 1 and the path, when there is such a directory. */
 static int find_beside(char path[4096]) {
     char file[4096], tree[4096] = "";
     struct stat st;
@@ -101,7 +101,7 @@ static int find_beside(char path[4096]) {
     return n < 4096 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* Those of an install beside this file, wherever it is; else those of the build that the program lies in. */
+/* Adds the folder of an install beside this file, wherever it is; else that of the build that the program lies in. */
 static tess_status add_own(tess__plugin_search *s) {
     char path[4096], tree[4096];
     if (find_beside(path))
@@ -131,7 +131,7 @@ void tess__plugin_search_finish(tess__plugin_search *s) {
     s->n = 0;
 }
 
-/* "libtessera-comm-gloo.so" → TESS_KIND_COMM and "gloo"; 0 when it is no plugin's name. */
+/* Splits "libtessera-comm-gloo.so" into TESS_KIND_COMM and "gloo"; 0 when it is no plugin's name. */
 static uint32_t split_name(const char *file, char name[32]) {
     size_t n = strlen(file), prefix = sizeof FILE_PREFIX - 1, suffix = sizeof FILE_SUFFIX - 1;
     if (n <= prefix + suffix || strncmp(file, FILE_PREFIX, prefix) != 0 || strcmp(file + n - suffix, FILE_SUFFIX) != 0)

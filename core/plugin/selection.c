@@ -14,7 +14,7 @@ typedef struct {
     int announce;
 } ranks;
 
-/* comm=auto: one rank needs no network; else the fastest plugin between these ranks. */
+/* Picks for comm=auto: `self` for one rank, which needs no network, else the fastest plugin between these ranks. */
 static tess_status pick_comm(tess__selection *x, const ranks *r) {
     tess_device_info info = { .struct_size = sizeof info };
     tess_error e = { .struct_size = sizeof e };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The plugins of one engine: one of each kind, by the environment, the program's options or the default. */
+/* The plugins of one engine: one of each kind, chosen by the environment, the program's options or the default. */
 #ifndef TESS_SELECTION_H
 #define TESS_SELECTION_H
 #include "open.h"

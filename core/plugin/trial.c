@@ -59,7 +59,7 @@ static void try_it(uint32_t kind, const char *path, const tess_host *services, i
     _exit(written != (ssize_t)sizeof v);
 }
 
-/* Whether the whole verdict came: it fits a pipe, so it comes at once or not at all. */
+/* Reads the verdict and tells whether it came whole. It fits a pipe, so it comes at once or not at all. */
 static int read_verdict(int fd, verdict *v) {
     struct pollfd p = { .fd = fd, .events = POLLIN };
     int ready;

@@ -79,7 +79,7 @@ static tess_status follow_link(walk *w) {
     return TESS_OK;
 }
 
-/* Goes one component on. */
+/* Takes one component of the path. */
 static tess_status step_into(walk *w, const char *name) {
     size_t done = strlen(w->done), n = strlen(name);
     struct stat s;
@@ -124,7 +124,8 @@ static tess_status begin_walk(walk *w, const char *path) {
     return status ? status : check_writers(w, &s, 1);
 }
 
-/* The end of the way: of the right type, and neither it nor the directory that holds a file open to others. */
+/* Checks the end of the path: it has the right type, and neither it nor the directory that holds a file is open to
+ * others. */
 static tess_status check_end(walk *w) {
     uint32_t want = w->want;
     struct stat s;

@@ -53,7 +53,7 @@ static int contains(const tess__option_set *c, const tess__option_set *part) {
 
 /* ---- planning one with what was declared -------------------------------------------------------- */
 
-typedef struct { /* what is tried from */
+typedef struct { /* the place from which changes are tried */
     const tess__plan *plan;
     const tess__selection *selection;
 } origin;
@@ -82,7 +82,7 @@ static tess_status take_plugin(attempt *a, uint32_t kind, const char *name) {
     return TESS_OK;
 }
 
-/* comm=auto may mean another plugin among more ranks. */
+/* Takes another number of ranks, among which comm=auto may mean another plugin. */
 static tess_status take_ranks(attempt *a, const char *ranks) {
     tess__setup *s = &a->plan.setup;
     uint64_t accum = (uint64_t)s->accum;
@@ -136,7 +136,7 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
     tess_status s = apply_set(a, c);
     if (!s)
         s = tess__plan_remake(&a->plan);
-    if (s == TESS_E_BUDGET) /* which is for the caller to see */
+    if (s == TESS_E_BUDGET) /* the caller looks at the bytes */
         s = TESS_OK;
     for (uint32_t domain = 1; !s && domain < 3; domain++)
         bytes[domain] = tess__planned_bytes(&a->plan, domain);
@@ -176,14 +176,14 @@ typedef struct {
     tess__remedy found[MOST_FOUND];         /* what fits; none is part of another */
     int32_t n_choices, n_found;
     tess__advice *out;
-} search;
+} advice_search;
 
-static int fits(const search *x, const uint64_t bytes[3]) {
+static int fits(const advice_search *x, const uint64_t bytes[3]) {
     return (!x->budget[1] || bytes[1] <= x->budget[1]) && (!x->budget[2] || bytes[2] <= x->budget[2]);
 }
 
-/* How far a plan is over, in the domains that have a budget. */
-static uint64_t excess_bytes(const search *x, const uint64_t bytes[3]) {
+/* Counts the bytes that a plan is over, in the domains that have a budget. */
+static uint64_t excess_bytes(const advice_search *x, const uint64_t bytes[3]) {
     uint64_t over = 0;
     for (int d = 1; d < 3; d++)
         if (x->budget[d] && bytes[d] > x->budget[d])
@@ -191,23 +191,23 @@ static uint64_t excess_bytes(const search *x, const uint64_t bytes[3]) {
     return over;
 }
 
-/* Less of something that is short. */
-static int helps(const search *x, const uint64_t bytes[3]) {
+/* Tells whether a plan takes less of a domain that is short. */
+static int helps(const advice_search *x, const uint64_t bytes[3]) {
     for (int d = 1; d < 3; d++)
         if (x->budget[d] && x->need[d] > x->budget[d] && bytes[d] < x->need[d])
             return 1;
     return 0;
 }
 
-static int is_known(const search *x, const tess__option_set *c) {
+static int is_known(const advice_search *x, const tess__option_set *c) {
     for (int32_t i = 0; i < x->n_found; i++)
         if (contains(c, &x->found[i].change))
             return 1;
     return 0;
 }
 
-/* Plans `c`; keeps it when it fits. 0 when it cannot be had. */
-static int try_set(search *x, const tess__option_set *c, tess__remedy *r) {
+/* Plans with `c` and keeps it when it fits. 0: the change cannot be had. */
+static int try_set(advice_search *x, const tess__option_set *c, tess__remedy *r) {
     *r = (tess__remedy){ .change = *c, .seconds = -1 };
     if (x->out->n_planned == MOST_PLANNED)
         return 0;
@@ -224,26 +224,27 @@ static int try_set(search *x, const tess__option_set *c, tess__remedy *r) {
     return 1;
 }
 
-static void add_choice(search *x, const tess__option_set *c) {
+static void add_choice(advice_search *x, const tess__option_set *c) {
     if (x->n_choices < MOST_CHOICES)
         x->choices[x->n_choices++] = *c;
 }
 
-/* A change that helps is a choice for changes of more parts. */
-static void consider(search *x, const tess__option_set *c) {
+/* Tries a change. One that helps becomes a choice for changes of several parts. */
+static void consider(advice_search *x, const tess__option_set *c) {
     tess__remedy r;
     if (!is_known(x, c) && try_set(x, c, &r) && helps(x, r.bytes))
         add_choice(x, c);
 }
 
-static void consider_change(search *x, const char *key, const char *value, int32_t cost) {
+static void consider_change(advice_search *x, const char *key, const char *value, int32_t cost) {
     tess__option_set c = { .n = 0 };
     add_setting(&c, key, value, cost);
     consider(x, &c);
 }
 
-/* Copies that were asked for come with it: without them it may need less, while their end alone changes nothing yet. */
-static void consider_precision(search *x, const char *name) {
+/* Tries another precision together with the bf16 copies that were asked for. Without them it may need less, while
+ * ending the copies alone changes nothing yet. */
+static void consider_precision(advice_search *x, const char *name) {
     tess__option_set c = { .n = 0 };
     add_setting(&c, "precision", name, COST_PRECISION);
     consider(x, &c);
@@ -254,7 +255,7 @@ static void consider_precision(search *x, const char *name) {
 }
 
 static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
-    search *x = user;
+    advice_search *x = user;
     (void)opened; /* each attempt opens its own */
     if (!row->usable || strncmp(row->name, "none", 5) == 0)
         return TESS_OK;
@@ -262,7 +263,7 @@ static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess
     const char *now = x->selection->text[row->kind];
     if (strncmp(now, row->name, n) == 0 && (!now[n] || now[n] == ':'))
         return TESS_OK;
-    /* Never replaces a plugin that the user chose; offers one only where there was none. */
+    /* Never replaces a plugin that the user chose, and offers one only where there was none. */
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
         consider_change(x, "offload", row->name, COST_OFFLOAD);
     if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)
@@ -285,7 +286,7 @@ static uint64_t sum_bytes(const uint64_t bytes[3]) {
     return bytes[TESS_DOMAIN_DEVICE] + bytes[TESS_DOMAIN_HOST];
 }
 
-/* Two digits are enough to say: 2517 → 2500 */
+/* Rounds to two digits, which say enough: 2517 → 2500. */
 static uint64_t round_bytes(uint64_t n) {
     uint64_t unit = 1;
     while (n / unit > 99)
@@ -293,9 +294,9 @@ static uint64_t round_bytes(uint64_t n) {
     return n / unit * unit;
 }
 
-/* Smaller units: the program's scopes, or modules of a half, a quarter, an eighth of what the largest holds. The first
- * that fits ends it; else the one with the largest units stays a choice that is within a hundredth of the best. */
-static void consider_wraps(search *x) {
+/* Tries smaller units: the program's scopes, or modules of a half, a quarter, an eighth of what the largest holds.
+ * It ends with the first that fits. Else the largest units within a hundredth of the best stay a choice. */
+static void consider_wraps(advice_search *x) {
     static const uint64_t parts[] = { 1, 2, 4, 8 };
     tess__remedy tried[4];
     int32_t n = 0, found = x->n_found, choice = -1;
@@ -320,8 +321,8 @@ static void consider_wraps(search *x) {
         add_choice(x, &tried[choice].change);
 }
 
-/* More ranks, beside what else is in `with`. */
-static void consider_ranks(search *x, const tess__option_set *with) {
+/* Tries more ranks, together with the changes in `with`. */
+static void consider_ranks(advice_search *x, const tess__option_set *with) {
     int64_t ranks = x->plan->setup.nranks;
     int32_t before = x->n_found;
     for (int i = 0; i < MOST_DOUBLINGS && x->n_found == before && 2 * ranks <= MOST_RANKS; i++) {
@@ -336,8 +337,8 @@ static void consider_ranks(search *x, const tess__option_set *with) {
     }
 }
 
-/* Some blocks only, where that is enough: what auto chooses for the budget. */
-static void consider_selective(search *x) {
+/* Tries what auto chooses for the budget, which recomputes some blocks only where that is enough. */
+static void consider_selective(advice_search *x) {
     char value[40];
     int any = 0;
     for (int32_t i = 0; i < x->plan->model.n_blocks; i++)
@@ -360,7 +361,7 @@ static int by_cost(const void *a, const void *b) {
     return x->n - y->n;
 }
 
-/* Adds what `one` changes; 0: part of it is set already. */
+/* Adds the changes of `one`. 0: a part of it is set already. */
 static int join(tess__option_set *c, const tess__option_set *one) {
     for (int32_t i = 0; i < one->n; i++)
         if (tess__change_value(c, one->set[i].key))
@@ -373,8 +374,8 @@ static int join(tess__option_set *c, const tess__option_set *one) {
     return 1;
 }
 
-/* All sets of two choices and more with one value for each option, the cheapest first. */
-static void consider_sets(search *x) {
+/* Tries all sets of two and more choices that give each option one value, the cheapest first. */
+static void consider_sets(advice_search *x) {
     enum { MOST_SETS = 512 };
     tess__option_set *sets = malloc(MOST_SETS * sizeof *sets);
     tess__remedy r;
@@ -404,7 +405,7 @@ static int by_time(const void *a, const void *b) {
     return by_cost(&x->change, &y->change);
 }
 
-static void run_search(search *x) {
+static void run_search(advice_search *x) {
     const tess__setup *s = &x->plan->setup;
     tess__plugin_list(TESS_KIND_OFFLOAD, NULL, consider_plugin, x);
     tess__plugin_list(TESS_KIND_PRECISION, NULL, consider_plugin, x);
@@ -436,7 +437,7 @@ static void run_search(search *x) {
     memcpy(x->out->list, x->found, (size_t)x->out->n * sizeof *x->found);
 }
 
-/* An alternative that does not fit either is not advised on. */
+/* Set while advice is made, because an alternative that does not fit either gets no advice of its own. */
 static _Thread_local int busy;
 
 void tess__advise(const tess__plan *p, const tess__selection *selection, tess__replan_fn fn, void *user,
@@ -445,13 +446,13 @@ void tess__advise(const tess__plan *p, const tess__selection *selection, tess__r
     *out = (tess__advice){ .n = 0 };
     if (busy)
         return;
-    search x = { .plan = p,
-                 .selection = selection,
-                 .fn = fn ? fn : plan_again,
-                 .user = fn ? user : &from,
-                 .need = { 0, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2) },
-                 .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes },
-                 .out = out };
+    advice_search x = { .plan = p,
+                        .selection = selection,
+                        .fn = fn ? fn : plan_again,
+                        .user = fn ? user : &from,
+                        .need = { 0, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2) },
+                        .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes },
+                        .out = out };
     int32_t least = tess__log_set_least(TESS_LOG_ERROR);
     busy = 1;
     run_search(&x);
@@ -477,9 +478,9 @@ static void bytes_text(const uint64_t bytes[3], char *out, size_t n) {
     snprintf(out + at, n - (size_t)at, " of host memory");
 }
 
-void tess__advice_text(const tess__advice *a, const char *said, char *out, size_t n) {
+void tess__advice_text(const tess__advice *a, const char *failure, char *out, size_t n) {
     char change[400], bytes[96], one[520];
-    size_t at = (size_t)snprintf(out, n, "%s", said);
+    size_t at = (size_t)snprintf(out, n, "%s", failure);
     for (int32_t i = 0; i < a->n && at < n; i++) {
         tess__change_text(&a->list[i].change, change, sizeof change);
         bytes_text(a->list[i].bytes, bytes, sizeof bytes);

@@ -31,8 +31,8 @@ typedef struct {
         least; /* when none fits: the one that needs least of what is short; its change is empty if none helps */
 } tess__advice;
 
-/** Plans with a change: TESS_OK and what it takes, or a failure when the change cannot be had. `seconds` is -1 ahead.
- */
+/** Plans with a change. TESS_OK and what it takes, or a failure when the change cannot be had. `seconds` is -1
+ * before the call. */
 typedef tess_status (*tess__replan_fn)(void *user, const tess__option_set *, uint64_t bytes[3], double *seconds);
 
 /** The value a change gives to `key`, or null. */
@@ -40,10 +40,9 @@ const char *tess__change_value(const tess__option_set *, const char *key);
 /** "TESSERA_OFFLOAD=cpu and -n 4" */
 void tess__change_text(const tess__option_set *, char *out, size_t n);
 
-/** For a plan that is over its budget. Alternatives are planned by `fn`, where a caller can do more than
- * compile what was declared (a model made anew for another precision), else (null) with the plan's own declarations.
- */
+/** Advises on a plan that is over its budget. `fn` plans alternatives when the caller can do more than compile what
+ * was declared, such as a model made anew for another precision. Null: the plan's own declarations. */
 void tess__advise(const tess__plan *, const tess__selection *, tess__replan_fn fn, void *user, tess__advice *out);
-/** Adds the advice to the message `said`: "… With TESSERA_OFFLOAD=cpu: 498.0 MiB." */
-void tess__advice_text(const tess__advice *, const char *said, char *out, size_t n);
+/** Adds the advice to the message `failure`: "… With TESSERA_OFFLOAD=cpu: 498.0 MiB." */
+void tess__advice_text(const tess__advice *, const char *failure, char *out, size_t n);
 #endif

@@ -31,7 +31,7 @@ static int is_field(const char *key) {
     return 0;
 }
 
-/* Options as texts that hold here, whoever set them; the rest as numbers. */
+/* Writes options that are in force here as texts, whoever set them, and the rest as numbers. */
 static void write_options(FILE *f, const tess__given *given, const tess_options *o) {
     for (const tess__field *field = tess__fields_of_options; field->name; field++)
         if (field->key && strcmp(field->key, "log") != 0)

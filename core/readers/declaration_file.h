@@ -10,7 +10,7 @@
 #define TESS__DESCRIBE_MAGIC "tessera-plan 2" /* the first line; the last is TESS__DESCRIBE_END */
 #define TESS__DESCRIBE_END "end"
 
-/** One more, or fewer, engine of this process that tess_shard will describe. */
+/** Counts one more, or one fewer, engine of this process that tess_shard will describe. */
 void tess__describe_expect(int change);
 /** Writes what an engine was opened with (the options and settings in use) and was told (the plan's declarations,
  * finished). The first engine of the process goes to `path`, a file that exists; the n-th to a new one. One that only

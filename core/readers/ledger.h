@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The ledger: what is alive, by domain, category and unit. The engine keeps one while it runs (measured, see
- * measure.h); reading the compiled programs of a step makes the other (planned). Both speak at the same points. */
+/* The ledger says what is alive, by domain, category and unit. The engine keeps one while it runs (measured, see
+ * measure.h). Reading the compiled programs of a step makes the other (planned). Both speak at the same points. */
 #ifndef TESS_LEDGER_H
 #define TESS_LEDGER_H
 #include "plan/plan.h"
@@ -32,7 +32,7 @@ const char *tess__pass_name(uint32_t kind);
 /** "before_pre_forward", … "peak", "now". */
 const char *tess__point_name(uint32_t point);
 
-/** The programs of one step in the order in which they run: TESS__P_…, at most accum + 1 of them. `of`:
+/** Lists the programs of one step in the order in which they run: TESS__P_…, at most accum + 1 of them. `of`:
  * TESS_LEDGER_STEP and so on. Returns how many, 0 when `of` is none of them; out may be null. */
 int32_t tess__ledger_programs(const tess__plan *, uint32_t of, int32_t *out);
 
@@ -43,6 +43,6 @@ typedef struct {            /* where a plan is fullest */
     int32_t program, instr; /* TESS__P_… of the program, and the instruction; program -1: at rest */
     int32_t point;          /* the last ledger point before it in that program, or -1 */
 } tess__fullest;
-/** Over all programs that the run may enter; of one domain. */
+/** Finds it over all programs that the run may enter, for one domain. */
 tess__fullest tess__ledger_fullest(const tess__plan *, uint32_t domain);
 #endif

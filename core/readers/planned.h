@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Access to the plan of an engine, for those who read plans. The engine defines these. */
+/* Gives tools the plan of an engine. The engine defines these. */
 #ifndef TESS_PLANNED_H
 #define TESS_PLANNED_H
 #include "advise.h"

@@ -40,7 +40,8 @@ static int is_op(uint8_t op) {
     return op < sizeof op_names / sizeof op_names[0] && op_names[op];
 }
 
-/* The engine thread's work for a collective before its post has another name than the collective. */
+/* Names a span's operation. The engine thread's work before a collective's post has another name than the
+ * collective. */
 const char *tess__span_op(const tess__span *s) {
     int compute = s->track == TESS__TRACK_COMPUTE;
     if (s->op == TESS__ENTER)

@@ -41,7 +41,7 @@ static tess_status check_budget(const tess__plan *p, uint64_t carried) {
     return TESS_OK;
 }
 
-/* Whether the group could go on with so many: the plan that it would have is made. */
+/* Tells whether the group could go on with so many ranks, by making the plan that it would have. */
 static tess_status try_ranks(const tess *t, int32_t nranks) {
     tess__plan p;
     int32_t least = tess__log_set_least(TESS_LOG_ERROR);

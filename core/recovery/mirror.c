@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Images in host memory of what a rank must not lose, and copies of them on another rank. Where a shard has replicas
- * these are the copies. Two generations are kept, as a death may tear the one that is being made. */
+/* Keeps images in host memory of what a rank must not lose, and copies of them on another rank. Replicas of a shard
+ * are such copies already. Two generations are kept, because a death may tear the one that is being made. */
 #include "mirror.h"
 
 #include "base/hash.h"
@@ -31,7 +31,7 @@ tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__
     return buffers.bytes ? fn(user, &buffers) : TESS_OK;
 }
 
-/* The kind of memory that a part of an image lives in. */
+/* Says in which kind of memory the original of an image's part lives. */
 static uint32_t living_mem(const tess *t, const tess__image_part *p) {
     if (p->role == TESS__BUFFERS)
         return t->plan.setup.env.mem;
@@ -73,17 +73,17 @@ char *tess__image_at(const tess *t, int of_other, int slot) {
 /* ---- from rank to rank ------------------------------------------------------------------------------ */
 
 enum { MOST_MEMBERS = 3 };
-typedef struct { /* the ranks among which a shard's images go */
+typedef struct { /* the ranks that keep images for each other */
     int which;   /* communicator */
     int32_t self, n;
-} circle;
+} image_group;
 
-static circle circle_of(const tess *t) {
+static image_group image_group_of(const tess *t) {
     const tess__setup *s = &t->plan.setup;
     int32_t groups = tess__copy_groups(s), rank = t->comms.world.rank;
     if (!groups)
-        return (circle){ TESS__REPLICA, t->comms.replica_rank, s->replicas };
-    return (circle){ TESS__COPY, rank / groups, tess__copy_members(s, rank % groups) };
+        return (image_group){ TESS__REPLICA, t->comms.replica_rank, s->replicas };
+    return (image_group){ TESS__COPY, rank / groups, tess__copy_members(s, rank % groups) };
 }
 
 static uint64_t scratch_bytes(const tess *t) {
@@ -128,8 +128,8 @@ static tess_status keep_piece(void *user, uint64_t done, const char *piece, uint
     return tess__copy_now(c->t, c->image + done, tess__image_mem(c->t), piece, mem, bytes);
 }
 
-/* `from` of member `root` to every other's `to`; null: this member does not keep it. */
-static tess_status pass_around(tess *t, const circle *c, int32_t root, const char *from, char *to) {
+/* Sends `from` of member `root` to every other member's `to`. Null: this member does not keep it. */
+static tess_status pass_around(tess *t, const image_group *c, int32_t root, const char *from, char *to) {
     copying keep = { t, to };
     tess__image_sending x = { .which = c->which, .self = c->self, .root = root, .from = from, .user = &keep };
     x.bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
@@ -137,7 +137,7 @@ static tess_status pass_around(tess *t, const circle *c, int32_t root, const cha
     return tess__image_send(t, &x);
 }
 
-/* Circles post different numbers of collectives; numbers are skipped so that later collectives match. */
+/* Groups post different numbers of collectives; numbers are skipped so that later collectives match. */
 static void skip_numbers(tess *t, uint64_t before) {
     uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
     tess__comms_skip(&t->comms, before + MOST_MEMBERS * (bytes / TESS__MIRROR_CHUNK + 1));
@@ -145,9 +145,9 @@ static void skip_numbers(tess *t, uint64_t before) {
 
 /* ---- taken ------------------------------------------------------------------------------------------ */
 
-/* Each keeps the image of the member before it. */
+/* Each member keeps the image of the member before it. */
 static tess_status send_copies(tess *t, int slot) {
-    circle c = circle_of(t);
+    image_group c = image_group_of(t);
     uint64_t before = t->comms.n_collectives;
     for (int32_t root = 0; c.which == TESS__COPY && root < c.n; root++)
         TRY(pass_around(t, &c, root, tess__image_at(t, 0, slot),
@@ -156,8 +156,8 @@ static tess_status send_copies(tess *t, int slot) {
     return TESS_OK;
 }
 
-/* The first images of this group. The launcher hears of them when each rank has its own, and knows that a lost rank is
- * no end: one that took the loss for its end would end them all. */
+/* Tells the launcher of this group's first images when each rank has its own and knows that a lost rank is no end. A
+ * rank that took the loss for its end would end them all. */
 static tess_status announce(tess *t) {
     char mine = 0, *all = calloc((size_t)t->comms.world.nranks, 1);
     if (!all)
@@ -203,13 +203,13 @@ int tess__image_slot(const int64_t steps[2], int64_t step) {
     return steps[1] == step;
 }
 
-/* The ranks of the circle that `rank` is in. */
-static int32_t rank_in_circle(const tess__setup *s, int32_t rank, int32_t member) {
+/* The rank that is this member of the group of `rank`. */
+static int32_t rank_of_member(const tess__setup *s, int32_t rank, int32_t member) {
     int32_t groups = tess__copy_groups(s), shards = s->shard_ranks;
     return groups ? rank % groups + member * groups : rank % shards + member * shards;
 }
 
-static int32_t circle_size(const tess__setup *s, int32_t rank) {
+static int32_t count_members(const tess__setup *s, int32_t rank) {
     int32_t groups = tess__copy_groups(s);
     return groups ? tess__copy_members(s, rank % groups) : s->replicas;
 }
@@ -219,24 +219,24 @@ static int32_t member_of(const tess__setup *s, int32_t rank) {
     return rank / (groups ? groups : s->shard_ranks);
 }
 
-/* The member of a rank's circle that can give it back its image of `step`; -1: none is left. */
+/* Finds the member of a rank's group that can give back the rank's image of `step`; -1: none is left. */
 static int32_t find_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
-    int32_t n = circle_size(s, rank), self = member_of(s, rank);
+    int32_t n = count_members(s, rank), self = member_of(s, rank);
     if (has_step(all[rank].own, step))
         return self;
     if (tess__copy_groups(s)) {
         int32_t next = (self + 1) % n;
-        return has_step(all[rank_in_circle(s, rank, next)].copy, step) ? next : -1;
+        return has_step(all[rank_of_member(s, rank, next)].copy, step) ? next : -1;
     }
     for (int32_t k = 0; k < n; k++)
-        if (has_step(all[rank_in_circle(s, rank, k)].own, step))
+        if (has_step(all[rank_of_member(s, rank, k)].own, step))
             return k;
     return -1;
 }
 
 int32_t tess__image_giver(const tess__setup *s, const tess__holding *all, int32_t rank, int64_t step) {
     int32_t member = find_giver(s, all, rank, step);
-    return member < 0 ? -1 : rank_in_circle(s, rank, member);
+    return member < 0 ? -1 : rank_of_member(s, rank, member);
 }
 
 static int32_t first_without(const tess__setup *s, const tess__holding *all, int64_t step) {
@@ -259,15 +259,15 @@ int64_t tess__image_newest(const tess__setup *s, const tess__holding *all, int32
     return best;
 }
 
-/* Every member that lacks its image gets it. Those of replicas are all the same, so that one is enough. */
+/* Gives every member its image that lacks it. Images of replicas are all the same, so sending one is enough. */
 static tess_status give_back(tess *t, const tess__holding *all, int64_t step) {
     const tess__setup *u = &t->plan.setup;
-    circle c = circle_of(t);
+    image_group c = image_group_of(t);
     tess__mirror *m = &t->mirror;
     int copies = c.which == TESS__COPY, sent = 0;
     uint64_t before = t->comms.n_collectives;
     for (int32_t k = 0; k < c.n; k++) {
-        int32_t rank = rank_in_circle(u, t->comms.world.rank, k), from = find_giver(u, all, rank, step);
+        int32_t rank = rank_of_member(u, t->comms.world.rank, k), from = find_giver(u, all, rank, step);
         if (from == k || (sent && !copies))
             continue;
         int lacks = !has_step(m->own, step) && (k == c.self || !copies);

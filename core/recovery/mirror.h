@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Images in host memory: what is in one, and who among a group of ranks has which. */
+/* Images in host memory: the parts of one, and which rank of a group has which. */
 #ifndef TESS_MIRROR_H
 #define TESS_MIRROR_H
 #include "engine/state.h"
@@ -20,17 +20,17 @@ int32_t tess__image_giver(const tess__setup *, const tess__holding *all, int32_t
 /** The newest step that every rank can get its image of; -1: none, and `torn` names a rank that cannot. */
 int64_t tess__image_newest(const tess__setup *, const tess__holding *all, int32_t *torn);
 
-/** The end: TESS_E_PEER, which all ranks find alike. `rank`: whose shard it is. */
+/** Ends the run with TESS_E_PEER, which all ranks find alike. `rank`: whose shard has no image left. */
 tess_status tess__image_gone(tess *, int32_t rank);
 
-/** Where an image of this rank lies, or of the rank that it keeps copies for; and in which kind of memory. */
+/** Where an image lies, of this rank or of the rank that it keeps copies for, and in which kind of memory. */
 char *tess__image_at(const tess *, int of_other, int slot);
 uint32_t tess__image_mem(const tess *);
-/** 1: the second of the two. */
+/** Which of the two images is of `step`: 0 or 1. */
 int tess__image_slot(const int64_t steps[2], int64_t step);
 
-/** [C] `bytes` of `root`'s `from`, in pieces of at most TESS__MIRROR_CHUNK: each goes, in memory of the device, to
- * `take` of the others, and of the root's where `all`. `tag` tells apart what is sent. */
+/** [C] Sends `bytes` of `root`'s `from` in pieces of at most TESS__MIRROR_CHUNK. Each piece goes, in memory of the
+ * device, to `take` of the others, and of the root with `all`. `tag` tells apart what is sent. */
 typedef tess_status (*tess__image_take_fn)(void *user, uint64_t done, const char *piece, uint32_t mem, uint64_t bytes);
 typedef struct {
     int which;
@@ -43,10 +43,10 @@ typedef struct {
 } tess__image_sending;
 tess_status tess__image_send(tess *, const tess__image_sending *);
 
-/** [C] Before a training pass: images of this step, where they are due. */
+/** [C] Takes images of this step before a training pass, when they are due. */
 tess_status tess__mirror_step(tess *, uint32_t pass_kind);
-/** [C] Images of the state now. */
+/** [C] Takes images of the present state. */
 tess_status tess__mirror_take(tess *);
-/** [C] The newest step of which every shard is left somewhere; all ranks go back to it. TESS_E_PEER: there is none. */
+/** [C] Takes all ranks back to the newest step of which every shard is left somewhere. TESS_E_PEER: there is none. */
 tess_status tess__mirror_restore(tess *, int64_t *step);
 #endif

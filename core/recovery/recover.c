@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tess_recover: after a rank was lost, the group of ranks is formed anew with the process that takes its place, or
- * smaller, and all go back to the newest images that are whole. */
+/* tess_recover forms the group of ranks anew after a loss, with the process that takes the lost rank's place, or
+ * smaller. All ranks go back to the newest images that are whole. */
 #include "smaller.h"
 
 #include "base/log.h"
@@ -16,13 +16,13 @@ enum { AHEAD = 8 /* generations that may have come and gone while this rank was 
 
 /* ---- what hung on the old group ---------------------------------------------------------------------- */
 
-/* In the order of tess_close: requests, lanes, memory, communicators, control plane. Images stay, and with them all
- * memory that no communicator allocated. */
+/* Leaves the group in the order of tess_close: requests, lanes, memory, communicators, control plane. Images stay,
+ * and with them all memory that no communicator allocated. */
 static void leave_group(tess *t) {
     t->hooks->end_save(t);
     tess__comms_abort(&t->comms, TESS_E_LOST);
     tess__drop_requests(t);
-    tess__moves_end(t);
+    tess__transfers_end(t);
     tess__memory_forget(&t->memory, &t->pass.deviating_program);
     tess__close_comms(t);
     tess__control_leave(&t->comms.seat, 0);
@@ -40,14 +40,15 @@ static void leave_group(tess *t) {
 
 /* ---- the new one ------------------------------------------------------------------------------------- */
 
-/* A smaller group numbers its ranks anew. */
+/* Takes this rank's number in the new group, because a smaller group numbers its ranks anew. */
 static void take_place(tess *t) {
     tess__world *w = &t->comms.world;
     tess__control_place(t->comms.control, &w->rank, &w->nranks);
     tess__log_set_rank(w->rank);
 }
 
-/* The launcher may be still about to start it, or be further already: one after another is tried. */
+/* Finds the new group by trying one generation after another: the launcher may not have started it yet, or be
+ * further already. */
 static tess_status find_group(tess *t) {
     const struct timespec pause = { .tv_nsec = 10000000 };
     int64_t patience_ns = 0;
@@ -75,15 +76,15 @@ static tess_status join_group(tess *t) {
     TRY(tess__find_hosts(t));
     TRY(tess__comms_create(&t->comms, &t->plan.setup));
     if (t->pass.n_recompiles)
-        TRY(tess__plan_recompile(&t->plan)); /* as the one that starts has it */
+        TRY(tess__plan_recompile(&t->plan)); /* as a process that starts has it */
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
     TRY(tess__memory_renew(&t->memory));
     TRY(tess__memory_share(&t->memory));
     TRY(tess__guard_create(t, &t->pass.guard));
-    return tess__moves_start(t);
+    return tess__transfers_start(t);
 }
 
-/* All of them, the new one too. */
+/* Takes all ranks back, the new one too. */
 static tess_status go_back(tess *t, tess_recovery *out) {
     int64_t step = -1;
     uint64_t had = t->step.steps_done;
@@ -91,7 +92,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
     t->masters_changed = 1;
     TRY(smaller ? tess__smaller_restore(t, &step) : tess__mirror_restore(t, &step));
     t->step.steps_done = (uint64_t)step;
-    if (t->plan.setup.mirror) /* not of one that is left alone */
+    if (t->plan.setup.mirror) /* a rank that is left alone keeps no images */
         TRY(tess__mirror_take(t));
     if (smaller)
         TRY(tess__smaller_finish(t));
@@ -103,7 +104,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
 
 /* ---- the call ---------------------------------------------------------------------------------------- */
 
-/* That no image is left all ranks find alike, and nobody has to be told. */
+/* Fails the recovery. All ranks find alike that no image is left, so nobody has to be told. */
 static tess_status fail_recovery(tess *t, tess_status s) {
     if (!s || !t->mirror.gone)
         return s ? tess__engine_fail(t, s) : TESS_OK;
@@ -115,7 +116,7 @@ static tess_status fail_recovery(tess *t, tess_status s) {
 static tess_status recover_group(tess *t, tess_recovery *out) {
     tess_status s =
         t->error ? TESS_E_LOST : fail_recovery(t, go_back(t, out)); /* one that joins is in its group already */
-    while (s == TESS_E_LOST) {                                      /* again, when another is lost meanwhile */
+    while (s == TESS_E_LOST) {                                      /* again, if another rank is lost meanwhile */
         leave_group(t);
         s = join_group(t);
         s = fail_recovery(t, s ? s : go_back(t, out));
@@ -133,7 +134,7 @@ tess_status tess_recover(tess *t, tess_recovery *out) {
         TRY(tess__engine_check(t));
         r.step = t->step.steps_done;
     } else {
-        t->mirror.ready = 1; /* for the one that joins: it can be left alone too */
+        t->mirror.ready = 1; /* the process that joins can be left alone too */
         TRY(recover_group(t, &r));
         t->mirror.joins = 0;
         r.recovered = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Shards cut anew for a smaller group: every image of the old one goes to all, and each takes what is its own now. */
+/* Cuts shards anew for a smaller group: every image of the old group goes to all, and each rank takes its own part. */
 #include "smaller.h"
 
 #include "base/log.h"
@@ -10,13 +10,13 @@
 
 typedef struct {
     tess *t;
-    int32_t rank; /* whose image it is, by its number then */
+    int32_t rank; /* whose image it is, by its number in the old group */
     uint64_t done, bytes;
     const char *piece; /* bytes [done, done + bytes) of the image */
     uint32_t mem;
 } cutting;
 
-/* Elements [from, from + n) of a parameter or of a state of it, as far as they belong to this rank now. */
+/* Takes elements [from, from + n) of a parameter or state, as far as they belong to this rank now. */
 static tess_status place_elements(const cutting *c, uint32_t of, int32_t param, uint64_t from, uint64_t n,
                                   const char *at) {
     tess__owned o = tess__owned_at(c->t, of, param);
@@ -29,7 +29,7 @@ static tess_status place_elements(const cutting *c, uint32_t of, int32_t param, 
                           (end - first) * bytes);
 }
 
-/* The elements from `first` on of a group's old shard, which lie at `at`. */
+/* Takes the elements from `first` on of a group's old shard, which lie at `at`. */
 static tess_status cut_group(const cutting *c, const tess__image_part *p, uint64_t first, uint64_t n, const char *at) {
     const tess__plan *then = &c->t->mirror.carry->plan;
     const tess__group *g = &then->layout.groups[p->index];
@@ -73,7 +73,7 @@ static tess_status take_piece(void *user, uint64_t done, const char *piece, uint
     return tess__image_each(&then->setup, &then->layout, cut_part, c);
 }
 
-/* The image of `rank`'s shard, from who has it to all. */
+/* Sends the image of `rank`'s shard from a rank that has it to all. */
 static tess_status share_image(tess *t, int32_t rank) {
     const tess__carry *k = t->mirror.carry;
     int32_t giver = tess__image_giver(&k->plan.setup, k->holding, rank, k->step);
@@ -93,7 +93,7 @@ static tess_status share_image(tess *t, int32_t rank) {
 
 tess_status tess__smaller_restore(tess *t, int64_t *step) {
     const tess__carry *c = t->mirror.carry;
-    for (int32_t r = 0; r < c->plan.setup.shard_ranks; r++) /* replicas of a shard have the same */
+    for (int32_t r = 0; r < c->plan.setup.shard_ranks; r++) /* one of each shard's replicas is enough */
         TRY(share_image(t, r));
     *step = c->step;
     return TESS_OK;
@@ -106,8 +106,7 @@ tess_status tess__smaller_finish(tess *t) {
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
     tess_status s = tess__comms_exchange(&t->comms, "the end of tess_recover", &mine, 1, all);
     free(all);
-    if (s)
-        return s;
+    TRY(s);
     tess__smaller_end(t);
     t->mirror.rank = t->comms.world.rank;
     if (t->comms.world.rank == 0)

@@ -29,7 +29,7 @@ void tess__smaller_end(tess *t) {
     carry_free(t, c);
 }
 
-typedef struct { /* what a rank says of itself */
+typedef struct { /* what a rank tells the others of itself */
     tess__holding holding;
     int32_t rank;
 } rank_images;
@@ -43,7 +43,7 @@ static rank_images images_of(const tess *t) {
     return (rank_images){ { { own, -1 }, { copy, -1 } }, c->rank };
 }
 
-/* All ranks' holdings, by their numbers in the group that the images are of. */
+/* Gathers which images all ranks hold, by their numbers in the group that the images are of. */
 static tess_status gather_holdings(tess *t, int32_t then, int32_t *now, tess__holding *holding) {
     int32_t n = t->comms.world.nranks;
     rank_images mine = images_of(t), *all = calloc((size_t)n, sizeof *all);
@@ -82,7 +82,7 @@ static tess_status take_images(tess *t, tess__carry *c) {
     return TESS_OK;
 }
 
-/* The newest step of which every image of the old group is left, and what this rank holds of it. */
+/* Packs what this rank holds of the newest step of which every image of the old group is left. */
 static tess_status pack_images(tess *t) {
     int32_t then = t->plan.setup.nranks, torn = -1;
     tess__carry *c = calloc(1, sizeof *c);
@@ -102,11 +102,11 @@ static tess_status pack_images(tess *t) {
         return s;
     }
     t->mirror.carry = c;
-    c->plan = t->plan; /* which is in use until it is replaced */
+    c->plan = t->plan; /* the engine uses it until it is replaced */
     return TESS_OK;
 }
 
-/* Another was lost on the way: what is carried is still the old group's. */
+/* Packs again when another rank was lost on the way: what is carried is still the old group's. */
 static tess_status pack_again(tess *t) {
     tess__carry *c = t->mirror.carry;
     int32_t torn = -1;
@@ -116,7 +116,7 @@ static tess_status pack_again(tess *t) {
 
 /* ---- the new plan -------------------------------------------------------------------------------------- */
 
-/* The greatest of what this plan has obtained and what is carried beside it. */
+/* Keeps the greatest of what this plan has obtained and what is carried beside it. */
 static void note_peaks(tess *t) {
     uint64_t carried = t->mirror.carry->memory.bytes;
     for (uint32_t d = 1; d < 3; d++) {
@@ -126,11 +126,12 @@ static void note_peaks(tess *t) {
     }
 }
 
-/* The declarations go on; the parameters' places are the layout's, and each plan has its own. */
+/* Plans for the new group. The declarations stay, but parameters have their places from the layout, and each plan
+ * has its own. */
 static tess_status replan_group(tess *t, const tess__plan *of) {
     tess__plan undone = t->plan;
     tess_status s = tess__plan_try(of, &t->plan);
-    if (s) /* nothing of the old one is left in two hands */
+    if (s) /* so that nothing of the old plan has two owners */
         t->plan = (tess__plan){ .setup = of->setup };
     if (undone.layout.units != of->layout.units)
         tess__plan_drop(&undone);
@@ -154,11 +155,11 @@ static tess_status build_group(tess *t) {
     TRY(tess__memory_share(&t->memory));
     note_peaks(t);
     TRY(tess__guard_create(t, &t->pass.guard));
-    return tess__moves_start(t);
+    return tess__transfers_start(t);
 }
 
-/* Where another was lost on the way, and one rank has come to its end: then all have images of the group that formed.
- */
+/* Settles which images count if another rank was lost on the way and one rank has finished already. Then all have
+ * images of the group that formed. */
 static tess_status settle_images(tess *t) {
     int32_t n = t->comms.world.nranks;
     char mine = t->mirror.carry != NULL, *all = calloc((size_t)n, 1);
@@ -188,10 +189,8 @@ tess_status tess__smaller_join(tess *t) {
     const tess__given *before = tess__given_use(&t->settings.given);
     tess_status s = replan_group(t, &t->mirror.carry->plan);
     tess__given_use(before);
-    if (s)
-        return s;
+    TRY(s);
     say_accum(t);
-    TRY(tess__tables_create(
-        t)); /* before anything that waits for others: there must be some when one of them is lost */
+    TRY(tess__tables_create(t)); /* first, because there must be tables when a rank is lost in what follows */
     return build_group(t);
 }

@@ -7,11 +7,11 @@
 #include <string.h>
 
 tess__claim tess__claim_of(const tess__comms *c, const char *what) {
-    tess__claim said;
-    memset(&said, 0, sizeof said);
-    snprintf(said.what, sizeof said.what, "%s", what);
-    snprintf(said.after, sizeof said.after, "%s", c->common_text);
-    return said;
+    tess__claim claim;
+    memset(&claim, 0, sizeof claim);
+    snprintf(claim.what, sizeof claim.what, "%s", what);
+    snprintf(claim.after, sizeof claim.after, "%s", c->common_text);
+    return claim;
 }
 
 tess__history tess__history_of(const tess__comms *c, const char *what) {
@@ -31,7 +31,7 @@ tess_status tess__claims_differ(const tess__comms *c, const tess__claim *mine, i
                       theirs->after[0] ? theirs->after : "no tess_step");
 }
 
-/* 0: not known. */
+/* Tags of 0 are unknown and never differ. */
 static int differ(uint64_t mine, uint64_t theirs) {
     return mine && theirs && mine != theirs;
 }
@@ -47,7 +47,7 @@ tess_status tess__histories_differ(const tess__comms *c, tess__history *mine, in
     uint64_t first = most > TESS__RECENT_TAGS ? most - TESS__RECENT_TAGS : 0, seq = first;
     while (seq < last && !differ(mine->tags[seq % TESS__RECENT_TAGS], theirs->tags[seq % TESS__RECENT_TAGS]))
         seq++;
-    if (seq < last && (seq > first || first == 0)) { /* else the first that differs was too long ago to be known */
+    if (seq < last && (seq > first || first == 0)) { /* otherwise the first that differs is too old to be known */
         take_posted(mine, seq % TESS__RECENT_TAGS);
         take_posted(theirs, seq % TESS__RECENT_TAGS);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The communicators: made, aborted, given back; what is posted on them and how the engine waits for it. */
+/* Makes, aborts and destroys communicators, posts on them and waits for what was posted. */
 #include "claims.h"
 #include "deadlock.h"
 
@@ -68,7 +68,7 @@ static tess_comm_config config_of(const tess__comms *c, int32_t rank, int32_t nr
                                .timeout_ns = c->timeout_ns };
 }
 
-/* Each generation of ranks has names of its own. */
+/* Each generation of ranks has a name of its own, so that late ranks of another do not meet it. */
 static tess_status create_world(tess__comms *c) {
     tess_error e = { .struct_size = sizeof e };
     char name[32] = "world";
@@ -89,7 +89,7 @@ static tess_status split_world(tess__comms *c, int which, int32_t color, int32_t
     return s ? tess__comms_failed(c, s, &e) : keep_comm(c, which, comm);
 }
 
-/* One of `nranks` ranks each in groups numbered by `color`; the world itself where that is one group. */
+/* Makes this rank's group of `nranks` ranks, numbered by `color`. It is the world itself when that is one group. */
 static tess_status create_group(tess__comms *c, int which, int32_t color, int32_t key, int32_t nranks,
                                 const char *name) {
     if (nranks == c->world.nranks)
@@ -102,7 +102,7 @@ static tess_status create_group(tess__comms *c, int which, int32_t color, int32_
     return split_world(c, which, color, key, nranks, name);
 }
 
-/* Reductions go beside gathers, unless the GPU turned out to have no room for that. */
+/* Makes a communicator for reductions beside gathers, unless the GPU turned out to have no room for it. */
 static tess_status create_sums(tess__comms *c, const tess__setup *u) {
     tess_comm_caps caps = { .struct_size = sizeof caps };
     c->list[TESS__SHARD_SUMS] = c->list[TESS__SHARD];
@@ -162,7 +162,7 @@ static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
     return which == TESS__REPLICA ? rank * c->shard_ranks + c->shard_rank : c->replica_rank * c->shard_ranks + rank;
 }
 
-/* Ranks disagree: each says what it is about to do, so that the message can name both sides. */
+/* When ranks disagree, each says what it is about to do, so that the message can name both sides. */
 static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];
     tess__history mine = tess__history_of(c, tess__comms_activity(c)), theirs;
@@ -191,7 +191,7 @@ static tess_status comm_failed(tess__comms *c, int which, tess_status s, const t
     return tess__fail(s, "%s failed: %s", tess__comms_activity(c), e->message);
 }
 
-/* A rank that ended in order will never come: say so instead of waiting for the timeout. */
+/* A rank that ended in order will never come, so fail at once instead of after the timeout. */
 static tess_status check_departed(tess__comms *c) {
     for (int32_t r = 0; c->control && r < c->world.nranks; r++)
         if (r != c->world.rank && tess__control_departed(c->control, r))

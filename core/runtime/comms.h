@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The communicators of an engine, its place among the ranks, and the control plane: what is posted, how the engine
- * waits for it, and what this rank is known to be doing. */
+/* The communicators of an engine, its place among the ranks and its control plane. What it posts, how it waits for
+ * that, and what this rank is known to be doing. */
 #ifndef TESS_COMMS_H
 #define TESS_COMMS_H
 #include "control/control_share.h"
@@ -46,24 +46,26 @@ typedef struct {
 void tess__comms_use(tess__comms *, const tess__plugin *, const tess__device *); /* before all that needs the plugin */
 tess_status tess__comms_caps(const tess__comms *, tess_comm_caps *out);
 int tess__comms_waits_on_streams(const tess__comms *);
-/** [C] The world and, where the setup has them, the groups of shards and of replicas; for reductions another of the
- * shard group's, where the plugin gains by it. */
+/** [C] Makes the world and, where the setup has them, the groups of shards and of replicas. If the plugin gains by
+ * it, reductions of a shard group get another communicator. */
 tess_status tess__comms_create(tess__comms *, const tess__setup *);
 static inline int tess__comms_apart(const tess__comms *c) { /* whether reductions have one of their own */
     return c->list[TESS__SHARD_SUMS] != c->list[TESS__SHARD];
 }
-/** From any thread: ends what is under way on every communicator. */
+/** Ends what is under way on every communicator. Any thread. */
 void tess__comms_abort(tess__comms *, tess_status why);
 void tess__comms_lost(void *comms, int32_t rank, const char *why); /* tess__lost_fn */
-/** At the end, first this: an abort does not reach the communicators any more. Then what they allocated is given back,
- * for finalize may end what takes registrations back (NCCL's proxy); then they go. */
+/** Comes first at the end: from then on an abort does not reach the communicators. Then the memory that they
+ * allocated is given back, because finalize may end what takes registrations back (NCCL's proxy). Then they are
+ * destroyed. */
 void tess__comms_withdraw(tess__comms *);
 void tess__comms_destroy(tess__comms *, int orderly);
 
-void tess__comms_skip(tess__comms *, uint64_t number); /* of the next collective; those before it are not compared */
-void tess__comms_reset(tess__comms *);                 /* to what a rank that starts now has: no collective yet */
+void tess__comms_skip(tess__comms *,
+                      uint64_t number); /* sets the number of the next collective; those before it are not compared */
+void tess__comms_reset(tess__comms *);  /* as on a rank that starts now, which has posted nothing */
 
-/** The communicator that allocates the device's memory, so that it reaches it best; null: the device does. */
+/** The communicator that allocates the device's memory, so that it reaches it best. Null: the device allocates. */
 tess_comm *tess__comms_allocator(const tess__comms *);
 tess_status tess__comms_alloc(tess__comms *, tess_comm *, const tess_alloc_request *, tess_buffer *out);
 /** Registers memory that `owner` allocated with the communicator of another group; returns that one, null where it is
@@ -71,7 +73,8 @@ tess_status tess__comms_alloc(tess__comms *, tess_comm *, const tess_alloc_reque
 tess_comm *tess__comms_register(tess__comms *, int which, const tess_comm *owner, tess_buffer *);
 /** Whether communicators let their ranks reach each other's memory; the same on all ranks. */
 int tess__comms_share_memory(const tess__comms *);
-/** [C] Of that communicator: registered memory, as large on every rank. TESS_E_UNSUPPORTED, on all, sets no message. */
+/** [C] Shares memory that is registered with that communicator and as large on every rank. TESS_E_UNSUPPORTED, on
+ * all ranks, sets no message. */
 tess_status tess__comms_share(tess__comms *, tess_comm *, tess_buffer *);
 void tess__comms_deregister(tess__comms *, tess_comm *, tess_buffer *);
 void tess__comms_free(tess__comms *, tess_comm *, tess_buffer *);
@@ -81,11 +84,11 @@ const char *tess__comms_doing(tess__comms *, const char *text);
 void tess__comms_idle(tess__comms *);
 const char *tess__comms_activity(const tess__comms *); /* "": nothing */
 
-/** Posts: memory kinds, stream and number are filled in. */
+/** Posts the collective; fills in memory kinds, stream and number. */
 tess_status tess__comm_post(tess__comms *, int which, tess_collective *, tess_request **);
 /** Blocks until the request has ended, while it listens for lost ranks. */
 tess_status tess__comm_wait(tess__comms *, int which, tess_request *, uint64_t seq);
-/** While the device runs collectives of which there is no request: whether they can still end, after so long. */
+/** Checks whether collectives of the device's graphs, which have no request, can still end after so long a wait. */
 tess_status tess__comms_listen(tess__comms *, int64_t waited_ns);
 /** Posts, waits and frees. */
 tess_status tess__comm_run(tess__comms *, int which, const tess_collective *, const char *doing);
@@ -100,8 +103,9 @@ void tess__comms_rank_key(const tess__comms *, const char *what, int32_t rank, c
 /** [C] Exchanges `bytes` with all ranks under a key that no other exchange has. */
 tess_status tess__comms_exchange(tess__comms *, const char *what, const void *mine, uint64_t bytes, void *out);
 
-/** For comms.c and comms_memory.c: a plugin's error as the engine's; whether a communicator that stands for several
- * groups stands here first; the registration that holds `at`, null when none does. */
+/** For comms.c and comms_memory.c. The first makes a plugin's error the engine's. The second tells whether
+ * list[which] has the first place of a communicator that stands for several groups. The third finds the registration
+ * that holds `at`, or null. */
 tess_status tess__comms_failed(const tess__comms *, tess_status, const tess_error *);
 int tess__comms_stands_first(tess_comm *const *list, int which);
 void *tess__comms_registration(const tess__comms *, const tess_comm *, const void *at);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory that communicators allocate, are told of or share, and what each gave back for it. */
+/* Memory that communicators allocate, register or share, and the handles that they gave for it. */
 #include "comms.h"
 
 #include "base/status.h"
@@ -15,7 +15,7 @@ tess_comm *tess__comms_allocator(const tess__comms *c) {
     return comm;
 }
 
-/* A buffer that finds no room here is used as if it were not registered. */
+/* Remembers a registration. Without room here the buffer is used as if it were not registered. */
 static void note_registration(tess__comms *c, const tess_comm *comm, const tess_buffer *b) {
     for (int i = 0; b->reg && i < TESS__REGISTRATIONS; i++)
         if (!c->registrations[i].comm) {
@@ -33,7 +33,7 @@ static void forget_registration(tess__comms *c, const tess_comm *comm, const tes
             c->registrations[i].comm = NULL;
 }
 
-/* Null: not registered with it. */
+/* Returns null when no memory registered with `comm` holds `at`. */
 void *tess__comms_registration(const tess__comms *c, const tess_comm *comm, const void *at) {
     for (int i = 0; at && i < TESS__REGISTRATIONS; i++)
         if (c->registrations[i].comm == comm &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* For all files about communicators: what this rank is doing, keys of the control plane, a plugin's errors. */
+/* Used by all files about communicators: what this rank is doing, keys of the control plane, a plugin's errors. */
 #include "comms.h"
 
 #include "base/status.h"

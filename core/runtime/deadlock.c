@@ -34,7 +34,7 @@ static int cannot_meet(const tess__comms *c, const position *theirs, uint64_t se
            c->n_collectives - seq <= TESS__RECENT_TAGS && tag && tag != c->recent_tags[seq % TESS__RECENT_TAGS];
 }
 
-/* Ranks that wait say so each second; of the others nothing is known but that they do not. */
+/* Ranks that wait say so each second. Of the others this rank knows only that they do not wait. */
 static void add_absent(tess__comms *c, int32_t rank) {
     size_t at = strlen(c->absent), room = sizeof c->absent - at;
     if (room > 16)
@@ -104,7 +104,7 @@ static tess_status say_engines(const tess__comms *c, const engine_position *p) {
     return p->n_engines > 1 ? tess__control_set(c->control, key, p, sizeof *p) : TESS_OK;
 }
 
-/* Whether the rank of `p` has not yet come to where `other` waits. */
+/* Tells whether the rank of `p` has not yet come to where `other` waits. */
 static int is_before(const engine_position *p, const engine_position *other) {
     for (uint32_t i = 0; i < p->n_engines && i < MOST_ENGINES; i++)
         if (p->engines[i].engine == other->engine)

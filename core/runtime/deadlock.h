@@ -6,8 +6,8 @@
 #define TESS_DEADLOCK_H
 #include "comms.h"
 
-/** Every second of a wait for collective `seq` on communicator `which`: says that this rank waits, and looks at where
- * the others are. TESS_E_MISMATCH when two ranks can never meet; the message names both. */
+/** Runs every second of a wait for collective `seq` on communicator `which`. Says that this rank waits, and looks
+ * where the others are. TESS_E_MISMATCH, naming both, when two ranks can never meet. */
 tess_status tess__deadlock_check(tess__comms *, int which, uint64_t seq);
 /** Says that this rank enters exchange `exchange_count - 1` of the control plane. */
 tess_status tess__deadlock_enter_exchange(tess__comms *, const char *what);

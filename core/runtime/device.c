@@ -6,11 +6,11 @@
 #define CALL(d, slot, ...)                                                                                             \
     do {                                                                                                               \
         tess_error call_error = { .struct_size = sizeof call_error };                                                  \
-        return tess__device_failed(d, (d)->ops->slot(__VA_ARGS__, &call_error), &call_error);                          \
+        return device_failed(d, (d)->ops->slot(__VA_ARGS__, &call_error), &call_error);                                \
     } while (0)
 #define HAS(d, slot) TESS_CAN(tess_device_ops, (d)->ops, slot)
 
-tess_status tess__device_failed(const tess__device *d, tess_status s, const tess_error *e) {
+static tess_status device_failed(const tess__device *d, tess_status s, const tess_error *e) {
     return s ? tess__plugin_failed(s, TESS_KIND_DEVICE, d->plugin, e) : TESS_OK;
 }
 
@@ -39,7 +39,7 @@ static tess_status create_stream(tess__device *d, void *stream, int own) {
 tess_status tess__device_create(tess__device *d, int32_t index, uint64_t budget_bytes, void *stream, int own) {
     tess_error e = { .struct_size = sizeof e };
     tess_status s = d->ops->create(d->plugin->ctx, index, budget_bytes, &d->handle, &e);
-    return s ? tess__device_failed(d, s, &e) : create_stream(d, stream, own);
+    return s ? device_failed(d, s, &e) : create_stream(d, stream, own);
 }
 
 void tess__device_destroy(tess__device *d) {
@@ -148,10 +148,6 @@ tess_status tess__device_elapsed(const tess__device *d, tess_event *from, tess_e
 
 /* ---- what a stream is given, recorded ---- */
 
-int tess__device_records(const tess__device *d) {
-    return tess__records(d->ops);
-}
-
 tess_status tess__device_record_begin(const tess__device *d) {
     CALL(d, record_begin, d->handle, &d->compute);
 }
@@ -171,7 +167,7 @@ void tess__device_graph_end(const tess__device *d, tess_graph *g) {
 
 tess_status tess__device_prepare(const tess__device *d, const tess_optimizer *o, void *out) {
     tess_status s = d->ops->optimizer_prepare(d->plugin->ctx, o, out);
-    return tess__device_failed(
+    return device_failed(
         d, s,
         &(tess_error){ .struct_size = sizeof(tess_error), .message = "the optimizer's numbers of a step are refused" });
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The device of an engine. All calls of its plugin go through here: a slot that is missing has its default, and an
- * error is worded once, as "device cuda: …". */
+/* The device of an engine. All calls of its plugin go through here, which gives a missing slot its default and words
+ * an error once, as "device cuda: …". */
 #ifndef TESS_ENGINE_DEVICE_H
 #define TESS_ENGINE_DEVICE_H
 #include "plugin/open.h"
@@ -15,11 +15,11 @@ typedef struct {
 } tess__device;
 
 void tess__device_use(tess__device *, const tess__plugin *); /* before all else */
-tess_status tess__device_failed(const tess__device *, tess_status, const tess_error *);
-/** `index` -1: what all of its kind have in common. */
+
+/** Describes a device; `index` -1 asks what all of its kind have in common. */
 tess_status tess__device_describe(const tess__device *, int32_t index, tess_device_info *out);
-/** `stream`: the program's; null: one of our own where `own` or where the device is the host, else the device's
- * default. */
+/** Creates the device. `stream` is the program's. If it is null the engine makes its own when `own` or when the
+ * device is the host; else it takes the device's default. */
 tess_status tess__device_create(tess__device *, int32_t index, uint64_t budget_bytes, void *stream, int own);
 void tess__device_destroy(tess__device *);          /* not created is fine */
 int tess__device_has_streams(const tess__device *); /* of its own, whose memory the host may not touch */
@@ -27,11 +27,11 @@ int tess__device_has_streams(const tess__device *); /* of its own, whose memory 
 tess_status tess__device_alloc(const tess__device *, const tess_alloc_request *, tess_buffer *out);
 void tess__device_free(const tess__device *, tess_buffer *);
 uint64_t tess__device_backend_bytes(const tess__device *); /* its libraries' own; 0 when it does not say */
-/** On `stream`; null: the compute stream. */
+/** Fill and copy run on `stream`, or on the compute stream when it is null. */
 tess_status tess__device_fill(const tess__device *, void *at, uint8_t byte, uint64_t bytes);
 tess_status tess__device_copy(const tess__device *, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem,
                               uint64_t bytes, const tess_stream *stream);
-/** Ranges of the device's profiler; `name` is made only where `tess__device_is_profiled`. */
+/** Ranges of the device's profiler. Make a `name` only when `tess__device_is_profiled`. */
 int tess__device_is_profiled(const tess__device *);
 void tess__device_range_push(const tess__device *, const char *name);
 void tess__device_range_pop(const tess__device *);
@@ -42,7 +42,7 @@ int tess__device_offers(const tess__device *, tess_kernel *); /* such a kernel *
 tess_status tess__device_kernel(const tess__device *, tess_kernel *, const tess_stream *stream);
 
 /** The four slots for graphs, and optimizer_prepare. */
-int tess__device_records(const tess__device *);
+
 tess_status tess__device_record_begin(const tess__device *);
 /** `out` null: what was recorded is dropped. */
 tess_status tess__device_record_end(const tess__device *, tess_graph **out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* An executor: where work on shards and activations runs. It is the device's compute stream, one of the device's two
- * streams for transfers, or a lane of the host. What is done to a shard does not know which of them does it. */
+/* An executor is where work on shards and activations runs: the device's compute stream, one of its two streams for
+ * transfers, or a lane of the host. The work itself does not know which of them runs it. */
 #ifndef TESS_EXECUTOR_H
 #define TESS_EXECUTOR_H
 #include "base/pool.h"
@@ -18,7 +18,7 @@ struct tess__executor {
                         uint64_t bytes);
     /** Hands over one job for `run`, on a lane's thread or now. `*ticket` is what to wait for; compute sets none. */
     tess_status (*post)(tess__executor *, const tess__job *, uint64_t *ticket);
-    /** The compute stream, or on the host this thread, goes on when the job has ended. */
+    /** Makes the compute stream, or on the host this thread, go on when the job has ended. */
     tess_status (*wait)(tess__executor *, uint64_t ticket);
     tess__job_fn run; /* with the executor as its first argument */
     void *engine;     /* for `run` */

@@ -28,15 +28,16 @@ typedef struct {
 } tess__recorded;
 
 typedef struct {
-    int on;           /* planned for, and the device can */
-    int recording;    /* the optimizer takes its numbers from memory */
-    uint64_t used;    /* counts */
-    const char *said; /* the first such reason, in the log */
+    int on;                    /* planned for, and the device can */
+    int recording;             /* the optimizer takes its numbers from memory */
+    uint64_t used;             /* counts */
+    const char *logged_reason; /* why the first pass that is never recorded is not; null: none was logged */
     tess__recorded list[TESS__GRAPHS];
 } tess__graphs;
 
-/** The entry for passes of that key, in place of the one used longest ago where there was none. */
+/** Finds the entry for passes of that key. A new one takes the place of the one used longest ago. */
 tess__recorded *tess__graphs_find(tess__graphs *, const tess__device *, const tess__graph_key *);
-/** When nothing of them runs any more: what they refer to, addresses and communicators, is about to change or go. */
+/** Drops all graphs, of which none runs any more, because addresses and communicators that they refer to are about
+ * to change. */
 void tess__graphs_drop(tess__graphs *, const tess__device *);
 #endif

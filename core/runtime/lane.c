@@ -4,9 +4,8 @@
 #include "base/fp_env.h"
 #include "base/pool.h"
 #include "base/status.h"
+#include "base/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,11 +61,7 @@ static void *lane_work(void *arg) {
 }
 
 static int lane_start(tess__lane *lane, const cpu_set_t *cpus) {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* the thread inherits it: signals are the program's */
-    int failed = pthread_create(&lane->thread, NULL, lane_work, lane);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int failed = tess__thread_start(&lane->thread, lane_work, lane);
     if (!failed && cpus)
         pthread_setaffinity_np(lane->thread, sizeof *cpus, cpus); /* better here than not at all: no error */
     return failed;

@@ -106,8 +106,8 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
     }
 }
 
-/* The most that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. What is frozen
- * within the host's reach is not copied. */
+/* The most bytes that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. Frozen
+ * parameters within the host's reach are not copied. */
 static uint64_t snapshot_bytes(const tess__plan *p) {
     const tess__setup *s = &p->setup;
     uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES + TESS__DISK_BLOCK;
@@ -124,7 +124,8 @@ static uint64_t snapshot_bytes(const tess__plan *p) {
     return bytes;
 }
 
-/* Shards, states and buffers, twice; and as much again for another rank, unless replicas are the copies. */
+/* Bytes of one image: shards, states and buffers. A rank holds two of its own, and two of another rank's unless
+ * replicas are the copies. */
 static uint64_t image_bytes(const tess__plan *p) {
     uint64_t bytes = tess__round_up(p->layout.buffer_bytes, p->setup.align);
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
@@ -143,7 +144,7 @@ static uint64_t mirror_bytes(const tess__plan *p, int role) {
     return bytes < TESS__MIRROR_CHUNK ? bytes : TESS__MIRROR_CHUNK;
 }
 
-/* An optimizer's segments are never more than the parameters. */
+/* Bytes of the optimizer's numbers. An optimizer never has more segments than parameters. */
 static uint64_t numbers(const tess__plan *p) {
     uint64_t n = 0;
     for (int32_t i = 0; i < p->model.n_params; i++)
@@ -151,7 +152,7 @@ static uint64_t numbers(const tess__plan *p) {
     return n * TESS_PREPARED_BYTES;
 }
 
-/* Every pass that may be under way has some of its own. */
+/* Every pass that may be under way has its own part of such memory. */
 static uint64_t on_the_way(const tess__plan *p, uint64_t bytes) {
     return p->setup.late && p->model.n_blocks ? 2 * tess__round_up(bytes, p->setup.align) : bytes;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory: the arenas, what lives where in them, and what a pass obtains beside the plan. */
+/* The arenas of an engine, what lives where in them, and memory that a pass obtains beside the plan. */
 #include "memory.h"
 
 #include "base/numa.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether the device has room for `bytes` more, counting what the comm plugin allocated of it. */
+/* Fails when the device has no room for `bytes` more, counting what the comm plugin allocated of it. */
 static tess_status check_room(const tess__memory *m, uint64_t bytes) {
     uint64_t all = m->plan->setup.env.device_budget_bytes, used = m->obtained[TESS_DOMAIN_DEVICE];
     uint64_t left = used < all ? all - used : 0;
@@ -37,8 +37,7 @@ static tess_status allocate_arena(tess__memory *m, const tess_alloc_request *r, 
     return TESS_OK;
 }
 
-/* A backend that registers memory does so for each communicator: reductions and hybrid's groups reach it in place only
- * then. */
+/* Registers an arena with each communicator, because only then reductions and hybrid's groups reach it in place. */
 static void register_with_groups(const tess__memory *m, tess__arena *a) {
     const int groups[TESS__GROUPS] = { TESS__SHARD, TESS__REPLICA, TESS__SHARD_SUMS };
     for (int i = 0; a->comm && i < TESS__GROUPS; i++) {
@@ -128,8 +127,9 @@ void tess__unbook(tess__memory *m, const tess__buffer *b) {
 
 /* ---- memory of its own, in a checking build ---- */
 
-/* malloc puts a red zone around a buffer and does not give its bytes to another soon: an access beyond it, and one by
- * who had it before, are found. What a comm plugin must reach stays in the arena. */
+/* A checking build takes memory of its own: malloc puts a red zone around a buffer and does not soon give its bytes
+ * to another. So it finds an access beyond the buffer, and one after its end. Memory that a comm plugin must reach
+ * stays in the arena. */
 static int has_own(const tess__memory *m, const tess__buffer *b) {
     return TESS__CHECKING && b->arena == TESS__STEP && !m->deviating && tess__host_reads(m->device) &&
            !m->arenas[b->domain][TESS__STEP].comm;
@@ -144,7 +144,7 @@ static tess_status take_own(tess__memory *m, const tess__buffer *b) {
     return *own ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for a checked buffer");
 }
 
-/* Whether it had any. */
+/* Returns whether the buffer had memory of its own. */
 static int give_own(tess__memory *m, const tess__buffer *b) {
     void **own = TESS__CHECKING ? &m->own[b->role][b->index] : NULL;
     if (!own || !*own)
@@ -156,7 +156,7 @@ static int give_own(tess__memory *m, const tess__buffer *b) {
 
 /* ---- beside the plan ---- */
 
-/* A pass that deviates finds room as it goes; what the arena cannot hold is obtained beside it. */
+/* A pass that deviates finds room as it goes, and obtains beside the arena what does not fit. */
 static tess_status alloc_beyond_plan(tess__memory *m, tess__buffer *b) {
     tess__arena *a = &m->arenas[b->domain][TESS__STEP];
     int host = b->domain == TESS_DOMAIN_HOST; /* rare and small: always obtained beside the plan */
@@ -189,7 +189,7 @@ static tess_status alloc_beyond_plan(tess__memory *m, tess__buffer *b) {
     return TESS_OK;
 }
 
-/* Memory obtained beside the arena goes as soon as its buffer does: a pass may be long. */
+/* Frees memory obtained beside the arena as soon as its buffer ends, because a pass may be long. */
 static void free_beyond_plan(tess__memory *m, const tess__buffer *b) {
     if (b->offset != UINT64_MAX) {
         tess__first_fit_give(&m->first_fit, b->offset);
@@ -219,7 +219,7 @@ void tess__overflow_drop(tess__memory *m) {
 
 /* ---- a buffer of the running program ---- */
 
-/* The place handed out lies, as far as it is needed, in memory that was obtained. */
+/* Checks that the place handed out lies in memory that was obtained. */
 static tess_status check_place(const tess__memory *m, const tess__buffer *b) {
     const tess_buffer *arena = &m->arenas[b->domain][b->arena].memory;
     if (m->deviating || b->arena != TESS__STEP || has_own(m, b)) /* deviating: its room is found as it goes */
@@ -306,7 +306,7 @@ static tess_status zero_arena(tess__memory *m, uint32_t domain, tess__arena *a) 
     return TESS_OK;
 }
 
-/* Host memory lies on the node nearest the device; asked only where some will be obtained. */
+/* Finds the node nearest the device, where host memory is to lie. Asks only when some will be obtained. */
 static int32_t find_node(const tess__memory *m, int32_t device_index) {
     tess_device_info info;
     if (!tess__planned_bytes(m->plan, TESS_DOMAIN_HOST))
@@ -325,29 +325,27 @@ static void point_at_rest(tess__memory *m) {
 }
 
 tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
-    tess_status s = TESS_OK;
     m->numa_node = find_node(m, device_index);
-    for (uint32_t d = 1; !s && d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a++)
-            s = obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a));
-    for (uint32_t d = 1; !s && d < 3; d++)
-        for (uint32_t a = TESS__RESIDENT; !s && a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
-            s = zero_arena(m, d, &m->arenas[d][a]);
-    if (!s)
-        point_at_rest(m);
-    for (int32_t i = 0; !s && i < m->plan->resident.n_buffers; i++) {
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
+            TRY(obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a)));
+    for (uint32_t d = 1; d < 3; d++)
+        for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
+            TRY(zero_arena(m, d, &m->arenas[d][a]));
+    point_at_rest(m);
+    for (int32_t i = 0; i < m->plan->resident.n_buffers; i++) {
         const tess__buffer *b = &m->plan->resident.buffers[i];
         if (b->role != TESS__SHARD_GRAD)
             tess__book(m, b, NULL, NULL);
         else if (tess__host_reads(m->device))
             tess__poison(m->address[b->role][b->index], b->bytes);
     }
-    return s;
+    return TESS_OK;
 }
 
 /* ---- anew, for another group of ranks ---- */
 
-/* Forgets what a step had booked when it broke off: the books alone, as its memory goes or is filled anew. */
+/* Takes off the books what a broken-off step had booked. Its memory is freed or filled anew. */
 static void forget_step(tess__memory *m, const tess__program *p) {
     for (int32_t i = 0; i < p->n_buffers; i++) {
         const tess__buffer *b = &p->buffers[i];

@@ -47,34 +47,35 @@ typedef struct {
     tess__needs comm_scratch;
 } tess__memory;
 
-/** Tables of what lives where, for a plan that is made; nothing lives yet. The parts below are set before. */
+/** Makes tables of what lives where, for a finished plan; nothing lives yet. The parts below are set before. */
 tess_status tess__memory_create(tess__memory *);
-/** The arenas, and what rests in them. `device_index`: to ask for its NUMA node. */
+/** Obtains the arenas, and places what rests in them. `device_index`: to ask for its NUMA node. */
 tess_status tess__memory_obtain(tess__memory *, int32_t device_index);
-/** Memory of tess_alloc: `n` of them so far. TESS_E_BUDGET beyond the budget. */
+/** Allocates for tess_alloc, which has done so `n` times. TESS_E_BUDGET beyond the budget. */
 tess_status tess__memory_user(tess__memory *, const char *label, uint64_t bytes, int32_t n);
-/** When the group of ranks changes: what the step that broke off had booked goes off the books, `deviating` being a
- * pass off the compiled order; after the release of what communicators allocated and the making of new ones, that is
- * obtained again, and rests where it did. */
+/** For a group of ranks that changes. The first takes off the books what the step that broke off had booked,
+ * `deviating` being a pass off the compiled order. The second obtains again what communicators had allocated, when
+ * there are new ones, and all rests where it did. */
 void tess__memory_forget(tess__memory *, const tess__program *deviating);
 tess_status tess__memory_renew(tess__memory *);
-/** The arenas and tables go, the program's own memory stays: for tess__memory_create and tess__memory_obtain with
- * another plan. */
+/** Frees arenas and tables and keeps the program's own memory, so that tess__memory_create and tess__memory_obtain
+ * can follow with another plan. */
 void tess__memory_drop(tess__memory *);
-/** Host memory beside the arenas, on its way from one plan to another. */
+/** Allocates host memory beside the arenas, for images on their way from one plan to another. */
 tess_status tess__memory_beside(tess__memory *, uint64_t bytes, tess_buffer *out);
 void tess__memory_beside_free(tess__memory *, tess_buffer *); /* nothing when there is none */
 void tess__memory_release(tess__memory *, int of_comm); /* the arenas that a communicator, or the device, allocated */
 void tess__memory_free(tess__memory *);                 /* all that is left */
 
 tess_status tess__step_arena_grow(tess__memory *); /* to the largest program; nothing lives in it */
-/** [C] Arenas that are new are shared with the other ranks, where the backend gains by it; nothing is in flight. */
+/** [C] Shares new arenas with the other ranks, when the backend gains by it; nothing is in flight. */
 tess_status tess__memory_share(tess__memory *);
 void tess__overflow_drop(tess__memory *); /* what a pass obtained beside the plan */
-/** Onto the ledger, with what the place must hold (measure.h); `p` and `in`: the instruction that books it, or null. */
+/** Books a buffer on the ledger, with the bytes that its place must hold (measure.h). `p` and `in`: the instruction
+ * that books it, or null. */
 void tess__book(tess__memory *, const tess__buffer *, const tess__program *p, const tess__instr *in);
 void tess__unbook(tess__memory *, const tess__buffer *);
-/** ALLOC and FREE, of that program. */
+/** Run ALLOC and FREE of that program. */
 tess_status tess__place_buffer(tess__memory *, tess__program *, const tess__instr *);
 tess_status tess__release_buffer(tess__memory *, const tess__program *, const tess__instr *);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory that no buffer holds is off limits: AddressSanitizer stops whoever touches it (docs/numbers.md). Nothing in
- * other builds. Host-readable memory only. */
+/* AddressSanitizer stops whoever touches memory that no buffer holds (docs/numbers.md). Other builds do nothing. For
+ * host-readable memory only. */
 #ifndef TESS_POISON_H
 #define TESS_POISON_H
 #if defined(__SANITIZE_ADDRESS__)

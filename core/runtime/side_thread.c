@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "side_thread.h"
 
+#include "base/thread.h"
+
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tess__side_thread *running;
-static pid_t process; /* that they run in: a child of fork has none of them */
-static int watched;
+static pid_t process; /* the process they run in: a child of fork has none of them */
+static int watched;   /* wait_at_exit is registered */
 
-/* Nothing is joined here: another thread may be in the midst of that. */
+/* Waits without a join, because another thread may be joining. */
 static void wait_at_exit(void) {
     const struct timespec pause = { .tv_nsec = 1000000 };
     if (getpid() != process)
@@ -55,7 +57,7 @@ static void *run(void *arg) {
 
 tess_status tess__side_thread_start(tess__side_thread *s, void (*fn)(void *), void (*left)(void *), void *arg) {
     *s = (tess__side_thread){ .fn = fn, .left = left, .arg = arg };
-    if (pthread_create(&s->thread, NULL, run, s))
+    if (tess__thread_start(&s->thread, run, s))
         return tess__fail(TESS_E_SYSTEM, "no thread to write a checkpoint");
     s->runs = 1;
     watch(s);

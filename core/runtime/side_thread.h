@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The thread that writes a checkpoint beside training. What it reads where it lies nobody may change before it has
- * ended. A program that ends by exit or by a return from main waits for it too. */
+/* The thread that writes a checkpoint beside training. Nobody may change what it reads in place before it has ended.
+ * A program that ends by exit or by a return from main waits for it too. */
 #ifndef TESS_SIDE_THREAD_H
 #define TESS_SIDE_THREAD_H
 #include "base/status.h"
@@ -20,6 +20,6 @@ typedef struct tess__side_thread {
 tess_status tess__side_thread_start(tess__side_thread *, void (*fn)(void *), void (*left)(void *), void *arg);
 /** Whether fn has not returned yet. */
 int tess__side_thread_busy(const tess__side_thread *);
-/** Waits for its end; returns at once when none runs. */
+/** Waits for the thread's end; returns at once when none runs. */
 void tess__side_thread_join(tess__side_thread *);
 #endif

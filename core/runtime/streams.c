@@ -32,7 +32,7 @@ static tess_status make_stream(tess__streams *q, tess__stream *s, uint32_t role)
     return TESS_OK;
 }
 
-tess_status tess__streams_moves(tess__streams *q) {
+tess_status tess__streams_add_transfers(tess__streams *q) {
     TRY(make_stream(q, &q->up, TESS_STREAM_UP));
     return make_stream(q, &q->down, TESS_STREAM_DOWN);
 }
@@ -116,7 +116,7 @@ static const tess__retired *next_retired(tess__streams *q) {
     return r;
 }
 
-/* The engine may be in something else by now: messages name what is waited for. */
+/* Waits for a retired collective, named in messages, since the engine may be in another call by now. */
 static tess_status wait_retired(tess__streams *q, const tess__retired *r) {
     char before[TESS__ACTIVITY];
     snprintf(before, sizeof before, "%s", tess__comms_activity(q->comms));
@@ -129,8 +129,8 @@ static tess_status wait_retired(tess__streams *q, const tess__retired *r) {
     return TESS_OK;
 }
 
-/* Frees those that have ended, oldest first; waits for them when they have to end, being among the first `due` of all,
- * or when there is no room. */
+/* Frees retired collectives that have ended, oldest first. Waits for those that must have ended, which are the first
+ * `due` of all, and when there is no room. */
 static tess_status sweep_retired(tess__streams *q, uint64_t due) {
     while (q->n_retired > 0) {
         tess__retired *r = &q->retired[q->first_retired];

@@ -11,7 +11,7 @@
 
 enum { TESS__STREAM_EVENTS = 64, TESS__RETIRED = 64 };
 
-typedef struct { /* up: from the host; down: to the host */
+typedef struct { /* a stream for transfers; up: from the host, down: to the host */
     tess_stream stream;
     tess_event
         *events[TESS__STREAM_EVENTS]; /* of ticket n: at n modulo; waiting for a later one there is correct too */
@@ -25,7 +25,7 @@ typedef struct { /* a collective that a stream waits for instead of the engine's
     char what[TESS__ACTIVITY]; /* for messages */
 } tess__retired;
 
-typedef struct {           /* a pass for whose end the host does not wait at once */
+typedef struct {           /* a pass whose end the host does not wait for at once */
     void *result;          /* the program's, into which a result goes when the pass is over; null: none */
     const void *result_at; /* where it waits until then: page-locked */
     uint64_t result_bytes;
@@ -68,51 +68,51 @@ typedef struct {
 
 /** After the device was created. */
 tess_status tess__streams_start(tess__streams *, const tess__device *, tess__comms *);
-/** The two streams for transfers, where the plan has work for them. */
-tess_status tess__streams_moves(tess__streams *);
+/** Makes the two streams for transfers, when the plan has work for them. */
+tess_status tess__streams_add_transfers(tess__streams *);
 void tess__streams_drop(tess__streams *); /* waits a while for retired collectives */
 /** Gives all back; the device's work has ended. */
 void tess__streams_end(tess__streams *);
-/** Behind what the compute stream holds now. The ticket is posted. */
+/** Puts a kernel, or a copy, behind what the compute stream holds now. The ticket is `posted`. */
 tess_status tess__stream_kernel(tess__streams *, tess__stream *, tess_kernel *);
 tess_status tess__stream_copy(tess__streams *, tess__stream *, void *dst, uint32_t dst_mem, const void *src,
                               uint32_t src_mem, uint64_t bytes);
-/** Later work on the compute stream waits for that ticket; 0: for nothing. */
+/** Makes later work on the compute stream wait for that ticket; 0: for nothing. */
 tess_status tess__stream_wait(tess__streams *, const tess__stream *, uint64_t ticket);
-/** Around a recording; at its end the compute stream waits for what was put into the two others meanwhile. */
+/** Called around a recording. At its end the compute stream waits for what was put into the two others meanwhile. */
 void tess__streams_record(tess__streams *);
 tess_status tess__streams_join(tess__streams *);
-/** Blocks until it has passed: for the host's own work. Any thread. */
+/** Blocks until the ticket has passed, for the host's own work. Any thread. */
 tess_status tess__stream_finish(tess__streams *, const tess__stream *, uint64_t ticket);
-/** The compute stream waits for the request, which is freed when it has ended. */
+/** Makes the compute stream wait for the request, which is freed when it has ended. */
 tess_status tess__retire(tess__streams *, int which, tess_request *, uint64_t seq);
-/** Posts a collective, for which the compute stream waits, or this thread where the plugin cannot have a stream wait.
- */
+/** Posts a collective and makes the compute stream wait for it. This thread waits when the plugin cannot have a
+ * stream wait. */
 tess_status tess__stream_collective(tess__streams *, int which, const tess_collective *, const char *doing);
 /** Blocks until the device has done all that the compute stream holds, and says what went wrong. At once without
  * streams. */
 tess_status tess__streams_sync(tess__streams *);
-/** The same for all streams at teardown after an error: the communicators are aborted, nobody is listened to, failures
+/** Waits for all streams at teardown after an error. The communicators are aborted, nobody is listened to, failures
  * are ignored, and 5 s end the wait. */
 void tess__streams_idle(tess__streams *);
-/** Device memory to the host's, there when it returns. */
+/** Copies device memory to the host's, which has it when this returns. */
 tess_status tess__streams_read(tess__streams *, void *to, const void *from, uint64_t bytes);
-/** The same as tess__streams_read, but the bytes, which go by way of `at`, are there when tess__pass_wait returns; from
- * then on the program's batch may change, too. With `late` one tess__pass_wait later. */
+/** Copies like tess__streams_read, but by way of `at`: the bytes are there when tess__pass_wait returns. From then
+ * on the program's batch may change, too. With `late` it is one tess__pass_wait later. */
 tess_status tess__result_take(tess__streams *, void *to, void *at, const void *from, uint64_t bytes);
 tess_status tess__pass_wait(tess__streams *);
 tess_status tess__passes_wait(tess__streams *); /* and all before */
 void tess__result_forget(tess__streams *);      /* after an error */
-/** The running pass leaves its result and norm where one that was recorded did. */
+/** Makes the running pass leave its result and norm where a recorded one did. */
 void tess__result_again(tess__streams *, const tess__late_pass *as, void *to);
-/** The latest pass, when it is under way and something may still be put behind it; -1: nothing can be. */
+/** The latest pass that is under way and behind which something may still be put; -1: there is none. */
 int tess__latest_pass(const tess__streams *);
-/** `from` goes by way of `at` to `to` when that pass is over, whose end is now here. */
+/** Copies `from` by way of `at` to `to` when that pass is over. Its end is now here. */
 tess_status tess__values_take(tess__streams *, int pass, void *to, void *at, const void *from, uint64_t bytes);
-/** The norm's limbs into page-locked memory, there when tess__norm_wait returns. With `late` they belong to the pass.
- */
+/** Copies the norm's limbs into page-locked memory, which has them when tess__norm_wait returns. With `late` they
+ * belong to the pass. */
 tess_status tess__norm_take(tess__streams *, void *to, const void *from, uint64_t bytes);
 tess_status tess__norm_wait(const tess__streams *);
-/** The program's batch has been queued for its copy. */
+/** Marks that the copy of the program's batch has been queued. */
 tess_status tess__batch_mark(tess__streams *);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Spans of what a device's streams do, by its own events: the host's clock would say when work was queued. Points are
- * recorded as work is queued, and read once they have passed. */
+/* Spans of what a device's streams do, timed by its own events, because the host's clock would say when work was
+ * queued. Points are recorded as work is queued, and read once they have passed. */
 #ifndef TESS_TIMELINE_H
 #define TESS_TIMELINE_H
 #include "device.h"
@@ -34,17 +34,17 @@ typedef struct {
     uint64_t oldest, next; /* the first not read yet */
 } tess__timeline;
 
-/** Which communicator has a collective, as one runs behind another of the same: gathers, reductions, the replicas'
- * sums. Below TESS__TIMELINES. */
+/** Which communicator runs a collective of `op`, for its collectives run one behind another: 0 gathers, 1 reductions, 2
+ * the replicas' sums. */
 int tess__timeline_of(const tess__timeline *, uint32_t op);
 /** Whether the device can say when a point was passed. */
 int tess__timeline_can(const tess__device *);
 /** Makes the events; waits for the compute stream. */
 tess_status tess__timeline_start(tess__timeline *, const tess__device *, int apart, tess__trace *);
 void tess__timeline_end(tess__timeline *);
-/** A span begins where the stream is now. Null: no timeline, or no room. */
+/** Begins a span where the stream is now. Null: there is no timeline, or no room. */
 tess_status tess__timeline_begin(tess__timeline *, const tess_stream *, tess__timed **out);
-/** It ends where the stream is now. `span` null: nothing. */
+/** Ends the span where the stream is now; nothing when `span` is null. */
 tess_status tess__timeline_stop(tess__timeline *, tess__timed *span, const tess_stream *, uint32_t track,
                                 const tess__instr *, const tess__event *or_null, uint64_t step);
 /** Gives what has passed to the trace. */

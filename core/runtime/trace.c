@@ -15,10 +15,10 @@ typedef struct {
     uint64_t step;
     int32_t index;
     uint8_t track, op, event;
-} record;
+} stored_span;
 
 struct tess__trace {
-    record *records;
+    stored_span *records;
     uint64_t cap;
     atomic_uint_fast64_t n; /* ever added */
 };
@@ -27,7 +27,7 @@ tess_status tess__trace_create(uint64_t spans, tess__trace **out) {
     if (!spans || spans > UINT64_C(1) << 28)
         return tess__fail(TESS_E_INVALID, "a trace of %llu spans: expected 1 to 2^28", (unsigned long long)spans);
     tess__trace *t = calloc(1, sizeof *t);
-    record *records = calloc(spans, sizeof *records);
+    stored_span *records = calloc(spans, sizeof *records);
     if (!t || !records) {
         free(t);
         free(records);
@@ -60,13 +60,13 @@ void tess__trace_add(tess__trace *t, uint32_t track, const tess__instr *in, cons
 void tess__trace_add_span(tess__trace *t, uint32_t track, const tess__instr *in, const tess__event *event,
                           uint64_t step, int64_t begin_ns, int64_t end_ns) {
     uint64_t at = atomic_fetch_add_explicit(&t->n, 1, memory_order_relaxed) % t->cap;
-    t->records[at] = (record){ .begin_ns = begin_ns,
-                               .end_ns = end_ns,
-                               .step = step,
-                               .index = event ? event->scope : in->index,
-                               .track = (uint8_t)track,
-                               .op = in->op,
-                               .event = event ? event->type : 0 };
+    t->records[at] = (stored_span){ .begin_ns = begin_ns,
+                                    .end_ns = end_ns,
+                                    .step = step,
+                                    .index = event ? event->scope : in->index,
+                                    .track = (uint8_t)track,
+                                    .op = in->op,
+                                    .event = event ? event->type : 0 };
 }
 
 static int by_start(const void *a, const void *b) {
@@ -83,7 +83,7 @@ uint64_t tess__trace_read(const tess__trace *t, uint64_t step, tess__span *out, 
         if (t->records[i].step == step && t->records[i].begin_ns < origin)
             origin = t->records[i].begin_ns;
     for (uint64_t i = 0; i < kept; i++) {
-        const record *r = &t->records[i];
+        const stored_span *r = &t->records[i];
         if (r->step != step)
             continue;
         if (n < cap)

@@ -9,13 +9,14 @@ typedef struct tess__trace tess__trace;
 tess_status tess__trace_create(uint64_t spans, tess__trace **out);
 void tess__trace_destroy(tess__trace *); /* null is fine */
 int64_t tess__trace_now(void);           /* nanoseconds of the monotonic clock */
-/** From any thread. `t` null: nothing, which is all that a run without a trace pays. */
+/** Adds a span that ends now. Any thread. With `t` null it does nothing, which is all that a run without a trace
+ * pays. */
 void tess__trace_add(tess__trace *t, uint32_t track, const tess__instr *, const tess__event *or_null, uint64_t step,
                      int64_t begin_ns);
-/** The same, of a span whose end is known. */
+/** Adds a span whose end is known. */
 void tess__trace_add_span(tess__trace *t, uint32_t track, const tess__instr *, const tess__event *or_null,
                           uint64_t step, int64_t begin_ns, int64_t end_ns);
-/** The spans of step `step`, in order of their start, start counted from the first; while nothing runs. Returns how
- * many; writes at most `cap`. */
+/** Reads the spans of step `step` while nothing runs, in order of their start, which counts from the first. Returns
+ * how many there are; writes at most `cap`. */
 uint64_t tess__trace_read(const tess__trace *, uint64_t step, tess__span *out, uint64_t cap);
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Saving: pieces out of the shards into one file per rank, and the leader's (rank 0's) manifest once all are on disk.
- * With a snapshot the files are written by a thread beside training; the ranks then meet through the control plane, as
- * no collective may run beside the step's. */
+/* Saving: every rank writes pieces of its shards into one file. The leader, rank 0, writes the manifest once all
+ * files are on disk. With a snapshot a thread writes the files beside training. The ranks then meet through the control
+ * plane, because no collective may run beside the step's. */
 #include "engine/finite.h"
 
 #include "base/log.h"
@@ -18,14 +18,14 @@
 #include <string.h>
 #include <time.h>
 
-enum { SAID = 480 };
+enum { MESSAGE_BYTES = 480 };
 _Static_assert(TESS__SNAPSHOT_ALIGN % TESS__DISK_BLOCK == 0, "a snapshot begins on a block");
 
-typedef struct { /* what a rank tells the leader, and the leader all; checksums follow a rank's */
+typedef struct { /* what a rank tells the leader, and the leader all ranks; a rank's checksums follow it */
     int32_t status, not_finite;
     uint64_t value, n_sums; /* bytes of its file; the leader: the generation */
-    char said[SAID];
-} note;
+    char message[MESSAGE_BYTES];
+} save_report;
 
 typedef struct tess__saver {
     tess *t;
@@ -34,12 +34,12 @@ typedef struct tess__saver {
     char dir[PATH_MAX];
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
-    int not_finite;    /* among what this rank writes; at the leader's end among all */
+    int not_finite; /* what this rank writes holds NaN or infinity; on the leader, at the end, what any rank writes */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
     volatile int cancel;
     tess_status status;
-    char said[SAID];
+    char message[MESSAGE_BYTES];
     tess_checkpoint_info info;
 } tess__saver;
 
@@ -55,13 +55,13 @@ static int is_leader(const tess__saver *s) {
 
 /* ---- this rank's file ------------------------------------------------------------------------------ */
 
-/* Piece i, or a part of it, as the host has it. */
+/* Notes whether piece i, or a part of it in host memory, holds a value that is not finite. */
 static void note_not_finite(tess__saver *s, uint64_t i, const char *at, uint64_t bytes) {
     uint32_t dtype = s->pieces.tensors[i].dtype;
     s->not_finite |= !tess__all_finite(at, dtype, bytes / tess_dtype_bytes(dtype));
 }
 
-/* A piece of a device's memory, through a bounded one of the host's. */
+/* Writes a piece of the device's memory through a bounded piece of the host's. */
 static tess_status write_piece(tess__saver *s, tess__data_writer *w, uint64_t piece) {
     enum { CHUNK = TESS__CHUNK_ELEMS * 8 };
     const tess__shard_piece *p = &s->pieces.pieces[piece];
@@ -83,7 +83,7 @@ static tess_status write_piece(tess__saver *s, tess__data_writer *w, uint64_t pi
     return status;
 }
 
-/* The snapshot in as few writes as can be: pieces that were copied lie there one behind the other. */
+/* Writes the snapshot in as few writes as can be, because copied pieces lie there one behind the other. */
 static tess_status write_image(tess__saver *s, tess__data_writer *w) {
     const char *at = s->image;
     for (uint64_t i = 0, run = 0; i < s->pieces.n; i++) {
@@ -136,36 +136,37 @@ static void verdict_key(uint64_t sequence, char out[64]) {
 
 static tess_status tell_leader(const tess__saver *s, tess_status status, const tess__data_file *file) {
     char key[64];
-    if (!status && file->n_sums > (TESS__KV_VALUE_MAX - sizeof(note)) / TESS__SUM_BYTES)
+    if (!status && file->n_sums > (TESS__KV_VALUE_MAX - sizeof(save_report)) / TESS__SUM_BYTES)
         status = tess__fail(TESS_E_UNSUPPORTED, "%s: a file of %llu bytes has more checksums than ranks can exchange",
                             s->dir, (unsigned long long)file->bytes);
     uint64_t sums = status ? 0 : file->n_sums * TESS__SUM_BYTES;
-    char *value = calloc(1, sizeof(note) + sums);
+    char *value = calloc(1, sizeof(save_report) + sums);
     if (!value)
         return tess__fail(TESS_E_NOMEM, "%s: no memory for the checksums of %llu bytes", s->dir,
                           (unsigned long long)file->bytes);
-    note *n = (note *)value;
-    *n =
-        (note){ .status = status, .not_finite = s->not_finite, .value = file->bytes, .n_sums = sums / TESS__SUM_BYTES };
-    snprintf(n->said, sizeof n->said, "%s", status ? tess_last_error() : "");
+    save_report *n = (save_report *)value;
+    *n = (save_report){
+        .status = status, .not_finite = s->not_finite, .value = file->bytes, .n_sums = sums / TESS__SUM_BYTES
+    };
+    snprintf(n->message, sizeof n->message, "%s", status ? tess_last_error() : "");
     if (sums)
         memcpy(value + sizeof *n, file->sums, sums);
     note_key(s, s->t->comms.world.rank, key);
-    tess_status told = tess__control_set(s->t->comms.control, key, value, sizeof(note) + sums);
+    tess_status told = tess__control_set(s->t->comms.control, key, value, sizeof(save_report) + sums);
     free(value);
     return told;
 }
 
-/* The leader takes one rank's note: the entry of its file, or its failure. */
-static tess_status receive_note(tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
+/* The leader takes one rank's report: the entry of its file, or its failure. */
+static tess_status receive_report(tess__saver *s, int32_t rank, char *room, tess__data_file *out) {
     char key[64];
     uint64_t bytes = TESS__KV_VALUE_MAX;
     note_key(s, rank, key);
     TRY(tess__control_get(s->t->comms.control, key, room, &bytes, -1));
     (void)tess__control_drop(s->t->comms.control, key); /* the server keeps no more than it must */
-    note *n = (note *)room;
+    save_report *n = (save_report *)room;
     if (n->status)
-        return tess__fail(n->status, "%.*s", SAID - 1, n->said);
+        return tess__fail(n->status, "%.*s", MESSAGE_BYTES - 1, n->message);
     s->not_finite |= n->not_finite;
     *out = (tess__data_file){ .bytes = n->value, .n_sums = n->n_sums, .sums = malloc(n->n_sums * TESS__SUM_BYTES + 1) };
     if (!out->sums)
@@ -175,21 +176,22 @@ static tess_status receive_note(tess__saver *s, int32_t rank, char *room, tess__
     return TESS_OK;
 }
 
-/* All ranks' files, after the leader's own; the first failure counts. All are heard, so that none writes any more. */
+/* Takes all ranks' reports after the leader's own; the first failure counts. All are heard, so that none writes any
+ * more. */
 static tess_status hear_all(tess__saver *s, tess__data_file *files) {
     tess_status status = TESS_OK;
-    char *room = s->t->comms.world.nranks > 1 ? malloc(TESS__KV_VALUE_MAX) : NULL, said[SAID] = "";
+    char *room = s->t->comms.world.nranks > 1 ? malloc(TESS__KV_VALUE_MAX) : NULL, message[MESSAGE_BYTES] = "";
     if (s->t->comms.world.nranks > 1 && !room)
         return tess__fail(TESS_E_NOMEM, "no memory for the checksums of a checkpoint");
     for (int32_t r = 1; r < s->t->comms.world.nranks; r++) {
-        tess_status one = receive_note(s, r, room, &files[r]);
+        tess_status one = receive_report(s, r, room, &files[r]);
         if (one && !status) {
             status = one;
-            snprintf(said, sizeof said, "%s", tess_last_error());
+            snprintf(message, sizeof message, "%s", tess_last_error());
         }
     }
     free(room);
-    return status ? tess__fail(status, "%s", said) : TESS_OK;
+    return status ? tess__fail(status, "%s", message) : TESS_OK;
 }
 
 /* ---- the manifest ---------------------------------------------------------------------------------- */
@@ -239,23 +241,23 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
     return status;
 }
 
-/* The leader's end of a save: all files are there, then the manifest; else none of them stays. */
+/* Ends a save on the leader: writes the manifest when all files are there, else removes them all. */
 static tess_status conclude_save(tess__saver *s, tess_status mine, tess__data_file *own) {
     size_t n = (size_t)s->t->comms.world.nranks;
     tess__data_file *files = calloc(n, sizeof *files);
-    char said[SAID];
-    snprintf(said, sizeof said, "%s", mine ? tess_last_error() : "");
+    char message[MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", mine ? tess_last_error() : "");
     tess_status status = files ? hear_all(s, files) : tess__fail(TESS_E_NOMEM, "no memory for a checkpoint's manifest");
     if (mine)
-        status = tess__fail(mine, "%s", said);
+        status = tess__fail(mine, "%s", message);
     if (!status) {
         files[0] = *own;
         status = commit_manifest(s, files);
         files[0].sums = NULL;
     } else {
-        snprintf(said, sizeof said, "%s", tess_last_error());
+        snprintf(message, sizeof message, "%s", tess_last_error());
         tess__store_abandon(&s->store, s->step, s->generation);
-        status = tess__fail(status, "%s", said);
+        status = tess__fail(status, "%s", message);
     }
     for (size_t r = 0; files && r < n; r++)
         free(files[r].sums);
@@ -263,8 +265,8 @@ static tess_status conclude_save(tess__saver *s, tess_status mine, tess__data_fi
     return status;
 }
 
-/* Everyone has read the verdict on the save before, or this one would not have begun. */
-static tess_status announce_verdict(const tess__saver *s, const note *n) {
+/* Sets the verdict on this save and drops the one before: every rank has read it, or this save would not have begun. */
+static tess_status announce_verdict(const tess__saver *s, const save_report *n) {
     char key[64];
     verdict_key(s->sequence - 1, key);
     (void)tess__control_drop(s->t->comms.control, key);
@@ -272,21 +274,21 @@ static tess_status announce_verdict(const tess__saver *s, const note *n) {
     return tess__control_set(s->t->comms.control, key, n, sizeof *n);
 }
 
-/* The leader's verdict, on every rank. */
+/* Gives every rank the leader's verdict. */
 static tess_status share_verdict(tess__saver *s, tess_status status) {
     char key[64];
-    note n = { .status = status };
+    save_report n = { .status = status };
     uint64_t bytes = sizeof n;
     if (!s->t->comms.control)
         return status;
     if (is_leader(s)) {
-        snprintf(n.said, sizeof n.said, "%s", status ? tess_last_error() : "");
+        snprintf(n.message, sizeof n.message, "%s", status ? tess_last_error() : "");
         tess_status told = announce_verdict(s, &n);
-        return status ? tess__fail(status, "%s", n.said) : told;
+        return status ? tess__fail(status, "%s", n.message) : told;
     }
     verdict_key(s->sequence, key);
     TRY(tess__control_get(s->t->comms.control, key, &n, &bytes, -1));
-    return n.status ? tess__fail(n.status, "%.*s", SAID - 1, n.said) : TESS_OK;
+    return n.status ? tess__fail(n.status, "%.*s", MESSAGE_BYTES - 1, n.message) : TESS_OK;
 }
 
 static void write_and_meet(void *arg) {
@@ -304,19 +306,19 @@ static void write_and_meet(void *arg) {
     s->info.bytes = file.bytes;
     s->info.write_seconds = now_seconds() - began;
     s->status = status;
-    snprintf(s->said, sizeof s->said, "%s", status ? tess_last_error() : "");
+    snprintf(s->message, sizeof s->message, "%s", status ? tess_last_error() : "");
 }
 
-/* Nobody asks for the outcome any more. */
+/* Logs a failure whose outcome nobody will ask for any more. */
 static void say_failure(void *arg) {
     const tess__saver *s = arg;
     if (s->pending && s->status && is_leader(s))
-        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->said);
+        tess__log(TESS_LOG_WARNING, "checkpoint of step %llu: %s", (unsigned long long)s->step, s->message);
 }
 
 /* ---- a save ---------------------------------------------------------------------------------------- */
 
-/* Ends what is being written. Its outcome stays until somebody asks for it. */
+/* Waits for the save that is being written. Its outcome stays until somebody asks for it. */
 static void join_writer(tess__saver *s) {
     tess__side_thread_join(&s->t->saving);
     tess__shard_pieces_free(&s->pieces);
@@ -324,7 +326,7 @@ static void join_writer(tess__saver *s) {
 
 static tess_status take_outcome(tess__saver *s) {
     s->pending = 0;
-    return s->status ? tess__fail(s->status, "%s", s->said) : TESS_OK;
+    return s->status ? tess__fail(s->status, "%s", s->message) : TESS_OK;
 }
 
 /* [leader] Takes the directory, unless it has it, and sees that nothing is there that would be left behind. */
@@ -344,31 +346,31 @@ static tess_status take_directory(tess__saver *s, const char *on_newer) {
 }
 
 typedef struct {
-    note note;
+    save_report report;
     tess__past past;
 } preparation;
 
-/* The leader prepares the directory; all hear how that went, and whose checkpoints this run writes. */
+/* Prepares a save: the leader takes the directory, and all hear how that went and whose checkpoints this run writes. */
 static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o, int *refused) {
-    preparation mine = { .note = { .status = TESS_OK } };
+    preparation mine = { .report = { .status = TESS_OK } };
     preparation *all = calloc((size_t)s->t->comms.world.nranks, sizeof *all);
-    note *n = &mine.note;
+    save_report *n = &mine.report;
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
     if (is_leader(s)) {
         n->status = take_directory(s, o->on_newer ? o->on_newer : "stop");
         if (!n->status && !(o->flags & TESS_CHECKPOINT_PREPARE))
             n->status = tess__store_begin(&s->store, s->step, &n->value);
-        snprintf(n->said, sizeof n->said, "%s", n->status ? tess_last_error() : "");
+        snprintf(n->message, sizeof n->message, "%s", n->status ? tess_last_error() : "");
         mine.past = s->t->past;
     }
     tess_status status = tess__comms_exchange(&s->t->comms, "tess_checkpoint_save", &mine, sizeof mine, all);
     if (!status) {
-        s->generation = all[0].note.value;
+        s->generation = all[0].report.value;
         s->t->past = all[0].past;
-        *refused = all[0].note.status != TESS_OK;
+        *refused = all[0].report.status != TESS_OK;
         if (*refused)
-            status = tess__fail(all[0].note.status, "%.*s", SAID - 1, all[0].note.said);
+            status = tess__fail(all[0].report.status, "%.*s", MESSAGE_BYTES - 1, all[0].report.message);
     }
     free(all);
     return status;
@@ -432,7 +434,7 @@ static tess_status saver_of(tess *t, tess__saver **out) {
     return TESS_OK;
 }
 
-/* Whether any rank is still writing: what one skips, all do. */
+/* Asks whether any rank is still writing, because all ranks skip a save that one skips. */
 static tess_status anyone_busy(tess__saver *s, int *busy) {
     char mine = (char)tess__side_thread_busy(&s->t->saving);
     char *all = calloc((size_t)s->t->comms.world.nranks, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Loading: each rank goes through the files in their order and takes what lies in its shard, whatever the shards of the
- * run that saved were. It holds a chunk of a file and a piece of values beside its shard. */
+/* Loading: each rank goes through the files in their order and takes what lies in its shard, whatever the shards of
+ * the saving run were. Beside its shard it holds a chunk of a file and a piece of values. */
 #include "engine/state.h"
 
 #include "base/log.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SAID = 480 };
+enum { MESSAGE_BYTES = 480 };
 
 typedef struct {
     tess *t;
@@ -26,9 +26,9 @@ typedef struct {
     uint64_t *taken; /* elements, by parameter and kind: 0 the values, 1 + k the states */
     void *raw, *wide;
     uint64_t common_bytes, own_bytes;
-    int params_only; /* asked for, or there is nothing else: an imported one */
-    tess__past past; /* of the one that was read last */
-    int foreign;     /* the failure is not damage: an older one would not do either */
+    int params_only; /* only parameters are asked for, or an imported checkpoint has nothing else */
+    tess__past past; /* the past of the checkpoint that was read last */
+    int foreign;     /* the failure is not damage, so an older checkpoint would not do either */
 } loading;
 
 /* ---- is it of this model? ---------------------------------------------------------------------------- */
@@ -50,25 +50,25 @@ static tess_status check_param(loading *l, uint64_t i) {
     return TESS_OK;
 }
 
-/* Other microbatches in a step than before: other bits from here on, and another batch. Under deterministic mode the
- * number of ranks must not be what changes them. */
+/* Warns when a step has other microbatches than before, which means other bits and another batch. Under
+ * deterministic mode a changed number of ranks must not be the reason. */
 static tess_status check_microbatches(const loading *l) {
     const tess__manifest *m = &l->saved.manifest;
     const tess__setup *s = &l->t->plan.setup;
     uint64_t now = (uint64_t)s->nranks * (uint64_t)s->accum;
-    char said[SAID], or_accum[48] = "";
+    char message[MESSAGE_BYTES], or_accum[48] = "";
     if (l->params_only || m->microbatches == now)
         return TESS_OK;
     if (m->microbatches % (uint64_t)s->nranks == 0)
         snprintf(or_accum, sizeof or_accum, ", or TESSERA_ACCUM to %" PRIu64, m->microbatches / (uint64_t)s->nranks);
-    snprintf(said, sizeof said,
+    snprintf(message, sizeof message,
              "%.200s: its steps had %" PRIu64 " microbatches (ranks: %" PRIu64 "), those of this run have %" PRIu64
              " (ranks: %d): set tess_options.microbatches to %" PRIu64 "%s",
              l->saved.path, m->microbatches, m->ranks, now, s->nranks, m->microbatches, or_accum);
     if (s->deterministic && m->ranks != (uint64_t)s->nranks)
-        return tess__fail(TESS_E_INVALID, "%s (TESSERA_DETERMINISTIC=1)", said);
+        return tess__fail(TESS_E_INVALID, "%s (TESSERA_DETERMINISTIC=1)", message);
     if (l->t->comms.world.rank == 0)
-        tess__log(TESS_LOG_WARNING, "%s; other bits from here on", said);
+        tess__log(TESS_LOG_WARNING, "%s; other bits from here on", message);
     return TESS_OK;
 }
 
@@ -96,7 +96,7 @@ static tess_status check_model(loading *l) {
 
 /* ---- values ------------------------------------------------------------------------------------------ */
 
-/* Elements of one tensor to where they belong: read as stored, converted where the dtypes differ. */
+/* Puts elements of one tensor where they belong: read as stored, converted when the dtypes differ. */
 static tess_status place_elements(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at,
                                   uint32_t mem, uint32_t dtype) {
     uint32_t bytes = tess_dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
@@ -130,7 +130,7 @@ static tess_status take_values(loading *l, const tess__tensor *x, const tess__pi
         return tess__fail(TESS_E_DATA, "%s: tensor '%s' belongs to nothing here", l->saved.path, x->name);
     const tess__param *p = &l->t->plan.model.params[i];
     if (state >= 0 && (p->flags & (TESS_BUFFER | TESS_FROZEN)))
-        return TESS_OK; /* it has been frozen since */
+        return TESS_OK; /* the parameter was frozen since */
     tess__owned o = tess__owned_at(l->t, state < 0 ? TESS_OF_PARAM : TESS_OF_MOMENT1 + (uint32_t)state, i);
     uint64_t end = name->first + x->elems, from = o.piece.in_param > name->first ? o.piece.in_param : name->first;
     uint64_t to = o.piece.in_param + o.piece.elems;
@@ -176,7 +176,7 @@ static tess_status fail_taken(const loading *l, const char *name, int32_t kind, 
                       l->saved.path, what, name, got, need);
 }
 
-/* Nothing of this rank's shard may be missing. */
+/* Fails when a part of this rank's shard is missing. */
 static tess_status check_taken(const loading *l) {
     for (int32_t i = 0; i < l->t->plan.model.n_params; i++) {
         const tess__param *p = &l->t->plan.model.params[i];
@@ -206,7 +206,7 @@ static tess_status load_opened(loading *l) {
     return check_taken(l);
 }
 
-/* One checkpoint, on this rank. */
+/* Loads one checkpoint on this rank. */
 static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *info) {
     l->foreign = 0;
     l->common_bytes = l->own_bytes = 0;
@@ -231,14 +231,14 @@ static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *
 typedef struct { /* what ranks tell each other after each try */
     int32_t status, foreign;
     uint64_t step;
-    char said[SAID];
-} finding;
+    char message[MESSAGE_BYTES];
+} load_outcome;
 
-/* [C] The outcome of all: the first failure, whoever found it. */
-static tess_status agree_on_outcome(loading *l, tess_status mine, finding *out) {
+/* [C] Agrees on the outcome of all ranks: the first failure, whichever rank found it. */
+static tess_status agree_on_outcome(loading *l, tess_status mine, load_outcome *out) {
     int32_t n = l->t->comms.world.nranks;
-    finding f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
-    snprintf(f.said, sizeof f.said, "%s", mine ? tess_last_error() : "");
+    load_outcome f = { .status = mine, .foreign = l->foreign }, *all = calloc((size_t)n, sizeof *all);
+    snprintf(f.message, sizeof f.message, "%s", mine ? tess_last_error() : "");
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", n);
     tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &f, sizeof f, all);
@@ -249,10 +249,10 @@ static tess_status agree_on_outcome(loading *l, tess_status mine, finding *out) 
     return s;
 }
 
-/* [C] The leader's list of what to try, newest first: one step at a time. */
+/* [C] Gives all ranks the next step to try from the leader's list, newest first. */
 static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint64_t tried, uint64_t *step) {
-    finding mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
-    finding *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
+    load_outcome mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
+    load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", l->t->comms.world.nranks);
     tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &mine, sizeof mine, all);
@@ -267,12 +267,12 @@ static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint
 static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
     char path[PATH_MAX];
     uint64_t *steps = NULL, n = 0, step = 0;
-    finding f = { .status = TESS_OK };
+    load_outcome f = { .status = TESS_OK };
     tess_status s = l->t->comms.world.rank == 0 ? tess__store_line(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
     l->foreign = 1;
     tess_status agreed = agree_on_outcome(l, s, &f);
     if (!agreed && f.status)
-        agreed = tess__fail(f.status, "%s", f.said);
+        agreed = tess__fail(f.status, "%s", f.message);
     for (uint64_t tried = 0; !agreed; tried++) {
         if ((agreed = next_step(l, steps, n, tried, &step)) || (agreed = tess__step_dir(l->o->path, step, path)))
             break;
@@ -281,22 +281,22 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
             break;
         l->past.passed = step > l->past.passed ? step : l->past.passed;
         if (f.foreign)
-            agreed = tess__fail(f.status, "%s", f.said);
+            agreed = tess__fail(f.status, "%s", f.message);
         else if (l->t->comms.world.rank == 0)
-            tess__log(TESS_LOG_WARNING, "%s; trying the checkpoint before", f.said);
+            tess__log(TESS_LOG_WARNING, "%s; trying the checkpoint before", f.message);
     }
     free(steps);
     return agreed;
 }
 
 static tess_status load_named(loading *l, tess_checkpoint_info *info) {
-    finding f;
+    load_outcome f;
     TRY(agree_on_outcome(l, load_one(l, l->o->path, info), &f));
-    return f.status ? tess__fail(f.status, "%s", f.said) : TESS_OK;
+    return f.status ? tess__fail(f.status, "%s", f.message) : TESS_OK;
 }
 
 static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
-    finding f;
+    load_outcome f;
     l->taken = calloc((size_t)l->t->plan.model.n_params + 1, (TESS__MAX_STATES + 1) * sizeof *l->taken);
     l->raw = malloc(TESS__CHUNK_ELEMS * 8);
     l->wide = malloc(TESS__CHUNK_ELEMS * 8);
@@ -304,10 +304,10 @@ static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
         return tess__fail(TESS_E_NOMEM, "no memory to load a checkpoint");
     /* Every rank goes the leader's way, whatever it sees of the directory. */
     l->foreign = tess__is_checkpoint(&tess__disk_real, l->o->path);
-    finding *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
+    load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", l->t->comms.world.nranks);
-    f = (finding){ .foreign = l->foreign };
+    f = (load_outcome){ .foreign = l->foreign };
     tess_status s = tess__comms_exchange(&l->t->comms, "tess_checkpoint_load", &f, sizeof f, all);
     int named = all[0].foreign;
     free(all);

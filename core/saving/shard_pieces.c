@@ -36,7 +36,7 @@ static tess_status add_program(tess__shard_pieces *l, const char *name, const vo
                  : TESS_OK;
 }
 
-/* This rank's share of its shard's part of a parameter, or of a state. */
+/* Adds this rank's share of its shard's part of a parameter or state. */
 static tess_status add_owned(tess__shard_pieces *l, const tess *t, int32_t i, uint32_t of, int kind) {
     const tess__param *p = &t->plan.model.params[i];
     tess__owned o = tess__owned_at(t, of, i);
@@ -80,7 +80,7 @@ static tess_status add_all(tess__shard_pieces *l, const tess *t) {
     return TESS_OK;
 }
 
-/* The tensors have been brought into the file's order; the pieces follow. */
+/* Orders the pieces like the tensors, which are in the file's order by now. */
 static tess_status order_pieces(tess__shard_pieces *l) {
     tess__shard_piece *ordered = malloc((l->n + 1) * sizeof *ordered);
     if (!ordered)

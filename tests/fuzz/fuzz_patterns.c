@@ -39,7 +39,7 @@ static void wrap(int by_size, const char *args) {
     if (s != TESS_OK)
         return;
     uint64_t before = tess__fail_count();
-    s = tess__wrap_apply(&model, ops, ctx, "module", &env, unit, &n);
+    s = tess__wrap_apply_planned(&model, ops, ctx, "module", &env, NULL, NULL, unit, &n);
     fuzz_check(s != TESS_OK, before);
     for (int i = 0; s == TESS_OK && i < model.n_params; i++)
         if (unit[i] < 0 || unit[i] >= n)

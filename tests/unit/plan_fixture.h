@@ -79,8 +79,8 @@ static inline tess_status plan_wrap(plan *p, plan_wrap_open open, const char *ar
     if (!p->model.finished)
         assert_int_equal(tess__model_finish(&p->model), TESS_OK);
     const tess_wrap_ops *table = ops;
-    s = tess__wrap_apply(&p->model, table, ctx, args[0] ? "size or module" : "plain", &p->setup.env, p->unit,
-                         &p->n_units);
+    s = tess__wrap_apply_planned(&p->model, table, ctx, args[0] ? "size or module" : "plain", &p->setup.env, NULL, NULL,
+                                 p->unit, &p->n_units);
     if (table->close)
         table->close(ctx);
     return s;

@@ -28,21 +28,21 @@ typedef struct {
     int32_t cap;
     tess_status failed; /* the last that was no budget */
     char why[512];
-} search;
+} tuning;
 
-static void add(search *s, int knob, const char *value) {
+static void add(tuning *s, int knob, const char *value) {
     if (!s->set[knob] && s->n_values[knob] < MOST_VALUES)
         snprintf(s->values[knob][s->n_values[knob]++], sizeof s->values[0][0], "%s", value);
 }
 
-static void add_number(search *s, int knob, const char *name, uint64_t number) {
+static void add_number(tuning *s, int knob, const char *name, uint64_t number) {
     char text[TUNE_VALUE];
     snprintf(text, sizeof text, "%s:%" PRIu64, name, number);
     add(s, knob, text);
 }
 
 /* ---- what there is to try ---------------------------------------------------------------------- */
-static void add_strategies(search *s) {
+static void add_strategies(tuning *s) {
     int32_t node = s->machine->ranks_per_node, group = node > 1 && s->ranks > node ? node : s->ranks / 2;
     add(s, TUNE_STRATEGY, "full");
     if (s->ranks == 1)
@@ -55,7 +55,7 @@ static void add_strategies(search *s) {
     }
 }
 
-static tess_status take_given(search *s) {
+static tess_status take_given(tuning *s) {
     for (int k = 0; k < TUNE_KNOBS; k++) {
         const char *text = tool_option_text(tune_keys[k]);
         if (text && strlen(text) >= TUNE_VALUE)
@@ -68,7 +68,7 @@ static tess_status take_given(search *s) {
     return TESS_OK;
 }
 
-static void list_values(search *s, uint64_t elems) {
+static void list_values(tuning *s, uint64_t elems) {
     add(s, TUNE_WRAP, "scopes");
     add(s, TUNE_WRAP, "none");
     for (uint64_t part = 4; part <= 64 && elems / part > 1000; part *= 4)
@@ -96,7 +96,7 @@ static tess_status set_options(const char value[TUNE_KNOBS][TUNE_VALUE]) {
     return status;
 }
 
-static tess_status keep(search *s, const tune_candidate *c) {
+static tess_status keep(tuning *s, const tune_candidate *c) {
     tune_result *r = s->out;
     if (r->n == s->cap) {
         int32_t want = s->cap ? 2 * s->cap : 256;
@@ -111,7 +111,7 @@ static tess_status keep(search *s, const tune_candidate *c) {
     return TESS_OK;
 }
 
-static tess_status read_plan(search *s, const plan_source *source, tune_candidate *c) {
+static tess_status read_plan(tuning *s, const plan_source *source, tune_candidate *c) {
     tess_stats stats = { .struct_size = sizeof stats };
     simulated_step line;
     tess_status status = tess_stats_get(source->t, &stats);
@@ -126,7 +126,7 @@ static tess_status read_plan(search *s, const plan_source *source, tune_candidat
     return keep(s, c);
 }
 
-static tess_status try(search *s, const char value[TUNE_KNOBS][TUNE_VALUE]) {
+static tess_status try(tuning *s, const char value[TUNE_KNOBS][TUNE_VALUE]) {
     tune_candidate c = { .seconds = NAN };
     plan_source source;
     memcpy(c.value, value, sizeof c.value);
@@ -147,7 +147,7 @@ static tess_status try(search *s, const char value[TUNE_KNOBS][TUNE_VALUE]) {
 }
 
 /* ---- the whole --------------------------------------------------------------------------------- */
-static tess_status try_all(search *s) {
+static tess_status try_all(tuning *s) {
     int32_t at[TUNE_KNOBS] = { 0 };
     tess_status status = TESS_OK;
     for (int knob = 0; status == TESS_OK && knob >= 0;) {
@@ -204,7 +204,7 @@ static void sort(tune_result *r) {
 }
 
 /* The best ones again, with other numbers of units gathered ahead. */
-static tess_status refine(search *s) {
+static tess_status refine(tuning *s) {
     static const char *const depths[] = { "0", "2", "3" };
     int32_t n = s->out->n_fit < REFINED ? s->out->n_fit : REFINED;
     tess_status status = TESS_OK;
@@ -218,7 +218,7 @@ static tess_status refine(search *s) {
     return status;
 }
 
-static tess_status count_elems(const search *s, uint64_t *out) {
+static tess_status count_elems(const tuning *s, uint64_t *out) {
     plan_source source;
     tess_stats stats = { .struct_size = sizeof stats };
     tess_status status = plan_open(s->word, s->ranks, &source);
@@ -231,7 +231,7 @@ static tess_status count_elems(const search *s, uint64_t *out) {
 }
 
 tess_status tune_search(const char *word, int32_t ranks, const machine_desc *machine, tune_result *out) {
-    search s = { .word = word, .ranks = ranks, .machine = machine, .out = out };
+    tuning s = { .word = word, .ranks = ranks, .machine = machine, .out = out };
     uint64_t elems = 0;
     *out = (tune_result){ .all = NULL };
     int32_t least = tool_say_at_most(SAY_ERROR);

@@ -409,17 +409,12 @@ static void test_control__bad_seconds_are_an_error(void **state) {
 
 /* ---- goodbyes and reports ------------------------------------------------------------------------- */
 
-static void note_departed(void *user, int32_t rank) {
-    *(volatile int32_t *)user |= 1 << rank;
-}
-
 static void test_control__goodbye_is_news_but_no_failure(void **state) {
     (void)state;
     seat seats[3];
-    int32_t port, departed = 0;
+    int32_t port;
     tess__kv_server *server = start_server(3, &port, 1);
     open_all(seats, 3, port);
-    tess__control_on_departed(seats[0].control, note_departed, &departed);
     assert_int_equal(tess__control_departed(seats[0].control, 2), 0);
     tess__control_close(seats[2].control, 1);
     tess__kv_server_rank_ended(server, 2, 1, "exited with code 0");
@@ -431,8 +426,7 @@ static void test_control__goodbye_is_news_but_no_failure(void **state) {
     assert_string_equal(tess_last_error(), "rank 2 has ended, while others wait for it at 'after'");
     assert_int_equal(tess__control_cause(seats[0].control, NULL), TESS_OK);
     assert_int_equal(tess__control_aborting(seats[1].control), 0);
-    tess__control_on_departed(seats[0].control, NULL, NULL);
-    assert_int_equal(departed, 1 << 2);
+
     close_all(seats, 2, server);
 }
 

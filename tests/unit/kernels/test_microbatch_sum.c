@@ -56,9 +56,9 @@ static void test_sums__the_counter_adds_in_the_tree(void **state) {
             c.level[l] = storage[l];
         memset(storage, 0xff, sizeof storage); /* nothing of before may count */
         for (int k = 0; k < n; k++)
-            assert_int_equal(tess__counter_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
+            assert_int_equal(tess__microbatch_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
         void *sum = NULL;
-        assert_int_equal(tess__counter_finish(&c, (uint32_t)n, run, NULL, &sum), TESS_OK);
+        assert_int_equal(tess__microbatch_total(&c, (uint32_t)n, run, NULL, &sum), TESS_OK);
         for (int i = 0; i < ELEMS; i++) {
             float expected = tree(0, n, i);
             assert_memory_equal((float *)sum + i, &expected, sizeof expected);
@@ -73,9 +73,9 @@ static void test_sums__in_order_is_one_after_the_other(void **state) {
     memset(level, 0xff, sizeof level);
     tess__microbatch_sum c = { .n_levels = 1, .in_order = 1, .elems = ELEMS, .level = { level } };
     for (int k = 0; k < 7; k++)
-        assert_int_equal(tess__counter_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
+        assert_int_equal(tess__microbatch_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
     void *sum = NULL;
-    assert_int_equal(tess__counter_finish(&c, 7, run, NULL, &sum), TESS_OK);
+    assert_int_equal(tess__microbatch_total(&c, 7, run, NULL, &sum), TESS_OK);
     assert_ptr_equal(sum, level);
     for (int i = 0; i < ELEMS; i++) {
         volatile float expected = leaves[0][i];
@@ -90,10 +90,10 @@ static void test_sums__bf16_leaves_are_summed_in_fp32(void **state) {
     static const uint16_t one = 0x3f80, small = 0x3b80; /* 1 and 2^-8: their sum is no bf16 */
     float level[2];
     tess__microbatch_sum c = { .n_levels = 2, .elems = 1, .level = { &level[0], &level[1] } };
-    assert_int_equal(tess__counter_add(&c, 0, &one, TESS_BF16, run, NULL), TESS_OK);
-    assert_int_equal(tess__counter_add(&c, 1, &small, TESS_BF16, run, NULL), TESS_OK);
+    assert_int_equal(tess__microbatch_add(&c, 0, &one, TESS_BF16, run, NULL), TESS_OK);
+    assert_int_equal(tess__microbatch_add(&c, 1, &small, TESS_BF16, run, NULL), TESS_OK);
     void *sum = NULL;
-    assert_int_equal(tess__counter_finish(&c, 2, run, NULL, &sum), TESS_OK);
+    assert_int_equal(tess__microbatch_total(&c, 2, run, NULL, &sum), TESS_OK);
     assert_true(*(float *)sum == 1.00390625f);
 }
 
@@ -103,8 +103,8 @@ static void test_sums__more_microbatches_than_planned_are_an_error(void **state)
     make_leaves();
     tess__microbatch_sum c = { .n_levels = 2, .elems = ELEMS, .level = { level[0], level[1] } };
     for (int k = 0; k < 3; k++)
-        assert_int_equal(tess__counter_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
-    assert_int_equal(tess__counter_add(&c, 3, leaves[3], TESS_F32, run, NULL), TESS_E_INTERNAL);
+        assert_int_equal(tess__microbatch_add(&c, (uint32_t)k, leaves[k], TESS_F32, run, NULL), TESS_OK);
+    assert_int_equal(tess__microbatch_add(&c, 3, leaves[3], TESS_F32, run, NULL), TESS_E_INTERNAL);
 }
 
 int main(void) {

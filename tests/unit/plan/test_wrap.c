@@ -233,12 +233,18 @@ static void test_wrap__a_policy_that_breaks_the_rules_is_refused_by_parameter(vo
     tess__model_tie(&p.model, "head.wte", "emb.wte");
     tess__model_finish(&p.model);
     mode = 99;
-    assert_int_equal(tess__wrap_apply(&p.model, &ops, &mode, "bad", &p.setup.env, p.unit, &p.n_units), TESS_E_INVALID);
+    assert_int_equal(
+        tess__wrap_apply_planned(&p.model, &ops, &mode, "bad", &p.setup.env, NULL, NULL, p.unit, &p.n_units),
+        TESS_E_INVALID);
     assert_non_null(strstr(tess_last_error(), "wrap policy bad puts parameter \"emb.wte\" in unit 99"));
     mode = -1;
-    assert_int_equal(tess__wrap_apply(&p.model, &ops, &mode, "bad", &p.setup.env, p.unit, &p.n_units), TESS_E_INVALID);
+    assert_int_equal(
+        tess__wrap_apply_planned(&p.model, &ops, &mode, "bad", &p.setup.env, NULL, NULL, p.unit, &p.n_units),
+        TESS_E_INVALID);
     mode = 1;
-    assert_int_equal(tess__wrap_apply(&p.model, &ops, &mode, "bad", &p.setup.env, p.unit, &p.n_units), TESS_E_INVALID);
+    assert_int_equal(
+        tess__wrap_apply_planned(&p.model, &ops, &mode, "bad", &p.setup.env, NULL, NULL, p.unit, &p.n_units),
+        TESS_E_INVALID);
     assert_non_null(strstr(tess_last_error(), "parts the tied parameters \"head.wte\" and \"emb.wte\""));
     plan_free(&p);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -20,10 +21,15 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t let_go = PTHREAD_COND_INITIALIZER;
 static int held;
+static int n_beside, n_reached; /* calls on a thread beside the program's, and those that a signal could reach */
 
 /* Takes the place of the C library's in this program. */
 int fsync(int file) {
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     pthread_mutex_lock(&lock);
+    n_beside += gettid() != getpid();
+    n_reached += gettid() != getpid() && !sigismember(&blocked, SIGUSR1);
     while (held)
         pthread_cond_wait(&let_go, &lock);
     pthread_mutex_unlock(&lock);
@@ -280,6 +286,13 @@ static void test_side_thread__a_child_of_fork_ends_at_once(void **state) {
     close_run(&r);
 }
 
+/* All saves of the tests before were on it. */
+static void test_side_thread__signals_do_not_reach_it(void **state) {
+    (void)state;
+    assert_true(n_beside > 0);
+    assert_int_equal(n_reached, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_side_thread__a_load_waits_for_the_save_before),
@@ -289,6 +302,7 @@ int main(void) {
         cmocka_unit_test(test_side_thread__the_end_of_the_program_waits),
         cmocka_unit_test(test_side_thread__a_child_of_fork_ends_at_once),
         cmocka_unit_test(test_side_thread__a_write_to_what_is_read_in_place_waits),
+        cmocka_unit_test(test_side_thread__signals_do_not_reach_it),
     };
     return cmocka_run_group_tests_name("side_thread", tests, NULL, NULL);
 }

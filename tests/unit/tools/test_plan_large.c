@@ -39,7 +39,8 @@ static double plan_all(plan *p, int32_t *unit) {
     double start = now_s();
     assert_int_equal(tess__wrap_scopes_open(&p->host, &ops, &ctx, NULL), TESS_OK);
     assert_int_equal(tess__model_finish(&p->model), TESS_OK);
-    assert_int_equal(tess__wrap_apply(&p->model, ops, ctx, "scopes", &p->setup.env, unit, &n_units), TESS_OK);
+    assert_int_equal(tess__wrap_apply_planned(&p->model, ops, ctx, "scopes", &p->setup.env, NULL, NULL, unit, &n_units),
+                     TESS_OK);
     assert_int_equal(tess__layout_build(&p->model, &p->setup, unit, n_units, &p->layout), TESS_OK);
     assert_int_equal(tess__compiler_create(&p->compiler, &p->setup, &p->model, &p->layout), TESS_OK);
     assert_int_equal(tess__resident(&p->setup, &p->layout, 1, &resident), TESS_OK);

@@ -95,9 +95,9 @@ typedef struct {
     size_t chars;
     uint32_t kind; /* of the first found; a later one of the same kind is hidden by it */
     int clash;
-} search;
+} plugin_choice;
 
-static int is_wanted(const search *s, const char *kind, const char *name) {
+static int is_wanted(const plugin_choice *s, const char *kind, const char *name) {
     char full[64];
     snprintf(full, sizeof full, "%s-%s", kind, name);
     return (strlen(name) == s->chars && memcmp(name, s->name, s->chars) == 0) ||
@@ -105,7 +105,7 @@ static int is_wanted(const search *s, const char *kind, const char *name) {
 }
 
 static void look_at(void *user, uint32_t kind, const char *name, const char *path) {
-    search *s = user;
+    plugin_choice *s = user;
     if (!is_wanted(s, plugin_kind_word(kind), name))
         return;
     s->clash |= s->kind && s->kind != kind;
@@ -119,7 +119,7 @@ static void look_at(void *user, uint32_t kind, const char *name, const char *pat
     snprintf(s->out->builtin, sizeof s->out->builtin, "%s", name);
 }
 
-static int find_by_name(search *s) {
+static int find_by_name(plugin_choice *s) {
     plugin_each_known(look_at, s);
     if (s->kind && !s->clash)
         return TOOL_OK;
@@ -145,7 +145,7 @@ static int find_target(const char *text, check_target *out) {
     char given[sizeof out->path], reason[PLUGIN_REASON_BYTES] = "";
     snprintf(out->args, sizeof out->args, "%s", colon ? colon + 1 : "");
     if (!memchr(text, '/', chars)) {
-        search s = { out, text, chars, 0, 0 };
+        plugin_choice s = { out, text, chars, 0, 0 };
         int code = find_by_name(&s);
         if (code || !*out->path)
             return code;

@@ -385,16 +385,20 @@ static void run_in_arena(comm_rank *r, uint32_t mem) {
     check_meet(r->c);
 }
 
-/* Both buffers of one kind, or 0: no such memory. */
+static tess_alloc_request arena_request(uint32_t mem) {
+    return (tess_alloc_request){ .struct_size = sizeof(tess_alloc_request),
+                                 .mem = mem,
+                                 .domain = TESS_DOMAIN_DEVICE,
+                                 .category = TESS_CAT_COMM,
+                                 .device = -1,
+                                 .numa_node = -1,
+                                 .bytes = ARENA_BYTES,
+                                 .align = PAGE };
+}
+
+/* Allocates both buffers of one kind. 0: there is no such memory. */
 static int arena_alloc(comm_rank *r, uint32_t mem) {
-    tess_alloc_request request = { .struct_size = sizeof request,
-                                   .mem = mem,
-                                   .domain = TESS_DOMAIN_DEVICE,
-                                   .category = TESS_CAT_COMM,
-                                   .device = -1,
-                                   .numa_node = -1,
-                                   .bytes = ARENA_BYTES,
-                                   .align = PAGE };
+    tess_alloc_request request = arena_request(mem);
     for (int i = 0; i < 2; i++) {
         tess_error e = { .struct_size = sizeof e };
         arena.buffer[i] = (tess_buffer){ .struct_size = sizeof arena.buffer[i] };
@@ -436,14 +440,7 @@ static void own_memory(check *self) {
 }
 
 static void share_and_free(comm_rank *r, uint32_t mem) {
-    tess_alloc_request request = { .struct_size = sizeof request,
-                                   .mem = mem,
-                                   .domain = TESS_DOMAIN_DEVICE,
-                                   .category = TESS_CAT_COMM,
-                                   .device = -1,
-                                   .numa_node = -1,
-                                   .bytes = ARENA_BYTES,
-                                   .align = PAGE };
+    tess_alloc_request request = arena_request(mem);
     tess_buffer buffer[2] = { { .struct_size = sizeof *buffer }, { .struct_size = sizeof *buffer } };
     tess_error e = { .struct_size = sizeof e };
     for (int i = 0; i < 2; i++) {

@@ -193,17 +193,21 @@ static void must_serve(check *c, int served) {
         check_skip(c, "refuses every model; with other arguments (NAME:ARGS) it may not");
 }
 
-static void each_parameter_once(check *c) {
+static void judge_all(check *c, plan_fn planned) {
     int served = 0;
     open_wrap(c);
     for (int i = 0; i < MODELS; i++) {
         int32_t *unit, n;
-        if (!ask(c, models[i].name, &models[i].tree.view, 0xa5, plan, &unit, &n))
+        if (!ask(c, models[i].name, &models[i].tree.view, 0xa5, planned, &unit, &n))
             continue;
         judge(c, models[i].name, &models[i].tree.view, unit, n);
         served++;
     }
     must_serve(c, served);
+}
+
+static void each_parameter_once(check *c) {
+    judge_all(c, plan);
     if (n_planned)
         check_note(c, "%d candidates planned", n_planned);
 }
@@ -302,18 +306,9 @@ static void same_on_all_ranks(check *c) {
         check_that(c, check_flag_get(c, r) == (int64_t)(hash >> 1), "assign says something else on rank %d", r);
 }
 
-/* Where no planner is at hand the answer is one all the same, or a refusal with a message. */
+/* Without a planner the answer must be good all the same, or a refusal with a message. */
 static void without_a_planner(check *c) {
-    int served = 0;
-    open_wrap(c);
-    for (int i = 0; i < MODELS; i++) {
-        int32_t *unit, n;
-        if (!ask(c, models[i].name, &models[i].tree.view, 0xa5, NULL, &unit, &n))
-            continue;
-        served++;
-        judge(c, models[i].name, &models[i].tree.view, unit, n);
-    }
-    must_serve(c, served);
+    judge_all(c, NULL);
 }
 
 const check_case check_cases_wrap[] = {
