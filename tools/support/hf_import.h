@@ -3,7 +3,7 @@
  * turned. */
 #ifndef TOOL_HF_IMPORT_H
 #define TOOL_HF_IMPORT_H
-#include "core/checkpoint/safetensors.h"
+#include "safetensors.h"
 
 typedef struct {
     char model[32]; /* a family's (hf_family.h); "": another, or there is no config.json */
