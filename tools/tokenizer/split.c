@@ -186,7 +186,7 @@ tess_status split_words(const splitter *by, split_state *state, const char *text
 #else
 static tess_status compile(const char *pattern, void **out) {
     (void)pattern, (void)out;
-    return tess_fail(TESS_E_CONFIG, "this build reads no tokenizers: pcre2.h was not found (libpcre2-dev)");
+    return tess_fail(TESS_E_UNSUPPORTED, "this build reads no tokenizers: pcre2.h was not found (libpcre2-dev)");
 }
 
 void splitter_free(splitter *s) {
@@ -204,7 +204,7 @@ void split_state_free(split_state *s) {
 tess_status split_words(const splitter *by, split_state *state, const char *text, size_t bytes, split_fn fn,
                         void *user) {
     (void)by, (void)state, (void)text, (void)bytes, (void)fn, (void)user;
-    return tess_fail(TESS_E_CONFIG, "this build reads no tokenizers");
+    return tess_fail(TESS_E_UNSUPPORTED, "this build reads no tokenizers");
 }
 #endif
 

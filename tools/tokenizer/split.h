@@ -21,7 +21,7 @@ typedef struct {
 } splitter; /* zeroed at first */
 
 /** Adds a stage. SPLIT_PREFIX_SPACE takes no pattern: a blank before a piece that has none at its beginning.
- * TESS_E_DATA names what PCRE2 does not take, TESS_E_CONFIG that this build has no PCRE2. */
+ * TESS_E_DATA names what PCRE2 does not take, TESS_E_UNSUPPORTED that this build has no PCRE2. */
 tess_status splitter_add(splitter *, uint32_t kind, const char *pattern);
 void splitter_free(splitter *);
 
