@@ -37,7 +37,7 @@ typedef struct tess__saver {
     int not_finite;    /* among what this rank writes; at the leader's end among all */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
-    volatile int cancel;
+    atomic_int cancel;
     tess_status status;
     char said[SAID];
     tess_checkpoint_info info;
