@@ -51,7 +51,7 @@ recovered() { # NAME: the run that ended is right
   [ "$(field run.json peak_host_bytes)" = "$(field run.json planned_peak_host_bytes)" ] || fail "$1: host memory"
   [ "$(field run.json peak_device_bytes)" = "$(field run.json planned_peak_device_bytes)" ] || fail "$1: device memory"
   echo "$1: $(field run.json recoveries) recoveries, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
-  nothing_left 3
+  nothing_left
 }
 comms=shm
 [ -e "$(dirname "$TESSERA")/plugins/libtessera-comm-gloo.so" ] && comms="shm gloo" || echo "without gloo, which was not built"
@@ -104,4 +104,4 @@ seed=${SEED:-$("$SOURCE/tests/chance" recover)}
 for ((i = 0; i < ${#cases[@]}; i++)); do
   [ -z "${ALL:-}" ] && [ "${TESSERA_TEST_TURNS:-}" != all ] && [ $(((i + seed) % 3)) != 0 ] || ${cases[i]}
 done
-nothing_left 3
+nothing_left
