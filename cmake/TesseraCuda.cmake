@@ -37,8 +37,10 @@ function(tessera_add_kernels target source symbol)
   if(TESSERA_WERROR)
     set(werror -Werror all-warnings)
   endif()
+  # What ptxas says of registers and spills stays beside it, for tests/gpu/kernels; all else is said as usual.
   add_custom_command(OUTPUT ${fatbin} DEPENDS ${source} DEPFILE ${fatbin}.d
-    COMMAND ${TESSERA_NVCC} -fatbin -O3 --fmad=false ${werror} ${code} ${includes} -MD -MF ${fatbin}.d -o ${fatbin} ${source}
+    COMMAND sh -c "\"$@\" >\"$0\" 2>&1; code=$?; grep -Ev '^ptxas info|^ +[0-9]+ bytes stack frame' \"$0\" >&2; exit $code" ${fatbin}.said
+      ${TESSERA_NVCC} -fatbin -O3 --fmad=false -Xptxas -v ${werror} ${code} ${includes} -MD -MF ${fatbin}.d -o ${fatbin} ${source}
     COMMENT "Compiling kernels ${symbol}" VERBATIM)
   set(holder ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
   file(CONFIGURE OUTPUT ${holder} @ONLY CONTENT "/* Made by CMake. */

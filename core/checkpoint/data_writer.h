@@ -7,6 +7,7 @@
 #include "manifest.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 
 typedef struct {
     const tess__disk *disk;
@@ -16,7 +17,7 @@ typedef struct {
     char *stage;      /* for what does not lie in memory as it must for such a write */
     uint64_t staged;
     tess__sums sums;
-    volatile int *cancel; /* not null and not 0: the next write fails */
+    atomic_int *cancel; /* not null and not 0, from any thread: the next write fails */
 } tess__data_writer;
 /** The start of such a file, to its data; the caller frees *out. `path` is for messages. */
 tess_status tess__data_header(const char *path, const tess__tensor *tensors, uint64_t n, char **out, size_t *bytes);

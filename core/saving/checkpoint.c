@@ -37,7 +37,7 @@ typedef struct tess__saver {
     int not_finite; /* what this rank writes holds NaN or infinity; on the leader, at the end, what any rank writes */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
-    volatile int cancel;
+    atomic_int cancel;
     tess_status status;
     char message[MESSAGE_BYTES];
     tess_checkpoint_info info;

@@ -91,7 +91,7 @@ for kind in polite stubborn; do
   [ $kind = polite ] || { sleep 0.5; kill -0 $launcher || fail "it left its ranks"; kill -TERM $launcher; }
   ends $launcher 10
   [ "$code" = 143 ] || fail "$kind: exit code $code, expected 143: $(cat err)"
-  nothing_left 5
+  nothing_left
 done
 
 # A lost agent is named; its ranks and all others end.
@@ -104,12 +104,12 @@ for victim in 0 1; do
   ends $launcher 20
   [ "$code" = 5 ] || fail "exit code $code, expected 5: $(cat err)"
   has_line err "tessera: error: host ${address[victim]} was lost: its agent ./agent was killed by signal 9 \(Killed\)"
-  nothing_left 10
+  nothing_left
 done
 expect 5 "${run[@]}" --hosts "${address[0]}:1,nowhere:1" -- sleep 30
 has_line err "nowhere: agent: no host nowhere"
 has_line err "tessera: error: host nowhere was lost: its agent ./agent ended with code 255"
-nothing_left 10
+nothing_left
 
 # The launcher dies: so does all that it started.
 : >log
@@ -118,7 +118,7 @@ launcher=$!
 within 10 started 3 || fail "no start: $(cat log err)"
 kill -9 $launcher
 wait $launcher 2>/dev/null
-nothing_left 15
+nothing_left
 
 # Training, with a file of hosts, over IPv6: the digest of one host.
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || exit 0

@@ -110,4 +110,4 @@ if [ -n "$torchrun" ]; then
 else
   echo "torchrun: left out: not installed"
 fi
-nothing_left 10
+nothing_left

@@ -66,4 +66,4 @@ for shape in "${shapes[@]}"; do
   has_mpirun || way=over_ipv6
   for run in $way; do $run "$n" "$each" "${model[@]}"; done
 done
-nothing_left 10
+nothing_left

@@ -110,12 +110,28 @@ fi
 
 # Each plugin of this tree builds by itself too, from a copy of its folder; what those for CUDA share is installed.
 launcher=$(command -v ccache || true)
+# Their kernels for one architecture, not down to its code: the build has made the others from the same sources.
+cached() { sed -n "s/^$1:[A-Z]*=\\(\/.*\\)/\\1/p" "$BUILD/CMakeCache.txt"; }
+nvcc=$(cached TESSERA_NVCC)
+if [ -x "$nvcc" ]; then
+  cat >nvcc <<SH
+#!/bin/bash
+args=()
+while [ \$# -gt 0 ]; do
+  if [ "\$1" = -gencode ]; then shift; else args+=("\$1"); fi
+  shift
+done
+exec "$nvcc" -gencode arch=compute_80,code=compute_80 "\${args[@]}"
+SH
+  chmod +x nvcc
+fi
 for folder in "$SOURCE"/plugins/*/; do
   name=$(basename "$folder")
   grep -qs 'find_package(tessera' "$folder/CMakeLists.txt" || continue
   cp -r "$folder" "$name"
   if ! cmake -S "$name" -B "$name/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" >"$name.log" 2>&1 ||
+    -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" \
+    ${nvcc:+-DTESSERA_NVCC="$PWD/nvcc" -DTESSERA_CUDA_INCLUDE="$(cached TESSERA_CUDA_INCLUDE)"} >"$name.log" 2>&1 ||
     ! cmake --build "$name/build" >>"$name.log" 2>&1; then
     cat "$name.log"
     fail "plugins/$name does not build against the install"

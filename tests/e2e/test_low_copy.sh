@@ -61,5 +61,5 @@ for strategy in full none; do
   lost -n 2
 done
 lost --ranks 1:2 --replacements 0
-nothing_left 3
+nothing_left
 echo "copies are never old"

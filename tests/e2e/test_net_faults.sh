@@ -241,7 +241,7 @@ while IFS='|' read -r name outcome short call; do
       signal_host 0 KILL; signal_host 1 KILL; signal_host 2 KILL
       addresses_back
     fi
-    nothing_left 20
+    nothing_left
   done
   promise="same bits" latest=-
   [[ $outcome != *end* ]] || promise="code 5, named" latest=$(awk -v ms=$worst 'BEGIN { printf "%.1f", ms / 1000 }')

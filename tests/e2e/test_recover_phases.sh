@@ -51,7 +51,7 @@ grep -q "rank 1 was lost" err || fail "a death before the first image: $(cat err
 rm -rf marks && mkdir marks
 expect 5 env RECOVER_MARKS=marks RECOVER_KILLS="1:13:close" "$TESSERA" run -n 3 --no-prefix --bind none -- "$program"
 grep -q "rank 1 was lost" err && ! grep -q "takes its place" err || fail "a death during tess_close: $(cat err)"
-nothing_left 3
+nothing_left
 
 # Without the launcher nobody takes a lost rank's place: one line says so, and the run is as it was without.
 pick_port

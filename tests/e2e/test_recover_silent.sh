@@ -37,7 +37,7 @@ recovered() { # NAME
   [ $code = 0 ] || fail "$1: exit code $code: $(cat err)"
   [ "$(digest run.json)" = "$want" ] || fail "$1: another digest"
   [ "$(field run.json recoveries)" -ge 1 ] || fail "$1: no recovery: $(cat err)"
-  nothing_left 3
+  nothing_left
   echo "$1: $(field run.json recoveries) recoveries, $(field run.json seconds_lost) s lost"
 }
 expect 0 "$TESSERA" train $gpt -n 4 --json=whole.json
@@ -61,7 +61,7 @@ sleep 1.1
 kill -CONT $stopped 2>/dev/null || true
 ends $pid 300
 [ $code = 0 ] && [ "$(digest run.json)" = "$want" ] || fail "stopped for a moment: exit code $code: $(cat err)"
-nothing_left 3
+nothing_left
 
 # With nobody to replace it the others go on.
 stops 1 env TESSERA_MIRROR=5 "$TESSERA" run --ranks 1:4 --replacements 0 -- "$TESSERA" train $gpt
@@ -73,4 +73,4 @@ recovered "stopped, smaller"
 stops 2 "$TESSERA" train $gpt -n 4
 ends $pid 300
 [ $code = 5 ] && grep -q 'rank 2 was lost.*no sign of life' err || fail "without images: exit code $code: $(cat err)"
-nothing_left 5
+nothing_left

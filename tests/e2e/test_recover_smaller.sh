@@ -52,7 +52,7 @@ smaller() {
     [ "$(field run.json peak_${kind}_bytes)" = "$(field run.json planned_peak_${kind}_bytes)" ] ||
       fail "$name: $kind memory: $(field run.json peak_${kind}_bytes), planned $(field run.json planned_peak_${kind}_bytes)"
   done
-  nothing_left 3
+  nothing_left
   echo "$name: $n to $left ranks, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
 }
 if [ -n "${FIRST:-}" ]; then
@@ -91,6 +91,6 @@ need=$(field whole.json planned_peak_device_bytes)
 deaths 2 env TESSERA_MIRROR=5 TESSERA_DEVICE_MEMORY=$((need + 2097152)) "$TESSERA" run --ranks 1:4 --replacements 0 -- "$TESSERA" train $gpt
 [ $code = 5 ] || fail "budget: exit code $code: $(cat err)"
 grep -q 'no smaller group could go on without a lost rank: a step needs' err || fail "budget: $(cat err)"
-nothing_left 3
+nothing_left
 expect 2 "$TESSERA" run --ranks 2:4 --replacements many -- true
 grep -q -- "--replacements is 'many', expected 0 to" err || fail "$(cat err)"

@@ -56,7 +56,7 @@ ends $pid 300
 [ "$(field again.json restarts)" = 1 ] && [ "$(field again.json ranks)" = 2 ] || fail "before the first checkpoint: $(cat err)"
 grep -q "a restart keeps the 8 microbatches of a step, which 3 ranks do not divide into aligned subtrees: it takes 4 ranks, or" err || fail "$(cat err)"
 [ "$(find run -name '*.tmp' | wc -l)" = 0 ] || fail "left: $(find run)"
-nothing_left 3
+nothing_left
 
 # Loops of crashes end: 60 restarts in an hour are the most, though each life comes further. It runs beside what follows.
 "$TESSERA" run --restarts 100 -n 1 --bind none -- sh -c \
@@ -82,4 +82,4 @@ set +m
 ends $loop 600
 [ $code = 5 ] && grep -q "60 restarts within an hour: given up" loop.err || fail "a loop of crashes: exit code $code, $(tail -n 3 loop.err)"
 [ "$(grep -c 'ranks were lost: restart' loop.err)" = 60 ] || fail "a loop of crashes: $(grep -c 'ranks were lost: restart' loop.err) restarts"
-nothing_left 3
+nothing_left

@@ -4,7 +4,7 @@
 # timeout: 300
 # 3 steps, a checkpoint, 3 steps: the losses, bit for bit, and the digest of 6 steps, for combinations of model, ranks,
 # strategy, offload, precision, activations and accumulation; and in deterministic mode from 1, 2, 4 or 8 ranks to another
-# number of them. COUNT (6) of all are tried, others each day (SEED); COUNT=all: every one (test_resume_wide_slow).
+# number of them. COUNT (6) of all are tried, by the seed (SEED); COUNT=all: every one (test_resume_wide_slow).
 # PART=I/N: the I-th of N equal parts of them. ONLY: those that this pattern matches; "elsewhere" begins those of another number.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
@@ -60,7 +60,7 @@ count=0 refused=0 part=${PART:-1/1}
 if [ "${COUNT:-6}" = all ]; then
   all | grep -E -- "${ONLY:-.}" | awk -v i="${part%/*}" -v n="${part#*/}" 'NR % n == i - 1' >chosen
 else
-  all | grep -E -- "${ONLY:-.}" | awk -v seed="${SEED:-$(date +%j)}" 'BEGIN { srand(seed) } { print rand() " " $0 }' | sort -g | cut -d' ' -f2- | head -n "${COUNT:-6}" >chosen
+  all | grep -E -- "${ONLY:-.}" | awk -v seed="${SEED:-$("$SOURCE/tests/chance" resume_wide)}" 'BEGIN { srand(seed) } { print rand() " " $0 }' | sort -g | cut -d' ' -f2- | head -n "${COUNT:-6}" >chosen
 fi
 while read -r line; do $line; done <chosen
 [ $count -ge $(($(wc -l <chosen) / 2)) ] || fail "only $count of $(wc -l <chosen)"

@@ -111,7 +111,7 @@ TESSERA_RANKS=1:2 expect 0 run --no-prefix -- sh -c 'echo $WORLD_SIZE ${TESSERA_
 code=0
 "$TESSERA" run -n 2 -- sh -c 'while :; do echo y; sleep 0.01; done' 2>err | head -3 >out || code=$?
 [ "$(wc -l <out)" = 3 ] || fail "head got $(wc -l <out) lines"
-nothing_left 5
+nothing_left
 
 # Cores: disjoint, as many as there are.
 if [ "$(nproc)" -ge 2 ] && "$TESSERA" run -n 2 -- sh -c '[ -n "$TESSERA_HELPER_CPUS" ]' 2>/dev/null; then

@@ -85,7 +85,7 @@ survived() { # VICTIM: took is how long after its death the others ended
   start_clock
   for r in 0 1 2; do
     [ $r != $victim ] || continue
-    ends ${pids[r]} 5
+    ends ${pids[r]} 30
     [ "$code" = 5 ] || fail "rank $r exited with $code: $(cat err.$r)"
     where=$([ $victim = 0 ] || echo ' (last seen in forward of unit h.3)')
     one_line err.$r "tessera[$r]: error: rank $victim was lost$where: its connection closed without goodbye (killed?)"
@@ -99,7 +99,7 @@ pick_port
 export TESSERA_RENDEZVOUS_TIMEOUT=2
 "$BUILD/tests/e2e/hold_port" 127.0.0.1 "$MASTER_PORT" >held &
 holder=$!
-within 5 grep -q held held || fail "no port is held"
+within 30 grep -q held held || fail "no port is held"
 TESSERA_LISTEN=127.0.0.1 TESSERA_SECRET=0123456789abcdef RANK=0 expect 3 "$probe"
 one_line err "tessera[0]: error: port $MASTER_PORT on 127.0.0.1 is in use by another program; set MASTER_PORT to a free one"
 expect 3 env -u WORLD_SIZE TESSERA_SECRET=0123456789abcdef "$TESSERA" run --nnodes 2 --node-rank 0 --rendezvous "127.0.0.1:$MASTER_PORT" -n 1 -- "$probe"
@@ -120,4 +120,4 @@ second() { RANK=0 "$probe" >out 2>err; grep -q 'tessera\[0\]: error: another job
 second || fail "a second job on one number: $(cat err)"
 kill -9 $first
 wait $first 2>/dev/null
-nothing_left 5
+nothing_left

@@ -16,9 +16,9 @@ for signal in INT TERM HUP; do
   clean
   "$TESSERA" run -n 3 -- bash -c "trap 'echo got $signal; exit 0' $signal; echo ready; while :; do sleep 0.05; done" >log 2>err &
   launcher=$!
-  within 10 started 3 || fail "no start: $(cat log err)"
+  within 60 started 3 || fail "no start: $(cat log err)"
   kill -$signal $launcher
-  ends $launcher 5
+  ends $launcher 30
   [ "$code" = 0 ] || fail "$signal: exit code $code: $(cat err)"
   [ "$(grep -c "got $signal" log)" = 3 ] || fail "$signal did not reach all: $(cat log)"
   nothing_left
@@ -28,9 +28,9 @@ done
 clean
 "$TESSERA" run -n 2 -- bash -c 'echo ready; sleep 60' >log 2>err &
 launcher=$!
-within 10 started 2 || fail "no start: $(cat log err; ls)"
+within 60 started 2 || fail "no start: $(cat log err; ls)"
 kill -INT $launcher
-ends $launcher 5
+ends $launcher 30
 [ "$code" = 130 ] || fail "INT: exit code $code, expected 130"
 nothing_left
 
@@ -38,12 +38,12 @@ nothing_left
 clean
 "$TESSERA" run -n 2 -- bash -c 'trap "" TERM; echo ready; while :; do sleep 0.05; done' >log 2>err &
 launcher=$!
-within 10 started 2 || fail "no start: $(cat log err; ls)"
+within 60 started 2 || fail "no start: $(cat log err; ls)"
 kill -TERM $launcher
 sleep 0.3
 kill -0 $launcher || fail "the launcher left its ranks"
 kill -TERM $launcher
-ends $launcher 5
+ends $launcher 30
 [ "$code" = 143 ] || fail "TERM twice: exit code $code, expected 143"
 nothing_left
 
@@ -51,7 +51,7 @@ nothing_left
 clean
 TESSERA_HEARTBEAT=1.5 "$TESSERA" run -n 2 -- "$probe" 1 goodbye >log 2>err &
 launcher=$!
-within 10 joined 0 1 || fail "no start: $(cat log err; ls)"
+within 60 joined 0 1 || fail "no start: $(cat log err; ls)"
 kill -TSTP $launcher
 sleep 3
 for r in 0 1; do
@@ -68,12 +68,12 @@ launcher_killed() { # took is how long after its death all ranks had returned
   clean
   "$TESSERA" run -n 3 -- "$probe" >log 2>err &
   launcher=$!
-  within 10 joined 0 1 2 || fail "no start: $(cat log err; ls)"
+  within 60 joined 0 1 2 || fail "no start: $(cat log err; ls)"
   start_clock
   kill -KILL $launcher
   within 20 coded || fail "ranks did not end"
   stop_clock
-  within 5 none_left || fail "ranks outlive the launcher: $(leftovers)"
+  within 30 none_left || fail "ranks outlive the launcher: $(leftovers)"
   for r in 0 1 2; do one_line code.$r 5; done
   wait $launcher 2>/dev/null
 }
@@ -83,9 +83,9 @@ soon 1000 launcher_killed
 clean
 "$TESSERA" run --no-prefix -n 2 -- "$probe" >log 2>err &
 launcher=$!
-within 10 joined 0 1 || fail "no start: $(cat log err; ls)"
+within 60 joined 0 1 || fail "no start: $(cat log err; ls)"
 kill -KILL $launcher
-within 5 none_left || fail "ranks outlive the launcher"
+within 30 none_left || fail "ranks outlive the launcher"
 for r in 0 1; do
   has_line err "tessera\[$r\]: error: the launcher \(tessera run\) was lost: its connection closed without goodbye \(killed\?\)"
   one_line code.$r 5
@@ -96,7 +96,7 @@ wait $launcher 2>/dev/null
 clean
 "$TESSERA" run --no-prefix -n 2 -- bash -c 'echo ready; exec sleep 60' >log 2>err &
 launcher=$!
-within 10 started 2 || fail "no start: $(cat log err; ls)"
+within 60 started 2 || fail "no start: $(cat log err; ls)"
 kill -KILL $launcher
 wait $launcher 2>/dev/null
 nothing_left

@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
+# timeout: 600
 # tests/closing_table on a suite of its own: skips and parts left out are shown with their reasons, before CTest's summary;
 # one that tests/skips does not allow fails. A plugin of the build that cannot be loaded fails the matrix.
 . "$SOURCE/tests/e2e/lib.sh"
@@ -15,7 +16,8 @@ set_tests_properties(e2e/skips PROPERTIES SKIP_RETURN_CODE 77)
 file(WRITE ${CMAKE_BINARY_DIR}/left_out "plugin comm-x: libx not found\n")
 END
 cmake -S suite -B build -DTESSERA_NVCC:FILEPATH=OFF >cmake.log 2>&1 || fail "$(cat cmake.log)"
-export TESSERA_TEST_SKIPS=$PWD/skips
+export TESSERA_TEST_SKIPS=$PWD/skips TESSERA_TEST_RESULTS=$PWD/results_kept
+unset TESSERA_TEST_TURNS TESSERA_TEST_BASE TESSERA_TEST_SEED
 table() { expect "$1" bash "$SOURCE/tests/closing_table" build; }
 printf 'any | e2e/skips | x\nany | test_case__* | x\nany | plugin comm-x | x\n' >skips
 table 0
@@ -47,25 +49,85 @@ if command -v git >/dev/null; then
   unset TESSERA_TEST_SOURCE
 fi
 
-# Tests take turns: each of two has its day, what has none runs on both, and without turns all run.
-printf '# x\n1 unit/runs 0/2\n1 e2e/skips 1/2\n' >longest
-# turns TURNS DAY RUN LATER: how many run, and how many are named as another day's.
+# Some of the tests: the seed chooses one of these two, another seed the other; without turns, and without git, all run. A test
+# whose paths have changed runs with each seed: by its own file, by a path behind it, committed or not.
+printf '# x\n1 unit/runs 1/2 core/a/\n1 e2e/skips 1/2 core/b/\n' >longest
+export TESSERA_TEST_LONGEST=$PWD/longest
+# turns TURNS SEED RUN LATER: how many run, and how many are named as left to another time.
 turns() {
-  TESSERA_TEST_LONGEST=$PWD/longest TESSERA_TEST_TURNS=$1 TESSERA_TEST_DAY=$2 table 0
-  [ "$(grep -c ' Test *#' out) $(grep -c '^  turn another day' out)" = "$3 $4" ] || fail "turns $*: $(cat out)"
+  TESSERA_TEST_TURNS=$1 TESSERA_TEST_SEED=$2 table 0
+  [ "$(grep -c ' Test *#' out) $(grep -c '^  another time' out)" = "$3 $4" ] || fail "turns $*: $(cat out)"
 }
-turns day 008 1 1
-has_line out '  turn another day e2e/skips: runs on days 1/2'
-turns day 009 1 1
-has_line out '  turn another day unit/runs: runs on days 0/2'
-turns all 009 2 0
-# Those of a checking build are lines of its own, which the suite does not see.
-printf '1 asan:unit/runs 0/2\n1 asan:e2e/skips 1/2\n1 tsan:unit/runs 0/3\n1 unit/runs\n' >>longest
-turns day 008 1 1
-of_build() { TESSERA_TEST_LONGEST=$PWD/longest TESSERA_TEST_TURNS=$1 TESSERA_TEST_DAY=$2 "$SOURCE/tests/turns" "$3"; }
-[ "$(of_build day 008 asan)" = "e2e/skips 1/2" ] && [ "$(of_build day 009 asan)" = "unit/runs 0/2" ] || fail "turns of a checking build"
-[ "$(of_build day 009 tsan)$(of_build day 010 tsan)" = "unit/runs 0/3" ] && [ -z "$(of_build all 008 asan)" ] || fail "turns of the other"
-# The real turns: names of tests, each with one of its days. Without turns in the list .ci/run would run all.
+turns all 1 2 0
+TESSERA_TEST_SOURCE=$PWD/.. TESSERA_TEST_BASE='' turns some 1 2 0
+# later KIND SEED: what a run leaves out.
+later() { TESSERA_TEST_TURNS=some TESSERA_TEST_SEED=$2 "$SOURCE/tests/turns" "$1" | tr '\n' ';'; }
+if command -v git >/dev/null; then
+  export TESSERA_TEST_SOURCE=$PWD/checkout
+  commit() { git -C checkout -c user.name=x -c user.email=x@y commit -q --allow-empty -m "$1"; }
+  commit first && commit second
+  turns some 1 1 1
+  grep -qx "  this choice again: TESSERA_TEST_TURNS=some TESSERA_TEST_SEED=1 TESSERA_TEST_BASE=$(git -C checkout rev-parse HEAD^)" out ||
+    fail "the line that repeats: $(cat out)"
+  for ((seed = 0; seed < 10; seed++)); do later release $seed; echo; done >chosen
+  [ "$(later release 7)" = "$(sed -n 8p chosen)" ] || fail "the same seed chooses otherwise"
+  [ "$(sort -u chosen)" = "$(printf 'e2e/skips 1/2;\nunit/runs 1/2;')" ] || fail "10 seeds leave out: $(sort chosen | uniq -c)"
+  [ "$(grep -c unit chosen)" -gt 2 ] && [ "$(grep -c unit chosen)" -lt 8 ] || fail "not about half: $(sort chosen | uniq -c)"
+  # Of ten tests of a fourth each 2 or 3 run, with any seed.
+  for i in 1 2 3 4 5 6 7 8 9 10; do echo "1 asan:unit/x$i 1/4 core/x/"; done >>longest
+  for ((seed = 0; seed < 4; seed++)); do later asan $seed | tr ';' '\n' | wc -l; done | sort -u >counts
+  [ "$(tr '\n' ' ' <counts)" = "7 8 " ] || fail "of ten with a share of a fourth are left out: $(cat counts)"
+  all_seeds() { for seed in $each; do later release $seed; done; } # a seed that leaves out the one, and one that does the other
+  each="$(($(grep -n unit chosen | head -n 1 | cut -d: -f1) - 1)) $(($(grep -n skips chosen | head -n 1 | cut -d: -f1) - 1))"
+  mkdir -p checkout/core/b checkout/tests/unit
+  touch checkout/core/b/x.c
+  ! all_seeds | grep e2e/skips || fail "a file that git does not have in its room: it does not run"
+  git -C checkout add core && commit third
+  ! all_seeds | grep e2e/skips || fail "its room has changed in the commit: it does not run"
+  commit fourth
+  all_seeds | grep -q e2e/skips || fail "its room had changed before: it runs all the same"
+  ! TESSERA_TEST_BASE=HEAD~2 all_seeds | grep e2e/skips || fail "its room has changed since the base: it does not run"
+  touch checkout/tests/unit/runs.c
+  ! all_seeds | grep unit/runs || fail "its own file has changed: it does not run"
+
+  # tests/results: each result with its commit; what has not passed since a base is named.
+  export TESSERA_TEST_RESULTS=$PWD/results_kept
+  rm -rf results_kept checkout/*
+  git -C checkout add -A && commit clean
+  TESSERA_TEST_TURNS=all table 0
+  head=$(git -C checkout rev-parse HEAD)
+  has_line results_kept "release:unit/runs passed [0-9.]+ $head"
+  has_line results_kept "release:e2e/skips skipped [0-9.]+ $head"
+  printf 'asan-tests passed 1\nasan-matrix passed 1\ntsan passed 1\nmutations passed 1\n' | "$SOURCE/tests/results" add ci
+  expect 0 "$SOURCE/tests/results" since HEAD^ build
+  one_line out "6 of 6 have passed in these 1 commits"
+  commit fifth
+  expect 1 "$SOURCE/tests/results" since HEAD^ build
+  grep -qx "release:unit/runs: passed at $head" out || fail "an older result counts: $(cat out)"
+  expect 0 "$SOURCE/tests/results" since HEAD~2 build
+  touch checkout/stray2
+  echo "unit/runs passed 1" | "$SOURCE/tests/results" add release
+  expect 1 "$SOURCE/tests/results" since HEAD~2 build
+  echo "unit/runs failed 1" | "$SOURCE/tests/results" add release
+  expect 1 "$SOURCE/tests/results" since HEAD~2 build
+  has_line out "release:unit/runs: failed at [0-9a-f]+\+"
+  sed -i '/mutations/d' results_kept
+  expect 1 "$SOURCE/tests/results" since HEAD~2 build
+  has_line out "ci:mutations: never run"
+  unset TESSERA_TEST_SOURCE
+
+  # tests/chance: of one commit always the same, of the next another; a tree that git does not know has a seed too.
+  rm checkout/stray2
+  cp "$SOURCE/tests/chance" checkout && git -C checkout add chance && commit sixth
+  one=$(checkout/chance word) && [ "$one" = "$(checkout/chance word)" ] && [ "$one" != "$(checkout/chance other)" ] || fail "not of seed and word"
+  [ "$(checkout/chance)" = "$(git -C checkout rev-parse HEAD)" ] || fail "the seed is $(checkout/chance)"
+  commit seventh
+  [ "$one" != "$(checkout/chance word)" ] || fail "another commit chooses the same"
+  git -C checkout rm -q --cached chance && [ "$(checkout/chance)" = tarball ] || fail "the seed of a tarball is $(checkout/chance)"
+fi
+unset TESSERA_TEST_LONGEST TESSERA_TEST_TURNS
+
+# The real list: names of tests, each share with paths that there are. Without shares in the list .ci/run would run all.
 # Not from ctest -N, which empties the log of the run that this test is a part of.
 grep -rhoE 'add_test\((\[=\[)?[^] "]+' --include=CTestTestfile.cmake "$BUILD" | sed -E 's/add_test\((\[=\[)?//' >names
 # is_built NAME: or belongs to a part that this build says it left out.
@@ -78,10 +140,13 @@ is_built() {
   esac
 }
 ! is_built e2e/test_no_such || fail "a name that is no test's counts as built"
-while read -r seconds name turn; do
+while read -r seconds name share paths; do
+  [[ $seconds =~ ^[0-9]+$ && ${share:-1/2} =~ ^1/[2-9]$ ]] && [ -z "$share" ] || [ -n "$paths" ] || fail "tests/longest: $name"
+  for path in $paths; do
+    compgen -G "$SOURCE/$path*" >/dev/null || fail "tests/longest: $name: no $path"
+  done
   case $name in tsan:*) continue ;; esac # names of its build alone
   is_built "${name#asan:}" || [ -n "${SANITIZE:-}" ] || fail "tests/longest: no test $name"
-  [[ $seconds =~ ^[0-9]+$ && ${turn:-0/1} =~ ^([0-9]+)/([0-9]+)$ ]] && [ "${BASH_REMATCH[1]}" -lt "${BASH_REMATCH[2]}" ] || fail "tests/longest: $name"
 done < <(grep -v '^#' "$SOURCE/tests/longest")
 
 # Every line of the real list has three parts.

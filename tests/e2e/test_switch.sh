@@ -38,7 +38,7 @@ knock 0 1 || fail "no way after the cut"
 wire capture "$PWD/capture" >/dev/null
 on 0 bash -c "echo -n seen-by-the-switch >/dev/udp/${address[1]}/9"
 captured() { grep -q seen-by-the-switch capture; }
-within 5 captured || fail "it is not in the capture file"
+within 30 captured || fail "it is not in the capture file"
 wire capture off >/dev/null
 on 0 bash -c "echo -n after-the-capture >/dev/udp/${address[1]}/9"
 knock 0 1

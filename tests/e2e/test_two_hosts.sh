@@ -47,7 +47,7 @@ nothing_left
 holds_ports() { exec ip netns exec "$hosts_mark-0" "$BUILD/tests/e2e/hold_port" "${address[0]}" 29600 "${address[0]}" 29601; }
 holds_ports >held &
 holder=$!
-within 5 grep -q held held || fail "no ports held"
+within 30 grep -q held held || fail "no ports held"
 all_hosts 2 torchrun TESSERA_SECRET="$secret" sh -c '
   export RANK=$node WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=$node MASTER_ADDR='"${address[0]}"' \
     MASTER_PORT=29600 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_USE_AGENT_STORE=True
