@@ -81,6 +81,7 @@ static int check_rank(int32_t rank, const every_rank *e, const every_rank *first
     fine &= check(rank, "the plan of device memory", v[EVERY_PLANNED], first->value[EVERY_PLANNED]);
     fine &= check(rank, "the plan of host memory", v[EVERY_HOST_PLANNED], first->value[EVERY_HOST_PLANNED]);
     fine &= check(rank, "1 where books are as planned", v[EVERY_BOOKS], 1);
+    fine &= check(rank, "1 where what is summoned is what was trained", v[EVERY_SUMMONED], 1);
     if (v[EVERY_ALLOCATIONS] >= 0)
         fine &= check(rank, "the number of allocations in steps", v[EVERY_ALLOCATIONS], 0);
     if (mapped_exact && v[EVERY_MAPPED] >= 0)

@@ -17,6 +17,7 @@ enum {
     EVERY_MAPPED,        /* by Tessera's objects, at the system call; -1: not counted */
     EVERY_ALLOCATIONS,   /* in steps; -1: not counted */
     EVERY_BOOKS,         /* 1: categories, resting bytes and ledger are as planned */
+    EVERY_SUMMONED,      /* 1: all of its own parameters are there when they are summoned */
     EVERY_MAPPED_GROWTH, /* by the kernel's figures, since before the engine was opened */
     EVERY_RESIDENT_GROWTH,
     EVERY_THREADS_GROWTH,

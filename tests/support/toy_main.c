@@ -215,6 +215,14 @@ static tess_status take_figures(training *r, const tool_witness *before, figures
     return TESS_OK;
 }
 
+/* Behind all figures: what is summoned is in no plan. */
+static tess_status summon(training *r, figures *f) {
+    int same = 1;
+    tess_status s = toy_on_device() ? TESS_OK : toy_summoned(r->t, &r->m, &same);
+    f->mine.value[EVERY_SUMMONED] = same;
+    return s;
+}
+
 static void fill_mine(figures *f, int fullest) {
     const tess_stats *s = &f->stats;
     const uint64_t *peak = f->departed ? s->planned_peak_bytes : s->peak_bytes;
@@ -256,6 +264,8 @@ int main(int argc, char **argv) {
     if (s || (s = train(&r)) || (s = take_figures(&r, &before, &f)))
         return fail(r.t, s);
     fill_mine(&f, r.blocks && !r.fused);
+    if ((s = summon(&r, &f)))
+        return fail(r.t, s);
     /* A sanitizer's shadow grows with what it watches, a GPU's memory is not this process's, and MPI's is not stated.
      */
     int watched = tool_alloc_available() && !toy_on_device() && !getenv("TESSERA_TEST_LAUNCHER");
