@@ -20,8 +20,8 @@ struct rank_record {
     char host[64], boot[40]; /* boot: the running kernel's own random number */
     unsigned char address[16];
     uint32_t version, address_bytes;
-    /* What rank 0 is sent begins with the first, its answer with the other: who only listens in its place gets to know
-     * the first. */
+    /* A message to rank 0 begins with the first, its answer with the other: who listens in its place without the record
+     * learns the first alone. */
     uint64_t secrets[2];
 };
 struct fd_message {
