@@ -14,7 +14,7 @@
 #include "base/options.h"
 #include "base/status.h"
 
-enum { RETRY = 1, PAUSE_MS = 20, ATTEMPT_MS = 5000 };
+enum { RETRY = 1, QUIET = -1 /* in place of an errno: taken, and no word */, PAUSE_MS = 20, ATTEMPT_MS = 5000 };
 
 static tess_status check_secret(const tess__world *world) {
     size_t length = strlen(world->secret);
@@ -124,9 +124,9 @@ static tess_status judge_first_message(tess__control *control, const tess__messa
                       world->address, (int)world->port, in->type);
 }
 
-/* Waits for the welcome. TESS_OK when welcome, RETRY when the connection ended before anyone spoke, else the
- * failure. */
-static tess_status await_welcome(tess__control *control, int64_t deadline_ns) {
+/* Waits for the welcome. TESS_OK when welcome, RETRY when nobody spoke (*error: QUIET, or 0 when the connection ended),
+ * else the failure. */
+static tess_status await_welcome(tess__control *control, int64_t deadline_ns, int *error) {
     const tess__world *world = &control->world;
     for (;;) {
         tess__message in;
@@ -144,6 +144,7 @@ static tess_status await_welcome(tess__control *control, int64_t deadline_ns) {
             return status;
         }
         int64_t left_ms = (deadline_ns - tess__now_ns()) / 1000000;
+        *error = left_ms <= 0 ? QUIET : 0;
         if (left_ms <= 0 || (sent < 0 && !control->link.refused))
             return RETRY;
         struct pollfd wait = { .fd = control->link.fd, .events = tess__link_events(&control->link, !sent) };
@@ -168,7 +169,9 @@ static int must_be_there(const tess__world *world) {
 
 static tess_status no_server(const tess__control *control, int error) {
     const tess__world *world = &control->world;
-    const char *why = error ? strerror(error) : "the connection ended at once";
+    const char *why = error > 0        ? strerror(error)
+                      : error == QUIET ? "it takes connections and says nothing"
+                                       : "the connection ended at once";
     if (must_be_there(world))
         return tess__fail(TESS_E_PEER, "the launcher (tessera run) has ended: nothing answers at %.100s port %d: %s",
                           world->address, (int)world->port, why);
@@ -194,7 +197,7 @@ static tess_status try_connect(tess__control *control, int32_t port, int64_t dea
         return RETRY;
     if (tess__link_open(&control->link, fd, control->key) != 0)
         return tess__fail(TESS_E_NOMEM, "no memory for a connection");
-    tess_status status = say_hello(control) == 0 ? await_welcome(control, deadline_ns)
+    tess_status status = say_hello(control) == 0 ? await_welcome(control, deadline_ns, error)
                                                  : tess__fail(TESS_E_NOMEM, "no memory to say hello");
     if (status != TESS_OK)
         drop_connection(control);
@@ -216,16 +219,18 @@ tess_status tess__control_connect(tess__control *control) {
     if (status == TESS_OK && !tess__wire_is_local(world->address))
         status = make_key(control);
     int32_t first = world->port;
+    int why = QUIET; /* the last attempt may just be short */
     for (int32_t turn = 0; status == TESS_OK; turn++) {
         int error, several = world->n_ports > 1;
         int64_t attempt_ns = tess__now_ns() + ATTEMPT_MS * 1000000ll;
         attempt_ns = attempt_ns < deadline_ns ? attempt_ns : deadline_ns;
         status = try_connect(control, first + (several ? turn % world->n_ports : 0), attempt_ns, &error);
         int late = tess__now_ns() >= deadline_ns;
+        why = error == QUIET ? why : error;
         if (status == TESS_OK || (status != RETRY && (late || !several)))
             return status; /* with several ports a stranger may answer at one */
-        if (late || (error && must_be_there(world)))
-            return no_server(control, error);
+        if (late || (error > 0 && must_be_there(world)))
+            return no_server(control, why);
         status = TESS_OK;
         nanosleep(&pause, NULL);
     }

@@ -59,6 +59,8 @@ hosts_scratch hosts_scratch_of(const hosts_plugin *, const tess_plan_env *, cons
                                int32_t each);
 /** Runs a call that hosts_scratch_of has two steps for. The worker. */
 tess_status hosts_run_two_steps(tess_comm *, const tess_collective *, const hosts_scratch *, tess_error *);
+/** A rank of a part as one of all; -1 stays. */
+int32_t hosts_rank_of(const tess_comm *, int which, int32_t);
 /** Runs a call as it is on one part. */
 tess_status hosts_run_on(tess_comm *, int which, const tess_collective *, tess_error *);
 #endif

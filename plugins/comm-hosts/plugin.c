@@ -87,6 +87,17 @@ static tess_comm_config part_config(const tess_comm_config *from, int32_t rank, 
     return c;
 }
 
+/* The part's message counts its own ranks. */
+static tess_status fail_init(const tess_comm *c, int which, const char *name, tess_error *cause, tess_status s,
+                             tess_error *e) {
+    const int32_t rank = hosts_rank_of(c, which, cause->rank);
+    const size_t length = strlen(cause->message);
+    if (rank != cause->rank)
+        snprintf(cause->message + length, sizeof cause->message - length,
+                 " (of the group \"%s\", whose rank %d is rank %d)", name, (int)cause->rank, (int)rank);
+    return tess_plugin_fail_of(e, s, rank, "%s", cause->message);
+}
+
 static tess_status make_part(tess_comm *c, int which, const tess_comm_config *from, int32_t rank, int32_t nranks,
                              const char *name, tess_error *e) {
     const hosts_under *u = which == HOSTS_LOCAL ? &c->plugin->within : &c->plugin->between;
@@ -94,8 +105,9 @@ static tess_status make_part(tess_comm *c, int which, const tess_comm_config *fr
     snprintf(group, sizeof group, "%.180s/%s", c->prefix, name);
     const tess_comm_config config = part_config(from, rank, nranks, group);
     tess_comm *part = NULL;
-    tess_status s = u->ops->init(u->ctx, &config, &part, e);
-    return s < 0 ? s : hosts_comm_take(c, which, u, part, e);
+    tess_error cause = { .struct_size = sizeof cause, .rank = -1 };
+    tess_status s = u->ops->init(u->ctx, &config, &part, &cause);
+    return s < 0 ? fail_init(c, which, name, &cause, s, e) : hosts_comm_take(c, which, u, part, e);
 }
 
 static int32_t first_of_host(const tess_comm *c) {

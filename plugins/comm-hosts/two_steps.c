@@ -85,18 +85,26 @@ typedef struct {
     tess_error *error;
 } two_steps;
 
+/* The ranks of a host are in order. */
+static int32_t rank_beside(const tess_comm *c, int32_t nth) {
+    for (int32_t r = 0; r < c->size; r++)
+        if (c->ids[r] == c->ids[c->rank] && nth-- == 0)
+            return r;
+    return -1;
+}
+
 /* A rank of a part as one of all. */
-static int32_t rank_of(const tess_comm *c, int which, int32_t r) {
+int32_t hosts_rank_of(const tess_comm *c, int which, int32_t r) {
     const hosts_layout *l = &c->layout;
     if (r < 0 || which == HOSTS_WHOLE || l->kind == HOSTS_ONE)
         return r;
     if (which == HOSTS_LOCAL)
-        return l->host * l->each + r;
+        return rank_beside(c, r);
     return r * l->each + hosts_local_on(l, r, hosts_rail(l, l->host, l->local, which - HOSTS_RAIL));
 }
 
 static tess_status fail_part(const tess_comm *c, int which, const tess_error *cause, tess_status s, tess_error *e) {
-    return tess_plugin_fail_of(e, s, rank_of(c, which, cause->rank), "%s", cause->message);
+    return tess_plugin_fail_of(e, s, hosts_rank_of(c, which, cause->rank), "%s", cause->message);
 }
 
 static tess_status post_part(tess_comm *c, int which, const tess_collective *calls, uint32_t n, tess_request **out,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Each rank publishes a record in the key-value store: which host it is on. When all are on one, rank 0 collects every
  * rank's descriptors over a Unix socket and sends all of them to all. The socket's address is abstract, chosen by the
- * kernel: no name in any directory, nothing left behind. Both sides check the other's user. */
+ * kernel: no name in any directory, nothing left behind. Both sides check the other's user and that it has read the
+ * record. */
 #include "rendezvous.h"
 
 #include <errno.h>
@@ -13,13 +14,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { VERSION = 2, SLICE_MS = 20, FDS_MAX = 2 * SHM_RANKS_MAX };
+enum { VERSION = 3, SLICE_MS = 20, FDS_MAX = 2 * SHM_RANKS_MAX };
 
 struct rank_record {
     char host[64], boot[40]; /* boot: the running kernel's own random number */
     unsigned char address[16];
     uint32_t version, address_bytes;
-    uint64_t secret; /* what comes over rank 0's socket begins with it */
+    /* A message to rank 0 begins with the first, its answer with the other: who listens in its place without the record
+     * learns the first alone. */
+    uint64_t secrets[2];
 };
 struct fd_message {
     uint64_t secret;
@@ -73,7 +76,7 @@ static tess_status publish_record(struct rendezvous *m, struct rank_record *own)
     gethostname(own->host, sizeof own->host - 1);
     read_boot(own->boot, sizeof own->boot);
     if (m->group->rank == 0) {
-        if (getrandom(&own->secret, sizeof own->secret, 0) != (ssize_t)sizeof own->secret)
+        if (getrandom(own->secrets, sizeof own->secrets, 0) != (ssize_t)sizeof own->secrets)
             return tess_plugin_fail(m->error, TESS_E_SYSTEM, "shm: no random number: %s", strerror(errno));
         tess_status s = listen_anywhere(m, own);
         if (s)
@@ -122,7 +125,7 @@ static int is_own_user(int fd) {
 }
 
 static int send_fds(struct rendezvous *m, int fd, const int *fds, int n) {
-    struct fd_message p = { .secret = m->first.secret, .rank = m->group->rank };
+    struct fd_message p = { .secret = m->first.secrets[m->group->rank == 0], .rank = m->group->rank };
     union {
         char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
         struct cmsghdr align;
@@ -167,7 +170,7 @@ static int receive_fds(struct rendezvous *m, int fd, int *rank, int *fds, int n)
         here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(all, CMSG_DATA(c), (size_t)here * sizeof(int));
     }
-    int known = got == (ssize_t)sizeof p && p.secret == m->first.secret;
+    int known = got == (ssize_t)sizeof p && p.secret == m->first.secrets[m->group->rank != 0];
     errno = got == 0 ? ECONNRESET : known && here < n ? EMFILE : EPROTO;
     if (known && here == n) {
         memcpy(fds, all, (size_t)n * sizeof(int));

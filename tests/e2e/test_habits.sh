@@ -11,7 +11,7 @@ expect 0 "$TESSERA" --version
 has_line out '  built in     .+'
 has_line out '  left out     .+'
 # Both lists together have each part once.
-[ "$(sed -n 's/^  \(built in\|left out\) *//p' out | tr ',' '\n' | grep -c '(')" = 7 ] || fail "not 7 parts: $(cat out)"
+[ "$(sed -n 's/^  \(built in\|left out\) *//p' out | tr ',' '\n' | grep -c '(')" = 9 ] || fail "not 9 parts: $(cat out)"
 expect 0 "$TESSERA" train --version
 [ "$(head -n 1 out)" = "tessera $version" ] || fail "train --version: $(head -n 1 out)"
 for plugin in "$BUILD"/plugins/*.so; do

@@ -57,8 +57,11 @@ same_bits() {
     fail "$name: other bits: $(digest run.0.out), one host has $(digest "one.$1.$2")"
 }
 
-# names HOST PATTERN
-names() { grep -Eq "tessera\[$1\]: error: .*$2" run.$1.err || fail "$name: host $1 does not name '$2': $(cat run.$1.err)"; }
+# names HOST PATTERN: in one line
+names() {
+  [ "$(grep -c "tessera\[$1\]: error:" run.$1.err)" = 1 ] || fail "$name: host $1 has not one line: $(cat run.$1.err)"
+  grep -Eq "tessera\[$1\]: error: .*$2" run.$1.err || fail "$name: host $1 does not name '$2': $(cat run.$1.err)"
+}
 
 # ---- what is done ----------------------------------------------------------------------------------
 
@@ -86,6 +89,11 @@ brief() { # brief COMMAND… : for a second; 1 begins it and 0 ends it
 }
 frozen() { if [ "$2" = 1 ]; then freeze "$1"; else thaw "$1"; fi; }
 one_way() { wire_rules "$1" "$2" "cut=$3"; }
+stall() { # no frame is lost, all come later: those of the stall behind those after it
+  local us=$(($2 * 1500000))
+  wire_rules "$1" all "delay_us=$us"
+  wire_rules all "$1" "delay_us=$us"
+}
 clocks() { # an hour forward on host 1 and back again
   jump 0
   preload[1]="LD_PRELOAD=$BUILD/tests/support/clock_jump.so TESSERA_TEST_CLOCK=$PWD/clock"
@@ -104,9 +112,23 @@ lasting() { # lasting COMMAND…: all end, and say who cannot be reached
   all_end 5 30
 }
 lost_host() { # lost_host HOST COMMAND…: the others name its rank, it names one of theirs
-  local host=$1 r
+  local host=$1
   shift
   lasting "$@"
+  all_name "$host"
+}
+late_host() { # late_host HOST COMMAND…: for 4 s, which is longer than the limit for silence: who is back finds nobody
+  local host=$1
+  shift
+  launch small 2 1000000
+  "$@" 1
+  sleep 4
+  "$@" 0
+  all_end 5 30
+  all_name "$host"
+}
+all_name() {
+  local host=$1 r
   for r in 0 1 2; do
     if [ "$r" = "$host" ]; then names "$r" "$(of_others "$host").*cannot be reached"; else names "$r" "$(of_host "$host").*cannot be reached"; fi
   done
@@ -193,11 +215,12 @@ stopped_host() { # its kernel still answers
 table() {
   cat <<END
 delay of 10 ms each way        | same bits |   | whole 5 delay_us=10000
-loss of 2 %                    | same bits | + | whole 5 loss_ppm=20000
+loss of 2 %                    | same bits |   | whole 5 loss_ppm=20000
 reordering of 10 % by 2 ms     | same bits |   | whole 5 reorder_ppm=100000
-delay, loss and reordering     | same bits |   | whole 5 delay_us=3000 loss_ppm=5000 reorder_ppm=20000
+delay, loss and reordering     | same bits | + | whole 5 delay_us=3000 loss_ppm=5000 reorder_ppm=20000
 200 Mbit/s                     | same bits |   | whole 5 rate_kbit=200000
 host 2 cut off for 1 s         | same bits | + | brief cut_off 2
+host 2 stalls for 1.5 s        | same bits | + | brief stall 2
 host 0 cut off for 1 s         | same bits |   | brief cut_off 0
 pair 1, 2 cut for 1 s          | same bits |   | brief cut_pair 1 2
 0 to 2 cut for 1 s             | same bits |   | brief one_way 0 2
@@ -206,6 +229,8 @@ clock of host 1 jumps by 1 h   | same bits | + | clocks 3600
 clock of host 1 jumps by -1 h  | same bits |   | clocks -3600
 host 2 cut off                 | all end   |   | lost_host 2 cut_off 2
 host 0 cut off                 | all end   |   | lost_host 0 cut_off 0
+host 2 cut off for 4 s         | all end   | + | late_host 2 cut_off 2
+host 0 cut off for 4 s         | all end   |   | late_host 0 cut_off 0
 pair 1, 2 cut                  | all end   |   | lost_pair 1 2 cut_pair 1 2
 pair 0, 1 cut                  | all end   |   | lost_host 1 cut_pair 0 1
 1 to 2 cut                     | all end   | + | lost_pair 1 2 one_way 1 2

@@ -4,8 +4,8 @@
 # timeout: 300
 # processors: 2
 # The cases of PyTorch's test of its FSDP2 memory tracker, which allows 0.9 to 1.1: here the accuracy is 1, and every
-# ledger point equal. Planned at PyTorch's sizes, and in advance of runs at a thirty-second of them. Then its memory
-# guide's device: 24 units of memory, wanted are shards 8, gradients 8, optimizer state 6 and a layer of 10.
+# ledger point equal. Planned at PyTorch's sizes, and in advance of runs on two and four ranks: the transformer's at its
+# own size, the others' at a thirty-second (test_tracker_slow.sh: at theirs). Then its memory guide's device: 24 units of memory, wanted are shards 8, gradients 8, optimizer state 6 and a layer of 10.
 . "$SOURCE/tests/e2e/lib.sh"
 for plugin in comm-gloo offload-cpu precision-bf16; do
   [ -f "$BUILD/plugins/libtessera-$plugin.so" ] || { echo "skip: $plugin is not built here"; exit 77; }
@@ -32,16 +32,16 @@ for reshard in full grad_op; do
   for offload in none cpu; do
     options="TESSERA_STRATEGY=$reshard TESSERA_OFFLOAD=$offload TESSERA_PRECISION=bf16:wire=fp32"
     # shellcheck disable=SC2086
-    accurate 2 mlps 32 $options
+    for ranks in 2 4; do accurate $ranks mlps 32 $options; done
     # shellcheck disable=SC2086
     planned mlps 1 $options
     # Four MLPs of 8 x 2048^2 + 5 x 2048 parameters: half of them, fp32, with gradient and two states.
     [ $offload = none ] || grep -q ", host 1074069504 bytes alive" out || fail "on the host: $(cat out)"
   done
-  accurate 2 transformer 16 TESSERA_STRATEGY=$reshard TESSERA_ACTIVATIONS=recompute
+  for ranks in 2 4; do accurate $ranks transformer 1 TESSERA_STRATEGY=$reshard TESSERA_ACTIVATIONS=recompute; done
   planned transformer 1 TESSERA_STRATEGY=$reshard TESSERA_ACTIVATIONS=recompute
 done
-accurate 2 part 32
+for ranks in 2 4; do accurate $ranks part 32; done
 planned part 1
 
 unit=65536 device=1073741824

@@ -33,6 +33,22 @@ for ranks in $(seq $most); do
   [ "$(sort -u running | wc -l)" = 1 ] || fail "$ranks ranks: recomputation moved the statistics: $(cat running)"
 done
 
+# A library's workspaces are scratch of the blocks, in the plan and its totals. What it allocates behind our back is small,
+# and as much for images of four times the size.
+if [ -z "$SANITIZE" ]; then
+  for size in 32 64; do
+    expect 0 "$TESSERA" train convbn --image-size $size -n 1 --batch 2 --threads 1 --steps 4 --json=run.json
+    planned "images of $size"
+    sed -n 's/.*"library_allocations":{\(.*\)},"peak_resident.*/\1/p' run.json >libraries.$size
+    bytes=$(grep -o '"bytes":[0-9]*' libraries.$size | awk -F: '{ sum += $2 } END { print sum + 0 }')
+    [ "$bytes" -le 65536 ] || fail "libraries allocate $bytes bytes in three steps: $(cat libraries.$size)"
+    "$TESSERA" plan convbn --image-size $size -n 1 --batch 2 --threads 1 --json 2>/dev/null | grep '"event":"plan"' |
+      sed 's/.*"categories":{"device":{[^}]*"temporary":\([0-9]*\).*/\1/' >scratch.$size
+  done
+  cmp -s libraries.32 libraries.64 || fail "a library's own memory grows with the images: $(cat libraries.*)"
+  [ "$(cat scratch.64)" -gt $((2 * $(cat scratch.32))) ] || fail "scratch does not grow with the images: $(cat scratch.*)"
+fi
+
 # What was saved holds the running statistics: with a rate of 0 and no batch to move them they are what they were.
 train -n 1 --export saved --steps 1
 grep -aq '"stem.1.running_mean"' saved/model.safetensors || fail "running statistics were not saved"

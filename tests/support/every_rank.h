@@ -17,8 +17,10 @@ enum {
     EVERY_MAPPED,        /* by Tessera's objects, at the system call; -1: not counted */
     EVERY_ALLOCATIONS,   /* in steps; -1: not counted */
     EVERY_BOOKS,         /* 1: categories, resting bytes and ledger are as planned */
+    EVERY_SUMMONED,      /* 1: all of its own parameters are there when they are summoned */
     EVERY_MAPPED_GROWTH, /* by the kernel's figures, since before the engine was opened */
     EVERY_RESIDENT_GROWTH,
+    EVERY_ANONYMOUS_GROWTH,
     EVERY_THREADS_GROWTH,
     EVERY_STATED, /* what the comm plugin says it takes of its own */
     N_EVERY
@@ -27,8 +29,8 @@ typedef struct {
     int64_t value[N_EVERY];
 } every_rank;
 
-/** Fills the kernel's figures: growth since `before`, which was read before tess_open. */
-void every_rank_witness(every_rank *mine, const tess *t, const tool_witness *before);
+/** Fills the kernel's figures: growth since `before`, which was read before tess_open. Knows nothing of the engine. */
+void every_rank_witness(every_rank *mine, const tool_witness *before);
 /** [C] Compares all ranks' figures; 1 when each is what it must be, else one line on stderr, from rank 0, for each that
  * is not. Mapped bytes are compared with the plan where `mapped_exact`, and growth is where `grown`. */
 int every_rank_agree(tess *t, const every_rank *mine, int mapped_exact, int grown);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* comm plugin "greedy": shm, but that one rank maps 1 GiB that nobody asked for. Args "open:R" take it when the plugin
- * is opened on rank R, "init:R" when its communicator is made. What the witness must find
+/* comm plugin "greedy": shm, but that one rank maps memory that nobody asked for. Args "open:R:KIB" take it when the
+ * plugin is opened on rank R, "init:R:KIB" when its communicator is made. What the witness must find
  * (tests/e2e/test_every_rank.sh). */
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +22,19 @@ __attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_pl
 static tess_comm_ops table;
 static tess_status (*inner_init)(void *, const tess_comm_config *, tess_comm **, tess_error *);
 
-static int is_rank(const char *digits) {
+static size_t kib;
+
+/* R:KIB */
+static int is_mine(const char *text) {
     const char *rank = getenv("RANK");
-    return rank && strcmp(rank, digits) == 0;
+    char *colon;
+    long asked = strtol(text, &colon, 10);
+    kib = *colon ? strtoul(colon + 1, NULL, 10) : 0;
+    return rank && atol(rank) == asked;
 }
 
 static void take(void) {
-    mmap(NULL, (size_t)1 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mmap(NULL, kib << 10, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 static tess_status greedy_init(void *ctx, const tess_comm_config *config, tess_comm **out, tess_error *error) {
@@ -46,9 +52,9 @@ tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void
     uint32_t bytes = ((const tess_comm_ops *)under)->struct_size;
     memcpy(&table, under, bytes < sizeof table ? bytes : sizeof table);
     inner_init = table.init;
-    if (strncmp(host->args, "open:", 5) == 0 && is_rank(host->args + 5))
+    if (strncmp(host->args, "open:", 5) == 0 && is_mine(host->args + 5))
         take();
-    if (strncmp(host->args, "init:", 5) == 0 && is_rank(host->args + 5))
+    if (strncmp(host->args, "init:", 5) == 0 && is_mine(host->args + 5))
         table.init = greedy_init;
     *out = &table;
     return TESS_OK;

@@ -372,3 +372,52 @@ tess_status toy_digest(tess *t, uint64_t *out) {
         *out = h;
     return s;
 }
+
+/* ---- summoned -------------------------------------------------------------------------------------- */
+
+static float *whole[N_PARAMS];
+
+static tess_status keep_whole(void *user, const tess_range *r, void *data) {
+    (void)user;
+    for (int i = 0; i < N_PARAMS; i++)
+        if (strcmp(params[i].name, r->name) == 0)
+            memcpy(whole[i] + r->first_elem, data, r->elems * sizeof(float));
+    return TESS_OK;
+}
+
+static int is_rounded(const void *p, uint64_t e, uint32_t dtype, float full) {
+    uint32_t bits;
+    memcpy(&bits, &full, sizeof bits);
+    if (dtype == TESS_BF16)
+        bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&full, &bits, sizeof full);
+    return at(p, e, dtype) == full;
+}
+
+static int holds_whole(int scope, const void *const *p) {
+    int list[N_PARAMS], n = list_of(scope, list), same = 1;
+    for (int k = 0; k < n; k++) {
+        const uint32_t dtype = params[list[k]].flags & TESS_BUFFER ? TESS_F32 : dtypes[0];
+        for (uint64_t e = 0; e < param_elems(list[k]); e++)
+            same &= is_rounded(p[k], e, dtype, whole[list[k]][e]);
+    }
+    return same;
+}
+
+tess_status toy_summoned(tess *t, const toy *m, int *same) {
+    const void *p[TOY_SCOPES][N_PARAMS];
+    int begun = 0;
+    for (int i = 0; i < N_PARAMS; i++)
+        whole[i] = calloc(param_elems(i), sizeof(float));
+    tess_status s = tess_each_full(t, TESS_OF_PARAM, keep_whole, NULL);
+    for (; begun < TOY_SCOPES && !s; begun++)
+        s = tess_summon_begin(t, m->scope[begun], p[begun], m->n_params[begun]);
+    *same = !s;
+    for (int k = 0; k < TOY_SCOPES && !s; k++)
+        *same &= holds_whole(k, p[k]);
+    while (begun-- > 0 && !s)
+        s = tess_summon_end(t, m->scope[begun]);
+    for (int i = 0; i < N_PARAMS; i++)
+        free(whole[i]);
+    return s;
+}

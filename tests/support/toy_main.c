@@ -5,6 +5,7 @@
  * figure is not as planned, memory has grown by more than every_rank.c allows, or the parameters are not rank 0's. For
  * tests that start ranks. */
 #include "tools/support/alloc_count.h"
+#include "core/engine/state.h"
 #include "every_rank.h"
 #include "ledger_check.h"
 #include "toy.h"
@@ -199,6 +200,37 @@ typedef struct {
     every_rank mine;
 } figures;
 
+/* What the comm plugin says that its communicators take of their own, of all that there are. */
+static int64_t stated_for(const tess__setup *s, int32_t ranks) {
+    tess_plan_env env = s->env;
+    tess_collective c = { .struct_size = sizeof c,
+                          .op = TESS_ALL_GATHER,
+                          .send_dtype = TESS_F32,
+                          .recv_dtype = TESS_F32,
+                          .send_mem = env.mem,
+                          .recv_mem = env.mem,
+                          .count = 4096,
+                          .scale = 1 };
+    tess_need need = { .struct_size = sizeof need };
+    env.nranks = ranks;
+    return s->comm->need(s->comm_ctx, &env, &c, &need) == TESS_OK ? (int64_t)need.backend_bytes : 0;
+}
+
+static int64_t stated(const tess *t) {
+    const tess__setup *s = &t->plan.setup;
+    int64_t bytes = 0;
+    for (int i = 0; i < TESS__N_COMMS; i++) {
+        int again = !t->comms.list[i];
+        for (int k = 0; k < i; k++)
+            again |= t->comms.list[k] == t->comms.list[i];
+        if (!again)
+            bytes += stated_for(s, i == TESS__WORLD     ? s->env.nranks
+                                   : i == TESS__REPLICA ? s->env.nranks / s->shard_ranks
+                                                        : s->shard_ranks);
+    }
+    return bytes;
+}
+
 static tess_status take_figures(training *r, const tool_witness *before, figures *f) {
     ledger_check_start(&r->c.full);
     f->stats.struct_size = sizeof f->stats;
@@ -208,11 +240,20 @@ static tess_status take_figures(training *r, const tool_witness *before, figures
     ledger_check_stop(&r->c.full);
     if ((s = tess_stats_get(r->t, &f->stats)))
         return s;
-    every_rank_witness(&f->mine, r->t, before);
+    every_rank_witness(&f->mine, before);
+    f->mine.value[EVERY_STATED] = stated(r->t);
     f->points = r->c.step.points + r->c.eval.points + r->c.full.points;
     f->ledger = verdict(&r->c);
     f->departed = f->stats.n_recompiles > 0; /* such a pass may take more than the plan, and is counted */
     return TESS_OK;
+}
+
+/* Behind all figures: what is summoned is in no plan. */
+static tess_status summon(training *r, figures *f) {
+    int same = 1;
+    tess_status s = toy_on_device() ? TESS_OK : toy_summoned(r->t, &r->m, &same);
+    f->mine.value[EVERY_SUMMONED] = same;
+    return s;
 }
 
 static void fill_mine(figures *f, int fullest) {
@@ -256,6 +297,8 @@ int main(int argc, char **argv) {
     if (s || (s = train(&r)) || (s = take_figures(&r, &before, &f)))
         return fail(r.t, s);
     fill_mine(&f, r.blocks && !r.fused);
+    if ((s = summon(&r, &f)))
+        return fail(r.t, s);
     /* A sanitizer's shadow grows with what it watches, a GPU's memory is not this process's, and MPI's is not stated.
      */
     int watched = tool_alloc_available() && !toy_on_device() && !getenv("TESSERA_TEST_LAUNCHER");

@@ -4,36 +4,56 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
-static uint64_t writable_bytes(void) {
-    char line[512];
-    uint64_t total = 0, first, last;
-    char rights[8];
+/* glibc's default for a thread. */
+static uint64_t stack_bytes(void) {
+    struct rlimit limit;
+    const uint64_t usual = 8 << 20;
+    return getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)1 << 30 ? limit.rlim_cur : usual;
+}
+
+/* A thread's stack has a page without rights below it. That page may be one mapping with others below: then it may as
+ * well be no stack's, and counts as one while there are threads without. */
+static uint64_t writable_bytes(uint64_t threads) {
+    const uint64_t page = 4096, stack = stack_bytes();
+    char line[512], rights[8];
+    uint64_t total = 0, first, last, guard = 0, guard_bytes = 0, sure = 0, perhaps = 0;
     FILE *f = fopen("/proc/self/maps", "re");
     int whole = 1; /* the next piece begins a line */
     while (f && fgets(line, sizeof line, f)) {
-        if (whole && sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &first, &last, rights) == 3 && rights[1] == 'w')
-            total += last - first;
+        if (whole && sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &first, &last, rights) == 3) {
+            const int above = guard == first && last - first >= stack;
+            total += rights[1] == 'w' ? last - first : 0;
+            sure += rights[1] == 'w' && above && guard_bytes == page;
+            perhaps += rights[1] == 'w' && above && guard_bytes > page;
+            guard = memcmp(rights, "---", 3) == 0 ? last : 0;
+            guard_bytes = last - first;
+        }
         whole = strchr(line, '\n') != NULL;
     }
     if (f)
         fclose(f);
-    return total;
+    const uint64_t missing = threads > sure + 1 ? threads - 1 - sure : 0; /* the first thread's is another */
+    return total - (sure + (perhaps < missing ? perhaps : missing)) * stack;
 }
 
 void tool_witness_read(tool_witness *out) {
     char line[256];
     uint64_t kib, threads;
-    *out = (tool_witness){ .mapped_bytes = writable_bytes() };
+    *out = (tool_witness){ 0 };
     FILE *f = fopen("/proc/self/status", "re");
     while (f && fgets(line, sizeof line, f)) {
         if (sscanf(line, "VmHWM: %" SCNu64, &kib) == 1)
             out->resident_peak_bytes = kib << 10;
         else if (sscanf(line, "VmRSS: %" SCNu64, &kib) == 1)
             out->resident_bytes = kib << 10;
+        else if (sscanf(line, "RssAnon: %" SCNu64, &kib) == 1)
+            out->anonymous_bytes = kib << 10;
         else if (sscanf(line, "Threads: %" SCNu64, &threads) == 1)
             out->threads = threads;
     }
     if (f)
         fclose(f);
+    out->mapped_bytes = writable_bytes(out->threads);
 }

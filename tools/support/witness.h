@@ -5,7 +5,8 @@
 #include <stdint.h>
 
 typedef struct {
-    uint64_t mapped_bytes;        /* all mappings that can be written, touched or not */
+    uint64_t mapped_bytes;        /* all mappings that can be written, touched or not; without stacks of threads */
+    uint64_t anonymous_bytes;     /* resident now, without pages of files and of shared memory */
     uint64_t resident_bytes;      /* of all mappings, now */
     uint64_t resident_peak_bytes; /* the most so far */
     uint64_t threads;

@@ -224,7 +224,8 @@ static tess_status read_normalizer(reading *r, const json_fields *f, int depth) 
     if (strcmp(type, "NFC") != 0)
         return refuse(r, "the normalizer", type);
 #ifndef TESSERA_HAVE_UTF8PROC
-    return tess_fail(TESS_E_UNSUPPORTED, "%s: this build has no NFC: utf8proc.h was not found (libutf8proc-dev)", r->path);
+    return tess_fail(TESS_E_UNSUPPORTED, "%s: this build has no NFC: utf8proc.h was not found (libutf8proc-dev)",
+                     r->path);
 #endif
     r->t->composes = 1;
     return TESS_OK;

@@ -44,6 +44,7 @@ typedef struct {
     int rank, nranks;
     atomic_int aborting;
     const char *heartbeat;
+    int64_t join_ns;
     pthread_t thread;
     tess_status status;
     tess_error error;
@@ -111,7 +112,7 @@ static card await_card(store *kv, int rank) {
 
 static tess_status meet_and_part(const tess_comm_ops *ops, void *ctx, const rank_state *r, tess_error *error) {
     tess_comm_config config = {
-        .struct_size = sizeof config, .rank = r->rank, .nranks = r->nranks, .group = "world", .timeout_ns = 60000000000
+        .struct_size = sizeof config, .rank = r->rank, .nranks = r->nranks, .group = "world", .timeout_ns = r->join_ns
     };
     tess_comm *comm = NULL;
     tess_collective barrier = { .struct_size = sizeof barrier, .op = TESS_BARRIER, .scale = 1 };
@@ -156,7 +157,7 @@ static void *run_rank(void *user) {
 static void start(rank_state *ranks, int n, store *kv, const char *heartbeat) {
     *kv = (store){ .lock = PTHREAD_MUTEX_INITIALIZER };
     for (int r = 0; r < n; r++)
-        ranks[r] = (rank_state){ .kv = kv, .rank = r, .nranks = n, .heartbeat = heartbeat };
+        ranks[r] = (rank_state){ .kv = kv, .rank = r, .nranks = n, .heartbeat = heartbeat, .join_ns = 60000000000 };
 }
 
 static void go(rank_state *r) {
@@ -379,6 +380,35 @@ static void test_gloo_connect__who_listens_in_a_ranks_place_is_left(void **state
     close(t.listener);
 }
 
+/* Nobody is behind the impostor: the wait ends in its time, whether rank 1 is answered with noise or with silence. */
+static void test_gloo_connect__an_impostor_alone_ends_the_join_in_time(void **state) {
+    (void)state;
+    for (int silent = 0; silent < 2; silent++) {
+        store kv;
+        rank_state ranks[2];
+        tap t = { .heard = 0 };
+        struct timespec before, after;
+        start(ranks, 2, &kv, "0.4");
+        ranks[1].join_ns = 1000000000;
+        kv.has[0] = 1;
+        kv.cards[0] = (card){ .magic = 0x32434754, .nranks = 2 };
+        listen_for_rank_0(&t, &kv);
+        clock_gettime(CLOCK_MONOTONIC, &before);
+        go(&ranks[1]);
+        if (silent)
+            assert_true(accept(t.listener, NULL, NULL) >= 0);
+        else
+            assert_left(&t, 0);
+        pthread_join(ranks[1].thread, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &after);
+        assert_int_equal(ranks[1].status, TESS_E_TIMEOUT);
+        assert_int_equal(ranks[1].error.rank, 0);
+        assert_non_null(strstr(ranks[1].error.message, "rank 0 has not joined group 'world' within 1.0 s"));
+        assert_true(after.tv_sec - before.tv_sec < 5);
+        close(t.listener);
+    }
+}
+
 /* ---- ends --------------------------------------------------------------------------------------- */
 
 static void abort_round(int round) {
@@ -446,6 +476,7 @@ int main(void) {
         cmocka_unit_test(test_gloo_connect__strangers_come_first_ranks_still_meet),
         cmocka_unit_test(test_gloo_connect__recorded_answer_is_of_no_use),
         cmocka_unit_test(test_gloo_connect__who_listens_in_a_ranks_place_is_left),
+        cmocka_unit_test(test_gloo_connect__an_impostor_alone_ends_the_join_in_time),
         cmocka_unit_test(test_gloo_connect__aborts_end_every_rank_in_order),
         cmocka_unit_test(test_gloo_connect__unreachable_rank_is_named),
         cmocka_unit_test(test_gloo_connect__groups_of_two_sizes_mismatch),

@@ -28,7 +28,7 @@ typedef struct {
     char host[64], boot[40];
     unsigned char address[16];
     uint32_t version, address_bytes;
-    uint64_t secret;
+    uint64_t secrets[2]; /* of what rank 0 is sent, and of its answer */
 } record;
 typedef struct {
     uint64_t secret;
@@ -45,6 +45,7 @@ static struct {
 
 typedef struct {
     int rank;
+    int64_t timeout_ns; /* 0: 20 s */
     pthread_t thread;
     tess_status status;
     tess_error error;
@@ -92,7 +93,7 @@ static int32_t aborting(void *host) {
 }
 
 static tess_status meet_and_part(const tess_comm_ops *ops, void *ctx, rank_state *r) {
-    const int64_t soon = 20000000000;
+    const int64_t soon = r->timeout_ns ? r->timeout_ns : 20000000000;
     tess_comm_config config = {
         .struct_size = sizeof config, .rank = r->rank, .nranks = RANKS, .group = "world", .timeout_ns = soon
     };
@@ -208,46 +209,71 @@ static void test_shm_meet__descriptors_without_the_secret_are_closed(void **stat
     record first = await_record(0);
     kv_set(&(rank_state){ .rank = 1 }, "", &first, sizeof first); /* so that rank 0 goes on to collect */
     for (int bit = 0; bit < 64; bit += 21)
-        assert_refused(&first, first.secret ^ UINT64_C(1) << bit, 1, 2);
+        assert_refused(&first, first.secrets[0] ^ UINT64_C(1) << bit, 1, 2);
     assert_refused(&first, 0, 1, 2);
-    assert_refused(&first, first.secret ^ 1, 1,
+    assert_refused(&first, first.secrets[1], 1, 2); /* that of the answer */
+    assert_refused(&first, first.secrets[0] ^ 1, 1,
                    1); /* of a rank, too few would mean that this process has no more room */
-    assert_refused(&first, first.secret, 1, 3);
+    assert_refused(&first, first.secrets[0], 1, 3);
     for (int32_t rank = -1; rank <= RANKS; rank++)
         if (rank != 1)
-            assert_refused(&first, first.secret, rank, 2);
+            assert_refused(&first, first.secrets[0], rank, 2);
     go(&ranks[1], 1);
     for (int r = 0; r < RANKS; r++)
         end_with(&ranks[r], TESS_OK);
 }
 
-/* Somebody of the same user listens at rank 0's address, and answers with another secret. */
-static void test_shm_meet__an_impostors_descriptors_are_closed(void **state) {
-    (void)state;
-    rank_state rank;
+/* Somebody of the same user listens at rank 0's address, as its next owner may when rank 0 has ended. */
+static void listen_for_rank_0(int *listener, record *first) {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
     socklen_t bytes = sizeof at;
-    record first;
-    int other_end, listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    memset(kv.has, 0, sizeof kv.has);
-    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at.sun_family), 0);
-    assert_int_equal(listen(listener, 1), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
-    go(&rank, 1);
-    first = await_record(1); /* the same host and version */
-    first.address_bytes = (uint32_t)(bytes - offsetof(struct sockaddr_un, sun_path));
-    memcpy(first.address, at.sun_path, first.address_bytes);
-    first.secret = 0x123456789abcdef0;
-    kv_set(&(rank_state){ .rank = 0 }, "", &first, sizeof first);
-    int fd = accept(listener, NULL, NULL);
-    send_fds(fd, first.secret ^ 1, 0, 2 * RANKS, &other_end);
-    assert_true(ends_soon(other_end));
-    end_with(&rank, TESS_E_PEER);
-    assert_int_equal(rank.error.rank, 0);
-    assert_non_null(strstr(rank.error.message, "no descriptors came from rank 0"));
-    close(fd);
-    close(other_end);
-    close(listener);
+    *listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(*listener, (struct sockaddr *)&at, sizeof at.sun_family), 0);
+    assert_int_equal(listen(*listener, 1), 0);
+    assert_int_equal(getsockname(*listener, (struct sockaddr *)&at, &bytes), 0);
+    *first = await_record(1); /* the same host and version */
+    first->address_bytes = (uint32_t)(bytes - offsetof(struct sockaddr_un, sun_path));
+    memcpy(first->address, at.sun_path, first->address_bytes);
+    first->secrets[0] = 0x123456789abcdef0;
+    first->secrets[1] = 0x0fedcba987654321;
+    kv_set(&(rank_state){ .rank = 0 }, "", first, sizeof *first);
+}
+
+static void read_message(int fd, fd_message *out) {
+    assert_int_equal(recv(fd, out, sizeof *out, 0), sizeof *out); /* its descriptors are closed unseen */
+}
+
+enum { OTHER_SECRET, WHAT_WAS_SAID, TOO_FEW, HANGS_UP, SILENT, IMPOSTORS };
+
+static void test_shm_meet__an_impostors_descriptors_are_closed(void **state) {
+    (void)state;
+    for (int kind = 0; kind < IMPOSTORS; kind++) {
+        rank_state rank = { .rank = 1, .timeout_ns = kind == SILENT ? 300000000 : 0 };
+        record first;
+        fd_message said;
+        int other_end = -1, listener;
+        memset(kv.has, 0, sizeof kv.has);
+        assert_int_equal(pthread_create(&rank.thread, NULL, run_rank, &rank), 0);
+        listen_for_rank_0(&listener, &first);
+        int fd = accept(listener, NULL, NULL);
+        read_message(fd, &said);
+        assert_int_equal(said.secret, first.secrets[0]);
+        if (kind == OTHER_SECRET || kind == WHAT_WAS_SAID)
+            send_fds(fd, kind == OTHER_SECRET ? first.secrets[1] ^ 1 : said.secret, 0, 2 * RANKS, &other_end);
+        else if (kind == TOO_FEW)
+            send_fds(fd, said.secret, 0, 2, &other_end);
+        else if (kind == HANGS_UP)
+            close(fd);
+        assert_true(other_end < 0 || ends_soon(other_end));
+        end_with(&rank, kind == SILENT ? TESS_E_TIMEOUT : TESS_E_PEER);
+        assert_int_equal(rank.error.rank, 0);
+        assert_non_null(strstr(rank.error.message, kind == SILENT ? "rank 0" : "no descriptors came from rank 0"));
+        if (kind != HANGS_UP)
+            close(fd);
+        if (other_end >= 0)
+            close(other_end);
+        close(listener);
+    }
 }
 
 int main(void) {
