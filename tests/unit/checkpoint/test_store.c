@@ -275,6 +275,80 @@ static void test_store__damage_is_found(void **state) {
         }
 }
 
+/* Two tensors in three chunks of a file: what lies on both sides of a chunk's end, a whole chunk, single elements. */
+static void test_store__a_file_of_many_chunks_reads_from_any_place(void **state) {
+    (void)state;
+    enum { CHUNK = TESS__CHUNK_BYTES / 4, A = CHUNK + CHUNK / 2, B = CHUNK + 3 };
+    sim_disk *disk = sim_disk_create();
+    const tess__disk *d = sim_disk_table(disk);
+    tess__tensor list[] = { { .name = "a", .dtype = TESS_F32, .ndim = 1, .shape = { A } },
+                            { .name = "b", .dtype = TESS_F32, .ndim = 1, .shape = { B } } };
+    float *data = malloc((A + B) * sizeof *data), *got = malloc((A + B) * sizeof *got);
+    tess__data_writer w;
+    tess__data_file file = { 0 };
+    assert_true(data && got);
+    for (int i = 0; i < A + B; i++)
+        data[i] = (float)i;
+    tess__safetensors_arrange(list, 2);
+    assert_int_equal(tess__data_create(d, "/d", "x.safetensors", list, 2, &w), TESS_OK);
+    assert_int_equal(tess__data_write(&w, data, 4 * 5), TESS_OK); /* from here on nothing lies on a block */
+    assert_int_equal(tess__data_write(&w, data + 5, 4 * (A + B - 5)), TESS_OK);
+    assert_int_equal(tess__data_finish(&w, &file), TESS_OK);
+    assert_int_equal(file.n_sums, 3);
+    tess__saved of = { .disk = d,
+                       .path = "/d",
+                       .manifest = { .chunk_bytes = TESS__CHUNK_BYTES, .has_sums = tess__sum_known() } };
+    of.manifest.files = &file;
+    of.manifest.n_files = 1;
+    snprintf(file.name, sizeof file.name, "x.safetensors");
+    tess__saved_file *f = NULL;
+    uint64_t n = 0;
+    assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
+    const tess__tensor *t = tess__saved_file_list(f, &n);
+    assert_int_equal(n, 2);
+    uint64_t head = file.bytes - 4 * (uint64_t)(A + B), first_of_next = (TESS__CHUNK_BYTES - head) / 4;
+    assert_int_equal(head % 4, 0);
+    const struct {
+        int tensor;
+        uint64_t first, elems;
+    } reads[] = { { 0, 0, A },
+                  { 1, 0, B },
+                  { 0, 0, 1 },
+                  { 1, B - 1, 1 },
+                  { 0, A - 1, 1 },
+                  { 0, first_of_next - 1, 1 },
+                  { 0, first_of_next, 1 },
+                  { 0, first_of_next - 3, 7 },
+                  { 0, first_of_next, A - first_of_next },
+                  { 1, 0, 2 * (uint64_t)CHUNK - head / 4 - A },
+                  { 1, 2 * (uint64_t)CHUNK - head / 4 - A, 2 } };
+    for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) {
+        memset(got, 0xff, (A + B) * sizeof *got);
+        assert_int_equal(tess__saved_file_read(f, &t[reads[i].tensor], reads[i].first, reads[i].elems, got), TESS_OK);
+        assert_memory_equal(got, data + reads[i].tensor * A + reads[i].first, reads[i].elems * 4);
+        assert_int_equal(((uint32_t *)got)[reads[i].elems], UINT32_MAX);
+    }
+    assert_int_equal(tess__saved_file_verify(f), TESS_OK);
+    tess__saved_file_close(f);
+    if (tess__sum_known()) { /* a bit of the last chunk: the others read, and the message says whose it is */
+        assert_int_equal(sim_disk_flip(disk, "/d/x.safetensors", 8 * (file.bytes - 1)), 0);
+        assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
+        t = tess__saved_file_list(f, &n);
+        assert_int_equal(tess__saved_file_read(f, &t[0], 0, A, got), TESS_OK);
+        assert_int_equal(tess__saved_file_read(f, &t[1], 0, 9, got), TESS_OK);
+        assert_int_equal(tess__saved_file_read(f, &t[1], B - 1, 1, got), TESS_E_DATA);
+        assert_non_null(strstr(tess_last_error(), "/d/x.safetensors: tensor 'b': the checksum of "));
+        assert_int_equal(tess__saved_file_verify(f), TESS_E_DATA);
+        assert_non_null(strstr(tess_last_error(), "tensor 'b': the checksum of "));
+        assert_non_null(strstr(tess_last_error(), " bytes at offset 8388608 is wrong"));
+        tess__saved_file_close(f);
+    }
+    free(file.sums);
+    free(got);
+    free(data);
+    sim_disk_destroy(disk);
+}
+
 static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state) {
     (void)state;
     tess__manifest m;
@@ -284,6 +358,43 @@ static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state
     assert_int_equal(tess__manifest_read("a/manifest.json", "{\"a\":1}", 7, &m), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "a/manifest.json: offset"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
+}
+
+/* A name that leads out of the step's folder, a checksum that is none: refused, not followed. */
+static void test_store__a_manifest_with_odd_names_or_sums_is_refused(void **state) {
+    (void)state;
+    uint8_t sums[1][TESS__SUM_BYTES] = { { 1 } };
+    tess__data_file file = { .bytes = 8, .n_sums = 1, .sums = sums };
+    tess__manifest got, m = { .chunk_bytes = 16, .has_sums = 1, .writer = "test", .files = &file, .n_files = 1 };
+    static const struct {
+        const char *name;
+        tess_status status;
+    } names[] = { { "a.b", TESS_OK },      { "a", TESS_OK },      { "a/b", TESS_E_DATA }, { "/b", TESS_E_DATA },
+                  { "../b", TESS_E_DATA }, { "..", TESS_E_DATA }, { ".b", TESS_E_DATA },  { "", TESS_E_DATA } };
+    char *text;
+    size_t bytes;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(file.name, sizeof file.name, "%s", names[i].name);
+        assert_int_equal(tess__manifest_write(&m, "m", &text, &bytes), TESS_OK);
+        if (tess__manifest_read("m", text, bytes, &got) != names[i].status)
+            fail_msg("'%s': %s", names[i].name, tess_last_error());
+        if (!names[i].status)
+            tess__manifest_free(&got);
+        free(text);
+    }
+    static const char good[] = "0123456789abcdef0123456789abcdef";
+    uint8_t sum[TESS__SUM_BYTES];
+    char bad[33];
+    assert_int_equal(tess__sum_parse(good, sum), 0);
+    assert_int_equal(sum[0], 0x01);
+    assert_int_equal(sum[15], 0xef);
+    for (int i = 0; i < 32; i++)
+        for (const char *c = "/:`gAF"; *c; c++) { /* what lies beside the digits */
+            snprintf(bad, sizeof bad, "%s", good);
+            bad[i] = *c;
+            assert_int_not_equal(tess__sum_parse(bad, sum), 0);
+        }
+    assert_int_not_equal(tess__sum_parse(good + 1, sum), 0);
 }
 
 /* ---- lineages ------------------------------------------------------------------------------------------ */
@@ -453,7 +564,9 @@ int main(void) {
         cmocka_unit_test(test_store__a_crash_at_any_operation_loses_nothing),
         cmocka_unit_test(test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before),
         cmocka_unit_test(test_store__damage_is_found),
+        cmocka_unit_test(test_store__a_file_of_many_chunks_reads_from_any_place),
         cmocka_unit_test(test_store__a_newer_format_and_a_foreign_file_are_named),
+        cmocka_unit_test(test_store__a_manifest_with_odd_names_or_sums_is_refused),
         cmocka_unit_test(test_store__pruning_counts_neither_newer_steps_nor_anothers),
         cmocka_unit_test(test_store__a_run_settles_where_it_leaves_nothing_behind),
         cmocka_unit_test(test_store__what_a_newer_format_holds_stays),
