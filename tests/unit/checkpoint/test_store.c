@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static tess__tensor piece(int writer) {
 }
 
 /* One writer's part of save number `save`. */
-static tess_status write_part(const tess__disk *d, uint64_t step, uint64_t generation, int save, int writer,
+static tess_status write_part(const tess__store *store, uint64_t step, uint64_t generation, int save, int writer,
                               int writers, tess__data_file *out) {
     char dir[PATH_MAX], name[TESS__FILE_NAME];
     static _Alignas(TESS__DISK_BLOCK) float room[ELEMS + 1];
@@ -43,9 +44,9 @@ static tess_status write_part(const tess__disk *d, uint64_t step, uint64_t gener
     tess__safetensors_arrange(&t, 1);
     for (int i = 0; i < ELEMS; i++)
         data[i] = value(save, writer, i);
-    tess__step_dir(DIR_OF_ALL, step, dir);
+    tess__step_dir(store->dir, step, dir);
     tess__data_file_name(generation, (uint64_t)writer, (uint64_t)writers, name);
-    tess_status s = tess__data_create(d, dir, name, &t, 1, &w);
+    tess_status s = tess__data_create(store->disk, dir, name, &t, 1, &w);
     if (s)
         return s;
     if ((s = tess__data_write(&w, data, ELEMS * sizeof *data))) {
@@ -74,7 +75,7 @@ static tess_status save_step(tess__store *store, uint64_t step, int save, int wr
                          .is_buffer = &is_buffer };
     tess_status s = tess__store_begin(store, step, &m.generation);
     for (int w = 0; !s && w < writers; w++)
-        s = write_part(store->disk, step, m.generation, save, w, writers, &files[w]);
+        s = write_part(store, step, m.generation, save, w, writers, &files[w]);
     if (!s)
         s = tess__store_commit(store, &m, keep);
     else
@@ -237,6 +238,8 @@ static void test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before
         assert_int_equal(save_step(&store, 10, 0, 2), TESS_OK);
         sim_disk_fail_sync(disk, k);
         assert_int_equal(save_step(&store, 20, 1, 2), TESS_E_DATA);
+        if (k < BEFORE_RENAME) /* given up by its writers: nothing of it stays */
+            assert_int_equal(sim_disk_files(disk), 3);
         assert_int_equal(newest(d), k <= BEFORE_RENAME ? 0 : 1);
         assert_int_equal(save_in(d, 10), 0);
         assert_int_equal(save_step(&store, 30, 2, 2), TESS_OK);
@@ -544,6 +547,43 @@ static void test_store__a_second_run_on_one_directory_is_refused(void **state) {
     assert_int_equal(tess__disk_real.remove(NULL, dir), 0); /* it left nothing there */
 }
 
+static int open_files(void) {
+    int n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder))
+        n++;
+    closedir(folder);
+    return n;
+}
+
+static void test_store__saving_and_listing_leave_no_file_open(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tessera-test-XXXXXX", path[PATH_MAX];
+    tess__store store;
+    tess__saved saved;
+    assert_non_null(mkdtemp(dir));
+    int before = open_files();
+    assert_int_equal(tess__store_open(&tess__disk_real, dir, &store), TESS_OK);
+    for (int save = 0; save < 3; save++) {
+        uint64_t *list = NULL, n = 0;
+        assert_int_equal(save_step(&store, 10 + (uint64_t)save, save, 2), TESS_OK); /* the last prunes */
+        assert_int_equal(open_files(), before + 1);
+        assert_int_equal(tess__store_list(&tess__disk_real, dir, &list, &n), TESS_OK);
+        assert_int_equal(n, save < 2 ? save + 1 : 2);
+        assert_int_equal(tess__step_dir(dir, list[0], path), TESS_OK);
+        assert_int_equal(tess__saved_open(&tess__disk_real, path, &saved), TESS_OK);
+        tess__saved_close(&saved);
+        free(list);
+        assert_int_equal(open_files(), before + 1);
+    }
+    for (uint64_t step = 11; step < 13; step++)
+        assert_int_equal(tess__store_remove(&tess__disk_real, dir, step), TESS_OK);
+    tess__store_close(&store);
+    assert_int_equal(open_files(), before);
+    assert_int_equal(tess__disk_real.remove(NULL, dir), 0);
+}
+
 static void test_store__names_of_pieces_come_back(void **state) {
     (void)state;
     char text[TESS__TENSOR_NAME];
@@ -572,6 +612,7 @@ int main(void) {
         cmocka_unit_test(test_store__what_a_newer_format_holds_stays),
         cmocka_unit_test(test_store__a_renamed_folder_is_no_checkpoint),
         cmocka_unit_test(test_store__a_second_run_on_one_directory_is_refused),
+        cmocka_unit_test(test_store__saving_and_listing_leave_no_file_open),
         cmocka_unit_test(test_store__names_of_pieces_come_back),
     };
     tess__log_set_least(TESS_LOG_ERROR);
