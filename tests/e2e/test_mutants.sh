@@ -62,13 +62,13 @@ while IFS= read -r key; do
   echo "${key#sample.c } | $(MUTANT=$number timeout 10 ./sample) |"
 done <keys >table
 diff - table <<'END' || fail "the mutants"
-refuse:  => return 0 at once | hi 5:7 0:2 0:8  |
+refuse: return 0 at once | hi 5:7 0:2 0:8  |
 refuse: n > THREE => > -> >= | hi 5:7 0:2 1:2  |
 refuse: n > THREE => > -> <= | hi 1:7 1:7 0:8  |
 refuse: n > THREE => > one off | hi 5:7 0:2 0:8  |
 refuse: 1 => 1 -> 0 | hi 5:7 0:2 0:8  |
 refuse: 0 => 0 -> 1 | hi 1:7 1:7 1:7  |
-sum:  => return 0 at once | hi 0:7 0:7 0:7  |
+sum: return 0 at once | hi 0:7 0:7 0:7  |
 sum: 0 => 0 -> 1 | hi 0:1 0:3 1:3  |
 sum: TRY(refuse(n)) => deleted | hi 5:7 0:2 0:8  |
 sum: 0 => 0 -> 1 (2) | hi 5:7 5:7 1:7  |
@@ -92,11 +92,11 @@ sum: 5 => 5 -> 5 + 1 | hi 6:7 0:2 1:2  |
 sum: return 5 => deleted | hi 0:0 0:2 1:2  |
 sum: *out = total => deleted | hi 5:7 0:7 1:7  |
 sum: 0 => 0 -> 1 (4) | hi 5:7 1:2 1:2  |
-greet:  => return at once | 5:7 0:2 1:2  |
+greet: return at once | 5:7 0:2 1:2  |
 greet: fputs("hi ", stdout) => deleted | 5:7 0:2 1:2  |
 END
 [ "$(MUTANT=10 ./sample)$(MUTANT=$((number + 1)) ./sample)" = 'hi 5:7 0:2 1:2 hi 5:7 0:2 1:2 ' ] || fail "others' numbers"
-head -c $((number + 1)) /dev/zero >seen
+head -c $number /dev/zero >seen
 MUTANTS_REACHED=$PWD/seen ./sample child >/dev/null
-want=$(printf '00%.0s' {0..10})$(printf '01%.0s' {11..42})
+want=$(printf '00%.0s' {1..10})$(printf '01%.0s' {11..42})
 [ "$(od -An -v -tx1 seen | tr -d ' \n')" = "$want" ] || fail "noted: $(od -An -v -tx1 seen)"

@@ -6,7 +6,7 @@ static int mutant_now; /* of this file; 0: none, -1: those that are reached are 
 static unsigned char *mutant_seen;
 __attribute__((noinline, cold, unused)) static int mutant_is(int i) {
     if (mutant_now < 0)
-        mutant_seen[MUTANT_FIRST + i - 1] = 1;
+        mutant_seen[MUTANT_FIRST + i - 2] = 1;
     return mutant_now == i;
 }
 #define MUTANT(i) (__builtin_expect(mutant_now, 0) && mutant_is(i))

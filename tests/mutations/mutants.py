@@ -73,8 +73,8 @@ class Source:
     def mutant(self, node, mutation, where=None):
         """Its number in this file."""
         b, e = where or self.range(node)
-        original = ' '.join(self.text[b:e].decode(errors='replace').split())
-        key = f'{self.name} {self.function}: {original[:100]} => {mutation}'
+        original = ' '.join(self.text[b:e].decode(errors='replace').split())[:100]
+        key = f'{self.name} {self.function}: {original}{" => " if original else ""}{mutation}'
         self.counts[key] = n = self.counts.get(key, 0) + 1
         self.list.append({'key': key + (f' ({n})' if n > 1 else ''), 'file': self.name, 'line': self.text.count(b'\n', 0, b) + 1})
         return f'MUTANT({len(self.list)})'
@@ -270,7 +270,7 @@ class Source:
         b, e = self.range(body)
         returns = node['type']['qualType'].split('(')[0].strip()
         what = '' if returns == 'void' else f' ({returns}){{0}}'
-        m = self.mutant(node, f'return{" 0" if what else ""} at once', (b - 1, b))
+        m = self.mutant(node, f'return{" 0" if what else ""} at once', (b, b))
         return [(b + 1, b + 1, f' if ({m}) return{what};')] + self.statement(body, True)
 
 
@@ -283,6 +283,4 @@ def mutate(name, path, tree, without=()):
         body = next((c for c in parts if c.get('kind') == 'CompoundStmt'), None)
         if body and source.range(body) and not source.in_macro(body) and node['name'] not in without:
             edits += source.body(node, body)
-    for m in source.list:
-        m['key'] = m['key'].replace(': { =>', ': =>')
     return source.apply(edits, 0, len(source.text)), source.list

@@ -398,6 +398,7 @@ static void test_store__a_manifest_with_odd_names_or_sums_is_refused(void **stat
             assert_int_not_equal(tess__sum_parse(bad, sum), 0);
         }
     assert_int_not_equal(tess__sum_parse(good + 1, sum), 0);
+    assert_int_not_equal(tess__sum_parse("0123456789abcdef0123456789abcdef0", sum), 0);
 }
 
 /* ---- lineages ------------------------------------------------------------------------------------------ */
