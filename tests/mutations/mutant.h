@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What tests/mutations/mutants.py puts around a source: MUTANT(i) says whether this file's mutant i is switched on. Included once
- * before the source, where nothing may be included lest it decide what the headers show, and once behind it. */
+/* What tests/mutations/mutants.py puts around a source: MUTANT(i) says whether this file's mutant i is switched on.
+ * Included once before the source, where nothing may be included lest it decide what the headers show, and once behind
+ * it. */
 #ifndef MUTANT
 static int mutant_now; /* of this file; 0: none, -1: those that are reached are noted */
 static unsigned char *mutant_seen;
