@@ -61,6 +61,12 @@ static void test_fits__deterministic_groups_sum_the_same_tree(void **state) {
         assert_int_equal(s.accum, cases[i].then);
         assert_int_equal(s.sync_each, cases[i].sync_each);
     }
+    tess__setup one = group(6, 1, 1, 1); /* with one microbatch each it is the same which is first */
+    assert_int_equal(tess__fits_set(&one, 3), TESS_OK);
+    assert_int_equal(one.accum, 2);
+    assert_false(one.sync_each);
+    tess__setup two = group(6, 2, 1, 1);
+    assert_int_equal(tess__fits_set(&two, 3), TESS_E_INVALID);
     tess__setup odd = group(6, 3, 1, 0); /* neither is a power of two: these ranks have no tree to keep */
     assert_int_equal(tess__fits_set(&odd, 2), TESS_E_INVALID);
     assert_string_equal(tess_last_error(),

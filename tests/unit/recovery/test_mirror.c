@@ -61,7 +61,10 @@ static void test_mirror__any_replica_of_a_shard_gives_it(void **state) {
     tess__setup s = { .nranks = 6, .shard_ranks = 2, .replicas = 3, .mirror = 1 };
     tess__holding all[MOST];
     int32_t torn = -2;
-    fill(all, 6);
+    fill(all, MOST); /* two that are not of the group */
+    lose(all, 3);
+    assert_int_equal(tess__image_giver(&s, all, 3, 5), 1);
+    fill(all, MOST);
     lose(all, 1);
     assert_int_equal(tess__image_giver(&s, all, 1, 5), 3);
     lose(all, 3);
@@ -92,6 +95,10 @@ static void test_mirror__the_newest_step_is_found_wherever_it_is(void **state) {
     all[0].copy[0] = -1;
     assert_int_equal(tess__image_newest(&s, all, &torn), 0); /* an image of step 0 is one */
     assert_int_equal(torn, 1);
+    all[0].own[0] = all[1].copy[0] = -1; /* and when there is no other */
+    assert_int_equal(tess__image_newest(&s, all, &torn), 0);
+    assert_int_equal(torn, -1);
+    all[0].own[0] = 7;
     assert_int_equal(tess__image_slot(all[0].own, 7), 0);
     assert_int_equal(tess__image_slot(all[0].own, 0), 1);
 }
