@@ -368,6 +368,49 @@ static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state
     assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
 }
 
+static void test_store__a_manifest_reads_as_it_was_written(void **state) {
+    (void)state;
+    tess__tensor params[] = { { .name = "a", .dtype = TESS_F32, .ndim = 2, .shape = { 3, 5 } },
+                              { .name = "b", .dtype = TESS_BF16, .ndim = 0 } };
+    uint8_t is_buffer[] = { 0, 1 };
+    for (int flag = 0; flag < 2; flag++) {
+        tess__manifest got,
+            m = { .step = 1, .generation = 2, .order = 3, .ranks = 4, .microbatches = 5, .n_states = 6 };
+        char *text;
+        size_t bytes;
+        m.chunk_bytes = 7;
+        m.has_sums = flag;
+        m.not_finite = !flag;
+        m.params = params;
+        m.is_buffer = is_buffer;
+        m.n_params = 2;
+        m.lineage = (tess__lineage){ .n = 2, .runs = { { 0xfedcba9876543210, 20 }, { 2, INT64_MAX } } };
+        snprintf(m.writer, sizeof m.writer, "a \"writer\"");
+        snprintf(m.strategy, sizeof m.strategy, "hybrid:2");
+        snprintf(m.precision, sizeof m.precision, "bf16");
+        snprintf(m.optimizer, sizeof m.optimizer, "adamw");
+        assert_int_equal(tess__manifest_write(&m, "m", &text, &bytes), TESS_OK);
+        assert_int_equal(tess__manifest_read("m", text, bytes, &got), TESS_OK);
+        assert_true(got.step == 1 && got.generation == 2 && got.order == 3 && got.ranks == 4);
+        assert_true(got.microbatches == 5 && got.n_states == 6 && got.chunk_bytes == 7 && got.n_files == 0);
+        assert_int_equal(got.has_sums, flag);
+        assert_int_equal(got.not_finite, !flag);
+        assert_string_equal(got.writer, m.writer);
+        assert_string_equal(got.strategy, m.strategy);
+        assert_string_equal(got.precision, m.precision);
+        assert_string_equal(got.optimizer, m.optimizer);
+        assert_int_equal(got.lineage.n, 2);
+        assert_memory_equal(got.lineage.runs, m.lineage.runs, 2 * sizeof m.lineage.runs[0]);
+        assert_int_equal(got.n_params, 2);
+        assert_int_equal(got.params[0].ndim, 2);
+        assert_true(got.params[0].shape[0] == 3 && got.params[0].shape[1] == 5 && got.params[0].bytes == 60);
+        assert_true(got.params[1].dtype == TESS_BF16 && got.params[1].ndim == 0 && got.params[1].bytes == 2);
+        assert_true(!got.is_buffer[0] && got.is_buffer[1]);
+        tess__manifest_free(&got);
+        free(text);
+    }
+}
+
 /* A name that leads out of the step's folder, a checksum that is none: refused, not followed. */
 static void test_store__a_manifest_with_odd_names_or_sums_is_refused(void **state) {
     (void)state;
@@ -612,6 +655,7 @@ int main(void) {
         cmocka_unit_test(test_store__damage_is_found),
         cmocka_unit_test(test_store__a_file_of_many_chunks_reads_from_any_place),
         cmocka_unit_test(test_store__a_newer_format_and_a_foreign_file_are_named),
+        cmocka_unit_test(test_store__a_manifest_reads_as_it_was_written),
         cmocka_unit_test(test_store__a_manifest_with_odd_names_or_sums_is_refused),
         cmocka_unit_test(test_store__pruning_counts_neither_newer_steps_nor_anothers),
         cmocka_unit_test(test_store__a_run_settles_where_it_leaves_nothing_behind),
