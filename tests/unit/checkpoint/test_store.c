@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static tess__tensor piece(int writer) {
 }
 
 /* One writer's part of save number `save`. */
-static tess_status write_part(const tess__disk *d, uint64_t step, uint64_t generation, int save, int writer,
+static tess_status write_part(const tess__store *store, uint64_t step, uint64_t generation, int save, int writer,
                               int writers, tess__data_file *out) {
     char dir[PATH_MAX], name[TESS__FILE_NAME];
     static _Alignas(TESS__DISK_BLOCK) float room[ELEMS + 1];
@@ -43,9 +44,9 @@ static tess_status write_part(const tess__disk *d, uint64_t step, uint64_t gener
     tess__safetensors_arrange(&t, 1);
     for (int i = 0; i < ELEMS; i++)
         data[i] = value(save, writer, i);
-    tess__step_dir(DIR_OF_ALL, step, dir);
+    tess__step_dir(store->dir, step, dir);
     tess__data_file_name(generation, (uint64_t)writer, (uint64_t)writers, name);
-    tess_status s = tess__data_create(d, dir, name, &t, 1, &w);
+    tess_status s = tess__data_create(store->disk, dir, name, &t, 1, &w);
     if (s)
         return s;
     if ((s = tess__data_write(&w, data, ELEMS * sizeof *data))) {
@@ -74,7 +75,7 @@ static tess_status save_step(tess__store *store, uint64_t step, int save, int wr
                          .is_buffer = &is_buffer };
     tess_status s = tess__store_begin(store, step, &m.generation);
     for (int w = 0; !s && w < writers; w++)
-        s = write_part(store->disk, step, m.generation, save, w, writers, &files[w]);
+        s = write_part(store, step, m.generation, save, w, writers, &files[w]);
     if (!s)
         s = tess__store_commit(store, &m, keep);
     else
@@ -237,6 +238,8 @@ static void test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before
         assert_int_equal(save_step(&store, 10, 0, 2), TESS_OK);
         sim_disk_fail_sync(disk, k);
         assert_int_equal(save_step(&store, 20, 1, 2), TESS_E_DATA);
+        if (k < BEFORE_RENAME) /* given up by its writers: nothing of it stays */
+            assert_int_equal(sim_disk_files(disk), 3);
         assert_int_equal(newest(d), k <= BEFORE_RENAME ? 0 : 1);
         assert_int_equal(save_in(d, 10), 0);
         assert_int_equal(save_step(&store, 30, 2, 2), TESS_OK);
@@ -275,6 +278,85 @@ static void test_store__damage_is_found(void **state) {
         }
 }
 
+/* Two tensors in three chunks of a file: what lies on both sides of a chunk's end, a whole chunk, single elements. */
+static void test_store__a_file_of_many_chunks_reads_from_any_place(void **state) {
+    (void)state;
+    enum { CHUNK = TESS__CHUNK_BYTES / 4, A = CHUNK + CHUNK / 2, B = CHUNK + 3 };
+    sim_disk *disk = sim_disk_create();
+    const tess__disk *d = sim_disk_table(disk);
+    tess__tensor list[] = { { .name = "a", .dtype = TESS_F32, .ndim = 1, .shape = { A } },
+                            { .name = "b", .dtype = TESS_F32, .ndim = 1, .shape = { B } } };
+    float *data = malloc((A + B) * sizeof *data), *got = malloc((A + B) * sizeof *got);
+    tess__data_writer w;
+    tess__data_file file = { 0 };
+    assert_true(data && got);
+    for (int i = 0; i < A + B; i++)
+        data[i] = (float)i;
+    tess__safetensors_arrange(list, 2);
+    assert_int_equal(tess__data_create(d, "/d", "x.safetensors", list, 2, &w), TESS_OK);
+    assert_int_equal(tess__data_write(&w, data, 4 * 5), TESS_OK); /* from here on nothing lies on a block */
+    assert_int_equal(tess__data_write(&w, data + 5, 4 * (A + B - 5)), TESS_OK);
+    assert_int_equal(tess__data_finish(&w, &file), TESS_OK);
+    assert_int_equal(file.n_sums, 3);
+    tess__saved of = { .disk = d,
+                       .path = "/d",
+                       .manifest = { .chunk_bytes = TESS__CHUNK_BYTES, .has_sums = tess__sum_known() } };
+    of.manifest.files = &file;
+    of.manifest.n_files = 1;
+    snprintf(file.name, sizeof file.name, "x.safetensors");
+    tess__saved_file *f = NULL;
+    uint64_t n = 0;
+    assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
+    const tess__tensor *t = tess__saved_file_list(f, &n);
+    assert_int_equal(n, 2);
+    uint64_t head = file.bytes - 4 * (uint64_t)(A + B), first_of_next = (TESS__CHUNK_BYTES - head) / 4;
+    assert_int_equal(head % 4, 0);
+    const struct {
+        int tensor;
+        uint64_t first, elems;
+    } reads[] = { { 0, 0, A },
+                  { 1, 0, B },
+                  { 0, 0, 1 },
+                  { 1, B - 1, 1 },
+                  { 0, A - 1, 1 },
+                  { 0, first_of_next - 1, 1 },
+                  { 0, first_of_next, 1 },
+                  { 0, first_of_next - 3, 7 },
+                  { 0, first_of_next, A - first_of_next },
+                  { 1, 0, 2 * (uint64_t)CHUNK - head / 4 - A },
+                  { 1, 2 * (uint64_t)CHUNK - head / 4 - A, 2 } };
+    for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) {
+        memset(got, 0xff, (A + B) * sizeof *got);
+        assert_int_equal(tess__saved_file_read(f, &t[reads[i].tensor], reads[i].first, reads[i].elems, got), TESS_OK);
+        assert_memory_equal(got, data + reads[i].tensor * A + reads[i].first, reads[i].elems * 4);
+        assert_int_equal(((uint32_t *)got)[reads[i].elems], UINT32_MAX);
+    }
+    assert_int_equal(tess__saved_file_verify(f), TESS_OK);
+    tess__saved_file_close(f);
+    if (tess__sum_known()) { /* a bit of the last chunk: the others read, and the message says whose it is */
+        assert_int_equal(sim_disk_flip(disk, "/d/x.safetensors", 8 * (file.bytes - 1)), 0);
+        assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
+        t = tess__saved_file_list(f, &n);
+        assert_int_equal(tess__saved_file_read(f, &t[0], 0, A, got), TESS_OK);
+        assert_int_equal(tess__saved_file_read(f, &t[1], 0, 9, got), TESS_OK);
+        assert_int_equal(tess__saved_file_read(f, &t[1], B - 1, 1, got), TESS_E_DATA);
+        assert_non_null(strstr(tess_last_error(), "/d/x.safetensors: tensor 'b': the checksum of "));
+        assert_int_equal(tess__saved_file_verify(f), TESS_E_DATA);
+        assert_non_null(strstr(tess_last_error(), "tensor 'b': the checksum of "));
+        assert_non_null(strstr(tess_last_error(), " bytes at offset 8388608 is wrong"));
+        tess__saved_file_close(f);
+    }
+    free(file.sums); /* written where no checksums were known */
+    file.sums = NULL;
+    of.manifest.has_sums = 0;
+    assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
+    assert_int_equal(tess__saved_file_verify(f), TESS_OK);
+    tess__saved_file_close(f);
+    free(got);
+    free(data);
+    sim_disk_destroy(disk);
+}
+
 static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state) {
     (void)state;
     tess__manifest m;
@@ -284,6 +366,87 @@ static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state
     assert_int_equal(tess__manifest_read("a/manifest.json", "{\"a\":1}", 7, &m), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "a/manifest.json: offset"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
+}
+
+static void test_store__a_manifest_reads_as_it_was_written(void **state) {
+    (void)state;
+    tess__tensor params[] = { { .name = "a", .dtype = TESS_F32, .ndim = 2, .shape = { 3, 5 } },
+                              { .name = "b", .dtype = TESS_BF16, .ndim = 0 } };
+    uint8_t is_buffer[] = { 0, 1 };
+    for (int flag = 0; flag < 2; flag++) {
+        tess__manifest got,
+            m = { .step = 1, .generation = 2, .order = 3, .ranks = 4, .microbatches = 5, .n_states = 6 };
+        char *text;
+        size_t bytes;
+        m.chunk_bytes = 7;
+        m.has_sums = flag;
+        m.not_finite = !flag;
+        m.params = params;
+        m.is_buffer = is_buffer;
+        m.n_params = 2;
+        m.lineage = (tess__lineage){ .n = 2, .runs = { { 0xfedcba9876543210, 20 }, { 2, INT64_MAX } } };
+        snprintf(m.writer, sizeof m.writer, "a \"writer\"");
+        snprintf(m.strategy, sizeof m.strategy, "hybrid:2");
+        snprintf(m.precision, sizeof m.precision, "bf16");
+        snprintf(m.optimizer, sizeof m.optimizer, "adamw");
+        assert_int_equal(tess__manifest_write(&m, "m", &text, &bytes), TESS_OK);
+        assert_int_equal(tess__manifest_read("m", text, bytes, &got), TESS_OK);
+        assert_true(got.step == 1 && got.generation == 2 && got.order == 3 && got.ranks == 4);
+        assert_true(got.microbatches == 5 && got.n_states == 6 && got.chunk_bytes == 7 && got.n_files == 0);
+        assert_int_equal(got.has_sums, flag);
+        assert_int_equal(got.not_finite, !flag);
+        assert_string_equal(got.writer, m.writer);
+        assert_string_equal(got.strategy, m.strategy);
+        assert_string_equal(got.precision, m.precision);
+        assert_string_equal(got.optimizer, m.optimizer);
+        assert_int_equal(got.lineage.n, 2);
+        assert_memory_equal(got.lineage.runs, m.lineage.runs, 2 * sizeof m.lineage.runs[0]);
+        assert_int_equal(got.n_params, 2);
+        assert_int_equal(got.params[0].ndim, 2);
+        assert_true(got.params[0].shape[0] == 3 && got.params[0].shape[1] == 5 && got.params[0].bytes == 60);
+        assert_true(got.params[1].dtype == TESS_BF16 && got.params[1].ndim == 0 && got.params[1].bytes == 2);
+        assert_true(!got.is_buffer[0] && got.is_buffer[1]);
+        tess__manifest_free(&got);
+        free(text);
+    }
+}
+
+/* A name that leads out of the step's folder, a checksum that is none: refused, not followed. */
+static void test_store__a_manifest_with_odd_names_or_sums_is_refused(void **state) {
+    (void)state;
+    uint8_t sums[1][TESS__SUM_BYTES] = { { 1 } };
+    tess__data_file file = { .bytes = 8, .n_sums = 1, .sums = sums };
+    tess__manifest got, m = { .chunk_bytes = 16, .has_sums = 1, .writer = "test", .files = &file, .n_files = 1 };
+    static const struct {
+        const char *name;
+        tess_status status;
+    } names[] = { { "a.b", TESS_OK },      { "a", TESS_OK },      { "a/b", TESS_E_DATA }, { "/b", TESS_E_DATA },
+                  { "../b", TESS_E_DATA }, { "..", TESS_E_DATA }, { ".b", TESS_E_DATA },  { "", TESS_E_DATA } };
+    char *text;
+    size_t bytes;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        snprintf(file.name, sizeof file.name, "%s", names[i].name);
+        assert_int_equal(tess__manifest_write(&m, "m", &text, &bytes), TESS_OK);
+        if (tess__manifest_read("m", text, bytes, &got) != names[i].status)
+            fail_msg("'%s': %s", names[i].name, tess_last_error());
+        if (!names[i].status)
+            tess__manifest_free(&got);
+        free(text);
+    }
+    static const char good[] = "0123456789abcdef0123456789abcdef";
+    uint8_t sum[TESS__SUM_BYTES];
+    char bad[33];
+    assert_int_equal(tess__sum_parse(good, sum), 0);
+    assert_int_equal(sum[0], 0x01);
+    assert_int_equal(sum[15], 0xef);
+    for (int i = 0; i < 32; i++)
+        for (const char *c = "/:`gAF"; *c; c++) { /* what lies beside the digits */
+            snprintf(bad, sizeof bad, "%s", good);
+            bad[i] = *c;
+            assert_int_not_equal(tess__sum_parse(bad, sum), 0);
+        }
+    assert_int_not_equal(tess__sum_parse(good + 1, sum), 0);
+    assert_int_not_equal(tess__sum_parse("0123456789abcdef0123456789abcdef0", sum), 0);
 }
 
 /* ---- lineages ------------------------------------------------------------------------------------------ */
@@ -433,6 +596,43 @@ static void test_store__a_second_run_on_one_directory_is_refused(void **state) {
     assert_int_equal(tess__disk_real.remove(NULL, dir), 0); /* it left nothing there */
 }
 
+static int open_files(void) {
+    int n = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder))
+        n++;
+    closedir(folder);
+    return n;
+}
+
+static void test_store__saving_and_listing_leave_no_file_open(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tessera-test-XXXXXX", path[PATH_MAX];
+    tess__store store;
+    tess__saved saved;
+    assert_non_null(mkdtemp(dir));
+    int before = open_files();
+    assert_int_equal(tess__store_open(&tess__disk_real, dir, &store), TESS_OK);
+    for (int save = 0; save < 3; save++) {
+        uint64_t *list = NULL, n = 0;
+        assert_int_equal(save_step(&store, 10 + (uint64_t)save, save, 2), TESS_OK); /* the last prunes */
+        assert_int_equal(open_files(), before + 1);
+        assert_int_equal(tess__store_list(&tess__disk_real, dir, &list, &n), TESS_OK);
+        assert_int_equal(n, save < 2 ? save + 1 : 2);
+        assert_int_equal(tess__step_dir(dir, list[0], path), TESS_OK);
+        assert_int_equal(tess__saved_open(&tess__disk_real, path, &saved), TESS_OK);
+        tess__saved_close(&saved);
+        free(list);
+        assert_int_equal(open_files(), before + 1);
+    }
+    for (uint64_t step = 11; step < 13; step++)
+        assert_int_equal(tess__store_remove(&tess__disk_real, dir, step), TESS_OK);
+    tess__store_close(&store);
+    assert_int_equal(open_files(), before);
+    assert_int_equal(tess__disk_real.remove(NULL, dir), 0);
+}
+
 static void test_store__names_of_pieces_come_back(void **state) {
     (void)state;
     char text[TESS__TENSOR_NAME];
@@ -453,12 +653,16 @@ int main(void) {
         cmocka_unit_test(test_store__a_crash_at_any_operation_loses_nothing),
         cmocka_unit_test(test_store__a_failed_sync_gives_the_save_up_and_keeps_the_one_before),
         cmocka_unit_test(test_store__damage_is_found),
+        cmocka_unit_test(test_store__a_file_of_many_chunks_reads_from_any_place),
         cmocka_unit_test(test_store__a_newer_format_and_a_foreign_file_are_named),
+        cmocka_unit_test(test_store__a_manifest_reads_as_it_was_written),
+        cmocka_unit_test(test_store__a_manifest_with_odd_names_or_sums_is_refused),
         cmocka_unit_test(test_store__pruning_counts_neither_newer_steps_nor_anothers),
         cmocka_unit_test(test_store__a_run_settles_where_it_leaves_nothing_behind),
         cmocka_unit_test(test_store__what_a_newer_format_holds_stays),
         cmocka_unit_test(test_store__a_renamed_folder_is_no_checkpoint),
         cmocka_unit_test(test_store__a_second_run_on_one_directory_is_refused),
+        cmocka_unit_test(test_store__saving_and_listing_leave_no_file_open),
         cmocka_unit_test(test_store__names_of_pieces_come_back),
     };
     tess__log_set_least(TESS_LOG_ERROR);

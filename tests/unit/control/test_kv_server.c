@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "core/control/kv_state.h"
 #include "core/control/kv_store.h"
 #include "kv_fixture.h"
 
@@ -359,6 +360,25 @@ static void test_kv_server__a_rank_that_does_not_read_is_read_no_further(void **
     tess__kv_server_stop(server);
 }
 
+/* Its bound is of answers that wait, not of all that there ever were. */
+static void test_kv_server__a_rank_that_reads_is_served_without_end(void **state) {
+    (void)state;
+    tess__kv_server *server = start_here(1);
+    int fd = connect_here();
+    tess__inbox box = { 0 };
+    tess__message got, set = { .type = TESS__WIRE_SET, .key = "k", .key_bytes = 2 };
+    say_hello(fd, 0, "1", "");
+    for (set.id = 1; set.id <= TESS__KV_QUEUE_MAX + 100; set.id++) {
+        send_all(fd, &set);
+        expect_message(fd, &box, TESS__WIRE_OK, &got);
+        assert_int_equal(got.id, set.id);
+        tess__inbox_drop(&box, &got);
+    }
+    tess__inbox_clear(&box);
+    close(fd);
+    tess__kv_server_stop(server);
+}
+
 static void test_kv_server__too_many_waiting_gets_are_refused(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
@@ -528,6 +548,7 @@ int main(void) {
         cmocka_unit_test(test_kv_server__a_rank_that_breaks_the_protocol_is_lost_not_followed),
         cmocka_unit_test(test_kv_server__crowds_of_silent_strangers_keep_nobody_out),
         cmocka_unit_test(test_kv_server__a_rank_that_does_not_read_is_read_no_further),
+        cmocka_unit_test(test_kv_server__a_rank_that_reads_is_served_without_end),
         cmocka_unit_test(test_kv_server__too_many_waiting_gets_are_refused),
         cmocka_unit_test(test_kv_server__bad_addresses_are_errors),
         cmocka_unit_test(test_kv_server__port_can_be_used_again_at_once),

@@ -228,6 +228,46 @@ static void test_layout__a_place_that_is_none_is_refused(void **state) {
             "the offload plugin rests a region of unit 0 in 0, expected 1 (the device) or 2 (the host)");
 }
 
+/* On the host, locked in memory but for regions of one kind, which lack bytes. */
+static struct {
+    uint32_t region;
+    uint64_t bytes;
+} lack;
+static tess_status place_short(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n,
+                               tess_placement *out, tess_error *e) {
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i].rest = TESS_REST_HOST;
+        out[i].pinned_bytes = r[i].bytes - (r[i].region == lack.region ? lack.bytes : 0);
+    }
+    return TESS_OK;
+}
+
+static void test_layout__what_is_not_wholly_locked_in_memory_is_pageable(void **state) {
+    (void)state;
+    static const uint32_t kinds[] = { TESS_REGION_MASTER, TESS_REGION_GRAD, TESS_REGION_STATE };
+    const tess_offload_ops offload = { .struct_size = sizeof offload, .place = place_short };
+    for (int k = 0; k < 3; k++)
+        for (lack.bytes = 0; lack.bytes < 3; lack.bytes++) {
+            plan p;
+            lack.region = kinds[k];
+            plan_init(&p, 2);
+            plan_scope(&p, "a");
+            plan_param(&p, "a.w", 100, 0);
+            assert_int_equal(tess__setup_optimizer(&p.setup, "adamw", 0), TESS_OK);
+            p.setup.offload = &offload;
+            assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
+            assert_int_equal(tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout), TESS_OK);
+            const tess__group *g = &p.layout.groups[0];
+            const tess__rest *rests[] = { &g->param_rest, &g->grad_rest, &g->state_rest };
+            for (int i = 0; i < 3; i++) {
+                assert_int_equal(rests[i]->domain, TESS_DOMAIN_HOST);
+                assert_int_equal(rests[i]->pageable, i == k && lack.bytes > 0);
+            }
+            plan_free(&p);
+        }
+}
+
 static void test_setup__strategies_that_cannot_be_are_refused_by_name(void **state) {
     (void)state;
     static const char *const bad[] = {
@@ -260,6 +300,7 @@ int main(void) {
         cmocka_unit_test(test_layout__compute_dtypes_outside_the_programs_are_refused),
         cmocka_unit_test(test_layout__formats_of_its_own_are_refused),
         cmocka_unit_test(test_layout__a_place_that_is_none_is_refused),
+        cmocka_unit_test(test_layout__what_is_not_wholly_locked_in_memory_is_pageable),
         cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
