@@ -9,7 +9,7 @@ command -v nm >/dev/null || { echo "skipped: nm not found (binutils)"; exit 77; 
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer renames what objects call"; exit 77; }
 # Each line: a reason, a colon, the symbols without tess__.
 cat >lacking <<'LIST'
-The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable nearest
+The options of the command stand in the table that makes docs/variables.md, and are read by its rules: given_use option_bytes option_choice option_find option_flag option_int option_real option_text option_variable options_add options_register nearest
 Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least status_name
 A program's declarations are written and read by one table of fields: describe_path fields_of_block fields_of_options fields_of_param fields_read
 One index of names serves the core and the readers of files: names_add names_find names_free
