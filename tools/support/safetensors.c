@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Over the core's reader and writer, which are the checkpoints'. */
+/* Over the core's reader, which is the checkpoints'. */
 #include "safetensors.h"
 
 #include <stdlib.h>
@@ -7,11 +7,13 @@
 
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/safetensors_dtype.h"
+#include "say.h"
 
 _Static_assert((int)TOOL_TENSOR_DIMS == (int)TESS__TENSOR_DIMS && (int)TOOL_TENSOR_NAME == (int)TESS__TENSOR_NAME,
                "as the core has them");
 
 struct tool_safetensors {
+    char *path;
     tess__safetensors *file;
     const tess__tensor *theirs;
     tool_tensor *list; /* the same, in the same order */
@@ -30,50 +32,22 @@ uint32_t tool_dtype_of_word(const char *word) {
     return tess__dtype_of_word(word);
 }
 
-/* ---- writing ----------------------------------------------------------------------------------------- */
-
-tess_status tool_safetensors_create(const char *path, const tool_tensor *tensors, uint64_t n,
-                                    tool_safetensors_writer **out) {
-    tess__tensor *list = calloc(n + 1, sizeof *list);
-    if (!list)
-        return tess_fail(TESS_E_NOMEM, "%s: no memory for its header", path);
-    for (uint64_t i = 0; i < n; i++) {
-        list[i].dtype = tensors[i].dtype;
-        list[i].ndim = tensors[i].ndim;
-        memcpy(list[i].name, tensors[i].name, sizeof list[i].name);
-        memcpy(list[i].shape, tensors[i].shape, sizeof list[i].shape);
-    }
-    tess_status status = tess__safetensors_create(path, list, n, out);
-    free(list);
-    return status;
-}
-
-tess_status tool_safetensors_write(tool_safetensors_writer *w, const void *data, uint64_t bytes) {
-    return tess__safetensors_write(w, data, bytes);
-}
-
-tess_status tool_safetensors_commit(tool_safetensors_writer *w) {
-    return tess__safetensors_commit(w);
-}
-
-void tool_safetensors_discard(tool_safetensors_writer *w) {
-    tess__safetensors_discard(w);
-}
-
 /* ---- reading ----------------------------------------------------------------------------------------- */
 
 static tess_status take(const char *path, tess__safetensors *file, tool_safetensors **out) {
     tool_safetensors *s = calloc(1, sizeof *s);
     if (s) {
+        s->file = file;
+        s->path = strdup(path);
         s->theirs = tess__safetensors_list(file, &s->n);
         s->list = calloc(s->n + 1, sizeof *s->list);
     }
-    if (!s || !s->list) {
-        free(s);
-        tess__safetensors_close(file);
+    if (!s || !s->path || !s->list) {
+        if (!s)
+            tess__safetensors_close(file);
+        tool_safetensors_close(s);
         return tess_fail(TESS_E_NOMEM, "%s: no memory for its list of tensors", path);
     }
-    s->file = file;
     for (uint64_t i = 0; i < s->n; i++) {
         const tess__tensor *t = &s->theirs[i];
         s->list[i] = (tool_tensor){ .dtype = t->dtype, .ndim = t->ndim, .elems = t->elems, .bytes = t->bytes };
@@ -100,6 +74,7 @@ void tool_safetensors_close(tool_safetensors *s) {
     if (!s)
         return;
     tess__safetensors_close(s->file);
+    free(s->path);
     free(s->list);
     free(s);
 }
@@ -114,7 +89,55 @@ const tool_tensor *tool_safetensors_find(const tool_safetensors *s, const char *
     return t ? &s->list[t - s->theirs] : NULL;
 }
 
+/* ---- the data ---------------------------------------------------------------------------------- */
+static float from_f16(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023, bits;
+    float value;
+    if (exponent == 31)
+        bits = sign | 0x7f800000 | mantissa << 13;
+    else if (exponent)
+        bits = sign | (exponent + 112) << 23 | mantissa << 13;
+    else {
+        value = (float)mantissa * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+static float to_float(uint32_t dtype, const unsigned char *at) {
+    uint16_t half;
+    uint32_t bits;
+    float value;
+    double wide;
+    switch (dtype) {
+    case TESS_F64: memcpy(&wide, at, 8); return (float)wide;
+    case TESS_F16: memcpy(&half, at, 2); return from_f16(half);
+    case TESS_BF16:
+        memcpy(&half, at, 2);
+        bits = (uint32_t)half << 16;
+        memcpy(&value, &bits, 4);
+        return value;
+    default: memcpy(&value, at, 4); return value;
+    }
+}
+
 tess_status tool_safetensors_read(const tool_safetensors *s, const tool_tensor *t, uint64_t first, uint64_t elems,
                                   float *out) {
-    return tess__safetensors_read(s->file, &s->theirs[t - s->list], first, elems, out);
+    const tess__tensor *theirs = &s->theirs[t - s->list];
+    uint32_t size = tool_dtype_bytes(t->dtype);
+    unsigned char piece[8192];
+    if (t->dtype != TESS_F32 && t->dtype != TESS_F64 && t->dtype != TESS_F16 && t->dtype != TESS_BF16)
+        return tess_fail(TESS_E_DATA, "%s: tensor '%s' is %s, expected F32, F64, F16 or BF16", s->path, t->name,
+                         tool_dtype_word(t->dtype));
+    if (t->dtype == TESS_F32 || first > t->elems || elems > t->elems - first)
+        return tess__safetensors_read_raw(s->file, theirs, first, elems, out);
+    for (uint64_t done = 0; done < elems;) {
+        uint64_t n = elems - done < sizeof piece / size ? elems - done : sizeof piece / size;
+        TRY(tess__safetensors_read_raw(s->file, theirs, first + done, n, piece));
+        for (uint64_t i = 0; i < n; i++)
+            out[done + i] = to_float(t->dtype, piece + i * size);
+        done += n;
+    }
+    return TESS_OK;
 }

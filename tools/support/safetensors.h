@@ -19,7 +19,7 @@ const char *tool_dtype_word(uint32_t dtype);   /* "F32"; null when there is none
 uint32_t tool_dtype_of_word(const char *word); /* 0 when it is unknown */
 
 /* Writing: a whole file, streamed into PATH.tmp, which gets its name when it is complete. */
-typedef struct tess__safetensors_writer tool_safetensors_writer;
+typedef struct tool_safetensors_writer tool_safetensors_writer;
 /** The tensors' name, dtype, ndim and shape are read; their data follows in the order in which they are given. */
 tess_status tool_safetensors_create(const char *path, const tool_tensor *, uint64_t n, tool_safetensors_writer **out);
 tess_status tool_safetensors_write(tool_safetensors_writer *, const void *data, uint64_t bytes);
