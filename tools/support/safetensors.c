@@ -2,11 +2,15 @@
 /* Over the core's reader, which is the checkpoints'. */
 #include "safetensors.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checkpoint/disk.h"
 #include "core/checkpoint/safetensors.h"
 #include "core/checkpoint/safetensors_dtype.h"
+#include "names.h"
 #include "say.h"
 
 _Static_assert((int)TOOL_TENSOR_DIMS == (int)TESS__TENSOR_DIMS && (int)TOOL_TENSOR_NAME == (int)TESS__TENSOR_NAME,
@@ -14,9 +18,11 @@ _Static_assert((int)TOOL_TENSOR_DIMS == (int)TESS__TENSOR_DIMS && (int)TOOL_TENS
 
 struct tool_safetensors {
     char *path;
+    int disk_file; /* -1: not open */
     tess__safetensors *file;
     const tess__tensor *theirs;
     tool_tensor *list; /* the same, in the same order */
+    tool_names names;
     uint64_t n;
 };
 
@@ -34,46 +40,74 @@ uint32_t tool_dtype_of_word(const char *word) {
 
 /* ---- reading ----------------------------------------------------------------------------------------- */
 
-static tess_status take(const char *path, tess__safetensors *file, tool_safetensors **out) {
-    tool_safetensors *s = calloc(1, sizeof *s);
-    if (s) {
-        s->file = file;
-        s->path = strdup(path);
-        s->theirs = tess__safetensors_list(file, &s->n);
-        s->list = calloc(s->n + 1, sizeof *s->list);
-    }
-    if (!s || !s->path || !s->list) {
-        if (!s)
-            tess__safetensors_close(file);
-        tool_safetensors_close(s);
-        return tess_fail(TESS_E_NOMEM, "%s: no memory for its list of tensors", path);
-    }
+static tess_status read_disk(void *user, void *into, uint64_t bytes, uint64_t offset) {
+    const tool_safetensors *s = user;
+    int failed = tess__disk_read_all(&tess__disk_real, s->disk_file, into, bytes, offset);
+    if (!failed)
+        return TESS_OK;
+    return tess_fail(TESS_E_DATA, "%s: offset %" PRIu64 ": %s", s->path, offset,
+                     failed == -ENODATA ? "the file ends here, it was longer when it was opened" : strerror(-failed));
+}
+
+static tess_status open_disk(tool_safetensors *s, int header_only) {
+    s->disk_file = tess__disk_real.open(NULL, s->path, TESS__DISK_READ);
+    int64_t bytes = s->disk_file < 0 ? s->disk_file : tess__disk_real.size(NULL, s->disk_file);
+    if (bytes < 0)
+        return tess_fail(TESS_E_DATA,
+                         bytes == -EISDIR || bytes == -EINVAL ? "%s: not a file, expected a safetensors file"
+                                                              : "%s: %s",
+                         s->path, strerror((int)-bytes));
+    tess__source source = { .user = s, .read = read_disk, .bytes = (uint64_t)bytes, .header_only = header_only };
+    return tess__safetensors_open_source(s->path, &source, &s->file);
+}
+
+static tess_status take_list(tool_safetensors *s) {
+    s->theirs = tess__safetensors_list(s->file, &s->n);
+    s->list = calloc(s->n + 1, sizeof *s->list);
+    if (!s->list)
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for its list of tensors", s->path);
     for (uint64_t i = 0; i < s->n; i++) {
         const tess__tensor *t = &s->theirs[i];
         s->list[i] = (tool_tensor){ .dtype = t->dtype, .ndim = t->ndim, .elems = t->elems, .bytes = t->bytes };
         memcpy(s->list[i].name, t->name, sizeof t->name);
         memcpy(s->list[i].shape, t->shape, sizeof t->shape);
+        TRY(tool_names_add(&s->names, s->list[i].name, (int32_t)i));
     }
-    *out = s;
     return TESS_OK;
 }
 
+static tess_status open_file(const char *path, int header_only, tool_safetensors **out) {
+    tool_safetensors *s = calloc(1, sizeof *s);
+    if (!s || !(s->path = strdup(path))) {
+        free(s);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory to read it", path);
+    }
+    s->disk_file = -1;
+    tess_status status = open_disk(s, header_only);
+    if (status == TESS_OK)
+        status = take_list(s);
+    if (status == TESS_OK)
+        *out = s;
+    else
+        tool_safetensors_close(s);
+    return status;
+}
+
 tess_status tool_safetensors_open(const char *path, tool_safetensors **out) {
-    tess__safetensors *file;
-    tess_status status = tess__safetensors_open(path, &file);
-    return status == TESS_OK ? take(path, file, out) : status;
+    return open_file(path, 0, out);
 }
 
 tess_status tool_safetensors_open_header(const char *path, tool_safetensors **out) {
-    tess__safetensors *file;
-    tess_status status = tess__safetensors_open_header(path, &file);
-    return status == TESS_OK ? take(path, file, out) : status;
+    return open_file(path, 1, out);
 }
 
 void tool_safetensors_close(tool_safetensors *s) {
     if (!s)
         return;
     tess__safetensors_close(s->file);
+    if (s->disk_file >= 0)
+        tess__disk_real.close(NULL, s->disk_file);
+    tool_names_free(&s->names);
     free(s->path);
     free(s->list);
     free(s);
@@ -85,8 +119,8 @@ const tool_tensor *tool_safetensors_list(const tool_safetensors *s, uint64_t *n)
 }
 
 const tool_tensor *tool_safetensors_find(const tool_safetensors *s, const char *name) {
-    const tess__tensor *t = tess__safetensors_find(s->file, name);
-    return t ? &s->list[t - s->theirs] : NULL;
+    int32_t i = tool_names_find(&s->names, name, strlen(name));
+    return i < 0 ? NULL : &s->list[i];
 }
 
 /* ---- the data ---------------------------------------------------------------------------------- */
@@ -120,6 +154,11 @@ static float to_float(uint32_t dtype, const unsigned char *at) {
         return value;
     default: memcpy(&value, at, 4); return value;
     }
+}
+
+tess_status tool_safetensors_read_raw(const tool_safetensors *s, const tool_tensor *t, uint64_t first, uint64_t elems,
+                                      void *out) {
+    return tess__safetensors_read_raw(s->file, &s->theirs[t - s->list], first, elems, out);
 }
 
 tess_status tool_safetensors_read(const tool_safetensors *s, const tool_tensor *t, uint64_t first, uint64_t elems,

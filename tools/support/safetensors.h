@@ -38,4 +38,7 @@ const tool_tensor *tool_safetensors_find(const tool_safetensors *, const char *n
 /** Elements first … first + elems of one of its tensors as fp32, from F32, F64, F16 or BF16. */
 tess_status tool_safetensors_read(const tool_safetensors *, const tool_tensor *, uint64_t first, uint64_t elems,
                                   float *out);
+/** The same as they are stored. */
+tess_status tool_safetensors_read_raw(const tool_safetensors *, const tool_tensor *, uint64_t first, uint64_t elems,
+                                      void *out);
 #endif
