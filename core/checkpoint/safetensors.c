@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "safetensors.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json_scan.h"
-#include "disk.h"
 #include "safetensors_dtype.h"
 #include "base/status.h"
 
@@ -16,10 +14,8 @@
 struct tess__safetensors {
     char *path;
     tess__source source;
-    int file, header_only; /* file: of the real disk; -1: the source is the caller's */
     uint64_t n, capacity;
     tess__tensor *tensors; /* by offset */
-    const tess__tensor **by_name;
 };
 
 static const struct {
@@ -52,16 +48,6 @@ uint32_t tess__dtype_of_word(const char *word) {
         if (strcmp(dtypes[i].word, word) == 0)
             return dtypes[i].dtype;
     return 0;
-}
-
-/* A file of the real disk as a source. */
-static tess_status read_file(void *user, void *into, uint64_t bytes, uint64_t offset) {
-    const tess__safetensors *s = user;
-    int failed = tess__disk_read_all(&tess__disk_real, s->file, into, bytes, offset);
-    if (!failed)
-        return TESS_OK;
-    return tess__fail(TESS_E_DATA, "%s: offset %" PRIu64 ": %s", s->path, offset,
-                      failed == -ENODATA ? "the file ends here, it was longer when it was opened" : strerror(-failed));
 }
 
 static tess_status read_at(const tess__safetensors *s, void *into, uint64_t bytes, uint64_t offset) {
@@ -195,15 +181,27 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*x)->name, (*y)->name);
 }
 
+static tess_status check_names(const tess__safetensors *s) {
+    const tess__tensor **list = malloc((s->n + 1) * sizeof list[0]);
+    tess_status status = TESS_OK;
+    if (!list)
+        return tess__fail(TESS_E_NOMEM, "%s: no memory for its header", s->path);
+    for (uint64_t i = 0; i < s->n; i++)
+        list[i] = &s->tensors[i];
+    qsort(list, s->n, sizeof list[0], by_name);
+    for (uint64_t i = 1; i < s->n && status == TESS_OK; i++)
+        if (by_name(&list[i - 1], &list[i]) == 0)
+            status = tess__fail(TESS_E_DATA, "%s: tensor '%s' appears twice", s->path, list[i]->name);
+    free(list);
+    return status;
+}
+
 /* Sorts; refuses gaps, overlaps and two tensors of one name; makes offsets count from the file's start. Where only the
  * header counts, the data may be cut short, but there is none beyond it. */
 static tess_status check_layout(tess__safetensors *s, uint64_t data_start, uint64_t data_bytes) {
     uint64_t at = 0;
     if (s->n) /* the list of none is null */
         qsort(s->tensors, s->n, sizeof s->tensors[0], by_offset);
-    s->by_name = malloc((s->n + 1) * sizeof s->by_name[0]);
-    if (!s->by_name)
-        return tess__fail(TESS_E_NOMEM, "%s: no memory for its header", s->path);
     for (uint64_t i = 0; i < s->n; i++) {
         tess__tensor *t = &s->tensors[i];
         if (t->offset != at)
@@ -213,16 +211,11 @@ static tess_status check_layout(tess__safetensors *s, uint64_t data_start, uint6
                               s->path, t->name, t->offset, at);
         at += t->bytes;
         t->offset += data_start;
-        s->by_name[i] = t;
     }
-    if (s->header_only ? at < data_bytes : at != data_bytes)
+    if (s->source.header_only ? at < data_bytes : at != data_bytes)
         return tess__fail(TESS_E_DATA, "%s: offset %" PRIu64 ": %" PRIu64 " bytes belong to no tensor", s->path,
                           data_start + at, data_bytes - at);
-    qsort(s->by_name, s->n, sizeof s->by_name[0], by_name);
-    for (uint64_t i = 1; i < s->n; i++)
-        if (by_name(&s->by_name[i - 1], &s->by_name[i]) == 0)
-            return tess__fail(TESS_E_DATA, "%s: tensor '%s' appears twice", s->path, s->by_name[i]->name);
-    return TESS_OK;
+    return check_names(s);
 }
 
 static tess_status read_header(tess__safetensors *s, uint64_t file_bytes) {
@@ -244,28 +237,21 @@ static tess_status read_header(tess__safetensors *s, uint64_t file_bytes) {
     tess_status status = read_at(s, header, bytes, 8);
     if (status == TESS_OK)
         status = scan_header(s, &(json_scan){ .text = header, .bytes = bytes },
-                             s->header_only ? MOST_DATA_BYTES : file_bytes - 8 - bytes);
+                             s->source.header_only ? MOST_DATA_BYTES : file_bytes - 8 - bytes);
     if (status == TESS_OK)
         status = check_layout(s, 8 + bytes, file_bytes - 8 - bytes);
     free(header);
     return status;
 }
 
-static tess_status create_reader(const char *path, int header_only, tess__safetensors **out) {
+tess_status tess__safetensors_open_source(const char *path, const tess__source *source, tess__safetensors **out) {
     tess__safetensors *s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(path))) {
         free(s);
         return tess__fail(TESS_E_NOMEM, "%s: no memory to read it", path);
     }
-    s->header_only = header_only;
-    s->file = -1;
-    *out = s;
-    return TESS_OK;
-}
-
-/* Reads the header of what has a source; frees it when that fails. */
-static tess_status begin_reading(tess__safetensors *s, tess__safetensors **out) {
-    tess_status status = read_header(s, s->source.bytes);
+    s->source = *source;
+    tess_status status = read_header(s, source->bytes);
     if (status != TESS_OK)
         tess__safetensors_close(s);
     else
@@ -273,45 +259,10 @@ static tess_status begin_reading(tess__safetensors *s, tess__safetensors **out) 
     return status;
 }
 
-static tess_status open_file(const char *path, int header_only, tess__safetensors **out) {
-    tess__safetensors *s = NULL;
-    TRY(create_reader(path, header_only, &s));
-    s->file = tess__disk_real.open(NULL, path, TESS__DISK_READ);
-    int64_t bytes = s->file < 0 ? s->file : tess__disk_real.size(NULL, s->file);
-    if (bytes < 0) {
-        tess_status status =
-            tess__fail(TESS_E_DATA,
-                       bytes == -EISDIR || bytes == -EINVAL ? "%s: not a file, expected a safetensors file" : "%s: %s",
-                       path, strerror((int)-bytes));
-        tess__safetensors_close(s);
-        return status;
-    }
-    s->source = (tess__source){ .user = s, .read = read_file, .bytes = (uint64_t)bytes };
-    return begin_reading(s, out);
-}
-
-tess_status tess__safetensors_open(const char *path, tess__safetensors **out) {
-    return open_file(path, 0, out);
-}
-
-tess_status tess__safetensors_open_header(const char *path, tess__safetensors **out) {
-    return open_file(path, 1, out);
-}
-
-tess_status tess__safetensors_open_source(const char *path, const tess__source *source, tess__safetensors **out) {
-    tess__safetensors *s = NULL;
-    TRY(create_reader(path, 0, &s));
-    s->source = *source;
-    return begin_reading(s, out);
-}
-
 void tess__safetensors_close(tess__safetensors *s) {
     if (!s)
         return;
-    if (s->file >= 0)
-        tess__disk_real.close(NULL, s->file);
     free(s->tensors);
-    free(s->by_name);
     free(s->path);
     free(s);
 }
@@ -328,71 +279,4 @@ tess_status tess__safetensors_read_raw(const tess__safetensors *s, const tess__t
 const tess__tensor *tess__safetensors_list(const tess__safetensors *s, uint64_t *n) {
     *n = s->n;
     return s->tensors;
-}
-
-const tess__tensor *tess__safetensors_find(const tess__safetensors *s, const char *name) {
-    uint64_t low = 0, high = s->n;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        int order = strcmp(name, s->by_name[middle]->name);
-        if (order == 0)
-            return s->by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
-}
-
-/* ---- the data ---------------------------------------------------------------------------------- */
-static float from_f16(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023, bits;
-    float value;
-    if (exponent == 31)
-        bits = sign | 0x7f800000 | mantissa << 13;
-    else if (exponent)
-        bits = sign | (exponent + 112) << 23 | mantissa << 13;
-    else {
-        value = (float)mantissa * 0x1p-24f;
-        return sign ? -value : value;
-    }
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-static float to_float(uint32_t dtype, const unsigned char *at) {
-    uint16_t half;
-    uint32_t bits;
-    float value;
-    double wide;
-    switch (dtype) {
-    case TESS_F64: memcpy(&wide, at, 8); return (float)wide;
-    case TESS_F16: memcpy(&half, at, 2); return from_f16(half);
-    case TESS_BF16:
-        memcpy(&half, at, 2);
-        bits = (uint32_t)half << 16;
-        memcpy(&value, &bits, 4);
-        return value;
-    default: memcpy(&value, at, 4); return value;
-    }
-}
-
-tess_status tess__safetensors_read(const tess__safetensors *s, const tess__tensor *t, uint64_t first, uint64_t elems,
-                                   float *out) {
-    uint32_t size = tess__tensor_dtype_bytes(t->dtype);
-    unsigned char piece[8192];
-    if (t->dtype != TESS_F32 && t->dtype != TESS_F64 && t->dtype != TESS_F16 && t->dtype != TESS_BF16)
-        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is %s, expected F32, F64, F16 or BF16", s->path, t->name,
-                          tess__dtype_word(t->dtype));
-    if (t->dtype == TESS_F32 || first > t->elems || elems > t->elems - first)
-        return tess__safetensors_read_raw(s, t, first, elems, out);
-    for (uint64_t done = 0; done < elems;) {
-        uint64_t n = elems - done < sizeof piece / size ? elems - done : sizeof piece / size;
-        TRY(read_at(s, piece, n * size, t->offset + (first + done) * size));
-        for (uint64_t i = 0; i < n; i++)
-            out[done + i] = to_float(t->dtype, piece + i * size);
-        done += n;
-    }
-    return TESS_OK;
 }

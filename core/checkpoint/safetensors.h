@@ -29,37 +29,21 @@ uint64_t tess__safetensors_arrange(tess__tensor *, uint64_t n);
 tess_status tess__safetensors_header(const char *path, const tess__tensor *, uint64_t n, const char *metadata,
                                      uint64_t align, char **out, size_t *bytes);
 
-/* A whole file, streamed into PATH.tmp, which gets its name when it is complete. */
-typedef struct tess__safetensors_writer tess__safetensors_writer;
-/** The tensors' name, dtype, ndim and shape are read; their data follows in the order in which they are given. */
-tess_status tess__safetensors_create(const char *path, const tess__tensor *, uint64_t n,
-                                     tess__safetensors_writer **out);
-tess_status tess__safetensors_write(tess__safetensors_writer *, const void *data, uint64_t bytes);
-/** Checks that all data came, syncs, renames. The writer is gone afterwards, also after a failure. */
-tess_status tess__safetensors_commit(tess__safetensors_writer *);
-/** Leaves no file. Null is fine. */
-void tess__safetensors_discard(tess__safetensors_writer *);
-
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 typedef struct tess__safetensors tess__safetensors;
-/** Reads and checks the header: every tensor lies in the file, they fill it without gap or overlap. TESS_E_DATA. */
-tess_status tess__safetensors_open(const char *path, tess__safetensors **out);
-/** The same, but the data need not be there: for what asks for names and shapes alone. */
-tess_status tess__safetensors_open_header(const char *path, tess__safetensors **out);
-/** From anything that can be read at an offset; `path` is for messages. The source outlives it. */
+/* Anything that can be read at an offset. */
 typedef struct {
     void *user;
     tess_status (*read)(void *user, void *into, uint64_t bytes, uint64_t offset); /* all of it, or a failure */
     uint64_t bytes;
+    int header_only; /* the data need not be there: for what asks for names and shapes alone */
 } tess__source;
+/** Reads and checks the header: every tensor lies in the file, they fill it without gap or overlap. TESS_E_DATA. `path`
+ * is for messages. The source's user outlives it. */
 tess_status tess__safetensors_open_source(const char *path, const tess__source *, tess__safetensors **out);
 void tess__safetensors_close(tess__safetensors *);                                  /* null is fine */
 const tess__tensor *tess__safetensors_list(const tess__safetensors *, uint64_t *n); /* in the order of their data */
-const tess__tensor *tess__safetensors_find(const tess__safetensors *, const char *name); /* null: not there */
-/** Elements first … first + elems of a tensor as fp32, from F32, F64, F16 or BF16. */
-tess_status tess__safetensors_read(const tess__safetensors *, const tess__tensor *, uint64_t first, uint64_t elems,
-                                   float *out);
-/** The same as it is stored. */
+/** Elements first … first + elems of a tensor, as they are stored. */
 tess_status tess__safetensors_read_raw(const tess__safetensors *, const tess__tensor *, uint64_t first, uint64_t elems,
                                        void *out);
 #endif

@@ -101,16 +101,6 @@ int32_t tess__grad_place(const tess__model *m, int32_t of) {
     return of;
 }
 
-double tess__made_again(const tess__model *m, const tess__setup *s, int32_t block) {
-    if (block < 0 || block == m->n_blocks - 1)
-        return 0;
-    const tess_block_options *o = &m->blocks[block].options;
-    if (tess__saves_selectively(m, s, block))
-        return o->forward_work > 0 ? o->selective_work / o->forward_work : 0.5;
-    return tess__activations_of(s, block) == TESS__ACTIVATIONS_RECOMPUTE && o->remake_scratch_bytes &&
-           !(o->flags & TESS_BLOCK_KEEP);
-}
-
 /* All activations are one region: they lie in one arena. */
 static void ask_activations(question *q, const tess__model *m, const tess__setup *s) {
     uint64_t bytes = 0;

@@ -90,8 +90,6 @@ int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t bl
 int tess__grad_in_place(const tess__model *, int32_t block);
 /** The block by whose number the place of block `of`'s output gradient goes: its own, or that of a later one. */
 int32_t tess__grad_place(const tess__model *, int32_t of);
-/** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */
-double tess__made_again(const tess__model *, const tess__setup *, int32_t block);
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */

@@ -47,11 +47,6 @@ tess_status tess__program_collective(tess__program *p, uint8_t op, uint8_t flags
     return TESS_OK;
 }
 
-uint64_t tess__collective_bytes(const tess__planned_collective *c) {
-    int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER;
-    return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
-}
-
 tess_status tess__program_buffer(tess__program *p, const tess__buffer *b, int32_t *index) {
     tess_status s = grow_items((void **)&p->buffers, p->n_buffers, &p->cap_buffers, sizeof *p->buffers);
     if (!s) {

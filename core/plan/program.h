@@ -186,8 +186,6 @@ tess_status tess__program_event(tess__program *, uint8_t type, int32_t scope);
 tess_status tess__program_point(tess__program *, uint32_t point, int32_t unit);
 void tess__program_clear(tess__program *); /* empties it, keeps the memory */
 void tess__program_free(tess__program *);
-/** Bytes gathered or reduced in all: one rank's part times the ranks; of an all-reduce or a broadcast, the buffer. */
-uint64_t tess__collective_bytes(const tess__planned_collective *);
 /** Hash of the whole: instructions, buffers with offsets. */
 uint64_t tess__program_hash(const tess__program *);
 /** One line of text for instruction i: "all_gather of unit h.0 (f32, 12288 elements)". */

@@ -13,11 +13,11 @@ The options of the command stand in the table that makes docs/variables.md, and 
 Lines of the command look like the engine's, with the rank, and are silent while alternatives are planned: log log_set_least status_name
 A program's declarations are written and read by one table of fields: describe_path fields_of_block fields_of_options fields_of_param fields_read
 One index of names serves the core and the readers of files: names_add names_find names_free
-Safetensors files have one reader and one writer, the checkpoints': dtype_of_word dtype_word tensor_dtype_bytes safetensors_close safetensors_commit safetensors_create safetensors_discard safetensors_find safetensors_list safetensors_open safetensors_open_header safetensors_read safetensors_write
+Safetensors files have one reader, one order and one header, the checkpoints': disk_read_all disk_sync_dir disk_write_all dtype_of_word dtype_word safetensors_arrange safetensors_close safetensors_header safetensors_list safetensors_open_source safetensors_read_raw tensor_dtype_bytes
 Train names the checkpoint it goes on from before it has an engine: disk_real is_checkpoint manifest_free saved_manifest step_dir store_line store_list
 Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_catch_up kv_server_closing kv_server_connected kv_server_culprit kv_server_fits kv_server_joined kv_server_rank_ended kv_server_ready kv_server_silent kv_server_start kv_server_stop local_path secret_read seconds_option wire_is_loopback wire_route
 Ranks are counted, and their threads chosen, before tess_open; a benchmark of blocks meets without it: control_close control_exchange control_open world_from_env
-Plan and tune read the plan, instruction by instruction, to print and to simulate it: advice_of category_name change_text collective_bytes ledger_fullest ledger_programs made_again model_check_homes pass_name plan_of plugin_list point_name program_text selection_of shard_grad_bytes span_is_wait span_op span_unit stated_bytes track_name
+Plan and tune read the plan, instruction by instruction, to print and to simulate it: advice_of category_name change_text ledger_fullest ledger_programs model_check_homes pass_name plan_of plugin_list point_name program_text selection_of saves_selectively shard_grad_bytes span_is_wait span_op span_unit stated_bytes track_name
 LIST
 for room in train train_data plan tune launch report machine; do
   find "$BUILD/tools/CMakeFiles/tool_$room.dir" -name '*.o'

@@ -3,6 +3,7 @@
 
 #include "core/readers/ledger.h"
 #include "core/readers/planned.h"
+#include "simulate.h"
 
 const char *plan_category_name(uint32_t category) {
     return tess__category_name(category);
@@ -18,5 +19,5 @@ tess_status plan_check_homes(const tess *t) {
 
 double plan_made_again(const tess *t, int32_t block) {
     const tess__plan *p = tess__plan_of(t);
-    return tess__made_again(&p->model, &p->setup, block);
+    return simulate_made_again(&p->model, &p->setup, block);
 }

@@ -241,12 +241,22 @@ static double call_seconds(const sim *s, int32_t scope, int back) {
            (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
 }
 
+double simulate_made_again(const tess__model *m, const tess__setup *s, int32_t block) {
+    if (block < 0 || block == m->n_blocks - 1)
+        return 0;
+    const tess_block_options *o = &m->blocks[block].options;
+    if (tess__saves_selectively(m, s, block))
+        return o->forward_work > 0 ? o->selective_work / o->forward_work : 0.5;
+    return tess__activations_of(s, block) == TESS__ACTIVATIONS_RECOMPUTE && o->remake_scratch_bytes &&
+           !(o->flags & TESS_BLOCK_KEEP);
+}
+
 static double scope_seconds(const sim *s, const tess__event *e) {
     int back = e->type == TESS__BACKWARD_BEGIN;
     int32_t block = s->in->model->scopes[e->scope].block;
     if (!s->in->costs)
         return 0;
-    double again = back ? tess__made_again(s->in->model, s->in->setup, block) : 0;
+    double again = back ? simulate_made_again(s->in->model, s->in->setup, block) : 0;
     return call_seconds(s, e->scope, back) + again * call_seconds(s, e->scope, 0);
 }
 
@@ -339,11 +349,17 @@ static int line_of(const sim *s, int which) {
     return !s->in->apart ? GATHERS : which == TESS__SHARD_SUMS ? SUMS : which == TESS__REPLICA ? REPLICAS : GATHERS;
 }
 
+/* Gathered or reduced in all: one rank's part times the ranks; of an all-reduce or a broadcast, the buffer. */
+static uint64_t collective_bytes(const tess__planned_collective *c) {
+    int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER;
+    return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
+}
+
 static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticket) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
     double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members,
-                                              per_node(s, c->members, stride), tess__collective_bytes(c), &cpu);
+                                              per_node(s, c->members, stride), collective_bytes(c), &cpu);
     return post_job(s, line_of(s, c->which), TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 

@@ -19,7 +19,7 @@ const char *tool_dtype_word(uint32_t dtype);   /* "F32"; null when there is none
 uint32_t tool_dtype_of_word(const char *word); /* 0 when it is unknown */
 
 /* Writing: a whole file, streamed into PATH.tmp, which gets its name when it is complete. */
-typedef struct tess__safetensors_writer tool_safetensors_writer;
+typedef struct tool_safetensors_writer tool_safetensors_writer;
 /** The tensors' name, dtype, ndim and shape are read; their data follows in the order in which they are given. */
 tess_status tool_safetensors_create(const char *path, const tool_tensor *, uint64_t n, tool_safetensors_writer **out);
 tess_status tool_safetensors_write(tool_safetensors_writer *, const void *data, uint64_t bytes);
@@ -38,4 +38,7 @@ const tool_tensor *tool_safetensors_find(const tool_safetensors *, const char *n
 /** Elements first … first + elems of one of its tensors as fp32, from F32, F64, F16 or BF16. */
 tess_status tool_safetensors_read(const tool_safetensors *, const tool_tensor *, uint64_t first, uint64_t elems,
                                   float *out);
+/** The same as they are stored. */
+tess_status tool_safetensors_read_raw(const tool_safetensors *, const tool_tensor *, uint64_t first, uint64_t elems,
+                                      void *out);
 #endif

@@ -11,7 +11,6 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "core/checkpoint/safetensors.h"
 #include "tools/models/direct.h"
 #include "tools/plan/hf_config.h"
 #include "tools/train/hf_weights.h"
@@ -19,6 +18,7 @@
 #include "tools/support/hf_export.h"
 #include "tools/support/hf_family.h"
 #include "tools/support/hf_names.h"
+#include "tools/support/safetensors.h"
 
 enum { STEPS = 20, BATCH = 2, CONTEXT = 16, VOCABULARY = 64, ROWS = BATCH * CONTEXT, TOKENS = BATCH * (CONTEXT + 1) };
 
@@ -31,7 +31,7 @@ typedef struct {
     model *m;
     direct *d;
     void *batch, *result;
-    tess__safetensors *values;
+    tool_safetensors *values;
     float **state; /* two per parameter */
 } run;
 
@@ -40,12 +40,12 @@ static void path_of(const char *name, const char *end, char out[512]) {
 }
 
 static float *load(const run *r, const char *name, uint64_t *elems) {
-    const tess__tensor *t = tess__safetensors_find(r->values, name);
+    const tool_tensor *t = tool_safetensors_find(r->values, name);
     if (!t)
         fail_msg("no tensor %s", name);
     float *data = malloc(t->elems * sizeof *data);
     assert_non_null(data);
-    assert_int_equal(tess__safetensors_read(r->values, t, 0, t->elems, data), TESS_OK);
+    assert_int_equal(tool_safetensors_read(r->values, t, 0, t->elems, data), TESS_OK);
     *elems = t->elems;
     return data;
 }
@@ -80,7 +80,7 @@ static run open_run(const reference *c, const char *operators, uint32_t precisio
     path_of(c->folder, "", folder);
     path_of(c->folder, ".safetensors", values);
     if (hf_config_read(folder, c->model, &o, &positions) != TESS_OK || model_create(c->model, &o, &r.m) != TESS_OK ||
-        direct_create(r.m, 1, &r.d) != TESS_OK || tess__safetensors_open(values, &r.values) != TESS_OK)
+        direct_create(r.m, 1, &r.d) != TESS_OK || tool_safetensors_open(values, &r.values) != TESS_OK)
         fail_msg("%s", tess_last_error());
     assert_int_equal(positions, strcmp(c->model, "gpt2") == 0 ? 32 : 64);
     r.batch = calloc(1, r.m->desc.input_bytes);
@@ -99,15 +99,15 @@ static void close_run(run *r) {
     free(r->state);
     free(r->batch);
     free(r->result);
-    tess__safetensors_close(r->values);
+    tool_safetensors_close(r->values);
     direct_destroy(r->d);
     model_destroy(r->m);
 }
 
 static void take_batch(run *r, uint64_t step) {
-    const tess__tensor *t = tess__safetensors_find(r->values, "tokens");
+    const tool_tensor *t = tool_safetensors_find(r->values, "tokens");
     assert_non_null(t);
-    assert_int_equal(tess__safetensors_read_raw(r->values, t, step * TOKENS, TOKENS, lm_tokens(r->batch)), TESS_OK);
+    assert_int_equal(tool_safetensors_read_raw(r->values, t, step * TOKENS, TOKENS, lm_tokens(r->batch)), TESS_OK);
     *(model_batch *)r->batch = (model_batch){ .count = ROWS };
 }
 
