@@ -120,6 +120,23 @@ template "$text,$text" 0
 refuse "a TemplateProcessing has the text twice" tokenize changed --out t text.txt
 template "$special" 0
 refuse "a TemplateProcessing has no place for the text" tokenize changed --out t text.txt
+
+# same TEXT IDS: the tokens of TEXT by changed/, as PyPI's tokenizers 0.23.3 gave them.
+same() {
+  rm -rf same && printf "$1" >same.txt
+  expect 0 "$TESSERA" tokenize changed --out same --end none same.txt
+  local ids=$(od -An -v -tu2 -j1024 same/train_000000.bin | tr -s ' \n' ' ')
+  [ "$ids" = " $2 " ] || fail "tokens of '$1':$ids, expected $2"
+}
+changed 's/"added_tokens":\[[^]]*\]/"added_tokens":[{"id":0,"content":"<|endoftext|>"},{"id":600,"content":"<a>","rstrip":true},{"id":601,"content":" <b>"},{"id":602,"content":"  ","lstrip":true}]/'
+same 'x<a> <b>y<a>  z' '88 600 601 89 600 90' # a token begins in the space that another takes; one is all of it
+changed 's/"merges":\[\(.*\]\)\]/"merges":[\1,["Ġ","t"]]/'
+same ' tthe' '258 84 260' # of equal merges the last counts
+if ! "$TESSERA" --version | grep 'left out' | grep -q utf8proc; then
+  mkdir -p changed && cp "$data/qwen/"* changed
+  sed -i 's/"added_tokens":\[[^]]*\]/"added_tokens":[{"id":0,"content":"<|endoftext|>"},{"id":600,"content":"A\\u030aq","normalized":true}]/' changed/tokenizer.json
+  same 'x\303\205qA\314\212q' '88 600 600' # an added token is composed as the text is
+fi
 mkdir cut && head -c 9000 "$data/gpt2/tokenizer.json" >cut/tokenizer.json
 refuse "cut/tokenizer.json: offset [0-9]+: expected" tokenize cut --out t text.txt
 rm changed/tokenizer_config.json && cp "$data/gpt2/tokenizer.json" changed
