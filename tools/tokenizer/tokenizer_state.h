@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a tokenizer.json says, read once and then only looked at, by any number of threads. */
+/* A tokenizer.json is read once into this, and any number of threads look at it. */
 #ifndef TOOL_TOKENIZER_STATE_H
 #define TOOL_TOKENIZER_STATE_H
 #include "split.h"

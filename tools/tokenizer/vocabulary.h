@@ -40,7 +40,7 @@ tess_status vocabulary_index(vocabulary *, uint64_t n_merges);
 int32_t vocabulary_find(const vocabulary *, const char *text, size_t bytes, int is_name);
 /** Merge number `rank`: tokens left and right become `id`. The last of equal pairs counts. */
 void vocabulary_add_merge(vocabulary *, int32_t rank, int32_t left, int32_t right, int32_t id);
-/** What the two become, or null. */
+/** The token that the two become, or null. */
 const vocabulary_merge *vocabulary_merge_of(const vocabulary *, int32_t left, int32_t right);
 void vocabulary_free(vocabulary *);
 
