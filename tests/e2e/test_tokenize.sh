@@ -58,6 +58,13 @@ refuse 'nowhere/tokenizer.json: No such file' tokenize nowhere --out t text.txt
 refuse 'nowhere: No such file' tokenize model --out t nowhere
 echo '{"texts": ""}' >bad.jsonl
 refuse 'bad.jsonl: line 1: expected an object with a "text"' tokenize model --out t bad.jsonl
+printf '{"text": "a"}\n{"text": "\\u0000"}\n' >bad.jsonl
+refuse 'bad.jsonl: line 2: offset [0-9]+: expected no null character' tokenize model --out t bad.jsonl
+yes '{"text": "the ranks meet"}' | head -n 100 >many.jsonl
+refuse 'many.jsonl: lines of JSON, expected text: .tessera tokenize. writes them as tokens' train gpt2 --config model/config.json --data many.jsonl
+mkdir held && : >held/val_000000.bin
+refuse 'held/val_000000.bin exists: choose another --out' tokenize model --out held --val a.txt b.txt
+[ ! -e held/train_000000.bin ] || fail "the held-out part was refused after the other was written"
 changed 's/"type":"BPE"/"type":"WordPiece"/'
 refuse "changed/tokenizer.json: the model 'WordPiece' is not read here" tokenize changed --out t text.txt
 cp model/config.json changed
@@ -72,6 +79,64 @@ changed 's/"dropout":null/"dropout":0.1/'
 refuse "the model's 'dropout' is not read here" tokenize changed --out t text.txt
 changed 's/"!":1,//'
 refuse "changed/tokenizer.json: (byte 33 has no token|merge [0-9]+ has or makes what is no token)" tokenize changed --out t text.txt
+changed 's/"!":1,/"!":1,"zzz":1,/'
+refuse "changed/tokenizer.json: two tokens have the number 1$" tokenize changed --out t text.txt
+changed 's/"!":1,/"!":1,"!":599000,/'
+refuse "a tokenizer's tokens 1 and 599000 are the same" tokenize changed --out t text.txt
+changed 's/"!":1,/"!":1.5,/'
+refuse "changed/tokenizer.json: offset [0-9]+: expected" tokenize changed --out t text.txt
+changed 's/"!":1,/"!":4194304,/'
+refuse "changed/tokenizer.json: token 4194304, expected 0 to" tokenize changed --out t text.txt
+changed 's/"normalizer":null/"normalizer":[]/'
+refuse "changed/tokenizer.json: its normalizer is not an object" tokenize changed --out t text.txt
+changed $'s/<|endoftext|>"/\x80"/'
+refuse "changed/tokenizer.json: it is not UTF-8" tokenize changed --out t text.txt
+# added TOKEN…: added tokens of those contents and numbers, "<a>:600".
+added() {
+  local list= token
+  for token in "$@"; do
+    list="$list,{\"id\":${token##*:},\"content\":\"${token%:*}\"}"
+  done
+  changed "s/\"added_tokens\":\[[^]]*\]/\"added_tokens\":[${list#,}]/"
+}
+added '<|endoftext|>:0' '<a>:601' # which the Hugging Face tokenizers would call 600
+refuse "added token '<a>' has the number 601, expected 600, the next one" tokenize changed --out t text.txt
+added '<|endoftext|>:0' '<a>:1'
+refuse "added token '<a>' has the number 1, expected 600" tokenize changed --out t text.txt
+added '<|endoftext|>:0' '<a>:600' '<a>:600'
+refuse "added token '<a>' (is there twice|has the number)" tokenize changed --out t text.txt
+for pattern in '\\\\w+' '\\\\p{N}{1,3}+' '[a[b]]' '(?m:a.b)' '\\\\C' 'a*'; do
+  changed 's/"pre_tokenizer":{/"pre_tokenizer":{"type":"Split","pattern":{"Regex":"'"$pattern"'"},"behavior":"Isolated"},"was":{/'
+  refuse "a tokenizer's pattern is not read here: " tokenize changed --out t text.txt
+done
+# template SINGLE NUMBER: what stands around a text.
+template() {
+  changed 's/"post_processor":{[^}]*}/"post_processor":{"type":"TemplateProcessing","single":['"$1"'],"special_tokens":{"e":{"id":"e","ids":['"$2"']}}}/'
+}
+text='{"Sequence":{"id":"A"}}' special='{"SpecialToken":{"id":"e"}}'
+template "$text,$special" 70000
+refuse "a TemplateProcessing has token 70000, which there is not" tokenize changed --out t text.txt
+template "$text,$text" 0
+refuse "a TemplateProcessing has the text twice" tokenize changed --out t text.txt
+template "$special" 0
+refuse "a TemplateProcessing has no place for the text" tokenize changed --out t text.txt
+
+# same TEXT IDS: the tokens of TEXT by changed/, as PyPI's tokenizers 0.23.3 gave them.
+same() {
+  rm -rf same && printf "$1" >same.txt
+  expect 0 "$TESSERA" tokenize changed --out same --end none same.txt
+  local ids=$(od -An -v -tu2 -j1024 same/train_000000.bin | tr -s ' \n' ' ')
+  [ "$ids" = " $2 " ] || fail "tokens of '$1':$ids, expected $2"
+}
+changed 's/"added_tokens":\[[^]]*\]/"added_tokens":[{"id":0,"content":"<|endoftext|>"},{"id":600,"content":"<a>","rstrip":true},{"id":601,"content":" <b>"},{"id":602,"content":"  ","lstrip":true}]/'
+same 'x<a> <b>y<a>  z' '88 600 601 89 600 90' # a token begins in the space that another takes; one is all of it
+changed 's/"merges":\[\(.*\]\)\]/"merges":[\1,["Ġ","t"]]/'
+same ' that to  t' '321 221 578 221 258' # of equal merges the last counts
+if ! "$TESSERA" --version | grep 'left out' | grep -q utf8proc; then
+  mkdir -p changed && cp "$data/qwen/"* changed
+  sed -i 's/"added_tokens":\[[^]]*\]/"added_tokens":[{"id":0,"content":"<|endoftext|>"},{"id":600,"content":"A\\u030aq","normalized":true}]/' changed/tokenizer.json
+  same 'x\303\205qA\314\212q' '88 600 600' # an added token is composed as the text is
+fi
 mkdir cut && head -c 9000 "$data/gpt2/tokenizer.json" >cut/tokenizer.json
 refuse "cut/tokenizer.json: offset [0-9]+: expected" tokenize cut --out t text.txt
 rm changed/tokenizer_config.json && cp "$data/gpt2/tokenizer.json" changed

@@ -104,11 +104,12 @@ static tess_status make_room(bpe *b, size_t bytes) {
     if (bytes <= b->room)
         return TESS_OK;
     size_t room = 2 * bytes;
-    symbol *symbols = realloc(b->symbols, room * sizeof *symbols);
+    int fits = bytes <= INT32_MAX;
+    symbol *symbols = fits ? realloc(b->symbols, room * sizeof *symbols) : NULL;
     b->symbols = symbols ? symbols : b->symbols;
-    candidate *heap = realloc(b->heap, 3 * room * sizeof *heap);
+    candidate *heap = fits ? realloc(b->heap, 3 * room * sizeof *heap) : NULL;
     b->heap = heap ? heap : b->heap;
-    if (!symbols || !heap || bytes > INT32_MAX / 4)
+    if (!symbols || !heap)
         return tess_fail(TESS_E_NOMEM, "no memory for a word of %zu bytes", bytes);
     b->room = room;
     return TESS_OK;
@@ -163,7 +164,7 @@ static tess_status encode(bpe *b, const char *word, size_t bytes, token_list *ou
 }
 
 static tess_status encode_new(bpe *b, const char *word, size_t bytes, token_list *out) {
-    int32_t whole = b->whole_words ? vocabulary_find(b->v, word, bytes) : -1;
+    int32_t whole = b->whole_words ? vocabulary_find(b->v, word, bytes, 0) : -1;
     return whole >= 0 ? token_list_add(out, &whole, 1) : encode(b, word, bytes, out);
 }
 

@@ -113,6 +113,29 @@ static tess_status read_whole(FILE *f, const char *path, char **text, size_t *by
     return tess_fail(TESS_E_DATA, "%s: cannot be read: %s", path, ferror(f) ? strerror(errno) : "it became shorter");
 }
 
+/* \u0000 is no part of a text here, though JSON has it. */
+static tess_status bad_line(const documents *d, const char *path, const json_fields *f) {
+    if (f->expected)
+        return tess_fail(TESS_E_DATA, "%s: line %zu: offset %zu: expected %s", path, d->line, f->wrong_at, f->expected);
+    return tess_fail(TESS_E_DATA, "%s: line %zu: expected an object with a \"text\"", path, d->line);
+}
+
+static tess_status read_line(const documents *d, const char *path, size_t n, char **text, size_t *bytes) {
+    json_fields *f = malloc(sizeof *f);
+    char *read = malloc(n + 1);
+    tess_status status = f && read ? TESS_OK : no_memory(path);
+    if (status == TESS_OK && !(json_fields_read(f, d->text, n) && json_fields_text(f, "text", read, n + 1)))
+        status = bad_line(d, path, f);
+    free(f);
+    if (status != TESS_OK) {
+        free(read);
+        return status;
+    }
+    *text = read;
+    *bytes = strlen(read);
+    return TESS_OK;
+}
+
 static tess_status next_line(documents *d, const char *path, char **text, size_t *bytes) {
     errno = 0;
     ssize_t n = getline(&d->text, &d->text_room, d->lines);
@@ -127,22 +150,7 @@ static tess_status next_line(documents *d, const char *path, char **text, size_t
     d->line++;
     if (strspn(d->text, " \t\r\n") == (size_t)n)
         return TESS_OK;
-    json_fields *f = malloc(sizeof *f);
-    *text = malloc((size_t)n + 1);
-    int found =
-        f && *text && json_fields_read(f, d->text, (size_t)n) && json_fields_text(f, "text", *text, (size_t)n + 1);
-    tess_status status =
-        !f || !*text ? no_memory(path)
-        : found      ? TESS_OK
-                     : tess_fail(TESS_E_DATA, "%s: line %zu: expected an object with a \"text\"", path, d->line);
-    free(f);
-    if (status == TESS_OK) {
-        *bytes = strlen(*text);
-    } else {
-        free(*text);
-        *text = NULL;
-    }
-    return status;
+    return read_line(d, path, (size_t)n, text, bytes);
 }
 
 static tess_status open_next(documents *d, char **text, size_t *bytes) {

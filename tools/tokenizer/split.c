@@ -34,18 +34,40 @@ static void put(pattern_text *t, const char *text, size_t n) {
     t->n += n;
 }
 
-/* The pattern with White_Space for \s. A \S within brackets has no such form; no tokenizer is known to have one. */
-static int spell_out(const char *from, pattern_text *out) {
+static int is_alphanumeric(char c) {
+    return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
+}
+
+/* Whether PCRE2 reads what begins at `at` as Oniguruma does, which the Hugging Face tokenizers have. \w, \h and {1,3}+
+ * are not the same there, nor are brackets within brackets. A \S within brackets cannot be spelled out. */
+static int is_read_alike(const char *at, int brackets) {
+    static const char *const groups[] = { "(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>" };
+    if (at[0] == '\\')
+        return !is_alphanumeric(at[1]) || strchr(brackets ? "dDfnpPrst" : "dDfnpPrstS", at[1]);
+    if (brackets)
+        return at[0] != '[' && strncmp(at, "&&", 2) != 0;
+    if (at[0] == '[')
+        return at[1] != ']' && strncmp(at, "[^]", 3) != 0;
+    if (((at[0] >= '0' && at[0] <= '9') || at[0] == ',') && at[1] == '}')
+        return at[2] != '+' && at[2] != '?';
+    int found = strncmp(at, "(*", 2) != 0 && strncmp(at, "(?", 2) != 0;
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0] && !found; i++)
+        found = strncmp(at, groups[i], strlen(groups[i])) == 0;
+    return found;
+}
+
+/* The pattern with White_Space for \s. Null, or from where on it would mean something else. */
+static const char *spell_out(const char *from, pattern_text *out) {
     int brackets = 0;
     for (; *from; from++) {
+        if (!is_read_alike(from, brackets))
+            return from;
         int escapes = from[0] == '\\' && from[1];
         if (escapes && from[1] == 's') {
             put(out, "[", brackets ? 0 : 1);
             put(out, space_class, sizeof space_class - 1);
             put(out, "]", brackets ? 0 : 1);
         } else if (escapes && from[1] == 'S') {
-            if (brackets)
-                return 0;
             put(out, "[^", 2);
             put(out, space_class, sizeof space_class - 1);
             put(out, "]", 1);
@@ -55,7 +77,11 @@ static int spell_out(const char *from, pattern_text *out) {
         }
         from += escapes;
     }
-    return out->n < out->room;
+    return NULL;
+}
+
+static tess_status refuse(const char *pattern, const char *why) {
+    return tess_fail(TESS_E_DATA, "a tokenizer's pattern is not read here: %.120s: %.200s", why, pattern);
 }
 
 static tess_status compile(const char *pattern, void **out) {
@@ -66,14 +92,22 @@ static tess_status compile(const char *pattern, void **out) {
         return tess_fail(TESS_E_NOMEM, "no memory for a tokenizer's pattern");
     t.text[0] = '\0';
     pcre2_code *code = NULL;
-    if (spell_out(pattern, &t))
-        code = pcre2_compile((PCRE2_SPTR)t.text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &where, NULL);
+    const char *unlike = spell_out(pattern, &t);
+    if (!unlike)
+        code = pcre2_compile((PCRE2_SPTR)t.text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error,
+                             &where, NULL);
     free(t.text);
-    char said[120] = "\\S within brackets";
-    if (!code && error)
-        pcre2_get_error_message(error, (PCRE2_UCHAR *)said, sizeof said);
+    if (unlike)
+        return refuse(unlike, "PCRE2 reads in another way than Oniguruma what begins with");
+    char said[120] = "";
+    uint32_t may_be_empty = 1;
+    pcre2_get_error_message(error, (PCRE2_UCHAR *)said, sizeof said);
     if (!code)
-        return tess_fail(TESS_E_DATA, "a tokenizer's pattern is not taken: %s: %.200s", said, pattern);
+        return refuse(pattern, said);
+    if (pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &may_be_empty) != 0 || may_be_empty) {
+        pcre2_code_free(code);
+        return refuse(pattern, "it matches an empty text");
+    }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without one it is slower */
     *out = code;
     return TESS_OK;

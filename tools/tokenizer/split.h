@@ -9,7 +9,7 @@
 
 enum { SPLIT_MOST = 8 };
 
-/** How a stage treats matches and the text between them. */
+/** A stage keeps matches and what lies between them, or matches alone, or puts a blank before a piece. */
 enum { SPLIT_ISOLATED, SPLIT_MATCHES_ONLY, SPLIT_PREFIX_SPACE };
 
 typedef struct {
@@ -34,6 +34,6 @@ typedef tess_status (*split_fn)(const char *word, size_t bytes, void *user);
 /** Calls `fn` with each word of `text`, which is whole UTF-8, in its order. Stops at the first failure. */
 tess_status split_words(const splitter *, split_state *, const char *text, size_t bytes, split_fn fn, void *user);
 
-/** GPT-2's pattern, which every ByteLevel with use_regex has. */
+/** GPT-2 splits by it, and so does every ByteLevel that is told to. */
 extern const char split_gpt2[];
 #endif

@@ -12,25 +12,23 @@ static tess_status failed(const token_files *f, const char *path) {
                      strerror(errno));
 }
 
-static tess_status name_file(token_files *f) {
-    if (snprintf(f->path, sizeof f->path, "%s/%s_%06d.bin.tmp", f->folder, f->part, f->files) >= PATH_MAX)
-        return tess_fail(TESS_E_DATA, "%.60s…: the path is too long", f->folder);
-    return TESS_OK;
-}
-
 static void final_name(const token_files *f, char out[PATH_MAX]) {
     memcpy(out, f->path, sizeof f->path);
     out[strlen(out) - strlen(".tmp")] = '\0';
 }
 
-tess_status token_files_begin(token_files *f, const char *folder, const char *part, int32_t vocabulary) {
+/* Nothing is written over. */
+static tess_status name_file(token_files *f) {
     char path[PATH_MAX];
-    *f = (token_files){ .folder = folder, .part = part, .width = vocabulary > 65536 ? 4 : 2, .most = MOST };
-    tess_status status = name_file(f);
-    if (status != TESS_OK)
-        return status;
+    if (snprintf(f->path, sizeof f->path, "%s/%s_%06d.bin.tmp", f->folder, f->part, f->files) >= PATH_MAX)
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is too long", f->folder);
     final_name(f, path);
     return access(path, F_OK) != 0 ? TESS_OK : tess_fail(TESS_E_DATA, "%s exists: choose another --out", path);
+}
+
+tess_status token_files_begin(token_files *f, const char *folder, const char *part, int32_t vocabulary) {
+    *f = (token_files){ .folder = folder, .part = part, .width = vocabulary > 65536 ? 4 : 2, .most = MOST };
+    return name_file(f);
 }
 
 static int put_header(const token_files *f) {

@@ -18,7 +18,7 @@ typedef struct {
     int32_t files;
 } token_files;
 
-/** Begins FOLDER/PART_000000.bin and so on. TESS_E_DATA when the first of them exists: nothing is written over. */
+/** The files are FOLDER/PART_000000.bin and so on. TESS_E_DATA when the first exists; nothing is written over. */
 tess_status token_files_begin(token_files *, const char *folder, const char *part, int32_t vocabulary);
 tess_status token_files_add(token_files *, const int32_t *ids, size_t n);
 /** Each file is under its name only when it is whole. */

@@ -49,9 +49,7 @@ typedef struct {
 /* ---- a round ----------------------------------------------------------------------------------------- */
 static tess_status encode(const work *w, tokenizer_encoder *e, document *d) {
     d->tokens.n = 0;
-    tess_status status = tokenizer_encode(e, d->text, d->bytes, 1, &d->tokens);
-    int has_end = d->tokens.n > 0 && d->tokens.ids[d->tokens.n - 1] == w->end;
-    return status == TESS_OK && w->end >= 0 && !has_end ? token_list_add(&d->tokens, &w->end, 1) : status;
+    return tokenizer_encode_document(e, d->text, d->bytes, w->end, &d->tokens);
 }
 
 typedef struct {
@@ -149,9 +147,7 @@ static tess_status write_part(work *w, const arguments *a, const char *part, tok
     size_t n = is_val ? a->n_val : a->n_train;
     if (n == 0)
         return TESS_OK;
-    tess_status status = token_files_begin(to, a->out, part, tokenizer_size(w->t));
-    if (status == TESS_OK)
-        status = encode_all(w, is_val ? a->val : a->train, n, to);
+    tess_status status = encode_all(w, is_val ? a->val : a->train, n, to);
     if (status == TESS_OK)
         status = token_files_end(to);
     token_files_drop(to);
@@ -211,6 +207,10 @@ static int run(const arguments *a) {
     if (!w)
         return tool_report(tess_fail(TESS_E_NOMEM, "no memory to tokenize"));
     tess_status status = open_work(w, a);
+    if (status == TESS_OK)
+        status = token_files_begin(&train, a->out, "train", tokenizer_size(w->t));
+    if (status == TESS_OK && a->n_val > 0)
+        status = token_files_begin(&val, a->out, "val", tokenizer_size(w->t)); /* before hours of the other */
     if (status == TESS_OK)
         status = write_part(w, a, "train", &train);
     if (status == TESS_OK)

@@ -169,7 +169,8 @@ static size_t spaces_before(const char *text, size_t least, size_t at) {
 
 typedef tess_status (*rest_fn)(tokenizer_encoder *, const char *text, size_t bytes);
 
-/* Adds the added tokens of one kind, and hands what lies between them to `rest`. */
+/* Adds the added tokens of one kind, and hands what lies between them to `rest`. White space that a token takes is
+ * still searched: another may begin in it, but one that has nothing else of its own is dropped. */
 static tess_status around_added(tokenizer_encoder *e, int normalized, const char *text, size_t bytes, rest_fn rest) {
     size_t done = 0, at = 0;
     tess_status status = TESS_OK;
@@ -179,14 +180,13 @@ static tess_status around_added(tokenizer_encoder *e, int normalized, const char
             at++;
             continue;
         }
-        size_t from = a->takes_left ? spaces_before(text, done, at) : at;
+        size_t from = !a->takes_left ? at : at > done ? spaces_before(text, done, at) : done;
         at += a->bytes;
         if (from > done)
             status = rest(e, text + done, from - done);
-        if (status == TESS_OK)
+        done = a->takes_right ? spaces_behind(text, at, bytes) : at;
+        if (status == TESS_OK && from < done)
             status = token_list_add(e->out, &a->id, 1);
-        at = a->takes_right ? spaces_behind(text, at, bytes) : at;
-        done = at;
     }
     return status == TESS_OK && done < bytes ? rest(e, text + done, bytes - done) : status;
 }
@@ -205,20 +205,41 @@ static tess_status encode_normalized(tokenizer_encoder *e, const char *text, siz
     return around_added(e, 1, text, bytes, encode_words);
 }
 
-static tess_status encode_rest(tokenizer_encoder *e, const char *text, size_t bytes) {
+tess_status tokenizer_normalize(const tokenizer *t, int normalized, const char *text, size_t bytes, char **out,
+                                size_t *n) {
 #ifdef TESSERA_HAVE_UTF8PROC
-    if (e->t->composes) {
+    if (t->composes && normalized) {
         utf8proc_uint8_t *composed = NULL;
-        utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &composed,
-                                          UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-        if (n < 0)
-            return tess_fail(TESS_E_NOMEM, "a text of %zu bytes cannot be composed: %s", bytes, utf8proc_errmsg(n));
-        tess_status status = encode_normalized(e, (const char *)composed, (size_t)n);
-        free(composed);
-        return status;
+        utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &composed,
+                                               UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        if (length < 0)
+            return tess_fail(TESS_E_NOMEM, "a text of %zu bytes cannot be composed: %s", bytes,
+                             utf8proc_errmsg(length));
+        *out = (char *)composed;
+        *n = (size_t)length;
+        return TESS_OK;
     }
 #endif
-    return encode_normalized(e, text, bytes);
+    (void)t, (void)normalized;
+    *out = malloc(bytes + 1);
+    if (!*out)
+        return tess_fail(TESS_E_NOMEM, "no memory for a text of %zu bytes", bytes);
+    memcpy(*out, text, bytes);
+    (*out)[bytes] = '\0';
+    *n = bytes;
+    return TESS_OK;
+}
+
+static tess_status encode_rest(tokenizer_encoder *e, const char *text, size_t bytes) {
+    char *composed = NULL;
+    if (!e->t->composes)
+        return encode_normalized(e, text, bytes);
+    tess_status status = tokenizer_normalize(e->t, 1, text, bytes, &composed, &bytes);
+    if (status != TESS_OK)
+        return status;
+    status = encode_normalized(e, composed, bytes);
+    free(composed);
+    return status;
 }
 
 static tess_status repair(tokenizer_encoder *e, const char **text, size_t *bytes) {
@@ -245,4 +266,11 @@ tess_status tokenizer_encode(tokenizer_encoder *e, const char *text, size_t byte
     if (status == TESS_OK && whole)
         status = token_list_add(out, e->t->after.ids, e->t->after.n);
     return status;
+}
+
+tess_status tokenizer_encode_document(tokenizer_encoder *e, const char *text, size_t bytes, int32_t end,
+                                      token_list *out) {
+    tess_status status = tokenizer_encode(e, text, bytes, 1, out);
+    int has_end = out->n > 0 && out->ids[out->n - 1] == end;
+    return status == TESS_OK && end >= 0 && !has_end ? token_list_add(out, &end, 1) : status;
 }

@@ -21,6 +21,9 @@ void tokenizer_encoder_free(tokenizer_encoder *);
 /** Adds the text's tokens. Special tokens are recognised by their names, as transformers does. A fault in the UTF-8 is
  * U+FFFD. `whole`: with what the tokenizer puts before and behind a whole text (<|begin_of_text|>), else bare. */
 tess_status tokenizer_encode(tokenizer_encoder *, const char *text, size_t bytes, int whole, token_list *out);
+/** A document, alone in `out`: the whole text, and `end` (-1: nothing) behind it unless it ends so. */
+tess_status tokenizer_encode_document(tokenizer_encoder *, const char *text, size_t bytes, int32_t end,
+                                      token_list *out);
 /** The bytes of a token; "" for an unknown one. Not ended by a null byte. Special ones have their names. */
 const char *tokenizer_text(const tokenizer *, int32_t id, size_t *bytes);
 #endif

@@ -9,6 +9,7 @@
 #include "tokenizer_state.h"
 #include "tools/support/json_fields.h"
 #include "tools/support/json_file.h"
+#include "tools/support/say.h"
 #include "utf8.h"
 
 enum { FILE_MOST = 64 << 20, TOKEN_MOST = 1 << 16, PATTERN_MOST = 8192, DEPTH_MOST = 4 };
@@ -19,6 +20,9 @@ typedef struct {
     json_fields top, model;
     char *token, *other; /* TOKEN_MOST each */
     int has_bytes;       /* a ByteLevel was met */
+    int has_template;
+    int32_t n_tokens; /* of the model */
+    int32_t next;     /* what the Hugging Face tokenizers would number a new added token */
 } reading;
 
 static tess_status refuse(const reading *r, const char *part, const char *what) {
@@ -29,6 +33,10 @@ static tess_status refuse(const reading *r, const char *part, const char *what) 
 
 static tess_status bad(const reading *r, const char *what) {
     return tess_fail(TESS_E_DATA, "%s: %s", r->path, what);
+}
+
+static tess_status bad_kind(const reading *r, const char *key, const char *expected) {
+    return tess_fail(TESS_E_DATA, "%s: its %s is not %s", r->path, key, expected);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------ */
@@ -56,7 +64,10 @@ static tess_status each_object(reading *r, const json_fields *f, const char *key
     json_in s;
     json_fields *element = malloc(sizeof *element);
     tess_status status = element ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
-    if (status == TESS_OK && json_fields_at(f, key, &s) && json_in_if(&s, '[') && !json_in_if(&s, ']'))
+    int is_there = status == TESS_OK && json_fields_has(f, key) && json_fields_at(f, key, &s);
+    if (is_there && !json_in_if(&s, '['))
+        status = bad_kind(r, key, "a list");
+    else if (is_there && !json_in_if(&s, ']'))
         do
             status = next_object(&s, element) ? fn(r, element, depth) : bad(r, "a list of objects has something else");
         while (status == TESS_OK && json_in_if(&s, ','));
@@ -70,43 +81,52 @@ static int stands_for_itself(uint32_t c) {
 }
 
 static int byte_of(uint32_t code) {
-    static int16_t others[256]; /* of code 256 and up: the bytes that do not stand for themselves, in their order */
-    static int n;
-    for (uint32_t b = 0; n < 68 && b < 256; b++)
-        if (!stands_for_itself(b))
-            others[n++] = (int16_t)b;
-    if (code < 256)
+    int other = (int)code - 256; /* of the bytes 0 to 32, 127 to 160 and 173, which do not stand for themselves */
+    if (other < 0)
         return stands_for_itself(code) ? (int)code : -1;
-    return code < 256 + 68 ? others[code - 256] : -1;
+    return other < 33 ? other : other < 67 ? other + 94 : other == 67 ? 173 : -1;
 }
 
-/* In place: characters of the alphabet to bytes. 0 when one is none of it. */
+static int is_of_alphabet(const char *text, size_t bytes) {
+    for (size_t at = 0, length, broken; at < bytes; at += length) {
+        length = utf8_length((const unsigned char *)text + at, bytes - at, &broken);
+        if (length == 0 || byte_of(utf8_code((const unsigned char *)text + at, length)) < 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* In place: characters of the alphabet to bytes. 0 when one is none of it, and the text as it was. */
 static int to_bytes(char *text, size_t *bytes) {
     size_t n = 0;
+    if (!is_of_alphabet(text, *bytes))
+        return 0;
     for (size_t at = 0, length, broken; at < *bytes; at += length) {
         length = utf8_length((unsigned char *)text + at, *bytes - at, &broken);
-        int byte = length ? byte_of(utf8_code((unsigned char *)text + at, length)) : -1;
-        if (byte < 0)
-            return 0;
-        text[n++] = (char)byte;
+        text[n++] = (char)byte_of(utf8_code((unsigned char *)text + at, length));
     }
     *bytes = n;
     return 1;
 }
 
 /* ---- the model --------------------------------------------------------------------------------------- */
+static tess_status add_token(reading *r, uint64_t id, const char *text, size_t bytes, int is_name) {
+    if (id >= VOCABULARY_MOST)
+        return tess_fail(TESS_E_DATA, "%s: token %" PRIu64 ", expected 0 to %d", r->path, id, VOCABULARY_MOST - 1);
+    if (vocabulary_knows(&r->t->v, (int32_t)id))
+        return tess_fail(TESS_E_DATA, "%s: two tokens have the number %" PRIu64, r->path, id);
+    return vocabulary_add(&r->t->v, (int32_t)id, text, bytes, is_name);
+}
+
 /* A token that is not of the alphabet can come of no word: it is an added one, or never seen. */
 static tess_status read_token(reading *r, json_in *s) {
     uint64_t id;
     if (!json_in_string(s, r->token, TOKEN_MOST) || !json_in_char(s, ':') || !json_in_uint(s, &id))
         return bad_at(r, s);
     size_t bytes = strlen(r->token);
-    memcpy(r->other, r->token, bytes);
-    if (!to_bytes(r->token, &bytes))
-        memcpy(r->token, r->other, bytes);
-    if (id >= VOCABULARY_MOST)
-        return tess_fail(TESS_E_DATA, "%s: token %" PRIu64 ", expected 0 to %d", r->path, id, VOCABULARY_MOST - 1);
-    return vocabulary_add(&r->t->v, (int32_t)id, r->token, bytes);
+    int is_name = !to_bytes(r->token, &bytes);
+    r->n_tokens++;
+    return add_token(r, id, r->token, bytes, is_name);
 }
 
 static tess_status read_vocabulary(reading *r) {
@@ -115,9 +135,12 @@ static tess_status read_vocabulary(reading *r) {
     if (!json_fields_at(&r->model, "vocab", &s) || !json_in_if(&s, '{'))
         return bad(r, "its model has no vocab");
     if (!json_in_if(&s, '}'))
-        do
+        do {
             status = read_token(r, &s);
-        while (status == TESS_OK && json_in_if(&s, ','));
+            if (status == TESS_OK && s.at < s.bytes && !strchr(",} \t\r\n", s.text[s.at]))
+                status = bad_at(r, &s); /* 1.5 */
+        } while (status == TESS_OK && json_in_if(&s, ','));
+    r->next = r->n_tokens;
     return status;
 }
 
@@ -145,10 +168,11 @@ static tess_status read_merge(reading *r, json_in *s, int32_t rank) {
     vocabulary *v = &r->t->v;
     size_t n = strlen(r->token), m = strlen(r->other);
     int known = to_bytes(r->token, &n) && to_bytes(r->other, &m) && n + m < TOKEN_MOST;
-    int32_t left = known ? vocabulary_find(v, r->token, n) : -1, right = known ? vocabulary_find(v, r->other, m) : -1;
+    int32_t left = known ? vocabulary_find(v, r->token, n, 0) : -1,
+            right = known ? vocabulary_find(v, r->other, m, 0) : -1;
     if (known)
         memcpy(r->token + n, r->other, m);
-    int32_t both = known ? vocabulary_find(v, r->token, n + m) : -1;
+    int32_t both = known ? vocabulary_find(v, r->token, n + m, 0) : -1;
     if (left < 0 || right < 0 || both < 0)
         return tess_fail(TESS_E_DATA, "%s: merge %d has or makes what is no token", r->path, rank);
     vocabulary_add_merge(v, rank, left, right, both);
@@ -231,12 +255,15 @@ static tess_status read_normalizer(reading *r, const json_fields *f, int depth) 
     return TESS_OK;
 }
 
-/* \Q…\E, in which only \E has a meaning. */
 static tess_status add_literal(reading *r, const char *text) {
-    char pattern[PATTERN_MOST + 8];
-    if (strstr(text, "\\E"))
-        return refuse(r, "the pattern", text);
-    snprintf(pattern, sizeof pattern, "\\Q%s\\E", text);
+    char pattern[2 * PATTERN_MOST];
+    size_t n = 0;
+    for (; *text; text++) {
+        if (strchr("\\^$.|?*+()[]{}", *text))
+            pattern[n++] = '\\';
+        pattern[n++] = *text;
+    }
+    pattern[n] = '\0';
     return splitter_add(&r->t->words, SPLIT_ISOLATED, pattern);
 }
 
@@ -289,33 +316,77 @@ static tess_status read_words(reading *r, const json_fields *f, int depth) {
 }
 
 /* ---- behind the words -------------------------------------------------------------------------------- */
-static tess_status read_template(reading *r, const json_fields *f) {
-    json_fields *all = malloc(3 * sizeof *all), *element = all + 1, *one = all + 2;
-    json_in s, ids;
-    int behind = 0;
+typedef struct {
+    json_fields of_template, element, one, all;
+    token_list *to; /* before the text, then behind it */
+} templating;
+
+/* The numbers of a special token, which stand in a list of their own. */
+static tess_status add_special(reading *r, templating *t) {
+    json_in ids;
     char name[256];
-    tess_status status = all ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
-    if (status == TESS_OK && (!json_fields_at(f, "single", &s) || !json_in_if(&s, '[')))
-        status = bad(r, "a TemplateProcessing has no single");
+    uint64_t id;
+    if (!json_fields_object(&t->element, "SpecialToken", &t->one) ||
+        !json_fields_text(&t->one, "id", name, sizeof name) ||
+        !json_fields_object(&t->of_template, "special_tokens", &t->all) ||
+        !json_fields_object(&t->all, name, &t->one) || !json_fields_at(&t->one, "ids", &ids) || !json_in_if(&ids, '['))
+        return bad(r, "a TemplateProcessing's special token is not read here");
+    if (json_in_if(&ids, ']'))
+        return TESS_OK;
+    do {
+        if (!json_in_uint(&ids, &id))
+            return bad_at(r, &ids);
+        if (id >= VOCABULARY_MOST)
+            return tess_fail(TESS_E_DATA, "%s: a TemplateProcessing has token %" PRIu64, r->path, id);
+        TRY(token_list_add(t->to, &(int32_t){ (int32_t)id }, 1));
+    } while (json_in_if(&ids, ','));
+    return json_in_char(&ids, ']') ? TESS_OK : bad_at(r, &ids);
+}
+
+static tess_status read_piece(reading *r, templating *t) {
+    if (!json_fields_has(&t->element, "Sequence"))
+        return add_special(r, t);
+    if (t->to == &r->t->after)
+        return bad(r, "a TemplateProcessing has the text twice");
+    t->to = &r->t->after;
+    return TESS_OK;
+}
+
+static tess_status read_single(reading *r, templating *t) {
+    json_in s;
+    tess_status status = TESS_OK;
+    if (!json_fields_at(&t->of_template, "single", &s) || !json_in_if(&s, '['))
+        return bad(r, "a TemplateProcessing has no single");
     while (status == TESS_OK && !json_in_if(&s, ']')) {
-        uint64_t id;
-        if (!next_object(&s, element)) {
-            status = bad(r, "a TemplateProcessing's single is not read here");
-        } else if (json_fields_has(element, "Sequence")) {
-            behind = 1;
-        } else if (json_fields_object(element, "SpecialToken", one) && json_fields_text(one, "id", name, sizeof name) &&
-                   json_fields_object(f, "special_tokens", all) && json_fields_object(all, name, one) &&
-                   json_fields_at(one, "ids", &ids) && json_in_if(&ids, '[')) {
-            while (status == TESS_OK && json_in_uint(&ids, &id)) {
-                status = token_list_add(behind ? &r->t->after : &r->t->before, &(int32_t){ (int32_t)id }, 1);
-                json_in_if(&ids, ',');
-            }
-        } else
-            status = bad(r, "a TemplateProcessing's special token is not read here");
+        status =
+            next_object(&s, &t->element) ? read_piece(r, t) : bad(r, "a TemplateProcessing's single is not read here");
         json_in_if(&s, ',');
     }
-    free(all);
+    return status == TESS_OK && t->to != &r->t->after ? bad(r, "a TemplateProcessing has no place for the text")
+                                                      : status;
+}
+
+static tess_status read_template(reading *r, const json_fields *f) {
+    templating *t = calloc(1, sizeof *t);
+    if (!t)
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
+    t->of_template = *f;
+    t->to = &r->t->before;
+    tess_status status = r->has_template ? bad(r, "it has two TemplateProcessings") : read_single(r, t);
+    r->has_template = 1;
+    free(t);
     return status;
+}
+
+/* The numbers come before the added tokens, some of which they are. */
+static tess_status check_template(const reading *r) {
+    const token_list *lists[] = { &r->t->before, &r->t->after };
+    for (int i = 0; i < 2; i++)
+        for (size_t j = 0; j < lists[i]->n; j++)
+            if (!vocabulary_knows(&r->t->v, lists[i]->ids[j]))
+                return tess_fail(TESS_E_DATA, "%s: a TemplateProcessing has token %d, which there is not", r->path,
+                                 lists[i]->ids[j]);
+    return TESS_OK;
 }
 
 static tess_status read_processor(reading *r, const json_fields *f, int depth) {
@@ -329,44 +400,64 @@ static tess_status read_processor(reading *r, const json_fields *f, int depth) {
 }
 
 /* ---- added tokens ------------------------------------------------------------------------------------ */
+/* Its number is the model's for that text, else the next one, whatever the file says: a file that says another is
+ * refused. */
+static tess_status number_added(reading *r, uint64_t id) {
+    size_t bytes = strlen(r->token), n = bytes;
+    memcpy(r->other, r->token, bytes);
+    int is_name = !to_bytes(r->other, &n);
+    int32_t known = vocabulary_find(&r->t->v, r->other, n, is_name), number = known >= 0 ? known : r->next;
+    if (id != (uint64_t)number)
+        return tess_fail(TESS_E_DATA, "%s: added token '%.60s' has the number %" PRIu64 ", expected %d, the next one",
+                         r->path, r->token, id, number);
+    r->next = number >= r->next ? number + 1 : r->next;
+    return known >= 0 ? TESS_OK : add_token(r, id, r->token, bytes, 1);
+}
+
 static tess_status read_added(reading *r, const json_fields *f, int depth) {
     uint64_t id;
     (void)depth;
-    if (!json_fields_uint(f, "id", &id) || id >= VOCABULARY_MOST ||
-        !json_fields_text(f, "content", r->token, TOKEN_MOST) || !r->token[0])
+    if (!json_fields_uint(f, "id", &id) || !json_fields_text(f, "content", r->token, TOKEN_MOST) || !r->token[0])
         return bad(r, "an added token has no id or content");
     if (is_true(f, "single_word"))
         return refuse(r, "an added token's", "single_word");
+    TRY(number_added(r, id));
     tokenizer *t = r->t;
     added_token *bigger = realloc(t->added, (size_t)(t->n_added + 1) * sizeof *bigger);
-    t->added = bigger ? bigger : t->added;
-    char *name = bigger ? strdup(r->token) : NULL;
-    if (!name)
+    if (!bigger)
         return tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
-    t->added[t->n_added++] = (added_token){ .name = name,
-                                            .bytes = strlen(name),
-                                            .id = (int32_t)id,
-                                            .takes_left = is_true(f, "lstrip"),
-                                            .takes_right = is_true(f, "rstrip"),
-                                            .is_normalized = is_true(f, "normalized") };
-    return vocabulary_add(&t->v, (int32_t)id, name, strlen(name));
+    t->added = bigger;
+    added_token *a = &t->added[t->n_added];
+    *a = (added_token){ .id = (int32_t)id,
+                        .takes_left = is_true(f, "lstrip"),
+                        .takes_right = is_true(f, "rstrip"),
+                        .is_normalized = is_true(f, "normalized") };
+    TRY(tokenizer_normalize(t, a->is_normalized, r->token, strlen(r->token), &a->name, &a->bytes));
+    t->n_added++;
+    return TESS_OK;
 }
 
 static int by_first_byte(const void *a, const void *b) {
     const added_token *x = a, *y = b;
     int first = (unsigned char)x->name[0] - (unsigned char)y->name[0];
-    return first ? first : (x->bytes < y->bytes) - (x->bytes > y->bytes);
+    int length = (x->bytes < y->bytes) - (x->bytes > y->bytes);
+    return first ? first : length ? length : strcmp(x->name, y->name);
 }
 
-static void index_added(tokenizer *t) {
+static tess_status index_added(const reading *r) {
+    tokenizer *t = r->t;
     int32_t at = 0;
     if (t->n_added > 0)
         qsort(t->added, (size_t)t->n_added, sizeof *t->added, by_first_byte);
+    for (int32_t i = 1; i < t->n_added; i++)
+        if (strcmp(t->added[i - 1].name, t->added[i].name) == 0)
+            return tess_fail(TESS_E_DATA, "%s: added token '%.60s' is there twice", r->path, t->added[i].name);
     for (int byte = 0; byte <= 256; byte++) {
         t->added_from[byte] = at;
         while (at < t->n_added && (unsigned char)t->added[at].name[0] == byte)
             at++;
     }
+    return TESS_OK;
 }
 
 int32_t tokenizer_added(const tokenizer *t, const char *name) {
@@ -380,8 +471,8 @@ int32_t tokenizer_added(const tokenizer *t, const char *name) {
 static tess_status read_part(reading *r, const char *key, element_fn fn) {
     json_fields *f = malloc(sizeof *f);
     tess_status status = f ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", r->path);
-    if (status == TESS_OK && json_fields_object(&r->top, key, f))
-        status = fn(r, f, 0);
+    if (status == TESS_OK && json_fields_has(&r->top, key))
+        status = json_fields_object(&r->top, key, f) ? fn(r, f, 0) : bad_kind(r, key, "an object");
     free(f);
     return status;
 }
@@ -398,8 +489,9 @@ static tess_status read_parts(reading *r) {
         status = read_part(r, "post_processor", read_processor);
     if (status == TESS_OK)
         status = each_object(r, &r->top, "added_tokens", 0, read_added);
-    index_added(r->t);
-    return status;
+    if (status == TESS_OK)
+        status = check_template(r);
+    return status == TESS_OK ? index_added(r) : status;
 }
 
 tess_status tokenizer_read(const char *path, tokenizer *t) {
@@ -414,7 +506,9 @@ tess_status tokenizer_read(const char *path, tokenizer *t) {
         status = tess_fail(TESS_E_NOMEM, "%s: no memory", path);
     else {
         *r = (reading){ .path = path, .t = t, .token = room, .other = room + TOKEN_MOST };
-        if (json_fields_read(&r->top, text, bytes))
+        if (!utf8_is_whole(text, bytes)) /* what splits text would split characters */
+            status = bad(r, "it is not UTF-8");
+        else if (json_fields_read(&r->top, text, bytes))
             status = read_parts(r);
         else
             status = tess_fail(TESS_E_DATA, "%s: offset %zu: expected %s", path, r->top.wrong_at, r->top.expected);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A tokenizer.json as it was read, which any number of threads look at. */
+/* A tokenizer.json is read once into this, and any number of threads look at it. */
 #ifndef TOOL_TOKENIZER_STATE_H
 #define TOOL_TOKENIZER_STATE_H
 #include "split.h"
@@ -27,6 +27,9 @@ struct tokenizer {
 
 /** Fills `t` from the file. What it has made is freed by tokenizer_close, after a failure too. */
 tess_status tokenizer_read(const char *path, tokenizer *t);
+/** A copy of the text, composed when `normalized` and the file says so; *out is ended by a null byte, the caller's. */
+tess_status tokenizer_normalize(const tokenizer *, int normalized, const char *text, size_t bytes, char **out,
+                                size_t *n);
 /** The token of that name among the added ones, or -1. */
 int32_t tokenizer_added(const tokenizer *, const char *name);
 #endif

@@ -9,7 +9,7 @@ static tess_status no_memory(void) {
 }
 
 static tess_status make_room(vocabulary *v, int32_t id, size_t bytes) {
-    if (v->used + bytes > v->room) {
+    if (v->used + bytes >= v->room) { /* with a byte to spare, for an empty token too */
         size_t room = 2 * (v->used + bytes) + 4096;
         char *pool = realloc(v->pool, room);
         if (!pool)
@@ -28,9 +28,7 @@ static tess_status make_room(vocabulary *v, int32_t id, size_t bytes) {
     return TESS_OK;
 }
 
-tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t bytes) {
-    if (id < 0 || id >= VOCABULARY_MOST)
-        return tess_fail(TESS_E_DATA, "token %d, expected 0 to %d", id, VOCABULARY_MOST - 1);
+tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t bytes, int is_name) {
     tess_status status = make_room(v, id, bytes);
     if (status != TESS_OK)
         return status;
@@ -38,9 +36,14 @@ tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t b
     v->tokens[id].at = v->used;
     v->tokens[id].bytes = (uint32_t)bytes;
     v->tokens[id].is_known = 1;
+    v->tokens[id].is_name = is_name != 0;
     v->used += bytes;
     v->n = id >= v->n ? id + 1 : v->n;
     return TESS_OK;
+}
+
+int vocabulary_knows(const vocabulary *v, int32_t id) {
+    return id >= 0 && id < v->n && v->tokens[id].is_known;
 }
 
 static uint64_t table_size(uint64_t n) {
@@ -51,13 +54,22 @@ static uint64_t table_size(uint64_t n) {
 }
 
 /* The place of these bytes: theirs, or the free one where they would stand. */
-static int32_t *place_of_bytes(const vocabulary *v, const char *text, size_t bytes) {
+static int32_t *place_of_bytes(const vocabulary *v, const char *text, size_t bytes, int is_name) {
     uint64_t at = vocabulary_hash(text, bytes) & v->by_bytes_mask;
     for (;; at = (at + 1) & v->by_bytes_mask) {
         int32_t id = v->by_bytes[at];
-        if (id < 0 || (v->tokens[id].bytes == bytes && memcmp(v->pool + v->tokens[id].at, text, bytes) == 0))
+        if (id < 0 || (v->tokens[id].bytes == bytes && v->tokens[id].is_name == (is_name != 0) &&
+                       memcmp(v->pool + v->tokens[id].at, text, bytes) == 0))
             return &v->by_bytes[at];
     }
+}
+
+static tess_status index_token(vocabulary *v, int32_t id) {
+    int32_t *place = place_of_bytes(v, v->pool + v->tokens[id].at, v->tokens[id].bytes, v->tokens[id].is_name);
+    if (*place >= 0)
+        return tess_fail(TESS_E_DATA, "a tokenizer's tokens %d and %d are the same", *place, id);
+    *place = id;
+    return TESS_OK;
 }
 
 tess_status vocabulary_index(vocabulary *v, uint64_t n_merges) {
@@ -69,16 +81,16 @@ tess_status vocabulary_index(vocabulary *v, uint64_t n_merges) {
     v->by_bytes_mask = tokens - 1, v->merges_mask = merges - 1;
     memset(v->by_bytes, 0xff, tokens * sizeof *v->by_bytes);
     memset(v->merges, 0xff, merges * sizeof *v->merges);
-    for (int32_t id = 0; id < v->n; id++)
-        if (v->tokens[id].is_known)
-            *place_of_bytes(v, v->pool + v->tokens[id].at, v->tokens[id].bytes) = id;
+    tess_status status = TESS_OK;
+    for (int32_t id = 0; id < v->n && status == TESS_OK; id++)
+        status = v->tokens[id].is_known ? index_token(v, id) : TESS_OK;
     for (int byte = 0; byte < 256; byte++)
-        v->bytes[byte] = vocabulary_find(v, (char[]){ (char)byte }, 1);
-    return TESS_OK;
+        v->bytes[byte] = vocabulary_find(v, (char[]){ (char)byte }, 1, 0);
+    return status;
 }
 
-int32_t vocabulary_find(const vocabulary *v, const char *text, size_t bytes) {
-    return *place_of_bytes(v, text, bytes);
+int32_t vocabulary_find(const vocabulary *v, const char *text, size_t bytes, int is_name) {
+    return *place_of_bytes(v, text, bytes, is_name);
 }
 
 static vocabulary_merge *place_of_pair(const vocabulary *v, uint64_t pair) {
@@ -93,9 +105,8 @@ static uint64_t pair_of(int32_t left, int32_t right) {
 }
 
 void vocabulary_add_merge(vocabulary *v, int32_t rank, int32_t left, int32_t right, int32_t id) {
-    vocabulary_merge *m = place_of_pair(v, pair_of(left, right));
-    if (m->rank < 0)
-        *m = (vocabulary_merge){ .pair = pair_of(left, right), .rank = rank, .id = id };
+    *place_of_pair(v, pair_of(left, right)) =
+        (vocabulary_merge){ .pair = pair_of(left, right), .rank = rank, .id = id };
 }
 
 const vocabulary_merge *vocabulary_merge_of(const vocabulary *v, int32_t left, int32_t right) {

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <tessera/tessera.h>
 
-enum { VOCABULARY_MOST = 1 << 24 };
+enum { VOCABULARY_MOST = 1 << 22 };
 
 typedef struct {
     uint64_t pair; /* left << 32 | right */
@@ -20,9 +20,9 @@ typedef struct {
     struct {
         size_t at;
         uint32_t bytes;
-        int32_t is_known;
-    } * tokens; /* by number */
-    int32_t n;  /* greatest number + 1 */
+        uint16_t is_known, is_name; /* is_name: not of the alphabet, as no word is */
+    } * tokens;                     /* by number */
+    int32_t n;                      /* greatest number + 1 */
     int32_t tokens_room;
     int32_t *by_bytes; /* hash table of numbers, -1: free */
     uint64_t by_bytes_mask;
@@ -31,15 +31,16 @@ typedef struct {
     int32_t bytes[256]; /* the tokens of single bytes, -1: none */
 } vocabulary;
 
-/** Token `id` is these bytes. TESS_E_NOMEM, TESS_E_DATA for an absurd number. Copies. */
-tess_status vocabulary_add(vocabulary *, int32_t id, const char *text, size_t bytes);
-/** After the last token: the tables, with room for `n` merges. */
+/** Token `id`, which is new and less than VOCABULARY_MOST, is these bytes. TESS_E_NOMEM. Copies. */
+tess_status vocabulary_add(vocabulary *, int32_t id, const char *text, size_t bytes, int is_name);
+int vocabulary_knows(const vocabulary *, int32_t id);
+/** After the last token: the tables, with room for `n` merges. TESS_E_DATA when two tokens are the same. */
 tess_status vocabulary_index(vocabulary *, uint64_t n_merges);
-/** The number of these bytes, or -1. */
-int32_t vocabulary_find(const vocabulary *, const char *text, size_t bytes);
-/** Merge number `rank`: tokens left and right become `id`. The first of equal pairs counts. */
+/** The number of these bytes, or of that name; -1: there is none. */
+int32_t vocabulary_find(const vocabulary *, const char *text, size_t bytes, int is_name);
+/** Merge number `rank`: tokens left and right become `id`. The last of equal pairs counts. */
 void vocabulary_add_merge(vocabulary *, int32_t rank, int32_t left, int32_t right, int32_t id);
-/** The merge of these two, or null. */
+/** The token that the two become, or null. */
 const vocabulary_merge *vocabulary_merge_of(const vocabulary *, int32_t left, int32_t right);
 void vocabulary_free(vocabulary *);
 

@@ -160,6 +160,8 @@ static tess_status read_text(writer *w) {
         else
             status = tess_fail(TESS_E_INVALID, "--prompt: token %d, but the model's vocabulary has %" PRId64,
                                ids.ids[i], w->vocabulary);
+    if (status == TESS_OK && ids.n == 0)
+        status = tess_fail(TESS_E_INVALID, "--prompt has no tokens");
     token_list_free(&ids);
     tokenizer_encoder_free(e);
     return status;

@@ -122,16 +122,17 @@ static int may_be_wide(const file *narrow, int64_t vocabulary) {
 /* A text is one document, whose tokens every rank has in memory. */
 static tess_status encode_text(const tool_tokens *t, file *f) {
     token_list ids = { 0 };
-    int32_t end = tokenizer_end(t->words);
+    if (ends_with(f->path, ".jsonl"))
+        return tess_fail(TESS_E_DATA, "%s: lines of JSON, expected text: `tessera tokenize` writes them as tokens",
+                         f->path);
     if (f->map_bytes > TEXT_MOST)
         return tess_fail(TESS_E_DATA,
                          "%s: text of %" PRIu64 " bytes, expected at most %d: `tessera tokenize` writes it as tokens",
                          f->path, f->map_bytes, TEXT_MOST);
     tokenizer_encoder *e = tokenizer_encoder_create(t->words);
-    tess_status status = e ? tokenizer_encode(e, (const char *)f->map, f->map_bytes, 1, &ids)
-                           : tess_fail(TESS_E_NOMEM, "%s: no memory", f->path);
-    if (status == TESS_OK && end >= 0 && ids.ids[ids.n - 1] != end)
-        status = token_list_add(&ids, &end, 1);
+    tess_status status =
+        e ? tokenizer_encode_document(e, (const char *)f->map, f->map_bytes, tokenizer_end(t->words), &ids)
+          : tess_fail(TESS_E_NOMEM, "%s: no memory", f->path);
     tokenizer_encoder_free(e);
     f->ids = ids.ids;
     f->data = (const unsigned char *)ids.ids;
