@@ -200,6 +200,13 @@ static void check_crash(const sim_disk *crashed, int done, int writers) {
         check_after(crashed, done, writers, by_seed, &(uint64_t){ seed * 977 });
 }
 
+/* A sanitizer maps each of the disk's buffers anew, which takes minutes for all operations. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { EVERY = 5 };
+#else
+enum { EVERY = 1 };
+#endif
+
 static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
     (void)state;
     static const sim_direct direct[] = { SIM_DIRECT, SIM_ODD_DIRECT, SIM_NO_DIRECT, SIM_REFUSES_DIRECT };
@@ -213,7 +220,7 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
         assert_int_equal(sim_disk_files(whole), (int)(keep + 1) * (writers + 1)); /* it counts its own alone */
         assert_int_equal(newest(sim_disk_table(whole)), N_SAVES - 1);
         sim_disk_destroy(whole);
-        for (int n = 1; n <= operations; n++) {
+        for (int n = 1; n <= operations; n += EVERY) {
             sim_disk *disk = sim_disk_create();
             sim_disk_set_direct(disk, direct[writers - 1]);
             sim_disk_crash_after(disk, n);
@@ -223,7 +230,7 @@ static void test_store__a_crash_at_any_operation_loses_nothing(void **state) {
     }
     keep = 2;
     line = first_run;
-    assert_true(checked > 1000);
+    assert_true(checked > 1000 / EVERY);
     print_message("%ld disks after a crash\n", checked);
 }
 

@@ -208,10 +208,13 @@ static void test_control_impostor__who_answers_for_the_server_is_left(void **sta
         const tess__world me = world_at(i.port, 1, 2);
         const int64_t begin_ns = tess__now_ns();
         const tess_status status = tess__control_open(&me, &control);
-        assert_int_equal(status, lines[role] ? TESS_E_TIMEOUT : TESS_E_INVALID);
+        /* An echo in pieces ends the handshake before the secrets are compared. */
+        const int like = role == ECHOES && status == TESS_E_TIMEOUT ? HANGS_UP : role;
+        if (status != (lines[like] ? TESS_E_TIMEOUT : TESS_E_INVALID))
+            fail_msg("role %d: status %d: %s", role, status, tess_last_error());
         assert_true(tess__now_ns() - begin_ns < 5 * SECOND_NS);
         snprintf(line, sizeof line,
-                 lines[role] ? lines[role] : "what answers at 127.0.0.1 port %d has another secret than this rank",
+                 lines[like] ? lines[like] : "what answers at 127.0.0.1 port %d has another secret than this rank",
                  (int)i.port);
         if (!strstr(tess_last_error(), line) || strchr(tess_last_error(), '\n'))
             fail_msg("role %d: %s", role, tess_last_error());
