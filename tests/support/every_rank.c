@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* What a run may take beside the plan and what backends state. LIBRARY: the data of libraries that plugins load, and
- * what the engine keeps on the heap; 660 were seen, with a library over another one on 8 ranks. THREAD: the malloc
+ * what the engine keeps on the heap; 712 were seen. THREAD: the malloc
  * arena that glibc gives a thread. FILES: pages of libraries that the peak counts; 6876 were seen. */
 enum { KIB = 1 << 10, LIBRARY_KIB = 1024, THREAD_KIB = 136, FILES_KIB = 8192 };
 
