@@ -198,6 +198,8 @@ typedef struct {
     int agree, departed;
     const char *ledger;
     every_rank mine;
+    uint64_t mapped;     /* and allocations: before anything is summoned, which is in no plan */
+    int64_t allocations; /* -1: a sanitizer owns malloc */
 } figures;
 
 /* What the comm plugin says that its communicators take of their own, of all that there are. */
@@ -240,6 +242,8 @@ static tess_status take_figures(training *r, const tool_witness *before, figures
     ledger_check_stop(&r->c.full);
     if ((s = tess_stats_get(r->t, &f->stats)))
         return s;
+    f->mapped = tool_alloc_mapped_peak();
+    f->allocations = tool_alloc_available() ? (int64_t)tool_alloc_own() : -1;
     every_rank_witness(&f->mine, before);
     f->mine.value[EVERY_STATED] = stated(r->t);
     f->points = r->c.step.points + r->c.eval.points + r->c.full.points;
@@ -268,8 +272,8 @@ static void fill_mine(figures *f, int fullest) {
     f->mine.value[EVERY_PLANNED] = (int64_t)s->planned_peak_bytes[1];
     f->mine.value[EVERY_HOST_PEAK] = (int64_t)peak[2];
     f->mine.value[EVERY_HOST_PLANNED] = (int64_t)s->planned_peak_bytes[2];
-    f->mine.value[EVERY_MAPPED] = counted ? (int64_t)tool_alloc_mapped_peak() : -1;
-    f->mine.value[EVERY_ALLOCATIONS] = counted ? (int64_t)tool_alloc_own() : -1;
+    f->mine.value[EVERY_MAPPED] = counted ? (int64_t)f->mapped : -1;
+    f->mine.value[EVERY_ALLOCATIONS] = counted ? f->allocations : -1;
 }
 
 static void print_figures(const training *r, const figures *f) {
@@ -279,11 +283,11 @@ static void print_figures(const training *r, const figures *f) {
            "recompiles=%llu ranks=%d growth=%lld norm=%.17g\n",
            (unsigned long long)f->digest, r->loss, (unsigned long long)s->peak_bytes[1],
            (unsigned long long)s->planned_peak_bytes[1], (unsigned long long)s->peak_bytes[2],
-           (unsigned long long)s->planned_peak_bytes[2], (unsigned long long)tool_alloc_mapped_peak(),
+           (unsigned long long)s->planned_peak_bytes[2], (unsigned long long)f->mapped,
            categories_agree(s) ? "equal" : "differ", rests(s) ? "equal" : "differ", f->agree ? "equal" : "differ",
-           f->ledger, (unsigned long long)f->points, tool_alloc_available() ? (long long)tool_alloc_own() : -1LL,
-           (unsigned long long)s->n_units, (unsigned long long)s->n_recompiles, tess_ranks(r->t),
-           (long long)f->mine.value[EVERY_MAPPED_GROWTH], s->grad_norm);
+           f->ledger, (unsigned long long)f->points, (long long)f->allocations, (unsigned long long)s->n_units,
+           (unsigned long long)s->n_recompiles, tess_ranks(r->t), (long long)f->mine.value[EVERY_MAPPED_GROWTH],
+           s->grad_norm);
 }
 
 int main(int argc, char **argv) {
