@@ -16,6 +16,7 @@
 #include "tools/models/direct.h"
 #include "core/kernels/norm.h"
 #include "core/base/status.h"
+#include "tools/support/options.h"
 #include "tools/train/train.h"
 
 enum { ROUNDS = 15, ARRAYS = 4 };
@@ -347,6 +348,7 @@ int main(int argc, char **argv) {
     const tess_cuda *cu = NULL;
     CUdevice device;
     CUcontext popped;
+    tool_options_start();
     tess_status status = keep_current(&cu, &device);
     int is_current = status == TESS_OK;
     if (status == TESS_OK)
