@@ -20,7 +20,7 @@ build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
   mkdir -p "$work/$output.objects"
   for file in "$work"/core/{base,kernels,builtin,plugin,control,plan,readers,checkpoint,runtime,engine,recovery,saving,front}/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c "$source"/tests/support/every_rank.c "$source"/tools/support/witness.c \
     "$source"/tests/support/ledger_check.c \
-    "$source"/tools/support/alloc_count.c "$source"/tools/support/alloc_hooks.c; do
+    "$source"/tools/support/alloc_count.c "$source"/tools/support/alloc_hooks.c "$source"/tools/support/world.c; do
     objects+=("$work/$output.objects/$(basename "$(dirname "$file")")-$(basename "$file" .c).o")
     "$cc" -std=gnu11 -D_GNU_SOURCE -O0 -g -ffp-contract=off "$@" -DTESSERA_VERSION='"0"' \
       -DTESSERA_INSTALL_PLUGIN_DIR='"/nonexistent"' -DTESSERA_BUILD_PLUGIN_DIR='"/nonexistent"' \
