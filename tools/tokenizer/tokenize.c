@@ -110,10 +110,8 @@ static tess_status read_round(work *w, documents *from, int *over) {
 
 static tess_status write_round(work *w, token_files *to) {
     tess_status status = TESS_OK;
-    for (size_t i = 0; i < w->n; i++) {
-        if (status == TESS_OK)
-            status = token_files_add(to, w->documents[i].tokens.ids, w->documents[i].tokens.n);
-    }
+    for (size_t i = 0; i < w->n && status == TESS_OK; i++)
+        status = token_files_add(to, w->documents[i].tokens.ids, w->documents[i].tokens.n);
     return status;
 }
 

@@ -12,22 +12,19 @@
 
 enum { EVAL_WINDOWS = 256 };
 
-/* The folder whose tokenizer made the model's tokens, and the first file that says so; 0: none is known. */
-static int find_tokenizer(const train_run *r, const char **folder, char file[PATH_MAX]) {
+/* The first file that says which tokenizer made the model's tokens; 0: none is known. */
+static int find_tokenizer(const train_run *r, char file[PATH_MAX]) {
     const char *const from[] = { r->s.folder, r->s.config, train_resumes_checkpoint(&r->s) ? NULL : r->s.resume };
     for (int i = 0; i < 3; i++)
-        if (from[i] && hf_tokenizer_find(from[i], file)) {
-            *folder = from[i];
+        if (from[i] && hf_tokenizer_find(from[i], file))
             return 1;
-        }
     return 0;
 }
 
 /* Only tokenizer.json is read here; a folder with other files has none that is known. */
 static tess_status open_tokenizer(train_run *r) {
-    const char *from;
     char file[PATH_MAX];
-    if (r->task.tokenizer || !find_tokenizer(r, &from, file))
+    if (r->task.tokenizer || !find_tokenizer(r, file))
         return TESS_OK;
     char *slash = strrchr(file, '/');
     if (strcmp(slash, "/tokenizer.json") != 0)
@@ -38,9 +35,8 @@ static tess_status open_tokenizer(train_run *r) {
 
 /* Bytes are tokens only of a model that has the 256 of them and no tokenizer, which would give them other numbers. */
 static tess_status check_bytes(const train_run *r, const char *data, int64_t vocabulary) {
-    const char *from;
     char tokenizer[PATH_MAX];
-    if (find_tokenizer(r, &from, tokenizer))
+    if (find_tokenizer(r, tokenizer))
         return tess_fail(TESS_E_DATA,
                          "%s is text, whose bytes are not the tokens of %s: give --data token files (*.bin)", data,
                          tokenizer);
