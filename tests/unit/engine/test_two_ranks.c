@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Ranks that are not alike: each says the same of the first difference. This program runs itself as the ranks. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "tests/support/ranks.h"
+#include "tests/support/toy.h"
+
+#define CHECK(x)                                                                                                       \
+    do                                                                                                                 \
+        if (!(x)) {                                                                                                    \
+            fprintf(stderr, "rank %d, line %d: %s: %s\n", own_rank, __LINE__, #x, tess_last_error());                  \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    while (0)
+
+static int own_rank;
+
+static tess_status open_toy(tess **t, toy *m, uint32_t options, int flags) {
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES };
+    o.flags = options;
+    tess_status s = tess_open(&o, t);
+    if (!s)
+        s = toy_declare(*t, m, flags);
+    return s ? s : tess_shard(*t, toy_fill, NULL);
+}
+
+static int says(const char *text) {
+    return strstr(tess_last_error(), text) != NULL;
+}
+
+/* ---- as a rank ---- */
+
+/* WHO WHAT EXPECTED: that rank alone has VARIABLE=VALUE, or is another program. */
+static int differ(int who, char *what, const char *expected) {
+    tess *t = NULL;
+    toy m;
+    char *equals = strchr(what, '=');
+    int flags = TOY_BLOCKS;
+    uint32_t options = 0;
+    if (own_rank == who && equals) {
+        *equals = 0;
+        setenv(what, equals + 1, 1);
+    } else if (own_rank == who) {
+        flags = strcmp(what, "groups") == 0 ? flags | TOY_GROUPS : strcmp(what, "hooks") == 0 ? 0 : flags;
+        options = strcmp(what, "promises") == 0 ? TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP : 0;
+    }
+    tess_status s = open_toy(&t, &m, options, flags);
+    if (!*expected)
+        CHECK(!s);
+    else
+        CHECK((s == TESS_E_INVALID || s == TESS_E_MISMATCH) && says(expected));
+    tess_close(t);
+    return 0;
+}
+
+typedef struct {
+    const char *name;
+    float value;
+    uint64_t at; /* the element that got it */
+} poison;
+
+static tess_status spoil(void *user, const tess_range *r, void *data) {
+    poison *p = user;
+    if (!r->elems || strcmp(r->name, p->name) != 0)
+        return TESS_OK;
+    ((float *)data)[r->elems - 1] = p->value;
+    p->at = r->first_elem + r->elems - 1;
+    return TESS_OK;
+}
+
+/* WHO CLIP: the last elements that this rank has of two gradients are not finite. */
+static int not_finite(int who, float clip) {
+    tess *t = NULL;
+    toy m;
+    double loss;
+    char expected[128];
+    poison first = { "h.0.weight", NAN, 0 }, second = { "h.1.weight", INFINITY, 0 };
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = clip };
+    CHECK(!open_toy(&t, &m, 0, TOY_LARGE));
+    CHECK(!toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss));
+    CHECK(!tess_step(t, &step));
+    CHECK(!toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss));
+    if (own_rank != who)
+        first.name = second.name = "";
+    CHECK(!tess_each_owned(t, TESS_OF_GRAD | TESS_OF_WRITE, spoil, &second));
+    CHECK(!tess_each_owned(t, TESS_OF_GRAD | TESS_OF_WRITE, spoil, &first));
+    CHECK(tess_all_reduce(t, &first.at, 1, TESS_I64, TESS_MAX) == TESS_OK);
+    tess_status found = clip > 0 || own_rank == who ? TESS_E_NOT_FINITE : TESS_OK; /* without a norm: its owner alone */
+    CHECK(tess_step(t, &step) == found);
+    snprintf(expected, sizeof expected, "step 2%s: rank %d, unit h.0: element %llu of %s \"h.0.weight\" is nan",
+             clip > 0 ? ": the gradient norm is nan" : " leaves values that are not finite", who,
+             (unsigned long long)first.at, clip > 0 ? "the gradient of" : "parameter");
+    CHECK(first.at > 0 && (!found || says(expected)));
+    tess_close(t);
+    return 0;
+}
+
+static int save_step(tess *t, const char *dir, tess_status expected) {
+    tess_checkpoint_options o = { .struct_size = sizeof o, .dir = dir };
+    CHECK(tess_checkpoint_save(t, &o) == expected);
+    return 0;
+}
+
+/* DIR: a save fails on the last rank, and on all; what was saved before loads. */
+static int saves(const char *dir) {
+    tess *t = NULL;
+    toy m;
+    double loss;
+    uint64_t before = 0, after = 0;
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
+    tess_checkpoint_load_options load = { .struct_size = sizeof load, .path = dir };
+    tess_checkpoint_info info = { .struct_size = sizeof info };
+    CHECK(!open_toy(&t, &m, 0, 0));
+    CHECK(!toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss) && !tess_step(t, &step));
+    CHECK(!save_step(t, dir, TESS_OK) && !toy_digest(t, &before));
+    CHECK(!toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss) && !tess_step(t, &step));
+    int last = tess_ranks(t) - 1;
+    const struct rlimit none = { 0, RLIM_INFINITY }, all = { RLIM_INFINITY, RLIM_INFINITY };
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(own_rank != last || setrlimit(RLIMIT_FSIZE, &none) == 0);
+    int wrong = save_step(t, dir, TESS_E_DATA);
+    CHECK(own_rank != last || setrlimit(RLIMIT_FSIZE, &all) == 0);
+    char file[80];
+    snprintf(file, sizeof file, "/step-000002/data-1-%05d-of-%05d.safetensors: ", last, last + 1);
+    CHECK(!wrong && says(file) && says("File too large"));
+    CHECK(!tess_checkpoint_load(t, &load, &info) && info.step == 1 && info.ranks == last + 1);
+    CHECK(!toy_digest(t, &after) && before == after);
+    CHECK(!tess_close(t));
+    return 0;
+}
+
+static int be_rank(char **argv) {
+    own_rank = atoi(getenv("RANK"));
+    if (strcmp(argv[1], "differ") == 0)
+        return differ(atoi(argv[2]), argv[3], argv[4]);
+    if (strcmp(argv[1], "not-finite") == 0)
+        return not_finite(atoi(argv[2]), (float)atof(argv[3]));
+    return saves(argv[2]);
+}
+
+/* ---- as the test ---- */
+
+static void expect_ranks(int n, const char *role, const char *one, const char *two, const char *three) {
+    char output[4096], *argv[] = { "/proc/self/exe", (char *)role, (char *)one, (char *)two, (char *)three, NULL };
+    int code = ranks_run(n, argv, 60, output, sizeof output);
+    if (code)
+        fail_msg("%s %s %s: exit code %d: %s", role, one, two, code, output);
+}
+
+static void test_two_ranks__the_first_difference_is_named_on_all(void **state) {
+    (void)state;
+    expect_ranks(2, "differ", "9", "nothing", "");
+    expect_ranks(2, "differ", "1", "TESSERA_THREADS=3",
+                 "the ranks differ in compute threads or instruction set: rank 0 has ");
+    expect_ranks(2, "differ", "1", "TESSERA_PRECISION=bf16", "the ranks differ in plugins: rank 0 has precision fp32");
+    expect_ranks(3, "differ", "2", "TESSERA_PREFETCH=3", "prefetch 3");
+    expect_ranks(3, "differ", "2", "TESSERA_ON_NAN=warn", "rank 2 has shard group 3");
+    expect_ranks(3, "differ", "2", "groups", "declaration 2 is \"parameter h.0.bias");
+}
+
+static void test_two_ranks__models_and_programs_are_compared_item_by_item(void **state) {
+    (void)state;
+    expect_ranks(
+        2, "differ", "1", "hooks",
+        "the ranks declared different models; declaration 9 is \"block embed with 32 bytes of output, 32 saved\" "
+        "on rank 0 and \"scope embed\" on rank 1");
+    expect_ranks(3, "differ", "0", "promises", "the ranks compiled different programs; instruction ");
+}
+
+static void test_two_ranks__who_has_the_value_that_is_not_finite_is_named(void **state) {
+    (void)state;
+    expect_ranks(3, "not-finite", "0", "1", "");
+    expect_ranks(3, "not-finite", "1", "0", "");
+    expect_ranks(3, "not-finite", "2", "1", "");
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+static void test_two_ranks__a_save_that_fails_on_one_fails_on_all(void **state) {
+    (void)state;
+    for (int n = 2; n <= 3; n++) {
+        char dir[] = "/tmp/tessera-test-XXXXXX";
+        assert_non_null(mkdtemp(dir));
+        expect_ranks(n, "saves", dir, "", "");
+        nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2)
+        return be_rank(argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_two_ranks__the_first_difference_is_named_on_all),
+        cmocka_unit_test(test_two_ranks__models_and_programs_are_compared_item_by_item),
+        cmocka_unit_test(test_two_ranks__who_has_the_value_that_is_not_finite_is_named),
+        cmocka_unit_test(test_two_ranks__a_save_that_fails_on_one_fails_on_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
