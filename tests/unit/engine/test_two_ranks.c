@@ -127,7 +127,9 @@ static int saves(const char *dir) {
     CHECK(!save_step(t, dir, TESS_OK) && !toy_digest(t, &before));
     CHECK(!toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss) && !tess_step(t, &step));
     int last = tess_ranks(t) - 1;
-    const struct rlimit none = { 0, RLIM_INFINITY }, all = { RLIM_INFINITY, RLIM_INFINITY };
+    struct rlimit all, none;
+    CHECK(getrlimit(RLIMIT_FSIZE, &all) == 0);
+    none = (struct rlimit){ 0, all.rlim_max };
     signal(SIGXFSZ, SIG_IGN);
     CHECK(own_rank != last || setrlimit(RLIMIT_FSIZE, &none) == 0);
     int wrong = save_step(t, dir, TESS_E_DATA);
