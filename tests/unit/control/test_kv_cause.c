@@ -169,6 +169,59 @@ static void test_kv_cause__rank_that_is_heard_and_never_answers_delays_for_a_whi
     unsetenv("TESSERA_HEARTBEAT");
 }
 
+/* A goodbye's end of connection is read and done with; the next one is news. */
+static void test_kv_cause__death_behind_a_goodbye_is_named(void **state) {
+    (void)state;
+    tess__message got;
+    world w;
+    open_world(&w);
+    send_all(w.fd[0], &(tess__message){ .type = TESS__WIRE_GOODBYE });
+    expect_message(w.fd[1], &w.box[1], TESS__WIRE_DEPARTED, &got);
+    assert_int_equal(got.arg, 0);
+    tess__inbox_drop(&w.box[1], &got);
+    leave(&w, 0);
+    assert_false(is_told(&w, 1, 300));
+    leave(&w, 2);
+    expect_lost(&w, 1, 2, LOST_2);
+    close_world(&w);
+}
+
+static void test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_room(void **state) {
+    (void)state;
+    enum { MANY = 100 };
+    static char text[512], names[400];
+    tess__inbox box = { 0 };
+    tess__message got;
+    size_t at = 0;
+    setenv("TESSERA_RENDEZVOUS_TIMEOUT", "0.5", 1);
+    tess__kv_server *server = start_here(MANY);
+    unsetenv("TESSERA_RENDEZVOUS_TIMEOUT");
+    int fd = connect_here();
+    say_hello(fd, 5, "100", "");
+    expect_message(fd, &box, TESS__WIRE_REFUSED, &got);
+    assert_int_equal(got.arg, TESS_E_TIMEOUT);
+    for (int r = 0; at < 232; r++) /* a sentence of 256 bytes, less room for what comes behind */
+        if (r != 5)
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s%d", at ? ", " : "", r);
+    for (int i = 0; at < 248; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, ", …");
+    snprintf(text, sizeof text, "99 of 100 ranks did not come within 0.5 s (TESSERA_RENDEZVOUS_TIMEOUT): missing %s",
+             names);
+    assert_int_equal(got.value_bytes, strlen(text));
+    assert_memory_equal(got.value, text, strlen(text));
+    int late = connect_here(); /* who comes now hears the same */
+    tess__inbox second = { 0 };
+    say_hello(late, 7, "100", "");
+    expect_message(late, &second, TESS__WIRE_REFUSED, &got);
+    assert_int_equal(got.arg, TESS_E_TIMEOUT);
+    assert_memory_equal(got.value, text, strlen(text));
+    tess__inbox_clear(&box);
+    tess__inbox_clear(&second);
+    close(fd);
+    close(late);
+    tess__kv_server_stop(server);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kv_cause__report_waits_until_all_ranks_have_answered),
@@ -176,6 +229,8 @@ int main(void) {
         cmocka_unit_test(test_kv_cause__end_of_a_rank_that_has_reported_is_no_second_cause),
         cmocka_unit_test(test_kv_cause__first_in_the_chain_of_who_lost_whom_is_named),
         cmocka_unit_test(test_kv_cause__report_may_name_nobody_or_nonsense),
+        cmocka_unit_test(test_kv_cause__death_behind_a_goodbye_is_named),
+        cmocka_unit_test(test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_room),
         cmocka_unit_test(test_kv_cause__rank_that_is_heard_and_never_answers_delays_for_a_while_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
