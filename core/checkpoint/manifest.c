@@ -13,6 +13,7 @@
 
 #define MOST_CHUNK_BYTES (UINT64_C(1) << 30)
 static const char format_name[] = "tessera-checkpoint";
+static const char no_memory[] = "memory";
 static const char own_sum_key[] = "\n\"xxh128_of_all_above\":\"";
 
 /* ---- writing ------------------------------------------------------------------------------------- */
@@ -111,7 +112,7 @@ static void *grow_array(json_scan *in, void **array, uint64_t n, uint64_t *capac
         uint64_t more = *capacity ? 2 * *capacity : 16;
         void *grown = realloc(*array, more * size);
         if (!grown) {
-            fail_expecting(in, "less of it: there is no memory");
+            fail_expecting(in, no_memory);
             return NULL;
         }
         *array = grown;
@@ -323,8 +324,10 @@ tess_status tess__manifest_read(const char *path, const char *text, uint64_t byt
     if (started)
         status = check_own_sum(path, text, bytes);
     if (status == TESS_OK && (!started || !scan_all(&in, version, &m)))
-        status = tess__fail(TESS_E_DATA, "%s: offset %zu: not a checkpoint's manifest here: expected %s", path, in.at,
-                            in.expected ? in.expected : "JSON");
+        status = in.expected == no_memory
+                     ? tess__fail(TESS_E_NOMEM, "%s: no memory for its %" PRIu64 " bytes", path, bytes)
+                     : tess__fail(TESS_E_DATA, "%s: offset %zu: not a checkpoint's manifest here: expected %s", path,
+                                  in.at, in.expected ? in.expected : "JSON");
     if (status != TESS_OK)
         tess__manifest_free(&m);
     else

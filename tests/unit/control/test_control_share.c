@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Engines of one process on one connection: who opens it, who comes back on it, and when it is another. */
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 
 #include "core/control/control_share.h"
 #include "kv_fixture.h"
@@ -177,10 +179,37 @@ static void test_control_share__a_report_says_what_the_rank_did_at_that_moment(v
     tess__kv_server_stop(server);
 }
 
+/* The launcher has its ranks end with it; one that uses this library hears of the end, and says so itself. */
+static void test_control_share__a_launched_rank_outlives_its_launcher(void **state) {
+    (void)state;
+    static const int before[] = { SIGTERM, SIGUSR1, 0 }, after[] = { 0, SIGUSR1, 0 };
+    tess__kv_server *server = start_here(1);
+    tess__world w = world_at(place()), alone = { .nranks = 1, .first_nranks = 1 };
+    for (int i = 0; i < 3; i++) {
+        tess__control *control = NULL;
+        int signal = -1;
+        assert_int_equal(prctl(PR_SET_PDEATHSIG, before[i]), 0);
+        assert_int_equal(tess__control_open(&alone, &control), TESS_OK);
+        tess__control_close(control, 1);
+        assert_int_equal(prctl(PR_GET_PDEATHSIG, &signal), 0);
+        assert_int_equal(signal, before[i]);
+        tess_status s = tess__control_open(&w, &control);
+        assert_int_equal(s, TESS_OK);
+        tess__control_close(control, 1);
+        assert_int_equal(prctl(PR_GET_PDEATHSIG, &signal), 0);
+        assert_int_equal(signal, after[i]);
+        tess__kv_server_stop(server);
+        server = start_here(1);
+    }
+    prctl(PR_SET_PDEATHSIG, 0);
+    tess__kv_server_stop(server);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_control_share__engines_share_a_connection_and_come_back_on_it),
         cmocka_unit_test(test_control_share__another_world_is_another_connection),
+        cmocka_unit_test(test_control_share__a_launched_rank_outlives_its_launcher),
         cmocka_unit_test(test_control_share__a_report_says_what_the_rank_did_at_that_moment),
         cmocka_unit_test(test_control_share__every_engine_hears_of_a_loss),
     };

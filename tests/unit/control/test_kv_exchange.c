@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What the key-value server answers to each word of a set, a get and an exchange. The ranks are sockets of this test.
  */
+#include <malloc.h>
 #include <stdlib.h>
 
 #include "core/control/kv_store.h"
@@ -251,6 +252,57 @@ static void test_kv_exchange__what_the_launcher_asks_is_answered(void **state) {
     close_world(&w);
 }
 
+/* A number of sizes that cannot be is as good as nothing said. */
+static void test_kv_exchange__only_so_many_sizes_fit(void **state) {
+    (void)state;
+    static const int32_t n[] = { -1, 0, TESS__KV_FITS_MAX, TESS__KV_FITS_MAX + 1 };
+    for (int i = 0; i < 4; i++) {
+        tess__kv_fits fits = { .stride = 2, .n = n[i] }, got = { .stride = 9 };
+        world w;
+        open_world(&w);
+        ask(&w, 0, TESS__WIRE_SET, 1, TESS__KV_READY, &fits, sizeof fits);
+        expect_answer(&w, 0, TESS__WIRE_OK, 1, 0, NULL, 0);
+        assert_true(tess__kv_server_ready(w.server) && tess__kv_server_fits(w.server, &got));
+        assert_int_equal(got.stride, i == 1 || i == 2 ? 2 : 0);
+        close_world(&w);
+    }
+}
+
+static uint64_t held(void) {
+    return mallinfo2().uordblks;
+}
+
+static void use_world(void) {
+    world w;
+    open_world(&w);
+    ask(&w, 1, TESS__WIRE_GET, 1, "a", NULL, 0);
+    ask(&w, 1, TESS__WIRE_GET, 2, "b", NULL, 0);
+    ask(&w, 1, TESS__WIRE_CANCEL, 2, "", NULL, 0);
+    ask(&w, 0, TESS__WIRE_SET, 1, "a", "one", 3);
+    expect_answer(&w, 0, TESS__WIRE_OK, 1, 0, NULL, 0);
+    expect_answer(&w, 1, TESS__WIRE_OK, 1, 0, "one", 3);
+    for (int r = 0; r < RANKS; r++)
+        ask(&w, r, TESS__WIRE_EXCHANGE, 20, "x", "1", 1);
+    for (int r = 0; r < RANKS; r++)
+        expect_answer(&w, r, TESS__WIRE_OK, 20, 0, "111", 3);
+    ask(&w, 1, TESS__WIRE_GET, 3, "never", NULL, 0);
+    ask(&w, 2, TESS__WIRE_EXCHANGE, 21, "never", "1", 1);
+    tess__kv_server_rank_ended(w.server, 1, 0, "killed");
+    close_world(&w);
+}
+
+/* Of one arena, so that the count is of all threads. */
+static void test_kv_exchange__a_server_gives_back_what_it_held(void **state) {
+    (void)state;
+    enum { TIMES = 64, SLACK = 32 * TIMES }; /* less than any table's entry, each time */
+    for (int i = 0; i < 8; i++)
+        use_world();
+    uint64_t before = held();
+    for (int i = 0; i < TIMES; i++)
+        use_world();
+    assert_in_range(held(), 0, before + SLACK);
+}
+
 /* Rank 1 of four is not among those who go on: their numbers are new ones, and the launcher's stay the old ones. */
 static void test_kv_exchange__a_smaller_group_is_numbered_anew(void **state) {
     (void)state;
@@ -332,8 +384,11 @@ int main(void) {
         cmocka_unit_test(test_kv_exchange__all_ranks_together_have_64_mib),
         cmocka_unit_test(test_kv_exchange__who_said_goodbye_is_not_waited_for),
         cmocka_unit_test(test_kv_exchange__what_the_launcher_asks_is_answered),
+        cmocka_unit_test(test_kv_exchange__only_so_many_sizes_fit),
+        cmocka_unit_test(test_kv_exchange__a_server_gives_back_what_it_held),
         cmocka_unit_test(test_kv_exchange__a_smaller_group_is_numbered_anew),
         cmocka_unit_test(test_kv_exchange__a_store_counts_what_it_holds),
     };
+    mallopt(M_ARENA_MAX, 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

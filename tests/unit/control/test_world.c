@@ -297,11 +297,39 @@ static void test_world__secret_comes_from_a_file(void **state) {
     snprintf(text, sizeof text, "TESSERA_SECRET_FILE=%s", path);
     snprintf(message, sizeof message, "TESSERA_SECRET_FILE '%s' can be read by other users: chmod 600", path);
     expect_error(text, message);
+    snprintf(text, sizeof text, "TESSERA_SECRET=x TESSERA_SECRET_FILE=%s TESSERA_SECRET_FD=%d", path, fd);
+    expect_error(text, "set one of TESSERA_SECRET, TESSERA_SECRET_FILE and TESSERA_SECRET_FD, not three");
+    assert_int_equal(fchmod(fd, 0601), 0); /* to run it is too much, too */
+    snprintf(text, sizeof text, "TESSERA_SECRET_FILE=%s", path);
+    expect_error(text, message);
+    assert_int_equal(fchmod(fd, 0600), 0);
+    static const struct {
+        const char *bytes, *secret; /* null: empty */
+    } lines[] = { { "", NULL }, { "\nx", NULL }, { "\r\n", NULL }, { "a", "a" }, { "a b\r\nc", "a b" } };
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        assert_int_equal(ftruncate(fd, 0), 0);
+        assert_int_equal(pwrite(fd, lines[i].bytes, strlen(lines[i].bytes), 0), strlen(lines[i].bytes));
+        if (lines[i].secret)
+            assert_string_equal(expect_world(text, 0, 1, 0, 1, "127.0.0.1", 29500).secret, lines[i].secret);
+        else
+            expect_error(text, "TESSERA_SECRET_FILE: the secret is empty, expected a line of text");
+    }
+    char secret[200];
+    memset(secret, 's', sizeof secret);
+    assert_int_equal(pwrite(fd, secret, 135, 0), 135);
+    assert_int_equal(strlen(expect_world(text, 0, 1, 0, 1, "127.0.0.1", 29500).secret), 135);
+    assert_int_equal(pwrite(fd, secret, 200, 0), 200);
+    expect_error(text, "TESSERA_SECRET_FILE has 136 characters, expected at most 135");
     close(fd);
     unlink(path);
     snprintf(message, sizeof message, "TESSERA_SECRET_FILE '%s' cannot be opened: No such file or directory", path);
     expect_error(text, message);
-    expect_error("TESSERA_SECRET_FD=x", "TESSERA_SECRET_FD is 'x', expected the number of an open file");
+    static const char *const numbers[] = { "x", "-1", "1x", ":", "/", "1048577", "999999" };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        snprintf(text, sizeof text, "TESSERA_SECRET_FD=%s", numbers[i]);
+        snprintf(message, sizeof message, "TESSERA_SECRET_FD is '%s', expected the number of an open file", numbers[i]);
+        expect_error(text, message);
+    }
 }
 
 static void test_world__layouts_of_hosts_differ_and_names_do_not(void **state) {
@@ -314,6 +342,13 @@ static void test_world__layouts_of_hosts_differ_and_names_do_not(void **state) {
     assert_int_not_equal(h, tess__layout_of_hosts(uneven, 4));
     assert_int_not_equal(h, tess__layout_of_hosts(alone, 4));
     assert_int_not_equal(h, tess__layout_of_hosts(pairs, 3));
+    assert_int_equal(tess__most_on_a_host(pairs, 4), 2);
+    assert_int_equal(tess__most_on_a_host(spread, 4), 2);
+    assert_int_equal(tess__most_on_a_host(uneven, 4), 3);
+    assert_int_equal(tess__most_on_a_host(alone, 4), 1);
+    assert_int_equal(tess__most_on_a_host(uneven, 1), 1);
+    assert_int_equal(tess__host_id(), tess__host_id());
+    assert_int_not_equal(tess__host_id(), 0);
 }
 
 int main(void) {

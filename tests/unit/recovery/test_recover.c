@@ -207,6 +207,7 @@ static void test_recover__another_process_takes_the_place_of_a_lost_rank(void **
     expect_recovery(2, "0", 0, "full", &two);
     expect_recovery(3, "1", 0, "full", &three);
     expect_recovery(3, "2", 0, "none", &three);
+    expect_recovery(3, "12", 0, "none", &three); /* one that is left gives to both */
 }
 
 static void test_recover__the_others_go_on_with_the_same_microbatches(void **state) {
