@@ -123,6 +123,7 @@ static void test_tensors__a_header_is_held_to_its_bounds(void **state) {
         { ONE("F32", "2", 0, 8), 7, 0, 0 },
         { ONE("F32", "2", 0, 8), 9, 0, 0 },
         { ONE("F32", "2", 0, 8), 0, 1, 1 }, /* its data need not be there */
+        { ONE("F32", "2", 0, 8), 8, 1, 1 },
         { ONE("F32", "2", 0, 8), 9, 1, 0 }, /* but no more than its data */
         { ONE("F32", "2", 0, 7), 8, 0, 0 },
         { ONE("F32", "2", 0, 9), 9, 0, 0 },

@@ -314,6 +314,12 @@ static void test_world__secret_comes_from_a_file(void **state) {
         else
             expect_error(text, "TESSERA_SECRET_FILE: the secret is empty, expected a line of text");
     }
+    int input = dup(0);
+    close(0); /* then the file is number 0 */
+    expect_world(text, 0, 1, 0, 1, "127.0.0.1", 29500);
+    if (input >= 0)
+        dup2(input, 0);
+    close(input);
     char secret[200];
     memset(secret, 's', sizeof secret);
     assert_int_equal(pwrite(fd, secret, 135, 0), 135);

@@ -108,7 +108,11 @@ static int not_finite(int who, float clip) {
 }
 
 static int save_step(tess *t, const char *dir, tess_status expected) {
-    tess_checkpoint_options o = { .struct_size = sizeof o, .dir = dir };
+    char own[8];
+    snprintf(own, sizeof own, "own %d", own_rank);
+    tess_checkpoint_options o = { .struct_size = sizeof o, .dir = dir, .common = "common", .own = own };
+    o.common_bytes = own_rank == 0 ? 7 : 0;
+    o.own_bytes = sizeof own;
     CHECK(tess_checkpoint_save(t, &o) == expected);
     return 0;
 }
@@ -120,8 +124,11 @@ static int saves(const char *dir) {
     double loss;
     uint64_t before = 0, after = 0;
     tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
-    tess_checkpoint_load_options load = { .struct_size = sizeof load, .path = dir };
+    char common[8] = "-------", own[8] = "", expected[8];
+    tess_checkpoint_load_options load = { .struct_size = sizeof load, .path = dir, .common = common, .own = own };
     tess_checkpoint_info info = { .struct_size = sizeof info };
+    load.common_bytes = 6; /* less than there is */
+    load.own_bytes = sizeof own;
     CHECK(!open_toy(&t, &m, 0, 0));
     CHECK(!toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss) && !tess_step(t, &step));
     CHECK(!save_step(t, dir, TESS_OK) && !toy_digest(t, &before));
@@ -139,6 +146,31 @@ static int saves(const char *dir) {
     CHECK(!wrong && says(file) && says("File too large"));
     CHECK(!tess_checkpoint_load(t, &load, &info) && info.step == 1 && info.ranks == last + 1);
     CHECK(!toy_digest(t, &after) && before == after);
+    snprintf(expected, sizeof expected, "own %d", own_rank);
+    CHECK(info.common_bytes == 7 && memcmp(common, "common-", 8) == 0);
+    CHECK(info.own_bytes == sizeof own && strcmp(own, expected) == 0);
+    CHECK(info.microbatches == (uint64_t)last + 1);
+    CHECK(!tess_close(t));
+    return 0;
+}
+
+/* DIR EXPECTED: what ranks that are not as many, or another model, say of it. */
+static int loads(const char *dir, char *what, const char *expected) {
+    tess *t = NULL;
+    toy m;
+    uint64_t digest = 0;
+    tess_checkpoint_load_options load = { .struct_size = sizeof load, .path = dir };
+    tess_checkpoint_info info = { .struct_size = sizeof info };
+    CHECK(!open_toy(&t, &m, 0, strcmp(what, "large") == 0 ? TOY_LARGE : 0));
+    tess_status s = tess_checkpoint_load(t, &load, &info);
+    if (*expected) {
+        CHECK(s && says(expected));
+        return 0;
+    }
+    CHECK(!s && info.step == 1);
+    CHECK(!toy_digest(t, &digest));
+    if (own_rank == 0)
+        printf("%llx", (unsigned long long)digest);
     CHECK(!tess_close(t));
     return 0;
 }
@@ -149,16 +181,21 @@ static int be_rank(char **argv) {
         return differ(atoi(argv[2]), argv[3], argv[4]);
     if (strcmp(argv[1], "not-finite") == 0)
         return not_finite(atoi(argv[2]), (float)atof(argv[3]));
-    return saves(argv[2]);
+    return strcmp(argv[1], "loads") == 0 ? loads(argv[2], argv[3], argv[4]) : saves(argv[2]);
 }
 
 /* ---- as the test ---- */
 
-static void expect_ranks(int n, const char *role, const char *one, const char *two, const char *three) {
-    char output[4096], *argv[] = { "/proc/self/exe", (char *)role, (char *)one, (char *)two, (char *)three, NULL };
-    int code = ranks_run(n, argv, 60, output, sizeof output);
+/* Returns what rank 0 printed, until the call after the next. */
+static char *expect_ranks(int n, const char *role, const char *one, const char *two, const char *three) {
+    static char outputs[2][4096];
+    static int turn;
+    char *output = outputs[turn = !turn],
+         *argv[] = { "/proc/self/exe", (char *)role, (char *)one, (char *)two, (char *)three, NULL };
+    int code = ranks_run(n, argv, 60, output, sizeof outputs[0]);
     if (code)
         fail_msg("%s %s %s: exit code %d: %s", role, one, two, code, output);
+    return output;
 }
 
 static void test_two_ranks__the_first_difference_is_named_on_all(void **state) {
@@ -199,6 +236,17 @@ static void test_two_ranks__a_save_that_fails_on_one_fails_on_all(void **state) 
         char dir[] = "/tmp/tessera-test-XXXXXX";
         assert_non_null(mkdtemp(dir));
         expect_ranks(n, "saves", dir, "", "");
+        char *at_two = NULL;
+        for (int loading = 1; loading <= 4; loading++) { /* any number of ranks has the same values */
+            char *digest = expect_ranks(loading, "loads", dir, "", "");
+            assert_string_equal(at_two ? at_two : digest, digest);
+            at_two = digest;
+        }
+        expect_ranks(2, "loads", dir, "large",
+                     "a checkpoint of another model: 'embed.weight' has 91 elements there and 81963");
+        setenv("TESSERA_DETERMINISTIC", "1", 1);
+        expect_ranks(4, "loads", dir, "", "(TESSERA_DETERMINISTIC=1)");
+        unsetenv("TESSERA_DETERMINISTIC");
         nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     }
 }
