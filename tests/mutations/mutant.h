@@ -1,34 +1,45 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What tests/mutations/mutants.py puts around a source: MUTANT(i) says whether this file's mutant i is switched on.
- * Included once before the source, where nothing may be included lest it decide what the headers show, and once behind
- * it. */
+/* What tests/mutations/mutants.py puts around a source: MUTANT(i) says whether this file's mutant i is switched on, by
+ * MUTANT=FILE:i. Included once before the source, where nothing may be included lest it decide what the headers show, and
+ * once behind it. */
 #ifndef MUTANT
 static int mutant_now; /* of this file; 0: none, -1: those that are reached are noted */
 static unsigned char *mutant_seen;
 __attribute__((noinline, cold, unused)) static int mutant_is(int i) {
     if (mutant_now < 0)
-        mutant_seen[MUTANT_FIRST + i - 2] = 1;
+        mutant_seen[i - 1] = 1;
     return mutant_now == i;
 }
 #define MUTANT(i) (__builtin_expect(mutant_now, 0) && mutant_is(i))
 #else
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-/* Parentheses: a source may have a macro getenv. */
-__attribute__((constructor(101))) static void mutant_read(void) {
-    const char *number = (getenv)("MUTANT"), *seen = (getenv)("MUTANTS_REACHED");
-    int i = number ? atoi(number) - MUTANT_FIRST + 1 : 0, fd = seen ? (open)(seen, O_RDWR | O_CLOEXEC) : -1;
-    if (i >= 1 && i <= MUTANT_COUNT)
-        mutant_now = i;
-    if (fd < 0)
-        return;
-    void *at = (mmap)(NULL, MUTANTS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+/* MUTANTS_REACHED is a file with a byte for each mutant of all files; MUTANTS_FIRSTS says where each file's begin, and how
+ * many there are. Parentheses: a source may have a macro getenv. */
+static unsigned char *mutant_map(const char *seen, const char *firsts) {
+    char name[256];
+    size_t first = 0, all = 0;
+    FILE *f = (fopen)(firsts, "r");
+    int found = 0, fd = (open)(seen, O_RDWR | O_CLOEXEC);
+    while (f && !found && (fscanf)(f, "%zu %zu %255s", &first, &all, name) == 3)
+        found = (strcmp)(name, MUTANT_FILE) == 0;
+    void *at = found ? (mmap)(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (f)
+        (fclose)(f);
     (close)(fd);
-    if (at == MAP_FAILED)
-        return;
-    mutant_seen = at;
-    mutant_now = -1;
+    return at == MAP_FAILED ? NULL : (unsigned char *)at + first;
+}
+
+__attribute__((constructor(101))) static void mutant_read(void) {
+    const char *on = (getenv)("MUTANT"), *seen = (getenv)("MUTANTS_REACHED"), *firsts = (getenv)("MUTANTS_FIRSTS");
+    size_t length = sizeof MUTANT_FILE - 1;
+    if (on && (strncmp)(on, MUTANT_FILE ":", length + 1) == 0)
+        mutant_now = atoi(on + length + 1);
+    if (seen && firsts && (mutant_seen = mutant_map(seen, firsts)))
+        mutant_now = -1;
 }
 #endif
