@@ -50,16 +50,15 @@ PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/mutations python3 - >keys <<'
 import mutants, os, pathlib
 tree = mutants.syntax_tree(['cc', '-o', 'x.o', '-c', 'sample.c'], '.')
 text, found = mutants.mutate('sample.c', pathlib.Path('sample.c'), tree, {'main'})
-pathlib.Path('mutated.c').write_text(f'#define MUTANT_FIRST 11\n#define MUTANT_COUNT {len(found)}\n#define MUTANTS {10 + len(found)}\n'
-                                     f'#include "mutant.h"\n{text}\n#include "mutant.h"\n')
+pathlib.Path('mutated.c').write_text(f'#define MUTANT_FILE "sample.c"\n#include "mutant.h"\n{text}\n#include "mutant.h"\n')
 print('\n'.join(m['key'] for m in found))
 END
 cc -w -O1 -I"$SOURCE/tests/mutations" -o sample mutated.c
 [ "$(./sample)" = 'hi 5:7 0:2 1:2 ' ] || fail "without a mutant: $(./sample)"
-number=10
+number=0
 while IFS= read -r key; do
   number=$((number + 1))
-  echo "${key#sample.c } | $(MUTANT=$number timeout 10 ./sample) |"
+  echo "${key#sample.c } | $(MUTANT=sample.c:$number timeout 10 ./sample) |"
 done <keys >table
 diff - table <<'END' || fail "the mutants"
 refuse: return 0 at once | hi 5:7 0:2 0:8  |
@@ -95,8 +94,9 @@ sum: 0 => 0 -> 1 (4) | hi 5:7 1:2 1:2  |
 greet: return at once | 5:7 0:2 1:2  |
 greet: fputs("hi ", stdout) => deleted | 5:7 0:2 1:2  |
 END
-[ "$(MUTANT=10 ./sample)$(MUTANT=$((number + 1)) ./sample)" = 'hi 5:7 0:2 1:2 hi 5:7 0:2 1:2 ' ] || fail "others' numbers"
-head -c $number /dev/zero >seen
-MUTANTS_REACHED=$PWD/seen ./sample child >/dev/null
+[ "$(MUTANT=ample.c:1 ./sample)$(MUTANT=sample.cc:1 ./sample)" = 'hi 5:7 0:2 1:2 hi 5:7 0:2 1:2 ' ] || fail "others' mutants"
+printf '0 %d other.c\n10 %d sample.c\n' $((10 + number)) $((10 + number)) >firsts
+head -c $((10 + number)) /dev/zero >seen
+MUTANTS_REACHED=$PWD/seen MUTANTS_FIRSTS=$PWD/firsts ./sample child >/dev/null
 want=$(printf '00%.0s' {1..10})$(printf '01%.0s' {11..42})
 [ "$(od -An -v -tx1 seen | tr -d ' \n')" = "$want" ] || fail "noted: $(od -An -v -tx1 seen)"
