@@ -99,7 +99,8 @@ static int plan_and_check(int ranks, int flags, uint32_t promises, int snapshot,
 static int check_all(const char *what) {
     static const int flags[] = { 0, TOY_BLOCKS, TOY_BLOCKS | TOY_LARGE | TOY_GROUPS };
     int planned = 0;
-    for (int ranks = 1; ranks <= 4; ranks++)
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        setenv("TESSERA_COMM", ranks % 2 ? "gloo" : "shm", 1); /* which want other scratch */
         for (int f = 0; f < 3; f++)
             for (int promise = 0; promise < (flags[f] ? 3 : 1); promise++)
                 planned += plan_and_check(ranks, flags[f],
@@ -107,6 +108,7 @@ static int check_all(const char *what) {
                                           : promise == 1 ? TESS_OPTIONS_STEP_IN_PASS
                                                          : TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP,
                                           (ranks + f) % 2, what);
+    }
     return planned;
 }
 
@@ -149,7 +151,6 @@ int main(void) {
         cmocka_unit_test(test_measure__each_setting_is_planned_as_it_is_measured),
         cmocka_unit_test(test_measure__so_are_many_together),
     };
-    setenv("TESSERA_COMM", "shm", 0);
     tess__log_set_least(TESS_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
