@@ -30,7 +30,7 @@
 #include "axes.h"
 #include "tests/support/ranks.h"
 
-enum { NAME_CHARS = 320 };
+enum { NAME_CHARS = 320, MOST_WHOLE = 8 };
 
 /* Messages of every length a backend tells apart, and what tests/reference/toy.py has computed. */
 static const char *const stored_cells[] = {
@@ -89,7 +89,7 @@ static int one_tree(const cell *c) {
 static void digest_key(const cell *c, char *out, size_t n) {
     char sum[32];
     if (one_tree(c))
-        snprintf(sum, sizeof sum, "%d microbatches", cell_ranks(c) * atoi(value(c, ACCUM)));
+        snprintf(sum, sizeof sum, "%d microbatches", cell_ranks(c) * cell_accum(c));
     else
         snprintf(sum, sizeof sum, "%d ranks, %s%s%s", cell_ranks(c), value(c, ACCUM),
                  groups_of_three(c) ? " in groups of 3" : "", cell_is(c, DETERMINISTIC, "1") ? " in a tree" : "");
@@ -120,7 +120,8 @@ static void set_environment(const cell *c) {
         { COPY, "TESSERA_LOW_COPY" },
         { STRICT, "TESSERA_STRICT" },
     };
-    char strategy[32], k[2] = { value(c, ACCUM)[0], 0 };
+    char strategy[32], k[8];
+    snprintf(k, sizeof k, "%d", cell_accum(c));
     for (size_t i = 0; i < sizeof as_they_are / sizeof as_they_are[0]; i++)
         set(as_they_are[i].variable, value(c, as_they_are[i].axis));
     cell_strategy(c, strategy, sizeof strategy);
@@ -245,7 +246,7 @@ static unsigned char plain_comm(void) {
 }
 
 /* The plainest cell with the same digest: self or gloo, blocks, everything kept where it is; where only the number of
- * microbatches matters, one rank has them all, if it can. */
+ * microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer small. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
     static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT };
@@ -254,12 +255,11 @@ static cell plain_of(const cell *c) {
     plain.v[WRAP] = 1;
     if (!groups_of_three(c))
         plain.v[STRATEGY] = 0;
-    for (int a = 0; one_tree(c) && a < axes[ACCUM].n; a++)
-        if (atoi(axes[ACCUM].values[a]) == cell_ranks(c) * atoi(value(c, ACCUM))) {
-            plain.v[RANKS] = 0;
-            plain.v[ACCUM] = (unsigned char)a;
-            break;
-        }
+    const int microbatches = cell_ranks(c) * cell_accum(c);
+    if (one_tree(c) && microbatches <= MOST_WHOLE) {
+        plain.v[RANKS] = plain.v[ACCUM] = 0;
+        plain.whole = (unsigned char)microbatches;
+    }
     plain.v[COMM] = cell_ranks(&plain) > 1 ? plain_comm() : 0;
     return plain;
 }
