@@ -208,7 +208,9 @@ for case in "${cases[@]}" "${slow[@]}"; do
     [ $i -le ${#cases[@]} ] && [ $(((i + seed) % 3)) = 0 ] || continue
   fi
   eval "$case"
+  run="${run:-}; $case"
 done
 expect 2 "$TESSERA" run --ranks 2:4 --replacements many -- true
 grep -q -- "--replacements is 'many', expected 0 to" err || fail "$(cat err)"
 nothing_left
+echo "ran: ${run#; }"
