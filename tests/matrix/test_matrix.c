@@ -7,7 +7,7 @@
  *
  *   test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN]   PATTERN: a shell pattern over names, "*W=4*"
  *   test_matrix --cell NAME             "comm=shm,W=3": the first value on every axis that NAME does not have
- *   test_matrix --stored                the cells below, also of the toy's large shape; digests that are stored in
+ *   test_matrix --stored [--device]     the cells below, also of the toy's large shape; digests that are stored in
  *                                       tests/matrix/expected must be those
  *
  * Each seed gives another set in which every triple of values occurs; CI runs that of the default.
@@ -81,7 +81,7 @@ static int groups_of_three(const cell *c) {
 
 /* Whether the sum is one tree over all microbatches, so that only their number matters. */
 static int one_tree(const cell *c) {
-    int each = strstr(value(c, ACCUM), "end") == NULL;
+    int each = strstr(value(c, ACCUM), "end") == NULL && cell_accum(c) > 1;
     return cell_is(c, DETERMINISTIC, "1") && !groups_of_three(c) && (!each || power_of_two(cell_ranks(c)));
 }
 
@@ -352,8 +352,8 @@ static void print_grid(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr,
-            "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME | --stored\n");
+    fprintf(stderr, "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME | --stored "
+                    "[--device]\n");
     return 2;
 }
 
@@ -380,15 +380,31 @@ static int read_arguments(int argc, char **argv) {
     return asked.parts >= 1 && asked.part >= 0 && asked.part < asked.parts;
 }
 
-/* The one that was named, those above, or the set; 0: no such cell. */
-static size_t choose_cells(cell *cells) {
-    for (int i = 0; asked.stored && i < STORED_CELLS; i++)
+/* The same on the device and over the comm plugin that were added, which come last on their axes. */
+static void to_device(cell *c) {
+    c->v[DEVICE] = 1;
+    c->v[COMM] = cell_ranks(c) > 1 ? (unsigned char)(axes[COMM].n - 1) : 0;
+    c->v[DETERMINISTIC] = 1;
+}
+
+static size_t choose_stored(cell *cells) {
+    const int on_device = axes_device_alone;
+    axes_device_alone = 0; /* they have names on the CPU */
+    for (int i = 0; i < STORED_CELLS; i++) {
         if (!cell_named(stored_cells[i], &cells[i])) {
             fprintf(stderr, "test_matrix: no cell has %s\n", stored_cells[i]);
             return 0;
         }
+        if (on_device)
+            to_device(&cells[i]);
+    }
+    return STORED_CELLS;
+}
+
+/* The one that was named, those above, or the set; 0: no such cell. */
+static size_t choose_cells(cell *cells) {
     if (asked.stored)
-        return STORED_CELLS;
+        return choose_stored(cells);
     if (!asked.name)
         return cells_covering(asked.seed, cells);
     if (cell_named(asked.name, cells))
