@@ -108,6 +108,8 @@ needs_doubles() {
   doubles=$BUILD/tests/doubles
   [ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
 }
+# brief_text: options for runs of decoders whose text does not matter: a short one to train on and to be judged by, no sample.
+brief_text() { seq 1 1500 >brief.txt && echo "--sample 0 --data $PWD/brief.txt"; }
 on_double() { TESSERA_DOUBLE_RACES=1 LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
 # summary FIELD FILE: of the last line that a run writes with --json.
 summary() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }

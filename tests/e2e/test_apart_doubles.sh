@@ -8,13 +8,14 @@
 # planned bytes are measured.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
+brief=$(brief_text)
 gpt="gpt --batch 2 --layers 3 --heads 2 --width 16 --context 128 --steps 5 --device cuda"
 
 # trained WHAT OVERTAKE OPTIONS…: a run on the doubles; sets digest, and how many reductions were overtaken.
 trained() {
   local what=$1
   rm -f calls
-  TESSERA_DOUBLE_LOG=calls TESSERA_DOUBLE_OVERTAKE=$2 expect 0 on_double "$TESSERA" train $gpt "${@:3}" --json=gpu.json
+  TESSERA_DOUBLE_LOG=calls TESSERA_DOUBLE_OVERTAKE=$2 expect 0 on_double "$TESSERA" train $gpt $brief "${@:3}" --json=gpu.json
   overtaken=$(awk '$2 == "reductions-overtaken" { n += $3 } END { print n + 0 }' calls)
   digest=$(summary params_digest gpu.json)
   [ "$(summary peak_device_bytes gpu.json)" = "$(summary planned_peak_device_bytes gpu.json)" ] ||
@@ -39,7 +40,7 @@ TESSERA_DOUBLE_PROCESSORS=1 trained "1 multiprocessor" ncclReduceScatter:2:1@1 -
 [ "$overtaken" = 0 ] || fail "1 multiprocessor has room for two communicators at once"
 [ "$digest" = "$apart" ] || fail "digest $apart on a large GPU, $digest on one of 1 multiprocessor"
 [ "$(grep -c "the GPU has no multiprocessor for a second communicator" err)" = 1 ] || fail "1 multiprocessor: $(cat err)"
-TESSERA_DOUBLE_PROCESSORS=2 expect 3 on_double "$TESSERA" train $gpt -n 4 --strategy hybrid:2
+TESSERA_DOUBLE_PROCESSORS=2 expect 3 on_double "$TESSERA" train $gpt $brief -n 4 --strategy hybrid:2
 grep -q "nccl: the GPU has no multiprocessor for one more communicator beside that of group 'world'" err || fail "hybrid on 2 multiprocessors: $(cat err)"
 
 trained "hybrid" ncclReduceScatter:2:60@1 -n 4 --strategy hybrid:2 --steps 2
@@ -53,7 +54,7 @@ communicators() {
   grep -q "\"communicators\":$n[,}]" plan.json || fail "$*: planned $(grep -o '"communicators":[0-9]*' plan.json), expected $n"
   one=$(sed -n 's/.*"backend_bytes":\([0-9]*\).*/\1/p' plan.json)
   [ "$one" -gt 0 ] && grep -q "\"backend_total_bytes\":$((n * one))[,}]" plan.json || fail "$*: $(cat plan.json)"
-  TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $gpt "$@" --steps 1
+  TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $gpt $brief "$@" --steps 1
   made=$(awk '$1 == 0 && $2 == "ncclCommSplit" { print ($3 + 1) / 2 }' calls)
   [ "$made" = "$n" ] || fail "$*: $made communicators were made, expected $n"
 }

@@ -7,7 +7,7 @@
 # with offload, from the host. They verify, go on to the losses and the digest of an unbroken run, and memory is as planned.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
-gpt="gpt --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 3 --device cuda"
+gpt="gpt $(brief_text) --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 3 --device cuda"
 losses() { grep '"event":"step"' "$1" | sed -nE 's/.*"step":([23]),.*"loss":([^,}]*).*/\1 \2/p'; }
 train() { # train JSON OPTION…
   expect 0 on_double "$TESSERA" train $gpt "${@:2}" --json="$1"

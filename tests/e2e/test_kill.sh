@@ -3,98 +3,120 @@
 # labels: e2e
 # timeout: 600
 # processors: 2
-# A rank is killed in each phase of a run of three: all others end with code 5 within a second, naming it, and nothing
-# is left behind. KILLS: how often in each phase (3 here; test_kill_slow.sh: 20).
-# KILL_COMM: over which comm plugin. KILL_PATIENCE: tenths of a second until all processes are gone.
+# Ranks are killed in each phase of a run, over gloo and shm; so is the launcher; and one is stopped, which its missing heartbeat
+# tells. All others end with code 5 within a second, naming one that was killed, and nothing is left behind.
+# TABLE=1: of four ranks in every phase, over hosts too, one or two; without a launcher, in lanes, in groups, with a table at the
+# end (docs/benchmarks/kills.md; test_kill_table_slow). KILLS: in each cell. CELLS: those whose "PHASE COMM" this pattern matches.
+# KILL_LOG: a file that gathers the kills of several calls. Seconds are told from a call's own time and from the death; the time
+# aside in which processors were scarce.
 . "$SOURCE/tests/e2e/lib.sh"
-names_of_ours > before
-kills=${KILLS:-3}
+unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR
+table=${TABLE:-} log=${KILL_LOG:-$PWD/kills} ranks=3
 probe=$BUILD/tests/support/kill_main
-comm=${KILL_COMM:-gloo}
-[ -f "$BUILD/plugins/libtessera-comm-$comm.so" ] || { echo "skip: comm-$comm is not built here"; exit 77; }
-export TESSERA_LOG=warning TESSERA_COMM=$comm
-failed=0 worst=0
+phases="rendezvous transfer forward backward step launcher stopped"
+[ -z "$table" ] || phases="rendezvous transfer forward backward step evaluation save hybrid hybrid-step lanes lanes-step close two alone alone-two launcher" ranks=4
+comms=${KILL_COMMS:-gloo shm${table:+ hosts}}
+export TESSERA_LOG=warning KILL_ELEMS=${KILL_ELEMS:-2000000} TESSERA_THREADS=1
+names_of_ours >before
+wrong=0 worst=0
+note() { echo "WRONG: $cell: $*"; head -c 1500 out err run/rank.* 2>/dev/null; wrong=$((wrong + 1)) outcome=wrong; }
+number() { sed -n "s/.* $1=\(-\{0,1\}[0-9]*\).*/\1/p" <<<"$2"; }
 
-fail() {
-  echo "FAILED: $*"
-  failed=1
-}
-check_survivor() { # check_survivor WHAT FILE PATTERN
-  local line late scarce
-  line=$(cat "$2" 2> /dev/null) || { fail "$1: no word from ${2##*/}"; return; }
-  late=$(sed -n 's/.*late_ms=\(-\{0,1\}[0-9]*\).*/\1/p' <<< "$line")
-  scarce=$(sed -n 's/.*scarce_ms=\([0-9]*\).*/\1/p' <<< "$line")
-  [ "${late:-9999}" -gt 9000 ] || late=$((late - ${scarce:-0}))
-  [[ $line == code=5\ * ]] || fail "$1: ${2##*/}: $line"
-  [[ $line =~ $3 ]] || fail "$1: ${2##*/} does not name it: $line"
-  [ "${late:-9999}" -le "$latest" ] || latest=${late:-9999}
-}
-# in_time COMMAND…: it sets `latest`, the time of the last survivor: a second at most, the time aside in which processors
-# were scarce.
-in_time() {
-  latest=0
-  "$@"
-  [ "$latest" -le "$worst" ] || worst=$latest
-  [ "$latest" -le 1000 ] || fail "$*: it took $latest ms"
-}
-nothing_left() { # of this test's processes: they carry the folder in their command line
-  for _ in $(seq "${KILL_PATIENCE:-100}"); do
-    pgrep -f "$PWD/run" > "$PWD/left" || return 0
-    sleep 0.1
-  done
-  fail "$1: left running: $(tr '\n' ' ' < "$PWD/left")"
-  xargs -r kill -9 < "$PWD/left"
-}
-run_case() { # run_case PHASE VICTIM DELAY_US [SIGNAL]
-  local what="$1, victim $2" rank code
-  rm -rf run && mkdir run
-  "$TESSERA" run -n 3 -- "$probe" "$PWD/run" "$1" "$2" "$3" "${4:-9}" > log 2>&1
-  code=$?
-  [ "$code" = 5 ] || { fail "$what: the launcher ended with $code"; cat log; }
-  for rank in 0 1 2; do
-    [ "$rank" = "$2" ] || check_survivor "$what" "run/rank.$rank" "rank $2 "
-  done
-  nothing_left "$what"
+# survivor RANK VICTIMS: its times, in us, raise $latest (from its own call) and $slowest (from the death).
+survivor() {
+  local line late after scarce over
+  line=$(cat "run/rank.$1" 2>/dev/null) || { [ "$phase" = close ] || note "no word from rank $1"; return; }
+  [[ $phase == close && $line == code=0\ * ]] && return
+  late=$(number late_us "$line") after=$(number after_us "$line") scarce=$(number scarce_ms "$line")
+  [[ $line == code=5\ * && $line =~ (rank ($2)|launcher)" " ]] || note "victims $2: rank $1: $line"
+  [[ $2 == launcher || $line =~ "rank "($2)" " ]] || note "victims $2: rank $1: $line"
+  over=$((${late:-99999999} / 1000))
+  [ $over -gt 9000 ] || over=$((over - ${scarce:-0}))
+  [ $phase = stopped ] || [ $over -le 1000 ] || note "rank $1 took $late us, while processors were scarce for ${scarce:-0} ms"
+  [ "${late:-0}" -le "$latest" ] || latest=$late
+  [ "${after:-0}" -le "$slowest" ] || slowest=$after
 }
 
-for phase in rendezvous transfer forward backward step; do
-  for ((i = 0; i < kills; i++)); do
-    case $phase in
-      rendezvous) delay=$((i * 1500)) ;;
-      *) delay=$((1000 + i * 4000)) ;;
-    esac
-    in_time run_case $phase $((i % 3)) $delay
-  done
-done
-
-# The launcher: the ranks end by themselves, code 5, naming it.
-kill_launcher() {
-  rm -rf run && mkdir run
-  "$TESSERA" run -n 3 -- "$probe" "$PWD/run" forward -1 0 > log 2>&1 &
-  launcher=$!
-  sleep 1
-  awk -v scarce="$(scarce)" '{ printf "%.3f %d\n", $1 * 1000, scarce }' /proc/uptime > run/death
+# start VICTIMS DELAY_US [SIGNAL]: the ranks under a launcher, or by hand; ends when they have. 60 s are a hang.
+start() {
+  local r code
+  if [ "$how" = alone ]; then
+    pick_port
+    for ((r = 0; r < ranks; r++)); do
+      RANK=$r WORLD_SIZE=$ranks LOCAL_RANK=$r LOCAL_WORLD_SIZE=$ranks MASTER_ADDR=127.0.0.1 timeout 60 "$probe" "$PWD/run" "$part" "$@" >>out 2>&1 &
+    done
+    wait
+  else
+    timeout 60 "$TESSERA" run -n $ranks -- "$probe" "$PWD/run" "$part" "$@" >out 2>err
+    code=$?
+    [ $code = 5 ] || [[ $phase == close && $code = 0 ]] || note "the launcher ended with $code"
+  fi
+}
+words() { [ "$(ls run/rank.* 2>/dev/null | wc -l)" = $ranks ]; }
+start_and_kill_launcher() {
+  "$TESSERA" run -n $ranks -- "$probe" "$PWD/run" "$part" -1 0 >out 2>err &
+  local launcher=$!
+  within 20 grep -qs . /proc/$launcher/task/$launcher/children
+  sleep "0.$((RANDOM % 900 + 100))"
+  awk -v scarce="$(scarce)" '{ printf "%.3f %d\n", $1 * 1000, scarce }' /proc/uptime >run/death
   kill -9 $launcher
-  wait $launcher 2> /dev/null
-  for _ in $(seq 50); do
-    [ -e run/rank.0 ] && [ -e run/rank.1 ] && [ -e run/rank.2 ] && break
-    sleep 0.1
-  done
-  for rank in 0 1 2; do check_survivor launcher run/rank.$rank launcher; done
-  nothing_left launcher
+  wait $launcher 2>/dev/null
+  within 60 words
 }
-in_time kill_launcher
 
-# A stopped rank is found by its missing heartbeat. The launcher ends it with the others.
-export TESSERA_HEARTBEAT=1.5
-rm -rf run && mkdir run
-"$TESSERA" run -n 3 -- "$probe" "$PWD/run" forward 2 0 19 > log 2>&1
-[ $? = 5 ] || fail "a stopped rank: the launcher did not end with 5"
-for rank in 0 1; do
-  line=$(cat run/rank.$rank 2> /dev/null)
-  [[ $line == code=5\ *"rank 2 "* ]] || fail "a stopped rank: rank.$rank: $line"
+# one_kill VICTIMS DELAY_US
+one_kill() {
+  local r begin=$SECONDS
+  rm -rf run out err && mkdir run
+  outcome=ok latest=0 slowest=0
+  case $phase in
+    launcher) start_and_kill_launcher ;;
+    stopped) TESSERA_HEARTBEAT=1.5 start "$1" 0 19 ;;
+    *) start "$1" "$2" ;;
+  esac
+  [ $((SECONDS - begin)) -lt 59 ] || { note "a hang"; outcome=hang; }
+  for ((r = 0; r < ranks; r++)); do
+    [ $outcome != ok ] || [[ ",$1," == *",$r,"* ]] || survivor $r "$([ "$phase" = launcher ] && echo launcher || tr , '|' <<<"$1")"
+  done
+  within "${KILL_PATIENCE:-5}" none_left || { note "left running: $(leftovers)"; leftovers | xargs -r kill -9; }
+  [ $latest -le $worst ] || [ $phase = stopped ] || worst=$latest
+  echo "$phase|$comm|$outcome|$latest|$slowest" >>"$log"
+}
+
+for comm in $comms; do
+  [ -f "$BUILD/plugins/libtessera-comm-$comm.so" ] || { echo "without comm-$comm, which is not built here"; continue; }
+  for phase in $phases; do
+    cell="$phase $comm"
+    [[ $cell == ${CELLS:-*} ]] || continue
+    export TESSERA_COMM=$comm TESSERA_STRATEGY=full TESSERA_OFFLOAD=none TESSERA_HOSTS_RANKS=$([ $comm = hosts ] && echo 2 || echo 0)
+    export TESSERA_HEARTBEAT=${table:+20}
+    [ -n "$table" ] || unset TESSERA_HEARTBEAT
+    how=launched part=$phase
+    case $phase in
+      hybrid) TESSERA_STRATEGY=hybrid:2 part=transfer ;;
+      hybrid-step) TESSERA_STRATEGY=hybrid:2 part=step ;;
+      lanes) TESSERA_OFFLOAD=cpu part=transfer ;;
+      lanes-step) TESSERA_OFFLOAD=cpu part=step ;;
+      two) part=backward ;;
+      alone | alone-two) how=alone part=transfer ;;
+      launcher | stopped) part=forward ;;
+    esac
+    kills=${KILLS:-$([ -n "$table" ] && echo 11 || { [ $comm = gloo ] && echo 3 || echo 1; })}
+    [ -n "$table" ] || [[ $phase != launcher && $phase != stopped ]] || kills=1
+    for ((i = 0; i < kills; i++)); do
+      case $phase in
+        two | alone-two) victims=$((i % ranks)),$(((i + 1 + i / ranks % (ranks - 1)) % ranks)) ;;
+        launcher) victims=-1 ;;
+        stopped) victims=2 ;;
+        *) victims=$((i % ranks)) ;;
+      esac
+      case $phase in rendezvous | close) delay=$((i * 700)) ;; *) delay=$((500 + i * 1500)) ;; esac
+      one_kill "$victims" "$delay"
+    done
+  done
 done
-nothing_left "a stopped rank"
 no_new_names before
-echo "kills per phase: $kills, latest survivor: $worst ms"
-exit $failed
+[ -s "$log" ] || { echo "skip: none of comm-${comms// /, comm-} is built here"; exit 77; }
+echo "$(wc -l <"$log") kills, the latest survivor: $worst us after its call"
+[ -z "$table" ] || awk -f "$SOURCE/tests/support/kill_table.awk" "$log" || wrong=$((wrong + 1))
+[ $wrong = 0 ] || { echo "FAILED: $wrong wrong"; exit 1; }

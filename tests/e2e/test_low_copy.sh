@@ -8,7 +8,7 @@
 # place or not.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-gpt="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --precision bf16"
+gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --precision bf16"
 train() { # FILE OPTION…
   "$TESSERA" train $gpt --steps 6 --quiet --json="$1" "${@:2}" >out 2>&1 || fail "train ${*:2}: $(tail -n 3 out)"
 }

@@ -7,7 +7,7 @@
 # losses near the CPU's; the same bits for 1, 2 and 4 GPUs in deterministic mode; what does not fit together is one line.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
-gpt="gpt --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 2"
+gpt="gpt $(brief_text) --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 2"
 holds() { # holds WHAT: what every run on GPUs must show
   [ "$(summary peak_device_bytes gpu.json)" = "$(summary planned_peak_device_bytes gpu.json)" ] ||
     fail "$1: peak $(summary peak_device_bytes gpu.json), planned $(summary planned_peak_device_bytes gpu.json)"
@@ -45,7 +45,7 @@ done
 
 # The other decoders, whose batches are tokens; Llama's heads share keys and values.
 for decoder in "gpt2 --heads 2" "llama --heads 4"; do
-  decoder="$decoder --batch 2 --layers 1 --width 32 --context 8 --steps 2" digest=
+  decoder="$decoder $(brief_text) --batch 2 --layers 1 --width 32 --context 8 --steps 2" digest=
   for n in 1 2; do
     expect 0 on_double "$TESSERA" train $decoder -n $n --accum $((2 / n)) --sync end --deterministic --device cuda --json=gpu.json
     holds "$decoder, $n GPUs"

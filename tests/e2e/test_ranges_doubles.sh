@@ -11,7 +11,7 @@ for file in "$doubles/libnccl.so.2" "$doubles/libcublas.so.13" "$BUILD/plugins/l
   [ -e "$file" ] || { echo "skipped: no ${file##*/} in this build"; exit 77; }
 done
 [ -z "${SANITIZE:-}" ] || export HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so # leaks a little
-train() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=0 "$TESSERA" train gpt --batch 2 --layers 2 \
+train() { LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=99 TESSERA_DOUBLE_DELAY_US=0 "$TESSERA" train gpt $(brief_text) --batch 2 --layers 2 \
   --heads 2 --width 16 --context 8 --steps 2 -n 2 --device cuda --clip 1 --json=$1; }
 digest() { grep -o '"params_digest":"[^"]*"' "$1"; }
 

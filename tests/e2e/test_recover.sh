@@ -2,106 +2,215 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 1200
-# Ranks are killed at random instants of a run with images in memory: another process takes their place, the others go on,
-# and the run ends with the digest of one that nothing happened to. KILLS: of each case. With both copies gone, one line.
+# Ranks of a run with images in memory are killed, or stopped (SIGSTOP), which the heartbeat finds. Another process takes their
+# place; or nobody does, and those that are left go on with all microbatches of a step. The run ends with the digest of one that
+# nothing happened to, and has the planned memory. A stopped rank does not come back. What cannot be is one line and exit code 5.
+# A third of the cases, by the seed (SEED); CASES: those whose words match this pattern, of the slow ones too; ALL=1: every one.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic"
-steps=${STEPS:-200} kills=${KILLS:-2}
+gpt="gpt $(brief_text) --layers 2 --heads 4 --width 64 --context 64 --batch 2 --threads 1 --quiet --deterministic"
+long="--steps 120" short="--steps 60" kills=${KILLS:-2}
 digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
-events() { local n; n=$(grep -c "\"event\":\"$1\"" run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
-
-# kill_ranks RANK…: of this test's processes, at one moment.
-kill_ranks() {
-  local r mine victims=()
-  mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ) || [ -n "$mine" ] || return 1
-  for r in "$@"; do
-    victims+=($(grep -lzsx "RANK=$r" $mine | sed -E 's,/proc/([0-9]+)/environ,\1,'))
-  done
-  [ ${#victims[@]} -ge $# ] && kill -KILL "${victims[@]}" 2>/dev/null
-}
-# steps_after N: rank 0 has written more than N lines of steps.
-steps_after() { [ "$(events step)" -gt "$1" ]; }
+steps() { local n; n=$(grep -c '"event":"step"' run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
+steps_after() { [ "$(steps)" -gt "$1" ]; }
 goes_on() { steps_after "$1" || gone $pid; } # or has ended
-# survives KILLS VICTIMS COMMAND…: VICTIMS are the ranks of one death, or "any W". After each, steps are waited for: those
-# of two images, because a second death before the next image may take the only copy with it.
-survives() {
-  local n=$1 victims=$2 i at who
-  shift 2
+# process_of RANK: the newest of those that began with this number.
+process_of() {
+  local mine
+  mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ) || [ -n "$mine" ] || return 1
+  grep -lzsx "RANK=$1" $mine | sed -E 's,/proc/([0-9]+)/environ,\1,' | sort -n | tail -n 1 | grep .
+}
+# hit SIGNAL RANK…: all at one moment.
+hit() {
+  local r
+  victims=()
+  for r in "${@:2}"; do
+    within 100 process_of "$r" >process || fail "rank $r does not run: $(cat err)"
+    victims+=("$(cat process)")
+  done
+  at=$(steps) # after the search, in which many go by
+  kill -"$1" "${victims[@]}"
+}
+start() { # COMMAND…
   rm -f run.json
   "$@" --json=run.json >out 2>err & pid=$!
-  within 300 steps_after 3 || fail "no step of: $* $(cat err)"
-  for ((i = 0; i < n; i++)); do
-    at=$(events step)
-    within 300 goes_on "$((at + RANDOM % 20))" || fail "no further step of: $* $(cat err)"
-    sleep "0.0$((RANDOM % 10))"
-    who=$victims
-    [ "${who%% *}" != any ] || who=$((RANDOM % ${who#any }))
-    gone $pid || kill_ranks $who || true
-    at=$(events step)
-    within 300 goes_on "$((at + 12))" || fail "no step after death $i ($who) of: $* $(cat err)"
+  within 300 steps_after 7 || fail "no step of: $* $(cat err)"
+}
+# killed "RANKS…" COMMAND…: ranks with a comma die at one moment, the others one after another. Between deaths there are steps
+# of two images, because a second death before the next image may take the only copy with it.
+killed() {
+  local each
+  start "${@:2}"
+  for each in $1; do
+    hit KILL ${each//,/ }
+    within 300 goes_on $((at + 12)) || fail "no step after the death of rank $each: $(cat err)"
   done
   ends $pid 600
 }
-recovered() { # NAME: the run that ended is right
-  [ $code = 0 ] || fail "$1: exit code $code: $(tail -n 8 err)"
-  [ "$(digest run.json)" = "$want" ] || fail "$1: another digest, after $(field run.json recoveries) recoveries"
-  [ "$(field run.json recoveries)" -ge 1 ] || fail "$1: no recovery: $(cat err)"
-  [ "$(field run.json peak_host_bytes)" = "$(field run.json planned_peak_host_bytes)" ] || fail "$1: host memory"
-  [ "$(field run.json peak_device_bytes)" = "$(field run.json planned_peak_device_bytes)" ] || fail "$1: device memory"
-  echo "$1: $(field run.json recoveries) recoveries, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
+whole() { # OPTION…: the undisturbed run, once; $want
+  local name="whole $*"
+  [ -e "$name" ] || expect 0 "$TESSERA" train $gpt "$@" --comm shm --json="$name"
+  cp "$name" whole.json
+  want=$(digest whole.json)
+}
+# ended CODE PATTERN…: with these lines on standard error.
+ended() {
+  local pattern
+  [ $code = "$1" ] || fail "$case: exit code $code, expected $1: $(tail -n 8 err)"
+  for pattern in "${@:2}"; do grep -q -- "$pattern" err || fail "$case: no '$pattern': $(cat err)"; done
   nothing_left
 }
-comms=shm
-[ -e "$(dirname "$TESSERA")/plugins/libtessera-comm-gloo.so" ] && comms="shm gloo" || echo "without gloo, which was not built"
-
-# The cases, of which a run has a third, by the seed (SEED); ALL=1: every one (test_recover_slow).
-whole() { # RANKS: the undisturbed run
-  [ -e "whole$1" ] || "$TESSERA" train $gpt -n "$1" --steps "$steps" --comm shm --json="whole$1" >out 2>err || fail "$(cat err)"
-  want=$(digest "whole$1")
+# recovered LEFT [RECOVERIES]: the run is right, with so many ranks at its end.
+recovered() {
+  ended 0
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest, after $(field run.json recoveries) recoveries: $(cat err)"
+  [ "$(field run.json ranks)" = "$1" ] || fail "$case: $(field run.json ranks) ranks at the end: $(cat err)"
+  [ "$(field run.json recoveries)" -ge 1 ] && [ "$(field run.json recoveries)" = "${2:-$(field run.json recoveries)}" ] ||
+    fail "$case: $(field run.json recoveries) recoveries, expected ${2:-some}: $(cat err)"
+  for kind in host device; do
+    [ "$(field run.json peak_${kind}_bytes)" = "$(field run.json planned_peak_${kind}_bytes)" ] ||
+      fail "$case: $kind memory: $(field run.json peak_${kind}_bytes), planned $(field run.json planned_peak_${kind}_bytes)"
+  done
+  echo "$case: $(field run.json recoveries) recoveries, $(field run.json steps_repeated) steps repeated, $(field run.json seconds_lost) s lost"
 }
-any_rank() { # RANKS COMM
-  whole "$1"
-  survives "$kills" "any $1" "$TESSERA" train $gpt -n "$1" --steps "$steps" --comm "$2" --mirror 5
-  recovered "$2, $1 ranks"
+comms=shm
+[ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] && comms="shm gloo" || echo "without gloo, which was not built"
+
+# ---- another process takes the place ----
+
+any_rank() { # RANKS COMM: at random instants
+  local i who=
+  for ((i = 0; i < kills; i++)); do who="$who $((RANDOM % $1))"; done
+  whole -n $1 $long
+  start "$TESSERA" train $gpt -n $1 $long --comm "$2" --mirror 5
+  for i in $who; do
+    within 300 goes_on "$(($(steps) + RANDOM % 10))" || fail "$case: no further step: $(cat err)"
+    sleep "0.0$((RANDOM % 10))"
+    gone $pid || hit KILL $i
+    within 300 goes_on "$((at + 12))" || fail "$case: no step after the death of rank $i: $(cat err)"
+  done
+  ends $pid 600
+  recovered $1
 }
 two_at_once() { # 0 and 2 keep each other's copies, 0 and 1 do not
-  whole 4
-  survives 1 "0 1" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5
-  recovered "two deaths at once"
+  whole -n 4 $long
+  killed 0,1 "$TESSERA" train $gpt -n 4 $long --mirror 5
+  recovered 4
 }
 replicas() { # STRATEGY
-  whole 4
-  survives 1 "any 4" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5 --strategy "$1"
-  recovered "strategy $1"
+  whole -n 4 $long
+  killed $((RANDOM % 4)) "$TESSERA" train $gpt -n 4 $long --mirror 5 --strategy "$1"
+  recovered 4
 }
-under_run() {
-  whole 4
-  survives 1 "any 4" env TESSERA_MIRROR=3 "$TESSERA" run -n 4 -- "$TESSERA" train $gpt --steps "$steps" --offload cpu
-  recovered "tessera run, offload cpu"
+under_run() { # and offload
+  whole -n 4 $long
+  killed $((RANDOM % 4)) env TESSERA_MIRROR=3 "$TESSERA" run -n 4 -- "$TESSERA" train $gpt $long --offload cpu
+  recovered 4
 }
 unseen() { # the launcher does not see the variable, and counts all the same
-  whole 4
-  survives 1 "any 4" "$TESSERA" run -n 4 -- env TESSERA_MIRROR=3 "$TESSERA" train $gpt --steps "$steps"
-  recovered "tessera run -- env"
+  whole -n 4 $long
+  killed $((RANDOM % 4)) "$TESSERA" run -n 4 -- env TESSERA_MIRROR=3 "$TESSERA" train $gpt $long
+  recovered 4
 }
-both_copies() { # gone: one line and exit code 5
-  survives 1 "0 2" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5
-  [ $code = 5 ] || fail "both copies gone: exit code $code"
-  grep -q 'no image is left of rank [02].s shard: it was lost with the rank that kept its copy' err || fail "both copies gone: $(cat err)"
+both_copies() { # gone
+  killed 0,2 "$TESSERA" train $gpt -n 4 $long --mirror 5
+  ended 5 'no image is left of rank [02].s shard: it was lost with the rank that kept its copy'
 }
 restarts() { # and with a checkpoint and --restarts the run goes on from there
-  whole 4
-  survives 1 "0 2" "$TESSERA" train $gpt -n 4 --steps "$steps" --mirror 5 --save saved --save-every 20 --restarts 3
-  [ $code = 0 ] && [ "$(digest run.json)" = "$want" ] || fail "restart after both copies: exit code $code, $(cat err)"
+  whole -n 4 $long
+  killed 0,2 "$TESSERA" train $gpt -n 4 $long --mirror 5 --save saved --save-every 20 --restarts 3
+  ended 0
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest: $(cat err)"
   [ "$(field run.json restarts)" = 1 ] || fail "restarts: $(field run.json restarts)"
 }
+
+# ---- stopped ones ----
+
+all_ended() { local p; for p in "${victims[@]}"; do gone "$p" || return 1; done; }
+stopped() { # "RANKS": ended, and replaced as a dead one
+  whole -n 4 $long
+  start env TESSERA_HEARTBEAT=1 "$TESSERA" train $gpt -n 4 $long --mirror 5
+  hit STOP $1
+  within 60 all_ended || fail "$case: the stopped rank still exists: $(cat err)"
+  ends $pid 300
+  recovered 4
+  [ "$1" != 2 ] || ended 0 'rank 2 gave no sign of life and was ended: another process takes its place (recovery 1)'
+}
+stopped_for_a_moment() { # it goes on the moment it counts as lost, before it is ended: the group has no place for it
+  whole -n 4 $long
+  start env TESSERA_HEARTBEAT=1 TESSERA_MIRROR=5 "$TESSERA" run -n 4 -- "$TESSERA" train $gpt $long
+  hit STOP 3
+  sleep 1.1
+  kill -CONT "${victims[@]}" 2>/dev/null || true
+  ends $pid 300
+  ended 0
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest: $(cat err)"
+}
+stopped_smaller() { # nobody to replace it
+  whole -n 4 $long
+  start env TESSERA_HEARTBEAT=1 TESSERA_MIRROR=5 "$TESSERA" run --ranks 1:4 --replacements 0 -- "$TESSERA" train $gpt $long
+  hit STOP 1
+  ends $pid 300
+  recovered 2
+}
+stopped_alone() { # without images the others name it and end
+  start env TESSERA_HEARTBEAT=1 "$TESSERA" train $gpt -n 4 $long
+  hit STOP 2
+  ends $pid 300
+  ended 5 'rank 2 was lost.*no sign of life'
+}
+
+# ---- nobody takes the place ----
+
+# smaller LEFT "RANKS…" RANKS OPTION…
+smaller() {
+  local left=$1 ranks=$2 n=$3
+  shift 3
+  whole -n $n $short "$@"
+  killed "$ranks" env TESSERA_MIRROR=5 "$TESSERA" run --ranks "1:$n" --replacements 0 -- "$TESSERA" train $gpt $short "$@"
+  recovered "$left" "$(wc -w <<<"$ranks")"
+}
+replaced_once() { # as long as --replacements lasts
+  whole -n 4 $short
+  killed "1 1" env TESSERA_MIRROR=5 "$TESSERA" run --ranks 2:4 --replacements 1 -- "$TESSERA" train $gpt $short
+  recovered 2 2
+  ended 0 'another process takes its place (recovery 1)' 'nobody takes its place: 2 of 4 ranks go on (recovery 2)'
+}
+no_division() { # said at the start, and again at the death, which ends the run; TESSERA_RANKS_LEAST is how the ranks learn of MIN
+  killed 2 env TESSERA_MIRROR=5 "$TESSERA" run --ranks 3:4 --replacements 0 -- "$TESSERA" train $gpt $short
+  ended 5 'rank 2 was killed by signal 9.*no smaller group of 3 ranks or more can go on'
+  [ "$(grep -c 'no smaller group could go on without a lost rank: 3 ranks do not divide the 4 microbatches' err)" = 1 ] || fail "$case: $(cat err)"
+}
+no_memory() { # is planned, and not tried: 4 ranks fit, 2 do not
+  whole -n 4 $short
+  killed 2 env TESSERA_MIRROR=5 TESSERA_DEVICE_MEMORY=$(($(field whole.json planned_peak_device_bytes) + ${SPARE:-524288})) \
+    "$TESSERA" run --ranks 1:4 --replacements 0 -- "$TESSERA" train $gpt $short
+  ended 5 'no smaller group could go on without a lost rank: a step needs'
+}
+
 cases=()
 for comm in $comms; do for w in 2 3 4; do cases+=("any_rank $w $comm"); done; done
-cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts)
-seed=${SEED:-$("$SOURCE/tests/chance" recover)}
-for ((i = 0; i < ${#cases[@]}; i++)); do
-  [ -z "${ALL:-}" ] && [ "${TESSERA_TEST_TURNS:-}" != all ] && [ $(((i + seed) % 3)) != 0 ] || ${cases[i]}
+cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts "stopped 2" "stopped '0 1'"
+  stopped_for_a_moment stopped_smaller stopped_alone "smaller 1 '0 1' 4" "smaller 3 2 4 --accum 3 --steps 30" replaced_once
+  no_division no_memory)
+slow=("smaller 2 0 4 --offload cpu" "smaller 2 3 4 --precision bf16" "smaller 2 2 4 --activations recompute --clip 0.5"
+  "smaller 2 0 4 --activations offload --offload cpu" "smaller 2 1 4 --wrap none" "smaller 4 1 6 --accum 2 --sync end")
+for strategy in full grad_op none hybrid:2 hybrid_grad_op:2; do slow+=("smaller 2 1 4 --strategy $strategy"); done
+[ "$comms" = shm ] || slow+=("smaller 1 '3 1' 4 --comm gloo")
+seed=${SEED:-$("$SOURCE/tests/chance" recover)} i=0
+[ "${TESSERA_TEST_TURNS:-}" != all ] || ALL=1
+for case in "${cases[@]}" "${slow[@]}"; do
+  i=$((i + 1))
+  if [ -n "${CASES:-}" ]; then
+    [[ $case == $CASES ]] || continue
+  elif [ -z "${ALL:-}" ]; then
+    [ $i -le ${#cases[@]} ] && [ $(((i + seed) % 3)) = 0 ] || continue
+  fi
+  eval "$case"
+  run="${run:-}; $case"
 done
+expect 2 "$TESSERA" run --ranks 2:4 --replacements many -- true
+grep -q -- "--replacements is 'many', expected 0 to" err || fail "$(cat err)"
 nothing_left
+echo "ran: ${run#; }"

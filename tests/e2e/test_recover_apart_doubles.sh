@@ -9,7 +9,7 @@
 # reduction or a gather that never ends is told after TESSERA_TIMEOUT.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libcublas.so.13 tests/doubles/libnccl.so.2 plugins/libtessera-comm-nccl.so
-gpt="gpt --batch 1 --layers 3 --heads 2 --width 16 --context 32 --device cuda --sample 0 --quiet --steps 12"
+gpt="gpt --batch 1 --layers 3 --heads 2 --width 16 --context 32 --device cuda $(brief_text) --quiet --steps 12"
 export TESSERA_HEARTBEAT=2
 
 # survives PATTERN END OVERTAKE OPTIONS…: rank 1 gets the signal of END, once, while PATTERN is under way on it.

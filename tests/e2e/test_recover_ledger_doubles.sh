@@ -8,7 +8,7 @@
 # rank 0's place.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libcublas.so.13 tests/doubles/libnccl.so.2 plugins/libtessera-comm-nccl.so
-gpt="gpt --batch 1 --layers 1 --heads 1 --width 16 --context 32 --device cuda --sample 0 --quiet --steps 8 --accum 2 --mirror 4"
+gpt="gpt --batch 1 --layers 1 --heads 1 --width 16 --context 32 --device cuda $(brief_text) --quiet --steps 8 --accum 2 --mirror 4"
 
 expect 0 on_double "$TESSERA" train $gpt -n 3 --json=run.json
 points=$(grep -c '"event":"ledger","source":"planned"' run.json)

@@ -24,12 +24,11 @@ for comm in $comms; do
     expect 0 env TESSERA_COMM=$comm "$TESSERA" run -n $w --no-prefix --bind none -- "$program"
     want=$(sed -E 's/digest=([0-9a-f]+) recoveries=0 planned=equal/\1/' out)
     [ ${#want} = 16 ] || fail "an undisturbed run: $(cat out)"
-    for phase in before backward gradients after; do dies $comm $w "1:5:$phase" 1; done
+    dies $comm $w "1:2:before 1:5:backward 1:8:gradients 1:10:after" 4
     dies $comm $w "0:4:after 0:9:backward 1:11:before" 3
   done
-  dies $comm 3 "1:6:backward 1:0:open" 1            # the one that takes its place dies before it has come
+  dies $comm 3 "1:6:backward 1:0:open 0:13:end" 2   # the one that takes its place dies before it has come
   dies $comm 3 "2:6:backward 2:0:recover" 2         # and when it has
-  dies $comm 3 "0:13:end" 1
   # The one that takes its place says hello, and dies before the launcher's server has read it.
   LD_PRELOAD="$BUILD/tests/support/slow_server.so" dies $comm 3 "2:6:backward 2:0:hello" 2
   # The same of one that was left. And: rank 0 dies as soon as it has told of the first images, and rank 1 is late with its own.

@@ -8,7 +8,7 @@
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 2"
+gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 2"
 
 delay=800 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --json=run.json
 expect 0 on_double "$TESSERA" train $gpt -n 2 --device cuda --offload cpu --activations offload --json=offload.json

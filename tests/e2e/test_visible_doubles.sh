@@ -7,7 +7,7 @@
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
 export TESSERA
-gpt="train gpt --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 2 --device cuda"
+gpt="train gpt $(brief_text) --batch 2 --layers 1 --heads 2 --width 16 --context 8 --steps 2 --device cuda"
 own='TESSERA_DOUBLE_DEVICES=1 TESSERA_DOUBLE_FIRST=$LOCAL_RANK exec "$@"'
 
 expect 0 on_double "$TESSERA" run -n 2 -- "$TESSERA" $gpt --json=all.json

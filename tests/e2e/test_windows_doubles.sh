@@ -7,7 +7,7 @@
 # does. The bits are those of a run without, and planned bytes are measured. A rank that fails alone ends all.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublas.so.13 plugins/libtessera-comm-nccl.so
-gpt="gpt --batch 2 --layers 2 --heads 2 --width 16 --context 16 --steps 4 --device cuda"
+gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 16 --context 16 --steps 4 --device cuda"
 of() { awk -v rank=$1 -v name=$2 '$1 == rank && $2 == name { n += $3 } END { print n + 0 }' calls; }
 
 # without OPTIONS…: a run without windows; sets the digest that is wanted.

@@ -53,6 +53,10 @@ int cell_ranks(const cell *c) {
     return atoi(axes[RANKS].values[c->v[RANKS]]);
 }
 
+int cell_accum(const cell *c) {
+    return c->whole ? c->whole : atoi(axes[ACCUM].values[c->v[ACCUM]]);
+}
+
 int cell_is(const cell *c, int axis, const char *value) {
     return c->v[axis] != UNSET && strcmp(axes[axis].values[c->v[axis]], value) == 0;
 }
@@ -100,8 +104,12 @@ void cell_strategy(const cell *c, char *out, size_t n) {
 void cell_name(const cell *c, char *out, size_t n) {
     size_t at = (size_t)snprintf(out, n, "%s", c->large ? "large" : "");
     for (int a = 0; a < N_AXES && at < n; a++) {
-        char strategy[32];
+        char strategy[32], whole[8];
         const char *value = axes[a].values[c->v[a]], *slash = strrchr(value, '/');
+        if (a == ACCUM && c->whole) {
+            snprintf(whole, sizeof whole, "%d", c->whole);
+            value = whole;
+        }
         if (a == DEVICE && axes[a].n == 1)
             continue;
         if (a == STRATEGY) {

@@ -37,6 +37,7 @@ extern axis_values axes[N_AXES];
 typedef struct {
     unsigned char v[N_AXES]; /* index of the value on each axis; UNSET while a cell is being chosen */
     unsigned char large;     /* the toy's large shape; no axis, and in no covering set */
+    unsigned char whole;     /* microbatches of a step on one rank, instead of the value of accum; 0: that value */
 } cell;
 
 /** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
@@ -58,4 +59,6 @@ void cell_name(const cell *, char *out, size_t n);
 /** TESSERA_STRATEGY's text: hybrid means groups of K for this number of ranks. */
 void cell_strategy(const cell *, char *out, size_t n);
 int cell_ranks(const cell *);
+/** Microbatches of a rank in a step. */
+int cell_accum(const cell *);
 #endif

@@ -7,7 +7,7 @@
  *
  *   test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN]   PATTERN: a shell pattern over names, "*W=4*"
  *   test_matrix --cell NAME             "comm=shm,W=3": the first value on every axis that NAME does not have
- *   test_matrix --stored                the cells below, also of the toy's large shape; digests that are stored in
+ *   test_matrix --stored [--device]     the cells below, also of the toy's large shape; digests that are stored in
  *                                       tests/matrix/expected must be those
  *
  * Each seed gives another set in which every triple of values occurs; CI runs that of the default.
@@ -30,7 +30,7 @@
 #include "axes.h"
 #include "tests/support/ranks.h"
 
-enum { NAME_CHARS = 320 };
+enum { NAME_CHARS = 320, MOST_WHOLE = 8 };
 
 /* Messages of every length a backend tells apart, and what tests/reference/toy.py has computed. */
 static const char *const stored_cells[] = {
@@ -81,7 +81,7 @@ static int groups_of_three(const cell *c) {
 
 /* Whether the sum is one tree over all microbatches, so that only their number matters. */
 static int one_tree(const cell *c) {
-    int each = strstr(value(c, ACCUM), "end") == NULL;
+    int each = strstr(value(c, ACCUM), "end") == NULL && cell_accum(c) > 1;
     return cell_is(c, DETERMINISTIC, "1") && !groups_of_three(c) && (!each || power_of_two(cell_ranks(c)));
 }
 
@@ -89,7 +89,7 @@ static int one_tree(const cell *c) {
 static void digest_key(const cell *c, char *out, size_t n) {
     char sum[32];
     if (one_tree(c))
-        snprintf(sum, sizeof sum, "%d microbatches", cell_ranks(c) * atoi(value(c, ACCUM)));
+        snprintf(sum, sizeof sum, "%d microbatches", cell_ranks(c) * cell_accum(c));
     else
         snprintf(sum, sizeof sum, "%d ranks, %s%s%s", cell_ranks(c), value(c, ACCUM),
                  groups_of_three(c) ? " in groups of 3" : "", cell_is(c, DETERMINISTIC, "1") ? " in a tree" : "");
@@ -120,7 +120,8 @@ static void set_environment(const cell *c) {
         { COPY, "TESSERA_LOW_COPY" },
         { STRICT, "TESSERA_STRICT" },
     };
-    char strategy[32], k[2] = { value(c, ACCUM)[0], 0 };
+    char strategy[32], k[8];
+    snprintf(k, sizeof k, "%d", cell_accum(c));
     for (size_t i = 0; i < sizeof as_they_are / sizeof as_they_are[0]; i++)
         set(as_they_are[i].variable, value(c, as_they_are[i].axis));
     cell_strategy(c, strategy, sizeof strategy);
@@ -245,7 +246,7 @@ static unsigned char plain_comm(void) {
 }
 
 /* The plainest cell with the same digest: self or gloo, blocks, everything kept where it is; where only the number of
- * microbatches matters, one rank has them all, if it can. */
+ * microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer small. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
     static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT };
@@ -254,12 +255,11 @@ static cell plain_of(const cell *c) {
     plain.v[WRAP] = 1;
     if (!groups_of_three(c))
         plain.v[STRATEGY] = 0;
-    for (int a = 0; one_tree(c) && a < axes[ACCUM].n; a++)
-        if (atoi(axes[ACCUM].values[a]) == cell_ranks(c) * atoi(value(c, ACCUM))) {
-            plain.v[RANKS] = 0;
-            plain.v[ACCUM] = (unsigned char)a;
-            break;
-        }
+    const int microbatches = cell_ranks(c) * cell_accum(c);
+    if (one_tree(c) && microbatches <= MOST_WHOLE) {
+        plain.v[RANKS] = plain.v[ACCUM] = 0;
+        plain.whole = (unsigned char)microbatches;
+    }
     plain.v[COMM] = cell_ranks(&plain) > 1 ? plain_comm() : 0;
     return plain;
 }
@@ -352,8 +352,8 @@ static void print_grid(void) {
 }
 
 static int usage(void) {
-    fprintf(stderr,
-            "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME | --stored\n");
+    fprintf(stderr, "usage: test_matrix [--seed N] [--device] [--part I/N] [--list] [PATTERN] | --cell NAME | --stored "
+                    "[--device]\n");
     return 2;
 }
 
@@ -380,15 +380,31 @@ static int read_arguments(int argc, char **argv) {
     return asked.parts >= 1 && asked.part >= 0 && asked.part < asked.parts;
 }
 
-/* The one that was named, those above, or the set; 0: no such cell. */
-static size_t choose_cells(cell *cells) {
-    for (int i = 0; asked.stored && i < STORED_CELLS; i++)
+/* The same on the device and over the comm plugin that were added, which come last on their axes. */
+static void to_device(cell *c) {
+    c->v[DEVICE] = 1;
+    c->v[COMM] = cell_ranks(c) > 1 ? (unsigned char)(axes[COMM].n - 1) : 0;
+    c->v[DETERMINISTIC] = 1;
+}
+
+static size_t choose_stored(cell *cells) {
+    const int on_device = axes_device_alone;
+    axes_device_alone = 0; /* they have names on the CPU */
+    for (int i = 0; i < STORED_CELLS; i++) {
         if (!cell_named(stored_cells[i], &cells[i])) {
             fprintf(stderr, "test_matrix: no cell has %s\n", stored_cells[i]);
             return 0;
         }
+        if (on_device)
+            to_device(&cells[i]);
+    }
+    return STORED_CELLS;
+}
+
+/* The one that was named, those above, or the set; 0: no such cell. */
+static size_t choose_cells(cell *cells) {
     if (asked.stored)
-        return STORED_CELLS;
+        return choose_stored(cells);
     if (!asked.name)
         return cells_covering(asked.seed, cells);
     if (cell_named(asked.name, cells))

@@ -137,7 +137,9 @@ def main():
     print("# Made by tests/reference/toy.py with NumPy: shape, key, digest.")
     for shape in SHAPES:
         for ranks in range(1, 5):
-            print(f"{shape} fp32/adamw/1/off/{ranks} ranks, 1|{train(shape, ranks):016x}")
+            digest = f"{train(shape, ranks):016x}"
+            print(f"{shape} fp32/adamw/1/off/{ranks} ranks, 1|{digest}")
+            print(f"{shape} fp32/adamw/1/off/{ranks} microbatches|{digest}")  # deterministic: the same tree
 
 
 if __name__ == "__main__":

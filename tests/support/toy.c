@@ -136,14 +136,21 @@ static double make_loss(const float *y, float *dy) {
     return loss;
 }
 
-/* ---- what lies on a GPU, of the small shape, is worked on in copies ---- */
+/* ---- what lies on a GPU is worked on in copies ---- */
 
-enum { MOST_ELEMS = 256 };
 typedef struct {
     const void *p[N_PARAMS];
     void *g[N_PARAMS];
-    float params[N_PARAMS][MOST_ELEMS], grads[N_PARAMS][MOST_ELEMS];
+    float *params[N_PARAMS], *grads[N_PARAMS];
 } view;
+
+/* Room for the copy of a parameter or its gradient, which stays until the process ends: on a GPU each rank is one. */
+static float *copy_of(int param, int grad) {
+    static float *room[N_PARAMS][2];
+    if (!room[param][grad])
+        room[param][grad] = malloc(param_elems(param) * sizeof(float));
+    return room[param][grad];
+}
 
 /* Parameters and, where `g` is not null, gradients of a scope, readable. */
 static void view_open(view *v, int scope, const void *const *p, void *const *g, uint32_t dtype) {
@@ -156,6 +163,8 @@ static void view_open(view *v, int scope, const void *const *p, void *const *g, 
         v->g[k] = g ? g[k] : NULL;
         if (!toy_on_device())
             continue;
+        v->params[k] = copy_of(list[k], 0);
+        v->grads[k] = copy_of(list[k], 1);
         toy_read(v->params[k], p[k], elems * (buffer ? 4 : bytes));
         v->p[k] = v->params[k];
         if (v->g[k]) {
@@ -203,7 +212,7 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
     int scope = scope_of(user), last = scope == TOY_SCOPES - 1;
     const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH];
-    static _Thread_local view v;
+    view v;
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
     view_open(&v, scope, c->params, NULL, c->compute_dtype);
     hide_buffer(scope, v.p, p);
@@ -228,7 +237,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     int scope = scope_of(user);
     const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH], dx[WIDTH];
-    static _Thread_local view v;
+    view v;
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
     toy_read(y, c->saved, sizeof y);
     view_open(&v, scope, c->params, c->grads, c->compute_dtype);
@@ -306,7 +315,7 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
     float x[TOY_SCOPES + 1][WIDTH], dy[WIDTH], dx[WIDTH];
     const void *p[N_PARAMS], *seen[N_PARAMS];
     void *g[N_PARAMS];
-    static _Thread_local view v;
+    view v;
     make_input(microbatch, x[0]);
     tess_status s = tess_pass(t, kind);
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
