@@ -64,7 +64,8 @@ static inline void past_caches(void *to, const void *from, size_t bytes) {
 
 /* reduce_NAME sums m <= SPAN elements from `at` on through a binary counter: partial i holds the sum of weight[i]
  * neighbouring leaves. A span is so short that reading goes on while it is summed; its partial sums stay in the
- * first-level cache. S, A, O: stored, accumulation and output types. */
+ * first-level cache. rest_NAME sums what is shorter than a span; it is cold, as the compiler takes much longer over
+ * loops of unknown length. S, A, O: stored, accumulation and output types. */
 #define DEFINE_REDUCE(name, IN, OUT, REDOP, S, A, widen, OP, O, widen_out, narrow, PLUS, SCALE)                        \
     static inline __attribute__((always_inline)) void span_##name(const kit_reduction *r, const void *const *leaves,   \
                                                                   int n, uint64_t at, size_t m, void *out) {           \
@@ -105,14 +106,18 @@ static inline void past_caches(void *to, const void *from, size_t bytes) {
         else                                                                                                           \
             memcpy(out, end, m * sizeof(O));                                                                           \
     }                                                                                                                  \
+    static __attribute__((noinline, cold)) void rest_##name(const kit_reduction *r, const void *const *leaves, int n,  \
+                                                            uint64_t at, size_t m, void *out) {                        \
+        span_##name(r, leaves, n, at, m, out);                                                                         \
+    }                                                                                                                  \
     static void reduce_##name(const kit_reduction *r, const void *const *leaves, int n, void *out, uint64_t elems) {   \
         uint64_t at = r->stream ? until_line(out, sizeof(O), elems) : 0;                                               \
         if (at > 0)                                                                                                    \
-            span_##name(r, leaves, n, 0, (size_t)at, out);                                                             \
+            rest_##name(r, leaves, n, 0, (size_t)at, out);                                                             \
         for (; elems - at >= SPAN; at += SPAN)                                                                         \
             span_##name(r, leaves, n, at, SPAN, (char *)out + at * sizeof(O));                                         \
         if (at < elems)                                                                                                \
-            span_##name(r, leaves, n, at, (size_t)(elems - at), (char *)out + at * sizeof(O));                         \
+            rest_##name(r, leaves, n, at, (size_t)(elems - at), (char *)out + at * sizeof(O));                         \
     }
 
 /* Every combination: X(name, dtype in, out, redop, S, A, widen, operation, O, widen_out, narrow, PLUS, SCALE) */

@@ -14,6 +14,7 @@ int cmd_run(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_ckpt(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2, TOOL_CONFIG = 3, TOOL_MEMORY = 4, TOOL_PEER = 5, TOOL_DATA = 6 };
 #endif

@@ -28,6 +28,7 @@ static const struct {
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { "ckpt", cmd_ckpt, "look at checkpoints, check them, and make others of them" },
     { "tokenize", cmd_tokenize, "text to token files, by the tokenizer of a model's folder" },
+    { "doctor", cmd_doctor, "what works on this machine, and the repair of what does not" },
     { NULL, NULL, NULL },
 };
 

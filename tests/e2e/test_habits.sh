@@ -23,9 +23,10 @@ done
 ! grep -rnF "$version" "$SOURCE"/{core,kit,tools,plugins,cmake} || fail "the version stands in a second place"
 grep -q "^## $version" "$SOURCE/CHANGELOG.md" || fail "CHANGELOG.md has no $version"
 
-eval "$(sed -n '/^packages="/,/"$/p' "$SOURCE/tools/quickstart")"
+eval "$(sed -n '/^\(demo_\)\{0,1\}packages="/p' "$SOURCE/tools/quickstart")"
+[ "$(wc -w <<<"$packages")" -gt 10 ] || fail "quickstart's packages are not found: $packages"
 for package in $packages; do
-  case $package in build-essential | cmake | ninja-build | pkg-config) continue ;; esac
+  case $package in build-essential | gcc | libc6-dev | cmake | ninja-build | pkg-config) continue ;; esac
   grep -Eq "[|,] $package( |,)" "$SOURCE/docs/dependencies.md" || fail "docs/dependencies.md does not name $package"
 done
 for file in LICENSE CONTRIBUTING.md SECURITY.md CHANGELOG.md Dockerfile .github/workflows/ci.yml; do

@@ -4,8 +4,21 @@
 # What README.md quotes is what is in the tree, and every file it and the docs point to is there.
 set -eu
 fail() { echo "FAILED: $*"; exit 1; }
+# Its C is at most 25 lines of examples/first/train.c, in order; a remark with … stands where lines are left out.
 awk '/^```c$/ { on = 1; next } /^```$/ { on = 0 } on' "$SOURCE/README.md" >quoted.c
-tail -n +2 "$SOURCE/examples/first/train.c" | diff quoted.c - || fail "README.md does not quote examples/first/train.c behind its licence line"
+lines_of() { awk 'NR == FNR { if ($0 !~ /^ *\/\*.*….*\*\/$/ && $0 != "") want[++n] = $0; next } $0 == want[at + 1] { at++ } END { if (at < n) print want[at + 1] }' "$1" "$2"; }
+[ "$(wc -l <quoted.c)" -gt 15 ] && [ "$(wc -l <quoted.c)" -le 25 ] || fail "README.md quotes $(wc -l <quoted.c) lines of C"
+wrong=$(lines_of quoted.c "$SOURCE/examples/first/train.c")
+[ -z "$wrong" ] || fail "not a line of examples/first/train.c, or not there: $wrong"
+sed 's/tess_step(/tess_stop(/' quoted.c >planted.c
+[ -n "$(lines_of planted.c "$SOURCE/examples/first/train.c")" ] || fail "a planted line was not found"
+# Its table has rows of docs/benchmarks/fsdp2.md: the ratio of times, and bytes. Table and picture come before line 40.
+sed -n '1,40s/^| \([a-z]*\), \([a-z0-9]*\), \([a-z]*\) | \([0-9.]*\) | \([0-9]*\) | \([0-9]*\) |.*/\1 | 2 | \2 | \3 | .* | \4 | \5 | \6 |/p' "$SOURCE/README.md" >measured
+[ "$(wc -l <measured)" = 4 ] || fail "README.md has $(wc -l <measured) measured rows before line 40"
+while read -r row; do
+  grep -q "^| $row" "$SOURCE/docs/benchmarks/fsdp2.md" || fail "docs/benchmarks/fsdp2.md does not have README.md's row: $row"
+done <measured
+head -n 40 "$SOURCE/README.md" | grep -q '](docs/pictures/' || fail "README.md has no picture before line 40"
 [ "$(grep -cv '^$' "$SOURCE/examples/plugins/wrap-transformer/wrap_transformer.c")" -lt 100 ] ||
   fail "wrap-transformer has 100 lines or more"
 grep -Fq "$(sed -n '/^tessera_add_plugin/p' "$SOURCE/examples/plugins/wrap-transformer/CMakeLists.txt")" "$SOURCE/README.md" ||

@@ -22,7 +22,7 @@ LIST
 for room in train train_data plan tune launch report machine; do
   find "$BUILD/tools/CMakeFiles/tool_$room.dir" -name '*.o'
 done >objects
-find "$BUILD/tools/CMakeFiles/tessera_support.dir" "$BUILD/tools/models/CMakeFiles/tessera_models.dir" -name '*.o' >>objects
+find "$BUILD/tools/CMakeFiles/tessera_support.dir" "$BUILD"/tools/models/CMakeFiles/tessera_models*.dir -name '*.o' >>objects
 [ "$(wc -l <objects)" -gt 100 ] || fail "only $(wc -l <objects) objects of the tools found"
 exported=$(nm -D --defined-only "$BUILD/libtessera.so" | awk '{ print $NF }' | sed 's/@.*//' | sort -u)
 # lacks OBJECTS: what they leave undefined and neither they nor the library define.

@@ -2,6 +2,7 @@
 """Steps and peaks of tessera against PyTorch FSDP2, in turns: model x ranks x precision x activations.
 
     TESSERA=build/release/tessera python tests/reference/table.py [--rounds 3] [--steps 12] [--ranks 1,2] [--threads 1] [--only WORDS] [--no-times] [OUT.md]
+    TESSERA=build/release/tessera python tests/reference/table.py --readme       # the table of README.md, with ratios of times
 
 `python` is one with torch. A row is measured once for memory, and for time `rounds` times by each side, one after the
 other, so that a slow minute hits both. --only keeps the rows that have every one of its words. The page has medians,
@@ -32,6 +33,7 @@ OPTIONS = {  # of our side, where whole layers miss the goal for memory
     ("gpt-small", 2, "bf16", "recompute"): "--units half --prefetch 0",
     ("gpt-small", 4, "bf16", "recompute"): "--units half",
 }
+README = [("mnist", 2, "fp32", "keep"), ("gpt", 2, "fp32", "keep"), ("gpt", 2, "fp32", "recompute"), ("llama", 2, "bf16", "keep")]
 LLAMA = dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=384, intermediate_size=1024, num_hidden_layers=6,
              num_attention_heads=6, num_key_value_heads=2, vocab_size=256, max_position_embeddings=256, rms_norm_eps=1e-5,
              rope_theta=10000.0, tie_word_embeddings=True, hidden_act="silu")
@@ -45,6 +47,7 @@ def arguments():
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--only", default="")
     p.add_argument("--no-times", action="store_true")
+    p.add_argument("--readme", action="store_true")
     p.add_argument("out", nargs="?")
     return p.parse_intermixed_args()
 
@@ -91,6 +94,9 @@ def load():
 
 
 def rows(o):
+    if o.readme:
+        yield from README
+        return
     words = o.only.split()
     for row in itertools.product(MODELS, map(int, o.ranks.split(",")), ("fp32", "bf16"), ("keep", "recompute")):
         text = "%s W=%d %s %s" % row
@@ -119,14 +125,21 @@ def line(row, times, mine, theirs):
     return f"| {row[0]} | {row[1]} | {row[2]} | {activations} | {time_cells} {mine} | {theirs} | {mine / theirs:.2f} |"
 
 
+def readme_line(row, times, mine, theirs):
+    time_cell = f"{median(times[0]) / median(times[1]):.2f}" if times[0] else ""
+    return f"| {row[0]}, {row[2]}, {row[3]} | {time_cell} | {mine} | {theirs} | {mine / theirs:.2f} |"
+
+
 def main():
     o, config, before = arguments(), "/tmp/table-%d.json" % os.getpid(), load()
     with open(config, "w") as f:
         json.dump(LLAMA, f)
     page = ["| model | ranks | precision | activations | step, s | FSDP2, s | ratio | peak, bytes | FSDP2, bytes | ratio |",
             "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    if o.readme:
+        page = ["| two ranks | time of a step, of FSDP2's | peak bytes per rank | FSDP2's | ratio |", "| --- | ---: | ---: | ---: | ---: |"]
     for row in rows(o):
-        page.append(line(row, *measure(row, o, config)))
+        page.append((readme_line if o.readme else line)(row, *measure(row, o, config)))
         print(page[-1], file=sys.stderr, flush=True)
     os.remove(config)
     page.append("")

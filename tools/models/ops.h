@@ -199,9 +199,7 @@ extern const ops_table ops_plain;
 #ifdef TESSERA_HAVE_DNNL
 extern const ops_table ops_onednn;
 #endif
-#ifdef TESSERA_HAVE_CUDA
-extern const ops_table ops_cuda;
-#endif
+extern const ops_table ops_cuda; /* only with CUDA */
 /** By name, "plain", "onednn" or "cuda"; null or "auto": the CPU's fastest. TESS_E_UNSUPPORTED names what was left out.
  */
 tess_status ops_find(const char *name_or_null, const ops_table **out);

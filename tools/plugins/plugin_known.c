@@ -36,6 +36,23 @@ void plugin_each_known(void (*each)(void *user, uint32_t kind, const char *name,
     }
 }
 
+typedef struct {
+    plugin_tried_fn *each;
+    void *user;
+} tried_listener;
+
+static tess_status tell_tried(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    const tried_listener *l = user;
+    (void)opened;
+    l->each(l->user, row->kind, row->name, row->path, row->usable ? NULL : row->reason);
+    return TESS_OK;
+}
+
+void plugin_each_tried(plugin_tried_fn *each, void *user) {
+    tried_listener l = { each, user };
+    tess__plugin_list(0, NULL, tell_tried, &l);
+}
+
 tess_status plugin_read_note(const char *path, tess_plugin_note *out, char reason[PLUGIN_REASON_BYTES]) {
     return tess__elf_note_file(path, out, reason, PLUGIN_REASON_BYTES);
 }

@@ -8,6 +8,9 @@
 const char *plugin_kind_word(uint32_t kind);
 /** Calls `each` for every plugin: built-in ones, whose path is "", then the files of the search path in its order. */
 void plugin_each_known(void (*each)(void *user, uint32_t kind, const char *name, const char *path), void *user);
+/** The same for each that the loader has opened in a process of its own; `reason` is null for one that can be used. */
+typedef void plugin_tried_fn(void *user, uint32_t kind, const char *name, const char *path, const char *reason);
+void plugin_each_tried(plugin_tried_fn *, void *user);
 
 enum { PLUGIN_REASON_BYTES = 512 };
 /* Each fails with one clause in `reason`, and sets no message. */

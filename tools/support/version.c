@@ -65,6 +65,13 @@ static const struct {
     { "composed text (utf8proc)", UTF8PROC },
 };
 
+const char *tool_version_part(size_t i, int *built_in) {
+    if (i >= sizeof parts / sizeof parts[0])
+        return NULL;
+    *built_in = parts[i].built_in;
+    return parts[i].what;
+}
+
 static void list(FILE *out, const char *title, int built_in) {
     const char *between = "";
     fprintf(out, "  %s ", title);
