@@ -3,6 +3,7 @@
 #include "json_text.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void put_lineage(FILE *f, const tess__lineage *l) {
 }
 
 static void put_all(FILE *f, const tess__manifest *m) {
-    fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, TESS__MANIFEST_VERSION);
+    fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, m->has_score ? 3 : 2);
     put_member(f, "writer", m->writer);
     fprintf(f,
             "\"step\":%" PRIu64 ",\n\"generation\":%" PRIu64 ",\n\"ranks\":%" PRIu64 ",\n\"microbatches\":%" PRIu64
@@ -77,6 +78,8 @@ static void put_all(FILE *f, const tess__manifest *m) {
         put_param(f, &m->params[i], m->is_buffer[i]);
     }
     fprintf(f, "],\n\"finite\":%s,", m->not_finite ? "false" : "true");
+    if (m->has_score)
+        fprintf(f, "\n\"score\":\"%.17g\",", m->score);
 }
 
 tess_status tess__manifest_write(const tess__manifest *m, const char *path, char **out, size_t *bytes) {
@@ -279,6 +282,16 @@ static int scan_finite(json_scan *in, tess__manifest *m) {
     return read;
 }
 
+/* As text, to the last bit. */
+static int scan_score(json_scan *in, tess__manifest *m) {
+    char text[40], *end;
+    if (!scan_text(in, "score", text, sizeof text))
+        return 0;
+    m->has_score = 1;
+    m->score = strtod(text, &end);
+    return (*text && !*end && isfinite(m->score)) || fail_expecting(in, "a finite number before this place");
+}
+
 static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
     if (!scan_text(in, "writer", m->writer, sizeof m->writer) || !scan_number(in, "step", &m->step) ||
         !scan_number(in, "generation", &m->generation) || !scan_number(in, "ranks", &m->ranks) ||
@@ -291,7 +304,8 @@ static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
     if (m->chunk_bytes == 0 || m->chunk_bytes > MOST_CHUNK_BYTES)
         return fail_expecting(in, "chunks of 1 byte to 1 GiB before this place");
     return read_member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && read_member(in, "parameters") &&
-           scan_params(in, m) && json_scan_char(in, ',') && (version < 2 || scan_finite(in, m));
+           scan_params(in, m) && json_scan_char(in, ',') && (version < 2 || scan_finite(in, m)) &&
+           (version < 3 || scan_score(in, m));
 }
 
 /* Checks the last member. It is found from the end, so that nothing torn is looked into. */

@@ -7,7 +7,7 @@
 #include "lineage.h"
 #include "safetensors.h"
 
-enum { TESS__MANIFEST_VERSION = 2, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
+enum { TESS__MANIFEST_VERSION = 3, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
 
 typedef struct {
     char name[TESS__FILE_NAME]; /* within the checkpoint's directory */
@@ -22,6 +22,8 @@ typedef struct {
     uint64_t ranks, microbatches; /* that trained; of one step over all ranks */
     int has_sums;                 /* 0: written by a build without xxHash */
     int not_finite;               /* a parameter, a buffer or a state is NaN or infinite */
+    int has_score;                /* one without is of version 2, which older tesseras read */
+    double score;                 /* lowest is best; finite */
     char writer[32], optimizer[32], strategy[64], precision[64];
     uint64_t n_states;
     uint64_t n_files, n_params;

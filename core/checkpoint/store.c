@@ -115,6 +115,8 @@ static void read_entry(const tess__disk *d, const char *dir, tess__entry *e) {
     }
     e->reads = 1;
     e->not_finite = m.not_finite;
+    e->has_score = m.has_score;
+    e->score = m.score;
     e->order = m.order;
     e->lineage = m.lineage;
     tess__manifest_free(&m);
@@ -160,13 +162,25 @@ tess_status tess__store_line(const tess__disk *d, const char *dir, uint64_t **st
     return list ? TESS_OK : tess__fail(TESS_E_NOMEM, "%s: no memory to list it", dir);
 }
 
+const tess__entry *tess__store_best(const tess__entry *all, uint64_t n, const tess__lineage *of, uint64_t step) {
+    const tess__entry *best = NULL;
+    for (uint64_t i = 0; i < n; i++) {
+        const tess__entry *e = &all[i];
+        int counts = e->has_score && !e->not_finite && e->step <= step && belongs(e, of);
+        if (counts && (!best || e->score < best->score))
+            best = e;
+    }
+    return best;
+}
+
 uint64_t tess__store_doomed(const tess__entry *all, uint64_t n, const tess__lineage *of, uint64_t step, uint64_t keep,
                             uint64_t *steps) {
     uint64_t doomed = 0, left[2] = { 0 }; /* finite ones, and others */
+    const tess__entry *best = tess__store_best(all, n, of, step);
     for (uint64_t i = 0; i < n; i++)
         left[all[i].not_finite] += belongs(&all[i], of) && all[i].step <= step;
     for (uint64_t i = 0; i < n; i++) /* the oldest first */
-        if (belongs(&all[i], of) && all[i].step <= step && left[all[i].not_finite]-- > keep)
+        if (belongs(&all[i], of) && all[i].step <= step && left[all[i].not_finite]-- > keep && &all[i] != best)
             steps[doomed++] = all[i].step;
     return doomed;
 }

@@ -47,6 +47,8 @@ typedef struct { /* a step of which there is a manifest */
     int reads;      /* the manifest is whole, and of this step */
     int is_foreign; /* of a later version of the format, or of another step */
     int not_finite; /* it holds NaN or infinity */
+    int has_score;
+    double score; /* lowest is best */
     tess__lineage lineage;
 } tess__entry;
 /** The steps of DIR, ascending; the caller frees *out. TESS_E_DATA: DIR cannot be read. */
@@ -56,9 +58,12 @@ const tess__entry *tess__store_last(const tess__entry *, uint64_t n);
 /** The steps to go on from, the best last: those of the lineage that was written last, and those of which the manifest
  * does not tell. The caller frees *steps. */
 tess_status tess__store_line(const tess__disk *, const char *dir, uint64_t **steps, uint64_t *n);
+/** The best of the checkpoints that belong to `of`, up to `step`: the lowest score, of equal ones the first; null: none
+ * of them has a score. One that is not finite is not asked. */
+const tess__entry *tess__store_best(const tess__entry *, uint64_t n, const tess__lineage *of, uint64_t step);
 /** Chooses what a save of `step` by `of` prunes. Of its lineage and up to that step it keeps the newest `keep` that
- * are finite, and as many of the others. A checkpoint that is newer, another's or unreadable neither counts nor goes.
- * Returns how many; `steps` has room for all n. */
+ * are finite, as many of the others, and the best. A checkpoint that is newer, another's or unreadable neither counts
+ * nor goes. Returns how many; `steps` has room for all n. */
 uint64_t tess__store_doomed(const tess__entry *, uint64_t n, const tess__lineage *of, uint64_t step, uint64_t keep,
                             uint64_t *steps);
 

@@ -13,6 +13,7 @@
 #include "shard_pieces.h"
 #include "engine/values.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,8 @@ typedef struct tess__saver {
     tess *t;
     tess__store store; /* of the leader: held from the first save on */
     uint64_t sequence, step, generation, keep;
+    int has_score;
+    double score;
     char dir[PATH_MAX];
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
@@ -226,6 +229,8 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
                          .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
                          .has_sums = tess__sum_known(),
                          .not_finite = s->not_finite,
+                         .has_score = s->has_score,
+                         .score = s->score,
                          .n_states = (uint64_t)t->plan.setup.n_states,
                          .n_files = (uint64_t)t->comms.world.nranks,
                          .files = files };
@@ -456,6 +461,8 @@ static tess_status check_save(const tess *t, const tess_checkpoint_options *o) {
                           o->on_newer);
     if (!o->dir || !o->dir[0])
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: no directory is given");
+    if (o->score && !isfinite(*o->score))
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: the score is %g, expected a finite number", *o->score);
     if (o->common_bytes > TESS_CHECKPOINT_BYTES || o->own_bytes > TESS_CHECKPOINT_BYTES)
         return tess__fail(TESS_E_INVALID,
                           "tess_checkpoint_save: the program has %llu and %llu bytes, at most %d of each",
@@ -487,6 +494,8 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     s->sequence++;
     s->step = t->step.steps_done;
     s->keep = o.keep;
+    s->has_score = o.score != NULL;
+    s->score = o.score ? *o.score : 0;
     TRY(prepare_save(s, &o, soft));
     if (o.flags & TESS_CHECKPOINT_PREPARE)
         return TESS_OK;

@@ -22,6 +22,7 @@ gpt=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 
 for model in mnist gpt linear; do
   extra=""
   [ $model != gpt ] || extra="validation_loss "
+  [ $model = linear ] || extra+="best_loss best_step ended_by_patience "
   [ "$(tail -n 1 $model.json | names)" = "$common$extra" ] || fail "$model: fields $(tail -n 1 $model.json | names)"
   grep -vq '^{"event":.*}$' $model.json && fail "$model: not an object on each line: $(grep -v '^{.*}$' $model.json)"
   [ "$(field peak_device_bytes $model.json)" = "$(field planned_peak_device_bytes $model.json)" ] || fail "$model: peaks"

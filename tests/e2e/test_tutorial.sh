@@ -52,4 +52,40 @@ for ranks in 1 2; do
 done
 expect 0 "$TESSERA" train gpt --layers 1 --heads 1 --width 16 --context 8 --batch 1 --steps 40 --lr 0.002 --quiet --json
 rates 's < 4 ? 0.002 * (s + 1) / 5 : 0.002 * (0.1 + 0.45 * (1 + cos(3.14159265358979 * (s - 4) / 36)))' 40
+# Other schedules by option; a run that goes on from a checkpoint has the rates of one that was never interrupted.
+tiny=(train gpt --layers 1 --heads 1 --width 16 --context 8 --batch 1 --sample 0 --quiet --json --lr 0.002)
+expect 0 "$TESSERA" "${tiny[@]}" --steps 20 --schedule wsd --warmup 3 --min-lr 0.001
+rates 's < 3 ? 0.002 * (s + 1) / 4 : s < 18 ? 0.002 : 0.002 * (0.5 + 0.5 * (1 - (s - 18) / 2))' 20
+expect 0 "$TESSERA" "${tiny[@]}" --steps 5 --schedule constant --warmup 0
+rates 0.002 5
+expect 0 "$TESSERA" "${tiny[@]}" --steps 20 --schedule linear --warmup 4 --min-lr 0 --save run --save-every 10
+rates 's < 4 ? 0.002 * (s + 1) / 5 : 0.002 * (1 - (s - 4) / 16)' 20
+grep '"event":"step"' out | tail -n 10 | sed 's/.*"step":\([0-9]*\),.*"lr":\([^,}]*\).*/\1 \2/' >whole
+whole=$(value params_digest)
+expect 0 "$TESSERA" "${tiny[@]}" --steps 20 --schedule linear --warmup 4 --min-lr 0 --resume run/step-000010
+grep '"event":"step"' out | sed 's/.*"step":\([0-9]*\),.*"lr":\([^,}]*\).*/\1 \2/' | cmp - whole && [ "$(value params_digest)" = "$whole" ] ||
+  fail "resumed: $(grep '"step"' out)"
+TESSERA_LOG=warning expect 0 "$TESSERA" "${tiny[@]}" --steps 20 --schedule linear --warmup 2 --resume run/step-000010
+grep -q 'this run has warmup=2 min-lr=auto, the one that saved had warmup=4 min-lr=0: other bits' err || fail "another schedule: $(cat err)"
+# Adam's other numbers: PyTorch's defaults, said, are the same bits; others are not, and each is refused where there is none.
+expect 0 "$TESSERA" "${tiny[@]}" --steps 3 --optimizer adam
+usual=$(value params_digest)
+for option in "--beta1 0.9" "--beta2 0.999" "--eps 1e-8" "--beta1 0.8" "--beta2 0.9" "--eps 1e-3"; do
+  # shellcheck disable=SC2086
+  expect 0 "$TESSERA" "${tiny[@]}" --steps 3 --optimizer adam $option
+  same=0
+  [ "$(value params_digest)" != "$usual" ] || same=1
+  case "$option" in *0.9|*0.999|*1e-8) want=1 ;; *) want=0 ;; esac
+  [ "$option" != "--beta2 0.9" ] || want=0
+  [ $same = $want ] || fail "$option: same as the usual: $same, expected $want"
+done
+refused() { # LINE OPTION…
+  expect 3 "$TESSERA" "${tiny[@]}" --steps 1 "${@:2}"
+  one_line err "tessera: error: $1"
+}
+refused "beta1 is set, but only adam and adamw have one and the optimizer is sgd" --optimizer sgd --beta1 0.5
+refused "beta2 is 1, expected a number above 0 and below 1" --beta2 1
+refused "min-lr is set, but only linear, cosine and wsd end with it and schedule is constant" --schedule constant --min-lr 0
+refused "min-lr is 1, expected a rate from 0 to lr, 0.002" --min-lr 1
+refused "schedule is step, which falls with each epoch, but gpt counts steps" --schedule step
 nothing_left

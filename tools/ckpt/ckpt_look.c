@@ -66,13 +66,37 @@ static void put_lineage(json_out *j, const tess__lineage *l) {
     json_array_end(j);
 }
 
+/* True if it is the one that its directory keeps beside the newest. */
+static int is_best(const char *path, const tess__manifest *m) {
+    char dir[PATH_MAX];
+    tess__entry *all = NULL;
+    uint64_t n = 0;
+    snprintf(dir, sizeof dir, "%s/..", path);
+    if (!m->has_score || tess__store_entries(&tess__disk_real, dir, &all, &n))
+        return 0;
+    const tess__entry *last = tess__store_last(all, n);
+    const tess__entry *best = last ? tess__store_best(all, n, &last->lineage, INT64_MAX) : NULL;
+    int is = best && best->step == m->step;
+    free(all);
+    return is;
+}
+
+/* ", validation loss 2.5, the best" */
+static const char *score_text(const tess__manifest *m, int best, char out[64]) {
+    *out = 0;
+    if (m->has_score)
+        snprintf(out, 64, ", validation loss %.6g%s", m->score, best ? ", the best" : "");
+    return out;
+}
+
 static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest *m) {
-    char text[32], lineage[96];
+    char text[32], lineage[96], score[64];
+    int best = is_best(path, m);
     if (!a->json_on) {
-        printf("%s  step %" PRIu64 ", %" PRIu64 " rank%s, %s, %s, %s, %s in %" PRIu64 " file%s%s\n", path, m->step,
+        printf("%s  step %" PRIu64 ", %" PRIu64 " rank%s, %s, %s, %s, %s in %" PRIu64 " file%s%s%s\n", path, m->step,
                m->ranks, m->ranks == 1 ? "" : "s", m->strategy, m->precision, m->optimizer,
                tool_bytes_text(bytes_of(m), text), m->n_files, m->n_files == 1 ? "" : "s",
-               lineage_text(&m->lineage, lineage));
+               lineage_text(&m->lineage, lineage), score_text(m, best, score));
         return TOOL_OK;
     }
     json_object_begin(&a->json, NULL);
@@ -90,6 +114,10 @@ static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest
     json_bool(&a->json, "checksums", m->has_sums);
     json_bool(&a->json, "finite", !m->not_finite);
     put_lineage(&a->json, &m->lineage);
+    if (m->has_score) {
+        json_double(&a->json, "score", m->score);
+        json_bool(&a->json, "best", best);
+    }
     return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
 }
 

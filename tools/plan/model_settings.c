@@ -4,14 +4,17 @@
 #include <string.h>
 
 #include "tools/support/options.h"
+#include "tools/support/say.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_family.h"
 
 const char *const train_models[] = { "mnist", "gpt", "gpt2", "llama", "convbn", "linear", NULL };
 
+static const char language_schedule[] = "cosine";
+
 static const train_settings defaults[] = {
     /* The PyTorch FSDP tutorial's. */
-    { .model = "mnist", .batch = 64, .epochs = 5, .optimizer = "adadelta", .lr = 1.0 },
+    { .model = "mnist", .batch = 64, .epochs = 5, .optimizer = "adadelta", .lr = 1.0, .schedule = "step" },
     { .model = "gpt",
       .batch = 6,
       .steps = 2000,
@@ -46,11 +49,12 @@ static const train_settings defaults[] = {
       .batch = 2,
       .steps = 4,
       .optimizer = "sgd",
+      .schedule = "constant",
       .lr = 1e-4,
       .momentum = 0.9,
       .image_size = 224,
       .hidden = 128 },
-    { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.125 },
+    { .model = "linear", .batch = 1, .steps = 1, .optimizer = "sgd", .lr = 0.125, .schedule = "constant" },
 };
 
 const tool_subject plan_subjects[] = {
@@ -82,6 +86,7 @@ const char *plan_fallback(const char *model, const char *key, char out[64]) {
         { "steps", (double)s->steps },
         { "epochs", (double)s->epochs },
         { "lr", s->lr },
+        { "beta2", s->beta2 },
         { "momentum", s->momentum },
         { "weight-decay", s->weight_decay },
         { "clip", s->clip },
@@ -95,6 +100,8 @@ const char *plan_fallback(const char *model, const char *key, char out[64]) {
     };
     if (strcmp(key, "optimizer") == 0)
         return s->optimizer;
+    if (strcmp(key, "schedule") == 0)
+        return s->schedule ? s->schedule : language_schedule;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcmp(rows[i].key, key) == 0 && (rows[i].value > 0 || strcmp(key, "clip") == 0)) {
             snprintf(out, 64, "%.10g", rows[i].value);
@@ -126,6 +133,50 @@ static tess_status read_optimizer(train_settings *s) {
     return status;
 }
 
+/* The numbers of Adam and its kin. One that the optimizer does not have is refused. */
+static tess_status read_moments(train_settings *s) {
+    int is_adam = strncmp(s->optimizer, "adam", 4) == 0;
+    const struct {
+        const char *key;
+        double *value;
+        int has_one;
+        const char *who;
+    } rows[] = { { "beta1", &s->beta1, is_adam, "adam and adamw" },
+                 { "beta2", &s->beta2, is_adam, "adam and adamw" },
+                 { "eps", &s->eps, strcmp(s->optimizer, "sgd") != 0, "adam, adamw and adadelta" } };
+    for (int i = 0; i < 3; i++) {
+        if (!tool_option_text(rows[i].key))
+            continue;
+        TRY(tool_option_real(rows[i].key, rows[i].value));
+        if (!rows[i].has_one)
+            return tess_fail(TESS_E_INVALID, "%s is set, but only %s have one and the optimizer is %s", rows[i].key,
+                             rows[i].who, s->optimizer);
+        if (!(*rows[i].value > 0 && *rows[i].value < 1))
+            return tess_fail(TESS_E_INVALID, "%s is %g, expected a number above 0 and below 1", rows[i].key,
+                             *rows[i].value);
+    }
+    return TESS_OK;
+}
+
+static tess_status read_schedule(train_settings *s) {
+    s->warmup = s->min_lr = -1;
+    s->schedule = s->schedule ? s->schedule : language_schedule;
+    TRY(tool_option_choice("schedule", &s->schedule));
+    TRY(tool_option_int("warmup", &s->warmup));
+    if (strcmp(s->schedule, "step") == 0 && strcmp(s->model, "mnist") != 0)
+        return tess_fail(TESS_E_INVALID, "schedule is step, which falls with each epoch, but %s counts steps",
+                         s->model);
+    if (!tool_option_text("min-lr"))
+        return TESS_OK;
+    TRY(tool_option_real("min-lr", &s->min_lr));
+    if (strcmp(s->schedule, "step") == 0 || strcmp(s->schedule, "constant") == 0)
+        return tess_fail(TESS_E_INVALID,
+                         "min-lr is set, but only linear, cosine and wsd end with it and schedule is %s", s->schedule);
+    if (!(s->min_lr >= 0 && s->min_lr <= s->lr))
+        return tess_fail(TESS_E_INVALID, "min-lr is %g, expected a rate from 0 to lr, %g", s->min_lr, s->lr);
+    return TESS_OK;
+}
+
 static tess_status read_guard(train_settings *s) {
     s->on_nan = "stop";
     tess_status status = tool_option_choice("on-nan", &s->on_nan);
@@ -152,15 +203,18 @@ static tess_status read_length(train_settings *s) {
 }
 
 static tess_status read_whole_numbers(train_settings *s) {
-    int64_t seed = 1, save_every = 0, keep = 3;
+    int64_t seed = 1, save_every = 0, keep = 3, eval_every = 0, patience = 0;
     const struct {
         const char *key;
         int64_t *value;
     } rows[] = {
-        { "batch", &s->batch },     { "accum", &s->accum },           { "threads", &s->threads },
-        { "layers", &s->layers },   { "heads", &s->heads },           { "width", &s->width },
-        { "context", &s->context }, { "image-size", &s->image_size }, { "hidden", &s->hidden },
-        { "seed", &seed },          { "save-every", &save_every },    { "keep", &keep },
+        { "batch", &s->batch },        { "accum", &s->accum },
+        { "threads", &s->threads },    { "layers", &s->layers },
+        { "heads", &s->heads },        { "width", &s->width },
+        { "context", &s->context },    { "image-size", &s->image_size },
+        { "hidden", &s->hidden },      { "seed", &seed },
+        { "save-every", &save_every }, { "keep", &keep },
+        { "eval-every", &eval_every }, { "patience", &patience },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         tess_status status = tool_option_int(rows[i].key, rows[i].value);
@@ -170,6 +224,8 @@ static tess_status read_whole_numbers(train_settings *s) {
     s->seed = (uint64_t)seed;
     s->save_every = (uint64_t)save_every;
     s->keep = (uint64_t)keep;
+    s->eval_every = (uint64_t)eval_every;
+    s->patience = (uint64_t)patience;
     if (s->heads && s->width && s->width % s->heads != 0)
         return tess_fail(TESS_E_INVALID, "width %lld is not a multiple of heads %lld", (long long)s->width,
                          (long long)s->heads);
@@ -209,6 +265,19 @@ static tess_status read_sample(train_settings *s) {
     return status;
 }
 
+/* These go by evaluations, so that the model needs held-out data. */
+static tess_status read_best(train_settings *s) {
+    static const char *const keys[] = { "eval-every", "patience", "keep-best" };
+    int has_some = strcmp(s->model, "convbn") != 0 && strcmp(s->model, "linear") != 0;
+    TRY(tool_option_flag("keep-best", &s->keep_best));
+    for (int i = 0; i < 3 && !has_some; i++)
+        if (tool_option_text(keys[i]))
+            return tess_fail(TESS_E_INVALID, "%s is set, but %s has no data that is held out", keys[i], s->model);
+    if (s->keep_best && !s->save)
+        return tess_fail(TESS_E_INVALID, "keep-best is set, but no checkpoint is saved: it needs --save DIR");
+    return TESS_OK;
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
@@ -219,6 +288,10 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = read_length(&s);
     if (status == TESS_OK)
         status = read_optimizer(&s);
+    if (status == TESS_OK)
+        status = read_moments(&s);
+    if (status == TESS_OK)
+        status = read_schedule(&s);
     if (status == TESS_OK)
         status = read_guard(&s);
     if (status == TESS_OK)
@@ -242,6 +315,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.config = tool_option_text("config");
     s.freeze = tool_option_text("freeze");
     s.csv = tool_option_text("csv");
+    s.watch = tool_option_text("watch");
+    s.tensorboard = tool_option_text("tensorboard");
     status = check_folder(&s);
     if (status != TESS_OK)
         return status;
@@ -253,6 +328,9 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.isa = tool_option_text("isa");
     if (s.isa && strcmp(s.isa, "auto") == 0)
         s.isa = NULL;
+    status = read_best(&s);
+    if (status != TESS_OK)
+        return status;
     *out = s;
     return TESS_OK;
 }

@@ -15,11 +15,16 @@ typedef struct { /* options, else the model's defaults */
     int steps_apart;              /* a pass may come without its step */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;
-    double lr, momentum, weight_decay, clip, beta2;
+    double lr, momentum, weight_decay, clip, beta1, beta2, eps; /* beta1, beta2, eps 0: the optimizer's own */
+    const char *schedule;                                       /* in a row of defaults null: a language model's */
+    int64_t warmup;                                             /* steps; -1: not set */
+    double min_lr;                                              /* -1: not set */
     int64_t layers, heads, width, context, image_size, hidden;
-    const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
+    const char *data, *folder, *config, *freeze, *csv, *tensorboard, *watch, *save, *resume, *export_to, *json, *report,
         *isa; /* null: not set; json "1": standard output */
     uint64_t save_every, keep;
+    uint64_t eval_every, patience; /* 0: the model's own; never */
+    int keep_best;
     uint64_t sample, top_k; /* tokens to write at the end; of how many likely ones, 0: of all */
     double peak_flops;      /* 0: to be measured */
     double temperature;     /* 0: always the likeliest */

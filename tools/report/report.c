@@ -31,34 +31,49 @@ static tess_status check_format(const report_run *runs, const report_order *orde
     return TESS_OK;
 }
 
+static void put(const report_run *runs, const report_order *orders, size_t n, int format, FILE *out) {
+    if (format == REPORT_SVG)
+        report_svg_file(out, runs, orders, n);
+    else if (format == REPORT_TRACE)
+        report_trace(out, runs, orders, n);
+    else
+        report_html(out, runs, orders, n);
+}
+
 static tess_status write_file(const report_run *runs, const report_order *orders, size_t n, int format,
                               const char *path) {
     report_file file;
     tess_status status = report_file_open(&file, path);
     if (status != TESS_OK)
         return status;
-    if (format == REPORT_SVG)
-        report_svg_file(file.out, runs, orders, n);
-    else if (format == REPORT_TRACE)
-        report_trace(file.out, runs, orders, n);
-    else
-        report_html(file.out, runs, orders, n);
+    put(runs, orders, n, format, file.out);
     return report_file_commit(&file);
 }
 
-tess_status report_write(const report_run *runs, size_t n, int format, const char *path) {
+/* To the file at `path`, or to `out`. */
+static tess_status write_to(const report_run *runs, size_t n, int format, const char *path, FILE *out) {
     report_order *orders = calloc(n, sizeof *orders);
     if (!orders)
         return tess_fail(TESS_E_NOMEM, "no memory for a report of %zu files", n);
     tess_status status = put_in_order(runs, n, orders);
     if (status == TESS_OK)
         status = check_format(runs, orders, n, format);
-    if (status == TESS_OK)
+    if (status == TESS_OK && out)
+        put(runs, orders, n, format, out);
+    else if (status == TESS_OK)
         status = write_file(runs, orders, n, format, path);
     for (size_t i = 0; i < n; i++)
         report_order_free(&orders[i]);
     free(orders);
     return status;
+}
+
+tess_status report_write(const report_run *runs, size_t n, int format, const char *path) {
+    return write_to(runs, n, format, path, NULL);
+}
+
+tess_status report_put(const report_run *runs, size_t n, int format, FILE *out) {
+    return write_to(runs, n, format, NULL, out);
 }
 
 /* ---- the command ------------------------------------------------------------------------------- */

@@ -59,7 +59,7 @@ typedef struct {
 
 typedef struct {
     uint64_t step;
-    double loss, grad_norm; /* NAN: none */
+    double loss, grad_norm, rate; /* NAN: none */
 } report_loss;
 
 enum { REPORT_RANK_DEVICE, REPORT_RANK_HOST, REPORT_RANK_RESIDENT, REPORT_RANK_ALLOCATIONS, REPORT_RANK_FIGURES };
@@ -81,6 +81,8 @@ typedef struct {
     size_t n_units, cap_units;
     report_loss *losses; /* in order of the file */
     size_t n_losses, cap_losses;
+    report_loss *validations; /* evaluations, the same way */
+    size_t n_validations, cap_validations;
     report_rank *ranks;
     size_t n_ranks, cap_ranks;
     char **names;
@@ -197,9 +199,10 @@ void report_timeline_legend(FILE *, const report_run *, int source);
 int report_op_colour(const char *op);
 
 /* ---- report_curve.c ------------------------------------------------------------------------------ */
-/** The training loss over the run; nothing with fewer than two steps. */
-/** The loss over the steps, or the gradient norm; 0 where there are not two values. `out` null: only asks. */
-int report_curve_svg(FILE *out, const report_run *, int norm, int number);
+enum { REPORT_CURVE_LOSS, REPORT_CURVE_VALIDATION, REPORT_CURVE_NORM, REPORT_CURVE_RATE, REPORT_CURVES };
+extern const char *const report_curve_names[REPORT_CURVES];
+/** One of them over the steps; 0 where there are not two values. `out` null: only asks. */
+int report_curve_svg(FILE *out, const report_run *, int curve, int number);
 /** Each rank's figures, and in which of them ranks differ. */
 void report_table_ranks(FILE *, const report_run *, size_t r);
 
@@ -230,6 +233,7 @@ void report_file_discard(report_file *);
 enum report_format { REPORT_HTML, REPORT_SVG, REPORT_TRACE };
 /** Writes a report of `n` runs to `path`. */
 tess_status report_write(const report_run *, size_t n, int format, const char *path);
+tess_status report_put(const report_run *, size_t n, int format, FILE *out);
 
 /* ---- report_tee.c -------------------------------------------------------------------------------- */
 typedef struct {
@@ -238,7 +242,7 @@ typedef struct {
     const char *page;
 } report_tee;
 
-/** Fails now when `page` could not be written later. The struct stays where it is. */
+/** Fails now when `page` could not be written later; null: none is. The struct stays where it is. */
 tess_status report_tee_open(report_tee *, FILE *shown, const char *page);
 /** Writes the page from what came so far; its heading is `name`. */
 tess_status report_tee_write(report_tee *, const char *name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Loss and gradient norm over the run, and where ranks differ. */
+/* Losses, gradient norm and learning rate over the run, and where ranks differ. */
 #include <math.h>
 #include <string.h>
 
@@ -14,40 +14,47 @@ enum {
     MOST_SHOWN = 1000
 };
 
-typedef struct {
-    int norm;           /* the gradient norm's curve, not the loss's */
-    double least, most; /* of the finite values */
-} range;
+const char *const report_curve_names[REPORT_CURVES] = { "Training loss", "Validation loss", "Gradient norm",
+                                                        "Learning rate" };
 
-static double value_of(const report_run *run, const range *r, size_t i) {
-    return r->norm ? run->losses[i].grad_norm : run->losses[i].loss;
+typedef struct {
+    int curve;
+    const report_loss *at;
+    size_t n;
+    double least, most; /* of the finite values */
+} series;
+
+static double value_of(const series *s, size_t i) {
+    return s->curve == REPORT_CURVE_NORM   ? s->at[i].grad_norm
+           : s->curve == REPORT_CURVE_RATE ? s->at[i].rate
+                                           : s->at[i].loss;
 }
 
-static int range_of(const report_run *run, range *out) {
+static int find_range(series *s) {
     int any = 0;
-    for (size_t i = 0; i < run->n_losses; i++) {
-        double value = value_of(run, out, i);
+    for (size_t i = 0; i < s->n; i++) {
+        double value = value_of(s, i);
         if (!isfinite(value))
             continue;
-        out->least = any && out->least < value ? out->least : value;
-        out->most = any && out->most > value ? out->most : value;
+        s->least = any && s->least < value ? s->least : value;
+        s->most = any && s->most > value ? s->most : value;
         any = 1;
     }
-    if (any && out->most - out->least < 1e-12)
-        out->most = out->least + 1;
+    if (any && s->most - s->least < 1e-12)
+        s->most = s->least + (s->least != 0 ? fabs(s->least) : 1);
     return any;
 }
 
-static double x_of(const report_run *run, size_t i) {
-    double first = (double)run->losses[0].step, last = (double)run->losses[run->n_losses - 1].step;
-    return LEFT + WIDTH * (last > first ? ((double)run->losses[i].step - first) / (last - first) : 0.5);
+static double x_of(const series *s, size_t i) {
+    double first = (double)s->at[0].step, last = (double)s->at[s->n - 1].step;
+    return LEFT + WIDTH * (last > first ? ((double)s->at[i].step - first) / (last - first) : 0.5);
 }
 
-static double y_of(const range *r, double value) {
+static double y_of(const series *r, double value) {
     return BOTTOM - PLOT_HEIGHT * (value - r->least) / (r->most - r->least);
 }
 
-static void put_axis(FILE *out, const report_run *run, const range *r) {
+static void put_axis(FILE *out, const series *r) {
     for (int k = 0; k <= 2; k++) {
         double value = r->least + (r->most - r->least) * k / 2;
         fprintf(out, "<path class=\"rule none\" d=\"M%d %.1fH%d\"/>", LEFT, y_of(r, value), LEFT + WIDTH);
@@ -55,31 +62,32 @@ static void put_axis(FILE *out, const report_run *run, const range *r) {
                 value);
     }
     fprintf(out, "<text class=\"muted small\" x=\"%d\" y=\"%d\">step %llu</text>", LEFT, BOTTOM + 18,
-            (unsigned long long)run->losses[0].step);
+            (unsigned long long)r->at[0].step);
     fprintf(out, "<text class=\"muted small end\" x=\"%d\" y=\"%d\">step %llu</text>\n", LEFT + WIDTH, BOTTOM + 18,
-            (unsigned long long)run->losses[run->n_losses - 1].step);
+            (unsigned long long)r->at[r->n - 1].step);
 }
 
 /* A gap where there is no number. Of long runs every k-th step is drawn, and the last. */
-static void put_line(FILE *out, const report_run *run, const range *r) {
-    size_t stride = run->n_losses / MOST_SHOWN + 1;
+static void put_line(FILE *out, const series *r) {
+    size_t stride = r->n / MOST_SHOWN + 1;
     int drawing = 0;
     fputs("<path class=\"line none\" stroke-width=\"1.5\" d=\"", out);
-    for (size_t i = 0; i < run->n_losses;
-         i = i + stride < run->n_losses || i == run->n_losses - 1 ? i + stride : run->n_losses - 1) {
-        double value = value_of(run, r, i);
+    for (size_t i = 0; i < r->n; i = i + stride < r->n || i == r->n - 1 ? i + stride : r->n - 1) {
+        double value = value_of(r, i);
         if (isfinite(value))
-            fprintf(out, "%c%.1f %.1f", drawing ? 'L' : 'M', x_of(run, i), y_of(r, value));
+            fprintf(out, "%c%.1f %.1f", drawing ? 'L' : 'M', x_of(r, i), y_of(r, value));
         drawing = isfinite(value);
     }
     fputs("\"/>\n", out);
 }
 
-int report_curve_svg(FILE *out, const report_run *run, int norm, int number) {
-    range r = { norm, 0, 0 };
-    if (run->n_losses < 2 || !range_of(run, &r))
+int report_curve_svg(FILE *out, const report_run *run, int curve, int number) {
+    int held_out = curve == REPORT_CURVE_VALIDATION;
+    series r = { curve, held_out ? run->validations : run->losses, held_out ? run->n_validations : run->n_losses, 0,
+                 0 };
+    if (r.n < 2 || !find_range(&r))
         return 0;
-    size_t last = run->n_losses - 1;
+    size_t last = r.n - 1;
     if (!out)
         return 1;
     fprintf(
@@ -87,11 +95,11 @@ int report_curve_svg(FILE *out, const report_run *run, int norm, int number) {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" "
         "aria-labelledby=\"t%d d%d\"><title id=\"t%d\">%s over the run</title><desc id=\"d%d\">From %.6g at step %llu "
         "to %.6g at step %llu; the least is %.6g.</desc>\n",
-        REPORT_SVG_WIDTH, BOTTOM + 26, REPORT_SVG_WIDTH, BOTTOM + 26, number, number, number,
-        norm ? "Gradient norm" : "Training loss", number, value_of(run, &r, 0), (unsigned long long)run->losses[0].step,
-        value_of(run, &r, last), (unsigned long long)run->losses[last].step, r.least);
-    put_axis(out, run, &r);
-    put_line(out, run, &r);
+        REPORT_SVG_WIDTH, BOTTOM + 26, REPORT_SVG_WIDTH, BOTTOM + 26, number, number, number, report_curve_names[curve],
+        number, value_of(&r, 0), (unsigned long long)r.at[0].step, value_of(&r, last),
+        (unsigned long long)r.at[last].step, r.least);
+    put_axis(out, &r);
+    put_line(out, &r);
     fputs("</svg>\n", out);
     return 1;
 }

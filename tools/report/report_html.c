@@ -154,7 +154,7 @@ static void put_timelines(FILE *out, const report_run *run, size_t r) {
             continue;
         fprintf(out, "<h3>%s</h3>\n<figure>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"%s\">\n",
                 names[s], names[s]);
-        report_timeline_svg(out, run, s, (int)(r * 8 + 4) + s);
+        report_timeline_svg(out, run, s, (int)(r * 16 + 4) + s);
         fputs("</div>\n<figcaption class=\"legend\">", out);
         report_timeline_legend(out, run, s);
         fputs("</figcaption>\n</figure>\n", out);
@@ -163,16 +163,15 @@ static void put_timelines(FILE *out, const report_run *run, size_t r) {
         report_table_lanes(out, run, r);
 }
 
-static void put_curve(FILE *out, const report_run *run, int norm, int number) {
-    static const char *const titles[] = { "Loss", "Gradient norm" }, *const labels[] = { "Training loss",
-                                                                                         "Gradient norm" };
-    if (!report_curve_svg(NULL, run, norm, number))
+static void put_curve(FILE *out, const report_run *run, int curve, int number) {
+    static const char *const titles[REPORT_CURVES] = { "Loss", "Validation loss", "Gradient norm", "Learning rate" };
+    if (!report_curve_svg(NULL, run, curve, number))
         return;
     fprintf(
         out,
         "<h3>%s</h3>\n<figure>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"%s over the run\">\n",
-        titles[norm], labels[norm]);
-    report_curve_svg(out, run, norm, number);
+        titles[curve], report_curve_names[curve]);
+    report_curve_svg(out, run, curve, number);
     fputs("</div>\n</figure>\n", out);
 }
 
@@ -185,14 +184,14 @@ static void put_run(FILE *out, const report_run *runs, const report_order *order
     put_settings(out, run);
     put_key_facts(out, run);
     put_verdict(out, run, o);
-    put_curve(out, run, 0, (int)(r * 8 + 6));
-    put_curve(out, run, 1, (int)(r * 8 + 7));
+    for (int curve = 0; curve < REPORT_CURVES; curve++)
+        put_curve(out, run, curve, (int)(r * 16 + 8) + curve);
     if (run->n_ranks > 1)
         report_table_ranks(out, run, r);
     for (int d = 0; d < REPORT_DOMAINS; d++)
         if (report_svg_wanted(run, o, d))
             put_memory(
-                out, &(report_picture){ run, o, d, 1, report_shared_top(runs, orders, n, r, d), (int)(r * 8) + d }, r);
+                out, &(report_picture){ run, o, d, 1, report_shared_top(runs, orders, n, r, d), (int)(r * 16) + d }, r);
     put_timelines(out, run, r);
     if (run->n_units) {
         fputs("<h3>Units</h3>\n", out);

@@ -242,11 +242,27 @@ static tess_status read_step(reading *r) {
         return TESS_OK; /* null: no number */
     if (!json_fields_double(r->f, "grad_norm", &s.grad_norm))
         s.grad_norm = NAN;
+    if (!json_fields_double(r->f, "lr", &s.rate))
+        s.rate = NAN;
     report_loss *losses = grown(run->losses, &run->cap_losses, run->n_losses, sizeof s);
     if (!losses)
         return no_memory(r);
     run->losses = losses;
     losses[run->n_losses++] = s;
+    return TESS_OK;
+}
+
+static tess_status read_validation(reading *r) {
+    report_run *run = r->run;
+    report_loss s = { .grad_norm = NAN, .rate = NAN };
+    r->beside++;
+    if (!json_fields_uint(r->f, "step", &s.step) || !json_fields_double(r->f, "loss", &s.loss))
+        return TESS_OK;
+    report_loss *all = grown(run->validations, &run->cap_validations, run->n_validations, sizeof s);
+    if (!all)
+        return no_memory(r);
+    run->validations = all;
+    all[run->n_validations++] = s;
     return TESS_OK;
 }
 
@@ -346,8 +362,9 @@ static tess_status read_event(reading *r) {
     static const struct {
         const char *name;
         tess_status (*read)(reading *);
-    } events[] = { { "ledger", read_point }, { "span", read_span }, { "unit", read_unit },      { "step", read_step },
-                   { "rank", read_rank },    { "plan", read_plan }, { "summary", read_summary } };
+    } events[] = { { "ledger", read_point },     { "span", read_span }, { "unit", read_unit },
+                   { "step", read_step },        { "rank", read_rank }, { "validation", read_validation },
+                   { "epoch", read_validation }, { "plan", read_plan }, { "summary", read_summary } };
     char name[32];
     if (!json_fields_text(r->f, "event", name, sizeof name))
         return wrong(r, "an object without \"event\"", "what `tessera train --json` or `tessera plan --json` writes");
@@ -426,6 +443,7 @@ void report_run_free(report_run *run) {
     free(run->spans);
     free(run->units);
     free(run->losses);
+    free(run->validations);
     free(run->ranks);
     memset(run, 0, sizeof *run);
 }

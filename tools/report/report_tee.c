@@ -17,15 +17,17 @@ static ssize_t tee_write(void *cookie, const char *data, size_t bytes) {
 tess_status report_tee_open(report_tee *t, FILE *shown, const char *page) {
     const cookie_io_functions_t functions = { .write = tee_write };
     report_file file;
-    tess_status status = report_file_open(&file, page); /* rather now than after hours of training */
+    tess_status status = page ? report_file_open(&file, page) : TESS_OK; /* rather now than after hours of training */
     if (status != TESS_OK)
         return status;
-    report_file_discard(&file);
+    if (page)
+        report_file_discard(&file);
     *t = (report_tee){ .kept = tmpfile(), .shown = shown, .page = page };
     t->stream = t->kept ? fopencookie(t, "w", functions) : NULL;
     if (t->stream)
         return TESS_OK;
-    status = tess_fail(TESS_E_DATA, "--report=%s: no temporary file: %s", page, strerror(errno));
+    status = tess_fail(TESS_E_DATA, "%s%s: no temporary file: %s", page ? "--report=" : "--watch", page ? page : "",
+                       strerror(errno));
     report_tee_close(t);
     return status;
 }

@@ -27,7 +27,7 @@ static segment segments[MOST_SEGMENTS];
 static size_t n_segments, n_libraries = 1;
 static atomic_int counting;
 static int hooked, mapped;
-static _Thread_local int trains; /* this thread begins windows, and so is not the server */
+static _Thread_local int trains, left_out; /* this thread begins windows, and so is not the server; it does not count */
 
 void tool__alloc_hooked(void) {
     hooked = 1;
@@ -76,6 +76,10 @@ void tool_alloc_window_begin(void) {
     atomic_store(&counting, 1);
 }
 
+void tool_alloc_leave_out_thread(void) {
+    left_out = 1;
+}
+
 void tool_alloc_window_end(void) {
     atomic_store(&counting, 0);
 }
@@ -97,7 +101,7 @@ static int is_server_thread(void) {
 }
 
 void tool__alloc_note(const void *caller, size_t bytes) {
-    if (!atomic_load_explicit(&counting, memory_order_relaxed) || is_server_thread())
+    if (!atomic_load_explicit(&counting, memory_order_relaxed) || left_out || is_server_thread())
         return;
     library *l = find((uintptr_t)caller);
     atomic_fetch_add(&l->count, 1);

@@ -18,6 +18,8 @@ int tool_alloc_available(void);
  */
 void tool_alloc_window_begin(void);
 void tool_alloc_window_end(void);
+/** This thread works when others ask, not for a step: its calls do not count. */
+void tool_alloc_leave_out_thread(void);
 /** Calls made by Tessera's own objects. */
 uint64_t tool_alloc_own(void);
 /** Number `i` of the objects that asked for memory; 0 past the last. */

@@ -121,7 +121,7 @@ const struct argp *tool_common_argp(void) {
         const tool_option *s = &tool_options[i];
         if (!s->commands)
             continue;
-        int optional = !s->value || strcmp(s->key, "json") == 0;
+        int optional = !s->value || tool_option_may_stand_alone(s->key);
         options[n++] = (struct argp_option){ .name = s->key,
                                              .key = strcmp(s->key, "ranks") == 0 ? 'n' : KEY_FIRST + i,
                                              .arg = s->value ? s->value : "0|1",

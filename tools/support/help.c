@@ -63,7 +63,7 @@ static void row_of_shared(const tool_option *o, const tool_page *page, const cha
     *out = (help_row){ .letter = strcmp(o->key, "ranks") == 0 ? 'n' : 0,
                        .name = o->key,
                        .value = o->value,
-                       .value_optional = strcmp(o->key, "json") == 0,
+                       .value_optional = tool_option_may_stand_alone(o->key),
                        .help = without_subject(known.help, subject),
                        .choices = known.choices,
                        .fallback = known.fallback,

@@ -5,7 +5,7 @@
 
 #include "core/base/options.h"
 
-enum { MOST_OWN = 64 };
+enum { MOST_OWN = 128 };
 
 void tool_options_start(void) {
     static tess__option own[MOST_OWN + 1];
@@ -43,6 +43,10 @@ int tool_listed(const char *words, const char *word) {
         if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' '))
             return 1;
     return 0;
+}
+
+int tool_option_may_stand_alone(const char *key) {
+    return strcmp(key, "json") == 0 || strcmp(key, "watch") == 0;
 }
 
 int tool_option_is_for(const tool_option *o, const char *subject) {

@@ -44,6 +44,8 @@ tool_option tool_option_of(const tool_option *);
 int tool_listed(const char *words, const char *word);
 /** Whether the row is for `subject`: a model, "FILE" or "PROGRAM"; null: no subject, so everything is. */
 int tool_option_is_for(const tool_option *, const char *subject);
+/** Whether the option may stand without its value; it is then "1". */
+int tool_option_may_stand_alone(const char *key);
 /** "device-memory" → "TESSERA_DEVICE_MEMORY"; null when the key is not [a-z0-9-]+. */
 const char *tool_option_variable(const char *key, char out[80]);
 

@@ -17,6 +17,8 @@
 #include "tools/models/model.h"
 #include "tools/support/progress.h"
 #include "tools/report/report.h"
+#include "tools/train/live_page.h"
+#include "tools/train/tensorboard.h"
 #include "tools/plan/model_settings.h"
 #include "tools/plan/plan_alternative.h"
 
@@ -33,14 +35,11 @@ typedef struct { /* a model's data and what is done with it */
     void (*fill)(const train_run *, uint64_t step, int32_t k, void *batch);
     /** Evaluation batch i; past the last: an empty one, for ranks with less to do. */
     void (*fill_eval)(const train_run *, uint64_t i, void *batch);
-    double (*rate)(const train_run *, uint64_t step); /* the learning rate of `step` */
     /** After training; may be null. */
     tess_status (*finish)(train_run *);
     int32_t has_validation_loss; /* a member of the summary */
 } train_task_ops;
 extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, train_linear;
-/** Warm-up of at most 100 steps, then a cosine to a tenth of the rate. */
-double train_cosine_rate(const train_run *, uint64_t step);
 
 typedef struct {        /* a step; `started` 0: none */
     uint64_t step;      /* from 1 */
@@ -58,6 +57,12 @@ typedef struct {
     train_step_record sharing; /* whose mean is; the engine writes it there */
     train_step_record known;   /* to be shown */
 } train_late;
+
+typedef struct {               /* of the evaluations so far */
+    double loss;               /* the lowest */
+    uint64_t step;             /* after which it was */
+    uint64_t without, last, n; /* evaluations since then; the step of the last one; how many */
+} train_best;
 
 struct train_run {
     train_settings s;
@@ -88,13 +93,15 @@ struct train_run {
     tool_planner planner; /* with other options, for advice when the run does not fit */
     tess_optimizer_options optimizer;
     tess_optimizer_group groups[2];
+    tess_schedule schedule;
     /* what came of it */
     double loss, accuracy, eval_loss; /* NAN: none */
-    double seconds;                   /* in steps */
-    uint64_t steps_done, first_step;  /* since the run's beginning; those done before this process */
-    uint64_t group_step;              /* those done when this group of ranks was formed */
-    int joins;                        /* in the place of a lost rank, until train_recover */
-    int is_late;                      /* a step's loss is read while later ones are under way */
+    train_best best;
+    double seconds;                  /* in steps */
+    uint64_t steps_done, first_step; /* since the run's beginning; those done before this process */
+    uint64_t group_step;             /* those done when this group of ranks was formed */
+    int joins;                       /* in the place of a lost rank, until train_recover */
+    int is_late;                     /* a step's loss is read while later ones are under way */
     train_late late;
     int watched;             /* rank 0 writes spans of the first steps */
     int32_t mirror;          /* steps between images in memory; 0: none */
@@ -112,7 +119,8 @@ struct train_run {
         size_t n, room;
     } ledger; /* of the step that is written down */
     FILE *text, *json_file;
-    report_tee page; /* between JSON and json_file, for --report */
+    report_tee page; /* between JSON and json_file, for --report and --watch */
+    live_page *live; /* null: none */
     json_out json;
     int json_failed;
     train_lives *lives; /* rank 0, under --restarts; else null */
@@ -124,6 +132,7 @@ struct train_run {
         double *seconds; /* of the last steps; sorted by train_watch_median */
         uint64_t n;
         FILE *csv;                     /* null: none */
+        tensorboard board;             /* file -1: none */
         double step_flops, peak_flops; /* of this rank; 0: not known */
         double grad_norm, utilisation; /* of the latest step; NAN: not known */
     } watch;
@@ -147,6 +156,20 @@ tess_status train_evaluate(train_run *, double *loss, double *accuracy);
 tess_status train_step(train_run *);        /* [C] */
 tess_status train_step_settle(train_run *); /* [C] shows all that were done: before anything but the next step */
 void train_step_forget(train_run *);        /* a rank was lost: what was done is done again */
+
+/* ---- train_schedule.c ----------------------------------------------------------------------------- */
+void train_schedule_make(train_run *);               /* once the task has said how many steps there are */
+double train_rate(const train_run *, uint64_t step); /* of learning in `step`, from 0 */
+
+/* ---- train_best.c --------------------------------------------------------------------------------- */
+enum { TRAIN_BEST_BYTES = 128 };
+void train_best_note(train_run *);                                    /* an evaluation is done */
+int train_best_is_now(const train_run *);                             /* that of this step is the best so far */
+int train_best_stops(const train_run *);                              /* --patience is used up */
+const double *train_best_score(const train_run *);                    /* of a checkpoint of this step; null: none */
+void train_best_words(const train_run *, char out[TRAIN_BEST_BYTES]); /* for a checkpoint */
+void train_best_take(train_run *, const char *saved);                 /* from its words */
+tess_status train_best_share(train_run *);                            /* [C] after a recovery */
 
 /* ---- train_feed.c --------------------------------------------------------------------------------- */
 tess_status train_feed_open(train_run *); /* after the model's start; its batch takes the place of `batch` */
@@ -200,9 +223,10 @@ void train_lives_close(train_run *);
 tess_status train_watch_open(train_run *); /* after the task has said how many steps */
 /** The gradient's norm in the step that is over; NAN: it is not shown, or there is none. */
 double train_watch_norm(const train_run *, int shown);
+void train_watch_begin(train_run *); /* it is known after which step the run goes on */
 void train_watch_step(train_run *, const train_step_record *);
 double train_watch_utilisation(const train_run *, double seconds); /* of a step; NAN: not known */
-void train_watch_eval(train_run *, double loss);
+void train_watch_eval(train_run *, double loss, double accuracy);
 double train_watch_median(const train_run *); /* seconds of a step; at the end */
 double train_watch_units(const train_run *);  /* samples or tokens of a step, over all ranks */
 tess_status train_watch_finish(train_run *);  /* the CSV file is whole */
@@ -251,6 +275,7 @@ void train_output_end(train_run *);
 void train_output_start(train_run *);
 void train_output_step(train_run *, const train_step_record *);
 void train_output_eval(train_run *, double loss, double accuracy);
+void train_output_patience(train_run *); /* it is used up */
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
 void train_output_sample(train_run *, const train_sample *);
 void train_output_recovery(train_run *, const tess_recovery *);

@@ -25,7 +25,9 @@ typedef struct {
 /* With config.json, for ckpt export, where there is room. */
 static void identify(const train_run *r, run_identity *out) {
     memset(out, 0, sizeof *out);
-    size_t used = (size_t)snprintf(out->text, sizeof out->text, "%s", r->identity);
+    char best[TRAIN_BEST_BYTES];
+    train_best_words(r, best);
+    size_t used = (size_t)snprintf(out->text, sizeof out->text, "%s%s", r->identity, best);
     if (r->hf_config && strlen(r->hf_config) + used + sizeof " config=" <= sizeof out->text)
         snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config);
 }
@@ -43,6 +45,7 @@ tess_status train_resume_load(train_run *r) {
     if (status != TESS_OK)
         return status;
     train_identity_compare(r, was.text);
+    train_best_take(r, was.text);
     r->steps_done = r->first_step = r->group_step = info.step;
     if (r->rank == 0 && !r->s.quiet)
         tool_say(SAY_INFO, "going on after step %" PRIu64 " of %" PRIu64, info.step, r->task.steps);
@@ -205,7 +208,8 @@ tess_status train_save(train_run *r) {
                                   .dir = r->s.save,
                                   .keep = r->s.keep,
                                   .common = identity.text,
-                                  .common_bytes = strlen(identity.text) };
+                                  .common_bytes = strlen(identity.text),
+                                  .score = train_best_score(r) };
     tess_status status = finish_save(r); /* of the one before */
     if (status != TESS_OK)
         return status;

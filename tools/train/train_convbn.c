@@ -47,11 +47,6 @@ static void convbn_fill_eval(const train_run *r, uint64_t i, void *batch) {
     fill_images(r, (UINT64_C(1) << 63) + i, batch);
 }
 
-static double convbn_rate(const train_run *r, uint64_t step) {
-    (void)step;
-    return r->s.lr;
-}
-
 /* One batch per rank with the running statistics; there is nothing to be right about, so only the loss is shown. */
 static tess_status convbn_finish(train_run *r) {
     double loss, ignored;
@@ -66,5 +61,4 @@ const train_task_ops train_convbn = { .open = convbn_open,
                                       .close = convbn_close,
                                       .fill = convbn_fill,
                                       .fill_eval = convbn_fill_eval,
-                                      .rate = convbn_rate,
                                       .finish = convbn_finish };

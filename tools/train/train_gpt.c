@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A byte-level language model: AdamW, warm-up and a cosine to a tenth of the rate. */
-#include <math.h>
+/* A byte-level language model. */
 #include <string.h>
 
 #include "train.h"
@@ -58,18 +57,9 @@ static void gpt_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
 }
 
-double train_cosine_rate(const train_run *r, uint64_t step) {
-    uint64_t total = r->task.steps, warm_up = total / 10 < 100 ? total / 10 : 100;
-    if (step < warm_up)
-        return r->s.lr * (double)(step + 1) / (double)(warm_up + 1);
-    double done = (double)(step - warm_up) / (double)(total - warm_up);
-    return r->s.lr * (0.1 + 0.9 * 0.5 * (1 + cos(3.14159265358979 * done)));
-}
-
 const train_task_ops train_gpt = { .open = gpt_open,
                                    .close = gpt_close,
                                    .fill = gpt_fill,
                                    .fill_eval = gpt_fill_eval,
-                                   .rate = train_cosine_rate,
                                    .finish = train_sample_write,
                                    .has_validation_loss = 1 };

@@ -34,17 +34,26 @@ static uint64_t data_hash(const train_run *r) {
     return hash;
 }
 
+/* Left to the number of steps, or to the rate, when it is not set: these may change, and are words of their own. */
+static const char *given(double value, char out[24]) {
+    snprintf(out, 24, "%.9g", value);
+    return value < 0 ? "auto" : out;
+}
+
 void train_identity_make(train_run *r) {
     const train_settings *s = &r->s;
+    char warmup[24], least[24];
     tess_info info = { .struct_size = sizeof info };
     if (tess_info_get(r->t, &info) != TESS_OK)
         info.precision = "";
     snprintf(r->identity, sizeof r->identity,
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
-             " deterministic=%d optimizer=%s lr=%.9g momentum=%.9g weight-decay=%.9g beta2=%.9g clip=%.9g precision=%s "
-             "data=%016" PRIx64,
+             " deterministic=%d optimizer=%s lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "
+             "clip=%.9g precision=%s schedule=%s warmup=%s "
+             "min-lr=%s data=%016" PRIx64,
              s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->optimizer,
-             s->lr, s->momentum, s->weight_decay, s->beta2, s->clip, info.precision, data_hash(r));
+             s->lr, s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
+             given(s->warmup, warmup), given(s->min_lr, least), data_hash(r));
 }
 
 /* The word of that key; its length, 0: there is none. */

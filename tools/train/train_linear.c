@@ -34,11 +34,6 @@ static void linear_fill(const train_run *r, uint64_t step, int32_t k, void *batc
         linear_fill_input(first + (uint64_t)row, linear_input(batch) + row * SIDE);
 }
 
-static double linear_rate(const train_run *r, uint64_t step) {
-    (void)step;
-    return r->s.lr;
-}
-
 static tess_status take_weight(void *user, const tess_range *range, void *data) {
     memcpy((float *)user + range->first_elem, data, range->elems * sizeof(float));
     return TESS_OK;
@@ -88,5 +83,5 @@ static tess_status linear_finish(train_run *r) {
 }
 
 const train_task_ops train_linear = {
-    .open = linear_open, .close = linear_close, .fill = linear_fill, .rate = linear_rate, .finish = linear_finish
+    .open = linear_open, .close = linear_close, .fill = linear_fill, .finish = linear_finish
 };

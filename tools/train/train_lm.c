@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Language models of tokens, gpt2 and llama: AdamW, warm-up and a cosine to a tenth of the rate. */
+/* Language models of tokens, gpt2 and llama. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,6 +153,5 @@ const train_task_ops train_lm = { .open = lm_open,
                                   .close = lm_close,
                                   .fill = lm_fill,
                                   .fill_eval = lm_fill_eval,
-                                  .rate = train_cosine_rate,
                                   .finish = train_sample_write,
                                   .has_validation_loss = 1 };

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The digits of MNIST, or drawn ones. PyTorch's FSDP tutorial: Adadelta, StepLR with gamma 0.7 per epoch. */
-#include <math.h>
+/* The digits of MNIST, or drawn ones. As in PyTorch's FSDP tutorial. */
 #include <string.h>
 
 #include "tools/train/data/digits.h"
 #include "train.h"
 
 #define TEST_INDEX (UINT64_C(1) << 40) /* drawn test digits are numbered from here: none is trained on */
-
-static const double gamma_per_epoch = 0.7;
 
 static tess_status load(train_run *r) {
     if (!r->s.data) {
@@ -92,10 +89,6 @@ static void mnist_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
 }
 
-static double mnist_rate(const train_run *r, uint64_t step) {
-    return r->s.lr * pow(gamma_per_epoch, (double)(step / r->task.steps_per_epoch));
-}
-
 const train_task_ops train_mnist = {
-    .open = mnist_open, .close = mnist_close, .fill = mnist_fill, .fill_eval = mnist_fill_eval, .rate = mnist_rate
+    .open = mnist_open, .close = mnist_close, .fill = mnist_fill, .fill_eval = mnist_fill_eval
 };

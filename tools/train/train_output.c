@@ -20,6 +20,17 @@ static tess_stats stats_of(const train_run *r) {
     return stats;
 }
 
+/* A run that goes on without a rank does so without the page too, if need be. */
+static tess_status open_live(train_run *r) {
+    setvbuf(r->page.kept, NULL, _IONBF, 0);
+    tess_status status = live_page_open(fileno(r->page.kept), r->s.model, r->s.watch, &r->live);
+    if (status == TESS_OK)
+        tool_progress_say(&r->progress, "watch this run: %s", live_page_url(r->live));
+    else if (r->joins)
+        tool_say(SAY_WARNING, "%s", tess_last_error());
+    return r->joins ? TESS_OK : status;
+}
+
 tess_status train_output_open(train_run *r) {
     int to_stdout = r->s.json && strcmp(r->s.json, "1") == 0;
     r->text = to_stdout ? stderr : stdout;
@@ -30,10 +41,10 @@ tess_status train_output_open(train_run *r) {
         r->json_file = to_stdout ? stdout : fopen(r->s.json, r->joins || train_restarts() ? "ae" : "we");
     if (r->s.json && !r->json_file)
         return tess_fail(TESS_E_DATA, "--json=%s: %s", r->s.json, strerror(errno));
-    if (r->s.report)
+    if (r->s.report || r->s.watch)
         TRY(report_tee_open(&r->page, r->json_file, r->s.report));
-    json_init(&r->json, r->s.report ? r->page.stream : r->json_file);
-    return TESS_OK;
+    json_init(&r->json, r->page.stream ? r->page.stream : r->json_file);
+    return r->s.watch ? open_live(r) : TESS_OK;
 }
 
 int train_output_json(const train_run *r) {
@@ -41,11 +52,13 @@ int train_output_json(const train_run *r) {
 }
 
 int train_output_shows(const train_run *r) {
-    return r->rank == 0 && (!r->s.quiet || r->watch.csv || train_output_json(r));
+    return r->rank == 0 && (!r->s.quiet || r->watch.csv || r->s.tensorboard || train_output_json(r));
 }
 
 void train_output_close(train_run *r) {
     tool_progress_finish(&r->progress);
+    live_page_close(r->live);
+    r->live = NULL;
     report_tee_close(&r->page);
     if (r->json_file && r->json_file != stdout)
         fclose(r->json_file);
@@ -110,8 +123,11 @@ void train_output_start(train_run *r) {
         json_uint(j, "units", stats.n_units);
         json_uint(j, "steps", r->task.steps);
         json_uint(j, "seed", r->s.seed);
+        json_string(j, "schedule", r->s.schedule);
+        json_uint(j, "warmup", r->schedule.warmup);
         json_string(j, "operators", r->m->operators);
         json_string(j, "data", r->s.data);
+        json_string(j, "watch", r->live ? live_page_url(r->live) : NULL);
         train_output_end(r);
     }
     put_restart(r);
@@ -167,6 +183,15 @@ void train_output_eval(train_run *r, double loss, double accuracy) {
     json_double(j, "accuracy", accuracy);
     json_double(j, "seconds", r->seconds);
     train_output_end(r);
+}
+
+void train_output_patience(train_run *r) {
+    if (r->rank == 0)
+        tool_progress_say(&r->progress,
+                          "step %" PRIu64 ": the end, since %" PRIu64
+                          " evaluations have brought nothing below %.6g, the "
+                          "loss of step %" PRIu64 " (--patience)",
+                          r->steps_done, r->best.without, r->best.loss, r->best.step);
 }
 
 /* A terminal gets printable ASCII, newlines and tabs as they are; all else as a dot. */
@@ -338,6 +363,11 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_string(j, "params_digest", r->digest[0] ? r->digest : NULL);
     if (r->ops->has_validation_loss)
         put_number(j, "validation_loss", r->eval_loss);
+    if (r->best.n) {
+        put_number(j, "best_loss", isfinite(r->best.loss) ? r->best.loss : NAN);
+        json_uint(j, "best_step", r->best.step);
+        json_bool(j, "ended_by_patience", train_best_stops(r));
+    }
     train_output_end(r);
 }
 

@@ -21,9 +21,11 @@ static tess_status evaluate(train_run *r) {
     tess_status status = train_evaluate(r, &r->eval_loss, &r->accuracy);
     if (status == TESS_OK)
         train_output_eval(r, r->eval_loss, r->accuracy);
-    if (status == TESS_OK)
-        train_watch_eval(r, r->eval_loss);
-    return status;
+    if (status != TESS_OK)
+        return status;
+    train_watch_eval(r, r->eval_loss, r->accuracy);
+    train_best_note(r);
+    return TESS_OK;
 }
 
 /* ---- steps -------------------------------------------------------------------------------------- */
@@ -33,26 +35,37 @@ static int is_kept(const train_run *r, uint64_t done) {
            (r->s.save && r->s.save_every && done % r->s.save_every == 0);
 }
 
+static int evaluates(const train_run *r, uint64_t done) {
+    return done == r->task.steps || (r->task.eval_every && done % r->task.eval_every == 0);
+}
+
+/* Asked after the evaluation, if there was one. */
+static int saves(const train_run *r, uint64_t done) {
+    int is_end = done == r->task.steps || r->interrupted || train_best_stops(r);
+    return r->s.save &&
+           (is_end || (r->s.save_every && done % r->s.save_every == 0) || (r->s.keep_best && train_best_is_now(r)));
+}
+
 static tess_status train_loop(train_run *r) {
     tess_status status = TESS_OK;
-    if (r->steps_done >= r->task.steps)
+    if (r->steps_done >= r->task.steps || train_best_stops(r))
         status = evaluate(r);
-    while (status == TESS_OK && r->steps_done < r->task.steps && !r->interrupted) {
+    while (status == TESS_OK && r->steps_done < r->task.steps && !r->interrupted && !train_best_stops(r)) {
         status = train_ledger_begin(r);
         if (status == TESS_OK)
             status = train_step(r);
         uint64_t done = r->steps_done;
-        int last = done == r->task.steps;
-        if (status == TESS_OK && (last || r->interrupted || is_kept(r, done)))
+        if (status == TESS_OK && (done == r->task.steps || r->interrupted || is_kept(r, done)))
             status = train_step_settle(r);
         if (status == TESS_OK)
             status = train_ledger_end(r);
-        if (status == TESS_OK && (last || (r->task.eval_every && done % r->task.eval_every == 0)))
+        if (status == TESS_OK && evaluates(r, done))
             status = evaluate(r);
-        if (status == TESS_OK && r->s.save &&
-            (last || r->interrupted || (r->s.save_every && done % r->s.save_every == 0)))
+        if (status == TESS_OK && saves(r, done))
             status = train_save(r);
     }
+    if (status == TESS_OK && train_best_stops(r))
+        train_output_patience(r);
     return status == TESS_OK ? train_save_finish(r) : status;
 }
 
@@ -92,7 +105,9 @@ static tess_status open_engine(train_run *r) {
     r->groups[0] = (tess_optimizer_group){ (float)r->s.weight_decay, 1 };
     r->groups[1] = (tess_optimizer_group){ 0, 1 }; /* biases and normalisations do not decay */
     r->optimizer = (tess_optimizer_options){ .struct_size = sizeof r->optimizer,
+                                             .beta1 = (float)r->s.beta1,
                                              .beta2 = (float)r->s.beta2,
+                                             .eps = (float)r->s.eps,
                                              .momentum = (float)r->s.momentum,
                                              .clip_norm = (float)r->s.clip,
                                              .groups = r->groups,
@@ -132,8 +147,11 @@ static tess_status shard(train_run *r) {
 }
 
 static tess_status open_task(train_run *r) {
-    tess_status status = r->ops->open(r);
-    return status == TESS_OK ? train_sample_check(r) : status;
+    TRY(r->ops->open(r));
+    if (r->s.eval_every)
+        r->task.eval_every = r->s.eval_every;
+    train_schedule_make(r);
+    return train_sample_check(r);
 }
 
 /* From wherever the run is to its end. */
@@ -185,6 +203,8 @@ static tess_status run(train_run *r) {
     if (status != TESS_OK)
         return status;
     train_output_start(r);
+    if (!r->joins)
+        train_watch_begin(r);
     status = train_spans_start(r);
     if (status == TESS_OK)
         status = train_recover(r);
@@ -225,7 +245,12 @@ static const train_task_ops *task_of(const char *name) {
 }
 
 int train_rank(const train_settings *settings) {
-    train_run r = { .s = *settings, .ops = task_of(settings->model), .loss = NAN, .accuracy = NAN, .eval_loss = NAN };
+    train_run r = { .s = *settings,
+                    .ops = task_of(settings->model),
+                    .loss = NAN,
+                    .accuracy = NAN,
+                    .eval_loss = NAN,
+                    .watch = { .board = { .file = -1 } } };
     tess_status status = run(&r);
     int code = tess_exit_code(status);
     train_output_close(&r);

@@ -59,6 +59,8 @@ tess_status train_recover(train_run *r) {
     r->steps_done = r->group_step = got.step;
     train_lives_recovered(r);
     train_output_recovery(r, &got);
+    train_watch_begin(r);
     TRY(tess_ledger_hook(r->t, NULL, NULL));
+    TRY(train_best_share(r));
     return train_spans_agree(r); /* TESS_E_LOST when another one is lost meanwhile */
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How long steps take, and a line of numbers per step for spreadsheets. */
+/* How long steps take, and numbers of each step for spreadsheets and for TensorBoard. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "tools/support/say.h"
 #include <tessera/inspect.h>
 #include "train.h"
 
@@ -16,16 +18,7 @@ double train_watch_units(const train_run *r) {
     return (double)(r->task.units_per_batch * (uint64_t)r->ranks * (uint64_t)r->s.accum);
 }
 
-tess_status train_watch_open(train_run *r) {
-    if (r->rank != 0)
-        return TESS_OK;
-    r->watch.seconds = calloc(MOST_STEPS, sizeof *r->watch.seconds);
-    if (!r->watch.seconds)
-        return tess_fail(TESS_E_NOMEM, "no memory for the times of %d steps", MOST_STEPS);
-    r->watch.step_flops = model_step_flops(r->m) * (double)r->s.accum;
-    r->watch.peak_flops = r->s.peak_flops > 0 ? r->s.peak_flops : r->watch.step_flops > 0 ? model_peak_flops(r->m) : 0;
-    if (!r->s.csv)
-        return TESS_OK;
+static tess_status open_csv(train_run *r) {
     r->watch.csv = fopen(r->s.csv, r->joins ? "ae" : "we");
     if (!r->watch.csv)
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
@@ -34,6 +27,37 @@ tess_status train_watch_open(train_run *r) {
         fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation\n",
                 r->task.unit);
     return TESS_OK;
+}
+
+tess_status train_watch_open(train_run *r) {
+    if (r->rank != 0)
+        return TESS_OK;
+    r->watch.seconds = calloc(MOST_STEPS, sizeof *r->watch.seconds);
+    if (!r->watch.seconds)
+        return tess_fail(TESS_E_NOMEM, "no memory for the times of %d steps", MOST_STEPS);
+    r->watch.step_flops = model_step_flops(r->m) * (double)r->s.accum;
+    r->watch.peak_flops = r->s.peak_flops > 0 ? r->s.peak_flops : r->watch.step_flops > 0 ? model_peak_flops(r->m) : 0;
+    if (r->s.tensorboard)
+        TRY(tensorboard_open(&r->watch.board, r->s.tensorboard));
+    return r->s.csv ? open_csv(r) : TESS_OK;
+}
+
+/* Markdown: a row for each of the run's words. */
+static void put_settings(train_run *r) {
+    char text[1024] = "| option | value |\n| --- | --- |\n";
+    size_t n = strlen(text);
+    for (const char *at = r->identity; *at && n < sizeof text; at += strcspn(at, " "), at += *at == ' ') {
+        int key = (int)strcspn(at, "="), all = (int)strcspn(at, " ");
+        n += (size_t)snprintf(text + n, sizeof text - n, "| %.*s | %.*s |\n", key, at, all - key - 1, at + key + 1);
+    }
+    tensorboard_text(&r->watch.board, "run", text);
+}
+
+void train_watch_begin(train_run *r) {
+    if (r->rank != 0 || !r->s.tensorboard)
+        return;
+    put_settings(r);
+    tensorboard_begin(&r->watch.board, r->steps_done + 1);
 }
 
 double train_watch_utilisation(const train_run *r, double seconds) {
@@ -54,12 +78,32 @@ double train_watch_norm(const train_run *r, int shown) {
     return known ? stats.grad_norm : NAN;
 }
 
+static void put_scalars(train_run *r, const train_step_record *of) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    char speed[32];
+    snprintf(speed, sizeof speed, "train/%s_per_second", r->task.unit);
+    if (tess_stats_get(r->t, &stats) != TESS_OK)
+        stats.peak_bytes[TESS_DOMAIN_DEVICE] = 0;
+    const tensorboard_scalar all[] = {
+        { "train/loss", r->loss },
+        { "train/lr", of->rate },
+        { "train/grad_norm", of->grad_norm },
+        { speed, of->seconds > 0 ? train_watch_units(r) / of->seconds : NAN },
+        { "train/flop_utilisation", r->watch.utilisation },
+        { "memory/device_peak_bytes", (double)stats.peak_bytes[TESS_DOMAIN_DEVICE] },
+        { "memory/host_peak_bytes", (double)stats.peak_bytes[TESS_DOMAIN_HOST] },
+    };
+    tensorboard_scalars(&r->watch.board, of->step, all, sizeof all / sizeof all[0]);
+}
+
 void train_watch_step(train_run *r, const train_step_record *of) {
     if (r->rank != 0)
         return;
     r->watch.grad_norm = of->grad_norm;
     r->watch.utilisation = train_watch_utilisation(r, of->seconds);
     r->watch.seconds[r->watch.n++ % MOST_STEPS] = of->seconds;
+    if (r->s.tensorboard)
+        put_scalars(r, of);
     if (!r->watch.csv)
         return;
     fprintf(r->watch.csv, "%" PRIu64 ",%.9g,%.9g,%.6f,%.1f,", of->step, r->loss, of->rate, of->seconds,
@@ -69,7 +113,10 @@ void train_watch_step(train_run *r, const train_step_record *of) {
     fputc('\n', r->watch.csv);
 }
 
-void train_watch_eval(train_run *r, double loss) {
+void train_watch_eval(train_run *r, double loss, double accuracy) {
+    const tensorboard_scalar all[] = { { "validation/loss", loss }, { "validation/accuracy", accuracy } };
+    if (r->rank == 0 && r->s.tensorboard)
+        tensorboard_scalars(&r->watch.board, r->steps_done, all, 2);
     if (r->watch.csv)
         fprintf(r->watch.csv, "%" PRIu64 ",,,,,%.9g,,\n", r->steps_done, loss);
 }
@@ -91,12 +138,14 @@ tess_status train_watch_finish(train_run *r) {
     r->watch.csv = NULL;
     if ((csv && fclose(csv) != 0) || failed)
         return tess_fail(TESS_E_SYSTEM, "--csv=%s: not everything could be written", r->s.csv);
-    return TESS_OK;
+    return r->s.tensorboard && r->rank == 0 ? tensorboard_close(&r->watch.board) : TESS_OK;
 }
 
 void train_watch_close(train_run *r) {
     if (r->watch.csv)
         fclose(r->watch.csv);
+    if (r->watch.board.file >= 0)
+        close(r->watch.board.file);
     free(r->watch.seconds);
     r->watch.csv = NULL;
     r->watch.seconds = NULL;

@@ -243,6 +243,27 @@ TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update
  * on every rank alike, or a resumed run begins its bias correction anew. */
 TESS_API uint64_t tess_steps_done(const tess *);
 TESS_API tess_status tess_steps_set(tess *, uint64_t steps); /* [C], between steps */
+enum { /* tess_schedule.kind; `done` runs from 0 after warm-up to 1 at the end, and p is `least` */
+    TESS_SCHEDULE_CONSTANT, /* 1 */
+    TESS_SCHEDULE_LINEAR, /* p + (1 - p) (1 - done): get_linear_schedule_with_warmup of transformers, where p is 0 */
+    TESS_SCHEDULE_COSINE, /* p + (1 - p) (1 + cos(pi done)) / 2: PyTorch's CosineAnnealingLR with eta_min = p rate */
+    TESS_SCHEDULE_WSD,    /* 1, in the last `decay` steps the line to p: get_wsd_schedule of transformers, decay "linear" */
+    TESS_SCHEDULE_STEP    /* gamma to the power of step / every, a whole number: PyTorch's StepLR */
+};
+typedef struct { /* a learning rate over the steps of a run */
+    uint32_t struct_size, kind;
+    double rate;            /* the highest */
+    double least;           /* linear, cosine, wsd: the lowest, as a part of it, 0 to 1 */
+    uint64_t steps, warmup; /* of the whole run; of these the first, in which the rate rises */
+    uint64_t decay;         /* wsd: steps in which it falls; 0: a tenth of `steps` */
+    uint64_t every;         /* step: steps between two falls */
+    double gamma;           /* step: what each multiplies by */
+} tess_schedule;
+/** The rate of step n, which counts from 0: `rate` times what `kind` says. Before that, in warm-up, it is rate (n + 1) /
+ * (warmup + 1), so that no step has rate 0. From `steps` on the lowest holds. A pure function: a resumed run has the same
+ * rates, and a group with a schedule of its own has the quotient as lr_scale. NaN, with tess_last_error, for a kind that is
+ * none, `least` outside 0 to 1, or `every` 0 with TESS_SCHEDULE_STEP; tess_step refuses NaN. */
+TESS_API double tess_schedule_rate(const tess_schedule *, uint64_t n);
 /** As tess_range_fn, for an optimizer of one's own: change `param` and the states in place. `grad` is the averaged
  * gradient, fp32; state[i] are the fp32 states planned with tess_options.own_states, zero at first. */
 typedef tess_status (*tess_update_fn)(void *user, const tess_range *, void *param, const float *grad, float *const *state);
@@ -282,6 +303,8 @@ typedef struct {
     uint64_t common_bytes, own_bytes;
     const char *on_newer; /* "stop", "aside"; null: TESSERA_ON_NEWER, else stop. What is done, at the first save after the
                              start or a load, when DIR has checkpoints that this run does not go on from */
+    const double *score;  /* rank 0's: how good this one is, a validation loss say; null: not known. The one of the run with
+                             the lowest stays beside the newest `keep` */
 } tess_checkpoint_options;
 /** [C] Saves parameters, optimizer state, buffers, the count of steps and the program's bytes, between steps. Where a
  * snapshot was planned (tess_options.checkpoint, TESSERA_CHECKPOINT=async) it returns when that is taken and the files

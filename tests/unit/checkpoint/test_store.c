@@ -111,9 +111,9 @@ static void test_store__a_file_of_many_chunks_reads_from_any_place(void **state)
 static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state) {
     (void)state;
     tess__manifest m;
-    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":3,\"x\":1}";
+    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":4,\"x\":1}";
     assert_int_equal(tess__manifest_read("a/manifest.json", newer, sizeof newer - 1, &m), TESS_E_DATA);
-    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 3 is newer"));
+    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 4 is newer"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "{\"a\":1}", 7, &m), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "a/manifest.json: offset"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
@@ -222,6 +222,28 @@ static void test_store__pruning_counts_neither_newer_steps_nor_anothers(void **s
     assert_int_equal(tess__store_doomed(all, 7, &stranger, 30, 1, doomed), 0);
 }
 
+/* The best by score stays beside the newest. One of another run, one that is newer and one that is not finite do not
+ * count; of equal ones the first does. */
+static void test_store__prune_keeps_the_best_of_its_own_lineage(void **state) {
+    (void)state;
+    static const tess__lineage stranger = { .n = 1, .runs = { { 7, INT64_MAX } } };
+    tess__entry all[] = { entry_of(10, &first_run), entry_of(20, &first_run), entry_of(30, &first_run),
+                          entry_of(40, &first_run), entry_of(50, &stranger),  entry_of(60, &first_run) };
+    const double scores[] = { 3, 2, 2, 1.5, 1, 0.5 };
+    uint64_t doomed[6];
+    assert_null(tess__store_best(all, 6, &first_run, 60));
+    for (int i = 0; i < 6; i++) {
+        all[i].has_score = 1;
+        all[i].score = scores[i];
+    }
+    all[3].not_finite = 1;
+    assert_ptr_equal(tess__store_best(all, 6, &first_run, 40), &all[1]);
+    assert_ptr_equal(tess__store_best(all, 6, &first_run, 60), &all[5]);
+    assert_int_equal(tess__store_doomed(all, 6, &first_run, 40, 1, doomed), 1);
+    assert_int_equal(doomed[0], 10);
+    assert_int_equal(tess__store_doomed(all, 6, &first_run, 60, 1, doomed), 3);
+}
+
 static void save_all(tess__store *store, const uint64_t *list, int n) {
     keep = 0;
     for (int i = 0; i < n; i++)
@@ -298,7 +320,7 @@ static void test_store__what_a_newer_format_holds_stays(void **state) {
     assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
     save_all(&store, saved, 3);
     tess__store_close(&store);
-    write_text(d, DIR_OF_ALL "/step-000020/manifest.json", "{\"format\":\"tessera-checkpoint\",\"version\":3,\"x\":1}");
+    write_text(d, DIR_OF_ALL "/step-000020/manifest.json", "{\"format\":\"tessera-checkpoint\",\"version\":4,\"x\":1}");
     int files = sim_disk_files(disk);
     assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
     assert_int_equal(sim_disk_files(disk), files);
@@ -407,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_store__a_manifest_reads_as_it_was_written),
         cmocka_unit_test(test_store__a_manifest_with_odd_names_or_sums_is_refused),
         cmocka_unit_test(test_store__pruning_counts_neither_newer_steps_nor_anothers),
+        cmocka_unit_test(test_store__prune_keeps_the_best_of_its_own_lineage),
         cmocka_unit_test(test_store__a_run_settles_where_it_leaves_nothing_behind),
         cmocka_unit_test(test_store__what_a_newer_format_holds_stays),
         cmocka_unit_test(test_store__a_renamed_folder_is_no_checkpoint),

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The best validation loss so far, and for how many evaluations there was no better one. A checkpoint keeps both in the
+ * run's own bytes, so that a run which goes on knows them. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/support/say.h"
+#include <tessera/tessera.h>
+#include "train.h"
+
+void train_best_note(train_run *r) {
+    train_best *b = &r->best;
+    if (b->n && r->steps_done <= b->last)
+        return; /* repeated after a recovery: it counted then */
+    b->last = r->steps_done;
+    double loss = b->n++ ? b->loss : INFINITY;
+    if (!(r->eval_loss < loss)) { /* NaN is no better than anything */
+        b->loss = loss;
+        b->without++;
+        return;
+    }
+    b->loss = r->eval_loss;
+    b->step = r->steps_done;
+    b->without = 0;
+}
+
+int train_best_is_now(const train_run *r) {
+    return r->best.n && isfinite(r->best.loss) && r->best.step == r->steps_done;
+}
+
+int train_best_stops(const train_run *r) {
+    return r->s.patience && r->best.without >= r->s.patience;
+}
+
+const double *train_best_score(const train_run *r) {
+    int has_one = r->s.keep_best && r->best.n && r->best.last == r->steps_done && isfinite(r->eval_loss);
+    return has_one ? &r->eval_loss : NULL;
+}
+
+void train_best_words(const train_run *r, char out[TRAIN_BEST_BYTES]) {
+    const train_best *b = &r->best;
+    *out = '\0';
+    if (b->n)
+        snprintf(out, TRAIN_BEST_BYTES, " best=%.17g/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "/%" PRIu64, b->loss, b->step,
+                 b->without, b->last, b->n);
+}
+
+/* Whether both runs have seen the same data: a loss on other data is no measure. */
+static int same_data(const train_run *r, const char *saved) {
+    static const char key[] = " data=";
+    const char *mine = strstr(r->identity, key), *theirs = strstr(saved, key);
+    return mine && theirs && strncmp(mine, theirs, sizeof key - 1 + 16) == 0;
+}
+
+void train_best_take(train_run *r, const char *saved) {
+    static const char key[] = " best=";
+    const char *at = strstr(saved, key), *config = strstr(saved, " config=");
+    train_best b = { .n = 0 };
+    if (at && (!config || at < config) && same_data(r, saved) &&
+        sscanf(at + sizeof key - 1, "%lf/%" SCNu64 "/%" SCNu64 "/%" SCNu64 "/%" SCNu64, &b.loss, &b.step, &b.without,
+               &b.last, &b.n) == 5)
+        r->best = b;
+}
+
+/* A process in a lost rank's place knows nothing, and has zeros; the others all have the same. */
+tess_status train_best_share(train_run *r) {
+    train_best *b = &r->best;
+    double all[] = { b->n ? -b->loss : -INFINITY, (double)b->step, (double)b->without, (double)b->last, (double)b->n };
+    TRY(tess_all_reduce(r->t, all, 5, TESS_F64, TESS_MAX));
+    *b = (train_best){ -all[0], (uint64_t)all[1], (uint64_t)all[2], (uint64_t)all[3], (uint64_t)all[4] };
+    return TESS_OK;
+}
