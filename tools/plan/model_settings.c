@@ -225,6 +225,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = read_sample(&s);
     if (status == TESS_OK)
         status = tool_option_flag("quiet", &s.quiet);
+    if (status == TESS_OK)
+        status = tool_option_flag("merge", &s.merge);
     if (status == TESS_OK && tool_option_text("peak-flops"))
         status = tool_option_real("peak-flops", &s.peak_flops);
     if (status == TESS_OK)
@@ -241,6 +243,7 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.folder = tool_option_text("model");
     s.config = tool_option_text("config");
     s.freeze = tool_option_text("freeze");
+    s.lora = tool_option_text("lora");
     s.csv = tool_option_text("csv");
     status = check_folder(&s);
     if (status != TESS_OK)
@@ -248,6 +251,9 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.save = tool_option_text("save");
     s.resume = tool_option_text("resume");
     s.export_to = tool_option_text("export");
+    if (s.merge && (!s.lora || !s.export_to))
+        return tess_fail(TESS_E_INVALID, "merge is set, but %s is not: it is for an export of adapters",
+                         s.lora ? "export" : "lora");
     s.json = tool_option_text("json");
     s.report = tool_option_text("report");
     s.isa = tool_option_text("isa");

@@ -17,6 +17,8 @@ typedef struct { /* options, else the model's defaults */
     const char *optimizer;
     double lr, momentum, weight_decay, clip, beta2;
     int64_t layers, heads, width, context, image_size, hidden;
+    const char *lora; /* null: no adapters */
+    int merge;        /* an export has them in its matrices */
     const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
         *isa; /* null: not set; json "1": standard output */
     uint64_t save_every, keep;
