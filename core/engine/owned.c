@@ -44,7 +44,7 @@ tess__owned tess__owned_at(const tess *t, uint32_t of, int32_t param) {
     return (tess__owned){ .piece = piece, .at = v.at, .mem = v.mem, .dtype = v.dtype };
 }
 
-/* What host code gets: f32, but f64 and opaque bytes as they are. */
+/* Host code gets f32, but f64 and opaque bytes as they are. */
 static uint32_t wide_dtype(const tess__value *v) {
     return v->dtype == TESS_F64 || v->dtype == TESS_U8 ? v->dtype : TESS_F32;
 }

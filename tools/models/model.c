@@ -172,7 +172,7 @@ tess_status model_fill(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
-/* Of a block that begins with element `first`; behind the matrix's end there are zeros. */
+/* Makes the block that begins with element `first`; there are zeros behind the matrix's end. */
 static tess_status make_block(const model *m, const tess_range *r, uint64_t first, uint8_t *block, tess_range_fn fill,
                               void *user) {
     const model_param *p = &m->desc.params[r->tag];

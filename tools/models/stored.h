@@ -20,7 +20,7 @@ static inline int stored_in_blocks(uint32_t kind) {
 static inline int64_t stored_block_bytes(uint32_t kind) {
     return kind == STORED_NF4 ? 4 + STORED_BLOCK / 2 : 4 + STORED_BLOCK;
 }
-/** Of a matrix, in elements of stored_dtype. */
+/** How many elements of stored_dtype a matrix takes. */
 static inline int64_t stored_elems(uint32_t kind, int64_t elems) {
     return stored_in_blocks(kind) ? (elems + STORED_BLOCK - 1) / STORED_BLOCK * stored_block_bytes(kind) : elems;
 }

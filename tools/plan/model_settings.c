@@ -209,6 +209,15 @@ static tess_status read_sample(train_settings *s) {
     return status;
 }
 
+static tess_status read_lora(train_settings *s) {
+    tess_status status = tool_option_flag("merge", &s->merge);
+    s->lora = tool_option_text("lora");
+    if (status == TESS_OK && s->merge && (!s->lora || !s->export_to))
+        status = tess_fail(TESS_E_INVALID, "merge is set, but %s is not: it is for an export of adapters",
+                           s->lora ? "export" : "lora");
+    return status;
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
@@ -225,8 +234,6 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         status = read_sample(&s);
     if (status == TESS_OK)
         status = tool_option_flag("quiet", &s.quiet);
-    if (status == TESS_OK)
-        status = tool_option_flag("merge", &s.merge);
     if (status == TESS_OK && tool_option_text("peak-flops"))
         status = tool_option_real("peak-flops", &s.peak_flops);
     if (status == TESS_OK)
@@ -243,7 +250,6 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.folder = tool_option_text("model");
     s.config = tool_option_text("config");
     s.freeze = tool_option_text("freeze");
-    s.lora = tool_option_text("lora");
     s.csv = tool_option_text("csv");
     status = check_folder(&s);
     if (status != TESS_OK)
@@ -251,14 +257,11 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.save = tool_option_text("save");
     s.resume = tool_option_text("resume");
     s.export_to = tool_option_text("export");
-    if (s.merge && (!s.lora || !s.export_to))
-        return tess_fail(TESS_E_INVALID, "merge is set, but %s is not: it is for an export of adapters",
-                         s.lora ? "export" : "lora");
     s.json = tool_option_text("json");
     s.report = tool_option_text("report");
     s.isa = tool_option_text("isa");
     if (s.isa && strcmp(s.isa, "auto") == 0)
         s.isa = NULL;
     *out = s;
-    return TESS_OK;
+    return read_lora(out);
 }

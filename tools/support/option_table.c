@@ -32,10 +32,8 @@ const tool_option tool_options[] = {
       0 },
     { "freeze", TEXT, NULL, NULL, "parameters that are not trained: names with '*', joined by ','", "PATTERN", MODEL,
       TRAINS, NULL, 0, 0 },
-    { "lora", TEXT, NULL, NULL,
-      "train low-rank adapters beside the frozen model: rank=R,alpha=A,targets=MODULE,…[,base=nf4|int8], or a peft "
-      "folder",
-      "SPEC", MODEL, TRAINS, TRANSFORMERS, 0, 0 },
+    { "lora", TEXT, NULL, NULL, "adapters to train: rank=R,alpha=A,targets=MODULES, or a folder", "SPEC", MODEL, TRAINS,
+      TRANSFORMERS, 0, 0 },
     { "layers", INT, NULL, NULL, "gpt: layers", "N", MODEL, ALL, TRANSFORMERS, 1, 4096 },
     { "heads", INT, NULL, NULL, "gpt: attention heads", "N", MODEL, ALL, TRANSFORMERS, 1, 4096 },
     { "width", INT, NULL, NULL, "gpt: width", "N", MODEL, ALL, TRANSFORMERS, 1, 1 << 20 },

@@ -63,7 +63,7 @@ static int is_among(const char *key, const char *const *keys) {
     return *keys != NULL;
 }
 
-/* What says how a model was made or is loaded, and nothing of what it computes. */
+/* These say how a model was made or is loaded, and nothing of what it computes. */
 static const char *const passed_over[] = { "auto_mapping",      "base_model_name_or_path",
                                            "inference_mode",    "init_lora_weights",
                                            "peft_version",      "revision",
@@ -94,7 +94,7 @@ static tess_status check_words(const config *c) {
     return TESS_OK;
 }
 
-/* A text is a regular expression there, but for one. */
+/* Any other text is a regular expression there. */
 static tess_status read_targets(const config *c, char out[PEFT_TARGETS]) {
     char word[64];
     json_in in;

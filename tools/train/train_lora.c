@@ -144,8 +144,8 @@ struct train_lora_merge {
     const model *m;
     float **adapters;       /* by parameter; null: it is none */
     float *part;            /* of a matrix */
-    uint8_t *codes;         /* a part of a block, and what comes behind it */
-    uint64_t n_codes, done; /* bytes of it; elements of the parameter that are out */
+    uint8_t *codes;         /* bytes of blocks that are not read yet */
+    uint64_t n_codes, done; /* how many; elements of the parameter that are out */
     int32_t param;          /* that they belong to */
     float scale;
 };

@@ -12,7 +12,8 @@ tess_status train_lora_export(train_run *);
 /** Matrices with their adapters' products added, for an export. */
 typedef struct train_lora_merge train_lora_merge;
 tess_status train_lora_merge_open(train_run *, train_lora_merge **out); /* [C] */
-/** What the merged model has in place of this range, in fp32: `elems` 0 when it is an adapter, or a part of a block. */
+/** Gives what the merged model has in place of this range, in fp32. `elems` is 0 for an adapter and for a part of a
+ * block. */
 tess_status train_lora_merge_range(train_lora_merge *, const tess_range *, const void *data, const float **out,
                                    uint64_t *elems);
 void train_lora_merge_close(train_lora_merge *); /* null is fine */

@@ -258,7 +258,7 @@ typedef struct {
     float *dtable, *dposition;
 } embed;
 
-/* Of the table, which may rest in another dtype. */
+/* The table may rest in another dtype than tensors. */
 TESS_FN lanes table_at(const decoder *d, const void *table, int64_t i, int64_t n) {
     float room[LANES] = { 0 };
     if (d->table == STORED_F32)
