@@ -97,9 +97,16 @@ restarts() { # and with a checkpoint and --restarts the run goes on from there
   [ $code = 0 ] && [ "$(digest run.json)" = "$want" ] || fail "restart after both copies: exit code $code, $(cat err)"
   [ "$(field run.json restarts)" = 1 ] || fail "restarts: $(field run.json restarts)"
 }
+adapters() { # beside a base that rests in blocks of codes
+  local gpt="$gpt --lora rank=2,alpha=4,targets=all-linear,base=nf4"
+  "$TESSERA" train $gpt -n 3 --steps "$steps" --comm shm --json=adapted >out 2>err || fail "$(cat err)"
+  want=$(digest adapted)
+  survives 1 "any 3" "$TESSERA" train $gpt -n 3 --steps "$steps" --mirror 5
+  recovered "adapters"
+}
 cases=()
 for comm in $comms; do for w in 2 3 4; do cases+=("any_rank $w $comm"); done; done
-cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts)
+cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts adapters)
 seed=${SEED:-$("$SOURCE/tests/chance" recover)}
 for ((i = 0; i < ${#cases[@]}; i++)); do
   [ -z "${ALL:-}" ] && [ "${TESSERA_TEST_TURNS:-}" != all ] && [ $(((i + seed) % 3)) != 0 ] || ${cases[i]}
