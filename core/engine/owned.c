@@ -44,12 +44,13 @@ tess__owned tess__owned_at(const tess *t, uint32_t of, int32_t param) {
     return (tess__owned){ .piece = piece, .at = v.at, .mem = v.mem, .dtype = v.dtype };
 }
 
-int tess__value_direct(const tess__value *v) {
-    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && (v->dtype == TESS_F32 || v->dtype == TESS_F64);
+/* Host code gets f32, but f64 and opaque bytes as they are. */
+static uint32_t wide_dtype(const tess__value *v) {
+    return v->dtype == TESS_F64 || v->dtype == TESS_U8 ? v->dtype : TESS_F32;
 }
 
-static uint32_t wide_dtype(const tess__value *v) {
-    return v->dtype == TESS_F64 ? TESS_F64 : TESS_F32;
+int tess__value_direct(const tess__value *v) {
+    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && v->dtype == wide_dtype(v);
 }
 
 tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {

@@ -11,10 +11,10 @@ typedef struct {
 
 /** `of`: TESS_OF_PARAM …; `piece` as the layout gives it, the whole of a buffer. */
 tess__value tess__value_owned(const tess *, uint32_t of, const tess__param *, const tess__piece *);
-/** Whether the host can read and write it in place: host memory, f32 or f64. */
+/** Whether the host can read and write it in place: host memory, f32, f64 or bytes. */
 int tess__value_direct(const tess__value *);
-/** Elements first … first + n - 1, at most TESS__CHUNK_ELEMS, as f32 or f64 in `wide`; `raw` is room for 8 bytes each.
- */
+/** Elements first … first + n - 1, at most TESS__CHUNK_ELEMS, as f32, f64 or bytes in `wide`; `raw` is room for 8 bytes
+ * each. */
 tess_status tess__value_load(tess *, const tess__value *, uint64_t first, uint64_t n, void *raw, void *wide);
 tess_status tess__value_store(tess *, const tess__value *, uint64_t first, uint64_t n, void *raw, const void *wide);
 

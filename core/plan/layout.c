@@ -149,6 +149,17 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
 
 enum { NARROW_FLOATS = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F8E4M3 | 1 << TESS_F8E5M2 };
 
+/* Opaque bytes have no precision to choose. */
+static tess_precision_choice opaque_choice(void) {
+    return (tess_precision_choice){ .struct_size = sizeof(tess_precision_choice),
+                                    .master = TESS_U8,
+                                    .compute = TESS_U8,
+                                    .gather = TESS_U8,
+                                    .grad_local = TESS_F32,
+                                    .grad_wire = TESS_F32,
+                                    .accumulate = TESS_F32 };
+}
+
 tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
     tess_param_view v = { .struct_size = sizeof v,
                           .dtype = p->dtype,
@@ -159,7 +170,9 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
                           .shape = p->shape,
                           .ndim = p->ndim };
     tess_error e = { .struct_size = sizeof e };
-    *c = (tess_precision_choice){ .struct_size = sizeof *c };
+    *c = p->dtype == TESS_U8 ? opaque_choice() : (tess_precision_choice){ .struct_size = sizeof *c };
+    if (p->dtype == TESS_U8)
+        return TESS_OK;
     tess_status status = s->precision->choose(s->precision_ctx, &v, c, &e);
     if (status)
         return tess__fail(status, "parameter \"%s\": %s", p->name, e.message);

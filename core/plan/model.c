@@ -119,11 +119,16 @@ static tess_status check_param(const tess_param_options *o) {
         return tess__fail(TESS_E_INVALID, "a parameter needs a name that is not empty");
     if (!tess_dtype_bytes(o->dtype))
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown dtype %u", o->name, o->dtype);
-    if (o->dtype != TESS_F32 && o->dtype != TESS_F64 && o->dtype != TESS_BF16 && o->dtype != TESS_F16)
-        return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\" is %s; f32, f64, bf16 and f16 are supported", o->name,
-                          tess_dtype_name(o->dtype));
+    if (o->dtype != TESS_F32 && o->dtype != TESS_F64 && o->dtype != TESS_BF16 && o->dtype != TESS_F16 &&
+        o->dtype != TESS_U8)
+        return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\" is %s; f32, f64, bf16, f16 and u8 are supported",
+                          o->name, tess_dtype_name(o->dtype));
     if (o->flags & ~known)
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": unknown flags 0x%x", o->name, o->flags & ~known);
+    if (o->dtype == TESS_U8 && (o->flags & (TESS_FROZEN | TESS_BUFFER)) != TESS_FROZEN)
+        return tess__fail(
+            TESS_E_INVALID,
+            "parameter \"%s\" is u8, opaque bytes, which are not trained: it must be frozen (TESS_FROZEN)", o->name);
     if (o->optimizer_group < 0)
         return tess__fail(TESS_E_INVALID, "parameter \"%s\": optimizer group %d", o->name, o->optimizer_group);
     return TESS_OK;

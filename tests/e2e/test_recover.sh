@@ -189,9 +189,15 @@ no_memory() { # is planned, and not tried: 4 ranks fit, 2 do not
   ended 5 'no smaller group could go on without a lost rank: a step needs'
 }
 
+adapters() { # beside a base that rests in blocks of codes
+  local lora="--lora rank=2,alpha=4,targets=all-linear,base=nf4"
+  whole -n 3 $long $lora
+  killed $((RANDOM % 3)) "$TESSERA" train $gpt -n 3 $long $lora --mirror 5
+  recovered 3
+}
 cases=()
 for comm in $comms; do for w in 2 3 4; do cases+=("any_rank $w $comm"); done; done
-cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts "stopped 2" "stopped '0 1'"
+cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts adapters "stopped 2" "stopped '0 1'"
   stopped_for_a_moment stopped_smaller stopped_alone "smaller 1 '0 1' 4" "smaller 3 2 4 --accum 3 --steps 30" replaced_once
   no_division no_memory)
 slow=("smaller 2 0 4 --offload cpu" "smaller 2 3 4 --precision bf16" "smaller 2 2 4 --activations recompute --clip 0.5"

@@ -15,14 +15,14 @@ toy() {
   shift 2
   expect 0 env "$@" "$TESSERA" run -n "$n" --no-prefix -- "$BUILD/tests/support/toy" "$mode"
   line=$(cat out)
-  for key in digest peak planned mapped step_allocations recompiles resting; do
+  for key in digest peak planned host_peak mapped step_allocations recompiles resting; do
     eval "$key=$(printf '%s\n' "$line" | grep -o "\b$key=[^ ]*" | head -1 | cut -d= -f2)"
   done
   [ -n "$digest" ] || fail "$n ranks, $mode, $*: no digest in: $line"
   [ "$peak" = "$planned" ] && [ "$peak" -gt 0 ] || fail "$n ranks, $mode, $*: peak $peak, planned $planned"
   if [ "$step_allocations" != -1 ]; then # -1: a sanitizer owns malloc
     [ "$step_allocations" = 0 ] || fail "$n ranks, $mode, $*: $step_allocations allocations after the first step"
-    [ "$mapped" = "$peak" ] || fail "$n ranks, $mode, $*: $mapped bytes mapped, $peak obtained"
+    [ "$mapped" = $((peak + host_peak)) ] || fail "$n ranks, $mode, $*: $mapped bytes mapped, $peak and $host_peak obtained"
   fi
   [ "$recompiles/$resting" = 0/equal ] || fail "$n ranks, $mode, $*: recompiles=$recompiles resting=$resting"
 }
@@ -60,6 +60,15 @@ clipped=$digest
 same "$clipped" 3 blocks-clip TESSERA_STRATEGY=none TESSERA_WRAP=none
 [ "$clipped" != "$plain" ] || fail "clipping changes nothing"
 
+# Frozen parameters that rest in bf16 and as opaque bytes.
+toy 3 hooks-stored
+stored=$digest
+for row in full:blocks:none grad_op:blocks-fused:cpu none:hooks:none hybrid\;1:blocks:cpu; do
+  IFS=: read -r strategy mode offload <<<"$row"
+  same "$stored" 3 "$mode-stored" TESSERA_STRATEGY="${strategy/;/:}" TESSERA_OFFLOAD="$offload" TESSERA_STRICT=1
+done
+same "$stored" 3 blocks-stored TESSERA_STRATEGY=full TESSERA_WRAP=none TESSERA_ACTIVATIONS=recompute
+
 # The same global microbatches give the same bits, whoever computes them: W x K = 4.
 export TESSERA_DETERMINISTIC=1
 toy 4 blocks TESSERA_ACCUM=1
@@ -70,4 +79,4 @@ for sync in each end; do
   same "$deterministic" 2 hooks TESSERA_ACCUM=2 TESSERA_SYNC=$sync TESSERA_STRATEGY=none
 done
 nothing_left
-echo "$runs rows of strategy, wrap, prefetch and mode; $((runs + 15)) runs in all"
+echo "$runs rows of strategy, wrap, prefetch and mode; $((runs + 21)) runs in all"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "toy.h"
 #include "toy_device.h"
+#include <tessera/plugin_helpers.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -10,38 +11,43 @@
 /* Every scope maps a vector of `WIDTH` through y = s / (1 + |s|) of s = a·x + sum of its parameters' contributions:
  * nonlinear enough that a wrong gradient or a stale parameter shows in the digest within two steps, and of operations
  * that every machine rounds alike. tests/reference/toy.py computes the same with NumPy. */
-enum { WIDTH = 8, N_PARAMS = 8 };
+enum { WIDTH = 8, N_PARAMS = 10, N_STORED = 2 /* the last, with TOY_STORED */ };
 
 typedef struct {
     const char *scope, *name;
     int64_t rows, cols;
-    uint32_t flags;
+    uint32_t flags, dtype; /* dtype 0: fp32 */
 } declared;
 
 static const declared small[N_PARAMS] = {
-    { "embed", "embed.weight", 13, 7, 0 },
-    { "h.0", "h.0.weight", 37, 5, 0 },
-    { "h.0", "h.0.bias", 3, 1, 0 },
-    { "h.1", "h.1.weight", 128, 2, 0 },
-    { "h.1", "h.1.frozen", 9, 3, TESS_FROZEN },
-    { "h.2", "h.2.scale", 1, 1, 0 },
-    { "h.2", "h.2.mean", 5, 1, TESS_BUFFER },
-    { "head", "head.bias", 70, 1, 0 },
+    { "embed", "embed.weight", 13, 7, 0, 0 },
+    { "h.0", "h.0.weight", 37, 5, 0, 0 },
+    { "h.0", "h.0.bias", 3, 1, 0, 0 },
+    { "h.1", "h.1.weight", 128, 2, 0, 0 },
+    { "h.1", "h.1.frozen", 9, 3, TESS_FROZEN, 0 },
+    { "h.2", "h.2.scale", 1, 1, 0, 0 },
+    { "h.2", "h.2.mean", 5, 1, TESS_BUFFER, 0 },
+    { "head", "head.bias", 70, 1, 0, 0 },
+    { "h.0", "h.0.half", 7, 9, TESS_FROZEN, TESS_BF16 },
+    { "h.2", "h.2.codes", 50, 5, TESS_FROZEN, TESS_U8 },
 };
 /* Every group is above what backends send with their announcements (4 and 16 KiB), one above their chunks and stages
  * (512 KiB of a rank's part, of two ranks), and none divides by anything. */
 static const declared large[N_PARAMS] = {
-    { "embed", "embed.weight", 1301, 63, 0 },
-    { "h.0", "h.0.weight", 3701, 45, 0 },
-    { "h.0", "h.0.bias", 16411, 1, 0 },
-    { "h.1", "h.1.weight", 12801, 27, 0 },
-    { "h.1", "h.1.frozen", 901, 31, TESS_FROZEN },
-    { "h.2", "h.2.scale", 17011, 1, 0 },
-    { "h.2", "h.2.mean", 5003, 1, TESS_BUFFER },
-    { "head", "head.bias", 70003, 1, 0 },
+    { "embed", "embed.weight", 1301, 63, 0, 0 },
+    { "h.0", "h.0.weight", 3701, 45, 0, 0 },
+    { "h.0", "h.0.bias", 16411, 1, 0, 0 },
+    { "h.1", "h.1.weight", 12801, 27, 0, 0 },
+    { "h.1", "h.1.frozen", 901, 31, TESS_FROZEN, 0 },
+    { "h.2", "h.2.scale", 17011, 1, 0, 0 },
+    { "h.2", "h.2.mean", 5003, 1, TESS_BUFFER, 0 },
+    { "head", "head.bias", 70003, 1, 0, 0 },
+    { "h.0", "h.0.half", 701, 97, TESS_FROZEN, TESS_BF16 },
+    { "h.2", "h.2.codes", 5003, 51, TESS_FROZEN, TESS_U8 },
 };
 enum { MOST_BUFFER_ELEMS = 5003 };
 static const declared *params = small; /* of this process: toy_declare's flags choose */
+static int n_params = N_PARAMS - N_STORED;
 static const char *const scopes[TOY_SCOPES] = { "embed", "h.0", "h.1", "h.2", "head" };
 
 static uint64_t param_elems(int i) {
@@ -51,7 +57,7 @@ static uint64_t param_elems(int i) {
 /* The parameters a scope hands out: its own in declaration order, and for the head the tied embedding last. */
 static int list_of(int scope, int out[N_PARAMS]) {
     int n = 0;
-    for (int i = 0; i < N_PARAMS; i++)
+    for (int i = 0; i < n_params; i++)
         if (strcmp(params[i].scope, scopes[scope]) == 0)
             out[n++] = i;
     if (scope == TOY_SCOPES - 1)
@@ -63,8 +69,19 @@ static int list_of(int scope, int out[N_PARAMS]) {
 
 static uint32_t dtypes[2] = { TESS_F32, TESS_F32 }; /* of parameters as handed out, and of their gradients */
 
-/* Element e of what the precision hands out: fp32 or bf16, the upper half of an fp32. */
+/* What a parameter is handed out in: its own dtype, or the precision's. */
+static uint32_t dtype_of(int i, uint32_t dtype) {
+    return params[i].flags & TESS_BUFFER ? TESS_F32 : params[i].dtype ? params[i].dtype : dtype;
+}
+
+static float of_code(unsigned char code) {
+    return ((float)code - 128.0f) / 256.0f;
+}
+
+/* Element e of what the precision hands out: fp32 or bf16, the upper half of an fp32; or a code. */
 static float at(const void *p, uint64_t e, uint32_t dtype) {
+    if (dtype == TESS_U8)
+        return of_code(((const unsigned char *)p)[e]);
     if (dtype != TESS_BF16)
         return ((const float *)p)[e];
     uint32_t bits = (uint32_t)((const uint16_t *)p)[e] << 16;
@@ -96,8 +113,9 @@ static void forward(int scope, const void *const *p, uint32_t dtype, const float
         float sum = 0.5f * x[j];
         for (int k = 0; k < n; k++) {
             uint64_t elems = param_elems(list[k]);
+            uint32_t given = dtype_of(list[k], dtype);
             for (uint64_t e = (uint64_t)j; e < elems; e += WIDTH)
-                sum += at(p[k], e, dtype) * x[(e / WIDTH) % WIDTH] * share(e);
+                sum += at(p[k], e, given) * x[(e / WIDTH) % WIDTH] * share(e);
         }
         y[j] = sum / (1 + fabsf(sum));
     }
@@ -112,9 +130,10 @@ static void backward(int scope, const void *const *p, uint32_t dtype, void *cons
         dx[j] = 0.5f * d[j];
     }
     for (int k = 0; k < n; k++) {
+        uint32_t given = dtype_of(list[k], dtype);
         for (uint64_t e = 0; e < param_elems(list[k]); e++) {
             int j = (int)(e % WIDTH), from = (int)(e / WIDTH % WIDTH);
-            dx[from] += d[j] * at(p[k], e, dtype) * share(e);
+            dx[from] += d[j] * at(p[k], e, given) * share(e);
             if (g[k])
                 add(g[k], e, d[j] * x[from] * share(e));
         }
@@ -155,17 +174,17 @@ static float *copy_of(int param, int grad) {
 /* Parameters and, where `g` is not null, gradients of a scope, readable. */
 static void view_open(view *v, int scope, const void *const *p, void *const *g, uint32_t dtype) {
     int list[N_PARAMS], n = list_of(scope, list);
-    size_t bytes = dtype == TESS_BF16 ? 2 : 4, grad_bytes = dtypes[1] == TESS_BF16 ? 2 : 4;
+    size_t grad_bytes = dtypes[1] == TESS_BF16 ? 2 : 4;
     for (int k = 0; k < n; k++) {
         size_t elems = param_elems(list[k]);
-        int buffer = (params[list[k]].flags & TESS_BUFFER) != 0;
+        size_t bytes = tess_dtype_bytes(dtype_of(list[k], dtype));
         v->p[k] = p[k];
         v->g[k] = g ? g[k] : NULL;
         if (!toy_on_device())
             continue;
         v->params[k] = copy_of(list[k], 0);
         v->grads[k] = copy_of(list[k], 1);
-        toy_read(v->params[k], p[k], elems * (buffer ? 4 : bytes));
+        toy_read(v->params[k], p[k], elems * bytes);
         v->p[k] = v->params[k];
         if (v->g[k]) {
             toy_read(v->grads[k], g[k], elems * grad_bytes);
@@ -257,12 +276,14 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
 
 static tess_status declare_params(tess *t, int flags) {
     tess_status s = TESS_OK;
-    for (int i = 0; !s && i < N_PARAMS; i++) {
+    for (int i = 0; !s && i < n_params; i++) {
         int64_t shape[2] = { params[i].rows, params[i].cols };
         tess_param_options o = { .struct_size = sizeof o,
-                                 .dtype = TESS_F32,
+                                 .dtype = params[i].dtype ? params[i].dtype : TESS_F32,
                                  .flags = params[i].flags,
-                                 .compute_dtypes = 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16),
+                                 .compute_dtypes = params[i].dtype
+                                                       ? 1u << params[i].dtype
+                                                       : 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16),
                                  .name = params[i].name,
                                  .shape = shape,
                                  .ndim = 2,
@@ -276,6 +297,7 @@ static tess_status declare_params(tess *t, int flags) {
 tess_status toy_declare(tess *t, toy *m, int flags) {
     tess_status s = TESS_OK;
     params = flags & TOY_LARGE ? large : small;
+    n_params = flags & TOY_STORED ? N_PARAMS : N_PARAMS - N_STORED;
     m->skip = 0;
     for (int k = 0; !s && k < TOY_SCOPES; k++) {
         int list[N_PARAMS];
@@ -298,13 +320,18 @@ tess_status toy_declare(tess *t, toy *m, int flags) {
 tess_status toy_fill(void *user, const tess_range *r, void *data) {
     (void)user;
     float *out = data;
+    unsigned char *codes = data;
+    int is_codes = strstr(r->name, "codes") != NULL;
     uint64_t seed = 0;
     for (const char *c = r->name; *c; c++)
         seed = seed * 131 + (unsigned char)*c;
     for (uint64_t i = 0; i < r->elems; i++) {
         uint64_t x = (seed + r->first_elem + i) * 0x9e3779b97f4a7c15ull;
         x ^= x >> 29;
-        out[i] = (float)((x >> 40) % 1000) / 1000.0f - 0.5f;
+        if (is_codes)
+            codes[i] = (unsigned char)(x >> 40);
+        else
+            out[i] = (float)((x >> 40) % 1000) / 1000.0f - 0.5f;
     }
     return TESS_OK;
 }
@@ -369,7 +396,8 @@ static tess_status mix(void *user, const tess_range *r, void *data) {
     const unsigned char *bytes = data;
     if (strcmp(r->name, "h.2.mean") == 0)
         return TESS_OK;
-    for (uint64_t i = 0; i < r->elems * sizeof(float); i++)
+    size_t elem = strstr(r->name, "codes") ? 1 : sizeof(float);
+    for (uint64_t i = 0; i < r->elems * elem; i++)
         *h = (*h ^ bytes[i]) * 1099511628211ull;
     return TESS_OK;
 }
@@ -388,9 +416,12 @@ static float *whole[N_PARAMS];
 
 static tess_status keep_whole(void *user, const tess_range *r, void *data) {
     (void)user;
-    for (int i = 0; i < N_PARAMS; i++)
-        if (strcmp(params[i].name, r->name) == 0)
-            memcpy(whole[i] + r->first_elem, data, r->elems * sizeof(float));
+    for (int i = 0; i < n_params; i++) {
+        if (strcmp(params[i].name, r->name) != 0)
+            continue;
+        for (uint64_t e = 0; e < r->elems; e++)
+            whole[i][r->first_elem + e] = at(data, e, params[i].dtype == TESS_U8 ? TESS_U8 : TESS_F32);
+    }
     return TESS_OK;
 }
 
@@ -406,7 +437,7 @@ static int is_rounded(const void *p, uint64_t e, uint32_t dtype, float full) {
 static int holds_whole(int scope, const void *const *p) {
     int list[N_PARAMS], n = list_of(scope, list), same = 1;
     for (int k = 0; k < n; k++) {
-        const uint32_t dtype = params[list[k]].flags & TESS_BUFFER ? TESS_F32 : dtypes[0];
+        const uint32_t dtype = dtype_of(list[k], dtypes[0]);
         for (uint64_t e = 0; e < param_elems(list[k]); e++)
             same &= is_rounded(p[k], e, dtype, whole[list[k]][e]);
     }
@@ -416,7 +447,7 @@ static int holds_whole(int scope, const void *const *p) {
 tess_status toy_summoned(tess *t, const toy *m, int *same) {
     const void *p[TOY_SCOPES][N_PARAMS];
     int begun = 0;
-    for (int i = 0; i < N_PARAMS; i++)
+    for (int i = 0; i < n_params; i++)
         whole[i] = calloc(param_elems(i), sizeof(float));
     tess_status s = tess_each_full(t, TESS_OF_PARAM, keep_whole, NULL);
     for (; begun < TOY_SCOPES && !s; begun++)
@@ -426,7 +457,7 @@ tess_status toy_summoned(tess *t, const toy *m, int *same) {
         *same &= holds_whole(k, p[k]);
     while (begun-- > 0 && !s)
         s = tess_summon_end(t, m->scope[begun]);
-    for (int i = 0; i < N_PARAMS; i++)
+    for (int i = 0; i < n_params; i++)
         free(whole[i]);
     return s;
 }

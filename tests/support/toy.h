@@ -16,7 +16,8 @@ enum {
     TOY_BLOCKS = 1,
     TOY_GROUPS = 2, /* the biases are in optimizer group 1 */
     TOY_FP32 = 4,   /* its kernels read fp32 alone, else bf16 too */
-    TOY_LARGE = 8   /* the same with groups of 64 KiB to 1.3 MiB; not on a device */
+    TOY_LARGE = 8,  /* the same with groups of 64 KiB to 1.3 MiB; not on a device */
+    TOY_STORED = 16 /* and frozen parameters that rest in bf16 and as opaque bytes */
 };
 /** Declares the toy: as blocks with TOY_BLOCKS among the flags, else for hooks. */
 tess_status toy_declare(tess *, toy *, int flags);
@@ -26,7 +27,7 @@ tess_status toy_fill(void *user, const tess_range *, void *data);
 tess_status toy_pass(tess *, toy *, uint32_t kind, int64_t microbatch, double *loss);
 /** The same by tess_run. */
 tess_status toy_run(tess *, uint32_t kind, int64_t microbatch, const tess_optimizer_options *or_null, double *loss);
-/** A hash over all parameters in fp32, in declaration order: equal on all ranks. [C] */
+/** A hash over all parameters in fp32, opaque ones as they are, in declaration order: equal on all ranks. [C] */
 tess_status toy_digest(tess *, uint64_t *out);
 /** *same: 1 where all scopes, summoned one within the other, hold what tess_each_full gives, rounded to what they are
  * handed out in. [C] Not on a device. */

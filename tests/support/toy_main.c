@@ -104,7 +104,8 @@ static void read_mode(training *r, const char *mode, const char *steps) {
     r->fused = strstr(mode, "fused") != NULL;
     r->clip = strstr(mode, "clip") != NULL;
     r->flags = (r->blocks ? TOY_BLOCKS : 0) | (strstr(mode, "groups") ? TOY_GROUPS : 0) |
-               (strstr(mode, "fp32") ? TOY_FP32 : 0) | (strstr(mode, "large") ? TOY_LARGE : 0);
+               (strstr(mode, "fp32") ? TOY_FP32 : 0) | (strstr(mode, "large") ? TOY_LARGE : 0) |
+               (strstr(mode, "stored") ? TOY_STORED : 0);
     r->steps = steps ? atoi(steps) : 3;
     r->accum = accum ? atoi(accum) : 1;
     r->at_end = sync && strcmp(sync, "end") == 0;

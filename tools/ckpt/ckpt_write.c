@@ -265,6 +265,14 @@ static void export_as(const tess__tensor *t, tool_tensor *out) {
     memcpy(out->shape, t->shape, sizeof t->shape);
 }
 
+/* A folder of them is another format, and blocks of codes are none that others read. */
+static tess_status check_adapters(const tess__tensor *t) {
+    return strstr(t->name, ".lora_A.")
+               ? tess_fail(TESS_E_DATA, "%s: a checkpoint of adapters: train --lora … --resume … --export writes them",
+                           t->name)
+               : TESS_OK;
+}
+
 static tess_status export_all(making *k, const char *dir) {
     hf_export *f = NULL;
     char *model = NULL, *config = NULL; /* null: no config.json, names as they are */
@@ -274,9 +282,11 @@ static tess_status export_all(making *k, const char *dir) {
     tess_status status = out && list && k->chunk ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory to write %s", dir);
     for (uint64_t i = 0; !status && i < k->m.n_params; i++) {
         export_as(&k->m.params[i], &list[i]);
+        status = check_adapters(&k->m.params[i]);
         if (k->a->dtype && !k->m.is_buffer[i])
             list[i].dtype = k->a->dtype;
-        if (list[i].dtype != k->m.params[i].dtype && !tess__cast_find(k->m.params[i].dtype, list[i].dtype, 0))
+        if (!status && list[i].dtype != k->m.params[i].dtype &&
+            !tess__cast_find(k->m.params[i].dtype, list[i].dtype, 0))
             status = tess_fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
     }
     if (!status)

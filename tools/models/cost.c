@@ -43,7 +43,7 @@ static void count_products(const model *m, int32_t block, model_cost *c) {
         double times = p != &m->desc.params[i] ? (double)m->options.batch * m->options.context : applications(m, p);
         double flops = 2 * times * (double)p->elems;
         c->forward_flops += flops;
-        c->backward_flops += flops * (is_first(m, block) ? 1 : 2);
+        c->backward_flops += flops * (is_first(m, block) || p->is_frozen ? 1 : 2);
         c->forward_kernels += times > 0;
         c->backward_kernels += times > 0 ? 2 : 0;
     }

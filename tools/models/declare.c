@@ -33,8 +33,15 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     o.flags = p->is_buffer ? TESS_BUFFER : p->is_frozen ? TESS_FROZEN : 0;
     if (!o.flags && model__stores_grad(m, i))
         o.flags = TESS_GRAD_OVERWRITE;
+    int64_t blocks = stored_elems(p->stored, p->elems);
     o.shape = p->shape;
     o.ndim = p->ndim;
+    if (p->stored != STORED_F32) {
+        o.dtype = stored_dtype(p->stored);
+        o.compute_dtypes = 1u << o.dtype;
+    }
+    if (stored_in_blocks(p->stored))
+        o.shape = &blocks, o.ndim = 1;
     o.optimizer_group = p->optimizer_group;
     o.tag = (uint64_t)i;
     return tess_param_add(t, &o, NULL);

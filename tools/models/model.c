@@ -82,6 +82,8 @@ static tess_status freeze(model *m) {
                              m->t->name);
         p += n + (p[n] == ',');
     }
+    for (int32_t i = 0; m->options.lora.rank && i < m->desc.n_params; i++)
+        m->desc.params[i].is_frozen |= !m->desc.params[i].is_adapter;
     for (int32_t i = 0; i < m->desc.n_params; i++)
         trained += !m->desc.params[i].is_frozen && !m->desc.params[i].alias_of[0];
     return trained ? TESS_OK : tess_fail(TESS_E_INVALID, "frozen: nothing is left to train");
@@ -155,6 +157,8 @@ tess_status model_fill(void *user, const tess_range *r, void *data) {
         return tess_fail(TESS_E_INTERNAL, "filling %s: tag %llu is no parameter of %s", r->name,
                          (unsigned long long)r->tag, m->t->name);
     const model_param *p = &m->desc.params[r->tag];
+    if (stored_in_blocks(p->stored) && r->slice_elems != (uint64_t)p->elems)
+        return model_fill_stored(m, r, data, model_fill, user);
     philox_block words = { { 0 } };
     for (uint64_t i = 0; i < r->elems; i++) {
         uint64_t element = r->first_elem + i;
@@ -164,6 +168,35 @@ tess_status model_fill(void *user, const tess_range *r, void *data) {
                 philox_normal(words, normal);
         }
         out[i] = initial_value(p, element, &words, normal);
+    }
+    return TESS_OK;
+}
+
+/* Makes the block that begins with element `first`; there are zeros behind the matrix's end. */
+static tess_status make_block(const model *m, const tess_range *r, uint64_t first, uint8_t *block, tess_range_fn fill,
+                              void *user) {
+    const model_param *p = &m->desc.params[r->tag];
+    float values[STORED_BLOCK] = { 0 };
+    tess_range of = *r;
+    of.slice_elems = (uint64_t)p->elems;
+    of.first_elem = of.stacked_first = first;
+    of.elems = of.slice_elems - first < STORED_BLOCK ? of.slice_elems - first : STORED_BLOCK;
+    OPS_TRY(fill(user, &of, values));
+    stored_pack(p->stored, values, block);
+    return TESS_OK;
+}
+
+tess_status model_fill_stored(const model *m, const tess_range *r, void *data, tess_range_fn fill, void *user) {
+    uint32_t stored = m->desc.params[r->tag].stored;
+    uint64_t bytes = (uint64_t)stored_block_bytes(stored);
+    uint8_t block[STORED_BLOCK_BYTES], *out = data;
+    if (!stored_in_blocks(stored))
+        return fill(user, r, data);
+    for (uint64_t at = r->first_elem, end = at + r->elems; at < end;) {
+        uint64_t skip = at % bytes, n = bytes - skip < end - at ? bytes - skip : end - at;
+        OPS_TRY(make_block(m, r, at / bytes * STORED_BLOCK, block, fill, user));
+        memcpy(out, block + skip, n);
+        at += n, out += n;
     }
     return TESS_OK;
 }

@@ -3,8 +3,15 @@
  * bytes, and is then declared to the engine (model_declare) or run without it (direct.h). */
 #ifndef TESS_MODELS_MODEL_H
 #define TESS_MODELS_MODEL_H
-#include "ops.h"
+#include "stored.h"
 
+typedef struct {    /* decoders on the CPU: low-rank adapters beside products, which are trained alone */
+    int32_t rank;   /* 0: none */
+    int32_t rooted; /* their sum is scaled by alpha / sqrt(rank), not by alpha / rank */
+    float alpha;
+    uint32_t matrices, tables; /* how the products' matrices rest, and the tables of tokens: STORED_… */
+    char targets[160]; /* the products, by their modules' names or the ends of them, joined by ','; "all-linear" */
+} model_lora;
 typedef struct { /* decoders; zero is the model's default */
     int32_t vocabulary, kv_heads, head_size, feed /* width of the feed-forward half */;
     int32_t positions;      /* gpt2: rows of the table of positions; 0: the context */
@@ -23,8 +30,9 @@ typedef struct {                           /* zero is the model's default; what 
     float attention_dropout; /* what a config asks for; no model has one, and training says so */
     model_decoder decoder;   /* gpt2, llama */
     const char *frozen;      /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
-    uint32_t precision;      /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
-    int32_t threads;         /* compute threads, 0: 1. Bits depend on it with oneDNN */
+    model_lora lora;
+    uint32_t precision; /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
+    int32_t threads;    /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
     const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
 } model_options;
@@ -37,6 +45,8 @@ typedef struct {
     int64_t shape[MODEL_DIMS], elems;
     int32_t ndim;
     int32_t is_frozen;       /* not trained: neither gradient nor state */
+    uint32_t stored;         /* frozen matrices: how it rests, STORED_…; shape and elems are the matrix's */
+    int32_t is_adapter;      /* of model_lora */
     int32_t is_buffer;       /* running statistics: fp32, not trained */
     int32_t optimizer_group; /* gpt: 0 matrices, 1 biases and normalisations (no decay); else 0 */
     uint32_t init;           /* MODEL_UNIFORM, … */
@@ -108,6 +118,8 @@ void model_destroy(model *); /* after tess_close; null is fine */
 /** Declares parameters, ties and blocks; before tess_shard. The parameter's index is its tag. The engine must have been
  * opened with input_bytes = desc.input_bytes. */
 tess_status model_declare(tess *, model *);
+/** Calls `fill`, which gives fp32, for a range of any parameter: for what rests in blocks those are made. */
+tess_status model_fill_stored(const model *, const tess_range *, void *data, tess_range_fn fill, void *user);
 /** The compute dtype that the engine's precision gives the parameters, for model_options.precision. It is called
  * between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
  * models do not compute in. */

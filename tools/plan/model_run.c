@@ -8,6 +8,7 @@
 #include "tools/support/world.h"
 #include "tools/support/options.h"
 #include "hf_config.h"
+#include "lora_settings.h"
 #include "tools/support/settings.h"
 #include <tessera/gpu.h>
 
@@ -61,6 +62,8 @@ tess_status model_run_make(const train_settings *s, int32_t local, model_options
     o.half_units = s->half_units;
     if (s->folder || s->config)
         status = apply_config(s, &o);
+    if (status == TESS_OK)
+        status = lora_settings_read(s, &o.lora);
     *out = o;
     return status == TESS_OK ? model_create(s->model, &o, m) : status;
 }

@@ -278,6 +278,15 @@ static tess_status read_best(train_settings *s) {
     return TESS_OK;
 }
 
+static tess_status read_lora(train_settings *s) {
+    TRY(tool_option_flag("merge", &s->merge));
+    s->lora = tool_option_text("lora");
+    if (s->merge && (!s->lora || !s->export_to))
+        return tess_fail(TESS_E_INVALID, "merge is set, but %s is not: it is for an export of adapters",
+                         s->lora ? "export" : "lora");
+    return TESS_OK;
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
@@ -328,9 +337,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.isa = tool_option_text("isa");
     if (s.isa && strcmp(s.isa, "auto") == 0)
         s.isa = NULL;
-    status = read_best(&s);
-    if (status != TESS_OK)
-        return status;
+    TRY(read_best(&s));
+    TRY(read_lora(&s));
     *out = s;
     return TESS_OK;
 }

@@ -20,6 +20,8 @@ typedef struct { /* options, else the model's defaults */
     int64_t warmup;                                             /* steps; -1: not set */
     double min_lr;                                              /* -1: not set */
     int64_t layers, heads, width, context, image_size, hidden;
+    const char *lora; /* null: no adapters */
+    int merge;        /* an export has them in its matrices */
     const char *data, *folder, *config, *freeze, *csv, *tensorboard, *watch, *save, *resume, *export_to, *json, *report,
         *isa; /* null: not set; json "1": standard output */
     uint64_t save_every, keep;

@@ -157,9 +157,9 @@ static int read_dtype_word(reader *r, uint32_t *out) {
     if (!json_in_string(&r->in, word, sizeof word))
         return 0;
     *out = tool_dtype_of_word(word);
-    if (*out == TESS_F32 || *out == TESS_F64 || *out == TESS_F16 || *out == TESS_BF16)
+    if (*out == TESS_F32 || *out == TESS_F64 || *out == TESS_F16 || *out == TESS_BF16 || *out == TESS_U8)
         return 1;
-    return refuse(r, "a dtype before this place: F32, F64, F16 or BF16");
+    return refuse(r, "a dtype before this place: F32, F64, F16, BF16 or U8");
 }
 
 static int read_dtype(reader *r, void *v) {

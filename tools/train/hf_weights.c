@@ -123,7 +123,7 @@ tess_status hf_weights_open(const char *dir, const model *m, hf_weights **out) {
     f->places = calloc((size_t)m->desc.n_params, sizeof *f->places);
     tess_status status = f->places ? open_files(f) : tess_fail(TESS_E_NOMEM, "%s: no memory to open it", dir);
     for (int32_t i = 0; status == TESS_OK && i < m->desc.n_params; i++)
-        if (!m->desc.params[i].alias_of[0])
+        if (!m->desc.params[i].alias_of[0] && !m->desc.params[i].is_adapter)
             status = find_param(f, i);
     if (status != TESS_OK)
         hf_weights_close(f);

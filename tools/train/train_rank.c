@@ -12,7 +12,7 @@
 #include "tools/support/hf_names.h"
 #include <tessera/inspect.h>
 #include "hf_weights.h"
-#include "train.h"
+#include "train_lora.h"
 
 /* ---- evaluation -------------------------------------------------------------------------------- */
 static tess_status evaluate(train_run *r) {
@@ -119,7 +119,7 @@ static tess_status shard_from_folder(train_run *r, const char *dir) {
     hf_weights *folder = NULL;
     tess_status status = train_agree(r, hf_weights_open(dir, r->m, &folder));
     if (status == TESS_OK)
-        status = tess_shard(r->t, hf_weights_fill, folder);
+        status = r->s.lora ? train_lora_shard(r, hf_weights_fill, folder) : tess_shard(r->t, hf_weights_fill, folder);
     hf_weights_close(folder);
     return status;
 }
@@ -135,6 +135,10 @@ static tess_status shard(train_run *r) {
         status = tess_shard(r->t, NULL, NULL);
         return status == TESS_OK ? train_resume_load(r) : status;
     }
+    if (r->s.lora && r->s.resume)
+        return tess_fail(TESS_E_DATA, "%s: no checkpoint; a folder of adapters is given with --lora DIR", r->s.resume);
+    if (r->s.lora && !r->s.folder)
+        return train_lora_shard(r, model_fill, r->m);
     if (hf_knows(r->s.model) && (r->s.resume || r->s.folder))
         return shard_from_folder(r, r->s.resume ? r->s.resume : r->s.folder);
     if (!r->s.resume)
@@ -162,7 +166,7 @@ static tess_status train_to_end(train_run *r) {
     if (r->ops->finish)
         status = r->ops->finish(r);
     if (status == TESS_OK && r->s.export_to)
-        status = train_export(r);
+        status = r->s.lora && !r->s.merge ? train_lora_export(r) : train_export(r);
     if (status == TESS_OK)
         status = train_digest(r);
     if (status == TESS_OK)

@@ -12,7 +12,7 @@
 #include "tools/support/hf_tokenizer.h"
 #include "tools/support/safetensors.h"
 #include <tessera/tessera.h>
-#include "train.h"
+#include "train_lora.h"
 
 static tess_status file_in(const char *dir, char path[PATH_MAX]) {
     if ((size_t)snprintf(path, PATH_MAX, "%s/model.safetensors", dir) >= PATH_MAX)
@@ -85,11 +85,18 @@ void train_resume_close(void *state) {
 
 /* ---- exporting --------------------------------------------------------------------------------- */
 typedef struct {
-    hf_export *folder; /* null on ranks other than 0 */
+    hf_export *folder;       /* null on ranks other than 0 */
+    train_lora_merge *merge; /* null: there are no adapters */
 } save_state;
 
 static tess_status save_piece(void *state, const tess_range *range, void *data) {
     save_state *s = state;
+    const float *merged = NULL;
+    uint64_t elems = 0;
+    if (s->folder && s->merge) {
+        tess_status status = train_lora_merge_range(s->merge, range, data, &merged, &elems);
+        return status == TESS_OK ? hf_export_write(s->folder, merged, elems * sizeof(float)) : status;
+    }
     return s->folder ? hf_export_write(s->folder, data, range->elems * sizeof(float)) : TESS_OK;
 }
 
@@ -97,7 +104,7 @@ static uint64_t list_tensors(const model *m, tool_tensor *tensors) {
     uint64_t n = 0;
     for (int32_t i = 0; i < m->desc.n_params; i++) {
         const model_param *p = &m->desc.params[i];
-        if (p->alias_of[0])
+        if (p->alias_of[0] || p->is_adapter)
             continue;
         tool_tensor *t = &tensors[n++];
         snprintf(t->name, sizeof t->name, "%s", p->name);
@@ -123,7 +130,11 @@ tess_status train_export(train_run *r) {
     tess_status status = train_agree(r, r->rank == 0 ? save_open(r, &s) : TESS_OK);
     if (status != TESS_OK)
         return status;
-    status = tess_each_full(r->t, TESS_OF_PARAM, save_piece, &s);
+    if (r->s.lora)
+        status = train_lora_merge_open(r, &s.merge);
+    if (status == TESS_OK)
+        status = tess_each_full(r->t, TESS_OF_PARAM, save_piece, &s);
+    train_lora_merge_close(s.merge);
     if (status != TESS_OK) {
         hf_export_discard(s.folder);
         return status;
@@ -146,7 +157,8 @@ static tess_status digest_piece(void *state, const tess_range *range, void *data
     const digest_state *s = state;
     if (s->m->desc.params[range->tag].is_buffer)
         return TESS_OK;
-    if (XXH3_128bits_update(s->hash, data, range->elems * sizeof(float)) != XXH_OK)
+    int is_codes = stored_in_blocks(s->m->desc.params[range->tag].stored); /* which count as they are */
+    if (XXH3_128bits_update(s->hash, data, range->elems * (is_codes ? 1 : sizeof(float))) != XXH_OK)
         return tess_fail(TESS_E_INTERNAL, "xxHash refuses %s", range->name);
     return TESS_OK;
 }

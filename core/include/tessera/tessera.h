@@ -42,7 +42,8 @@ enum {
 };
 enum { TESS_OF_PARAM = 1, TESS_OF_GRAD, TESS_OF_MOMENT1, TESS_OF_MOMENT2, TESS_OF_WRITE = 256 /* flag: take data back */ };
 enum {
-    TESS_FROZEN = 1,         /* no gradient, no optimizer state; still sharded and gathered */
+    TESS_FROZEN = 1,         /* no gradient, no optimizer state; still sharded and gathered. It rests in its dtype: bf16 and
+                              * f16 take two bytes an element, TESS_U8 is opaque bytes, say of 4-bit blocks */
     TESS_GRAD_OVERWRITE = 2, /* kernels store, do not add: one use per microbatch, none tied to it, not with sync=end */
     TESS_BUFFER = 4          /* not trained, replicated, saved, outside the digest: running statistics */
 };
@@ -112,7 +113,7 @@ TESS_API tess_status tess_agree(tess *, tess_status mine);
 
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
-    uint32_t struct_size, dtype, flags;
+    uint32_t struct_size, dtype, flags; /* dtype: f32, f64, bf16, f16; u8 with TESS_FROZEN alone */
     uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused */
     const char *name;        /* copied. "h.*.fc.weight" with stack = L describes L parameters, * = 0 … L-1 */
     int64_t stack;           /* 0: not stacked */
@@ -140,7 +141,7 @@ typedef struct {
     uint64_t stacked_first; /* slice * slice_elems + first_elem: the place in the whole stacked tensor */
 } tess_range;
 /** Called on the thread that called in, one range at a time, ascending in declaration order, only for what
- * this rank owns; `data` is host memory, fp32 unless the parameter is f64, valid during the call. */
+ * this rank owns; `data` is host memory, fp32 unless the parameter is f64 or u8, valid during the call. */
 typedef tess_status (*tess_range_fn)(void *user, const tess_range *, void *data);
 TESS_API tess_status tess_shard(tess *, tess_range_fn fill, void *user);          /* [C] compile, plan, hash, allocate, fill */
 TESS_API tess_status tess_each_owned(tess *, uint32_t of, tess_range_fn fn, void *user); /* [C] only in that a failure on one rank fails all */

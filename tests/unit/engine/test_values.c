@@ -191,6 +191,63 @@ static void test_ranges__small_floats_are_shown_in_fp32(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+static tess_status set_bytes(void *user, const tess_range *r, void *data) {
+    (void)user;
+    for (uint64_t i = 0; i < r->elems; i++)
+        ((unsigned char *)data)[i] = (unsigned char)((r->first_elem + i) * 37);
+    return TESS_OK;
+}
+
+static tess_status check_bytes(void *total, const tess_range *r, void *data) {
+    for (uint64_t i = 0; i < r->elems; i++)
+        assert_int_equal(((unsigned char *)data)[i], (unsigned char)((r->first_elem + i) * 37));
+    *(uint64_t *)total += r->elems;
+    return TESS_OK;
+}
+
+static tess *open_opaque(uint32_t flags, tess_scope *scope, tess_status *added) {
+    static const int64_t elems = 70001;
+    tess *t = NULL;
+    tess_param_options o = {
+        .struct_size = sizeof o, .dtype = TESS_U8, .flags = flags, .name = "a.codes", .shape = &elems, .ndim = 1
+    };
+    assert_int_equal(tess_open(NULL, &t), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "a", 0, scope), TESS_OK);
+    *added = tess_param_add(t, &o, NULL);
+    return t;
+}
+
+static void test_ranges__opaque_bytes_are_shown_as_they_are_and_take_a_byte_each(void **state) {
+    (void)state;
+    tess_scope scope;
+    tess_status added;
+    uint64_t total = 0;
+    const unsigned char *codes = NULL;
+    tess *t = open_opaque(TESS_FROZEN, &scope, &added);
+    assert_int_equal(added, TESS_OK);
+    assert_int_equal(tess_shard(t, set_bytes, NULL), TESS_OK);
+    assert_int_equal(t->plan.layout.groups[0].shard_elems, 70016);
+    assert_int_equal(t->plan.resident.step_bytes[TESS_DOMAIN_DEVICE], 70016);
+    assert_int_equal(tess_each_owned(t, TESS_OF_PARAM, check_bytes, &total), TESS_OK);
+    assert_int_equal(tess_each_full(t, TESS_OF_PARAM, check_bytes, &total), TESS_OK);
+    assert_int_equal(total, 140002);
+    assert_int_equal(tess_summon_begin(t, scope, &codes, 1), TESS_OK);
+    assert_int_equal(codes[70000], (unsigned char)(70000 * 37));
+    assert_int_equal(tess_summon_end(t, scope), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+static void test_ranges__opaque_bytes_that_would_be_trained_are_refused(void **state) {
+    (void)state;
+    static const uint32_t flags[] = { 0, TESS_BUFFER, TESS_GRAD_OVERWRITE, TESS_FROZEN | TESS_BUFFER };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        tess_scope scope;
+        tess_status added;
+        tess *t = open_opaque(flags[i], &scope, &added);
+        assert_refused(t, added, "TESS_FROZEN");
+    }
+}
+
 static void test_ranges__one_rank_reduces_to_itself_and_bad_reductions_are_refused(void **state) {
     (void)state;
     toy m;
@@ -235,6 +292,8 @@ int main(void) {
         cmocka_unit_test(test_ranges__gradients_and_states_are_of_what_is_trained),
         cmocka_unit_test(test_ranges__what_is_not_there_is_refused),
         cmocka_unit_test(test_ranges__small_floats_are_shown_in_fp32),
+        cmocka_unit_test(test_ranges__opaque_bytes_are_shown_as_they_are_and_take_a_byte_each),
+        cmocka_unit_test(test_ranges__opaque_bytes_that_would_be_trained_are_refused),
         cmocka_unit_test(test_ranges__one_rank_reduces_to_itself_and_bad_reductions_are_refused),
         cmocka_unit_test(test_ranges__own_memory_is_planned_booked_and_freed),
     };

@@ -11,6 +11,7 @@
 typedef struct { /* a matrix [outputs, inputs] applied to one chunk of rows */
     ops_matmul *forward, *forward_add, *dx, *dx_add, *dw, *dw_add; /* …_add: what is there grows */
     uint64_t forward_bytes, backward_bytes;                        /* the most scratch they need */
+    uint64_t wide_at, rows_at; /* there: decoder_lora.c's widened matrix, and the rows between its two products */
 } decoder_linear;
 
 enum { /* places of a layer's parameters; an absent one is at -1 */
@@ -63,8 +64,10 @@ typedef struct { /* a block */
 typedef struct decoder_operators decoder_operators;
 typedef struct decoder_tiles decoder_tiles;
 typedef struct decoder_sequence decoder_sequence;
+enum { DECODER_LINEARS = 7 };
 typedef struct { /* products on the CPU, null where there is none; the gate has the shape of `up` */
     decoder_linear q, k, v, out, up, down, head;
+    decoder_linear down_to[DECODER_LINEARS], up_from[DECODER_LINEARS]; /* adapters of each, to the rank and from it */
 } decoder_linears;
 
 struct decoder {
@@ -83,7 +86,9 @@ struct decoder {
     int64_t chunk_samples, chunk_rows, head_rows;
     uint64_t turned_bytes; /* of the angles that a layer saves */
     float eps;
-    int32_t at[DECODER_PLACES];
+    int32_t at[DECODER_PLACES], adapter[DECODER_PLACES]; /* adapter: its two; -1: none */
+    float adapter_scale;
+    uint32_t table;           /* how the table of tokens comes: STORED_F32 is as tensors are */
     decoder_layer *layers;    /* [layer][part] */
     int64_t filled, position; /* of a sequence: positions that are there, and that of the running pass */
     /* On the CPU: */
@@ -131,6 +136,7 @@ void decoder_sizes(model *, decoder *);
 /** Radians that pair `pair` of a head's elements is turned by for each position. */
 double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
+int decoder_is_in(const decoder_param *, int part);
 tess_status decoder_layer_params(model *, const char *layer, int part);
 tess_status decoder_head_params(model *);
 typedef struct { /* parameters of a block that is no layer, and in backward their gradients; null: there is none */
@@ -223,6 +229,26 @@ static inline ops_dropout decoder_drop(const decoder_chunk *c, int half) {
     uint32_t at = 1 + 2 * (uint32_t)c->l->index + (half == DECODER_FEED);
     return model__dropout(c->d->m, c->call, at, c->d->m->options.dropout);
 }
+
+/* ---- decoder_lora.c: adapters, and matrices that rest in another dtype than they are read in --------- */
+/** Finds the targets, and a place for each half's adapters behind its parameters. TESS_E_INVALID: the family has no
+ * such product. */
+tess_status decoder_lora_find(decoder *);
+tess_status decoder_lora_params(model *, const char *layer, int half);
+/** The products of adapters, and room in all products' scratch; after those are made. */
+tess_status decoder_lora_linears(const decoder *, int64_t rows, int64_t head_rows, int trains, decoder_linears *);
+/** The matrix at `place` as products read it, in `scratch` if it rests otherwise. */
+const void *decoder_matrix(const decoder_chunk *, const decoder_linear *, int place, char *scratch);
+const void *decoder_table(const decoder *, const decoder_linear *, const void *table, char *scratch);
+/** y += what the adapter at `place` makes of x. No adapter: nothing; so the next two. */
+tess_status decoder_adapt(const decoder_chunk *, const decoder_linear *, int place, const void *x, void *y,
+                          char *scratch);
+/** The gradients of its parameters. */
+tess_status decoder_adapt_weights(const decoder_chunk *, const decoder_linear *, int place, const void *x,
+                                  const void *dy, char *scratch);
+/** dx += its part of x's. */
+tess_status decoder_adapt_input(const decoder_chunk *, const decoder_linear *, int place, const void *dy, void *dx,
+                                char *scratch);
 
 /* ---- decoder_build.c: blocks --------------------------------------------------------------------------- */
 tess_status decoder_build(model *);

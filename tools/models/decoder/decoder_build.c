@@ -62,9 +62,13 @@ tess_status decoder_build(model *m) {
     if (m->options.half_units && !t->remakes)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: its units are whole layers; --units half is for the CPU",
                          m->t->name, m->o->t->name);
+    if (m->options.lora.rank && t != &decoder_on_host)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: adapters (--lora) are for the CPU; TESSERA_DEVICE=cpu has them",
+                         m->t->name, m->o->t->name);
     d->t = t;
     m->may_store = 1;
     decoder_sizes(m, d);
+    OPS_TRY(decoder_lora_find(d));
     OPS_TRY(t->create(m));
     m->desc.input_bytes = decoder_input_bytes(d);
     OPS_TRY(build_embed(m));

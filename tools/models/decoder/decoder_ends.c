@@ -80,6 +80,7 @@ typedef struct {
     double *loss;
     uint8_t *correct;
     char *inner;
+    const void *table; /* of the head, as products read it */
 } head;
 
 static head head_of(const decoder *d, const tess_block_call *call, char **at, int backward) {
@@ -113,7 +114,7 @@ static const void *input_of(const head *h, int64_t first) {
 static tess_status logits_of(const head *h, int64_t first) {
     const decoder *d = h->d;
     decoder_norm(d, input_of(h, first), h->e.norm_w, h->e.norm_b, h->normal, h->stats, d->head_rows);
-    return d->o->t->matmul(d->p.head.forward, h->normal, h->e.head, NULL, h->logits, h->inner);
+    return d->o->t->matmul(d->p.head.forward, h->normal, h->table, NULL, h->logits, h->inner);
 }
 
 static void add_losses(const head *h, int64_t rows, model_result *sum) {
@@ -131,6 +132,7 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     model_result sum = { .count = batch->count };
     if (decoder_one_position(d, call))
         return decoder_sequence_head(d, call);
+    h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
     uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
     memset(lm_logits(call->output), 0, line);
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
@@ -155,6 +157,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     int64_t count = ((const model_batch *)call->batch)->count;
     char *at = call->scratch;
     head h = head_of(d, call, &at, 1);
+    h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
     const ops_table *t = d->o->t;
     float scale = count ? (float)(1.0 / (double)count) : 0;
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
@@ -165,7 +168,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
         int stores = d->m->options.untied && decoder_stores(d, first);
         if (h.e.dhead)
             OPS_TRY(t->matmul(stores ? d->p.head.dw : d->p.head.dw_add, dlogits, h.normal, NULL, h.e.dhead, h.inner));
-        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.e.head, NULL, h.dnormal, h.inner));
+        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.table, NULL, h.dnormal, h.inner));
         decoder_norm_backward(d, input_of(&h, first), h.e.norm_w, h.stats, h.dnormal, NULL,
                               decoder_at(d, call->grad_input, first * d->width),
                               decoder_sum(d, h.e.norm_dw, d->width, first),

@@ -138,9 +138,12 @@ static int products_of(const decoder_chunk *c, int half, void *qkv, void *gate, 
 static tess_status project(decoder_chunk *c, int half) {
     linear of[MOST_PRODUCTS];
     int n = products_of(c, half, c->k.qkv, c->k.gate, c->k.up, of);
-    for (int i = 0; i < n; i++)
-        OPS_TRY(multiply(c, of[i].l->forward, c->z.normal, decoder_weight(c, of[i].w), decoder_weight(c, of[i].b),
-                         of[i].y, half == DECODER_ATTENTION ? c->z.late : c->z.inner));
+    char *scratch = half == DECODER_ATTENTION ? c->z.late : c->z.inner;
+    for (int i = 0; i < n; i++) {
+        OPS_TRY(multiply(c, of[i].l->forward, c->z.normal, decoder_matrix(c, of[i].l, of[i].w, scratch),
+                         decoder_weight(c, of[i].b), of[i].y, scratch));
+        OPS_TRY(decoder_adapt(c, of[i].l, of[i].w, c->z.normal, of[i].y, scratch));
+    }
     return TESS_OK;
 }
 
@@ -160,15 +163,17 @@ static tess_status attend(decoder_chunk *c) {
 /* y = beside + x · w^T + b, the second half of the sum dropped out. */
 static tess_status add_linear(const decoder_chunk *c, int half, const linear *l, const void *x, const void *beside) {
     int64_t elems = c->rows * c->d->width;
-    const void *w = decoder_weight(c, l->w), *b = decoder_weight(c, l->b);
+    const void *w = decoder_matrix(c, l->l, l->w, c->z.early), *b = decoder_weight(c, l->b);
     if (drops(c)) {
         OPS_TRY(multiply(c, l->l->forward, x, w, b, l->y, c->z.early));
+        OPS_TRY(decoder_adapt(c, l->l, l->w, x, l->y, c->z.early));
         drop(c, half, l->y);
         decoder_add(c->d, beside, l->y, elems);
         return TESS_OK;
     }
     memcpy(l->y, beside, (size_t)elems * c->d->elem);
-    return multiply(c, l->l->forward_add, x, w, b, l->y, c->z.early);
+    OPS_TRY(multiply(c, l->l->forward_add, x, w, b, l->y, c->z.early));
+    return decoder_adapt(c, l->l, l->w, x, l->y, c->z.early);
 }
 
 static tess_status join(decoder_chunk *c, int half) {
@@ -205,7 +210,15 @@ static tess_status weights_backward(const decoder_chunk *c, const linear *of, co
     float *dw = decoder_grad(c, of->w);
     ops_matmul *by = decoder_stores(c->d, c->first) ? of->l->dw : of->l->dw_add;
     decoder_bias_backward(c->d, of->y, sum(c, of->b, of->width), c->rows, of->width);
+    OPS_TRY(decoder_adapt_weights(c, of->l, of->w, x, of->y, scratch));
     return dw ? multiply(c, by, of->y, x, NULL, dw, scratch) : TESS_OK;
+}
+
+/* dx = dy · w, or grows by it. */
+static tess_status input_backward(const decoder_chunk *c, const linear *of, int adds, void *dx, char *scratch) {
+    OPS_TRY(multiply(c, adds ? of->l->dx_add : of->l->dx, of->y, decoder_matrix(c, of->l, of->w, scratch), NULL, dx,
+                     scratch));
+    return decoder_adapt_input(c, of->l, of->w, of->y, dx, scratch);
 }
 
 /* The gradients of n products of one x: those of their weights, and then x's own, in x's place. */
@@ -213,8 +226,7 @@ static tess_status products_backward(const decoder_chunk *c, const linear *of, i
     for (int i = 0; i < n; i++)
         OPS_TRY(weights_backward(c, &of[i], x_dx, scratch));
     for (int i = 0; i < n; i++)
-        OPS_TRY(
-            multiply(c, i ? of[i].l->dx_add : of[i].l->dx, of[i].y, decoder_weight(c, of[i].w), NULL, x_dx, scratch));
+        OPS_TRY(input_backward(c, &of[i], i > 0, x_dx, scratch));
     return TESS_OK;
 }
 
@@ -242,7 +254,7 @@ static tess_status attend_backward(decoder_chunk *c) {
                          undrop(c, DECODER_ATTENTION, dy_of(c, DECODER_ATTENTION)), d->width };
     decoder_attention_scratch scratch = attention_scratch(c);
     OPS_TRY(weights_backward(c, &out, c->k.attended, c->z.late));
-    OPS_TRY(multiply(c, out.l->dx, out.y, decoder_weight(c, out.w), NULL, c->z.normal, c->z.late));
+    OPS_TRY(input_backward(c, &out, 0, c->z.normal, c->z.late));
     OPS_TRY(decoder_attention_backward(d, d->chunk_samples, c->k.qkv, c->k.attended, c->k.lse, c->z.normal, c->z.wide,
                                        &scratch));
     return TESS_OK;

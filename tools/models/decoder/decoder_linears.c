@@ -52,7 +52,8 @@ tess_status decoder_linears_create(const decoder *d, int64_t rows, int64_t head_
     OPS_TRY(make_linear(&layer, d->q_width, c, 1, DECODER_O_B, d->dtype, &p->out));
     OPS_TRY(make_linear(&layer, c, d->hidden, 0, DECODER_UP_B, d->dtype, &p->up));
     OPS_TRY(make_linear(&layer, d->hidden, c, 1, DECODER_DOWN_B, d->dtype, &p->down));
-    return make_linear(&head, c, d->vocabulary, 0, -1, TESS_F32, &p->head);
+    OPS_TRY(make_linear(&head, c, d->vocabulary, 0, -1, TESS_F32, &p->head));
+    return decoder_lora_linears(d, rows, head_rows, trains, p);
 }
 
 enum { LINEARS = sizeof(decoder_linears) / sizeof(decoder_linear) };

@@ -258,11 +258,22 @@ typedef struct {
     float *dtable, *dposition;
 } embed;
 
+/* The table may rest in another dtype than tensors. */
+TESS_FN lanes table_at(const decoder *d, const void *table, int64_t i, int64_t n) {
+    float room[LANES] = { 0 };
+    if (d->table == STORED_F32)
+        return rows_at(d, table, i, n);
+    if (d->table == STORED_BF16)
+        return rows_of(1, table, i, n);
+    stored_read(d->table, table, i, n < LANES ? n : LANES, room);
+    return lanes_load(0, room);
+}
+
 /* One row: y = table[id] + position[at]. */
 TESS_FN void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     const decoder *d = e->d;
     for (int64_t c = 0; c < d->width; c += LANES) {
-        lanes x = rows_at(d, e->table, id * d->width + c, d->width - c);
+        lanes x = table_at(d, e->table, id * d->width + c, d->width - c);
         if (e->position)
             x += rows_at(d, e->position, at * d->width + c, d->width - c);
         rows_put(d, x, e->y, row * d->width + c, d->width - c);

@@ -177,7 +177,8 @@ tess_status decoder_sequence_head(decoder *d, const tess_block_call *call) {
     decoder_ends e = decoder_ends_of(d, call, 1);
     decoder_norm(d, call->input, e.norm_w, e.norm_b, s->normal, s->stats, 1);
     /* aligned, as the result is not */
-    OPS_TRY(d->o->t->matmul(s->p.head.forward, s->normal, e.head, NULL, s->logits, s->scratch));
+    const void *table = decoder_table(d, &s->p.head, e.head, s->scratch);
+    OPS_TRY(d->o->t->matmul(s->p.head.forward, s->normal, table, NULL, s->logits, s->scratch));
     *(model_result *)call->output = (model_result){ .count = 0 };
     memcpy(lm_logits(call->output), s->logits, (size_t)d->vocabulary * sizeof(float));
     d->filled = d->position + 1;

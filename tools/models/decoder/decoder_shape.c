@@ -96,7 +96,13 @@ static tess_status add(model *m, const char *module, const char *leaf, int64_t r
     return model__add_param(m, name, (const int64_t[MODEL_DIMS]){ rows, columns }, init, (float)scale);
 }
 
-static int is_in(const decoder_param *p, int part) {
+/* The parameter that was added last. */
+static tess_status rests(model *m, uint32_t stored) {
+    m->desc.params[m->desc.n_params - 1].stored = m->options.lora.rank ? stored : STORED_F32;
+    return TESS_OK;
+}
+
+int decoder_is_in(const decoder_param *p, int part) {
     return part == DECODER_WHOLE || (p->place >= DECODER_NORM2_W) == (part == DECODER_FEED);
 }
 
@@ -105,22 +111,28 @@ static tess_status add_layer_param(model *m, const char *layer, const decoder_pa
     const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden };
     const double scales[] = { 0, 1, 0.02,
                               0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers keeps its size */
-    return add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
-               p->init < DECODER_NORMAL ? MODEL_CONSTANT : MODEL_NORMAL, scales[p->init]);
+    OPS_TRY(add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
+                p->init < DECODER_NORMAL ? MODEL_CONSTANT : MODEL_NORMAL, scales[p->init]));
+    return rests(m, p->columns ? m->options.lora.matrices : STORED_F32);
 }
 
 tess_status decoder_layer_params(model *m, const char *layer, int part) {
     const decoder_family *f = m->t->decoder;
+    if (part == DECODER_WHOLE && m->options.lora.rank) {
+        OPS_TRY(decoder_layer_params(m, layer, DECODER_ATTENTION));
+        return decoder_layer_params(m, layer, DECODER_FEED);
+    }
     for (int32_t i = 0; i < f->n_params; i++)
-        if (is_in(&f->params[i], part))
+        if (decoder_is_in(&f->params[i], part))
             OPS_TRY(add_layer_param(m, layer, &f->params[i]));
-    return TESS_OK;
+    return m->options.lora.rank ? decoder_lora_params(m, layer, part) : TESS_OK;
 }
 
 tess_status decoder_embed_params(model *m) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions ? m->options.decoder.positions : d->time;
     OPS_TRY(add(m, "embed", d->family->embed, d->vocabulary, d->width, MODEL_NORMAL, 0.02));
+    OPS_TRY(rests(m, m->options.lora.tables));
     if (d->rotary)
         return TESS_OK;
     return add(m, "embed", d->family->positions, positions, d->width, MODEL_NORMAL, 0.02);
@@ -133,8 +145,10 @@ tess_status decoder_head_params(model *m) {
     OPS_TRY(add(m, "head", f->norm_w, d->width, 0, MODEL_CONSTANT, 1));
     if (f->norm_b)
         OPS_TRY(add(m, "head", f->norm_b, d->width, 0, MODEL_CONSTANT, 0));
-    if (m->options.untied)
-        return add(m, "head", "weight", d->vocabulary, d->width, MODEL_NORMAL, 0.02);
+    if (m->options.untied) {
+        OPS_TRY(add(m, "head", "weight", d->vocabulary, d->width, MODEL_NORMAL, 0.02));
+        return rests(m, m->options.lora.tables);
+    }
     snprintf(table, sizeof table, "embed.%s", f->embed);
     return model__add_alias(m, "head.weight", table);
 }
