@@ -17,6 +17,9 @@ typedef struct { /* options, else the model's defaults */
     const char *optimizer;
     double lr, momentum, weight_decay, clip, beta2;
     int64_t layers, heads, width, context, image_size, hidden;
+    const char *tokenizer, *valid; /* null: the folder's; the share, 0: the default */
+    double valid_share;
+    int pack;
     const char *data, *folder, *config, *freeze, *csv, *save, *resume, *export_to, *json, *report,
         *isa; /* null: not set; json "1": standard output */
     uint64_t save_every, keep;
