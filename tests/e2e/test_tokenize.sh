@@ -9,13 +9,18 @@ data=$SOURCE/tests/reference/data/tokenizers
 export TESSERA_LOG=warning TESSERA_DETERMINISTIC=1
 "$TESSERA" --version | grep 'left out' | grep -q 'tokenizers (PCRE2)' && { echo "skipped: this build has no PCRE2"; exit 77; }
 
-for name in gpt2 llama3 qwen digits; do
-  [ $name != qwen ] || ! "$TESSERA" --version | grep 'left out' | grep -q utf8proc || continue
+lacks() { "$TESSERA" --version | grep 'left out' | grep -q "$1"; }
+names="gpt2 llama3 digits llama2 gemma mistral metaspace crossing"
+lacks utf8proc || names="$names qwen"
+lacks sentencepiece || names="$names pieces unigram"
+for name in $names; do
   expect 0 "$TESSERA" tokenize "$data/$name" --out $name --jobs 3 "$data/documents"
   cmp $name/train_000000.bin "$data/$name.bin" || fail "$name: other tokens than the reference's"
 done
 expect 0 "$TESSERA" tokenize "$data/gpt2" --out one --jobs 1 "$data/documents"
 cmp one/train_000000.bin "$data/gpt2.bin" || fail "one thread: other tokens than three"
+expect 0 "$TESSERA" tokenize "$data/gpt2" --tokenizer "$data/llama2/tokenizer.json" --out other "$data/documents"
+cmp other/train_000000.bin "$data/llama2.bin" || fail "--tokenizer: other tokens than by its folder"
 
 # A file by itself, a line of JSON and a held-out part are the same documents.
 printf 'Shards meet\n"here" \\ 12' >a.txt
@@ -60,8 +65,8 @@ echo '{"texts": ""}' >bad.jsonl
 refuse 'bad.jsonl: line 1: expected an object with a "text"' tokenize model --out t bad.jsonl
 printf '{"text": "a"}\n{"text": "\\u0000"}\n' >bad.jsonl
 refuse 'bad.jsonl: line 2: offset [0-9]+: expected no null character' tokenize model --out t bad.jsonl
-yes '{"text": "the ranks meet"}' | head -n 100 >many.jsonl
-refuse 'many.jsonl: lines of JSON, expected text: .tessera tokenize. writes them as tokens' train gpt2 --config model/config.json --data many.jsonl
+echo '{"prompt": "a", "completion": "b"}' >bad.jsonl
+refuse 'bad.jsonl: line 1: expected an object with a "text"$' tokenize model --out t bad.jsonl
 mkdir held && : >held/val_000000.bin
 refuse 'held/val_000000.bin exists: choose another --out' tokenize model --out held --val a.txt b.txt
 [ ! -e held/train_000000.bin ] || fail "the held-out part was refused after the other was written"
@@ -149,4 +154,36 @@ if [ -w /dev/full ]; then
   mkdir full && ln -s /dev/full full/train_000000.bin.tmp
   refuse "full/train_000000.bin.tmp: No space left on device" tokenize model --out full text.txt
 fi
-echo "equal tokens for four forms of tokenizer"
+# Forms of words of characters that are not read.
+form() { mkdir -p changed && sed "$2" "$data/$1/tokenizer.json" >changed/tokenizer.json; }
+form llama2 's/"byte_fallback":true/"byte_fallback":false/'
+refuse "a model without 'byte_fallback' is not read here" tokenize changed --out t text.txt
+form llama2 's/"<0x41>":/"<0xxx>":/'
+refuse "changed/tokenizer.json: byte 65 has no token" tokenize changed --out t text.txt
+form llama2 's/"type":"Prepend","prepend":"[^"]*"/"type":"Prepend","prepend":"x"/'
+refuse "the normalizer 'Prepend' is not read here" tokenize changed --out t text.txt
+form llama2 's/{"type":"Replace"[^}]*}[^}]*}/{"type":"NFC"}/'
+refuse "without a Replace the normalizer 'Prepend' is not read here|libutf8proc-dev" tokenize changed --out t text.txt
+form llama2 's/"pre_tokenizer":null/"pre_tokenizer":{"type":"ByteLevel"}/'
+refuse "with U.2581 for blanks the pre_tokenizer 'ByteLevel' is not read here" tokenize changed --out t text.txt
+form mistral 's/"prepend_scheme":"first"/"prepend_scheme":"second"/'
+refuse "with these members the pre_tokenizer 'Metaspace' is not read here" tokenize changed --out t text.txt
+changed 's/"byte_fallback":false/"byte_fallback":true/'
+refuse "the model's 'byte_fallback' is not read here" tokenize changed --out t text.txt
+mkdir piece
+if lacks sentencepiece; then
+  cp "$data/pieces/tokenizer.model" piece
+  code=3 refuse "piece/tokenizer.model: this build reads no sentencepiece models: .*libsentencepiece-dev" tokenize piece --out t text.txt
+else
+  for bytes in 0 1 5000 10000; do
+    head -c $bytes "$data/pieces/tokenizer.model" >piece/tokenizer.model
+    refuse "piece/tokenizer.model: no sentencepiece model: " tokenize piece --out t text.txt
+  done
+  cp "$data/pieces/tokenizer.model" piece # a config may leave out what begins a text
+  echo '{"add_bos_token": false, "eos_token": "</s>"}' >piece/tokenizer_config.json
+  printf a >a.txt
+  expect 0 "$TESSERA" tokenize piece --out bare-piece a.txt
+  expect 0 "$TESSERA" tokenize "$data/pieces" --out piece-tokens a.txt
+  [ $(($(stat -c %s piece-tokens/train_000000.bin) - $(stat -c %s bare-piece/train_000000.bin))) = 2 ] || fail "add_bos_token"
+fi
+echo "equal tokens for: $names"

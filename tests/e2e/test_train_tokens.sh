@@ -172,7 +172,7 @@ refuse "the documentation, for want of --data, is text" $llama
 expect 0 "$TESSERA" train gpt2 --layers 1 --heads 2 --width 16 --context 16 --batch 2 --data text.txt --steps 1 --quiet --export bytes
 expect 0 "$TESSERA" train gpt2 --model bytes --batch 2 --data text.txt --steps 1 --quiet --sample 3 --prompt hello
 expect 0 "$TESSERA" train gpt2 --model bytes --batch 2 --steps 1 --quiet
-for name in vocab.json tokenizer.model; do
+for name in vocab.json merges.txt; do
   echo '{}' >"bytes/$name"
   for from in "--model bytes" "--config bytes/config.json" "--resume bytes"; do
     refuse "text.txt is text, whose bytes are not the tokens of bytes/$name: give --data token files" gpt2 $from --data text.txt

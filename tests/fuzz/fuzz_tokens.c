@@ -30,7 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (is_bin && symlink(path, link) != 0)
         abort();
     uint64_t before = tess__fail_count();
-    tess_status s = tool_tokens_open(is_bin ? link : path, CONTEXT, VOCABULARY, NULL, &t);
+    tess_status s = tool_tokens_open(
+        &(tool_tokens_options){ .path = is_bin ? link : path, .context = CONTEXT, .vocabulary = VOCABULARY }, &t);
     fuzz_check(s != TESS_OK, before);
     if (s == TESS_OK)
         read_windows(t);

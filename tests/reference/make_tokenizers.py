@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Small tokenizers in the forms of GPT-2, Llama 3 and Qwen, documents, and the tokens that Hugging Face's tokenizers
-(PyPI, 0.23.3) gives them, for e2e/test_tokenize. Run once, from the root of the tree, with `pip install tokenizers`:
+"""Small tokenizers in the forms of GPT-2, Llama 3, Qwen, Llama 2, Mistral and Gemma, documents, and the tokens that
+Hugging Face's tokenizers (PyPI, 0.23.3) gives them, for e2e/test_tokenize. Run once, from the root of the tree, with
+`pip install tokenizers sentencepiece` (0.2.3 makes models that Debian's 0.1.97 reads):
 
-  tests/reference/make_tokenizers.py tests/reference/data/tokenizers
+  tests/reference/make_tokenizers.py tests/reference/data/tokenizers [NAME…]
 """
 import glob
 import json
@@ -81,24 +82,77 @@ def build(name, texts):
     return t
 
 
-def main(out):
+def characters(name, texts):
+    """Words of characters, bytes where one has no token, and U+2581 for blanks."""
+    every = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+    t = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    t.pre_tokenizer = pre_tokenizers.Metaspace(split=name != "crossing")
+    t.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=700, special_tokens=every, limit_alphabet=110,
+                                                     show_progress=False))
+    replace = normalizers.Replace(" ", "\u2581")
+    t.pre_tokenizer = None
+    if name in ("llama2", "crossing"):
+        t.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), replace])
+    elif name == "gemma":
+        t.normalizer = replace
+        t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        t.add_tokens([AddedToken(text, normalized=False) for text in ("\n\n", "\u2581\u2581", "<end>")])
+    elif name == "mistral":
+        t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        t.add_special_tokens([AddedToken("<|end|>", rstrip=True, special=True)])
+    else:
+        t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    made = json.loads(t.to_str())
+    bare = [a for a in made["added_tokens"] if not a["content"].startswith("<0x")]
+    return Tokenizer.from_str(json.dumps(made | {"added_tokens": bare}))
+
+
+def write(out, name, ids):
+    header = [20240520, 1, len(ids)] + [0] * 253
+    open(f"{out}/{name}.bin", "wb").write(struct.pack("<256i", *header) + struct.pack(f"<{len(ids)}H", *ids))
+
+
+def sentences(out, name, texts, documents):
+    """tokenizer.model: bpe as Llama 2 has it, unigram without bytes and without a token that begins a text."""
+    import sentencepiece
+    os.makedirs(f"{out}/{name}", exist_ok=True)
+    kind = dict(model_type="bpe", byte_fallback=True) if name == "pieces" else dict(model_type="unigram", bos_id=-1)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(line for text in texts for line in text.splitlines()), vocab_size=700,
+        model_prefix=f"{out}/{name}/tokenizer", normalization_rule_name="identity", character_coverage=0.98,
+        remove_extra_whitespaces=name == "unigram", **kind)
+    os.remove(f"{out}/{name}/tokenizer.vocab")
+    model = sentencepiece.SentencePieceProcessor(f"{out}/{name}/tokenizer.model")
+    begin, ids = [model.bos_id()] if model.bos_id() >= 0 else [], []
+    for path in documents:
+        ids += begin + model.encode(open(path, "rb").read().decode("utf8", "replace")) + [model.eos_id()]
+    write(out, name, ids)
+
+
+def main(out, *only):
     texts = [open(p, encoding="utf8").read() for p in sorted(glob.glob("docs/*.md"))] + PHRASES
     os.makedirs(f"{out}/documents", exist_ok=True)
     names = []
     for i, document in enumerate(documents()):
         names.append(f"{out}/documents/{i:02d}.txt")
         open(names[-1], "wb").write(document)
-    for name in ("gpt2", "llama3", "qwen", "digits"):
-        t = build(name, texts)
+    for name in only or ("gpt2", "llama3", "qwen", "digits", "llama2", "gemma", "mistral", "metaspace", "crossing",
+                         "pieces", "unigram"):
+        if name in ("pieces", "unigram"):
+            sentences(out, name, texts, names)
+            continue
+        is_bytes = name in ("gpt2", "llama3", "qwen", "digits")
+        t = build(name, texts) if is_bytes else characters(name, texts)
+        last = "<|endoftext|>" if is_bytes else "</s>"
         os.makedirs(f"{out}/{name}", exist_ok=True)
         t.save(f"{out}/{name}/tokenizer.json", pretty=False)
-        json.dump({"eos_token": "<|endoftext|>"}, open(f"{out}/{name}/tokenizer_config.json", "w"))
-        ids, end = [], t.token_to_id("<|endoftext|>")
+        json.dump({"eos_token": last}, open(f"{out}/{name}/tokenizer_config.json", "w"))
+        ids, end = [], t.token_to_id(last)
         for path in names:
             ids += t.encode(open(path, "rb").read().decode("utf8", "replace")).ids
             ids += [] if ids and ids[-1] == end and os.path.getsize(path) else [end]
-        header = [20240520, 1, len(ids)] + [0] * 253
-        open(f"{out}/{name}.bin", "wb").write(struct.pack("<256i", *header) + struct.pack(f"<{len(ids)}H", *ids))
+        write(out, name, ids)
 
 
-main(sys.argv[1])
+main(*sys.argv[1:])

@@ -74,7 +74,8 @@ typedef struct { /* a chunk of rows of logits, `pitch` apart, of which the first
     void *losses; /* of all rows, cross_entropy_need; the chunk's are those from `first` on */
     uint64_t first, rows, classes, count, pitch; /* pitch: whole vectors of 8 */
     float mean;                                  /* 1 / the rows of all chunks that count */
-} ops_row_loss;
+    const double *divisor; /* in tensor memory: where it is not 0, its inverse takes the mean's place; may be null */
+} ops_row_loss;            /* a label of -1 has neither loss nor slopes */
 
 struct ops_layer_table {
     uint64_t (*product_need)(int64_t rows, int64_t columns, int64_t depth); /* workspace; [pure] */
@@ -114,14 +115,16 @@ struct ops_layer_table {
     /** Two launches. The table's gradient is added to; that of positions as `add` says; null: not wanted. */
     tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, const void *dy, float *dtable,
                                   float *dposition, int32_t add, void *scratch);
-    /** out[sample, t] = tokens[sample · stride + t], t below `time`. */
-    tess_status (*tokens)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out);
+    /** out[sample, t] = tokens[sample · stride + t], t below `time`: without `marks`, or -1 for one with `ignored`. */
+    tess_status (*tokens)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                          int32_t ignored, int32_t marks, int32_t *out);
     /** The rows' losses and what is wanted beside them; dlogits too in the same launch where a row is short enough to
      * stay with its block, else by a second one. */
     tess_status (*loss)(ops *, const ops_row_loss *);
     /** dlogits from logits and stats. */
     tess_status (*loss_slopes)(ops *, const ops_row_loss *);
-    /** The sum of the first `rows` losses. */
-    tess_status (*loss_sum)(ops *, const void *losses, uint64_t rows, ops_loss *out);
+    /** The sum of the first `rows` losses, and how many of their labels are not -1; labels null: all. */
+    tess_status (*loss_sum)(ops *, const void *losses, uint64_t rows, const int32_t *labels, const double *divisor,
+                            ops_loss *out);
 };
 #endif

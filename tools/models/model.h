@@ -79,7 +79,8 @@ typedef struct {
 typedef struct { /* the start of every result */
     double loss; /* sum over `count` samples (mnist), tokens (gpt), rows (linear) or batches (convbn): sums of ranks can
                     be added */
-    uint64_t correct, count, reserved;
+    uint64_t correct, count;
+    double divisor; /* the batch's; models that are no decoder: 0 */
 } model_result;
 
 typedef struct model_ops model_ops;
@@ -165,7 +166,9 @@ typedef struct {
     uint32_t want_logits, logits_row; /* gpt, evaluation: also hand back the logits of position logits_row */
     uint32_t position; /* evaluation, between model_sequence_begin and _end: 1 + the position of the batch's first
                           token, the only one that is computed; its logits are handed back. 0: a whole batch */
-    uint32_t reserved[12];
+    double divisor;    /* decoders: the loss and its gradient are divided by it; 0: by the targets that count */
+    uint32_t packed;   /* gpt2, llama, on the CPU: documents share a sample (LM_BEGINS) */
+    uint32_t reserved[9];
 } model_batch;
 /* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */
 static inline int32_t *mnist_labels(void *batch) {
@@ -182,7 +185,12 @@ typedef struct {
     model_result sum;
     float logits[256]; /* zeros unless wanted */
 } gpt_result;
-/* gpt2, llama: int32_t tokens[batch][context + 1], as gpt's text */
+/* gpt2, llama: int32_t tokens[batch][context + 1], as gpt's text. A token may be marked: as a target it does not count;
+ * in a packed batch, a document begins, which no later one sees. */
+enum { LM_IGNORED = 1 << 29, LM_BEGINS = 1 << 30 };
+static inline int32_t lm_token(int32_t marked) {
+    return marked < 0 ? marked : marked & ~(LM_IGNORED | LM_BEGINS);
+}
 static inline int32_t *lm_tokens(void *batch) {
     return (int32_t *)((char *)batch + sizeof(model_batch));
 }

@@ -75,7 +75,8 @@ typedef struct { /* which mask: a function of these alone, the same on whatever 
 } ops_dropout;
 typedef struct {
     double loss; /* sum over the counted rows */
-    uint64_t correct, count, reserved;
+    uint64_t correct, count;
+    double divisor;
 } ops_loss; /* lies in tensor memory: a model_result */
 
 enum {                   /* what batchnorm normalises with */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "model_settings.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "tools/support/options.h"
@@ -287,6 +288,21 @@ static tess_status read_lora(train_settings *s) {
     return TESS_OK;
 }
 
+/* --val: a number is a share, all else a path. */
+static tess_status read_data(train_settings *s) {
+    const char *valid = tool_option_text("val");
+    char *end = NULL;
+    s->data = tool_option_text("data");
+    s->tokenizer = tool_option_text("tokenizer");
+    double share = valid ? strtod(valid, &end) : 0;
+    if (valid && (end == valid || *end))
+        s->valid = valid;
+    else if (valid && !(share > 0 && share < 1))
+        return tess_fail(TESS_E_INVALID, "--val is '%.40s', expected a path, or a share between 0 and 1", valid);
+    s->valid_share = s->valid ? 0 : share;
+    return tool_option_flag("pack", &s->pack);
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
@@ -306,6 +322,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     if (status == TESS_OK)
         status = read_sample(&s);
     if (status == TESS_OK)
+        status = read_data(&s);
+    if (status == TESS_OK)
         status = tool_option_flag("quiet", &s.quiet);
     if (status == TESS_OK && tool_option_text("peak-flops"))
         status = tool_option_real("peak-flops", &s.peak_flops);
@@ -319,7 +337,6 @@ tess_status train_settings_read(const char *model, train_settings *out) {
         return status;
     s.sync_each = strcmp(sync, "each") == 0;
     s.half_units = strcmp(units, "half") == 0;
-    s.data = tool_option_text("data");
     s.folder = tool_option_text("model");
     s.config = tool_option_text("config");
     s.freeze = tool_option_text("freeze");

@@ -20,6 +20,9 @@ typedef struct { /* options, else the model's defaults */
     int64_t warmup;                                             /* steps; -1: not set */
     double min_lr;                                              /* -1: not set */
     int64_t layers, heads, width, context, image_size, hidden;
+    const char *tokenizer, *valid; /* null: the folder's; the share, 0: the default */
+    double valid_share;
+    int pack;
     const char *lora; /* null: no adapters */
     int merge;        /* an export has them in its matrices */
     const char *data, *folder, *config, *freeze, *csv, *tensorboard, *watch, *save, *resume, *export_to, *json, *report,

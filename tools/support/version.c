@@ -44,6 +44,11 @@
 #else
 #define UTF8PROC 0
 #endif
+#ifdef TESSERA_HAVE_SENTENCEPIECE
+#define SENTENCEPIECE 1
+#else
+#define SENTENCEPIECE 0
+#endif
 #ifdef TESSERA_HAVE_OPENMP
 #define OPENMP 1
 #else
@@ -63,6 +68,7 @@ static const struct {
     { "digests (xxHash)", XXHASH },
     { "tokenizers (PCRE2)", PCRE2 },
     { "composed text (utf8proc)", UTF8PROC },
+    { "sentencepiece models", SENTENCEPIECE },
 };
 
 const char *tool_version_part(size_t i, int *built_in) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "utf8.h"
+
 /* Most words of a text are few and short. */
 enum { CACHE = 1 << 15, CACHE_BYTES = 24, CACHE_TOKENS = 8 };
 
@@ -23,7 +25,7 @@ typedef struct {
 
 struct bpe {
     const vocabulary *v;
-    int whole_words;
+    int whole_words, characters;
     cached *cache;
     symbol *symbols;
     candidate *heap; /* the least rank, then the leftmost, on top */
@@ -50,7 +52,7 @@ void token_list_free(token_list *l) {
     *l = (token_list){ 0 };
 }
 
-bpe *bpe_create(const vocabulary *v, int whole_words) {
+bpe *bpe_create(const vocabulary *v, int whole_words, int characters) {
     bpe *b = calloc(1, sizeof *b);
     cached *cache = calloc(CACHE, sizeof *cache);
     if (!b || !cache) {
@@ -58,7 +60,7 @@ bpe *bpe_create(const vocabulary *v, int whole_words) {
         free(cache);
         return NULL;
     }
-    *b = (bpe){ .v = v, .whole_words = whole_words, .cache = cache };
+    *b = (bpe){ .v = v, .whole_words = whole_words, .characters = characters, .cache = cache };
     return b;
 }
 
@@ -142,16 +144,35 @@ static void merge(bpe *b, candidate c) {
     propose(b, c.at);
 }
 
+static void put_symbol(bpe *b, size_t i, int32_t id) {
+    b->symbols[i] = (symbol){ .id = id, .left = (int32_t)i - 1, .right = (int32_t)i + 1 };
+}
+
+/* The word's symbols at first; how many. */
+static size_t put_symbols(bpe *b, const char *word, size_t bytes) {
+    size_t n = 0;
+    for (size_t at = 0, length = 1, broken; at < bytes; at += length) {
+        int32_t whole = -1;
+        if (b->characters) {
+            length = utf8_length((const unsigned char *)word + at, bytes - at, &broken);
+            whole = vocabulary_find(b->v, word + at, length, VOCABULARY_WORD);
+        }
+        if (whole >= 0)
+            put_symbol(b, n++, whole);
+        for (size_t i = 0; whole < 0 && i < length; i++)
+            put_symbol(b, n++, b->v->bytes[(unsigned char)word[at + i]]);
+    }
+    b->symbols[n - 1].right = -1;
+    return n;
+}
+
 static tess_status encode(bpe *b, const char *word, size_t bytes, token_list *out) {
     tess_status status = make_room(b, bytes);
     if (status != TESS_OK)
         return status;
     b->n_heap = 0;
-    for (size_t i = 0; i < bytes; i++)
-        b->symbols[i] = (symbol){ .id = b->v->bytes[(unsigned char)word[i]],
-                                  .left = (int32_t)i - 1,
-                                  .right = i + 1 < bytes ? (int32_t)i + 1 : -1 };
-    for (size_t i = 0; i < bytes; i++)
+    size_t n = put_symbols(b, word, bytes);
+    for (size_t i = 0; i < n; i++)
         propose(b, (int32_t)i);
     while (b->n_heap > 0) {
         candidate c = pop(b);

@@ -18,6 +18,7 @@ struct documents {
     size_t line; /* its number */
     char *text;
     size_t text_room;
+    int samples;
 };
 
 static tess_status no_memory(const char *path) {
@@ -65,7 +66,7 @@ static tess_status add_folder(documents *d, const char *folder) {
     return status;
 }
 
-tess_status documents_open(const char *const *paths, size_t n, documents **out) {
+tess_status documents_open(const char *const *paths, size_t n, int samples, documents **out) {
     struct stat st;
     documents *d = calloc(1, sizeof *d);
     tess_status status = d ? TESS_OK : no_memory("documents");
@@ -78,11 +79,13 @@ tess_status documents_open(const char *const *paths, size_t n, documents **out) 
         if (status == TESS_OK && d->n == before)
             status = tess_fail(TESS_E_DATA, "%s: no files in this folder", paths[i]);
     }
-    if (status != TESS_OK)
+    if (status != TESS_OK) {
         documents_close(d);
-    else
-        *out = d;
-    return status;
+        return status;
+    }
+    d->samples = samples;
+    *out = d;
+    return TESS_OK;
 }
 
 void documents_close(documents *d) {
@@ -98,18 +101,18 @@ void documents_close(documents *d) {
 }
 
 /* ---- their documents --------------------------------------------------------------------------------- */
-static tess_status read_whole(FILE *f, const char *path, char **text, size_t *bytes) {
+static tess_status read_whole(FILE *f, const char *path, document *out) {
     struct stat st;
     if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode))
         return tess_fail(TESS_E_DATA, "%s: not a file, expected text", path);
-    *bytes = (size_t)st.st_size;
-    *text = malloc(*bytes + 1);
-    if (!*text)
+    out->bytes = (size_t)st.st_size;
+    out->text = malloc(out->bytes + 1);
+    if (!out->text)
         return no_memory(path);
-    if (fread(*text, 1, *bytes, f) == *bytes)
+    if (fread(out->text, 1, out->bytes, f) == out->bytes)
         return TESS_OK;
-    free(*text);
-    *text = NULL;
+    free(out->text);
+    out->text = NULL;
     return tess_fail(TESS_E_DATA, "%s: cannot be read: %s", path, ferror(f) ? strerror(errno) : "it became shorter");
 }
 
@@ -117,26 +120,37 @@ static tess_status read_whole(FILE *f, const char *path, char **text, size_t *by
 static tess_status bad_line(const documents *d, const char *path, const json_fields *f) {
     if (f->expected)
         return tess_fail(TESS_E_DATA, "%s: line %zu: offset %zu: expected %s", path, d->line, f->wrong_at, f->expected);
-    return tess_fail(TESS_E_DATA, "%s: line %zu: expected an object with a \"text\"", path, d->line);
+    return tess_fail(TESS_E_DATA, "%s: line %zu: expected an object with a \"text\"%s", path, d->line,
+                     d->samples ? ", or with a \"prompt\" and a \"completion\"" : "");
 }
 
-static tess_status read_line(const documents *d, const char *path, size_t n, char **text, size_t *bytes) {
+/* A prompt and its completion are not longer than their line. */
+static int read_sample(const json_fields *f, document *out, size_t room) {
+    out->is_sample = json_fields_text(f, "prompt", out->text, room);
+    out->prompt_bytes = out->is_sample ? strlen(out->text) : 0;
+    return out->is_sample && json_fields_text(f, "completion", out->text + out->prompt_bytes, room - out->prompt_bytes);
+}
+
+static tess_status read_line(const documents *d, const char *path, size_t n, document *out) {
     json_fields *f = malloc(sizeof *f);
-    char *read = malloc(n + 1);
-    tess_status status = f && read ? TESS_OK : no_memory(path);
-    if (status == TESS_OK && !(json_fields_read(f, d->text, n) && json_fields_text(f, "text", read, n + 1)))
+    out->text = malloc(n + 1);
+    tess_status status = f && out->text ? TESS_OK : no_memory(path);
+    if (status == TESS_OK && !json_fields_read(f, d->text, n))
+        status = bad_line(d, path, f);
+    else if (status == TESS_OK && !json_fields_text(f, "text", out->text, n + 1) &&
+             !(d->samples && read_sample(f, out, n + 1)))
         status = bad_line(d, path, f);
     free(f);
-    if (status != TESS_OK) {
-        free(read);
-        return status;
+    if (status == TESS_OK) {
+        out->bytes = strlen(out->text);
+        return TESS_OK;
     }
-    *text = read;
-    *bytes = strlen(read);
-    return TESS_OK;
+    free(out->text);
+    out->text = NULL;
+    return status;
 }
 
-static tess_status next_line(documents *d, const char *path, char **text, size_t *bytes) {
+static tess_status next_line(documents *d, const char *path, document *out) {
     errno = 0;
     ssize_t n = getline(&d->text, &d->text_room, d->lines);
     if (n < 0 && !feof(d->lines))
@@ -150,10 +164,10 @@ static tess_status next_line(documents *d, const char *path, char **text, size_t
     d->line++;
     if (strspn(d->text, " \t\r\n") == (size_t)n)
         return TESS_OK;
-    return read_line(d, path, (size_t)n, text, bytes);
+    return read_line(d, path, (size_t)n, out);
 }
 
-static tess_status open_next(documents *d, char **text, size_t *bytes) {
+static tess_status open_next(documents *d, document *out) {
     const char *path = d->files[d->next], *dot = strrchr(path, '.');
     FILE *f = fopen(path, "re");
     if (!f)
@@ -163,16 +177,16 @@ static tess_status open_next(documents *d, char **text, size_t *bytes) {
         d->line = 0;
         return TESS_OK;
     }
-    tess_status status = read_whole(f, path, text, bytes);
+    tess_status status = read_whole(f, path, out);
     fclose(f);
     d->next++;
     return status;
 }
 
-tess_status documents_next(documents *d, char **text, size_t *bytes) {
+tess_status documents_next(documents *d, document *out) {
     tess_status status = TESS_OK;
-    *text = NULL;
-    while (d->next < d->n && !*text && status == TESS_OK)
-        status = d->lines ? next_line(d, d->files[d->next], text, bytes) : open_next(d, text, bytes);
+    *out = (document){ .text = NULL };
+    while (d->next < d->n && !out->text && status == TESS_OK)
+        status = d->lines ? next_line(d, d->files[d->next], out) : open_next(d, out);
     return status;
 }

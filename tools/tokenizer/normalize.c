@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Text as the tokenizer's file wants it before words are looked for: as it is, or composed (NFC). */
+/* Text as the tokenizer's file wants it before words are looked for: as it is, composed (NFC), or with U+2581 for
+ * blanks, which here are blanks again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,17 @@
 #endif
 
 #include "tokenizer_state.h"
+
+size_t tokenizer_blanks(const char *text, size_t bytes, char *out) {
+    static const char mark[] = "\xe2\x96\x81";
+    size_t n = 0;
+    for (size_t at = 0; at < bytes; at++) {
+        int is_mark = at + 3 <= bytes && memcmp(text + at, mark, 3) == 0;
+        out[n++] = is_mark ? ' ' : text[at];
+        at += is_mark ? 2 : 0;
+    }
+    return n;
+}
 
 tess_status tokenizer_normalize(const tokenizer *t, int normalized, const char *text, size_t bytes, char **out,
                                 size_t *n) {
@@ -24,12 +36,14 @@ tess_status tokenizer_normalize(const tokenizer *t, int normalized, const char *
         return TESS_OK;
     }
 #endif
-    (void)t, (void)normalized;
-    *out = malloc(bytes + 1);
+    int blanks = normalized && t->blanks == BLANKS_NORMALIZER, put = blanks && t->puts_blank && bytes > 0;
+    *out = malloc(bytes + 2);
     if (!*out)
         return tess_fail(TESS_E_NOMEM, "no memory for a text of %zu bytes", bytes);
-    memcpy(*out, text, bytes);
-    (*out)[bytes] = '\0';
-    *n = bytes;
+    **out = ' ';
+    if (!blanks)
+        memcpy(*out, text, bytes);
+    *n = blanks ? tokenizer_blanks(text, bytes, *out + put) + (size_t)put : bytes;
+    (*out)[*n] = '\0';
     return TESS_OK;
 }

@@ -16,21 +16,20 @@
 #include "tokenizer_state.h"
 #include "tools/support/command_line.h"
 
-enum { KEY_OUT = 0x6000, KEY_VAL, KEY_END, KEY_JOBS };
+enum { KEY_OUT = 0x6000, KEY_VAL, KEY_END, KEY_JOBS, KEY_TOKENIZER };
 enum { PATHS_MOST = 4096, JOBS_MOST = 256, ROUND_DOCUMENTS = 4096, ROUND_BYTES = 64 << 20 };
 
 typedef struct {
-    const char *folder, *out, *end;
+    const char *folder, *out, *end, *tokenizer;
     const char *train[PATHS_MOST], *val[PATHS_MOST];
     size_t n_train, n_val;
     uint64_t jobs; /* 0: as many as cores */
 } arguments;
 
 typedef struct {
-    char *text;
-    size_t bytes;
+    document from;
     token_list tokens;
-} document;
+} job;
 
 /* Documents that are encoded together, each by one thread. */
 typedef struct {
@@ -38,7 +37,7 @@ typedef struct {
     int32_t end; /* behind each document; -1: nothing */
     size_t jobs, n;
     tokenizer_encoder *encoders[JOBS_MOST];
-    document documents[ROUND_DOCUMENTS];
+    job documents[ROUND_DOCUMENTS];
     atomic_size_t next;
     uint64_t bytes, count;
     pthread_mutex_t lock;
@@ -47,9 +46,9 @@ typedef struct {
 } work;
 
 /* ---- a round ----------------------------------------------------------------------------------------- */
-static tess_status encode(const work *w, tokenizer_encoder *e, document *d) {
+static tess_status encode(const work *w, tokenizer_encoder *e, job *d) {
     d->tokens.n = 0;
-    return tokenizer_encode_document(e, d->text, d->bytes, w->end, &d->tokens);
+    return tokenizer_encode_document(e, d->from.text, d->from.bytes, w->end, &d->tokens);
 }
 
 typedef struct {
@@ -95,8 +94,8 @@ static tess_status read_round(work *w, documents *from, int *over) {
     tess_status status = TESS_OK;
     w->n = 0;
     while (w->n < ROUND_DOCUMENTS && bytes < ROUND_BYTES && status == TESS_OK && !*over) {
-        document *d = &w->documents[w->n];
-        status = documents_next(from, &d->text, &d->bytes);
+        document *d = &w->documents[w->n].from;
+        status = documents_next(from, d);
         *over = status == TESS_OK && !d->text;
         if (status == TESS_OK && d->text) {
             bytes += d->bytes;
@@ -117,8 +116,8 @@ static tess_status write_round(work *w, token_files *to) {
 
 static void free_texts(work *w) {
     for (size_t i = 0; i < w->n; i++) {
-        free(w->documents[i].text);
-        w->documents[i].text = NULL;
+        free(w->documents[i].from.text);
+        w->documents[i].from.text = NULL;
     }
     w->n = 0;
 }
@@ -127,7 +126,7 @@ static void free_texts(work *w) {
 static tess_status encode_all(work *w, const char *const *paths, size_t n, token_files *to) {
     documents *from = NULL;
     int over = 0;
-    tess_status status = documents_open(paths, n, &from);
+    tess_status status = documents_open(paths, n, 0, &from);
     while (status == TESS_OK && !over) {
         status = read_round(w, from, &over);
         if (status == TESS_OK)
@@ -162,7 +161,7 @@ static tess_status choose_end(work *w, const arguments *a) {
         return tess_fail(
             TESS_E_INVALID,
             "%s names no token that ends a document: --end must be one, as in --end '<|endoftext|>', or none",
-            a->folder);
+            a->tokenizer ? a->tokenizer : a->folder);
     return TESS_OK;
 }
 
@@ -170,7 +169,7 @@ static tess_status open_work(work *w, const arguments *a) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     w->jobs = a->jobs ? a->jobs : cores > JOBS_MOST ? JOBS_MOST : cores > 0 ? (size_t)cores : 1;
     pthread_mutex_init(&w->lock, NULL);
-    tess_status status = tokenizer_open(a->folder, &w->t);
+    tess_status status = tokenizer_open(a->tokenizer ? a->tokenizer : a->folder, &w->t);
     if (status == TESS_OK)
         status = choose_end(w, a);
     for (size_t j = 0; j < w->jobs && status == TESS_OK; j++) {
@@ -244,6 +243,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     switch (key) {
     case KEY_OUT: a->out = text; return 0;
     case KEY_END: a->end = text; return 0;
+    case KEY_TOKENIZER: a->tokenizer = text; return 0;
     case KEY_JOBS: return take_jobs(a, state, text);
     case KEY_VAL: return take_path(state, a->val, &a->n_val, text);
     case ARGP_KEY_ARG:
@@ -263,6 +263,7 @@ static const struct argp_option options[] = {
     { "out", KEY_OUT, "DIR", 0, "folder for train_000000.bin and so on; made if it is missing", 0 },
     { "val", KEY_VAL, "TEXT", 0, "file or folder for val_000000.bin, held out; may be repeated", 0 },
     { "end", KEY_END, "TOKEN|none", 0, "what ends each document; unset: what the folder says", 0 },
+    { "tokenizer", KEY_TOKENIZER, "FILE", 0, "another tokenizer than the folder's: its file or folder", 0 },
     { "jobs", KEY_JOBS, "N", 0, "threads, each with a document at a time; unset: the cores", 0 },
     { NULL, 0, NULL, 0, NULL, 0 },
 };
@@ -271,8 +272,8 @@ static const tool_page page = {
     .command = "tokenize",
     .usage = "FOLDER --out DIR TEXT… [OPTION…]",
     .doc =
-        "Writes text as the token files that `tessera train` reads, with the tokenizer.json of a Hugging Face folder: "
-        "byte-level BPE, as GPT-2, Llama 3 and Qwen have it. TEXT is a file, which is one document, a .jsonl with a "
+        "Writes text as the token files that `tessera train` reads, with the tokenizer of a Hugging Face folder: "
+        "tokenizer.json with BPE, as GPT-2, Llama, Qwen, Mistral and Gemma have it, or tokenizer.model. TEXT is a file, which is one document, a .jsonl with a "
         "document in the \"text\" of each line, or a folder of such files. Exit code 6 for a tokenizer of another "
         "kind or text that cannot be read.",
     .examples = "tessera tokenize l8b --out tokens --val last.txt books/\n  ids for l8b of every file in books/\n"

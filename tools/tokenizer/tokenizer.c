@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tokenizer_state.h"
@@ -16,9 +17,10 @@ struct tokenizer_encoder {
     const tokenizer *t;
     bpe *pairs;
     split_state *state;
-    char *repaired;
-    size_t room;
-    token_list *out; /* of the text in work */
+    char *repaired, *blanked;
+    size_t room, blanked_room;
+    const char *begin; /* of the text in work */
+    token_list *out;
 };
 
 /* ---- which token ends a document --------------------------------------------------------------------- */
@@ -43,35 +45,87 @@ static int32_t end_by_number(const tokenizer *t, const json_fields *f) {
     return json_in_uint(&s, &id) && id < (uint64_t)t->v.n ? (int32_t)id : -1;
 }
 
+/* A tokenizer.model leaves it to this file whether a text begins with its first token. */
+static void read_ends(tokenizer *t, const json_fields *f) {
+    int begins = 1;
+    t->end = end_by_name(t, f) >= 0 ? end_by_name(t, f) : end_by_number(t, f);
+    if (t->model && json_fields_bool(f, "add_bos_token", &begins) && !begins)
+        t->before.n = 0;
+}
+
 static tess_status find_end_in(tokenizer *t, const char *folder, const char *file) {
-    char path[PATH_MAX], *text;
+    char path[2 * PATH_MAX], *text;
     size_t bytes;
-    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= PATH_MAX || access(path, F_OK) != 0)
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    if (access(path, F_OK) != 0)
         return TESS_OK;
     tess_status status = json_file_read(path, 16 << 20, &text, &bytes);
     if (status != TESS_OK)
         return status;
     json_fields *f = malloc(sizeof *f);
     if (f && json_fields_read(f, text, bytes))
-        t->end = end_by_name(t, f) >= 0 ? end_by_name(t, f) : end_by_number(t, f);
+        read_ends(t, f);
     free(f);
     free(text);
     return TESS_OK;
 }
 
-/* ---- open and close ---------------------------------------------------------------------------------- */
-tess_status tokenizer_open(const char *folder, tokenizer **out) {
+static tess_status find_end(tokenizer *t, const char *folder) {
     static const char *const files[] = { "tokenizer_config.json", "config.json", "generation_config.json" };
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= PATH_MAX)
-        return tess_fail(TESS_E_DATA, "%.60s…: the path is too long", folder);
-    tokenizer *t = calloc(1, sizeof *t);
-    if (!t)
-        return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
-    t->end = -1;
-    tess_status status = tokenizer_read(path, t);
+    tess_status status = TESS_OK;
     for (size_t i = 0; i < sizeof files / sizeof files[0] && status == TESS_OK && t->end < 0; i++)
         status = find_end_in(t, folder, files[i]);
+    return status;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------- */
+static const char *name_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static int is_model(const char *path) {
+    size_t n = strlen(path);
+    return n > 6 && strcmp(path + n - 6, ".model") == 0;
+}
+
+int tokenizer_reads(const char *path) {
+    return strcmp(name_of(path), "tokenizer.json") == 0 || is_model(path);
+}
+
+/* The file, and the folder whose other files say more. */
+static tess_status find_files(const char *path, char file[PATH_MAX], char folder[PATH_MAX]) {
+    struct stat st;
+    int is_folder = stat(path, &st) != 0 || S_ISDIR(st.st_mode), before = (int)(name_of(path) - path);
+    int n = snprintf(folder, PATH_MAX, "%.*s", is_folder ? (int)strlen(path) : before, path);
+    int m = snprintf(file, PATH_MAX, is_folder ? "%s/tokenizer.json" : "%s", path);
+    if (n >= PATH_MAX || m >= PATH_MAX)
+        return tess_fail(TESS_E_DATA, "%.60s…: the path is too long", path);
+    if (n == 0)
+        strcpy(folder, ".");
+    if (is_folder && access(file, F_OK) != 0 && m < PATH_MAX - 1) {
+        char model[PATH_MAX];
+        memcpy(model, file, (size_t)m + 1);
+        strcpy(model + m - 4, "model");
+        if (access(model, F_OK) == 0)
+            strcpy(file, model);
+    }
+    return TESS_OK;
+}
+
+tess_status tokenizer_open(const char *path, tokenizer **out) {
+    char file[PATH_MAX], folder[PATH_MAX];
+    tess_status status = find_files(path, file, folder);
+    if (status != TESS_OK)
+        return status;
+    tokenizer *t = calloc(1, sizeof *t);
+    if (!t)
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", file);
+    t->end = -1;
+    status = is_model(file) ? tokenizer_read_model(file, t) : tokenizer_read(file, t);
+    if (status == TESS_OK)
+        status = find_end(t, folder);
+    t->end = t->end < 0 ? tokenizer_model_end(t) : t->end;
     if (status == TESS_OK)
         *out = t;
     else
@@ -87,6 +141,7 @@ void tokenizer_close(tokenizer *t) {
     free(t->added);
     vocabulary_free(&t->v);
     splitter_free(&t->words);
+    tokenizer_model_close(t);
     token_list_free(&t->before);
     token_list_free(&t->after);
     free(t);
@@ -112,8 +167,10 @@ tokenizer_encoder *tokenizer_encoder_create(const tokenizer *t) {
     tokenizer_encoder *e = calloc(1, sizeof *e);
     if (!e)
         return NULL;
-    *e = (tokenizer_encoder){ .t = t, .pairs = bpe_create(&t->v, t->whole_words), .state = split_state_create() };
-    if (e->pairs && e->state)
+    *e = (tokenizer_encoder){ .t = t,
+                              .pairs = bpe_create(&t->v, t->whole_words, t->characters),
+                              .state = split_state_create() };
+    if (e->pairs && (e->state || t->words.n == 0))
         return e;
     tokenizer_encoder_free(e);
     return NULL;
@@ -125,6 +182,7 @@ void tokenizer_encoder_free(tokenizer_encoder *e) {
     bpe_free(e->pairs);
     split_state_free(e->state);
     free(e->repaired);
+    free(e->blanked);
     free(e);
 }
 
@@ -193,7 +251,41 @@ static tess_status encode_word(const char *word, size_t bytes, void *user) {
     return bpe_encode(e->pairs, word, bytes, e->out);
 }
 
+/* Words of characters: no merge reaches over their ends. */
+static tess_status encode_pieces(tokenizer_encoder *e, const char *text, size_t bytes) {
+    const tokenizer *t = e->t;
+    tess_status status = TESS_OK;
+    size_t from = 0;
+    if (!t->splits_at_blanks && (t->crosses_words || t->whole_words))
+        return bpe_encode(e->pairs, text, bytes, e->out);
+    for (size_t at = 1; at <= bytes && status == TESS_OK; at++)
+        if (at == bytes || (text[at] == ' ' && (t->splits_at_blanks || text[at - 1] != ' '))) {
+            status = bpe_encode(e->pairs, text + from, at - from, e->out);
+            from = at;
+        }
+    return status;
+}
+
+/* Metaspace: U+2581 for blanks, here the other way round, and one more before the text. */
+static tess_status encode_metaspace(tokenizer_encoder *e, const char *text, size_t bytes) {
+    if (e->blanked_room < bytes + 1) {
+        char *bigger = realloc(e->blanked, bytes + 1);
+        if (!bigger)
+            return tess_fail(TESS_E_NOMEM, "no memory for a text of %zu bytes", bytes);
+        e->blanked = bigger, e->blanked_room = bytes + 1;
+    }
+    size_t n = tokenizer_blanks(text, bytes, e->blanked + 1);
+    int puts = e->t->puts_blank == PUTS_MISSING || (e->t->puts_blank == PUTS_FIRST && text == e->begin);
+    int put = puts && e->blanked[1] != ' ';
+    e->blanked[0] = ' ';
+    return encode_pieces(e, e->blanked + !put, n + (size_t)put);
+}
+
 static tess_status encode_words(tokenizer_encoder *e, const char *text, size_t bytes) {
+    if (e->t->blanks == BLANKS_METASPACE)
+        return encode_metaspace(e, text, bytes);
+    if (e->t->characters)
+        return encode_pieces(e, text, bytes);
     return split_words(&e->t->words, e->state, text, bytes, encode_word, e);
 }
 
@@ -203,7 +295,7 @@ static tess_status encode_normalized(tokenizer_encoder *e, const char *text, siz
 
 static tess_status encode_rest(tokenizer_encoder *e, const char *text, size_t bytes) {
     char *composed = NULL;
-    if (!e->t->composes)
+    if (!e->t->composes && e->t->blanks != BLANKS_NORMALIZER)
         return encode_normalized(e, text, bytes);
     tess_status status = tokenizer_normalize(e->t, 1, text, bytes, &composed, &bytes);
     if (status != TESS_OK)
@@ -230,10 +322,12 @@ static tess_status repair(tokenizer_encoder *e, const char **text, size_t *bytes
 tess_status tokenizer_encode(tokenizer_encoder *e, const char *text, size_t bytes, int whole, token_list *out) {
     e->out = out;
     tess_status status = repair(e, &text, &bytes);
+    e->begin = text;
     if (status == TESS_OK && whole)
         status = token_list_add(out, e->t->before.ids, e->t->before.n);
     if (status == TESS_OK)
-        status = around_added(e, 0, text, bytes, encode_rest);
+        status =
+            e->t->model ? tokenizer_model_encode(e->t, text, bytes, out) : around_added(e, 0, text, bytes, encode_rest);
     if (status == TESS_OK && whole)
         status = token_list_add(out, e->t->after.ids, e->t->after.n);
     return status;

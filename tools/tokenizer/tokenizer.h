@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The tokenizer of a Hugging Face folder, tokenizer.json with byte-level BPE (GPT-2's, Llama 3's, Qwen's): text to the
- * numbers that the model was trained on, and back. Another kind is refused by its name. */
+/* The tokenizer of a Hugging Face folder: tokenizer.json with BPE, of bytes (GPT-2, Llama 3, Qwen) or of characters
+ * (Llama 2, Mistral, Gemma), or tokenizer.model of sentencepiece. Text to the numbers that the model was trained on,
+ * and back. Another kind is refused by its name. */
 #ifndef TOOL_TOKENIZER_H
 #define TOOL_TOKENIZER_H
 #include "bpe.h"
 
 typedef struct tokenizer tokenizer;
-/** Reads FOLDER/tokenizer.json. TESS_E_DATA names file and offset, or what of it is not read here. */
-tess_status tokenizer_open(const char *folder, tokenizer **out);
+/** Reads a tokenizer.json or *.model, or a folder's, the first of the two. TESS_E_DATA names file and offset, or what
+ * of it is not read here. */
+tess_status tokenizer_open(const char *path, tokenizer **out);
+/** Whether a file of that name is one that is read here. */
+int tokenizer_reads(const char *path);
 void tokenizer_close(tokenizer *); /* null is fine */
 /** Greatest token + 1. */
 int32_t tokenizer_size(const tokenizer *);

@@ -27,8 +27,9 @@ typedef struct {
 
 static tess_status refuse(const reading *r, const char *part, const char *what) {
     return tess_fail(TESS_E_DATA,
-                     "%s: %s '%.60s' is not read here: only byte-level BPE as GPT-2, Llama 3 and Qwen have it", r->path,
-                     part, what);
+                     "%s: %s '%.60s' is not read here: only BPE, of bytes as GPT-2, Llama 3 and Qwen have it, or with "
+                     "byte_fallback as Llama 2, Mistral and Gemma",
+                     r->path, part, what);
 }
 
 static tess_status bad(const reading *r, const char *what) {
@@ -109,13 +110,37 @@ static int to_bytes(char *text, size_t *bytes) {
     return 1;
 }
 
+/* ---- words of characters: U+2581 for a blank, <0x0A> for a byte ----------------------------------------- */
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+int tokenizer_to_characters(char *text, size_t *bytes) {
+    if (*bytes == 6 && strncmp(text, "<0x", 3) == 0 && hex(text[3]) >= 0 && hex(text[4]) >= 0 && text[5] == '>') {
+        text[0] = (char)(16 * hex(text[3]) + hex(text[4]));
+        *bytes = 1;
+        return VOCABULARY_BYTE;
+    }
+    if (memchr(text, ' ', *bytes)) /* which no text has */
+        return VOCABULARY_NAME;
+    *bytes = tokenizer_blanks(text, *bytes, text);
+    return VOCABULARY_WORD;
+}
+
+/* In place: a token as it lies in the vocabulary, and its kind. */
+static int to_token(const reading *r, char *text, size_t *bytes) {
+    if (r->t->characters)
+        return tokenizer_to_characters(text, bytes);
+    return to_bytes(text, bytes) ? VOCABULARY_WORD : VOCABULARY_NAME;
+}
+
 /* ---- the model --------------------------------------------------------------------------------------- */
-static tess_status add_token(reading *r, uint64_t id, const char *text, size_t bytes, int is_name) {
+static tess_status add_token(reading *r, uint64_t id, const char *text, size_t bytes, int kind) {
     if (id >= VOCABULARY_MOST)
         return tess_fail(TESS_E_DATA, "%s: token %" PRIu64 ", expected 0 to %d", r->path, id, VOCABULARY_MOST - 1);
     if (vocabulary_knows(&r->t->v, (int32_t)id))
         return tess_fail(TESS_E_DATA, "%s: two tokens have the number %" PRIu64, r->path, id);
-    return vocabulary_add(&r->t->v, (int32_t)id, text, bytes, is_name);
+    return vocabulary_add(&r->t->v, (int32_t)id, text, bytes, kind);
 }
 
 /* A token that is not of the alphabet can come of no word: it is an added one, or never seen. */
@@ -124,9 +149,9 @@ static tess_status read_token(reading *r, json_in *s) {
     if (!json_in_string(s, r->token, TOKEN_MOST) || !json_in_char(s, ':') || !json_in_uint(s, &id))
         return bad_at(r, s);
     size_t bytes = strlen(r->token);
-    int is_name = !to_bytes(r->token, &bytes);
+    int kind = to_token(r, r->token, &bytes);
     r->n_tokens++;
-    return add_token(r, id, r->token, bytes, is_name);
+    return add_token(r, id, r->token, bytes, kind);
 }
 
 static tess_status read_vocabulary(reading *r) {
@@ -167,7 +192,8 @@ static tess_status read_merge(reading *r, json_in *s, int32_t rank) {
         return status;
     vocabulary *v = &r->t->v;
     size_t n = strlen(r->token), m = strlen(r->other);
-    int known = to_bytes(r->token, &n) && to_bytes(r->other, &m) && n + m < TOKEN_MOST;
+    int known = to_token(r, r->token, &n) == VOCABULARY_WORD && to_token(r, r->other, &m) == VOCABULARY_WORD &&
+                n + m < TOKEN_MOST;
     int32_t left = known ? vocabulary_find(v, r->token, n, 0) : -1,
             right = known ? vocabulary_find(v, r->other, m, 0) : -1;
     if (known)
@@ -176,6 +202,8 @@ static tess_status read_merge(reading *r, json_in *s, int32_t rank) {
     if (left < 0 || right < 0 || both < 0)
         return tess_fail(TESS_E_DATA, "%s: merge %d has or makes what is no token", r->path, rank);
     vocabulary_add_merge(v, rank, left, right, both);
+    for (size_t i = 1; i < n + m && !r->t->crosses_words; i++)
+        r->t->crosses_words = r->token[i] == ' ' && r->token[i - 1] != ' ';
     return TESS_OK;
 }
 
@@ -195,7 +223,7 @@ static tess_status read_merges(reading *r) {
     int32_t n;
     if (!json_fields_at(&r->model, "merges", &s) || !json_in_if(&s, '[') || !count_elements(s, &n))
         return bad(r, "its model has no list of merges");
-    tess_status status = vocabulary_index(&r->t->v, (uint64_t)n);
+    tess_status status = vocabulary_index(&r->t->v, (uint64_t)n, r->t->characters ? VOCABULARY_BYTE : VOCABULARY_WORD);
     for (int32_t rank = 0; rank < n && status == TESS_OK; rank++) {
         status = read_merge(r, &s, rank);
         json_in_if(&s, ',');
@@ -213,8 +241,8 @@ static tess_status check_model(reading *r) {
     json_fields_text(&r->model, "type", text, sizeof text);
     if (strcmp(text, "BPE") != 0)
         return refuse(r, "the model", text);
-    if (is_true(&r->model, "byte_fallback"))
-        return refuse(r, "the model's", "byte_fallback");
+    if (is_true(&r->model, "byte_fallback") != r->t->characters)
+        return refuse(r, r->t->characters ? "a model without" : "the model's", "byte_fallback");
     if (json_fields_has(&r->model, "dropout"))
         return refuse(r, "the model's", "dropout");
     for (size_t i = 0; i < sizeof must_be_empty / sizeof must_be_empty[0]; i++)
@@ -240,12 +268,42 @@ static void type_of(const json_fields *f, char out[64]) {
     json_fields_text(f, "type", out, 64);
 }
 
+static const char blank_mark[] = "\xe2\x96\x81";
+
+static int has_text(const json_fields *f, const char *key, const char *expected) {
+    char text[64];
+    return json_fields_text(f, key, text, sizeof text) && strcmp(text, expected) == 0;
+}
+
+/* U+2581 for each blank. */
+static int replaces_blanks(const json_fields *f) {
+    json_fields *pattern = malloc(sizeof *pattern);
+    int does = pattern && has_text(f, "content", blank_mark) && json_fields_object(f, "pattern", pattern) &&
+               has_text(pattern, "String", " ");
+    free(pattern);
+    return does;
+}
+
+static tess_status use_blanks(reading *r, int who, const char *what) {
+    if (r->t->composes || r->has_bytes || (r->t->blanks && r->t->blanks != who))
+        return refuse(r, "beside others", what);
+    r->t->blanks = who;
+    r->t->characters = 1;
+    return TESS_OK;
+}
+
 static tess_status read_normalizer(reading *r, const json_fields *f, int depth) {
     char type[64];
     type_of(f, type);
     if (strcmp(type, "Sequence") == 0 && depth < DEPTH_MOST)
         return each_object(r, f, "normalizers", depth + 1, read_normalizer);
-    if (strcmp(type, "NFC") != 0)
+    if (strcmp(type, "Prepend") == 0 && has_text(f, "prepend", blank_mark) && !r->t->puts_blank) {
+        r->t->puts_blank = PUTS_ALWAYS;
+        return TESS_OK;
+    }
+    if (strcmp(type, "Replace") == 0 && replaces_blanks(f))
+        return use_blanks(r, BLANKS_NORMALIZER, type);
+    if (strcmp(type, "NFC") != 0 || r->t->characters)
         return refuse(r, "the normalizer", type);
 #ifndef TESSERA_HAVE_UTF8PROC
     return tess_fail(TESS_E_UNSUPPORTED, "%s: this build has no NFC: utf8proc.h was not found (libutf8proc-dev)",
@@ -299,6 +357,29 @@ static tess_status read_byte_level(reading *r, const json_fields *f) {
     return status;
 }
 
+static tess_status read_metaspace(reading *r, const json_fields *f) {
+    char scheme[16] = "always";
+    int adds = 1, splits = 1;
+    json_fields_text(f, "prepend_scheme", scheme, sizeof scheme);
+    json_fields_bool(f, "add_prefix_space", &adds);
+    json_fields_bool(f, "split", &splits);
+    int never = strcmp(scheme, "never") == 0 || !adds, first = strcmp(scheme, "first") == 0;
+    if (!has_text(f, "replacement", blank_mark) || r->t->puts_blank || r->t->words.n > 0 ||
+        (!never && !first && strcmp(scheme, "always") != 0))
+        return refuse(r, "with these members the pre_tokenizer", "Metaspace");
+    r->t->puts_blank = never ? PUTS_NEVER : first ? PUTS_FIRST : PUTS_MISSING;
+    r->t->splits_at_blanks = splits;
+    return use_blanks(r, BLANKS_METASPACE, "Metaspace");
+}
+
+/* Gemma's has nothing to split, since no blank is left. */
+static tess_status read_no_split(reading *r, const json_fields *f) {
+    json_fields *pattern = malloc(sizeof *pattern);
+    int is_blank = pattern && json_fields_object(f, "pattern", pattern) && has_text(pattern, "String", " ");
+    free(pattern);
+    return is_blank ? TESS_OK : refuse(r, "behind a Replace the pre_tokenizer", "Split");
+}
+
 static tess_status read_words(reading *r, const json_fields *f, int depth) {
     char type[64];
     type_of(f, type);
@@ -306,6 +387,12 @@ static tess_status read_words(reading *r, const json_fields *f, int depth) {
         return each_object(r, f, "pretokenizers", depth + 1, read_words);
     if (r->has_bytes) /* it would see characters that stand for bytes */
         return refuse(r, "behind ByteLevel the pre_tokenizer", type);
+    if (r->t->blanks == BLANKS_NONE && strcmp(type, "Metaspace") == 0)
+        return read_metaspace(r, f);
+    if (r->t->blanks == BLANKS_NORMALIZER && strcmp(type, "Split") == 0)
+        return read_no_split(r, f);
+    if (r->t->blanks)
+        return refuse(r, "with U+2581 for blanks the pre_tokenizer", type);
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(r, f);
     if (strcmp(type, "Split") == 0)
@@ -405,13 +492,13 @@ static tess_status read_processor(reading *r, const json_fields *f, int depth) {
 static tess_status number_added(reading *r, uint64_t id) {
     size_t bytes = strlen(r->token), n = bytes;
     memcpy(r->other, r->token, bytes);
-    int is_name = !to_bytes(r->other, &n);
-    int32_t known = vocabulary_find(&r->t->v, r->other, n, is_name), number = known >= 0 ? known : r->next;
+    int kind = to_token(r, r->other, &n);
+    int32_t known = vocabulary_find(&r->t->v, r->other, n, kind), number = known >= 0 ? known : r->next;
     if (id != (uint64_t)number)
         return tess_fail(TESS_E_DATA, "%s: added token '%.60s' has the number %" PRIu64 ", expected %d, the next one",
                          r->path, r->token, id, number);
     r->next = number >= r->next ? number + 1 : r->next;
-    return known >= 0 ? TESS_OK : add_token(r, id, r->token, bytes, 1);
+    return known >= 0 ? TESS_OK : add_token(r, id, r->token, bytes, VOCABULARY_NAME);
 }
 
 static tess_status read_added(reading *r, const json_fields *f, int depth) {
@@ -481,7 +568,9 @@ static tess_status read_parts(reading *r) {
     tess_status status = read_part(r, "normalizer", read_normalizer);
     if (status == TESS_OK)
         status = read_part(r, "pre_tokenizer", read_words);
-    if (status == TESS_OK && !r->has_bytes)
+    if (status == TESS_OK && r->t->puts_blank && !r->t->blanks)
+        status = refuse(r, "without a Replace the normalizer", "Prepend");
+    if (status == TESS_OK && !r->has_bytes && !r->t->blanks)
         status = refuse(r, "a pre_tokenizer without", "ByteLevel");
     if (status == TESS_OK)
         status = read_model(r);

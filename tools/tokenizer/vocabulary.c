@@ -28,7 +28,7 @@ static tess_status make_room(vocabulary *v, int32_t id, size_t bytes) {
     return TESS_OK;
 }
 
-tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t bytes, int is_name) {
+tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t bytes, int kind) {
     tess_status status = make_room(v, id, bytes);
     if (status != TESS_OK)
         return status;
@@ -36,7 +36,7 @@ tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t b
     v->tokens[id].at = v->used;
     v->tokens[id].bytes = (uint32_t)bytes;
     v->tokens[id].is_known = 1;
-    v->tokens[id].is_name = is_name != 0;
+    v->tokens[id].kind = (uint16_t)kind;
     v->used += bytes;
     v->n = id >= v->n ? id + 1 : v->n;
     return TESS_OK;
@@ -54,25 +54,25 @@ static uint64_t table_size(uint64_t n) {
 }
 
 /* The place of these bytes: theirs, or the free one where they would stand. */
-static int32_t *place_of_bytes(const vocabulary *v, const char *text, size_t bytes, int is_name) {
+static int32_t *place_of_bytes(const vocabulary *v, const char *text, size_t bytes, int kind) {
     uint64_t at = vocabulary_hash(text, bytes) & v->by_bytes_mask;
     for (;; at = (at + 1) & v->by_bytes_mask) {
         int32_t id = v->by_bytes[at];
-        if (id < 0 || (v->tokens[id].bytes == bytes && v->tokens[id].is_name == (is_name != 0) &&
+        if (id < 0 || (v->tokens[id].bytes == bytes && v->tokens[id].kind == kind &&
                        memcmp(v->pool + v->tokens[id].at, text, bytes) == 0))
             return &v->by_bytes[at];
     }
 }
 
 static tess_status index_token(vocabulary *v, int32_t id) {
-    int32_t *place = place_of_bytes(v, v->pool + v->tokens[id].at, v->tokens[id].bytes, v->tokens[id].is_name);
+    int32_t *place = place_of_bytes(v, v->pool + v->tokens[id].at, v->tokens[id].bytes, v->tokens[id].kind);
     if (*place >= 0)
         return tess_fail(TESS_E_DATA, "a tokenizer's tokens %d and %d are the same", *place, id);
     *place = id;
     return TESS_OK;
 }
 
-tess_status vocabulary_index(vocabulary *v, uint64_t n_merges) {
+tess_status vocabulary_index(vocabulary *v, uint64_t n_merges, int byte_kind) {
     uint64_t tokens = table_size((uint64_t)v->n), merges = table_size(n_merges);
     v->by_bytes = malloc(tokens * sizeof *v->by_bytes);
     v->merges = malloc(merges * sizeof *v->merges);
@@ -85,12 +85,12 @@ tess_status vocabulary_index(vocabulary *v, uint64_t n_merges) {
     for (int32_t id = 0; id < v->n && status == TESS_OK; id++)
         status = v->tokens[id].is_known ? index_token(v, id) : TESS_OK;
     for (int byte = 0; byte < 256; byte++)
-        v->bytes[byte] = vocabulary_find(v, (char[]){ (char)byte }, 1, 0);
+        v->bytes[byte] = vocabulary_find(v, (char[]){ (char)byte }, 1, byte_kind);
     return status;
 }
 
-int32_t vocabulary_find(const vocabulary *v, const char *text, size_t bytes, int is_name) {
-    return *place_of_bytes(v, text, bytes, is_name);
+int32_t vocabulary_find(const vocabulary *v, const char *text, size_t bytes, int kind) {
+    return *place_of_bytes(v, text, bytes, kind);
 }
 
 static vocabulary_merge *place_of_pair(const vocabulary *v, uint64_t pair) {

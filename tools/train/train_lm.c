@@ -6,6 +6,7 @@
 
 #include <tessera/tessera.h>
 #include "tools/support/hf_tokenizer.h"
+#include "tools/support/say.h"
 #include "tools/train/data/tokens.h"
 #include "train.h"
 
@@ -14,22 +15,20 @@ enum { EVAL_WINDOWS = 256 };
 /* The first file that says which tokenizer made the model's tokens; 0: none is known. */
 static int find_tokenizer(const train_run *r, char file[PATH_MAX]) {
     const char *const from[] = { r->s.folder, r->s.config, train_resumes_checkpoint(&r->s) ? NULL : r->s.resume };
+    if (r->s.tokenizer)
+        return snprintf(file, PATH_MAX, "%s", r->s.tokenizer) < PATH_MAX;
     for (int i = 0; i < 3; i++)
         if (from[i] && hf_tokenizer_find(from[i], file))
             return 1;
     return 0;
 }
 
-/* Only tokenizer.json is read here; a folder with other files has none that is known. */
+/* A folder with files of another kind has none that is known. */
 static tess_status open_tokenizer(train_run *r) {
     char file[PATH_MAX];
     if (r->task.tokenizer || !find_tokenizer(r, file))
         return TESS_OK;
-    char *slash = strrchr(file, '/');
-    if (strcmp(slash, "/tokenizer.json") != 0)
-        return TESS_OK;
-    *slash = '\0';
-    return tokenizer_open(file, &r->task.tokenizer);
+    return r->s.tokenizer || tokenizer_reads(file) ? tokenizer_open(file, &r->task.tokenizer) : TESS_OK;
 }
 
 /* Bytes are tokens only of a model that has the 256 of them and no tokenizer, which would give them other numbers. */
@@ -56,24 +55,60 @@ static tess_status open_bytes(train_run *r, int64_t vocabulary) {
     return status == TESS_OK ? tool_text_load(NULL, r->m->options.context, &r->task.text) : status;
 }
 
-/* The data is text: again, with the tokenizer that the model has. */
+static tess_status open_tokens(train_run *r, int64_t vocabulary) {
+    const tool_tokens_options o = { .path = r->s.data,
+                                    .valid = r->s.valid,
+                                    .share = r->s.valid_share,
+                                    .context = r->m->options.context,
+                                    .vocabulary = vocabulary,
+                                    .words = r->task.tokenizer,
+                                    .packs = r->s.pack };
+    return tool_tokens_open(&o, &r->task.tokens);
+}
+
+static void say_left_out(const train_run *r) {
+    uint64_t left_out, samples = tool_tokens_samples(r->task.tokens, &left_out);
+    if (r->rank == 0 && left_out > 0)
+        tool_say(SAY_WARNING,
+                 "%s: %" PRIu64 " of %" PRIu64
+                 " samples are left out: with a context of %d their completion has no place",
+                 r->s.data, left_out, samples, r->m->options.context);
+}
+
+/* By the tokenizer that the model has, else its bytes. */
 static tess_status open_text(train_run *r, int64_t vocabulary) {
-    tess_status status = open_tokenizer(r);
-    if (status != TESS_OK || !r->task.tokenizer)
-        return status == TESS_OK ? check_bytes(r, r->s.data, vocabulary) : status;
-    tool_tokens_close(r->task.tokens);
-    r->task.tokens = NULL;
-    return tool_tokens_open(r->s.data, r->m->options.context, vocabulary, r->task.tokenizer, &r->task.tokens);
+    TRY(open_tokenizer(r));
+    if (!r->task.tokenizer)
+        TRY(check_bytes(r, r->s.data, vocabulary));
+    TRY(open_tokens(r, vocabulary));
+    const char *lines = tool_tokens_lines(r->task.tokens);
+    if (lines && !r->task.tokenizer)
+        return tess_fail(TESS_E_DATA, "%s: lines of JSON, and no tokenizer: --tokenizer must name one", lines);
+    say_left_out(r);
+    return TESS_OK;
+}
+
+/* Tokens say by one of them where a document ends. */
+static tess_status check_pack(train_run *r) {
+    if (!r->s.pack)
+        return TESS_OK;
+    if (r->m->o->t->mem != TESS_MEM_HOST)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "--pack is on, which attention on this device does not know: --device cpu");
+    TRY(open_tokenizer(r));
+    if (r->task.tokenizer && tokenizer_end(r->task.tokenizer) >= 0)
+        return TESS_OK;
+    return tess_fail(TESS_E_INVALID,
+                     "--pack is on, but no tokenizer names the token that ends a document: --tokenizer");
 }
 
 static tess_status open_data(train_run *r) {
     int64_t vocabulary = r->m->desc.params[0].shape[0];
     if (!r->s.data)
         return open_bytes(r, vocabulary);
-    tess_status status = tool_tokens_open(r->s.data, r->m->options.context, vocabulary, NULL, &r->task.tokens);
-    if (status == TESS_OK && tool_tokens_are_text(r->task.tokens))
-        status = open_text(r, vocabulary);
-    else if (status == TESS_OK && r->s.sample)
+    TRY(check_pack(r));
+    tess_status status = tool_tokens_are_text_at(r->s.data) ? open_text(r, vocabulary) : open_tokens(r, vocabulary);
+    if (status == TESS_OK && r->s.sample && !tool_tokens_are_text(r->task.tokens))
         open_tokenizer(r); /* of another kind: the sample is numbers */
     return status == TESS_OK ? tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks) : status;
 }
@@ -125,15 +160,33 @@ static void lm_close(train_run *r) {
 }
 
 /* Window number g of the run: of epoch g / windows, in that epoch's order. */
+static uint64_t window_at(const train_run *r, uint64_t g) {
+    const tool_sampler *s = &r->task.sampler;
+    return tool_sampler_at(s, g / s->samples, g % s->samples);
+}
+
+/* Where not every token is a target, the step's mean is over those that are, on whatever rank: the engine divides by
+ * the number of microbatches, each microbatch by this. */
+static double divisor_of(const train_run *r, uint64_t step) {
+    const tool_sampler *s = &r->task.sampler;
+    uint64_t microbatches = (uint64_t)s->ranks * (uint64_t)s->accum, n = microbatches * (uint64_t)s->batch, targets = 0;
+    if (!r->task.tokens || tool_tokens_all_count(r->task.tokens))
+        return 0;
+    for (uint64_t i = 0; i < n; i++)
+        targets += tool_tokens_targets(r->task.tokens, 0, window_at(r, step * n + i));
+    return (double)(targets ? targets : 1) / (double)microbatches;
+}
+
 static void lm_fill(const train_run *r, uint64_t step, int32_t k, void *batch) {
     const tool_sampler *s = &r->task.sampler;
     int64_t context = r->m->options.context;
     uint64_t microbatch = step * (uint64_t)s->ranks * (uint64_t)s->accum + tool_sampler_slot(s, r->rank, k);
-    *(model_batch *)batch = (model_batch){ .count = (uint32_t)(s->batch * context) };
-    for (int64_t row = 0; row < s->batch; row++) {
-        uint64_t g = microbatch * (uint64_t)s->batch + (uint64_t)row;
-        read_window(r, 0, tool_sampler_at(s, g / s->samples, g % s->samples), lm_tokens(batch) + row * (context + 1));
-    }
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)(s->batch * context),
+                                           .divisor = divisor_of(r, step),
+                                           .packed = (uint32_t)r->s.pack };
+    for (int64_t row = 0; row < s->batch; row++)
+        read_window(r, 0, window_at(r, microbatch * (uint64_t)s->batch + (uint64_t)row),
+                    lm_tokens(batch) + row * (context + 1));
 }
 
 static void lm_fill_eval(const train_run *r, uint64_t i, void *batch) {
@@ -146,7 +199,7 @@ static void lm_fill_eval(const train_run *r, uint64_t i, void *batch) {
         read_window(r, 1, window, lm_tokens(batch) + row * (context + 1));
         count += context;
     }
-    *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
+    *(model_batch *)batch = (model_batch){ .count = (uint32_t)count, .packed = (uint32_t)r->s.pack };
 }
 
 const train_task_ops train_lm = { .open = lm_open,

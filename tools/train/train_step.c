@@ -12,7 +12,8 @@
 
 /* ---- what a step brings ------------------------------------------------------------------------ */
 static void add_loss(const train_run *r, train_step_record *of) {
-    of->shared[0] += r->result->loss / (double)r->result->count / (double)r->s.accum;
+    double divisor = r->result->divisor > 0 ? r->result->divisor : (double)r->result->count;
+    of->shared[0] += r->result->loss / divisor / (double)r->s.accum;
 }
 
 /* The device has done it. */

@@ -15,16 +15,16 @@ typedef struct {
     void (*dropout)(const decoder *, void *, int64_t, int64_t, const ops_dropout *);
     void (*rope)(const decoder *, void *, int64_t, int);
     void (*rope_one)(const decoder *, void *, int64_t);
-    void (*embedding)(const decoder *, const int32_t *, const void *, const void *, void *);
+    void (*embedding)(const decoder *, const int32_t *, const int32_t *, const void *, const void *, void *);
     void (*embedding_one)(const decoder *, int32_t, int64_t, const void *, const void *, void *);
-    void (*embedding_backward)(const decoder *, const int32_t *, const void *, float *, float *);
+    void (*embedding_backward)(const decoder *, const int32_t *, const int32_t *, const void *, float *, float *);
     void (*loss)(const decoder *, const float *, const int32_t *, int64_t, double *, uint8_t *);
     void (*loss_backward)(const decoder *, float *, const int32_t *, int64_t, int64_t, float, uint16_t *);
     tess_status (*tiles_create)(decoder *);
     void (*tiles_destroy)(decoder_tiles *);
-    tess_status (*attention)(const decoder *, int64_t, const void *, void *, float *,
+    tess_status (*attention)(const decoder *, int64_t, const int32_t *, const void *, void *, float *,
                              const decoder_attention_scratch *);
-    tess_status (*attention_backward)(const decoder *, int64_t, const void *, const void *, const float *, const void *,
-                                      void *, const decoder_attention_scratch *);
+    tess_status (*attention_backward)(const decoder *, int64_t, const int32_t *, const void *, const void *,
+                                      const float *, const void *, void *, const decoder_attention_scratch *);
 } rows_functions;
 #endif

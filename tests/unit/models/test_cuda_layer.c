@@ -527,7 +527,7 @@ static void loss_on(uint64_t classes, uint64_t count, int halves, double within)
             assert_int_equal(t.d->t->copy(t.d, zero.dev, d.dev, d.bytes), TESS_OK);
             assert_int_equal(layer(&t)->loss_slopes(t.d, &l), TESS_OK);
         }
-        assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, count, (ops_loss *)loss.dev), TESS_OK);
+        assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, count, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
         ops_loss *got = down(&loss), *cpu = loss.host;
         assert_true(fabs(got->loss - cpu->loss) <= within * cpu->loss);
         assert_int_equal(got->correct, cpu->correct);
@@ -548,7 +548,7 @@ static void loss_is_no_number_with(uint64_t classes, uint64_t at, float value) {
     ops_row_loss l = { .logits = logits.dev, .labels = (int32_t *)labels.dev, .stats = stats.dev };
     l.losses = t.scratch.dev, l.rows = ROWS, l.classes = classes, l.count = ROWS, l.pitch = classes, l.mean = 1;
     assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
-    assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, ROWS, (ops_loss *)loss.dev), TESS_OK);
+    assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, ROWS, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
     ops_loss *got = down(&loss);
     assert_true(isnan(got->loss));
     free(got);

@@ -238,6 +238,37 @@ static void test_cuda_models__a_token_beyond_the_vocabulary_is_refused(void **st
     end(&r);
 }
 
+/* Targets that do not count, and a divisor that is not their number, by one chunk and by several; short rows and long.
+ */
+static void test_cuda_models__ignored_targets_agree(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        model_options o = i & 1 ? small_llama : small_gpt2;
+        o.head_rows = i & 2 ? 8 : 0;
+        o.decoder.vocabulary = i & 2 ? 5003 : 61;
+        run host = make(i & 1 ? "llama" : "gpt2", o, "plain"), device = make(i & 1 ? "llama" : "gpt2", o, "cuda");
+        model_batch *batch = batch_of(host.m);
+        batch->divisor = 11.5;
+        uint64_t count = 0;
+        for (int32_t t = 0; t < o.batch * (o.context + 1); t++) {
+            lm_tokens(batch)[t] |= (t % 3 == 1 ? LM_IGNORED : 0) | (t % 5 == 1 ? LM_BEGINS : 0);
+            count += t % (o.context + 1) != 0 && t % 3 != 1;
+        }
+        train_once(&host, batch, TESS_PASS_TRAIN);
+        train_once(&device, batch, TESS_PASS_TRAIN);
+        assert_true(fabs(host.result->loss - device.result->loss) <= 1e-5 * host.result->loss);
+        assert_int_equal(host.result->count, device.result->count);
+        assert_int_equal(host.result->correct, device.result->correct);
+        assert_true(host.result->count == count && host.result->divisor == 11.5 && device.result->divisor == 11.5);
+        assert_true(worst_of(&host, &device) <= 1e-5);
+        batch->packed = 1;
+        assert_int_equal(direct_run(device.d, TESS_PASS_TRAIN, batch, 0, 0, device.result), TESS_E_UNSUPPORTED);
+        free(batch);
+        end(&host);
+        end(&device);
+    }
+}
+
 /* ---- a sequence -------------------------------------------------------------------------------------- */
 static uint64_t kept_bytes(const model_options *o) {
     int32_t size = o->decoder.head_size ? o->decoder.head_size : o->width / o->heads;
@@ -301,6 +332,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
         cmocka_unit_test(test_cuda_models__same_bits_again),
         cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),
+        cmocka_unit_test(test_cuda_models__ignored_targets_agree),
         cmocka_unit_test(test_cuda_models__a_position_at_a_time),
     };
     const tess_cuda *cu;

@@ -231,9 +231,9 @@ static void embed_run(const rows_functions *f, decoder *d, void *user, char *out
     float *db = result(&out, line), *dtable = result(&out, WORDS * line), *dposition = result(&out, TIME * line);
     void *y = result(&out, (uint64_t)(d->rows * d->width) * d->elem), *one = result(&out, (uint64_t)d->width * d->elem);
     f->bias_backward(d, c->dy, db, d->rows, d->width);
-    f->embedding(d, c->ids, c->table, d->about_zero ? NULL : c->position, y);
+    f->embedding(d, c->ids, NULL, c->table, d->about_zero ? NULL : c->position, y);
     f->embedding_one(d, c->ids[3], 2, c->table, d->about_zero ? NULL : c->position, one);
-    f->embedding_backward(d, c->ids, c->dy, dtable, d->about_zero ? NULL : dposition);
+    f->embedding_backward(d, c->ids, NULL, c->dy, dtable, d->about_zero ? NULL : dposition);
 }
 
 static void embed_at(decoder *d) {
@@ -304,8 +304,8 @@ static void attention_run(const rows_functions *f, decoder *d, void *user, char 
                               first = { .first = scratch, .first_bytes = d->attention_bytes };
     memcpy(qkv, c->qkv, wide);
     f->rope(d, qkv, c->samples, 0);
-    assert_int_equal(f->attention(d, c->samples, qkv, y, lse, &rest), TESS_OK);
-    assert_int_equal(f->attention_backward(d, c->samples, qkv, y, lse, c->dy, dqkv, &first), TESS_OK);
+    assert_int_equal(f->attention(d, c->samples, NULL, qkv, y, lse, &rest), TESS_OK);
+    assert_int_equal(f->attention_backward(d, c->samples, NULL, qkv, y, lse, c->dy, dqkv, &first), TESS_OK);
     f->rope(d, dqkv, c->samples, 1);
     free(scratch);
     f->tiles_destroy(d->tiles);

@@ -32,7 +32,6 @@
     X(avgpool_backward, 1)                                                                                             \
     X(column_sums, 2)                                                                                                  \
     X(cross_entropy, 4)                                                                                                \
-    X(loss_sum, 2)                                                                                                     \
     X(loss_slopes, 1)                                                                                                  \
     X(tokens, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
@@ -69,7 +68,8 @@
     X(norm_tile, 5)                                                                                                    \
     X(norm_slopes_tile, 4)                                                                                             \
     X(loss_tile, 5)                                                                                                    \
-    X(loss_rows, 3)
+    X(loss_rows, 3)                                                                                                    \
+    X(loss_sum, 2)
 
 /* Those of attention in bf16: name, arguments, what a block shares. A block has TILE_THREADS threads, which wait for
  * each other within the body. */

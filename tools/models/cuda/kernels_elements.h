@@ -163,11 +163,14 @@ typedef struct {
     const int32_t *tokens;
     int32_t *out;
     uint64_t elems, time, stride;
+    int32_t ignored, marks; /* a token with the first is -1; of the others the second are taken away */
 } ops_args_tokens;
 OPS_BODY(tokens) {
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems)
-        a->out[i] = a->tokens[ops_div(i, a->time) * a->stride + ops_mod(i, a->time)];
+    OPS_FOR_EACH(i, a->elems) {
+        int32_t token = a->tokens[ops_div(i, a->time) * a->stride + ops_mod(i, a->time)];
+        a->out[i] = token & a->ignored ? -1 : token & ~a->marks;
+    }
 }
 
 #endif

@@ -8,7 +8,8 @@
 
 typedef struct { /* as ops_loss */
     double loss;
-    uint64_t correct, count, reserved;
+    uint64_t correct, count;
+    double divisor;
 } ops_cuda_loss;
 typedef struct {
     double loss;
@@ -23,6 +24,7 @@ typedef struct {
     void *slopes;                       /* null: not wanted */
     uint64_t rows, all, classes, pitch; /* rows: those that count, of `all` */
     float mean;
+    const double *divisor; /* may be null */
     int32_t half;
     uint32_t tile_rows;
 } ops_args_loss;
@@ -30,10 +32,10 @@ typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows, ops_args_loss_slop
 
 /* The gradient of eight logits of row r, from column c on. */
 TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, const float *x, float most, float over) {
-    float d[8];
-    uint64_t label = r < a->rows ? (uint64_t)a->labels[r] : 0;
+    float d[8], mean = a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean;
+    int32_t label = r < a->rows ? a->labels[r] : -1;
     for (uint64_t k = 0; k < 8; k++)
-        d[k] = r < a->rows ? (ops_exp(x[k] - most) * over - (c + k == label ? 1.0f : 0.0f)) * a->mean : 0;
+        d[k] = label >= 0 ? (ops_exp(x[k] - most) * over - (c + k == (uint64_t)label ? 1.0f : 0.0f)) * mean : 0;
     ops_put_eight(a->slopes, r * a->pitch + c, a->classes - c, a->half, 1, d);
 }
 
@@ -102,10 +104,10 @@ OPS_BODY(loss_tile) {
         room[2 * OPS_BLOCK + thread] = sum;
         return;
     }
-    uint64_t label = (uint64_t)a->labels[r];
+    int32_t label = a->labels[r];
     double sum = ops_add_lanes(room + 2 * OPS_BLOCK, within);
-    a->losses[r].loss = (double)most - (double)row[label] + log(sum);
-    a->losses[r].correct = (uint64_t)lanes[OPS_BLOCK + winner] == label;
+    a->losses[r].loss = label < 0 ? 0 : (double)most - (double)row[label] + log(sum);
+    a->losses[r].correct = (int32_t)lanes[OPS_BLOCK + winner] == label;
     if (a->stats)
         a->stats[2 * r] = most, a->stats[2 * r + 1] = (float)(1.0 / sum);
     room[OPS_BLOCK + thread] = (double)most;
@@ -174,10 +176,11 @@ OPS_BODY(loss_rows) {
         o = ops_online_over(room, thread * OPS_LANES, OPS_LANES, 1);
         ops_online_put(room, thread * OPS_LANES, o);
     } else if (phase == 2 && thread == 0) {
-        uint64_t label = (uint64_t)a->labels[r];
+        int32_t label = a->labels[r];
         o = ops_online_over(room, 0, OPS_LANES, OPS_LANES);
-        a->losses[r].loss = (double)o.most - (double)a->logits[r * a->pitch + label] + log(o.sum);
-        a->losses[r].correct = o.best == label;
+        a->losses[r].loss =
+            label < 0 ? 0 : (double)o.most - (double)a->logits[r * a->pitch + (uint64_t)label] + log(o.sum);
+        a->losses[r].correct = (int32_t)o.best == label;
         if (a->stats)
             a->stats[2 * r] = o.most, a->stats[2 * r + 1] = (float)(1.0 / o.sum);
     }

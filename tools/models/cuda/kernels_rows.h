@@ -93,28 +93,33 @@ typedef struct { /* one block */
     const ops_cuda_row_loss *losses;
     ops_cuda_loss *out;
     uint64_t rows;
+    const int32_t *labels; /* null: all count */
+    const double *divisor; /* may be null */
 } ops_args_loss_sum;
 OPS_BODY(loss_sum) {
     if (block)
         return;
     if (phase == 0) {
-        double loss = 0, correct = 0;
+        double loss = 0, correct = 0, count = 0;
         for (uint64_t r = thread; r < a->rows; r += OPS_BLOCK) {
             loss += a->losses[r].loss;
             correct += (double)a->losses[r].correct;
+            count += !a->labels || a->labels[r] >= 0;
         }
         room[thread] = loss;
         room[OPS_BLOCK + thread] = correct;
+        room[2 * OPS_BLOCK + thread] = count;
     } else if (thread == 0) {
-        double loss = 0, correct = 0;
+        double loss = 0, correct = 0, count = 0;
         for (int i = 0; i < OPS_BLOCK; i++) {
             loss += room[i];
             correct += room[OPS_BLOCK + i];
+            count += room[2 * OPS_BLOCK + i];
         }
         a->out->loss = loss;
         a->out->correct = (uint64_t)correct;
-        a->out->count = a->rows;
-        a->out->reserved = 0;
+        a->out->count = (uint64_t)count;
+        a->out->divisor = a->divisor ? *a->divisor : 0;
     }
 }
 
@@ -148,7 +153,8 @@ OPS_BODY(sum_loss) {
     for (uint64_t i = 0; i < a->elems; i++)
         sum += (double)a->x[i];
     a->out->loss = a->squared ? sum * sum : sum;
-    a->out->correct = a->out->reserved = 0;
+    a->out->correct = 0;
+    a->out->divisor = 0;
     a->out->count = a->count;
 }
 

@@ -286,9 +286,10 @@ static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_
 }
 
 static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
-                                int32_t *out) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), tokens, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
-                                      .elems = samples * time, .time = time, .stride = stride));
+                                int32_t ignored, int32_t marks, int32_t *out) {
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), tokens, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
+                          .elems = samples * time, .time = time, .stride = stride, .ignored = ignored, .marks = marks));
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------ */
@@ -296,7 +297,7 @@ static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
     ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->dlogits, .stats = l->stats };
     a.losses = l->losses ? (ops_cuda_row_loss *)l->losses + l->first : NULL;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.half = o->bf16;
+    a.half = o->bf16, a.divisor = l->divisor;
     return a;
 }
 
@@ -322,9 +323,10 @@ static tess_status layer_loss(ops *o, const ops_row_loss *l) {
     OPS_INSIDE(cuda_of(o), loss(cuda_of(o), l));
 }
 
-static tess_status layer_loss_sum(ops *o, const void *losses, uint64_t rows, ops_loss *out) {
-    OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), loss_sum, 1, .losses = losses, .out = (ops_cuda_loss *)out, .rows = rows));
+static tess_status layer_loss_sum(ops *o, const void *losses, uint64_t rows, const int32_t *labels,
+                                  const double *divisor, ops_loss *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), loss_sum, 1, .losses = losses, .out = (ops_cuda_loss *)out,
+                                      .rows = rows, .labels = labels, .divisor = divisor));
 }
 
 const ops_layer_table ops_cuda_layer = {

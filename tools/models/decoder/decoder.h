@@ -148,6 +148,8 @@ uint64_t decoder_input_bytes(const decoder *);
 /** TESS_E_DATA: more targets than positions, or a token beyond the vocabulary. */
 tess_status decoder_batch_check(const model *, const void *batch);
 tess_status decoder_token_check(const decoder *, int32_t token);
+/** The factor of the slopes of every row's loss. */
+float decoder_loss_scale(const model_batch *);
 /** Begins a pass over one position. TESS_E_INVALID: there is none before it. */
 tess_status decoder_position_enter(decoder *, const model_batch *);
 
@@ -286,11 +288,25 @@ typedef struct {
 } decoder_attention_scratch;
 /** Scratch that is left when `first_bytes` lie elsewhere. */
 uint64_t decoder_attention_rest(const decoder *, uint64_t first_bytes);
-/** Queries, keys and values of samples · time rows → y[samples · time, q_width]; lse[samples, heads, time]. */
-tess_status decoder_attention(const decoder *, int64_t samples, const void *qkv, void *y, float *lse,
-                              const decoder_attention_scratch *);
-tess_status decoder_attention_backward(const decoder *, int64_t samples, const void *qkv, const void *y,
-                                       const float *lse, const void *dy, void *dqkv, const decoder_attention_scratch *);
+/** Queries, keys and values of samples · time rows → y[samples · time, q_width]; lse[samples, heads, time]. `packed`:
+ * as decoder_packed. */
+tess_status decoder_attention(const decoder *, int64_t samples, const int32_t *packed, const void *qkv, void *y,
+                              float *lse, const decoder_attention_scratch *);
+tess_status decoder_attention_backward(const decoder *, int64_t samples, const int32_t *packed, const void *qkv,
+                                       const void *y, const float *lse, const void *dy, void *dqkv,
+                                       const decoder_attention_scratch *);
+/** The tokens of the samples from row `first` on, where documents share them; null: each sample is one document. */
+static inline const int32_t *decoder_packed(const decoder *d, const tess_block_call *call, int64_t first) {
+    void *batch = (void *)(uintptr_t)call->batch;
+    return ((model_batch *)batch)->packed ? lm_tokens(batch) + first / d->time * (d->time + 1) : NULL;
+}
+/** Where in sample `b` the document of position `at` begins. */
+static inline int64_t decoder_begin(const decoder *d, const int32_t *packed, int64_t b, int64_t at) {
+    int64_t begin = packed ? at : 0;
+    while (begin > 0 && !(packed[b * (d->time + 1) + begin] & LM_BEGINS))
+        begin--;
+    return begin;
+}
 
 /* ---- decoder_sequence.c: a pass over one position, where the batch has one --------------------------- */
 tess_status decoder_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
@@ -322,15 +338,18 @@ void decoder_dropout(const decoder *, void *x, int64_t samples, int64_t elems, c
 void decoder_rope(const decoder *, void *qkv, int64_t samples, int back);
 /** The same for one row, which is at `position`. */
 void decoder_rope_one(const decoder *, void *qkv, int64_t position);
-/** position null: none. */
-void decoder_embedding(const decoder *, const int32_t *ids, const void *table, const void *position, void *y);
+/** position null: none; they begin again with each document of a packed batch. */
+void decoder_embedding(const decoder *, const int32_t *ids, const int32_t *packed, const void *table,
+                       const void *position, void *y);
 void decoder_embedding_one(const decoder *, int32_t id, int64_t at, const void *table, const void *position, void *y);
-void decoder_embedding_backward(const decoder *, const int32_t *ids, const void *dy, float *dtable, float *dposition);
-/** logits[rows, vocabulary] and the rows' labels → each row's loss, and whether its label is the most likely. */
+void decoder_embedding_backward(const decoder *, const int32_t *ids, const int32_t *packed, const void *dy,
+                                float *dtable, float *dposition);
+/** logits[rows, vocabulary] and the rows' labels → each row's loss, and whether its label is the most likely; of a
+ * label of -1 neither. */
 void decoder_loss(const decoder *, const float *logits, const int32_t *labels, int64_t rows, double *loss,
                   uint8_t *correct);
-/** logits → their gradient times `scale`, in fp32 or, where tensors are bf16, into `halves`. Rows from `count`: zeros.
- */
+/** logits → their gradient times `scale`, in fp32 or, where tensors are bf16, into `halves`. Rows from `count` and
+ * those with a label of -1: zeros. */
 void decoder_loss_backward(const decoder *, float *logits, const int32_t *labels, int64_t rows, int64_t count,
                            float scale, uint16_t *halves);
 #endif

@@ -165,6 +165,7 @@ typedef struct {
     float *lse;
     const float *lse_in;
     int64_t rows; /* of all samples */
+    const int32_t *packed;
     const decoder_attention_scratch *scratch;
     tess_status *failed;
 } attend;
@@ -328,6 +329,22 @@ OPS_CLONES static float softmax_row(const decoder *d, const float *p, void *fact
     return d->half ? softmax_lanes(1, p, factor, &s, lse) : softmax_lanes(0, p, factor, &s, lse);
 }
 
+/* In a packed batch a row sees nothing before its document. The first `before` scores of the row become `to`, of
+ * `elem` bytes. */
+static void put_before(const seen *s, int64_t before, void *scores, const void *to, uint64_t elem) {
+    for (int64_t j = 0; j < before; j++)
+        memcpy((char *)scores + (uint64_t)place_of(s, j) * elem, to, elem);
+}
+
+static float softmax_seen(const attend *a, const worker *w, const seen *s, int64_t b, int64_t at, float *lse) {
+    const float none = -INFINITY, zero = 0;
+    int64_t before = decoder_begin(a->d, a->packed, b, at);
+    put_before(s, before, w->p, &none, sizeof none);
+    float over = softmax_row(a->d, w->p, w->p_factor, s, lse);
+    put_before(s, before, w->p_factor, &zero, a->d->elem); /* an exponential is never quite 0 */
+    return over;
+}
+
 /* Head `h` of sample `b`, whose keys and values are there. */
 static tess_status attend_head(const attend *a, const worker *w, int64_t b, int64_t h) {
     const decoder *d = a->d;
@@ -342,7 +359,7 @@ static tess_status attend_head(const attend *a, const worker *w, int64_t b, int6
         for (s.row = 0; s.row < rows; s.row++) {
             s.n = i + s.row + 1;
             float *lse = &a->lse[(b * d->heads + h) * d->time + i + s.row];
-            over[s.row] = softmax_row(d, w->p, w->p_factor, &s, lse);
+            over[s.row] = softmax_seen(a, w, &s, b, i + s.row, lse);
         }
         OPS_TRY(combine(w, w->p_factor, w->v, rows, s.columns));
         store_rows(d, w->rows, over, a->out, row * d->q_width + h * d->size, rows, d->q_width);
@@ -367,10 +384,10 @@ static void attend_groups(void *arg, int32_t thread, int64_t first, int64_t last
             note_failure(a);
 }
 
-tess_status decoder_attention(const decoder *d, int64_t samples, const void *qkv, void *y, float *lse,
-                              const decoder_attention_scratch *scratch) {
+tess_status decoder_attention(const decoder *d, int64_t samples, const int32_t *packed, const void *qkv, void *y,
+                              float *lse, const decoder_attention_scratch *scratch) {
     tess_status failed = TESS_OK;
-    attend a = { .d = d, .qkv = qkv, .out = y, .lse = lse, .scratch = scratch, .failed = &failed };
+    attend a = { .d = d, .packed = packed, .qkv = qkv, .out = y, .lse = lse, .scratch = scratch, .failed = &failed };
     a.rows = samples * d->time;
     ops_parallel(d->o, samples * d->kv_heads, 1, attend_groups, &a);
     return failed;
@@ -427,6 +444,7 @@ static tess_status block_backward(const attend *a, const worker *w, int64_t b, i
     decoder_part q = decoder_q(d);
     int64_t rows = least(BLOCK, d->time - i), row = b * d->time + i, at = row * d->q_width + h * d->size;
     int64_t from = q.at + row * q.stride + h * d->size;
+    const float zero = 0;
     seen s = { .columns = filled_up(i + rows), .scale = (float)(1.0 / sqrt((double)d->size)) };
     gather_rows(d, decoder_at(d, a->qkv, from), q.stride, rows, rows, w->q);
     gather_rows(d, decoder_at(d, a->dy, at), d->q_width, rows, rows, w->dy);
@@ -436,6 +454,9 @@ static tess_status block_backward(const attend *a, const worker *w, int64_t b, i
         s.n = i + s.row + 1;
         softmax_backward_row(w, &s, a->lse_in[(b * d->heads + h) * d->time + i + s.row],
                              dot_of_rows(d, a->y, a->dy, at + s.row * d->q_width));
+        int64_t before = decoder_begin(d, a->packed, b, i + s.row);
+        put_before(&s, before, w->p_factor, &zero, d->elem);
+        put_before(&s, before, w->ds_factor, &zero, d->elem);
     }
     OPS_TRY(combine(w, w->ds_factor, w->k, rows, s.columns));
     store_rows(d, w->rows, NULL, a->out, from, rows, q.stride);
@@ -468,11 +489,13 @@ static void backward_groups(void *arg, int32_t thread, int64_t first, int64_t la
             note_failure(a);
 }
 
-tess_status decoder_attention_backward(const decoder *d, int64_t samples, const void *qkv, const void *y,
-                                       const float *lse, const void *dy, void *dqkv,
+tess_status decoder_attention_backward(const decoder *d, int64_t samples, const int32_t *packed, const void *qkv,
+                                       const void *y, const float *lse, const void *dy, void *dqkv,
                                        const decoder_attention_scratch *scratch) {
     tess_status failed = TESS_OK;
-    attend a = { .d = d, .qkv = qkv, .y = y, .dy = dy, .out = dqkv, .lse_in = lse, .scratch = scratch };
+    attend a = {
+        .d = d, .packed = packed, .qkv = qkv, .y = y, .dy = dy, .out = dqkv, .lse_in = lse, .scratch = scratch
+    };
     a.failed = &failed;
     a.rows = samples * d->time;
     ops_parallel(d->o, samples * d->kv_heads, 1, backward_groups, &a);

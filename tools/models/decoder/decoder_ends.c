@@ -7,12 +7,15 @@
 #include <string.h>
 
 /* ---- the batch --------------------------------------------------------------------------------------- */
-/* The tokens at positions shift … of each sample. */
+/* The tokens at positions shift … of each sample; as targets (shift 1) those that do not count are -1. */
 static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, int32_t *out) {
+    void *from = (void *)(uintptr_t)batch;
     for (int64_t r = 0; r < d->rows; r++) {
         int64_t at = r / d->time * (d->time + 1) + r % d->time + shift;
-        out[r] = d->family->bytes ? gpt_text((void *)(uintptr_t)batch)[at] : lm_tokens((void *)(uintptr_t)batch)[at];
+        int32_t marked = d->family->bytes ? gpt_text(from)[at] : lm_tokens(from)[at];
+        out[r] = lm_token(marked);
         OPS_TRY(decoder_token_check(d, out[r]));
+        out[r] = shift && marked & LM_IGNORED ? -1 : out[r];
     }
     return TESS_OK;
 }
@@ -41,7 +44,7 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     OPS_TRY(decoder_batch_check(m, call->batch));
     OPS_TRY(ids_of(d, call->batch, 0, call->scratch));
     decoder_ends e = decoder_ends_of(d, call, 0);
-    decoder_embedding(d, call->scratch, e.table, e.positions, call->output);
+    decoder_embedding(d, call->scratch, decoder_packed(d, call, 0), e.table, e.positions, call->output);
     decoder_dropout(d, call->output, d->batch, d->time * d->width, &drop);
     return TESS_OK;
 }
@@ -64,7 +67,7 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
         e.dtable = decoder_sum(d, e.dtable, m->desc.params[0].elems, 0);
     if (e.dpositions)
         e.dpositions = decoder_sum(d, e.dpositions, m->desc.params[1].elems, 0);
-    decoder_embedding_backward(d, ids, dy, e.dtable, e.dpositions);
+    decoder_embedding_backward(d, ids, decoder_packed(d, call, 0), dy, e.dtable, e.dpositions);
     return TESS_OK;
 }
 
@@ -117,10 +120,11 @@ static tess_status logits_of(const head *h, int64_t first) {
     return d->o->t->matmul(d->p.head.forward, h->normal, h->table, NULL, h->logits, h->inner);
 }
 
-static void add_losses(const head *h, int64_t rows, model_result *sum) {
+static void add_losses(const head *h, int64_t first, int64_t rows, model_result *sum) {
     for (int64_t r = 0; r < rows; r++) {
         sum->loss += h->loss[r];
         sum->correct += h->correct[r];
+        sum->count += h->targets[first + r] >= 0;
     }
 }
 
@@ -129,7 +133,7 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     const model_batch *batch = call->batch;
     char *at = call->scratch;
     head h = head_of(d, call, &at, 0);
-    model_result sum = { .count = batch->count };
+    model_result sum = { .divisor = batch->divisor };
     if (decoder_one_position(d, call))
         return decoder_sequence_head(d, call);
     h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
@@ -146,7 +150,7 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
         if (here)
             memcpy(lm_logits(call->output), h.logits + wanted * d->vocabulary, line);
         decoder_loss(d, h.logits, h.targets + first, counted, h.loss, h.correct);
-        add_losses(&h, counted, &sum);
+        add_losses(&h, first, counted, &sum);
     }
     *(model_result *)call->output = sum;
     return TESS_OK;
@@ -154,12 +158,13 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
 
 static tess_status head_backward(void *user, const tess_block_call *call) {
     const decoder *d = ((const model *)user)->own;
-    int64_t count = ((const model_batch *)call->batch)->count;
+    const model_batch *batch = call->batch;
+    int64_t count = batch->count;
     char *at = call->scratch;
     head h = head_of(d, call, &at, 1);
     h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
     const ops_table *t = d->o->t;
-    float scale = count ? (float)(1.0 / (double)count) : 0;
+    float scale = decoder_loss_scale(batch);
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
     for (int64_t first = 0; first < d->rows; first += d->head_rows) {
         const void *dlogits = h.halves ? (const void *)h.halves : h.logits;

@@ -252,7 +252,7 @@ void decoder_rope_one(const decoder *d, void *qkv, int64_t position) {
 /* ---- embedding -------------------------------------------------------------------------------------- */
 typedef struct {
     const decoder *d;
-    const int32_t *ids;
+    const int32_t *ids, *packed;
     const void *table, *position, *dy;
     void *y;
     float *dtable, *dposition;
@@ -280,11 +280,17 @@ TESS_FN void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     }
 }
 
+/* Row r's, since its document began. */
+static int64_t position_of(const embed *e, int64_t r) {
+    int64_t at = r % e->d->time;
+    return at - decoder_begin(e->d, e->packed, r / e->d->time, at);
+}
+
 OPS_CLONES static void embed_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
     const embed *e = arg;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        embed_row(e, e->ids[r], r % e->d->time, r);
+        embed_row(e, e->ids[r], position_of(e, r), r);
 }
 
 void decoder_embedding_one(const decoder *d, int32_t id, int64_t at, const void *table, const void *position, void *y) {
@@ -292,8 +298,9 @@ void decoder_embedding_one(const decoder *d, int32_t id, int64_t at, const void 
     embed_row(&e, id, at, 0);
 }
 
-void decoder_embedding(const decoder *d, const int32_t *ids, const void *table, const void *position, void *y) {
-    embed e = { .d = d, .ids = ids, .table = table, .position = position, .y = y };
+void decoder_embedding(const decoder *d, const int32_t *ids, const int32_t *packed, const void *table,
+                       const void *position, void *y) {
+    embed e = { .d = d, .ids = ids, .packed = packed, .table = table, .position = position, .y = y };
     ops_parallel(d->o, d->rows, 16, embed_rows, &e);
 }
 
@@ -302,18 +309,21 @@ OPS_CLONES static void embed_backward_columns(void *arg, int32_t thread, int64_t
     const embed *e = arg;
     const decoder *d = e->d;
     (void)thread;
-    for (int64_t r = 0; r < d->rows; r++)
+    for (int64_t r = 0; r < d->rows; r++) {
+        int64_t at = e->dposition ? position_of(e, r) : 0;
         for (int64_t c = first; c < last; c += LANES) {
             lanes dy = rows_at(d, e->dy, r * d->width + c, last - c);
             if (e->dtable)
                 floats_add(e->dtable, e->ids[r] * d->width + c, last - c, dy);
             if (e->dposition)
-                floats_add(e->dposition, r % d->time * d->width + c, last - c, dy);
+                floats_add(e->dposition, at * d->width + c, last - c, dy);
         }
+    }
 }
 
-void decoder_embedding_backward(const decoder *d, const int32_t *ids, const void *dy, float *dtable, float *dposition) {
-    embed e = { .d = d, .ids = ids, .dy = dy, .dtable = dtable, .dposition = dposition };
+void decoder_embedding_backward(const decoder *d, const int32_t *ids, const int32_t *packed, const void *dy,
+                                float *dtable, float *dposition) {
+    embed e = { .d = d, .ids = ids, .packed = packed, .dy = dy, .dtable = dtable, .dposition = dposition };
     ops_parallel(d->o, d->width, COLUMNS, embed_backward_columns, &e);
 }
 
@@ -358,6 +368,9 @@ static void loss_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
         const float *x = l->logits + r * l->d->vocabulary;
         float most;
         int64_t best;
+        l->loss[r] = l->correct[r] = 0;
+        if (l->labels[r] < 0)
+            continue;
         l->loss[r] = log_sum(x, l->d->vocabulary, &most, &best) - (double)x[l->labels[r]];
         l->correct[r] = best == l->labels[r];
     }
@@ -376,12 +389,12 @@ OPS_CLONES static void loss_backward_rows(void *arg, int32_t thread, int64_t fir
     for (int64_t r = first; r < last; r++) {
         float *x = l->dlogits + r * n, most = 0, log_of = 0;
         int64_t best;
-        if (r < l->count)
+        int counts = r < l->count && l->labels[r] >= 0;
+        if (counts)
             log_of = (float)log_sum(x, n, &most, &best);
         for (int64_t c = 0; c < n; c += LANES)
-            floats_put(r < l->count ? l->scale * lanes_exp(floats_at(x, c, n - c) - log_of) : lanes_fill(0), x, c,
-                       n - c);
-        if (r < l->count)
+            floats_put(counts ? l->scale * lanes_exp(floats_at(x, c, n - c) - log_of) : lanes_fill(0), x, c, n - c);
+        if (counts)
             x[l->labels[r]] -= l->scale;
         for (int64_t c = 0; l->halves && c < n; c += LANES)
             rows_put(l->d, floats_at(x, c, n - c), l->halves, r * n + c, n - c);

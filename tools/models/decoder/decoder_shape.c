@@ -192,10 +192,18 @@ tess_status decoder_token_check(const decoder *d, int32_t token) {
 tess_status decoder_batch_check(const model *m, const void *batch) {
     const decoder *d = m->own;
     const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
+    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s: a batch that is packed, which attention on a device does not know",
+                         m->t->name);
     OPS_TRY(check_head(d, batch));
     for (int64_t i = 0; !d->family->bytes && i < d->batch * (d->time + 1); i++)
-        OPS_TRY(decoder_token_check(d, tokens[i]));
+        OPS_TRY(decoder_token_check(d, lm_token(tokens[i])));
     return TESS_OK;
+}
+
+float decoder_loss_scale(const model_batch *batch) {
+    double divisor = batch->divisor > 0 ? batch->divisor : (double)batch->count;
+    return divisor > 0 ? (float)(1.0 / divisor) : 0;
 }
 
 tess_status decoder_position_enter(decoder *d, const model_batch *batch) {

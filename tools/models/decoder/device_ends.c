@@ -16,14 +16,15 @@ static tess_status call_check(const model *m, const tess_block_call *call) {
     return TESS_OK;
 }
 
-/* The tokens at positions shift … of each sample. */
+/* The tokens at positions shift … of each sample; as targets (shift 1) those that do not count are -1. */
 static tess_status ids_of(const model *m, const tess_block_call *call, int32_t shift, int32_t *out) {
     ops_rows of = device_rows_of(m, call);
     uint64_t samples = of.rows / of.time, time = of.time;
     void *batch = (void *)(uintptr_t)call->batch;
     if (device_of(m)->d.family->bytes)
         return m->o->t->ids(m->o, gpt_text(batch) + shift, samples, time, time + 1, out);
-    return device_of(m)->t->tokens(m->o, lm_tokens(batch) + shift, samples, time, time + 1, out);
+    return device_of(m)->t->tokens(m->o, lm_tokens(batch) + shift, samples, time, time + 1, shift ? LM_IGNORED : 0,
+                                   LM_IGNORED | LM_BEGINS, out);
 }
 
 static tess_status embed_forward(void *user, const tess_block_call *call) {
@@ -176,6 +177,7 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
     l.classes = (uint64_t)h->g->d.vocabulary, l.pitch = h->g->pitch;
     l.count = count < first ? 0 : count - first < rows ? count - first : rows;
     l.mean = count ? (float)(1.0 / (double)count) : 0;
+    l.divisor = &((const model_batch *)h->call->batch)->divisor;
     return l;
 }
 
@@ -234,7 +236,8 @@ static tess_status head_forward(void *user, const tess_block_call *call) {
     OPS_TRY(ids_of(m, call, 1, h.targets));
     for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
         OPS_TRY(chunk_forward(&h, first));
-    return h.g->t->loss_sum(m->o, h.losses, model__batch(m, call)->count, model__loss(call));
+    return h.g->t->loss_sum(m->o, h.losses, model__batch(m, call)->count, h.targets,
+                            &((const model_batch *)call->batch)->divisor, model__loss(call));
 }
 
 /* ---- backward ----- */

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "encoded.h"
+#include "tools/models/model.h"
 #include "tools/support/say.h"
 #include "tools/support/options.h"
 #include <tessera/tessera.h>
@@ -32,7 +34,7 @@ typedef struct {
     const unsigned char *map, *data; /* the file; its tokens */
     uint64_t map_bytes, n;           /* tokens */
     int32_t width;                   /* bytes of one */
-    int32_t *ids;                    /* of a text, where there is a tokenizer */
+    tool_encoded text;               /* where there is a tokenizer */
     int is_valid;                    /* by its name */
 } file;
 
@@ -42,11 +44,11 @@ typedef struct { /* tokens that belong together */
 } span;
 
 struct tool_tokens {
-    int64_t context, vocabulary;
+    tool_tokens_options o;
     int32_t bits; /* as --token-bits says; 0: it does not */
-    const tokenizer *words;
     file *files;
-    int32_t n_files;
+    int32_t n_files, room;
+    int marks;      /* a token may be no target */
     span *spans[2]; /* training, held out */
     int32_t n_spans[2];
     uint64_t windows[2];
@@ -119,46 +121,38 @@ static int may_be_wide(const file *narrow, int64_t vocabulary) {
     return narrow->map_bytes % 4 == 0 && i == pairs;
 }
 
-/* A text is one document, whose tokens every rank has in memory. */
-static tess_status encode_text(const tool_tokens *t, file *f) {
-    token_list ids = { 0 };
-    if (ends_with(f->path, ".jsonl"))
-        return tess_fail(TESS_E_DATA, "%s: lines of JSON, expected text: `tessera tokenize` writes them as tokens",
-                         f->path);
+/* Every rank has its tokens in memory. */
+static tess_status encode_text(tool_tokens *t, file *f) {
     if (f->map_bytes > TEXT_MOST)
         return tess_fail(TESS_E_DATA,
                          "%s: text of %" PRIu64 " bytes, expected at most %d: `tessera tokenize` writes it as tokens",
                          f->path, f->map_bytes, TEXT_MOST);
-    tokenizer_encoder *e = tokenizer_encoder_create(t->words);
-    tess_status status =
-        e ? tokenizer_encode_document(e, (const char *)f->map, f->map_bytes, tokenizer_end(t->words), &ids)
-          : tess_fail(TESS_E_NOMEM, "%s: no memory", f->path);
-    tokenizer_encoder_free(e);
-    f->ids = ids.ids;
-    f->data = (const unsigned char *)ids.ids;
-    f->n = ids.n;
-    f->width = (int32_t)sizeof *ids.ids;
-    return status;
+    TRY(tool_encode_file(t->o.words, f->path, t->o.context, t->o.packs, &f->text));
+    t->marks |= f->text.starts != NULL;
+    f->data = (const unsigned char *)f->text.ids;
+    f->n = f->text.n;
+    f->width = (int32_t)sizeof *f->text.ids;
+    return TESS_OK;
 }
 
-static tess_status read_kind(const tool_tokens *t, file *f) {
+static tess_status read_kind(tool_tokens *t, file *f) {
     int32_t words[HEADER_WORDS];
     f->width = 1;
     f->data = f->map;
     f->n = f->map_bytes;
     if (!ends_with(f->path, ".bin"))
-        return t->words ? encode_text(t, f) : TESS_OK;
+        return t->o.words ? encode_text(t, f) : TESS_OK;
     if (has_header(f, words))
         return read_header(f, words);
     tess_status status = cut_bare(f, t->bits ? t->bits : 16);
-    if (status == TESS_OK && !t->bits && may_be_wide(f, t->vocabulary))
+    if (status == TESS_OK && !t->bits && may_be_wide(f, t->o.vocabulary))
         return tess_fail(TESS_E_DATA,
                          "%s: its bytes are tokens as numbers of 16 and of 32 bits: --token-bits must say which",
                          f->path);
     return status;
 }
 
-static tess_status map_file(const tool_tokens *t, file *f) {
+static tess_status map_file(tool_tokens *t, file *f) {
     struct stat st;
     int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     tess_status status = TESS_OK;
@@ -179,15 +173,28 @@ static tess_status map_file(const tool_tokens *t, file *f) {
     return status == TESS_OK ? read_kind(t, f) : status;
 }
 
-static tess_status add_file(tool_tokens *t, const char *dir, const char *name) {
+static file *new_file(tool_tokens *t) {
+    if (t->n_files == t->room) {
+        int32_t room = 2 * t->room + 16;
+        file *bigger = realloc(t->files, (size_t)room * sizeof *bigger);
+        if (!bigger)
+            return NULL;
+        t->files = bigger, t->room = room;
+    }
+    t->files[t->n_files] = (file){ .path = NULL };
+    return &t->files[t->n_files++];
+}
+
+static tess_status add_file(tool_tokens *t, const char *dir, const char *name, int is_valid) {
     char path[PATH_MAX];
     int length = snprintf(path, sizeof path, dir ? "%s/%s" : "%s%s", dir ? dir : "", name);
-    file *f = &t->files[t->n_files++];
     if (length < 0 || (size_t)length >= sizeof path)
         return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", name, PATH_MAX);
-    f->path = strdup(path);
-    f->is_valid = dir && strstr(name, "val") != NULL;
-    return f->path ? map_file(t, f) : tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+    file *f = new_file(t);
+    if (!f || !(f->path = strdup(path)))
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+    f->is_valid = is_valid;
+    return map_file(t, f);
 }
 
 /* ---- all files --------------------------------------------------------------------------------------- */
@@ -200,54 +207,89 @@ static int by_bytes(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static tess_status open_dir(tool_tokens *t, const char *dir) {
+static tess_status open_dir(tool_tokens *t, const char *dir, int is_valid) {
     struct dirent **entries;
     int n = scandir(dir, &entries, is_plain, by_bytes);
     if (n < 0)
         return tess_fail(TESS_E_DATA, "%s: %s", dir, strerror(errno));
-    t->files = calloc((size_t)n + 1, sizeof *t->files);
-    tess_status status = t->files ? TESS_OK : tess_fail(TESS_E_NOMEM, "%s: no memory", dir);
-    if (n == 0 && status == TESS_OK)
-        status = tess_fail(TESS_E_DATA, "%s: no files in this folder", dir);
+    tess_status status = n > 0 ? TESS_OK : tess_fail(TESS_E_DATA, "%s: no files in this folder", dir);
     for (int i = 0; i < n; i++) {
         if (status == TESS_OK)
-            status = add_file(t, dir, entries[i]->d_name);
+            status = add_file(t, dir, entries[i]->d_name, is_valid || strstr(entries[i]->d_name, "val"));
         free(entries[i]);
     }
     free(entries);
-    for (int32_t i = 1; status == TESS_OK && i < t->n_files; i++)
-        if (t->files[i].width != t->files[0].width)
-            status = tess_fail(TESS_E_DATA, "%s: tokens of %d bytes, but %s has some of %d", t->files[i].path,
-                               t->files[i].width, t->files[0].path, t->files[0].width);
     return status;
 }
 
+int tool_tokens_are_text_at(const char *path) {
+    struct dirent **entries;
+    struct stat st;
+    int is_there = stat(path, &st) == 0;
+    if (!is_there || !S_ISDIR(st.st_mode))
+        return is_there && !ends_with(path, ".bin");
+    int n = scandir(path, &entries, is_plain, by_bytes), is_text = n > 0 && !ends_with(entries[0]->d_name, ".bin");
+    for (int i = 0; i < n; i++)
+        free(entries[i]);
+    if (n >= 0)
+        free(entries);
+    return is_text;
+}
+
+static tess_status open_path(tool_tokens *t, const char *path, int is_valid) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? open_dir(t, path, is_valid)
+                                                       : add_file(t, NULL, path, is_valid);
+}
+
+static tess_status open_paths(tool_tokens *t) {
+    TRY(open_path(t, t->o.path, 0));
+    if (t->o.valid)
+        TRY(open_path(t, t->o.valid, 1));
+    for (int32_t i = 1; i < t->n_files; i++)
+        if (t->files[i].width != t->files[0].width)
+            return tess_fail(TESS_E_DATA, "%s: tokens of %d bytes, but %s has some of %d", t->files[i].path,
+                             t->files[i].width, t->files[0].path, t->files[0].width);
+    return TESS_OK;
+}
+
 static void add_span(tool_tokens *t, int valid, const file *f, uint64_t first, uint64_t n) {
-    uint64_t windows = n > 1 ? (n - 1) / (uint64_t)t->context : 0;
+    uint64_t windows = f->text.starts ? n : n > 1 ? (n - 1) / (uint64_t)t->o.context : 0;
     if (windows == 0)
         return;
     t->spans[valid][t->n_spans[valid]++] = (span){ f, first, windows, t->windows[valid] };
     t->windows[valid] += windows;
 }
 
-static tess_status make_spans(tool_tokens *t, const char *path) {
+/* How much of a file is held out: tokens, or windows of its samples. */
+static uint64_t held_out_of(const tool_tokens *t, const file *f, uint64_t n, int any_valid) {
+    uint64_t share = t->o.share > 0 ? (uint64_t)((double)n * t->o.share) : n / 10;
+    if (any_valid)
+        return f->is_valid ? n : 0;
+    return f->text.starts && share == 0 && n > 1 ? 1 : share;
+}
+
+static tess_status too_few(const tool_tokens *t, int any_valid) {
+    double share = t->o.share > 0 ? t->o.share : 0.1;
+    double part = any_valid || t->windows[0] == 0 ? 1 : share;
+    return tess_fail(TESS_E_DATA, "%s: too few tokens to %s: expected at least %.0f in one file", t->o.path,
+                     t->windows[0] ? "hold some out" : "train on", (double)(t->o.context + 1) / part);
+}
+
+static tess_status make_spans(tool_tokens *t) {
     int any_valid = 0;
     for (int valid = 0; valid < 2; valid++)
         if (!(t->spans[valid] = calloc((size_t)t->n_files, sizeof(span))))
-            return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
+            return tess_fail(TESS_E_NOMEM, "%s: no memory", t->o.path);
     for (int32_t i = 0; i < t->n_files; i++)
         any_valid |= t->files[i].is_valid;
     for (int32_t i = 0; i < t->n_files; i++) {
         const file *f = &t->files[i];
-        uint64_t held_out = any_valid ? f->is_valid ? f->n : 0 : f->n / 10;
-        add_span(t, 0, f, 0, f->n - held_out);
-        add_span(t, 1, f, f->n - held_out, held_out);
+        uint64_t n = f->text.starts ? f->text.windows : f->n, held_out = held_out_of(t, f, n, any_valid);
+        add_span(t, 0, f, 0, n - held_out);
+        add_span(t, 1, f, n - held_out, held_out);
     }
-    if (t->windows[0] == 0 || t->windows[1] == 0)
-        return tess_fail(TESS_E_DATA, "%s: too few tokens to %s: expected at least %" PRId64 " in one file", path,
-                         t->windows[0] ? "hold some out" : "train on",
-                         (t->context + 1) * (any_valid || t->windows[0] == 0 ? 1 : 10));
-    return TESS_OK;
+    return t->windows[0] == 0 || t->windows[1] == 0 ? too_few(t, any_valid) : TESS_OK;
 }
 
 static tess_status read_bits(int32_t *out) {
@@ -257,27 +299,16 @@ static tess_status read_bits(int32_t *out) {
     return status;
 }
 
-tess_status tool_tokens_open(const char *path, int64_t context, int64_t vocabulary, const tokenizer *words,
-                             tool_tokens **out) {
+tess_status tool_tokens_open(const tool_tokens_options *o, tool_tokens **out) {
     int32_t bits;
     TRY(read_bits(&bits));
     tool_tokens *t = calloc(1, sizeof *t);
-    struct stat st;
-    tess_status status;
     if (!t)
-        return tess_fail(TESS_E_NOMEM, "%s: no memory", path);
-    t->context = context;
-    t->vocabulary = vocabulary;
-    t->bits = bits;
-    t->words = words;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        status = open_dir(t, path);
-    else if (!(t->files = calloc(1, sizeof *t->files)))
-        status = tess_fail(TESS_E_NOMEM, "%s: no memory", path);
-    else
-        status = add_file(t, NULL, path);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory", o->path);
+    *t = (tool_tokens){ .o = *o, .bits = bits, .marks = o->packs };
+    tess_status status = open_paths(t);
     if (status == TESS_OK)
-        status = make_spans(t, path);
+        status = make_spans(t);
     if (status != TESS_OK)
         tool_tokens_close(t);
     else
@@ -292,7 +323,7 @@ void tool_tokens_close(tool_tokens *t) {
         if (t->files[i].map)
             munmap((void *)(uintptr_t)t->files[i].map, t->files[i].map_bytes);
         free(t->files[i].path);
-        free(t->files[i].ids);
+        tool_encoded_free(&t->files[i].text);
     }
     free(t->files);
     free(t->spans[0]);
@@ -302,14 +333,16 @@ void tool_tokens_close(tool_tokens *t) {
 
 /* ---- reading ----------------------------------------------------------------------------------------- */
 static tess_status check_file(const file *f, uint64_t first, uint64_t end, int64_t vocabulary) {
-    for (uint64_t i = first; i < end; i++)
-        if (token_at(f, i) >= vocabulary && f->ids)
+    for (uint64_t i = first; i < end; i++) {
+        uint32_t token = f->text.ids ? (uint32_t)lm_token(f->text.ids[i]) : token_at(f, i);
+        if (token < vocabulary)
+            continue;
+        if (f->text.ids)
             return tess_fail(TESS_E_DATA, "%s: token %u of its tokenizer, but the model's vocabulary has %" PRId64,
-                             f->path, token_at(f, i), vocabulary);
-        else if (token_at(f, i) >= vocabulary)
-            return tess_fail(TESS_E_DATA, "%s: offset %" PRIu64 ": token %u, but the model's vocabulary has %" PRId64,
-                             f->path, (uint64_t)(f->data - f->map) + i * (uint64_t)f->width, token_at(f, i),
-                             vocabulary);
+                             f->path, token, vocabulary);
+        return tess_fail(TESS_E_DATA, "%s: offset %" PRIu64 ": token %u, but the model's vocabulary has %" PRId64,
+                         f->path, (uint64_t)(f->data - f->map) + i * (uint64_t)f->width, token, vocabulary);
+    }
     return TESS_OK;
 }
 
@@ -328,11 +361,33 @@ int tool_tokens_are_text(const tool_tokens *t) {
     return t->files[0].width == 1;
 }
 
+const char *tool_tokens_lines(const tool_tokens *t) {
+    for (int32_t i = 0; i < t->n_files; i++)
+        if (ends_with(t->files[i].path, ".jsonl"))
+            return t->files[i].path;
+    return NULL;
+}
+
+uint64_t tool_tokens_samples(const tool_tokens *t, uint64_t *left_out) {
+    uint64_t n = *left_out = 0;
+    for (int32_t i = 0; i < t->n_files; i++) {
+        n += t->files[i].text.samples;
+        *left_out += t->files[i].text.left_out;
+    }
+    return n;
+}
+
 uint64_t tool_tokens_windows(const tool_tokens *t, int valid) {
     return t->windows[valid];
 }
 
-void tool_tokens_window(const tool_tokens *t, int valid, uint64_t window, int32_t *out) {
+typedef struct {
+    const file *f;
+    uint64_t first, n;
+    int32_t end; /* the token that ends a document, where the next one's first is not marked; -1: none */
+} window_place;
+
+static window_place place_of(const tool_tokens *t, int valid, uint64_t window) {
     const span *s = t->spans[valid];
     int32_t low = 0, high = t->n_spans[valid] - 1;
     while (low < high) { /* the last span that begins at or before the window */
@@ -342,7 +397,36 @@ void tool_tokens_window(const tool_tokens *t, int valid, uint64_t window, int32_
         else
             high = middle - 1;
     }
-    uint64_t first = s[low].first + (window - s[low].before) * (uint64_t)t->context;
-    for (int64_t i = 0; i <= t->context; i++)
-        out[i] = (int32_t)token_at(s[low].f, first + (uint64_t)i);
+    const file *f = s[low].f;
+    uint64_t at = window - s[low].before, length = (uint64_t)t->o.context + 1;
+    int32_t end = t->o.packs && t->o.words && !f->text.ids ? tokenizer_end(t->o.words) : -1;
+    if (!f->text.starts)
+        return (window_place){ f, s[low].first + at * (length - 1), length, end };
+    const uint64_t *start = f->text.starts + s[low].first + at;
+    return (window_place){ f, start[0], start[1] - start[0], -1 };
+}
+
+static int32_t marked_at(const window_place *p, uint64_t i) {
+    if (i >= p->n)
+        return LM_IGNORED;
+    int32_t begins = p->end >= 0 && i > 0 && token_at(p->f, p->first + i - 1) == (uint32_t)p->end;
+    return (int32_t)token_at(p->f, p->first + i) | (begins ? LM_BEGINS | LM_IGNORED : 0);
+}
+
+int tool_tokens_all_count(const tool_tokens *t) {
+    return !t->marks;
+}
+
+uint64_t tool_tokens_targets(const tool_tokens *t, int valid, uint64_t window) {
+    window_place p = place_of(t, valid, window);
+    uint64_t n = 0;
+    for (uint64_t i = 1; i < p.n; i++)
+        n += !(marked_at(&p, i) & LM_IGNORED);
+    return n;
+}
+
+void tool_tokens_window(const tool_tokens *t, int valid, uint64_t window, int32_t *out) {
+    window_place p = place_of(t, valid, window);
+    for (uint64_t i = 0; i <= (uint64_t)t->o.context; i++)
+        out[i] = marked_at(&p, i);
 }

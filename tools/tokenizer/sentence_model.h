@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A model of the sentencepiece library, tokenizer.model, in C. */
+#ifndef TOOL_SENTENCE_MODEL_H
+#define TOOL_SENTENCE_MODEL_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sentence_model sentence_model;
+/** From a file's bytes; null, and `why` says what the library says. */
+sentence_model *sentence_model_create(const char *data, size_t bytes, char *why, size_t room);
+void sentence_model_destroy(sentence_model *); /* null is fine */
+int32_t sentence_model_size(const sentence_model *);
+int32_t sentence_model_begin(const sentence_model *); /* bos_id; -1: none */
+int32_t sentence_model_end(const sentence_model *);   /* eos_id; -1: none */
+/** Copies a piece's name, ended by a null byte, and returns its length; `is_name`: no text is this piece. */
+size_t sentence_model_piece(const sentence_model *, int32_t id, char *out, size_t room, int *is_name);
+/** Hands over the text's pieces; any thread. Returns 0 without memory, or when `fn` does. */
+typedef int (*sentence_model_fn)(void *user, const int32_t *ids, size_t n);
+int sentence_model_encode(const sentence_model *, const char *text, size_t bytes, sentence_model_fn fn, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
