@@ -4,8 +4,11 @@
 #include "against.h"
 #include "tools/models/cuda/kernels.h"
 
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a shape without a window or a cap */
+
 typedef struct {
-    int batch, time, heads, kv_heads, size;
+    int batch, time, heads, kv_heads, size, window;
+    double cap;
 } shape;
 typedef struct { /* one head's: what attention in fp64 takes */
     const shape *s;
@@ -32,28 +35,41 @@ static double dot(const uint16_t *x, const uint16_t *y, int n) {
 }
 static void expect_near(double got, double expected, double by, const char *what, const shape *s) {
     if (!(fabs(got - expected) <= by))
-        fail_msg("%s: %g instead of %g; batch %d, time %d, heads %d of %d, size %d", what, got, expected, s->batch,
-                 s->time, s->heads, s->kv_heads, s->size);
+        fail_msg("%s: %g instead of %g; batch %d, time %d, heads %d of %d, size %d, window %d, cap %g", what, got,
+                 expected, s->batch, s->time, s->heads, s->kv_heads, s->size, s->window, s->cap);
 }
 
 /* ---- attention in fp64 ----------------------------------------------------------------------------- */
-/* Query t of a head: p, the shares of keys 0 … t. */
+static int first_key(const shape *s, int t) {
+    return s->window && t >= s->window ? t - s->window + 1 : 0;
+}
+
+/* What a score becomes, and its slope. */
+static double capped(const shape *s, double score, double *slope) {
+    double t = s->cap > 0 ? tanh(score / s->cap) : 0;
+    *slope = 1 - t * t;
+    return s->cap > 0 ? s->cap * t : score;
+}
+
+/* Query t of a head: p, the shares of the keys that it sees. */
 static void expect_row(const problem *a, int sample, int head, int t, double *p) {
     const shape *s = a->s;
     int kv = s->heads + head / (s->heads / s->kv_heads);
-    double scale = 1 / sqrt(s->size), most = -INFINITY, sum = 0;
-    for (int k = 0; k <= t; k++) {
+    int first = first_key(s, t);
+    double scale = 1 / sqrt(s->size), most = -INFINITY, sum = 0, slope;
+    for (int k = first; k <= t; k++) {
         p[k] = scale * dot(a->qkv + place(s, sample, t, head), a->qkv + place(s, sample, k, kv), s->size);
+        p[k] = capped(s, p[k], &slope);
         most = fmax(most, p[k]);
     }
-    for (int k = 0; k <= t; k++)
+    for (int k = first; k <= t; k++)
         sum += exp(p[k] - most);
-    for (int k = 0; k <= t; k++)
+    for (int k = first; k <= t; k++)
         p[k] = exp(p[k] - most) / sum;
     expect_near((double)a->lse[(sample * s->heads + head) * s->time + t], most + log(sum), 1e-4, "lse", s);
     for (int c = 0; c < s->size; c++) {
         double y = 0;
-        for (int k = 0; k <= t; k++)
+        for (int k = first; k <= t; k++)
             y += p[k] * (double)tess_f32_of_bf16(a->qkv[place(s, sample, k, kv + s->kv_heads) + (uint64_t)c]);
         expect_near((double)tess_f32_of_bf16(a->y[place_y(s, sample, t, head) + (uint64_t)c]), y, 0.02, "y", s);
     }
@@ -63,10 +79,11 @@ static void add_gradient(const problem *a, int sample, int head, int t, const do
     const shape *s = a->s;
     int kv = s->heads + head / (s->heads / s->kv_heads), n = s->size;
     const uint16_t *q = a->qkv + place(s, sample, t, head), *dy = a->dy + place_y(s, sample, t, head);
-    double delta = dot(dy, a->y + place_y(s, sample, t, head), n);
-    for (int k = 0; k <= t; k++) {
+    double delta = dot(dy, a->y + place_y(s, sample, t, head), n), slope;
+    for (int k = first_key(s, t); k <= t; k++) {
         uint64_t key = place(s, sample, k, kv), value = place(s, sample, k, kv + s->kv_heads);
-        double ds = p[k] * (dot(dy, a->qkv + value, n) - delta) / sqrt(n);
+        capped(s, dot(q, a->qkv + key, n) / sqrt(n), &slope);
+        double ds = p[k] * (dot(dy, a->qkv + value, n) - delta) / sqrt(n) * slope;
         for (int c = 0; c < n; c++) {
             a->expected[place(s, sample, t, head) + (uint64_t)c] +=
                 ds * (double)tess_f32_of_bf16(a->qkv[key + (uint64_t)c]);
@@ -108,7 +125,7 @@ static void attend(const shape *s) {
     ops_args_attend_backward b = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv, .batch = s->batch };
     f.kv_heads = s->kv_heads, f.size = s->size, f.tiles = tiles, f.vector = s->size % 8 == 0, f.scale = scale;
     b.time = s->time, b.heads = s->heads, b.kv_heads = s->kv_heads, b.size = s->size, b.tiles = tiles;
-    b.vector = f.vector, b.scale = scale;
+    b.vector = f.vector, b.scale = scale, f.window = b.window = s->window, f.cap = b.cap = (float)s->cap;
     while (sizes[of] < s->size)
         of++;
     snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_) "%d", sizes[of]);
@@ -140,6 +157,13 @@ static void test_attend__odd_sizes_and_single_tokens(void **state) {
     ATTEND({ 1, 66, 2, 1, 5 }, { 2, 1, 2, 2, 20 }, { 1, 1, 1, 1, 128 });
 }
 
+/* Windows that end within a tile, at its edge and in the next one, and one longer than the sample. */
+static void test_attend__windows_and_caps(void **state) {
+    (void)state;
+    ATTEND({ 1, 200, 2, 1, 16, 50 }, { 1, 140, 1, 1, 32, 1 }, { 1, 150, 2, 2, 64, 64, 3 }, { 2, 70, 1, 1, 96, 65, 1.5 },
+           { 1, 90, 2, 1, 128, 300, 2 }, { 1, 70, 2, 1, 16, 0, 0.5 });
+}
+
 static void test_attend__many_shapes(void **state) {
     (void)state;
     if (!all)
@@ -153,6 +177,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attend__each_size_is_attention),
         cmocka_unit_test(test_attend__odd_sizes_and_single_tokens),
+        cmocka_unit_test(test_attend__windows_and_caps),
         cmocka_unit_test(test_attend__many_shapes),
     };
     all = argc > 1;

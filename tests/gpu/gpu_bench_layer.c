@@ -114,7 +114,7 @@ static tess_status open_layer(layer_bench *b, int32_t batch, int32_t context) {
     TRY(table->start(b->o, &(tess_stream){ .mem = TESS_MEM_CUDA }));
     b->t = table->layer;
     b->rows = (ops_rows){ (uint64_t)batch * (uint64_t)context, WIDTH, (uint64_t)context };
-    b->attention = (ops_attention_shape){ batch, context, HEADS, WIDTH / HEADS, 0 };
+    b->attention = (ops_attention_shape){ .batch = batch, .time = context, .heads = HEADS, .size = WIDTH / HEADS };
     workspace = b->t->product_need((int64_t)b->rows.rows, 4 * WIDTH, WIDTH);
     uint64_t sums = b->t->columns_need(b->rows.rows, 6 * WIDTH);
     workspace = workspace > sums ? workspace : sums;

@@ -48,6 +48,11 @@ TESS_FN lanes lanes_first(lanes x, int64_t n, lanes other) {
     const lanes_mask index = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     return n >= LANES ? x : lanes_select(index < (int32_t)n, x, other);
 }
+/** The lanes from n on of x, and `other` in those before them. */
+TESS_FN lanes lanes_from(lanes x, int64_t n, lanes other) {
+    const lanes_mask index = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    return n <= 0 ? x : lanes_select(index < (int32_t)n, other, x);
+}
 TESS_FN lanes lanes_max(lanes x, lanes y) {
     return lanes_select(x > y, x, y);
 }

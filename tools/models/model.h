@@ -18,6 +18,11 @@ typedef struct { /* decoders; zero is the model's default */
     int32_t rope_positions; /* llama: the context before it was stretched as in Llama 3.1; 0: evenly or not at all */
     float norm_eps;
     double rope_theta, rope_factor, rope_low, rope_high; /* factor 0: not stretched */
+    int32_t window;                                      /* keys that a row sees, itself among them; 0: all before it */
+    int32_t window_from;                                 /* the first layer with a window */
+    int32_t window_every; /* every so manieth layer has none all the same; 0: each has one */
+    double query_scalar;  /* scores are divided by its root; 0: the heads' size */
+    double attention_cap; /* of scores; 0: none */
 } model_decoder;
 typedef struct {                           /* zero is the model's default; what a model has no use for is ignored */
     int32_t batch;                         /* samples per rank and microbatch */

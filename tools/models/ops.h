@@ -67,6 +67,8 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
     int32_t batch, time, heads, size;
     int32_t kv_heads; /* layer_ops.h: heads that share keys and values, [batch, time, heads + 2 · kv_heads, size]; 0:
                          heads */
+    int32_t window;   /* layer_ops.h, as the next: positions that a row sees, itself among them; 0: all before it */
+    float scale, cap; /* scale 0: one over the root of the size; cap: scores become cap · tanh(score / cap); 0: none */
 } ops_attention_shape;
 typedef struct { /* which mask: a function of these alone, the same on whatever rank holds the sample */
     uint64_t seed, step, first_sample;

@@ -26,6 +26,19 @@ TESS_FN OPS_REAL OPS_NAME(logistic)(OPS_REAL x) {
     return 1.0f / (1.0f + OPS_NAME(exp)(-x));
 }
 
+/** Up to 0.6 x + x^3 times the best polynomial in x^2, so that small ones keep their relative precision; beyond it the
+ * exponential of 2 |x|. */
+TESS_FN OPS_REAL OPS_NAME(tanh)(OPS_REAL x) {
+    OPS_REAL size = OPS_SELECT(x < 0.0f, -x, x), z = x * x;
+    OPS_REAL far = 1.0f - 2.0f / (OPS_NAME(exp)(size + size) + 1.0f);
+    z = OPS_SELECT(size > 0.6f, OPS_FILL(0.36f), z);
+    OPS_REAL p = z * -5.90584986e-3f + 2.08053682e-2f;
+    p = p * z + -5.37866801e-2f;
+    p = p * z + 1.33319587e-1f;
+    p = p * z + -3.33332986e-1f;
+    return OPS_SELECT(size > 0.6f, OPS_SELECT(x < 0.0f, -far, far), x + x * (z * p));
+}
+
 /** 0.5 (1 + tanh(u)) is the logistic function of 2u, which keeps its relative precision where tanh is near -1. Here by
  * the power of two with exponent t = -2 log2(e) u: its reduction is exact, and what is lost is what rounding t lost. */
 TESS_FN OPS_REAL OPS_NAME(gelu_gate)(OPS_REAL x) {

@@ -366,22 +366,28 @@ static double dot_of(const definition *d, const float *a, const float *b) {
     return sum;
 }
 
+static double cap_of(const definition *d, double score) {
+    return d->s.cap > 0 ? (double)d->s.cap * tanh(score / (double)d->s.cap) : score;
+}
+
 static void define_query(definition *d, int64_t row, int64_t first, int64_t head, int64_t kv) {
-    double scale = 1 / sqrt(d->s.size), sum = 0, delta = 0;
+    double scale = d->s.scale > 0 ? (double)d->s.scale : 1 / sqrt(d->s.size), sum = 0, delta = 0;
     int64_t n = row - first + 1, at = (row * d->s.heads + head) * d->s.size;
-    for (int64_t k = 0; k < n; k++)
-        sum += d->p[k] = exp(scale * dot_of(d, vector_of(d, row, head), vector_of(d, first + k, kv)));
+    int64_t from = d->s.window && n > d->s.window ? n - d->s.window : 0;
+    for (int64_t k = from; k < n; k++)
+        sum += d->p[k] = exp(cap_of(d, scale * dot_of(d, vector_of(d, row, head), vector_of(d, first + k, kv))));
     for (int c = 0; c < d->s.size; c++) {
         double y = 0;
-        for (int64_t k = 0; k < n; k++)
+        for (int64_t k = from; k < n; k++)
             y += d->p[k] / sum * vector_of(d, first + k, kv + d->s.kv_heads)[c];
         d->y[at + c] = (float)y;
         delta += y * d->dy[at + c];
     }
     d->lse[(first / d->s.time * d->s.heads + head) * d->s.time + n - 1] = (float)log(sum);
-    for (int64_t k = 0; k < n; k++) {
+    for (int64_t k = from; k < n; k++) {
+        double t = d->s.cap > 0 ? log(d->p[k]) / (double)d->s.cap : 0;
         double p = d->p[k] / sum, dp = dot_of(d, d->dy + at, vector_of(d, first + k, kv + d->s.kv_heads));
-        double ds = p * (dp - delta) * scale;
+        double ds = p * (dp - delta) * scale * (1 - t * t);
         for (int c = 0; c < d->s.size; c++) {
             d->dx[row * d->pitch + head * d->s.size + c] += (float)(ds * vector_of(d, first + k, kv)[c]);
             d->dx[(first + k) * d->pitch + kv * d->s.size + c] += (float)(ds * vector_of(d, row, head)[c]);
@@ -397,6 +403,7 @@ static void define(definition *d) {
             define_query(d, row, row / d->s.time * d->s.time, head, d->s.heads + head / share);
 }
 
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a shape without a window or a cap */
 static void attention_on(ops_attention_shape s, int halves) {
     int64_t kv = s.kv_heads ? s.kv_heads : s.heads, pitch = (s.heads + 2 * kv) * s.size, rows = s.batch * s.time;
     uint64_t y_elems = (uint64_t)(rows * s.heads * s.size);
@@ -426,9 +433,13 @@ static void attention_on(ops_attention_shape s, int halves) {
 /* One launch forward and one backward; of every kernel, whole and partial tiles, rows and heads. */
 static void test_cuda_layer__attention_in_bf16_is_its_definition(void **state) {
     static const ops_attention_shape shapes[] = {
-        { 2, 9, 3, 8, 0 },   { 1, 1, 1, 4, 0 },   { 2, 64, 2, 16, 0 },  { 1, 130, 2, 16, 0 },
-        { 1, 70, 4, 24, 2 }, { 1, 65, 2, 32, 0 }, { 1, 131, 1, 64, 0 }, { 1, 33, 3, 5, 1 },
-        { 1, 70, 2, 80, 0 }, { 1, 67, 1, 96, 0 }, { 1, 81, 2, 128, 1 }, { 1, 20, 1, 127, 0 },
+        { 2, 9, 3, 8, 0 },        { 1, 1, 1, 4, 0 },
+        { 2, 64, 2, 16, 0 },      { 1, 130, 2, 16, 0 },
+        { 1, 70, 4, 24, 2 },      { 1, 65, 2, 32, 0 },
+        { 1, 131, 1, 64, 0 },     { 1, 33, 3, 5, 1 },
+        { 1, 70, 2, 80, 0 },      { 1, 67, 1, 96, 0 },
+        { 1, 81, 2, 128, 1 },     { 1, 20, 1, 127, 0 },
+        { 1, 150, 2, 16, 1, 70 }, { 2, 70, 1, 32, 1, 5, 0.4f, 1.5f },
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -436,9 +447,11 @@ static void test_cuda_layer__attention_in_bf16_is_its_definition(void **state) {
 }
 
 static void test_cuda_layer__attention_by_products_is_its_definition(void **state) {
-    static const ops_attention_shape shapes[] = { { 2, 9, 3, 8, 0 },  { 1, 1, 1, 4, 0 }, { 1, 300, 2, 8, 0 },
-                                                  { 2, 9, 4, 8, 2 },  { 1, 9, 6, 5, 2 }, { 1, 9, 3, 8, 1 },
-                                                  { 1, 300, 4, 6, 2 } };
+    static const ops_attention_shape shapes[] = { { 2, 9, 3, 8, 0 },         { 1, 1, 1, 4, 0 },
+                                                  { 1, 300, 2, 8, 0 },       { 2, 9, 4, 8, 2 },
+                                                  { 1, 9, 6, 5, 2 },         { 1, 9, 3, 8, 1 },
+                                                  { 1, 300, 4, 6, 2 },       { 1, 300, 4, 6, 2, 40, 0, 1.5f },
+                                                  { 2, 9, 3, 8, 1, 4, 0.5f } };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         attention_on(shapes[i], 0);

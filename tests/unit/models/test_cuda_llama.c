@@ -4,6 +4,7 @@
 #include "cuda_tables.h"
 #include "factors.h"
 
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a shape without a window or a cap */
 enum { SAMPLES = 2, TIME = 7, ROWS = SAMPLES * TIME };
 
 /* ---- rotary positions ------------------------------------------------------------------------------ */

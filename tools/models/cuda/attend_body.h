@@ -44,12 +44,14 @@ TESS_FN void NAME(attend_collect)(tile_c *y, const tile_c *p, const uint16_t *ri
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 /* Scores become exponentials against the new maximum, and what there is shrinks to it. */
-TESS_FN void NAME(attend_online)(NAME(attend_state) * w, tile_c *s, int row, int key, float scale) {
+TESS_FN void NAME(attend_online)(NAME(attend_state) * w, tile_c *s, int row, int key, const attend_sight *e_) {
     tile_rows most = w->most, shrink;
+    float scale = e_->scale * ATTEND_LOG2E;
     TILE_EACH_LANE(i, g, t) {
         TILE_UNROLL for (int k = 0; k < TILE_ROWS / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
-            int hidden = key + k * 8 + 2 * t + e % 2 > row + g + e / 2 * 8;
-            s[k].v[i][e] = hidden ? ATTEND_NONE : s[k].v[i][e];
+            int hidden = attend_hides(e_, row + g + e / 2 * 8, key + k * 8 + 2 * t + e % 2);
+            float score = attend_capped(e_, s[k].v[i][e], attend_tanh(e_, s[k].v[i][e]));
+            s[k].v[i][e] = hidden ? ATTEND_NONE : score;
             most.v[i][e / 2] = TILE_MOST(most.v[i][e / 2], s[k].v[i][e]);
         }
     }
@@ -103,7 +105,8 @@ TESS_FN void NAME(attend_start)(tile_pipe *pipe, NAME(attend_shared) * shared, i
     tile_commit(pipe);
 }
 
-/* The next keys come while exponentials and values are at work, the next values while keys are. */
+/* The next keys come while exponentials and values are at work, the next values while keys are. A row of which the
+ * first keys are all hidden has sums of nothing until it sees one, whose maximum makes them 0. */
 TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(attend_shared) * shared) {
     attend_place p = attend_place_of(block, a->heads, a->tiles, 1);
     int kv = a->heads + p.head / (a->heads / a->kv_heads), first = p.tile * TILE_ROWS;
@@ -111,6 +114,8 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
     NAME(attend_state) state[TILE_WARPS_HERE];
     tile_c s[TILE_WARPS_HERE][TILE_ROWS / 8];
     tile_pipe pipe;
+    const attend_sight sight = ATTEND_SIGHT(a);
+    int begin = attend_first_key(&sight, first) / TILE_ROWS * TILE_ROWS;
     TILE_EACH_THREAD(t)
         tile_fill(shared->tile[0], TILE_ROWS, SIZE, &q, first, t);
     TILE_SYNC();
@@ -123,9 +128,9 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
     }
     TILE_SYNC();
     tile_pipe_begin(&pipe);
-    NAME(attend_start)(&pipe, shared, 0, &k, 0);
-    NAME(attend_start)(&pipe, shared, 1, &v, 0);
-    for (int key = 0; key <= first; key += TILE_ROWS) {
+    NAME(attend_start)(&pipe, shared, 0, &k, begin);
+    NAME(attend_start)(&pipe, shared, 1, &v, begin);
+    for (int key = begin; key <= first; key += TILE_ROWS) {
         int next = key + TILE_ROWS <= first ? key + TILE_ROWS : -1;
         tile_wait(&pipe, 1);
         TILE_SYNC();
@@ -134,7 +139,7 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
         TILE_SYNC();
         NAME(attend_start)(&pipe, shared, 0, &k, next);
         TILE_EACH_WARP(w, i)
-            NAME(attend_online)(&state[i], s[i], first + w * 16, key, a->scale * ATTEND_LOG2E);
+            NAME(attend_online)(&state[i], s[i], first + w * 16, key, &sight);
         tile_wait(&pipe, 1);
         TILE_SYNC();
         TILE_ALL_WARPS(i)
@@ -155,15 +160,17 @@ typedef struct {
 /* Scores become probabilities, and dp what goes back through them; `turned`: rows are keys, columns queries, from
  * `column` on. lse and the halves of delta are those of the tile's queries. */
 TESS_FN void NAME(attend_slopes)(const NAME(attend_backward_shared) * shared, tile_c *s, tile_c *dp, int turned,
-                                 int row, int column, int local, int time, float scale) {
+                                 int row, int column, int local, int time, const attend_sight *sight) {
     TILE_EACH_LANE(i, g, t) {
         TILE_UNROLL for (int k = 0; k < SMALL / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
             int r = g + e / 2 * 8, c = k * 8 + 2 * t + e % 2, query = turned ? c : local + r;
-            int hidden = turned ? row + r > column + c || column + c >= time : column + c > row + r;
-            float delta = shared->half[2 * query] + shared->half[2 * query + 1];
-            float p = hidden ? 0 : tile_exp2(s[k].v[i][e] * (scale * ATTEND_LOG2E) - shared->lse[query]);
+            int hidden = turned ? attend_hides(sight, column + c, row + r) || column + c >= time
+                                : attend_hides(sight, row + r, column + c);
+            float delta = shared->half[2 * query] + shared->half[2 * query + 1], t_ = attend_tanh(sight, s[k].v[i][e]);
+            float score = attend_capped(sight, s[k].v[i][e], t_);
+            float p = hidden ? 0 : tile_exp2(score * (sight->scale * ATTEND_LOG2E) - shared->lse[query]);
             s[k].v[i][e] = p;
-            dp[k].v[i][e] = p * (dp[k].v[i][e] - delta) * scale;
+            dp[k].v[i][e] = p * (dp[k].v[i][e] - delta) * sight->scale * (1.0f - t_ * t_);
         }
     }
 }
@@ -206,6 +213,8 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
     tile_c sum[TILE_WARPS_HERE][SIZE / 8], s[TILE_WARPS_HERE][SMALL / 8], dp[TILE_WARPS_HERE][SMALL / 8];
     tile_rows once;
     tile_pipe pipe;
+    const attend_sight sight = ATTEND_SIGHT(a);
+    int begin = attend_first_key(&sight, first) / SMALL * SMALL;
     int end = first + TILE_ROWS < a->time ? first + TILE_ROWS : a->time;
     tile_rows_set(&once, 1);
     TILE_ALL_WARPS(i) {
@@ -217,9 +226,9 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
     }
     NAME(attend_queries)(a, p, p.head, first, TILE_ROWS, shared);
     tile_pipe_begin(&pipe);
-    NAME(attend_fetch)(&pipe, shared->small[0], &k, 0);
-    NAME(attend_fetch)(&pipe, shared->small[1], &v, 0);
-    for (int key = 0, turn = 0; key < end; key += SMALL, turn = 2 - turn) {
+    NAME(attend_fetch)(&pipe, shared->small[0], &k, begin);
+    NAME(attend_fetch)(&pipe, shared->small[1], &v, begin);
+    for (int key = begin, turn = 0; key < end; key += SMALL, turn = 2 - turn) {
         int next = key + SMALL < end ? key + SMALL : -1;
         tile_wait(&pipe, 0);
         TILE_SYNC();
@@ -231,7 +240,7 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
         TILE_SYNC();
         NAME(attend_fetch)(&pipe, shared->small[1], &v, next);
         TILE_EACH_WARP(w, i) {
-            NAME(attend_slopes)(shared, s[i], dp[i], 0, first + w * 16, key, w * 16, a->time, a->scale);
+            NAME(attend_slopes)(shared, s[i], dp[i], 0, first + w * 16, key, w * 16, a->time, &sight);
             NAME(attend_collect)(sum[i], dp[i], shared->small[turn], SMALL);
         }
     }
@@ -253,6 +262,8 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
     tile_c sum[TILE_WARPS_HERE][2][SIZE / 8], s[TILE_WARPS_HERE][SMALL / 8], dp[TILE_WARPS_HERE][SMALL / 8];
     tile_rows once;
     tile_pipe pipe;
+    const attend_sight sight = ATTEND_SIGHT(a);
+    int last = first + TILE_ROWS - 1, end = a->window > 0 && last + a->window < a->time ? last + a->window : a->time;
     tile_rows_set(&once, 1);
     TILE_ALL_WARPS(i) {
         TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) {
@@ -272,8 +283,8 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
         NAME(attend_fetch)(&pipe, shared->small[0], &q, first);
         NAME(attend_fetch)(&pipe, shared->small[1], &dy, first);
         NAME(attend_queries)(a, p, head, first, SMALL, shared);
-        for (int query = first, turn = 0; query < a->time; query += SMALL, turn = 2 - turn) {
-            int next = query + SMALL < a->time ? query + SMALL : -1;
+        for (int query = first, turn = 0; query < end; query += SMALL, turn = 2 - turn) {
+            int next = query + SMALL < end ? query + SMALL : -1;
             tile_wait(&pipe, 1);
             TILE_SYNC();
             NAME(attend_fetch)(&pipe, shared->small[2 - turn], &q, next);
@@ -283,7 +294,7 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
             TILE_SYNC();
             TILE_EACH_WARP(w, i) {
                 NAME(attend_score)(dp[i], shared->large[1], w * 16, shared->small[1], SMALL);
-                NAME(attend_slopes)(shared, s[i], dp[i], 1, first + w * 16, query, 0, a->time, a->scale);
+                NAME(attend_slopes)(shared, s[i], dp[i], 1, first + w * 16, query, 0, a->time, &sight);
                 NAME(attend_collect)(sum[i][1], s[i], shared->small[1], SMALL);
             }
             TILE_SYNC();

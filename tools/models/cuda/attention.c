@@ -147,18 +147,19 @@ static void take_block(attend *a, int64_t first) {
     a->columns = first + a->rows;
 }
 
-static float scale_of(const ops_attention_shape *s) {
-    return (float)(1.0 / sqrt(s->size));
+float ops_cuda_attention_scale(const ops_attention_shape *s) {
+    return s->scale > 0 ? s->scale : (float)(1.0 / sqrt(s->size));
 }
 
 static tess_status forward_block(const attend *a, int64_t n, float *lse) {
     const ops_attention_shape *s = a->s;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
-    OPS_TRY(score(a, x_at(a, n, a->first, 0), a->pitch, x_at(a, n, 0, 1), scale_of(s), a->scores));
+    OPS_TRY(score(a, x_at(a, n, a->first, 0), a->pitch, x_at(a, n, 0, 1), ops_cuda_attention_scale(s), a->scores));
     OPS_TRY(OPS_LAUNCH(a->c, attention_softmax, ops_blocks_rows(rows), .scores = a->scores,
                        .lse = lse + n * s->heads * s->time, .half = a->half_p, .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
-                       .pitch = (uint64_t)s->time, .time = (uint64_t)s->time));
+                       .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .window = (uint64_t)s->window,
+                       .cap = s->cap));
     return collect(a, a->half_p ? (void *)a->half_p : a->scores, x_at(a, n, 0, 2),
                    (void *)(uintptr_t)row_at(a, a->y, n, a->first), a->width, a->half_p != NULL);
 }
@@ -180,14 +181,15 @@ static tess_status backward_block(const attend *a, int64_t n, const float *lse, 
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
     float *dq = dx + (row + a->first) * a->pitch, *dk = dx + row * a->pitch + part_at(a, 1);
     float *dv = dx + row * a->pitch + part_at(a, 2);
-    OPS_TRY(score(a, x_at(a, n, a->first, 0), a->pitch, x_at(a, n, 0, 1), scale_of(s), a->scores));
+    OPS_TRY(score(a, x_at(a, n, a->first, 0), a->pitch, x_at(a, n, 0, 1), ops_cuda_attention_scale(s), a->scores));
     OPS_TRY(score(a, row_at(a, a->dy, n, a->first), a->width, x_at(a, n, 0, 2), 1, a->dp));
     OPS_TRY(OPS_LAUNCH(a->c, attention_slopes, ops_blocks_rows(rows), .scores = a->scores, .dp = a->dp,
                        .half_p = a->half_p, .half_ds = a->half_ds, .lse = lse + n * s->heads * s->time,
                        .y = row_at(a, a->y, n, 0), .dy = row_at(a, a->dy, n, 0), .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .size = (uint64_t)s->size,
-                       .scale = scale_of(s), .half = a->half_p != NULL));
+                       .window = (uint64_t)s->window, .scale = ops_cuda_attention_scale(s), .cap = s->cap,
+                       .half = a->half_p != NULL));
     const void *p = a->half_p ? (void *)a->half_p : a->scores, *ds = a->half_ds ? (void *)a->half_ds : a->dp;
     OPS_TRY(collect(a, ds, x_at(a, n, 0, 1), dq, a->pitch, 0));
     OPS_TRY(spread(a, ds, x_at(a, n, a->first, 0), a->pitch, dk));

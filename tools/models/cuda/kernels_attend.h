@@ -6,21 +6,42 @@
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #define TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #include "attention_tile.h"
+#include "tools/models/ops_formulas.h"
 
 typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size]; y[batch, time, heads, size] */
     const uint16_t *qkv;
     uint16_t *y;
     float *lse; /* [batch, heads, time] */
-    int32_t batch, time, heads, kv_heads, size, tiles, vector;
-    float scale;
+    int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
+    float scale, cap;
 } ops_args_attend;
 typedef struct { /* the blocks of queries come first, then those of keys */
     const uint16_t *qkv, *y, *dy;
     const float *lse, *table; /* null: none; else the gradients of queries and keys turn back by it */
     uint16_t *dqkv;
-    int32_t batch, time, heads, kv_heads, size, tiles, vector;
-    float scale;
+    int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
+    float scale, cap;
 } ops_args_attend_backward;
+
+typedef struct { /* how queries see keys: each those from attend_first_key to itself */
+    int window;
+    float scale, over_cap, cap_over; /* scale / cap, 0 where there is none, and cap / scale */
+} attend_sight;
+#define ATTEND_SIGHT(a)                                                                                                \
+    { (a)->window, (a)->scale, (a)->cap > 0 ? (a)->scale / (a)->cap : 0, (a)->cap / (a)->scale }
+TESS_FN int attend_first_key(const attend_sight *e, int query) {
+    return e->window > 0 && query >= e->window ? query - e->window + 1 : 0;
+}
+TESS_FN int attend_hides(const attend_sight *e, int query, int key) {
+    return key > query || (e->window > 0 && key + e->window <= query);
+}
+/* The hyperbolic tangent of a score over the cap; 0 where there is none, which leaves the score and its slope. */
+TESS_FN float attend_tanh(const attend_sight *e, float score) {
+    return e->over_cap > 0 ? ops_tanh(score * e->over_cap) : 0;
+}
+TESS_FN float attend_capped(const attend_sight *e, float score, float t) {
+    return e->over_cap > 0 ? e->cap_over * t : score;
+}
 
 typedef struct { /* which head of which sample, and which of its tiles */
     int64_t n;

@@ -5,10 +5,19 @@
 #include "kernels_layer.h"
 
 /* ---- attention: of `heads` heads of one sample, query rows from `first` on ------------------- */
+/* The first key that a query sees, and a score through its cap. */
+TESS_FN uint64_t ops_first_key(uint64_t window, uint64_t query) {
+    return window && query >= window ? query - window + 1 : 0;
+}
+TESS_FN float ops_capped(float score, float cap) {
+    return cap > 0 ? cap * ops_tanh(score / cap) : score;
+}
+
 typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
     float *scores, *lse;
     uint16_t *half;
-    uint64_t heads, rows, first, columns, pitch, time; /* lse: [heads, time] */
+    uint64_t heads, rows, first, columns, pitch, time, window; /* lse: [heads, time] */
+    float cap;
 } ops_args_attention_softmax;
 OPS_BODY(attention_softmax) {
     OPS_ROW;
@@ -16,11 +25,12 @@ OPS_BODY(attention_softmax) {
         return;
     float *row = a->scores + r * a->pitch;
     uint64_t query = a->first + r % a->rows, n = query + 1, begin = within * OPS_LANES;
+    uint64_t first = ops_first_key(a->window, query);
     if (phase == 0) {
-        float most = lane < n ? row[lane] : row[0];
-        for (uint64_t c = lane + OPS_LANES; c < n; c += OPS_LANES)
+        float most = first + lane < n ? row[first + lane] : row[first];
+        for (uint64_t c = first + lane + OPS_LANES; c < n; c += OPS_LANES)
             most = row[c] > most ? row[c] : most;
-        room[thread] = (double)most;
+        room[thread] = (double)ops_capped(most, a->cap);
         return;
     }
     float most = (float)room[begin];
@@ -28,8 +38,8 @@ OPS_BODY(attention_softmax) {
         most = room[i] > (double)most ? (float)room[i] : most;
     if (phase == 1) {
         double sum = 0;
-        for (uint64_t c = lane; c < n; c += OPS_LANES) {
-            row[c] = ops_exp(row[c] - most);
+        for (uint64_t c = first + lane; c < n; c += OPS_LANES) {
+            row[c] = ops_exp(ops_capped(row[c], a->cap) - most);
             sum += (double)row[c];
         }
         room[OPS_BLOCK + thread] = sum;
@@ -38,7 +48,7 @@ OPS_BODY(attention_softmax) {
     double sum = ops_add_lanes(room + OPS_BLOCK, within);
     float over = (float)(1.0 / sum);
     for (uint64_t c = lane; c < a->columns; c += OPS_LANES) {
-        float p = c < n ? row[c] * over : 0;
+        float p = c >= first && c < n ? row[c] * over : 0;
         if (a->half)
             a->half[r * a->pitch + c] = tess_bf16_of_f32(p);
         else
@@ -53,8 +63,8 @@ typedef struct { /* scores and dp = dy v^T become p and ds, in place or rounded 
     uint16_t *half_p, *half_ds;
     const float *lse;
     const void *y, *dy; /* [time, heads, size] */
-    uint64_t heads, rows, first, columns, pitch, time, size;
-    float scale;
+    uint64_t heads, rows, first, columns, pitch, time, size, window;
+    float scale, cap;
     int32_t half; /* y and dy are bf16 */
 } ops_args_attention_slopes;
 OPS_BODY(attention_slopes) {
@@ -71,9 +81,12 @@ OPS_BODY(attention_slopes) {
         return;
     }
     float dot = (float)ops_add_lanes(room, within), lse = a->lse[head * a->time + query];
+    uint64_t first = ops_first_key(a->window, query);
     for (uint64_t c = lane; c < a->columns; c += OPS_LANES) {
-        float p = c < n ? ops_exp(a->scores[at + c] - lse) : 0;
-        float ds = c < n ? a->scale * p * (a->dp[at + c] - dot) : 0;
+        int is_seen = c >= first && c < n;
+        float score = is_seen ? ops_capped(a->scores[at + c], a->cap) : 0, t = a->cap > 0 ? score / a->cap : 0;
+        float p = is_seen ? ops_exp(score - lse) : 0;
+        float ds = is_seen ? a->scale * p * (a->dp[at + c] - dot) * (1.0f - t * t) : 0;
         if (a->half_p) {
             a->half_p[at + c] = tess_bf16_of_f32(p);
             a->half_ds[at + c] = tess_bf16_of_f32(ds);

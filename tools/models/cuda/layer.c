@@ -211,8 +211,8 @@ static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops
 static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse) {
     ops_args_attend a = { .qkv = qkv, .y = y, .lse = lse, .batch = s->batch, .time = s->time };
     a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.tiles = tiles_of(s);
-    a.vector = s->size % 8 == 0;
-    a.scale = (float)(1.0 / sqrt(s->size));
+    a.vector = s->size % 8 == 0, a.window = s->window;
+    a.scale = ops_cuda_attention_scale(s), a.cap = s->cap;
     return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
 }
 
@@ -227,8 +227,8 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
     ops_args_attend_backward a = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .table = table };
     a.dqkv = dqkv;
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
-    a.tiles = tiles_of(s), a.vector = s->size % 8 == 0;
-    a.scale = (float)(1.0 / sqrt(s->size));
+    a.tiles = tiles_of(s), a.vector = s->size % 8 == 0, a.window = s->window;
+    a.scale = ops_cuda_attention_scale(s), a.cap = s->cap;
     return ops_cuda_launch(c, forward_kernel(s) + 1, &a,
                            (uint64_t)s->batch * (uint64_t)(s->heads + kv_heads(s)) * (uint64_t)tiles_of(s));
 }

@@ -33,6 +33,7 @@ enum { /* places of a layer's parameters; an absent one is at -1 */
        DECODER_PLACES
 };
 
+enum { DECODER_FAR, DECODER_NEAR /* in a window */, DECODER_SIGHTS };   /* a layer is one of them */
 enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED, DECODER_PARTS }; /* halves of a layer can be blocks */
 
 /* ---- families: decoders.c -------------------------------------------------------------------------------- */
@@ -54,6 +55,17 @@ struct decoder_family {
     int32_t n_params;
 };
 typedef struct decoder_family decoder_family;
+
+/* How a layer's queries see keys: each row those from decoder_first_key to itself. */
+typedef struct {
+    int64_t window;   /* so many, itself among them; 0: all */
+    float scale, cap; /* of scores; cap: they become cap · tanh(score / cap); 0: as they are */
+} decoder_sight;
+
+/** The first key that query row `row` of a sample sees. */
+static inline int64_t decoder_first_key(const decoder_sight *s, int64_t row) {
+    return s->window > 0 && row >= s->window ? row - s->window + 1 : 0;
+}
 
 typedef struct decoder decoder;
 typedef struct { /* a block */
@@ -86,6 +98,7 @@ struct decoder {
     int64_t chunk_samples, chunk_rows, head_rows;
     uint64_t turned_bytes; /* of the angles that a layer saves */
     float eps;
+    decoder_sight sights[DECODER_SIGHTS];
     int32_t at[DECODER_PLACES], adapter[DECODER_PLACES]; /* adapter: its two; -1: none */
     float adapter_scale;
     uint32_t table;           /* how the table of tokens comes: STORED_F32 is as tensors are */
@@ -133,6 +146,11 @@ static inline decoder_part decoder_v(const decoder *d, int64_t rows) {
 
 /* ---- decoder_shape.c: what a decoder is like wherever it runs; `own` of these models begins with a decoder -- */
 void decoder_sizes(model *, decoder *);
+/** DECODER_FAR or DECODER_NEAR. */
+int decoder_nearness(const decoder *, int32_t layer);
+static inline const decoder_sight *decoder_sight_of(const decoder_layer *l) {
+    return &l->d->sights[decoder_nearness(l->d, l->index)];
+}
 /** Radians that pair `pair` of a head's elements is turned by for each position. */
 double decoder_frequency(const decoder *, int64_t pair);
 tess_status decoder_embed_params(model *);
@@ -290,10 +308,10 @@ typedef struct {
 uint64_t decoder_attention_rest(const decoder *, uint64_t first_bytes);
 /** Queries, keys and values of samples · time rows → y[samples · time, q_width]; lse[samples, heads, time]. `packed`:
  * as decoder_packed. */
-tess_status decoder_attention(const decoder *, int64_t samples, const int32_t *packed, const void *qkv, void *y,
-                              float *lse, const decoder_attention_scratch *);
-tess_status decoder_attention_backward(const decoder *, int64_t samples, const int32_t *packed, const void *qkv,
-                                       const void *y, const float *lse, const void *dy, void *dqkv,
+tess_status decoder_attention(const decoder *, const decoder_sight *, int64_t samples, const int32_t *packed,
+                              const void *qkv, void *y, float *lse, const decoder_attention_scratch *);
+tess_status decoder_attention_backward(const decoder *, const decoder_sight *, int64_t samples, const int32_t *packed,
+                                       const void *qkv, const void *y, const float *lse, const void *dy, void *dqkv,
                                        const decoder_attention_scratch *);
 /** The tokens of the samples from row `first` on, where documents share them; null: each sample is one document. */
 static inline const int32_t *decoder_packed(const decoder *d, const tess_block_call *call, int64_t first) {

@@ -160,12 +160,13 @@ void decoder_tiles_destroy(decoder_tiles *t) {
 /* ---- a thread at work ------------------------------------------------------------------------------- */
 typedef struct {
     const decoder *d;
+    const decoder_sight *sight;
+    const int32_t *packed; /* as decoder_packed */
     const void *qkv, *y, *dy;
     void *out;
     float *lse;
     const float *lse_in;
     int64_t rows; /* of all samples */
-    const int32_t *packed;
     const decoder_attention_scratch *scratch;
     tess_status *failed;
 } attend;
@@ -217,30 +218,47 @@ static tess_status multiply(const worker *w, int kind, int64_t rows, int64_t key
     return w->d->o->t->matmul(t->product[kind], a, b, NULL, y, w->scratch);
 }
 
+/* The keys that a block of query rows looks at: spans from `begin` on. */
+typedef struct {
+    int64_t rows, begin, columns;
+} block;
+
+/* The first key that query row `row` of sample `b` sees: of its document, within its window. Later rows see no earlier
+ * one. */
+static int64_t first_key(const attend *a, int64_t b, int64_t row) {
+    int64_t near = decoder_first_key(a->sight, row), begin = decoder_begin(a->d, a->packed, b, row);
+    return near > begin ? near : begin;
+}
+
+static block block_of(const attend *a, int64_t b, int64_t row) {
+    int64_t rows = least(BLOCK, a->d->time - row);
+    return (block){ rows, first_key(a, b, row) / SPAN * SPAN, filled_up(row + rows) };
+}
+
 /* out = x k^T. Scores lie by spans of keys, each [rows, keys] without a gap. */
-static tess_status scores(const worker *w, const void *x, const void *k, int64_t rows, int64_t columns, float *out) {
+static tess_status scores(const worker *w, const void *x, const void *k, const block *of, float *out) {
     const decoder *d = w->d;
-    for (int64_t j = 0; j < columns; j += SPAN)
-        OPS_TRY(multiply(w, SCORES, rows, least(SPAN, columns - j), x, decoder_at(d, k, j * d->size), out + j * BLOCK));
+    for (int64_t j = of->begin; j < of->columns; j += SPAN)
+        OPS_TRY(multiply(w, SCORES, of->rows, least(SPAN, of->columns - j), x, decoder_at(d, k, j * d->size),
+                         out + j * BLOCK));
     return TESS_OK;
 }
 
 /* w->rows[rows, size] = factor · k. */
-static tess_status combine(const worker *w, const void *factor, const void *k, int64_t rows, int64_t columns) {
+static tess_status combine(const worker *w, const void *factor, const void *k, const block *of) {
     const decoder *d = w->d;
-    for (int64_t j = 0; j < columns; j += SPAN)
-        OPS_TRY(multiply(w, j ? NEXT : FIRST, rows, least(SPAN, columns - j), decoder_at(d, factor, j * BLOCK),
-                         decoder_at(d, k, j * d->size), w->rows));
+    for (int64_t j = of->begin; j < of->columns; j += SPAN)
+        OPS_TRY(multiply(w, j > of->begin ? NEXT : FIRST, of->rows, least(SPAN, of->columns - j),
+                         decoder_at(d, factor, j * BLOCK), decoder_at(d, k, j * d->size), w->rows));
     return TESS_OK;
 }
 
 /* out[columns, size] += factor^T · x. */
-static tess_status collect(const worker *w, const void *factor, const void *x, int64_t rows, int64_t columns,
-                           float *out) {
+static tess_status collect(const worker *w, const void *factor, const void *x, const block *of, float *out) {
     const decoder *d = w->d;
-    for (int64_t j = 0; j < columns; j += SPAN)
-        OPS_TRY(
-            multiply(w, KEYS, rows, least(SPAN, columns - j), decoder_at(d, factor, j * BLOCK), x, out + j * d->size));
+    for (int64_t j = of->begin; j < of->columns; j += SPAN)
+        OPS_TRY(multiply(w, KEYS, of->rows, least(SPAN, of->columns - j), decoder_at(d, factor, j * BLOCK), x,
+                         out + j * d->size));
     return TESS_OK;
 }
 
@@ -264,10 +282,20 @@ OPS_CLONES static void store_rows(const decoder *d, const float *from, const flo
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
-typedef struct { /* a row of a block's scores: it sees `n` of `columns` */
-    int64_t row, n, columns;
-    float scale;
+typedef struct { /* a row of a block's scores: of `columns` it sees those from `first` to n */
+    int64_t row, first, n, begin, columns;
+    float scale; /* 1 where scores are capped, and scaled by that */
 } seen;
+
+static seen seen_of(const attend *a, const block *of) {
+    return (seen){ .begin = of->begin, .columns = of->columns, .scale = a->sight->cap > 0 ? 1 : a->sight->scale };
+}
+
+static void look(seen *s, const attend *a, int64_t b, int64_t first_row, int64_t row) {
+    s->row = row;
+    s->first = first_key(a, b, first_row + row);
+    s->n = first_row + row + 1;
+}
 
 /* Where score j of the row lies. */
 TESS_FN int64_t place_of(const seen *s, int64_t j) {
@@ -275,21 +303,31 @@ TESS_FN int64_t place_of(const seen *s, int64_t j) {
     return span * BLOCK + s->row * keys + (j - span);
 }
 
-/* One span of a row: its scores from p on, of which it sees `n` of `keys`. */
+/* One span of a row: its scores from p on, of which it sees those from `first` to n, of `keys`. */
 typedef struct {
-    int64_t at, n, keys;
+    int64_t at, first, n, keys;
 } part;
 
 TESS_FN part part_of(const seen *s, int64_t span) {
     int64_t n = s->n - span < SPAN ? s->n - span : SPAN, keys = s->columns - span < SPAN ? s->columns - span : SPAN;
-    return (part){ place_of(s, span), n > 0 ? n : 0, keys };
+    int64_t first = s->first - span < keys ? s->first - span : keys;
+    return (part){ place_of(s, span), first > 0 ? first : 0, n > 0 ? n : 0, keys };
+}
+
+/* What the row sees of 16 scores from j on; `none` for the others. */
+TESS_FN lanes seen_lanes(lanes x, const part *of, int64_t j, lanes none) {
+    return lanes_first(lanes_from(x, of->first - j, none), of->n - j, none);
 }
 
 TESS_FN float most_of(const float *p, const seen *s) {
-    lanes top = lanes_fill(p[place_of(s, 0)]);
-    for (int64_t span = 0; span < s->n; span += SPAN) {
+    lanes top = lanes_fill(p[place_of(s, s->first)]);
+    for (int64_t span = s->begin; span < s->n; span += SPAN) {
         part x = part_of(s, span);
-        int64_t j = 0;
+        int64_t j = x.first / LANES * LANES;
+        if (x.first % LANES) {
+            top = lanes_max(seen_lanes(lanes_load(0, p + x.at + j), &x, j, top), top);
+            j += LANES;
+        }
         for (; j + LANES <= x.n; j += LANES)
             top = lanes_max(lanes_load(0, p + x.at + j), top);
         if (j < x.n)
@@ -298,14 +336,35 @@ TESS_FN float most_of(const float *p, const seen *s) {
     return lanes_most(top);
 }
 
+/* Scores of a block become cap · tanh(scale · score / cap), in place. */
+OPS_CLONES static void cap_scores(const block *of, float scale, float cap, float *p) {
+    for (int64_t j = of->begin; j < of->columns; j += SPAN)
+        for (int64_t i = 0, n = of->rows * least(SPAN, of->columns - j); i < n; i += LANES) {
+            float *at = p + j * BLOCK + i;
+            lanes_store(0, cap * lanes_tanh(lanes_load(0, at) * (scale / cap)), at);
+        }
+}
+
+static tess_status scores_of_queries(const attend *a, const worker *w, const block *of) {
+    OPS_TRY(scores(w, w->q, w->k, of, w->p));
+    if (a->sight->cap > 0)
+        cap_scores(of, a->sight->scale, a->sight->cap, w->p);
+    return TESS_OK;
+}
+
 /* Makes exponentials of the scores that the row may see, and 0 of the others. Returns one over their sum, and its
  * logarithm. */
 TESS_FN float softmax_lanes(int half, const float *p, void *factor, const seen *s, float *lse) {
     lanes sums = lanes_fill(0), none = sums;
     float most = s->scale * most_of(p, s);
-    for (int64_t span = 0; span < s->columns; span += SPAN) {
+    for (int64_t span = s->begin; span < s->columns; span += SPAN) {
         part x = part_of(s, span);
         int64_t j = 0;
+        for (; j < x.first; j += LANES) {
+            lanes e = seen_lanes(lanes_exp(s->scale * lanes_load(0, p + x.at + j) - most), &x, j, none);
+            sums += e;
+            rows_to(half, e, factor, x.at + j, LANES);
+        }
         for (; j + LANES <= x.n; j += LANES) {
             lanes e = lanes_exp(s->scale * lanes_load(0, p + x.at + j) - most);
             sums += e;
@@ -329,40 +388,23 @@ OPS_CLONES static float softmax_row(const decoder *d, const float *p, void *fact
     return d->half ? softmax_lanes(1, p, factor, &s, lse) : softmax_lanes(0, p, factor, &s, lse);
 }
 
-/* In a packed batch a row sees nothing before its document. The first `before` scores of the row become `to`, of
- * `elem` bytes. */
-static void put_before(const seen *s, int64_t before, void *scores, const void *to, uint64_t elem) {
-    for (int64_t j = 0; j < before; j++)
-        memcpy((char *)scores + (uint64_t)place_of(s, j) * elem, to, elem);
-}
-
-static float softmax_seen(const attend *a, const worker *w, const seen *s, int64_t b, int64_t at, float *lse) {
-    const float none = -INFINITY, zero = 0;
-    int64_t before = decoder_begin(a->d, a->packed, b, at);
-    put_before(s, before, w->p, &none, sizeof none);
-    float over = softmax_row(a->d, w->p, w->p_factor, s, lse);
-    put_before(s, before, w->p_factor, &zero, a->d->elem); /* an exponential is never quite 0 */
-    return over;
-}
-
 /* Head `h` of sample `b`, whose keys and values are there. */
 static tess_status attend_head(const attend *a, const worker *w, int64_t b, int64_t h) {
     const decoder *d = a->d;
     decoder_part q = decoder_q(d);
-    seen s = { .scale = (float)(1.0 / sqrt((double)d->size)) };
     float over[BLOCK]; /* one over the sum of a row's exponentials */
     for (int64_t i = 0; i < d->time; i += BLOCK) {
-        int64_t rows = least(BLOCK, d->time - i), row = b * d->time + i;
-        s.columns = filled_up(i + rows);
-        gather_rows(d, decoder_at(d, a->qkv, q.at + row * q.stride + h * d->size), q.stride, rows, rows, w->q);
-        OPS_TRY(scores(w, w->q, w->k, rows, s.columns, w->p));
-        for (s.row = 0; s.row < rows; s.row++) {
-            s.n = i + s.row + 1;
-            float *lse = &a->lse[(b * d->heads + h) * d->time + i + s.row];
-            over[s.row] = softmax_seen(a, w, &s, b, i + s.row, lse);
+        const block of = block_of(a, b, i);
+        int64_t row = b * d->time + i;
+        seen s = seen_of(a, &of);
+        gather_rows(d, decoder_at(d, a->qkv, q.at + row * q.stride + h * d->size), q.stride, of.rows, of.rows, w->q);
+        OPS_TRY(scores_of_queries(a, w, &of));
+        for (int64_t r = 0; r < of.rows; r++) {
+            look(&s, a, b, i, r);
+            over[r] = softmax_row(d, w->p, w->p_factor, &s, &a->lse[(b * d->heads + h) * d->time + i + r]);
         }
-        OPS_TRY(combine(w, w->p_factor, w->v, rows, s.columns));
-        store_rows(d, w->rows, over, a->out, row * d->q_width + h * d->size, rows, d->q_width);
+        OPS_TRY(combine(w, w->p_factor, w->v, &of));
+        store_rows(d, w->rows, over, a->out, row * d->q_width + h * d->size, of.rows, d->q_width);
     }
     return TESS_OK;
 }
@@ -384,48 +426,66 @@ static void attend_groups(void *arg, int32_t thread, int64_t first, int64_t last
             note_failure(a);
 }
 
-tess_status decoder_attention(const decoder *d, int64_t samples, const int32_t *packed, const void *qkv, void *y,
-                              float *lse, const decoder_attention_scratch *scratch) {
+tess_status decoder_attention(const decoder *d, const decoder_sight *sight, int64_t samples, const int32_t *packed,
+                              const void *qkv, void *y, float *lse, const decoder_attention_scratch *scratch) {
     tess_status failed = TESS_OK;
-    attend a = { .d = d, .packed = packed, .qkv = qkv, .out = y, .lse = lse, .scratch = scratch, .failed = &failed };
+    attend a = { .d = d, .sight = sight, .packed = packed, .qkv = qkv, .out = y, .lse = lse, .scratch = scratch };
+    a.failed = &failed;
     a.rows = samples * d->time;
     ops_parallel(d->o, samples * d->kv_heads, 1, attend_groups, &a);
     return failed;
 }
 
 /* ---- backward --------------------------------------------------------------------------------------- */
-/* From scores and dp = dy v^T: the probabilities, and ds = scale · p (dp - y·dy). */
-TESS_FN lanes softmax_slope(const worker *w, const seen *s, int64_t at, float lse, float dot, lanes *p) {
-    *p = lanes_exp(s->scale * lanes_load(0, w->p + at) - lse);
-    return s->scale * *p * (lanes_load(0, w->dp + at) - dot);
+/* From scores and dp = dy v^T: the probabilities, and ds = scale · p (dp - y·dy), through the cap where there is one.
+ */
+typedef struct {
+    float lse, dot, slope, cap; /* slope: the scale of scores as they were */
+} slopes;
+
+TESS_FN lanes softmax_slope(int capped, const worker *w, const seen *s, int64_t at, const slopes *of, lanes *p) {
+    lanes score = lanes_load(0, w->p + at);
+    *p = lanes_exp(s->scale * score - of->lse);
+    lanes ds = of->slope * *p * (lanes_load(0, w->dp + at) - of->dot);
+    return capped ? ds * (1.0f - score * score * (1.0f / (of->cap * of->cap))) : ds;
 }
 
-TESS_FN void softmax_backward_lanes(int half, const worker *w, const seen *s, float lse, float dot) {
+TESS_FN void softmax_backward_lanes(int half, int capped, const worker *w, const seen *s, const slopes *of) {
     lanes none = lanes_fill(0), p = none, ds = none;
-    for (int64_t span = 0; span < s->columns; span += SPAN) {
+    for (int64_t span = s->begin; span < s->columns; span += SPAN) {
         part x = part_of(s, span);
         int64_t j = 0;
+        for (; j < x.first; j += LANES) {
+            ds = softmax_slope(capped, w, s, x.at + j, of, &p);
+            rows_to(half, seen_lanes(p, &x, j, none), w->p_factor, x.at + j, LANES);
+            rows_to(half, seen_lanes(ds, &x, j, none), w->ds_factor, x.at + j, LANES);
+        }
         for (; j + LANES <= x.n; j += LANES) {
-            ds = softmax_slope(w, s, x.at + j, lse, dot, &p);
+            ds = softmax_slope(capped, w, s, x.at + j, of, &p);
             rows_to(half, p, w->p_factor, x.at + j, LANES);
             rows_to(half, ds, w->ds_factor, x.at + j, LANES);
         }
         for (; j < x.keys; j += LANES) {
             if (j < x.n)
-                ds = softmax_slope(w, s, x.at + j, lse, dot, &p);
+                ds = softmax_slope(capped, w, s, x.at + j, of, &p);
             rows_to(half, lanes_first(p, x.n - j, none), w->p_factor, x.at + j, LANES);
             rows_to(half, lanes_first(ds, x.n - j, none), w->ds_factor, x.at + j, LANES);
         }
     }
 }
 
-OPS_CLONES static void softmax_backward_row(const worker *from, const seen *of, float lse, float dot) {
+OPS_CLONES static void softmax_backward_row(const worker *from, const seen *of, const slopes *with) {
     const worker w = *from;
     const seen s = *of;
-    if (w.d->half)
-        softmax_backward_lanes(1, &w, &s, lse, dot);
+    const slopes by = *with;
+    if (w.d->half && by.cap > 0)
+        softmax_backward_lanes(1, 1, &w, &s, &by);
+    else if (w.d->half)
+        softmax_backward_lanes(1, 0, &w, &s, &by);
+    else if (by.cap > 0)
+        softmax_backward_lanes(0, 1, &w, &s, &by);
     else
-        softmax_backward_lanes(0, &w, &s, lse, dot);
+        softmax_backward_lanes(0, 0, &w, &s, &by);
 }
 
 TESS_FN float dot_of_lanes(int half, const void *x, const void *y, int64_t at, int64_t size) {
@@ -442,26 +502,24 @@ OPS_CLONES static float dot_of_rows(const decoder *d, const void *x, const void 
 static tess_status block_backward(const attend *a, const worker *w, int64_t b, int64_t h, int64_t i) {
     const decoder *d = a->d;
     decoder_part q = decoder_q(d);
-    int64_t rows = least(BLOCK, d->time - i), row = b * d->time + i, at = row * d->q_width + h * d->size;
-    int64_t from = q.at + row * q.stride + h * d->size;
-    const float zero = 0;
-    seen s = { .columns = filled_up(i + rows), .scale = (float)(1.0 / sqrt((double)d->size)) };
-    gather_rows(d, decoder_at(d, a->qkv, from), q.stride, rows, rows, w->q);
-    gather_rows(d, decoder_at(d, a->dy, at), d->q_width, rows, rows, w->dy);
-    OPS_TRY(scores(w, w->q, w->k, rows, s.columns, w->p));
-    OPS_TRY(scores(w, w->dy, w->v, rows, s.columns, w->dp));
-    for (s.row = 0; s.row < rows; s.row++) {
-        s.n = i + s.row + 1;
-        softmax_backward_row(w, &s, a->lse_in[(b * d->heads + h) * d->time + i + s.row],
-                             dot_of_rows(d, a->y, a->dy, at + s.row * d->q_width));
-        int64_t before = decoder_begin(d, a->packed, b, i + s.row);
-        put_before(&s, before, w->p_factor, &zero, d->elem);
-        put_before(&s, before, w->ds_factor, &zero, d->elem);
+    const block of = block_of(a, b, i);
+    int64_t row = b * d->time + i, at = row * d->q_width + h * d->size, from = q.at + row * q.stride + h * d->size;
+    seen s = seen_of(a, &of);
+    slopes by = { .slope = a->sight->scale, .cap = a->sight->cap };
+    gather_rows(d, decoder_at(d, a->qkv, from), q.stride, of.rows, of.rows, w->q);
+    gather_rows(d, decoder_at(d, a->dy, at), d->q_width, of.rows, of.rows, w->dy);
+    OPS_TRY(scores_of_queries(a, w, &of));
+    OPS_TRY(scores(w, w->dy, w->v, &of, w->dp));
+    for (int64_t r = 0; r < of.rows; r++) {
+        look(&s, a, b, i, r);
+        by.lse = a->lse_in[(b * d->heads + h) * d->time + i + r];
+        by.dot = dot_of_rows(d, a->y, a->dy, at + r * d->q_width);
+        softmax_backward_row(w, &s, &by);
     }
-    OPS_TRY(combine(w, w->ds_factor, w->k, rows, s.columns));
-    store_rows(d, w->rows, NULL, a->out, from, rows, q.stride);
-    OPS_TRY(collect(w, w->ds_factor, w->q, rows, s.columns, w->dk));
-    return collect(w, w->p_factor, w->dy, rows, s.columns, w->dv);
+    OPS_TRY(combine(w, w->ds_factor, w->k, &of));
+    store_rows(d, w->rows, NULL, a->out, from, of.rows, q.stride);
+    OPS_TRY(collect(w, w->ds_factor, w->q, &of, w->dk));
+    return collect(w, w->p_factor, w->dy, &of, w->dv);
 }
 
 /* All query heads that share keys and values, which collect from every block after them. */
@@ -489,13 +547,12 @@ static void backward_groups(void *arg, int32_t thread, int64_t first, int64_t la
             note_failure(a);
 }
 
-tess_status decoder_attention_backward(const decoder *d, int64_t samples, const int32_t *packed, const void *qkv,
-                                       const void *y, const float *lse, const void *dy, void *dqkv,
-                                       const decoder_attention_scratch *scratch) {
+tess_status decoder_attention_backward(const decoder *d, const decoder_sight *sight, int64_t samples,
+                                       const int32_t *packed, const void *qkv, const void *y, const float *lse,
+                                       const void *dy, void *dqkv, const decoder_attention_scratch *scratch) {
     tess_status failed = TESS_OK;
-    attend a = {
-        .d = d, .packed = packed, .qkv = qkv, .y = y, .dy = dy, .out = dqkv, .lse_in = lse, .scratch = scratch
-    };
+    attend a = { .d = d, .sight = sight, .packed = packed, .qkv = qkv, .y = y, .dy = dy, .out = dqkv, .lse_in = lse };
+    a.scratch = scratch;
     a.failed = &failed;
     a.rows = samples * d->time;
     ops_parallel(d->o, samples * d->kv_heads, 1, backward_groups, &a);

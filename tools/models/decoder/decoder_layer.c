@@ -157,8 +157,8 @@ static tess_status attend(decoder_chunk *c) {
     if (decoder_one_position(d, c->call))
         return decoder_sequence_attend(c);
     decoder_rope(d, c->k.qkv, d->chunk_samples, 0);
-    return decoder_attention(d, d->chunk_samples, decoder_packed(d, c->call, c->first), c->k.qkv, c->k.attended,
-                             c->k.lse, &scratch);
+    return decoder_attention(d, decoder_sight_of(c->l), d->chunk_samples, decoder_packed(d, c->call, c->first),
+                             c->k.qkv, c->k.attended, c->k.lse, &scratch);
 }
 
 /* y = beside + x · w^T + b, the second half of the sum dropped out. */
@@ -256,8 +256,9 @@ static tess_status attend_backward(decoder_chunk *c) {
     decoder_attention_scratch scratch = attention_scratch(c);
     OPS_TRY(weights_backward(c, &out, c->k.attended, c->z.late));
     OPS_TRY(input_backward(c, &out, 0, c->z.normal, c->z.late));
-    OPS_TRY(decoder_attention_backward(d, d->chunk_samples, decoder_packed(d, c->call, c->first), c->k.qkv,
-                                       c->k.attended, c->k.lse, c->z.normal, c->z.wide, &scratch));
+    OPS_TRY(decoder_attention_backward(d, decoder_sight_of(c->l), d->chunk_samples,
+                                       decoder_packed(d, c->call, c->first), c->k.qkv, c->k.attended, c->k.lse,
+                                       c->z.normal, c->z.wide, &scratch));
     return TESS_OK;
 }
 

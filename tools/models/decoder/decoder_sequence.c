@@ -106,18 +106,20 @@ static void widen(const decoder *d, const void *x, int64_t elems, float *out) {
 
 typedef struct {
     const decoder_sequence *s;
+    const decoder_sight *sight;
     const float *past; /* of the layer */
 } attend;
 
-OPS_CLONES static void weigh(const float *q, const float *keys, int64_t n, int64_t stride, int64_t size, float scale,
-                             float *p) {
-    float most = 0;
+OPS_CLONES static void weigh(const float *q, const float *keys, int64_t n, int64_t stride, int64_t size,
+                             const decoder_sight *sight, float *p) {
+    float most = 0, cap = sight->cap;
     double sum = 0;
     for (int64_t t = 0; t < n; t++) {
         double dot = 0;
         for (int64_t i = 0; i < size; i++)
             dot += (double)q[i] * (double)keys[t * stride + i];
-        p[t] = scale * (float)dot;
+        p[t] = sight->scale * (float)dot;
+        p[t] = cap > 0 ? cap * ops_tanh(p[t] / cap) : p[t];
         most = t == 0 || p[t] > most ? p[t] : most;
     }
     for (int64_t t = 0; t < n; t++)
@@ -132,12 +134,13 @@ static void attend_heads(void *arg, int32_t thread, int64_t first, int64_t last)
     const attend *a = arg;
     const decoder_sequence *s = a->s;
     const decoder *d = s->d;
-    float *p = s->scores + thread * d->time, scale = (float)(1.0 / sqrt((double)d->size));
-    int64_t stride = 2 * d->kv_width, n = d->position + 1;
+    float *p = s->scores + thread * d->time;
+    int64_t stride = 2 * d->kv_width, from = decoder_first_key(a->sight, d->position), n = d->position + 1 - from;
     for (int64_t h = first; h < last; h++) {
-        const float *keys = a->past + h / (d->heads / d->kv_heads) * d->size, *values = keys + d->kv_width;
+        const float *keys = a->past + from * stride + h / (d->heads / d->kv_heads) * d->size,
+                    *values = keys + d->kv_width;
         float *y = s->value + h * d->size;
-        weigh(s->query + h * d->size, keys, n, stride, d->size, scale, p);
+        weigh(s->query + h * d->size, keys, n, stride, d->size, a->sight, p);
         memset(y, 0, (size_t)d->size * sizeof *y);
         for (int64_t t = 0; t < n; t++)
             for (int64_t i = 0; i < d->size; i++)
@@ -150,7 +153,7 @@ tess_status decoder_sequence_attend(const decoder_chunk *c) {
     const decoder *d = c->d;
     decoder_sequence *s = d->sequence;
     float *past = s->past + (int64_t)c->l->index * d->time * 2 * d->kv_width;
-    attend a = { s, past };
+    attend a = { s, decoder_sight_of(c->l), past };
     decoder_rope_one(d, s->qkv, d->position);
     widen(d, s->qkv, d->q_width, s->query);
     widen(d, decoder_at(d, s->qkv, d->q_width), 2 * d->kv_width, past + d->position * 2 * d->kv_width);

@@ -36,6 +36,21 @@ static void find_places(decoder *d) {
         d->at[d->family->params[i].place] = i;
 }
 
+/* Of a pattern: layers below `from` and every one whose number is a multiple of `every` see all keys. */
+int decoder_nearness(const decoder *d, int32_t layer) {
+    const model_decoder *o = &d->m->options.decoder;
+    int far = layer < o->window_from || (o->window_every > 0 && (layer + 1) % o->window_every == 0);
+    return o->window > 0 && !far ? DECODER_NEAR : DECODER_FAR;
+}
+
+static void set_sights(decoder *d) {
+    const model_decoder *o = &d->m->options.decoder;
+    double of = o->query_scalar > 0 ? o->query_scalar : (double)d->size;
+    for (int i = 0; i < DECODER_SIGHTS; i++)
+        d->sights[i] = (decoder_sight){ .scale = (float)(1.0 / sqrt(of)), .cap = (float)o->attention_cap };
+    d->sights[DECODER_NEAR].window = o->window;
+}
+
 void decoder_sizes(model *m, decoder *d) {
     const model_options *o = &m->options;
     d->m = m;
@@ -61,6 +76,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->hidden = o->decoder.feed ? o->decoder.feed : 4 * d->width;
     d->vocabulary = o->decoder.vocabulary ? o->decoder.vocabulary : 256;
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
+    set_sights(d);
     d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);

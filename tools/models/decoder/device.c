@@ -35,8 +35,11 @@ static void set_sizes(model *m) {
     g->row_bytes = decoder_bytes(d, d->rows, d->width);
     g->stats_bytes = ops_align(2 * g->rows.rows * sizeof(float));
     g->ids_bytes = ops_align(g->rows.rows * sizeof(int32_t));
-    g->attention = (ops_attention_shape){ (int32_t)d->batch, (int32_t)d->time, (int32_t)d->heads, (int32_t)d->size,
-                                          (int32_t)d->kv_heads };
+    g->attention = (ops_attention_shape){ .batch = (int32_t)d->batch,
+                                          .time = (int32_t)d->time,
+                                          .heads = (int32_t)d->heads,
+                                          .size = (int32_t)d->size,
+                                          .kv_heads = (int32_t)d->kv_heads };
     d->turned_bytes = d->rotary ? g->t->rotation_need(m->o, &g->attention) : 0;
     need_layer(m, &g->inner);
 }

@@ -228,11 +228,12 @@ static tess_status attend_backward(decoder_chunk *c) {
     const model *m = d->m;
     const device_decoder *g = device_of(m);
     const decoder_rooms *z = &c->z;
+    device_view v = device_view_of(c->l, c->call, c->k.qkv);
     beside out = last_of(d, DECODER_ATTENTION);
     ops_rotation back = rotation_of(c, z->wide, 1);
     OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
-    return g->t->attention_backward(m->o, &g->attention, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
+    return g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
                                     d->rotary ? &back : NULL, z->inner);
 }
 

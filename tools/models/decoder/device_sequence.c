@@ -39,7 +39,9 @@ uint64_t device_first_position(const model *m, const tess_block_call *call) {
 
 device_view device_view_of(const decoder_layer *l, const tess_block_call *call, void *qkv) {
     const device_decoder *g = l->d->m->own;
+    const decoder_sight *sight = decoder_sight_of(l);
     device_view v = { g->attention, qkv, qkv };
+    v.shape.window = (int32_t)sight->window, v.shape.scale = sight->scale, v.shape.cap = sight->cap;
     if (!device_one_position(l->d->m, call))
         return v;
     v.shape.batch = 1, v.shape.time = (int32_t)g->d.position + 1;
