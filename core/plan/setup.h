@@ -35,8 +35,8 @@ typedef struct {
     int own_optimizer;
     int32_t n_states;  /* fp32, of each element, where no plugin says it */
     int with_momentum; /* tess_options.momentum */
-    int snapshot;     /* memory for asynchronous checkpoints is planned */
-    int32_t mirror;   /* steps between images in memory; 0: none */
+    int snapshot;      /* memory for asynchronous checkpoints is planned */
+    int32_t mirror;    /* steps between images in memory; 0: none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */

@@ -51,7 +51,7 @@ static tess_status adamw8bit_describe(void *ctx, const tess_param_view *param, u
     return TESS_OK;
 }
 
-/* What tess_step_prepare makes of the same numbers. */
+/* The same as tess_step_prepare makes of these numbers. */
 static tess_step_constants constants_of(const tess_optimizer_piece *p) {
     const double beta1 = p->beta1 != 0 ? p->beta1 : 0.9, beta2 = p->beta2 != 0 ? p->beta2 : 0.999;
     return (tess_step_constants){ .grad_scale = 1,

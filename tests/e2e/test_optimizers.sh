@@ -72,8 +72,17 @@ for low in 0 1; do
 done
 
 # A setting of the user's counts; a bad one, and an unknown optimizer, are one line.
-trains --optimizer lion:beta1=0.5 --accum 4
+trains --optimizer lion:beta1=0.5,beta2=0.6 --accum 4
 [ "$digest" != "$first" ] || fail "lion:beta1 changes nothing"
+first=$digest
+TESSERA_LION_BETA1=0.5 TESSERA_LION_BETA2=0.6 trains --optimizer lion --accum 4
+[ "$digest" = "$first" ] || fail "the variables of lion are not its settings"
+# Where all parameters are small to it, adamw8bit is AdamW, bit by bit.
+gpt="mnist --steps 2 --batch 4"
+trains --optimizer adamw
+first=$digest
+TESSERA_ADAMW8BIT_LEAST=1000000000 trains --optimizer adamw8bit
+[ "$digest" = "$first" ] || fail "adamw8bit with fp32 states is not adamw: $digest, $first"
 expect 3 "$TESSERA" train $gpt --quiet --optimizer lion:beta1=2
 expect 3 "$TESSERA" train $gpt --quiet --optimizer rmsprop
 grep -q "optimizer.*rmsprop" err || fail "an unknown optimizer: $(cat err)"

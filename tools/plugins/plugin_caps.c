@@ -52,7 +52,7 @@ static void tell_device(const tess_device_ops *ops, void *ctx, each_fn each, voi
     TELL("memory", info.mem_mask, memories);
 }
 
-/* Of a matrix that no plugin takes for a small one. */
+/* Asks about a matrix that no plugin takes for a small one. */
 static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn each, void *user) {
     static const int64_t shape[2] = { 4096, 4096 };
     static const char *const grains[] = { NULL, "element", "block" };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What an optimizer says of a parameter, and its step: on pieces cut anywhere, in any order, from several threads. */
+/* The description of a parameter, and its step: on pieces cut anywhere, in any order, from several threads. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,7 +190,7 @@ static guarded guarded_new(check *c, uint64_t bytes) {
     return g;
 }
 
-/* What a step must not write: all of it but [first, end) of each. */
+/* A step writes nothing but bytes [first, end). */
 static void untouched(check *c, const guarded *g, const unsigned char *before, uint64_t first, uint64_t end,
                       const char *what) {
     for (uint64_t i = 0; i < GUARD; i++)
